@@ -1,0 +1,62 @@
+"""One exception tree. Every message says what is wrong, where, and what to do next."""
+
+from __future__ import annotations
+
+
+class SanderlingError(Exception):
+    """The root: catch this to catch everything the package raises on purpose.
+
+    what:  the fact, in one sentence
+    where: the place (a path in the file, an operator, a tensor, an option)
+    fix:   what the reader can do about it
+    """
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, where, fix
+        super().__init__(what, where, fix)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}\n  {self.fix}" if self.fix else text
+
+
+class ModelError(SanderlingError, ValueError):
+    """The model file or graph is not legal."""
+
+
+class TextError(ModelError):
+    """The text form of a graph could not be parsed."""
+
+
+class InputError(SanderlingError, ValueError):
+    """A value given by the user (array, option, path) does not fit."""
+
+
+class UnsupportedError(SanderlingError, RuntimeError):
+    """The model is legal, but this operator, type or variant is not one we run."""
+
+
+class DelegateError(SanderlingError, RuntimeError):
+    """A delegate could not compile or run its part."""
+
+
+class BusyError(SanderlingError, RuntimeError):
+    """The session is in use by another thread."""
+
+
+class MissingExtraError(SanderlingError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package '{package}', which is not installed",
+            fix=f"pip install 'sanderling[{extra}]'",
+        )
+
+
+class FormatWarning(UserWarning):
+    """The file holds something newer than the schema this version knows."""
+
+
+class FallbackWarning(UserWarning):
+    """A delegate failed and its part runs on the next one."""

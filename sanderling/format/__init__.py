@@ -1,0 +1,5 @@
+"""Bytes <-> Model."""
+
+from .tflite import dump, load, save, write_atomic
+
+__all__ = ["dump", "load", "save", "write_atomic"]

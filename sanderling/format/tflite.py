@@ -1,0 +1,650 @@
+"""Model <-> .tflite bytes: the one place where tensors, buffers and graphs have indices."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..errors import FormatWarning, InputError, ModelError
+from ..ir import (
+    CUSTOM, Array, Blockwise, Buffer, DType, ExternalData, Graph, Model, Op, Quant, Signature,
+    SparseDim, Sparsity, Tensor, link,
+)  # fmt: skip
+from .flatbuf import DATA_ALIGNMENT, Reader, Table, Writer
+from .schema import ENUMS, OPTIONS, TABLES
+
+UNKNOWN = "unknown."
+# A flatbuffer cannot exceed 2 GiB; beyond this much weight the buffers go behind it.
+MOST_INSIDE = 1 << 30
+_OPTIONAL = -1  # the index of an absent operand
+_INDEX_VECTORS = {"u1": "Uint8Vector", "u2": "Uint16Vector", "i4": "Int32Vector"}
+
+External = Mapping[str, str | os.PathLike[str]]
+
+
+def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview, *,
+         external: External | None = None) -> Model:  # fmt: skip
+    """Read a model. A file is memory-mapped: weights are read when they are used.
+
+    external: where the files of external buffer groups are; default, beside the model.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return Loader(memoryview(source).toreadonly().cast("B"), "", external or {}).model()
+    path = Path(source)
+    return Loader(_map(path), str(path), external or {}).model()
+
+
+def _map(path: Path) -> memoryview:
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ModelError("the file is empty", where=str(path), fix="get the file again")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise InputError(
+            f"cannot read the model: {error.strerror or error}",
+            where=str(path),
+            fix="check the path and its permissions",
+        ) from error
+
+
+class Loader:
+    """Turns one file's tables into a Model."""
+
+    def __init__(self, data: memoryview, source: str, external: External) -> None:
+        self.data = data
+        self.source = source
+        self.external = external
+        self.reader = Reader(data)
+        self.outside = False
+
+    def model(self) -> Model:
+        try:
+            return self._model()
+        except ModelError as error:
+            if not self.source:
+                raise
+            where = f"{self.source}: {error.where}" if error.where else self.source
+            raise ModelError(error.what, where=where, fix=error.fix) from None
+
+    def _model(self) -> Model:
+        root = self.reader.root("Model")
+        if root["version"] != 3:
+            _fail("Model.version", f"schema version {root['version']}; only version 3 exists")
+        self.buffers = [self._buffer(i, row) for i, row in enumerate(root["buffers"] or [])]
+        self.externals = self._externals(root)
+        self.codes = [self._code(i, row) for i, row in enumerate(root["operator_codes"] or [])]
+        rows: list[Table] = root["subgraphs"] or []
+        if not rows:
+            _fail("Model.subgraphs", "the model has no subgraph")
+        self.graphs = [Graph(row["name"] or ("main" if i == 0 else f"subgraph_{i}"))
+                       for i, row in enumerate(rows)]  # fmt: skip
+        for index, (graph, row) in enumerate(zip(self.graphs, rows, strict=True)):
+            self._fill(graph, row, f"subgraphs[{index}]")
+        return Model(
+            graphs=self.graphs,
+            signatures=[self._signature(i, r) for i, r in enumerate(root["signature_defs"] or [])],
+            metadata=self._metadata(root),
+            description=root["description"] or "",
+            unknown=self.reader.unknown,
+            weights_outside=self.outside,
+            source=self.source,
+        )
+
+    # -- bytes --------------------------------------------------------------------------------
+
+    def _buffer(self, index: int, row: Table) -> Buffer | None:
+        if row["data"] is not None and len(row["data"]):
+            return Buffer(memoryview(row["data"]))
+        if row["offset"] > 1:  # 0 and 1 are stand-ins that some writers leave
+            self.outside = True
+            return Buffer(self._slice(row["offset"], row["size"], f"buffers[{index}]"))
+        return None
+
+    def _slice(self, offset: int, size: int, where: str) -> memoryview:
+        if offset + size > len(self.data):
+            _fail(where, f"bytes {offset} to {offset + size} are outside the file of "
+                         f"{len(self.data)} bytes")  # fmt: skip
+        return self.data[offset : offset + size]
+
+    def _buffer_at(self, index: int, where: str) -> Buffer | None:
+        if index >= len(self.buffers):
+            _fail(where, f"buffer {index} of {len(self.buffers)}")
+        return self.buffers[index]
+
+    def _externals(self, root: Table) -> dict[int, Buffer]:
+        groups = [g["name"] or "" for g in root["external_buffer_groups"] or []]
+        found = {}
+        for index, row in enumerate(root["external_buffers"] or []):
+            if row["group"] >= len(groups):
+                _fail(f"external_buffers[{index}]", f"group {row['group']} of {len(groups)}")
+            found[row["id"]] = self._external(groups[row["group"]], row)
+        return found
+
+    def _external(self, group: str, row: Table) -> Buffer:
+        """Mapped when the file is there; otherwise an error when the values are asked for."""
+        data = ExternalData(group, row["offset"], row["length"], row["packing"] or "")
+        path = Path(self.external.get(group, Path(self.source).parent / group))
+        # A model must not reach outside its own folder by itself: ../ and absolute names need
+        # the caller's word.
+        named = group in self.external or (self.source and Path(group).name == group)
+        if not named or not path.is_file():
+            return Buffer(memoryview(b""), data)
+        raw = _map(path)
+        if data.offset + data.length > len(raw):
+            _fail(f"external group '{group}'", f"{path} is too short for its buffers")
+        return Buffer(raw[data.offset : data.offset + data.length], data)
+
+    # -- graphs -------------------------------------------------------------------------------
+
+    def _code(self, index: int, row: Table) -> tuple[str, int]:
+        """An operator code's name and version. Old files use the one-byte field alone."""
+        code = max(row["builtin_code"], row["deprecated_builtin_code"])
+        names = ENUMS["BuiltinOperator"]
+        if code < 0:
+            _fail(f"operator_codes[{index}]", f"{code} is not an operator")
+        if code >= len(names):
+            self.reader.unknown.append(f"operator_codes[{index}]: operator {code}")
+            return f"{UNKNOWN}{code}", row["version"]
+        if names[code] == "CUSTOM":
+            return CUSTOM + (row["custom_code"] or ""), row["version"]
+        return names[code], row["version"]
+
+    def _fill(self, graph: Graph, row: Table, where: str) -> None:
+        rows = row["tensors"] or []
+        graph.tensors = [self._tensor(r, f"{where}.tensors[{i}]") for i, r in enumerate(rows)]
+        for index, tensor_row in enumerate(rows):
+            self._quantise(graph, index, tensor_row, f"{where}.tensors[{index}]")
+        graph.inputs = _tensors(graph, row["inputs"], f"{where}.inputs")
+        graph.outputs = _tensors(graph, row["outputs"], f"{where}.outputs")
+        graph.debug_index = row["debug_metadata_index"]
+        for index, op_row in enumerate(row["operators"] or []):
+            op = self._op(graph, op_row, f"{where}.operators[{index}]")
+            graph.ops.append(op)
+            link(op)
+        _mark_empty_constants(graph)
+
+    def _tensor(self, row: Table, where: str) -> Tensor:
+        dtype = DType[row["type"]]
+        shape = _ints(row["shape"])
+        if any(n < 0 for n in shape):
+            _fail(where, f"shape {list(shape)} has a negative dimension")
+        tensor = Tensor(
+            row["name"] or "",
+            dtype,
+            shape,
+            buffer=self._constant(row, where),
+            signature=None if row["shape_signature"] is None else _ints(row["shape_signature"]),
+            sparsity=_sparsity(row["sparsity"], len(shape), where),
+            is_variable=row["is_variable"],
+            has_rank=row["has_rank"],
+            variant_types=tuple(_variant(v) for v in row["variant_tensors"] or []),
+        )
+        _check_size(tensor, where)
+        return tensor
+
+    def _constant(self, row: Table, where: str) -> Buffer | None:
+        if row["external_buffer"]:
+            if row["external_buffer"] not in self.externals:
+                _fail(where, f"external buffer {row['external_buffer']} is not in the file")
+            return self.externals[row["external_buffer"]]
+        return self._buffer_at(row["buffer"], where)
+
+    def _quantise(self, graph: Graph, index: int, row: Table, where: str) -> None:
+        """Set quant; a second pass, because blockwise scales are tensors themselves."""
+        q = row["quantization"]
+        if q is None:
+            return
+        scale = _array(q["scale"], np.float32)
+        zero = _array(q["zero_point"], np.int64)
+        if zero.size == 0 and scale.size:
+            zero = np.zeros(scale.size, np.int64)
+        if zero.size not in (1, scale.size):
+            _fail(where, f"{scale.size} scales but {zero.size} zero points")
+        details = q["details"] or {}
+        graph.tensors[index].quant = Quant(
+            scale,
+            np.broadcast_to(zero, scale.shape) if scale.size else zero,
+            q["quantized_dimension"],
+            min=None if q["min"] is None else _array(q["min"], np.float32),
+            max=None if q["max"] is None else _array(q["max"], np.float32),
+            block=_blockwise(graph, q["details_type"], details, where),
+            custom=bytes(details["custom"]) if details.get("custom") is not None else None,
+        )
+
+    def _op(self, graph: Graph, row: Table, where: str) -> Op:
+        if row["opcode_index"] >= len(self.codes):
+            _fail(where, f"operator code {row['opcode_index']} of {len(self.codes)}")
+        name, version = self.codes[row["opcode_index"]]
+        options, attrs = self._attrs(name, row, where)
+        mutating = row["mutating_variable_inputs"]
+        return Op(
+            name,
+            _operands(graph, row["inputs"], f"{where}.inputs"),
+            _tensors(graph, row["outputs"], f"{where}.outputs"),
+            attrs,
+            version=version,
+            options=options,
+            intermediates=_tensors(graph, row["intermediates"], f"{where}.intermediates"),
+            mutating=[] if mutating is None else mutating.tolist(),
+            debug_index=row["debug_metadata_index"],
+        )
+
+    def _attrs(self, name: str, row: Table, where: str) -> tuple[str, Table]:
+        """The options table's name and its fields, complete: an absent table gives defaults."""
+        if name.startswith(CUSTOM):
+            return "", {"options": self._custom_options(row, where)}
+        table, fields = OPTIONS.get(name, ""), None
+        for union in ("builtin_options", "builtin_options2"):
+            if row[union] is not None:
+                table, fields = row[f"{union}_type"], row[union]
+        if fields is None:
+            fields = {f.name: f.default for f in TABLES.get(table, ())}
+        expected = OPTIONS.get(name, "")
+        if expected and table != expected:
+            # Old converters wrote a sibling's table; what it lacks takes its default.
+            known = {f.name: f.default for f in TABLES[expected]}
+            fields = known | {k: v for k, v in fields.items() if k in known}
+            table = expected
+        return table, {k: self._attr(table, k, v, where) for k, v in fields.items()}
+
+    def _attr(self, table: str, name: str, value: Any, where: str) -> Any:
+        field = next(f for f in TABLES[table] if f.name == name)
+        if field.kind == "graph":
+            return self._graph(value, f"{where}.{name}")
+        if field.element == "graph":
+            return [self._graph(i, f"{where}.{name}") for i in _ints(value)]
+        if isinstance(value, np.ndarray):
+            return value.tobytes() if field.type == "uint8" else value.tolist()
+        return value
+
+    def _graph(self, index: int, where: str) -> Graph | None:
+        if index == -1:
+            return None
+        if not 0 <= index < len(self.graphs):
+            _fail(where, f"subgraph {index} of {len(self.graphs)}")
+        return self.graphs[index]
+
+    def _custom_options(self, row: Table, where: str) -> bytes:
+        if row["large_custom_options_offset"] > 1:
+            offset, size = row["large_custom_options_offset"], row["large_custom_options_size"]
+            return bytes(self._slice(offset, size, where))
+        return b"" if row["custom_options"] is None else row["custom_options"].tobytes()
+
+    # -- the rest -----------------------------------------------------------------------------
+
+    def _signature(self, index: int, row: Table) -> Signature:
+        where = f"signature_defs[{index}]"
+        graph = self._graph(row["subgraph_index"], where)
+        assert graph is not None  # the field is unsigned
+
+        def named(rows: list[Table] | None) -> dict[str, Tensor]:
+            return {r["name"] or "": _tensor_at(graph, r["tensor_index"], where) for r in rows or []}
+
+        return Signature(row["signature_key"] or "", graph, named(row["inputs"]),
+                         named(row["outputs"]))  # fmt: skip
+
+    def _metadata(self, root: Table) -> dict[str, bytes | memoryview]:
+        found: dict[str, bytes | memoryview] = {}
+        for index, row in enumerate(root["metadata"] or []):
+            buffer = self._buffer_at(row["buffer"], f"metadata[{index}]")
+            found[row["name"] or ""] = b"" if buffer is None else buffer.raw
+        return found
+
+
+def _fail(where: str, what: str) -> NoReturn:
+    raise ModelError(what, where=where, fix="the file is damaged; get it again")
+
+
+def _ints(values: Iterable[Any] | None) -> tuple[int, ...]:
+    if isinstance(values, np.ndarray):
+        return tuple(values.tolist())
+    return tuple(int(v) for v in values or ())
+
+
+def _array(values: Any, dtype: Any) -> Array:
+    return np.zeros(0, dtype) if values is None else np.asarray(values, dtype)
+
+
+def _tensor_at(graph: Graph, index: int, where: str) -> Tensor:
+    if not 0 <= index < len(graph.tensors):
+        _fail(where, f"tensor {index} of {len(graph.tensors)}")
+    return graph.tensors[index]
+
+
+def _tensors(graph: Graph, indices: Any, where: str) -> list[Tensor]:
+    return [_tensor_at(graph, i, where) for i in _ints(indices)]
+
+
+def _operands(graph: Graph, indices: Any, where: str) -> list[Tensor | None]:
+    return [None if i == _OPTIONAL else _tensor_at(graph, i, where) for i in _ints(indices)]
+
+
+def _variant(row: Table) -> Tensor:
+    return Tensor("", DType[row["type"]], _ints(row["shape"]), has_rank=row["has_rank"])
+
+
+def _check_size(tensor: Tensor, where: str) -> None:
+    if tensor.signature and len(tensor.signature) != len(tensor.shape):
+        _fail(where, f"shape {tensor.shape} and signature {tensor.signature} differ in rank")
+    buffer = tensor.buffer
+    if buffer is None or buffer.external or tensor.sparsity or not tensor.dtype.is_fixed_size:
+        return
+    wanted = tensor.dtype.nbytes(tensor.shape)
+    if len(buffer) < wanted:
+        _fail(where, f"'{tensor.name}' {tensor.type_text} needs {wanted} bytes, its buffer has "
+                     f"{len(buffer)}")  # fmt: skip
+
+
+def _mark_empty_constants(graph: Graph) -> None:
+    """A tensor of no elements that nothing computes is a constant, though no bytes say so."""
+    fed = set(map(id, graph.inputs))
+    for tensor in graph.tensors:
+        if tensor.buffer is None and tensor.producer is None and id(tensor) not in fed:
+            if 0 in tensor.shape and tensor.dtype.is_fixed_size and not tensor.is_variable:
+                tensor.buffer = Buffer(memoryview(b""))
+
+
+def _sparsity(row: Table | None, rank: int, where: str) -> Sparsity | None:
+    if row is None:
+        return None
+    order, blocks = _ints(row["traversal_order"]), _ints(row["block_map"])
+    dims = tuple(_sparse_dim(r) for r in row["dim_metadata"] or [])
+    legal = sorted(order) == list(range(rank + len(blocks))) and len(dims) == len(order)
+    if not legal or any(not 0 <= b < rank for b in blocks):
+        _fail(where, f"sparsity of {len(dims)} dimensions, order {order}, blocks {blocks} does "
+                     f"not fit rank {rank}")  # fmt: skip
+    return Sparsity(order, blocks, dims)
+
+
+def _sparse_dim(row: Table) -> SparseDim:
+    if row["format"] == "DENSE":
+        return SparseDim(row["dense_size"])
+    segments, indices = row["array_segments"], row["array_indices"]
+    return SparseDim(
+        row["dense_size"],
+        _array(segments and segments["values"], np.int32 if segments is None else None),
+        _array(indices and indices["values"], np.int32 if indices is None else None),
+    )
+
+
+def _blockwise(graph: Graph, kind: str, row: Table, where: str) -> Blockwise | None:
+    if kind not in ("BlockwiseQuantization", "MultiAxisQuantization"):
+        return None
+
+    def tensor(index: int) -> Tensor | None:
+        return None if index <= 0 else _tensor_at(graph, index, where)
+
+    return Blockwise(
+        _tensor_at(graph, row["scales"], where),
+        tensor(row["zero_points"]),
+        row["block_size"],
+        _ints(row.get("block_shape")),
+        _ints(row.get("quantized_dimensions")),
+        kind,
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def save(model: Model, path: str | os.PathLike[str]) -> None:
+    """Write the model to a file: complete or not at all."""
+    write_atomic(Path(path), dump(model))
+
+
+def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
+    """Write beside the target, then rename: nobody sees half a file."""
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(
+            f"cannot write: {error.strerror or error}",
+            where=str(path),
+            fix="check the folder, its permissions and the free space",
+        ) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def dump(model: Model) -> bytes:
+    """The model as .tflite bytes."""
+    for place in model.unknown:
+        warnings.warn(f"not saved, the schema is newer: {place}", FormatWarning, stacklevel=2)
+    return Saver(model).bytes()
+
+
+class Saver:
+    """Gives everything its index and writes the tables."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.graphs = {id(g): i for i, g in enumerate(model.graphs)}
+        self.buffers: list[memoryview] = [memoryview(b"")]  # buffer 0 is "no data"
+        self.buffer_index: dict[int, int] = {}
+        self.externals: list[ExternalData] = []
+        self.codes: dict[tuple[str, int], int] = {}
+
+    def bytes(self) -> bytes:
+        subgraphs = [self._graph(g) for g in self.model.graphs]
+        metadata = [{"name": k, "buffer": self._add(memoryview(v).cast("B"))}
+                    for k, v in self.model.metadata.items()]  # fmt: skip
+        groups = list(dict.fromkeys(e.group for e in self.externals))
+        root = {
+            "version": self.model.version,
+            "operator_codes": [_code_row(name, version) for name, version in self.codes],
+            "subgraphs": subgraphs,
+            "description": self.model.description or None,
+            "metadata": metadata or None,
+            "signature_defs": [self._signature(s) for s in self.model.signatures] or None,
+            "external_buffer_groups": [{"name": g} for g in groups] or None,
+            "external_buffers": [_external_row(i, e, groups)
+                                 for i, e in enumerate(self.externals)] or None,  # fmt: skip
+        }
+        weight = sum(b.nbytes for b in self.buffers)
+        if self.model.weights_outside or weight > MOST_INSIDE:
+            return self._write_outside(root)
+        root["buffers"] = [{"data": b} if b.nbytes else {} for b in self.buffers]
+        return bytes(Writer(weight + (1 << 16)).finish("Model", root))
+
+    def _write_outside(self, root: Table) -> bytes:
+        """Buffers follow the flatbuffer. Their offsets need its length: write it twice."""
+        root["buffers"] = [{"offset": 2, "size": b.nbytes} if b.nbytes else {}
+                           for b in self.buffers]  # fmt: skip
+        head = len(Writer().finish("Model", root))
+        pieces, position = [], head
+        for row, raw in zip(root["buffers"], self.buffers, strict=True):
+            if raw.nbytes:
+                padding = -position % DATA_ALIGNMENT
+                row["offset"] = position + padding
+                pieces += [bytes(padding), raw]
+                position += padding + raw.nbytes
+        return b"".join([Writer().finish("Model", root), *pieces])
+
+    def _add(self, raw: memoryview) -> int:
+        if not raw.nbytes:
+            return 0
+        self.buffers.append(raw)
+        return len(self.buffers) - 1
+
+    def _graph(self, graph: Graph) -> Table:
+        index = {id(t): i for i, t in enumerate(graph.tensors)}
+
+        def indices(tensors: Iterable[Tensor | None]) -> list[int]:
+            return [_OPTIONAL if t is None else index[id(t)] for t in tensors]
+
+        return {
+            "tensors": [self._tensor(t, index) for t in graph.tensors],
+            "inputs": indices(graph.inputs),
+            "outputs": indices(graph.outputs),
+            "operators": [self._op(op, indices) for op in graph.ops],
+            "name": graph.name,
+            "debug_metadata_index": graph.debug_index,
+        }
+
+    def _tensor(self, tensor: Tensor, index: Mapping[int, int]) -> Table:
+        row: Table = {
+            "shape": tensor.shape,
+            "type": tensor.dtype.name,
+            "name": tensor.name,
+            "quantization": _quant_row(tensor.quant, index),
+            "is_variable": tensor.is_variable,
+            "sparsity": _sparsity_row(tensor.sparsity),
+            "shape_signature": tensor.signature,
+            "has_rank": tensor.has_rank,
+            "variant_tensors": [{"shape": v.shape, "type": v.dtype.name, "has_rank": v.has_rank}
+                                for v in tensor.variant_types] or None,  # fmt: skip
+        }
+        if tensor.buffer is None:
+            return row
+        if tensor.buffer.external is not None:
+            return row | {"external_buffer": self._external(tensor.buffer.external)}
+        return row | {"buffer": self._buffer(tensor.buffer)}
+
+    def _buffer(self, buffer: Buffer) -> int:
+        if id(buffer) not in self.buffer_index:
+            self.buffer_index[id(buffer)] = self._add(buffer.raw)
+        return self.buffer_index[id(buffer)]
+
+    def _external(self, data: ExternalData) -> int:
+        if data not in self.externals:
+            self.externals.append(data)
+        return self.externals.index(data) + 1
+
+    def _op(self, op: Op, indices: Any) -> Table:
+        row: Table = {
+            "opcode_index": self.codes.setdefault((op.name, op.version), len(self.codes)),
+            "inputs": indices(op.inputs),
+            "outputs": indices(op.outputs),
+            "mutating_variable_inputs": op.mutating or None,
+            "intermediates": indices(op.intermediates) or None,
+            "debug_metadata_index": op.debug_index,
+        }
+        if op.is_custom:
+            return row | {"custom_options": op.attrs.get("options") or None}
+        table = op.options or OPTIONS.get(op.name, "")
+        if not table:
+            return row
+        unknown = set(op.attrs) - {f.name for f in TABLES[table]}
+        if unknown:
+            raise ModelError(
+                f"no attribute {', '.join(sorted(unknown))}",
+                where=op.where,
+                fix=f"{table} has: {', '.join(f.name for f in TABLES[table]) or 'none'}",
+            )
+        union = "builtin_options" if table in ENUMS["BuiltinOptions"] else "builtin_options2"
+        return row | {f"{union}_type": table, union: self._options(table, op.attrs)}
+
+    def _options(self, table: str, attrs: Mapping[str, Any]) -> Table:
+        def index(graph: Graph | None) -> int:
+            return -1 if graph is None else self.graphs[id(graph)]
+
+        row = dict(attrs)
+        for field in TABLES[table]:
+            if field.kind == "graph" and field.name in row:
+                row[field.name] = index(row[field.name])
+            elif field.element == "graph" and row.get(field.name) is not None:
+                row[field.name] = [index(g) for g in row[field.name]]
+        return row
+
+    def _signature(self, signature: Signature) -> Table:
+        index = {id(t): i for i, t in enumerate(signature.graph.tensors)}
+
+        def named(tensors: Mapping[str, Tensor]) -> list[Table]:
+            return [{"name": k, "tensor_index": index[id(t)]} for k, t in tensors.items()]
+
+        return {
+            "inputs": named(signature.inputs),
+            "outputs": named(signature.outputs),
+            "signature_key": signature.key,
+            "subgraph_index": self.graphs[id(signature.graph)],
+        }
+
+
+def _code_row(name: str, version: int) -> Table:
+    """Readers older than the wide field see 127 for codes past it."""
+    custom_code = None
+    if name.startswith(CUSTOM):
+        code, custom_code = ENUMS["BuiltinOperator"].index("CUSTOM"), name.removeprefix(CUSTOM)
+    elif name.startswith(UNKNOWN):
+        code = int(name.removeprefix(UNKNOWN))
+    elif name in ENUMS["BuiltinOperator"]:
+        code = ENUMS["BuiltinOperator"].index(name)
+    else:
+        raise ModelError(f"'{name}' is not an operator of the schema", where="Model.operator_codes",
+                         fix=f"use a builtin name, or '{CUSTOM}{name}' for a custom operator")  # fmt: skip
+    return {"deprecated_builtin_code": min(code, 127), "builtin_code": code, "version": version,
+            "custom_code": custom_code}  # fmt: skip
+
+
+def _external_row(index: int, data: ExternalData, groups: list[str]) -> Table:
+    return {"id": index + 1, "group": groups.index(data.group), "offset": data.offset,
+            "length": data.length, "packing": data.packing or None}  # fmt: skip
+
+
+def _quant_row(quant: Quant | None, index: Mapping[int, int]) -> Table | None:
+    if quant is None:
+        return None
+    row: Table = {
+        "min": quant.min,
+        "max": quant.max,
+        "scale": quant.scale if quant.scale.size else None,
+        "zero_point": quant.zero_point if quant.zero_point.size else None,
+        "quantized_dimension": quant.axis,
+    }
+    block = quant.block
+    if block is not None:
+        details: Table = {
+            "scales": index[id(block.scales)],
+            "zero_points": 0 if block.zero_points is None else index[id(block.zero_points)],
+            "block_size": block.block_size,
+        }
+        vector = {"block_shape": block.block_shape, "quantized_dimensions": block.axes}
+        details |= {k: v for k, v in vector.items() if v}
+        return row | {"details_type": block.kind, "details": details}
+    if quant.custom is not None:
+        return row | {"details_type": "CustomQuantization", "details": {"custom": quant.custom}}
+    return row
+
+
+def _sparsity_row(sparsity: Sparsity | None) -> Table | None:
+    if sparsity is None:
+        return None
+    return {
+        "traversal_order": sparsity.traversal_order,
+        "block_map": sparsity.block_map or None,
+        "dim_metadata": [_sparse_dim_row(d) for d in sparsity.dims],
+    }
+
+
+def _sparse_dim_row(dim: SparseDim) -> Table:
+    if dim.segments is None or dim.indices is None:
+        return {"format": "DENSE", "dense_size": dim.dense_size}
+    row: Table = {"format": "SPARSE_CSR", "dense_size": dim.dense_size}
+    for name, values in (("array_segments", dim.segments), ("array_indices", dim.indices)):
+        row[f"{name}_type"] = _INDEX_VECTORS[values.dtype.str[1:]]
+        row[name] = {"values": values}
+    return row

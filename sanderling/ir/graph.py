@@ -1,0 +1,356 @@
+"""The graph: ops hold Tensor objects, tensors know their producer and users.
+
+Integer indices exist only in the file format. A graph is changed through its own methods
+(`insert`, `erase`, `replace_uses`), which keep producers and users true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError
+from .packing import decode, densify, encode
+from .types import Array, DType, Quant, Shape, Sparsity
+
+CUSTOM = "custom."
+
+
+@dataclass(eq=False)
+class ExternalData:
+    """Where a constant lives when it is in a file beside the model."""
+
+    group: str
+    offset: int
+    length: int
+    packing: str = ""
+
+
+class Buffer:
+    """Constant bytes. Tensors that share a Buffer object share its bytes in the file."""
+
+    __slots__ = ("external", "raw")
+
+    def __init__(self, raw: memoryview, external: ExternalData | None = None) -> None:
+        self.raw = raw
+        self.external = external
+
+    def __len__(self) -> int:
+        return self.raw.nbytes
+
+
+class Tensor:
+    """A value in a graph: constant when it has a buffer, else computed or fed."""
+
+    __slots__ = (
+        "_array", "buffer", "dtype", "has_rank", "is_variable", "name", "producer", "quant",
+        "shape", "signature", "sparsity", "users", "variant_types",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        shape: Iterable[int] = (),
+        *,
+        data: npt.ArrayLike | None = None,
+        buffer: Buffer | None = None,
+        quant: Quant | None = None,
+        signature: Iterable[int] | None = None,
+        sparsity: Sparsity | None = None,
+        is_variable: bool = False,
+        has_rank: bool = True,
+        variant_types: tuple[Tensor, ...] = (),
+    ) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape: Shape = tuple(shape)
+        self.signature: Shape | None = None if signature is None else tuple(signature)
+        self.buffer = buffer
+        self.quant = quant
+        self.sparsity = sparsity
+        self.is_variable = is_variable
+        self.has_rank = has_rank
+        self.variant_types = variant_types
+        self.producer: Op | None = None
+        self.users: list[Op] = []
+        self._array: Array | None = None
+        if data is not None:
+            self.data = np.asarray(data)
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type_text}"
+
+    @property
+    def type_text(self) -> str:
+        return f"{self.dtype.short}[{','.join(map(str, self.signature or self.shape))}]"
+
+    @property
+    def is_constant(self) -> bool:
+        return self.buffer is not None
+
+    @property
+    def is_dynamic(self) -> bool:
+        """The file leaves a dimension open (its `shape` then holds a stand-in)."""
+        return self.signature is not None and -1 in self.signature
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the values take; for a constant, what the file stores."""
+        return len(self.buffer) if self.buffer is not None else self.dtype.nbytes(self.shape)
+
+    @property
+    def data(self) -> Array | None:
+        """The constant as an array (dense, unpacked, read-only); None if not constant."""
+        if self._array is None and self.buffer is not None:
+            self._array = self._decode(self.buffer)
+        return self._array
+
+    @data.setter
+    def data(self, value: npt.ArrayLike) -> None:
+        array = np.asarray(value, self.dtype.numpy)
+        self.shape = array.shape
+        self.buffer = Buffer(encode(array, self.dtype))
+        self.sparsity = None
+        self._array = None
+
+    def _decode(self, buffer: Buffer) -> Array:
+        if buffer.external is not None:
+            raise ModelError(
+                f"the values are in external file group '{buffer.external.group}'",
+                where=f"tensor '{self.name}'",
+                fix="put the file beside the model, or load with external={group: path}",
+            )
+        if self.sparsity is None:
+            return decode(buffer.raw, self.dtype, self.shape)
+        stored = len(buffer) * 8 // self.dtype.bits
+        values = decode(buffer.raw, self.dtype, (stored,))
+        dense = densify(values, self.sparsity, self.shape)
+        dense.flags.writeable = False
+        return dense
+
+
+class Op:
+    """One operator: what it is called, what it reads, what it writes, how it is set.
+
+    name is the schema's (CONV_2D), or `custom.` and the custom code. attrs holds the fields of
+    the options table with enums as strings and subgraphs as Graph objects; a custom operator
+    has its raw options under "options". An absent optional input is None.
+    """
+
+    __slots__ = (
+        "attrs", "debug_index", "inputs", "intermediates", "mutating", "name", "options",
+        "outputs", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Iterable[Tensor | None],
+        outputs: Iterable[Tensor],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        version: int = 1,
+        options: str = "",
+        intermediates: Iterable[Tensor] = (),
+        mutating: Sequence[bool] = (),
+        debug_index: int = -1,
+    ) -> None:
+        self.name = name
+        self.inputs = list(inputs)
+        self.outputs = list(outputs)
+        self.attrs: dict[str, Any] = dict(attrs or {})
+        self.version = version
+        self.options = options  # the options table it was read from; "" lets the writer choose
+        self.intermediates = list(intermediates)
+        self.mutating = list(mutating)
+        self.debug_index = debug_index
+
+    def __repr__(self) -> str:
+        outs = ", ".join(f"%{t.name}" for t in self.outputs)
+        ins = ", ".join("none" if t is None else f"%{t.name}" for t in self.inputs)
+        return f"{outs} = {self.name}({ins})"
+
+    @property
+    def is_custom(self) -> bool:
+        return self.name.startswith(CUSTOM)
+
+    @property
+    def where(self) -> str:
+        """How messages name this op."""
+        return f"{self.name} '{self.outputs[0].name}'" if self.outputs else self.name
+
+    def input(self, index: int) -> Tensor | None:
+        """The input at this place; None where it is absent, by omission or explicitly."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    @property
+    def subgraphs(self) -> list[Graph]:
+        """Graphs this op calls."""
+        flat = (v if isinstance(v, list) else [v] for v in self.attrs.values())
+        return [g for values in flat for g in values if isinstance(g, Graph)]
+
+
+@dataclass(eq=False)
+class Graph:
+    """A list of ops in an order that can be executed, with inputs and outputs."""
+
+    name: str = "main"
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    # Every tensor, in file order: an Interpreter's tensor index is a place in this list.
+    tensors: list[Tensor] = field(default_factory=list)
+    debug_index: int = -1
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {len(self.ops)} ops, {len(self.tensors)} tensors>"
+
+    # -- building ---------------------------------------------------------------------------
+
+    def tensor(self, name: str, dtype: DType, shape: Iterable[int] = (), **more: Any) -> Tensor:
+        """Make a tensor that belongs to this graph."""
+        tensor = Tensor(name, dtype, shape, **more)
+        self.tensors.append(tensor)
+        return tensor
+
+    def input(self, name: str, dtype: DType, shape: Iterable[int], **more: Any) -> Tensor:
+        tensor = self.tensor(name, dtype, shape, **more)
+        self.inputs.append(tensor)
+        return tensor
+
+    def constant(self, name: str, data: npt.ArrayLike, dtype: DType | None = None,
+                 **more: Any) -> Tensor:  # fmt: skip
+        array = np.asarray(data)
+        return self.tensor(name, dtype or DType.of(array.dtype), array.shape, data=array, **more)
+
+    def add(self, name: str, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor],
+            **attrs: Any) -> Op:  # fmt: skip
+        """Append an op."""
+        return self.insert(Op(name, inputs, outputs, attrs))
+
+    def insert(self, op: Op, before: Op | None = None) -> Op:
+        """Put an op into the list (at the end, or before another) and register its uses."""
+        place = len(self.ops) if before is None else self.ops.index(before)
+        self.ops.insert(place, op)
+        known = set(map(id, self.tensors))
+        for tensor in (*op.inputs, *op.outputs, *op.intermediates):
+            if tensor is not None and id(tensor) not in known:
+                known.add(id(tensor))
+                self.tensors.append(tensor)
+        link(op)
+        return op
+
+    # -- changing ---------------------------------------------------------------------------
+
+    def erase(self, op: Op) -> None:
+        """Take an op out; its outputs must have no users left (unless replaced before)."""
+        self.ops.remove(op)
+        for tensor in _present(op.inputs):
+            tensor.users.remove(op)
+        for tensor in op.outputs:
+            if tensor.producer is op:
+                tensor.producer = None
+
+    def replace_uses(self, old: Tensor, new: Tensor) -> None:
+        """Every reader of `old`, and the graph's outputs, read `new` instead."""
+        for op in list(dict.fromkeys(old.users)):
+            for index, tensor in enumerate(op.inputs):
+                if tensor is old:
+                    self.set_input(op, index, new)
+        self.outputs = [new if t is old else t for t in self.outputs]
+
+    def set_input(self, op: Op, index: int, tensor: Tensor | None) -> None:
+        before = op.inputs[index]
+        if before is not None:
+            before.users.remove(op)
+        op.inputs[index] = tensor
+        if tensor is not None:
+            tensor.users.append(op)
+
+    def prune(self) -> int:
+        """Drop tensors that nothing refers to; the number dropped."""
+        keep = {id(t) for t in (*self.inputs, *self.outputs)}
+        for op in self.ops:
+            keep.update(id(t) for t in (*op.inputs, *op.outputs, *op.intermediates))
+        for tensor in self.tensors:
+            block = tensor.quant.block if tensor.quant else None
+            if block is not None and id(tensor) in keep:
+                keep.update((id(block.scales), id(block.zero_points)))
+        before = len(self.tensors)
+        self.tensors = [t for t in self.tensors if id(t) in keep]
+        return before - len(self.tensors)
+
+    # -- looking ----------------------------------------------------------------------------
+
+    @property
+    def constants(self) -> Iterator[Tensor]:
+        return (t for t in self.tensors if t.is_constant)
+
+    def find(self, name: str) -> Tensor:
+        """The tensor with this name; the error lists what there is."""
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        raise KeyError(f"no tensor '{name}'; there are: {_some(t.name for t in self.tensors)}")
+
+
+@dataclass(eq=False)
+class Signature:
+    """A named entry point: user-facing names for a graph's inputs and outputs."""
+
+    key: str
+    graph: Graph
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Model:
+    """Everything a .tflite file says."""
+
+    graphs: list[Graph] = field(default_factory=lambda: [Graph()])
+    signatures: list[Signature] = field(default_factory=list)
+    metadata: dict[str, bytes | memoryview] = field(default_factory=dict)
+    description: str = ""
+    version: int = 3
+    # Things in the file that this schema does not know and a save would lose.
+    unknown: list[str] = field(default_factory=list)
+    # The file kept its weights behind the flatbuffer; a save does the same.
+    weights_outside: bool = False
+    source: str = ""
+
+    @property
+    def main(self) -> Graph:
+        return self.graphs[0]
+
+    def signature(self, key: str | None = None) -> Signature:
+        """The entry point with this key, or the only one; the error lists what there is."""
+        if key is None and len(self.signatures) == 1:
+            return self.signatures[0]
+        for signature in self.signatures:
+            if signature.key == key:
+                return signature
+        raise KeyError(f"no signature '{key}'; there are: {_some(s.key for s in self.signatures)}")
+
+
+def link(op: Op) -> None:
+    """Enter an op's uses into its tensors."""
+    for tensor in _present(op.inputs):
+        tensor.users.append(op)
+    for tensor in op.outputs:
+        tensor.producer = op
+
+
+def _present(tensors: Iterable[Tensor | None]) -> Iterator[Tensor]:
+    return (t for t in tensors if t is not None)
+
+
+def _some(names: Iterable[str], most: int = 20) -> str:
+    listed = list(names)
+    more = f", and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(map(repr, listed[:most])) + more if listed else "none"

@@ -1,0 +1,80 @@
+"""Run a graph op by op on the definitions: the meaning of a model, before any planning."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ..errors import ModelError, SanderlingError
+from ..ir import Array, Graph, Op, Tensor
+from .base import State, check
+
+
+def new_state() -> State:
+    """A state whose graph calls are executed here."""
+    state = State(call=lambda graph, args: execute(graph, args, state))
+    return state
+
+
+def execute(graph: Graph, inputs: Sequence[Array], state: State) -> list[Array]:
+    """Evaluate the graph on arrays in the order of its inputs."""
+    return run_ops(graph.ops, dict(zip(graph.inputs, inputs, strict=True)), graph.outputs, state)
+
+
+def run_ops(ops: Sequence[Op], values: dict[Tensor, Array], wanted: Iterable[Tensor],
+            state: State) -> list[Array]:  # fmt: skip
+    """Evaluate ops in order; a value is dropped after its last use.
+
+    values holds what is fed, variable tensors included; those are changed in place.
+    """
+    results = list(wanted)
+    reads = Counter(t for op in ops for t in op.inputs if t is not None)
+    reads.update(results)
+    for op in ops:
+        outputs = evaluate(op, [_value(t, values) for t in op.inputs], state)
+        values.update(zip(op.outputs, outputs, strict=True))
+        for tensor in op.inputs:
+            if tensor is not None:
+                reads[tensor] -= 1
+                if reads[tensor] == 0:
+                    values.pop(tensor, None)
+    return [_required(t, values) for t in results]
+
+
+def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
+    """One op on arrays; anything it cannot do is an error that names it."""
+    row = check(op)
+    try:
+        with np.errstate(all="ignore"):
+            found = row.evaluate(op, inputs, state) if row.stateful else row.evaluate(op, inputs)
+    except SanderlingError as error:
+        if error.where:
+            raise
+        raise type(error)(error.what, where=op.where, fix=error.fix) from error
+    except MemoryError as error:
+        raise ModelError("not enough memory for its result", where=op.where,
+                         fix="check the shapes; use a smaller input") from error  # fmt: skip
+    except (IndexError, ValueError, TypeError, KeyError, ZeroDivisionError, OverflowError,
+            AssertionError, AttributeError) as error:  # fmt: skip
+        raise ModelError(f"cannot be evaluated: {error}", where=op.where,
+                         fix="its inputs or attributes do not fit together") from error  # fmt: skip
+    outputs = [found] if isinstance(found, np.ndarray | np.generic) else list(found)
+    return [np.asarray(a) for a in outputs]
+
+
+def _value(tensor: Tensor | None, values: dict[Tensor, Array]) -> Array | None:
+    return None if tensor is None else _required(tensor, values)
+
+
+def _required(tensor: Tensor, values: dict[Tensor, Array]) -> Array:
+    found = values.get(tensor)
+    if found is None:
+        found = tensor.data
+    if found is None and tensor.is_variable:
+        found = values[tensor] = np.zeros(tensor.shape, tensor.dtype.numpy)
+    if found is None:
+        raise ModelError("nothing computes it", where=f"tensor '{tensor.name}'",
+                         fix="the graph's order is wrong, or an input was not given")  # fmt: skip
+    return found

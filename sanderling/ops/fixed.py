@@ -1,0 +1,118 @@
+"""Fixed-point arithmetic exactly as TFLite's reference kernels do it, over whole arrays.
+
+Values are int32 in meaning; arrays are int64 here so that products do not overflow, and `wrap32`
+stands where the kernels rely on 32-bit wrap-around.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ir import Array, DType, Op
+from .base import attr, scale_zero
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+
+
+def round_away(x: npt.ArrayLike) -> Array:
+    """Round half away from zero, as C's std::round does (NumPy rounds half to even)."""
+    x = np.asarray(x)
+    whole = np.trunc(x)
+    return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0).astype(x.dtype)
+
+
+def wrap32(x: Array) -> Array:
+    """Keep the low 32 bits as a signed number."""
+    return x.astype(np.int64).astype(np.int32).astype(np.int64)
+
+
+def quantize_multiplier(real: npt.ArrayLike) -> tuple[Array, Array]:
+    """real ~ m * 2**(shift - 31) with int32 m: TFLite's QuantizeMultiplier, element by element."""
+    fraction, shift = np.frexp(np.asarray(real, np.float64))
+    m = round_away(fraction * 2.0**31).astype(np.int64)
+    shift = shift.astype(np.int64)
+    full = m == 2**31
+    m, shift = np.where(full, m // 2, m), np.where(full, shift + 1, shift)
+    lost = shift < -31
+    return np.where(lost, 0, m), np.where(lost, 0, shift)
+
+
+def high_mul(a: Array, b: npt.ArrayLike) -> Array:
+    """gemmlowp's SaturatingRoundingDoublingHighMul: round(a * b / 2**31), ties away from zero."""
+    product = np.asarray(a, np.int64) * np.asarray(b, np.int64)
+    nudged = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
+    # C divides toward zero; a shift would round down.
+    result = np.where(nudged >= 0, nudged >> 31, -(-nudged >> 31))
+    return np.minimum(result, INT32_MAX)
+
+
+def divide_by_pot(x: Array, exponent: npt.ArrayLike) -> Array:
+    """gemmlowp's RoundingDivideByPOT: x / 2**exponent, ties away from zero."""
+    x, exponent = np.asarray(x, np.int64), np.asarray(exponent, np.int64)
+    mask = (np.int64(1) << exponent) - 1
+    threshold = (mask >> 1) + (x < 0)
+    return (x >> exponent) + ((x & mask) > threshold)
+
+
+def multiply(x: Array, m: npt.ArrayLike, shift: npt.ArrayLike) -> Array:
+    """MultiplyByQuantizedMultiplier for a 32-bit accumulator (double rounding)."""
+    shift = np.asarray(shift, np.int64)
+    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+    return divide_by_pot(high_mul(wrap32(np.asarray(x, np.int64) << left), m), right)
+
+
+def multiply64(x: Array, m: npt.ArrayLike, shift: npt.ArrayLike) -> Array:
+    """MultiplyByQuantizedMultiplier for a 64-bit accumulator: a 16-bit multiplier."""
+    m, shift = np.asarray(m, np.int64), np.asarray(shift, np.int64)
+    reduced = np.where(m < 0x7FFF0000, (m + (1 << 15)) >> 16, 0x7FFF)
+    total = 15 - shift
+    return wrap32((np.asarray(x, np.int64) * reduced + (np.int64(1) << (total - 1))) >> total)
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """Smallest and largest value of an integer type, sub-byte types included."""
+    if dtype.numpy.kind == "u":
+        return 0, 2**dtype.bits - 1
+    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+
+
+# Bounds in reals of the fused activations.
+ACTIVATION_BOUNDS = {
+    "NONE": (-np.inf, np.inf),
+    "RELU": (0.0, np.inf),
+    "RELU6": (0.0, 6.0),
+    "RELU_N1_TO_1": (-1.0, 1.0),
+}
+
+
+def fused_range(op: Op) -> tuple[int, int]:
+    """Clamp bounds of an integer output: its type's range and the fused activation's."""
+    low, high = integer_range(op.outputs[0].dtype)
+    bounds = ACTIVATION_BOUNDS[attr(op, "fused_activation_function")]
+    scale, zero = scale_zero(op.outputs[0])
+    if np.isfinite(bounds[0]):
+        low = max(low, _to_code(bounds[0], scale, zero))
+    if np.isfinite(bounds[1]):
+        high = min(high, _to_code(bounds[1], scale, zero))
+    return low, high
+
+
+def _to_code(real: float, scale: float, zero: int) -> int:
+    """The kernels divide in float32."""
+    return zero + int(round_away(np.float32(real) / np.float32(scale)))
+
+
+def fused_float(op: Op, x: Array) -> Array:
+    """Apply a float output's fused activation."""
+    name = attr(op, "fused_activation_function")
+    if name == "NONE":
+        return x
+    if name == "TANH":
+        return np.tanh(x)
+    low, high = ACTIVATION_BOUNDS[name]
+    return np.clip(x, x.dtype.type(low), x.dtype.type(high))
+
+
+def clamp_to(x: Array, low: int, high: int, dtype: DType) -> Array:
+    return np.clip(x, low, high).astype(dtype.numpy)
