@@ -1,5 +1,6 @@
 """Bytes <-> Model."""
 
-from .tflite import dump, load, save, write_atomic
+from .load import load
+from .save import dump, save, write_atomic
 
 __all__ = ["dump", "load", "save", "write_atomic"]

@@ -7,7 +7,7 @@ work is bounded by the file's size. Vectors of scalars are views of the file, ne
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import flatbuffers
 import numpy as np
@@ -176,7 +176,7 @@ class Reader:
     def where(self) -> str:
         return ".".join(self._path)
 
-    def fail(self, what: str) -> Any:
+    def fail(self, what: str) -> NoReturn:
         raise ModelError(what, where=self.where, fix="the file is damaged; get it again")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ import numpy.typing as npt
 from ..errors import ModelError
 from .packing import decode, densify, encode
 from .types import Array, DType, Quant, Shape, Sparsity
+
+if TYPE_CHECKING:
+    from ..runtime.session import Session
 
 CUSTOM = "custom."
 
@@ -47,7 +50,7 @@ class Tensor:
     """A value in a graph: constant when it has a buffer, else computed or fed."""
 
     __slots__ = (
-        "_array", "buffer", "dtype", "has_rank", "is_variable", "name", "producer", "quant",
+        "_decoded", "buffer", "dtype", "has_rank", "is_variable", "name", "producer", "quant",
         "shape", "signature", "sparsity", "users", "variant_types",
     )  # fmt: skip
 
@@ -78,7 +81,7 @@ class Tensor:
         self.variant_types = variant_types
         self.producer: Op | None = None
         self.users: list[Op] = []
-        self._array: Array | None = None
+        self._decoded: tuple[tuple[Any, ...], Array] | None = None
         if data is not None:
             self.data = np.asarray(data)
 
@@ -106,9 +109,13 @@ class Tensor:
     @property
     def data(self) -> Array | None:
         """The constant as an array (dense, unpacked, read-only); None if not constant."""
-        if self._array is None and self.buffer is not None:
-            self._array = self._decode(self.buffer)
-        return self._array
+        if self.buffer is None:
+            return None
+        # A pass may set the buffer or the shape by itself: the array is only true of its origin.
+        made_of = (self.buffer, self.dtype, self.shape, self.sparsity)
+        if self._decoded is None or self._decoded[0] != made_of:
+            self._decoded = made_of, self._decode(self.buffer)
+        return self._decoded[1]
 
     @data.setter
     def data(self, value: npt.ArrayLike) -> None:
@@ -116,7 +123,16 @@ class Tensor:
         self.shape = array.shape
         self.buffer = Buffer(encode(array, self.dtype))
         self.sparsity = None
-        self._array = None
+
+    def copy(self) -> Tensor:
+        """The same tensor for another graph: buffer and decoded values are shared."""
+        twin = Tensor(
+            self.name, self.dtype, self.shape, buffer=self.buffer, quant=self.quant,
+            signature=self.signature, sparsity=self.sparsity, is_variable=self.is_variable,
+            has_rank=self.has_rank, variant_types=self.variant_types,
+        )  # fmt: skip
+        twin._decoded = self._decoded
+        return twin
 
     def _decode(self, buffer: Buffer) -> Array:
         if buffer.external is not None:
@@ -184,6 +200,13 @@ class Op:
         """How messages name this op."""
         return f"{self.name} '{self.outputs[0].name}'" if self.outputs else self.name
 
+    def copy(self, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor],
+             intermediates: Iterable[Tensor] = ()) -> Op:  # fmt: skip
+        """The same operator on other tensors."""
+        return Op(self.name, inputs, outputs, self.attrs, version=self.version,
+                  options=self.options, intermediates=intermediates, mutating=self.mutating,
+                  debug_index=self.debug_index)  # fmt: skip
+
     def input(self, index: int) -> Tensor | None:
         """The input at this place; None where it is absent, by omission or explicitly."""
         return self.inputs[index] if index < len(self.inputs) else None
@@ -237,13 +260,18 @@ class Graph:
         """Put an op into the list (at the end, or before another) and register its uses."""
         place = len(self.ops) if before is None else self.ops.index(before)
         self.ops.insert(place, op)
-        known = set(map(id, self.tensors))
+        known = set(self.tensors)
         for tensor in (*op.inputs, *op.outputs, *op.intermediates):
-            if tensor is not None and id(tensor) not in known:
-                known.add(id(tensor))
+            if tensor is not None and tensor not in known:
+                known.add(tensor)
                 self.tensors.append(tensor)
         link(op)
         return op
+
+    def append(self, op: Op) -> None:
+        """Add an op whose tensors are all in the graph already: no search for new ones."""
+        self.ops.append(op)
+        link(op)
 
     # -- changing ---------------------------------------------------------------------------
 
@@ -327,6 +355,13 @@ class Model:
     @property
     def main(self) -> Graph:
         return self.graphs[0]
+
+    def compile(self, delegates: Iterable[Any] = (), threads: int | None = None,
+                **options: Any) -> Session:  # fmt: skip
+        """A session that runs this model; see Session for the options."""
+        from ..runtime.session import Session  # the one look upwards, for the sake of users
+
+        return Session(self, delegates, threads, **options)
 
     def signature(self, key: str | None = None) -> Signature:
         """The entry point with this key, or the only one; the error lists what there is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,9 @@ def encode(array: Array, dtype: DType) -> memoryview:
     if dtype is DType.STRING:
         return memoryview(encode_strings(array.reshape(-1)))
     if dtype.is_packed:
-        return memoryview(pack_bits(array, dtype)).cast("B")
+        return memoryview(pack_bits(array, dtype).data)
     flat = np.ascontiguousarray(array, dtype.numpy).reshape(-1)
-    return memoryview(flat.view(np.uint8))
+    return memoryview(flat.view(np.uint8).data)
 
 
 def unpack_bits(packed: Array, dtype: DType, count: int) -> Array:
@@ -39,7 +40,7 @@ def unpack_bits(packed: Array, dtype: DType, count: int) -> Array:
     codes = (packed[:, None] >> shifts & (2**bits - 1)).reshape(-1)[:count]
     if dtype.numpy.kind == "u":
         return codes.astype(np.uint8)
-    return (codes << (8 - bits)).view(np.int8) >> (8 - bits)  # type: ignore[no-any-return]
+    return (codes << (8 - bits)).view(np.int8) >> (8 - bits)
 
 
 def pack_bits(array: Array, dtype: DType) -> Array:
@@ -63,7 +64,7 @@ def decode_strings(raw: memoryview) -> Array:
     if count and (ends[0] < 0 or ends[-1] > len(data) or np.any(np.diff(ends) < 0)):
         raise ModelError("string tensor has offsets outside its buffer")
     strings = np.empty(count, np.object_)
-    strings[:] = [data[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    strings[:] = [data[a:b] for a, b in pairwise(ends)]
     return strings
 
 

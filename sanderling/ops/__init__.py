@@ -6,8 +6,9 @@ from .base import (
     OPS, Cost, OpDef, Spec, State, check, cost, definition, infer, register_custom, support,
 )  # fmt: skip
 
-FAMILIES = ("arith", "unary", "conv", "matmul", "pool", "shape", "reduce", "index", "image",
-            "signal", "sequence", "lookup", "control", "stablehlo", "custom")  # fmt: skip
+FAMILIES = ("arith", "unary", "activation", "conv", "matmul", "pool", "shape", "layout", "reduce",
+            "index", "image", "signal", "sequence", "lookup", "control", "stablehlo",
+            "custom")  # fmt: skip
 
 for _family in FAMILIES:
     import_module(f".{_family}", __name__)

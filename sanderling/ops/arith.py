@@ -1,1 +1,422 @@
-"""Operators of this family."""
+"""Elementwise operators of two or three operands: arithmetic, comparison, logic, selection.
+
+A quantised operand is always int8, uint8 or int16 with a scale; int16 without one is plain numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+import numpy as np
+
+from ..errors import ModelError
+from ..ir import Array, DType, Op, Shape, Tensor
+from .base import (
+    MANY, Arrays, Evaluate, Infer, Spec, Specs, attr, broadcast_shapes, define, folded, out_spec,
+    present, require, same_as_input, scale_zero, shapes_known, sized,
+)  # fmt: skip
+from .fixed import (
+    ACTIVATION_BOUNDS, clamp_to, divide_by_pot, fused_range, high_mul, multiply,
+    quantize_multiplier, round_away, wrap32,
+)  # fmt: skip
+from .lut import leading_zeros, reciprocal
+
+Binary = Callable[[Array, Array], Array]
+
+
+# -- operands -----------------------------------------------------------------------------------
+
+
+def operands(op: Op, inputs: Arrays, first: int = 0) -> list[Array]:
+    """The arrays, all there, from the `first` on of one type, fit to broadcast."""
+    found = [x for x in inputs if x is not None]
+    require(len(found) == len(inputs), op, "an input is absent", "the operator requires it")
+    require(len({x.dtype for x in found[first:]}) == 1, op, "its inputs differ in type")
+    sized(op, broadcast_shapes(op, *(x.shape for x in found)))
+    return found
+
+
+def is_quantized(tensor: Tensor | None) -> bool:
+    """LiteRT's rule for int16: a scale decides between codes and plain numbers."""
+    if tensor is None or tensor.dtype not in (DType.INT8, DType.UINT8, DType.INT16):
+        return False
+    has_scale = tensor.quant is not None and tensor.quant.scale.size > 0
+    return has_scale or tensor.dtype is not DType.INT16
+
+
+def _float_scales(op: Op) -> list[np.float32]:
+    """Scales of the two inputs and the output, in the type in which the kernels combine them."""
+    return [np.float32(scale_zero(t)[0]) for t in (op.input(0), op.input(1), op.outputs[0])]
+
+
+def _offset(tensor: Tensor | None, x: Array) -> Array:
+    return x.astype(np.int64) - scale_zero(tensor)[1]
+
+
+# -- inference ----------------------------------------------------------------------------------
+
+
+def _elementwise(evaluate: Evaluate, dtype: DType | None = None) -> Infer:
+    """infer: the common shape; values follow from small constants, so that shape sums are known."""
+
+    def infer(op: Op, specs: Specs) -> Spec:
+        every = [present(specs, op, i) for i in range(len(specs))]
+        shape = broadcast_shapes(op, *(s.known for s in every)) if shapes_known(specs) else None
+        return Spec(dtype or op.outputs[0].dtype, shape, _constant(op, specs, evaluate))
+
+    return infer
+
+
+def _constant(op: Op, specs: Specs, evaluate: Evaluate) -> Array | None:
+    try:
+        with np.errstate(all="ignore"):
+            return folded(op, specs, evaluate)
+    except ModelError:  # a division by zero, say: an error of the run, if it ever comes to that
+        return None
+
+
+# -- plain numbers ------------------------------------------------------------------------------
+
+
+def activate(op: Op, x: Array) -> Array:
+    """Clamp plain numbers to the fused activation; other activations than RELU's do nothing.
+
+    Trap: the kernels clamp floats to the finite range even without activation, so that an
+    overflow or a division by zero gives the largest float, not infinity. NaN passes through.
+    """
+    name = attr(op, "fused_activation_function")
+    if x.dtype.kind == "c":
+        require(name == "NONE", op, "a fused activation on complex numbers")
+        return x
+    bounds = ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
+    ends = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+    low, high = (np.asarray(int(end) if np.isinf(bound) else int(bound)).astype(x.dtype)
+                 if x.dtype.kind != "f" else x.dtype.type(end if np.isinf(bound) else bound)
+                 for bound, end in zip(bounds, (ends.min, ends.max), strict=True))  # fmt: skip
+    return np.asarray(np.minimum(np.maximum(x, low), high))
+
+
+def plain(function: Binary) -> Evaluate:
+    """evaluate: a NumPy function of two arrays of the same type as the result."""
+
+    def evaluate(op: Op, inputs: Arrays) -> Array:
+        a, b = operands(op, inputs)
+        return np.asarray(function(a, b), op.outputs[0].dtype.numpy)
+
+    return evaluate
+
+
+# -- ADD, SUB, MUL, DIV -------------------------------------------------------------------------
+
+
+def common_scale(op: Op, a: Array, b: Array, left: int) -> tuple[Array, Array, float]:
+    """Both operands in steps of 2**-left of twice the larger scale, and that scale."""
+    s1, s2, _ = map(float, _float_scales(op))
+    twice = 2 * max(s1, s2)
+    require(twice > 0, op, "the scales are not positive", "the model was quantised wrongly")
+    x, y = (multiply(_offset(op.input(i), v) << left, *quantize_multiplier(s / twice))
+            for i, (v, s) in enumerate(((a, s1), (b, s2))))  # fmt: skip
+    return x, y, twice
+
+
+def requantize(op: Op, x: Array, real: float) -> Array:
+    """Scale an accumulator to the output's codes, with the fused activation."""
+    return saturate(op, multiply(x, *quantize_multiplier(real)))
+
+
+def saturate(op: Op, x: Array) -> Array:
+    low, high = fused_range(op)
+    zero = scale_zero(op.outputs[0])[1]
+    return clamp_to(x + zero, low, high, op.outputs[0].dtype)
+
+
+def _plus(sign: int) -> Evaluate:
+    function: Binary = np.add if sign > 0 else np.subtract
+
+    def evaluate(op: Op, inputs: Arrays) -> Array:
+        a, b = operands(op, inputs)
+        if not is_quantized(op.outputs[0]):
+            return activate(op, function(a, b))
+        if a.dtype == np.int16:
+            shifts = _shifts_of_two(op)
+            if shifts is not None:
+                return saturate(op, function(*map(divide_by_pot, (a, b), shifts)))
+        # 15 or 20 more bits are what a sum of two codes leaves free in 32.
+        left = 15 if a.dtype == np.int16 else 20
+        x, y, twice = common_scale(op, a, b, left)
+        return requantize(op, function(x, y), twice / (2.0**left * scale_zero(op.outputs[0])[0]))
+
+    return evaluate
+
+
+def _shifts_of_two(op: Op) -> tuple[int, int] | None:
+    """Right shifts of int16 inputs whose scales are powers of two, where the op asks for that."""
+    if not attr(op, "pot_scale_int16"):
+        return None
+    exponents = np.log(_float_scales(op)) * np.float32(1 / np.log(np.float32(2)))
+    whole = round_away(exponents)
+    if not np.all(np.abs(exponents - whole) < np.float32(1e-3)):
+        return None
+    first, second = (int(whole[2] - w) for w in whole[:2])
+    require(min(first, second) == 0, op, "neither input has the output's scale, or one has a larger",
+            "with power-of-two scales one input has the output's scale, the other a smaller one")  # fmt: skip
+    return first, second
+
+
+def _mul(op: Op, inputs: Arrays) -> Array:
+    a, b = operands(op, inputs)
+    if not is_quantized(op.outputs[0]):
+        return activate(op, a * b)
+    if a.dtype != op.outputs[0].dtype.numpy:
+        return _mul_to_8bit(op, a, b)
+    x, y = _offset(op.input(0), a), _offset(op.input(1), b)
+    s1, s2, s3 = _float_scales(op)
+    return requantize(op, wrap32(x * y), float(s1 * s2 / s3))
+
+
+def _mul_to_8bit(op: Op, a: Array, b: Array) -> Array:
+    """int16 x int16 -> 8 bits: fixed point with 15 fractional bits; the scales do not count."""
+    require(a.dtype == np.int16, op, "its inputs and output differ in type")
+    product = high_mul(a.astype(np.int64) << 16, b.astype(np.int64))
+    return saturate(op, divide_by_pot(np.minimum(product, 32767), 8))
+
+
+def _div(op: Op, inputs: Arrays) -> Array:
+    a, b = operands(op, inputs)
+    if is_quantized(op.outputs[0]):
+        return _div_codes(op, _offset(op.input(0), a), _offset(op.input(1), b))
+    if a.dtype.kind == "f":
+        return activate(op, a / b)
+    require(bool(np.all(b != 0)), op, "division by zero")
+    return activate(op, _truncating(a, b))
+
+
+def _truncating(a: Array, b: Array) -> Array:
+    """C's integer division."""
+    quotient = np.abs(a.astype(np.int64)) // np.abs(b.astype(np.int64))
+    return (quotient * np.sign(a) * np.sign(b)).astype(a.dtype)
+
+
+def _div_codes(op: Op, x: Array, y: Array) -> Array:
+    require(bool(np.all(y != 0)), op, "division by zero")
+    s1, s2, s3 = _float_scales(op)
+    m, shift = quantize_multiplier(float(s1 / (s2 * s3)))
+    inverse, over = reciprocal(np.abs(y), 31)
+    x = np.where(y < 0, -x, x)
+    # Use all 31 bits of the numerator before the reciprocal rounds.
+    headroom = np.where(x < 0, leading_zeros(-2 * x - 1), leading_zeros(x) - 1)
+    quotient = high_mul(x << headroom, inverse)
+    return saturate(op, multiply(quotient, m, shift - over - headroom))
+
+
+# -- the other arithmetic -----------------------------------------------------------------------
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """Trap: of a NaN and a number the kernel takes the second operand, whichever it is."""
+    return np.where(a > b, a, b)
+
+
+def minimum(a: Array, b: Array) -> Array:
+    return np.where(a < b, a, b)
+
+
+def floor_div(op: Op, inputs: Arrays) -> Array:
+    """Divide in double, for floats too: a float32 quotient may round up to the next whole."""
+    a, b = operands(op, inputs)
+    require(bool(np.all(b != 0)), op, "division by zero")
+    whole = np.floor(a.astype(np.float64) / b.astype(np.float64))
+    return (whole if a.dtype.kind == "f" else whole.astype(np.int64)).astype(a.dtype)
+
+
+def floor_mod(op: Op, inputs: Arrays) -> Array:
+    a, b = operands(op, inputs)
+    require(a.dtype.kind == "f" or bool(np.all(b != 0)), op, "division by zero")
+    rest = np.fmod(a, b)
+    return np.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest).astype(a.dtype)
+
+
+def power(op: Op, inputs: Arrays) -> Array:
+    a, b = operands(op, inputs)
+    whole = a.dtype.kind == "i"
+    require(not whole or bool(np.all(b >= 0)), op, "a negative exponent of an integer")
+    if a.shape != b.shape and b.size == 1:
+        # One exponent for all, next to a whole number: repeated squaring, as the kernel does it.
+        exponent = int(round_away(np.nan_to_num(b.reshape(())[()])))
+        if exponent >= 1 and abs(b.reshape(())[()] - exponent) < np.float32(1e-5):
+            shape = broadcast_shapes(op, a.shape, b.shape)
+            return _repeated(a, exponent).reshape(shape)
+    return _integer_power(a, b) if whole else np.power(a, b)
+
+
+def _repeated(a: Array, exponent: int) -> Array:
+    if exponent == 1:
+        return a
+    half = _repeated(a, exponent // 2)
+    square = _finite(half * half)
+    return _finite(square * a) if exponent % 2 else square
+
+
+def _finite(x: Array) -> Array:
+    """The kernel multiplies with a clamp that turns infinity into the largest float."""
+    if x.dtype.kind != "f":
+        return x
+    top = np.finfo(x.dtype).max
+    return np.asarray(np.minimum(np.maximum(x, -top), top))
+
+
+def _integer_power(a: Array, b: Array) -> Array:
+    """The kernel goes through double: what does not fit in 32 bits becomes the smallest."""
+    rough = np.power(a.astype(np.float64), b)
+    exact = np.power(a.astype(np.int64), b.astype(np.int64))
+    fits = (np.abs(rough) < 2.0**40) & (exact == exact.astype(np.int32))
+    return np.where(fits, exact, np.iinfo(np.int32).min).astype(np.int32)
+
+
+def squared_difference(op: Op, inputs: Arrays) -> Array:
+    a, b = operands(op, inputs)
+    if not is_quantized(op.outputs[0]):
+        return np.asarray((a - b) * (a - b))
+    left = 7  # a squared difference of codes with 14 more bits just fits in 32
+    x, y, twice = common_scale(op, a, b, left)
+    scale, zero = scale_zero(op.outputs[0])
+    real = twice * twice / (2.0 ** (2 * left) * scale)
+    codes = multiply((x - y) * (x - y), *quantize_multiplier(real))
+    return clamp_to(codes + zero, -128, 127, op.outputs[0].dtype)
+
+
+def _add_n(op: Op, inputs: Arrays) -> Array:
+    found = operands(op, inputs)
+    require(len({x.shape for x in found}) == 1, op, "its inputs differ in shape")
+    return np.asarray(reduce(np.add, found))
+
+
+def _infer_same(op: Op, specs: Specs) -> Spec:
+    every = [present(specs, op, i) for i in range(len(specs))]
+    known = {s.shape for s in every if s.shape is not None}
+    require(len(known) <= 1, op, "its inputs differ in shape")
+    return out_spec(op, every[0].shape)
+
+
+def _not(op: Op, inputs: Arrays) -> Array:
+    return np.logical_not(operands(op, inputs)[0])
+
+
+def _atan2(op: Op, inputs: Arrays) -> Array:
+    a, b = operands(op, inputs)
+    require(a.shape == b.shape, op, "its inputs differ in shape")
+    wide = np.arctan2(a.astype(np.float64), b.astype(np.float64))
+    return wide.astype(a.dtype)
+
+
+def right_shift(a: Array, b: Array) -> Array:
+    """Arithmetic for signed types; the distance is clamped to the bits there are."""
+    most = 8 * a.dtype.itemsize - 1
+    return np.asarray(np.right_shift(a, np.clip(b, 0, most).astype(a.dtype)))
+
+
+# -- comparison ---------------------------------------------------------------------------------
+
+
+def compare(function: Binary, int16_codes: bool = False) -> Evaluate:
+    """evaluate: a bool for each pair; int16_codes: int16 is compared as it is, scale or not."""
+
+    def evaluate(op: Op, inputs: Arrays) -> Array:
+        a, b = operands(op, inputs)
+        tensors = op.input(0), op.input(1)
+        scaled = all(t is not None and t.quant is not None and is_quantized(t) for t in tensors)
+        if scaled and not (int16_codes and a.dtype == np.int16):
+            a, b = _to_real_steps(tensors[0], a), _to_real_steps(tensors[1], b)
+        return np.asarray(function(a, b), np.bool_)
+
+    return evaluate
+
+
+def _to_real_steps(tensor: Tensor | None, x: Array) -> Array:
+    """The real value in steps of 1/256. Trap: codes of a scale below 1/256 may become equal."""
+    return multiply(_offset(tensor, x) << 8, *quantize_multiplier(scale_zero(tensor)[0]))
+
+
+# -- selection ----------------------------------------------------------------------------------
+
+
+def _select_shape(op: Op, *shapes: Shape) -> Shape:
+    """SELECT_V2 broadcasts; SELECT's condition is a scalar or goes along the first dimension."""
+    declared = op.outputs[0].shape
+    if all(np.prod(s) == 1 for s in (*shapes, declared)):
+        return declared  # LiteRT keeps the output's rank where everything is a single element
+    if op.name != "SELECT":
+        return broadcast_shapes(op, *shapes)
+    condition, x, y = shapes
+    require(x == y, op, f"shapes {x} and {y} differ", "SELECT_V2 broadcasts")
+    fits = condition in ((), x, x[:1])
+    require(fits, op, f"condition of shape {condition} for values of shape {x}",
+            "it is a scalar, a vector along the first dimension, or of the same shape")  # fmt: skip
+    return x
+
+
+def _infer_select(op: Op, specs: Specs) -> Spec:
+    every = [present(specs, op, i) for i in range(3)]
+    if not shapes_known(specs):
+        return out_spec(op, None)
+    shape = _select_shape(op, *(s.known for s in every))
+    return out_spec(op, shape, value=_constant(op, specs, select))
+
+
+def select(op: Op, inputs: Arrays) -> Array:
+    condition, x, y = (np.asarray(i) for i in inputs)
+    require(condition.dtype == np.bool_, op, "the condition is not bool")
+    require(x.dtype == y.dtype, op, "its inputs differ in type")
+    shape = sized(op, _select_shape(op, condition.shape, x.shape, y.shape))
+    if op.name == "SELECT" and condition.ndim == 1:
+        condition = condition.reshape(condition.shape + (1,) * (x.ndim - 1))
+    return np.where(condition, x, y).reshape(shape)
+
+
+# -- the rows -----------------------------------------------------------------------------------
+
+
+def _binary(names: str, evaluate: Evaluate, types: str, notes: str = "",
+            infer: Infer | None = None) -> None:  # fmt: skip
+    define(names, infer=infer or _elementwise(evaluate), evaluate=evaluate, family="arith",
+           types=types, arity=2, notes=notes)  # fmt: skip
+
+
+_binary("ADD", _plus(+1), "f32 f16 i8 u8 i16 i32 i64", "int16 with power-of-two or any scales")
+_binary("SUB", _plus(-1), "f32 i8 u8 i16 i32 i64", "int16 with power-of-two or any scales")
+_binary("MUL", _mul, "f32 f16 i8 u8 i16 i32 u32 i64 c64", "int16 x int16 to 8 bits")
+_binary("DIV", _div, "f32 i8 u8 i16 i32")
+_binary("POW", power, "f32 i32")
+_binary("FLOOR_DIV", floor_div, "f32 i8 i16 i32", "integers are divided as codes")
+_binary("FLOOR_MOD", floor_mod, "f32 i8 i16 i32 i64", "integers are divided as codes")
+_binary("SQUARED_DIFFERENCE", squared_difference, "f32 i8 i32")
+_binary("ATAN2", _atan2, "f32 f16 bf16 f64", "no broadcasting", _infer_same)
+
+_PLAIN: tuple[tuple[str, Binary, str], ...] = (
+    ("MAXIMUM", maximum, "f32 f16 bf16 i8 u8 i16 i32 i64"),
+    ("MINIMUM", minimum, "f32 f16 bf16 i8 u8 i16 i32 i64"),
+    ("LOGICAL_AND", np.logical_and, "bool"),
+    ("LOGICAL_OR", np.logical_or, "bool"),
+    ("BITWISE_XOR", np.bitwise_xor, "i8 u8 i16 u16 i32 u32"),
+    ("RIGHT_SHIFT", right_shift, "i8 u8 i16 u16 i32 u32"),
+)
+_COMPARISONS: tuple[tuple[str, Binary, bool, str], ...] = (
+    ("EQUAL", np.equal, False, "f32 f16 i8 u8 i16 i32 i64 bool str"),
+    ("NOT_EQUAL", np.not_equal, False, "f32 f16 i8 u8 i16 i32 i64 bool str"),
+    ("LESS", np.less, True, "f32 f16 bf16 i8 u8 i16 i32 i64"),
+    ("LESS_EQUAL", np.less_equal, True, "f32 f16 i8 u8 i16 i32 i64"),
+    ("GREATER", np.greater, True, "f32 f16 bf16 i8 u8 i16 i32 i64"),
+    ("GREATER_EQUAL", np.greater_equal, True, "f32 f16 i8 u8 i16 i32 i64"),
+)
+for _name, _function, _types in _PLAIN:
+    _binary(_name, plain(_function), _types)
+for _name, _function, _codes, _types in _COMPARISONS:
+    _evaluate = compare(_function, _codes)
+    _binary(_name, _evaluate, _types, infer=_elementwise(_evaluate, DType.BOOL))
+
+define("ADD_N", infer=_infer_same, evaluate=_add_n, family="arith", types="f32 i32",
+       arity=(2, MANY))  # fmt: skip
+define("LOGICAL_NOT", infer=same_as_input, evaluate=_not, family="arith", types="bool")
+define("SELECT SELECT_V2", infer=_infer_select, evaluate=select, family="arith", main=1, arity=3,
+       types="f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64")  # fmt: skip

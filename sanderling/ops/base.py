@@ -8,11 +8,13 @@ modules with `define`; users add their own with `register_custom`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import InputError, ModelError, UnsupportedError
+import numpy as np
+
+from ..errors import InputError, ModelError, SanderlingError, UnsupportedError
 from ..format.schema import default_options
 from ..ir import CUSTOM, Array, DType, Graph, Op, Quant, Shape, Tensor
 
@@ -77,6 +79,12 @@ class OpDef:
 
 OPS: dict[str, OpDef] = {}
 MANY = 1 << 30  # an arity without upper bound
+# A larger result is refused: a few hostile bytes in a FILL or TILE must not exhaust the memory.
+MAX_ELEMENTS = 1 << 31
+FOLD_ELEMENTS = 1024  # values up to this size are computed during inference
+# What Python and NumPy raise where an operator's inputs do not fit together.
+DATA_ERRORS = (IndexError, ValueError, TypeError, KeyError, ZeroDivisionError, OverflowError,
+               AssertionError, AttributeError)  # fmt: skip
 
 
 def define(
@@ -148,13 +156,35 @@ def infer(op: Op, specs: Specs) -> list[Spec]:
     row = check(op)
     try:
         found = row.infer(op, specs)
-    except (IndexError, ValueError, TypeError, KeyError, ZeroDivisionError, OverflowError,
-            AssertionError, AttributeError) as error:  # fmt: skip
+    except DATA_ERRORS as error:
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"shapes cannot be inferred: {error}", where=op.where,
                          fix="its inputs or attributes do not fit together") from error  # fmt: skip
-    return [found] if isinstance(found, Spec) else list(found)
+    return fold(op, row, specs, [found] if isinstance(found, Spec) else list(found))
+
+
+def fold(op: Op, row: OpDef, specs: Specs, found: list[Spec]) -> list[Spec]:
+    """Values of the outputs where all inputs' are known and small: shape arithmetic folds away.
+
+    An evaluation that fails leaves them unknown; the run will say why, if it comes to that.
+    """
+    given = [None if s is None else s.value for s in specs]
+    absent = any(s is not None and s.value is None for s in specs)
+    large = any(a is not None and a.size > FOLD_ELEMENTS for a in given) or any(
+        s.shape is None or elements(s.shape) > FOLD_ELEMENTS or not s.dtype.is_fixed_size
+        for s in found
+    )
+    known = all(s.value is not None for s in found)
+    if absent or large or known or row.stateful or op.is_custom or not specs:
+        return found
+    try:
+        with np.errstate(all="ignore"):
+            results = row.evaluate(op, given)
+    except (SanderlingError, *DATA_ERRORS):
+        return found
+    arrays = [results] if isinstance(results, np.ndarray | np.generic) else list(results)
+    return [replace(s, value=np.asarray(a)) for s, a in zip(found, arrays, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -251,6 +281,23 @@ def broadcast_inputs(op: Op, specs: Specs) -> Spec:
 
 def elements(shape: Sequence[int]) -> int:
     return math.prod(shape)
+
+
+def sized(op: Op, dims: Iterable[Any]) -> Shape:
+    """A shape that comes from data, checked: a hostile value allocates nothing."""
+    shape = tuple(int(n) for n in dims)
+    require(all(n >= 0 for n in shape), op, f"shape {shape} has a negative size")
+    require(elements(shape) <= MAX_ELEMENTS, op, f"a result of shape {shape} is too large",
+            f"the limit is {MAX_ELEMENTS} elements; the model or an input is damaged")  # fmt: skip
+    return shape
+
+
+def folded(op: Op, specs: Specs, evaluate: Evaluate, most: int = 1024) -> Array | None:
+    """infer: the value that follows from small constant operands, else None."""
+    if any(s is None or s.value is None or s.value.size > most for s in specs):
+        return None
+    result = evaluate(op, [s.value for s in specs if s is not None])
+    return result if isinstance(result, np.ndarray) and result.size <= most else None
 
 
 def support() -> Mapping[str, OpDef]:

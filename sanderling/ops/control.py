@@ -1,1 +1,255 @@
-"""Operators of this family."""
+"""Control flow and variables: operators that call graphs, and what outlives a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import ModelError, UnsupportedError
+from ..ir import Array, DType, Graph, Op, Tensor
+from .base import (
+    MANY,
+    OPS,
+    Arrays,
+    Spec,
+    Specs,
+    State,
+    attr,
+    define,
+    infer,
+    out_spec,
+    present,
+    require,
+)
+
+# -- shapes through a graph ---------------------------------------------------------------------
+
+
+def infer_graph(graph: Graph, inputs: Sequence[Spec]) -> list[Spec]:
+    """What is known of a graph's outputs, given its inputs."""
+    known: dict[Tensor, Spec] = dict(zip(graph.inputs, inputs, strict=True))
+
+    def spec(tensor: Tensor) -> Spec:
+        found = known.get(tensor)
+        if found is None and tensor.is_constant:
+            found = known[tensor] = Spec(tensor.dtype, tensor.shape, tensor.data)
+        if found is None:  # a variable keeps its shape; nothing is known of anything else
+            found = Spec(tensor.dtype, tensor.shape if tensor.is_variable else None)
+        return found
+
+    for op in graph.ops:
+        try:
+            specs = infer(op, [None if t is None else spec(t) for t in op.inputs])
+        except UnsupportedError:  # inference need not know what evaluation will refuse
+            specs = [Spec(t.dtype, None) for t in op.outputs]
+        known.update(zip(op.outputs, specs, strict=True))
+    return [spec(t) for t in graph.outputs]
+
+
+def _infer_call(op: Op, graph: Graph, args: Specs) -> list[Spec]:
+    """Inference of a call, with the counts checked."""
+    _check_count(op, graph, len(args))
+    _check_outputs(op, graph)
+    try:
+        return infer_graph(graph, [present(args, op, i) for i in range(len(args))])
+    except RecursionError:
+        raise _endless(op) from None
+
+
+def _check_count(op: Op, graph: Graph, count: int) -> None:
+    takes = len(graph.inputs)
+    require(count == takes, op, f"{count} values for graph '{graph.name}', which takes {takes}")
+
+
+def _check_outputs(op: Op, graph: Graph) -> None:
+    gives, wants = len(graph.outputs), len(op.outputs)
+    require(gives == wants, op, f"graph '{graph.name}' gives {gives} values for {wants} outputs")
+
+
+def _endless(op: Op) -> ModelError:
+    return ModelError("graphs call each other without end", where=op.where,
+                      fix="a graph must not call itself, directly or through others")  # fmt: skip
+
+
+def _graph(op: Op, name: str) -> Graph:
+    found = attr(op, name)
+    require(isinstance(found, Graph), op, f"attribute {name} names no graph")
+    return found  # type: ignore[no-any-return]
+
+
+def _call(op: Op, graph: Graph, args: Arrays, state: State) -> list[Array]:
+    given = [a for a in args if a is not None]
+    _check_count(op, graph, len(given))
+    try:
+        return state.call(graph, given)
+    except RecursionError:
+        raise _endless(op) from None
+
+
+# -- branches -----------------------------------------------------------------------------------
+
+
+def _branches(op: Op) -> list[Graph]:
+    """The graphs an operator chooses from, in the order of the choice's value."""
+    if op.name == "IF":
+        return [_graph(op, "else_subgraph_index"), _graph(op, "then_subgraph_index")]
+    graphs = attr(op, "branch_subgraph_indices") or []
+    require(bool(graphs) and all(isinstance(g, Graph) for g in graphs), op, "it has no branches")
+    return list(graphs)
+
+
+def _infer_branches(op: Op, specs: Specs) -> list[Spec]:
+    """A shape is known where all branches agree on it."""
+    each = [_infer_call(op, graph, specs[1:]) for graph in _branches(op)]
+    return [out_spec(op, _agreed(found), index)
+            for index, found in enumerate(zip(*each, strict=True))]  # fmt: skip
+
+
+def _agreed(specs: Sequence[Spec]) -> tuple[int, ...] | None:
+    shapes = {s.shape for s in specs}
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+def _branch(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    choice, graphs = inputs[0], _branches(op)
+    require(choice is not None and choice.size == 1, op, "the choice must be a single value")
+    assert choice is not None
+    index = int(choice.reshape(()))
+    # STABLEHLO_CASE: an index outside means the last branch.
+    graph = graphs[index] if 0 <= index < len(graphs) else graphs[-1]
+    _check_outputs(op, graph)
+    return _call(op, graph, inputs[1:], state)
+
+
+# -- loops --------------------------------------------------------------------------------------
+
+
+def _infer_while(op: Op, specs: Specs) -> list[Spec]:
+    """A shape is known if the body, given it, gives it back.
+
+    Starts from the inputs' shapes and forgets each that the body changes, until nothing changes.
+    """
+    body = _graph(op, "body_subgraph_index")
+    shapes = [present(specs, op, i).shape for i in range(len(specs))]
+    while True:
+        found = _infer_call(op, body, [Spec(t.dtype, s) for t, s in
+                                       zip(body.inputs, shapes, strict=False)])  # fmt: skip
+        kept = [s if f.shape == s else None for s, f in zip(shapes, found, strict=True)]
+        if kept == shapes:
+            return [out_spec(op, s, i) for i, s in enumerate(shapes)]
+        shapes = kept
+
+
+def _while(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    condition, body = _graph(op, "cond_subgraph_index"), _graph(op, "body_subgraph_index")
+    _check_outputs(op, body)
+    values = [a for a in inputs if a is not None]
+    while _holds(op, _call(op, condition, values, state)):
+        values = _call(op, body, values, state)
+    return values
+
+
+def _holds(op: Op, found: list[Array]) -> bool:
+    require(len(found) == 1 and found[0].size == 1, op, "the condition must be a single value")
+    return bool(found[0].reshape(()))
+
+
+# -- calls --------------------------------------------------------------------------------------
+
+
+def _infer_composite(op: Op, specs: Specs) -> list[Spec]:
+    found = _infer_call(op, _graph(op, "decomposition_subgraph_index"), specs)
+    return [out_spec(op, s.shape, i, s.value) for i, s in enumerate(found)]
+
+
+def _composite(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    graph = _graph(op, "decomposition_subgraph_index")
+    _check_outputs(op, graph)
+    return _call(op, graph, inputs, state)
+
+
+def _call_once(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    graph = _graph(op, "init_subgraph_index")
+    if id(graph) not in state.called_once:
+        _call(op, graph, [], state)
+        state.called_once.add(id(graph))
+    return []
+
+
+def _macs(op: Op) -> int:
+    """The costliest branch; a loop counts once, for nobody knows how often it runs."""
+    return max((sum(_row_macs(inner) for inner in graph.ops) for graph in op.subgraphs), default=0)
+
+
+def _row_macs(op: Op) -> int:
+    row = OPS.get(op.name)
+    return row.macs(op) if row else 0
+
+
+# -- variables ----------------------------------------------------------------------------------
+
+
+def handle(key: object, shape: tuple[int, ...] = ()) -> Array:
+    """A RESOURCE tensor's value: an object array that holds the key."""
+    box = np.empty(shape, np.object_)
+    box.fill(key)
+    return box
+
+
+def resource_key(op: Op, inputs: Arrays) -> object:
+    """The key in the first operand: a resource, or an int32 in models made before resources."""
+    found = inputs[0]
+    require(found is not None and found.size == 1, op, "it takes a single resource")
+    assert found is not None
+    key = found.reshape(-1)[0]
+    return key if found.dtype == object else ("", int(key))
+
+
+def _var_handle(op: Op, inputs: Arrays, state: State) -> Array:
+    return handle((attr(op, "container") or "", attr(op, "shared_name") or ""))
+
+
+def _infer_read(op: Op, specs: Specs) -> Spec:
+    """The graph states a variable's shape; a scalar's cannot be told from an unknown one."""
+    out = op.outputs[0]
+    return out_spec(op, None if out.is_dynamic or not out.shape else out.shape)
+
+
+def _read(op: Op, inputs: Arrays, state: State) -> Array:
+    key = resource_key(op, inputs)
+    require(key in state.variables, op, f"variable {key} is read before it is assigned",
+            "run the signature or graph that initialises it first")  # fmt: skip
+    found: Array = state.variables[key]
+    require(found.dtype == op.outputs[0].dtype.numpy, op,
+            f"variable {key} holds {DType.of(found.dtype).short}, the output is "
+            f"{op.outputs[0].dtype.short}")  # fmt: skip
+    return np.array(found)
+
+
+def _assign(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    value = inputs[1]
+    assert value is not None
+    state.variables[resource_key(op, inputs)] = value.copy()
+    return []
+
+
+# -- rows ---------------------------------------------------------------------------------------
+
+define("IF", infer=_infer_branches, evaluate=_branch, family="control", types="bool",
+       arity=(1, MANY), macs=_macs, stateful=True)  # fmt: skip
+define("STABLEHLO_CASE", infer=_infer_branches, evaluate=_branch, family="control", types="i32",
+       arity=(1, MANY), macs=_macs, stateful=True,
+       notes="an index outside the branches means the last")  # fmt: skip
+define("WHILE", infer=_infer_while, evaluate=_while, family="control", arity=(0, MANY), macs=_macs,
+       stateful=True, notes="shapes may change between iterations")  # fmt: skip
+define("STABLEHLO_COMPOSITE", infer=_infer_composite, evaluate=_composite, family="control",
+       arity=(0, MANY), macs=_macs, stateful=True, notes="runs the decomposition")  # fmt: skip
+define("CALL_ONCE", infer=lambda op, specs: [], evaluate=_call_once, family="control", arity=0,
+       macs=_macs, stateful=True)  # fmt: skip
+define("VAR_HANDLE", infer=lambda op, specs: out_spec(op, ()), evaluate=_var_handle,
+       family="control", arity=0, stateful=True)  # fmt: skip
+define("READ_VARIABLE", infer=_infer_read, evaluate=_read, family="control",
+       types="resource i32", stateful=True)  # fmt: skip
+define("ASSIGN_VARIABLE", infer=lambda op, specs: [], evaluate=_assign, family="control",
+       types="resource i32", arity=2, stateful=True)  # fmt: skip

@@ -1,1 +1,366 @@
-"""Operators of this family."""
+"""Convolutions: CONV_2D, DEPTHWISE_CONV_2D, CONV_3D, and the transposed ones.
+
+All are one scheme over any number of spatial axes: operands as floats in which integer sums are
+exact, a product block by block (so that temporaries stay in the cache), and a finish of each block:
+requantisation, scaling, bias, activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..ir import Array, Op, Shape
+from . import gemm
+from .base import Arrays, Spec, Specs, attr, define, elements, out_spec, present, require, scale_zero
+from .gemm import Finish
+from .geometry import Axis, axis, pad_into, row_blocks, windows
+
+
+class Operands(NamedTuple):
+    """A convolution's operands, ready for a float product, and what follows the product."""
+
+    x: Array  # [N, spatial..., C], the zero point not yet subtracted
+    zero: Array | int  # what to subtract: one number, or one for each image
+    w: Array  # [O, taps..., C], offset already subtracted
+    finish: Finish
+    dtype: type[np.floating]
+
+
+# -- shapes -------------------------------------------------------------------------------------
+
+_SPATIAL = {1: "w", 2: "hw", 3: "dhw"}
+
+
+def _axes(op: Op, sizes: Sequence[int], taps: Sequence[int]) -> list[Axis]:
+    """The spatial axes of an op whose attributes name strides and dilations by letter."""
+    letters, padding = _SPATIAL[len(sizes)], attr(op, "padding")
+    return [axis(op, padding, size, tap, attr(op, f"stride_{c}"), _dilation(op, c))
+            for c, size, tap in zip(letters, sizes, taps, strict=True)]  # fmt: skip
+
+
+def _dilation(op: Op, letter: str) -> int:
+    name = f"dilation_{letter}_factor"
+    return 1 if op.name == "TRANSPOSE_CONV" else int(attr(op, name))
+
+
+def _check_bias(op: Op, bias: Shape | None, channels: int) -> None:
+    require(bias is None or elements(bias) == channels, op,
+            f"bias of shape {bias} for {channels} output channels")  # fmt: skip
+
+
+def _conv_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
+    """w is [O, taps..., C]; C divides the input's channels (grouped convolution)."""
+    rank = len(w)
+    require(len(x) == rank and rank in (4, 5), op, f"input {x} and filter {w} have wrong ranks")
+    require(w[-1] > 0 and x[-1] % w[-1] == 0, op,
+            f"{x[-1]} input channels are no multiple of the filter's {w[-1]}")  # fmt: skip
+    groups = max(x[-1] // w[-1], 1)
+    require(w[0] % groups == 0, op, f"{w[0]} output channels in {groups} groups")
+    _check_bias(op, bias, w[0])
+    return (x[0], *(a.out for a in _axes(op, x[1:-1], w[1:-1])), w[0])
+
+
+def _filter_3d(w: Shape, order: tuple[int, ...]) -> Shape:
+    return tuple(w[i] for i in order)
+
+
+def _shapes(op: Op, specs: Specs, indices: tuple[int, int]) -> tuple[Shape, Shape, Shape | None] | None:  # fmt: skip
+    """Shapes of input, filter and bias; None if one is not known."""
+    x, w = (present(specs, op, i) for i in indices)
+    b = specs[max(indices) + 1] if len(specs) > max(indices) + 1 else None
+    if x.shape is None or w.shape is None or (b is not None and b.shape is None):
+        return None
+    return x.shape, w.shape, None if b is None else b.shape
+
+
+def _infer_conv(op: Op, specs: Specs) -> Spec:
+    shapes = _shapes(op, specs, (0, 1))
+    return out_spec(op, None if shapes is None else _conv_shape(op, *shapes))
+
+
+def _infer_conv3d(op: Op, specs: Specs) -> Spec:
+    shapes = _shapes(op, specs, (0, 1))
+    if shapes is None:
+        return out_spec(op, None)
+    x, w, b = shapes
+    require(len(w) == 5 and len(x) == 5 and x[-1] == w[3], op, f"input {x} and filter {w} do not fit")
+    return out_spec(op, _conv_shape(op, x, _filter_3d(w, (4, 0, 1, 2, 3)), b))
+
+
+def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
+    require(len(x) == 4 and len(w) == 4 and w[0] == 1, op, f"input {x} and filter {w} do not fit")
+    require(x[3] > 0 and w[3] % x[3] == 0, op,
+            f"{w[3]} output channels are no multiple of the {x[3]} input channels")  # fmt: skip
+    _check_bias(op, bias, w[3])
+    return (x[0], *(a.out for a in _axes(op, x[1:3], w[1:3])), w[3])
+
+
+def _infer_depthwise(op: Op, specs: Specs) -> Spec:
+    shapes = _shapes(op, specs, (0, 1))
+    return out_spec(op, None if shapes is None else _depthwise_shape(op, *shapes))
+
+
+# -- operands and finish by type ----------------------------------------------------------------
+
+
+def _operands(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int] = (0, 1)) -> Operands:  # fmt: skip
+    """w is [O, taps..., C]; `at`: places of input and filter among the op's inputs."""
+    bias = None if bias is None else bias.reshape(-1)
+    if x.dtype == np.float32 and w.dtype == np.float32:
+        return Operands(x, 0, w, gemm.float_finish(op, bias), np.float32)
+    if x.dtype == np.float32:
+        return _hybrid(op, x, gemm.signed(w), bias, at)
+    return _quantized(op, x, w, bias, at)
+
+
+def _quantized(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int]) -> Operands:
+    tx, tw = op.input(at[0]), op.input(at[1])
+    gemm.weight_scales(op, tw, w.shape[0])
+    zero = scale_zero(tx)[1]
+    if x.dtype == np.uint8:
+        real = gemm.tensor_multiplier(op, tx, tw)
+        w = np.subtract(w, scale_zero(tw)[1], dtype=np.int16)
+    else:
+        real = gemm.conv_multiplier(op, tx, tw)
+    bound = gemm.product_bound(w.reshape(w.shape[0], -1), gemm.largest(x.dtype, zero))
+    finish = (gemm.requantizer64(op, real, bias) if x.dtype == np.int16
+              else gemm.requantizer(op, real, bias, bound))  # fmt: skip
+    return Operands(x, zero, w, finish, gemm.exact_type(op, bound))
+
+
+def _hybrid(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int]) -> Operands:
+    """Per image int8 codes: symmetric for one weight scale, else with a zero point."""
+    scales = gemm.weight_scales(op, op.input(at[1]), w.shape[0])
+    rows = x.reshape(x.shape[0], -1)
+    groups = x.shape[-1] // w.shape[-1]
+    if op.name == "CONV_2D" and groups == 1 and np.all(scales == scales[0]):
+        codes, steps = gemm.quantize_symmetric(rows)
+        zero: Array | int = 0
+        scales = scales[:1]
+    else:
+        codes, steps, zero = gemm.quantize_asymmetric(rows)
+    bound = gemm.product_bound(w.reshape(w.shape[0], -1), 255)
+    finish = gemm.hybrid_finish(op, steps, scales, bias)
+    return Operands(codes.reshape(x.shape), zero, w, finish, gemm.exact_type(op, bound))
+
+
+def _padded(o: Operands, axes: Sequence[Axis]) -> Array:
+    """The input as floats without zero point, with zeros around it where windows reach out."""
+    zero = np.asarray(o.zero, o.dtype)
+    zero = zero.reshape(-1, *(1,) * (o.x.ndim - 1)) if zero.ndim else zero
+    if all(a.before <= 0 and a.after == 0 for a in axes):
+        same = o.x.dtype == o.dtype and not zero.any()
+        return o.x if same else np.subtract(o.x, zero, dtype=o.dtype)
+    full, inside = pad_into(o.x.shape, axes, o.dtype)
+    np.subtract(o.x, zero, out=inside, dtype=o.dtype)
+    return full
+
+
+# -- convolution --------------------------------------------------------------------------------
+
+
+def convolve(op: Op, o: Operands) -> Array:
+    """[N, spatial..., G * C] with [O, taps..., C] to [N, out..., O]."""
+    axes = _axes(op, o.x.shape[1:-1], o.w.shape[1:-1])
+    channels, groups = o.w.shape[0], o.x.shape[-1] // o.w.shape[-1]
+    shape = (o.x.shape[0], *(a.out for a in axes), channels)
+    result = np.empty(shape, op.outputs[0].dtype.numpy)
+    if result.size == 0:
+        return result
+    live = [a.live_taps() for a in axes]
+    w = o.w[(slice(None), *(slice(r.start, r.stop) for r in live))]
+    axes = [a.trim(r) for a, r in zip(axes, live, strict=True)]
+    matrix = w.reshape(groups, channels // groups, -1).astype(o.dtype, copy=False)
+    view = windows(_padded(o, axes), axes)
+    row = elements(shape[2:-1])
+    cost = row * max(matrix.shape[-1] * groups, channels)
+    for image, rows in row_blocks(shape[0], shape[1], cost):
+        block = _multiply(view[image, rows], matrix, (rows.stop - rows.start) * row)
+        result[image, rows] = o.finish(block, image).reshape(result[image, rows].shape)
+    return result
+
+
+def _multiply(patches: Array, matrix: Array, rows: int) -> Array:
+    """[rows..., taps..., G * C] with [G, O / G, K] to [rows, O]."""
+    groups, channels, depth = matrix.shape
+    if groups == 1:
+        return patches.reshape(rows, depth) @ matrix[0].T
+    split = patches.reshape(rows, -1, groups, patches.shape[-1] // groups)
+    by_group = split.transpose(2, 0, 1, 3).reshape(groups, rows, depth)
+    product = by_group @ matrix.transpose(0, 2, 1)
+    return product.transpose(1, 0, 2).reshape(rows, groups * channels)
+
+
+def _evaluate_conv(op: Op, inputs: Arrays) -> Array:
+    x, w, bias = _three(op, inputs)
+    _conv_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
+    return convolve(op, _operands(op, x, w, bias))
+
+
+def _evaluate_conv3d(op: Op, inputs: Arrays) -> Array:
+    x, w, bias = _three(op, inputs)
+    w = w.transpose(4, 0, 1, 2, 3)
+    _conv_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
+    return convolve(op, _operands(op, x, np.ascontiguousarray(w), bias))
+
+
+def _three(op: Op, inputs: Arrays, first: int = 0) -> tuple[Array, Array, Array | None]:
+    x, w = inputs[first], inputs[first + 1]
+    require(x is not None and w is not None, op, "input or filter is absent")
+    assert x is not None and w is not None
+    return x, w, inputs[first + 2] if len(inputs) > first + 2 else None
+
+
+# -- depthwise ----------------------------------------------------------------------------------
+
+
+def _evaluate_depthwise(op: Op, inputs: Arrays) -> Array:
+    x, w, bias = _three(op, inputs)
+    shape = _depthwise_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
+    # As seen by quantisation: one filter of taps for each output channel.
+    o = _operands(op, x, np.moveaxis(w, -1, 0).reshape(shape[-1], w.shape[1], w.shape[2], 1), bias)
+    result = np.empty(shape, op.outputs[0].dtype.numpy)
+    if result.size:
+        _depthwise(op, o, result)
+    return result
+
+
+def _depthwise(op: Op, o: Operands, result: Array) -> None:
+    axes = _axes(op, o.x.shape[1:3], o.w.shape[1:3])
+    live = [a.live_taps() for a in axes]
+    axes = [a.trim(r) for a, r in zip(axes, live, strict=True)]
+    w = o.w[:, live[0].start : live[0].stop, live[1].start : live[1].stop, 0].astype(o.dtype)
+    depth, channels = o.x.shape[-1], result.shape[-1]
+    taps = w.reshape(depth, channels // depth, -1).transpose(2, 0, 1)  # [taps, C, M]
+    view = windows(_padded(o, axes), axes)
+    view = view.reshape(*view.shape[:3], -1, depth) if view.flags.c_contiguous else view
+    for image, rows in row_blocks(result.shape[0], result.shape[1],
+                                  result.shape[2] * channels, 1 << 16):  # fmt: skip
+        block = _sum_taps(view[image, rows], taps)
+        done = o.finish(block.reshape(-1, channels), image)
+        result[image, rows] = done.reshape(result[image, rows].shape)
+
+
+def _sum_taps(view: Array, taps: Array) -> Array:
+    """[rows, cols, ky, kx, C] with [ky * kx, C, M] to [rows, cols, C, M]."""
+    rows, cols, height, width, depth = view.shape
+    multiplier = taps.shape[2]
+    total = np.zeros((rows, cols, depth, multiplier), taps.dtype)
+    term = np.empty_like(total)
+    for index in range(height * width):
+        np.multiply(view[:, :, index // width, index % width, :, None], taps[index], out=term)
+        total += term
+    return total
+
+
+# -- transposed ---------------------------------------------------------------------------------
+
+
+def _target(op: Op, shape: Array | None, x: Shape, w: Shape, bias: Shape | None) -> Shape | None:
+    """The output shape that the first input states; w is [O, taps..., C]."""
+    require(len(x) == len(w) and len(w) in (4, 5), op, f"input {x}, filter {w}: wrong ranks")
+    require(x[-1] == w[-1], op, f"{x[-1]} input channels, the filter has {w[-1]}")
+    _check_bias(op, bias, w[0])
+    if shape is None:
+        return None
+    target = tuple(int(n) for n in shape.reshape(-1))
+    require(len(target) == len(x) and min(target) >= 0, op, f"output shape {target}")
+    require(target[0] == x[0] and target[-1] == w[0], op,
+            f"output shape {target} for input {x} and filter {w}")  # fmt: skip
+    require(elements(target) < 2**31, op, f"output shape {target} is too large")
+    return target
+
+
+# Filter layouts to [O, taps..., C].
+_TRANSPOSED_FILTER = {"TRANSPOSE_CONV": (0, 1, 2, 3), "CONV_3D_TRANSPOSE": (3, 0, 1, 2, 4)}
+
+
+def _infer_transposed(op: Op, specs: Specs) -> Spec:
+    shapes = _shapes(op, specs, (2, 1))
+    if shapes is None:
+        return out_spec(op, None)
+    x, w, bias = shapes
+    order = _TRANSPOSED_FILTER[op.name]
+    require(len(w) == len(order), op, f"filter {w} has the wrong rank")
+    value = present(specs, op).value
+    return out_spec(op, _target(op, value, x, tuple(w[i] for i in order), bias))
+
+
+def _evaluate_transposed(op: Op, inputs: Arrays) -> Array:
+    w, x, bias = _three(op, inputs, 1)
+    order = _TRANSPOSED_FILTER[op.name]
+    require(w.ndim == len(order), op, f"filter {w.shape} has the wrong rank")
+    w = np.ascontiguousarray(w.transpose(order))
+    shape = _target(op, inputs[0], x.shape, w.shape, None if bias is None else bias.shape)
+    require(shape is not None, op, "the output shape is absent")
+    assert shape is not None
+    o = _operands(op, x, w, bias, (2, 1))
+    # The geometry is that of the convolution from the output to the input.
+    axes = _axes(op, shape[1:-1], w.shape[1:-1])
+    if op.name == "CONV_3D_TRANSPOSE":
+        require(tuple(a.out for a in axes) == x.shape[1:-1], op,
+                f"output shape {shape} does not belong to input {x.shape}")  # fmt: skip
+    axes = [Axis(a.size, a.taps, a.stride, a.dilation, n, a.before)
+            for a, n in zip(axes, x.shape[1:-1], strict=True)]  # fmt: skip
+    result = np.empty(shape, op.outputs[0].dtype.numpy)
+    for image in range(shape[0]):
+        total = _scatter(o, axes, image, shape)
+        result[image] = o.finish(total.reshape(-1, shape[-1]), image).reshape(shape[1:])
+    return result
+
+
+def _scatter(o: Operands, axes: Sequence[Axis], image: int, shape: Shape) -> Array:
+    """Sum each input pixel's stamp of the filter into the output."""
+    zero = np.asarray(o.zero, o.dtype)
+    pixels = np.subtract(o.x[image], zero[image] if zero.ndim else zero, dtype=o.dtype)
+    w = o.w.astype(o.dtype, copy=False)
+    total = np.zeros(shape[1:], o.dtype)
+    for taps in np.ndindex(*w.shape[1:-1]):
+        places = [a.slices(tap) for a, tap in zip(axes, taps, strict=True)]
+        source = pixels[tuple(inside for inside, _ in places)]
+        if source.size:
+            total[tuple(outside for _, outside in places)] += source @ w[(slice(None), *taps)].T
+    return total
+
+
+# -- cost and rows ------------------------------------------------------------------------------
+
+
+def _conv_macs(op: Op) -> int:
+    """Each output sums over its filter: [O, taps..., C]."""
+    w = op.inputs[1]
+    return 0 if w is None else elements(op.outputs[0].shape) * elements(w.shape[1:])
+
+
+def _conv3d_macs(op: Op) -> int:
+    w = op.inputs[1]
+    return 0 if w is None else elements(op.outputs[0].shape) * elements(w.shape[:-1])
+
+
+def _depthwise_macs(op: Op) -> int:
+    w = op.inputs[1]
+    return 0 if w is None else elements(op.outputs[0].shape) * elements(w.shape[1:3])
+
+
+def _transposed_macs(op: Op) -> int:
+    """Each input pixel meets the whole filter once."""
+    w, x = op.inputs[1], op.inputs[2]
+    return 0 if w is None or x is None else elements(x.shape[:-1]) * elements(w.shape)
+
+
+_HYBRID = "hybrid (float activations, quantised weights)"
+
+define("CONV_2D", infer=_infer_conv, evaluate=_evaluate_conv, family="conv", types="f32 u8 i8 i16",
+       arity=(2, 3), macs=_conv_macs, notes=f"grouped; i8/i4 weights per channel; {_HYBRID} i8 i4")  # fmt: skip
+define("DEPTHWISE_CONV_2D", infer=_infer_depthwise, evaluate=_evaluate_depthwise, family="conv",
+       types="f32 u8 i8 i16", arity=(2, 3), macs=_depthwise_macs,
+       notes=f"i8/i4 weights per channel; {_HYBRID} i8")  # fmt: skip
+define("CONV_3D", infer=_infer_conv3d, evaluate=_evaluate_conv3d, family="conv", types="f32",
+       arity=(2, 3), macs=_conv3d_macs)  # fmt: skip
+define("TRANSPOSE_CONV", infer=_infer_transposed, evaluate=_evaluate_transposed, family="conv",
+       types="f32 u8 i8 i16", main=2, arity=(3, 4), macs=_transposed_macs, notes=f"{_HYBRID} i8")  # fmt: skip
+define("CONV_3D_TRANSPOSE", infer=_infer_transposed, evaluate=_evaluate_transposed, family="conv",
+       types="f32", main=2, arity=(3, 4), macs=_transposed_macs)  # fmt: skip

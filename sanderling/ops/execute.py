@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import ModelError, SanderlingError
-from ..ir import Array, Graph, Op, Tensor
+from ..ir import Array, DType, Graph, Op, Tensor
 from .base import State, check
 
 
@@ -64,6 +64,14 @@ def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array
     return [np.asarray(a) for a in outputs]
 
 
+def initial_value(tensor: Tensor) -> Array:
+    """A variable tensor before its first use: TFLite clears it to zero, or to the zero point of
+    an int8 tensor."""
+    is_int8 = tensor.dtype is DType.INT8 and tensor.quant is not None and tensor.quant.scale.size
+    start = int(tensor.quant.zero_point[0]) if is_int8 and tensor.quant is not None else 0
+    return np.full(tensor.shape, start, tensor.dtype.numpy)
+
+
 def _value(tensor: Tensor | None, values: dict[Tensor, Array]) -> Array | None:
     return None if tensor is None else _required(tensor, values)
 
@@ -73,7 +81,7 @@ def _required(tensor: Tensor, values: dict[Tensor, Array]) -> Array:
     if found is None:
         found = tensor.data
     if found is None and tensor.is_variable:
-        found = values[tensor] = np.zeros(tensor.shape, tensor.dtype.numpy)
+        found = values[tensor] = initial_value(tensor)
     if found is None:
         raise ModelError("nothing computes it", where=f"tensor '{tensor.name}'",
                          fix="the graph's order is wrong, or an input was not given")  # fmt: skip

@@ -1,1 +1,313 @@
-"""Operators of this family."""
+"""Look-ups: embeddings, hash tables, locality-sensitive hashing, skip-grams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..errors import ModelError
+from ..ir import Array, Op, Quant
+from .base import Arrays, Infer, Spec, Specs, State, attr, define, out_spec, present, require
+from .control import handle, resource_key
+from .farmhash import fingerprint64
+from .fixed import wrap32
+
+MOST_GRAMS = 1 << 22  # skip-grams grow like a binomial; more than this is an attack or a mistake
+
+
+def _given(inputs: Arrays, op: Op, index: int) -> Array:
+    found = inputs[index] if index < len(inputs) else None
+    if found is None:
+        raise ModelError(f"input {index} is absent", where=op.where, fix="the operator requires it")
+    return found
+
+
+def _rows(op: Op, table: Array, ids: Array) -> Array:
+    """Rows of a table; unlike NumPy, negative numbers do not count from the end."""
+    count = table.shape[0]
+    require(not ids.size or bool(ids.min() >= 0 and ids.max() < count), op,
+            f"an index is outside the table's {count} rows")  # fmt: skip
+    return table[ids]
+
+
+# -- EMBEDDING_LOOKUP ---------------------------------------------------------------------------
+
+
+def _infer_rows(table: int) -> Infer:
+    """Rows by the first operand, from the operand `table`."""
+
+    def run(op: Op, specs: Specs) -> Spec:
+        ids, values = present(specs, op), present(specs, op, table)
+        if ids.shape is None or values.shape is None:
+            return out_spec(op, None)
+        require(len(ids.shape) == 1, op, "the indices must be a vector")
+        return out_spec(op, (ids.shape[0], *values.shape[1:]))
+
+    return run
+
+
+def _embedding(op: Op, inputs: Arrays) -> Array:
+    ids, table, out = _given(inputs, op, 0), _given(inputs, op, 1), op.outputs[0]
+    require(ids.ndim == 1 and table.ndim >= 2, op, "it takes a vector of indices and a table")
+    rows = _rows(op, table, ids)
+    values = op.inputs[1]
+    assert values is not None
+    if values.dtype is out.dtype:
+        return rows
+    require(out.dtype.short in ("f32", "f16"), op,
+            f"it does not turn {values.dtype.short} into {out.dtype.short}")  # fmt: skip
+    require(values.quant is not None, op, "the table has no quantisation parameters")
+    assert values.quant is not None
+    # The kernel reads unsigned codes as signed ones, so 255 means -1.
+    codes = rows.view(np.int8) if rows.dtype == np.uint8 else rows
+    scale = _row_scales(op, values.quant, table, ids)
+    return (codes.astype(np.float32) * scale).astype(out.dtype.numpy)
+
+
+def _row_scales(op: Op, quant: Quant, table: Array, ids: Array) -> Array:
+    """The scale of every element looked up, in a shape that broadcasts to the rows."""
+    if quant.block is not None:
+        return _block_scales(op, quant, table)[ids]
+    require(not np.any(quant.zero_point), op, "only symmetric tables are supported")
+    require(quant.scale.size in (1, table.shape[0]), op, "scales must be one, or one a row")
+    scale = np.broadcast_to(quant.scale, table.shape[:1])[ids]
+    return scale.reshape(-1, *[1] * (table.ndim - 1))
+
+
+def _block_scales(op: Op, quant: Quant, table: Array) -> Array:
+    block = quant.block
+    assert block is not None
+    scales = None if block.scales is None else block.scales.data
+    require(table.ndim == 2 and scales is not None, op, "blockwise tables have two dimensions")
+    assert scales is not None
+    rows, columns = table.shape
+    size = block.block_size
+    require(size > 0 and columns % size == 0 and scales.size == rows * columns // size, op,
+            f"blocks of {size} do not divide the {columns} columns")  # fmt: skip
+    return np.repeat(scales.reshape(rows, columns // size).astype(np.float32), size, axis=1)
+
+
+# -- EMBEDDING_LOOKUP_SPARSE --------------------------------------------------------------------
+
+
+def _infer_sparse(op: Op, specs: Specs) -> Spec:
+    shape, values = present(specs, op, 2), present(specs, op, 4)
+    if shape.value is None or values.shape is None:
+        return out_spec(op, None)
+    return out_spec(op, (*map(int, shape.value[:-1]), *values.shape[1:]))
+
+
+def _embedding_sparse(op: Op, inputs: Arrays) -> Array:
+    """Weighted sums of table rows, one for each cell of the dense shape but its last dimension."""
+    ids, places, dense, weights, table = (_given(inputs, op, i) for i in range(5))
+    require(places.ndim == 2 and places.shape == (ids.size, dense.size), op,
+            "indices must have a row for each id and a column for each dimension")  # fmt: skip
+    require(weights.shape == ids.shape and table.ndim >= 2, op, "ids and weights must correspond")
+    outer = tuple(map(int, dense[:-1]))
+    require(all(n >= 0 for n in outer), op, f"the dense shape {outer} is negative")
+    cells, width = int(np.prod(outer)), table.shape[1:]
+    places = places[:, :-1]
+    require(not places.size or bool(np.all((places >= 0) & (places < dense[:-1]))), op,
+            "an index is outside the dense shape")  # fmt: skip
+    rows = _rows(op, table, ids)
+    cell = np.ravel_multi_index(tuple(places.T), outer) if outer else np.zeros(ids.size, np.int64)
+    total = np.zeros((cells, *width), np.float32)
+    np.add.at(total, cell, rows * weights.reshape(-1, *[1] * len(width)))
+    return _combined(op, total, cell, weights).reshape(*outer, *width)
+
+
+def _combined(op: Op, total: Array, cell: Array, weights: Array) -> Array:
+    kind = attr(op, "combiner")
+    if kind == "SUM":
+        return total
+    norm = np.zeros(len(total), np.float32)
+    np.add.at(norm, cell, weights if kind == "MEAN" else weights * weights)
+    divisor = norm if kind == "MEAN" else np.sqrt(norm)
+    # A cell without ids stays zero; one whose weights cancel does not.
+    divisor[np.setdiff1d(np.arange(len(total)), cell)] = 1
+    return total / divisor.reshape(-1, *[1] * (total.ndim - 1))
+
+
+# -- HASHTABLE_LOOKUP: keys sorted in the model -------------------------------------------------
+
+
+def _infer_table_lookup(op: Op, specs: Specs) -> list[Spec]:
+    ids, values = present(specs, op), present(specs, op, 2)
+    known = ids.shape is not None and values.shape is not None
+    rows = (*ids.known, *values.known[1:]) if known else None
+    return [out_spec(op, rows), out_spec(op, ids.shape, 1)]
+
+
+def _table_lookup(op: Op, inputs: Arrays) -> list[Array]:
+    ids, keys, values = (_given(inputs, op, i) for i in range(3))
+    require(keys.ndim == 1 and keys.size > 0 and keys.shape == values.shape[:1], op,
+            "it takes a key for each value, and at least one")  # fmt: skip
+    place = np.minimum(np.searchsorted(keys, ids), keys.size - 1)
+    hit = keys[place] == ids
+    found = values[place].copy()
+    found[~hit] = b"" if values.dtype == object else 0
+    return [found, hit.astype(np.uint8)]
+
+
+# -- HASHTABLE: tables that are resources -------------------------------------------------------
+
+_TABLE_TYPES = (("INT64", "STRING"), ("STRING", "INT64"))
+
+
+def _hashtable(op: Op, inputs: Arrays, state: State) -> Array:
+    kinds = (attr(op, "key_dtype"), attr(op, "value_dtype"))
+    require(kinds in _TABLE_TYPES, op, f"a table from {kinds[0]} to {kinds[1]} is not supported",
+            "keys and values are INT64 and STRING, or STRING and INT64")  # fmt: skip
+    key = int(attr(op, "table_id"))
+    state.tables.setdefault(key, None)  # None: made, but not filled
+    return handle(key, (1,))
+
+
+def _table(op: Op, inputs: Arrays, state: State) -> dict[object, object]:
+    key = resource_key(op, inputs)
+    found = state.tables.get(key)
+    require(found is not None, op, f"hash table {key} is used before it is filled",
+            "run the graph that fills it first")  # fmt: skip
+    return found  # type: ignore[no-any-return]
+
+
+def _import(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    """Only the first import counts, and of equal keys the first."""
+    key, keys, values = resource_key(op, inputs), _given(inputs, op, 1), _given(inputs, op, 2)
+    require(key in state.tables, op, f"there is no hash table {key}")
+    require(keys.shape == values.shape, op, "it takes a value for each key")
+    if state.tables[key] is None:
+        pairs = zip(keys.reshape(-1)[::-1].tolist(), values.reshape(-1)[::-1].tolist(), strict=True)
+        state.tables[key] = dict(pairs)
+    return []
+
+
+def _find(op: Op, inputs: Arrays, state: State) -> Array:
+    table, keys, default = _table(op, inputs, state), _given(inputs, op, 1), _given(inputs, op, 2)
+    require(default.size > 0, op, "it takes a default value")
+    fallback = default.reshape(-1)[:1].tolist()[0]
+    found = np.empty(keys.size, op.outputs[0].dtype.numpy)
+    found[:] = [table.get(key, fallback) for key in keys.reshape(-1).tolist()]
+    return found.reshape(keys.shape)
+
+
+def _size(op: Op, inputs: Arrays, state: State) -> Array:
+    return np.array([len(_table(op, inputs, state))], op.outputs[0].dtype.numpy)
+
+
+# -- LSH_PROJECTION -----------------------------------------------------------------------------
+
+
+def _infer_lsh(op: Op, specs: Specs) -> Spec:
+    shape = present(specs, op).shape
+    if shape is None:
+        return out_spec(op, None)
+    kind = attr(op, "type")
+    require(kind in ("SPARSE", "DENSE") and len(shape) == 2 and shape[1] <= 32, op,
+            "it takes hash functions of at most 32 bits, and the type SPARSE or DENSE")  # fmt: skip
+    return out_spec(op, (shape[0] if kind == "SPARSE" else shape[0] * shape[1],))
+
+
+def _lsh(op: Op, inputs: Arrays) -> Array:
+    """A bit for each seed: the sign of the weighted sum of the items' fingerprints."""
+    seeds, items = _given(inputs, op, 0), _given(inputs, op, 1)
+    _infer_lsh(op, [Spec(t.dtype, a.shape) for t, a in zip(op.inputs, inputs, strict=True)
+                    if t is not None and a is not None])  # fmt: skip
+    require(items.ndim >= 1 and items.shape[0] >= 1, op, "it takes at least one item")
+    weights = inputs[2] if len(inputs) > 2 else None
+    functions, bits = seeds.shape
+    signs = _signs(seeds.astype(np.float32).reshape(-1), items, weights).reshape(functions, bits)
+    if attr(op, "type") == "DENSE":
+        return signs.reshape(-1).astype(np.int32)
+    powers = np.int64(1) << np.arange(bits - 1, -1, -1, dtype=np.int64)
+    offset = np.arange(functions, dtype=np.int64) << bits
+    return wrap32(signs @ powers + offset).astype(np.int32)
+
+
+def _signs(seeds: Array, items: Array, weights: Array | None) -> Array:
+    raw = np.ascontiguousarray(items).reshape(len(items), -1).view(np.uint8)
+    keys = np.empty((len(seeds), *raw.shape[:1], 4 + raw.shape[1]), np.uint8)
+    keys[..., :4] = seeds.view(np.uint8).reshape(-1, 1, 4)
+    keys[..., 4:] = raw
+    scores = fingerprint64(keys).view(np.int64).astype(np.float64)
+    if weights is not None:
+        scores = scores * weights.astype(np.float64)
+    # cumsum adds in order, as the kernel does; sum does not.
+    return (np.cumsum(scores, axis=1)[:, -1] > 0).astype(np.int64)
+
+
+# -- SKIP_GRAM ----------------------------------------------------------------------------------
+
+
+def _skip_gram(op: Op, inputs: Arrays) -> Array:
+    text = _given(inputs, op, 0)
+    require(text.size > 0, op, "it takes a string")
+    size = int(attr(op, "ngram_size"))
+    require(size >= 1, op, f"n-grams of {size} words cannot be")
+    first = text.reshape(-1)[0]
+    words = _words(first.encode() if isinstance(first, str) else bytes(first))
+    skip, whole = int(attr(op, "max_skip_size")), bool(attr(op, "include_all_ngrams"))
+    grams = []
+    if len(words) >= size:
+        for count, chosen in enumerate(_grams(len(words), size, skip)):
+            require(count < MOST_GRAMS, op, f"more than {MOST_GRAMS} skip-grams")
+            if whole or len(chosen) == size:
+                grams.append(b" ".join(words[i] for i in chosen))
+    found = np.empty(len(grams), np.object_)
+    found[:] = grams
+    return found
+
+
+def _words(text: bytes) -> list[bytes]:
+    """The kernel looks for blanks from the second character on, so a leading one eats a word."""
+    blank = re.compile(rb"[ \t\n\v\f\r]")
+    words, start = [], 0
+    for match in blank.finditer(text, 1):
+        if match.start() > start and not blank.match(text, start):
+            words.append(text[start : match.start()])
+        start = match.end()
+    return [*words, text[start:]] if len(text) > start else words
+
+
+def _grams(words: int, size: int, skip: int) -> Iterator[list[int]]:
+    """Rising choices of word numbers, gaps of at most `skip`; a choice comes after its extensions."""
+    chosen: list[int] = []
+    levels = [iter(range(words))]
+    while levels:
+        word = next(levels[-1], None)
+        if word is not None:
+            chosen.append(word)
+            reach = min(words, word + skip + 2) if len(chosen) < size else 0
+            levels.append(iter(range(word + 1, reach)))
+            continue
+        levels.pop()
+        if chosen:
+            yield chosen
+            chosen.pop()
+
+
+# -- rows ---------------------------------------------------------------------------------------
+
+_ANY = "f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64"
+
+define("EMBEDDING_LOOKUP", infer=_infer_rows(1), evaluate=_embedding, family="lookup",
+       types=f"{_ANY} i4 i2", main=1, arity=2,
+       notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, per row, per block")  # fmt: skip
+define("EMBEDDING_LOOKUP_SPARSE", infer=_infer_sparse, evaluate=_embedding_sparse, family="lookup",
+       types="f32", main=4, arity=5)  # fmt: skip
+define("HASHTABLE_LOOKUP", infer=_infer_table_lookup, evaluate=_table_lookup, family="lookup",
+       types=f"{_ANY} str", main=2, arity=3)  # fmt: skip
+define("LSH_PROJECTION", infer=_infer_lsh, evaluate=_lsh, family="lookup", types=_ANY, main=1,
+       arity=(2, 3))  # fmt: skip
+define("SKIP_GRAM", infer=lambda op, specs: out_spec(op, None), evaluate=_skip_gram,
+       family="lookup", types="str")  # fmt: skip
+define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=_hashtable,
+       family="lookup", arity=0, stateful=True)  # fmt: skip
+define("HASHTABLE_IMPORT", infer=lambda op, specs: [], evaluate=_import, family="lookup",
+       types="i64 str", main=1, arity=3, stateful=True)  # fmt: skip
+define("HASHTABLE_FIND", infer=lambda op, specs: out_spec(op, present(specs, op, 1).shape),
+       evaluate=_find, family="lookup", types="i64 str", main=1, arity=3, stateful=True)  # fmt: skip
+define("HASHTABLE_SIZE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=_size,
+       family="lookup", types="resource", stateful=True)  # fmt: skip

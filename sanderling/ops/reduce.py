@@ -1,1 +1,400 @@
-"""Operators of this family."""
+"""Reductions: over axes, over windows, over segments; arg max/min and cumulative sums."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ir import Array, DType, Op, Shape
+from .base import (
+    Spec,
+    Specs,
+    attr,
+    define,
+    elements,
+    folded,
+    out_spec,
+    present,
+    require,
+    same_as_input,
+    scale_zero,
+    sized,
+)  # fmt: skip
+from .fixed import clamp_to, integer_range, multiply, multiply64, quantize_multiplier, wrap32
+
+QUANTISED = (DType.INT8, DType.UINT8, DType.INT16)
+
+
+# -- axes ---------------------------------------------------------------------------------------
+
+
+def single_axis(op: Op, axis: npt.ArrayLike, rank: int) -> int:
+    """An operand that holds one axis, made non-negative."""
+    values = np.asarray(axis).reshape(-1)
+    require(values.size == 1, op, f"axis has {values.size} elements, one is needed")
+    index = int(values[0])
+    require(-rank <= index < rank, op, f"axis {index} is outside a tensor of rank {rank}")
+    return index % rank
+
+
+def reduced_axes(op: Op, axes: Array, rank: int) -> tuple[int, ...]:
+    """The axes in increasing order; a scalar has none, whatever the operand says."""
+    if rank == 0:
+        return ()
+    return tuple(sorted({single_axis(op, a, rank) for a in axes.reshape(-1)}))
+
+
+def _reduced_shape(op: Op, shape: Shape, axes: tuple[int, ...]) -> Shape:
+    if attr(op, "keep_dims"):
+        return tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+def _infer_reduced(op: Op, specs: Specs) -> Spec:
+    x, axes = present(specs, op), present(specs, op, 1)
+    if x.shape is None or axes.value is None:
+        return out_spec(op, None)
+    shape = _reduced_shape(op, x.shape, reduced_axes(op, axes.value, len(x.shape)))
+    return out_spec(op, shape, value=folded(op, specs, REDUCTIONS[op.name]))
+
+
+# -- plain reductions ---------------------------------------------------------------------------
+
+
+def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """What a maximum and a minimum start from: finite for floats, as the kernels have it."""
+    if dtype.kind == "b":
+        return False, True
+    info: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return info.min, info.max
+
+
+def _reduce(op: Op, inputs: Sequence[Array], function: np.ufunc) -> Array:
+    x, axes = inputs
+    where = reduced_axes(op, axes, x.ndim)
+    return np.asarray(
+        function.reduce(x, axis=where, dtype=x.dtype, keepdims=attr(op, "keep_dims")), x.dtype
+    )
+
+
+def _extreme(op: Op, inputs: Sequence[Array], largest: bool) -> Array:
+    """Comparisons with NaN are false, so a NaN never replaces the running value.
+
+    A trap: reducing every axis starts from the first element (a NaN there stays), reducing some
+    starts from the type's finite limit (so the maximum of only -inf or NaN is that limit).
+    """
+    x, axes = inputs
+    quiet, loud = (np.fmax, np.maximum) if largest else (np.fmin, np.minimum)
+    start = np.asarray(_extremes(x.dtype)[0 if largest else 1], x.dtype)
+    where = reduced_axes(op, axes, x.ndim)
+    result = np.asarray(
+        quiet.reduce(x, axis=where, initial=start, keepdims=attr(op, "keep_dims")), x.dtype
+    )
+    if len(where) < x.ndim or x.size == 0:
+        return quiet(result, start)
+    whole = np.asarray(quiet.reduce(x, axis=None), x.dtype)
+    return np.broadcast_to(loud(whole, x.reshape(-1)[0]), result.shape).astype(x.dtype)
+
+
+def _sum(op: Op, inputs: Sequence[Array]) -> Array:
+    x, axes = inputs
+    if op.inputs[0].dtype in QUANTISED:  # type: ignore[union-attr]
+        return _quantised_sum(op, x, axes, mean=False)
+    return _reduce(op, inputs, np.add)
+
+
+def _mean(op: Op, inputs: Sequence[Array]) -> Array:
+    x, axes = inputs
+    where = reduced_axes(op, axes, x.ndim)
+    count = math.prod(x.shape[a] for a in where)
+    if x.size == 0:  # not a number; for integers, whose quiet NaN is 0, that
+        empty = np.nan if x.dtype.kind == "f" else 0
+        return np.full(_reduced_shape(op, x.shape, where), empty, x.dtype)
+    if op.inputs[0].dtype in QUANTISED:  # type: ignore[union-attr]
+        return _quantised_sum(op, x, axes, mean=True)
+    if x.dtype.kind == "f":
+        return _reduce(op, inputs, np.add) / x.dtype.type(count)
+    total = _reduce(op, (x.astype(np.int64), axes), np.add)
+    return (np.sign(total) * (np.abs(total) // count)).astype(x.dtype)  # C truncates
+
+
+def _quantised_sum(op: Op, x: Array, axes: Array, mean: bool) -> Array:
+    where = reduced_axes(op, axes, x.ndim)
+    dtype = op.outputs[0].dtype
+    if x.size == 0:  # the kernel leaves code 0 here, not the zero point
+        return np.zeros(_reduced_shape(op, x.shape, where), dtype.numpy)
+    (scale_in, zero_in), (scale_out, zero_out) = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])
+    m, shift = (int(v) for v in quantize_multiplier(scale_in / scale_out))
+    count = math.prod(x.shape[a] for a in where)
+    if mean:  # 1/count goes into the multiplier, with as many bits as fit
+        extra = min(count.bit_length() - 1, 32, 31 + shift)
+        m, shift = (m << extra) // count, shift - extra
+    total = wrap32(_reduce(op, (x.astype(np.int64), axes), np.add)) - zero_in * count
+    return clamp_to(multiply(wrap32(total), m, shift) + zero_out, *integer_range(dtype), dtype)
+
+
+def _prod(op: Op, inputs: Sequence[Array]) -> Array:
+    x, axes = inputs
+    source = op.inputs[0]
+    if source is None or source.quant is None or not source.quant.is_set:
+        return _reduce(op, inputs, np.multiply)
+    require(x.dtype != np.uint8, op, "a quantised u8 product is not defined", "use i8 or i16")
+    return _quantised_prod(op, x, axes)
+
+
+def _quantised_prod(op: Op, x: Array, axes: Array) -> Array:
+    """Every factor is rescaled by the count-th root of the output's scale, against overflow.
+
+    Rounding at every step makes the order of the factors matter: it is the input's.
+    """
+    where = reduced_axes(op, axes, x.ndim)
+    shape, dtype = _reduced_shape(op, x.shape, where), op.outputs[0].dtype
+    if x.size == 0:
+        return np.zeros(shape, dtype.numpy)
+    (scale_in, zero_in), (scale_out, zero_out) = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])
+    count = math.prod(x.shape[a] for a in where)
+    m, shift = quantize_multiplier(scale_in / scale_out ** (1.0 / count))
+    kept = tuple(a for a in range(x.ndim) if a not in where)
+    factors = x.transpose(kept + where).reshape(-1, count).astype(np.int64) - zero_in
+    product = factors[:, 0]
+    for index in range(1, count):
+        product = multiply64(product * factors[:, index], m, shift)
+    result = multiply64(product, m, shift) + zero_out
+    return clamp_to(result, *integer_range(dtype), dtype).reshape(shape)
+
+
+REDUCTIONS = {
+    "MEAN": _mean,
+    "SUM": _sum,
+    "REDUCE_PROD": _prod,
+    "REDUCE_MAX": lambda op, inputs: _extreme(op, inputs, largest=True),
+    "REDUCE_MIN": lambda op, inputs: _extreme(op, inputs, largest=False),
+    "REDUCE_ANY": lambda op, inputs: _reduce(op, inputs, np.logical_or),
+    "REDUCE_ALL": lambda op, inputs: _reduce(op, inputs, np.logical_and),
+}
+_REDUCED_TYPES = {
+    "MEAN": "f32 i32 i64 u8 i8 i16",
+    "REDUCE_ANY": "bool",
+    "REDUCE_ALL": "bool",
+}
+for _name, _function in REDUCTIONS.items():
+    define(
+        _name,
+        infer=_infer_reduced,
+        evaluate=_function,
+        family="reduce",
+        arity=2,
+        types=_REDUCED_TYPES.get(_name, "f32 i32 i64 u8 i8 i16 bool"),
+        notes="u8 only without quantisation" if _name == "REDUCE_PROD" else "",
+    )
+
+
+# -- arg max, arg min ---------------------------------------------------------------------------
+
+
+def _infer_arg(op: Op, specs: Specs) -> Spec:
+    x, axis = present(specs, op), present(specs, op, 1)
+    if x.shape is None or axis.value is None:
+        return out_spec(op, None)
+    place = single_axis(op, axis.value, len(x.shape))
+    require(x.shape[place] > 0, op, f"axis {place} is empty")
+    return out_spec(op, x.shape[:place] + x.shape[place + 1 :])
+
+
+def _arg(op: Op, inputs: Sequence[Array], quiet: np.ufunc, loud: np.ufunc) -> Array:
+    """The first place of the extreme.
+
+    A NaN in the first place wins, elsewhere it loses: the kernel keeps what it has until
+    something compares as better. (LiteRT after 2.3 lets NaNs always lose.)
+    """
+    x, axis = inputs
+    place = single_axis(op, axis, x.ndim)
+    require(x.shape[place] > 0, op, f"axis {place} is empty")
+    first = np.take(x, [0], axis=place)
+    best = loud(first, quiet.reduce(x, axis=place, keepdims=True))
+    return np.asarray(np.argmax(x == best, axis=place), op.outputs[0].dtype.numpy)
+
+
+for _name, _pair in (("ARG_MAX", (np.fmax, np.maximum)), ("ARG_MIN", (np.fmin, np.minimum))):
+    define(
+        _name,
+        infer=_infer_arg,
+        evaluate=lambda op, inputs, pair=_pair: _arg(op, inputs, *pair),
+        family="reduce",
+        arity=2,
+        types="f32 u8 i8 i32 bool",
+        notes="axis i32 or i64; indices i32 or i64",
+    )
+
+
+# -- cumulative sum -----------------------------------------------------------------------------
+
+
+def _cumsum(op: Op, inputs: Sequence[Array]) -> Array:
+    x, axis = inputs
+    require(x.ndim > 0, op, "a scalar has no axis to sum along")
+    place = single_axis(op, axis, x.ndim)
+    ordered = np.flip(x, place) if attr(op, "reverse") else x
+    total = np.cumsum(ordered, axis=place, dtype=x.dtype)
+    if attr(op, "exclusive") and x.shape[place]:
+        total = np.roll(total, 1, axis=place)
+        total[(slice(None),) * place + (0,)] = 0
+    return np.ascontiguousarray(np.flip(total, place) if attr(op, "reverse") else total)
+
+
+define("CUMSUM", infer=same_as_input, evaluate=_cumsum, family="reduce", arity=2,
+       types="f32 i32 i64")  # fmt: skip
+
+
+# -- windows ------------------------------------------------------------------------------------
+
+# (running value, next) -> running value. The comparisons are written out: NumPy's maximum has
+# another idea of NaN.
+WINDOW_FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "ADD": np.add,
+    "MUL": np.multiply,
+    "MINIMUM": lambda a, b: np.where(a <= b, a, b),
+    "MAXIMUM": lambda a, b: np.where(a >= b, a, b),
+    "ALL": np.logical_and,
+    "ANY": np.logical_or,
+}
+
+
+def window_shape(shape: Shape, window: Sequence[int], strides: Sequence[int],
+                 dilations: Sequence[int]) -> Shape:  # fmt: skip
+    """Places a dilated window can take; none where it is larger than the tensor."""
+    return tuple(
+        max(0, (size - (w - 1) * d - 1) // s + 1)
+        for size, w, s, d in zip(shape, window, strides, dilations, strict=True)
+    )
+
+
+def reduce_windows(x: Array, init: Array, window: Sequence[int], strides: Sequence[int],
+                   dilations: Sequence[int], function: str) -> Array:  # fmt: skip
+    """Reduce each window, in row order, starting from init."""
+    # A bool is a byte to the kernel, so that sums of bools are not bools on the way.
+    values = x.view(np.int8) if x.dtype.kind == "b" else x
+    shape = window_shape(x.shape, window, strides, dilations)
+    result = np.full(shape, init.reshape(-1)[0], values.dtype)
+    if result.size == 0:
+        return result.astype(x.dtype)
+    for tap in itertools.product(*map(range, window)):
+        view = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(tap, dilations, shape, strides, strict=True)
+        )
+        result = WINDOW_FUNCTIONS[function](result, values[view]).astype(values.dtype)
+    return result.astype(x.dtype)
+
+
+def _window_operands(
+    op: Op, values: Sequence[Array], rank: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Window, strides, dilations: one positive number an axis each."""
+    require(0 < rank <= 6, op, f"rank {rank} is not in 1 to 6")
+    found = [[int(v) for v in value.reshape(-1)] for value in values]
+    for name, numbers in zip(("window", "strides", "dilations"), found, strict=True):
+        require(len(numbers) == rank and min(numbers) > 0, op, f"{name} {numbers} does not fit")
+    window, strides, dilations = found
+    return window, strides, dilations
+
+
+def _infer_window(op: Op, specs: Specs) -> Spec:
+    x = present(specs, op)
+    values = [present(specs, op, i).value for i in (2, 3, 4)]
+    if x.shape is None or any(v is None for v in values):
+        return out_spec(op, None)
+    operands = _window_operands(op, [v for v in values if v is not None], len(x.shape))
+    return out_spec(op, window_shape(x.shape, *operands))
+
+
+def _window(op: Op, inputs: Sequence[Array]) -> Array:
+    x, init, *rest = inputs
+    function = attr(op, "reduce_function")
+    require(function in WINDOW_FUNCTIONS, op, f"reduction {function} is not defined")
+    window, strides, dilations = _window_operands(op, rest, x.ndim)
+    return reduce_windows(x, init, window, strides, dilations, function)
+
+
+define("REDUCE_WINDOW", infer=_infer_window, evaluate=_window, family="reduce", arity=5,
+       types="f32 f64 i8 i16 i32 i64 u8 bool",
+       macs=lambda op: elements(op.outputs[0].shape) * _window_size(op))  # fmt: skip
+
+
+def _window_size(op: Op) -> int:
+    data = None if op.inputs[2] is None else op.inputs[2].data
+    return 0 if data is None else math.prod(int(n) for n in data.reshape(-1))
+
+
+# -- segments -----------------------------------------------------------------------------------
+
+
+def _infer_segment_sum(op: Op, specs: Specs) -> Spec:
+    x, ids = present(specs, op), present(specs, op, 1)
+    if x.shape is None or ids.value is None:
+        return out_spec(op, None)
+    return out_spec(op, (_segments(op, ids.value, x.shape), *x.shape[1:]))
+
+
+def _segments(op: Op, ids: Array, shape: Shape) -> int:
+    require(ids.ndim == 1 and len(shape) > 0 and ids.size == shape[0], op,
+            f"ids of shape {ids.shape} do not fit data of shape {shape}")  # fmt: skip
+    steps = np.diff(ids.astype(np.int64), prepend=0)
+    require(bool(np.all((steps == 0) | (steps == 1))) and (ids.size == 0 or ids[0] == 0), op,
+            "segment ids must start at 0 and grow by at most 1")  # fmt: skip
+    return int(ids[-1]) + 1 if ids.size else 0
+
+
+def _segment_sum(op: Op, inputs: Sequence[Array]) -> Array:
+    x, ids = inputs
+    result = np.zeros((_segments(op, ids, x.shape), *x.shape[1:]), x.dtype)
+    np.add.at(result, ids, x)
+    return result
+
+
+define("SEGMENT_SUM", infer=_infer_segment_sum, evaluate=_segment_sum, family="reduce", arity=2,
+       types="f32 i32")  # fmt: skip
+
+
+def _unsorted_shape(op: Op, shape: Shape, ids: Shape, count: Array) -> Shape:
+    require(count.size == 1, op, f"the number of segments has {count.size} elements")
+    require(shape[: len(ids)] == ids, op, f"ids of shape {ids} are not a prefix of {shape}")
+    return sized(op, (count.reshape(-1)[0], *shape[len(ids) :]))
+
+
+def _infer_unsorted(op: Op, specs: Specs) -> Spec:
+    x, ids, count = (present(specs, op, i) for i in range(3))
+    if x.shape is None or ids.shape is None or count.value is None:
+        return out_spec(op, None)
+    return out_spec(op, _unsorted_shape(op, x.shape, ids.shape, count.value))
+
+
+def _unsorted(op: Op, inputs: Sequence[Array], function: np.ufunc) -> Array:
+    """Each row goes to the segment its id names; negative ids name none."""
+    x, ids, count = inputs
+    shape = _unsorted_shape(op, x.shape, ids.shape, count)
+    require(ids.size == 0 or int(ids.max()) < shape[0], op, "a segment id is out of range")
+    lowest, highest = _extremes(x.dtype)
+    starts = {"maximum": lowest, "minimum": highest, "multiply": 1, "add": 0}
+    result = np.full(shape, starts[function.__name__], x.dtype)
+    rows = x.reshape(-1, *shape[1:]) if ids.size else x.reshape(0, *shape[1:])
+    kept = ids.reshape(-1) >= 0
+    function.at(result, ids.reshape(-1)[kept], rows[kept])
+    return result
+
+
+for _name, _ufunc in (("PROD", np.multiply), ("MAX", np.maximum), ("MIN", np.minimum),
+                      ("SUM", np.add)):  # fmt: skip
+    define(
+        f"UNSORTED_SEGMENT_{_name}",
+        infer=_infer_unsorted,
+        evaluate=lambda op, inputs, f=_ufunc: _unsorted(op, inputs, f),
+        family="reduce",
+        arity=3,
+        types="f32 i32",
+    )

@@ -1,1 +1,336 @@
-"""Operators of this family."""
+"""RNN and SVDF, and what recurrent operators share: weights, quantising on the fly, time.
+
+State tensors are variables: their arrays are changed in place and live on between invocations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..ir import Array, Op, Shape, Tensor
+from .base import (
+    Arrays, Spec, Specs, attr, define, elements, out_spec, present, require, scale_zero,
+)  # fmt: skip
+from .fixed import fused_float, multiply, quantize_multiplier, round_away, wrap32
+
+# -- weights and activations --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight operand, transposed for x @ values.
+
+    Without scale: float32. With scale: 8-bit codes (in float64, whose products and sums are
+    exact), and activations are quantised on the fly. A vector stands for a diagonal matrix.
+    """
+
+    values: Array
+    scale: np.float32 | None = None
+
+    @cached_property
+    def sums(self) -> Array:
+        return self.values.sum(axis=0)
+
+
+def matrix(tensor: Tensor | None, array: Array | None) -> Matrix | None:
+    """The operand at run time; None where the model leaves it out."""
+    if tensor is None or array is None:
+        return None
+    if array.dtype.kind == "f":
+        return Matrix(array.T)
+    return Matrix(signed(array).T.astype(np.float64), np.float32(scale_zero(tensor)[0]))
+
+
+def signed(codes: Array) -> Array:
+    """The kernels read uint8 weights as int8, bit by bit."""
+    return codes.view(np.int8) if codes.dtype == np.uint8 else codes
+
+
+class Rows:
+    """Activations, one row a batch entry: as floats, and quantised row by row when asked for."""
+
+    def __init__(self, real: Array, asymmetric: bool = False) -> None:
+        self.real, self.asymmetric = real, asymmetric
+
+    @cached_property
+    def quantized(self) -> tuple[Array, Array, Array]:
+        """Codes, scales and zero points (the latter two as columns)."""
+        make = quantize_asymmetric if self.asymmetric else quantize_symmetric
+        return make(self.real)
+
+    def __matmul__(self, weight: Matrix) -> Array:
+        if weight.values.ndim == 1:
+            return self.real * weight.values
+        if weight.scale is None:
+            return self.real @ weight.values
+        codes, scale, zero = self.quantized
+        total = codes @ weight.values - zero * weight.sums
+        return total.astype(np.float32) * (scale * weight.scale)
+
+
+def quantize_symmetric(x: Array) -> tuple[Array, Array, Array]:
+    """int8 codes in [-127, 127] with one float32 scale a row; a row of zeros has scale 1."""
+    top = np.max(np.abs(x), axis=-1, keepdims=True, initial=np.float32(0))
+    safe = np.where(top == 0, np.float32(127), top)
+    inverse = np.float32(127) / safe
+    codes = np.clip(round_away(x * inverse), -127, 127).astype(np.float64)
+    return codes, safe / np.float32(127), np.zeros(top.shape)
+
+
+def quantize_asymmetric(x: Array) -> tuple[Array, Array, Array]:
+    """int8 codes with a float32 scale and a zero point a row; the range always holds zero."""
+    low = np.min(x, axis=-1, keepdims=True, initial=np.float32(0)).astype(np.float64)
+    high = np.max(x, axis=-1, keepdims=True, initial=np.float32(0)).astype(np.float64)
+    flat = low == high
+    scale = np.where(flat, 1.0, (high - low) / 255)
+    from_low, from_high = -128 - low / scale, 127 - high / scale
+    # The end with the smaller rounding error decides.
+    nearer_low = 128 + np.abs(low / scale) < 127 + np.abs(high / scale)
+    zero = np.clip(round_away(np.where(nearer_low, from_low, from_high)), -128, 127)
+    zero = np.where(flat, 0.0, zero)
+    scale = scale.astype(np.float32)
+    shifted = zero.astype(np.float32) + x * (np.float32(1) / scale)
+    codes = np.clip(round_away(shifted), -128, 127).astype(np.float64)
+    return codes, scale, zero
+
+
+def activate(name: str, op: Op, x: Array) -> Array:
+    """A fused activation as the recurrent kernels know it."""
+    if name == "SIGN_BIT":
+        return np.signbit(x).astype(x.dtype)
+    return fused_float(op, x)
+
+
+# -- time ---------------------------------------------------------------------------------------
+
+
+def swap_time(x: Array, time_major: bool) -> Array:
+    """[batch, time, ...] to [time, batch, ...] or back, unless time stands first."""
+    return x if time_major else np.ascontiguousarray(np.swapaxes(x, 0, 1))
+
+
+def scan(step: Callable[[int], Array], time: int, shape: Shape, dtype: np.dtype[np.generic],
+         reverse: bool = False) -> Array:  # fmt: skip
+    """Outputs of step(t) stacked by t; with reverse, the last t comes first."""
+    out = np.empty((time, *shape), dtype)
+    for t in reversed(range(time)) if reverse else range(time):
+        out[t] = step(t)
+    return out
+
+
+def state_view(op: Op, inputs: Arrays, index: int, shape: Shape) -> Array:
+    """A variable's array in the shape the kernel works in, to be changed in place."""
+    tensor, array = op.input(index), inputs[index]
+    require(tensor is not None and tensor.is_variable and array is not None, op,
+            f"input {index} is not a variable tensor",
+            "the state of a recurrent operator must be a variable")  # fmt: skip
+    assert array is not None
+    require(array.size == elements(shape), op,
+            f"state {array.shape} does not have the {elements(shape)} elements of {shape}")  # fmt: skip
+    return array.reshape(shape)
+
+
+def needed(op: Op, inputs: Arrays, index: int) -> Array:
+    array = inputs[index] if index < len(inputs) else None
+    require(array is not None, op, f"input {index} is absent")
+    assert array is not None
+    return array
+
+
+def check_weights(op: Op, rows: int, columns: int, weights: Iterable[Array | None]) -> None:
+    for w in weights:
+        require(w is None or w.shape == (rows, columns), op,
+                f"weights {None if w is None else w.shape} should be {(rows, columns)}")  # fmt: skip
+
+
+# -- RNN ----------------------------------------------------------------------------------------
+
+
+def _run_rnn(op: Op, inputs: Arrays, base: int, x: Array, aux: Array | None = None,
+             aux_index: int = 0, reverse: bool = False) -> Array:  # fmt: skip
+    """One direction over x [time, batch, depth]; base is the index of its first weights."""
+    w, r, bias = (needed(op, inputs, base + k) for k in range(3))
+    units, batch = len(bias), x.shape[1]
+    aux_w = None if aux is None else needed(op, inputs, aux_index)
+    check_weights(op, units, x.shape[2], [w])
+    check_weights(op, units, units, [r])
+    if aux is not None:
+        require(aux.shape[:2] == x.shape[:2], op, f"inputs {x.shape} and {aux.shape} do not fit")
+        check_weights(op, units, aux.shape[2], [aux_w])
+    state = state_view(op, inputs, base + 3, (batch, units))
+    name, asymmetric = attr(op, "fused_activation_function"), attr(op, "asymmetric_quantize_inputs")
+    to_input, to_state = matrix(op.input(base), w), matrix(op.input(base + 1), r)
+    to_aux = matrix(op.input(aux_index), aux_w)
+    assert to_input is not None and to_state is not None
+
+    def step(t: int) -> Array:
+        total = bias + (Rows(x[t], asymmetric) @ to_input)
+        if aux is not None and to_aux is not None:
+            total = total + (Rows(aux[t], asymmetric) @ to_aux)
+        total = total + (Rows(state, asymmetric) @ to_state)
+        state[...] = activate(name, op, total)
+        return state
+
+    return scan(step, x.shape[0], (batch, units), np.dtype(np.float32), reverse)
+
+
+def _rnn(op: Op, inputs: Arrays) -> Array:
+    x = needed(op, inputs, 0)
+    require(x.ndim == 2, op, f"input {x.shape} should be [batch, depth]")
+    return _run_rnn(op, inputs, 1, x[None])[0]
+
+
+def _sequence_rnn(op: Op, inputs: Arrays) -> Array:
+    x, time_major = needed(op, inputs, 0), attr(op, "time_major")
+    require(x.ndim == 3, op, f"input {x.shape} should have three dimensions")
+    return swap_time(_run_rnn(op, inputs, 1, swap_time(x, time_major)), time_major)
+
+
+def _bidirectional_rnn(op: Op, inputs: Arrays) -> Array | list[Array]:
+    # LiteRT runs the hybrid time-major case `time` times over (a loop too many), and in the
+    # batch-major case feeds the backward cell from the first input even when it should read the
+    # second. This is what both are meant to be.
+    x, time_major = needed(op, inputs, 0), attr(op, "time_major")
+    require(x.ndim == 3, op, f"input {x.shape} should have three dimensions")
+    x, backward_x, aux = stacked_inputs(op, x, inputs[9], op.input(10) is not None)
+    forward = _run_rnn(op, inputs, 1, x, aux, 10)
+    backward = _run_rnn(op, inputs, 5, backward_x, aux, 11, reverse=True)
+    return merge(op, forward, backward)
+
+
+def stacked_inputs(op: Op, x: Array, second: Array | None,
+                   has_weights: bool) -> tuple[Array, Array, Array | None]:  # fmt: skip
+    """Forward input, backward input, auxiliary input, each [time, batch, depth].
+
+    A second input with weights of its own is added in both directions; without, it is what the
+    backward cell reads.
+    """
+    time_major = attr(op, "time_major")
+    x = swap_time(x, time_major)
+    if second is None:
+        return x, x, None
+    require(second.ndim == 3, op, f"auxiliary input {second.shape} should have three dimensions")
+    second = swap_time(second, time_major)
+    return (x, x, second) if has_weights else (x, second, None)
+
+
+def merge(op: Op, forward: Array, backward: Array) -> Array | list[Array]:
+    time_major = attr(op, "time_major")
+    if attr(op, "merge_outputs"):
+        return swap_time(np.concatenate([forward, backward], axis=2), time_major)
+    return [swap_time(forward, time_major), swap_time(backward, time_major)]
+
+
+def _infer_rnn(op: Op, specs: Specs) -> Spec:
+    x, w = present(specs, op).shape, present(specs, op, 1).shape
+    return out_spec(op, None if x is None or w is None else (*x[:-1], w[0]))
+
+
+def _infer_bidirectional_rnn(op: Op, specs: Specs) -> list[Spec]:
+    x = present(specs, op).shape
+    forward, backward = present(specs, op, 1).shape, present(specs, op, 5).shape
+    known = x is not None and forward is not None and backward is not None
+    return two_outputs(op, x, (forward[0], backward[0]) if known else None)  # type: ignore[index]
+
+
+def two_outputs(op: Op, x: Shape | None, units: tuple[int, int] | None) -> list[Spec]:
+    """Specs of a bidirectional operator's outputs."""
+    merged = attr(op, "merge_outputs")
+    require(len(op.outputs) == (1 if merged else 2), op, f"{len(op.outputs)} outputs",
+            "merge_outputs makes one output, else there are two")  # fmt: skip
+    if x is None or units is None:
+        return [out_spec(op, None, i) for i in range(len(op.outputs))]
+    depths = (sum(units),) if merged else units
+    return [out_spec(op, (*x[:2], depth), i) for i, depth in enumerate(depths)]
+
+
+def weight_macs(op: Op) -> int:
+    """Each weight matrix is used once for each row of the first input."""
+    x = op.input(0)
+    rows = 0 if x is None else elements(x.shape[:-1])
+    matrices = (t for t in op.inputs[1:] if t is not None and not t.is_variable)
+    return rows * sum(elements(t.shape) for t in matrices if len(t.shape) == 2)
+
+
+define("RNN", infer=_infer_rnn, evaluate=_rnn, family="sequence", types="f32", arity=5,
+       macs=weight_macs, notes="hybrid i8/u8 weights")  # fmt: skip
+define("UNIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_rnn, evaluate=_sequence_rnn, family="sequence",
+       types="f32", arity=5, macs=weight_macs, notes="hybrid i8/u8 weights")  # fmt: skip
+define("BIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_bidirectional_rnn, evaluate=_bidirectional_rnn,
+       family="sequence", types="f32", arity=12, macs=lambda op: _bidirectional_macs(op),
+       notes="hybrid i8/u8 weights")  # fmt: skip
+
+
+def _bidirectional_macs(op: Op) -> int:
+    """As weight_macs, but the auxiliary input (9) is an activation."""
+    return weight_macs(Op(op.name, [*op.inputs[:9], *op.inputs[10:]], op.outputs, op.attrs))
+
+
+# -- SVDF ---------------------------------------------------------------------------------------
+
+
+def _svdf(op: Op, inputs: Arrays) -> Array:
+    x, feature, time = (needed(op, inputs, k) for k in range(3))
+    require(x.ndim == 2 and feature.ndim == 2 and time.ndim == 2, op, "operands are not matrices")
+    filters, memory, rank = feature.shape[0], time.shape[1], attr(op, "rank")
+    require(rank > 0 and filters % rank == 0, op, f"{filters} filters are not a multiple of {rank}")
+    require(feature.shape[1] == x.shape[1] and time.shape[0] == filters and memory > 0, op,
+            f"weights {feature.shape} and {time.shape} do not fit input {x.shape}")  # fmt: skip
+    bias, state = inputs[3], state_view(op, inputs, 4, (len(x), filters, memory))
+    require(bias is None or bias.shape == (filters // rank,), op, "the bias does not fit")
+    state[..., :-1] = state[..., 1:].copy()
+    run = _svdf_float if x.dtype.kind == "f" else _svdf_integer
+    return run(op, x, feature, time, bias, state)
+
+
+def _svdf_float(op: Op, x: Array, feature: Array, time: Array, bias: Array | None,
+                state: Array) -> Array:  # fmt: skip
+    weights = matrix(op.input(1), feature)
+    assert weights is not None
+    if time.dtype.kind != "f":
+        time = signed(time) * np.float32(scale_zero(op.input(2))[0])
+    state[..., -1] = Rows(x, attr(op, "asymmetric_quantize_inputs")) @ weights
+    total = _sum_ranks(op, np.einsum("bfm,fm->bf", state, time))
+    total = total if bias is None else total + bias
+    return activate(attr(op, "fused_activation_function"), op, total)
+
+
+def _svdf_integer(op: Op, x: Array, feature: Array, time: Array, bias: Array | None,
+                  state: Array) -> Array:  # fmt: skip
+    require(state.dtype == np.int16 and time.dtype == np.int16, op,
+            "the state and the time weights should be int16")  # fmt: skip
+    # LiteRT insists on RELU and does not apply it: the output's range is left to do that.
+    require(attr(op, "fused_activation_function") == "RELU", op,
+            "the integer kernel takes only the activation RELU")  # fmt: skip
+    (input_scale, input_zero), (output_scale, output_zero) = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])  # fmt: skip
+    feature_scale, time_scale, state_scale = (scale_zero(op.inputs[k])[0] for k in (1, 2, 4))
+    centred = x.astype(np.float64) - input_zero
+    dot = (centred @ signed(feature).T.astype(np.float64)).astype(np.int64)
+    scaled = multiply(dot, *quantize_multiplier(input_scale * feature_scale / state_scale))
+    state[..., -1] = np.clip(scaled, -(2**15), 2**15 - 1)
+    products = state.astype(np.int64) * time.astype(np.int64)
+    total = _sum_ranks(op, products.sum(axis=2)) + (0 if bias is None else bias)
+    real = state_scale * time_scale / output_scale
+    out = multiply(wrap32(total), *quantize_multiplier(real)) + output_zero
+    return np.clip(out, -128, 127).astype(np.int8)
+
+
+def _sum_ranks(op: Op, x: Array) -> Array:
+    """[batch, units * rank] to [batch, units]."""
+    rank = attr(op, "rank")
+    total: Array = x.reshape(len(x), x.shape[1] // rank, rank).sum(axis=2)
+    return total
+
+
+def _infer_svdf(op: Op, specs: Specs) -> Spec:
+    x, feature, rank = present(specs, op).shape, present(specs, op, 1).shape, attr(op, "rank")
+    require(rank > 0, op, f"rank {rank} is not positive")
+    return out_spec(op, None if x is None or feature is None else (x[0], feature[0] // rank))
+
+
+define("SVDF", infer=_infer_svdf, evaluate=_svdf, family="sequence", types="f32 i8", arity=5,
+       macs=weight_macs, notes="hybrid i8/u8 weights; i8 with i16 state")  # fmt: skip

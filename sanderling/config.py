@@ -1,0 +1,36 @@
+"""The environment knobs, all of them, in one table."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from .errors import InputError
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One environment variable."""
+
+    name: str
+    default: str
+    meaning: str
+
+    def text(self) -> str:
+        return os.environ.get(self.name, self.default)
+
+    def size(self) -> int:
+        """A number of bytes: digits with an optional k, m, g."""
+        text = self.text().strip().lower()
+        unit = {"k": 10, "m": 20, "g": 30}.get(text[-1:], 0)
+        digits = text[:-1] if unit else text
+        if not digits.isdigit():
+            raise InputError(f"'{text}' is not a size", where=f"environment variable {self.name}",
+                             fix="write a number with k, m or g, for example 4g")  # fmt: skip
+        return int(digits) << unit
+
+
+MAX_MEMORY = Knob("SANDERLING_MAX_MEMORY", "16g", "most bytes that the tensors of one run may take")
+DELEGATES = Knob("SANDERLING_DELEGATES", "", "default delegates, by name, separated by commas")
+
+KNOBS = (MAX_MEMORY, DELEGATES)

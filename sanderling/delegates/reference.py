@@ -1,0 +1,53 @@
+"""The reference delegate: every operator, in NumPy, by its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import DelegateError, UnsupportedError
+from ..ir import Array, Graph, Op
+from ..ops import State, check
+from ..ops.execute import run_ops
+from ..runtime.delegate import Executable, Options
+
+
+class ReferenceDelegate:
+    name = "reference"
+
+    def refuses(self, op: Op) -> str | None:
+        try:
+            check(op)
+        except UnsupportedError as error:
+            return error.what
+        return None
+
+    def compile(self, part: Graph, options: Options) -> Executable:
+        for op in part.ops:
+            check(op)
+        return ReferenceExecutable(part, options.state)
+
+
+class ReferenceExecutable:
+    """Evaluates the ops in order; results are copied into the caller's buffers."""
+
+    def __init__(self, part: Graph, state: State) -> None:
+        self.part, self.state = part, state
+
+    def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
+        values = dict(zip(self.part.inputs, inputs, strict=True))
+        results = run_ops(self.part.ops, values, self.part.outputs, self.state)
+        for index, result in enumerate(results):
+            buffer = outputs[index]
+            if buffer is None:
+                outputs[index] = result
+            elif buffer.shape != result.shape:
+                tensor = self.part.outputs[index]
+                raise DelegateError(
+                    f"the result has shape {result.shape}, planned was {buffer.shape}",
+                    where=f"tensor '{tensor.name}'",
+                    fix="the operator's shape inference is wrong; please report the model",
+                )
+            else:
+                np.copyto(buffer, result, casting="no")

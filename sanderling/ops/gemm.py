@@ -1,0 +1,205 @@
+"""What convolutions and matrix products share: exact integer products on BLAS, requantisation of
+accumulators, and the quantisation of float activations on the fly ("hybrid" kernels)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UnsupportedError
+from ..ir import Array, Op, Tensor
+from . import fixed
+from .base import quant, require, scale_zero
+
+# What becomes of a block of accumulators [rows, outputs] of one image (its batch index).
+Finish = Callable[[Array, int], Array]
+
+
+def signed(weights: Array) -> Array:
+    """Weights of a hybrid kernel: stored as uint8 by old converters, read as int8."""
+    return weights.view(np.int8) if weights.dtype == np.uint8 else weights
+
+
+def largest(array_type: np.dtype[np.generic], zero: int) -> int:
+    """The largest magnitude of (value - zero) for any value of an integer type."""
+    info = np.iinfo(array_type)
+    return max(abs(int(info.min) - zero), abs(int(info.max) - zero))
+
+
+def product_bound(weights: Array, top: int) -> int:
+    """No sum of products of a row of weights [O, K] with values up to `top` is larger.
+
+    Summed in float64, which is exact below 2**53 and only has to be right in size above.
+    """
+    if weights.size == 0:
+        return 0
+    return int(np.abs(weights.astype(np.float64)).sum(axis=1).max()) * top
+
+
+def exact_type(op: Op, bound: int) -> type[np.floating]:
+    """The float type in which integer sums up to `bound` are exact in any order."""
+    if bound < 2**24:
+        return np.float32
+    if bound < 2**53:
+        return np.float64
+    raise UnsupportedError("the sums do not fit 53 bits", where=op.where,
+                           fix="no kernel accumulates that many products exactly")  # fmt: skip
+
+
+def centered(array: Array, zero: int, dtype: type[np.floating]) -> Array:
+    """array - zero as floats, in one pass."""
+    return np.subtract(array, dtype(zero), dtype=dtype)
+
+
+# -- requantisation -----------------------------------------------------------------------------
+
+
+def conv_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
+    """Accumulator units to output units, one for each output channel or one for all."""
+    scales = quant(w).scale.astype(np.float64)
+    return scale_zero(x)[0] * scales / scale_zero(op.outputs[0])[0]
+
+
+def tensor_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
+    """As conv_multiplier for per-tensor scales, whose product the kernels round to float32."""
+    product = np.float32(scale_zero(x)[0]) * np.float32(scale_zero(w)[0])
+    return np.atleast_1d(np.float64(product) / scale_zero(op.outputs[0])[0])
+
+
+def requantizer(op: Op, real: Array, bias: Array | None, bound: int,
+                limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
+    """32-bit accumulators to output codes: round, round again, add the zero point, clamp.
+
+    bound: what the accumulators without bias do not exceed.
+    """
+    m, shift = fixed.quantize_multiplier(real)
+    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+    low, high = limits or fixed.fused_range(op)
+    zero, dtype = scale_zero(op.outputs[0])[1], op.outputs[0].dtype.numpy
+    add = np.zeros(1, np.int64) if bias is None else bias.astype(np.int64)
+    top = (bound + int(np.abs(add).max(initial=0))) << int(left.max(initial=0))
+    if top >= 2**31:
+        return _wrapping(m, shift, add, zero, low, high, dtype)
+    # No 32-bit step overflows: shift, bias, roundings and zero point fold into constants.
+    factor = m << left
+    nudge = add * factor + (1 << 30)
+    tail = ((np.int64(1) << right) >> 1) + (np.int64(zero) << right)
+    # Ties round away from zero: one less for negative values, where there is a shift at all.
+    tie = -np.minimum(right, 1) if right.min(initial=1) == 0 else None
+
+    def finish(acc: Array, image: int) -> Array:
+        t = acc.astype(np.int64)
+        t *= factor
+        t += nudge
+        t >>= 31
+        sign = t >> 63
+        if tie is not None:
+            sign &= tie
+        t += sign
+        t += tail
+        t >>= right
+        return np.clip(t, low, high, out=t).astype(dtype)
+
+    return finish
+
+
+def _wrapping(m: Array, shift: Array, bias: Array, zero: int, low: int, high: int,
+              dtype: np.dtype[np.generic]) -> Finish:  # fmt: skip
+    def finish(acc: Array, image: int) -> Array:
+        scaled = fixed.multiply(fixed.wrap32(acc.astype(np.int64) + bias), m, shift)
+        return np.clip(fixed.wrap32(scaled + zero), low, high).astype(dtype)
+
+    return finish
+
+
+def requantizer64(op: Op, real: Array, bias: Array | None,
+                  limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
+    """64-bit accumulators (16-bit activations) to output codes."""
+    m, shift = fixed.quantize_multiplier(real)
+    low, high = limits or fixed.fused_range(op)
+    zero, dtype = scale_zero(op.outputs[0])[1], op.outputs[0].dtype.numpy
+    add = np.zeros(1, np.int64) if bias is None else bias.astype(np.int64)
+
+    def finish(acc: Array, image: int) -> Array:
+        scaled = fixed.multiply64(acc.astype(np.int64) + add, m, shift)
+        return np.clip(scaled + zero, low, high).astype(dtype)
+
+    return finish
+
+
+def rescaler(op: Op, real: Array, bias: Array | None,
+             limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
+    """Accumulators to output codes with one multiplication in float64."""
+    low, high = limits or fixed.fused_range(op)
+    zero, dtype = scale_zero(op.outputs[0])[1], op.outputs[0].dtype.numpy
+    add = 0 if bias is None else bias.astype(np.float64)
+
+    def finish(acc: Array, image: int) -> Array:
+        scaled = fixed.round_away((acc + add) * real)
+        return np.clip(scaled + zero, low, high).astype(dtype)
+
+    return finish
+
+
+# -- float results ------------------------------------------------------------------------------
+
+
+def float_finish(op: Op, bias: Array | None) -> Finish:
+    """Add the bias and apply the fused activation, in place."""
+
+    def finish(acc: Array, image: int) -> Array:
+        if bias is not None:
+            acc += bias
+        return fixed.fused_float(op, acc)
+
+    return finish
+
+
+# -- hybrid: activations quantised on the fly ---------------------------------------------------
+
+
+def quantize_symmetric(rows: Array) -> tuple[Array, Array]:
+    """Each row [B, K] to int8 codes in +-127 and its scale."""
+    span = np.abs(rows).max(axis=1, initial=0).astype(np.float32)
+    zero = span == 0
+    inverse = np.float32(127) / np.where(zero, np.float32(1), span)
+    codes = fixed.round_away(rows * np.where(zero, np.float32(0), inverse)[:, None])
+    scale = np.where(zero, np.float32(1), span / np.float32(127))
+    return np.clip(codes, -127, 127), scale.astype(np.float32)
+
+
+def quantize_asymmetric(rows: Array) -> tuple[Array, Array, Array]:
+    """Each row [B, K] to int8 codes, its scale and its zero point."""
+    low = np.minimum(rows.min(axis=1, initial=0), 0).astype(np.float64)
+    high = np.maximum(rows.max(axis=1, initial=0), 0).astype(np.float64)
+    flat = low == high
+    step = np.where(flat, 1.0, (high - low) / 255.0)
+    from_low, from_high = -128 - low / step, 127 - high / step
+    nearer = 128 + np.abs(low / step) < 127 + np.abs(high / step)
+    zero = np.clip(fixed.round_away(np.where(nearer, from_low, from_high)), -128, 127)
+    zero = np.where(flat, 0, zero)
+    scale = step.astype(np.float32)
+    inverse = np.where(flat, np.float32(0), np.float32(1) / scale)
+    shifted = zero.astype(np.float32)[:, None] + rows * inverse[:, None]
+    return np.clip(fixed.round_away(shifted), -128, 127), scale, zero.astype(np.int64)
+
+
+def weight_scales(op: Op, w: Tensor | None, channels: int) -> npt.NDArray[np.float32]:
+    """Scales of the output channels: one for all, or one for each."""
+    scales = quant(w).scale
+    require(scales.size in (1, channels), op, f"{scales.size} scales for {channels} channels")
+    return scales
+
+
+def hybrid_finish(op: Op, steps: Array, scales: Array, bias: Array | None) -> Finish:
+    """Accumulators of int8 codes to floats; steps: the activations' scale, one an image."""
+
+    def finish(acc: Array, image: int) -> Array:
+        result = acc.astype(np.float32) * (steps[image] * scales)
+        if bias is not None:
+            result += bias
+        return fixed.fused_float(op, result)
+
+    return finish

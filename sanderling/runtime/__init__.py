@@ -1,0 +1,1 @@
+"""Running models: the delegate contract, plans, sessions, the drop-in interpreter."""

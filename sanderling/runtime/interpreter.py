@@ -1,0 +1,495 @@
+"""A drop-in for `tf.lite.Interpreter` and `ai_edge_litert.interpreter.Interpreter`.
+
+The same constructor, methods, dictionaries and exception types, so that existing code changes its
+import and nothing else. Tensor indices are places in the file, as they are there.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..format import load
+from ..ir import Array, DType, Graph, Shape, Signature, Tensor
+from ..ops import register_custom
+from .delegate import Delegate, find_delegate
+from .plan import Binding, Plan, has_storage
+from .session import Session
+
+Details = dict[str, Any]
+
+
+@enum.unique
+class OpResolverType(enum.Enum):
+    """Which kernels to use. BUILTIN_REF asks for the reference delegate alone."""
+
+    AUTO = 0
+    BUILTIN = 1
+    BUILTIN_REF = 2
+    BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
+
+
+def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Delegate:
+    """A delegate by name (`sanderling.delegate_names()` lists them).
+
+    TFLite loads a shared library here; those link against its own runtime and cannot be used.
+    """
+    try:
+        delegate = find_delegate(os.fspath(library))
+    except InputError as error:
+        raise ValueError(f"Failed to load delegate from {library}\n{error}") from error
+    configure = getattr(delegate, "configure", None)
+    if options and configure is None:
+        raise ValueError(f"Failed to load delegate from {library}\nit takes no options, "
+                         f"got {', '.join(options)}")  # fmt: skip
+    if configure is not None:
+        configure(dict(options or {}))
+    return delegate
+
+
+class _Allocation:
+    """One graph with its plan, and the arrays that set_tensor, invoke and get_tensor touch."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        # Strings have no place in an arena; they are held here.
+        self.inputs = [_input_place(plan, t) for t in plan.graph.inputs]
+        self.binding: Binding | None = None
+
+    def run(self) -> None:
+        if self.binding is None:
+            blank: list[Array | None] = [None] * len(self.plan.graph.outputs)
+            self.binding = self.plan.bind(self.inputs, blank)
+        self.binding.run()
+
+    def find(self, twin: Tensor) -> Array | None:
+        """The live array of a tensor, if it has one now."""
+        if twin in self.plan.graph.inputs:
+            return self.inputs[self.plan.graph.inputs.index(twin)]
+        if twin in self.plan.variables:
+            return self.plan.variables[twin]
+        if has_storage(twin):
+            return self.plan.array(twin)
+        return self._late(twin)
+
+    def _late(self, twin: Tensor) -> Array | None:
+        """A value whose shape only the run could tell."""
+        if self.binding is None:
+            return None
+        for (_, _, outputs), step in zip(self.binding.steps, self.plan.steps, strict=True):
+            if twin in step.outputs:
+                return outputs[step.outputs.index(twin)]
+        return None
+
+
+def _input_place(plan: Plan, tensor: Tensor) -> Array:
+    place = plan.array(tensor)
+    return np.full(tensor.shape, b"", np.object_) if place is None else place
+
+
+class Interpreter:
+    """Runs a .tflite model; see TensorFlow Lite's documentation of the same class."""
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str] | None = None,
+        model_content: bytes | None = None,
+        experimental_delegates: Sequence[str | Delegate] | None = None,
+        num_threads: int | None = None,
+        experimental_op_resolver_type: OpResolverType = OpResolverType.AUTO,
+        experimental_preserve_all_tensors: bool = False,
+        experimental_disable_delegate_clustering: bool = False,
+        experimental_default_delegate_latest_features: bool = False,
+        experimental_compress_quantization_zero_points: bool = False,
+        experimental_disable_delegate_node_fusion: bool = False,
+        experimental_force_delegate_node_profiling: bool = False,
+    ) -> None:
+        if num_threads is not None and not isinstance(num_threads, int):
+            raise ValueError("type of num_threads should be int")
+        if num_threads is not None and num_threads < 1:
+            raise ValueError("num_threads should >= 1")
+        if bool(model_path) == bool(model_content):
+            raise ValueError(
+                "Can't both provide `model_path` and `model_content`"
+                if model_path
+                else "`model_path` or `model_content` must be specified."
+            )
+        resolver = getattr(experimental_op_resolver_type, "name", "")
+        if resolver not in OpResolverType.__members__:
+            raise ValueError(
+                f"Unrecognized passed in op resolver type: {experimental_op_resolver_type}"
+            )
+        self._compress_zero_points = experimental_compress_quantization_zero_points
+        self._preserve = experimental_preserve_all_tensors
+        delegates = list(experimental_delegates or ())
+        if resolver == "BUILTIN_REF" and not delegates:
+            delegates = ["reference"]
+        model = load(model_path if model_path else model_content)  # type: ignore[arg-type]
+        self._session = Session(
+            model,
+            delegates,
+            num_threads,
+            delegate_clustering=not experimental_disable_delegate_clustering,
+            preserve_all_tensors=self._preserve or experimental_disable_delegate_node_fusion,
+        )
+        self._shapes = {g: [t.shape for t in g.inputs] for g in model.graphs}
+        self._ready: dict[Graph, _Allocation] = {}
+
+    # -- preparing ------------------------------------------------------------------------------
+
+    def allocate_tensors(self) -> None:
+        self._allocate(self._main)
+
+    def resize_tensor_input(
+        self, input_index: int, tensor_size: Sequence[int], strict: bool = False
+    ) -> None:
+        self._resize(self._main, input_index, tensor_size, strict)
+
+    def _allocate(self, graph: Graph) -> None:
+        """Plan at the current shapes. What was set before is kept if its shape still fits."""
+        plan = self._session.plan(graph, self._shapes[graph])
+        before = self._ready.get(graph)
+        if before is not None and before.plan is plan:
+            return
+        self._ready[graph] = now = _Allocation(plan)
+        if before is not None:
+            for old, new in zip(before.inputs, now.inputs, strict=True):
+                if old.shape == new.shape:
+                    new[...] = old
+
+    def _resize(self, graph: Graph, index: int, size: Sequence[int], strict: bool) -> None:
+        tensor = self._tensor(graph, index)
+        if tensor not in graph.inputs:
+            raise ValueError(f"Tensor {index} ('{tensor.name}') is not an input: it has no own size")
+        shape = tuple(int(n) for n in np.atleast_1d(np.asarray(size)))
+        if any(n < 0 for n in shape):
+            raise ValueError(f"Cannot resize to {list(shape)}: a size is negative")
+        place = graph.inputs.index(tensor)
+        if strict:
+            _check_strict(tensor, shape, index)
+        if shape != self._shapes[graph][place]:
+            self._shapes[graph][place] = shape
+            self._ready.pop(graph, None)
+
+    # -- running --------------------------------------------------------------------------------
+
+    def invoke(self) -> None:
+        self._invoke(self._main)
+
+    def _invoke(self, graph: Graph) -> None:
+        if graph not in self._ready:
+            raise RuntimeError("Invoke called on model that is not ready: call allocate_tensors()")
+        with self._session._alone():
+            self._ready[graph].run()
+
+    def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
+        self._set(self._main, tensor_index, value)
+
+    def _set(self, graph: Graph, index: int, value: npt.ArrayLike) -> None:
+        tensor = self._tensor(graph, index)
+        target = self._live(graph, index)
+        array = np.asarray(value)
+        if tensor.dtype is DType.STRING:
+            array = _as_bytes(array)
+        elif array.dtype != tensor.dtype.numpy:
+            got = array.dtype.name.upper()
+            raise ValueError(
+                f"Cannot set tensor: Got value of type {got} but expected type "
+                f"{tensor.dtype.name} for input {index}, name: {tensor.name} "
+            )
+        _check_dimensions(array.shape, target.shape, index)
+        target[...] = array
+
+    def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
+        """A copy of the tensor's value."""
+        graph = self._graph(subgraph_index)
+        tensor = self._tensor(graph, tensor_index)
+        data = tensor.data
+        return np.array(data if data is not None else self._live(graph, tensor_index))
+
+    def tensor(self, tensor_index: int) -> Callable[[], Array]:
+        """A function that returns a view of the tensor's memory. Get the view anew after
+        allocate_tensors()."""
+        self._tensor(self._main, tensor_index)
+        return lambda: self._view(tensor_index)
+
+    def _view(self, index: int) -> Array:
+        data = self._tensor(self._main, index).data
+        return data if data is not None else self._live(self._main, index)
+
+    def _live(self, graph: Graph, index: int) -> Array:
+        tensor = self._tensor(graph, index)
+        if graph not in self._ready:
+            raise ValueError("Tensor data is null. Run allocate_tensors() first")
+        ready = self._ready[graph]
+        twin = ready.plan.twins.get(tensor)
+        found = None if twin is None else ready.find(twin)
+        if found is None:
+            raise ValueError(
+                f"Tensor data is null: '{tensor.name}' is not kept. Run invoke() first; for a "
+                "tensor inside the graph use experimental_preserve_all_tensors=True"
+            )
+        return found
+
+    def reset_all_variables(self) -> None:
+        self._session.reset_variables()
+
+    # -- describing -----------------------------------------------------------------------------
+
+    def get_input_details(self) -> list[Details]:
+        return self._details_of(self._main, self._main.inputs)
+
+    def get_output_details(self) -> list[Details]:
+        return self._details_of(self._main, self._main.outputs)
+
+    def get_tensor_details(self, subgraph_index: int = 0) -> list[Details]:
+        graph = self._graph(subgraph_index)
+        return [self._details(graph, i) for i in range(len(graph.tensors))]
+
+    def num_subgraphs(self) -> int:
+        return len(self._session.model.graphs)
+
+    def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
+        return {
+            s.key: {"inputs": list(s.inputs), "outputs": list(s.outputs)}
+            for s in self._session.model.signatures
+        }
+
+    def get_signature_runner(self, signature_key: str | None = None) -> SignatureRunner:
+        signatures = self._session.model.signatures
+        if signature_key is None and len(signatures) != 1:
+            raise ValueError(
+                f"SignatureDef signature_key is None and model has {len(signatures)} Signatures. "
+                "None is only allowed when the model has 1 SignatureDef"
+            )
+        return SignatureRunner(self, signature_key if signature_key else signatures[0].key)
+
+    @property
+    def experimental_compress_quantization_zero_points(self) -> bool:
+        return self._compress_zero_points
+
+    def _details_of(self, graph: Graph, tensors: Iterable[Tensor]) -> list[Details]:
+        places = {t: i for i, t in enumerate(graph.tensors)}
+        return [self._details(graph, places[t]) for t in tensors]
+
+    def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> Details:
+        return self._details(self._graph(subgraph_index), tensor_index)
+
+    def _details(self, graph: Graph, index: int) -> Details:
+        tensor = self._tensor(graph, index)
+        return {
+            "name": tensor.name,
+            "index": int(index),
+            "shape": np.array(self._shape(graph, tensor), np.int32),
+            "shape_signature": np.array(tensor.signature or tensor.shape, np.int32),
+            "dtype": np.bytes_ if tensor.dtype is DType.STRING else tensor.dtype.numpy.type,
+            "quantization": _per_tensor(tensor),
+            "quantization_parameters": self._quantization(tensor),
+            "sparsity_parameters": _sparsity(tensor),
+        }
+
+    def _shape(self, graph: Graph, tensor: Tensor) -> Shape:
+        """As resized and, once the graph is allocated, as planned."""
+        if graph in self._ready:
+            twin = self._ready[graph].plan.twins.get(tensor)
+            if twin is not None:
+                late = self._ready[graph].find(twin) if twin.is_dynamic else None
+                return twin.shape if late is None else late.shape
+        if tensor in graph.inputs:
+            return self._shapes[graph][graph.inputs.index(tensor)]
+        return tensor.shape
+
+    def _quantization(self, tensor: Tensor) -> Details:
+        quant = tensor.quant
+        scales = np.zeros(0, np.float32) if quant is None else quant.scale
+        zeros = np.zeros(0, np.int32) if quant is None else quant.zero_point.astype(np.int32)
+        if self._compress_zero_points and zeros.size > 1 and (zeros == zeros[0]).all():
+            zeros = zeros[:1]
+        return {
+            "scales": np.array(scales),
+            "zero_points": zeros,
+            "quantized_dimension": 0 if quant is None else quant.axis,
+            "block_size": quant.block.block_size if quant is not None and quant.block else 0,
+        }
+
+    def _get_op_details(self, op_index: int) -> Details:
+        graph = self._main
+        if not 0 <= op_index < len(graph.ops):
+            raise ValueError(f"Invalid node index {op_index}; the model has {len(graph.ops)}")
+        op = graph.ops[op_index]
+        places = {t: i for i, t in enumerate(graph.tensors)}
+        inputs = [-1 if t is None else places[t] for t in op.inputs]
+        outputs = [places[t] for t in op.outputs]
+        return {
+            "index": int(op_index),
+            "op_name": op.name.removeprefix("custom."),
+            "inputs": np.array(inputs, np.int32),
+            "outputs": np.array(outputs, np.int32),
+            "operand_types": [self._details(graph, i)["dtype"] for i in inputs if i != -1],
+            "result_types": [self._details(graph, i)["dtype"] for i in outputs],
+        }
+
+    def _get_ops_details(self) -> list[Details]:
+        return [self._get_op_details(i) for i in range(len(self._main.ops))]
+
+    def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
+        def places(signature: Signature, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+            return {name: signature.graph.tensors.index(t) for name, t in tensors.items()}
+
+        return {
+            s.key: {"inputs": places(s, s.inputs), "outputs": places(s, s.outputs)}
+            for s in self._session.model.signatures
+        }
+
+    # -- looking up -----------------------------------------------------------------------------
+
+    @property
+    def _main(self) -> Graph:
+        return self._session.model.main
+
+    def _graph(self, index: int) -> Graph:
+        graphs = self._session.model.graphs
+        if not 0 <= index < len(graphs):
+            raise ValueError(f"subgraph_index is out of range: {index} for the model, which has "
+                             f"{len(graphs)} subgraphs.")  # fmt: skip
+        return graphs[index]
+
+    def _tensor(self, graph: Graph, index: int) -> Tensor:
+        if not 0 <= index < len(graph.tensors):
+            raise ValueError(
+                f"Invalid tensor index {index} exceeds max tensor index {len(graph.tensors) - 1}"
+            )
+        return graph.tensors[index]
+
+
+class InterpreterWithCustomOps(Interpreter):
+    """An Interpreter whose custom operators are registered first.
+
+    A registerer is a function to call, or a tuple (name, evaluate, infer).
+    """
+
+    def __init__(
+        self,
+        custom_op_registerers: Iterable[Callable[[], Any] | tuple[str, Any, Any]] | None = None,
+        **more: Any,
+    ) -> None:
+        for registerer in custom_op_registerers or ():
+            if isinstance(registerer, tuple):
+                name, evaluate, infer = registerer
+                register_custom(name, evaluate=evaluate, infer=infer)
+            elif callable(registerer):
+                registerer()
+            else:
+                raise ValueError(f"{registerer!r} is not a function or (name, evaluate, infer); "
+                                 "native registerers cannot be used")  # fmt: skip
+        super().__init__(**more)
+
+
+class SignatureRunner:
+    """Runs one signature of an Interpreter's model, by the names its author gave."""
+
+    def __init__(self, interpreter: Interpreter, signature_key: str) -> None:
+        try:
+            self._signature = interpreter._session.model.signature(signature_key)
+        except KeyError:
+            raise ValueError(f'Invalid signature_key provided: "{signature_key}".') from None
+        self._interpreter = interpreter
+        self._index = {t: i for i, t in enumerate(self._signature.graph.tensors)}
+
+    def __call__(self, **arrays: Any) -> dict[str, Array]:
+        wanted = self._signature.inputs
+        if len(arrays) != len(wanted):
+            raise ValueError("Invalid number of inputs provided for running a SignatureDef, "
+                             f"expected {len(wanted)} vs provided {len(arrays)}")  # fmt: skip
+        for name in arrays:
+            if name not in wanted:
+                raise ValueError(f"Invalid Input name ({name}) for SignatureDef")
+        graph, interpreter = self._signature.graph, self._interpreter
+        places = {name: self._index[wanted[name]] for name in arrays}
+        for name, value in arrays.items():
+            interpreter._resize(graph, places[name], np.shape(value), False)
+        interpreter._allocate(graph)
+        for name, value in arrays.items():
+            interpreter._set(graph, places[name], value)
+        interpreter._invoke(graph)
+        return {
+            name: np.array(interpreter._live(graph, self._index[tensor]))
+            for name, tensor in self._signature.outputs.items()
+        }
+
+    def get_input_details(self) -> dict[str, Details]:
+        return self._named_details(self._signature.inputs)
+
+    def get_output_details(self) -> dict[str, Details]:
+        return self._named_details(self._signature.outputs)
+
+    def _named_details(self, tensors: Mapping[str, Tensor]) -> dict[str, Details]:
+        graph = self._signature.graph
+        return {n: self._interpreter._details(graph, self._index[t]) for n, t in tensors.items()}
+
+
+def _check_strict(tensor: Tensor, shape: Shape, index: int) -> None:
+    """Only dimensions that the file leaves open may change."""
+    fixed = tensor.signature or tensor.shape
+    if len(shape) != len(fixed):
+        raise RuntimeError(f"Attempting to resize tensor {index} of {len(fixed)} dimensions to "
+                           f"{len(shape)}")  # fmt: skip
+    for axis, (stated, wanted) in enumerate(zip(fixed, shape, strict=True)):
+        if stated not in (-1, wanted):
+            raise RuntimeError(
+                f"Attempting to resize dimension {axis} of tensor {index} with value {stated} to "
+                f"{wanted}. ResizeInputTensorStrict only allows mutating unknown dimensions "
+                "identified by -1."
+            )
+
+
+def _check_dimensions(got: Shape, wanted: Shape, index: int) -> None:
+    mismatch = "Cannot set tensor: Dimension mismatch. "
+    if len(got) != len(wanted):
+        raise ValueError(f"{mismatch}Got {len(got)} but expected {len(wanted)} for input {index}.")
+    for axis, (size, expected) in enumerate(zip(got, wanted, strict=True)):
+        if size != expected:
+            raise ValueError(
+                f"{mismatch}Got {size} but expected {expected} for dimension {axis} of input {index}."
+            )
+
+
+def _as_bytes(array: Array) -> Array:
+    """Strings as TFLite holds them: bytes objects."""
+    made = np.empty(array.shape, np.object_)
+    made[...] = np.vectorize(lambda s: s.encode() if isinstance(s, str) else bytes(s), otypes="O")(
+        array
+    )
+    return made
+
+
+def _per_tensor(tensor: Tensor) -> tuple[float, int]:
+    if tensor.quant is None or tensor.quant.scale.size != 1:
+        return 0.0, 0
+    return float(tensor.quant.scale[0]), int(tensor.quant.zero_point[0])
+
+
+def _sparsity(tensor: Tensor) -> Details:
+    if tensor.sparsity is None:
+        return {}
+    return {
+        "traversal_order": np.array(tensor.sparsity.traversal_order, np.int32),
+        "block_map": np.array(tensor.sparsity.block_map, np.int32),
+        "dim_metadata": [_sparse_dim(d) for d in tensor.sparsity.dims],
+    }
+
+
+def _sparse_dim(dim: Any) -> Details:
+    if dim.is_dense:
+        return {"format": 0, "dense_size": dim.dense_size}
+    return {
+        "format": 1,
+        "array_segments": np.array(dim.segments, np.int32),
+        "array_indices": np.array(dim.indices, np.int32),
+    }

@@ -1,0 +1,317 @@
+"""From a graph and the shapes of its inputs to something that runs: specialise, partition, compile,
+allocate."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..config import MAX_MEMORY
+from ..errors import DelegateError, FallbackWarning, InputError
+from ..ir import Array, Graph, Op, Shape, Tensor
+from ..ops import Spec, infer
+from ..ops.execute import initial_value
+from .arena import ALIGNMENT, ArenaPlan, Item, plan
+from .delegate import (
+    Delegate,
+    Executable,
+    Limits,
+    Options,
+    Part,
+    Partition,
+    Refusal,
+    copy_graph,
+    partition,
+)  # fmt: skip
+
+UNKNOWN_SHAPE = (-1,)
+
+
+def specialise(graph: Graph, shapes: Sequence[Shape]) -> tuple[Graph, dict[Tensor, Tensor]]:
+    """A copy of the graph with every tensor's shape worked out from these input shapes.
+
+    A tensor whose shape depends on data is marked dynamic. Also returns original -> copy.
+    """
+    made, twins = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
+    specs: dict[Tensor, Spec] = {}
+    for tensor, shape in zip(made.inputs, shapes, strict=True):
+        tensor.shape, tensor.signature = tuple(shape), None
+        specs[tensor] = Spec(tensor.dtype, tensor.shape)
+    for op in made.ops:
+        given = [None if t is None else specs.get(t) or _stated(t) for t in op.inputs]
+        for tensor, spec in zip(op.outputs, infer(op, given), strict=True):
+            specs[tensor] = spec
+            _set_shape(tensor, spec)
+    return made, twins
+
+
+def _stated(tensor: Tensor) -> Spec:
+    """A constant or a variable is as the file says."""
+    return Spec(tensor.dtype, tensor.shape, tensor.data)
+
+
+def _set_shape(tensor: Tensor, spec: Spec) -> None:
+    if spec.shape is None:
+        tensor.shape, tensor.signature = (0,), UNKNOWN_SHAPE
+    else:
+        tensor.shape, tensor.signature = spec.shape, None
+
+
+def has_storage(tensor: Tensor) -> bool:
+    """It gets a place in the arena: fixed size, known shape, not a constant or variable."""
+    return not (tensor.is_dynamic or tensor.is_constant or tensor.is_variable) and (
+        tensor.dtype.is_fixed_size
+    )
+
+
+@dataclass(eq=False)
+class Step:
+    """A compiled part and the tensors at its border."""
+
+    part: Part
+    executable: Executable
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+@dataclass(eq=False)
+class Plan:
+    """One graph at one set of input shapes, ready to be bound to arrays."""
+
+    graph: Graph
+    partition: Partition
+    steps: list[Step]
+    arena: ArenaPlan[Tensor]
+    twins: dict[Tensor, Tensor]
+    variables: dict[Tensor, Array] = field(default_factory=dict)
+    _memory: Array | None = None
+
+    def array(self, tensor: Tensor) -> Array | None:
+        """This tensor's place in the arena, as a view; None if it has none."""
+        place = self.arena.offsets.get(tensor)
+        if place is None:
+            return None
+        if self._memory is None:
+            self._memory = _aligned_bytes(self.arena.size)
+        length = tensor.dtype.numpy.itemsize * int(np.prod(tensor.shape, dtype=np.int64))
+        raw = self._memory[place : place + length]
+        return raw.view(tensor.dtype.numpy).reshape(tensor.shape)
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Binding:
+        return Binding(self, inputs, outputs)
+
+
+def _aligned_bytes(size: int) -> Array:
+    """Zeroed memory whose first byte lies on an arena boundary."""
+    block = np.zeros(size + ALIGNMENT, np.uint8)
+    skip = -block.ctypes.data % ALIGNMENT
+    return block[skip : skip + size]
+
+
+class Binding:
+    """A plan with its arrays in place: `run` is one call a step and nothing else.
+
+    inputs are read where they lie. An output is written into the array given, or, where None is
+    given, into its arena place; an output of unknown shape appears in `outputs` after the run.
+    """
+
+    def __init__(self, plan: Plan, inputs: Sequence[Array],
+                 outputs: Sequence[Array | None]) -> None:  # fmt: skip
+        self.plan = plan
+        graph = plan.graph
+        arrays: dict[Tensor, Array | None] = dict(zip(graph.inputs, inputs, strict=True))
+        for tensor, array in zip(graph.outputs, outputs, strict=True):
+            if array is not None and tensor not in arrays:
+                arrays[tensor] = array
+        self._arrays = arrays
+        self.steps = [
+            (s.executable.run, [self._array(t) for t in s.inputs],
+             [self._array(t) for t in s.outputs])
+            for s in plan.steps
+        ]  # fmt: skip
+        self._moves = list(self._late_values())
+        self._given = list(outputs)
+        self.outputs: list[Array | None] = []
+
+    def _array(self, tensor: Tensor) -> Array | None:
+        if tensor in self.plan.variables:
+            return self.plan.variables[tensor]
+        if tensor not in self._arrays:
+            self._arrays[tensor] = self.plan.array(tensor)
+        return self._arrays[tensor]
+
+    def _late_values(self) -> Iterator[tuple[int, int, list[tuple[list[Array | None], int]]]]:
+        """For each output that a step makes itself: which later inputs wait for it."""
+        for index, step in enumerate(self.plan.steps):
+            for place, tensor in enumerate(step.outputs):
+                if not has_storage(tensor):
+                    readers = [
+                        (self.steps[later][1], slot)
+                        for later in range(index + 1, len(self.plan.steps))
+                        for slot, read in enumerate(self.plan.steps[later].inputs)
+                        if read is tensor
+                    ]
+                    yield index, place, readers
+
+    def run(self) -> list[Array]:
+        if self._moves:
+            self._run_dynamic()
+        else:
+            for run, inputs, outputs in self.steps:
+                run(inputs, outputs)  # type: ignore[arg-type]
+        return self._collect()
+
+    def _run_dynamic(self) -> None:
+        for index, (run, inputs, outputs) in enumerate(self.steps):
+            for step, place, _ in self._moves:
+                if step == index:
+                    outputs[place] = None
+            run(inputs, outputs)  # type: ignore[arg-type]
+            for step, place, readers in self._moves:
+                if step == index:
+                    for target, slot in readers:
+                        target[slot] = outputs[place]
+
+    def _collect(self) -> list[Array]:
+        """Outputs in the graph's order; what no step computes is passed through."""
+        made = {t: a for (_, _, outs), s in zip(self.steps, self.plan.steps, strict=True)
+                for t, a in zip(s.outputs, outs, strict=True)}  # fmt: skip
+        results = []
+        for tensor, given in zip(self.plan.graph.outputs, self._given, strict=True):
+            value = made.get(tensor)
+            if value is None:
+                value = self._arrays.get(tensor)
+                value = tensor.data if value is None else value
+            assert value is not None
+            if given is not None and given is not value:
+                _copy_into(given, value, tensor)
+                value = given
+            results.append(value)
+        self.outputs = list(results)
+        return results
+
+
+def _copy_into(given: Array, value: Array, tensor: Tensor) -> None:
+    if given.shape != value.shape:
+        raise InputError(
+            f"the bound buffer has shape {given.shape}, the result {value.shape}",
+            where=f"output '{tensor.name}'",
+            fix="bind a buffer of that shape, or none for an output whose shape varies",
+        )
+    np.copyto(given, value)
+
+
+class Planner:
+    """Makes plans for one session's graphs."""
+
+    def __init__(self, delegates: Sequence[Delegate], limits: Limits, options: Options,
+                 require_full: bool, variables: dict[Tensor, Array]) -> None:  # fmt: skip
+        self.delegates = list(delegates)
+        self.limits = limits
+        self.options = options
+        self.require_full = require_full
+        self.variables = variables  # by the original graph's tensor: they outlive a plan
+
+    def plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
+        special, twins = specialise(graph, shapes)
+        _check_memory(special)
+        found, steps = self._compile(special)
+        made = Plan(special, found, steps, _plan_borders(special, steps), twins)
+        for tensor, twin in twins.items():
+            if tensor.is_variable:
+                made.variables[twin] = self._variable(tensor)
+        return made
+
+    def _variable(self, tensor: Tensor) -> Array:
+        if tensor not in self.variables:
+            self.variables[tensor] = initial_value(tensor)
+        return self.variables[tensor]
+
+    def _compile(self, graph: Graph) -> tuple[Partition, list[Step]]:
+        """Partition and compile; a part that fails is refused to its delegate, and all is shared
+        out again."""
+        failed: dict[Op, list[Refusal]] = {}
+        while True:
+            found = partition(graph, self.delegates, self.limits, failed)
+            if self.require_full:
+                self._check_full(found)
+            steps: list[Step] = []
+            for part in found.parts:
+                try:
+                    steps.append(self._step(graph, part))
+                except DelegateError as error:
+                    self._give_up(part, error, failed)
+                    break
+            else:
+                return found, steps
+
+    def _step(self, graph: Graph, part: Part) -> Step:
+        own, _ = copy_graph(graph, part.ops, part.inputs, part.outputs)
+        return Step(part, part.delegate.compile(own, self.options), part.inputs, part.outputs)
+
+    def _give_up(self, part: Part, error: DelegateError, failed: dict[Op, list[Refusal]]) -> None:
+        """Remember that this delegate failed on these ops, or re-raise if nobody is left."""
+        if self.require_full or part.delegate is self.delegates[-1]:
+            raise error
+        warnings.warn(
+            f"delegate '{part.delegate.name}' could not compile {len(part.ops)} ops and they run "
+            f"elsewhere: {error}", FallbackWarning, stacklevel=2,
+        )  # fmt: skip
+        refusal = Refusal(part.delegate.name, f"it failed to compile them: {error.what}")
+        for op in part.ops:
+            failed.setdefault(op, []).append(refusal)
+
+    def _check_full(self, found: Partition) -> None:
+        first = self.delegates[0]
+        strangers = [op for part in found.parts if part.delegate is not first for op in part.ops]
+        if strangers or len(found.parts) > 1:
+            reasons = [f"{op.where}: {found.refusals[op][0].reason}" for op in strangers[:5]
+                       if op in found.refusals]  # fmt: skip
+            raise DelegateError(
+                f"'{first.name}' does not run the whole graph: {len(strangers)} ops are left out, "
+                f"{len(found.parts)} parts",
+                where=reasons[0] if reasons else "",
+                fix="leave out require_full_delegation, or change these ops: " + "; ".join(reasons),
+            )
+
+
+def _check_memory(graph: Graph) -> None:
+    most = MAX_MEMORY.size()
+    for tensor in graph.tensors:
+        size = tensor.dtype.nbytes(tensor.shape)
+        if size > most:
+            raise InputError(
+                f"it would take {size} bytes, more than the limit of {most}",
+                where=f"tensor '{tensor.name}' {tensor.type_text}",
+                fix=f"use smaller input shapes, or set {MAX_MEMORY.name}",
+            )
+
+
+def _plan_borders(graph: Graph, steps: Sequence[Step]) -> ArenaPlan[Tensor]:
+    """Places for what crosses a border. Inputs keep theirs for the whole run, so that they can be
+    set once and run again."""
+    end = len(steps)
+    first: dict[Tensor, int] = dict.fromkeys(graph.inputs, 0)
+    last: dict[Tensor, int] = dict.fromkeys(graph.inputs, end)
+    for index, step in enumerate(steps):
+        for tensor in step.outputs:
+            first.setdefault(tensor, index)
+        for tensor in (*step.inputs, *step.outputs):
+            last[tensor] = max(index, last.get(tensor, 0))
+    last |= dict.fromkeys((t for t in graph.outputs if t in first), end)
+    items = [Item(t, _unpacked_bytes(t), first[t], last[t]) for t in first if has_storage(t)]
+    made = plan(items)
+    if made.size > MAX_MEMORY.size():
+        raise InputError(
+            f"the tensors take {made.size} bytes, more than the limit of {MAX_MEMORY.size()}",
+            where=f"graph '{graph.name}'",
+            fix=f"use smaller input shapes, or set {MAX_MEMORY.name}",
+        )
+    return made
+
+
+def _unpacked_bytes(tensor: Tensor) -> int:
+    return tensor.dtype.numpy.itemsize * int(np.prod(tensor.shape, dtype=np.int64))
