@@ -262,7 +262,7 @@ def models(draw: st.DrawFn) -> Model:
 
 
 @given(models(), st.sampled_from([0, 2, 16]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_random_models_survive(model: Model, limit: int) -> None:
     text = to_text(model, limit)
     again = from_text(text, model)

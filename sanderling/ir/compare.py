@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from ctypes import c_float
 from dataclasses import fields
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -126,7 +127,9 @@ def _plain(value: Any, names: dict[int, str]) -> Any:
         return {f.name: _plain(getattr(value, f.name), names) for f in fields(value)}
     if isinstance(value, Mapping):
         return {key: _plain(item, names) for key, item in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist(), names)
+    if isinstance(value, (list, tuple)):
         return [_plain(item, names) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -137,6 +140,5 @@ def _plain(value: Any, names: dict[int, str]) -> Any:
 
 def _float(value: float) -> float | str:
     """Every float field of the schema has 32 bits. NaN is to equal itself, 0.0 not -0.0."""
-    with np.errstate(over="ignore"):
-        narrow = float(np.float32(value))
+    narrow = c_float(value).value
     return narrow if narrow and not math.isnan(narrow) else repr(narrow)

@@ -7,7 +7,7 @@ from .base import (
 )  # fmt: skip
 
 FAMILIES = ("arith", "unary", "activation", "conv", "matmul", "pool", "shape", "layout", "reduce",
-            "index", "image", "signal", "sequence", "lookup", "control", "stablehlo",
+            "index", "image", "signal", "sequence", "lstm", "lookup", "control", "stablehlo",
             "custom")  # fmt: skip
 
 for _family in FAMILIES:

@@ -1,1 +1,402 @@
-"""Operators of this family."""
+"""Activations: float formulas, and the quantised kernels bit for bit.
+
+Tables and fixed-point functions are in lut.py. The reference kernels' arithmetic is what counts:
+for some operators LiteRT's optimised kernels use other tables and differ by a code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from ..ir import Array, DType, Op
+from .base import (
+    Arrays,
+    Spec,
+    Specs,
+    attr,
+    broadcast_shapes,
+    define,
+    out_spec,
+    present,
+    require,
+    same_as_input,
+    scale_zero,
+    shapes_known,
+)
+from .fixed import (
+    clamp_to,
+    divide_by_pot,
+    high_mul,
+    integer_range,
+    multiply,
+    quantize_multiplier,
+    round_away,
+    wrap32,
+)
+from .lut import (
+    erfc,
+    exp_negative,
+    input_scale16,
+    leading_zeros,
+    log_fixed,
+    logistic16,
+    lookup16,
+    reciprocal,
+    shift_left,
+    table16,
+    tanh16,
+    through_double,
+)
+from .unary import by_table, main
+
+FAMILY = "activation"
+NARROW = (np.float16, ml_dtypes.bfloat16)
+
+
+def _ratio(*factors: float, over: float) -> tuple[Array, Array]:
+    """A product of scales over another as (multiplier, shift); the kernels use float32 here."""
+    real = np.float32(factors[0])
+    for factor in factors[1:]:
+        real = real * np.float32(factor)
+    return quantize_multiplier(real / np.float32(over))
+
+
+def _centred(op: Op, x: Array) -> Array:
+    return x.astype(np.int64) - scale_zero(op.inputs[0])[1]
+
+
+def _finish(op: Op, x: Array) -> Array:
+    """Add the output's zero point and clamp to its type."""
+    target = op.outputs[0]
+    return clamp_to(x + scale_zero(target)[1], *integer_range(target.dtype), target.dtype)
+
+
+def _symmetric16(op: Op, x: Array) -> None:
+    if x.dtype == np.int16:
+        zeros = (scale_zero(op.inputs[0])[1], scale_zero(op.outputs[0])[1])
+        require(zeros == (0, 0), op, "int16 needs zero points of 0")
+
+
+# -- clamps ---------------------------------------------------------------------------------------
+
+
+def _clamp(low: float, high: float) -> Callable[[Op, Arrays], Array]:
+    def evaluate(op: Op, arrays: Arrays) -> Array:
+        x = main(arrays)
+        if x.dtype == np.float32:
+            return np.clip(x, np.float32(low), np.float32(high))
+        _symmetric16(op, x)
+        target = op.outputs[0].dtype
+        scale, zero = scale_zero(op.outputs[0])
+        least, most = integer_range(target)
+        least = max(least, zero + int(round_away(np.float32(low) / np.float32(scale))))
+        if np.isfinite(high):
+            most = min(most, zero + int(round_away(np.float32(high) / np.float32(scale))))
+        codes = multiply(_centred(op, x), *_ratio(scale_zero(op.inputs[0])[0], over=scale)) + zero
+        # Not np.clip: where the bounds cross, the upper one wins.
+        return np.minimum(np.maximum(codes, least), most).astype(target.numpy)
+
+    return evaluate
+
+
+# name: bounds, types
+CLAMPS: dict[str, tuple[float, float, str]] = {
+    "RELU": (0, np.inf, "f32 i8 u8 i16"),
+    "RELU6": (0, 6, "f32 i8 u8 i16"),
+    "RELU_N1_TO_1": (-1, 1, "f32 i8 u8"),
+    "RELU_0_TO_1": (0, 1, "f32 i8 u8"),
+}
+for _name, (_low, _high, _types) in CLAMPS.items():
+    define(_name, infer=same_as_input, evaluate=_clamp(_low, _high), family=FAMILY, types=_types)
+
+
+# -- smooth functions -----------------------------------------------------------------------------
+
+
+def _sigmoid(x: Array) -> Array:
+    """In float32; far out, exp would overflow."""
+    return np.divide(1, 1 + np.exp(-np.clip(x, np.float32(-100), np.float32(100))), dtype=x.dtype)
+
+
+def _wide(function: Callable[[Array], Array], x: Array) -> Array:
+    """A float16 or bfloat16 function is computed in float32 and rounded once."""
+    return function(x.astype(np.float32)).astype(x.dtype)
+
+
+def _logistic(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    if x.dtype == np.float32:
+        return _sigmoid(x)
+    if x.dtype in NARROW:
+        return _wide(_sigmoid, x)
+    _symmetric16(op, x)
+    scale = 1 / 32768 if x.dtype == np.int16 else 1 / 256
+    require(
+        scale_zero(op.outputs[0])[0] == scale, op, f"the output's scale must be 1/{1 / scale:g}"
+    )
+    if x.dtype == np.int16:
+        return logistic16(x, *input_scale16(scale_zero(op.inputs[0])[0], (0,)))
+    exp = through_double(np.exp)
+    return by_table(op, x, lambda v: np.float32(1) / (np.float32(1) + exp(-v)))
+
+
+def _tanh(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    if x.dtype == np.float32:
+        return np.tanh(x)
+    if x.dtype in NARROW:
+        return _wide(np.tanh, x)
+    if x.dtype != np.int16:
+        return by_table(op, x, through_double(np.tanh))
+    _symmetric16(op, x)
+    require(
+        _near(scale_zero(op.outputs[0])[0], 1 / 32768), op, "the output's scale must be 1/32768"
+    )
+    return tanh16(x, *input_scale16(scale_zero(op.inputs[0])[0], (0, 1)))
+
+
+def _near(scale: float, wanted: float) -> bool:
+    """The kernels compare some scales with a tolerance of one in a thousand."""
+    return abs(scale - wanted) <= 0.001 * wanted
+
+
+def _elu(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    if x.dtype == np.float32:
+        return np.where(x < 0, np.expm1(x), x)
+    expm1 = through_double(np.expm1)
+    return by_table(op, x, lambda v: np.where(v < 0, expm1(v), v))
+
+
+def _gelu_exact(x: Array) -> Array:
+    # By erfc: 1 + erf cancels where x is far below zero.
+    root = erfc(x * np.float32(-np.sqrt(0.5))).astype(np.float32)
+    return np.float32(0.5) * x * root
+
+
+def _gelu_tanh(x: Array) -> Array:
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    return np.float32(0.5) * x * (np.float32(1) + through_double(np.tanh)(inner))
+
+
+def _gelu(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    function = _gelu_tanh if attr(op, "approximate") else _gelu_exact
+    if x.dtype == np.float32:
+        return function(x)
+    return _wide(function, x) if x.dtype in NARROW else by_table(op, x, function)
+
+
+define("LOGISTIC", infer=same_as_input, evaluate=_logistic, family=FAMILY,
+       types="f32 f16 bf16 i8 u8 i16")  # fmt: skip
+define("TANH", infer=same_as_input, evaluate=_tanh, family=FAMILY, types="f32 f16 bf16 i8 u8 i16")
+define("ELU", infer=same_as_input, evaluate=_elu, family=FAMILY, types="f32 i8")
+define("GELU", infer=same_as_input, evaluate=_gelu, family=FAMILY, types="f32 f16 i8 u8 i16")
+
+
+# -- hard swish -----------------------------------------------------------------------------------
+
+
+def _int16_multiplier(real: np.float32) -> tuple[int, int]:
+    m, exponent = quantize_multiplier(real)
+    short = 32767 if m >= 2**31 - 1 - (1 << 15) else (int(m) + (1 << 15)) >> 16
+    return short, int(exponent)
+
+
+def _mul16(a: Array, b: Array | int) -> Array:
+    """Rounding doubling high multiply of int16."""
+    product = a * b
+    nudged = product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))
+    return np.minimum(np.where(nudged >= 0, nudged >> 15, -(-nudged >> 15)), 32767)
+
+
+def _shift16(x: Array, amount: int) -> Array:
+    return np.clip(x << amount, -32768, 32767)
+
+
+def _hard_swish(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    if x.dtype == np.float32:
+        bounded = np.minimum(np.float32(6), np.maximum(np.float32(0), x + np.float32(3)))
+        return np.divide(x * bounded, np.float32(6))
+    fine = np.float32(1 / 128) * np.float32(scale_zero(op.inputs[0])[0])
+    out, out_exponent = _int16_multiplier(fine / np.float32(scale_zero(op.outputs[0])[0]))
+    require(-31 <= out_exponent <= 0, op, "the output's scale does not fit the input's")
+    slope, exponent = _int16_multiplier(fine / (np.float32(3) / np.float32(32768)))
+    codes = _centred(op, x) << 7
+    # The value in units of 3 / 32768, saturated: -3..3 becomes -1..1, then 0..1.
+    gate = _shift16(codes, min(exponent, 17) - 1) if exponent > 0 else codes
+    gate = _mul16(gate, slope)
+    gate = _shift16(gate, 1) if exponent > 0 else divide_by_pot(gate, -exponent)
+    gate = (gate + 32768) >> 1
+    product = gate * _mul16(codes, out)
+    # This product is truncated on purpose: it cancels the bias of the rounding above.
+    product = np.where(product >= 0, product >> 15, -(-product >> 15))
+    return _finish(op, divide_by_pot(product, -out_exponent))
+
+
+define("HARD_SWISH", infer=same_as_input, evaluate=_hard_swish, family=FAMILY, types="f32 i8 u8")
+
+
+# -- slopes below zero ----------------------------------------------------------------------------
+
+
+def _leaky_relu(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    alpha = float(np.float32(attr(op, "alpha")))
+    if x.dtype == np.float32:
+        return np.where(x > 0, x, x * np.float32(alpha))
+    _symmetric16(op, x)
+    codes = _centred(op, x)
+    scale, out_scale = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])[0]
+    m, shift = _ratio(scale, abs(alpha), over=out_scale)
+    below = multiply(codes, m, shift) * (-1 if alpha < 0 else 1)
+    above = multiply(codes, *_ratio(scale, over=out_scale))
+    return _finish(op, np.where(codes >= 0, above, below))
+
+
+define("LEAKY_RELU", infer=same_as_input, evaluate=_leaky_relu, family=FAMILY,
+       types="f32 i8 u8 i16")  # fmt: skip
+
+
+def _prelu_spec(op: Op, specs: Specs) -> Spec:
+    source, slope = present(specs, op), present(specs, op, 1)
+    if shapes_known((source, slope)):
+        fits = broadcast_shapes(op, source.known, slope.known) == source.known
+        require(fits, op, f"alpha of shape {slope.known} does not fit input {source.known}")
+    return out_spec(op, source.shape)
+
+
+def _prelu(op: Op, arrays: Arrays) -> Array:
+    x, alpha = main(arrays), arrays[1]
+    assert alpha is not None
+    require(broadcast_shapes(op, x.shape, alpha.shape) == x.shape, op,
+            f"alpha of shape {alpha.shape} does not fit input {x.shape}")  # fmt: skip
+    if x.dtype == np.float32:
+        return np.where(x >= 0, x, x * alpha)
+    _symmetric16(op, x)
+    codes = _centred(op, x)
+    slope, slope_zero = scale_zero(op.inputs[1])
+    scale, out_scale = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])[0]
+    above = multiply(codes, *_ratio(scale, over=out_scale))
+    products = wrap32(codes * (alpha.astype(np.int64) - slope_zero))
+    below = multiply(products, *_ratio(scale, slope, over=out_scale))
+    return _finish(op, np.where(codes >= 0, above, below))
+
+
+define("PRELU", infer=_prelu_spec, evaluate=_prelu, family=FAMILY, types="f32 i8 u8 i16", arity=2)
+
+
+# -- softmax --------------------------------------------------------------------------------------
+
+DIFF_BITS, SUM_BITS = 5, 12  # integer bits of differences from the row's maximum, and of sums
+
+
+def _below_max(x: Array) -> Array:
+    """Each row minus its maximum (empty rows stay empty)."""
+    wide = x.astype(np.int64) if x.dtype.kind in "iu" else x
+    return wide - np.max(wide, axis=-1, keepdims=True, initial=_lowest(wide))
+
+
+def _lowest(x: Array) -> float | int:
+    info = np.iinfo(x.dtype) if x.dtype.kind in "iu" else np.finfo(x.dtype)
+    return info.min
+
+
+def _diff_scale(op: Op, beta: float) -> tuple[int, int, int]:
+    """Multiplier and shift of the differences, and the smallest one that still counts."""
+    scale = beta * scale_zero(op.inputs[0])[0] * 2.0 ** (31 - DIFF_BITS)
+    require(1 < scale, op, f"beta {beta} is too small for the input's scale")
+    m, shift = quantize_multiplier(min(scale, 2.0**31 - 1))
+    radius = int(np.floor((2.0**DIFF_BITS - 1) * 2.0 ** (31 - DIFF_BITS - int(shift))))
+    return int(m), int(shift), -radius
+
+
+def _exp_rows(op: Op, x: Array, beta: float) -> tuple[Array, Array, Array, Array]:
+    """Differences, scaled differences, their exponentials, and the rows' sums."""
+    m, shift, least = _diff_scale(op, beta)
+    diff = _below_max(x)
+    counts = diff >= least
+    scaled = multiply(np.where(counts, diff, 0), m, shift)
+    powers = np.where(counts, exp_negative(scaled, DIFF_BITS), 0)
+    total = np.sum(np.where(counts, divide_by_pot(powers, SUM_BITS), 0), axis=-1, keepdims=True)
+    require(bool(np.all(total < 2**31)), op, f"rows of {x.shape[-1]} overflow the kernel's sum")
+    return diff, scaled, powers, total
+
+
+def _softmax(op: Op, arrays: Arrays) -> Array:
+    x, target = main(arrays), op.outputs[0].dtype
+    beta = float(np.float32(attr(op, "beta")))
+    require(x.ndim > 0, op, "a scalar has no softmax")
+    if x.dtype.kind == "f":
+        return _softmax_float(x.astype(np.float32), np.float32(beta)).astype(target.numpy)
+    if x.dtype == np.int16:
+        return _softmax16(op, x, beta)
+    _, _, powers, total = _exp_rows(op, x, beta)
+    inverse, over = reciprocal(np.maximum(total, 1), SUM_BITS)
+    shifted = divide_by_pot(high_mul(inverse, powers), over + 31 - target.bits)
+    low, high = integer_range(target)
+    return clamp_to(shifted + low, low, high, target)
+
+
+def _softmax_float(x: Array, beta: np.float32) -> Array:
+    powers = np.exp(_below_max(x) * beta)
+    return np.divide(powers, np.sum(powers, axis=-1, keepdims=True))
+
+
+RANGE16 = 65535
+EXP16 = table16(np.exp, (10.0 / RANGE16, 32767), (2.0 / RANGE16, 0), np.float64)
+INVERSE16 = table16(lambda v: 1 / (1 + v), (1.0 / RANGE16, -32768), (2.0 / RANGE16, 0), np.float64)
+
+
+def _softmax16(op: Op, x: Array, beta: float) -> Array:
+    """exp and 1 / (1 + x) by interpolated tables; -10..0 is the range of the first."""
+    _symmetric16(op, x)
+    scale = float(np.float32(scale_zero(op.inputs[0])[0]) * np.float32(beta)) / (10.0 / 65535.0)
+    scaled = multiply(_below_max(x), *quantize_multiplier(scale))
+    powers = lookup16(np.clip(scaled + 32767, -32768, 32767), EXP16)
+    total = np.maximum(np.sum(powers, axis=-1, keepdims=True), 1)
+    zeros = leading_zeros(total)
+    mantissa = ((total << (zeros - 1)) + (1 << 13)) >> 14
+    inverse = lookup16(np.clip(mantissa - (1 << 15) - (1 << 16), -32768, 32767), INVERSE16)
+    right = 31 - zeros
+    found = (powers * inverse + (np.int64(1) << (right - 1))) >> right
+    return np.clip(found, 0, 32767).astype(np.int16)
+
+
+def _softmax_spec(op: Op, specs: Specs) -> Spec:
+    """The same type, or int16 from an 8-bit input."""
+    source, target = present(specs, op), op.outputs[0].dtype
+    widened = source.dtype in (DType.INT8, DType.UINT8) and target is DType.INT16
+    require(target is source.dtype or widened, op,
+            f"{source.dtype.short} in, {target.short} out is not supported")  # fmt: skip
+    return out_spec(op, source.shape)
+
+
+define("SOFTMAX", infer=_softmax_spec, evaluate=_softmax, family=FAMILY,
+       types="f32 f16 i8 u8 i16", notes="i8 and u8 to i16 too")  # fmt: skip
+
+
+def _log_softmax(op: Op, arrays: Arrays) -> Array:
+    x, target = main(arrays), op.outputs[0].dtype
+    require(x.ndim > 0, op, "a scalar has no softmax")
+    if x.dtype == np.float32:
+        diff = _below_max(x)
+        return np.subtract(diff, np.log(np.sum(np.exp(diff), axis=-1, keepdims=True)))
+    low, high = integer_range(target)
+    require(scale_zero(op.outputs[0]) == (1 / 16, high), op,
+            f"the output must have scale 1/16 and zero point {high}")  # fmt: skip
+    diff, _, _, total = _exp_rows(op, x, 1.0)
+    m, shift, least = _diff_scale(op, 1.0)
+    log_total = log_fixed(np.maximum(total, 1), SUM_BITS, DIFF_BITS)
+    # Differences so large that subtracting the logarithm would leave 32 bits are the smallest code.
+    back = quantize_multiplier(2.0 ** (31 - shift) / m)
+    limit = np.maximum(least - 1, multiply(log_total - 2**31, *back))
+    found = divide_by_pot(multiply(diff, m, shift) - log_total, 31 - DIFF_BITS - 4) + high
+    return np.where(diff > limit, np.clip(found, low, high), low).astype(target.numpy)
+
+
+define("LOG_SOFTMAX", infer=same_as_input, evaluate=_log_softmax, family=FAMILY, types="f32 i8 u8")

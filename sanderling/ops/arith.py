@@ -7,19 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from ..errors import ModelError
 from ..ir import Array, DType, Op, Shape, Tensor
 from .base import (
-    MANY, Arrays, Evaluate, Infer, Spec, Specs, attr, broadcast_shapes, define, folded, out_spec,
-    present, require, same_as_input, scale_zero, shapes_known, sized,
-)  # fmt: skip
+    MANY,
+    Arrays,
+    Evaluate,
+    Infer,
+    Spec,
+    Specs,
+    attr,
+    broadcast_shapes,
+    define,
+    elements,
+    folded,
+    out_spec,
+    present,
+    require,
+    same_as_input,
+    scale_zero,
+    shapes_known,
+    sized,
+)
 from .fixed import (
-    ACTIVATION_BOUNDS, clamp_to, divide_by_pot, fused_range, high_mul, multiply,
-    quantize_multiplier, round_away, wrap32,
-)  # fmt: skip
+    ACTIVATION_BOUNDS,
+    clamp_to,
+    divide_by_pot,
+    fused_range,
+    high_mul,
+    multiply,
+    quantize_multiplier,
+    round_away,
+    wrap32,
+)
 from .lut import leading_zeros, reciprocal
 
 Binary = Callable[[Array, Array], Array]
@@ -28,11 +52,18 @@ Binary = Callable[[Array, Array], Array]
 # -- operands -----------------------------------------------------------------------------------
 
 
-def operands(op: Op, inputs: Arrays, first: int = 0) -> list[Array]:
-    """The arrays, all there, from the `first` on of one type, fit to broadcast."""
+def given(op: Op, inputs: Arrays) -> list[Array]:
     found = [x for x in inputs if x is not None]
     require(len(found) == len(inputs), op, "an input is absent", "the operator requires it")
-    require(len({x.dtype for x in found[first:]}) == 1, op, "its inputs differ in type")
+    return found
+
+
+def operands(op: Op, inputs: Arrays, result: DType | None = None) -> list[Array]:
+    """The arrays: all there, of one type, fit to broadcast; the output's type too, or `result`."""
+    found = given(op, inputs)
+    types = {x.dtype for x in found} | ({op.outputs[0].dtype.numpy} if result is None else set())
+    require(len(types) == 1, op, "its operands differ in type")
+    require(result in (None, op.outputs[0].dtype), op, f"its output is not {result}")
     sized(op, broadcast_shapes(op, *(x.shape for x in found)))
     return found
 
@@ -47,7 +78,10 @@ def is_quantized(tensor: Tensor | None) -> bool:
 
 def _float_scales(op: Op) -> list[np.float32]:
     """Scales of the two inputs and the output, in the type in which the kernels combine them."""
-    return [np.float32(scale_zero(t)[0]) for t in (op.input(0), op.input(1), op.outputs[0])]
+    scales = [np.float32(scale_zero(t)[0]) for t in (op.input(0), op.input(1), op.outputs[0])]
+    require(all(0 < s < np.inf for s in scales), op, "a scale is not positive",
+            "the model was quantised wrongly")  # fmt: skip
+    return scales
 
 
 def _offset(tensor: Tensor | None, x: Array) -> Array:
@@ -90,11 +124,16 @@ def activate(op: Op, x: Array) -> Array:
         require(name == "NONE", op, "a fused activation on complex numbers")
         return x
     bounds = ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
-    ends = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
-    low, high = (np.asarray(int(end) if np.isinf(bound) else int(bound)).astype(x.dtype)
-                 if x.dtype.kind != "f" else x.dtype.type(end if np.isinf(bound) else bound)
-                 for bound, end in zip(bounds, (ends.min, ends.max), strict=True))  # fmt: skip
+    low, high = map(_limit, bounds, (x.dtype, x.dtype))
     return np.asarray(np.minimum(np.maximum(x, low), high))
+
+
+def _limit(bound: float, dtype: np.dtype[Any]) -> Array:
+    """A bound in this type: its end for an infinite one; -1 wraps in unsigned types, as in C."""
+    if np.isfinite(bound):
+        return np.asarray(int(bound)).astype(dtype)
+    info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return np.asarray(info.max if bound > 0 else info.min, dtype)
 
 
 def plain(function: Binary) -> Evaluate:
@@ -114,7 +153,6 @@ def common_scale(op: Op, a: Array, b: Array, left: int) -> tuple[Array, Array, f
     """Both operands in steps of 2**-left of twice the larger scale, and that scale."""
     s1, s2, _ = map(float, _float_scales(op))
     twice = 2 * max(s1, s2)
-    require(twice > 0, op, "the scales are not positive", "the model was quantised wrongly")
     x, y = (multiply(_offset(op.input(i), v) << left, *quantize_multiplier(s / twice))
             for i, (v, s) in enumerate(((a, s1), (b, s2))))  # fmt: skip
     return x, y, twice
@@ -122,7 +160,13 @@ def common_scale(op: Op, a: Array, b: Array, left: int) -> tuple[Array, Array, f
 
 def requantize(op: Op, x: Array, real: float) -> Array:
     """Scale an accumulator to the output's codes, with the fused activation."""
-    return saturate(op, multiply(x, *quantize_multiplier(real)))
+    return saturate(op, _rescale(op, x, real))
+
+
+def _rescale(op: Op, x: Array, real: float) -> Array:
+    require(real < 2.0**30, op, "the output's scale is too small for the inputs'",
+            "the model was quantised wrongly")  # fmt: skip
+    return multiply(x, *quantize_multiplier(real))
 
 
 def saturate(op: Op, x: Array) -> Array:
@@ -158,26 +202,27 @@ def _shifts_of_two(op: Op) -> tuple[int, int] | None:
     whole = round_away(exponents)
     if not np.all(np.abs(exponents - whole) < np.float32(1e-3)):
         return None
-    first, second = (int(whole[2] - w) for w in whole[:2])
-    require(min(first, second) == 0, op, "neither input has the output's scale, or one has a larger",
-            "with power-of-two scales one input has the output's scale, the other a smaller one")  # fmt: skip
+    first, second = (min(int(whole[2] - w), 31) for w in whole[:2])
+    require(min(first, second) == 0, op, "the scales do not fit each other",
+            "of power-of-two scales one is the output's, the other is smaller")  # fmt: skip
     return first, second
 
 
 def _mul(op: Op, inputs: Arrays) -> Array:
+    first, target = op.input(0), op.outputs[0].dtype
+    if first is not None and first.dtype is DType.INT16 and target in (DType.INT8, DType.UINT8):
+        return _mul_to_8bit(op, inputs)
     a, b = operands(op, inputs)
     if not is_quantized(op.outputs[0]):
         return activate(op, a * b)
-    if a.dtype != op.outputs[0].dtype.numpy:
-        return _mul_to_8bit(op, a, b)
     x, y = _offset(op.input(0), a), _offset(op.input(1), b)
     s1, s2, s3 = _float_scales(op)
     return requantize(op, wrap32(x * y), float(s1 * s2 / s3))
 
 
-def _mul_to_8bit(op: Op, a: Array, b: Array) -> Array:
+def _mul_to_8bit(op: Op, inputs: Arrays) -> Array:
     """int16 x int16 -> 8 bits: fixed point with 15 fractional bits; the scales do not count."""
-    require(a.dtype == np.int16, op, "its inputs and output differ in type")
+    a, b = operands(op, inputs, op.outputs[0].dtype)
     product = high_mul(a.astype(np.int64) << 16, b.astype(np.int64))
     return saturate(op, divide_by_pot(np.minimum(product, 32767), 8))
 
@@ -199,6 +244,11 @@ def _truncating(a: Array, b: Array) -> Array:
 
 
 def _div_codes(op: Op, x: Array, y: Array) -> Array:
+    """Multiply by a reciprocal in fixed point.
+
+    Where the quotient rounds to zero LiteRT shifts a 32-bit number by 32 bits and more, which C
+    leaves undefined (it answers with any code); the answer here is zero.
+    """
     require(bool(np.all(y != 0)), op, "division by zero")
     s1, s2, s3 = _float_scales(op)
     m, shift = quantize_multiplier(float(s1 / (s2 * s3)))
@@ -207,7 +257,8 @@ def _div_codes(op: Op, x: Array, y: Array) -> Array:
     # Use all 31 bits of the numerator before the reciprocal rounds.
     headroom = np.where(x < 0, leading_zeros(-2 * x - 1), leading_zeros(x) - 1)
     quotient = high_mul(x << headroom, inverse)
-    return saturate(op, multiply(quotient, m, shift - over - headroom))
+    # Without a right shift the quotient is far beyond 16 bits already.
+    return saturate(op, multiply(quotient, m, np.clip(shift - over - headroom, -62, 0)))
 
 
 # -- the other arithmetic -----------------------------------------------------------------------
@@ -241,16 +292,23 @@ def power(op: Op, inputs: Arrays) -> Array:
     a, b = operands(op, inputs)
     whole = a.dtype.kind == "i"
     require(not whole or bool(np.all(b >= 0)), op, "a negative exponent of an integer")
-    if a.shape != b.shape and b.size == 1:
-        # One exponent for all, next to a whole number: repeated squaring, as the kernel does it.
-        exponent = int(round_away(np.nan_to_num(b.reshape(())[()])))
-        if exponent >= 1 and abs(b.reshape(())[()] - exponent) < np.float32(1e-5):
-            shape = broadcast_shapes(op, a.shape, b.shape)
-            return _repeated(a, exponent).reshape(shape)
+    exponent = _whole_exponent(b) if a.shape != b.shape and b.size == 1 else None
+    if exponent is not None:
+        return _repeated(a, exponent).reshape(broadcast_shapes(op, a.shape, b.shape))
     return _integer_power(a, b) if whole else np.power(a, b)
 
 
+def _whole_exponent(b: Array) -> int | None:
+    """A single exponent for all, if it is next to a positive whole number."""
+    value = float(b.reshape(()))
+    if not 0.5 <= value < 2**31:
+        return None
+    whole = int(round_away(value))
+    return whole if abs(value - whole) < 1e-5 else None
+
+
 def _repeated(a: Array, exponent: int) -> Array:
+    """Repeated squaring, in the kernel's order."""
     if exponent == 1:
         return a
     half = _repeated(a, exponent // 2)
@@ -260,10 +318,8 @@ def _repeated(a: Array, exponent: int) -> Array:
 
 def _finite(x: Array) -> Array:
     """The kernel multiplies with a clamp that turns infinity into the largest float."""
-    if x.dtype.kind != "f":
-        return x
-    top = np.finfo(x.dtype).max
-    return np.asarray(np.minimum(np.maximum(x, -top), top))
+    low, high = _limit(-np.inf, x.dtype), _limit(np.inf, x.dtype)
+    return np.asarray(np.minimum(np.maximum(x, low), high))
 
 
 def _integer_power(a: Array, b: Array) -> Array:
@@ -282,7 +338,7 @@ def squared_difference(op: Op, inputs: Arrays) -> Array:
     x, y, twice = common_scale(op, a, b, left)
     scale, zero = scale_zero(op.outputs[0])
     real = twice * twice / (2.0 ** (2 * left) * scale)
-    codes = multiply((x - y) * (x - y), *quantize_multiplier(real))
+    codes = _rescale(op, (x - y) * (x - y), real)
     return clamp_to(codes + zero, -128, 127, op.outputs[0].dtype)
 
 
@@ -323,7 +379,7 @@ def compare(function: Binary, int16_codes: bool = False) -> Evaluate:
     """evaluate: a bool for each pair; int16_codes: int16 is compared as it is, scale or not."""
 
     def evaluate(op: Op, inputs: Arrays) -> Array:
-        a, b = operands(op, inputs)
+        a, b = operands(op, inputs, DType.BOOL)
         tensors = op.input(0), op.input(1)
         scaled = all(t is not None and t.quant is not None and is_quantized(t) for t in tensors)
         if scaled and not (int16_codes and a.dtype == np.int16):
@@ -344,7 +400,7 @@ def _to_real_steps(tensor: Tensor | None, x: Array) -> Array:
 def _select_shape(op: Op, *shapes: Shape) -> Shape:
     """SELECT_V2 broadcasts; SELECT's condition is a scalar or goes along the first dimension."""
     declared = op.outputs[0].shape
-    if all(np.prod(s) == 1 for s in (*shapes, declared)):
+    if all(elements(s) == 1 for s in (*shapes, declared)):
         return declared  # LiteRT keeps the output's rank where everything is a single element
     if op.name != "SELECT":
         return broadcast_shapes(op, *shapes)
@@ -365,9 +421,10 @@ def _infer_select(op: Op, specs: Specs) -> Spec:
 
 
 def select(op: Op, inputs: Arrays) -> Array:
-    condition, x, y = (np.asarray(i) for i in inputs)
+    condition, x, y = given(op, inputs)
     require(condition.dtype == np.bool_, op, "the condition is not bool")
-    require(x.dtype == y.dtype, op, "its inputs differ in type")
+    same = x.dtype == y.dtype == op.outputs[0].dtype.numpy
+    require(same, op, "its operands differ in type")
     shape = sized(op, _select_shape(op, condition.shape, x.shape, y.shape))
     if op.name == "SELECT" and condition.ndim == 1:
         condition = condition.reshape(condition.shape + (1,) * (x.ndim - 1))
@@ -386,7 +443,7 @@ def _binary(names: str, evaluate: Evaluate, types: str, notes: str = "",
 _binary("ADD", _plus(+1), "f32 f16 i8 u8 i16 i32 i64", "int16 with power-of-two or any scales")
 _binary("SUB", _plus(-1), "f32 i8 u8 i16 i32 i64", "int16 with power-of-two or any scales")
 _binary("MUL", _mul, "f32 f16 i8 u8 i16 i32 u32 i64 c64", "int16 x int16 to 8 bits")
-_binary("DIV", _div, "f32 i8 u8 i16 i32")
+_binary("DIV", _div, "f32 i8 u8 i16 i32", "codes: a quotient below half a step is 0")
 _binary("POW", power, "f32 i32")
 _binary("FLOOR_DIV", floor_div, "f32 i8 i16 i32", "integers are divided as codes")
 _binary("FLOOR_MOD", floor_mod, "f32 i8 i16 i32 i64", "integers are divided as codes")

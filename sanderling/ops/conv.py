@@ -126,7 +126,8 @@ def _quantized(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, in
     else:
         real = gemm.conv_multiplier(op, tx, tw)
     bound = gemm.product_bound(w.reshape(w.shape[0], -1), gemm.largest(x.dtype, zero))
-    finish = (gemm.requantizer64(op, real, bias) if x.dtype == np.int16
+    wide = x.dtype == np.int16 and gemm.wide_accumulator(op, bias)
+    finish = (gemm.requantizer64(op, real, bias) if wide
               else gemm.requantizer(op, real, bias, bound))  # fmt: skip
     return Operands(x, zero, w, finish, gemm.exact_type(op, bound))
 
@@ -236,7 +237,6 @@ def _depthwise(op: Op, o: Operands, result: Array) -> None:
     depth, channels = o.x.shape[-1], result.shape[-1]
     taps = w.reshape(depth, channels // depth, -1).transpose(2, 0, 1)  # [taps, C, M]
     view = windows(_padded(o, axes), axes)
-    view = view.reshape(*view.shape[:3], -1, depth) if view.flags.c_contiguous else view
     for image, rows in row_blocks(result.shape[0], result.shape[1],
                                   result.shape[2] * channels, 1 << 16):  # fmt: skip
         block = _sum_taps(view[image, rows], taps)
@@ -270,7 +270,8 @@ def _target(op: Op, shape: Array | None, x: Shape, w: Shape, bias: Shape | None)
     require(len(target) == len(x) and min(target) >= 0, op, f"output shape {target}")
     require(target[0] == x[0] and target[-1] == w[0], op,
             f"output shape {target} for input {x} and filter {w}")  # fmt: skip
-    require(elements(target) < 2**31, op, f"output shape {target} is too large")
+    require(tuple(a.out for a in _axes(op, target[1:-1], w[1:-1])) == x[1:-1], op,
+            f"output shape {target} does not belong to input {x}")  # fmt: skip
     return target
 
 
@@ -300,11 +301,6 @@ def _evaluate_transposed(op: Op, inputs: Arrays) -> Array:
     o = _operands(op, x, w, bias, (2, 1))
     # The geometry is that of the convolution from the output to the input.
     axes = _axes(op, shape[1:-1], w.shape[1:-1])
-    if op.name == "CONV_3D_TRANSPOSE":
-        require(tuple(a.out for a in axes) == x.shape[1:-1], op,
-                f"output shape {shape} does not belong to input {x.shape}")  # fmt: skip
-    axes = [Axis(a.size, a.taps, a.stride, a.dilation, n, a.before)
-            for a, n in zip(axes, x.shape[1:-1], strict=True)]  # fmt: skip
     result = np.empty(shape, op.outputs[0].dtype.numpy)
     for image in range(shape[0]):
         total = _scatter(o, axes, image, shape)

@@ -32,16 +32,18 @@ def _u(value: int) -> np.uint64:
 def _fetch(keys: Array, at: int, dtype: str = "<u8") -> Array:
     """The integers stored at this byte of every key."""
     size = np.dtype(dtype).itemsize
-    words = np.ascontiguousarray(keys[..., at : at + size]).view(dtype)[..., 0]
+    words: Array = np.ascontiguousarray(keys[..., at : at + size]).view(dtype)[..., 0]
     return words.astype(np.uint64)
 
 
 def _rotate(x: Array, shift: int) -> Array:
-    return (x >> _u(shift)) | (x << _u(64 - shift))
+    turned: Array = (x >> _u(shift)) | (x << _u(64 - shift))
+    return turned
 
 
 def _mix(x: Array) -> Array:
-    return x ^ (x >> _u(47))
+    mixed: Array = x ^ (x >> _u(47))
+    return mixed
 
 
 def _pair(u: Array, v: Array, mul: Array | np.uint64) -> Array:

@@ -89,7 +89,9 @@ ACTIVATION_BOUNDS = {
 def fused_range(op: Op) -> tuple[int, int]:
     """Clamp bounds of an integer output: its type's range and the fused activation's."""
     low, high = integer_range(op.outputs[0].dtype)
-    bounds = ACTIVATION_BOUNDS[attr(op, "fused_activation_function")]
+    name = attr(op, "fused_activation_function")
+    # The integer kernels ignore the other activations (TANH, SIGN_BIT).
+    bounds = ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
     scale, zero = scale_zero(op.outputs[0])
     if np.isfinite(bounds[0]):
         low = max(low, _to_code(bounds[0], scale, zero))
@@ -110,8 +112,19 @@ def fused_float(op: Op, x: Array) -> Array:
         return x
     if name == "TANH":
         return np.tanh(x)
+    if name == "SIGN_BIT":
+        return np.signbit(x).astype(x.dtype)
     low, high = ACTIVATION_BOUNDS[name]
     return np.clip(x, x.dtype.type(low), x.dtype.type(high))
+
+
+def clamp_float(op: Op, x: Array, out: Array | None = None) -> Array:
+    """The fused activation of float kernels that only clamp: infinities become the largest finite
+    values, and an activation that is no clamp (TANH, SIGN_BIT) is ignored."""
+    name = attr(op, "fused_activation_function")
+    low, high = ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
+    ends = np.finfo(x.dtype)
+    return np.clip(x, x.dtype.type(max(low, ends.min)), x.dtype.type(min(high, ends.max)), out=out)
 
 
 def clamp_to(x: Array, low: int, high: int, dtype: DType) -> Array:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..errors import UnsupportedError
 from ..ir import Array, Op, Tensor
 from . import fixed
-from .base import quant, require, scale_zero
+from .base import attr, quant, require, scale_zero
 
 # What becomes of a block of accumulators [rows, outputs] of one image (its batch index).
 Finish = Callable[[Array, int], Array]
@@ -66,6 +66,13 @@ def tensor_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
     """As conv_multiplier for per-tensor scales, whose product the kernels round to float32."""
     product = np.float32(scale_zero(x)[0]) * np.float32(scale_zero(w)[0])
     return np.atleast_1d(np.float64(product) / scale_zero(op.outputs[0])[0])
+
+
+def wide_accumulator(op: Op, bias: Array | None) -> bool:
+    """16-bit activations sum in the bias's type: 64 bits unless the model says 32."""
+    if bias is not None:
+        return bias.dtype == np.int64
+    return op.name == "DEPTHWISE_CONV_2D" or attr(op, "quantized_bias_type") != "INT32"
 
 
 def requantizer(op: Op, real: Array, bias: Array | None, bound: int,
@@ -152,7 +159,7 @@ def float_finish(op: Op, bias: Array | None) -> Finish:
     def finish(acc: Array, image: int) -> Array:
         if bias is not None:
             acc += bias
-        return fixed.fused_float(op, acc)
+        return fixed.clamp_float(op, acc, out=acc)
 
     return finish
 
@@ -193,13 +200,14 @@ def weight_scales(op: Op, w: Tensor | None, channels: int) -> npt.NDArray[np.flo
     return scales
 
 
-def hybrid_finish(op: Op, steps: Array, scales: Array, bias: Array | None) -> Finish:
+def hybrid_finish(op: Op, steps: Array, scales: Array, bias: Array | None,
+                  activate: Callable[[Op, Array], Array] = fixed.clamp_float) -> Finish:  # fmt: skip
     """Accumulators of int8 codes to floats; steps: the activations' scale, one an image."""
 
     def finish(acc: Array, image: int) -> Array:
         result = acc.astype(np.float32) * (steps[image] * scales)
         if bias is not None:
             result += bias
-        return fixed.fused_float(op, result)
+        return activate(op, result)
 
     return finish

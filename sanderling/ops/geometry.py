@@ -74,7 +74,10 @@ def output_size(op: Op, padding: str, size: int, taps: int, stride: int, dilatio
     require(size >= 0, op, f"input size {size} is negative")
     if padding == "SAME":
         return -(-size // stride)
-    return max(0, (size + stride - ((taps - 1) * dilation + 1)) // stride)
+    room = size + stride - ((taps - 1) * dilation + 1)
+    # TFLite divides toward zero: a window that is only a little too large leaves nothing.
+    require(room > -stride, op, f"a window of {taps} (dilation {dilation}) in an input of {size}")
+    return max(0, room // stride)
 
 
 def padding_before(size: int, taps: int, stride: int, dilation: int, out: int) -> int:

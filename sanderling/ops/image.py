@@ -1,1 +1,126 @@
-"""Operators of this family."""
+"""Resizing images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..ir import Array, Op, Shape
+from .base import Spec, Specs, attr, define, elements, out_spec, present, require, sized
+from .fixed import round_away
+
+
+def _resized(op: Op, shape: Shape, size: Array) -> Shape:
+    require(len(shape) == 4, op, f"the input has rank {len(shape)}, not 4")
+    require(size.size == 2, op, f"the new size has {size.size} numbers, not 2")
+    result = sized(op, (shape[0], *size.reshape(-1), shape[3]))
+    require(shape[1] > 0 and shape[2] > 0, op, f"an input of shape {shape} has no pixels")
+    return result
+
+
+def _infer(op: Op, specs: Specs) -> Spec:
+    x, size = present(specs, op), present(specs, op, 1)
+    if x.shape is None or size.value is None:
+        return out_spec(op, None)
+    return out_spec(op, _resized(op, x.shape, size.value))
+
+
+def _ratio(op: Op, old: int, new: int) -> tuple[int, int]:
+    """Old pixels to new pixels; with align_corners, old gaps to new gaps."""
+    return (old - 1, new - 1) if attr(op, "align_corners") and new > 1 else (old, new)
+
+
+# -- bilinear -----------------------------------------------------------------------------------
+
+# Along one axis: lower neighbour, upper neighbour, their weights. The kernels work in float32 for
+# f32 and u8, and with 10 fractional bits for the signed integers.
+Taps = tuple[Array, Array, Array, Array]
+
+
+def _float_taps(op: Op, old: int, new: int) -> Taps:
+    top, bottom = _ratio(op, old, new)
+    scale = np.float32(top) / np.float32(bottom)
+    places = np.arange(new, dtype=np.float32)
+    half = np.float32(0.5)
+    at = (places + half) * scale - half if attr(op, "half_pixel_centers") else places * scale
+    low = np.maximum(np.floor(at).astype(np.int64), 0)
+    high = np.minimum(np.ceil(at).astype(np.int64), old - 1)
+    part = at - low.astype(np.float32)
+    return low, high, 1 - part, part
+
+
+def _fixed_taps(op: Op, old: int, new: int) -> Taps:
+    top, bottom = _ratio(op, old, new)
+    scale = (1024 * top + bottom // 2) // bottom
+    at = np.arange(new, dtype=np.int64) * scale
+    if attr(op, "half_pixel_centers"):
+        at += scale // 2 - 512
+    # C divides toward zero; below zero that and a shift differ, but the clamp hides it.
+    low = np.maximum(at >> 10, 0)
+    high = np.minimum(_toward_zero(at + 1023, 10), old - 1)
+    part = at - 1024 * low
+    return low, high, 1024 - part, part
+
+
+def _toward_zero(x: Array, bits: int) -> Array:
+    """x / 2**bits as C does it."""
+    return np.where(x < 0, -(-x >> bits), x >> bits)
+
+
+def _blend(x: Array, rows: Taps, columns: Taps) -> Array:
+    """The weighted sum of four neighbours, in the kernel's order of operations."""
+    top, bottom, near_y, far_y = rows
+    left, right, near_x, far_x = columns
+    near_y, far_y = near_y[:, None, None], far_y[:, None, None]
+    near_x, far_x = near_x[:, None], far_x[:, None]
+    upper, lower = x[:, top], x[:, bottom]
+    result = upper[:, :, left] * near_y * near_x + lower[:, :, left] * far_y * near_x
+    result += upper[:, :, right] * near_y * far_x
+    result += lower[:, :, right] * far_y * far_x
+    return result
+
+
+def _bilinear(op: Op, inputs: Sequence[Array]) -> Array:
+    x, size = inputs
+    _, height, width, _ = _resized(op, x.shape, size)
+    require(height > 0 and width > 0, op, f"the new size {height}x{width} is not positive")
+    require(not (attr(op, "align_corners") and attr(op, "half_pixel_centers")), op,
+            "align_corners and half_pixel_centers exclude each other")  # fmt: skip
+    sizes = (x.shape[1], height), (x.shape[2], width)
+    if x.dtype == np.int8 or x.dtype == np.int16:
+        rows, columns = (_fixed_taps(op, old, new) for old, new in sizes)
+        total = _blend(x.astype(np.int64), rows, columns)
+        half = np.where(total > 0, 1 << 19, -(1 << 19))
+        return _toward_zero(total + half, 20).astype(x.dtype)
+    rows, columns = (_float_taps(op, old, new) for old, new in sizes)
+    blended = _blend(x.astype(np.float32), rows, columns)
+    return blended if x.dtype == np.float32 else (blended + np.float32(0.5)).astype(x.dtype)
+
+
+define("RESIZE_BILINEAR", infer=_infer, evaluate=_bilinear, family="image", arity=2,
+       types="f32 u8 i8 i16", macs=lambda op: 4 * elements(op.outputs[0].shape))  # fmt: skip
+
+
+# -- nearest neighbour --------------------------------------------------------------------------
+
+
+def _nearest_places(op: Op, old: int, new: int) -> Array:
+    top, bottom = _ratio(op, old, new)
+    scale = np.float32(top) / np.float32(max(bottom, 1))
+    offset = np.float32(0.5 if attr(op, "half_pixel_centers") else 0)
+    at = (np.arange(new, dtype=np.float32) + offset) * scale
+    whole = round_away(at) if attr(op, "align_corners") else np.floor(at)
+    return np.clip(whole.astype(np.int64), 0, old - 1)
+
+
+def _nearest(op: Op, inputs: Sequence[Array]) -> Array:
+    x, size = inputs
+    _, height, width, _ = _resized(op, x.shape, size)
+    rows = _nearest_places(op, x.shape[1], height)
+    columns = _nearest_places(op, x.shape[2], width)
+    return x[:, rows[:, None], columns]
+
+
+define("RESIZE_NEAREST_NEIGHBOR", infer=_infer, evaluate=_nearest, family="image", arity=2,
+       types="f32 u8 i8 i16")  # fmt: skip

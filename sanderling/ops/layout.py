@@ -1,1 +1,262 @@
-"""Operators of this family."""
+"""Operators that move elements to other places: transpose, pad, reverse, blocks, diagonals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..ir import Array, Op, Shape
+from .base import attr, define, require, same_as_input, sized
+from .shape import MOVABLE, axis_in, codes_of, ints, on, shaped
+
+# -- transpose and reverse ----------------------------------------------------------------------
+
+
+def _order(op: Op, rank: int, perm: list[int]) -> list[int]:
+    order = [axis_in(op, p, rank) for p in perm]
+    require(sorted(order) == list(range(rank)), op, f"{perm} is not an order of {rank} axes")
+    return order
+
+
+def _transposed(op: Op, shape: Shape, perm: list[int]) -> list[int]:
+    return [shape[a] for a in _order(op, len(shape), perm)]
+
+
+def _reverse(op: Op, x: Array, axes: Array) -> Array:
+    named = [axis_in(op, a, x.ndim) for a in ints(axes)]
+    require(len(set(named)) == len(named), op, f"axes {ints(axes)} name one twice")
+    return np.flip(x, tuple(named))
+
+
+def _reverse_sequence(op: Op, x: Array, lengths: Array) -> Array:
+    """Along seq_dim, the first lengths[b] elements of batch b are turned round."""
+    along, batch = int(attr(op, "seq_dim")), int(attr(op, "batch_dim"))
+    require(0 <= along < x.ndim and 0 <= batch < x.ndim and along != batch, op,
+            f"seq_dim {along} and batch_dim {batch} of rank {x.ndim}")  # fmt: skip
+    size, counts = x.shape[along], lengths.reshape(-1).astype(np.int64)
+    inside = bool(np.all((counts >= 0) & (counts <= size)))
+    require(inside and counts.size == x.shape[batch], op, f"lengths do not fit the shape {x.shape}")
+    steps = np.arange(size)
+    index = np.where(steps < counts[:, None], counts[:, None] - 1 - steps, steps)
+    wide = [1] * x.ndim
+    wide[batch], wide[along] = counts.size, size
+    index = (index if batch < along else index.T).reshape(wide)
+    return np.take_along_axis(x, np.broadcast_to(index, x.shape), along)
+
+
+define("TRANSPOSE", infer=shaped(_transposed, by=[1]), family="layout", types=f"{MOVABLE} i4 u4",
+       evaluate=on(lambda op, x, perm: x.transpose(_order(op, x.ndim, ints(perm)))),
+       arity=2)  # fmt: skip
+define("REVERSE_V2", infer=same_as_input, evaluate=on(_reverse), family="layout", arity=2,
+       types="f32 f16 bf16 u8 i8 i16 i32 i64 bool")  # fmt: skip
+define("REVERSE_SEQUENCE", infer=same_as_input, evaluate=on(_reverse_sequence), family="layout",
+       types="f32 u8 i16 i32 i64", arity=2)  # fmt: skip
+
+
+# -- pad ----------------------------------------------------------------------------------------
+
+
+def _pairs(op: Op, rank: int, paddings: list[int]) -> list[tuple[int, int]]:
+    require(len(paddings) == 2 * rank, op, f"{len(paddings)} paddings for rank {rank}")
+    require(all(p >= 0 for p in paddings), op, f"negative paddings {paddings}")
+    return list(zip(paddings[::2], paddings[1::2], strict=True))
+
+
+def _padded(op: Op, shape: Shape, paddings: list[int]) -> list[int]:
+    pairs = _pairs(op, len(shape), paddings)
+    return [before + n + after for n, (before, after) in zip(shape, pairs, strict=True)]
+
+
+def _zero(op: Op) -> int:
+    """What stands for zero: the zero point of a quantised output."""
+    return codes_of(op.outputs[0])[1] if op.outputs[0].dtype.bits <= 16 else 0
+
+
+def _pad(op: Op, x: Array, paddings: Array, value: Array | None = None) -> Array:
+    require(value is None or value.size == 1, op, "the value to pad with is not a scalar")
+    fill = np.asarray(_zero(op), x.dtype) if value is None else value.reshape(())
+    result = np.full(sized(op, _padded(op, x.shape, ints(paddings))), fill, x.dtype)
+    pairs = _pairs(op, x.ndim, ints(paddings))
+    inner = (slice(before, before + n) for n, (before, _) in zip(x.shape, pairs, strict=True))
+    result[tuple(inner)] = x
+    return result
+
+
+def _edge(op: Op) -> int:
+    """1 where the edge itself is not repeated."""
+    return int(attr(op, "mode") == "REFLECT")
+
+
+def _mirrored(op: Op, shape: Shape, paddings: list[int]) -> list[int]:
+    fits = all(max(pair) <= max(n - _edge(op), 0)
+               for n, pair in zip(shape, _pairs(op, len(shape), paddings), strict=True))  # fmt: skip
+    require(fits, op, f"paddings {paddings} mirror more than there is in {shape}")
+    return _padded(op, shape, paddings)
+
+
+def _mirror_pad(op: Op, x: Array, paddings: Array) -> Array:
+    sized(op, _mirrored(op, x.shape, ints(paddings)))
+    edge, pairs = _edge(op), _pairs(op, x.ndim, ints(paddings))
+    for axis, (before, after) in enumerate(pairs):
+        size = x.shape[axis]
+        left, right = np.arange(before)[::-1] + edge, size - 1 - edge - np.arange(after)
+        x = x.take(np.concatenate([left, np.arange(size), right]), axis)
+    return x
+
+
+def _dilated(op: Op, shape: Shape, factors: list[int]) -> list[int]:
+    require(len(factors) == len(shape) > 0, op, f"{len(factors)} factors for rank {len(shape)}")
+    require(all(f >= 1 for f in factors), op, f"factors {factors} below 1")
+    return [(n - 1) * f + 1 for n, f in zip(shape, factors, strict=True)]
+
+
+def _dilate(op: Op, x: Array, factors: Array, value: Array) -> Array:
+    require(value.size == 1, op, "the value to pad with is not a scalar")
+    shape = sized(op, _dilated(op, x.shape, ints(factors)))
+    result = np.full(shape, value.reshape(()), x.dtype)
+    result[tuple(slice(None, None, f) for f in ints(factors))] = x
+    return result
+
+
+define("PAD PADV2", infer=shaped(_padded, by=[1]), evaluate=on(_pad, needs=2), family="layout",
+       types="f32 f16 bf16 u8 i8 i16 i32 i64 bool", arity=(2, 3))  # fmt: skip
+define("MIRROR_PAD", infer=shaped(_mirrored, by=[1]), evaluate=on(_mirror_pad), family="layout",
+       types=MOVABLE, arity=2)  # fmt: skip
+define("DILATE", infer=shaped(_dilated, by=[1]), evaluate=on(_dilate), family="layout",
+       types=f"{MOVABLE} c128", arity=3)  # fmt: skip
+
+
+# -- blocks between space, depth and batch ------------------------------------------------------
+
+
+def _image(op: Op, shape: Shape) -> tuple[int, int]:
+    """Block size and, squared, what it does to the depth."""
+    block = int(attr(op, "block_size"))
+    require(len(shape) == 4 and block > 0, op, f"blocks of {block} in the shape {shape}")
+    return block, block * block
+
+
+def _deep(op: Op, shape: Shape) -> list[int]:
+    block, area = _image(op, shape)
+    n, h, w, c = shape
+    require(h % block == 0 == w % block, op, f"{h} x {w} is not a multiple of {block}")
+    return [n, h // block, w // block, c * area]
+
+
+def _wide(op: Op, shape: Shape) -> list[int]:
+    block, area = _image(op, shape)
+    n, h, w, c = shape
+    require(c % area == 0, op, f"depth {c} is not a multiple of {area}")
+    return [n, h * block, w * block, c // area]
+
+
+def _space_to_depth(op: Op, x: Array) -> Array:
+    n, h, w, _ = shape = _deep(op, x.shape)
+    block, c = int(attr(op, "block_size")), x.shape[3]
+    return x.reshape(n, h, block, w, block, c).transpose(0, 1, 3, 2, 4, 5).reshape(shape)
+
+
+def _depth_to_space(op: Op, x: Array) -> Array:
+    n, _, _, c = shape = _wide(op, x.shape)
+    block, (_, h, w, _) = int(attr(op, "block_size")), x.shape
+    return x.reshape(n, h, w, block, block, c).transpose(0, 1, 3, 2, 4, 5).reshape(shape)
+
+
+def _check_blocks(op: Op, shape: Shape, block: Sequence[int]) -> None:
+    require(len(shape) > len(block) and all(b > 0 for b in block), op,
+            f"blocks {list(block)} in the shape {shape}")  # fmt: skip
+
+
+def _batched(op: Op, shape: Shape, block: list[int], paddings: list[int]) -> list[int]:
+    _check_blocks(op, shape, block)
+    space = _padded(op, shape[1 : 1 + len(block)], paddings)
+    require(all(n % b == 0 for n, b in zip(space, block, strict=True)), op,
+            f"padded sizes {space} are not multiples of the blocks {block}")  # fmt: skip
+    outer = shape[0] * int(np.prod(block, dtype=object))
+    inner = [n // b for n, b in zip(space, block, strict=True)]
+    return [outer, *inner, *shape[1 + len(block) :]]
+
+
+def _space_to_batch(op: Op, x: Array, block: Array, paddings: Array) -> Array:
+    """Split each spatial axis in (size / block, block); the blocks go before the batch."""
+    blocks, rank = ints(block), block.size
+    shape = sized(op, _batched(op, x.shape, blocks, ints(paddings)))
+    margins = [0, 0, *ints(paddings), *[0, 0] * (x.ndim - 1 - rank)]
+    x = _pad(op, x, np.array(margins))
+    parts = [n for size, b in zip(shape[1:], blocks, strict=False) for n in (size, b)]
+    x = x.reshape(x.shape[0], *parts, *x.shape[1 + rank :])
+    order = [*range(2, 2 * rank + 1, 2), 0, *range(1, 2 * rank, 2), *range(2 * rank + 1, x.ndim)]
+    return x.transpose(order).reshape(shape)
+
+
+def _spread(op: Op, shape: Shape, block: list[int], crops: list[int]) -> list[int]:
+    _check_blocks(op, shape, block)
+    area = int(np.prod(block, dtype=object))
+    require(shape[0] % area == 0, op, f"batch {shape[0]} is not a multiple of {area}")
+    pairs = _pairs(op, len(block), crops)
+    space = [n * b - before - after
+             for n, b, (before, after) in zip(shape[1:], block, pairs, strict=False)]  # fmt: skip
+    require(all(n >= 0 for n in space), op, f"crops {crops} take more than there is")
+    return [shape[0] // area, *space, *shape[1 + len(block) :]]
+
+
+def _batch_to_space(op: Op, x: Array, block: Array, crops: Array) -> Array:
+    blocks, rank = ints(block), block.size
+    shape = sized(op, _spread(op, x.shape, blocks, ints(crops)))
+    space, rest = x.shape[1 : 1 + rank], x.shape[1 + rank :]
+    x = x.reshape(*blocks, shape[0], *space, *rest)
+    order = [
+        rank,
+        *(a for i in range(rank) for a in (rank + 1 + i, i)),
+        *range(2 * rank + 1, x.ndim),
+    ]
+    whole = x.transpose(order).reshape(
+        shape[0], *(n * b for n, b in zip(space, blocks, strict=True)), *rest
+    )
+    kept = [
+        slice(before, before + n) for n, before in zip(shape[1:], ints(crops)[::2], strict=False)
+    ]
+    return whole[(slice(None), *kept)]
+
+
+define("SPACE_TO_DEPTH", infer=shaped(_deep), evaluate=on(_space_to_depth), family="layout",
+       types="f32 u8 i8 i32 i64")  # fmt: skip
+define("DEPTH_TO_SPACE", infer=shaped(_wide), evaluate=on(_depth_to_space), family="layout",
+       types="f32 u8 i8 i32 i64")  # fmt: skip
+define("SPACE_TO_BATCH_ND", infer=shaped(_batched, by=[1, 2]), evaluate=on(_space_to_batch),
+       family="layout", types=MOVABLE, arity=3)  # fmt: skip
+define("BATCH_TO_SPACE_ND", infer=shaped(_spread, by=[1, 2]), evaluate=on(_batch_to_space),
+       family="layout", types=MOVABLE, arity=3)  # fmt: skip
+
+
+# -- diagonals ----------------------------------------------------------------------------------
+
+
+def _square(op: Op, shape: Shape) -> Shape:
+    require(len(shape) > 0, op, "a scalar has no diagonal")
+    return (*shape, shape[-1])
+
+
+def _matrix_diag(op: Op, x: Array) -> Array:
+    """The rest is 0, not the zero point: so the kernel does it for quantised types, too."""
+    result = np.zeros(sized(op, _square(op, x.shape)), x.dtype)
+    places = np.arange(x.shape[-1])
+    result[..., places, places] = x
+    return result
+
+
+def _matrix_set_diag(op: Op, x: Array, diagonal: Array) -> Array:
+    require(x.ndim >= 2, op, f"an input of rank {x.ndim}", "it takes matrices")
+    places = np.arange(min(x.shape[-2:]))
+    result = x.copy()
+    result[..., places, places] = diagonal.reshape(*x.shape[:-2], places.size)
+    return result
+
+
+# LiteRT's kernels treat every type they do not name as float32, which reads past the end of bool.
+_NAMED = "f32 u8 i8 i16 i32 u32 i64"
+define("MATRIX_DIAG", infer=shaped(_square), evaluate=on(_matrix_diag), family="layout",
+       types=_NAMED)  # fmt: skip
+define("MATRIX_SET_DIAG", infer=same_as_input, evaluate=on(_matrix_set_diag), family="layout",
+       types=_NAMED, arity=2)  # fmt: skip

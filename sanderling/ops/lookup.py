@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import ModelError
-from ..ir import Array, Op, Quant
-from .base import Arrays, Infer, Spec, Specs, State, attr, define, out_spec, present, require
+from ..ir import Array, Op, Quant, Shape
+from .base import Arrays, Spec, Specs, State, attr, define, out_spec, present, require
 from .control import handle, resource_key
 from .farmhash import fingerprint64
 from .fixed import wrap32
@@ -35,17 +35,12 @@ def _rows(op: Op, table: Array, ids: Array) -> Array:
 # -- EMBEDDING_LOOKUP ---------------------------------------------------------------------------
 
 
-def _infer_rows(table: int) -> Infer:
-    """Rows by the first operand, from the operand `table`."""
-
-    def run(op: Op, specs: Specs) -> Spec:
-        ids, values = present(specs, op), present(specs, op, table)
-        if ids.shape is None or values.shape is None:
-            return out_spec(op, None)
-        require(len(ids.shape) == 1, op, "the indices must be a vector")
-        return out_spec(op, (ids.shape[0], *values.shape[1:]))
-
-    return run
+def _infer_rows(op: Op, specs: Specs) -> Spec:
+    ids, values = present(specs, op), present(specs, op, 1)
+    if ids.shape is None or values.shape is None:
+        return out_spec(op, None)
+    require(len(ids.shape) == 1, op, "the indices must be a vector")
+    return out_spec(op, (*ids.shape, *values.shape[1:]))
 
 
 def _embedding(op: Op, inputs: Arrays) -> Array:
@@ -167,10 +162,11 @@ def _hashtable(op: Op, inputs: Arrays, state: State) -> Array:
 
 def _table(op: Op, inputs: Arrays, state: State) -> dict[object, object]:
     key = resource_key(op, inputs)
-    found = state.tables.get(key)
+    found: dict[object, object] | None = state.tables.get(key)
     require(found is not None, op, f"hash table {key} is used before it is filled",
             "run the graph that fills it first")  # fmt: skip
-    return found  # type: ignore[no-any-return]
+    assert found is not None
+    return found
 
 
 def _import(op: Op, inputs: Arrays, state: State) -> list[Array]:
@@ -202,19 +198,20 @@ def _size(op: Op, inputs: Arrays, state: State) -> Array:
 
 def _infer_lsh(op: Op, specs: Specs) -> Spec:
     shape = present(specs, op).shape
-    if shape is None:
-        return out_spec(op, None)
+    return out_spec(op, None if shape is None else _lsh_shape(op, shape))
+
+
+def _lsh_shape(op: Op, seeds: Shape) -> Shape:
     kind = attr(op, "type")
-    require(kind in ("SPARSE", "DENSE") and len(shape) == 2 and shape[1] <= 32, op,
+    require(kind in ("SPARSE", "DENSE") and len(seeds) == 2 and seeds[1] <= 32, op,
             "it takes hash functions of at most 32 bits, and the type SPARSE or DENSE")  # fmt: skip
-    return out_spec(op, (shape[0] if kind == "SPARSE" else shape[0] * shape[1],))
+    return (seeds[0] if kind == "SPARSE" else seeds[0] * seeds[1],)
 
 
 def _lsh(op: Op, inputs: Arrays) -> Array:
     """A bit for each seed: the sign of the weighted sum of the items' fingerprints."""
     seeds, items = _given(inputs, op, 0), _given(inputs, op, 1)
-    _infer_lsh(op, [Spec(t.dtype, a.shape) for t, a in zip(op.inputs, inputs, strict=True)
-                    if t is not None and a is not None])  # fmt: skip
+    _lsh_shape(op, seeds.shape)
     require(items.ndim >= 1 and items.shape[0] >= 1, op, "it takes at least one item")
     weights = inputs[2] if len(inputs) > 2 else None
     functions, bits = seeds.shape
@@ -272,7 +269,7 @@ def _words(text: bytes) -> list[bytes]:
 
 
 def _grams(words: int, size: int, skip: int) -> Iterator[list[int]]:
-    """Rising choices of word numbers, gaps of at most `skip`; a choice comes after its extensions."""
+    """Rising word numbers with gaps of at most `skip`; a choice comes after its extensions."""
     chosen: list[int] = []
     levels = [iter(range(words))]
     while levels:
@@ -292,9 +289,9 @@ def _grams(words: int, size: int, skip: int) -> Iterator[list[int]]:
 
 _ANY = "f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64"
 
-define("EMBEDDING_LOOKUP", infer=_infer_rows(1), evaluate=_embedding, family="lookup",
+define("EMBEDDING_LOOKUP", infer=_infer_rows, evaluate=_embedding, family="lookup",
        types=f"{_ANY} i4 i2", main=1, arity=2,
-       notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, per row, per block")  # fmt: skip
+       notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, row or block")  # fmt: skip
 define("EMBEDDING_LOOKUP_SPARSE", infer=_infer_sparse, evaluate=_embedding_sparse, family="lookup",
        types="f32", main=4, arity=5)  # fmt: skip
 define("HASHTABLE_LOOKUP", infer=_infer_table_lookup, evaluate=_table_lookup, family="lookup",
@@ -308,6 +305,7 @@ define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=_hashta
 define("HASHTABLE_IMPORT", infer=lambda op, specs: [], evaluate=_import, family="lookup",
        types="i64 str", main=1, arity=3, stateful=True)  # fmt: skip
 define("HASHTABLE_FIND", infer=lambda op, specs: out_spec(op, present(specs, op, 1).shape),
-       evaluate=_find, family="lookup", types="i64 str", main=1, arity=3, stateful=True)  # fmt: skip
+       evaluate=_find, family="lookup", types="i64 str", main=1, arity=3,
+       stateful=True)  # fmt: skip
 define("HASHTABLE_SIZE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=_size,
        family="lookup", types="resource", stateful=True)  # fmt: skip

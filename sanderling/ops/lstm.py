@@ -15,8 +15,10 @@ from ..ir import Array, Op, Shape
 from .base import (
     Arrays, Spec, Specs, attr, define, elements, out_spec, present, require, scale_zero,
 )  # fmt: skip
-from .fixed import divide_by_pot, multiply, quantize_multiplier, wrap32
-from .lut import inverse_sqrt, logistic_fixed, mul_fixed, shift_left, tanh_fixed
+from .fixed import (
+    divide_by_pot, high_mul, multiply, multiply64, quantize_multiplier, round_away, wrap32,
+)  # fmt: skip
+from .lut import inverse_sqrt, logistic_fixed, shift_left, tanh_fixed, to_int32
 from .sequence import (
     Matrix, Rows, activate, matrix, merge, needed, scan, signed, stacked_inputs, state_view,
     swap_time, two_outputs, weight_macs,
@@ -77,7 +79,9 @@ def _gates(inputs: Arrays, at: Places) -> tuple[int, ...]:
 def _sizes(op: Op, inputs: Arrays, at: Places, x: Array, aux: Array | None) -> Sizes:
     """The cell's sizes; every operand is checked against them."""
     w, r = needed(op, inputs, at.input(OUTPUT)), needed(op, inputs, at.recurrent(OUTPUT))
-    require(w.ndim == 2 and 1 <= r.ndim <= 2, op, f"weights {w.shape} and {r.shape} are no matrices")
+    require(
+        w.ndim == 2 and 1 <= r.ndim <= 2, op, f"weights {w.shape} and {r.shape} are no matrices"
+    )
     size = Sizes(x.shape[1], x.shape[2], w.shape[0], r.shape[-1])
     projection = _at(inputs, at.projection)
     wanted = [(at.projection, (size.outputs, size.cells)), (at.projection + 1, (size.outputs,))]
@@ -179,7 +183,9 @@ def _float_step(op: Op, inputs: Arrays, at: Places, size: Sizes) -> Step:
         cell[...] = _clip(forget * cell + update * admit, attr(op, "cell_clip"))
         hidden = _sigmoid(gates[OUTPUT](*rows, cell)) * activate(name, op, cell)
         if projection is not None:
-            hidden = (np.float32(0) if bias is None else bias) + (Rows(hidden, asymmetric) @ projection)
+            hidden = (np.float32(0) if bias is None else bias) + (
+                Rows(hidden, asymmetric) @ projection
+            )
             hidden = _clip(hidden, attr(op, "proj_clip"))
         state[...] = hidden
         return state
@@ -270,7 +276,9 @@ def _integer_gate(op: Op, inputs: Arrays, at: Places, gate: int, size: Sizes) ->
     norm = None
     if norm_weights is not None:
         target = np.float32(scale_zero(op.intermediates[gate])[0])
-        norm = Norm(norm_weights.astype(np.int64), bias.astype(np.int64), _scale(op, at.norm + gate))
+        norm = Norm(
+            norm_weights.astype(np.int64), bias.astype(np.int64), _scale(op, at.norm + gate)
+        )
     (input_scale, input_zero), (state_scale, state_zero) = scale_zero(op.input(0)), scale_zero(op.input(at.state))  # fmt: skip
     w, r = needed(op, inputs, at.input(gate)), needed(op, inputs, at.recurrent(gate))
     require(r.ndim == 2, op, "diagonal recurrent weights are for the float kernel only")
@@ -292,10 +300,12 @@ def _integer_peephole(op: Op, inputs: Arrays, at: Places, gate: int, target: np.
     multiplier, shift = quantize_multiplier(np.float32(real))
     require(size.outputs <= size.cells, op, "peepholes with more outputs than cells")
     # The kernel takes the number of outputs for the number of cells. With a projection it so
-    # touches the first batch * outputs of the batch * cells values, weighted in turns.
-    spread = np.zeros(size.batch * size.cells, np.int64)
-    spread[: size.batch * size.outputs] = np.tile(weights[: size.outputs], size.batch)
-    spread = spread.reshape(size.batch, size.cells)
+    # touches the first rows * outputs of the rows * cells values, weighted in turns, where rows
+    # is what it handles at a time: the batch, or one entry of it in the batch-major order.
+    rows = size.batch if op.name == "LSTM" or attr(op, "time_major") else 1
+    spread = np.zeros(rows * size.cells, np.int64)
+    spread[: rows * size.outputs] = np.tile(weights[: size.outputs], rows)
+    spread = spread.reshape(rows, size.cells)
     return lambda cell: multiply(cell * spread, multiplier, shift)
 
 
@@ -315,6 +325,8 @@ def _quantized_clip(op: Op, name: str, scale: float, most: int) -> int:
 
 def _integer_step(op: Op, inputs: Arrays, at: Places, size: Sizes) -> Step:
     """8-bit operands, 16-bit gates and cell state."""
+    if op.name == "LSTM" and len(op.intermediates) == 12:
+        return _integer8_step(op, inputs, at, size)
     require(len(op.intermediates) == 5, op, f"{len(op.intermediates)} intermediate tensors, not 5",
             "an integer LSTM states the scales of its gates and of its hidden values")  # fmt: skip
     gates = {gate: _integer_gate(op, inputs, at, gate, size) for gate in _gates(inputs, at)}
@@ -361,6 +373,97 @@ def _integer_output(op: Op, inputs: Arrays, at: Places) -> Callable[[Array], Arr
     return finish
 
 
+# -- integer, with gates summed from 8-bit parts --------------------------------------------------
+
+
+def _integer8_step(op: Op, inputs: Arrays, at: Places, size: Sizes) -> Step:
+    """The older integer cell: no input gate, layer norm and projection required, float functions."""
+    gates = {gate: _integer8_gate(op, inputs, at, gate) for gate in (FORGET, CELL, OUTPUT)}
+    state = state_view(op, inputs, at.state, (size.batch, size.outputs))
+    cell = state_view(op, inputs, at.state + 1, (size.batch, size.cells))
+    require(_cell_exponent(op, at) == -15, op, "the cell state's scale is not 2**-15")
+    weights, bias = needed(op, inputs, at.projection), needed(op, inputs, at.projection + 1)
+    state_scale, state_zero = scale_zero(op.input(at.state))
+    real = np.float32(float(_scale(op, at.projection)) * 2.0**-15 / state_scale)
+    to_output = quantize_multiplier(real)
+    clip = attr(op, "cell_clip")
+    cell_limit = int(min(np.float32(clip) * 32768, 32767)) if clip < 1 else 0
+    limit = _quantized_clip(op, "proj_clip", scale_zero(op.outputs[0])[0], 127)
+
+    def step(x: Array, aux: Array | None) -> Array:
+        forget = _through_float(gates[FORGET](x, state), 12, _sigmoid)
+        update = _through_float(gates[CELL](x, state), 12, np.tanh)
+        after = divide_by_pot(forget * cell, 15) + divide_by_pot((INT16_MAX - forget) * update, 15)
+        after = _clip16(after)
+        after = np.clip(after, -cell_limit, cell_limit) if cell_limit > 0 else after
+        cell[...] = after
+        gate = _through_float(gates[OUTPUT](x, state), 12, _sigmoid)
+        hidden = divide_by_pot(gate * _through_float(after, 15, np.tanh), 15)
+        total = (hidden.astype(np.float64) @ weights.T.astype(np.float64)).astype(np.int64) + bias
+        out = np.clip(multiply64(total, *to_output) + state_zero, -128, 127)
+        state[...] = np.clip(out, -limit, limit) if limit > 0 else out
+        return state
+
+    return step
+
+
+def _through_float(x: Array, bits: int, function: Callable[[Array], Array]) -> Array:
+    """A function of numbers with this many fractional bits, truncated to 15 of them."""
+    real = (x * 2.0**-bits).astype(np.float32).astype(np.float64)
+    found = function(real).astype(np.float32) * np.float32(2**15)
+    return _clip16(found.astype(np.int64))
+
+
+def _integer8_gate(
+    op: Op, inputs: Arrays, at: Places, gate: int
+) -> Callable[[Array, Array], Array]:
+    """Three intermediate tensors a gate state scale and zero point: the sum and its two parts."""
+    assert at.norm is not None
+    (total, _), (x_scale, x_zero), (h_scale, h_zero) = (
+        scale_zero(t) for t in op.intermediates[3 * gate : 3 * gate + 3]
+    )
+    (input_scale, input_zero), (state_scale, state_zero) = scale_zero(op.input(0)), scale_zero(op.input(at.state))  # fmt: skip
+    to_x = _scaled(needed(op, inputs, at.input(gate)), None, input_zero,
+                   _scale(op, at.input(gate)) * np.float32(input_scale) / np.float32(x_scale))  # fmt: skip
+    to_h = _scaled(needed(op, inputs, at.recurrent(gate)), None, state_zero,
+                   _scale(op, at.recurrent(gate)) * np.float32(state_scale) / np.float32(h_scale))  # fmt: skip
+    x_to_sum = quantize_multiplier(np.float32(x_scale) / np.float32(total))
+    h_to_sum = quantize_multiplier(np.float32(h_scale) / np.float32(total))
+    norm = _float_norm(needed(op, inputs, at.norm + gate), needed(op, inputs, at.bias(gate)),
+                       _scale(op, at.norm + gate))  # fmt: skip
+
+    def run(x: Array, hidden: Array) -> Array:
+        part = np.clip(to_x(x) + x_zero, -128, 127) - x_zero
+        both = multiply(part, *x_to_sum)
+        # LiteRT reads the output gate's second multiplier beyond its table, where a small number
+        # stands: the product is always zero.
+        if gate != OUTPUT:
+            part = np.clip(to_h(hidden) + h_zero, -128, 127) - h_zero
+            both = both + multiply(part, *h_to_sum)
+        return norm(_clip16(both))
+
+    return run
+
+
+def _float_norm(weights: Array, bias: Array, scale: np.float32) -> Callable[[Array], Array]:
+    multiplier, shift = quantize_multiplier(scale)
+    scale = np.float32(multiplier * 2.0 ** (float(shift) - 31))
+
+    def run(x: Array) -> Array:
+        real, count = x.astype(np.float32), np.float32(x.shape[-1])
+        # The kernel's sums run from left to right in float32: so does cumsum.
+        mean = np.cumsum(real, axis=-1, dtype=np.float32)[:, -1:] / count
+        squares = np.cumsum(real * real, axis=-1, dtype=np.float32)[:, -1:]
+        variance = squares / count - mean * mean
+        variance = np.where(variance == 0, np.float32(1e-8), variance)
+        normal = (real - mean) * (np.float32(1) / np.sqrt(variance))
+        weighted = normal * weights.astype(np.float32) * scale
+        out = weighted + bias.astype(np.float32) * (np.float32(2.0**-10) * scale)
+        return _clip16(to_int32(round_away(out * np.float32(2**12))))
+
+    return run
+
+
 # -- the operators ------------------------------------------------------------------------------
 
 
@@ -399,7 +502,9 @@ def _bidirectional_lstm(op: Op, inputs: Arrays) -> Array | list[Array]:
 def _basic(op: Op, inputs: Arrays) -> list[Array]:
     """The five-operand cell: activation, state, and its two temporaries."""
     x, activation, weights, bias, state = (needed(op, inputs, k) for k in range(5))
-    require(all(a.ndim == 2 for a in (x, activation, weights, state)), op, "operands are no matrices")
+    require(
+        all(a.ndim == 2 for a in (x, activation, weights, state)), op, "operands are no matrices"
+    )
     batch, depth = activation.shape
     require(len(x) == batch and state.shape == (batch, depth) and bias.shape == (4 * depth,) and
             weights.shape == (4 * depth, x.shape[1] + depth), op, "the operands' shapes do not fit")  # fmt: skip
@@ -431,14 +536,26 @@ def _basic_integer(op: Op, x: Array, weights: Array, bias: Array,
     zero, bias_scale = scale_zero(op.input(2))[1], scale_zero(op.input(3))[0]
     centred = weights.T.astype(np.float64) - zero
     total = ((x.astype(np.float64) - 128) @ centred).astype(np.int64) + bias
-    gates = _clip16(multiply(wrap32(total), *quantize_multiplier(4096 * bias_scale)))
+    gates = _clip16(_multiply_up(wrap32(total), *quantize_multiplier(4096 * bias_scale)))
     admit, update, forget, emit = np.split(gates, 4, axis=1)
-    admitted = mul_fixed(logistic_fixed(admit, 3), tanh_fixed(update, 3), 16)
-    kept = mul_fixed(logistic_fixed(forget, 3), state, 16)
+    admitted = _mul16(logistic_fixed(admit, 3), tanh_fixed(update, 3))
+    kept = _mul16(logistic_fixed(forget, 3), state)
     new = _clip16(divide_by_pot(admitted, 4) + kept)
-    out = mul_fixed(logistic_fixed(emit, 3), tanh_fixed(shift_left(new, 1, 16), 3), 16)
+    out = _mul16(logistic_fixed(emit, 3), tanh_fixed(shift_left(new, 1, 16), 3))
     codes = np.clip(divide_by_pot(out, 8), -128, 127) + 128
     return codes.astype(np.uint8), new.astype(np.int16), gates.astype(np.int16)
+
+
+def _multiply_up(x: Array, multiplier: Array, shift: Array) -> Array:
+    """x times a quantised multiplier, ties rounded up: this kernel's product is ruy's."""
+    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+    high = (wrap32(x << left) * multiplier + (1 << 30)) >> 31
+    return (high + ((1 << right) >> 1)) >> right
+
+
+def _mul16(a: Array, b: Array) -> Array:
+    """gemmlowp's high product of 16-bit words: the 32-bit one, a word up."""
+    return high_mul(a << 16, b)
 
 
 def _infer_lstm(op: Op, specs: Specs) -> Spec | list[Spec]:
@@ -465,17 +582,17 @@ def _infer_bidirectional(op: Op, specs: Specs) -> list[Spec]:
     return two_outputs(op, x, units)
 
 
-def _bidirectional_macs(op: Op) -> int:
-    """As weight_macs, but the auxiliary input (39) is an activation."""
-    x, aux = op.input(0), op.input(39)
-    extra = 0 if x is None or aux is None else elements(x.shape[:-1]) * elements(aux.shape)
-    return weight_macs(op) - (extra if aux is not None and len(aux.shape) == 2 else 0)
+def _lstm_macs(op: Op) -> int:
+    x, weights = op.input(0), op.input(2)
+    if attr(op, "kernel_type") == "BASIC" and x is not None and weights is not None:
+        return elements(x.shape[:-1]) * elements(weights.shape)
+    return weight_macs(op)
 
 
 define("LSTM", infer=_infer_lstm, evaluate=_lstm, family="lstm", types="f32 i8 u8", arity=(5, 24),
-       macs=weight_macs, notes="full and basic kernels; hybrid i8/u8 weights; i8 with i16 cell")  # fmt: skip
+       macs=_lstm_macs, notes="full and basic kernels; hybrid i8/u8 weights; i8 with i16 cell")  # fmt: skip
 define("UNIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_lstm, evaluate=_sequence_lstm, family="lstm",
        types="f32 i8", arity=(20, 24), macs=weight_macs,
        notes="hybrid i8/u8 weights; i8 with i16 cell")  # fmt: skip
 define("BIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_bidirectional, evaluate=_bidirectional_lstm,
-       family="lstm", types="f32", arity=48, macs=_bidirectional_macs, notes="hybrid i8/u8 weights")  # fmt: skip
+       family="lstm", types="f32", arity=48, macs=weight_macs, notes="hybrid i8/u8 weights")  # fmt: skip

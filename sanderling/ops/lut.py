@@ -46,8 +46,7 @@ def table8(
     codes = np.arange(low, high + 1)
     with np.errstate(all="ignore"):
         real = np.float32(source[0]) * (codes - source[1]).astype(np.float32)
-        rounded = round_away(function(real) * inverse)
-        found = to_int32(rounded + np.float32(target[1]))
+        found = round_away(function(real) * inverse) + np.float32(target[1])
     return np.clip(found, low, high).astype(dtype.numpy)
 
 
@@ -64,10 +63,10 @@ def table16(function: Function, source: tuple[float, int], target: tuple[float, 
 
     kind is the type the kernel computes the table in.
     """
-    one = kind(1)
     scale, zero = kind(source[0]), source[1]
     low, high = scale * kind(-32768 - zero), scale * kind(32767 - zero)
-    out_low, out_high = (kind(target[0]) * kind(end - target[1]) for end in (-32768, 32767))
+    out_low = kind(target[0]) * kind(-32768 - target[1])
+    out_high = kind(target[0]) * kind(32767 - target[1])
     step = (high - low) / kind(512)
     inverse = kind(65536) / (out_high - out_low)
     index = np.arange(513).astype(kind)
@@ -77,8 +76,9 @@ def table16(function: Function, source: tuple[float, int], target: tuple[float, 
         after = function(low + index[1:] * step) * inverse
         error = round_away((after + round_away(at)) / kind(2)) - middle
         samples = round_away(at) - round_away(error / kind(2))
-        last = round_away(function(np.atleast_1d(high * one)) * inverse)
-    return np.clip(np.concatenate([samples, last]), -32768, 32767).astype(np.int64)
+        last = round_away(function(np.atleast_1d(high)) * inverse)
+    found: Array = np.clip(np.concatenate([samples, last]), -32768, 32767).astype(np.int64)
+    return found
 
 
 def lookup16(x: Array, table: Array) -> Array:
@@ -152,7 +152,8 @@ def _interpolate(x: Array, bits: int, saturated: int) -> Array:
 
 
 def _wrap(x: Array, bits: int) -> Array:
-    return x.astype(np.int16 if bits == 16 else np.int32).astype(np.int64)
+    """Keep the low bits as a signed number."""
+    return x.astype(np.int16).astype(np.int64) if bits == 16 else wrap32(x)
 
 
 def _mul(a: Array, b: Array | int, bits: int) -> Array:
@@ -161,7 +162,8 @@ def _mul(a: Array, b: Array | int, bits: int) -> Array:
     product = np.asarray(a, np.int64) * np.asarray(b, np.int64)
     nudged = product + np.where(product >= 0, half, 1 - half)
     result = np.where(nudged >= 0, nudged >> (bits - 1), -(-nudged >> (bits - 1)))
-    return np.minimum(result, 2 ** (bits - 1) - 1)
+    capped: Array = np.minimum(result, 2 ** (bits - 1) - 1)
+    return capped
 
 
 def shift_left(x: Array, exponent: Array | int, bits: int = 32) -> Array:
@@ -233,6 +235,28 @@ def reciprocal(x: Array, integer_bits: int) -> tuple[Array, Array]:
     return one_over_one_plus((x << zeros) - (1 << 31)), integer_bits - zeros
 
 
+def inverse_sqrt(x: Array) -> tuple[Array, Array]:
+    """1 / sqrt(x) of positive 32-bit integers: (32-bit multiplier, right shift), by Newton-Raphson.
+
+    TFLite's GetInvSqrtQuantizedMultiplierExp; 0 counts as 1.
+    """
+    x = np.maximum(np.asarray(x, np.int64), 1)
+    down = np.maximum((4 - leading_zeros(x)) // 2, 0)  # pairs of bits, to get below 2**29
+    x = x >> (2 * down)
+    up = (leading_zeros(x) - 1) // 2 - 1
+    right = 11 + down - up
+    value = (x << (2 * up)) >> 1  # three integer bits from here on
+    half = divide_by_pot(value, 1)
+    root = np.full(x.shape, 1 << 28, np.int64)
+    for _ in range(5):
+        cube = shift_left(_mul(_mul(root, root, 32), root, 32), 6)
+        root = shift_left(_mul(np.asarray(3 << 27), root, 32) - _mul(half, cube, 32), 3)
+    root = _mul(root, 1518500250, 32)
+    # A negative shift is put into the multiplier.
+    root, right = root << np.maximum(-right, 0), np.maximum(right, 0)
+    return np.where(x <= 1, 2**31 - 1, root), np.where(x <= 1, 0, right)
+
+
 def leading_zeros(x: Array) -> Array:
     """Of a non-negative 32-bit number."""
     # frexp is exact here: 32 bits fit into a double
@@ -282,3 +306,28 @@ def log_fixed(x: Array, input_bits: int, output_bits: int) -> Array:
 
 def _saturate(x: Array) -> Array:
     return np.clip(x, -(2**31), 2**31 - 1)
+
+
+# -- floating point -------------------------------------------------------------------------------
+
+
+def erfc(x: Array) -> Array:
+    """The complementary error function in float64, to about 1e-12 (NumPy has none).
+
+    A series of positive terms near zero, a continued fraction further out.
+    """
+    x = np.asarray(x, np.float64)
+    size = np.abs(x)
+    near, far = np.minimum(size, 2.5), np.maximum(size, 2.5)
+    term = total = near
+    for n in range(1, 60):
+        term = term * (2 * near * near / (2 * n + 1))
+        total = total + term
+    inner = 1 - 2 / np.sqrt(np.pi) * np.exp(-near * near) * total
+    fraction = far
+    for n in range(60, 0, -1):
+        fraction = far + n / 2 / fraction
+    outer = np.exp(-far * far) / (np.sqrt(np.pi) * fraction)
+    positive = np.where(size < 2.5, inner, outer)
+    found: Array = np.where(x < 0, 2 - positive, positive)
+    return found

@@ -1,1 +1,238 @@
-"""Operators of this family."""
+"""Matrix products: FULLY_CONNECTED and BATCH_MATMUL, over every mix of types LiteRT runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..ir import Array, Op, Shape
+from . import fixed, gemm
+from .base import (
+    Arrays, Spec, Specs, attr, broadcast_shapes, define, elements, out_spec, present, quant,
+    require, scale_zero,
+)  # fmt: skip
+
+# -- FULLY_CONNECTED ----------------------------------------------------------------------------
+
+
+def _fc_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
+    require(len(w) == 2, op, f"weights of shape {w} are no matrix")
+    units, depth = w
+    require(bias is None or elements(bias) == units, op, f"bias of shape {bias} for {units} units")
+    if attr(op, "keep_num_dims"):
+        require(len(x) > 0 and x[-1] == depth, op, f"input {x} does not end in {depth}")
+        return (*x[:-1], units)
+    if depth == 0:
+        return (elements(x[:-1]), units)
+    require(elements(x) % depth == 0, op, f"input {x} is no whole number of rows of {depth}")
+    return (elements(x) // depth, units)
+
+
+def _is_shuffled(op: Op) -> bool:
+    return str(attr(op, "weights_format")) == "SHUFFLED4x16INT8"
+
+
+def _infer_fc(op: Op, specs: Specs) -> list[Spec]:
+    x, w = present(specs, op, 0), present(specs, op, 1)
+    b = specs[2] if len(specs) > 2 else None
+    known = x.shape is not None and w.shape is not None
+    shape = _fc_shape(op, x.known, w.known, b.shape if b is not None else None) if known else None
+    outputs = [out_spec(op, shape)]
+    if _is_shuffled(op):  # the second output is scratch space for the shuffled input
+        require(len(op.outputs) == 2, op, "shuffled weights need a second output")
+        outputs.append(out_spec(op, x.shape, 1))
+    return outputs
+
+
+def _evaluate_fc(op: Op, inputs: Arrays) -> Array | list[Array]:
+    x, w, bias = inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None
+    require(x is not None and w is not None, op, "input or weights are absent")
+    assert x is not None and w is not None
+    shape = _fc_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
+    if elements(shape) == 0 or w.shape[1] == 0:
+        return np.zeros(shape, op.outputs[0].dtype.numpy)
+    rows = x.reshape(-1, w.shape[1])
+    if _is_shuffled(op):
+        return _shuffled(op, rows, w, bias, shape)
+    return _rows_by_weights(op, rows, w, bias).reshape(shape)
+
+
+def _rows_by_weights(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
+    """[B, K] with [O, K] to [B, O], by the operands' types."""
+    bias = None if bias is None else bias.reshape(-1)
+    if rows.dtype != np.float32:
+        return _fc_quantized(op, rows, w, bias)
+    if w.dtype == np.float32:
+        return gemm.float_finish(op, bias)(rows @ w.T, 0)
+    weights = op.inputs[1]
+    if weights is not None and weights.quant is not None and weights.quant.block is not None:
+        return _fc_blockwise(op, rows, w, bias)
+    return _fc_hybrid(op, rows, gemm.signed(w), bias)
+
+
+# Types of (input, weights, output) that the kernels distinguish; weights may be narrower than i8.
+_FC_TYPES = {"uint8 uint8 uint8", "uint8 uint8 int16", "int8 int8 int8", "int16 int8 int16",
+             "int16 int16 int16"}  # fmt: skip
+
+
+def _fc_quantized(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
+    kinds = f"{rows.dtype} {w.dtype} {op.outputs[0].dtype.numpy}"
+    if kinds not in _FC_TYPES:
+        raise UnsupportedError(f"types {kinds} do not go together", where=op.where,
+                               fix=f"it takes {', '.join(sorted(_FC_TYPES))}")  # fmt: skip
+    tx, tw = op.inputs[0], op.inputs[1]
+    scales = gemm.weight_scales(op, tw, w.shape[0])
+    zero = scale_zero(tx)[1]
+    # Scales for each channel imply symmetric weights: the kernels do not look at zero points.
+    offset = 0 if scales.size > 1 else scale_zero(tw)[1]
+    bound = gemm.product_bound(np.subtract(w, offset, dtype=np.float64), gemm.largest(rows.dtype, zero))
+    dtype = gemm.exact_type(op, bound)
+    acc = gemm.centered(rows, zero, dtype) @ gemm.centered(w, offset, dtype).T
+    if w.dtype == np.int16:
+        return gemm.requantizer64(op, _multiplier(op, scales), bias)(acc, 0)
+    if tw is not None and tw.sparsity is not None:  # the kernel for sparse weights is an old one
+        return gemm.requantizer(op, _multiplier(op, scales), bias, bound)(acc, 0)
+    return gemm.rescaler(op, gemm.conv_multiplier(op, tx, tw), bias)(acc, 0)
+
+
+def _multiplier(op: Op, scales: Array) -> Array:
+    """The multiplier of the kernels that compute in fixed point."""
+    find = gemm.conv_multiplier if scales.size > 1 else gemm.tensor_multiplier
+    return find(op, op.inputs[0], op.inputs[1])
+
+
+def _fc_hybrid(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
+    scales = gemm.weight_scales(op, op.inputs[1], w.shape[0])
+    codes, steps = _quantize_rows(op, rows)
+    dtype = gemm.exact_type(op, gemm.product_bound(w, 255))
+    acc = codes.astype(dtype) @ w.T.astype(dtype)
+    return gemm.hybrid_finish(op, steps[None, :, None], scales, bias, fixed.fused_float)(acc, 0)
+
+
+def _quantize_rows(op: Op, rows: Array) -> tuple[Array, Array]:
+    """Int8 codes without zero point (so up to +-255) and the scale of each row."""
+    if not attr(op, "asymmetric_quantize_inputs"):
+        return gemm.quantize_symmetric(rows)
+    codes, steps, zero = gemm.quantize_asymmetric(rows)
+    return codes - zero[:, None].astype(np.float32), steps
+
+
+def _fc_blockwise(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
+    """4-bit weights with a scale for each block along the depth. LiteRT's default kernels run it
+    (its reference kernels do not): always with asymmetric inputs, block sums added in float32."""
+    block = op.inputs[1].quant.block  # type: ignore[union-attr]
+    scales = None if block is None or block.scales is None else block.scales.data
+    require(block is not None and scales is not None, op, "blockwise weights without scales")
+    assert block is not None and scales is not None
+    units, depth = w.shape
+    require(block.block_size > 0 and depth % block.block_size == 0, op,
+            f"depth {depth} is no whole number of blocks of {block.block_size}")  # fmt: skip
+    blocks = depth // block.block_size
+    require(scales.size == units * blocks, op, f"{scales.size} scales for {units * blocks} blocks")
+    codes, steps, zero = gemm.quantize_asymmetric(rows)
+    centered = codes - zero[:, None].astype(np.float32)
+    by_block = centered.reshape(-1, blocks, block.block_size).transpose(1, 0, 2)
+    weights = w.reshape(units, blocks, block.block_size).transpose(1, 2, 0).astype(np.float32)
+    by_scale = scales.reshape(units, blocks).T[:, None].astype(np.float32)
+    acc = ((by_block @ weights) * by_scale).sum(axis=0)
+    one = np.ones(1, np.float32)
+    return gemm.hybrid_finish(op, steps[None, :, None], one, bias, fixed.fused_float)(acc, 0)
+
+
+def _shuffled(op: Op, rows: Array, w: Array, bias: Array | None, shape: Shape) -> list[Array]:
+    """Weights stored in blocks of 4 rows x 16 columns, sign bits flipped; zero points are 128."""
+    units, depth = w.shape
+    fits = rows.dtype == np.uint8 and units % 4 == 0 and depth % 16 == 0 and len(rows) in (1, 4)
+    require(fits and bias is not None, op, f"shuffled {rows.shape} with {w.shape} is not supported")
+    plain = w.reshape(units // 4, depth // 16, 4, 16).transpose(0, 2, 1, 3).reshape(units, depth)
+    dtype = gemm.exact_type(op, 2**14 * depth)
+    x = rows ^ np.uint8(0x80)
+    acc = x.view(np.int8).astype(dtype) @ plain.view(np.int8).T.astype(dtype)
+    real = gemm.tensor_multiplier(op, op.inputs[0], op.inputs[1])
+    result = gemm.requantizer(op, real, bias, 2**14 * depth)(acc, 0)
+    scratch = x.reshape(-1, depth // 16, 16).transpose(1, 0, 2) if len(rows) == 4 else x
+    return [result.reshape(shape), np.ascontiguousarray(scratch).reshape(rows.shape)]
+
+
+# -- BATCH_MATMUL -------------------------------------------------------------------------------
+
+
+def _bmm_shape(op: Op, x: Shape, y: Shape) -> Shape:
+    require(min(len(x), len(y)) >= 2 and max(len(x), len(y)) <= 5, op, f"ranks of {x} and {y}")
+    rows, depth = (x[-1], x[-2]) if attr(op, "adj_x") else (x[-2], x[-1])
+    columns, other = (y[-2], y[-1]) if attr(op, "adj_y") else (y[-1], y[-2])
+    require(depth == other, op, f"{x} and {y} do not fit: {depth} against {other}")
+    return (*broadcast_shapes(op, x[:-2], y[:-2]), rows, columns)
+
+
+def _infer_bmm(op: Op, specs: Specs) -> Spec:
+    x, y = present(specs, op, 0), present(specs, op, 1)
+    if x.shape is None or y.shape is None:
+        return out_spec(op, None)
+    return out_spec(op, _bmm_shape(op, x.shape, y.shape))
+
+
+def _evaluate_bmm(op: Op, inputs: Arrays) -> Array:
+    x, y = inputs
+    require(x is not None and y is not None, op, "an operand is absent")
+    assert x is not None and y is not None
+    _bmm_shape(op, x.shape, y.shape)
+    x = x.swapaxes(-1, -2) if attr(op, "adj_x") else x
+    y = y.swapaxes(-1, -2) if attr(op, "adj_y") else y
+    if x.dtype == np.float32 and y.dtype == np.float32:
+        return x @ y
+    return _bmm_hybrid(op, x, y) if x.dtype == np.float32 else _bmm_quantized(op, x, y)
+
+
+def _columns(y: Array) -> Array:
+    """[..., K, N] as rows of K, for bounds."""
+    return y.swapaxes(-1, -2).reshape(-1, y.shape[-2])
+
+
+def _bmm_hybrid(op: Op, x: Array, y: Array) -> Array:
+    codes, steps = _quantize_rows(op, np.ascontiguousarray(x).reshape(-1, x.shape[-1]))
+    scales = gemm.weight_scales(op, op.inputs[1], y.shape[-1])
+    dtype = gemm.exact_type(op, gemm.product_bound(_columns(y), 255))
+    acc = codes.reshape(x.shape).astype(dtype) @ y.astype(dtype)
+    return acc.astype(np.float32) * (steps.reshape(*x.shape[:-1], 1) * scales)
+
+
+def _bmm_quantized(op: Op, x: Array, y: Array) -> Array:
+    out = op.outputs[0].dtype
+    plain = out.numpy == np.int32  # the bare sums of int8 products, zero points ignored
+    zx, zy = (0, 0) if plain else (scale_zero(op.inputs[0])[1], scale_zero(op.inputs[1])[1])
+    bound = gemm.product_bound(_columns(y).astype(np.float64) - zy, gemm.largest(x.dtype, zx))
+    dtype = gemm.exact_type(op, bound)
+    acc = gemm.centered(x, zx, dtype) @ gemm.centered(y, zy, dtype)
+    if plain:
+        return acc.astype(np.int64).astype(np.int32)
+    require(out.numpy == x.dtype, op, f"output type {out.short} for {x.dtype} input")
+    require(quant(op.inputs[1]).scale.size == 1, op, "scales for each channel are not supported")
+    real = gemm.tensor_multiplier(op, op.inputs[0], op.inputs[1])
+    limits = fixed.integer_range(out)
+    finish = (gemm.requantizer64(op, real, None, limits) if x.dtype == np.int16
+              else gemm.requantizer(op, real, None, bound, limits))  # fmt: skip
+    return finish(acc, 0)
+
+
+# -- cost and rows ------------------------------------------------------------------------------
+
+
+def _fc_macs(op: Op) -> int:
+    w = op.inputs[1]
+    return 0 if w is None or not w.shape else elements(op.outputs[0].shape) * w.shape[-1]
+
+
+def _bmm_macs(op: Op) -> int:
+    x = op.inputs[0]
+    if x is None or len(x.shape) < 2:
+        return 0
+    return elements(op.outputs[0].shape) * x.shape[-2 if attr(op, "adj_x") else -1]
+
+
+define("FULLY_CONNECTED", infer=_infer_fc, evaluate=_evaluate_fc, family="matmul",
+       types="f32 u8 i8 i16", arity=(2, 3), macs=_fc_macs,
+       notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, blockwise "
+             "i4; sparse; shuffled 4x16")  # fmt: skip
+define("BATCH_MATMUL", infer=_infer_bmm, evaluate=_evaluate_bmm, family="matmul",
+       types="f32 i8 i16", arity=2, macs=_bmm_macs, notes="hybrid i8; i16 with i8; i8 to i32")  # fmt: skip

@@ -1,1 +1,97 @@
-"""Operators of this family."""
+"""Pooling over windows of height and width."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir import Array, Op, Shape
+from . import fixed
+from .base import Arrays, Spec, Specs, attr, define, elements, out_spec, present, require
+from .geometry import Axis, axis
+
+
+def _axes(op: Op, x: Shape) -> list[Axis]:
+    require(len(x) == 4, op, f"input {x} does not have 4 dimensions")
+    padding = attr(op, "padding")
+    return [axis(op, padding, x[1], attr(op, "filter_height"), attr(op, "stride_h")),
+            axis(op, padding, x[2], attr(op, "filter_width"), attr(op, "stride_w"))]  # fmt: skip
+
+
+def _infer_pool(op: Op, specs: Specs) -> Spec:
+    x = present(specs, op).shape
+    if x is None:
+        return out_spec(op, None)
+    return out_spec(op, (x[0], *(a.out for a in _axes(op, x)), x[3]))
+
+
+def _reduce(x: Array, axes: list[Axis], step: np.ufunc, start: float) -> Array:
+    """Windows of [N, H, W, C] reduced axis by axis (the reductions are separable)."""
+    for number, a in enumerate(axes, 1):
+        total = np.full((*x.shape[:number], a.out, *x.shape[number + 1 :]), start, x.dtype)
+        lead = (slice(None),) * number
+        for tap in a.live_taps():
+            out, inside = a.slices(tap)
+            step(total[(*lead, out)], x[(*lead, inside)], out=total[(*lead, out)])
+        x = total
+    return x
+
+
+def _counts(op: Op, axes: list[Axis]) -> Array:
+    """How many inputs each window covers: [H, W, 1]."""
+    count = axes[0].count()[:, None, None] * axes[1].count()[None, :, None]
+    require(count.size == 0 or bool(count.min() > 0), op, "a window lies outside the input")
+    return count
+
+
+def _evaluate_max(op: Op, inputs: Arrays) -> Array:
+    x = _input(op, inputs)
+    # fmax from the lowest finite value: the kernel ignores NaN, and -inf becomes that value.
+    kind = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+    return _activated(op, _reduce(x, _axes(op, x.shape), np.fmax, kind.min))
+
+
+def _evaluate_average(op: Op, inputs: Arrays) -> Array:
+    x = _input(op, inputs)
+    axes = _axes(op, x.shape)
+    count = _counts(op, axes)
+    if x.dtype.kind == "f":
+        total = _reduce(x, axes, np.add, 0)
+        return _activated(op, total / count.astype(np.float32))
+    total = _reduce(x.astype(np.int64), axes, np.add, 0)
+    # Half away from zero; the sum of magnitudes keeps C's division toward zero.
+    mean = np.sign(total) * ((np.abs(total) + count // 2) // np.maximum(count, 1))
+    return _activated(op, mean)
+
+
+def _evaluate_l2(op: Op, inputs: Arrays) -> Array:
+    x = _input(op, inputs)
+    axes = _axes(op, x.shape)
+    squares = _reduce(x * x, axes, np.add, 0)
+    return _activated(op, np.sqrt(squares / _counts(op, axes).astype(np.float32)))
+
+
+def _input(op: Op, inputs: Arrays) -> Array:
+    x = inputs[0]
+    require(x is not None, op, "the input is absent")
+    assert x is not None
+    return x
+
+
+def _activated(op: Op, x: Array) -> Array:
+    dtype = op.outputs[0].dtype
+    if dtype.is_float:
+        return fixed.clamp_float(op, x)
+    return fixed.clamp_to(x, *fixed.fused_range(op), dtype)
+
+
+def _macs(op: Op) -> int:
+    """One addition (or multiply-add) for each element of each window."""
+    return elements(op.outputs[0].shape) * attr(op, "filter_height") * attr(op, "filter_width")  # type: ignore[no-any-return]
+
+
+define("AVERAGE_POOL_2D", infer=_infer_pool, evaluate=_evaluate_average, family="pool",
+       types="f32 u8 i8 i16", macs=_macs)  # fmt: skip
+define("MAX_POOL_2D", infer=_infer_pool, evaluate=_evaluate_max, family="pool",
+       types="f32 u8 i8 i16")  # fmt: skip
+define("L2_POOL_2D", infer=_infer_pool, evaluate=_evaluate_l2, family="pool", types="f32",
+       macs=_macs)  # fmt: skip

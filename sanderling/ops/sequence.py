@@ -261,13 +261,8 @@ define("RNN", infer=_infer_rnn, evaluate=_rnn, family="sequence", types="f32", a
 define("UNIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_rnn, evaluate=_sequence_rnn, family="sequence",
        types="f32", arity=5, macs=weight_macs, notes="hybrid i8/u8 weights")  # fmt: skip
 define("BIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_bidirectional_rnn, evaluate=_bidirectional_rnn,
-       family="sequence", types="f32", arity=12, macs=lambda op: _bidirectional_macs(op),
+       family="sequence", types="f32", arity=12, macs=weight_macs,
        notes="hybrid i8/u8 weights")  # fmt: skip
-
-
-def _bidirectional_macs(op: Op) -> int:
-    """As weight_macs, but the auxiliary input (9) is an activation."""
-    return weight_macs(Op(op.name, [*op.inputs[:9], *op.inputs[10:]], op.outputs, op.attrs))
 
 
 # -- SVDF ---------------------------------------------------------------------------------------

@@ -9,17 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..ir import Array, DType, Op, Shape, Tensor
 from .base import (
-    MANY, MAX_ELEMENTS, Arrays, Evaluate, Infer, Spec, Specs, attr, define, elements, out_spec,
-    present, require, scale_zero, shapes_known, sized,
+    MANY,
+    MAX_ELEMENTS,
+    Arrays,
+    Evaluate,
+    Infer,
+    Spec,
+    Specs,
+    attr,
+    define,
+    elements,
+    out_spec,
+    present,
+    require,
+    scale_zero,
+    shapes_known,
+    sized,
 )  # fmt: skip
-from .fixed import clamp_to, fused_float, fused_range, integer_range, round_away
+from .fixed import clamp_to, fused_float, fused_range, round_away
 
 # Rule(op, data shape, integers of each operand ...) -> output shape.
 Rule = Callable[..., Sequence[int]]
@@ -126,11 +139,11 @@ def _expanded(op: Op, shape: Shape, axis: list[int]) -> Shape:
 
 
 define("RESHAPE", infer=_infer_reshape, evaluate=on(_reshape, needs=1), family="shape",
-       types=f"{MOVABLE} i4 c128 str", arity=(1, 2))  # fmt: skip
-define("SQUEEZE", infer=shaped(_squeezed), family="shape", types=f"{MOVABLE} i4 c128 str",
+       types=f"{MOVABLE} i4 u4 c128 str", arity=(1, 2))  # fmt: skip
+define("SQUEEZE", infer=shaped(_squeezed), family="shape", types=f"{MOVABLE} i4 u4 c128 str",
        evaluate=on(lambda op, x: x.reshape(_squeezed(op, x.shape))))  # fmt: skip
 define("EXPAND_DIMS", infer=shaped(_expanded, by=[1]), family="shape", arity=2,
-       types=f"{MOVABLE} i4 c128 str",
+       types=f"{MOVABLE} i4 u4 c128 str",
        evaluate=on(lambda op, x, axis: x.reshape(_expanded(op, x.shape, ints(axis)))))  # fmt: skip
 
 
@@ -223,66 +236,33 @@ define("TILE", infer=shaped(_tiled, by=[1]), evaluate=on(_tile), family="shape",
        types=f"{MOVABLE} str", arity=2)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Range:
-    """Start and step as the kernel counts with them, and the number of elements."""
-
-    start: Any
-    step: Any
-    size: int
-
-
-def _range_of(op: Op, start: Array, limit: Array, delta: Array) -> _Range:
+def _range_size(op: Op, start: Array, limit: Array, delta: Array) -> int:
     require(start.size == limit.size == delta.size == 1, op, "start, limit and delta are scalars")
-    quantized = _is_quantized(op.inputs[0])
-    a, b, d = (_real(t, v) if quantized else v.reshape(())[()]
-               for t, v in zip(op.inputs, (start, limit, delta), strict=True))  # fmt: skip
+    a, b, d = (v.reshape(())[()] for v in (start, limit, delta))
     going = bool((a >= b and d < 0) or (a <= b and d > 0))
     require(going, op, f"a range from {a} to {b} by {d} has no end", "mind the sign of delta")
-    if quantized:
-        # The kernel's integer formula, computed in float32: not what ceil would give.
-        count = (abs(b - a) + abs(d) - np.float32(1)) / abs(d)
-    elif start.dtype.kind == "i":
-        count = -(-abs(int(b) - int(a)) // abs(int(d)))
-    else:
-        count = abs((b - a) / d)
+    whole = start.dtype.kind == "i"  # Python's integers: the difference may leave the type
+    count = -(-abs(int(b) - int(a)) // abs(int(d))) if whole else float(abs((b - a) / d))
     require(bool(count <= MAX_ELEMENTS), op, f"a range of {count} elements is too long")
-    return _Range(a, d, int(count) if quantized else math.ceil(count))
-
-
-def _is_quantized(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.dtype in (DType.INT8, DType.INT16) and (
-        tensor.quant is not None and tensor.quant.scale.size > 0
-    )  # fmt: skip
-
-
-def _real(tensor: Tensor | None, value: Array) -> Any:
-    scale, zero = scale_zero(tensor)
-    return np.float32(scale * (int(value.reshape(())) - zero))
+    return math.ceil(count)
 
 
 def _range(op: Op, start: Array, limit: Array, delta: Array) -> Array:
-    found = _range_of(op, start, limit, delta)
-    steps = np.full(found.size, found.step)
-    steps[:1] = found.start
+    steps = np.full(_range_size(op, start, limit, delta), delta.reshape(()))
+    steps[:1] = start
     # Step by step in the element type, as the kernel does: rounding adds up.
-    values = np.add.accumulate(steps, dtype=steps.dtype)
-    if not _is_quantized(op.inputs[0]):
-        return values
-    scale, zero = scale_zero(op.inputs[0])
-    codes = round_away(values / np.float32(scale)).astype(np.int64) + zero
-    return clamp_to(codes, *integer_range(op.outputs[0].dtype), op.outputs[0].dtype)
+    return np.add.accumulate(steps, dtype=steps.dtype)
 
 
 def _infer_range(op: Op, specs: Specs) -> Spec:
     values = [present(specs, op, i).value for i in range(3)]
     if any(v is None for v in values):
         return out_spec(op, None)
-    return out_spec(op, (_range_of(op, *(v for v in values if v is not None)).size,))
+    return out_spec(op, (_range_size(op, *(v for v in values if v is not None)),))
 
 
-define("RANGE", infer=_infer_range, evaluate=on(_range), family="shape", arity=3,
-       types="f32 f16 bf16 i8 i16 i32 i64")  # fmt: skip
+define("RANGE", infer=_infer_range, evaluate=on(_range), family="shape", types="f32 i32 i64",
+       arity=3)  # fmt: skip
 
 
 # -- join and split -----------------------------------------------------------------------------
@@ -347,8 +327,8 @@ def _infer_pack(op: Op, specs: Specs) -> Spec:
 
 
 def _check_pack(op: Op, shapes: Sequence[Shape]) -> None:
-    require(int(attr(op, "values_count")) == len(op.inputs), op,
-            f"values_count is {attr(op, 'values_count')}, with {len(op.inputs)} inputs")  # fmt: skip
+    count = int(attr(op, "values_count"))
+    require(count == len(op.inputs), op, f"values_count is {count}, with {len(op.inputs)} inputs")
     require(len(set(shapes)) <= 1, op, f"inputs of different shapes {sorted(set(shapes))}")
 
 
@@ -359,8 +339,9 @@ def _pack(op: Op, *parts: Array) -> Array:
 
 def _unpack_axis(op: Op, shape: Shape) -> int:
     axis = axis_in(op, int(attr(op, "axis")), len(shape))
-    require(int(attr(op, "num")) == shape[axis] == len(op.outputs), op,
-            f"{len(op.outputs)} outputs and num {attr(op, 'num')} for size {shape[axis]}")  # fmt: skip
+    count = int(attr(op, "num"))
+    require(count == shape[axis] == len(op.outputs), op,
+            f"{len(op.outputs)} outputs and num {count} for a size of {shape[axis]}")  # fmt: skip
     return axis
 
 
@@ -425,16 +406,16 @@ def _split_v(op: Op, x: Array, sizes: Array, axis: Array) -> list[Array]:
 
 
 define("CONCATENATION", infer=_infer_concatenation, evaluate=on(_concatenation), family="shape",
-       types="f32 f16 bf16 u8 i8 i16 i32 u32 i64 bool", arity=(1, MANY),
+       types="f32 f16 bf16 i4 u8 i8 i16 i32 u32 i64 bool", arity=(1, MANY),
        notes="uint8 inputs are rescaled to the output's scale")  # fmt: skip
 define("PACK", infer=_infer_pack, evaluate=on(_pack), family="shape", arity=(1, MANY),
-       types="f32 u8 i8 i16 u16 i32 u32 i64")  # fmt: skip
+       types="f32 u8 i8 i16 i32 u32 i64")  # fmt: skip
 define("UNPACK", infer=_infer_unpack, evaluate=on(_unpack), family="shape",
        types="f32 f16 bf16 u8 i8 i16 i32 bool")  # fmt: skip
 define("SPLIT", infer=_infer_split(1, 0, None), evaluate=on(_split), family="shape",
        types="f32 u8 i8 i16 i32 i64", main=1, arity=2)  # fmt: skip
 define("SPLIT_V", infer=_infer_split(0, 2, 1), evaluate=on(_split_v), family="shape",
-       types="f32 u8 i8 i16 u16 i32 i64", arity=3)  # fmt: skip
+       types="f32 u8 i8 i16 i32 i64", arity=3)  # fmt: skip
 
 
 # -- cut ----------------------------------------------------------------------------------------
@@ -471,7 +452,7 @@ def _update_slice(op: Op, x: Array, update: Array, start: Array) -> Array:
 define("SLICE", infer=shaped(_sliced, by=[1, 2]), evaluate=on(_slice), family="shape",
        types=f"{MOVABLE} i4 str", arity=3)  # fmt: skip
 define("DYNAMIC_UPDATE_SLICE", infer=lambda op, specs: out_spec(op, present(specs, op).shape),
-       evaluate=on(_update_slice), family="shape", types="f32 f16 i4 i8 i16 i32 i64 bool",
+       evaluate=on(_update_slice), family="shape", types=f"{MOVABLE} i4 c128",
        arity=3)  # fmt: skip
 
 

@@ -1,1 +1,379 @@
-"""Operators of this family."""
+"""The STABLEHLO_ operators that have kernels; composite and case are with control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..ir import Array, Graph, Op, Shape
+from .base import (
+    Arrays,
+    Spec,
+    Specs,
+    attr,
+    define,
+    elements,
+    out_spec,
+    present,
+    require,
+    same_as_input,
+    sized,
+)
+from .reduce import reduce_windows, window_shape
+
+Binary = Callable[[Array, Array], Array]
+
+_INTEGERS = "i8 i16 i32 i64 u8 u16 u32 u64"
+_NUMBERS = f"f16 f32 f64 {_INTEGERS} bool"
+
+
+def _operands(op: Op, inputs: Arrays, count: int) -> list[Array]:
+    found = [x for x in inputs if x is not None]
+    require(len(found) == len(inputs) == count, op, "an input is absent")
+    return found
+
+
+def _ints(op: Op, name: str) -> list[int]:
+    """An attribute that is a list of numbers; an empty one is not stored."""
+    found = attr(op, name)
+    return [] if found is None else [int(v) for v in found]
+
+
+# -- elementwise --------------------------------------------------------------------------------
+
+
+def _shift_left(a: Array, b: Array) -> Array:
+    """As C has it on every processor we know: narrow types are widened to 32 bits first."""
+    return a.astype(np.int64) << (b.astype(np.int64) & 31)
+
+
+# C++'s max and min keep the first operand where a NaN makes the comparison false.
+ELEMENTWISE: dict[str, Binary] = {
+    "STABLEHLO_ADD": np.add,
+    "STABLEHLO_MULTIPLY": np.multiply,
+    "STABLEHLO_MAXIMUM": lambda a, b: np.where(a < b, b, a),
+    "STABLEHLO_MINIMUM": lambda a, b: np.where(b < a, b, a),
+    "STABLEHLO_AND": np.bitwise_and,
+    "STABLEHLO_SHIFT_LEFT": _shift_left,
+}
+
+
+def _elementwise(op: Op, inputs: Arrays) -> Array:
+    a, b = _operands(op, inputs, 2)
+    require(a.shape == b.shape and a.dtype == b.dtype, op, "its inputs differ in shape or type")
+    return ELEMENTWISE[op.name](a, b).astype(a.dtype)
+
+
+for _name in ELEMENTWISE:
+    define(_name, infer=same_as_input, evaluate=_elementwise, family="stablehlo", arity=2,
+           types={"STABLEHLO_AND": f"{_INTEGERS} bool",
+                  "STABLEHLO_SHIFT_LEFT": "i8 i16 i32"}.get(_name, _NUMBERS))  # fmt: skip
+
+
+# -- padding: at the edges (negative: cropping) and between elements ----------------------------
+
+
+def _padded_shape(op: Op, shape: Shape, low: Sequence[int], high: Sequence[int],
+                  inside: Sequence[int]) -> Shape:  # fmt: skip
+    rank = len(shape)
+    require(len(low) == len(high) == len(inside) == rank and min(inside, default=0) >= 0, op,
+            f"padding {low}, {high}, {inside} does not fit rank {rank}")  # fmt: skip
+    grown = [n + max(n - 1, 0) * i + a + b
+             for n, i, a, b in zip(shape, inside, low, high, strict=True)]  # fmt: skip
+    return sized(op, (max(0, n) for n in grown))
+
+
+def pad_general(op: Op, x: Array, fill: Array, low: Sequence[int], high: Sequence[int],
+                inside: Sequence[int]) -> Array:  # fmt: skip
+    require(fill.size == 1, op, "the value to pad with must be a single one")
+    result = np.full(_padded_shape(op, x.shape, low, high, inside), fill.reshape(-1)[0], x.dtype)
+    source, target = [], []
+    for n, size, edge, gap in zip(x.shape, result.shape, low, inside, strict=True):
+        step = gap + 1
+        first = max(0, -(edge // step)) if edge < 0 else 0  # the first element that is not cropped
+        last = min(n, (size - 1 - edge) // step + 1)
+        source.append(slice(first, max(first, last)))
+        target.append(slice(first * step + edge, None, step))
+    kept = x[tuple(source)]
+    if kept.size:
+        place = (slice(t.start, t.start + (n - 1) * t.step + 1, t.step)
+                 for t, n in zip(target, kept.shape, strict=True))  # fmt: skip
+        result[tuple(place)] = kept
+    return result
+
+
+_PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
+
+
+def _infer_pad(op: Op, specs: Specs) -> Spec:
+    shape = present(specs, op).shape
+    low, high, inside = (_ints(op, name) for name in _PADDING)
+    return out_spec(op, None if shape is None else _padded_shape(op, shape, low, high, inside))
+
+
+def _pad(op: Op, inputs: Arrays) -> Array:
+    x, fill = _operands(op, inputs, 2)
+    low, high, inside = (_ints(op, name) for name in _PADDING)
+    return pad_general(op, x, fill, low, high, inside)
+
+
+define("STABLEHLO_PAD", infer=_infer_pad, evaluate=_pad, family="stablehlo", arity=2,
+       types=f"{_NUMBERS} bf16 c64", notes="edges may be negative; interior padding")  # fmt: skip
+
+
+# -- reductions over windows --------------------------------------------------------------------
+
+# What a graph of one op computes, by the op's name without the prefix.
+_BODIES = {"ADD": "ADD", "MUL": "MUL", "MULTIPLY": "MUL", "MAXIMUM": "MAXIMUM",
+           "MINIMUM": "MINIMUM", "AND": "ALL", "LOGICAL_AND": "ALL", "OR": "ANY",
+           "LOGICAL_OR": "ANY"}  # fmt: skip
+
+
+def _body(op: Op, attribute: str) -> str:
+    """The function in an operator's graph: a row of _BODIES, or UPDATE for an empty graph."""
+    graph = attr(op, attribute)
+    require(isinstance(graph, Graph), op, f"attribute {attribute} names no graph")
+    if not graph.ops:
+        return "UPDATE"
+    name = graph.ops[0].name.removeprefix("STABLEHLO_")
+    if len(graph.ops) > 1 or name not in _BODIES:
+        names = ", ".join(o.name for o in graph.ops)
+        raise UnsupportedError(
+            f"the computation '{graph.name}' ({names}) is not supported",
+            where=op.where,
+            fix=f"it may be one of {', '.join(_BODIES)}",
+        )
+    return _BODIES[name]
+
+
+def _window_attributes(op: Op, rank: int) -> dict[str, list[int]]:
+    found = {name: _ints(op, name) or [1] * rank
+             for name in ("window_dimensions", "window_strides", "base_dilations",
+                          "window_dilations")}  # fmt: skip
+    for name, values in found.items():
+        require(len(values) == rank and min(values, default=1) > 0, op, f"{name} {values} is wrong")
+    padding = _ints(op, "padding") or [0] * (2 * rank)
+    require(len(padding) == 2 * rank and 0 < rank <= 6, op, f"rank {rank}, padding {padding}")
+    return found | {"low": padding[::2], "high": padding[1::2],
+                    "inside": [d - 1 for d in found["base_dilations"]]}  # fmt: skip
+
+
+def _infer_reduce_window(op: Op, specs: Specs) -> Spec:
+    shape = present(specs, op).shape
+    if shape is None:
+        return out_spec(op, None)
+    a = _window_attributes(op, len(shape))
+    padded = _padded_shape(op, shape, a["low"], a["high"], a["inside"])
+    return out_spec(op, window_shape(padded, a["window_dimensions"], a["window_strides"],
+                                     a["window_dilations"]))  # fmt: skip
+
+
+def _reduce_window(op: Op, inputs: Arrays) -> Array:
+    x, init = _operands(op, inputs, 2)
+    a = _window_attributes(op, x.ndim)
+    function = _body(op, "body_subgraph_index")
+    require(function != "UPDATE", op, "the reduction has an empty graph")
+    padded = pad_general(op, x, init, a["low"], a["high"], a["inside"])
+    return reduce_windows(padded, init, a["window_dimensions"], a["window_strides"],
+                          a["window_dilations"], function)  # fmt: skip
+
+
+def _reduce_window_macs(op: Op) -> int:
+    return elements(op.outputs[0].shape) * elements(_ints(op, "window_dimensions"))
+
+
+define("STABLEHLO_REDUCE_WINDOW", infer=_infer_reduce_window, evaluate=_reduce_window,
+       family="stablehlo", arity=2, types="f32 f64 i8 i16 i32 i64 u8 bool",
+       macs=_reduce_window_macs, notes="the body is one op: add, multiply, maximum, minimum, "
+       "and, or")  # fmt: skip
+
+
+# -- gather and scatter -------------------------------------------------------------------------
+
+
+def _starts(op: Op, indices: Array, dims: Sequence[int], rank: int) -> Array:
+    """Where each window starts: index vectors spread over the operand's axes, [batch..., rank]."""
+    axis = int(attr(op, "index_vector_dim"))
+    require(0 <= axis <= indices.ndim, op, f"index_vector_dim is {axis} in rank {indices.ndim}")
+    vectors = indices[..., None] if axis == indices.ndim else np.moveaxis(indices, axis, -1)
+    require(len(dims) <= vectors.shape[-1] and all(0 <= d < rank for d in dims), op,
+            f"index vectors of {vectors.shape[-1]} for the axes {list(dims)}")  # fmt: skip
+    starts = np.zeros((*vectors.shape[:-1], rank), np.int64)
+    for k, dim in enumerate(dims):
+        starts[..., dim] = vectors[..., k]
+    return starts
+
+
+def _places(starts: Array, window: Sequence[tuple[int, int]]) -> list[Array]:
+    """Index arrays [batch..., window...], an array for each axis of the operand.
+
+    window lists (axis of the operand, size) for each axis of the windows.
+    """
+    batch, rank = starts.shape[:-1], starts.shape[-1]
+    found = [starts[..., axis].reshape(*batch, *[1] * len(window)) for axis in range(rank)]
+    for place, (axis, size) in enumerate(window):
+        offsets = np.arange(size).reshape([-1 if i == place else 1 for i in range(len(window))])
+        found[axis] = found[axis] + offsets
+    return found
+
+
+def _kept(rank: int, dropped: Sequence[int]) -> list[int]:
+    return [axis for axis in range(rank) if axis not in dropped]
+
+
+def _gather_order(op: Op, batch: int, offsets: Sequence[int]) -> list[int]:
+    """The axes of [batch..., window...] in the order of the result."""
+    rank = batch + len(offsets)
+    require(all(0 <= d < rank for d in offsets) and len(set(offsets)) == len(offsets), op,
+            f"offset_dims {list(offsets)} do not fit rank {rank}")  # fmt: skip
+    batches, windows = iter(range(batch)), iter(range(batch, rank))
+    return [next(windows) if axis in offsets else next(batches) for axis in range(rank)]
+
+
+def _gather_shapes(op: Op, shape: Shape, indices: Shape) -> tuple[list[int], list[int]]:
+    """Window sizes without the collapsed ones, and the axes of the operand they belong to."""
+    sizes, collapsed = _ints(op, "slice_sizes"), _ints(op, "collapsed_slice_dims")
+    require(len(sizes) == len(shape), op, f"{len(sizes)} slice sizes for rank {len(shape)}")
+    require(all(0 <= s <= n for s, n in zip(sizes, shape, strict=True)), op,
+            f"slices of {sizes} do not fit into {shape}")  # fmt: skip
+    axes = _kept(len(shape), collapsed)
+    require(len(axes) == len(_ints(op, "offset_dims")), op, "offset_dims do not fit the slices")
+    return [sizes[a] for a in axes], axes
+
+
+def _infer_gather(op: Op, specs: Specs) -> Spec:
+    x, indices = present(specs, op), present(specs, op, 1)
+    if x.shape is None or indices.shape is None:
+        return out_spec(op, None)
+    sizes, _ = _gather_shapes(op, x.shape, indices.shape)
+    axis = int(attr(op, "index_vector_dim"))
+    batch = [n for a, n in enumerate(indices.shape) if a != axis]
+    order = _gather_order(op, len(batch), _ints(op, "offset_dims"))
+    return out_spec(op, sized(op, ([*batch, *sizes][a] for a in order)))
+
+
+def _gather(op: Op, inputs: Arrays) -> Array:
+    x, indices = _operands(op, inputs, 2)
+    sizes, axes = _gather_shapes(op, x.shape, indices.shape)
+    starts = _starts(op, indices, _ints(op, "start_index_map"), x.ndim)
+    sized(op, (*starts.shape[:-1], *sizes))
+    room = np.array(x.shape, np.int64) - np.array(_ints(op, "slice_sizes"), np.int64)
+    starts = np.clip(starts, 0, room)  # a window that sticks out is moved back inside
+    places = _places(starts, list(zip(axes, sizes, strict=True)))
+    order = _gather_order(op, starts.ndim - 1, _ints(op, "offset_dims"))
+    return np.ascontiguousarray(x[tuple(places)].transpose(order))
+
+
+define("STABLEHLO_GATHER", infer=_infer_gather, evaluate=_gather, family="stablehlo", arity=2,
+       types=f"{_NUMBERS} bf16 c64")  # fmt: skip
+
+_SCATTER: dict[str, np.ufunc] = {
+    "ADD": np.add, "MUL": np.multiply, "MAXIMUM": np.maximum, "MINIMUM": np.minimum
+}  # fmt: skip
+
+
+def _scatter(op: Op, inputs: Arrays) -> Array:
+    """Updates in row order; those that fall outside are left out, one element at a time."""
+    x, indices, updates = _operands(op, inputs, 3)
+    starts = _starts(op, indices, _ints(op, "scatter_dims_to_operand_dims"), x.ndim)
+    windows = _ints(op, "update_window_dims")
+    axes = _kept(x.ndim, _ints(op, "inserted_window_dims"))
+    batches = _kept(updates.ndim, windows)
+    require(len(windows) == len(axes) and all(0 <= d < updates.ndim for d in windows), op,
+            f"update_window_dims {windows} do not fit the axes {axes}")  # fmt: skip
+    require(tuple(updates.shape[d] for d in batches) == starts.shape[:-1], op,
+            f"updates of shape {updates.shape} for indices of shape {indices.shape}")  # fmt: skip
+    window = [(axis, updates.shape[d]) for axis, d in zip(axes, windows, strict=True)]
+    # [batch..., window...] back to the order of the updates
+    order = np.argsort([*batches, *windows])
+    places = [np.broadcast_to(p, (*starts.shape[:-1], *(n for _, n in window))).transpose(order)
+              for p in _places(starts, window)]  # fmt: skip
+    return _apply(op, x.copy(), places, updates)
+
+
+def _apply(op: Op, result: Array, places: Sequence[Array], updates: Array) -> Array:
+    function = _body(op, "update_computation_subgraph_index")
+    inside = np.ones(updates.shape, bool)
+    for place, size in zip(places, result.shape, strict=True):
+        inside &= (place >= 0) & (place < size)
+    if function in ("MAXIMUM", "MINIMUM") and updates.dtype.kind == "f":
+        inside &= ~np.isnan(updates)  # a NaN is neither larger nor smaller
+    chosen, values = tuple(p[inside] for p in places), updates[inside]
+    if function == "UPDATE":
+        result[chosen] = values
+    elif function in _SCATTER:
+        _SCATTER[function].at(result, chosen, values)
+    else:
+        raise UnsupportedError(f"the computation {function} is not supported", where=op.where,
+                               fix=f"it may be one of {', '.join(_SCATTER)}")  # fmt: skip
+    return result
+
+
+define("STABLEHLO_SCATTER", infer=same_as_input, evaluate=_scatter, family="stablehlo", arity=3,
+       types=_NUMBERS, notes="the computation is empty (update) or one op: add, multiply, "
+       "maximum, minimum")  # fmt: skip
+
+
+# -- random bits --------------------------------------------------------------------------------
+
+# Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011): the numbers of a block
+# are a function of the key and the block's counter, so that all blocks are computed at once.
+
+
+def threefry(key: Array, counter: Sequence[Array]) -> Array:
+    """Threefry2x32 with 20 rounds: uint32[blocks, 2]."""
+    a, b = (c.astype(np.uint32) for c in counter)
+    keys = [key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)]
+    a, b = a + keys[0], b + keys[1]
+    for group in range(5):
+        for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            a = a + b
+            b = (b << np.uint32(turn) | b >> np.uint32(32 - turn)) ^ a
+        a, b = a + keys[(group + 1) % 3], b + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return np.stack([a, b], axis=1)
+
+
+def philox(key: Array, counter: Sequence[Array]) -> Array:
+    """Philox4x32 with 10 rounds: uint32[blocks, 4]."""
+    c = [x.astype(np.uint64) for x in counter]
+    low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
+    k0, k1 = np.uint64(key[0]), np.uint64(key[1])
+    for _ in range(10):
+        p, q = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [q >> high ^ c[1] ^ k0, q & low, p >> high ^ c[3] ^ k1, p & low]
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
+    return np.stack(c, axis=1).astype(np.uint32)
+
+
+def _random_bits(op: Op, inputs: Arrays) -> list[Array]:
+    """State: a key and a 64-bit counter of blocks; Philox may have two more words."""
+    (state,) = _operands(op, inputs, 1)
+    is_threefry = attr(op, "algorithm") == "THREEFRY"
+    require(state.shape in ((2,),) if is_threefry else state.shape in ((2,), (3,)), op,
+            f"a state of shape {state.shape} does not fit the algorithm")  # fmt: skip
+    words = np.ascontiguousarray(state).view(np.uint32)
+    shape, dtype = sized(op, op.outputs[1].shape), op.outputs[1].dtype
+    wanted, size = elements(shape) * dtype.bits // 32, 2 if is_threefry else 4
+    blocks = -(-wanted // size)
+    counts = state[1] + np.arange(blocks, dtype=np.uint64)
+    counter = [counts & np.uint64(0xFFFFFFFF), counts >> np.uint64(32)]
+    rest = words[4:] if words.size == 6 else words[:2]
+    bits = (threefry(words[:2], counter) if is_threefry else
+            philox(words[:2], [*counter, *(np.full(blocks, w) for w in rest)]))  # fmt: skip
+    after = state.copy()
+    after[1] += np.uint64(blocks)
+    return [after, bits.reshape(-1)[:wanted].copy().view(dtype.numpy).reshape(shape)]
+
+
+def _infer_random_bits(op: Op, specs: Specs) -> list[Spec]:
+    """The graph alone says how many bits are wanted."""
+    require(len(op.outputs) == 2 and op.outputs[1].dtype.short in ("i32", "u32", "i64", "u64"), op,
+            "it gives a state and an array of 32 or 64-bit integers")  # fmt: skip
+    return [out_spec(op, present(specs, op).shape), out_spec(op, op.outputs[1].shape, 1)]
+
+
+define("STABLEHLO_RNG_BIT_GENERATOR", infer=_infer_random_bits, evaluate=_random_bits,
+       family="stablehlo", types="u64",
+       notes="Philox4x32 and Threefry2x32, bit for bit")  # fmt: skip

@@ -1,1 +1,392 @@
-"""Operators of this family."""
+"""Element by element: arithmetic of one operand, casts, quantisation; and normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..ir import Array, DType, Op, Quant
+from .base import (
+    Arrays,
+    Spec,
+    Specs,
+    attr,
+    define,
+    elements,
+    folded,
+    out_spec,
+    present,
+    quant,
+    require,
+    same_as_input,
+    scale_zero,
+)  # fmt: skip
+from .fixed import (
+    clamp_to,
+    divide_by_pot,
+    high_mul,
+    integer_range,
+    multiply,
+    quantize_multiplier,
+    round_away,
+    wrap32,
+)  # fmt: skip
+from .lut import inverse_sqrt, lookup8, lookup16, table8, table16, through_double
+
+FAMILY = "unary"
+Function = Callable[[Array], Array]
+
+
+def main(arrays: Arrays) -> Array:
+    found = arrays[0]
+    assert found is not None
+    return found
+
+
+# -- plain functions ------------------------------------------------------------------------------
+
+
+def _plain(function: Function) -> Callable[[Op, Arrays], Array]:
+    """evaluate: a NumPy function in the input's own type."""
+    return lambda op, arrays: function(main(arrays))
+
+
+def _zeros(x: Array) -> Array:
+    return np.zeros(x.shape, x.dtype)
+
+
+# name: function, types LiteRT takes
+PLAIN: dict[str, tuple[Function, str]] = {
+    "SIN": (np.sin, "f32 f16"),
+    "COS": (np.cos, "f32 f16"),
+    "SQUARE": (np.square, "f32"),
+    "NEG": (np.negative, "f32 f16 bf16 i8 i16 i32 i64"),
+    "ROUND": (np.rint, "f32 f16 bf16"),
+    "CEIL": (np.ceil, "f32"),
+    "FLOOR": (np.floor, "f32 f16 bf16"),
+    "SIGN": (np.sign, "f32 f64 i32"),
+    "ZEROS_LIKE": (_zeros, "f32 i32 i64"),
+}
+for _name, (_function, _types) in PLAIN.items():
+    define(_name, infer=same_as_input, evaluate=_plain(_function), family=FAMILY, types=_types,
+           notes="codes are negated as they are" if _name == "NEG" else "")  # fmt: skip
+
+
+# -- functions with quantised kernels -------------------------------------------------------------
+
+
+def _codes(op: Op, x: Array) -> Array:
+    """The input without its zero point."""
+    return x.astype(np.int64) - scale_zero(op.inputs[0])[1]
+
+
+def _positive(op: Op, codes: Array) -> None:
+    require(bool(np.all(codes >= 0)), op, "a negative operand has no real root",
+            "the quantised kernel refuses such values at run time")  # fmt: skip
+
+
+def by_table(op: Op, x: Array, function: Function) -> Array:
+    """A quantised function through the table that the kernels build for int8, uint8 or int16."""
+    source, target = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])
+    if x.dtype == np.int16:
+        return lookup16(x, table16(function, source, target)).astype(np.int16)
+    return lookup8(x, table8(function, source, target, op.outputs[0].dtype))
+
+
+def _abs(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    tensor = op.inputs[0]
+    plain_int16 = x.dtype == np.int16 and (tensor is None or tensor.quant is None)
+    if x.dtype in (np.float32, np.int32) or plain_int16:
+        return np.abs(x)
+    codes = np.abs(_codes(op, x))
+    scale, (out_scale, zero) = scale_zero(tensor)[0], scale_zero(op.outputs[0])
+    if scale != out_scale:
+        # the kernel divides in float32
+        m, shift = quantize_multiplier(np.float32(scale) / np.float32(out_scale))
+        codes = multiply(codes, m, shift)
+    return clamp_to(codes + zero, *integer_range(op.outputs[0].dtype), op.outputs[0].dtype)
+
+
+def _log(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    if x.dtype == np.float32:
+        return np.log(x)
+    scale, zero = scale_zero(op.outputs[0])
+    least = np.float32(integer_range(op.outputs[0].dtype)[0] - zero) * np.float32(scale)
+    log = through_double(np.log)
+    return by_table(op, x, lambda v: np.where(v <= 0, least, log(v)))
+
+
+def _exp(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    return np.exp(x) if x.dtype == np.float32 else by_table(op, x, through_double(np.exp))
+
+
+def _sqrt(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    if x.dtype == np.float32:
+        return np.sqrt(x)
+    scale, (out_scale, zero) = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])
+    codes = _codes(op, x)
+    _positive(op, codes)
+    root = np.sqrt(np.float32(scale) * codes.astype(np.float32))
+    # the kernel truncates where others round
+    found = np.minimum(root / np.float32(out_scale), np.float32(2**30)).astype(np.int64) + zero
+    return clamp_to(found, *integer_range(op.outputs[0].dtype), op.outputs[0].dtype)
+
+
+def _rsqrt(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    if x.dtype == np.float32:
+        return np.float32(1) / np.sqrt(x)
+    codes = _codes(op, x)
+    _positive(op, codes)
+    scale, (out_scale, zero) = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])
+    if x.dtype == np.int16:
+        most = np.float32(32767) * np.float32(out_scale)
+        return by_table(op, x, lambda v: np.where(v <= 0, most, np.float32(1) / np.sqrt(v)))
+    real = 1.0 / float(np.sqrt(np.float32(scale)) * np.float32(out_scale))
+    m, shift = quantize_multiplier(real)
+    inverse, right = inverse_sqrt(codes)
+    # 20 bits keep the inverse root an integer between the two multiplications
+    found = multiply(multiply(np.ones_like(codes), inverse, 20 - right), m, shift - 20) + zero
+    low, high = integer_range(op.outputs[0].dtype)
+    return clamp_to(np.where(codes == 0, high, found), low, high, op.outputs[0].dtype)
+
+
+define("ABS", infer=same_as_input, evaluate=_abs, family=FAMILY, types="f32 i8 i16 i32")
+define("LOG", infer=same_as_input, evaluate=_log, family=FAMILY, types="f32 i8 i16")
+define("EXP", infer=same_as_input, evaluate=_exp, family=FAMILY, types="f32 i8 i16")
+define("SQRT", infer=same_as_input, evaluate=_sqrt, family=FAMILY, types="f32 i8 i16",
+       notes="quantised results are truncated; negative values are refused")  # fmt: skip
+define("RSQRT", infer=same_as_input, evaluate=_rsqrt, family=FAMILY, types="f32 i8 i16",
+       notes="negative quantised values are refused")  # fmt: skip
+
+
+# -- casts ----------------------------------------------------------------------------------------
+
+CAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 i4 u4 i2 bool c64"
+
+
+def _cast_spec(op: Op, specs: Specs) -> Spec:
+    return out_spec(op, present(specs, op).shape, value=folded(op, specs, _cast))
+
+
+def _cast(op: Op, arrays: Arrays) -> Array:
+    return cast(main(arrays), op)
+
+
+def cast(x: Array, op: Op) -> Array:
+    """C's conversions, except that a float that does not fit saturates, and NaN is the largest."""
+    target = op.outputs[0].dtype
+    if target.short not in CAST_TYPES.split():
+        raise UnsupportedError(f"cast to {target.short} is not supported", where=op.where,
+                               fix=f"it takes {CAST_TYPES}")  # fmt: skip
+    if x.dtype.kind == "c" and target.numpy.kind != "c":
+        x = x.real
+    floating = x.dtype.kind in "fV" or x.dtype == ml_dtypes.bfloat16
+    if target is DType.BOOL:
+        return np.not_equal(x, 0)
+    if floating and target.numpy.kind in "iu":
+        return _saturate(x, target)
+    if target.is_float and target is not DType.FLOAT64:
+        x = x.astype(np.float32)  # all narrow floats are made from a float32: two roundings
+    with np.errstate(all="ignore"):
+        return x.astype(target.numpy)
+
+
+def _saturate(x: Array, target: DType) -> Array:
+    """Toward zero; NaN is the largest code."""
+    low, high = integer_range(target)
+    wide = x.astype(np.float64)
+    # float(high) may round up, past the type: those elements are set by hand
+    inside = (wide > low) & (wide < float(high))
+    codes = np.where(inside, wide, 0).astype(np.int64).astype(target.numpy)
+    return np.where(inside, codes, np.where(wide <= low, low, high)).astype(target.numpy)
+
+
+define("CAST", infer=_cast_spec, evaluate=_cast, family=FAMILY, types=CAST_TYPES,
+       notes="int4, uint4 and int2 from and to f32 in LiteRT, any type here")  # fmt: skip
+
+
+def _bitcast_shape(op: Op, shape: tuple[int, ...], source: DType) -> tuple[int, ...]:
+    target = op.outputs[0].dtype
+    for dtype in (source, target):
+        require(
+            dtype.is_fixed_size and not dtype.is_packed, op, f"{dtype.short} has no bit pattern"
+        )
+    if source.bits == target.bits:
+        return shape
+    if source.bits > target.bits:
+        return (*shape, source.bits // target.bits)
+    ratio = target.bits // source.bits
+    fits = len(shape) > 0 and shape[-1] == ratio
+    require(fits, op, f"{target.short} of {source.short} needs a last dimension of {ratio}")
+    return shape[:-1]
+
+
+def _bitcast_spec(op: Op, specs: Specs) -> Spec:
+    source = present(specs, op)
+    if source.shape is None:
+        return out_spec(op, None)
+    return out_spec(op, _bitcast_shape(op, source.shape, source.dtype))
+
+
+def _bitcast(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    source = op.inputs[0]
+    assert source is not None
+    shape = _bitcast_shape(op, x.shape, source.dtype)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    return flat.view(op.outputs[0].dtype.numpy).reshape(shape)
+
+
+BITCAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 u64 bool c64 c128"
+define("BITCAST", infer=_bitcast_spec, evaluate=_bitcast, family=FAMILY, types=BITCAST_TYPES)
+
+
+# -- quantise, dequantise -------------------------------------------------------------------------
+
+
+def _along(op: Op, q: Quant, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Scales and zero points, shaped to broadcast over a tensor of this shape."""
+    if not q.per_axis:
+        return q.scale[0], q.zero_point[0]
+    rank = len(shape)
+    require(0 <= q.axis < rank and shape[q.axis] == q.scale.size, op,
+            f"{q.scale.size} scales along axis {q.axis} do not fit shape {shape}")  # fmt: skip
+    spread = tuple(q.scale.size if i == q.axis else 1 for i in range(rank))
+    return q.scale.reshape(spread), np.resize(q.zero_point, q.scale.size).reshape(spread)
+
+
+# source -> targets, as LiteRT has them
+QUANTIZE_TYPES = {
+    "f32": "i4 u4 i8 u8 i16",
+    "i8": "i8 u8 i16",
+    "u8": "i8 u8 i16",
+    "i16": "i8 i16 i32",
+    "i32": "i8 i16",
+}
+
+
+def _quantize(op: Op, arrays: Arrays) -> Array:
+    x, target, source = main(arrays), op.outputs[0].dtype, op.inputs[0]
+    assert source is not None
+    targets = QUANTIZE_TYPES[source.dtype.short]
+    if target.short not in targets.split():
+        raise UnsupportedError(f"{source.dtype.short} to {target.short} is not supported",
+                               where=op.where, fix=f"it makes {targets}")  # fmt: skip
+    low, high = integer_range(target)
+    if source.dtype is DType.FLOAT32:
+        scale, zero = _along(op, quant(op.outputs[0]), x.shape)
+        # Values beyond int32 saturate, as the optimised kernels do; NaN is the smallest code.
+        codes = np.nan_to_num(round_away(x / scale).astype(np.float64), nan=-np.inf) + zero
+        return np.clip(codes, low, high).astype(target.numpy)
+    (scale_in, zero_in), (scale_out, zero_out) = scale_zero(source), scale_zero(op.outputs[0])
+    m, shift = quantize_multiplier(scale_in / scale_out)
+    codes = multiply(wrap32(x.astype(np.int64) - zero_in), m, shift)
+    return clamp_to(wrap32(codes + zero_out), low, high, target)
+
+
+define("QUANTIZE", infer=same_as_input, evaluate=_quantize, family=FAMILY,
+       types="f32 i8 u8 i16 i32",
+       notes="f32 to i4 u4 i8 u8 i16, per channel too; between integer types")  # fmt: skip
+
+
+def _dequantize_spec(op: Op, specs: Specs) -> Spec:
+    return Spec(DType.FLOAT32, present(specs, op).shape)  # whatever type the file states
+
+
+def _dequantize(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    source = op.inputs[0]
+    if source is not None and source.dtype.is_float:
+        return x.astype(np.float32)
+    scale, zero = _along(op, quant(source), x.shape)
+    return (scale.astype(np.float64) * (x.astype(np.int64) - zero)).astype(np.float32)
+
+
+define("DEQUANTIZE", infer=_dequantize_spec, evaluate=_dequantize, family=FAMILY,
+       types="f16 f8e4m3fn f8e5m2 i2 i4 u4 i8 u8 i16", notes="per channel too")  # fmt: skip
+
+
+def _fake_quant(op: Op, arrays: Arrays) -> Array:
+    """TensorFlow's fake quantisation, in float32: the range is nudged so that 0 is a code."""
+    bits, low, high = attr(op, "num_bits"), np.float32(attr(op, "min")), np.float32(attr(op, "max"))
+    require(2 <= bits <= 16, op, f"{bits} bits; it takes 2 to 16")
+    require(bool(low < high), op, f"the range {low} to {high} is empty")
+    first, last = np.float32(bool(attr(op, "narrow_range"))), np.float32(2**bits - 1)
+    scale = (high - low) / (last - first)
+    zero = np.clip(round_away(first - low / scale), first, last)
+    least, most = (first - zero) * scale, (last - zero) * scale
+    inverse = np.float32(1) / scale
+    shifted = np.clip(main(arrays), least, most) - least
+    found: Array = round_away(shifted * inverse) * scale + least
+    return found
+
+
+define("FAKE_QUANT", infer=same_as_input, evaluate=_fake_quant, family=FAMILY, types="f32",
+       notes="narrow_range too, which LiteRT refuses")  # fmt: skip
+
+
+# -- normalisations -------------------------------------------------------------------------------
+
+
+def _l2_normalize(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    require(x.ndim > 0, op, "a scalar cannot be normalised")
+    require(attr(op, "fused_activation_function") == "NONE", op, "it has no fused activation")
+    if x.dtype == np.float32:
+        norm = np.sqrt(np.sum(np.square(x), axis=-1, keepdims=True))
+        floored: Array = x / np.maximum(norm, np.float32(1e-6))
+        return floored
+    target = op.outputs[0].dtype
+    middle = 128 if target is DType.UINT8 else 0
+    require(scale_zero(op.outputs[0]) == (1 / 128, middle), op,
+            f"the output must have scale 1/128 and zero point {middle}")  # fmt: skip
+    codes = _codes(op, x)
+    inverse, right = inverse_sqrt(wrap32(np.sum(codes * codes, axis=-1, keepdims=True)))
+    # The two kernels place the factor 128 differently, and round differently.
+    if target is DType.UINT8:
+        found = divide_by_pot(high_mul(128 * codes, inverse), right)
+    else:
+        found = multiply(codes, inverse, 7 - right)
+    return clamp_to(found + middle, *integer_range(target), target)
+
+
+def _row_macs(op: Op) -> int:
+    return 0 if op.inputs[0] is None else elements(op.inputs[0].shape)
+
+
+define("L2_NORMALIZATION", infer=same_as_input, evaluate=_l2_normalize, family=FAMILY,
+       types="f32 i8 u8", macs=_row_macs)  # fmt: skip
+
+
+def _local_response(op: Op, arrays: Arrays) -> Array:
+    x = main(arrays)
+    require(x.ndim == 4, op, f"it takes four dimensions, not {x.ndim}")
+    depth, radius = x.shape[-1], attr(op, "radius")
+    require(radius >= 0, op, f"radius {radius} is negative")
+    radius = min(radius, depth)
+    squares = np.pad(np.square(x), [(0, 0)] * 3 + [(radius, radius)])
+    # TensorFlow's window, both ends included. LiteRT's reference kernel loses the last one.
+    total = _zeros(x)
+    for start in range(2 * radius + 1):
+        total += squares[..., start : start + depth]
+    bias, alpha, beta = (np.float32(attr(op, name)) for name in ("bias", "alpha", "beta"))
+    found: Array = x * np.power(bias + alpha * total, -beta)
+    return found
+
+
+def _window_macs(op: Op) -> int:
+    depth = op.inputs[0].shape[-1] if op.inputs[0] is not None and op.inputs[0].shape else 0
+    window = min(2 * max(int(attr(op, "radius")), 0) + 1, depth)
+    return _row_macs(op) * window
+
+
+define("LOCAL_RESPONSE_NORMALIZATION", infer=same_as_input, evaluate=_local_response,
+       family=FAMILY, types="f32", macs=_window_macs)  # fmt: skip

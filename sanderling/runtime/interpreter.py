@@ -166,7 +166,7 @@ class Interpreter:
     def _resize(self, graph: Graph, index: int, size: Sequence[int], strict: bool) -> None:
         tensor = self._tensor(graph, index)
         if tensor not in graph.inputs:
-            raise ValueError(f"Tensor {index} ('{tensor.name}') is not an input: it has no own size")
+            raise ValueError(f"Tensor {index} ('{tensor.name}') is not an input, resize inputs")
         shape = tuple(int(n) for n in np.atleast_1d(np.asarray(size)))
         if any(n < 0 for n in shape):
             raise ValueError(f"Cannot resize to {list(shape)}: a size is negative")
@@ -456,7 +456,8 @@ def _check_dimensions(got: Shape, wanted: Shape, index: int) -> None:
     for axis, (size, expected) in enumerate(zip(got, wanted, strict=True)):
         if size != expected:
             raise ValueError(
-                f"{mismatch}Got {size} but expected {expected} for dimension {axis} of input {index}."
+                f"{mismatch}Got {size} but expected {expected} for dimension {axis} of input "
+                f"{index}."
             )
 
 

@@ -70,12 +70,115 @@ CONV_INT16 = [
                              ("i8", "i64", {"quantized_bias_type": "INT64"}), ("i4", "i64", {})]
     for x, w, a in GEOMETRY[:8]
 ]  # fmt: skip
+# No weight of -128: LiteRT's SSE kernel for a single scale gets its sign wrong.
 CONV_HYBRID = [
-    case("CONV_2D", f32(*x), weights(*w, dtype=kind, scale=scale), _bias(w[0], "f32", None),
+    case("CONV_2D", f32(*x), weights(*w, dtype=kind, scale=scale, low=-7 if kind == "i4" else -127), _bias(w[0], "f32", None),
          name="hybrid" + ("_channel" if per else ""), tol=SUM, version=7 if kind == "i4" else 5, **a)
     for kind in ("i8", "i4") for per in (True, False)
     for x, w, a in (GEOMETRY if per else PLAIN)
     if not per or w[0] > 1
     for scale in [_scales(w[0]) if per else 0.01]
 ]  # fmt: skip
-CASES: list[Case] = CONV_FLOAT + CONV_UINT8 + CONV_INT8 + CONV_INT16 + CONV_HYBRID
+
+# Input shape, filter [1, taps, O], attributes.
+DEPTHWISE: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 6, 5, 4), (1, 3, 3, 4), SAME | {"depth_multiplier": 1}),
+    ((2, 7, 8, 3), (1, 3, 2, 6), VALID | {"depth_multiplier": 2, "fused_activation_function": "RELU6"}),
+    ((1, 9, 9, 1), (1, 5, 5, 8), STRIDED | {"depth_multiplier": 8}),
+    ((2, 8, 10, 5), (1, 3, 3, 5), DILATED | {"depth_multiplier": 1, "fused_activation_function": "RELU"}),
+    ((1, 4, 3, 2), (1, 7, 6, 4), SAME | {"depth_multiplier": 2}),
+    ((1, 3, 3, 16), (1, 1, 1, 16), SAME | {"depth_multiplier": 1}),
+    ((1, 5, 4, 3), (1, 3, 3, 3), SAME | {"depth_multiplier": 1, "dilation_h_factor": 1000}),
+]  # fmt: skip
+DEPTHWISE_ALL = [
+    *(_float("DEPTHWISE_CONV_2D", x, w, a, w[3]) for x, w, a in DEPTHWISE),
+    case("DEPTHWISE_CONV_2D", f32(1, 4, 4, 2), weights(1, 3, 3, 2), tol=SUM, name="no_bias",
+         **DEPTHWISE[0][2]),
+    *(case("DEPTHWISE_CONV_2D", u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw),
+           _bias(w[3], "i32", 0.0006), out=[u8(scale=so, zp=zo)], version=2, **a)
+      for (x, w, a), (zx, zw, so, zo) in zip(
+          DEPTHWISE, [(128, 120, 0.05, 100), (0, 0, 0.2, 0), (255, 255, 0.1, 255), (3, 130, 0.07, 10)] * 2)),
+    *(case("DEPTHWISE_CONV_2D", i8(*x, scale=0.03, zp=zx),
+           weights(*w, dtype=kind, scale=_scales(w[3]) if per else 0.01, axis=3 if per else 0),
+           _bias(w[3], "i32", 0.0003), out=[i8(scale=so, zp=zo)], name="channel" if per else "tensor",
+           version=6 if kind == "i4" else 3, **a)
+      for kind in ("i8", "i4") for per in (True, False)
+      for (x, w, a), (zx, so, zo) in zip(
+          DEPTHWISE, [(1, 0.03, -3), (-128, 0.02, -128), (127, 0.05, 127), (0, 0.3, 5)] * 2)),
+    *(case("DEPTHWISE_CONV_2D", i16(*x, scale=0.001), weights(*w, dtype="i8", scale=_scales(w[3]), axis=3),
+           _bias(w[3], "i64", 1e-5, 100000), out=[i16(scale=0.0007)], version=5, **a)
+      for x, w, a in DEPTHWISE),
+    # A hybrid filter needs a scale for each channel: LiteRT reads past the end of a single one.
+    *(case("DEPTHWISE_CONV_2D", f32(*x), weights(*w, dtype="i8", scale=_scales(w[3]), axis=3),
+           _bias(w[3], "f32", None), name="hybrid", tol=SUM, version=6, **a)
+      for x, w, a in DEPTHWISE),
+]  # fmt: skip
+
+# Input, filter [O, taps, C], output size, attributes.
+TRANSPOSED: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], dict[str, Any]]] = [
+    ((1, 3, 4, 2), (3, 3, 3, 2), (6, 8), {"padding": "SAME", "stride_h": 2, "stride_w": 2}),
+    ((2, 3, 2, 4), (2, 2, 3, 4), (6, 8), {"padding": "VALID", "stride_h": 2, "stride_w": 5}),
+    ((1, 4, 4, 3), (5, 3, 3, 3), (4, 4), SAME | {"fused_activation_function": "RELU"}),
+    ((1, 2, 2, 2), (1, 1, 1, 2), (5, 6), {"padding": "VALID", "stride_h": 3, "stride_w": 4}),
+    ((1, 3, 3, 1), (4, 4, 4, 1), (5, 6), {"padding": "SAME", "stride_h": 2, "stride_w": 2,
+                                          "fused_activation_function": "RELU6"}),
+]  # fmt: skip
+
+
+def _transposed(x: T, w: T, size: tuple[int, int], bias: T | None, version: int = 3, **more: Any) -> Case:  # fmt: skip
+    shape = const([x.shape[0], *size, w.shape[0]], "i32")
+    tail = () if bias is None else (bias,)
+    return case("TRANSPOSE_CONV", shape, w, x, *tail, version=version, **more)
+
+
+TRANSPOSED_ALL = [
+    *(_transposed(f32(*x), weights(*w), size, bias, out=[f32()], tol=SUM, version=4, **a)
+      for x, w, size, a in TRANSPOSED for bias in (None, _bias(w[0], "f32", None))),
+    *(_transposed(u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw), size,
+                  bias, out=[u8(scale=0.1, zp=zo)], version=4, **a)
+      for (x, w, size, a), (zx, zw, zo) in zip(TRANSPOSED, [(128, 120, 100), (0, 255, 0), (255, 0, 255)] * 2)
+      for bias in (None, _bias(w[0], "i32", 0.0006))),
+    *(_transposed(i8(*x, scale=0.03, zp=zx),
+                  weights(*w, dtype="i8", scale=_scales(w[0]) if per else 0.01), size,
+                  bias, out=[i8(scale=0.05, zp=zo)], name="channel" if per else "tensor", version=4, **a)
+      for per in (True, False)
+      for (x, w, size, a), (zx, zo) in zip(TRANSPOSED, [(1, -3), (-128, 127), (127, -128)] * 2)
+      for bias in (None, _bias(w[0], "i32", 0.0003))),
+    *(_transposed(i16(*x, scale=0.001), weights(*w, dtype="i8", scale=_scales(w[0])), size,
+                  bias, out=[i16(scale=0.0007)], version=5 if more else 4, **more, **a)
+      for x, w, size, a in TRANSPOSED
+      for bias, more in ((None, {}), (_bias(w[0], "i64", 1e-5, 100000), {}),
+                         (_bias(w[0], "i32", 1e-5, 100000), {"quantized_bias_type": "INT32"}),
+                         (None, {"quantized_bias_type": "INT32"}))),
+    *(_transposed(f32(*x), weights(*w, dtype="i8", scale=_scales(w[0]) if per else 0.01), size, bias,
+                  out=[f32()], name="hybrid", tol=SUM, version=4, **a)
+      for per in (True, False) for x, w, size, a in TRANSPOSED
+      for bias in (None, _bias(w[0], "f32", None))),
+    case("TRANSPOSE_CONV", T((4,), "i32", data=[1, 5, 5, 2], fed=True), weights(2, 3, 3, 3),
+         f32(1, 3, 3, 3), out=[f32()], name="shape_at_run_time", tol=SUM,
+         padding="SAME", stride_h=2, stride_w=2),
+]  # fmt: skip
+
+CUBE: dict[str, Any] = {"padding": "SAME", "stride_d": 1, "stride_h": 1, "stride_w": 1}
+CUBE_ATTRS: list[dict[str, Any]] = [
+    CUBE,
+    CUBE | {"padding": "VALID", "stride_h": 2, "fused_activation_function": "RELU"},
+    CUBE | {"stride_d": 2, "stride_w": 3, "fused_activation_function": "RELU6"},
+    CUBE | {"dilation_d_factor": 2, "dilation_h_factor": 3},
+]
+CONV_3D = [
+    *(case("CONV_3D", f32(2, 5, 6, 7, 2), weights(2, 3, 3, 2, 4), *bias, tol=SUM, **a)
+      for a in CUBE_ATTRS for bias in ((), (_bias(4, "f32", None),))),
+    *(case("CONV_3D_TRANSPOSE", const([2, *size, 3], "i32"), weights(2, 3, 3, 3, 2),
+           f32(2, *small, 2), *bias, out=[f32()], tol=SUM, **a)
+      for size, small, a in [((4, 5, 6), (4, 5, 6), CUBE),
+                             ((4, 7, 5), (3, 3, 3), CUBE_ATTRS[1]),
+                             ((4, 5, 6), (2, 5, 2), CUBE_ATTRS[2]),
+                             ((4, 5, 6), (4, 5, 6), CUBE_ATTRS[3])]
+      for bias in ((), (_bias(3, "f32", None),))),
+]  # fmt: skip
+
+CASES: list[Case] = [
+    *CONV_FLOAT, *CONV_UINT8, *CONV_INT8, *CONV_INT16, *CONV_HYBRID, *DEPTHWISE_ALL,
+    *TRANSPOSED_ALL, *CONV_3D,
+]  # fmt: skip

@@ -1,0 +1,39 @@
+# Two commands do everything from a fresh clone: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: demo test lint fuzz docs clean
+
+demo: $(VENV)/.installed
+	$(BIN)/sanderling demo
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The long fuzz run: 20,000 mutations of real models, each in bounded time and memory.
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fuzz --count 20000
+
+# Regenerate the parts of the documentation that come from the tables.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python scripts/support_matrix.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@ $(VENV)/.installed

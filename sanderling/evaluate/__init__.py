@@ -1,0 +1,1 @@
+"""Feeding models with real data."""

@@ -1,0 +1,170 @@
+"""From files to input arrays: .npy, .npz, pictures; and between reals and a tensor's integers."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError, MissingExtraError
+from ..ir import Array, DType, Tensor
+from ..ops.fixed import integer_range, round_away
+
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """How a picture becomes an input: size, colour order, and (pixel - mean) / std.
+
+    Without mean and std, a float input gets 0..1 and an integer input the pixels themselves
+    (shifted by 128 for int8), which is what most models are made for.
+    """
+
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    resample: str = "bilinear"
+    bgr: bool = False
+
+
+def read_array(path: str | Path, tensor: Tensor, picture: Picture | None = None) -> Array:
+    """The file's content as an array for this input, its batch dimension added where it lacks."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError("there is no such file", where=str(path), fix="check the path")
+    if path.suffix.lower() in PICTURES:
+        array = read_picture(path, tensor, picture or Picture())
+    else:
+        array = _read_numpy(path, tensor.name)
+    return fit(array, tensor, str(path))
+
+
+def _read_numpy(path: Path, name: str) -> Array:
+    """A .npy, or the array of this name (or the only one) in a .npz."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"not a readable .npy or .npz file: {error}",
+            where=str(path),
+            fix=f"save it with np.save; pictures end in {', '.join(sorted(PICTURES))}",
+        ) from error
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        names = list(loaded.files)
+        if name not in names and len(names) != 1:
+            raise InputError(f"no array '{name}' in it", where=str(path),
+                             fix=f"it holds {', '.join(names) or 'nothing'}")  # fmt: skip
+        return np.asarray(loaded[name if name in names else names[0]])
+
+
+def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
+    """Decode, resize to the input's height and width, normalise."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise MissingExtraError("pillow", "image", "reading pictures") from error
+    height, width, channels = _picture_size(tensor)
+    try:
+        with Image.open(path) as picture:
+            converted = picture.convert("L" if channels == 1 else "RGB")
+            resized = converted.resize((width, height), _resampling(how.resample))
+            pixels = np.asarray(resized, np.float32).reshape(height, width, channels)
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise InputError(f"not a readable picture: {error}", where=str(path),
+                         fix="check that the file is complete") from error  # fmt: skip
+    if how.bgr:
+        pixels = pixels[..., ::-1]
+    return _normalise(pixels, tensor, how)[None]
+
+
+def _resampling(name: str) -> int:
+    from PIL import Image
+
+    known = {"nearest": Image.Resampling.NEAREST, "bilinear": Image.Resampling.BILINEAR,
+             "bicubic": Image.Resampling.BICUBIC, "box": Image.Resampling.BOX}  # fmt: skip
+    if name not in known:
+        raise InputError(f"no resampling '{name}'", fix=f"one of {', '.join(known)}")
+    return known[name]
+
+
+def _picture_size(tensor: Tensor) -> tuple[int, int, int]:
+    shape = tensor.shape
+    if len(shape) != 4 or shape[3] not in (1, 3) or 0 in shape:
+        raise InputError(
+            f"a picture does not fit an input of {tensor.type_text}",
+            where=f"input '{tensor.name}'",
+            fix="pictures fit inputs of shape [1, height, width, 3 or 1]; give a .npy instead",
+        )
+    return shape[1], shape[2], shape[3]
+
+
+def _normalise(pixels: Array, tensor: Tensor, how: Picture) -> Array:
+    if how.mean is not None or how.std is not None:
+        mean, std = (np.asarray(v, np.float32) for v in (how.mean or (0,), how.std or (1,)))
+        return np.asarray((pixels - mean) / std, np.float32)
+    if tensor.dtype.is_float:
+        return pixels / np.float32(255)
+    shift = 128 if tensor.dtype is DType.INT8 else 0
+    return (pixels - shift).astype(tensor.dtype.numpy)
+
+
+def fit(array: Array, tensor: Tensor, where: str = "") -> Array:
+    """The array in the input's type: reals are quantised by the tensor's parameters."""
+    if array.ndim + 1 == len(tensor.shape):
+        array = array[None]
+    if array.dtype == tensor.dtype.numpy:
+        return array
+    if array.dtype.kind == "f" and not tensor.dtype.is_float and tensor.quant is not None:
+        return quantize_array(array, tensor)
+    if tensor.dtype is DType.STRING or np.can_cast(array.dtype, tensor.dtype.numpy, "same_kind"):
+        return array.astype(tensor.dtype.numpy)
+    if array.dtype.kind in "iu" and _fits(array, tensor.dtype):
+        return array.astype(tensor.dtype.numpy)
+    raise InputError(
+        f"an array of {array.dtype} does not fit {tensor.type_text}",
+        where=where or f"input '{tensor.name}'",
+        fix=f"convert it to {tensor.dtype.numpy}",
+    )
+
+
+def _fits(array: Array, dtype: DType) -> bool:
+    if dtype.is_float:
+        return True
+    low, high = integer_range(dtype)
+    return not array.size or bool(array.min() >= low and array.max() <= high)
+
+
+def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:
+    """Reals to the tensor's integers: round(x / scale) + zero_point, clamped."""
+    quant = tensor.quant
+    if quant is None or not quant.scale.size:
+        raise InputError("it has no quantisation parameters", where=f"tensor '{tensor.name}'",
+                         fix=f"give it {tensor.dtype.numpy} values")  # fmt: skip
+    scale, zero = _broadcast(quant.scale, tensor), _broadcast(quant.zero_point, tensor)
+    codes = round_away(np.asarray(values, np.float32) / scale) + zero
+    return np.clip(codes, *integer_range(tensor.dtype)).astype(tensor.dtype.numpy)
+
+
+def dequantize_array(codes: npt.ArrayLike, tensor: Tensor) -> Array:
+    """The tensor's integers to reals; what is not quantised comes back as it is."""
+    quant = tensor.quant
+    array = np.asarray(codes)
+    if quant is None or not quant.scale.size or array.dtype.kind not in "iu":
+        return array
+    scale, zero = _broadcast(quant.scale, tensor), _broadcast(quant.zero_point, tensor)
+    return ((array.astype(np.int64) - zero) * scale).astype(np.float32)
+
+
+def _broadcast(values: Array, tensor: Tensor) -> Array:
+    """Per-axis parameters shaped to line up with their axis."""
+    if values.size == 1:
+        return values.reshape(())
+    assert tensor.quant is not None
+    shape = [1] * len(tensor.shape)
+    shape[tensor.quant.axis] = -1
+    return values.reshape(shape)

@@ -1,0 +1,208 @@
+"""What a model is made of, as one record: the same content for people, JSON and reports."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..format import load
+from ..ir import DType, Graph, Model, Op, Tensor
+from ..ops import OPS, cost
+from ..runtime.arena import plan_graph
+from ..runtime.delegate import Delegate, Limits, partition, resolve
+from ..runtime.plan import specialise
+
+SCHEMA = "sanderling.inspect/1"
+Record = dict[str, Any]
+
+
+def inspect(
+    model: Model | str | os.PathLike[str], delegates: Sequence[str | Delegate] = ()
+) -> Record:
+    """Everything about a model that can be known without running it.
+
+    With delegates: also which ops each would take, and why it refuses the others.
+    """
+    source = model if isinstance(model, Model) else load(model)
+    record: Record = {
+        "schema": SCHEMA,
+        "source": source.source,
+        "file_bytes": Path(source.source).stat().st_size if source.source else None,
+        "description": source.description,
+        "quantisation": quantisation_kind(source),
+        "parameters": sum(_elements(t) for t in _weights(source)),
+        "weight_bytes": sum(len(b) for b in {t.buffer for t in _weights(source)} if b is not None),
+        "macs": sum(cost(op).macs for g in source.graphs for op in g.ops),
+        "metadata": {k: len(v) for k, v in source.metadata.items()},
+        "unknown": source.unknown,
+        "signatures": [
+            {"key": s.key, "graph": s.graph.name, "inputs": list(s.inputs),
+             "outputs": list(s.outputs)}
+            for s in source.signatures
+        ],
+        "graphs": [_graph(g) for g in source.graphs],
+    }  # fmt: skip
+    if delegates:
+        record["delegates"] = [_delegation(g, delegates) for g in source.graphs]
+    return record
+
+
+def _graph(graph: Graph) -> Record:
+    arena = plan_graph(graph)
+    places = {t: i for i, t in enumerate(graph.tensors)}
+    return {
+        "name": graph.name,
+        "inputs": [places[t] for t in graph.inputs],
+        "outputs": [places[t] for t in graph.outputs],
+        "ops_by_type": dict(Counter(op.name for op in graph.ops).most_common()),
+        "macs": sum(cost(op).macs for op in graph.ops),
+        "arena_bytes": arena.size,
+        "arena_bytes_without_reuse": arena.total,
+        "tensors": [_tensor(i, t, arena.offsets.get(t)) for i, t in enumerate(graph.tensors)],
+        "ops": [_op(i, op, places) for i, op in enumerate(graph.ops)],
+    }
+
+
+def _tensor(index: int, tensor: Tensor, offset: int | None) -> Record:
+    return {
+        "index": index,
+        "name": tensor.name,
+        "type": tensor.dtype.short,
+        "shape": list(tensor.shape),
+        "signature": None if tensor.signature is None else list(tensor.signature),
+        "bytes": tensor.nbytes,
+        "role": role(tensor),
+        "sparse": tensor.sparsity is not None,
+        "arena_offset": offset,
+        "quantisation": _quant(tensor),
+    }
+
+
+def role(tensor: Tensor) -> str:
+    if tensor.is_constant:
+        return "constant"
+    if tensor.is_variable:
+        return "variable"
+    return "computed" if tensor.producer else "input" if tensor.users else "unused"
+
+
+def _quant(tensor: Tensor) -> Record | None:
+    quant = tensor.quant
+    if quant is None or not quant.is_set:
+        return None
+    return {
+        "scale": quant.scale.tolist(),
+        "zero_point": quant.zero_point.tolist(),
+        "axis": quant.axis if quant.per_axis else None,
+        "block_size": quant.block.block_size if quant.block else None,
+    }
+
+
+def _op(index: int, op: Op, places: dict[Tensor, int]) -> Record:
+    work = cost(op)
+    return {
+        "index": index,
+        "name": op.name,
+        "version": op.version,
+        "inputs": [None if t is None else places[t] for t in op.inputs],
+        "outputs": [places[t] for t in op.outputs],
+        "output_types": [t.type_text for t in op.outputs],
+        "attributes": {k: _plain(v) for k, v in op.attrs.items()},
+        "macs": work.macs,
+        "parameters": sum(_elements(t) for t in op.inputs if t is not None and t.is_constant),
+        "bytes_read": work.bytes_read,
+        "bytes_written": work.bytes_written,
+        "supported": op.name in OPS,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as JSON can hold it."""
+    if isinstance(value, Graph):
+        return f"@{value.name}"
+    if isinstance(value, bytes):
+        return value.hex()
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def _elements(tensor: Tensor) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count
+
+
+def _weights(model: Model) -> Iterable[Tensor]:
+    """Constants that are numbers the model learnt, not shapes and axes."""
+    for graph in model.graphs:
+        for tensor in graph.constants:
+            if tensor.dtype.is_float or (tensor.quant is not None and tensor.quant.is_set):
+                yield tensor
+
+
+def quantisation_kind(model: Model) -> str:
+    """The post-training mode a file looks like, in the words of the documentation."""
+    kernels = [op for g in model.graphs for op in g.ops
+               if op.name.removeprefix("custom.") in _WITH_WEIGHTS]  # fmt: skip
+    kinds = Counter(filter(None, map(_op_kind, kernels)))
+    if not kinds:
+        return "none"
+    return " + ".join(kind for kind, _ in kinds.most_common())
+
+
+_WITH_WEIGHTS = {
+    "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "CONV_3D", "LSTM",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "SVDF", "RNN",
+    "UNIDIRECTIONAL_SEQUENCE_RNN", "BATCH_MATMUL", "Convolution2DTransposeBias",
+}  # fmt: skip
+
+
+def _op_kind(op: Op) -> str | None:
+    """float32, float16 weights, dynamic range, int8, uint8, int16x8: of one op with weights."""
+    data = op.inputs[2] if op.name == "TRANSPOSE_CONV" else op.inputs[0]
+    weight = op.input(1)
+    if data is None or weight is None:
+        return None
+    weight = _through_expansion(weight)
+    if data.dtype.is_float:
+        if weight.dtype is DType.FLOAT32 or not weight.is_constant:
+            return "float32"
+        return "float16 weights" if weight.dtype.is_float else f"dynamic range {weight.dtype.short}"
+    if data.dtype is DType.INT16:
+        return "int16x8"
+    granularity = "per-channel" if weight.quant and weight.quant.per_axis else "per-tensor"
+    return f"full integer {data.dtype.short} {granularity}"
+
+
+def _through_expansion(tensor: Tensor) -> Tensor:
+    """What a weight is stored as, before DEQUANTIZE or DENSIFY expand it."""
+    while tensor.producer is not None and tensor.producer.name in ("DEQUANTIZE", "DENSIFY"):
+        source = tensor.producer.inputs[0]
+        if source is None:
+            break
+        tensor = source
+    return tensor
+
+
+def _delegation(graph: Graph, delegates: Sequence[str | Delegate]) -> Record:
+    special, _ = specialise(graph, [t.shape for t in graph.inputs])
+    found = partition(special, resolve(delegates), Limits())
+    names = {op: p.delegate.name for p in found.parts for op in p.ops}
+    return {
+        "graph": graph.name,
+        "parts": [{"delegate": p.delegate.name, "ops": len(p.ops)} for p in found.parts],
+        "ops": [
+            {
+                "index": i,
+                "name": op.name,
+                "output": op.outputs[0].name if op.outputs else "",
+                "delegate": names[op],
+                "refusals": [{"delegate": r.delegate, "reason": r.reason}
+                             for r in found.refusals.get(op, ())],
+            }
+            for i, op in enumerate(special.ops)
+        ],
+    }  # fmt: skip
