@@ -151,8 +151,11 @@ def _read_labels(path: Path) -> list[str]:
 
 def _targets(entry: Signature, given: dict[str, str]) -> dict[str, Path]:
     """Where each output goes; a .npz takes them all."""
-    every = {n: Path(p) for n, p in given.items() if not n and Path(p).suffix == ".npz"}
-    named = _named(entry.outputs, {n: p for n, p in given.items() if n not in every}, "output")
+    given = dict(given)
+    targets: dict[str, Path] = {}
+    if Path(given.get("", "")).suffix == ".npz":
+        targets[EVERYTHING] = Path(given.pop(""))
+    named = _named(entry.outputs, given, "output")
     for name, path in named.items():
         if Path(path).suffix != ".npy":
             raise InputError(
@@ -160,7 +163,8 @@ def _targets(entry: Signature, given: dict[str, str]) -> dict[str, Path]:
                 where=path,
                 fix="end the name in .npy (or .npz for all outputs)",
             )
-    return {n: Path(p) for n, p in named.items()} | {EVERYTHING: p for p in every.values()}
+        targets[name] = Path(path)
+    return targets
 
 
 def _write(results: dict[str, Array], targets: dict[str, Path]) -> None:

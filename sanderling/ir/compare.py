@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .graph import Buffer, ExternalData, Graph, Model, Op, Signature, Tensor
-from .types import Blockwise, Quant, SparseDim, Sparsity
+from .types import Array, Blockwise, Quant, SparseDim, Sparsity
 
 _OPTIONS = "options table"
 
@@ -128,7 +128,7 @@ def _plain(value: Any, names: dict[int, str]) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item, names) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist(), names)
+        return value.tolist() if _is_plain(value) else _plain(value.tolist(), names)
     if isinstance(value, (list, tuple)):
         return [_plain(item, names) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -136,6 +136,13 @@ def _plain(value: Any, names: dict[int, str]) -> Any:
     if isinstance(value, np.generic):
         return _plain(value.item(), names)
     return _float(value) if isinstance(value, float) else value
+
+
+def _is_plain(array: Array) -> bool:
+    """Its elements are what _plain would make of them (scales come by the thousand)."""
+    if array.dtype.kind in "iub":
+        return True
+    return array.dtype == np.float32 and bool(np.all(np.isfinite(array) & (array != 0)))
 
 
 def _float(value: float) -> float | str:

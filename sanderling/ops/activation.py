@@ -44,8 +44,8 @@ from .lut import (
     log_fixed,
     logistic16,
     lookup16,
+    mul,
     reciprocal,
-    shift_left,
     table16,
     tanh16,
     through_double,
@@ -97,7 +97,8 @@ def _clamp(low: float, high: float) -> Callable[[Op, Arrays], Array]:
             most = min(most, zero + int(round_away(np.float32(high) / np.float32(scale))))
         codes = multiply(_centred(op, x), *_ratio(scale_zero(op.inputs[0])[0], over=scale)) + zero
         # Not np.clip: where the bounds cross, the upper one wins.
-        return np.minimum(np.maximum(codes, least), most).astype(target.numpy)
+        found: Array = np.minimum(np.maximum(codes, least), most)
+        return found.astype(target.numpy)
 
     return evaluate
 
@@ -118,7 +119,9 @@ for _name, (_low, _high, _types) in CLAMPS.items():
 
 def _sigmoid(x: Array) -> Array:
     """In float32; far out, exp would overflow."""
-    return np.divide(1, 1 + np.exp(-np.clip(x, np.float32(-100), np.float32(100))), dtype=x.dtype)
+    one, far = np.float32(1), np.float32(100)
+    found: Array = one / (one + np.exp(-np.clip(x, -far, far)))
+    return found
 
 
 def _wide(function: Callable[[Array], Array], x: Array) -> Array:
@@ -206,22 +209,17 @@ def _int16_multiplier(real: np.float32) -> tuple[int, int]:
     return short, int(exponent)
 
 
-def _mul16(a: Array, b: Array | int) -> Array:
-    """Rounding doubling high multiply of int16."""
-    product = a * b
-    nudged = product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))
-    return np.minimum(np.where(nudged >= 0, nudged >> 15, -(-nudged >> 15)), 32767)
-
-
 def _shift16(x: Array, amount: int) -> Array:
-    return np.clip(x << amount, -32768, 32767)
+    found: Array = np.clip(x << amount, -32768, 32767)
+    return found
 
 
 def _hard_swish(op: Op, arrays: Arrays) -> Array:
     x = main(arrays)
     if x.dtype == np.float32:
         bounded = np.minimum(np.float32(6), np.maximum(np.float32(0), x + np.float32(3)))
-        return np.divide(x * bounded, np.float32(6))
+        swish: Array = x * bounded / np.float32(6)
+        return swish
     fine = np.float32(1 / 128) * np.float32(scale_zero(op.inputs[0])[0])
     out, out_exponent = _int16_multiplier(fine / np.float32(scale_zero(op.outputs[0])[0]))
     require(-31 <= out_exponent <= 0, op, "the output's scale does not fit the input's")
@@ -229,10 +227,10 @@ def _hard_swish(op: Op, arrays: Arrays) -> Array:
     codes = _centred(op, x) << 7
     # The value in units of 3 / 32768, saturated: -3..3 becomes -1..1, then 0..1.
     gate = _shift16(codes, min(exponent, 17) - 1) if exponent > 0 else codes
-    gate = _mul16(gate, slope)
+    gate = mul(gate, slope, 16)
     gate = _shift16(gate, 1) if exponent > 0 else divide_by_pot(gate, -exponent)
     gate = (gate + 32768) >> 1
-    product = gate * _mul16(codes, out)
+    product = gate * mul(codes, out, 16)
     # This product is truncated on purpose: it cancels the bias of the rounding above.
     product = np.where(product >= 0, product >> 15, -(-product >> 15))
     return _finish(op, divide_by_pot(product, -out_exponent))
@@ -277,7 +275,6 @@ def _prelu(op: Op, arrays: Arrays) -> Array:
             f"alpha of shape {alpha.shape} does not fit input {x.shape}")  # fmt: skip
     if x.dtype == np.float32:
         return np.where(x >= 0, x, x * alpha)
-    _symmetric16(op, x)
     codes = _centred(op, x)
     slope, slope_zero = scale_zero(op.inputs[1])
     scale, out_scale = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])[0]
@@ -287,7 +284,8 @@ def _prelu(op: Op, arrays: Arrays) -> Array:
     return _finish(op, np.where(codes >= 0, above, below))
 
 
-define("PRELU", infer=_prelu_spec, evaluate=_prelu, family=FAMILY, types="f32 i8 u8 i16", arity=2)
+define("PRELU", infer=_prelu_spec, evaluate=_prelu, family=FAMILY, types="f32 i8 u8 i16", arity=2,
+       notes="an int16 input goes with an int8 alpha; LiteRT misreads an int16 one")  # fmt: skip
 
 
 # -- softmax --------------------------------------------------------------------------------------
@@ -298,7 +296,8 @@ DIFF_BITS, SUM_BITS = 5, 12  # integer bits of differences from the row's maximu
 def _below_max(x: Array) -> Array:
     """Each row minus its maximum (empty rows stay empty)."""
     wide = x.astype(np.int64) if x.dtype.kind in "iu" else x
-    return wide - np.max(wide, axis=-1, keepdims=True, initial=_lowest(wide))
+    found: Array = wide - np.max(wide, axis=-1, keepdims=True, initial=_lowest(wide))
+    return found
 
 
 def _lowest(x: Array) -> float | int:
@@ -309,7 +308,7 @@ def _lowest(x: Array) -> float | int:
 def _diff_scale(op: Op, beta: float) -> tuple[int, int, int]:
     """Multiplier and shift of the differences, and the smallest one that still counts."""
     scale = beta * scale_zero(op.inputs[0])[0] * 2.0 ** (31 - DIFF_BITS)
-    require(1 < scale, op, f"beta {beta} is too small for the input's scale")
+    require(scale > 1, op, f"beta {beta} is too small for the input's scale")
     m, shift = quantize_multiplier(min(scale, 2.0**31 - 1))
     radius = int(np.floor((2.0**DIFF_BITS - 1) * 2.0 ** (31 - DIFF_BITS - int(shift))))
     return int(m), int(shift), -radius
@@ -344,7 +343,8 @@ def _softmax(op: Op, arrays: Arrays) -> Array:
 
 def _softmax_float(x: Array, beta: np.float32) -> Array:
     powers = np.exp(_below_max(x) * beta)
-    return np.divide(powers, np.sum(powers, axis=-1, keepdims=True))
+    found: Array = powers / np.sum(powers, axis=-1, keepdims=True)
+    return found
 
 
 RANGE16 = 65535
@@ -364,7 +364,7 @@ def _softmax16(op: Op, x: Array, beta: float) -> Array:
     inverse = lookup16(np.clip(mantissa - (1 << 15) - (1 << 16), -32768, 32767), INVERSE16)
     right = 31 - zeros
     found = (powers * inverse + (np.int64(1) << (right - 1))) >> right
-    return np.clip(found, 0, 32767).astype(np.int16)
+    return clamp_to(found, 0, 32767, DType.INT16)
 
 
 def _softmax_spec(op: Op, specs: Specs) -> Spec:
@@ -385,7 +385,8 @@ def _log_softmax(op: Op, arrays: Arrays) -> Array:
     require(x.ndim > 0, op, "a scalar has no softmax")
     if x.dtype == np.float32:
         diff = _below_max(x)
-        return np.subtract(diff, np.log(np.sum(np.exp(diff), axis=-1, keepdims=True)))
+        logs: Array = diff - np.log(np.sum(np.exp(diff), axis=-1, keepdims=True))
+        return logs
     low, high = integer_range(target)
     require(scale_zero(op.outputs[0]) == (1 / 16, high), op,
             f"the output must have scale 1/16 and zero point {high}")  # fmt: skip

@@ -155,7 +155,8 @@ def infer(op: Op, specs: Specs) -> list[Spec]:
     """Shapes and types of the outputs, checked."""
     row = check(op)
     try:
-        found = row.infer(op, specs)
+        with np.errstate(all="ignore"):
+            found = row.infer(op, specs)
     except DATA_ERRORS as error:
         if isinstance(error, ModelError):
             raise
@@ -296,7 +297,8 @@ def folded(op: Op, specs: Specs, evaluate: Evaluate, most: int = 1024) -> Array 
     """infer: the value that follows from small constant operands, else None."""
     if any(s is None or s.value is None or s.value.size > most for s in specs):
         return None
-    result = evaluate(op, [s.value for s in specs if s is not None])
+    with np.errstate(all="ignore"):
+        result = evaluate(op, [s.value for s in specs if s is not None])
     return result if isinstance(result, np.ndarray) and result.size <= most else None
 
 

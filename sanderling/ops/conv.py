@@ -238,20 +238,24 @@ def _depthwise(op: Op, o: Operands, result: Array) -> None:
     taps = w.reshape(depth, channels // depth, -1).transpose(2, 0, 1)  # [taps, C, M]
     view = windows(_padded(o, axes), axes)
     for image, rows in row_blocks(result.shape[0], result.shape[1],
-                                  result.shape[2] * channels, 1 << 16):  # fmt: skip
+                                  result.shape[2] * channels):  # fmt: skip
         block = _sum_taps(view[image, rows], taps)
         done = o.finish(block.reshape(-1, channels), image)
         result[image, rows] = done.reshape(result[image, rows].shape)
 
 
 def _sum_taps(view: Array, taps: Array) -> Array:
-    """[rows, cols, ky, kx, C] with [ky * kx, C, M] to [rows, cols, C, M]."""
+    """[rows, cols, ky, kx, C] with [ky * kx, C, M] to [rows, cols * C, M]."""
     rows, cols, height, width, depth = view.shape
-    multiplier = taps.shape[2]
-    total = np.zeros((rows, cols, depth, multiplier), taps.dtype)
+    # With stride 1 a row is one piece of memory: long inner loops instead of one for each pixel.
+    merge = view.strides[1] == depth * view.strides[4]
+    shape = (rows, cols * depth, 1) if merge else (rows, cols, depth, 1)
+    total = np.zeros((*shape[:-1], taps.shape[2]), taps.dtype)
     term = np.empty_like(total)
     for index in range(height * width):
-        np.multiply(view[:, :, index // width, index % width, :, None], taps[index], out=term)
+        values = view[:, :, index // width, index % width].reshape(shape)
+        weights = np.tile(taps[index], (cols, 1)) if merge else taps[index]
+        np.multiply(values, weights, out=term)
         total += term
     return total
 

@@ -24,7 +24,7 @@ def round_away(x: npt.ArrayLike) -> Array:
 
 def wrap32(x: Array) -> Array:
     """Keep the low 32 bits as a signed number."""
-    return x.astype(np.int64).astype(np.int32).astype(np.int64)
+    return np.asarray(x).astype(np.int64, copy=False).astype(np.int32).astype(np.int64)
 
 
 def quantize_multiplier(real: npt.ArrayLike) -> tuple[Array, Array]:
@@ -39,27 +39,33 @@ def quantize_multiplier(real: npt.ArrayLike) -> tuple[Array, Array]:
 
 
 def high_mul(a: Array, b: npt.ArrayLike) -> Array:
-    """gemmlowp's SaturatingRoundingDoublingHighMul: round(a * b / 2**31), ties away from zero."""
+    """gemmlowp's SaturatingRoundingDoublingHighMul: a * b / 2**31 to the nearest, ties up.
+
+    Its nudge is one less for negative products and its division goes toward zero: together that
+    is one addition and an arithmetic shift.
+    """
     product = np.asarray(a, np.int64) * np.asarray(b, np.int64)
-    nudged = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
-    # C divides toward zero; a shift would round down.
-    result = np.where(nudged >= 0, nudged >> 31, -(-nudged >> 31))
-    return np.minimum(result, INT32_MAX)
+    product += 1 << 30
+    product >>= 31
+    return np.minimum(product, INT32_MAX)
 
 
 def divide_by_pot(x: Array, exponent: npt.ArrayLike) -> Array:
     """gemmlowp's RoundingDivideByPOT: x / 2**exponent, ties away from zero."""
     x, exponent = np.asarray(x, np.int64), np.asarray(exponent, np.int64)
-    mask = (np.int64(1) << exponent) - 1
-    threshold = (mask >> 1) + (x < 0)
-    return (x >> exponent) + ((x & mask) > threshold)
+    # A negative tie would round up: take one off, unless there is nothing to divide.
+    result = (x >> 63) & -np.minimum(exponent, 1)
+    result += x
+    result += (np.int64(1) << exponent) >> 1
+    return result >> exponent
 
 
 def multiply(x: Array, m: npt.ArrayLike, shift: npt.ArrayLike) -> Array:
     """MultiplyByQuantizedMultiplier for a 32-bit accumulator (double rounding)."""
     shift = np.asarray(shift, np.int64)
-    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
-    return divide_by_pot(high_mul(wrap32(np.asarray(x, np.int64) << left), m), right)
+    if np.any(shift > 0):
+        x = np.asarray(x, np.int64) << np.maximum(shift, 0)
+    return divide_by_pot(high_mul(wrap32(x), m), np.maximum(-shift, 0))
 
 
 def multiply64(x: Array, m: npt.ArrayLike, shift: npt.ArrayLike) -> Array:

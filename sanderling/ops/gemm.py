@@ -29,13 +29,14 @@ def largest(array_type: np.dtype[np.generic], zero: int) -> int:
 
 
 def product_bound(weights: Array, top: int) -> int:
-    """No sum of products of a row of weights [O, K] with values up to `top` is larger.
-
-    Summed in float64, which is exact below 2**53 and only has to be right in size above.
-    """
+    """No sum of products of a row of weights [O, K] with values up to `top` is larger."""
     if weights.size == 0:
         return 0
-    return int(np.abs(weights.astype(np.float64)).sum(axis=1).max()) * top
+    peak = max(int(weights.max()), -int(weights.min()))
+    simple = weights.shape[1] * peak * top
+    if simple < 2**24:  # float32 will do: no need to look closer
+        return simple
+    return int(np.abs(weights.astype(np.float32)).sum(axis=1, dtype=np.float64).max()) * top
 
 
 def exact_type(op: Op, bound: int) -> type[np.floating]:

@@ -113,7 +113,7 @@ def windows(padded: Array, axes: Sequence[Axis]) -> Array:
     )  # fmt: skip
 
 
-def row_blocks(images: int, rows: int, row_cost: int, budget: int = 1 << 18) -> Iterator[tuple[int, slice]]:  # fmt: skip
+def row_blocks(images: int, rows: int, row_cost: int, budget: int = 1 << 16) -> Iterator[tuple[int, slice]]:  # fmt: skip
     """(image, rows) pieces of about `budget` elements: small temporaries that stay in the cache."""
     step = max(1, budget // max(row_cost, 1))
     for image in range(images):

@@ -123,4 +123,4 @@ def _nearest(op: Op, inputs: Sequence[Array]) -> Array:
 
 
 define("RESIZE_NEAREST_NEIGHBOR", infer=_infer, evaluate=_nearest, family="image", arity=2,
-       types="f32 u8 i8 i16")  # fmt: skip
+       types="f32 f16 bf16 u8 i8 u16 i16 i32 u32 bool")  # fmt: skip

@@ -89,8 +89,8 @@ def _edge(op: Op) -> int:
 
 
 def _mirrored(op: Op, shape: Shape, paddings: list[int]) -> list[int]:
-    fits = all(max(pair) <= max(n - _edge(op), 0)
-               for n, pair in zip(shape, _pairs(op, len(shape), paddings), strict=True))  # fmt: skip
+    pairs, edge = _pairs(op, len(shape), paddings), _edge(op)
+    fits = all(max(pair) <= max(n - edge, 0) for n, pair in zip(shape, pairs, strict=True))
     require(fits, op, f"paddings {paddings} mirror more than there is in {shape}")
     return _padded(op, shape, paddings)
 

@@ -156,7 +156,7 @@ def _wrap(x: Array, bits: int) -> Array:
     return x.astype(np.int16).astype(np.int64) if bits == 16 else wrap32(x)
 
 
-def _mul(a: Array, b: Array | int, bits: int) -> Array:
+def mul(a: Array, b: Array | int, bits: int) -> Array:
     """gemmlowp's saturating rounding doubling high multiply in a word of 16 or 32 bits."""
     half = 1 << (bits - 2)
     product = np.asarray(a, np.int64) * np.asarray(b, np.int64)
@@ -196,7 +196,7 @@ def exp_negative(x: Array, integer_bits: int, bits: int = 32) -> Array:
     for k, power in enumerate(_EXP_POWERS, -2):
         if integer_bits > k:
             factor = _constant(power, bits)
-            result = np.where(rest >> (fraction + k) & 1, _mul(result, factor, bits), result)
+            result = np.where(rest >> (fraction + k) & 1, mul(result, factor, bits), result)
     if integer_bits > 5:
         result = np.where(x < _constant(-(1 << (36 - integer_bits)), bits), 0, result)
     return np.where(x == 0, 2 ** (bits - 1) - 1, result)
@@ -206,10 +206,10 @@ def _exp_quarter(x: Array, bits: int) -> Array:
     """exp on [-1/4, 0): a Taylor expansion around -1/8."""
     base, third = _constant(1895147668, bits), _constant(715827883, bits)
     x = x + (1 << (bits - 4))
-    x2 = _mul(x, x, bits)
-    x3, x4 = _mul(x2, x, bits), _mul(x2, x2, bits)
-    tail = divide_by_pot(_mul(divide_by_pot(x4, 2) + x3, third, bits) + x2, 1)
-    result = base + _mul(x + tail, base, bits)
+    x2 = mul(x, x, bits)
+    x3, x4 = mul(x2, x, bits), mul(x2, x2, bits)
+    tail = divide_by_pot(mul(divide_by_pot(x4, 2) + x3, third, bits) + x2, 1)
+    result = base + mul(x + tail, base, bits)
     return np.minimum(result, 32767) if bits == 16 else result
 
 
@@ -218,9 +218,9 @@ def _reciprocal_newton(x: Array, bits: int) -> Array:
     total = x + (2 ** (bits - 1) - 1)
     half = np.where(total >= 0, (total + 1) >> 1, -((1 - total) >> 1))
     one = 1 << (bits - 3)
-    y = _constant(1515870810, bits) + _mul(half, _constant(-1010580540, bits), bits)
+    y = _constant(1515870810, bits) + mul(half, _constant(-1010580540, bits), bits)
     for _ in range(3):
-        y = _wrap(y + shift_left(_mul(y, one - _mul(half, y, bits), bits), 2, bits), bits)
+        y = _wrap(y + shift_left(mul(y, one - mul(half, y, bits), bits), 2, bits), bits)
     return y
 
 
@@ -249,9 +249,9 @@ def inverse_sqrt(x: Array) -> tuple[Array, Array]:
     half = divide_by_pot(value, 1)
     root = np.full(x.shape, 1 << 28, np.int64)
     for _ in range(5):
-        cube = shift_left(_mul(_mul(root, root, 32), root, 32), 6)
-        root = shift_left(_mul(np.asarray(3 << 27), root, 32) - _mul(half, cube, 32), 3)
-    root = _mul(root, 1518500250, 32)
+        cube = shift_left(mul(mul(root, root, 32), root, 32), 6)
+        root = shift_left(mul(np.asarray(3 << 27), root, 32) - mul(half, cube, 32), 3)
+    root = mul(root, 1518500250, 32)
     # A negative shift is put into the multiplier.
     root, right = root << np.maximum(-right, 0), np.maximum(right, 0)
     return np.where(x <= 1, 2**31 - 1, root), np.where(x <= 1, 0, right)
@@ -287,21 +287,21 @@ def log_fixed(x: Array, input_bits: int, output_bits: int) -> Array:
     sqrt_half, root4_half = 1518500250, 1805811301  # 2**-1/2 and 2**-1/4
     quarter = divide_by_pot(np.asarray(1 << 29), accumulator)
     zeros_a = leading_zeros(x)
-    r_a = shift_left(_mul(shift_left(x, zeros_a - 1), sqrt_half, 32), 1)
+    r_a = shift_left(mul(shift_left(x, zeros_a - 1), sqrt_half, 32), 1)
     power_a = _saturate(shift_left(input_bits - zeros_a, 31 - accumulator) + quarter)
-    headroom_b = leading_zeros(_mul(x, sqrt_half, 32)) - 1
+    headroom_b = leading_zeros(mul(x, sqrt_half, 32)) - 1
     r_b = shift_left(x, headroom_b)
     power_b = _saturate(shift_left(input_bits - headroom_b, 31 - accumulator) - quarter)
     r, power = np.minimum(r_a, r_b), np.maximum(power_a, power_b)
     total = r + root4_half
     p = np.where(total >= 0, (total + 1) >> 1, -((1 - total) >> 1))
     q = _wrap(2 * (r - root4_half), 32)
-    q2 = _mul(q, q, 32)
-    numerator = _wrap(_mul(q, r, 32) + _mul(_mul(q, q2, 32), 117049297, 32), 32)
-    bracket = _wrap(1057819769 + q + _mul(q2, 127690142, 32), 32)
-    denominator = _wrap(_mul(p, bracket, 32) + _mul(q, 638450708, 32), 32)
-    ratio = _mul(divide_by_pot(numerator, accumulator), one_over_one_plus(denominator), 32)
-    return shift_left(_wrap(_mul(power, 1488522236, 32) + ratio, 32), 1)
+    q2 = mul(q, q, 32)
+    numerator = _wrap(mul(q, r, 32) + mul(mul(q, q2, 32), 117049297, 32), 32)
+    bracket = _wrap(1057819769 + q + mul(q2, 127690142, 32), 32)
+    denominator = _wrap(mul(p, bracket, 32) + mul(q, 638450708, 32), 32)
+    ratio = mul(divide_by_pot(numerator, accumulator), one_over_one_plus(denominator), 32)
+    return shift_left(_wrap(mul(power, 1488522236, 32) + ratio, 32), 1)
 
 
 def _saturate(x: Array) -> Array:

@@ -85,9 +85,10 @@ def _fc_quantized(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
     zero = scale_zero(tx)[1]
     # Scales for each channel imply symmetric weights: the kernels do not look at zero points.
     offset = 0 if scales.size > 1 else scale_zero(tw)[1]
-    bound = gemm.product_bound(np.subtract(w, offset, dtype=np.float64), gemm.largest(rows.dtype, zero))
+    centered = w if offset == 0 else np.subtract(w, offset, dtype=np.int32)
+    bound = gemm.product_bound(centered, gemm.largest(rows.dtype, zero))
     dtype = gemm.exact_type(op, bound)
-    acc = gemm.centered(rows, zero, dtype) @ gemm.centered(w, offset, dtype).T
+    acc = gemm.centered(rows, zero, dtype) @ centered.T.astype(dtype)
     if w.dtype == np.int16:
         return gemm.requantizer64(op, _multiplier(op, scales), bias)(acc, 0)
     if tw is not None and tw.sparsity is not None:  # the kernel for sparse weights is an old one
@@ -201,7 +202,7 @@ def _bmm_quantized(op: Op, x: Array, y: Array) -> Array:
     out = op.outputs[0].dtype
     plain = out.numpy == np.int32  # the bare sums of int8 products, zero points ignored
     zx, zy = (0, 0) if plain else (scale_zero(op.inputs[0])[1], scale_zero(op.inputs[1])[1])
-    bound = gemm.product_bound(_columns(y).astype(np.float64) - zy, gemm.largest(x.dtype, zx))
+    bound = gemm.product_bound(np.subtract(_columns(y), zy, dtype=np.int32), gemm.largest(x.dtype, zx))
     dtype = gemm.exact_type(op, bound)
     acc = gemm.centered(x, zx, dtype) @ gemm.centered(y, zy, dtype)
     if plain:

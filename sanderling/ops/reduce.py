@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..ir import Array, DType, Op, Shape
+from ..ir import Array, Op, Shape
 from .base import (
     Spec,
     Specs,
@@ -24,11 +24,8 @@ from .base import (
     same_as_input,
     scale_zero,
     sized,
-)  # fmt: skip
+)
 from .fixed import clamp_to, integer_range, multiply, multiply64, quantize_multiplier, wrap32
-
-QUANTISED = (DType.INT8, DType.UINT8, DType.INT16)
-
 
 # -- axes ---------------------------------------------------------------------------------------
 
@@ -90,20 +87,22 @@ def _extreme(op: Op, inputs: Sequence[Array], largest: bool) -> Array:
     """
     x, axes = inputs
     quiet, loud = (np.fmax, np.maximum) if largest else (np.fmin, np.minimum)
-    start = np.asarray(_extremes(x.dtype)[0 if largest else 1], x.dtype)
     where = reduced_axes(op, axes, x.ndim)
-    result = np.asarray(
-        quiet.reduce(x, axis=where, initial=start, keepdims=attr(op, "keep_dims")), x.dtype
-    )
-    if len(where) < x.ndim or x.size == 0:
-        return quiet(result, start)
-    whole = np.asarray(quiet.reduce(x, axis=None), x.dtype)
-    return np.broadcast_to(loud(whole, x.reshape(-1)[0]), result.shape).astype(x.dtype)
+    whole = len(where) == x.ndim and x.size > 0
+    limit = np.asarray(_extremes(x.dtype)[0 if largest else 1], x.dtype)
+    start = x.reshape(-1)[0] if whole else limit
+    found = quiet.reduce(x, axis=where, initial=start, keepdims=attr(op, "keep_dims"))
+    return np.asarray((loud if whole else quiet)(found, start), x.dtype)
+
+
+def _is_quantised(x: Array) -> bool:
+    """Narrow integers are codes to these kernels, whether the file says so or not."""
+    return x.dtype.kind in "iu" and x.dtype.itemsize < 4
 
 
 def _sum(op: Op, inputs: Sequence[Array]) -> Array:
     x, axes = inputs
-    if op.inputs[0].dtype in QUANTISED:  # type: ignore[union-attr]
+    if _is_quantised(x):
         return _quantised_sum(op, x, axes, mean=False)
     return _reduce(op, inputs, np.add)
 
@@ -115,7 +114,7 @@ def _mean(op: Op, inputs: Sequence[Array]) -> Array:
     if x.size == 0:  # not a number; for integers, whose quiet NaN is 0, that
         empty = np.nan if x.dtype.kind == "f" else 0
         return np.full(_reduced_shape(op, x.shape, where), empty, x.dtype)
-    if op.inputs[0].dtype in QUANTISED:  # type: ignore[union-attr]
+    if _is_quantised(x):
         return _quantised_sum(op, x, axes, mean=True)
     if x.dtype.kind == "f":
         return _reduce(op, inputs, np.add) / x.dtype.type(count)

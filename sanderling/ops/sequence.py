@@ -5,7 +5,7 @@ State tensors are variables: their arrays are changed in place and live on betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,16 @@ import numpy as np
 
 from ..ir import Array, Op, Shape, Tensor
 from .base import (
-    Arrays, Spec, Specs, attr, define, elements, out_spec, present, require, scale_zero,
+    Arrays,
+    Spec,
+    Specs,
+    attr,
+    define,
+    elements,
+    out_spec,
+    present,
+    require,
+    scale_zero,
 )  # fmt: skip
 from .fixed import fused_float, multiply, quantize_multiplier, round_away, wrap32
 
@@ -33,7 +42,8 @@ class Matrix:
 
     @cached_property
     def sums(self) -> Array:
-        return self.values.sum(axis=0)
+        total: Array = self.values.sum(axis=0)
+        return total
 
 
 def matrix(tensor: Tensor | None, array: Array | None) -> Matrix | None:
@@ -63,13 +73,13 @@ class Rows:
         return make(self.real)
 
     def __matmul__(self, weight: Matrix) -> Array:
-        if weight.values.ndim == 1:
-            return self.real * weight.values
         if weight.scale is None:
-            return self.real @ weight.values
+            diagonal = weight.values.ndim == 1
+            return self.real * weight.values if diagonal else self.real @ weight.values
         codes, scale, zero = self.quantized
         total = codes @ weight.values - zero * weight.sums
-        return total.astype(np.float32) * (scale * weight.scale)
+        real: Array = total.astype(np.float32) * (scale * weight.scale)
+        return real
 
 
 def quantize_symmetric(x: Array) -> tuple[Array, Array, Array]:
@@ -98,9 +108,9 @@ def quantize_asymmetric(x: Array) -> tuple[Array, Array, Array]:
     return codes, scale, zero
 
 
-def activate(name: str, op: Op, x: Array) -> Array:
-    """A fused activation as the recurrent kernels know it."""
-    if name == "SIGN_BIT":
+def activate(op: Op, x: Array) -> Array:
+    """The fused activation, as the recurrent kernels know it."""
+    if attr(op, "fused_activation_function") == "SIGN_BIT":
         return np.signbit(x).astype(x.dtype)
     return fused_float(op, x)
 
@@ -124,13 +134,11 @@ def scan(step: Callable[[int], Array], time: int, shape: Shape, dtype: np.dtype[
 
 def state_view(op: Op, inputs: Arrays, index: int, shape: Shape) -> Array:
     """A variable's array in the shape the kernel works in, to be changed in place."""
-    tensor, array = op.input(index), inputs[index]
-    require(tensor is not None and tensor.is_variable and array is not None, op,
+    tensor, array = op.input(index), needed(op, inputs, index)
+    require(tensor is not None and tensor.is_variable and array.flags.c_contiguous, op,
             f"input {index} is not a variable tensor",
             "the state of a recurrent operator must be a variable")  # fmt: skip
-    assert array is not None
-    require(array.size == elements(shape), op,
-            f"state {array.shape} does not have the {elements(shape)} elements of {shape}")  # fmt: skip
+    require(array.size == elements(shape), op, f"state {array.shape} should be {shape}")
     return array.reshape(shape)
 
 
@@ -141,10 +149,10 @@ def needed(op: Op, inputs: Arrays, index: int) -> Array:
     return array
 
 
-def check_weights(op: Op, rows: int, columns: int, weights: Iterable[Array | None]) -> None:
-    for w in weights:
-        require(w is None or w.shape == (rows, columns), op,
-                f"weights {None if w is None else w.shape} should be {(rows, columns)}")  # fmt: skip
+def three_dimensions(op: Op, inputs: Arrays, index: int = 0) -> Array:
+    x = needed(op, inputs, index)
+    require(x.ndim == 3, op, f"input {index} should have three dimensions, not {x.shape}")
+    return x
 
 
 # -- RNN ----------------------------------------------------------------------------------------
@@ -153,40 +161,42 @@ def check_weights(op: Op, rows: int, columns: int, weights: Iterable[Array | Non
 def _run_rnn(op: Op, inputs: Arrays, base: int, x: Array, aux: Array | None = None,
              aux_index: int = 0, reverse: bool = False) -> Array:  # fmt: skip
     """One direction over x [time, batch, depth]; base is the index of its first weights."""
-    w, r, bias = (needed(op, inputs, base + k) for k in range(3))
-    units, batch = len(bias), x.shape[1]
-    aux_w = None if aux is None else needed(op, inputs, aux_index)
-    check_weights(op, units, x.shape[2], [w])
-    check_weights(op, units, units, [r])
-    if aux is not None:
-        require(aux.shape[:2] == x.shape[:2], op, f"inputs {x.shape} and {aux.shape} do not fit")
-        check_weights(op, units, aux.shape[2], [aux_w])
+    bias, batch = needed(op, inputs, base + 2), x.shape[1]
+    units = len(bias)
+    to_input = _rnn_weights(op, inputs, base, (units, x.shape[2]))
+    to_state = _rnn_weights(op, inputs, base + 1, (units, units))
+    to_aux = None if aux is None else _rnn_weights(op, inputs, aux_index, (units, aux.shape[2]))
     state = state_view(op, inputs, base + 3, (batch, units))
-    name, asymmetric = attr(op, "fused_activation_function"), attr(op, "asymmetric_quantize_inputs")
-    to_input, to_state = matrix(op.input(base), w), matrix(op.input(base + 1), r)
-    to_aux = matrix(op.input(aux_index), aux_w)
-    assert to_input is not None and to_state is not None
+    asymmetric = attr(op, "asymmetric_quantize_inputs")
 
     def step(t: int) -> Array:
         total = bias + (Rows(x[t], asymmetric) @ to_input)
         if aux is not None and to_aux is not None:
             total = total + (Rows(aux[t], asymmetric) @ to_aux)
         total = total + (Rows(state, asymmetric) @ to_state)
-        state[...] = activate(name, op, total)
+        state[...] = activate(op, total)
         return state
 
-    return scan(step, x.shape[0], (batch, units), np.dtype(np.float32), reverse)
+    return scan(step, x.shape[0], (batch, units), x.dtype, reverse)
+
+
+def _rnn_weights(op: Op, inputs: Arrays, index: int, shape: Shape) -> Matrix:
+    array = needed(op, inputs, index)
+    require(array.shape == shape, op, f"weights {array.shape} should be {shape}")
+    found = matrix(op.input(index), array)
+    assert found is not None
+    return found
 
 
 def _rnn(op: Op, inputs: Arrays) -> Array:
     x = needed(op, inputs, 0)
     require(x.ndim == 2, op, f"input {x.shape} should be [batch, depth]")
-    return _run_rnn(op, inputs, 1, x[None])[0]
+    out: Array = _run_rnn(op, inputs, 1, x[None])[0]
+    return out
 
 
 def _sequence_rnn(op: Op, inputs: Arrays) -> Array:
-    x, time_major = needed(op, inputs, 0), attr(op, "time_major")
-    require(x.ndim == 3, op, f"input {x.shape} should have three dimensions")
+    x, time_major = three_dimensions(op, inputs), attr(op, "time_major")
     return swap_time(_run_rnn(op, inputs, 1, swap_time(x, time_major)), time_major)
 
 
@@ -194,27 +204,24 @@ def _bidirectional_rnn(op: Op, inputs: Arrays) -> Array | list[Array]:
     # LiteRT runs the hybrid time-major case `time` times over (a loop too many), and in the
     # batch-major case feeds the backward cell from the first input even when it should read the
     # second. This is what both are meant to be.
-    x, time_major = needed(op, inputs, 0), attr(op, "time_major")
-    require(x.ndim == 3, op, f"input {x.shape} should have three dimensions")
-    x, backward_x, aux = stacked_inputs(op, x, inputs[9], op.input(10) is not None)
+    x, backward_x, aux = stacked_inputs(op, inputs, 9, op.input(10) is not None)
     forward = _run_rnn(op, inputs, 1, x, aux, 10)
-    backward = _run_rnn(op, inputs, 5, backward_x, aux, 11, reverse=True)
-    return merge(op, forward, backward)
+    return merge(op, forward, _run_rnn(op, inputs, 5, backward_x, aux, 11, reverse=True))
 
 
-def stacked_inputs(op: Op, x: Array, second: Array | None,
+def stacked_inputs(op: Op, inputs: Arrays, index: int,
                    has_weights: bool) -> tuple[Array, Array, Array | None]:  # fmt: skip
     """Forward input, backward input, auxiliary input, each [time, batch, depth].
 
-    A second input with weights of its own is added in both directions; without, it is what the
-    backward cell reads.
+    A second input (at index) with weights of its own is added in both directions; without, it is
+    what the backward cell reads.
     """
     time_major = attr(op, "time_major")
-    x = swap_time(x, time_major)
-    if second is None:
+    x = swap_time(three_dimensions(op, inputs), time_major)
+    if inputs[index] is None:
         return x, x, None
-    require(second.ndim == 3, op, f"auxiliary input {second.shape} should have three dimensions")
-    second = swap_time(second, time_major)
+    second = swap_time(three_dimensions(op, inputs, index), time_major)
+    require(second.shape[:2] == x.shape[:2], op, f"inputs {x.shape}, {second.shape} do not fit")
     return (x, x, second) if has_weights else (x, second, None)
 
 
@@ -233,8 +240,8 @@ def _infer_rnn(op: Op, specs: Specs) -> Spec:
 def _infer_bidirectional_rnn(op: Op, specs: Specs) -> list[Spec]:
     x = present(specs, op).shape
     forward, backward = present(specs, op, 1).shape, present(specs, op, 5).shape
-    known = x is not None and forward is not None and backward is not None
-    return two_outputs(op, x, (forward[0], backward[0]) if known else None)  # type: ignore[index]
+    units = None if forward is None or backward is None else (forward[0], backward[0])
+    return two_outputs(op, x, units)
 
 
 def two_outputs(op: Op, x: Shape | None, units: tuple[int, int] | None) -> list[Spec]:
@@ -291,7 +298,7 @@ def _svdf_float(op: Op, x: Array, feature: Array, time: Array, bias: Array | Non
     state[..., -1] = Rows(x, attr(op, "asymmetric_quantize_inputs")) @ weights
     total = _sum_ranks(op, np.einsum("bfm,fm->bf", state, time))
     total = total if bias is None else total + bias
-    return activate(attr(op, "fused_activation_function"), op, total)
+    return activate(op, total)
 
 
 def _svdf_integer(op: Op, x: Array, feature: Array, time: Array, bias: Array | None,
@@ -301,17 +308,19 @@ def _svdf_integer(op: Op, x: Array, feature: Array, time: Array, bias: Array | N
     # LiteRT insists on RELU and does not apply it: the output's range is left to do that.
     require(attr(op, "fused_activation_function") == "RELU", op,
             "the integer kernel takes only the activation RELU")  # fmt: skip
-    (input_scale, input_zero), (output_scale, output_zero) = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])  # fmt: skip
+    input_scale, input_zero = scale_zero(op.inputs[0])
+    output_scale, output_zero = scale_zero(op.outputs[0])
     feature_scale, time_scale, state_scale = (scale_zero(op.inputs[k])[0] for k in (1, 2, 4))
     centred = x.astype(np.float64) - input_zero
     dot = (centred @ signed(feature).T.astype(np.float64)).astype(np.int64)
-    scaled = multiply(dot, *quantize_multiplier(input_scale * feature_scale / state_scale))
+    scaled = multiply(wrap32(dot), *quantize_multiplier(input_scale * feature_scale / state_scale))
     state[..., -1] = np.clip(scaled, -(2**15), 2**15 - 1)
     products = state.astype(np.int64) * time.astype(np.int64)
     total = _sum_ranks(op, products.sum(axis=2)) + (0 if bias is None else bias)
     real = state_scale * time_scale / output_scale
     out = multiply(wrap32(total), *quantize_multiplier(real)) + output_zero
-    return np.clip(out, -128, 127).astype(np.int8)
+    codes: Array = np.clip(out, -128, 127).astype(np.int8)
+    return codes
 
 
 def _sum_ranks(op: Op, x: Array) -> Array:

@@ -205,7 +205,7 @@ def _broadcast(op: Op, shape: Shape, target: list[int]) -> Shape:
 
 
 def _broadcast_to(op: Op, x: Array, target: Array) -> Array:
-    return np.broadcast_to(x, sized(op, _broadcast(op, x.shape, ints(target))))
+    return np.broadcast_to(x, sized(op, _broadcast(op, x.shape, ints(target)))).copy()
 
 
 def _filled(op: Op, shape: Shape, dims: list[int]) -> list[int]:
@@ -214,7 +214,7 @@ def _filled(op: Op, shape: Shape, dims: list[int]) -> list[int]:
 
 
 def _fill(op: Op, dims: Array, value: Array) -> Array:
-    return np.broadcast_to(value, sized(op, _filled(op, value.shape, ints(dims))))
+    return np.full(sized(op, _filled(op, value.shape, ints(dims))), value)
 
 
 def _tiled(op: Op, shape: Shape, times: list[int]) -> list[int]:

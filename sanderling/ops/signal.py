@@ -193,4 +193,4 @@ def _multinomial(op: Op, inputs: Sequence[Array], state: State) -> Array:
 
 
 define("MULTINOMIAL", infer=_infer_multinomial, evaluate=_multinomial, family="signal", arity=2,
-       types="f32", stateful=True, notes="the same numbers as LiteRT for the same seeds")  # fmt: skip
+       types="f32", stateful=True, notes="the same numbers as LiteRT for seeds")  # fmt: skip

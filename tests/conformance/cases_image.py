@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .harness import Case, case, const, f32, i8, i16, u8
+from .harness import Case, bf16, boolean, case, const, f16, f32, i8, i16, i32, u8, u16, u32
 
 # old height and width, new height and width
 SIZES = [
@@ -32,9 +32,10 @@ def resizes(op: str, modes: list[dict[str, bool]]) -> list[Case]:
         for fed in ((False, True) if old == (5, 7) else (False,))
     ]
     # Quantisation plays no part, and the ends of the range do not overflow.
+    shape = (1, 4, 4, 1)
     cases += [
-        case(op, make(1, 4, 4, 1, scale=0.1, zp=0, make=lambda rng, e=ends: rng.choice(e, (1, 4, 4, 1))),
-             const([9, 7], "i32"), out=[make(scale=0.1, zp=0)], version=4, name="extremes", **mode)
+        case(op, make(*shape, scale=0.1, make=lambda rng, e=ends: rng.choice(e, shape)),
+             const([9, 7], "i32"), out=[make(scale=0.1)], version=4, name="extremes", **mode)
         for make, ends in EXTREMES.items()
         for mode in modes
     ]  # fmt: skip
@@ -46,7 +47,15 @@ def resizes(op: str, modes: list[dict[str, bool]]) -> list[Case]:
     ]
 
 
+def other_types() -> list[Case]:
+    return [
+        case("RESIZE_NEAREST_NEIGHBOR", make(1, 3, 4, 2), const([5, 3], "i32"), version=3)
+        for make in (f16, bf16, u16, i32, u32, boolean)
+    ]
+
+
 CASES: list[Case] = [
     *resizes("RESIZE_BILINEAR", MODES),
     *resizes("RESIZE_NEAREST_NEIGHBOR", [*MODES, BOTH]),
+    *other_types(),
 ]

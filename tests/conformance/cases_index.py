@@ -156,8 +156,8 @@ def one_hot() -> list[Case]:
     ]  # fmt: skip
     return [
         *cases,
-        case("ONE_HOT", const([2**32, 1], "i64", fed=True), const(3, "i32"), const(2.5), const(-1.5),
-             out=[f32()], axis=-1, name="index wraps to 32 bits"),
+        case("ONE_HOT", const([2**32, 1], "i64", fed=True), const(3, "i32"), const(2.5),
+             const(-1.5), out=[f32()], axis=-1, name="index wraps to 32 bits"),
         case("ONE_HOT", i32(3, low=0, high=1), const(0, "i32"), const(1.0), const(0.0), out=[f32()],
              axis=-1, name="depth 0"),
     ]  # fmt: skip
@@ -192,7 +192,9 @@ def topk() -> list[Case]:
         for fed in (False, True)
     ]
     few = i8(6, 40, low=-3, high=3)
-    cases += [case("TOPK_V2", few, const(k, "i32"), out=[i8(), i32()], name="ties") for k in (1, 17, 40)]  # fmt: skip
+    cases += [
+        case("TOPK_V2", few, const(k, "i32"), out=[i8(), i32()], name="ties") for k in (1, 17, 40)
+    ]
     odd = const([np.inf, -np.inf, 3, 0.0, -0.0, np.inf], fed=True)
     cases.append(case("TOPK_V2", odd, const(6, "i32"), out=[f32(), i32()], name="inf"))
     return cases
@@ -200,7 +202,7 @@ def topk() -> list[Case]:
 
 def searching() -> list[Case]:
     unique = [
-        case("UNIQUE", make(n, low=-4 if make not in (u8, u16) else 0, high=4), out=[make(), index()],
+        case("UNIQUE", make(n, low=0 if make is u8 else -4, high=4), out=[make(), index()],
              idx_out_type=index().dtype.replace("i", "INT"))
         for make in (i8, u8, i16, i32, i64)
         for n in (1, 30)
@@ -208,8 +210,7 @@ def searching() -> list[Case]:
     ]  # fmt: skip
     unique.append(case("UNIQUE", const([2, 1.5, 2, -1, 1.5, np.inf], fed=True), out=[f32(), i32()]))
     where = [
-        case("WHERE", make(*shape, **({} if make is boolean else {"low": 0, "high": 2})), out=[i64()],
-             version=version)
+        case("WHERE", make(*shape, low=0, high=2), out=[i64()], version=version)
         for make, version in ((boolean, 1), (i8, 2), (u8, 2), (i32, 2), (u32, 2), (i64, 2))
         for shape in ((5,), (3, 4), (2, 3, 2))
     ]  # fmt: skip
@@ -267,19 +268,18 @@ def suppression() -> list[Case]:
         for sigma in (0.0, 0.5, 0.1)
     ]  # fmt: skip
     fed = [
-        case(op, f32(40, 4), f32(40), i32(), const(0.5), const(0.3), *([const(0.0)] * soft_), out=out,
+        case(op, f32(40, 4), f32(40), i32(), const(0.5), const(0.3), *more, out=out,
              name=f"{number} fed",
              feeds=lambda rng, number=number: [*boxes(rng, 40, 50), np.asarray(number, np.int32)])
-        for op, soft_, out in (("NON_MAX_SUPPRESSION_V4", 0, [i32(), i32()]),
-                               ("NON_MAX_SUPPRESSION_V5", 1, [i32(), f32(), i32()]))
+        for op, more, out in (("NON_MAX_SUPPRESSION_V4", [], [i32(), i32()]),
+                              ("NON_MAX_SUPPRESSION_V5", [const(0.0)], [i32(), f32(), i32()]))
         for number in (30, 4)
     ]  # fmt: skip
     return [*hard, *soft, *fed]
 
 
 def sparse_model(dtype: DType, shape: tuple[int, ...], sparsity: Sparsity, count: int) -> Model:
-    """One DENSIFY of a really sparse constant with `count` stored values, and a run-time input
-    that reaches the output as well."""
+    """DENSIFY of a really sparse constant with `count` stored values."""
     graph, rng = Graph("main"), np.random.default_rng(5)
     values = rng.integers(1, 100, count).astype(dtype.numpy)
     weight = Tensor("weight", dtype, shape, buffer=Buffer(encode(values, dtype)), sparsity=sparsity)
@@ -290,18 +290,22 @@ def sparse_model(dtype: DType, shape: tuple[int, ...], sparsity: Sparsity, count
 
 
 def densify() -> list[Case]:
-    def csr(size: int, segments: list[int], indices: list[int]) -> SparseDim:
-        return SparseDim(size, np.array(segments, np.int32), np.array(indices, np.int32))
+    def csr(segments: list[int], indices: list[int]) -> SparseDim:
+        return SparseDim(0, np.array(segments, np.int32), np.array(indices, np.int32))
 
+    pair, triple, four = SparseDim(2), SparseDim(3), SparseDim(4)
+    columns = csr([0, 2, 2, 3], [0, 3, 1])
+    rows = csr([0, 1, 1, 3, 3], [2, 0, 1])
+    # shape, layout, stored values
     layouts: dict[str, tuple[tuple[int, ...], Sparsity, int]] = {
-        "rows": ((3, 4), Sparsity((0, 1), (), (SparseDim(3), csr(0, [0, 2, 2, 3], [0, 3, 1]))), 3),
-        "transposed": ((3, 4), Sparsity((1, 0), (), (SparseDim(4), csr(0, [0, 1, 1, 3, 3], [2, 0, 1]))), 3),
+        "rows": ((3, 4), Sparsity((0, 1), (), (triple, columns)), 3),
+        "columns": ((3, 4), Sparsity((1, 0), (), (four, rows)), 3),
         "blocks 2x2": ((4, 4), Sparsity((0, 1, 2, 3), (0, 1),
-                       (SparseDim(2), csr(0, [0, 1, 3], [1, 0, 1]), SparseDim(2), SparseDim(2))), 12),
+                                        (pair, csr([0, 1, 3], [1, 0, 1]), pair, pair)), 12),
         "blocks 1x4": ((4, 16), Sparsity((0, 1, 2), (1,),
-                       (SparseDim(4), csr(0, [0, 1, 2, 2, 4], [3, 0, 1, 2]), SparseDim(4))), 16),
-        "rank 3": ((2, 2, 4), Sparsity((0, 1, 2), (), (SparseDim(2), SparseDim(2),
-                   csr(0, [0, 1, 1, 3, 4], [2, 0, 3, 1]))), 4),
+                                         (four, csr([0, 1, 2, 2, 4], [3, 0, 1, 2]), four)), 16),
+        "rank 3": ((2, 2, 4), Sparsity((0, 1, 2), (),
+                                       (pair, pair, csr([0, 1, 1, 3, 4], [2, 0, 3, 1]))), 4),
     }  # fmt: skip
     return [
         Case("DENSIFY", (T(shape, dtype.short),), name=name, feeds=lambda rng: [],

@@ -21,15 +21,19 @@ def _weights(kind: str, *shape: int, seed: int) -> T:
 
 
 def _cell(kind: str, batch: int, depth: int, units: int, seed: int) -> tuple[T, ...]:
-    return (_weights(kind, units, depth, seed=seed), _weights(kind, units, units, seed=seed + 1),
-            weights(units, low=-0.5, high=0.5, seed=seed + 2), T((batch, units), variable=True))  # fmt: skip
+    return (
+        _weights(kind, units, depth, seed=seed),
+        _weights(kind, units, units, seed=seed + 1),
+        weights(units, low=-0.5, high=0.5, seed=seed + 2),
+        T((batch, units), variable=True),
+    )
 
 
 def _rnn(op: str, kind: str, shape: tuple[int, ...], units: int, **more: Any) -> Case:
     batch = shape[1] if more.get("time_major") else shape[0]
     more.setdefault("fused_activation_function", "TANH")
-    return case(op, f32(*shape), *_cell(kind, batch, shape[-1], units, 3), runs=3, tol=2e-6, name=kind,
-                version=_version(kind, more), **more)  # fmt: skip
+    return case(op, f32(*shape), *_cell(kind, batch, shape[-1], units, 3), runs=3, tol=2e-6,
+                name=kind, version=_version(kind, more), **more)  # fmt: skip
 
 
 def _version(kind: str, more: dict[str, Any]) -> int:
@@ -44,9 +48,10 @@ def _bidirectional(kind: str, shape: tuple[int, int, int], units: tuple[int, int
     second = f32(*shape[:2], aux) if aux else None
     extra = [_weights(kind, n, aux, seed=40 + n) for n in units] if crossed else [None, None]
     outputs = [f32()] if more.get("merge_outputs") else [f32(), f32()]
-    return case("BIDIRECTIONAL_SEQUENCE_RNN", f32(*shape), *_cell(kind, batch, shape[2], units[0], 3),
-                *_cell(kind, batch, shape[2], units[1], 20), second, *extra, out=outputs, runs=3,
-                tol=2e-6, version=_version(kind, more), name=f"{kind}-aux{aux}-{crossed}", **more)  # fmt: skip
+    cells = [_cell(kind, batch, shape[2], n, seed) for n, seed in zip(units, (3, 20), strict=True)]
+    return case("BIDIRECTIONAL_SEQUENCE_RNN", f32(*shape), *cells[0], *cells[1], second, *extra,
+                out=outputs, runs=3, tol=2e-6, version=_version(kind, more),
+                name=f"{kind}-aux{aux}-{crossed}", **more)  # fmt: skip
 
 
 def _svdf(kind: str, batch: int, depth: int, units: int, rank: int, memory: int, bias: bool = True,
@@ -62,7 +67,8 @@ def _svdf(kind: str, batch: int, depth: int, units: int, rank: int, memory: int,
 def _integer_svdf(batch: int, depth: int, units: int, rank: int, memory: int, zero: int = 3,
                   state_scale: float = 0.002, bias: bool = True) -> Case:  # fmt: skip
     filters = units * rank
-    return case("SVDF", i8(batch, depth, scale=0.03, zp=zero), weights(filters, depth, dtype="i8", scale=0.007),
+    return case("SVDF", i8(batch, depth, scale=0.03, zp=zero),
+                weights(filters, depth, dtype="i8", scale=0.007),
                 weights(filters, memory, dtype="i16", scale=2e-5),
                 weights(units, dtype="i32", low=-90000, high=90000, scale=4e-8) if bias else None,
                 i16(batch, filters * memory, scale=state_scale, variable=True),
@@ -89,7 +95,8 @@ CASES: list[Case] = [
       for major in (False, True) for merged in (False, True)),
     # The batch-major kernel ignores an auxiliary input without weights.
     _bidirectional("f32", (3, 2, 5), (4, 6), 5, time_major=True),
-    *(_bidirectional("f32", (3, 2, 5), (4, 4), 5, True, time_major=major) for major in (False, True)),
+    *(_bidirectional("f32", (3, 2, 5), (4, 4), 5, True, time_major=major)
+      for major in (False, True)),
     # The time-major kernel steps through the auxiliary input by the main input's depth.
     _bidirectional("f32", (3, 2, 5), (4, 6), 7, True, merge_outputs=True),
     # The time-major hybrid kernel goes `time` times over the sequence: only one step is right. With

@@ -8,7 +8,7 @@ import numpy as np
 
 from sanderling.ir import DType, Graph
 
-from .harness import Case, T, case, const, f32, i32, u64, weights
+from .harness import Case, T, case, const, f32, i32, u64
 
 FLOATS = ("f16", "f32", "f64")
 INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
@@ -109,25 +109,23 @@ WINDOW = [
 
 def gather(x: T, indices: T, offset: list[int], collapsed: list[int], starts: list[int], axis: int,
            sizes: list[int], name: str = "") -> Case:  # fmt: skip
-    return case("STABLEHLO_GATHER", x, indices, out=[stated(x, indices, offset, axis)], name=name,
+    return case("STABLEHLO_GATHER", x, indices, name=name,
                 offset_dims=offset, collapsed_slice_dims=collapsed, start_index_map=starts,
                 index_vector_dim=axis, slice_sizes=sizes)  # fmt: skip
 
 
-def stated(x: T, indices: T, offset: list[int], axis: int) -> T:
-    return T((), x.dtype)
-
-
+# Indices without an axis of vectors (index_vector_dim is the rank) crash LiteRT, in STABLEHLO_GATHER
+# as in STABLEHLO_SCATTER.
 SPEC = ([2, 3], [0], [1, 0], 2, [1, 2, 2])  # the example of the StableHLO specification
 
 GATHER = [
     *[gather(T((3, 4, 2), d), T((2, 3, 2), i, low=-1, high=4), *SPEC)
       for d in (*FLOATS, *INTEGERS, "bool") for i in ("i32", "i64")],
-    gather(f32(5, 3), i32(4, low=-2, high=7), [1], [0], [0], 1, [1, 3], name="rows"),
+    gather(f32(5, 3), i32(4, 1, low=-2, high=7), [1], [0], [0], 1, [1, 3], name="rows"),
     gather(f32(5, 3), i32(4, 1, low=0, high=4), [0], [0], [0], 1, [1, 3], name="rows first"),
     gather(f32(5, 3), i32(2, 4, low=0, high=4), [0, 2], [], [0, 1], 0, [2, 2], name="vectors first"),
     gather(f32(5, 3), i32(2, low=0, high=4), [0, 1], [], [0, 1], 0, [2, 3], name="one slice"),
-    gather(f32(6), i32(3, 2, low=0, high=6), [], [0], [0], 2, [1], name="elements"),
+    gather(f32(6), i32(3, 2, 1, low=0, high=6), [], [0], [0], 2, [1], name="elements"),
     gather(f32(4, 5, 6), i32(2, 2, 2, low=0, high=5), [1, 3], [1], [2, 1], 1, [3, 1, 2]),
 ]  # fmt: skip
 
@@ -149,14 +147,14 @@ SCATTER = [
               [2, 3], [0], [1, 0], 2, name=i)
       for op in BODIES for d in (*FLOATS, *INTEGERS, "bool")
       for i in (("i32", "i64") if d == "f32" else ("i32",))],
-    *[scatter(f32(5, 3), i32(4, low=-2, high=7), f32(4, 3), op, [1], [0], [0], 1, name="rows")
+    *[scatter(f32(5, 3), i32(4, 1, low=-2, high=7), f32(4, 3), op, [1], [0], [0], 1, name="rows")
       for op in BODIES],
     scatter(f32(5, 3), i32(2, 4, low=-1, high=4), f32(2, 4, 2), "STABLEHLO_ADD", [0, 2], [], [0, 1],
             0, name="vectors first"),
     scatter(f32(5, 3), i32(2, low=0, high=4), f32(2, 2), "", [0, 1], [], [0, 1], 0, name="one"),
-    scatter(f32(6), i32(3, 2, low=0, high=6), f32(3, 2), "STABLEHLO_ADD", [], [0], [0], 2,
+    scatter(f32(6), i32(3, 2, 1, low=0, high=6), f32(3, 2), "STABLEHLO_ADD", [], [0], [0], 2,
             name="elements"),
-    scatter(const([1, np.nan, 2, np.nan], "f32", fed=True), const([0, 1, 2, 3], "i32"),
+    scatter(const([1, np.nan, 2, np.nan], "f32", fed=True), const([[0], [1], [2], [3]], "i32"),
             const([np.nan, 5, 3, np.nan], "f32", fed=True), "STABLEHLO_MAXIMUM", [], [0], [0], 1,
             name="nan"),
 ]  # fmt: skip

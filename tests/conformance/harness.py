@@ -263,7 +263,8 @@ def _float_gap(case: Case, ours: Array, theirs: Array) -> tuple[Array, Array]:
     wide = np.complex128 if ours.dtype.kind == "c" else np.float64
     a, b = ours.astype(wide), theirs.astype(wide)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    gap = np.where(same, 0, np.abs(a - b))
+    with np.errstate(invalid="ignore"):  # inf - inf
+        gap = np.where(same, 0, np.abs(a - b))
     real = np.zeros((), ours.dtype).real.dtype if ours.dtype.kind == "c" else ours.dtype
     eps = float(_eps(real))
     finite = np.abs(b[np.isfinite(b)])

@@ -1,0 +1,293 @@
+"""The integer LSTM cells, bit by bit: 16-bit gates, and the older one with 8-bit sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir import Array
+from .base import attr, require, scale_zero
+from .fixed import divide_by_pot, multiply, multiply64, quantize_multiplier, round_away, wrap32
+from .lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, Step, sigmoid
+from .lut import inverse_sqrt, logistic_fixed, tanh_fixed, to_int32
+
+INT16_MAX = 2**15 - 1
+Function = Callable[[Array], Array]
+
+
+def integer_step(cell: Cell) -> Step:
+    """The number of intermediate tensors, which hold scales only, tells the kernels apart."""
+    op = cell.op
+    types = [t.dtype.short for t in (op.input(0), op.input(cell.at.state),
+                                     op.input(cell.at.state + 1)) if t is not None]  # fmt: skip
+    require(types == ["i8", "i8", "i16"], op, f"input and states are {', '.join(types)}",
+            "an integer LSTM has int8 input and output state and int16 cell state")  # fmt: skip
+    recurrent = (cell.get(cell.at.recurrent(gate)) for gate in range(4))
+    require(all(r is None or r.ndim == 2 for r in recurrent), op, "recurrent weights are diagonal")
+    if op.name == "LSTM" and len(op.intermediates) == 12:
+        return _step8(cell)
+    require(len(op.intermediates) == 5, op, f"{len(op.intermediates)} intermediate tensors, not 5",
+            "an integer LSTM states the scales of its gates and of its hidden values")  # fmt: skip
+    return _step16(cell)
+
+
+def clip8(x: Array) -> Array:
+    return np.clip(x, -128, 127)
+
+
+def clip16(x: Array) -> Array:
+    return np.clip(x, -INT16_MAX - 1, INT16_MAX)
+
+
+def _limit(x: Array, limit: int) -> Array:
+    """Zero means no limit."""
+    return np.clip(x, -limit, limit) if limit > 0 else x
+
+
+def _limit_code(real: float, scale: float, most: int) -> int:
+    return int(min(float(np.float32(real) / np.float32(scale)), float(most)))
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Integer weights with what brings their products to the scale of the result."""
+
+    values: Array  # transposed, float64: products and sums are exact
+    offset: Array  # bias and zero point together
+    multiplier: Array
+    shift: Array
+
+    @classmethod
+    def of(cls, weights: Array, bias: Array | None, zero: int, real: np.float32) -> Scaled:
+        values = weights.T.astype(np.float64)
+        offset = -zero * values.sum(axis=0).astype(np.int64)
+        return cls(values, offset if bias is None else offset + bias, *quantize_multiplier(real))
+
+    def __call__(self, x: Array) -> Array:
+        total = (x.astype(np.float64) @ self.values).astype(np.int64) + self.offset
+        return multiply(wrap32(total), self.multiplier, self.shift)
+
+
+def _parts(cell: Cell, gate: int, bias: Array | None, x_scale: np.float32,
+           hidden_scale: np.float32) -> tuple[Scaled, Scaled]:  # fmt: skip
+    """Products with the input and the output state; effective scales are made in float32."""
+    op, at = cell.op, cell.at
+    (x_real, x_zero), (h_real, h_zero) = (scale_zero(op.input(k)) for k in (0, at.state))
+    x_effective = cell.scale(at.input(gate)) * np.float32(x_real) / x_scale
+    h_effective = cell.scale(at.recurrent(gate)) * np.float32(h_real) / hidden_scale
+    return (Scaled.of(cell.need(at.input(gate)), bias, x_zero, x_effective),
+            Scaled.of(cell.need(at.recurrent(gate)), None, h_zero, h_effective))  # fmt: skip
+
+
+# -- 16-bit gates -------------------------------------------------------------------------------
+
+
+def _step16(cell: Cell) -> Step:
+    op, gates = cell.op, {gate: Gate16.of(cell, gate) for gate in cell.gates}
+    hidden, memory = cell.states()
+    exponent, finish = _cell_exponent(cell), _output(cell)
+    limit = _limit_code(attr(op, "cell_clip"), float(cell.scale(cell.at.state + 1)), INT16_MAX)
+
+    def step(x: Array, aux: Array | None) -> Array:
+        before = memory.astype(np.int64)
+        forget = logistic_fixed(gates[FORGET](x, hidden, before), 3)
+        admit = INT16_MAX - forget
+        if INPUT in gates:
+            admit = logistic_fixed(gates[INPUT](x, hidden, before), 3)
+        update = tanh_fixed(gates[CELL](x, hidden, before), 3)
+        after = divide_by_pot(forget * before, 15) + divide_by_pot(admit * update, 30 + exponent)
+        after = _limit(clip16(after), limit)
+        emit = logistic_fixed(gates[OUTPUT](x, hidden, after), 3)
+        memory[...] = after
+        hidden[...] = finish(emit * tanh_fixed(after, 15 + exponent))
+        return hidden
+
+    return step
+
+
+def _cell_exponent(cell: Cell) -> int:
+    """The cell state's scale is a power of two."""
+    log2 = float(np.log2(float(cell.scale(cell.at.state + 1))))
+    exponent = round(log2) if np.isfinite(log2) else 0
+    require(abs(log2 - exponent) < 1e-3 and -15 <= exponent <= -9, cell.op,
+            "the cell state's scale is not a power of two from 2**-15 to 2**-9")  # fmt: skip
+    return exponent
+
+
+def _output(cell: Cell) -> Function:
+    """From gate * tanh(cell), with 30 fractional bits, to the output's codes."""
+    op, at = cell.op, cell.at
+    hidden_scale, hidden_zero = scale_zero(op.intermediates[4])
+    to_hidden = quantize_multiplier(np.float32(2.0**-15 / hidden_scale * 2.0**-15))
+    weights = cell.get(at.projection)
+    if weights is None:
+        return lambda x: clip8(multiply(x, *to_hidden) + hidden_zero)
+    state_scale, state_zero = scale_zero(op.input(at.state))
+    real = cell.scale(at.projection) * np.float32(hidden_scale) / np.float32(state_scale)
+    # With a projection the kernel subtracts the zero point, and adds it back in the bias.
+    project = Scaled.of(weights, cell.get(at.projection + 1), -hidden_zero, real)
+    limit = _limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
+
+    def finish(x: Array) -> Array:
+        codes = clip8(multiply(x, *to_hidden) - hidden_zero)
+        return _limit(clip8(project(codes) + state_zero), limit)
+
+    return finish
+
+
+@dataclass(frozen=True)
+class Gate16:
+    input: Scaled
+    recurrent: Scaled
+    peephole: Function | None
+    norm: Norm | None
+
+    @classmethod
+    def of(cls, cell: Cell, gate: int) -> Gate16:
+        at, bias = cell.at, cell.need(cell.at.bias(gate)).astype(np.int64)
+        weights = cell.get(at.norm_of(gate))
+        if weights is None:
+            target, norm = np.float32(2.0**-12), None
+        else:
+            target = np.float32(scale_zero(cell.op.intermediates[gate])[0])
+            norm = Norm(weights.astype(np.int64), bias, cell.scale(at.norm_of(gate)))
+        parts = _parts(cell, gate, bias if norm is None else None, target, target)
+        return cls(*parts, _peephole(cell, gate, target), norm)
+
+    def __call__(self, x: Array, hidden: Array, memory: Array) -> Array:
+        total = clip16(self.input(x))
+        total = clip16(self.recurrent(hidden) + total)
+        if self.peephole is not None:
+            total = clip16(self.peephole(memory) + total)
+        return total if self.norm is None else self.norm(total)
+
+
+def _peephole(cell: Cell, gate: int, target: np.float32) -> Function | None:
+    op, index = cell.op, cell.at.peephole(gate)
+    weights = cell.get(index)
+    if weights is None:
+        return None
+    real = 2.0 ** _cell_exponent(cell) * float(cell.scale(index)) / float(target)
+    multiplier, shift = quantize_multiplier(np.float32(real))
+    require(cell.outputs <= cell.cells, op, "peepholes with more outputs than cells")
+    # The kernel takes the number of outputs for the number of cells. With a projection it so
+    # touches the first rows * outputs of the rows * cells values, weighted in turns, where rows
+    # is what it handles at a time: the batch, or one entry of it in the batch-major order.
+    rows = cell.batch if op.name == "LSTM" or attr(op, "time_major") else 1
+    spread = np.zeros(rows * cell.cells, np.int64)
+    spread[: rows * cell.outputs] = np.tile(weights[: cell.outputs], rows)
+    factors = spread.reshape(rows, cell.cells)
+    return lambda memory: multiply(memory * factors, multiplier, shift)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Layer normalisation of a 16-bit gate."""
+
+    weights: Array
+    bias: Array
+    scale: np.float32
+
+    def __call__(self, x: Array) -> Array:
+        count = x.shape[-1]
+        mean = _truncated(x.sum(axis=-1, keepdims=True) * 1024, count)
+        squares = (x * x).sum(axis=-1, keepdims=True)
+        # 2**20 // count is exact for powers of two only, and so is the variance.
+        variance = _truncated(squares * (2**20 // count) - mean * mean, 2**20)
+        guard = max(1, int(np.float32(10000) * self.scale))
+        inverse, right = inverse_sqrt(np.where(variance < 1, guard, variance))
+        rescaled = multiply(wrap32(1024 * x - mean), inverse, -right)
+        weighted = wrap32(rescaled * self.weights + self.bias)
+        rounded = _truncated(np.where(weighted > 0, weighted + 512, weighted - 512), 1024)
+        multiplier, left = quantize_multiplier(self.scale)
+        return clip16(multiply(rounded, multiplier, left + 12))
+
+
+def _truncated(x: Array, by: int) -> Array:
+    """Integer division toward zero, as C does it."""
+    quotient = np.abs(x) // by
+    return np.where(x < 0, -quotient, quotient)
+
+
+# -- gates summed from 8-bit parts, then float functions ------------------------------------------
+
+
+def _step8(cell: Cell) -> Step:
+    """No input gate; layer norm and projection are required."""
+    op, at = cell.op, cell.at
+    gates = {gate: _gate8(cell, gate) for gate in (FORGET, CELL, OUTPUT)}
+    hidden, memory = cell.states()
+    require(_cell_exponent(cell) == -15, op, "the cell state's scale is not 2**-15")
+    weights = cell.need(at.projection).T.astype(np.float64)
+    bias = cell.need(at.projection + 1)
+    state_scale, state_zero = scale_zero(op.input(at.state))
+    real = np.float32(float(cell.scale(at.projection)) * 2.0**-15 / state_scale)
+    multiplier, shift = quantize_multiplier(real)
+    clip = attr(op, "cell_clip")
+    cell_limit = _limit_code(clip, 2.0**-15, INT16_MAX) if clip < 1 else 0
+    limit = _limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
+
+    def step(x: Array, aux: Array | None) -> Array:
+        forget = _through_float(gates[FORGET](x, hidden), 12, sigmoid)
+        update = _through_float(gates[CELL](x, hidden), 12, np.tanh)
+        kept = divide_by_pot(forget * memory, 15)
+        after = clip16(kept + divide_by_pot((INT16_MAX - forget) * update, 15))
+        memory[...] = after = _limit(after, cell_limit)
+        emit = _through_float(gates[OUTPUT](x, hidden), 12, sigmoid)
+        product = divide_by_pot(emit * _through_float(after, 15, np.tanh), 15)
+        total = (product.astype(np.float64) @ weights).astype(np.int64) + bias
+        hidden[...] = _limit(clip8(multiply64(total, multiplier, shift) + state_zero), limit)
+        return hidden
+
+    return step
+
+
+def _through_float(x: Array, bits: int, function: Function) -> Array:
+    """A function of numbers with this many fractional bits, truncated to 15 of them."""
+    real = (x * 2.0**-bits).astype(np.float32).astype(np.float64)
+    found = function(real).astype(np.float32) * np.float32(2**15)
+    return clip16(found.astype(np.int64))
+
+
+def _gate8(cell: Cell, gate: int) -> Callable[[Array, Array], Array]:
+    """Three intermediate tensors a gate state scale and zero point: the sum and its two parts."""
+    between = cell.op.intermediates[3 * gate : 3 * gate + 3]
+    (total, _), (x_real, x_zero), (h_real, h_zero) = (scale_zero(t) for t in between)
+    sum_scale, x_scale, h_scale = (np.float32(scale) for scale in (total, x_real, h_real))
+    to_x, to_h = _parts(cell, gate, None, x_scale, h_scale)
+    x_to_sum = quantize_multiplier(x_scale / sum_scale)
+    h_to_sum = quantize_multiplier(h_scale / sum_scale)
+    norm = _float_norm(cell, gate)
+
+    def run(x: Array, hidden: Array) -> Array:
+        both = multiply(clip8(to_x(x) + x_zero) - x_zero, *x_to_sum)
+        # LiteRT reads the output gate's second multiplier beyond its table, where a small number
+        # stands: the product is always zero.
+        if gate != OUTPUT:
+            both = both + multiply(clip8(to_h(hidden) + h_zero) - h_zero, *h_to_sum)
+        return norm(clip16(both))
+
+    return run
+
+
+def _float_norm(cell: Cell, gate: int) -> Function:
+    at = cell.at
+    weights = cell.need(at.norm_of(gate)).astype(np.float32)
+    bias = cell.need(at.bias(gate)).astype(np.float32)
+    multiplier, shift = quantize_multiplier(cell.scale(at.norm_of(gate)))
+    scale = np.float32(multiplier * 2.0 ** (float(shift) - 31))
+
+    def run(x: Array) -> Array:
+        real, count = x.astype(np.float32), np.float32(x.shape[-1])
+        # The kernel's sums run from left to right in float32: so does cumsum.
+        mean = np.cumsum(real, axis=-1, dtype=np.float32)[:, -1:] / count
+        squares = np.cumsum(real * real, axis=-1, dtype=np.float32)[:, -1:]
+        variance = squares / count - mean * mean
+        variance = np.where(variance == 0, np.float32(1e-8), variance)
+        normal = (real - mean) * (np.float32(1) / np.sqrt(variance))
+        out = normal * weights * scale + bias * (np.float32(2.0**-10) * scale)
+        return clip16(to_int32(round_away(out * np.float32(2**12))))
+
+    return run
