@@ -28,10 +28,16 @@ def patches(x, stride):
     n, h, w, c = x.shape
     out = -(-h // stride)
     total = max((out - 1) * stride + 3 - h, 0)
-    padded = np.pad(x, ((0, 0), (total // 2, total - total // 2),) * 1 + ((total // 2, total - total // 2), (0, 0)))
-    views = [padded[:, i : i + (out - 1) * stride + 1 : stride, j : j + (out - 1) * stride + 1 : stride]
-             for i in range(3) for j in range(3)]
-    return np.concatenate(views, axis=-1)
+    edge = (total // 2, total - total // 2)
+    padded = np.pad(x, ((0, 0), edge, edge, (0, 0)))
+    return np.concatenate([padded[taps(k, out, stride)] for k in range(9)], axis=-1)
+
+
+def taps(k, out, stride):
+    """The index of kernel tap k's view of the padded input."""
+    span = (out - 1) * stride + 1
+    i, j = divmod(k, 3)
+    return np.s_[:, i : i + span : stride, j : j + span : stride]
 
 
 def unpatch(g, shape, stride):
@@ -41,8 +47,7 @@ def unpatch(g, shape, stride):
     total = max((out - 1) * stride + 3 - h, 0)
     padded = np.zeros((n, h + total, w + total, c), np.float32)
     for k in range(9):
-        i, j = divmod(k, 3)
-        padded[:, i : i + (out - 1) * stride + 1 : stride, j : j + (out - 1) * stride + 1 : stride] += g[..., k * c : (k + 1) * c]
+        padded[taps(k, out, stride)] += g[..., k * c : (k + 1) * c]
     return padded[:, total // 2 : total // 2 + h, total // 2 : total // 2 + w]
 
 
@@ -76,8 +81,14 @@ def disturb(x):
 
 
 def train(x, y, epochs=80, rate=2e-3):
-    p = {"w1": RNG.normal(0, 0.3, (9, 16)), "b1": np.zeros(16), "w2": RNG.normal(0, 0.1, (144, 32)),
-         "b2": np.zeros(32), "w3": RNG.normal(0, 0.05, (512, 10)), "b3": np.zeros(10)}
+    p = {
+        "w1": RNG.normal(0, 0.3, (9, 16)),
+        "b1": np.zeros(16),
+        "w2": RNG.normal(0, 0.1, (144, 32)),
+        "b2": np.zeros(32),
+        "w3": RNG.normal(0, 0.05, (512, 10)),
+        "b3": np.zeros(10),
+    }
     p = {k: v.astype(np.float32) for k, v in p.items()}
     m, v = ({k: np.zeros_like(w) for k, w in p.items()} for _ in range(2))
     step = 0
@@ -104,37 +115,58 @@ def build(p, ranges=None):
     names = ("image", "hidden1", "hidden2", "flat", "logits", "probabilities")
     shapes = ((1, 8, 8, 1), (1, 8, 8, 16), (1, 4, 4, 32), (1, 512), (1, 10), (1, 10))
     dtype = DType.INT8 if ranges else DType.FLOAT32
-    quants = [activation_quant(*r) for r in ranges] + [Quant.of(1 / 256, -128)] if ranges else [None] * 6
+    quants = (
+        [activation_quant(*r) for r in ranges] + [Quant.of(1 / 256, -128)] if ranges else [None] * 6
+    )
     make = lambda i, add: add(names[i], dtype, shapes[i], quant=quants[i])  # noqa: E731
     t = [make(0, g.input)] + [make(i, g.tensor) for i in range(1, 6)]
     for index, (weight, bias) in enumerate(layers(p)):
-        source, target = (t[0], t[1]) if index == 0 else (t[1], t[2]) if index == 1 else (t[3], t[4])
+        source, target = (
+            (t[0], t[1]) if index == 0 else (t[1], t[2]) if index == 1 else (t[3], t[4])
+        )
         w, b = constants(g, index, weight, bias, source.quant)
         if index == 2:
-            g.add("RESHAPE", [t[2], g.constant("flat_shape", np.array([1, 512], np.int32))], [t[3]], new_shape=[1, 512])
-            g.add("FULLY_CONNECTED", [source, w, b], [target], fused_activation_function="NONE").version = 4 if ranges else 1
+            flat = g.constant("flat_shape", np.array([-1, 512], np.int32))
+            g.add("RESHAPE", [t[2], flat], [t[3]], new_shape=[-1, 512])
+            g.add(
+                "FULLY_CONNECTED", [source, w, b], [target], fused_activation_function="NONE"
+            ).version = 4 if ranges else 1
         else:
-            g.add("CONV_2D", [source, w, b], [target], padding="SAME", stride_w=index + 1,
-                  stride_h=index + 1, fused_activation_function="RELU").version = 3 if ranges else 1
+            g.add(
+                "CONV_2D",
+                [source, w, b],
+                [target],
+                padding="SAME",
+                stride_w=index + 1,
+                stride_h=index + 1,
+                fused_activation_function="RELU",
+            ).version = 3 if ranges else 1
     g.add("SOFTMAX", [t[4]], [t[5]], beta=1.0).version = 2 if ranges else 1
     g.outputs = [t[5]]
     kind = "int8" if ranges else "float32"
-    return Model([g], [Signature("serving_default", g, {"image": t[0]}, {"probabilities": t[5]})],
-                 description=f"Sanderling digits, {kind}")
+    return Model(
+        [g],
+        [Signature("serving_default", g, {"image": t[0]}, {"probabilities": t[5]})],
+        description=f"Sanderling digits, {kind}",
+    )
 
 
 def constants(g, index, weight, bias, source):
     """Float weights as they are; for int8 per-channel (per-tensor for fully connected)."""
     if source is None:
-        return g.constant(f"w{index}", weight.astype(np.float32)), g.constant(f"b{index}", bias.astype(np.float32))
+        return g.constant(f"w{index}", weight.astype(np.float32)), g.constant(
+            f"b{index}", bias.astype(np.float32)
+        )
     axes = tuple(range(1, weight.ndim)) if weight.ndim == 4 else None
     scale = np.atleast_1d(np.abs(weight).max(axes) / 127).astype(np.float32)
     spread = scale.reshape(-1, *(1,) * (weight.ndim - 1))
     codes = np.clip(np.round(weight / spread), -127, 127).astype(np.int8)
     bias_scale = source.scale[0] * scale
     bias_codes = np.round(bias / bias_scale).astype(np.int32)
-    return (g.constant(f"w{index}", codes, quant=Quant.of(scale)),
-            g.constant(f"b{index}", bias_codes, quant=Quant.of(bias_scale)))
+    return (
+        g.constant(f"w{index}", codes, quant=Quant.of(scale)),
+        g.constant(f"b{index}", bias_codes, quant=Quant.of(bias_scale)),
+    )
 
 
 def activation_quant(low, high):
@@ -147,21 +179,34 @@ def accuracy(model, x, y):
     session = model.compile()
     tensor = model.main.inputs[0]
     if tensor.quant is not None:
-        x = np.clip(np.round(x / tensor.quant.scale[0]) + tensor.quant.zero_point[0], -128, 127).astype(np.int8)
-    return np.mean([session(image[None]).argmax() == label for image, label in zip(x, y, strict=True)])
+        x = np.clip(
+            np.round(x / tensor.quant.scale[0]) + tensor.quant.zero_point[0], -128, 127
+        ).astype(np.int8)
+    return np.mean(
+        [session(image[None]).argmax() == label for image, label in zip(x, y, strict=True)]
+    )
 
 
 def main(target):
     digits = load_digits()
     images = (digits.images.astype(np.float32) / 16)[..., None]
-    x, y, xt, yt = images[:-HELD_OUT], digits.target[:-HELD_OUT], images[-HELD_OUT:], digits.target[-HELD_OUT:]
+    x, y, xt, yt = (
+        images[:-HELD_OUT],
+        digits.target[:-HELD_OUT],
+        images[-HELD_OUT:],
+        digits.target[-HELD_OUT:],
+    )
     p = train(x, y)
     _, ha, _, hb, logits = forward(p, x)
     ranges = [(0, 1), (0, ha.max()), (0, hb.max()), (0, hb.max()), (logits.min(), logits.max())]
     for name, model in (("digits_f32", build(p)), ("digits_int8", build(p, ranges))):
         sanderling.save(model, target / f"{name}.tflite")
         print(f"{name}: {accuracy(model, xt, yt):.4f} of {HELD_OUT} held-out digits")
-    np.savez_compressed(target / "digits_test.npz", images=digits.images[-HELD_OUT:].astype(np.uint8), labels=yt.astype(np.uint8))
+    np.savez_compressed(
+        target / "digits_test.npz",
+        images=digits.images[-HELD_OUT:].astype(np.uint8),
+        labels=yt.astype(np.uint8),
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,18 @@ import numpy as np
 
 from ..ir import Array, Op, Shape
 from . import gemm
-from .base import Arrays, Spec, Specs, attr, define, elements, out_spec, present, require, scale_zero
+from .base import (
+    Arrays,
+    Spec,
+    Specs,
+    attr,
+    define,
+    elements,
+    out_spec,
+    present,
+    require,
+    scale_zero,
+)  # fmt: skip
 from .gemm import Finish
 from .geometry import Axis, axis, pad_into, row_blocks, windows
 
@@ -63,11 +74,10 @@ def _conv_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     return (x[0], *(a.out for a in _axes(op, x[1:-1], w[1:-1])), w[0])
 
 
-def _filter_3d(w: Shape, order: tuple[int, ...]) -> Shape:
-    return tuple(w[i] for i in order)
+Three = tuple[Shape, Shape, "Shape | None"]
 
 
-def _shapes(op: Op, specs: Specs, indices: tuple[int, int]) -> tuple[Shape, Shape, Shape | None] | None:  # fmt: skip
+def _shapes(op: Op, specs: Specs, indices: tuple[int, int] = (0, 1)) -> Three | None:
     """Shapes of input, filter and bias; None if one is not known."""
     x, w = (present(specs, op, i) for i in indices)
     b = specs[max(indices) + 1] if len(specs) > max(indices) + 1 else None
@@ -77,17 +87,17 @@ def _shapes(op: Op, specs: Specs, indices: tuple[int, int]) -> tuple[Shape, Shap
 
 
 def _infer_conv(op: Op, specs: Specs) -> Spec:
-    shapes = _shapes(op, specs, (0, 1))
+    shapes = _shapes(op, specs)
     return out_spec(op, None if shapes is None else _conv_shape(op, *shapes))
 
 
 def _infer_conv3d(op: Op, specs: Specs) -> Spec:
-    shapes = _shapes(op, specs, (0, 1))
+    shapes = _shapes(op, specs)
     if shapes is None:
         return out_spec(op, None)
     x, w, b = shapes
-    require(len(w) == 5 and len(x) == 5 and x[-1] == w[3], op, f"input {x} and filter {w} do not fit")
-    return out_spec(op, _conv_shape(op, x, _filter_3d(w, (4, 0, 1, 2, 3)), b))
+    require(len(w) == 5, op, f"filter {w} does not have 5 dimensions")
+    return out_spec(op, _conv_shape(op, x, (w[4], *w[:4]), b))
 
 
 def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
@@ -99,14 +109,15 @@ def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
 
 
 def _infer_depthwise(op: Op, specs: Specs) -> Spec:
-    shapes = _shapes(op, specs, (0, 1))
+    shapes = _shapes(op, specs)
     return out_spec(op, None if shapes is None else _depthwise_shape(op, *shapes))
 
 
 # -- operands and finish by type ----------------------------------------------------------------
 
 
-def _operands(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int] = (0, 1)) -> Operands:  # fmt: skip
+def _operands(op: Op, x: Array, w: Array, bias: Array | None,
+              at: tuple[int, int] = (0, 1)) -> Operands:  # fmt: skip
     """w is [O, taps..., C]; `at`: places of input and filter among the op's inputs."""
     bias = None if bias is None else bias.reshape(-1)
     if x.dtype == np.float32 and w.dtype == np.float32:
@@ -191,7 +202,7 @@ def _multiply(patches: Array, matrix: Array, rows: int) -> Array:
         return patches.reshape(rows, depth) @ matrix[0].T
     split = patches.reshape(rows, -1, groups, patches.shape[-1] // groups)
     by_group = split.transpose(2, 0, 1, 3).reshape(groups, rows, depth)
-    product = by_group @ matrix.transpose(0, 2, 1)
+    product: Array = by_group @ matrix.transpose(0, 2, 1)
     return product.transpose(1, 0, 2).reshape(rows, groups * channels)
 
 
@@ -203,6 +214,7 @@ def _evaluate_conv(op: Op, inputs: Arrays) -> Array:
 
 def _evaluate_conv3d(op: Op, inputs: Arrays) -> Array:
     x, w, bias = _three(op, inputs)
+    require(w.ndim == 5, op, f"filter {w.shape} does not have 5 dimensions")
     w = w.transpose(4, 0, 1, 2, 3)
     _conv_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
     return convolve(op, _operands(op, x, np.ascontiguousarray(w), bias))
@@ -354,13 +366,15 @@ def _transposed_macs(op: Op) -> int:
 _HYBRID = "hybrid (float activations, quantised weights)"
 
 define("CONV_2D", infer=_infer_conv, evaluate=_evaluate_conv, family="conv", types="f32 u8 i8 i16",
-       arity=(2, 3), macs=_conv_macs, notes=f"grouped; i8/i4 weights per channel; {_HYBRID} i8 i4")  # fmt: skip
+       arity=(2, 3), macs=_conv_macs,
+       notes=f"grouped; i8/i4 weights per channel; {_HYBRID} i8 i4")  # fmt: skip
 define("DEPTHWISE_CONV_2D", infer=_infer_depthwise, evaluate=_evaluate_depthwise, family="conv",
        types="f32 u8 i8 i16", arity=(2, 3), macs=_depthwise_macs,
        notes=f"i8/i4 weights per channel; {_HYBRID} i8")  # fmt: skip
 define("CONV_3D", infer=_infer_conv3d, evaluate=_evaluate_conv3d, family="conv", types="f32",
        arity=(2, 3), macs=_conv3d_macs)  # fmt: skip
 define("TRANSPOSE_CONV", infer=_infer_transposed, evaluate=_evaluate_transposed, family="conv",
-       types="f32 u8 i8 i16", main=2, arity=(3, 4), macs=_transposed_macs, notes=f"{_HYBRID} i8")  # fmt: skip
+       types="f32 u8 i8 i16", main=2, arity=(3, 4), macs=_transposed_macs,
+       notes=f"{_HYBRID} i8")  # fmt: skip
 define("CONV_3D_TRANSPOSE", infer=_infer_transposed, evaluate=_evaluate_transposed, family="conv",
        types="f32", main=2, arity=(3, 4), macs=_transposed_macs)  # fmt: skip

@@ -1,1 +1,493 @@
-"""Operators of this family."""
+"""Custom operators: those that LiteRT registers by itself, and MediaPipe's.
+
+LiteRT's read their options from a flexbuffer map, MediaPipe's from a raw C struct.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flatbuffers import flexbuffers
+
+from ..errors import ModelError
+from ..ir import Array, DType, Op, Shape, Tensor
+from .base import (
+    Arrays,
+    Spec,
+    Specs,
+    define,
+    elements,
+    out_spec,
+    present,
+    require,
+    same_as_input,
+    scale_zero,
+    sized,
+)
+from .fixed import ACTIVATION_BOUNDS
+
+
+def _given(op: Op, inputs: Arrays) -> list[Array]:
+    found = [x for x in inputs if x is not None]
+    require(len(found) == len(inputs), op, "an input is absent", "the operator requires it")
+    return found
+
+
+def _raw_options(op: Op) -> bytes:
+    return bytes(op.attrs.get("options") or b"")
+
+
+def _flex_options(op: Op, **defaults: Any) -> dict[str, Any]:
+    """A flexbuffer map, with defaults for what it leaves out."""
+    try:
+        found = flexbuffers.Loads(_raw_options(op))
+    except Exception as error:  # the reader trusts its input: a damaged one may raise anything
+        raise ModelError("its options are not a flexbuffer", where=op.where,
+                         fix="the model is damaged") from error  # fmt: skip
+    require(isinstance(found, dict), op, "its options are not a map")
+    return defaults | {k: v for k, v in found.items() if v is not None}
+
+
+def _shape(op: Op, specs: Specs, index: int, rank: int) -> Shape | None:
+    shape = present(specs, op, index).shape
+    require(shape is None or len(shape) == rank, op, f"input {index} must have rank {rank}")
+    return shape
+
+
+# -- TFLite_Detection_PostProcess ---------------------------------------------------------------
+
+
+def _detection_options(op: Op) -> dict[str, Any]:
+    found = _flex_options(
+        op, max_detections=0, max_classes_per_detection=0, detections_per_class=100,
+        use_regular_nms=False, nms_score_threshold=0.0, nms_iou_threshold=0.0, num_classes=0,
+        y_scale=0.0, x_scale=0.0, h_scale=0.0, w_scale=0.0,
+    )  # fmt: skip
+    counts = ("max_detections", "max_classes_per_detection", "detections_per_class", "num_classes")
+    require(all(int(found[name]) >= 0 for name in counts), op, "an option is negative")
+    require(0 < found["nms_iou_threshold"] <= 1, op, "nms_iou_threshold is not in (0, 1]")
+    return found
+
+
+def _detection_rows(op: Op, options: dict[str, Any]) -> int:
+    wanted = int(options["max_detections"]) * int(options["max_classes_per_detection"])
+    return sized(op, (wanted, 4))[0]
+
+
+def _infer_detection(op: Op, specs: Specs) -> list[Spec]:
+    rows = _detection_rows(op, _detection_options(op))
+    shapes: list[Shape] = [(1, rows, 4), (1, rows), (1, rows), (1,)]
+    require(len(op.outputs) == len(shapes), op, "it has four outputs")
+    return [out_spec(op, shape, i) for i, shape in enumerate(shapes)]
+
+
+def _real(tensor: Tensor | None, x: Array) -> Array:
+    """Codes to float32; floats as they are."""
+    if x.dtype == np.float32:
+        return x
+    scale, zero = scale_zero(tensor)
+    return (x.astype(np.float32) - np.float32(zero)) * np.float32(scale)
+
+
+def decode_boxes(boxes: Array, anchors: Array, scales: Sequence[float]) -> Array:
+    """Offsets from anchors (y, x, height, width) to corners (top, left, bottom, right)."""
+    b, a = boxes[:, :4].astype(np.float64), anchors.astype(np.float64)
+    y, x, h, w = np.asarray(scales, np.float32).astype(np.float64)
+    centre = np.stack([b[:, 0] / y * a[:, 2] + a[:, 0], b[:, 1] / x * a[:, 3] + a[:, 1]], axis=1)
+    half = 0.5 * np.exp(b[:, 2:] / (h, w)) * a[:, 2:]
+    centre, half = centre.astype(np.float32), half.astype(np.float32)
+    return np.concatenate([centre - half, centre + half], axis=1)
+
+
+def overlap(box: Array, boxes: Array) -> Array:
+    """Intersection over union of one box with others; 0 for a box without area."""
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
+    common = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
+    flat = (areas <= 0) | (area <= 0)
+    return np.where(flat, np.float32(0), common / (area + areas - common))
+
+
+def suppress(boxes: Array, scores: Array, most: int, options: dict[str, Any]) -> list[int]:
+    """Indices of the best boxes that do not overlap a better one too much."""
+    kept = np.flatnonzero(scores >= np.float32(options["nms_score_threshold"]))
+    order = kept[np.argsort(-scores[kept], kind="stable")]
+    chosen: list[int] = []
+    while order.size and len(chosen) < most:
+        best, order = order[0], order[1:]
+        chosen.append(int(best))
+        over = overlap(boxes[best], boxes[order])
+        order = order[~(over > np.float32(options["nms_iou_threshold"]))]
+    return chosen
+
+
+def _detect_fast(boxes: Array, scores: Array, options: dict[str, Any]) -> list[tuple[Array, ...]]:
+    """One suppression on each box's best class: (place in the output, box, class, score)."""
+    slots = int(options["max_classes_per_detection"])
+    count = min(slots, scores.shape[1])
+    # LiteRT's partial sort leaves the order of equal scores open, but for the first.
+    classes = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    best = np.take_along_axis(scores, classes[:, :1], axis=1)[:, 0]
+    chosen = np.array(suppress(boxes, best, int(options["max_detections"]), options), np.int64)
+    place = (np.arange(chosen.size)[:, None] * slots + np.arange(count)).reshape(-1)
+    box = np.repeat(chosen, count)
+    kind = classes[chosen].reshape(-1)
+    return [(place, box, kind, np.array(chosen.size))]
+
+
+def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> list[tuple[Array, ...]]:
+    """A suppression for each class, then the best of all."""
+    most = int(options["max_detections"])
+    each = [suppress(boxes, scores[:, k], min(int(options["detections_per_class"]), most), options)
+            for k in range(scores.shape[1])]  # fmt: skip
+    kind = np.repeat(np.arange(scores.shape[1]), [len(chosen) for chosen in each])
+    box = np.array([i for chosen in each for i in chosen], np.int64)
+    order = np.argsort(-scores[box, kind], kind="stable")[:most]
+    return [(np.arange(order.size), box[order], kind[order], np.array(order.size))]
+
+
+def _detection(op: Op, inputs: Arrays) -> list[Array]:
+    boxes, scores, anchors = _given(op, inputs)
+    options = _detection_options(op)
+    rows, classes = _detection_rows(op, options), int(options["num_classes"])
+    require(boxes.ndim == scores.ndim == 3 and anchors.ndim == 2, op, "ranks must be 3, 3 and 2")
+    require(boxes.shape[0] == scores.shape[0] == 1, op, "only a batch of one is supported")
+    require(boxes.shape[1] == scores.shape[1] <= anchors.shape[0] and boxes.shape[2] >= 4
+            and anchors.shape[1] == 4, op, "boxes, scores and anchors do not fit")  # fmt: skip
+    background = scores.shape[2] - classes
+    require(classes > 0 and background in (0, 1), op,
+            f"{scores.shape[2]} scores a box for {classes} classes")  # fmt: skip
+    corners = decode_boxes(
+        _real(op.inputs[0], boxes)[0],
+        _real(op.inputs[2], anchors)[: boxes.shape[1]],
+        [float(options[f"{axis}_scale"]) for axis in "yxhw"],
+    )
+    require(not np.any(corners[:, :2] > corners[:, 2:]), op, "a box has a negative size")
+    points = _real(op.inputs[1], scores)[0, :, background:]
+    regular = bool(options["use_regular_nms"])
+    require(rows > 0 or regular, op, "max_classes_per_detection must be positive")
+    found = (_detect_regular if regular else _detect_fast)(corners, points, options)
+    return _detections(op, rows, corners, points, *found[0])
+
+
+def _detections(op: Op, rows: int, corners: Array, points: Array, place: Array, box: Array,
+                kind: Array, count: Array) -> list[Array]:  # fmt: skip
+    """The four outputs; rows without a detection are zero."""
+    require(not place.size or int(place[-1]) < rows, op, "more detections than the outputs hold")
+    where = np.zeros((1, rows, 4), np.float32)
+    what, how_sure = np.zeros((1, rows), np.float32), np.zeros((1, rows), np.float32)
+    where[0, place], what[0, place], how_sure[0, place] = corners[box], kind, points[box, kind]
+    return [where, what, how_sure, count.reshape(1).astype(np.float32)]
+
+
+define("custom.TFLite_Detection_PostProcess", infer=_infer_detection, evaluate=_detection,
+       family="custom", types="f32 u8", arity=3, notes="fast and regular suppression")  # fmt: skip
+
+
+# -- audio: AudioSpectrogram and Mfcc -----------------------------------------------------------
+
+
+def _spectrogram_sizes(op: Op, samples: int) -> tuple[int, int, int, int]:
+    """Window, stride, number of frames, length of the transform."""
+    options = _flex_options(op, window_size=0, stride=0)
+    window, stride = int(options["window_size"]), int(options["stride"])
+    require(window >= 2 and stride >= 1, op, f"window_size {window}, stride {stride}")
+    frames = 0 if samples < window else 1 + (samples - window) // stride
+    return window, stride, frames, 1 << (window - 1).bit_length()
+
+
+def _infer_spectrogram(op: Op, specs: Specs) -> Spec:
+    shape = _shape(op, specs, 0, 2)
+    if shape is None:
+        return out_spec(op, None)
+    _, _, frames, length = _spectrogram_sizes(op, shape[0])
+    return out_spec(op, sized(op, (shape[1], frames, 1 + length // 2)))
+
+
+def _spectrogram(op: Op, inputs: Arrays) -> Array:
+    """Squared (or plain) magnitudes of Hann-windowed frames, [channel, frame, frequency]."""
+    (x,) = _given(op, inputs)
+    require(x.ndim == 2, op, "it takes [samples, channels]")
+    window, stride, frames, length = _spectrogram_sizes(op, x.shape[0])
+    shape = sized(op, (x.shape[1], frames, 1 + length // 2))
+    if not elements(shape):
+        return np.zeros(shape, np.float32)
+    hann = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(window) / window)
+    views = np.lib.stride_tricks.sliding_window_view(x.T, window, axis=1)[:, ::stride]
+    spectrum = np.fft.rfft(views * hann, n=length, axis=2)
+    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+    return power if _flex_options(op).get("magnitude_squared") else np.sqrt(power)
+
+
+define("custom.AudioSpectrogram", infer=_infer_spectrogram, evaluate=_spectrogram, family="custom",
+       types="f32")  # fmt: skip
+
+
+def _mfcc_options(op: Op) -> dict[str, int]:
+    """LiteRT reads the frequencies as integers too."""
+    found = _flex_options(op, upper_frequency_limit=0, lower_frequency_limit=0,
+                          filterbank_channel_count=0, dct_coefficient_count=0)  # fmt: skip
+    whole = {name: int(value) for name, value in found.items() if isinstance(value, int | float)}
+    require(0 < whole["dct_coefficient_count"] <= whole["filterbank_channel_count"], op,
+            "it needs at least as many channels as coefficients")  # fmt: skip
+    require(0 <= whole["lower_frequency_limit"] < whole["upper_frequency_limit"], op,
+            "the frequency limits are wrong")  # fmt: skip
+    return whole
+
+
+def _infer_mfcc(op: Op, specs: Specs) -> Spec:
+    shape = _shape(op, specs, 0, 3)
+    count = _mfcc_options(op)["dct_coefficient_count"]
+    return out_spec(op, None if shape is None else sized(op, (*shape[:2], count)))
+
+
+def _mel(hertz: Any) -> Any:
+    return 1127.0 * np.log1p(np.asarray(hertz, np.float64) / 700.0)
+
+
+def _mel_weights(op: Op, bins: int, rate: float) -> Array | None:
+    """Triangular filters [bins, channels]; None where the spectrum ends below the upper limit."""
+    options = _mfcc_options(op)
+    channels = options["filterbank_channel_count"]
+    low, high = options["lower_frequency_limit"], options["upper_frequency_limit"]
+    require(rate > 0 and bins >= 2, op, "the sample rate or the spectrum is empty")
+    sized(op, (bins, channels + 1))
+    hertz = 0.5 * rate / (bins - 1)
+    first, last = int(1.5 + low / hertz), int(high / hertz)
+    if last >= bins:
+        return None
+    centres = _mel(low) + (_mel(high) - _mel(low)) / (channels + 1) * np.arange(1, channels + 2)
+    places = np.arange(first, last + 1)
+    mels = _mel(places * hertz)
+    band = np.searchsorted(centres[:channels], mels) - 1  # the channel on whose falling side it is
+    edges = np.concatenate([[_mel(low)], centres])
+    falling = (edges[band + 2] - mels) / (edges[band + 2] - edges[band + 1])
+    weights = np.zeros((bins, channels + 2))  # a column too many on both sides
+    weights[places, band + 1] = falling
+    weights[places, band + 2] += 1 - falling
+    return weights[:, 1:-1]
+
+
+def _mfcc(op: Op, inputs: Arrays) -> Array:
+    x, rate = _given(op, inputs)
+    require(x.ndim == 3 and rate.size == 1 and elements(x.shape) > 0, op,
+            "it takes [channels, frames, frequencies] and a sample rate")  # fmt: skip
+    options = _mfcc_options(op)
+    channels, count = options["filterbank_channel_count"], options["dct_coefficient_count"]
+    weights = _mel_weights(op, x.shape[2], float(rate.reshape(())))
+    if weights is None:
+        return np.zeros((*x.shape[:2], count), np.float32)
+    energy = np.sqrt(x.astype(np.float64)) @ weights
+    logs = np.log(np.where(energy < 1e-12, 1e-12, energy))
+    angles = np.pi / channels * np.arange(count)[:, None] * (np.arange(channels) + 0.5)
+    cosines = np.sqrt(2.0 / channels) * np.cos(angles)
+    return (logs @ cosines.T).astype(np.float32)
+
+
+define("custom.Mfcc", infer=_infer_mfcc, evaluate=_mfcc, family="custom", types="f32",
+       arity=2)  # fmt: skip
+
+
+# -- NumericVerify and aeq.hadamard_rotation ----------------------------------------------------
+
+
+def _numeric_verify(op: Op, inputs: Arrays) -> Array:
+    """Quantised minus reference; an error where the difference is more than the tolerance."""
+    x, reference = _given(op, inputs)
+    require(x.shape == reference.shape, op, "its inputs differ in shape")
+    options = _flex_options(op, tolerance=0.0, log_if_failed=False)
+    quantised = op.inputs[0]
+    if quantised is None or quantised.dtype is DType.FLOAT16:
+        return x.astype(np.float32) - reference
+    difference = _real(quantised, x) - reference
+    if options["log_if_failed"] and options["tolerance"] >= 0.1:
+        most = np.float32(options["tolerance"]) * np.float32(scale_zero(quantised)[0])
+        require(not np.any(np.abs(difference) > most), op,
+                f"a quantised value is more than {most} away from its reference",
+                "quantise with better ranges, or raise the tolerance")  # fmt: skip
+    return difference
+
+
+define("custom.NumericVerify", infer=same_as_input, evaluate=_numeric_verify, family="custom",
+       types="u8 i8 i16 f16", arity=2)  # fmt: skip
+
+
+def hadamard(x: Array) -> Array:
+    """The normalised Walsh-Hadamard transform of rows whose length is a power of two."""
+    count, size = x.shape
+    step = 1
+    while step < size:
+        pairs = x.reshape(count, -1, 2, step)
+        a, b = pairs[:, :, 0], pairs[:, :, 1]
+        x = np.stack([a + b, a - b], axis=2).reshape(count, size)
+        step *= 2
+    return x * np.float32(1.0 / np.sqrt(np.float64(size)))
+
+
+def _hadamard_rotation(op: Op, inputs: Arrays) -> Array:
+    (x,) = _given(op, inputs)
+    size = int(_flex_options(op, hadamard_size=0)["hadamard_size"])
+    require(x.ndim in (2, 3), op, "it takes rank 2 or 3")
+    require(size > 0 and size & (size - 1) == 0 and x.shape[-1] % size == 0, op,
+            f"blocks of {size} do not divide rows of {x.shape[-1]}")  # fmt: skip
+    return hadamard(x.reshape(-1, size)).reshape(x.shape)
+
+
+define("custom.aeq.hadamard_rotation", infer=same_as_input, evaluate=_hadamard_rotation,
+       family="custom", types="f32",
+       macs=lambda op: elements(op.outputs[0].shape))  # fmt: skip
+
+
+# -- MediaPipe ----------------------------------------------------------------------------------
+
+_ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6")
+_SAME = 1
+
+
+def _struct_options(op: Op, count: int) -> tuple[int, ...]:
+    """The first fields, all int32, of the C struct that the file holds."""
+    raw = _raw_options(op)
+    require(len(raw) >= 4 * count, op, f"its options have {len(raw)} bytes, too few",
+            "the model is damaged")  # fmt: skip
+    return struct.unpack_from(f"<{count}i", raw)
+
+
+def _transposed_sizes(op: Op, x: Shape, w: Shape) -> list[tuple[int, int, int]]:
+    """Stride, output size and cropping at the start, for both axes."""
+    padding, stride_x, stride_y = _struct_options(op, 3)
+    require(stride_x > 0 and stride_y > 0, op, f"strides {stride_y}, {stride_x}")
+    require(w[3] == x[3], op, f"{x[3]} channels, the filter takes {w[3]}")
+    found = []
+    for size, taps, stride in zip(x[1:3], w[1:3], (stride_y, stride_x), strict=True):
+        crop = max(0, taps - (size - 1) % stride - 1) if padding == _SAME else 0
+        found.append((stride, stride * (size - 1) + taps - crop, crop // 2))
+    return found
+
+
+def _infer_transposed(op: Op, specs: Specs) -> Spec:
+    x, w = _shape(op, specs, 0, 4), _shape(op, specs, 1, 4)
+    if x is None or w is None:
+        return out_spec(op, None)
+    (_, height, _), (_, width, _) = _transposed_sizes(op, x, w)
+    return out_spec(op, sized(op, (x[0], height, width, w[0])))
+
+
+def _transposed(op: Op, inputs: Arrays) -> Array:
+    """A transposed convolution that starts from the bias."""
+    x, w, bias = _given(op, inputs)
+    require(x.ndim == w.ndim == 4 and bias.shape == w.shape[:1], op, "its inputs do not fit")
+    require(x.size > 0 and w.size > 0, op, "an input is empty")
+    (sy, height, top), (sx, width, left) = _transposed_sizes(op, x.shape, w.shape)
+    rows, columns = x.shape[1:3]
+    taps_y, taps_x = w.shape[1:3]
+    whole = sized(op, (x.shape[0], sy * (rows - 1) + taps_y, sx * (columns - 1) + taps_x, w.shape[0]))
+    result = np.empty(whole, np.float32)
+    result[:] = bias
+    for ky, kx in itertools.product(range(taps_y), range(taps_x)):
+        result[:, ky : ky + sy * rows : sy, kx : kx + sx * columns : sx] += x @ w[:, ky, kx].T
+    return np.ascontiguousarray(result[:, top : top + height, left : left + width])
+
+
+define("custom.Convolution2DTransposeBias", infer=_infer_transposed, evaluate=_transposed,
+       family="custom", types="f32", arity=3, notes="MediaPipe",
+       macs=lambda op: _transposed_macs(op))  # fmt: skip
+
+
+def _transposed_macs(op: Op) -> int:
+    x, w = op.input(0), op.input(1)
+    return 0 if x is None or w is None else elements(x.shape[:3]) * elements(w.shape)
+
+
+def _pool_options(op: Op) -> tuple[int, tuple[int, int], tuple[int, int], str]:
+    """Padding, strides and filter (vertical first), activation."""
+    padding, sx, sy, fx, fy, activation = _struct_options(op, 6)
+    require(min(sx, sy, fx, fy) > 0, op, f"strides {(sy, sx)}, filter {(fy, fx)}")
+    require(0 <= activation < len(_ACTIVATIONS), op, f"activation {activation} is not known")
+    return padding, (sy, sx), (fy, fx), _ACTIVATIONS[activation]
+
+
+def _margin(stride: int, size: int, taps: int, out: int) -> int:
+    """Padding at the start, by which `out` windows cover `size` elements."""
+    return max(0, (out - 1) * stride + taps - size) // 2
+
+
+def _pooled(op: Op, x: Shape) -> list[int]:
+    padding, strides, taps, _ = _pool_options(op)
+    if padding == _SAME:
+        return [-(-n // s) for n, s in zip(x[1:3], strides, strict=True)]
+    return [(n - f + s) // s for n, f, s in zip(x[1:3], taps, strides, strict=True)]
+
+
+def _infer_argmax_pool(op: Op, specs: Specs) -> list[Spec]:
+    x = _shape(op, specs, 0, 4)
+    shape = None if x is None else sized(op, (x[0], *_pooled(op, x), x[3]))
+    return [out_spec(op, shape), out_spec(op, shape, 1)]
+
+
+def _argmax_pool(op: Op, inputs: Arrays) -> list[Array]:
+    """Maxima, and where in the window they were (plus 0.1, for those who truncate)."""
+    (x,) = _given(op, inputs)
+    require(x.ndim == 4, op, "it takes rank 4")
+    _, strides, taps, activation = _pool_options(op)
+    height, width = sized(op, _pooled(op, x.shape))
+    lowest = np.finfo(np.float32).min
+    best = np.full((x.shape[0], height, width, x.shape[3]), lowest, np.float32)
+    place = np.zeros(best.shape, np.float32)
+    rows, columns = (
+        np.arange(out) * stride - _margin(stride, size, f, out)
+        for out, stride, size, f in zip((height, width), strides, x.shape[1:3], taps, strict=True)
+    )
+    for ky, kx in itertools.product(range(taps[0]), range(taps[1])):
+        y, inside_y = _clamped(rows + ky, x.shape[1])
+        z, inside_x = _clamped(columns + kx, x.shape[2])
+        seen = np.where(inside_y[:, None, None] & inside_x[:, None], x[:, y][:, :, z], lowest)
+        better = seen > best
+        best = np.where(better, seen, best)
+        place[better] = ky * taps[1] + kx
+    low, high = (np.float32(v) for v in ACTIVATION_BOUNDS[activation])
+    return [np.clip(best, low, high), place + np.float32(0.1)]
+
+
+def _clamped(index: Array, size: int) -> tuple[Array, Array]:
+    return np.clip(index, 0, max(size - 1, 0)), (index >= 0) & (index < size)
+
+
+define("custom.MaxPoolingWithArgmax2D", infer=_infer_argmax_pool, evaluate=_argmax_pool,
+       family="custom", types="f32", notes="MediaPipe")  # fmt: skip
+
+
+def _infer_unpool(op: Op, specs: Specs) -> Spec:
+    x = _shape(op, specs, 0, 4)
+    _, _, (fy, fx), _ = _pool_options(op)
+    return out_spec(op, None if x is None else sized(op, (x[0], x[1] * fy, x[2] * fx, x[3])))
+
+
+def _unpool(op: Op, inputs: Arrays) -> Array:
+    """Every value at the place that its index names; the rest is zero."""
+    x, indices = _given(op, inputs)
+    require(x.ndim == 4 and x.shape == indices.shape, op, "its inputs differ in shape")
+    _, strides, taps, _ = _pool_options(op)
+    n, rows, columns, depth = x.shape
+    sizes = rows * taps[0], columns * taps[1]
+    result = np.zeros(sized(op, (n, *sizes, depth)), np.float32)
+    index = np.nan_to_num(np.trunc(indices), nan=-1.0, posinf=-1.0, neginf=-1.0)
+    # C divides toward zero; what is negative falls outside or is told apart below.
+    tap = np.stack([np.trunc(index / taps[1]), np.fmod(index, taps[1])])
+    origin = [np.arange(count) * s - _margin(s, size, f, count)
+              for count, s, size, f in zip((rows, columns), strides, sizes, taps, strict=True)]  # fmt: skip
+    y = origin[0][:, None, None] + tap[0]
+    z = origin[1][:, None] + tap[1]
+    inside = (y >= 0) & (y < sizes[0]) & (z >= 0) & (z < sizes[1])
+    batch, channel = np.broadcast_arrays(np.arange(n)[:, None, None, None], np.arange(depth), x)[:2]
+    place = (batch[inside], y[inside].astype(np.int64), z[inside].astype(np.int64), channel[inside])
+    result[place] = x[inside]
+    return result
+
+
+define("custom.MaxUnpooling2D", infer=_infer_unpool, evaluate=_unpool, family="custom", types="f32",
+       arity=2, notes="MediaPipe")  # fmt: skip

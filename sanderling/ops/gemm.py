@@ -4,6 +4,7 @@ accumulators, and the quantisation of float activations on the fly ("hybrid" ker
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ def signed(weights: Array) -> Array:
     return weights.view(np.int8) if weights.dtype == np.uint8 else weights
 
 
-def largest(array_type: np.dtype[np.generic], zero: int) -> int:
+def largest(array_type: np.dtype[Any], zero: int) -> int:
     """The largest magnitude of (value - zero) for any value of an integer type."""
     info = np.iinfo(array_type)
     return max(abs(int(info.min) - zero), abs(int(info.max) - zero))
@@ -36,7 +37,8 @@ def product_bound(weights: Array, top: int) -> int:
     simple = weights.shape[1] * peak * top
     if simple < 2**24:  # float32 will do: no need to look closer
         return simple
-    return int(np.abs(weights.astype(np.float32)).sum(axis=1, dtype=np.float64).max()) * top
+    sums = np.abs(weights.astype(np.float32)).sum(axis=1, dtype=np.float64)
+    return int(sums.max()) * top
 
 
 def exact_type(op: Op, bound: int) -> type[np.floating]:
@@ -72,7 +74,7 @@ def tensor_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
 def wide_accumulator(op: Op, bias: Array | None) -> bool:
     """16-bit activations sum in the bias's type: 64 bits unless the model says 32."""
     if bias is not None:
-        return bias.dtype == np.int64
+        return bool(bias.dtype == np.int64)
     return op.name == "DEPTHWISE_CONV_2D" or attr(op, "quantized_bias_type") != "INT32"
 
 
@@ -114,7 +116,7 @@ def requantizer(op: Op, real: Array, bias: Array | None, bound: int,
 
 
 def _wrapping(m: Array, shift: Array, bias: Array, zero: int, low: int, high: int,
-              dtype: np.dtype[np.generic]) -> Finish:  # fmt: skip
+              dtype: np.dtype[Any]) -> Finish:  # fmt: skip
     def finish(acc: Array, image: int) -> Array:
         scaled = fixed.multiply(fixed.wrap32(acc.astype(np.int64) + bias), m, shift)
         return np.clip(fixed.wrap32(scaled + zero), low, high).astype(dtype)
@@ -201,8 +203,13 @@ def weight_scales(op: Op, w: Tensor | None, channels: int) -> npt.NDArray[np.flo
     return scales
 
 
-def hybrid_finish(op: Op, steps: Array, scales: Array, bias: Array | None,
-                  activate: Callable[[Op, Array], Array] = fixed.clamp_float) -> Finish:  # fmt: skip
+def hybrid_finish(
+    op: Op,
+    steps: Array,
+    scales: Array,
+    bias: Array | None,
+    activate: Callable[[Op, Array], Array] = fixed.clamp_float,
+) -> Finish:
     """Accumulators of int8 codes to floats; steps: the activations' scale, one an image."""
 
     def finish(acc: Array, image: int) -> Array:

@@ -62,7 +62,8 @@ class Axis:
         """How many taps lie inside the input, for each output (for dilation 1)."""
         start = np.arange(self.out, dtype=np.int64) * self.stride - self.before
         stop = np.minimum(start + self.taps, self.size)
-        return np.maximum(stop - np.maximum(start, 0), 0)
+        covered: Array = np.maximum(stop - np.maximum(start, 0), 0)
+        return covered
 
 
 def output_size(op: Op, padding: str, size: int, taps: int, stride: int, dilation: int = 1) -> int:
@@ -87,14 +88,15 @@ def padding_before(size: int, taps: int, stride: int, dilation: int, out: int) -
 
 def axis(op: Op, padding: str, size: int, taps: int, stride: int, dilation: int = 1) -> Axis:
     out = output_size(op, padding, size, taps, stride, dilation)
-    return Axis(size, taps, stride, dilation, out, padding_before(size, taps, stride, dilation, out))
+    before = padding_before(size, taps, stride, dilation, out)
+    return Axis(size, taps, stride, dilation, out, before)
 
 
 def pad_into(shape: Sequence[int], axes: Sequence[Axis], dtype: type) -> tuple[Array, Array]:
     """A zeroed array of [N, padded spatial..., C] and its interior, where the input belongs."""
     # A window that starts inside the input (a negative `before`) needs no padding there.
     spatial = (max(a.before, 0) + a.size + a.after for a in axes)
-    full = np.zeros((shape[0], *spatial, shape[-1]), dtype)
+    full: Array = np.zeros((shape[0], *spatial, shape[-1]), dtype)
     inside = tuple(slice(max(a.before, 0), max(a.before, 0) + a.size) for a in axes)
     return full, full[(slice(None), *inside)]
 
@@ -113,8 +115,13 @@ def windows(padded: Array, axes: Sequence[Axis]) -> Array:
     )  # fmt: skip
 
 
-def row_blocks(images: int, rows: int, row_cost: int, budget: int = 1 << 16) -> Iterator[tuple[int, slice]]:  # fmt: skip
-    """(image, rows) pieces of about `budget` elements: small temporaries that stay in the cache."""
+def row_blocks(
+    images: int, rows: int, row_cost: int, budget: int = 1 << 16
+) -> Iterator[tuple[int, slice]]:
+    """(image, rows) pieces of about `budget` elements: small temporaries that stay in the cache.
+
+    64 Ki elements ran MobileNet v2 in half the time of 256 Ki, and as fast as 32 Ki.
+    """
     step = max(1, budget // max(row_cost, 1))
     for image in range(images):
         for first in range(0, rows, step):

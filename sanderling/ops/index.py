@@ -263,7 +263,8 @@ define("WHERE", infer=_infer_where, evaluate=_where, family="index",
 
 def _bucketize(op: Op, inputs: Sequence[Array]) -> Array:
     (x,) = inputs
-    boundaries = np.asarray(attr(op, "boundaries") or [], np.float32)
+    given = attr(op, "boundaries")
+    boundaries = np.asarray([] if given is None else given, np.float32)
     require(bool(np.all(boundaries[1:] >= boundaries[:-1])), op, "boundaries are not sorted")
     # Integers are compared with the boundaries in float32, as C's promotion has it.
     values = x if x.dtype.kind == "f" else x.astype(np.float32)
@@ -289,12 +290,16 @@ define("DENSIFY", infer=same_as_input, evaluate=_densify, family="index",
 Candidate = tuple[float, int, int]  # score, box, how many chosen boxes it was compared with
 
 
-def _push(heap: list[Candidate], entry: Candidate, hole: int) -> None:
-    """Sift an entry up from a free place."""
+def _sift_up(heap: list[Candidate], entry: Candidate, hole: int) -> None:
     while hole > 0 and heap[(hole - 1) // 2][0] < entry[0]:
         heap[hole] = heap[(hole - 1) // 2]
         hole = (hole - 1) // 2
     heap[hole] = entry
+
+
+def _push(heap: list[Candidate], entry: Candidate) -> None:
+    heap.append(entry)
+    _sift_up(heap, entry, len(heap) - 1)
 
 
 def _pop(heap: list[Candidate]) -> Candidate:
@@ -317,7 +322,7 @@ def _pop(heap: list[Candidate]) -> Candidate:
         child = 2 * child + 1
         heap[hole] = heap[child]
         hole = child
-    _push(heap, last, hole)
+    _sift_up(heap, last, hole)
     return top
 
 
@@ -345,8 +350,7 @@ def _suppress(boxes: Array, scores: Array, most: int, iou_limit: Any, score_limi
     shapes = _Boxes(boxes)
     heap: list[Candidate] = []
     for candidate in np.flatnonzero(scores > score_limit).tolist():
-        heap.append((0.0, 0, 0))
-        _push(heap, (float(scores[candidate]), candidate, 0), len(heap) - 1)
+        _push(heap, (float(scores[candidate]), candidate, 0))
     decay = np.float32(-0.5) / sigma if sigma > 0 else np.float32(0)
     chosen: list[int] = []
     kept: list[float] = []
@@ -364,8 +368,7 @@ def _suppress(boxes: Array, scores: Array, most: int, iou_limit: Any, score_limi
         # A trap: a chosen box goes back into the heap too. Next time it meets itself, which
         # suppresses it, unless it has no area: such a box is chosen again and again.
         if lowered > score_limit:
-            heap.append((0.0, 0, 0))
-            _push(heap, (lowered, box, len(chosen)), len(heap) - 1)
+            _push(heap, (lowered, box, len(chosen)))
         if lowered == score:
             chosen.append(box)
             kept.append(score)

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..ir import Array, Op, Shape
 from .base import Arrays, attr, require, scale_zero
-from .sequence import Matrix, Rows, activate, matrix, needed, signed, state_view
+from .gemm import signed
+from .sequence import Matrix, Rows, activate, matrix, needed, state_view
 
 INPUT, FORGET, CELL, OUTPUT = range(4)
 # step(x, aux) advances a cell by one time step and returns its output.

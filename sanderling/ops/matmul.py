@@ -8,8 +8,18 @@ from ..errors import UnsupportedError
 from ..ir import Array, Op, Shape
 from . import fixed, gemm
 from .base import (
-    Arrays, Spec, Specs, attr, broadcast_shapes, define, elements, out_spec, present, quant,
-    require, scale_zero,
+    Arrays,
+    Spec,
+    Specs,
+    attr,
+    broadcast_shapes,
+    define,
+    elements,
+    out_spec,
+    present,
+    quant,
+    require,
+    scale_zero,
 )  # fmt: skip
 
 # -- FULLY_CONNECTED ----------------------------------------------------------------------------
@@ -202,9 +212,10 @@ def _bmm_quantized(op: Op, x: Array, y: Array) -> Array:
     out = op.outputs[0].dtype
     plain = out.numpy == np.int32  # the bare sums of int8 products, zero points ignored
     zx, zy = (0, 0) if plain else (scale_zero(op.inputs[0])[1], scale_zero(op.inputs[1])[1])
-    bound = gemm.product_bound(np.subtract(_columns(y), zy, dtype=np.int32), gemm.largest(x.dtype, zx))
+    y = np.subtract(y, zy, dtype=np.int32)
+    bound = gemm.product_bound(_columns(y), gemm.largest(x.dtype, zx))
     dtype = gemm.exact_type(op, bound)
-    acc = gemm.centered(x, zx, dtype) @ gemm.centered(y, zy, dtype)
+    acc = gemm.centered(x, zx, dtype) @ y.astype(dtype)
     if plain:
         return acc.astype(np.int64).astype(np.int32)
     require(out.numpy == x.dtype, op, f"output type {out.short} for {x.dtype} input")
@@ -236,4 +247,5 @@ define("FULLY_CONNECTED", infer=_infer_fc, evaluate=_evaluate_fc, family="matmul
        notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, blockwise "
              "i4; sparse; shuffled 4x16")  # fmt: skip
 define("BATCH_MATMUL", infer=_infer_bmm, evaluate=_evaluate_bmm, family="matmul",
-       types="f32 i8 i16", arity=2, macs=_bmm_macs, notes="hybrid i8; i16 with i8; i8 to i32")  # fmt: skip
+       types="f32 i8 i16", arity=2, macs=_bmm_macs,
+       notes="hybrid i8; i16 with i8; i8 to i32")  # fmt: skip

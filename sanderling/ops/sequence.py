@@ -23,8 +23,9 @@ from .base import (
     present,
     require,
     scale_zero,
-)  # fmt: skip
-from .fixed import fused_float, multiply, quantize_multiplier, round_away, wrap32
+)
+from .fixed import fused_float, multiply, quantize_multiplier, wrap32
+from .gemm import quantize_asymmetric, quantize_symmetric, signed
 
 # -- weights and activations --------------------------------------------------------------------
 
@@ -55,11 +56,6 @@ def matrix(tensor: Tensor | None, array: Array | None) -> Matrix | None:
     return Matrix(signed(array).T.astype(np.float64), np.float32(scale_zero(tensor)[0]))
 
 
-def signed(codes: Array) -> Array:
-    """The kernels read uint8 weights as int8, bit by bit."""
-    return codes.view(np.int8) if codes.dtype == np.uint8 else codes
-
-
 class Rows:
     """Activations, one row a batch entry: as floats, and quantised row by row when asked for."""
 
@@ -69,8 +65,11 @@ class Rows:
     @cached_property
     def quantized(self) -> tuple[Array, Array, Array]:
         """Codes, scales and zero points (the latter two as columns)."""
-        make = quantize_asymmetric if self.asymmetric else quantize_symmetric
-        return make(self.real)
+        if self.asymmetric:
+            codes, scale, zero = quantize_asymmetric(self.real)
+        else:
+            (codes, scale), zero = quantize_symmetric(self.real), np.zeros(len(self.real))
+        return codes.astype(np.float64), scale[:, None], zero[:, None]
 
     def __matmul__(self, weight: Matrix) -> Array:
         if weight.scale is None:
@@ -80,32 +79,6 @@ class Rows:
         total = codes @ weight.values - zero * weight.sums
         real: Array = total.astype(np.float32) * (scale * weight.scale)
         return real
-
-
-def quantize_symmetric(x: Array) -> tuple[Array, Array, Array]:
-    """int8 codes in [-127, 127] with one float32 scale a row; a row of zeros has scale 1."""
-    top = np.max(np.abs(x), axis=-1, keepdims=True, initial=np.float32(0))
-    safe = np.where(top == 0, np.float32(127), top)
-    inverse = np.float32(127) / safe
-    codes = np.clip(round_away(x * inverse), -127, 127).astype(np.float64)
-    return codes, safe / np.float32(127), np.zeros(top.shape)
-
-
-def quantize_asymmetric(x: Array) -> tuple[Array, Array, Array]:
-    """int8 codes with a float32 scale and a zero point a row; the range always holds zero."""
-    low = np.min(x, axis=-1, keepdims=True, initial=np.float32(0)).astype(np.float64)
-    high = np.max(x, axis=-1, keepdims=True, initial=np.float32(0)).astype(np.float64)
-    flat = low == high
-    scale = np.where(flat, 1.0, (high - low) / 255)
-    from_low, from_high = -128 - low / scale, 127 - high / scale
-    # The end with the smaller rounding error decides.
-    nearer_low = 128 + np.abs(low / scale) < 127 + np.abs(high / scale)
-    zero = np.clip(round_away(np.where(nearer_low, from_low, from_high)), -128, 127)
-    zero = np.where(flat, 0.0, zero)
-    scale = scale.astype(np.float32)
-    shifted = zero.astype(np.float32) + x * (np.float32(1) / scale)
-    codes = np.clip(round_away(shifted), -128, 127).astype(np.float64)
-    return codes, scale, zero
 
 
 def activate(op: Op, x: Array) -> Array:

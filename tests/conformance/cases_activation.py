@@ -50,6 +50,7 @@ SCALED = [
 SCALED16 = [
     ("i16", (1e-3, 0), (1e-3, 0)), ("i16", (1e-3, 0), (3e-4, 0)), ("i16", (2e-4, 0), (7e-3, 0)),
 ]  # fmt: skip
+LIBM = "the int16 GELU table is made with the host's tanhf and erfcf, which may be an ulp off"
 # op, attributes, has an int16 kernel
 QUANTISED = [
     *((op, {}, op in ("RELU", "RELU6")) for op in RELUS),
@@ -69,10 +70,11 @@ def coded(
 
 
 CASES += [
-    coded(op, dtype, source, target, version=1 if op.endswith("_TO_1") else 2, **attrs)
+    coded(op, dtype, source, target, version=1 if op.endswith("_TO_1") else 2,
+          off_by=int(op == "GELU" and dtype == "i16"), why=LIBM, **attrs)
     for op, attrs, has16 in QUANTISED
     for dtype, source, target in (SCALED + SCALED16 if has16 else SCALED)
-]
+]  # fmt: skip
 CASES += [coded("ELU", *row) for row in SCALED if row[0] == "i8"]
 CASES += [
     coded("HARD_SWISH", *row)

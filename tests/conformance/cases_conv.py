@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -43,23 +44,26 @@ def _bias(channels: int, dtype: str, scale: Any, spread: int = 2000, axis: int =
 
 
 def _float(op: str, x: Any, w: Any, attrs: dict[str, Any], channels: int) -> Case:
-    return case(op, f32(*x), weights(*w, seed=3), _bias(channels, "f32", None), tol=SUM, version=6 if op == "CONV_2D" else 2, **attrs)  # fmt: skip
+    return case(op, f32(*x), weights(*w, seed=3), _bias(channels, "f32", None), tol=SUM,
+                version=6 if op == "CONV_2D" else 2, **attrs)  # fmt: skip
 
+
+# Zero points of input and filter; scale and zero point of the output.
+UINT8_CODES = [(128, 120, 0.2, 100), (0, 0, 0.6, 0), (255, 255, 0.15, 255), (3, 130, 0.07, 10)]
+INT8_CODES = [(1, 0.1, -3), (-128, 0.02, -128), (127, 0.05, 127), (0, 0.3, 5)]
 
 CONV_FLOAT = [_float("CONV_2D", x, w, a, w[0]) for x, w, a in GEOMETRY]
 CONV_UINT8 = [
     case("CONV_2D", u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw),
          _bias(w[0], "i32", 0.0006), out=[u8(scale=so, zp=zo)], **a)
-    for (x, w, a), (zx, zw, so, zo) in zip(
-        GEOMETRY, [(128, 120, 0.2, 100), (0, 0, 0.6, 0), (255, 255, 0.15, 255), (3, 130, 0.07, 10)] * 3)
+    for (x, w, a), (zx, zw, so, zo) in zip(GEOMETRY, cycle(UINT8_CODES), strict=False)
 ]  # fmt: skip
 CONV_INT8 = [
     case("CONV_2D", i8(*x, scale=0.03, zp=zx), weights(*w, dtype=kind, scale=scale),
-         _bias(w[0], "i32", 0.0003), out=[i8(scale=so, zp=zo)], name=f"{'channel' if per else 'tensor'}",
+         _bias(w[0], "i32", 0.0003), out=[i8(scale=so, zp=zo)], name="channel" if per else "tensor",
          version=7 if kind == "i4" else 3, **a)
     for kind in ("i8", "i4") for per in (True, False)
-    for (x, w, a), (zx, so, zo) in zip(
-        GEOMETRY, [(1, 0.1, -3), (-128, 0.02, -128), (127, 0.05, 127), (0, 0.3, 5)] * 3)
+    for (x, w, a), (zx, so, zo) in zip(GEOMETRY, cycle(INT8_CODES), strict=False)
     for scale in [_scales(w[0]) if per else 0.01]
 ]  # fmt: skip
 CONV_INT16 = [
@@ -72,41 +76,62 @@ CONV_INT16 = [
 ]  # fmt: skip
 # No weight of -128: LiteRT's SSE kernel for a single scale gets its sign wrong.
 CONV_HYBRID = [
-    case("CONV_2D", f32(*x), weights(*w, dtype=kind, scale=scale, low=-7 if kind == "i4" else -127), _bias(w[0], "f32", None),
-         name="hybrid" + ("_channel" if per else ""), tol=SUM, version=7 if kind == "i4" else 5, **a)
-    for kind in ("i8", "i4") for per in (True, False)
+    case("CONV_2D", f32(*x), weights(*w, dtype=kind, scale=scale, low=low),
+         _bias(w[0], "f32", None), name="hybrid" + "_channel" * per, tol=SUM, version=version, **a)
+    for kind, low, version in (("i8", -127, 5), ("i4", -8, 7)) for per in (True, False)
     for x, w, a in (GEOMETRY if per else PLAIN)
     if not per or w[0] > 1
     for scale in [_scales(w[0]) if per else 0.01]
 ]  # fmt: skip
+SPECIAL = np.array([np.inf, -np.inf, np.nan, 1, -2, 3e38], np.float32).reshape(1, 1, 6, 1)
+CONV_ODD = [
+    # Infinities are clamped to the largest finite values; TANH is ignored.
+    *(case("CONV_2D", T((1, 1, 6, 1), "f32", data=SPECIAL, fed=True), const([[[[1]]]]), const([2]),
+           fused_activation_function=act, **SAME) for act in ("NONE", "RELU", "TANH")),
+    case("CONV_2D", f32(1, 2, 2, 2), weights(4, 3, 3, 2), _bias(4, "f32", None), name="empty", **VALID),
+    case("CONV_2D", f32(0, 2, 2, 2), weights(4, 1, 1, 2), _bias(4, "f32", None), name="empty", **SAME),
+    # Multipliers above one; sums and biases that leave 32 bits.
+    *(case("CONV_2D", i8(1, 4, 4, 3, scale=0.03, zp=-5), weights(5, 3, 3, 3, dtype="i8", scale=0.02),
+           _bias(5, "i32", 0.0006, spread), out=[i8(scale=so, zp=3)], version=3, **SAME)
+      for so, spread in ((1e-4, 2), (3e-7, 2), (0.1, 2**31 - 1), (1e-5, 2**31 - 1), (1e5, 2**31 - 1))),
+    *(case("CONV_2D", i16(1, 4, 4, 3, scale=0.03), weights(5, 3, 3, 3, dtype="i8", scale=0.02),
+           _bias(5, bias, 0.0006, 2**30), out=[i16(scale=so)], version=8,
+           quantized_bias_type="INT32" if bias == "i32" else "INT64", **SAME)
+      for bias in ("i32", "i64") for so in (1e-4, 0.1, 2.0)),
+]  # fmt: skip
 
 # Input shape, filter [1, taps, O], attributes.
 DEPTHWISE: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
-    ((1, 6, 5, 4), (1, 3, 3, 4), SAME | {"depth_multiplier": 1}),
-    ((2, 7, 8, 3), (1, 3, 2, 6), VALID | {"depth_multiplier": 2, "fused_activation_function": "RELU6"}),
-    ((1, 9, 9, 1), (1, 5, 5, 8), STRIDED | {"depth_multiplier": 8}),
-    ((2, 8, 10, 5), (1, 3, 3, 5), DILATED | {"depth_multiplier": 1, "fused_activation_function": "RELU"}),
-    ((1, 4, 3, 2), (1, 7, 6, 4), SAME | {"depth_multiplier": 2}),
-    ((1, 3, 3, 16), (1, 1, 1, 16), SAME | {"depth_multiplier": 1}),
-    ((1, 5, 4, 3), (1, 3, 3, 3), SAME | {"depth_multiplier": 1, "dilation_h_factor": 1000}),
-]  # fmt: skip
+    (x, w, a | {"depth_multiplier": w[3] // x[3]})
+    for x, w, a in [
+        ((1, 6, 5, 4), (1, 3, 3, 4), SAME),
+        ((2, 7, 8, 3), (1, 3, 2, 6), VALID | {"fused_activation_function": "RELU6"}),
+        ((1, 9, 9, 1), (1, 5, 5, 8), STRIDED),
+        ((2, 8, 10, 5), (1, 3, 3, 5), DILATED | {"fused_activation_function": "RELU"}),
+        ((1, 4, 3, 2), (1, 7, 6, 4), SAME),
+        ((1, 3, 3, 16), (1, 1, 1, 16), SAME),
+        ((1, 5, 4, 3), (1, 3, 3, 3), SAME | {"dilation_h_factor": 1000}),
+    ]
+]
 DEPTHWISE_ALL = [
     *(_float("DEPTHWISE_CONV_2D", x, w, a, w[3]) for x, w, a in DEPTHWISE),
     case("DEPTHWISE_CONV_2D", f32(1, 4, 4, 2), weights(1, 3, 3, 2), tol=SUM, name="no_bias",
          **DEPTHWISE[0][2]),
-    *(case("DEPTHWISE_CONV_2D", u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw),
-           _bias(w[3], "i32", 0.0006), out=[u8(scale=so, zp=zo)], version=2, **a)
-      for (x, w, a), (zx, zw, so, zo) in zip(
-          DEPTHWISE, [(128, 120, 0.05, 100), (0, 0, 0.2, 0), (255, 255, 0.1, 255), (3, 130, 0.07, 10)] * 2)),
+    case("DEPTHWISE_CONV_2D", i8(1, 3, 3, 2, scale=0.1), weights(1, 3, 3, 2, dtype="i8", scale=0.01),
+         out=[i8(scale=0.1)], version=3, name="no_bias", **DEPTHWISE[0][2]),
+    *(case("DEPTHWISE_CONV_2D", u8(*x, scale=0.03, zp=zx),
+           weights(*w, dtype="u8", scale=0.02, zp=zw), _bias(w[3], "i32", 0.0006),
+           out=[u8(scale=so, zp=zo)], version=2, **a)
+      for (x, w, a), (zx, zw, so, zo) in zip(DEPTHWISE, cycle(UINT8_CODES), strict=False)),
     *(case("DEPTHWISE_CONV_2D", i8(*x, scale=0.03, zp=zx),
            weights(*w, dtype=kind, scale=_scales(w[3]) if per else 0.01, axis=3 if per else 0),
-           _bias(w[3], "i32", 0.0003), out=[i8(scale=so, zp=zo)], name="channel" if per else "tensor",
-           version=6 if kind == "i4" else 3, **a)
+           _bias(w[3], "i32", 0.0003), out=[i8(scale=so, zp=zo)],
+           name="channel" if per else "tensor", version=6 if kind == "i4" else 3, **a)
       for kind in ("i8", "i4") for per in (True, False)
-      for (x, w, a), (zx, so, zo) in zip(
-          DEPTHWISE, [(1, 0.03, -3), (-128, 0.02, -128), (127, 0.05, 127), (0, 0.3, 5)] * 2)),
-    *(case("DEPTHWISE_CONV_2D", i16(*x, scale=0.001), weights(*w, dtype="i8", scale=_scales(w[3]), axis=3),
-           _bias(w[3], "i64", 1e-5, 100000), out=[i16(scale=0.0007)], version=5, **a)
+      for (x, w, a), (zx, so, zo) in zip(DEPTHWISE, cycle(INT8_CODES), strict=False)),
+    *(case("DEPTHWISE_CONV_2D", i16(*x, scale=0.001),
+           weights(*w, dtype="i8", scale=_scales(w[3]), axis=3), _bias(w[3], "i64", 1e-5, 100000),
+           out=[i16(scale=0.0007)], version=5, **a)
       for x, w, a in DEPTHWISE),
     # A hybrid filter needs a scale for each channel: LiteRT reads past the end of a single one.
     *(case("DEPTHWISE_CONV_2D", f32(*x), weights(*w, dtype="i8", scale=_scales(w[3]), axis=3),
@@ -125,24 +150,25 @@ TRANSPOSED: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], dict[s
 ]  # fmt: skip
 
 
-def _transposed(x: T, w: T, size: tuple[int, int], bias: T | None, version: int = 3, **more: Any) -> Case:  # fmt: skip
+def _transposed(x: T, w: T, size: tuple[int, int], bias: T | None, version: int = 4,
+                **more: Any) -> Case:  # fmt: skip
     shape = const([x.shape[0], *size, w.shape[0]], "i32")
     tail = () if bias is None else (bias,)
     return case("TRANSPOSE_CONV", shape, w, x, *tail, version=version, **more)
 
 
 TRANSPOSED_ALL = [
-    *(_transposed(f32(*x), weights(*w), size, bias, out=[f32()], tol=SUM, version=4, **a)
+    *(_transposed(f32(*x), weights(*w), size, bias, out=[f32()], tol=SUM, **a)
       for x, w, size, a in TRANSPOSED for bias in (None, _bias(w[0], "f32", None))),
     *(_transposed(u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw), size,
-                  bias, out=[u8(scale=0.1, zp=zo)], version=4, **a)
-      for (x, w, size, a), (zx, zw, zo) in zip(TRANSPOSED, [(128, 120, 100), (0, 255, 0), (255, 0, 255)] * 2)
+                  bias, out=[u8(scale=0.1, zp=zo)], **a)
+      for (x, w, size, a), (zx, zw, _, zo) in zip(TRANSPOSED, cycle(UINT8_CODES), strict=False)
       for bias in (None, _bias(w[0], "i32", 0.0006))),
     *(_transposed(i8(*x, scale=0.03, zp=zx),
                   weights(*w, dtype="i8", scale=_scales(w[0]) if per else 0.01), size,
-                  bias, out=[i8(scale=0.05, zp=zo)], name="channel" if per else "tensor", version=4, **a)
+                  bias, out=[i8(scale=0.05, zp=zo)], name="channel" if per else "tensor", **a)
       for per in (True, False)
-      for (x, w, size, a), (zx, zo) in zip(TRANSPOSED, [(1, -3), (-128, 127), (127, -128)] * 2)
+      for (x, w, size, a), (zx, _, zo) in zip(TRANSPOSED, cycle(INT8_CODES), strict=False)
       for bias in (None, _bias(w[0], "i32", 0.0003))),
     *(_transposed(i16(*x, scale=0.001), weights(*w, dtype="i8", scale=_scales(w[0])), size,
                   bias, out=[i16(scale=0.0007)], version=5 if more else 4, **more, **a)
@@ -150,8 +176,8 @@ TRANSPOSED_ALL = [
       for bias, more in ((None, {}), (_bias(w[0], "i64", 1e-5, 100000), {}),
                          (_bias(w[0], "i32", 1e-5, 100000), {"quantized_bias_type": "INT32"}),
                          (None, {"quantized_bias_type": "INT32"}))),
-    *(_transposed(f32(*x), weights(*w, dtype="i8", scale=_scales(w[0]) if per else 0.01), size, bias,
-                  out=[f32()], name="hybrid", tol=SUM, version=4, **a)
+    *(_transposed(f32(*x), weights(*w, dtype="i8", scale=_scales(w[0]) if per else 0.01), size,
+                  bias, out=[f32()], name="hybrid", tol=SUM, **a)
       for per in (True, False) for x, w, size, a in TRANSPOSED
       for bias in (None, _bias(w[0], "f32", None))),
     case("TRANSPOSE_CONV", T((4,), "i32", data=[1, 5, 5, 2], fed=True), weights(2, 3, 3, 3),
@@ -179,6 +205,6 @@ CONV_3D = [
 ]  # fmt: skip
 
 CASES: list[Case] = [
-    *CONV_FLOAT, *CONV_UINT8, *CONV_INT8, *CONV_INT16, *CONV_HYBRID, *DEPTHWISE_ALL,
+    *CONV_FLOAT, *CONV_UINT8, *CONV_INT8, *CONV_INT16, *CONV_HYBRID, *CONV_ODD, *DEPTHWISE_ALL,
     *TRANSPOSED_ALL, *CONV_3D,
 ]  # fmt: skip

@@ -111,7 +111,8 @@ def _bidirectional(kind: str, variant: str = "", aux: int = 0, batch: int = BATC
 def _integer(op: str, variant: str = "", zero: int = 3, cell_log2: int = -11, weight: float = 0.006,
              cells: int = CELLS, **more: Any) -> Case:  # fmt: skip
     """int8 with an int16 cell state."""
-    words, outputs = set(variant.split()), _outputs(set(variant.split()), cells)
+    words = set(variant.split())
+    outputs = _outputs(words, cells)
     bias = 500000 if "norm" in words else 3000
 
     def vector(dtype: str, scale: float, low: int, high: int, seed: int) -> list[T | None]:
@@ -123,7 +124,7 @@ def _integer(op: str, variant: str = "", zero: int = 3, cell_log2: int = -11, we
     operands = [
         i8(*_shape(op, more), scale=0.02, zp=zero),
         *_each(words, lambda g: _codes("i8", cells, DEPTH, seed=g, scale=weight * (1 + g / 8))),
-        *_each(words, lambda g: _codes("i8", cells, outputs, seed=9 + g, scale=weight * (1 + g / 9))),
+        *_each(words, lambda g: _codes("i8", cells, outputs, seed=9 + g, scale=weight + g / 1400)),
         *(peephole if "peephole" in words else [None] * 3),
         *vector("i32", 1e-4, -bias, bias, 30),
         _codes("i8", outputs, cells, seed=40, scale=0.005) if "projection" in words else None,
