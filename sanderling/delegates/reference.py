@@ -38,16 +38,26 @@ class ReferenceExecutable:
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         values = dict(zip(self.part.inputs, inputs, strict=True))
         results = run_ops(self.part.ops, values, self.part.outputs, self.state)
-        for index, result in enumerate(results):
+        # Every result is settled before the first is written: a buffer may be another's source.
+        own = [_own(r, [*inputs, *results[:i]]) if outputs[i] is None else r
+               for i, r in enumerate(results)]  # fmt: skip
+        for index, result in enumerate(own):
             buffer = outputs[index]
             if buffer is None:
                 outputs[index] = result
-            elif buffer.shape != result.shape:
+            elif buffer.shape != result.shape or buffer.dtype != result.dtype:
                 tensor = self.part.outputs[index]
                 raise DelegateError(
-                    f"the result has shape {result.shape}, planned was {buffer.shape}",
+                    f"the result is {result.dtype}{list(result.shape)}, planned was "
+                    f"{buffer.dtype}{list(buffer.shape)}",
                     where=f"tensor '{tensor.name}'",
                     fix="the operator's shape inference is wrong; please report the model",
                 )
             else:
-                np.copyto(buffer, result, casting="no")
+                np.copyto(buffer, result)
+
+
+def _own(result: Array, others: Sequence[Array]) -> Array:
+    """An array that nobody else will overwrite: operators such as RESHAPE may return a view."""
+    shared = not result.flags.writeable or any(np.may_share_memory(result, a) for a in others)
+    return result.copy() if shared else result

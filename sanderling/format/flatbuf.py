@@ -6,8 +6,9 @@ work is bounded by the file's size. Vectors of scalars are views of the file, ne
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import flatbuffers
 import numpy as np
@@ -31,8 +32,17 @@ _FLAGS = {
     "float32": number_types.Float32Flags,
 }
 _NUMPY = {name: np.dtype(name).newbyteorder("<") for name in _FLAGS}
+DEFAULTS = {name: {f.name: f.default for f in fields} for name, fields in TABLES.items()}
 # Weights are aligned for vector loads, as the schema's force_align asks.
 DATA_ALIGNMENT = 16
+
+
+class Layout(NamedTuple):
+    """A vtable, read once: where the fields that are there lie in a table of this size."""
+
+    size: int
+    present: list[tuple[Field, int]]
+    unknown: list[int]
 
 
 class Reader:
@@ -42,6 +52,7 @@ class Reader:
         self.data = data
         self.unknown: list[str] = []
         self._path: list[str] = []
+        self._layouts: dict[tuple[str, int], Layout] = {}
         # Real tables take at least 4 bytes each; a file that re-uses them beyond that is a bomb.
         self._budget = 1000 + len(data)
 
@@ -62,37 +73,37 @@ class Reader:
     def table(self, name: str, pos: int) -> Table:
         """Decode one table at this position."""
         self._spend()
-        vtable, vsize, tsize = self._vtable(pos)
-        row: Table = {}
-        for field in TABLES[name]:
-            at = 4 + 2 * field.slot
-            rel = packer.voffset.unpack_from(self.data, vtable + at)[0] if at < vsize else 0
-            if not rel:
-                row[field.name] = field.default
-                continue
+        self._check(pos, 4)
+        layout = self._layout(name, pos - packer.soffset.unpack_from(self.data, pos)[0])
+        self._check(pos, layout.size)
+        row = dict(DEFAULTS[name])
+        for field, rel in layout.present:
             self._path.append(field.name)
-            if rel >= tsize:
-                self.fail(f"field offset {rel} is outside its table of {tsize} bytes")
             row[field.name] = self._value(field, pos + rel, row)
             self._path.pop()
-        self._report_unknown(name, vtable, vsize)
+        self.unknown += [f"{self.where}: field {slot} of {name}" for slot in layout.unknown]
         return row
 
-    def _vtable(self, pos: int) -> tuple[int, int, int]:
-        self._check(pos, 4)
-        vtable = pos - packer.soffset.unpack_from(self.data, pos)[0]
+    def _layout(self, name: str, vtable: int) -> Layout:
+        """What the vtable at this position says; most tables of a kind share one."""
+        found = self._layouts.get((name, vtable))
+        if found is None:
+            found = self._layouts[name, vtable] = self._read_vtable(name, vtable)
+        return found
+
+    def _read_vtable(self, name: str, vtable: int) -> Layout:
         self._check(vtable, 4)
-        vsize, tsize = (packer.voffset.unpack_from(self.data, vtable + i)[0] for i in (0, 2))
+        vsize, tsize = struct.unpack_from("<HH", self.data, vtable)
         if vsize < 4 or vsize % 2 or tsize < 4:
             self.fail(f"bad table header (vtable of {vsize} bytes, table of {tsize})")
         self._check(vtable, vsize)
-        self._check(pos, tsize)
-        return vtable, vsize, tsize
-
-    def _report_unknown(self, name: str, vtable: int, vsize: int) -> None:
-        for slot in range(SLOTS[name], (vsize - 4) // 2):
-            if packer.voffset.unpack_from(self.data, vtable + 4 + 2 * slot)[0]:
-                self.unknown.append(f"{self.where}: field {slot} of {name}")
+        offsets = struct.unpack_from(f"<{vsize // 2 - 2}H", self.data, vtable + 4)
+        if max(offsets, default=0) >= tsize:
+            self.fail(f"field offset {max(offsets)} is outside its table of {tsize} bytes")
+        present = [(f, offsets[f.slot]) for f in TABLES[name]
+                   if f.slot < len(offsets) and offsets[f.slot]]  # fmt: skip
+        unknown = [slot for slot in range(SLOTS[name], len(offsets)) if offsets[slot]]
+        return Layout(tsize, present, unknown)
 
     def _value(self, field: Field, pos: int, row: Table) -> Any:
         """Decode the field at this position; row holds the fields before it (union tags)."""

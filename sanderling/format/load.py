@@ -29,7 +29,7 @@ from ..ir import (
     link,
 )  # fmt: skip
 from .flatbuf import Reader, Table
-from .schema import ENUMS, OPTIONS, TABLES
+from .schema import ENUMS, OPTIONS, TABLES, Field
 
 UNKNOWN = "unknown."
 OPTIONAL = -1  # the index of an absent operand
@@ -214,12 +214,14 @@ class Loader:
         zero = _array(q["zero_point"], np.int64)
         if zero.size == 0 and scale.size:
             zero = np.zeros(scale.size, np.int64)
-        if zero.size not in (1, scale.size):
+        if zero.size == 1 and scale.size > 1:
+            zero = np.repeat(zero, scale.size)
+        if zero.size != scale.size and scale.size:
             _fail(where, f"{scale.size} scales but {zero.size} zero points")
         details = q["details"] or {}
         graph.tensors[index].quant = Quant(
             scale,
-            np.broadcast_to(zero, scale.shape) if scale.size else zero,
+            zero,
             q["quantized_dimension"],
             min=None if q["min"] is None else _array(q["min"], np.float32),
             max=None if q["max"] is None else _array(q["max"], np.float32),
@@ -261,14 +263,13 @@ class Loader:
             known = {f.name: f.default for f in TABLES[expected]}
             fields = known | {k: v for k, v in fields.items() if k in known}
             table = expected
-        return table, {k: self._attr(table, k, v, where) for k, v in fields.items()}
+        return table, {f.name: self._attr(f, fields[f.name], where) for f in TABLES.get(table, ())}
 
-    def _attr(self, table: str, name: str, value: Any, where: str) -> Any:
-        field = next(f for f in TABLES[table] if f.name == name)
+    def _attr(self, field: Field, value: Any, where: str) -> Any:
         if field.kind == "graph":
-            return self._graph(value, f"{where}.{name}")
+            return self._graph(value, f"{where}.{field.name}")
         if field.element == "graph":
-            return [self._graph(i, f"{where}.{name}") for i in _ints(value)]
+            return [self._graph(i, f"{where}.{field.name}") for i in _ints(value)]
         if isinstance(value, np.ndarray):
             return value.tobytes() if field.type == "uint8" else value.tolist()
         return value

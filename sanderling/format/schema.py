@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 FILE_IDENTIFIER = b"TFL3"
@@ -323,7 +324,7 @@ class Field:
     element: str = ""  # a vector's element kind
     default: Any = None
 
-    @property
+    @cached_property
     def scalar(self) -> struct.Struct:
         """How the value (or one element) is stored inline."""
         return SCALARS[_storage(self.type)]

@@ -25,6 +25,7 @@ from .base import (
     present,
     require,
     scale_zero,
+    sized,
 )  # fmt: skip
 from .gemm import Finish
 from .geometry import Axis, axis, pad_into, row_blocks, windows
@@ -66,9 +67,9 @@ def _conv_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     """w is [O, taps..., C]; C divides the input's channels (grouped convolution)."""
     rank = len(w)
     require(len(x) == rank and rank in (4, 5), op, f"input {x} and filter {w} have wrong ranks")
-    require(w[-1] > 0 and x[-1] % w[-1] == 0, op,
+    require(w[-1] > 0 and x[-1] > 0 and x[-1] % w[-1] == 0, op,
             f"{x[-1]} input channels are no multiple of the filter's {w[-1]}")  # fmt: skip
-    groups = max(x[-1] // w[-1], 1)
+    groups = x[-1] // w[-1]
     require(w[0] % groups == 0, op, f"{w[0]} output channels in {groups} groups")
     _check_bias(op, bias, w[0])
     return (x[0], *(a.out for a in _axes(op, x[1:-1], w[1:-1])), w[0])
@@ -91,13 +92,17 @@ def _infer_conv(op: Op, specs: Specs) -> Spec:
     return out_spec(op, None if shapes is None else _conv_shape(op, *shapes))
 
 
+def _conv3d_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
+    """w is [taps..., C, O], and there are no groups."""
+    require(len(x) == 5 and len(w) == 5 and x[4] == w[3], op, f"input {x}, filter {w} do not fit")
+    return _conv_shape(op, x, (w[4], *w[:4]), bias)
+
+
 def _infer_conv3d(op: Op, specs: Specs) -> Spec:
     shapes = _shapes(op, specs)
     if shapes is None:
         return out_spec(op, None)
-    x, w, b = shapes
-    require(len(w) == 5, op, f"filter {w} does not have 5 dimensions")
-    return out_spec(op, _conv_shape(op, x, (w[4], *w[:4]), b))
+    return out_spec(op, _conv3d_shape(op, *shapes))
 
 
 def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
@@ -130,6 +135,8 @@ def _operands(op: Op, x: Array, w: Array, bias: Array | None,
 def _quantized(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int]) -> Operands:
     tx, tw = op.input(at[0]), op.input(at[1])
     gemm.weight_scales(op, tw, w.shape[0])
+    require(w.dtype == (np.uint8 if x.dtype == np.uint8 else np.int8), op,
+            f"filter type {w.dtype} with input type {x.dtype}")  # fmt: skip
     zero = scale_zero(tx)[1]
     if x.dtype == np.uint8:
         real = gemm.tensor_multiplier(op, tx, tw)
@@ -146,6 +153,7 @@ def _quantized(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, in
 def _hybrid(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int]) -> Operands:
     """Per image int8 codes: symmetric for one weight scale, else with a zero point."""
     scales = gemm.weight_scales(op, op.input(at[1]), w.shape[0])
+    require(w.dtype == np.int8, op, f"filter type {w.dtype} with input type {x.dtype}")
     rows = x.reshape(x.shape[0], -1)
     groups = x.shape[-1] // w.shape[-1]
     if op.name == "CONV_2D" and groups == 1 and np.all(scales == scales[0]):
@@ -199,7 +207,8 @@ def _multiply(patches: Array, matrix: Array, rows: int) -> Array:
     """[rows..., taps..., G * C] with [G, O / G, K] to [rows, O]."""
     groups, channels, depth = matrix.shape
     if groups == 1:
-        return patches.reshape(rows, depth) @ matrix[0].T
+        plain: Array = patches.reshape(rows, depth) @ matrix[0].T
+        return plain
     split = patches.reshape(rows, -1, groups, patches.shape[-1] // groups)
     by_group = split.transpose(2, 0, 1, 3).reshape(groups, rows, depth)
     product: Array = by_group @ matrix.transpose(0, 2, 1)
@@ -214,10 +223,8 @@ def _evaluate_conv(op: Op, inputs: Arrays) -> Array:
 
 def _evaluate_conv3d(op: Op, inputs: Arrays) -> Array:
     x, w, bias = _three(op, inputs)
-    require(w.ndim == 5, op, f"filter {w.shape} does not have 5 dimensions")
-    w = w.transpose(4, 0, 1, 2, 3)
-    _conv_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
-    return convolve(op, _operands(op, x, np.ascontiguousarray(w), bias))
+    _conv3d_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
+    return convolve(op, _operands(op, x, np.ascontiguousarray(w.transpose(4, 0, 1, 2, 3)), bias))
 
 
 def _three(op: Op, inputs: Arrays, first: int = 0) -> tuple[Array, Array, Array | None]:
@@ -282,8 +289,8 @@ def _target(op: Op, shape: Array | None, x: Shape, w: Shape, bias: Shape | None)
     _check_bias(op, bias, w[0])
     if shape is None:
         return None
-    target = tuple(int(n) for n in shape.reshape(-1))
-    require(len(target) == len(x) and min(target) >= 0, op, f"output shape {target}")
+    target = sized(op, shape.reshape(-1))
+    require(len(target) == len(x), op, f"output shape {target} for input {x}")
     require(target[0] == x[0] and target[-1] == w[0], op,
             f"output shape {target} for input {x} and filter {w}")  # fmt: skip
     require(tuple(a.out for a in _axes(op, target[1:-1], w[1:-1])) == x[1:-1], op,

@@ -126,8 +126,11 @@ def suppress(boxes: Array, scores: Array, most: int, options: dict[str, Any]) ->
     return chosen
 
 
-def _detect_fast(boxes: Array, scores: Array, options: dict[str, Any]) -> list[tuple[Array, ...]]:
-    """One suppression on each box's best class: (place in the output, box, class, score)."""
+Found = tuple[Array, Array, Array, int]  # places in the output, boxes, classes; how many
+
+
+def _detect_fast(boxes: Array, scores: Array, options: dict[str, Any]) -> Found:
+    """One suppression, on each box's best class."""
     slots = int(options["max_classes_per_detection"])
     count = min(slots, scores.shape[1])
     # LiteRT's partial sort leaves the order of equal scores open, but for the first.
@@ -135,12 +138,10 @@ def _detect_fast(boxes: Array, scores: Array, options: dict[str, Any]) -> list[t
     best = np.take_along_axis(scores, classes[:, :1], axis=1)[:, 0]
     chosen = np.array(suppress(boxes, best, int(options["max_detections"]), options), np.int64)
     place = (np.arange(chosen.size)[:, None] * slots + np.arange(count)).reshape(-1)
-    box = np.repeat(chosen, count)
-    kind = classes[chosen].reshape(-1)
-    return [(place, box, kind, np.array(chosen.size))]
+    return place, np.repeat(chosen, count), classes[chosen].reshape(-1), chosen.size
 
 
-def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> list[tuple[Array, ...]]:
+def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> Found:
     """A suppression for each class, then the best of all."""
     most = int(options["max_detections"])
     each = [suppress(boxes, scores[:, k], min(int(options["detections_per_class"]), most), options)
@@ -148,7 +149,7 @@ def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> lis
     kind = np.repeat(np.arange(scores.shape[1]), [len(chosen) for chosen in each])
     box = np.array([i for chosen in each for i in chosen], np.int64)
     order = np.argsort(-scores[box, kind], kind="stable")[:most]
-    return [(np.arange(order.size), box[order], kind[order], np.array(order.size))]
+    return np.arange(order.size), box[order], kind[order], order.size
 
 
 def _detection(op: Op, inputs: Arrays) -> list[Array]:
@@ -172,17 +173,17 @@ def _detection(op: Op, inputs: Arrays) -> list[Array]:
     regular = bool(options["use_regular_nms"])
     require(rows > 0 or regular, op, "max_classes_per_detection must be positive")
     found = (_detect_regular if regular else _detect_fast)(corners, points, options)
-    return _detections(op, rows, corners, points, *found[0])
+    return _detections(op, rows, corners, points, found)
 
 
-def _detections(op: Op, rows: int, corners: Array, points: Array, place: Array, box: Array,
-                kind: Array, count: Array) -> list[Array]:  # fmt: skip
+def _detections(op: Op, rows: int, corners: Array, points: Array, found: Found) -> list[Array]:
     """The four outputs; rows without a detection are zero."""
+    place, box, kind, count = found
     require(not place.size or int(place[-1]) < rows, op, "more detections than the outputs hold")
     where = np.zeros((1, rows, 4), np.float32)
     what, how_sure = np.zeros((1, rows), np.float32), np.zeros((1, rows), np.float32)
     where[0, place], what[0, place], how_sure[0, place] = corners[box], kind, points[box, kind]
-    return [where, what, how_sure, count.reshape(1).astype(np.float32)]
+    return [where, what, how_sure, np.array([count], np.float32)]
 
 
 define("custom.TFLite_Detection_PostProcess", infer=_infer_detection, evaluate=_detection,
@@ -286,7 +287,8 @@ def _mfcc(op: Op, inputs: Arrays) -> Array:
     logs = np.log(np.where(energy < 1e-12, 1e-12, energy))
     angles = np.pi / channels * np.arange(count)[:, None] * (np.arange(channels) + 0.5)
     cosines = np.sqrt(2.0 / channels) * np.cos(angles)
-    return (logs @ cosines.T).astype(np.float32)
+    found: Array = (logs @ cosines.T).astype(np.float32)
+    return found
 
 
 define("custom.Mfcc", infer=_infer_mfcc, evaluate=_mfcc, family="custom", types="f32",
@@ -326,7 +328,8 @@ def hadamard(x: Array) -> Array:
         a, b = pairs[:, :, 0], pairs[:, :, 1]
         x = np.stack([a + b, a - b], axis=2).reshape(count, size)
         step *= 2
-    return x * np.float32(1.0 / np.sqrt(np.float64(size)))
+    scaled: Array = x * np.float32(1.0 / np.sqrt(np.float64(size)))
+    return scaled
 
 
 def _hadamard_rotation(op: Op, inputs: Arrays) -> Array:
@@ -345,8 +348,9 @@ define("custom.aeq.hadamard_rotation", infer=same_as_input, evaluate=_hadamard_r
 
 # -- MediaPipe ----------------------------------------------------------------------------------
 
-_ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6")
+_ACTIVATIONS = {1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6"}
 _SAME = 1
+_LARGEST = np.finfo(np.float32).max
 
 
 def _struct_options(op: Op, count: int) -> tuple[int, ...]:
@@ -385,8 +389,8 @@ def _transposed(op: Op, inputs: Arrays) -> Array:
     (sy, height, top), (sx, width, left) = _transposed_sizes(op, x.shape, w.shape)
     rows, columns = x.shape[1:3]
     taps_y, taps_x = w.shape[1:3]
-    whole = sized(op, (x.shape[0], sy * (rows - 1) + taps_y, sx * (columns - 1) + taps_x, w.shape[0]))
-    result = np.empty(whole, np.float32)
+    whole = sy * (rows - 1) + taps_y, sx * (columns - 1) + taps_x
+    result = np.empty(sized(op, (x.shape[0], *whole, w.shape[0])), np.float32)
     result[:] = bias
     for ky, kx in itertools.product(range(taps_y), range(taps_x)):
         result[:, ky : ky + sy * rows : sy, kx : kx + sx * columns : sx] += x @ w[:, ky, kx].T
@@ -407,8 +411,8 @@ def _pool_options(op: Op) -> tuple[int, tuple[int, int], tuple[int, int], str]:
     """Padding, strides and filter (vertical first), activation."""
     padding, sx, sy, fx, fy, activation = _struct_options(op, 6)
     require(min(sx, sy, fx, fy) > 0, op, f"strides {(sy, sx)}, filter {(fy, fx)}")
-    require(0 <= activation < len(_ACTIVATIONS), op, f"activation {activation} is not known")
-    return padding, (sy, sx), (fy, fx), _ACTIVATIONS[activation]
+    # The kernel ignores activations that it does not know.
+    return padding, (sy, sx), (fy, fx), _ACTIVATIONS.get(activation, "NONE")
 
 
 def _margin(stride: int, size: int, taps: int, out: int) -> int:
@@ -435,22 +439,29 @@ def _argmax_pool(op: Op, inputs: Arrays) -> list[Array]:
     require(x.ndim == 4, op, "it takes rank 4")
     _, strides, taps, activation = _pool_options(op)
     height, width = sized(op, _pooled(op, x.shape))
-    lowest = np.finfo(np.float32).min
-    best = np.full((x.shape[0], height, width, x.shape[3]), lowest, np.float32)
+    best = np.full(sized(op, (x.shape[0], height, width, x.shape[3])), -_LARGEST, np.float32)
     place = np.zeros(best.shape, np.float32)
     rows, columns = (
         np.arange(out) * stride - _margin(stride, size, f, out)
         for out, stride, size, f in zip((height, width), strides, x.shape[1:3], taps, strict=True)
     )
-    for ky, kx in itertools.product(range(taps[0]), range(taps[1])):
+    live = (_live(rows, taps[0], x.shape[1]), _live(columns, taps[1], x.shape[2]))
+    for ky, kx in itertools.product(*live):
         y, inside_y = _clamped(rows + ky, x.shape[1])
         z, inside_x = _clamped(columns + kx, x.shape[2])
-        seen = np.where(inside_y[:, None, None] & inside_x[:, None], x[:, y][:, :, z], lowest)
+        seen = np.where(inside_y[:, None, None] & inside_x[:, None], x[:, y][:, :, z], -_LARGEST)
         better = seen > best
         best = np.where(better, seen, best)
         place[better] = ky * taps[1] + kx
-    low, high = (np.float32(v) for v in ACTIVATION_BOUNDS[activation])
+    low, high = np.clip(ACTIVATION_BOUNDS[activation], -_LARGEST, _LARGEST).astype(np.float32)
     return [np.clip(best, low, high), place + np.float32(0.1)]
+
+
+def _live(starts: Array, taps: int, size: int) -> range:
+    """The taps that meet the input at all: a hostile filter size costs nothing."""
+    if not starts.size:
+        return range(0)
+    return range(max(0, -int(starts[-1])), min(taps, size - int(starts[0])))
 
 
 def _clamped(index: Array, size: int) -> tuple[Array, Array]:
@@ -475,13 +486,15 @@ def _unpool(op: Op, inputs: Arrays) -> Array:
     n, rows, columns, depth = x.shape
     sizes = rows * taps[0], columns * taps[1]
     result = np.zeros(sized(op, (n, *sizes, depth)), np.float32)
-    index = np.nan_to_num(np.trunc(indices), nan=-1.0, posinf=-1.0, neginf=-1.0)
-    # C divides toward zero; what is negative falls outside or is told apart below.
-    tap = np.stack([np.trunc(index / taps[1]), np.fmod(index, taps[1])])
-    origin = [np.arange(count) * s - _margin(s, size, f, count)
-              for count, s, size, f in zip((rows, columns), strides, sizes, taps, strict=True)]  # fmt: skip
-    y = origin[0][:, None, None] + tap[0]
-    z = origin[1][:, None] + tap[1]
+    nowhere = -(2.0**31)  # what a processor makes of a NaN
+    index = np.nan_to_num(np.trunc(indices.astype(np.float64)), nan=nowhere, posinf=nowhere)
+    first_y, first_x = (
+        np.arange(count) * s - _margin(s, size, f, count)
+        for count, s, size, f in zip((rows, columns), strides, sizes, taps, strict=True)
+    )
+    # C divides toward zero, so that the remainder of a negative index is negative.
+    y = first_y[:, None, None] + np.trunc(index / taps[1])
+    z = first_x[:, None] + np.fmod(index, taps[1])
     inside = (y >= 0) & (y < sizes[0]) & (z >= 0) & (z < sizes[1])
     batch, channel = np.broadcast_arrays(np.arange(n)[:, None, None, None], np.arange(depth), x)[:2]
     place = (batch[inside], y[inside].astype(np.int64), z[inside].astype(np.int64), channel[inside])

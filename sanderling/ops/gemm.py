@@ -34,7 +34,7 @@ def product_bound(weights: Array, top: int) -> int:
     if weights.size == 0:
         return 0
     peak = max(int(weights.max()), -int(weights.min()))
-    simple = weights.shape[1] * peak * top
+    simple = int(weights.shape[1]) * peak * top
     if simple < 2**24:  # float32 will do: no need to look closer
         return simple
     sums = np.abs(weights.astype(np.float32)).sum(axis=1, dtype=np.float64)
@@ -129,12 +129,12 @@ def requantizer64(op: Op, real: Array, bias: Array | None,
     """64-bit accumulators (16-bit activations) to output codes."""
     m, shift = fixed.quantize_multiplier(real)
     low, high = limits or fixed.fused_range(op)
-    zero, dtype = scale_zero(op.outputs[0])[1], op.outputs[0].dtype.numpy
+    zero = scale_zero(op.outputs[0])[1]
     add = np.zeros(1, np.int64) if bias is None else bias.astype(np.int64)
 
     def finish(acc: Array, image: int) -> Array:
         scaled = fixed.multiply64(acc.astype(np.int64) + add, m, shift)
-        return np.clip(scaled + zero, low, high).astype(dtype)
+        return fixed.clamp_to(scaled + zero, low, high, op.outputs[0].dtype)
 
     return finish
 
@@ -143,12 +143,12 @@ def rescaler(op: Op, real: Array, bias: Array | None,
              limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
     """Accumulators to output codes with one multiplication in float64."""
     low, high = limits or fixed.fused_range(op)
-    zero, dtype = scale_zero(op.outputs[0])[1], op.outputs[0].dtype.numpy
+    zero = scale_zero(op.outputs[0])[1]
     add = 0 if bias is None else bias.astype(np.float64)
 
     def finish(acc: Array, image: int) -> Array:
         scaled = fixed.round_away((acc + add) * real)
-        return np.clip(scaled + zero, low, high).astype(dtype)
+        return fixed.clamp_to(scaled + zero, low, high, op.outputs[0].dtype)
 
     return finish
 

@@ -28,11 +28,6 @@ class Axis:
         last = (self.out - 1) * self.stride + (self.taps - 1) * self.dilation
         return max(0, last + 1 - self.before - self.size)
 
-    @property
-    def is_plain(self) -> bool:
-        """Output o reads exactly input o."""
-        return self.taps == 1 and self.stride == 1 and self.before == 0 and self.out == self.size
-
     def live_taps(self) -> range:
         """Taps that touch the input at some output: the others see padding only."""
         if self.size == 0 or self.out == 0:

@@ -86,7 +86,8 @@ def _activated(op: Op, x: Array) -> Array:
 
 def _macs(op: Op) -> int:
     """One addition (or multiply-add) for each element of each window."""
-    return elements(op.outputs[0].shape) * attr(op, "filter_height") * attr(op, "filter_width")  # type: ignore[no-any-return]
+    window = int(attr(op, "filter_height")) * int(attr(op, "filter_width"))
+    return elements(op.outputs[0].shape) * window
 
 
 define("AVERAGE_POOL_2D", infer=_infer_pool, evaluate=_evaluate_average, family="pool",

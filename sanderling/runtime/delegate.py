@@ -7,7 +7,7 @@ clustered greedily in dependency order; `max_delegated_partitions` keeps the lar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
@@ -67,8 +67,11 @@ def delegate_names() -> list[str]:
 
 def find_delegate(wanted: str | Delegate) -> Delegate:
     """The delegate itself, or the one of this name; the error lists what there is."""
-    if not isinstance(wanted, str):
+    if isinstance(wanted, Delegate):
         return wanted
+    if not isinstance(wanted, str):
+        raise InputError(f"{wanted!r} is not a delegate",
+                         fix=f"give a Delegate or a name: {', '.join(delegate_names())}")  # fmt: skip
     if wanted in _registered:
         return _registered[wanted]()
     if wanted not in BUILTIN:
@@ -79,11 +82,14 @@ def find_delegate(wanted: str | Delegate) -> Delegate:
     return made
 
 
-def resolve(wanted: Iterable[str | Delegate]) -> list[Delegate]:
+def resolve(wanted: str | Delegate | Iterable[str | Delegate]) -> list[Delegate]:
     """Delegates in order of preference, the fallback last."""
-    chosen = [find_delegate(w) for w in wanted]
+    chosen = [find_delegate(w) for w in ([wanted] if isinstance(wanted, str | Delegate) else wanted)]
     names = {d.name for d in chosen}
     return chosen + [find_delegate(n) for n in FALLBACK if n not in names]
+
+
+Group = list[Op]  # ops that stay together: one op, or a part that a delegate has got
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,11 @@ class Part:
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for parts that compile to the same thing."""
+        return self.delegate, *self.ops, None, *self.inputs, None, *self.outputs
+
 
 @dataclass(eq=False)
 class Partition:
@@ -132,94 +143,110 @@ class Partition:
 
 def partition(graph: Graph, delegates: Sequence[Delegate], limits: Limits,
               failed: Mapping[Op, list[Refusal]] | None = None) -> Partition:  # fmt: skip
-    """Share the ops out. failed: refusals known beforehand, from parts that did not compile."""
-    choice: dict[Op, int] = {}
+    """Share the ops out. failed: refusals known beforehand, from parts that did not compile.
+
+    As in TFLite, each delegate in turn clusters what is left; what it gets stays together.
+    """
     refusals: dict[Op, list[Refusal]] = {}
-    for level, delegate in enumerate(delegates):
-        open_ops = [op for op in graph.ops if op not in choice]
-        taken: list[Op] = []
-        for op in open_ops:
-            reason = _known_failure(op, delegate, failed or {}) or delegate.refuses(op)
-            if reason is None:
-                taken.append(op)
-            else:
-                refusals.setdefault(op, []).append(Refusal(delegate.name, reason))
-        if level < len(delegates) - 1:
-            taken = _keep_within(graph, taken, choice, level, delegate, limits, refusals)
-        choice.update(dict.fromkeys(taken, level))
-    left = [op for op in graph.ops if op not in choice]
-    if left:
-        # Nobody can run it: the last delegate does, and says why not when it is compiled.
-        choice.update(dict.fromkeys(left, len(delegates) - 1))
-    clusters = cluster(graph, choice, limits)
-    parts = [Part(delegates[label], ops) for label, ops in clusters]
-    _find_borders(graph, parts)
+    owner: dict[Op, Delegate] = {}
+    groups: list[Group] = [[op] for op in graph.ops]
+    for delegate in delegates:
+        open_ops = [op for op in graph.ops if op not in owner]
+        taken = set(_asked(delegate, open_ops, failed or {}, refusals))
+        if delegate is delegates[-1]:
+            # What nobody can run goes to the last, which says why not when it is compiled.
+            taken, limits = set(open_ops), replace(limits, max_delegated_partitions=0,
+                                                   min_nodes_per_partition=0)  # fmt: skip
+        clusters = cluster(groups, taken, limits)
+        kept = _keep_within([c for c in clusters if c.mine], delegate, limits, refusals)
+        groups = [g for c in clusters for g in ([c.ops] if c in kept else c.groups)]
+        owner.update((op, delegate) for c in kept for op in c.ops)
+    parts = [Part(owner[ops[0]], ops) for ops in groups]
+    _find_borders(graph, parts, everything=limits.single_ops)
     return Partition(parts, refusals)
+
+
+def _asked(delegate: Delegate, ops: Iterable[Op], failed: Mapping[Op, list[Refusal]],
+           refusals: dict[Op, list[Refusal]]) -> Iterator[Op]:  # fmt: skip
+    """The ops that the delegate takes; its reasons against the others are recorded."""
+    for op in ops:
+        reason = _known_failure(op, delegate, failed) or delegate.refuses(op)
+        if reason is None:
+            yield op
+        else:
+            refusals.setdefault(op, []).append(Refusal(delegate.name, reason))
 
 
 def _known_failure(op: Op, delegate: Delegate, failed: Mapping[Op, list[Refusal]]) -> str | None:
     return next((r.reason for r in failed.get(op, ()) if r.delegate == delegate.name), None)
 
 
-def _keep_within(graph: Graph, taken: list[Op], choice: Mapping[Op, int], level: int,
-                 delegate: Delegate, limits: Limits,
-                 refusals: dict[Op, list[Refusal]]) -> list[Op]:  # fmt: skip
-    """Apply the two limits to the clusters this delegate would get."""
-    if limits.max_delegated_partitions <= 0 and limits.min_nodes_per_partition <= 0:
-        return taken
-    labels = dict.fromkeys(graph.ops, -1) | dict(choice) | dict.fromkeys(taken, level)
-    mine = [ops for label, ops in cluster(graph, labels, limits) if label == level]
-    mine.sort(key=len, reverse=True)
-    most = limits.max_delegated_partitions if limits.max_delegated_partitions > 0 else len(mine)
-    kept: list[Op] = []
-    for rank, ops in enumerate(mine):
+def _keep_within(clusters: list[Cluster], delegate: Delegate, limits: Limits,
+                 refusals: dict[Op, list[Refusal]]) -> list[Cluster]:  # fmt: skip
+    """The clusters within the two limits, the largest first."""
+    ranked = sorted(clusters, key=lambda c: len(c.ops), reverse=True)
+    most = limits.max_delegated_partitions if limits.max_delegated_partitions > 0 else len(ranked)
+    kept: list[Cluster] = []
+    for rank, found in enumerate(ranked):
         if rank >= most:
             reason = f"only the {most} largest parts are kept (max_delegated_partitions)"
-        elif len(ops) < limits.min_nodes_per_partition:
-            reason = (f"its part has {len(ops)} ops, fewer than "
+        elif len(found.ops) < limits.min_nodes_per_partition:
+            reason = (f"its part has {len(found.ops)} ops, fewer than "
                       f"{limits.min_nodes_per_partition} (min_nodes_per_partition)")  # fmt: skip
         else:
-            kept += ops
+            kept.append(found)
             continue
-        for op in ops:
+        for op in found.ops:
             refusals.setdefault(op, []).append(Refusal(delegate.name, reason))
     return kept
 
 
-def cluster(graph: Graph, labels: Mapping[Op, int], limits: Limits) -> list[tuple[int, list[Op]]]:
-    """Group ops of one label into parts, each part as large as dependencies allow.
+@dataclass(eq=False)
+class Cluster:
+    """Groups that run one after the other, all of them the delegate's or none."""
 
-    One sweep in execution order fills a part: what becomes ready through an op of the part comes
+    mine: bool
+    groups: list[Group]
+
+    @property
+    def ops(self) -> list[Op]:
+        return [op for group in self.groups for op in group]
+
+
+def cluster(groups: Sequence[Group], taken: Container[Op], limits: Limits) -> list[Cluster]:
+    """Gather groups (in an order that can be executed) into clusters as large as dependencies
+    allow, by turns of taken ops and others.
+
+    One sweep in execution order fills a cluster: what becomes ready through one of its ops comes
     later in the order. Ops with side effects keep their order.
     """
-    parts: list[tuple[int, list[Op]]] = []
-    before = _side_effect_order(graph)
+    if limits.single_ops:
+        return [Cluster(group[0] in taken, [group]) for group in groups]
+    before = _side_effect_order([op for group in groups for op in group])
+    clusters: list[Cluster] = []
     done: set[Op] = set()
-    waiting = list(graph.ops)
+    waiting = list(groups)
     while waiting:
-        label: int | None = None
-        members: list[Op] = []
-        skipped: list[Op] = []
-        closed = False
-        for op in waiting:
-            fits = not closed and labels[op] == (labels[op] if label is None else label)
-            if fits and _ready(op, done, before):
-                label = labels[op]
-                members.append(op)
-                done.add(op)
-                closed = limits.single_ops
+        found = Cluster(waiting[0][0] in taken, [])
+        skipped: list[Group] = []
+        for place, group in enumerate(waiting):
+            if (group[0] in taken) == found.mine and _ready(group, done, before):
+                found.groups.append(group)
+                done.update(group)
+            elif limits.clustering:
+                skipped.append(group)
             else:
-                skipped.append(op)
-                closed = closed or (bool(members) and not limits.clustering)
-        assert members, "the graph's ops are not in execution order"
-        parts.append((labels[members[0]], members))
+                skipped = waiting[place:]
+                break
+        assert found.groups, "the graph's ops are not in execution order"
+        clusters.append(found)
         waiting = skipped
-    return parts
+    return clusters
 
 
-def _side_effect_order(graph: Graph) -> dict[Op, Op]:
+def _side_effect_order(ops: Iterable[Op]) -> dict[Op, Op]:
     """Each op with side effects waits for the one before it."""
-    effects = [op for op in graph.ops if has_state(op)]
+    effects = [op for op in ops if has_state(op)]
     return dict(zip(effects[1:], effects[:-1], strict=True))
 
 
@@ -228,14 +255,14 @@ def has_state(op: Op) -> bool:
     return (row is not None and row.stateful) or any(t and t.is_variable for t in op.inputs)
 
 
-def _ready(op: Op, done: set[Op], before: Mapping[Op, Op]) -> bool:
-    if op in before and before[op] not in done:
-        return False
-    return all(t is None or t.producer is None or t.producer in done for t in op.inputs)
+def _ready(group: Group, done: set[Op], before: Mapping[Op, Op]) -> bool:
+    needs = {t.producer for op in group for t in op.inputs if t is not None and t.producer}
+    needs.update(before[op] for op in group if op in before)
+    return needs.difference(group) <= done
 
 
-def _find_borders(graph: Graph, parts: Sequence[Part]) -> None:
-    """A part reads what others made (or the user fed), and shows what others need."""
+def _find_borders(graph: Graph, parts: Sequence[Part], everything: bool) -> None:
+    """A part reads what others made (or the user fed), and shows what others need, or all."""
     home = {t: part for part in parts for op in part.ops for t in op.outputs}
     shown = set(graph.outputs)
     for part in parts:
@@ -243,7 +270,7 @@ def _find_borders(graph: Graph, parts: Sequence[Part]) -> None:
         part.inputs = [t for t in read if not t.is_constant and home.get(t) is not part]
         shown.update(part.inputs)
     for part in parts:
-        part.outputs = [t for op in part.ops for t in op.outputs if t in shown]
+        part.outputs = [t for op in part.ops for t in op.outputs if everything or t in shown]
 
 
 def copy_graph(graph: Graph, ops: Sequence[Op], inputs: Sequence[Tensor],

@@ -6,11 +6,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 
 from ..config import MAX_MEMORY
-from ..errors import DelegateError, FallbackWarning, InputError
+from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
 from ..ir import Array, Graph, Op, Shape, Tensor
 from ..ops import Spec, infer
 from ..ops.execute import initial_value
@@ -132,7 +133,7 @@ class Binding:
              [self._array(t) for t in s.outputs])
             for s in plan.steps
         ]  # fmt: skip
-        self._moves = list(self._late_values())
+        self._moves = [list(self._late_values(i)) for i in range(len(self.steps))]
         self._given = list(outputs)
         self.outputs: list[Array | None] = []
 
@@ -143,37 +144,42 @@ class Binding:
             self._arrays[tensor] = self.plan.array(tensor)
         return self._arrays[tensor]
 
-    def _late_values(self) -> Iterator[tuple[int, int, list[tuple[list[Array | None], int]]]]:
-        """For each output that a step makes itself: which later inputs wait for it."""
-        for index, step in enumerate(self.plan.steps):
-            for place, tensor in enumerate(step.outputs):
-                if not has_storage(tensor):
-                    readers = [
-                        (self.steps[later][1], slot)
-                        for later in range(index + 1, len(self.plan.steps))
-                        for slot, read in enumerate(self.plan.steps[later].inputs)
-                        if read is tensor
-                    ]
-                    yield index, place, readers
+    def _late_values(self, index: int) -> Iterator[tuple[int, list[tuple[list[Array | None], int]]]]:
+        """For each output that the step makes itself: which later inputs wait for it."""
+        steps = self.plan.steps
+        for place, tensor in enumerate(steps[index].outputs):
+            if not has_storage(tensor):
+                yield place, [(self.steps[later][1], slot)
+                              for later in range(index + 1, len(steps))
+                              for slot, read in enumerate(steps[later].inputs)
+                              if read is tensor]  # fmt: skip
 
     def run(self) -> list[Array]:
-        if self._moves:
-            self._run_dynamic()
-        else:
-            for run, inputs, outputs in self.steps:
-                run(inputs, outputs)  # type: ignore[arg-type]
-        return self._collect()
-
-    def _run_dynamic(self) -> None:
-        for index, (run, inputs, outputs) in enumerate(self.steps):
-            for step, place, _ in self._moves:
-                if step == index:
+        index = 0
+        try:
+            for index, (run, inputs, outputs) in enumerate(self.steps):
+                for place, _ in self._moves[index]:
                     outputs[place] = None
-            run(inputs, outputs)  # type: ignore[arg-type]
-            for step, place, readers in self._moves:
-                if step == index:
+                run(inputs, outputs)  # type: ignore[arg-type]
+                for place, readers in self._moves[index]:
                     for target, slot in readers:
                         target[slot] = outputs[place]
+        except Exception as error:
+            self._blame(index, error)
+        return self._collect()
+
+    def _blame(self, index: int, error: Exception) -> NoReturn:
+        """Re-raise with the place: what a delegate raises is a DelegateError for the user."""
+        if isinstance(error, SanderlingError) and error.where:
+            raise error
+        part = self.plan.steps[index].part
+        where = f"part {index} ({len(part.ops)} ops from {part.ops[0].where}) on '{part.delegate.name}'"
+        if isinstance(error, SanderlingError):
+            error.where = where
+            raise error
+        raise DelegateError(f"it failed with {type(error).__name__}: {error}", where=where,
+                            fix="leave this delegate out, and report the failure to its author",
+                            ) from error  # fmt: skip
 
     def _collect(self) -> list[Array]:
         """Outputs in the graph's order; what no step computes is passed through."""
@@ -183,7 +189,7 @@ class Binding:
         for tensor, given in zip(self.plan.graph.outputs, self._given, strict=True):
             value = made.get(tensor)
             if value is None:
-                value = self._arrays.get(tensor)
+                value = self._array(tensor)
                 value = tensor.data if value is None else value
             assert value is not None
             if given is not None and given is not value:
@@ -219,7 +225,8 @@ class Planner:
         special, twins = specialise(graph, shapes)
         _check_memory(special)
         found, steps = self._compile(special)
-        made = Plan(special, found, steps, _plan_borders(special, steps), twins)
+        made = Plan(special, found, steps, _plan_borders(special, steps, self.limits.single_ops),
+                    twins)  # fmt: skip
         for tensor, twin in twins.items():
             if tensor.is_variable:
                 made.variables[twin] = self._variable(tensor)
@@ -232,25 +239,32 @@ class Planner:
 
     def _compile(self, graph: Graph) -> tuple[Partition, list[Step]]:
         """Partition and compile; a part that fails is refused to its delegate, and all is shared
-        out again."""
+        out again. What was compiled is kept for parts that come out the same."""
         failed: dict[Op, list[Refusal]] = {}
+        compiled: dict[tuple[object, ...], Executable] = {}
         while True:
             found = partition(graph, self.delegates, self.limits, failed)
             if self.require_full:
-                self._check_full(found)
-            steps: list[Step] = []
+                self._check_full(graph, found)
             for part in found.parts:
-                try:
-                    steps.append(self._step(graph, part))
-                except DelegateError as error:
-                    self._give_up(part, error, failed)
-                    break
-            else:
-                return found, steps
+                if part.key not in compiled:
+                    try:
+                        compiled[part.key] = self._executable(graph, part)
+                    except DelegateError as error:
+                        self._give_up(part, error, failed)
+            if all(part.key in compiled for part in found.parts):
+                return found, [Step(p, compiled[p.key], p.inputs, p.outputs) for p in found.parts]
 
-    def _step(self, graph: Graph, part: Part) -> Step:
+    def _executable(self, graph: Graph, part: Part) -> Executable:
         own, _ = copy_graph(graph, part.ops, part.inputs, part.outputs)
-        return Step(part, part.delegate.compile(own, self.options), part.inputs, part.outputs)
+        try:
+            return part.delegate.compile(own, self.options)
+        except SanderlingError:
+            raise
+        except Exception as error:
+            raise DelegateError(f"compiling failed with {type(error).__name__}: {error}",
+                                where=f"delegate '{part.delegate.name}'",
+                                fix="report it to the delegate's author") from error  # fmt: skip
 
     def _give_up(self, part: Part, error: DelegateError, failed: dict[Op, list[Refusal]]) -> None:
         """Remember that this delegate failed on these ops, or re-raise if nobody is left."""
@@ -264,17 +278,19 @@ class Planner:
         for op in part.ops:
             failed.setdefault(op, []).append(refusal)
 
-    def _check_full(self, found: Partition) -> None:
+    def _check_full(self, graph: Graph, found: Partition) -> None:
         first = self.delegates[0]
         strangers = [op for part in found.parts if part.delegate is not first for op in part.ops]
         if strangers or len(found.parts) > 1:
             reasons = [f"{op.where}: {found.refusals[op][0].reason}" for op in strangers[:5]
                        if op in found.refusals]  # fmt: skip
+            more = f" (and {len(strangers) - 5} more)" if len(strangers) > 5 else ""
+            change = f", or change these ops: {'; '.join(reasons)}{more}" if reasons else ""
             raise DelegateError(
-                f"'{first.name}' does not run the whole graph: {len(strangers)} ops are left out, "
-                f"{len(found.parts)} parts",
-                where=reasons[0] if reasons else "",
-                fix="leave out require_full_delegation, or change these ops: " + "; ".join(reasons),
+                f"'{first.name}' does not run the whole graph: {len(strangers)} of "
+                f"{len(graph.ops)} ops are left out, {len(found.parts)} parts",
+                where=f"graph '{graph.name}'",
+                fix=f"leave out require_full_delegation{change}",
             )
 
 
@@ -290,9 +306,9 @@ def _check_memory(graph: Graph) -> None:
             )
 
 
-def _plan_borders(graph: Graph, steps: Sequence[Step]) -> ArenaPlan[Tensor]:
+def _plan_borders(graph: Graph, steps: Sequence[Step], keep: bool) -> ArenaPlan[Tensor]:
     """Places for what crosses a border. Inputs keep theirs for the whole run, so that they can be
-    set once and run again."""
+    set once and run again; with `keep` all do, so that they can be looked at."""
     end = len(steps)
     first: dict[Tensor, int] = dict.fromkeys(graph.inputs, 0)
     last: dict[Tensor, int] = dict.fromkeys(graph.inputs, end)
@@ -301,7 +317,7 @@ def _plan_borders(graph: Graph, steps: Sequence[Step]) -> ArenaPlan[Tensor]:
             first.setdefault(tensor, index)
         for tensor in (*step.inputs, *step.outputs):
             last[tensor] = max(index, last.get(tensor, 0))
-    last |= dict.fromkeys((t for t in graph.outputs if t in first), end)
+    last |= dict.fromkeys((t for t in (first if keep else graph.outputs) if t in first), end)
     items = [Item(t, _unpacked_bytes(t), first[t], last[t]) for t in first if has_storage(t)]
     made = plan(items)
     if made.size > MAX_MEMORY.size():

@@ -94,14 +94,14 @@ def nested(g: Graph, a: Tensor, b: Tensor) -> list[Tensor]:
 
 IF = [
     control("IF", name, lambda a=a, b=b, s=s: choose(a, b, s), flip, floats(2, 3), floats(2, 3),
-            runs=3)  # fmt: skip
+            runs=3)
     for name, a, b, s in [
         ("same shapes", binary("ADD"), binary("MUL"), (2, 3)),
         ("two outputs", two("ADD", "SUB"), two("MUL", "MAXIMUM"), (2, 3)),
         ("shape depends on branch", padded, binary("MUL"), (2, 3)),
         ("passes an input through", lambda g, a, b: [b], nested, (2, 3)),
     ]
-]
+]  # fmt: skip
 
 
 def cases_of(*bodies: Body) -> list[Graph]:
@@ -115,9 +115,9 @@ def cases_of(*bodies: Body) -> list[Graph]:
 
 CASE = [
     control("STABLEHLO_CASE", f"{len(ops)} branches", lambda ops=ops: cases_of(*map(binary, ops)),
-            number(-2, len(ops) + 2), floats(2, 3), floats(2, 3), runs=4)  # fmt: skip
+            number(-2, len(ops) + 2), floats(2, 3), floats(2, 3), runs=4)
     for ops in [("ADD", "MUL"), ("ADD", "MUL", "SUB"), ("SUB",)]
-]
+]  # fmt: skip
 
 
 # -- WHILE --------------------------------------------------------------------------------------
@@ -243,13 +243,13 @@ def composite(body: Body, out_shape: tuple[int, ...] = (2, 3)) -> list[Graph]:
 
 COMPOSITE = [
     control("STABLEHLO_COMPOSITE", name, lambda b=b, s=s: composite(b, s), floats(2, 3),
-            floats(2, 3), runs=2)  # fmt: skip
+            floats(2, 3), runs=2)
     for name, b, s in [
         ("one op", binary("ADD"), (2, 3)),
         ("chain", nested, (2, 3)),
         ("two outputs", two("SUB", "MUL"), (2, 3)),
         ("changes the shape", padded, (3, 5)),
     ]
-]
+]  # fmt: skip
 
 CASES: list[Case] = [*IF, *CASE, *WHILE, *VARIABLES, *COMPOSITE]

@@ -88,12 +88,13 @@ CONV_ODD = [
     # Infinities are clamped to the largest finite values; TANH is ignored.
     *(case("CONV_2D", T((1, 1, 6, 1), "f32", data=SPECIAL, fed=True), const([[[[1]]]]), const([2]),
            fused_activation_function=act, **SAME) for act in ("NONE", "RELU", "TANH")),
-    case("CONV_2D", f32(1, 2, 2, 2), weights(4, 3, 3, 2), _bias(4, "f32", None), name="empty", **VALID),
-    case("CONV_2D", f32(0, 2, 2, 2), weights(4, 1, 1, 2), _bias(4, "f32", None), name="empty", **SAME),
+    *(case("CONV_2D", f32(n, 2, 2, 2), weights(4, 3, 3, 2), weights(4), name="empty", **a)
+      for n, a in ((1, VALID), (0, SAME))),
     # Multipliers above one; sums and biases that leave 32 bits.
-    *(case("CONV_2D", i8(1, 4, 4, 3, scale=0.03, zp=-5), weights(5, 3, 3, 3, dtype="i8", scale=0.02),
-           _bias(5, "i32", 0.0006, spread), out=[i8(scale=so, zp=3)], version=3, **SAME)
-      for so, spread in ((1e-4, 2), (3e-7, 2), (0.1, 2**31 - 1), (1e-5, 2**31 - 1), (1e5, 2**31 - 1))),
+    *(case("CONV_2D", i8(1, 4, 4, 3, scale=0.03, zp=-5),
+           weights(5, 3, 3, 3, dtype="i8", scale=0.02), _bias(5, "i32", 0.0006, spread),
+           out=[i8(scale=so, zp=3)], version=3, **SAME)
+      for spread, scales in ((2, (1e-4, 3e-7)), (2**31 - 1, (0.1, 1e-5, 1e5))) for so in scales),
     *(case("CONV_2D", i16(1, 4, 4, 3, scale=0.03), weights(5, 3, 3, 3, dtype="i8", scale=0.02),
            _bias(5, bias, 0.0006, 2**30), out=[i16(scale=so)], version=8,
            quantized_bias_type="INT32" if bias == "i32" else "INT64", **SAME)
@@ -117,8 +118,9 @@ DEPTHWISE_ALL = [
     *(_float("DEPTHWISE_CONV_2D", x, w, a, w[3]) for x, w, a in DEPTHWISE),
     case("DEPTHWISE_CONV_2D", f32(1, 4, 4, 2), weights(1, 3, 3, 2), tol=SUM, name="no_bias",
          **DEPTHWISE[0][2]),
-    case("DEPTHWISE_CONV_2D", i8(1, 3, 3, 2, scale=0.1), weights(1, 3, 3, 2, dtype="i8", scale=0.01),
-         out=[i8(scale=0.1)], version=3, name="no_bias", **DEPTHWISE[0][2]),
+    case("DEPTHWISE_CONV_2D", i8(1, 3, 3, 2, scale=0.1),
+         weights(1, 3, 3, 2, dtype="i8", scale=0.01), out=[i8(scale=0.1)], version=3,
+         name="no_bias", **DEPTHWISE[0][2]),
     *(case("DEPTHWISE_CONV_2D", u8(*x, scale=0.03, zp=zx),
            weights(*w, dtype="u8", scale=0.02, zp=zw), _bias(w[3], "i32", 0.0006),
            out=[u8(scale=so, zp=zo)], version=2, **a)

@@ -57,9 +57,9 @@ def blockwise(out: DType) -> Callable[[], Model]:
 
 EMBEDDING += [
     Case("EMBEDDING_LOOKUP", name=f"blocks to {out.short}", build=blockwise(out),
-         feeds=lambda rng: [rng.integers(0, 6, 4).astype(np.int32)])  # fmt: skip
+         feeds=lambda rng: [rng.integers(0, 6, 4).astype(np.int32)])
     for out in (DType.FLOAT32, DType.FLOAT16)
-]
+]  # fmt: skip
 
 # -- EMBEDDING_LOOKUP_SPARSE --------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ SPARSE = [
 # -- HASHTABLE_LOOKUP ---------------------------------------------------------------------------
 
 KEYS = const([-11, 0, 3, 7, 40], "i32")
-WORDS = [b"zero", b"", b"two", "drei".encode(), "vier \u20ac".encode()]
+WORDS = [b"zero", b"", b"two", b"drei", "vier \u20ac".encode()]
 
 LOOKUP = [
     *[case("HASHTABLE_LOOKUP", i32(n, low=-12, high=8), KEYS, weights(5, *row, dtype=d),
@@ -104,10 +104,13 @@ LSH = [
     case("LSH_PROJECTION", weights(3, 4), item, *more, out=[i32()], type=kind)
     for kind in ("SPARSE", "DENSE")
     for item in (i8(5), i8(5, 3), i16(4), i32(6), f32(4, 2), i64(3, 3), i32(2, 8), f32(3, 14),
-                 i32(2, 15), i32(2, 16), u8(3, 60), u8(3, 61), f32(2, 4, 9), i64(2, 20))  # fmt: skip
+                 i32(2, 15), i32(2, 16), u8(3, 60), u8(3, 61), f32(2, 4, 9), i64(2, 20))
     for more in ([], [f32(item.shape[0])])
-] + [case("LSH_PROJECTION", f32(2, 31), i32(3), out=[i32()], type="SPARSE", name="31 bits"),
-     case("LSH_PROJECTION", f32(2, 32), i32(3), out=[i32()], type="DENSE", name="32 bits")]  # fmt: skip
+]  # fmt: skip
+LSH += [
+    case("LSH_PROJECTION", f32(2, 31), i32(3), out=[i32()], type="SPARSE", name="31 bits"),
+    case("LSH_PROJECTION", f32(2, 32), i32(3), out=[i32()], type="DENSE", name="32 bits"),
+]
 
 # -- SKIP_GRAM ----------------------------------------------------------------------------------
 
@@ -116,16 +119,16 @@ TEXTS = (b"The quick\tbrown fox\n jumps over the lazy dog!", b" leading blank", 
 
 SKIP_GRAM = [
     case("SKIP_GRAM", const([text], "str", fed=True), out=[string()], ngram_size=n,
-         max_skip_size=skip, include_all_ngrams=whole, name=text.decode()[:8].strip())  # fmt: skip
+         max_skip_size=skip, include_all_ngrams=whole, name=text.decode()[:8].strip())
     for text in TEXTS
     for n, skip, whole in ((1, 0, False), (2, 0, False), (2, 1, True), (3, 2, True), (3, 1, False))
-]
+]  # fmt: skip
 
 # -- HASHTABLE ----------------------------------------------------------------------------------
 
 
-def table_model(keys: DType, values: DType, pairs: tuple[Any, Any], default: Any, probe: tuple[int, ...],
-                runs_init: bool) -> Model:  # fmt: skip
+def table_model(keys: DType, values: DType, pairs: tuple[Any, Any], default: Any,
+                probe: tuple[int, ...], runs_init: bool) -> Model:  # fmt: skip
     """A table filled by an initialiser (or in the main graph), its size, and look-ups."""
     main, init = Graph("main"), Graph("init")
     fill = init if runs_init else main
@@ -159,10 +162,10 @@ NAMES = objects([b"one", b"two", b"three", b"two"])
 NUMBERS = np.array([1, -2, 3 << 40, 22], np.int64)
 
 TABLES = [
-    Case(op, name=f"{a.short} to {b.short}, {'once' if init else 'each run'}", runs=2,
-         build=lambda a=a, b=b, p=p, d=d, probe=probe, init=init: table_model(a, b, p, d, probe, init),
+    Case(op, name=f"{row[0].short} to {row[1].short}, {'once' if init else 'each run'}", runs=2,
+         build=lambda row=row, init=init: table_model(*row, init),
          feeds=feeds, resolver="BUILTIN_WITHOUT_DEFAULT_DELEGATES")
-    for op, a, b, p, d, probe, feeds in [
+    for op, *row, feeds in [
         ("HASHTABLE_FIND", DType.STRING, DType.INT64, (NAMES, NUMBERS), [-7], (2, 2),
          lambda rng: [rng.choice(objects([b"one", b"two", b"", b"four"]), (2, 2))]),
         ("HASHTABLE_SIZE", DType.INT64, DType.STRING, (NUMBERS, NAMES), objects([b"none"]), (5,),

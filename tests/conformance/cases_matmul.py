@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sanderling.ir import DType, Graph, Model, Op, Quant, SparseDim, Sparsity, Tensor
+from sanderling.ir import Blockwise, DType, Graph, Model, Op, Quant, SparseDim, Sparsity, Tensor
 
 from .harness import Case, T, case, f32, i8, i16, i32, u8, weights
 
@@ -95,14 +95,16 @@ ODD = [
     *(_fc(f32(3, 8), weights(4, 8, dtype="i8", low=-127, scale=0.01), _bias(4), version=3, tol=SUM,
           name="hybrid", fused_activation_function=act) for act in ("TANH", "SIGN_BIT")),
     *(_fc(T((2, 4), "f32", data=[[0, 0, 0, 0], last], fed=True),
-          weights(4, 4, dtype="i8", scale=0.01), _bias(4), version=9, tol=SUM, name="hybrid_zero_row", asymmetric_quantize_inputs=True)
+          weights(4, 4, dtype="i8", scale=0.01), _bias(4), version=9, tol=SUM,
+          name="hybrid_zero_row", asymmetric_quantize_inputs=True)
       for last in ([1, 2, 3, 4], [0, 0, 0, 0])),
     *(_fc(u8(rows, 32, scale=0.03, zp=128), weights(8, 32, dtype="u8", scale=0.02, zp=128),
           _bias(8, "i32", 0.0006), out=[i16(scale=0.01), u8()], version=2,
           weights_format="SHUFFLED4x16INT8", name="shuffled") for rows in (1, 4)),
     # LiteRT takes an int64 bias for int32 here unless the type is stated.
-    *(_fc(i16(*x, scale=0.001), weights(*w, dtype="i16", scale=_scales(w[0] if per else 1, 1e-5, 1e-4)),
-          bias, out=[i16(scale=0.0007)], version=13, **more, **a)
+    *(_fc(i16(*x, scale=0.001),
+          weights(*w, dtype="i16", scale=_scales(w[0] if per else 1, 1e-5, 1e-4)), bias,
+          out=[i16(scale=0.0007)], version=13, **more, **a)
       for per in (True, False) for x, w, a in GEOMETRY if not per or w[0] > 1
       for bias, more in ((None, {}),
                          (_bias(w[0], "i64", 1e-8, 10**8), {"quantized_bias_type": "INT64"}),
@@ -157,6 +159,32 @@ SPARSE = [
     *(_sparse("hybrid", 2, 8, 64, 16, per, True) for per in (True, False)),
 ]
 
+
+def _blockwise(rows: int, units: int, depth: int, block: int) -> Case:
+    """Int4 weights with a scale a block: LiteRT's reference kernels give nonsense, so the judge is
+    the float product. (Its default kernel without XNNPACK agrees with ours to 2e-7.)"""
+    rng = np.random.default_rng(11)
+    codes = rng.integers(-8, 8, (units, depth)).astype(np.int8)
+    steps = rng.uniform(0.01, 0.1, (units, depth // block)).astype(np.float16)
+
+    def build() -> Model:
+        graph = Graph("main")
+        x = graph.input("x", DType.FLOAT32, (rows, depth))
+        scales = graph.constant("scales", steps)
+        none = np.zeros(0, np.float32)
+        quant = Quant(none, none.astype(np.int64), block=Blockwise(scales, None, block))
+        w = graph.constant("w", codes, DType.INT4, quant=quant)
+        out = Tensor("out", DType.FLOAT32, (rows, units))
+        graph.insert(Op("FULLY_CONNECTED", [x, w], [out], version=13))
+        graph.outputs = [out]
+        return Model([graph])
+
+    real = codes * np.repeat(steps.astype(np.float32), block, axis=1)
+    return Case("FULLY_CONNECTED", name="blockwise", build=build, litert=False, tol=0.02,
+                feeds=lambda rng: [f32(rows, depth).random(rng)],
+                expect=lambda x: [x @ real.T])  # fmt: skip
+
+
 # Left, right, adj_x, adj_y.
 PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...], bool, bool]] = [
     ((3, 4), (4, 5), False, False),
@@ -193,4 +221,6 @@ BATCHED = [
       for axis in [len(y) - (2 if b else 1)] if not per or y[axis] > 1),
 ]  # fmt: skip
 
-CASES: list[Case] = [*FLOAT, *UINT8, *INT8, *INT16, *HYBRID, *ODD, *SPARSE, *BATCHED]
+CASES: list[Case] = [
+    *FLOAT, *UINT8, *INT8, *INT16, *HYBRID, *ODD, *SPARSE, _blockwise(3, 8, 64, 32), *BATCHED,
+]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .harness import Case, T, boolean, case, const, f32, i8, i16, i32, i64, u8
+from .harness import Case, T, boolean, case, const, f32, f64, i8, i16, i32, i64, u8
 
 NAN, INF = np.nan, np.inf
 
@@ -184,7 +184,7 @@ def windows() -> list[Case]:
     numbers = [
         window(kind, make, row, abs(init) if make is u8 else init)
         for kind, init in inits.items()
-        for make in (f32, i8, i16, i32, i64, u8)
+        for make in (f32, f64, i8, i16, i32, i64, u8)
         for row in rows
     ]
     bools = [

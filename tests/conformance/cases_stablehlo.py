@@ -114,8 +114,8 @@ def gather(x: T, indices: T, offset: list[int], collapsed: list[int], starts: li
                 index_vector_dim=axis, slice_sizes=sizes)  # fmt: skip
 
 
-# Indices without an axis of vectors (index_vector_dim is the rank) crash LiteRT, in STABLEHLO_GATHER
-# as in STABLEHLO_SCATTER.
+# Indices without an axis of vectors (index_vector_dim is the rank) crash LiteRT, here and in
+# STABLEHLO_SCATTER.
 SPEC = ([2, 3], [0], [1, 0], 2, [1, 2, 2])  # the example of the StableHLO specification
 
 GATHER = [
@@ -123,7 +123,7 @@ GATHER = [
       for d in (*FLOATS, *INTEGERS, "bool") for i in ("i32", "i64")],
     gather(f32(5, 3), i32(4, 1, low=-2, high=7), [1], [0], [0], 1, [1, 3], name="rows"),
     gather(f32(5, 3), i32(4, 1, low=0, high=4), [0], [0], [0], 1, [1, 3], name="rows first"),
-    gather(f32(5, 3), i32(2, 4, low=0, high=4), [0, 2], [], [0, 1], 0, [2, 2], name="vectors first"),
+    gather(f32(5, 3), i32(2, 4, low=0, high=4), [0, 2], [], [0, 1], 0, [2, 2], name="columns"),
     gather(f32(5, 3), i32(2, low=0, high=4), [0, 1], [], [0, 1], 0, [2, 3], name="one slice"),
     gather(f32(6), i32(3, 2, 1, low=0, high=6), [], [0], [0], 2, [1], name="elements"),
     gather(f32(4, 5, 6), i32(2, 2, 2, low=0, high=5), [1, 3], [1], [2, 1], 1, [3, 1, 2]),

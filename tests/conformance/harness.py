@@ -139,7 +139,7 @@ class Case:
     def id(self) -> str:
         kinds = "-".join("none" if t is None else t.dtype for t in self.inputs[:3])
         shapes = "_".join("" if t is None else "x".join(map(str, t.shape)) for t in self.inputs[:2])
-        values = ",".join(f"{k}={v}" for k, v in self.attrs.items() if not isinstance(v, Graph))
+        values = ",".join(f"{k}={v}" for k, v in self.attrs.items() if not isinstance(v, (Graph, bytes)))
         return "|".join(filter(None, (self.op, self.name, kinds, shapes, values)))
 
     def model(self) -> Model:
