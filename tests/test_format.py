@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.resources
+import mmap
 import os
 import warnings
 from pathlib import Path
@@ -31,7 +32,7 @@ from sanderling.ir.compare import models_equal
 
 from . import build, shared
 
-# -- the schema table -------------------------------------------------------------------------------
+# -- the schema table ------------------------------------------------------------------------------
 
 
 def example(field: schema.Field, depth: int = 0) -> Any:
@@ -110,7 +111,7 @@ def test_fields_and_defaults_are_litert_s() -> None:
                 assert made[camel(field.name)] == plain(field, field.default), (table, field.name)
 
 
-# -- round trips ------------------------------------------------------------------------------------
+# -- round trips -----------------------------------------------------------------------------------
 
 
 def test_everything_survives() -> None:
@@ -208,10 +209,9 @@ def test_files_are_mapped_not_copied(tmp_path: Path) -> None:
     save(Model([graph]), tmp_path / "m.tflite")
     data = load(tmp_path / "m.tflite").main.tensors[0].data
     assert not data.flags.writeable and not data.flags.owndata
-    base = data
-    while getattr(base, "base", None) is not None:
-        base = base.base
-    assert "mmap" in type(getattr(base, "obj", base)).__name__
+    owner = data
+    while not isinstance(owner, mmap.mmap):
+        owner = owner.obj if isinstance(owner, memoryview) else owner.base
 
 
 def test_a_newer_schema_is_reported_not_lost_silently(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def test_old_one_byte_operator_codes() -> None:
     assert load(bytes(Writer().finish("Model", row))).main.ops[0].name == "CONV_2D"
 
 
-# -- saving -----------------------------------------------------------------------------------------
+# -- saving ----------------------------------------------------------------------------------------
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ def test_wrong_attributes_are_named() -> None:
         dump(Model([graph]))
 
 
-# -- refusals ---------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_table_bomb_is_refused() -> None:
         load(bytes(builder.Output()))
 
 
-# -- structure-aware fuzzing ------------------------------------------------------------------------
+# -- structure-aware fuzzing -----------------------------------------------------------------------
 
 HOSTILE = st.one_of(
     st.integers(-(2**31), 2**31 - 1), st.integers(-3, 12), st.sampled_from([0, -1, 2**31 - 1, 127])
@@ -433,7 +433,7 @@ def test_a_short_fuzz_run_finds_nothing() -> None:
     assert not report(found)
 
 
-# -- real files -------------------------------------------------------------------------------------
+# -- real files ------------------------------------------------------------------------------------
 
 
 @shared.NEEDS

@@ -385,7 +385,7 @@ def _sparse_dim(row: Table) -> SparseDim:
 
 
 def _blockwise(graph: Graph, kind: str, row: Table, where: str) -> Blockwise | None:
-    if kind not in ("BlockwiseQuantization", "MultiAxisQuantization"):
+    if kind not in ("BlockwiseQuantization", "MultiAxisQuantization") or not row:
         return None
 
     def tensor(index: int) -> Tensor | None:

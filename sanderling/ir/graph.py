@@ -135,7 +135,7 @@ class Tensor:
         return twin
 
     def _decode(self, buffer: Buffer) -> Array:
-        if buffer.external is not None:
+        if buffer.external is not None and not buffer.raw.nbytes:
             raise ModelError(
                 f"the values are in external file group '{buffer.external.group}'",
                 where=f"tensor '{self.name}'",

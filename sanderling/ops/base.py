@@ -252,6 +252,13 @@ def present(specs: Specs, op: Op, index: int = 0) -> Spec:
     return found
 
 
+def given(op: Op, inputs: Arrays) -> list[Array]:
+    """The operands of an evaluation that requires them all."""
+    found = [x for x in inputs if x is not None]
+    require(len(found) == len(inputs), op, "an input is absent", "the operator requires it")
+    return found
+
+
 def shapes_known(specs: Specs) -> bool:
     return all(s is None or s.shape is not None for s in specs)
 

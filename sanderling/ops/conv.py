@@ -156,14 +156,16 @@ def _hybrid(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int])
     require(w.dtype == np.int8, op, f"filter type {w.dtype} with input type {x.dtype}")
     rows = x.reshape(x.shape[0], -1)
     groups = x.shape[-1] // w.shape[-1]
-    if op.name == "CONV_2D" and groups == 1 and np.all(scales == scales[0]):
+    symmetric = op.name == "CONV_2D" and groups == 1 and bool(np.all(scales == scales[0]))
+    if symmetric:
         codes, steps = gemm.quantize_symmetric(rows)
         zero: Array | int = 0
         scales = scales[:1]
     else:
         codes, steps, zero = gemm.quantize_asymmetric(rows)
     bound = gemm.product_bound(w.reshape(w.shape[0], -1), 255)
-    finish = gemm.hybrid_finish(op, steps, scales, bias)
+    finish = gemm.hybrid_finish(op, steps, scales, bias,
+                                scales_first=op.name == "CONV_2D" and not symmetric)  # fmt: skip
     return Operands(codes.reshape(x.shape), zero, w, finish, gemm.exact_type(op, bound))
 
 

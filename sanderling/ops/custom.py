@@ -21,6 +21,7 @@ from .base import (
     Specs,
     define,
     elements,
+    given,
     out_spec,
     present,
     require,
@@ -29,12 +30,6 @@ from .base import (
     sized,
 )
 from .fixed import ACTIVATION_BOUNDS
-
-
-def _given(op: Op, inputs: Arrays) -> list[Array]:
-    found = [x for x in inputs if x is not None]
-    require(len(found) == len(inputs), op, "an input is absent", "the operator requires it")
-    return found
 
 
 def _raw_options(op: Op) -> bytes:
@@ -153,7 +148,7 @@ def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> Fou
 
 
 def _detection(op: Op, inputs: Arrays) -> list[Array]:
-    boxes, scores, anchors = _given(op, inputs)
+    boxes, scores, anchors = given(op, inputs)
     options = _detection_options(op)
     rows, classes = _detection_rows(op, options), int(options["num_classes"])
     require(boxes.ndim == scores.ndim == 3 and anchors.ndim == 2, op, "ranks must be 3, 3 and 2")
@@ -212,7 +207,7 @@ def _infer_spectrogram(op: Op, specs: Specs) -> Spec:
 
 def _spectrogram(op: Op, inputs: Arrays) -> Array:
     """Squared (or plain) magnitudes of Hann-windowed frames, [channel, frame, frequency]."""
-    (x,) = _given(op, inputs)
+    (x,) = given(op, inputs)
     require(x.ndim == 2, op, "it takes [samples, channels]")
     window, stride, frames, length = _spectrogram_sizes(op, x.shape[0])
     shape = sized(op, (x.shape[1], frames, 1 + length // 2))
@@ -275,7 +270,7 @@ def _mel_weights(op: Op, bins: int, rate: float) -> Array | None:
 
 
 def _mfcc(op: Op, inputs: Arrays) -> Array:
-    x, rate = _given(op, inputs)
+    x, rate = given(op, inputs)
     require(x.ndim == 3 and rate.size == 1 and elements(x.shape) > 0, op,
             "it takes [channels, frames, frequencies] and a sample rate")  # fmt: skip
     options = _mfcc_options(op)
@@ -300,7 +295,7 @@ define("custom.Mfcc", infer=_infer_mfcc, evaluate=_mfcc, family="custom", types=
 
 def _numeric_verify(op: Op, inputs: Arrays) -> Array:
     """Quantised minus reference; an error where the difference is more than the tolerance."""
-    x, reference = _given(op, inputs)
+    x, reference = given(op, inputs)
     require(x.shape == reference.shape, op, "its inputs differ in shape")
     options = _flex_options(op, tolerance=0.0, log_if_failed=False)
     quantised = op.inputs[0]
@@ -333,7 +328,7 @@ def hadamard(x: Array) -> Array:
 
 
 def _hadamard_rotation(op: Op, inputs: Arrays) -> Array:
-    (x,) = _given(op, inputs)
+    (x,) = given(op, inputs)
     size = int(_flex_options(op, hadamard_size=0)["hadamard_size"])
     require(x.ndim in (2, 3), op, "it takes rank 2 or 3")
     require(size > 0 and size & (size - 1) == 0 and x.shape[-1] % size == 0, op,
@@ -383,7 +378,7 @@ def _infer_transposed(op: Op, specs: Specs) -> Spec:
 
 def _transposed(op: Op, inputs: Arrays) -> Array:
     """A transposed convolution that starts from the bias."""
-    x, w, bias = _given(op, inputs)
+    x, w, bias = given(op, inputs)
     require(x.ndim == w.ndim == 4 and bias.shape == w.shape[:1], op, "its inputs do not fit")
     require(x.size > 0 and w.size > 0, op, "an input is empty")
     (sy, height, top), (sx, width, left) = _transposed_sizes(op, x.shape, w.shape)
@@ -435,7 +430,7 @@ def _infer_argmax_pool(op: Op, specs: Specs) -> list[Spec]:
 
 def _argmax_pool(op: Op, inputs: Arrays) -> list[Array]:
     """Maxima, and where in the window they were (plus 0.1, for those who truncate)."""
-    (x,) = _given(op, inputs)
+    (x,) = given(op, inputs)
     require(x.ndim == 4, op, "it takes rank 4")
     _, strides, taps, activation = _pool_options(op)
     height, width = sized(op, _pooled(op, x.shape))
@@ -480,7 +475,7 @@ def _infer_unpool(op: Op, specs: Specs) -> Spec:
 
 def _unpool(op: Op, inputs: Arrays) -> Array:
     """Every value at the place that its index names; the rest is zero."""
-    x, indices = _given(op, inputs)
+    x, indices = given(op, inputs)
     require(x.ndim == 4 and x.shape == indices.shape, op, "its inputs differ in shape")
     _, strides, taps, _ = _pool_options(op)
     n, rows, columns, depth = x.shape

@@ -182,18 +182,20 @@ def quantize_symmetric(rows: Array) -> tuple[Array, Array]:
 
 def quantize_asymmetric(rows: Array) -> tuple[Array, Array, Array]:
     """Each row [B, K] to int8 codes, its scale and its zero point."""
-    low = np.minimum(rows.min(axis=1, initial=0), 0).astype(np.float64)
-    high = np.maximum(rows.max(axis=1, initial=0), 0).astype(np.float64)
+    low = np.minimum(rows.min(axis=1, initial=0), np.float32(0))
+    high = np.maximum(rows.max(axis=1, initial=0), np.float32(0))
     flat = low == high
-    step = np.where(flat, 1.0, (high - low) / 255.0)
+    # The span is rounded to float32, the rest is computed in float64.
+    step = np.where(flat, 1.0, (high - low).astype(np.float64) / 255.0)
     from_low, from_high = -128 - low / step, 127 - high / step
     nearer = 128 + np.abs(low / step) < 127 + np.abs(high / step)
     zero = np.clip(fixed.round_away(np.where(nearer, from_low, from_high)), -128, 127)
     zero = np.where(flat, 0, zero)
     scale = step.astype(np.float32)
     inverse = np.where(flat, np.float32(0), np.float32(1) / scale)
-    shifted = zero.astype(np.float32)[:, None] + rows * inverse[:, None]
-    return np.clip(fixed.round_away(shifted), -128, 127), scale, zero.astype(np.int64)
+    # The zero point is added after rounding: before it, ties would fall elsewhere.
+    codes = fixed.round_away(rows * inverse[:, None]) + zero.astype(np.float32)[:, None]
+    return np.clip(codes, -128, 127), scale, zero.astype(np.int64)
 
 
 def weight_scales(op: Op, w: Tensor | None, channels: int) -> npt.NDArray[np.float32]:
@@ -209,11 +211,17 @@ def hybrid_finish(
     scales: Array,
     bias: Array | None,
     activate: Callable[[Op, Array], Array] = fixed.clamp_float,
+    scales_first: bool = False,
 ) -> Finish:
-    """Accumulators of int8 codes to floats; steps: the activations' scale, one an image."""
+    """Accumulators of int8 codes to floats; steps: the activations' scale, one an image.
+
+    scales_first: the order of the two factors, which decides the last bit, and with it codes of
+    the next layer.
+    """
 
     def finish(acc: Array, image: int) -> Array:
-        result = acc.astype(np.float32) * (steps[image] * scales)
+        whole = acc.astype(np.float32)
+        result = whole * scales * steps[image] if scales_first else whole * (steps[image] * scales)
         if bias is not None:
             result += bias
         return activate(op, result)

@@ -7,21 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..errors import ModelError
 from ..ir import Array, Op, Quant, Shape
-from .base import Arrays, Spec, Specs, State, attr, define, out_spec, present, require
+from .base import Arrays, Spec, Specs, State, attr, define, given, out_spec, present, require
 from .control import handle, resource_key
 from .farmhash import fingerprint64
 from .fixed import wrap32
 
 MOST_GRAMS = 1 << 22  # skip-grams grow like a binomial; more than this is an attack or a mistake
-
-
-def _given(inputs: Arrays, op: Op, index: int) -> Array:
-    found = inputs[index] if index < len(inputs) else None
-    if found is None:
-        raise ModelError(f"input {index} is absent", where=op.where, fix="the operator requires it")
-    return found
 
 
 def _rows(op: Op, table: Array, ids: Array) -> Array:
@@ -44,7 +36,7 @@ def _infer_rows(op: Op, specs: Specs) -> Spec:
 
 
 def _embedding(op: Op, inputs: Arrays) -> Array:
-    ids, table, out = _given(inputs, op, 0), _given(inputs, op, 1), op.outputs[0]
+    (ids, table), out = given(op, inputs), op.outputs[0]
     require(ids.ndim == 1 and table.ndim >= 2, op, "it takes a vector of indices and a table")
     rows = _rows(op, table, ids)
     values = op.inputs[1]
@@ -96,7 +88,7 @@ def _infer_sparse(op: Op, specs: Specs) -> Spec:
 
 def _embedding_sparse(op: Op, inputs: Arrays) -> Array:
     """Weighted sums of table rows, one for each cell of the dense shape but its last dimension."""
-    ids, places, dense, weights, table = (_given(inputs, op, i) for i in range(5))
+    ids, places, dense, weights, table = given(op, inputs)
     require(places.ndim == 2 and places.shape == (ids.size, dense.size), op,
             "indices must have a row for each id and a column for each dimension")  # fmt: skip
     require(weights.shape == ids.shape and table.ndim >= 2, op, "ids and weights must correspond")
@@ -136,7 +128,7 @@ def _infer_table_lookup(op: Op, specs: Specs) -> list[Spec]:
 
 
 def _table_lookup(op: Op, inputs: Arrays) -> list[Array]:
-    ids, keys, values = (_given(inputs, op, i) for i in range(3))
+    ids, keys, values = given(op, inputs)
     require(keys.ndim == 1 and keys.size > 0 and keys.shape == values.shape[:1], op,
             "it takes a key for each value, and at least one")  # fmt: skip
     place = np.minimum(np.searchsorted(keys, ids), keys.size - 1)
@@ -171,7 +163,7 @@ def _table(op: Op, inputs: Arrays, state: State) -> dict[object, object]:
 
 def _import(op: Op, inputs: Arrays, state: State) -> list[Array]:
     """Only the first import counts, and of equal keys the first."""
-    key, keys, values = resource_key(op, inputs), _given(inputs, op, 1), _given(inputs, op, 2)
+    key, (_, keys, values) = resource_key(op, inputs), given(op, inputs)
     require(key in state.tables, op, f"there is no hash table {key}")
     require(keys.shape == values.shape, op, "it takes a value for each key")
     if state.tables[key] is None:
@@ -181,7 +173,7 @@ def _import(op: Op, inputs: Arrays, state: State) -> list[Array]:
 
 
 def _find(op: Op, inputs: Arrays, state: State) -> Array:
-    table, keys, default = _table(op, inputs, state), _given(inputs, op, 1), _given(inputs, op, 2)
+    table, (_, keys, default) = _table(op, inputs, state), given(op, inputs)
     require(default.size > 0, op, "it takes a default value")
     fallback = default.reshape(-1)[:1].tolist()[0]
     found = np.empty(keys.size, op.outputs[0].dtype.numpy)
@@ -210,12 +202,11 @@ def _lsh_shape(op: Op, seeds: Shape) -> Shape:
 
 def _lsh(op: Op, inputs: Arrays) -> Array:
     """A bit for each seed: the sign of the weighted sum of the items' fingerprints."""
-    seeds, items = _given(inputs, op, 0), _given(inputs, op, 1)
+    seeds, items, *more = given(op, inputs)
     _lsh_shape(op, seeds.shape)
     require(items.ndim >= 1 and items.shape[0] >= 1, op, "it takes at least one item")
-    weights = inputs[2] if len(inputs) > 2 else None
     functions, bits = seeds.shape
-    signs = _signs(seeds.astype(np.float32).reshape(-1), items, weights).reshape(functions, bits)
+    signs = _signs(seeds.astype(np.float32).reshape(-1), items, *more).reshape(functions, bits)
     if attr(op, "type") == "DENSE":
         return signs.reshape(-1).astype(np.int32)
     powers = np.int64(1) << np.arange(bits - 1, -1, -1, dtype=np.int64)
@@ -223,7 +214,7 @@ def _lsh(op: Op, inputs: Arrays) -> Array:
     return wrap32(signs @ powers + offset).astype(np.int32)
 
 
-def _signs(seeds: Array, items: Array, weights: Array | None) -> Array:
+def _signs(seeds: Array, items: Array, weights: Array | None = None) -> Array:
     raw = np.ascontiguousarray(items).reshape(len(items), -1).view(np.uint8)
     keys = np.empty((len(seeds), *raw.shape[:1], 4 + raw.shape[1]), np.uint8)
     keys[..., :4] = seeds.view(np.uint8).reshape(-1, 1, 4)
@@ -239,7 +230,7 @@ def _signs(seeds: Array, items: Array, weights: Array | None) -> Array:
 
 
 def _skip_gram(op: Op, inputs: Arrays) -> Array:
-    text = _given(inputs, op, 0)
+    (text,) = given(op, inputs)
     require(text.size > 0, op, "it takes a string")
     size = int(attr(op, "ngram_size"))
     require(size >= 1, op, f"n-grams of {size} words cannot be")

@@ -15,6 +15,7 @@ from .base import (
     attr,
     define,
     elements,
+    given,
     out_spec,
     present,
     require,
@@ -27,12 +28,6 @@ Binary = Callable[[Array, Array], Array]
 
 _INTEGERS = "i8 i16 i32 i64 u8 u16 u32 u64"
 _NUMBERS = f"f16 f32 f64 {_INTEGERS} bool"
-
-
-def _operands(op: Op, inputs: Arrays, count: int) -> list[Array]:
-    found = [x for x in inputs if x is not None]
-    require(len(found) == len(inputs) == count, op, "an input is absent")
-    return found
 
 
 def _ints(op: Op, name: str) -> list[int]:
@@ -61,7 +56,7 @@ ELEMENTWISE: dict[str, Binary] = {
 
 
 def _elementwise(op: Op, inputs: Arrays) -> Array:
-    a, b = _operands(op, inputs, 2)
+    a, b = given(op, inputs)
     require(a.shape == b.shape and a.dtype == b.dtype, op, "its inputs differ in shape or type")
     return ELEMENTWISE[op.name](a, b).astype(a.dtype)
 
@@ -114,7 +109,7 @@ def _infer_pad(op: Op, specs: Specs) -> Spec:
 
 
 def _pad(op: Op, inputs: Arrays) -> Array:
-    x, fill = _operands(op, inputs, 2)
+    x, fill = given(op, inputs)
     low, high, inside = (_ints(op, name) for name in _PADDING)
     return pad_general(op, x, fill, low, high, inside)
 
@@ -171,7 +166,7 @@ def _infer_reduce_window(op: Op, specs: Specs) -> Spec:
 
 
 def _reduce_window(op: Op, inputs: Arrays) -> Array:
-    x, init = _operands(op, inputs, 2)
+    x, init = given(op, inputs)
     a = _window_attributes(op, x.ndim)
     function = _body(op, "body_subgraph_index")
     require(function != "UPDATE", op, "the reduction has an empty graph")
@@ -255,7 +250,7 @@ def _infer_gather(op: Op, specs: Specs) -> Spec:
 
 
 def _gather(op: Op, inputs: Arrays) -> Array:
-    x, indices = _operands(op, inputs, 2)
+    x, indices = given(op, inputs)
     sizes, axes = _gather_shapes(op, x.shape, indices.shape)
     starts = _starts(op, indices, _ints(op, "start_index_map"), x.ndim)
     sized(op, (*starts.shape[:-1], *sizes))
@@ -276,7 +271,7 @@ _SCATTER: dict[str, np.ufunc] = {
 
 def _scatter(op: Op, inputs: Arrays) -> Array:
     """Updates in row order; those that fall outside are left out, one element at a time."""
-    x, indices, updates = _operands(op, inputs, 3)
+    x, indices, updates = given(op, inputs)
     starts = _starts(op, indices, _ints(op, "scatter_dims_to_operand_dims"), x.ndim)
     windows = _ints(op, "update_window_dims")
     axes = _kept(x.ndim, _ints(op, "inserted_window_dims"))
@@ -349,7 +344,7 @@ def philox(key: Array, counter: Sequence[Array]) -> Array:
 
 def _random_bits(op: Op, inputs: Arrays) -> list[Array]:
     """State: a key and a 64-bit counter of blocks; Philox may have two more words."""
-    (state,) = _operands(op, inputs, 1)
+    (state,) = given(op, inputs)
     is_threefry = attr(op, "algorithm") == "THREEFRY"
     require(state.shape in ((2,),) if is_threefry else state.shape in ((2,), (3,)), op,
             f"a state of shape {state.shape} does not fit the algorithm")  # fmt: skip

@@ -122,7 +122,7 @@ class Part:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for parts that compile to the same thing."""
-        return self.delegate, *self.ops, None, *self.inputs, None, *self.outputs
+        return id(self.delegate), *self.ops, None, *self.inputs, None, *self.outputs
 
 
 @dataclass(eq=False)

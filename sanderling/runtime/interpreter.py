@@ -8,21 +8,40 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
+from ..errors import InputError, SanderlingError
 from ..format import load
 from ..ir import Array, DType, Graph, Shape, Signature, Tensor
 from ..ops import register_custom
 from .delegate import Delegate, find_delegate
 from .plan import Binding, Plan, has_storage
-from .session import Session
+from .session import Session, as_bytes
 
 Details = dict[str, Any]
+
+
+class InvokeError(SanderlingError, RuntimeError):
+    """TFLite raises RuntimeError where a graph cannot be allocated or invoked."""
+
+
+class LoadDelegateError(InputError, OSError):
+    """TFLite raises ValueError or OSError where a delegate cannot be loaded; this is both."""
+
+
+@contextmanager
+def _runtime_errors() -> Iterator[None]:
+    try:
+        yield
+    except SanderlingError as error:
+        if isinstance(error, RuntimeError):
+            raise
+        raise InvokeError(error.what, where=error.where, fix=error.fix) from error
 
 
 @enum.unique
@@ -43,11 +62,12 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Del
     try:
         delegate = find_delegate(os.fspath(library))
     except InputError as error:
-        raise ValueError(f"Failed to load delegate from {library}\n{error}") from error
+        raise LoadDelegateError(f"Failed to load delegate from {library}: {error.what}",
+                                fix=error.fix) from error  # fmt: skip
     configure = getattr(delegate, "configure", None)
     if options and configure is None:
-        raise ValueError(f"Failed to load delegate from {library}\nit takes no options, "
-                         f"got {', '.join(options)}")  # fmt: skip
+        raise LoadDelegateError(f"Failed to load delegate from {library}: it takes no options",
+                                fix=f"leave out {', '.join(map(str, options))}")  # fmt: skip
     if configure is not None:
         configure(dict(options or {}))
     return delegate
@@ -152,24 +172,29 @@ class Interpreter:
         self._resize(self._main, input_index, tensor_size, strict)
 
     def _allocate(self, graph: Graph) -> None:
-        """Plan at the current shapes. What was set before is kept if its shape still fits."""
-        plan = self._session.plan(graph, self._shapes[graph])
+        """Plan at the current shapes. Inputs that were set before are kept if they still fit;
+        variables start again, as TFLite's do."""
+        with _runtime_errors():
+            plan = self._session.plan(graph, self._shapes[graph])
         before = self._ready.get(graph)
         if before is not None and before.plan is plan:
             return
         self._ready[graph] = now = _Allocation(plan)
+        self._session.reset_variables(graph)
         if before is not None:
             for old, new in zip(before.inputs, now.inputs, strict=True):
                 if old.shape == new.shape:
                     new[...] = old
 
     def _resize(self, graph: Graph, index: int, size: Sequence[int], strict: bool) -> None:
-        tensor = self._tensor(graph, index)
-        if tensor not in graph.inputs:
-            raise ValueError(f"Tensor {index} ('{tensor.name}') is not an input, resize inputs")
-        shape = tuple(int(n) for n in np.atleast_1d(np.asarray(size)))
+        tensor = graph.tensors[index] if 0 <= index < len(graph.tensors) else None
+        if tensor is None or tensor not in graph.inputs:
+            raise RuntimeError(f"Attempting to resize tensor {index}, which is not an input; the "
+                               f"inputs are {[graph.tensors.index(t) for t in graph.inputs]}"
+                               )  # fmt: skip
+        shape = tuple(int(n) for n in np.asarray(size, np.int32).reshape(-1))
         if any(n < 0 for n in shape):
-            raise ValueError(f"Cannot resize to {list(shape)}: a size is negative")
+            raise RuntimeError(f"Cannot resize to {list(shape)}: a size is negative")
         place = graph.inputs.index(tensor)
         if strict:
             _check_strict(tensor, shape, index)
@@ -185,7 +210,7 @@ class Interpreter:
     def _invoke(self, graph: Graph) -> None:
         if graph not in self._ready:
             raise RuntimeError("Invoke called on model that is not ready: call allocate_tensors()")
-        with self._session._alone():
+        with self._session._alone(), _runtime_errors():
             self._ready[graph].run()
 
     def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
@@ -193,14 +218,16 @@ class Interpreter:
 
     def _set(self, graph: Graph, index: int, value: npt.ArrayLike) -> None:
         tensor = self._tensor(graph, index)
+        if graph not in self._ready:
+            raise ValueError("Cannot set tensor: Tensor is unallocated. Try calling "
+                             "allocate_tensors() first")  # fmt: skip
         target = self._live(graph, index)
         array = np.asarray(value)
-        if tensor.dtype is DType.STRING:
-            array = _as_bytes(array)
+        if tensor.dtype is DType.STRING and array.dtype.kind in "OSU":
+            array = as_bytes(array)
         elif array.dtype != tensor.dtype.numpy:
-            got = array.dtype.name.upper()
             raise ValueError(
-                f"Cannot set tensor: Got value of type {got} but expected type "
+                f"Cannot set tensor: Got value of type {_type_name(array.dtype)} but expected type "
                 f"{tensor.dtype.name} for input {index}, name: {tensor.name} "
             )
         _check_dimensions(array.shape, target.shape, index)
@@ -208,15 +235,15 @@ class Interpreter:
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
         """A copy of the tensor's value."""
-        graph = self._graph(subgraph_index)
-        tensor = self._tensor(graph, tensor_index)
-        data = tensor.data
-        return np.array(data if data is not None else self._live(graph, tensor_index))
+        return self._value(self._graph(subgraph_index), tensor_index)
+
+    def _value(self, graph: Graph, index: int) -> Array:
+        data = self._tensor(graph, index).data
+        return np.array(data if data is not None else self._live(graph, index))
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:
         """A function that returns a view of the tensor's memory. Get the view anew after
         allocate_tensors()."""
-        self._tensor(self._main, tensor_index)
         return lambda: self._view(tensor_index)
 
     def _view(self, index: int) -> Array:
@@ -283,12 +310,13 @@ class Interpreter:
 
     def _details(self, graph: Graph, index: int) -> Details:
         tensor = self._tensor(graph, index)
+        shape = self._shape(graph, tensor)
         return {
             "name": tensor.name,
             "index": int(index),
-            "shape": np.array(self._shape(graph, tensor), np.int32),
-            "shape_signature": np.array(tensor.signature or tensor.shape, np.int32),
-            "dtype": np.bytes_ if tensor.dtype is DType.STRING else tensor.dtype.numpy.type,
+            "shape": np.array(shape, np.int32),
+            "shape_signature": np.array(tensor.signature or shape, np.int32),
+            "dtype": _OWN_TYPES.get(tensor.dtype, tensor.dtype.numpy.type),
             "quantization": _per_tensor(tensor),
             "quantization_parameters": self._quantization(tensor),
             "sparsity_parameters": _sparsity(tensor),
@@ -300,7 +328,8 @@ class Interpreter:
             twin = self._ready[graph].plan.twins.get(tensor)
             if twin is not None:
                 late = self._ready[graph].find(twin) if twin.is_dynamic else None
-                return twin.shape if late is None else late.shape
+                shape = tensor.shape if twin.is_dynamic else twin.shape
+                return shape if late is None else late.shape
         if tensor in graph.inputs:
             return self._shapes[graph][graph.inputs.index(tensor)]
         return tensor.shape
@@ -394,7 +423,12 @@ class InterpreterWithCustomOps(Interpreter):
 class SignatureRunner:
     """Runs one signature of an Interpreter's model, by the names its author gave."""
 
-    def __init__(self, interpreter: Interpreter, signature_key: str) -> None:
+    def __init__(self, interpreter: Interpreter | None = None,
+                 signature_key: str | None = None) -> None:  # fmt: skip
+        if not interpreter:
+            raise ValueError("None interpreter provided.")
+        if not signature_key:
+            raise ValueError("None signature_key provided.")
         try:
             self._signature = interpreter._session.model.signature(signature_key)
         except KeyError:
@@ -419,7 +453,7 @@ class SignatureRunner:
             interpreter._set(graph, places[name], value)
         interpreter._invoke(graph)
         return {
-            name: np.array(interpreter._live(graph, self._index[tensor]))
+            name: interpreter._value(graph, self._index[tensor])
             for name, tensor in self._signature.outputs.items()
         }
 
@@ -461,13 +495,16 @@ def _check_dimensions(got: Shape, wanted: Shape, index: int) -> None:
             )
 
 
-def _as_bytes(array: Array) -> Array:
-    """Strings as TFLite holds them: bytes objects."""
-    made = np.empty(array.shape, np.object_)
-    made[...] = np.vectorize(lambda s: s.encode() if isinstance(s, str) else bytes(s), otypes="O")(
-        array
-    )
-    return made
+def _type_name(dtype: np.dtype[Any]) -> str:
+    """TFLite's name for a NumPy type."""
+    try:
+        return DType.of(dtype).name
+    except TypeError:
+        return "NOTYPE"
+
+
+# Types that TFLite's binding shows otherwise than as they are held here.
+_OWN_TYPES: dict[DType, Any] = {DType.STRING: np.bytes_}
 
 
 def _per_tensor(tensor: Tensor) -> tuple[float, int]:
@@ -479,11 +516,10 @@ def _per_tensor(tensor: Tensor) -> tuple[float, int]:
 def _sparsity(tensor: Tensor) -> Details:
     if tensor.sparsity is None:
         return {}
-    return {
-        "traversal_order": np.array(tensor.sparsity.traversal_order, np.int32),
-        "block_map": np.array(tensor.sparsity.block_map, np.int32),
-        "dim_metadata": [_sparse_dim(d) for d in tensor.sparsity.dims],
-    }
+    found: Details = {"traversal_order": np.array(tensor.sparsity.traversal_order, np.int32)}
+    if tensor.sparsity.block_map:
+        found["block_map"] = np.array(tensor.sparsity.block_map, np.int32)
+    return found | {"dim_metadata": [_sparse_dim(d) for d in tensor.sparsity.dims]}
 
 
 def _sparse_dim(dim: Any) -> Details:

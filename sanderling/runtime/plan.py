@@ -102,7 +102,8 @@ class Plan:
         return raw.view(tensor.dtype.numpy).reshape(tensor.shape)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Binding:
-        return Binding(self, inputs, outputs)
+        """A binding whose results are the graph's outputs, in order."""
+        return Binding(self, inputs, outputs, self.graph.outputs)
 
 
 def _aligned_bytes(size: int) -> Array:
@@ -115,17 +116,18 @@ def _aligned_bytes(size: int) -> Array:
 class Binding:
     """A plan with its arrays in place: `run` is one call a step and nothing else.
 
-    inputs are read where they lie. An output is written into the array given, or, where None is
-    given, into its arena place; an output of unknown shape appears in `outputs` after the run.
+    inputs are read where they lie. A wanted tensor is written into the array given for it, or,
+    where None is given, into its arena place; one of unknown shape appears in `outputs` after the
+    run. A tensor may be wanted more than once.
     """
 
-    def __init__(self, plan: Plan, inputs: Sequence[Array],
-                 outputs: Sequence[Array | None]) -> None:  # fmt: skip
+    def __init__(self, plan: Plan, inputs: Sequence[Array], outputs: Sequence[Array | None],
+                 wanted: Sequence[Tensor]) -> None:  # fmt: skip
         self.plan = plan
-        graph = plan.graph
-        arrays: dict[Tensor, Array | None] = dict(zip(graph.inputs, inputs, strict=True))
-        for tensor, array in zip(graph.outputs, outputs, strict=True):
-            if array is not None and tensor not in arrays:
+        self.wanted = wanted
+        arrays: dict[Tensor, Array | None] = dict(zip(plan.graph.inputs, inputs, strict=True))
+        for tensor, array in zip(wanted, outputs, strict=True):
+            if array is not None and tensor.producer is not None and tensor not in arrays:
                 arrays[tensor] = array
         self._arrays = arrays
         self.steps = [
@@ -135,7 +137,7 @@ class Binding:
         ]  # fmt: skip
         self._moves = [list(self._late_values(i)) for i in range(len(self.steps))]
         self._given = list(outputs)
-        self.outputs: list[Array | None] = []
+        self.outputs: list[Array] = []
 
     def _array(self, tensor: Tensor) -> Array | None:
         if tensor in self.plan.variables:
@@ -186,12 +188,13 @@ class Binding:
         made = {t: a for (_, _, outs), s in zip(self.steps, self.plan.steps, strict=True)
                 for t, a in zip(s.outputs, outs, strict=True)}  # fmt: skip
         results = []
-        for tensor, given in zip(self.plan.graph.outputs, self._given, strict=True):
+        for tensor, given in zip(self.wanted, self._given, strict=True):
             value = made.get(tensor)
             if value is None:
                 value = self._array(tensor)
                 value = tensor.data if value is None else value
-            assert value is not None
+                assert value is not None
+                value = value.copy() if given is None else value
             if given is not None and given is not value:
                 _copy_into(given, value, tensor)
                 value = given

@@ -17,7 +17,7 @@ from ..ir.verify import verify
 from ..ops import State
 from ..ops.execute import initial_value
 from .delegate import Delegate, Limits, Options, resolve
-from .plan import Binding, Plan, Planner, has_storage
+from .plan import Binding, Plan, Planner
 
 # Plans kept for shapes that come back; an old one is dropped for a new one.
 MOST_PLANS = 8
@@ -33,7 +33,7 @@ class Session:
     def __init__(
         self,
         model: Model,
-        delegates: Iterable[str | Delegate] = (),
+        delegates: str | Delegate | Iterable[str | Delegate] = (),
         threads: int | None = None,
         *,
         max_delegated_partitions: int = 0,
@@ -43,12 +43,12 @@ class Session:
         preserve_all_tensors: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise InputError(f"threads is {threads}", fix="give 1 or more, or None for a default")
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise InputError(f"threads is {threads!r}", where="threads",
+                             fix="give 1 or more, or None for a default")  # fmt: skip
         verify(model)
         self.model = model
-        wanted = list(delegates) or [n for n in DELEGATES.text().split(",") if n]
-        self.delegates = resolve(wanted)
+        self.delegates = resolve(delegates or [n for n in DELEGATES.text().split(",") if n])
         self.state = State(call=self._call)
         self.variables: dict[Tensor, Array] = {}
         limits = Limits(max_delegated_partitions, min_nodes_per_partition, delegate_clustering,
@@ -74,10 +74,9 @@ class Session:
         """
         with self._alone():
             entry = self.entry(signature)
-            arrays = _take(entry.inputs, feeds or {}, "input")
-            bound = _check_outputs(entry.outputs, outputs or {})
-            results = self._run(entry.graph, arrays, entry, bound)
-            return dict(zip(entry.outputs, results, strict=True))
+            arrays = _take(entry.inputs, feeds or {})
+            binding = self._prepare(entry, arrays, outputs or {})
+            return dict(zip(entry.outputs, binding.run(), strict=True))
 
     def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Any:
         """Run on arrays in the order of the inputs, or by name: one result, or a tuple."""
@@ -85,7 +84,11 @@ class Session:
         if len(arrays) > len(names):
             raise InputError(f"{len(arrays)} arrays for {len(names)} inputs",
                              fix=f"the inputs are {', '.join(names)}")  # fmt: skip
-        results = tuple(self.run(dict(zip(names, arrays, strict=False)) | named).values())
+        given = dict(zip(names, arrays, strict=False))
+        twice = [name for name in named if name in given]
+        if twice:
+            raise InputError(f"input '{twice[0]}' is given by place and by name", fix="give it once")
+        results = tuple(self.run(given | named).values())
         return results[0] if len(results) == 1 else results
 
     def bind(
@@ -96,37 +99,58 @@ class Session:
         signature: str | None = None,
     ) -> BoundRun:
         """Fix the arrays once, run many times: `bound.run()` does no look-up and no check."""
-        entry = self.entry(signature)
-        arrays = _take(entry.inputs, feeds, "input", copy=False)
-        given = _check_outputs(entry.outputs, outputs or {})
-        order, binding = self._prepare(entry.graph, arrays, entry, given)
-        return BoundRun(self, binding, list(entry.outputs), order)
+        with self._alone():
+            entry = self.entry(signature)
+            arrays = _take(entry.inputs, feeds, copy=False)
+            binding = self._prepare(entry, arrays, outputs or {})
+            return BoundRun(self, binding, list(entry.outputs))
 
-    def _run(self, graph: Graph, arrays: Mapping[Tensor, Array], entry: Signature,
-             bound: Mapping[Tensor, Array]) -> list[Array]:  # fmt: skip
-        order, binding = self._prepare(graph, arrays, entry, bound)
-        results = binding.run()
-        return [results[i] for i in order]
-
-    def _prepare(self, graph: Graph, arrays: Mapping[Tensor, Array], entry: Signature,
-                 bound: Mapping[Tensor, Array]) -> tuple[list[int], Binding]:  # fmt: skip
-        """A binding for these arrays, and where each named output stands among the graph's."""
+    def _prepare(self, entry: Signature, arrays: Mapping[Tensor, Array],
+                 bound: Mapping[str, Array]) -> Binding:  # fmt: skip
+        """A binding of these arrays; its results are in the order of the entry's outputs."""
+        _check_outputs(entry.outputs, bound, arrays.values())
+        graph = entry.graph
+        absent = [t.name for t in graph.inputs if t not in arrays]
+        if absent:
+            raise InputError(f"signature '{entry.key}' has no name for tensor '{absent[0]}'",
+                             where=f"inputs of graph '{graph.name}'",
+                             fix="the model was saved wrongly: name every input")  # fmt: skip
         inputs = [arrays[t] for t in graph.inputs]
-        plan = self.plan(graph, [a.shape for a in inputs])
-        outputs = [bound[t] if t in bound else _fresh(plan.twins[t]) for t in graph.outputs]
-        _check_bound(plan, graph, bound)
-        order = [graph.outputs.index(t) for t in entry.outputs.values()]
-        return order, plan.bind(inputs, outputs)
+        plan = self._plan_for(entry, [a.shape for a in inputs])
+        twins = [plan.twins[t] for t in entry.outputs.values()]
+        outputs = [bound[name] if name in bound else _fresh(twin)
+                   for name, twin in zip(entry.outputs, twins, strict=True)]  # fmt: skip
+        for name, twin in zip(entry.outputs, twins, strict=True):
+            if name in bound and not twin.is_dynamic and twin.shape != bound[name].shape:
+                raise InputError(
+                    f"a buffer of shape {list(bound[name].shape)}, the result has "
+                    f"{list(twin.shape)}", where=f"output '{name}'",
+                    fix="bind a buffer of the result's shape",
+                )  # fmt: skip
+        return Binding(plan, inputs, outputs, twins)
+
+    def _plan_for(self, entry: Signature, shapes: list[Shape]) -> Plan:
+        """A plan; where shapes do not go through the model, the error speaks of the inputs."""
+        try:
+            return self._plan(entry.graph, shapes)
+        except ModelError as error:
+            fed = dict(zip(entry.graph.inputs, shapes, strict=True))
+            changed = {n: t for n, t in entry.inputs.items() if fed[t] != t.shape}
+            if not changed:
+                raise
+            given = ", ".join(f"'{n}' {list(fed[t])}" for n, t in changed.items())
+            takes = ", ".join(f"'{n}' {t.type_text}" for n, t in changed.items())
+            raise InputError(f"the model does not run on this shape: {error.where}: {error.what}",
+                             where=f"input {given}", fix=f"it takes {takes}") from error  # fmt: skip
 
     def _call(self, graph: Graph, arrays: Sequence[Array]) -> list[Array]:
         """How control flow runs a subgraph: the same delegates, the same state."""
         if len(arrays) != len(graph.inputs):
             raise ModelError(f"called with {len(arrays)} values, it takes {len(graph.inputs)}",
                              where=f"graph '{graph.name}'")  # fmt: skip
-        plan = self.plan(graph, [a.shape for a in arrays])
+        plan = self._plan(graph, [a.shape for a in arrays])
         outputs = [_fresh(plan.twins[t]) for t in graph.outputs]
-        results = plan.bind(arrays, outputs).run()
-        return [r.copy() if any(r is a for a in arrays) else r for r in results]
+        return plan.bind(arrays, outputs).run()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -145,22 +169,27 @@ class Session:
     def plan(self, graph: Graph | None = None, shapes: Sequence[Shape] | None = None) -> Plan:
         """The plan for these input shapes (default: the file's), made when first asked for."""
         graph = graph or self.model.main
-        wanted = tuple(tuple(s) for s in shapes or [t.shape for t in graph.inputs])
-        key = (graph, wanted)
-        if key not in self._plans:
-            while len(self._plans) >= MOST_PLANS * len(self.model.graphs):
-                self._plans.pop(next(iter(self._plans)))
-            self._plans[key] = self._planner.plan(graph, wanted)
-        return self._plans[key]
+        with self._alone():
+            return self._plan(graph, shapes or [t.shape for t in graph.inputs])
+
+    def _plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
+        key = (graph, tuple(map(tuple, shapes)))
+        made = self._plans.pop(key, None) or self._planner.plan(graph, key[1])
+        while len(self._plans) >= MOST_PLANS * len(self.model.graphs):
+            self._plans.pop(next(iter(self._plans)))
+        self._plans[key] = made  # the latest stands last: the first is the longest unused
+        return made
 
     def explain(self) -> str:
         """Which ops run where, and why the others do not run on the delegates before."""
         return self.plan().partition.table()
 
-    def reset_variables(self) -> None:
-        """Variable tensors start again from their initial values."""
-        for tensor, array in self.variables.items():
-            array[...] = initial_value(tensor)
+    def reset_variables(self, graph: Graph | None = None) -> None:
+        """Variable tensors (of one graph, or all) start again from their initial values."""
+        with self._alone():
+            for tensor, array in self.variables.items():
+                if graph is None or tensor in graph.tensors:
+                    array[...] = initial_value(tensor)
 
     # -- names ----------------------------------------------------------------------------------
 
@@ -181,9 +210,8 @@ class Session:
 class BoundRun:
     """A run whose arrays are fixed."""
 
-    def __init__(self, session: Session, binding: Binding, names: list[str],
-                 order: list[int]) -> None:  # fmt: skip
-        self.session, self.binding, self.names, self._order = session, binding, names, order
+    def __init__(self, session: Session, binding: Binding, names: list[str]) -> None:
+        self.session, self.binding, self.names = session, binding, names
 
     def run(self) -> None:
         with self.session._alone():
@@ -192,8 +220,7 @@ class BoundRun:
     @property
     def outputs(self) -> dict[str, Array]:
         """What the last run wrote: the bound buffers, or arrays that the next run overwrites."""
-        found = [self.binding.outputs[i] for i in self._order]
-        return {n: a for n, a in zip(self.names, found, strict=True) if a is not None}
+        return dict(zip(self.names, self.binding.outputs, strict=False))
 
 
 def _covers(signature: Signature) -> bool:
@@ -213,19 +240,20 @@ def _by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
 
 def _fresh(tensor: Tensor) -> Array | None:
     """A new array for an output, so that the caller may keep it; None if its shape is unknown."""
-    return np.empty(tensor.shape, tensor.dtype.numpy) if has_storage(tensor) else None
+    known = not tensor.is_dynamic and tensor.dtype.is_fixed_size
+    return np.empty(tensor.shape, tensor.dtype.numpy) if known else None
 
 
-def _take(wanted: Mapping[str, Tensor], feeds: Mapping[str, npt.ArrayLike], what: str,
+def _take(wanted: Mapping[str, Tensor], feeds: Mapping[str, npt.ArrayLike],
           copy: bool = True) -> dict[Tensor, Array]:  # fmt: skip
     """Match arrays to tensors by name, and check them."""
     unknown = [name for name in feeds if name not in wanted]
     missing = [name for name in wanted if name not in feeds]
     if unknown or missing:
         raise InputError(
-            " and ".join([f"there is no {what} '{n}'" for n in unknown]
-                         + [f"{what} '{n}' is missing" for n in missing]),
-            fix=f"the {what}s are " + ", ".join(f"{n} {t.type_text}" for n, t in wanted.items()),
+            " and ".join([f"there is no input '{n}'" for n in unknown]
+                         + [f"input '{n}' is missing" for n in missing]),
+            fix="the inputs are " + ", ".join(f"{n} {t.type_text}" for n, t in wanted.items()),
         )  # fmt: skip
     return {t: as_fed(t, feeds[name], name, copy) for name, t in wanted.items()}
 
@@ -235,17 +263,14 @@ def as_fed(tensor: Tensor, value: npt.ArrayLike, name: str, copy: bool = True) -
 
     copy=False insists on the caller's own array, for bindings.
     """
-    array = np.asarray(value)
-    wanted = tensor.dtype.numpy
-    if array.dtype != wanted:
-        exact = np.can_cast(array.dtype, wanted, "same_kind") or not isinstance(value, np.ndarray)
-        if not copy or not (exact or tensor.dtype is DType.STRING):
-            raise InputError(
-                f"an array of {array.dtype}, the model takes {wanted}",
-                where=f"input '{name}'",
-                fix=_type_hint(tensor, name),
-            )
-        array = array.astype(wanted)
+    array = _as_array(value, name)
+    if tensor.dtype is DType.STRING and copy:
+        array = as_bytes(array)
+    elif array.dtype != tensor.dtype.numpy:
+        if not copy or not _converts(array, tensor.dtype.numpy):
+            raise InputError(f"an array of {array.dtype}, the model takes {tensor.dtype.numpy}",
+                             where=f"input '{name}'", fix=_type_hint(tensor))  # fmt: skip
+        array = array.astype(tensor.dtype.numpy)
     check_shape(tensor, array.shape, name)
     if not array.flags.c_contiguous:
         if not copy:
@@ -255,9 +280,38 @@ def as_fed(tensor: Tensor, value: npt.ArrayLike, name: str, copy: bool = True) -
     return array
 
 
-def _type_hint(tensor: Tensor, name: str) -> str:
+def _as_array(value: npt.ArrayLike, name: str) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # lists of unequal length
+        raise InputError(f"it is not an array: {error}", where=f"input '{name}'",
+                         fix="give an array, or lists of equal length") from error  # fmt: skip
+
+
+def _converts(array: Array, wanted: np.dtype[Any]) -> bool:
+    """Reals convert to reals (and losing digits is fine); integers where every value fits."""
+    if array.dtype.kind in "iu" and wanted.kind in "iu":
+        limits = np.iinfo(wanted)
+        return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
+    return array.dtype.kind != "O" and np.can_cast(array.dtype, wanted, "same_kind")
+
+
+def as_bytes(array: Array) -> Array:
+    """Strings as TFLite holds them: bytes objects."""
+    made = np.empty(array.shape, np.object_)
+    made.reshape(-1)[:] = [_text(s) for s in array.flat]
+    return made
+
+
+def _text(value: object) -> bytes:
+    if isinstance(value, str | bytes):
+        return value.encode() if isinstance(value, str) else bytes(value)
+    raise InputError(f"{value!r} is not a string", fix="give an array of str or bytes")
+
+
+def _type_hint(tensor: Tensor) -> str:
     if tensor.quant is not None and tensor.quant.scale.size == 1 and not tensor.dtype.is_float:
-        return ("quantise it first: sanderling.quantize_array(x, tensor), that is "
+        return ("quantise it first: sanderling.evaluate.inputs.quantize_array(x, tensor), that is "
                 f"round(x / {tensor.quant.scale[0]:g}) + {tensor.quant.zero_point[0]}")  # fmt: skip
     return f"convert it: x.astype(np.{tensor.dtype.numpy})"
 
@@ -273,26 +327,30 @@ def check_shape(tensor: Tensor, shape: Shape, name: str) -> None:
         )
 
 
-def _check_outputs(wanted: Mapping[str, Tensor], given: Mapping[str, Array]) -> dict[Tensor, Array]:
+def _check_outputs(wanted: Mapping[str, Tensor], given: Mapping[str, Array],
+                   inputs: Iterable[Array]) -> None:  # fmt: skip
+    """Buffers to write to: of the right type and layout, and apart from each other and the inputs
+    (a part may write its output before another has read its input)."""
+    taken = list(inputs)
     for name, array in given.items():
-        if name not in wanted:
-            raise InputError(f"there is no output '{name}'",
-                             fix=f"the outputs are {', '.join(wanted)}")  # fmt: skip
-        tensor = wanted[name]
-        if array.dtype != tensor.dtype.numpy or not array.flags.c_contiguous:
-            raise InputError(
-                f"a buffer of {array.dtype}, contiguous: {array.flags.c_contiguous}",
-                where=f"output '{name}'",
-                fix=f"bind a contiguous array of {tensor.dtype.numpy}",
-            )
-        if not array.flags.writeable:
-            raise InputError("the buffer is read-only", where=f"output '{name}'")
-    return {wanted[name]: array for name, array in given.items()}
+        problem, fix = _output_problem(wanted, name, array, taken)
+        if problem:
+            raise InputError(problem, where=f"output '{name}'", fix=fix)
+        taken.append(array)
 
 
-def _check_bound(plan: Plan, graph: Graph, bound: Mapping[Tensor, Array]) -> None:
-    for tensor, array in bound.items():
-        planned = plan.twins[tensor]
-        if has_storage(planned) and planned.shape != array.shape:
-            raise InputError(f"a buffer of shape {array.shape}, the result has {planned.shape}",
-                             where=f"output '{tensor.name}'")  # fmt: skip
+def _output_problem(wanted: Mapping[str, Tensor], name: str, array: Array,
+                    taken: Iterable[Array]) -> tuple[str, str]:  # fmt: skip
+    if name not in wanted:
+        return "there is no such output", f"the outputs are {', '.join(wanted)}"
+    dtype = wanted[name].dtype.numpy
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        return f"a buffer of {kind}, the result is {dtype}", f"bind an array of {dtype}"
+    if not array.flags.c_contiguous:
+        return "the buffer is not contiguous", "bind an array made by np.empty"
+    if not array.flags.writeable:
+        return "the buffer is read-only", "bind an array that may be written"
+    if any(np.may_share_memory(array, other) for other in taken):
+        return "the buffer overlaps an input or another output", "bind an array of its own"
+    return "", ""

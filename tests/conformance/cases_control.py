@@ -158,7 +158,21 @@ def halving(g: Graph, i: Tensor, a: Tensor) -> list[Tensor]:
     return [emit(g, "MUL", [a, const(g, 0.5)], (2, 3))]
 
 
+def loop_with_branches() -> list[Graph]:
+    """The body halves or doubles, as a flag in the state says."""
+    branches = [graph(name, lambda g, a, k=k: [emit(g, "MUL", [a, const(g, k)], (2, 3))], X)
+                for name, k in (("half", 0.5), ("double", 2.0))]  # fmt: skip
+
+    def step(g: Graph, i: Tensor, flag: Tensor, a: Tensor) -> list[Tensor]:
+        return [flag, emit(g, "IF", [flag, a], (2, 3), then_subgraph_index=branches[0],
+                           else_subgraph_index=branches[1])]  # fmt: skip
+
+    return [*loop(3, step, ("bool", (1,)), X), *branches]
+
+
 WHILE = [
+    control("WHILE", "IF in the body", loop_with_branches, number(0, 3),
+            lambda rng: flip(rng).reshape(1), floats(2, 3), runs=3),
     control("WHILE", "swaps its state", lambda: loop(5, fibonacci, X, X),
             number(0, 8), floats(2, 3), floats(2, 3), runs=3),
     control("WHILE", "never runs", lambda: loop(-5, halving, X), number(0, 8), floats(2, 3)),

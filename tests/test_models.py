@@ -1,0 +1,79 @@
+"""Real models: same answers as LiteRT, before and after a save.
+
+Integer outputs are identical to LiteRT's reference kernels; floats lie within 1e-4 of the output's
+range, or within what LiteRT's own kernels differ by among themselves (dynamic-range models round
+activations at run time, so a last bit can become a whole step: YAMNet on noise differs by several
+per cent between LiteRT's reference and optimised kernels). The package's own models prove it where
+the shared ones are absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sanderling import dump, load
+from sanderling.evaluate.inputs import quantize_array
+from sanderling.ir import Array, Model
+
+from .conformance.harness import run_litert
+from .shared import MODELS
+
+OWN = sorted(Path(str(files("sanderling") / "data")).glob("*.tflite"))
+FLOAT_TOLERANCE = 1e-4
+LITERT = pytest.importorskip("ai_edge_litert", reason="pip install 'sanderling[peers]'")
+
+
+def feeds(model: Model, seed: int) -> list[Array]:
+    """Plausible inputs: unit normal reals, quantised where the model takes integers."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for tensor in model.main.inputs:
+        reals = rng.standard_normal(tensor.shape).astype(np.float32)
+        if tensor.dtype.is_float:
+            made.append(reals.astype(tensor.dtype.numpy))
+        elif tensor.quant is not None and tensor.quant.scale.size:
+            made.append(quantize_array(reals, tensor))
+        else:
+            made.append(rng.integers(0, 100, tensor.shape).astype(tensor.dtype.numpy))
+    return made
+
+
+def assert_agree(ours: Array, theirs: Array, spread: Callable[[], float], what: str) -> None:
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, what
+    if ours.dtype.kind in "iub":
+        np.testing.assert_array_equal(ours, theirs, what)
+        return
+    gap = float(np.abs(ours - theirs).max(initial=0.0))
+    span = float(np.abs(theirs).max(initial=0.0))
+    assert gap <= FLOAT_TOLERANCE * span or gap <= 1.01 * spread(), f"{what}: {gap} of {span}"
+
+
+def litert_spread(content: bytes, runs: list[list[Array]], step: int, index: int) -> float:
+    """How far apart LiteRT's reference and optimised kernels are on this output."""
+    kernels = ("BUILTIN_REF", "BUILTIN_WITHOUT_DEFAULT_DELEGATES")
+    a, b = (run_litert(content, runs, resolver)[step][index] for resolver in kernels)
+    return float(np.abs(a - b).max(initial=0.0))
+
+
+@pytest.mark.parametrize("path", [*OWN, *MODELS], ids=lambda p: p.stem)
+def test_agrees_with_litert(path: Path) -> None:
+    """Two runs in a row, so that state counts too; then the saved copy, by LiteRT."""
+    model = load(path)
+    session = model.compile()
+    inputs = [feeds(model, seed) for seed in (0, 1)]
+    expected = run_litert(path.read_bytes(), inputs)
+    content = path.read_bytes()
+    for step, (arrays, answers) in enumerate(zip(inputs, expected, strict=True)):
+        binding = session.plan().bind(arrays, [None] * len(model.main.outputs))
+        for index, (ours, theirs) in enumerate(zip(binding.run(), answers, strict=True)):
+            spread = partial(litert_spread, content, inputs, step, index)
+            assert_agree(ours, theirs, spread, f"{path.stem}, output {index}")
+    saved = run_litert(dump(model), inputs[:1])
+    for theirs, again in zip(expected[0], saved[0], strict=True):
+        np.testing.assert_array_equal(theirs, again)
