@@ -12,6 +12,9 @@ import numpy as np
 from ..errors import ModelError
 from .types import Array, DType, Shape, SparseDim, Sparsity
 
+# A sparse tensor may be this much larger than its stored values; real ones stay below 100.
+MOST_EXPANSION = 4096
+
 
 def decode(raw: memoryview, dtype: DType, shape: Shape) -> Array:
     """An array over the bytes: a view where the layout allows it, read-only."""
@@ -77,6 +80,7 @@ def encode_strings(strings: Sequence[Any] | Array) -> bytes:
 
 def densify(values: Array, sparsity: Sparsity, shape: Shape) -> Array:
     """Expand compressed values to the dense tensor of this shape."""
+    _check_expansion(values, sparsity, shape)
     rank = len(shape)
     # Coordinates are built level by level: position p of a level has a parent and an index.
     parents = np.zeros(1, np.int64)
@@ -88,6 +92,21 @@ def densify(values: Array, sparsity: Sparsity, shape: Shape) -> Array:
     if len(parents) > values.size:
         raise ModelError(f"sparse tensor has {values.size} values for {len(parents)} positions")
     return _scatter(values[: len(parents)], coords, sparsity, shape, rank)
+
+
+def _check_expansion(values: Array, sparsity: Sparsity, shape: Shape) -> None:
+    """The work must be in proportion to what the file stores: a hostile shape is refused."""
+    dense = math.prod(shape)
+    if dense > MOST_EXPANSION * (values.size + 1024):
+        raise ModelError(f"sparse tensor of {values.size} values claims {dense} elements",
+                         fix="the file is damaged; get it again")  # fmt: skip
+    room = max([values.size, *(d.segments.size for d in sparsity.dims if d.segments is not None)])
+    positions = 1
+    for dim in sparsity.dims:
+        positions = positions * dim.dense_size if dim.indices is None else dim.indices.size
+        if not 0 <= positions <= room:
+            raise ModelError(f"sparse tensor of {values.size} values has {positions} positions",
+                             fix="the file is damaged; get it again")  # fmt: skip
 
 
 def _expand_level(dim: SparseDim, parents: int) -> tuple[Array, Array]:

@@ -67,9 +67,11 @@ def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array
 def initial_value(tensor: Tensor) -> Array:
     """A variable tensor before its first use: TFLite clears it to zero, or to the zero point of
     an int8 tensor."""
-    is_int8 = tensor.dtype is DType.INT8 and tensor.quant is not None and tensor.quant.scale.size
-    start = int(tensor.quant.zero_point[0]) if is_int8 and tensor.quant is not None else 0
-    return np.full(tensor.shape, start, tensor.dtype.numpy)
+    value = np.zeros(tensor.shape, tensor.dtype.numpy)
+    quant = tensor.quant
+    if tensor.dtype is DType.INT8 and quant is not None and quant.zero_point.any():
+        value.fill(quant.zero_point[0])
+    return value
 
 
 def _value(tensor: Tensor | None, values: dict[Tensor, Array]) -> Array | None:

@@ -134,7 +134,18 @@ def _infer_lstm(op: Op, specs: Specs) -> Spec | list[Spec]:
     if op.name == "LSTM" and attr(op, "kernel_type") == "BASIC":
         return _infer_basic(op, specs)
     x, recurrent = present(specs, op).shape, present(specs, op, 8).shape
-    return out_spec(op, None if x is None or recurrent is None else (*x[:-1], recurrent[-1]))
+    if x is None or recurrent is None:
+        return out_spec(op, None)
+    shape = (*x[:-1], recurrent[-1])
+    state, batch = present(specs, op, ONE_CELL.state).known, _batch(op, x)
+    require(elements(state) == batch * shape[-1], op,
+            f"an output state of {state} for {batch} sequences of {shape[-1]} units")  # fmt: skip
+    return out_spec(op, shape)
+
+
+def _batch(op: Op, x: Shape) -> int:
+    """Sequences that run side by side: the first axis, or the second after the time."""
+    return x[1] if op.name != "LSTM" and attr(op, "time_major") else x[0]
 
 
 def _infer_basic(op: Op, specs: Specs) -> list[Spec]:

@@ -70,8 +70,10 @@ def find_delegate(wanted: str | Delegate) -> Delegate:
     if isinstance(wanted, Delegate):
         return wanted
     if not isinstance(wanted, str):
-        raise InputError(f"{wanted!r} is not a delegate",
-                         fix=f"give a Delegate or a name: {', '.join(delegate_names())}")  # fmt: skip
+        raise InputError(
+            f"{wanted!r} is not a delegate",
+            fix=f"give a Delegate or a name: {', '.join(delegate_names())}",
+        )
     if wanted in _registered:
         return _registered[wanted]()
     if wanted not in BUILTIN:
@@ -84,7 +86,9 @@ def find_delegate(wanted: str | Delegate) -> Delegate:
 
 def resolve(wanted: str | Delegate | Iterable[str | Delegate]) -> list[Delegate]:
     """Delegates in order of preference, the fallback last."""
-    chosen = [find_delegate(w) for w in ([wanted] if isinstance(wanted, str | Delegate) else wanted)]
+    chosen = [
+        find_delegate(w) for w in ([wanted] if isinstance(wanted, str | Delegate) else wanted)
+    ]
     names = {d.name for d in chosen}
     return chosen + [find_delegate(n) for n in FALLBACK if n not in names]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, SanderlingError
 from ..format import load
-from ..ir import Array, DType, Graph, Shape, Signature, Tensor
+from ..ir import Array, DType, Graph, Quant, Shape, Signature, Tensor
 from ..ops import register_custom
 from .delegate import Delegate, find_delegate
 from .plan import Binding, Plan, has_storage
@@ -284,7 +284,7 @@ class Interpreter:
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
         return {
-            s.key: {"inputs": list(s.inputs), "outputs": list(s.outputs)}
+            s.key: {"inputs": sorted(s.inputs), "outputs": sorted(s.outputs)}
             for s in self._session.model.signatures
         }
 
@@ -335,11 +335,10 @@ class Interpreter:
         return tensor.shape
 
     def _quantization(self, tensor: Tensor) -> Details:
-        quant = tensor.quant
-        scales = np.zeros(0, np.float32) if quant is None else quant.scale
-        zeros = np.zeros(0, np.int32) if quant is None else quant.zero_point.astype(np.int32)
+        scales, zeros = _scales(tensor.quant)
         if self._compress_zero_points and zeros.size > 1 and (zeros == zeros[0]).all():
             zeros = zeros[:1]
+        quant = tensor.quant
         return {
             "scales": np.array(scales),
             "zero_points": zeros,
@@ -369,7 +368,7 @@ class Interpreter:
 
     def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
         def places(signature: Signature, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-            return {name: signature.graph.tensors.index(t) for name, t in tensors.items()}
+            return {n: signature.graph.tensors.index(tensors[n]) for n in sorted(tensors)}
 
         return {
             s.key: {"inputs": places(s, s.inputs), "outputs": places(s, s.outputs)}
@@ -454,7 +453,7 @@ class SignatureRunner:
         interpreter._invoke(graph)
         return {
             name: interpreter._value(graph, self._index[tensor])
-            for name, tensor in self._signature.outputs.items()
+            for name, tensor in sorted(self._signature.outputs.items())
         }
 
     def get_input_details(self) -> dict[str, Details]:
@@ -465,7 +464,8 @@ class SignatureRunner:
 
     def _named_details(self, tensors: Mapping[str, Tensor]) -> dict[str, Details]:
         graph = self._signature.graph
-        return {n: self._interpreter._details(graph, self._index[t]) for n, t in tensors.items()}
+        return {n: self._interpreter._details(graph, self._index[tensors[n]])
+                for n in sorted(tensors)}  # fmt: skip
 
 
 def _check_strict(tensor: Tensor, shape: Shape, index: int) -> None:
@@ -505,6 +505,18 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 # Types that TFLite's binding shows otherwise than as they are held here.
 _OWN_TYPES: dict[DType, Any] = {DType.STRING: np.bytes_}
+
+
+def _scales(quant: Quant | None) -> tuple[Array, Array]:
+    """Scales and zero points; those of blocks lie in tensors of their own."""
+    if quant is None:
+        return np.zeros(0, np.float32), np.zeros(0, np.int32)
+    if quant.block is None:
+        return quant.scale, quant.zero_point.astype(np.int32)
+    scales, zeros = (None if t is None else t.data
+                     for t in (quant.block.scales, quant.block.zero_points))  # fmt: skip
+    flat = quant.scale if scales is None else scales.reshape(-1)
+    return flat, np.zeros(flat.size, np.int32) if zeros is None else zeros.reshape(-1).astype("i4")
 
 
 def _per_tensor(tensor: Tensor) -> tuple[float, int]:

@@ -146,7 +146,9 @@ class Binding:
             self._arrays[tensor] = self.plan.array(tensor)
         return self._arrays[tensor]
 
-    def _late_values(self, index: int) -> Iterator[tuple[int, list[tuple[list[Array | None], int]]]]:
+    def _late_values(
+        self, index: int
+    ) -> Iterator[tuple[int, list[tuple[list[Array | None], int]]]]:
         """For each output that the step makes itself: which later inputs wait for it."""
         steps = self.plan.steps
         for place, tensor in enumerate(steps[index].outputs):
@@ -175,7 +177,9 @@ class Binding:
         if isinstance(error, SanderlingError) and error.where:
             raise error
         part = self.plan.steps[index].part
-        where = f"part {index} ({len(part.ops)} ops from {part.ops[0].where}) on '{part.delegate.name}'"
+        where = (
+            f"part {index} ({len(part.ops)} ops from {part.ops[0].where}) on '{part.delegate.name}'"
+        )
         if isinstance(error, SanderlingError):
             error.where = where
             raise error

@@ -87,7 +87,9 @@ class Session:
         given = dict(zip(names, arrays, strict=False))
         twice = [name for name in named if name in given]
         if twice:
-            raise InputError(f"input '{twice[0]}' is given by place and by name", fix="give it once")
+            raise InputError(
+                f"input '{twice[0]}' is given by place and by name", fix="give it once"
+            )
         results = tuple(self.run(given | named).values())
         return results[0] if len(results) == 1 else results
 
@@ -140,8 +142,11 @@ class Session:
                 raise
             given = ", ".join(f"'{n}' {list(fed[t])}" for n, t in changed.items())
             takes = ", ".join(f"'{n}' {t.type_text}" for n, t in changed.items())
-            raise InputError(f"the model does not run on this shape: {error.where}: {error.what}",
-                             where=f"input {given}", fix=f"it takes {takes}") from error  # fmt: skip
+            raise InputError(
+                f"the model does not run on this shape: {error.where}: {error.what}",
+                where=f"input {given}",
+                fix=f"it takes {takes}",
+            ) from error
 
     def _call(self, graph: Graph, arrays: Sequence[Array]) -> list[Array]:
         """How control flow runs a subgraph: the same delegates, the same state."""
@@ -200,7 +205,13 @@ class Session:
             try:
                 return self.model.signature(key)
             except KeyError as error:
-                raise InputError(str(error.args[0])) from error
+                names = ", ".join(f"'{s.key}'" for s in signatures)
+                raise InputError(
+                    f"there is no signature '{key}'",
+                    fix=f"the signatures are {names}"
+                    if names
+                    else "the model has none: leave it out",
+                ) from error
         if len(signatures) == 1 and _covers(signatures[0]):
             return signatures[0]
         main = self.model.main
