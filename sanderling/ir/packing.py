@@ -20,6 +20,9 @@ def decode(raw: memoryview, dtype: DType, shape: Shape) -> Array:
     """An array over the bytes: a view where the layout allows it, read-only."""
     if dtype is DType.STRING:
         return decode_strings(raw).reshape(shape)
+    if not dtype.is_fixed_size:
+        raise ModelError(f"a constant cannot be of type {dtype.short}",
+                         fix="the file is damaged; get it again")  # fmt: skip
     count = math.prod(shape)
     if dtype.is_packed:
         return unpack_bits(np.frombuffer(raw, np.uint8), dtype, count).reshape(shape)
