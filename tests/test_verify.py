@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sanderling.errors import ModelError
 from sanderling.ir import Blockwise, Buffer, DType, Graph, Model, Op, Quant, Signature, Tensor
-from sanderling.ir.verify import MODEL_RULES, RULES, int_range, problems, verify
+from sanderling.ir.verify import MODEL_RULES, RULES, problems, verify
 
 
 def legal() -> Model:
@@ -197,12 +197,6 @@ def test_the_first_problem_and_the_number_of_others() -> None:
     tensor(model, "y").shape = (-1, -1)
     with pytest.raises(ModelError, match=r"tensor 'a': its shape .* \(and 1 more"):
         verify(model)
-
-
-def test_int_range() -> None:
-    assert int_range(DType.INT4) == (-8, 7)
-    assert int_range(DType.UINT4) == (0, 15)
-    assert int_range(DType.UINT64) == (0, 2**64 - 1)
 
 
 # -- robustness and speed --------------------------------------------------------------------

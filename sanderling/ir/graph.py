@@ -218,6 +218,31 @@ class Op:
         return [g for values in flat for g in values if isinstance(g, Graph)]
 
 
+class _Listed:
+    """A graph's list of tensors as a set.
+
+    The list is anyone's to change. What it has gained at its end since the last look is added to
+    the set; after any other change that shows (another list, a shorter one, a last tensor that
+    has moved) the set is made anew.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.count = 0  # tensors looked at, and the last of them
+        self.last: Tensor | None = None
+        self.known: set[Tensor] = set()
+
+    def of(self, tensors: list[Tensor]) -> set[Tensor]:
+        count = self.count
+        longer = tensors is self.tensors and len(tensors) >= count
+        if not (longer and (count == 0 or tensors[count - 1] is self.last)):
+            self.known, count = set(), 0
+        self.known.update(tensors[count:])
+        self.tensors, self.count = tensors, len(tensors)
+        self.last = tensors[-1] if tensors else None
+        return self.known
+
+
 @dataclass(eq=False)
 class Graph:
     """A list of ops in an order that can be executed, with inputs and outputs."""
@@ -229,6 +254,7 @@ class Graph:
     # Every tensor, in file order: an Interpreter's tensor index is a place in this list.
     tensors: list[Tensor] = field(default_factory=list)
     debug_index: int = -1
+    _listed: _Listed = field(default_factory=_Listed, init=False, repr=False)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.ops)} ops, {len(self.tensors)} tensors>"
@@ -260,13 +286,17 @@ class Graph:
         """Put an op into the list (at the end, or before another) and register its uses."""
         place = len(self.ops) if before is None else self.ops.index(before)
         self.ops.insert(place, op)
-        known = set(self.tensors)
-        for tensor in (*op.inputs, *op.outputs, *op.intermediates):
-            if tensor is not None and tensor not in known:
-                known.add(tensor)
-                self.tensors.append(tensor)
+        self.enlist(*_present(op.inputs), *op.outputs, *op.intermediates)
         link(op)
         return op
+
+    def enlist(self, *tensors: Tensor) -> None:
+        """Put those into the graph's list of tensors that are not in it yet."""
+        known = self._listed.of(self.tensors)
+        for tensor in tensors:
+            if tensor not in known:
+                known.add(tensor)
+                self.tensors.append(tensor)
 
     def append(self, op: Op) -> None:
         """Add an op whose tensors are all in the graph already: no search for new ones."""

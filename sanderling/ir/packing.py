@@ -15,15 +15,26 @@ from .types import Array, DType, Shape, SparseDim, Sparsity
 # A sparse tensor may be this much larger than its stored values; real ones stay below 100.
 MOST_EXPANSION = 4096
 
+_DAMAGED = "the file is damaged; get it again"
+
 
 def decode(raw: memoryview, dtype: DType, shape: Shape) -> Array:
     """An array over the bytes: a view where the layout allows it, read-only."""
-    if dtype is DType.STRING:
-        return decode_strings(raw).reshape(shape)
-    if not dtype.is_fixed_size:
-        raise ModelError(f"a constant cannot be of type {dtype.short}",
-                         fix="the file is damaged; get it again")  # fmt: skip
     count = math.prod(shape)
+    if dtype is DType.STRING:
+        strings = decode_strings(raw)
+        if strings.size != count:
+            raise ModelError(f"shape {shape} takes {count} strings, the buffer has {strings.size}",
+                             fix=_DAMAGED)  # fmt: skip
+        return strings.reshape(shape)
+    if not dtype.is_fixed_size:
+        raise ModelError(f"a constant cannot be of type {dtype.short}", fix=_DAMAGED)
+    if min(shape, default=0) < 0:
+        raise ModelError(f"shape {shape} has a negative size", fix=_DAMAGED)
+    need = dtype.nbytes(shape)
+    if need > raw.nbytes:
+        what = f"{dtype.short}{list(shape)} takes {need} bytes, the buffer has {raw.nbytes}"
+        raise ModelError(what, fix=_DAMAGED)
     if dtype.is_packed:
         return unpack_bits(np.frombuffer(raw, np.uint8), dtype, count).reshape(shape)
     return np.frombuffer(raw, dtype.numpy, count).reshape(shape)
@@ -145,4 +156,3 @@ def _scatter(
     dense = np.zeros(shape, values.dtype)
     dense[tuple(place)] = values
     return dense
-

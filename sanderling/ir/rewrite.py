@@ -1,11 +1,13 @@
 """The one rewrite engine: rules of (name, pattern, function), applied until none fires.
 
+A rule, and the function that returns the new Op, a Tensor that is there already, or None:
+
     Rule("relu into add",
          P(("RELU", "RELU6"), P("ADD", attrs={"fused_activation_function": "NONE"}, once=True,
                                 bind="add")),
          fuse)
 
-    def fuse(graph, match): ...   # the new Op, a Tensor that is there already, or None
+    def fuse(graph, match): ...
 """
 
 from __future__ import annotations
@@ -298,7 +300,7 @@ class _Engine:
     def forward(self, old: Tensor, new: Tensor) -> bool:
         """Readers of `old` read `new`. False: a graph output that cannot become the other."""
         if not any(old is out for out in self.graph.outputs):
-            self._list(new)
+            self.graph.enlist(new)
             self.graph.replace_uses(old, new)
             return True
         if any(new is t for t in (*self.graph.inputs, *self.graph.outputs)):
@@ -310,11 +312,6 @@ class _Engine:
             old.buffer, old.sparsity = new.buffer, new.sparsity
             return True
         return False
-
-    def _list(self, tensor: Tensor) -> None:
-        # A tensor with a producer or readers is listed already: no search through the list.
-        if tensor.producer is None and not tensor.users and tensor not in set(self.graph.tensors):
-            self.graph.tensors.append(tensor)
 
     def _take_over(self, producer: Op, inner: Tensor, output: Tensor) -> None:
         """The producer of `inner` writes the graph output instead."""

@@ -66,6 +66,17 @@ class DType(Enum):
         return self in _FLOATS
 
     @property
+    def is_integer(self) -> bool:
+        return self.numpy.kind in "iu"
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The smallest and largest value of an integer type, sub-byte types included."""
+        if self.numpy.kind == "u":
+            return 0, 2**self.bits - 1
+        return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
+
+    @property
     def is_fixed_size(self) -> bool:
         return self.bits > 0
 

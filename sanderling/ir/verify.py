@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import ModelError
 from .graph import Graph, Model, Op, Signature, Tensor
-from .types import DType, Quant
+from .types import Quant
 
 
 class Problem(NamedTuple):
@@ -48,17 +48,6 @@ def problems(model: Model | Graph) -> list[Problem]:
     graphs = model.graphs if isinstance(model.graphs, (list, tuple)) else ()
     found = [p for graph in graphs for rule in RULES for p in _run(rule, graph)]
     return found + [p for rule in MODEL_RULES for p in _run(rule, model)]
-
-
-def int_range(dtype: DType) -> tuple[int, int]:
-    """The smallest and largest value of an integer type."""
-    if dtype.numpy.kind == "u":
-        return 0, 2**dtype.bits - 1
-    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
-
-
-def is_integer(dtype: DType) -> bool:
-    return dtype.numpy.kind in "iu"
 
 
 def _run(rule: Rule, subject: Graph | Model) -> list[Problem]:
@@ -249,16 +238,16 @@ def _quant_scales(graph: Graph) -> Iterator[Problem]:
     used = {id(t) for _, t in _referred(graph)}
     for tensor, quant in _quants(graph):
         bad = quant.scale[~(np.isfinite(quant.scale) & (quant.scale > 0))]
-        if bad.size and id(tensor) in used and is_integer(tensor.dtype):
+        if bad.size and id(tensor) in used and tensor.dtype.is_integer:
             what = f"it has a scale of {bad[0]}"
             yield Problem(_tensor(tensor), what, "calibrate again: scales are above zero")
 
 
 def _quant_zero_points(graph: Graph) -> Iterator[Problem]:
     for tensor, quant in _quants(graph):
-        if not is_integer(tensor.dtype):
+        if not tensor.dtype.is_integer:
             continue
-        low, high = int_range(tensor.dtype)
+        low, high = tensor.dtype.bounds
         # As Python integers: a comparison of int64 with a uint64's limit would round.
         bad = [z for z in quant.zero_point.tolist() if not low <= z <= high]
         if bad:
