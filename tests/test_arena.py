@@ -34,13 +34,15 @@ def items(draw: st.DrawFn) -> list[Item[int]]:
 
 
 def heads(found: ArenaPlan[Any]) -> dict[Any, Any]:
-    """For each key: the first of its chain of overwriting, as far as the chain lies in one place."""
+    """For each key: the first of its chain of overwriting, while the chain lies in one place."""
     blocks = {b.item.key: b for b in found.blocks}
     head: dict[Any, Any] = {}
     for block in sorted(found.blocks, key=lambda b: b.item.first):
         over = blocks.get(block.item.over)
         follows = over is not None and over.offset == block.offset
-        head[block.item.key] = head.get(block.item.over, block.item.key) if follows else block.item.key
+        head[block.item.key] = (
+            head.get(block.item.over, block.item.key) if follows else block.item.key
+        )
     return head
 
 

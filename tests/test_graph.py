@@ -33,7 +33,9 @@ def test_bounds_of_integer_types() -> None:
         (bytes(8), DType.RESOURCE, (), "cannot be of type resource"),
     ],
 )
-def test_buffers_that_do_not_fit(raw: bytes, dtype: DType, shape: tuple[int, ...], what: str) -> None:  # fmt: skip
+def test_buffers_that_do_not_fit(
+    raw: bytes, dtype: DType, shape: tuple[int, ...], what: str
+) -> None:
     with pytest.raises(ModelError, match=what):
         decode(memoryview(raw), dtype, shape)
 

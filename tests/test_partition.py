@@ -63,7 +63,8 @@ SHARED: list[tuple[str, dict[str, Any], str]] = [
     ("anaanaaan", {"min_nodes_per_partition": 2}, "rr ss r sss r"),
     ("anaanaaan", {"min_nodes_per_partition": 4}, "rrrrrrrrr"),
     ("anaanaaan", {"min_nodes_per_partition": 2, "max_delegated_partitions": 1}, "rrrrr sss r"),
-    ("anaanaaan", {"max_delegated_partitions": -1, "min_nodes_per_partition": -1}, "s r ss r sss r"),
+    ("anaanaaan", {"max_delegated_partitions": -1, "min_nodes_per_partition": -1},
+        "s r ss r sss r"),
     ("", {}, ""),
 ]  # fmt: skip
 

@@ -308,6 +308,19 @@ def test_shapes_that_depend_on_data(name: str, parts: str) -> None:
             np.testing.assert_array_equal(result, expected)
 
 
+def test_a_result_of_unknown_shape_is_no_view_of_the_input() -> None:
+    """RESHAPE hands its operand's memory on; the caller must not see its own array change."""
+
+    def body(g: Graph, x: Tensor) -> list[Tensor]:
+        shape = g.input("shape", DType.INT32, (2,))
+        return [emit(g, "RESHAPE", [x, shape], (3, 2))]
+
+    x, session = V.copy(), model(body, ("f32", (6,))).compile()
+    result = session(x, np.int32([3, 2]))
+    np.testing.assert_array_equal(result, V.reshape(3, 2))
+    assert not np.shares_memory(result, x)
+
+
 def test_plans_are_kept_and_bounded() -> None:
     session = double().compile()
     session(X)

@@ -6,11 +6,12 @@ asked for did not hold, 2 bad usage or bad input.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ..errors import SanderlingError
 from ..version import __version__
@@ -19,10 +20,25 @@ from .inspect import inspect
 from .run import run
 
 BAD_INPUT = 2
-INTERRUPTED = 130
+
+
+class Verbs(TyperGroup):
+    """Every expected failure is a sentence on stderr and an exit status, never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SanderlingError as error:
+            message = str(error)
+        except MemoryError:
+            message = "not enough memory; try smaller inputs"
+        typer.echo(f"sanderling: {message}", err=True)
+        raise typer.Exit(BAD_INPUT)
+
 
 app = typer.Typer(
     name="sanderling",
+    cls=Verbs,
     help="Run, measure, shrink, accelerate and verify .tflite models.",
     no_args_is_help=True,
     add_completion=False,
@@ -48,23 +64,10 @@ def options(
 
 
 def main() -> None:
-    """The command: every expected failure is a sentence on stderr, never a traceback."""
+    """The command `sanderling`."""
     warnings.showwarning = _show_warning
-    try:
-        app()
-    except SanderlingError as error:
-        typer.echo(f"sanderling: {error}", err=True)
-        sys.exit(BAD_INPUT)
-    except MemoryError:
-        typer.echo("sanderling: not enough memory; try smaller inputs", err=True)
-        sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
-        typer.echo("sanderling: interrupted", err=True)
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (head, less) has gone: nothing to say, and nothing to flush to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    app(prog_name="sanderling")
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    typer.echo(f"warning: {message}", err=True)
+    print(f"warning: {message}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -40,21 +41,42 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     return found
 
 
+def check_target(path: Path) -> Path:
+    """A file that can be written, checked before the work: nothing is left half done."""
+    if path.is_dir() or not path.parent.is_dir():
+        what = "it is a folder" if path.is_dir() else f"there is no folder '{path.parent}'"
+        raise InputError(f"cannot write: {what}", where=str(path), fix="check the path")
+    return path
+
+
 def write_json(record: dict[str, Any], target: str) -> bool:
     """Write the record where the user wants it; True if that was stdout."""
     if not target:
         return False
-    text = json.dumps(record, indent=2, default=str) + "\n"
+    text = json.dumps(_plain(record), indent=2, default=str) + "\n"
     if target == "-":
         sys.stdout.write(text)
         return True
-    write_atomic(Path(target), text.encode())
+    write_atomic(check_target(Path(target)), text.encode())
     return False
 
 
+def _plain(value: Any) -> Any:
+    """What JSON can hold: it has no infinities and no NaN."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
 def console() -> Console:
-    """Full-width tables when the output is not a terminal, so that nothing is cut in a file."""
-    return Console() if sys.stdout.isatty() else Console(width=200, soft_wrap=True)
+    """Full-width tables when the output is not a terminal, so that nothing is cut in a file. Names
+    come from files: nothing in them is markup."""
+    wide: dict[str, Any] = {} if sys.stdout.isatty() else {"width": 200, "soft_wrap": True}
+    return Console(markup=False, emoji=False, highlight=False, **wide)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

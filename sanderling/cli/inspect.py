@@ -29,15 +29,15 @@ def inspect(
     With --delegate, show also which ops it takes and why it refuses the others.
     """
     source = load(model)
+    record = describe(source, delegate)
+    if write_json(record, json):
+        return
     if text:
         typer.echo(to_text(source))
         return
     if arena:
         for graph in source.graphs:
             typer.echo(f"graph {graph.name}\n{plan_graph(graph).table()}")
-        return
-    record = describe(source, delegate)
-    if write_json(record, json):
         return
     out = console()
     _summary(out, record)
@@ -63,7 +63,7 @@ def _summary(out: Console, record: Record) -> None:
     rows += [("not understood", place) for place in record["unknown"]]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        out.print(f"{name:<{width}}  {value}", highlight=False, markup=False)
+        out.print(f"{name:<{width}}  {value}")
 
 
 def _graph(out: Console, graph: Record, with_tensors: bool) -> None:
@@ -71,10 +71,10 @@ def _graph(out: Console, graph: Record, with_tensors: bool) -> None:
     out.print()
     out.print(f"graph '{graph['name']}': {len(graph['ops'])} ops, {si(graph['macs'])} MACs, arena "
               f"{size(graph['arena_bytes'])} ({size(graph['arena_bytes_without_reuse'])} without "
-              "re-use)", highlight=False, markup=False)  # fmt: skip
+              "re-use)")  # fmt: skip
     for kind in ("inputs", "outputs"):
         for index in graph[kind]:
-            out.print(f"  {kind[:-1]:<7}{_tensor_line(rows[index])}", highlight=False, markup=False)
+            out.print(f"  {kind[:-1]:<7}{_tensor_line(rows[index])}")
     out.print(table("", ["op type", ">count"], graph["ops_by_type"].items()))
     out.print(table("", [">#", "op", "output", "type", ">MACs", ">parameters", ">read", ">written"],
                     [_op_row(op, rows) for op in graph["ops"]]))  # fmt: skip
@@ -120,7 +120,7 @@ def _quant(tensor: Record) -> str:
 
 def _delegation(out: Console, record: Record) -> None:
     parts = ", ".join(f"{p['ops']} ops on {p['delegate']}" for p in record["parts"])
-    out.print(f"delegation: {len(record['parts'])} parts: {parts}", highlight=False, markup=False)
+    out.print(f"delegation: {len(record['parts'])} parts: {parts}")
     rows = [(op["index"], op["name"], op["output"], r["delegate"], r["reason"])
             for op in record["ops"] for r in op["refusals"]]  # fmt: skip
     if rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +12,23 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from ..config import MAX_MEMORY
 from ..errors import InputError
 from ..evaluate.inputs import Picture, dequantize_array, read_array
 from ..format import load, write_atomic
 from ..ir import Array, DType, Signature, Tensor
 from ..ops.fixed import integer_range
 from ..runtime.session import Session
-from .common import DelegateNames, JsonPath, ModelPath, console, pairs, table, write_json
+from .common import (
+    DelegateNames,
+    JsonPath,
+    ModelPath,
+    check_target,
+    console,
+    pairs,
+    table,
+    write_json,
+)
 
 SCHEMA = "sanderling.run/1"
 EVERYTHING = "*"  # the target that takes all outputs
@@ -60,16 +71,19 @@ def run(
     names = None if labels is None else _read_labels(labels)
     feeds = _feeds(entry, pairs(input, "--input"), picture, random, pairs(shape, "--shape"))
     targets = _targets(entry, pairs(output, "--output"))
+    if json not in ("", "-"):
+        check_target(Path(json))
     begin = time.perf_counter()
     results = session.run(feeds, signature=signature)
     seconds = time.perf_counter() - begin
     if dequantize:
         results = {n: dequantize_array(a, entry.outputs[n]) for n, a in results.items()}
+    results = {n: _portable(a) for n, a in results.items()}
     _write(results, targets)
     record = _record(str(model), results, seconds)
     if names is not None:
         record["top"] = {n: _best(dequantize_array(a, entry.outputs[n]), names, top)
-                         for n, a in results.items()}  # fmt: skip
+                         for n, a in results.items() if a.dtype.kind in "fiub"}  # fmt: skip
     if not write_json(record, json):
         _print(console(), record)
 
@@ -77,6 +91,10 @@ def run(
 def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int | None,
            shapes: dict[str, str]) -> dict[str, Array]:  # fmt: skip
     files, shapes = _named(entry.inputs, files, "input"), _named(entry.inputs, shapes, "input")
+    unused = [name for name in shapes if name in files or seed is None]
+    if unused:
+        raise InputError(f"--shape is for random inputs, '{unused[0]}' is not one",
+                         fix="add --random 0, or give a file of that shape")  # fmt: skip
     feeds: dict[str, Array] = {}
     rng = np.random.default_rng(seed)
     for name, tensor in entry.inputs.items():
@@ -118,11 +136,15 @@ def _random(tensor: Tensor, shape: tuple[int, ...], rng: np.random.Generator) ->
 def _shape(text: str | None, tensor: Tensor) -> tuple[int, ...]:
     if text is None:
         return tensor.shape
-    try:
-        return tuple(int(n) for n in text.split(","))
-    except ValueError:
+    sizes = text.split(",")
+    if not all(n.strip().isdecimal() for n in sizes):
         raise InputError(f"'{text}' is not a shape", where="--shape",
-                         fix="write sizes with commas: 1,224,224,3") from None  # fmt: skip
+                         fix="write sizes with commas: 1,224,224,3")  # fmt: skip
+    shape = tuple(int(n) for n in sizes)
+    if tensor.dtype.nbytes(shape) > MAX_MEMORY.size():
+        raise InputError(f"{text} would take {tensor.dtype.nbytes(shape)} bytes", where="--shape",
+                         fix=f"use a smaller shape, or set {MAX_MEMORY.name}")  # fmt: skip
+    return shape
 
 
 def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
@@ -154,7 +176,7 @@ def _targets(entry: Signature, given: dict[str, str]) -> dict[str, Path]:
     given = dict(given)
     targets: dict[str, Path] = {}
     if Path(given.get("", "")).suffix == ".npz":
-        targets[EVERYTHING] = Path(given.pop(""))
+        targets[EVERYTHING] = check_target(Path(given.pop("")))
     named = _named(entry.outputs, given, "output")
     for name, path in named.items():
         if Path(path).suffix != ".npy":
@@ -163,18 +185,37 @@ def _targets(entry: Signature, given: dict[str, str]) -> dict[str, Path]:
                 where=path,
                 fix="end the name in .npy (or .npz for all outputs)",
             )
-        targets[name] = Path(path)
+        targets[name] = check_target(Path(path))
     return targets
+
+
+def _portable(array: Array) -> Array:
+    """As other programs can read it: strings as fixed-width bytes, bfloat16 and the like as
+    float32."""
+    if array.dtype.kind == "O":
+        return array.astype(np.bytes_)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def _write(results: dict[str, Array], targets: dict[str, Path]) -> None:
     for name, path in targets.items():
-        blob = io.BytesIO()
-        if name == EVERYTHING:
-            np.savez(blob, **results)  # type: ignore[arg-type]
-        else:
-            np.save(blob, results[name], allow_pickle=False)
-        write_atomic(path, blob.getvalue())
+        blob = _npz(results) if name == EVERYTHING else _npy(results[name])
+        write_atomic(path, blob)
+
+
+def _npy(array: Array) -> bytes:
+    blob = io.BytesIO()
+    np.save(blob, array, allow_pickle=False)
+    return blob.getvalue()
+
+
+def _npz(arrays: dict[str, Array]) -> bytes:
+    """np.savez takes names as keywords, and so cannot store an output called 'file'."""
+    blob = io.BytesIO()
+    with zipfile.ZipFile(blob, "w") as archive:
+        for name, array in arrays.items():
+            archive.writestr(f"{name}.npy", _npy(array))
+    return blob.getvalue()
 
 
 def _record(model: str, results: dict[str, Array], seconds: float) -> dict[str, Any]:
@@ -215,9 +256,10 @@ def _print(out: Console, record: dict[str, Any]) -> None:
     for name, best in record.get("top", {}).items():
         rows_best = [(b["class"], b["label"], _number(b["score"])) for b in best]
         out.print(table(f"best classes of {name}", [">class", "label", ">score"], rows_best))
-    out.print(f"one run took {record['seconds'] * 1e3:.1f} ms, first-run work included",
-              highlight=False)  # fmt: skip
+    out.print(f"one run took {record['seconds'] * 1e3:.1f} ms, first-run work included")
 
 
 def _number(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
     return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)

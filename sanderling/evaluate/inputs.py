@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..errors import InputError, MissingExtraError
 from ..ir import Array, DType, Tensor
 from ..ops.fixed import integer_range, round_away
+from ..runtime.session import converts
 
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
@@ -65,21 +66,27 @@ def _read_numpy(path: Path, name: str) -> Array:
 def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
     """Decode, resize to the input's height and width, normalise."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise MissingExtraError("pillow", "image", "reading pictures") from error
-    height, width, channels = _picture_size(tensor)
+    size, channels, first = _picture_layout(tensor)
     try:
         with Image.open(path) as picture:
             converted = picture.convert("L" if channels == 1 else "RGB")
+            width, height = (
+                wanted or own for wanted, own in zip(size, converted.size, strict=True)
+            )
             resized = converted.resize((width, height), _resampling(how.resample))
             pixels = np.asarray(resized, np.float32).reshape(height, width, channels)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"not a readable picture: {error}", where=str(path),
                          fix="check that the file is complete") from error  # fmt: skip
     if how.bgr:
         pixels = pixels[..., ::-1]
-    return _normalise(pixels, tensor, how)[None]
+    made = _normalise(pixels, tensor, how)
+    return np.ascontiguousarray(made.transpose(2, 0, 1) if first else made)[None]
 
 
 def _resampling(name: str) -> int:
@@ -92,25 +99,37 @@ def _resampling(name: str) -> int:
     return known[name]
 
 
-def _picture_size(tensor: Tensor) -> tuple[int, int, int]:
-    shape = tensor.shape
-    if len(shape) != 4 or shape[3] not in (1, 3) or 0 in shape:
-        raise InputError(
-            f"a picture does not fit an input of {tensor.type_text}",
-            where=f"input '{tensor.name}'",
-            fix="pictures fit inputs of shape [1, height, width, 3 or 1]; give a .npy instead",
-        )
-    return shape[1], shape[2], shape[3]
+def _picture_layout(tensor: Tensor) -> tuple[tuple[int, int], int, bool]:
+    """(width, height), with 0 where the model takes any; channels; and whether they come first."""
+    shape = tensor.signature or tensor.shape
+    for first, order in ((False, (1, 2, 3)), (True, (2, 3, 1))):
+        if len(shape) == 4 and 0 not in shape and shape[order[2]] in (1, 3):
+            height, width, channels = (max(shape[i], 0) for i in order)
+            return (width, height), channels, first
+    raise InputError(
+        f"a picture does not fit an input of {tensor.type_text}",
+        where=f"input '{tensor.name}'",
+        fix="pictures fit inputs of shape [1, height, width, 3 or 1]; give a .npy instead",
+    )
 
 
 def _normalise(pixels: Array, tensor: Tensor, how: Picture) -> Array:
     if how.mean is not None or how.std is not None:
-        mean, std = (np.asarray(v, np.float32) for v in (how.mean or (0,), how.std or (1,)))
-        return np.asarray((pixels - mean) / std, np.float32)
+        return np.asarray((pixels - _colours(how.mean or (0,), pixels)) /
+                          _colours(how.std or (1,), pixels), np.float32)  # fmt: skip
     if tensor.dtype.is_float:
         return pixels / np.float32(255)
     shift = 128 if tensor.dtype is DType.INT8 else 0
     return (pixels - shift).astype(tensor.dtype.numpy)
+
+
+def _colours(values: tuple[float, ...], pixels: Array) -> Array:
+    if len(values) not in (1, pixels.shape[-1]):
+        raise InputError(
+            f"{len(values)} numbers for mean or std, the input has {pixels.shape[-1]} colours",
+            fix="give one number, or one a colour",
+        )
+    return np.asarray(values, np.float32)
 
 
 def fit(array: Array, tensor: Tensor, where: str = "") -> Array:
@@ -121,22 +140,13 @@ def fit(array: Array, tensor: Tensor, where: str = "") -> Array:
         return array
     if array.dtype.kind == "f" and not tensor.dtype.is_float and tensor.quant is not None:
         return quantize_array(array, tensor)
-    if tensor.dtype is DType.STRING or np.can_cast(array.dtype, tensor.dtype.numpy, "same_kind"):
-        return array.astype(tensor.dtype.numpy)
-    if array.dtype.kind in "iu" and _fits(array, tensor.dtype):
+    if tensor.dtype is DType.STRING or converts(array, tensor.dtype.numpy):
         return array.astype(tensor.dtype.numpy)
     raise InputError(
         f"an array of {array.dtype} does not fit {tensor.type_text}",
         where=where or f"input '{tensor.name}'",
         fix=f"convert it to {tensor.dtype.numpy}",
     )
-
-
-def _fits(array: Array, dtype: DType) -> bool:
-    if dtype.is_float:
-        return True
-    low, high = integer_range(dtype)
-    return not array.size or bool(array.min() >= low and array.max() <= high)
 
 
 def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import SanderlingError
 from ..format import load
 from ..ir import DType, Graph, Model, Op, Tensor
 from ..ops import OPS, cost
+from ..ops.base import DATA_ERRORS, Cost
 from ..runtime.arena import plan_graph
 from ..runtime.delegate import Delegate, Limits, partition, resolve
 from ..runtime.plan import specialise
@@ -30,12 +32,12 @@ def inspect(
     record: Record = {
         "schema": SCHEMA,
         "source": source.source,
-        "file_bytes": Path(source.source).stat().st_size if source.source else None,
+        "file_bytes": _file_bytes(source.source),
         "description": source.description,
         "quantisation": quantisation_kind(source),
         "parameters": sum(_elements(t) for t in _weights(source)),
         "weight_bytes": sum(len(b) for b in {t.buffer for t in _weights(source)} if b is not None),
-        "macs": sum(cost(op).macs for g in source.graphs for op in g.ops),
+        "macs": sum(_cost(op).macs for g in source.graphs for op in g.ops),
         "metadata": {k: len(v) for k, v in source.metadata.items()},
         "unknown": source.unknown,
         "signatures": [
@@ -50,6 +52,10 @@ def inspect(
     return record
 
 
+def _file_bytes(source: str) -> int | None:
+    return Path(source).stat().st_size if source and Path(source).is_file() else None
+
+
 def _graph(graph: Graph) -> Record:
     arena = plan_graph(graph)
     places = {t: i for i, t in enumerate(graph.tensors)}
@@ -58,7 +64,7 @@ def _graph(graph: Graph) -> Record:
         "inputs": [places[t] for t in graph.inputs],
         "outputs": [places[t] for t in graph.outputs],
         "ops_by_type": dict(Counter(op.name for op in graph.ops).most_common()),
-        "macs": sum(cost(op).macs for op in graph.ops),
+        "macs": sum(_cost(op).macs for op in graph.ops),
         "arena_bytes": arena.size,
         "arena_bytes_without_reuse": arena.total,
         "tensors": [_tensor(i, t, arena.offsets.get(t)) for i, t in enumerate(graph.tensors)],
@@ -102,7 +108,7 @@ def _quant(tensor: Tensor) -> Record | None:
 
 
 def _op(index: int, op: Op, places: dict[Tensor, int]) -> Record:
-    work = cost(op)
+    work = _cost(op)
     return {
         "index": index,
         "name": op.name,
@@ -117,6 +123,14 @@ def _op(index: int, op: Op, places: dict[Tensor, int]) -> Record:
         "bytes_written": work.bytes_written,
         "supported": op.name in OPS,
     }
+
+
+def _cost(op: Op) -> Cost:
+    """The op's cost; an op whose operands do not fit together has none (a run will say why)."""
+    try:
+        return cost(op)
+    except (SanderlingError, *DATA_ERRORS):
+        return Cost(0, 0, 0)
 
 
 def _plain(value: Any) -> Any:
@@ -162,7 +176,7 @@ _WITH_WEIGHTS = {
 
 def _op_kind(op: Op) -> str | None:
     """float32, float16 weights, dynamic range, int8, uint8, int16x8: of one op with weights."""
-    data = op.inputs[2] if op.name == "TRANSPOSE_CONV" else op.inputs[0]
+    data = op.input(2 if op.name == "TRANSPOSE_CONV" else 0)
     weight = op.input(1)
     if data is None or weight is None:
         return None
@@ -188,7 +202,10 @@ def _through_expansion(tensor: Tensor) -> Tensor:
 
 
 def _delegation(graph: Graph, delegates: Sequence[str | Delegate]) -> Record:
-    special, _ = specialise(graph, [t.shape for t in graph.inputs])
+    try:
+        special, _ = specialise(graph, [t.shape for t in graph.inputs])
+    except SanderlingError:
+        special = graph  # it cannot run as it stands: the delegates say why
     found = partition(special, resolve(delegates), Limits())
     names = {op: p.delegate.name for p in found.parts for op in p.ops}
     return {

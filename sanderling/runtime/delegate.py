@@ -28,6 +28,8 @@ class Options:
 
 @runtime_checkable
 class Executable(Protocol):
+    """A part that a delegate has compiled."""
+
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         """Compute the part. Arrays are the caller's: read and written in place, never kept.
 
@@ -39,6 +41,8 @@ class Executable(Protocol):
 
 @runtime_checkable
 class Delegate(Protocol):
+    """Something that runs parts of a graph: it says which ops it takes, and compiles them."""
+
     name: str
 
     def refuses(self, op: Op) -> str | None:
@@ -62,6 +66,7 @@ def register_delegate(name: str, factory: Callable[[], Delegate]) -> None:
 
 
 def delegate_names() -> list[str]:
+    """The delegates that can be named, sorted."""
     return sorted({*BUILTIN, *_registered})
 
 

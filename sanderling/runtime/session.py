@@ -278,7 +278,7 @@ def as_fed(tensor: Tensor, value: npt.ArrayLike, name: str, copy: bool = True) -
     if tensor.dtype is DType.STRING and copy:
         array = as_bytes(array)
     elif array.dtype != tensor.dtype.numpy:
-        if not copy or not _converts(array, tensor.dtype.numpy):
+        if not copy or not converts(array, tensor.dtype.numpy):
             raise InputError(f"an array of {array.dtype}, the model takes {tensor.dtype.numpy}",
                              where=f"input '{name}'", fix=_type_hint(tensor))  # fmt: skip
         array = array.astype(tensor.dtype.numpy)
@@ -299,7 +299,7 @@ def _as_array(value: npt.ArrayLike, name: str) -> Array:
                          fix="give an array, or lists of equal length") from error  # fmt: skip
 
 
-def _converts(array: Array, wanted: np.dtype[Any]) -> bool:
+def converts(array: Array, wanted: np.dtype[Any]) -> bool:
     """Reals convert to reals (and losing digits is fine); integers where every value fits."""
     if array.dtype.kind in "iu" and wanted.kind in "iu":
         limits = np.iinfo(wanted)

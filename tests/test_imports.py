@@ -1,0 +1,104 @@
+"""The house: imports point down the list of layers, and what is public exists and is documented."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import sanderling
+
+ROOT = Path(sanderling.__file__).parent
+# A module imports from its own layer and those before it.
+LAYERS = ("errors", "config", "version", "ir", "format", "ops", "passes", "runtime", "delegates",
+          "optimize", "measure", "evaluate", "choose", "cli")  # fmt: skip
+TOP = ("__init__", "__main__")  # the package's face sees everything
+# The one look upwards, made when it is called: Model.compile gives a Session.
+ALLOWED = {("ir/graph.py", "runtime")}
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+class Import(NamedTuple):
+    layer: str
+    line: int
+    lazy: bool
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Imports of this package's layers; those for the type checker alone do not count."""
+    tree = ast.parse(path.read_text("utf-8"))
+    package = ("sanderling", *path.relative_to(ROOT).parts[:-1])
+    stack: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while stack:
+        node, lazy = stack.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (Import(n, node.lineno, lazy) for n in layers_named(node, package))
+        inner = lazy or isinstance(node, ast.FunctionDef)
+        stack.extend((child, inner) for child in ast.iter_child_nodes(node))
+
+
+def layers_named(node: ast.Import | ast.ImportFrom, package: tuple[str, ...]) -> Iterator[str]:
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            full = alias.name.split(".")
+        else:
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            full = [*base, *(node.module or "").split("."), alias.name]
+            full = [part for part in full if part]
+        if full[0] == "sanderling" and len(full) > 1:
+            yield full[1]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_down(path: Path) -> None:
+    own = layer_of(path)
+    if own in TOP:
+        return
+    assert own in LAYERS, f"{path}: a new layer needs its place in LAYERS"
+    for found in imports(path):
+        where = (str(path.relative_to(ROOT)), found.layer)
+        allowed = where in ALLOWED and found.lazy
+        below = found.layer in LAYERS and LAYERS.index(found.layer) <= LAYERS.index(own)
+        assert below or allowed, f"{path}:{found.line} imports {found.layer}, which stands above"
+
+
+def test_the_reader_of_imports_sees_them() -> None:
+    seen = {i.layer for i in imports(ROOT / "runtime" / "session.py")}
+    assert {"errors", "config", "ir", "ops", "runtime"} <= seen
+    lazy = [i for i in imports(ROOT / "ir" / "graph.py") if i.lazy]
+    assert [i.layer for i in lazy] == ["runtime"]
+
+
+@pytest.mark.parametrize("name", sanderling.__all__)
+def test_public_names_exist_and_are_documented(name: str) -> None:
+    found = getattr(sanderling, name)
+    if inspect.isclass(found) or inspect.isfunction(found):
+        assert inspect.getdoc(found), f"sanderling.{name} has no docstring"
+        own = vars(found).get("__doc__") if inspect.isclass(found) else found.__doc__
+        assert own, f"sanderling.{name} inherits its docstring"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules_say_what_they_are(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
+
+
+def test_importing_is_light() -> None:
+    """No optional package and no command line comes with `import sanderling`."""
+    code = "import sys, sanderling; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"PIL", "ai_edge_litert", "tensorflow", "typer", "rich", "hypothesis", "pytest"}
+    assert not heavy & {name.split(".")[0] for name in done.stdout.split()}
