@@ -1,0 +1,68 @@
+"""LLVM: from IR text to object code. The only module that loads the LLVM library."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from .targets import TARGETS, Target, host
+
+# The passes beyond code generation: kernels are written the way they should run, so that only
+# clean-up is left to do; loop vectorisers and unrollers would cost more time than they save.
+SPEED_LEVEL = 1
+
+
+@cache
+def _initialised() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+
+
+@cache
+def host_target() -> Target:
+    features = frozenset(k for k, on in llvm.get_host_cpu_features().items() if on)
+    return host(features | {"sse2", "neon"}, platform.machine())
+
+
+def runnable(target: Target) -> bool:
+    """Whether this machine can execute the target's code."""
+    features = frozenset(k for k, on in llvm.get_host_cpu_features().items() if on)
+    mine = host_target()
+    return target.triple == mine.triple and target.needs <= features | {"sse2", "neon"}
+
+
+def runnable_targets() -> list[Target]:
+    return [t for t in TARGETS.values() if runnable(t)]
+
+
+def machine(target: Target) -> Any:
+    _initialised()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=",".join(target.features), opt=2, reloc="pic", codemodel="small"
+    )
+
+
+def optimise(text: str, target: Target) -> tuple[Any, Any]:
+    """Parse, verify and clean up a module; returns it with the machine that made it."""
+    tm = machine(target)
+    module = llvm.parse_assembly(text)
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    builder = llvm.create_pass_builder(tm, options)
+    builder.getModulePassManager().run(module, builder)
+    return module, tm
+
+
+def compile_object(text: str, target: Target) -> bytes:
+    module, tm = optimise(text, target)
+    return bytes(tm.emit_object(module))
+
+
+def assembly(text: str, target: Target) -> str:
+    module, tm = optimise(text, target)
+    return str(tm.emit_assembly(module))

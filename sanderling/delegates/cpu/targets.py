@@ -1,0 +1,78 @@
+"""Targets: what a CPU offers, as rows of one table.
+
+The host is detected; a target can be forced by name, so that AVX2 code is made and run on a machine
+that has AVX512 as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import InputError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A row. width: bytes of a vector; registers: vectors at hand; dot: the 8-bit dot product."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: tuple[str, ...]  # what LLVM is told
+    needs: frozenset[str]  # what the host must report
+    width: int
+    registers: int
+    dot: str  # vnni512, vnni256 (AVX512VL or AVX-VNNI encodings), neon, or "" for none
+    activation: str = "u8"  # how 8-bit activations are kept: u8 suits u8 x s8 products
+    bf16: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """32-bit lanes of a vector."""
+        return self.width // 4
+
+
+_X86 = "x86_64-unknown-linux-gnu"
+_ARM = "aarch64-unknown-linux-gnu"
+_AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2", "popcnt", "lzcnt", "movbe")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd")
+
+_VNNI = (*_AVX512, "avx512vnni")
+
+
+def _row(name: str, triple: str, features: tuple[str, ...], width: int, registers: int, dot: str,
+         **more: object) -> Target:  # fmt: skip
+    cpu = "x86-64" if triple == _X86 else "generic"
+    flags = tuple(f"+{f}" for f in features)
+    # Without this LLVM may split 512-bit vectors to keep older chips at their clock.
+    extra = ("-prefer-256-bit",) if width == 64 else ()
+    return Target(name, triple, cpu, flags + extra, frozenset(features), width, registers, dot,
+                  **more)  # type: ignore[arg-type]  # fmt: skip
+
+
+# Best first: the first row that the host can run is its target.
+TARGETS: dict[str, Target] = {
+    t.name: t
+    for t in (
+        _row("avx512bf16", _X86, (*_VNNI, "avx512bf16"), 64, 32, "vnni512", bf16=True),
+        _row("avx512vnni", _X86, _VNNI, 64, 32, "vnni512"),
+        _row("avx512", _X86, _AVX512, 64, 32, ""),
+        _row("avx2vnni", _X86, (*_AVX2, "avxvnni"), 32, 16, "vnni256"),
+        _row("avx2", _X86, _AVX2, 32, 16, ""),
+        _row("generic", _X86, ("sse2",), 16, 16, ""),
+        _row("neondot", _ARM, ("neon", "dotprod"), 16, 32, "neon", activation="i8"),
+        _row("neon", _ARM, ("neon",), 16, 32, "", activation="i8"),
+    )
+}  # fmt: skip
+
+
+def find(name: str) -> Target:
+    if name not in TARGETS:
+        raise InputError(f"there is no target '{name}'", fix=f"one of {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def host(features: frozenset[str], machine: str) -> Target:
+    """The best row for a machine that reports these features."""
+    triple = _ARM if machine in ("aarch64", "arm64") else _X86
+    return next(t for t in TARGETS.values() if t.triple == triple and t.needs <= features)
