@@ -3,7 +3,17 @@
 from importlib import import_module
 
 from .base import (
-    OPS, Cost, OpDef, Spec, State, check, cost, definition, infer, register_custom, support,
+    OPS,
+    Cost,
+    OpDef,
+    Spec,
+    State,
+    check,
+    cost,
+    definition,
+    infer,
+    register_custom,
+    support,
 )  # fmt: skip
 
 FAMILIES = ("arith", "unary", "activation", "conv", "matmul", "pool", "shape", "layout", "reduce",

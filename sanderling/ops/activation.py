@@ -7,33 +7,37 @@ for some operators LiteRT's optimised kernels use other tables and differ by a c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 
-from ..ir import Array, DType, Op
+from ..ir import Array, DType, Op, Shape
 from .base import (
-    Arrays,
     Spec,
     Specs,
     attr,
     broadcast_shapes,
     define,
+    on,
     out_spec,
     present,
     require,
     same_as_input,
     scale_zero,
-    shapes_known,
+    shaped,
 )
 from .fixed import (
     clamp_to,
+    code_range,
     divide_by_pot,
     high_mul,
-    integer_range,
+    limits,
     multiply,
     quantize_multiplier,
-    round_away,
+    to_codes,
+    truncated,
+    without_zero,
     wrap32,
 )
 from .lut import (
@@ -44,13 +48,13 @@ from .lut import (
     log_fixed,
     logistic16,
     lookup16,
-    mul,
     reciprocal,
+    sigmoid,
     table16,
     tanh16,
     through_double,
 )
-from .unary import by_table, main
+from .unary import by_table
 
 FAMILY = "activation"
 NARROW = (np.float16, ml_dtypes.bfloat16)
@@ -64,16 +68,6 @@ def _ratio(*factors: float, over: float) -> tuple[Array, Array]:
     return quantize_multiplier(real / np.float32(over))
 
 
-def _centred(op: Op, x: Array) -> Array:
-    return x.astype(np.int64) - scale_zero(op.inputs[0])[1]
-
-
-def _finish(op: Op, x: Array) -> Array:
-    """Add the output's zero point and clamp to its type."""
-    target = op.outputs[0]
-    return clamp_to(x + scale_zero(target)[1], *integer_range(target.dtype), target.dtype)
-
-
 def _symmetric16(op: Op, x: Array) -> None:
     if x.dtype == np.int16:
         zeros = (scale_zero(op.inputs[0])[1], scale_zero(op.outputs[0])[1])
@@ -83,24 +77,13 @@ def _symmetric16(op: Op, x: Array) -> None:
 # -- clamps ---------------------------------------------------------------------------------------
 
 
-def _clamp(low: float, high: float) -> Callable[[Op, Arrays], Array]:
-    def evaluate(op: Op, arrays: Arrays) -> Array:
-        x = main(arrays)
-        if x.dtype == np.float32:
-            return np.clip(x, np.float32(low), np.float32(high))
-        _symmetric16(op, x)
-        target = op.outputs[0].dtype
-        scale, zero = scale_zero(op.outputs[0])
-        least, most = integer_range(target)
-        least = max(least, zero + int(round_away(np.float32(low) / np.float32(scale))))
-        if np.isfinite(high):
-            most = min(most, zero + int(round_away(np.float32(high) / np.float32(scale))))
-        codes = multiply(_centred(op, x), *_ratio(scale_zero(op.inputs[0])[0], over=scale)) + zero
-        # Not np.clip: where the bounds cross, the upper one wins.
-        found: Array = np.minimum(np.maximum(codes, least), most)
-        return found.astype(target.numpy)
-
-    return evaluate
+def _clamp(op: Op, x: Array, low: float, high: float) -> Array:
+    if x.dtype == np.float32:
+        return np.clip(x, np.float32(low), np.float32(high))
+    _symmetric16(op, x)
+    ratio = _ratio(scale_zero(op.inputs[0])[0], over=scale_zero(op.outputs[0])[0])
+    codes = multiply(without_zero(op.inputs[0], x), *ratio)
+    return to_codes(op, codes, code_range(op.outputs[0], (low, high)))
 
 
 # name: bounds, types
@@ -111,17 +94,11 @@ CLAMPS: dict[str, tuple[float, float, str]] = {
     "RELU_0_TO_1": (0, 1, "f32 i8 u8"),
 }
 for _name, (_low, _high, _types) in CLAMPS.items():
-    define(_name, infer=same_as_input, evaluate=_clamp(_low, _high), family=FAMILY, types=_types)
+    define(_name, infer=same_as_input, evaluate=on(partial(_clamp, low=_low, high=_high)),
+           family=FAMILY, types=_types)  # fmt: skip
 
 
 # -- smooth functions -----------------------------------------------------------------------------
-
-
-def _sigmoid(x: Array) -> Array:
-    """In float32; far out, exp would overflow."""
-    one, far = np.float32(1), np.float32(100)
-    found: Array = one / (one + np.exp(-np.clip(x, -far, far)))
-    return found
 
 
 def _wide(function: Callable[[Array], Array], x: Array) -> Array:
@@ -129,25 +106,22 @@ def _wide(function: Callable[[Array], Array], x: Array) -> Array:
     return function(x.astype(np.float32)).astype(x.dtype)
 
 
-def _logistic(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _logistic(op: Op, x: Array) -> Array:
     if x.dtype == np.float32:
-        return _sigmoid(x)
+        return sigmoid(x)
     if x.dtype in NARROW:
-        return _wide(_sigmoid, x)
+        return _wide(sigmoid, x)
     _symmetric16(op, x)
     scale = 1 / 32768 if x.dtype == np.int16 else 1 / 256
-    require(
-        scale_zero(op.outputs[0])[0] == scale, op, f"the output's scale must be 1/{1 / scale:g}"
-    )
+    stated = scale_zero(op.outputs[0])[0]
+    require(stated == scale, op, f"the output's scale must be 1/{1 / scale:g}")
     if x.dtype == np.int16:
         return logistic16(x, *input_scale16(scale_zero(op.inputs[0])[0], (0,)))
     exp = through_double(np.exp)
     return by_table(op, x, lambda v: np.float32(1) / (np.float32(1) + exp(-v)))
 
 
-def _tanh(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _tanh(op: Op, x: Array) -> Array:
     if x.dtype == np.float32:
         return np.tanh(x)
     if x.dtype in NARROW:
@@ -155,9 +129,8 @@ def _tanh(op: Op, arrays: Arrays) -> Array:
     if x.dtype != np.int16:
         return by_table(op, x, through_double(np.tanh))
     _symmetric16(op, x)
-    require(
-        _near(scale_zero(op.outputs[0])[0], 1 / 32768), op, "the output's scale must be 1/32768"
-    )
+    near = _near(scale_zero(op.outputs[0])[0], 1 / 32768)
+    require(near, op, "the output's scale must be 1/32768")
     return tanh16(x, *input_scale16(scale_zero(op.inputs[0])[0], (0, 1)))
 
 
@@ -166,8 +139,7 @@ def _near(scale: float, wanted: float) -> bool:
     return abs(scale - wanted) <= 0.001 * wanted
 
 
-def _elu(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _elu(op: Op, x: Array) -> Array:
     if x.dtype == np.float32:
         return np.where(x < 0, np.expm1(x), x)
     expm1 = through_double(np.expm1)
@@ -185,19 +157,19 @@ def _gelu_tanh(x: Array) -> Array:
     return np.float32(0.5) * x * (np.float32(1) + through_double(np.tanh)(inner))
 
 
-def _gelu(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _gelu(op: Op, x: Array) -> Array:
     function = _gelu_tanh if attr(op, "approximate") else _gelu_exact
     if x.dtype == np.float32:
         return function(x)
     return _wide(function, x) if x.dtype in NARROW else by_table(op, x, function)
 
 
-define("LOGISTIC", infer=same_as_input, evaluate=_logistic, family=FAMILY,
+define("LOGISTIC", infer=same_as_input, evaluate=on(_logistic), family=FAMILY,
        types="f32 f16 bf16 i8 u8 i16")  # fmt: skip
-define("TANH", infer=same_as_input, evaluate=_tanh, family=FAMILY, types="f32 f16 bf16 i8 u8 i16")
-define("ELU", infer=same_as_input, evaluate=_elu, family=FAMILY, types="f32 i8")
-define("GELU", infer=same_as_input, evaluate=_gelu, family=FAMILY, types="f32 f16 i8 u8 i16")
+define("TANH", infer=same_as_input, evaluate=on(_tanh), family=FAMILY,
+       types="f32 f16 bf16 i8 u8 i16")  # fmt: skip
+define("ELU", infer=same_as_input, evaluate=on(_elu), family=FAMILY, types="f32 i8")
+define("GELU", infer=same_as_input, evaluate=on(_gelu), family=FAMILY, types="f32 f16 i8 u8 i16")
 
 
 # -- hard swish -----------------------------------------------------------------------------------
@@ -214,8 +186,7 @@ def _shift16(x: Array, amount: int) -> Array:
     return found
 
 
-def _hard_swish(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _hard_swish(op: Op, x: Array) -> Array:
     if x.dtype == np.float32:
         bounded = np.minimum(np.float32(6), np.maximum(np.float32(0), x + np.float32(3)))
         swish: Array = x * bounded / np.float32(6)
@@ -224,67 +195,61 @@ def _hard_swish(op: Op, arrays: Arrays) -> Array:
     out, out_exponent = _int16_multiplier(fine / np.float32(scale_zero(op.outputs[0])[0]))
     require(-31 <= out_exponent <= 0, op, "the output's scale does not fit the input's")
     slope, exponent = _int16_multiplier(fine / (np.float32(3) / np.float32(32768)))
-    codes = _centred(op, x) << 7
+    codes = without_zero(op.inputs[0], x) << 7
     # The value in units of 3 / 32768, saturated: -3..3 becomes -1..1, then 0..1.
     gate = _shift16(codes, min(exponent, 17) - 1) if exponent > 0 else codes
-    gate = mul(gate, slope, 16)
+    gate = high_mul(gate, slope, 16)
     gate = _shift16(gate, 1) if exponent > 0 else divide_by_pot(gate, -exponent)
     gate = (gate + 32768) >> 1
-    product = gate * mul(codes, out, 16)
+    product = gate * high_mul(codes, out, 16)
     # This product is truncated on purpose: it cancels the bias of the rounding above.
-    product = np.where(product >= 0, product >> 15, -(-product >> 15))
-    return _finish(op, divide_by_pot(product, -out_exponent))
+    return to_codes(op, divide_by_pot(truncated(product, 1 << 15), -out_exponent))
 
 
-define("HARD_SWISH", infer=same_as_input, evaluate=_hard_swish, family=FAMILY, types="f32 i8 u8")
+define("HARD_SWISH", infer=same_as_input, evaluate=on(_hard_swish), family=FAMILY,
+       types="f32 i8 u8")  # fmt: skip
 
 
 # -- slopes below zero ----------------------------------------------------------------------------
 
 
-def _leaky_relu(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _leaky_relu(op: Op, x: Array) -> Array:
     alpha = float(np.float32(attr(op, "alpha")))
     if x.dtype == np.float32:
         return np.where(x > 0, x, x * np.float32(alpha))
     _symmetric16(op, x)
-    codes = _centred(op, x)
+    codes = without_zero(op.inputs[0], x)
     scale, out_scale = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])[0]
     m, shift = _ratio(scale, abs(alpha), over=out_scale)
     below = multiply(codes, m, shift) * (-1 if alpha < 0 else 1)
     above = multiply(codes, *_ratio(scale, over=out_scale))
-    return _finish(op, np.where(codes >= 0, above, below))
+    return to_codes(op, np.where(codes >= 0, above, below))
 
 
-define("LEAKY_RELU", infer=same_as_input, evaluate=_leaky_relu, family=FAMILY,
+define("LEAKY_RELU", infer=same_as_input, evaluate=on(_leaky_relu), family=FAMILY,
        types="f32 i8 u8 i16")  # fmt: skip
 
 
-def _prelu_spec(op: Op, specs: Specs) -> Spec:
-    source, slope = present(specs, op), present(specs, op, 1)
-    if shapes_known((source, slope)):
-        fits = broadcast_shapes(op, source.known, slope.known) == source.known
-        require(fits, op, f"alpha of shape {slope.known} does not fit input {source.known}")
-    return out_spec(op, source.shape)
+def _prelu_shape(op: Op, shape: Shape, alpha: Shape) -> Shape:
+    fits = broadcast_shapes(op, shape, alpha) == shape
+    require(fits, op, f"alpha of shape {alpha} does not fit input {shape}")
+    return shape
 
 
-def _prelu(op: Op, arrays: Arrays) -> Array:
-    x, alpha = main(arrays), arrays[1]
-    assert alpha is not None
-    require(broadcast_shapes(op, x.shape, alpha.shape) == x.shape, op,
-            f"alpha of shape {alpha.shape} does not fit input {x.shape}")  # fmt: skip
+def _prelu(op: Op, x: Array, alpha: Array) -> Array:
+    _prelu_shape(op, x.shape, alpha.shape)
     if x.dtype == np.float32:
         return np.where(x >= 0, x, x * alpha)
-    codes = _centred(op, x)
-    slope, slope_zero = scale_zero(op.inputs[1])
+    codes, slopes = without_zero(op.inputs[0], x), without_zero(op.inputs[1], alpha)
+    slope = scale_zero(op.inputs[1])[0]
     scale, out_scale = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])[0]
     above = multiply(codes, *_ratio(scale, over=out_scale))
-    products = wrap32(codes * (alpha.astype(np.int64) - slope_zero))
-    below = multiply(products, *_ratio(scale, slope, over=out_scale))
-    return _finish(op, np.where(codes >= 0, above, below))
+    below = multiply(wrap32(codes * slopes), *_ratio(scale, slope, over=out_scale))
+    return to_codes(op, np.where(codes >= 0, above, below))
 
 
-define("PRELU", infer=_prelu_spec, evaluate=_prelu, family=FAMILY, types="f32 i8 u8 i16", arity=2,
+define("PRELU", infer=shaped(_prelu_shape, data=[0, 1]), evaluate=on(_prelu), family=FAMILY,
+       types="f32 i8 u8 i16", arity=2,
        notes="an int16 input goes with an int8 alpha; LiteRT misreads an int16 one")  # fmt: skip
 
 
@@ -296,13 +261,8 @@ DIFF_BITS, SUM_BITS = 5, 12  # integer bits of differences from the row's maximu
 def _below_max(x: Array) -> Array:
     """Each row minus its maximum (empty rows stay empty)."""
     wide = x.astype(np.int64) if x.dtype.kind in "iu" else x
-    found: Array = wide - np.max(wide, axis=-1, keepdims=True, initial=_lowest(wide))
+    found: Array = wide - np.max(wide, axis=-1, keepdims=True, initial=limits(wide.dtype)[0])
     return found
-
-
-def _lowest(x: Array) -> float | int:
-    info = np.iinfo(x.dtype) if x.dtype.kind in "iu" else np.finfo(x.dtype)
-    return info.min
 
 
 def _diff_scale(op: Op, beta: float) -> tuple[int, int, int]:
@@ -326,8 +286,8 @@ def _exp_rows(op: Op, x: Array, beta: float) -> tuple[Array, Array, Array, Array
     return diff, scaled, powers, total
 
 
-def _softmax(op: Op, arrays: Arrays) -> Array:
-    x, target = main(arrays), op.outputs[0].dtype
+def _softmax(op: Op, x: Array) -> Array:
+    target = op.outputs[0].dtype
     beta = float(np.float32(attr(op, "beta")))
     require(x.ndim > 0, op, "a scalar has no softmax")
     if x.dtype.kind == "f":
@@ -337,7 +297,7 @@ def _softmax(op: Op, arrays: Arrays) -> Array:
     _, _, powers, total = _exp_rows(op, x, beta)
     inverse, over = reciprocal(np.maximum(total, 1), SUM_BITS)
     shifted = divide_by_pot(high_mul(inverse, powers), over + 31 - target.bits)
-    low, high = integer_range(target)
+    low, high = target.bounds
     return clamp_to(shifted + low, low, high, target)
 
 
@@ -376,18 +336,18 @@ def _softmax_spec(op: Op, specs: Specs) -> Spec:
     return out_spec(op, source.shape)
 
 
-define("SOFTMAX", infer=_softmax_spec, evaluate=_softmax, family=FAMILY,
+define("SOFTMAX", infer=_softmax_spec, evaluate=on(_softmax), family=FAMILY,
        types="f32 f16 i8 u8 i16", notes="i8 and u8 to i16 too")  # fmt: skip
 
 
-def _log_softmax(op: Op, arrays: Arrays) -> Array:
-    x, target = main(arrays), op.outputs[0].dtype
+def _log_softmax(op: Op, x: Array) -> Array:
+    target = op.outputs[0].dtype
     require(x.ndim > 0, op, "a scalar has no softmax")
     if x.dtype == np.float32:
         diff = _below_max(x)
         logs: Array = diff - np.log(np.sum(np.exp(diff), axis=-1, keepdims=True))
         return logs
-    low, high = integer_range(target)
+    low, high = target.bounds
     require(scale_zero(op.outputs[0]) == (1 / 16, high), op,
             f"the output must have scale 1/16 and zero point {high}")  # fmt: skip
     diff, _, _, total = _exp_rows(op, x, 1.0)
@@ -400,4 +360,5 @@ def _log_softmax(op: Op, arrays: Arrays) -> Array:
     return np.where(diff > limit, np.clip(found, low, high), low).astype(target.numpy)
 
 
-define("LOG_SOFTMAX", infer=same_as_input, evaluate=_log_softmax, family=FAMILY, types="f32 i8 u8")
+define("LOG_SOFTMAX", infer=same_as_input, evaluate=on(_log_softmax), family=FAMILY,
+       types="f32 i8 u8")  # fmt: skip

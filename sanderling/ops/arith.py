@@ -6,25 +6,27 @@ A quantised operand is always int8, uint8 or int16 with a scale; int16 without o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
-from ..errors import ModelError
 from ..ir import Array, DType, Op, Shape, Tensor
 from .base import (
     MANY,
+    MOVABLE,
     Arrays,
     Evaluate,
     Infer,
     Spec,
     Specs,
     attr,
+    broadcast_inputs,
     broadcast_shapes,
     define,
     elements,
-    folded,
+    given,
+    has_scale,
     out_spec,
     present,
     require,
@@ -34,14 +36,17 @@ from .base import (
     sized,
 )
 from .fixed import (
-    ACTIVATION_BOUNDS,
-    clamp_to,
     divide_by_pot,
+    fused_clamp,
     fused_range,
     high_mul,
+    limits,
     multiply,
     quantize_multiplier,
     round_away,
+    to_codes,
+    truncated,
+    without_zero,
     wrap32,
 )
 from .lut import leading_zeros, reciprocal
@@ -50,12 +55,6 @@ Binary = Callable[[Array, Array], Array]
 
 
 # -- operands -----------------------------------------------------------------------------------
-
-
-def given(op: Op, inputs: Arrays) -> list[Array]:
-    found = [x for x in inputs if x is not None]
-    require(len(found) == len(inputs), op, "an input is absent", "the operator requires it")
-    return found
 
 
 def operands(op: Op, inputs: Arrays, result: DType | None = None) -> list[Array]:
@@ -72,8 +71,7 @@ def is_quantized(tensor: Tensor | None) -> bool:
     """LiteRT's rule for int16: a scale decides between codes and plain numbers."""
     if tensor is None or tensor.dtype not in (DType.INT8, DType.UINT8, DType.INT16):
         return False
-    has_scale = tensor.quant is not None and tensor.quant.scale.size > 0
-    return has_scale or tensor.dtype is not DType.INT16
+    return has_scale(tensor) or tensor.dtype is not DType.INT16
 
 
 def _float_scales(op: Op) -> list[np.float32]:
@@ -84,56 +82,23 @@ def _float_scales(op: Op) -> list[np.float32]:
     return scales
 
 
-def _offset(tensor: Tensor | None, x: Array) -> Array:
-    return x.astype(np.int64) - scale_zero(tensor)[1]
-
-
 # -- inference ----------------------------------------------------------------------------------
 
 
-def _elementwise(evaluate: Evaluate, dtype: DType | None = None) -> Infer:
-    """infer: the common shape; values follow from small constants, so that shape sums are known."""
-
-    def infer(op: Op, specs: Specs) -> Spec:
-        every = [present(specs, op, i) for i in range(len(specs))]
-        shape = broadcast_shapes(op, *(s.known for s in every)) if shapes_known(specs) else None
-        return Spec(dtype or op.outputs[0].dtype, shape, _constant(op, specs, evaluate))
-
-    return infer
-
-
-def _constant(op: Op, specs: Specs, evaluate: Evaluate) -> Array | None:
-    try:
-        with np.errstate(all="ignore"):
-            return folded(op, specs, evaluate)
-    except ModelError:  # a division by zero, say: an error of the run, if it ever comes to that
-        return None
+def _infer_bool(op: Op, specs: Specs) -> Spec:
+    """A comparison gives bools, whatever type the file states."""
+    return replace(broadcast_inputs(op, specs), dtype=DType.BOOL)
 
 
 # -- plain numbers ------------------------------------------------------------------------------
 
 
-def activate(op: Op, x: Array) -> Array:
-    """Clamp plain numbers to the fused activation; other activations than RELU's do nothing.
-
-    Trap: the kernels clamp floats to the finite range even without activation, so that an
-    overflow or a division by zero gives the largest float, not infinity. NaN passes through.
-    """
-    name = attr(op, "fused_activation_function")
-    if x.dtype.kind == "c":
-        require(name == "NONE", op, "a fused activation on complex numbers")
-        return x
-    bounds = ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
-    low, high = map(_limit, bounds, (x.dtype, x.dtype))
-    return np.asarray(np.minimum(np.maximum(x, low), high))
-
-
-def _limit(bound: float, dtype: np.dtype[Any]) -> Array:
-    """A bound in this type: its end for an infinite one; -1 wraps in unsigned types, as in C."""
-    if np.isfinite(bound):
-        return np.asarray(int(bound)).astype(dtype)
-    info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-    return np.asarray(info.max if bound > 0 else info.min, dtype)
+def _activate(op: Op, x: Array) -> Array:
+    if x.dtype.kind != "c":
+        return fused_clamp(op, x)
+    require(attr(op, "fused_activation_function") == "NONE", op,
+            "a fused activation on complex numbers")  # fmt: skip
+    return x
 
 
 def plain(function: Binary) -> Evaluate:
@@ -153,14 +118,14 @@ def common_scale(op: Op, a: Array, b: Array, left: int) -> tuple[Array, Array, f
     """Both operands in steps of 2**-left of twice the larger scale, and that scale."""
     s1, s2, _ = map(float, _float_scales(op))
     twice = 2 * max(s1, s2)
-    x, y = (multiply(_offset(op.input(i), v) << left, *quantize_multiplier(s / twice))
+    x, y = (multiply(without_zero(op.input(i), v) << left, *quantize_multiplier(s / twice))
             for i, (v, s) in enumerate(((a, s1), (b, s2))))  # fmt: skip
     return x, y, twice
 
 
 def requantize(op: Op, x: Array, real: float) -> Array:
     """Scale an accumulator to the output's codes, with the fused activation."""
-    return saturate(op, _rescale(op, x, real))
+    return to_codes(op, _rescale(op, x, real), fused_range(op))
 
 
 def _rescale(op: Op, x: Array, real: float) -> Array:
@@ -169,23 +134,18 @@ def _rescale(op: Op, x: Array, real: float) -> Array:
     return multiply(x, *quantize_multiplier(real))
 
 
-def saturate(op: Op, x: Array) -> Array:
-    low, high = fused_range(op)
-    zero = scale_zero(op.outputs[0])[1]
-    return clamp_to(x + zero, low, high, op.outputs[0].dtype)
-
-
 def _plus(sign: int) -> Evaluate:
     function: Binary = np.add if sign > 0 else np.subtract
 
     def evaluate(op: Op, inputs: Arrays) -> Array:
         a, b = operands(op, inputs)
         if not is_quantized(op.outputs[0]):
-            return activate(op, function(a, b))
+            return _activate(op, function(a, b))
         if a.dtype == np.int16:
             shifts = _shifts_of_two(op)
             if shifts is not None:
-                return saturate(op, function(*map(divide_by_pot, (a, b), shifts)))
+                shifted = map(divide_by_pot, (a, b), shifts)
+                return to_codes(op, function(*shifted), fused_range(op))
         # 15 or 20 more bits are what a sum of two codes leaves free in 32.
         left = 15 if a.dtype == np.int16 else 20
         x, y, twice = common_scale(op, a, b, left)
@@ -214,8 +174,8 @@ def _mul(op: Op, inputs: Arrays) -> Array:
         return _mul_to_8bit(op, inputs)
     a, b = operands(op, inputs)
     if not is_quantized(op.outputs[0]):
-        return activate(op, a * b)
-    x, y = _offset(op.input(0), a), _offset(op.input(1), b)
+        return _activate(op, a * b)
+    x, y = without_zero(op.input(0), a), without_zero(op.input(1), b)
     s1, s2, s3 = _float_scales(op)
     return requantize(op, wrap32(x * y), float(s1 * s2 / s3))
 
@@ -223,24 +183,18 @@ def _mul(op: Op, inputs: Arrays) -> Array:
 def _mul_to_8bit(op: Op, inputs: Arrays) -> Array:
     """int16 x int16 -> 8 bits: fixed point with 15 fractional bits; the scales do not count."""
     a, b = operands(op, inputs, op.outputs[0].dtype)
-    product = high_mul(a.astype(np.int64) << 16, b.astype(np.int64))
-    return saturate(op, divide_by_pot(np.minimum(product, 32767), 8))
+    return to_codes(op, divide_by_pot(high_mul(a, b, 16), 8), fused_range(op))
 
 
 def _div(op: Op, inputs: Arrays) -> Array:
     a, b = operands(op, inputs)
     if is_quantized(op.outputs[0]):
-        return _div_codes(op, _offset(op.input(0), a), _offset(op.input(1), b))
+        return _div_codes(op, without_zero(op.input(0), a), without_zero(op.input(1), b))
     if a.dtype.kind == "f":
-        return activate(op, a / b)
+        return _activate(op, a / b)
     require(bool(np.all(b != 0)), op, "division by zero")
-    return activate(op, _truncating(a, b))
-
-
-def _truncating(a: Array, b: Array) -> Array:
-    """C's integer division."""
-    quotient = np.abs(a.astype(np.int64)) // np.abs(b.astype(np.int64))
-    return (quotient * np.sign(a) * np.sign(b)).astype(a.dtype)
+    quotient = truncated(a.astype(np.int64), b.astype(np.int64))
+    return _activate(op, quotient.astype(a.dtype))
 
 
 def _div_codes(op: Op, x: Array, y: Array) -> Array:
@@ -258,7 +212,8 @@ def _div_codes(op: Op, x: Array, y: Array) -> Array:
     headroom = np.where(x < 0, leading_zeros(-2 * x - 1), leading_zeros(x) - 1)
     quotient = high_mul(x << headroom, inverse)
     # Without a right shift the quotient is far beyond 16 bits already.
-    return saturate(op, multiply(quotient, m, np.clip(shift - over - headroom, -62, 0)))
+    codes = multiply(quotient, m, np.clip(shift - over - headroom, -62, 0))
+    return to_codes(op, codes, fused_range(op))
 
 
 # -- the other arithmetic -----------------------------------------------------------------------
@@ -318,8 +273,7 @@ def _repeated(a: Array, exponent: int) -> Array:
 
 def _finite(x: Array) -> Array:
     """The kernel multiplies with a clamp that turns infinity into the largest float."""
-    low, high = _limit(-np.inf, x.dtype), _limit(np.inf, x.dtype)
-    return np.asarray(np.minimum(np.maximum(x, low), high))
+    return np.clip(x, *map(x.dtype.type, limits(x.dtype)))
 
 
 def _integer_power(a: Array, b: Array) -> Array:
@@ -336,10 +290,8 @@ def squared_difference(op: Op, inputs: Arrays) -> Array:
         return np.asarray((a - b) * (a - b))
     left = 7  # a squared difference of codes with 14 more bits just fits in 32
     x, y, twice = common_scale(op, a, b, left)
-    scale, zero = scale_zero(op.outputs[0])
-    real = twice * twice / (2.0 ** (2 * left) * scale)
-    codes = _rescale(op, (x - y) * (x - y), real)
-    return clamp_to(codes + zero, -128, 127, op.outputs[0].dtype)
+    real = twice * twice / (2.0 ** (2 * left) * scale_zero(op.outputs[0])[0])
+    return to_codes(op, _rescale(op, (x - y) * (x - y), real))
 
 
 def _add_n(op: Op, inputs: Arrays) -> Array:
@@ -391,7 +343,7 @@ def compare(function: Binary, int16_codes: bool = False) -> Evaluate:
 
 def _to_real_steps(tensor: Tensor | None, x: Array) -> Array:
     """The real value in steps of 1/256. Trap: codes of a scale below 1/256 may become equal."""
-    return multiply(_offset(tensor, x) << 8, *quantize_multiplier(scale_zero(tensor)[0]))
+    return multiply(without_zero(tensor, x) << 8, *quantize_multiplier(scale_zero(tensor)[0]))
 
 
 # -- selection ----------------------------------------------------------------------------------
@@ -417,7 +369,7 @@ def _infer_select(op: Op, specs: Specs) -> Spec:
     if not shapes_known(specs):
         return out_spec(op, None)
     shape = _select_shape(op, *(s.known for s in every))
-    return out_spec(op, shape, value=_constant(op, specs, select))
+    return out_spec(op, shape)
 
 
 def select(op: Op, inputs: Arrays) -> Array:
@@ -435,9 +387,8 @@ def select(op: Op, inputs: Arrays) -> Array:
 
 
 def _binary(names: str, evaluate: Evaluate, types: str, notes: str = "",
-            infer: Infer | None = None) -> None:  # fmt: skip
-    define(names, infer=infer or _elementwise(evaluate), evaluate=evaluate, family="arith",
-           types=types, arity=2, notes=notes)  # fmt: skip
+            infer: Infer = broadcast_inputs) -> None:  # fmt: skip
+    define(names, infer=infer, evaluate=evaluate, family="arith", types=types, arity=2, notes=notes)
 
 
 _binary("ADD", _plus(+1), "f32 f16 i8 u8 i16 i32 i64", "int16 with power-of-two or any scales")
@@ -469,11 +420,10 @@ _COMPARISONS: tuple[tuple[str, Binary, bool, str], ...] = (
 for _name, _function, _types in _PLAIN:
     _binary(_name, plain(_function), _types)
 for _name, _function, _codes, _types in _COMPARISONS:
-    _evaluate = compare(_function, _codes)
-    _binary(_name, _evaluate, _types, infer=_elementwise(_evaluate, DType.BOOL))
+    _binary(_name, compare(_function, _codes), _types, infer=_infer_bool)
 
 define("ADD_N", infer=_infer_same, evaluate=_add_n, family="arith", types="f32 i32",
        arity=(2, MANY))  # fmt: skip
 define("LOGICAL_NOT", infer=same_as_input, evaluate=_not, family="arith", types="bool")
 define("SELECT SELECT_V2", infer=_infer_select, evaluate=select, family="arith", main=1, arity=3,
-       types="f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64")  # fmt: skip
+       types=MOVABLE)  # fmt: skip

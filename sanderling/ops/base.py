@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import InputError, ModelError, SanderlingError, UnsupportedError
 from ..format.schema import default_options
@@ -49,6 +50,7 @@ class State:
     variables: dict[Any, Array] = field(default_factory=dict)
     tables: dict[Any, Any] = field(default_factory=dict)
     called_once: set[int] = field(default_factory=set)
+    constants: dict[Op, list[Array]] = field(default_factory=dict)  # results of constants alone
     generators: dict[int, Any] = field(default_factory=dict)
 
 
@@ -59,6 +61,8 @@ Infer = Callable[[Op, Specs], "Spec | Sequence[Spec]"]
 # output array, or one array for each output, of the outputs' NumPy types.
 Evaluate = Callable[..., "Array | Sequence[Array]"]
 Macs = Callable[[Op], int]
+# rule(op, shapes ..., integers of operands ...) -> output shape; see `shaped`.
+Rule = Callable[..., Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class OpDef:
 
 OPS: dict[str, OpDef] = {}
 MANY = 1 << 30  # an arity without upper bound
+# Kernels that only move elements take any type of 8 to 64 bits.
+MOVABLE = "f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64"
 # A larger result is refused: a few hostile bytes in a FILL or TILE must not exhaust the memory.
 MAX_ELEMENTS = 1 << 31
 FOLD_ELEMENTS = 1024  # values up to this size are computed during inference
@@ -138,7 +144,9 @@ def check(op: Op) -> OpDef:
     row = definition(op)
     low, high = row.arity
     if not low <= len(op.inputs) <= high:
-        wants = f"{low}" if low == high else f"{low} or more" if high == MANY else f"{low} to {high}"
+        wants = (
+            f"{low}" if low == high else f"{low} or more" if high == MANY else f"{low} to {high}"
+        )
         raise ModelError(f"{len(op.inputs)} inputs, it takes {wants}", where=op.where,
                          fix="the model is damaged or was built wrongly")  # fmt: skip
     main = op.input(row.main)
@@ -184,8 +192,13 @@ def fold(op: Op, row: OpDef, specs: Specs, found: list[Spec]) -> list[Spec]:
             results = row.evaluate(op, given)
     except (SanderlingError, *DATA_ERRORS):
         return found
-    arrays = [results] if isinstance(results, np.ndarray | np.generic) else list(results)
-    return [replace(s, value=np.asarray(a)) for s, a in zip(found, arrays, strict=True)]
+    return [replace(s, value=a) for s, a in zip(found, as_list(results), strict=True)]
+
+
+def as_list(found: Array | Sequence[Array]) -> list[Array]:
+    """What an evaluation returned, as one array for each output."""
+    arrays = [found] if isinstance(found, np.ndarray | np.generic) else found
+    return [np.asarray(a) for a in arrays]
 
 
 @dataclass(frozen=True)
@@ -219,17 +232,26 @@ def attr(op: Op, name: str) -> Any:
 
 def quant(tensor: Tensor | None) -> Quant:
     """A tensor's quantisation, which the operator needs."""
-    if tensor is None or tensor.quant is None or tensor.quant.scale.size == 0:
+    if tensor is None or tensor.quant is None or not has_scale(tensor):
         name = "an absent tensor" if tensor is None else f"tensor '{tensor.name}'"
         raise ModelError("an integer operand has no quantisation parameters", where=name,
                          fix="the model is damaged or was quantised wrongly")  # fmt: skip
     return tensor.quant
 
 
+def has_scale(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.quant is not None and tensor.quant.scale.size > 0
+
+
 def scale_zero(tensor: Tensor | None) -> tuple[float, int]:
     """Per-tensor scale (as the float32 the file holds) and zero point."""
     q = quant(tensor)
     return float(q.scale[0]), int(q.zero_point[0])
+
+
+def scale_zero_or_none(tensor: Tensor | None) -> tuple[float, int]:
+    """As scale_zero; zeros where there are none, as in the kernels that do not insist."""
+    return scale_zero(tensor) if has_scale(tensor) else (0.0, 0)
 
 
 def require(condition: bool, op: Op, what: str, fix: str = "") -> None:
@@ -243,6 +265,11 @@ def out_spec(op: Op, shape: Shape | None, index: int = 0, value: Array | None = 
     return Spec(op.outputs[index].dtype, shape, value)
 
 
+def unknown_outputs(op: Op) -> list[Spec]:
+    """Specs of outputs whose shapes depend on what is not known yet."""
+    return [out_spec(op, None, index) for index in range(len(op.outputs))]
+
+
 def present(specs: Specs, op: Op, index: int = 0) -> Spec:
     """A required operand's spec."""
     found = specs[index] if index < len(specs) else None
@@ -252,20 +279,83 @@ def present(specs: Specs, op: Op, index: int = 0) -> Spec:
     return found
 
 
+def operand(op: Op, inputs: Arrays, index: int = 0) -> Array:
+    """A required operand of an evaluation."""
+    found = inputs[index] if index < len(inputs) else None
+    if found is None:
+        raise ModelError(f"input {index} is absent", where=op.where,
+                         fix="the operator requires it")  # fmt: skip
+    return found
+
+
 def given(op: Op, inputs: Arrays) -> list[Array]:
     """The operands of an evaluation that requires them all."""
-    found = [x for x in inputs if x is not None]
-    require(len(found) == len(inputs), op, "an input is absent", "the operator requires it")
-    return found
+    return [operand(op, inputs, index) for index in range(len(inputs))]
+
+
+def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> Evaluate:
+    """evaluate: function(op, *operands), of which the first `needs` must be there.
+
+    A stateful operator's function takes the state behind its operands.
+    """
+
+    def evaluate(op: Op, inputs: Arrays, *state: State) -> Array | Sequence[Array]:
+        given(op, inputs[:needs])
+        # Some functions return views of their operands; one of a variable would change with it.
+        kept = (a.copy() if a is not None and t is not None and t.is_variable else a
+                for a, t in zip(inputs, op.inputs, strict=True))  # fmt: skip
+        return function(op, *kept, *state)
+
+    return evaluate
 
 
 def shapes_known(specs: Specs) -> bool:
     return all(s is None or s.shape is not None for s in specs)
 
 
+def shaped(rule: Rule, data: Sequence[int] = (0,), by: Sequence[int] = ()) -> Infer:
+    """infer: one output, of the shape that the rule makes of operands' shapes and integers.
+
+    rule(op, shape of each operand in `data`, integers of each operand in `by`); evaluation calls
+    the same rule, so that it checks the same things.
+    """
+
+    def infer(op: Op, specs: Specs) -> Spec:
+        shapes = [present(specs, op, index).shape for index in data]
+        values = [present(specs, op, index).value for index in by]
+        if any(s is None for s in shapes) or any(v is None for v in values):
+            return out_spec(op, None)
+        return out_spec(op, sized(op, rule(op, *shapes, *map(ints, values))))
+
+    return infer
+
+
 def same_as_input(op: Op, specs: Specs) -> Spec:
     """infer: one output of the first input's shape."""
     return out_spec(op, present(specs, op).shape)
+
+
+def ints(values: npt.ArrayLike | None) -> list[int]:
+    """A shape-like operand or attribute as Python integers (which do not overflow)."""
+    return [] if values is None else [int(v) for v in np.asarray(values).reshape(-1).tolist()]
+
+
+def scalar(op: Op, value: npt.ArrayLike, what: str) -> Any:
+    """The only element of an operand (a NumPy scalar), or of a list of integers."""
+    array = np.asarray(value)
+    require(array.size == 1, op, f"{what} has {array.size} elements, one is needed")
+    return array.reshape(-1)[0]
+
+
+def axis_in(op: Op, axis: int, rank: int) -> int:
+    """The axis, counted from the front."""
+    require(-rank <= axis < rank, op, f"axis {axis} is outside a tensor of rank {rank}")
+    return axis % rank
+
+
+def one_axis(op: Op, axis: npt.ArrayLike, rank: int) -> int:
+    """An operand that holds one axis, counted from the front."""
+    return axis_in(op, int(scalar(op, axis, "the axis")), rank)
 
 
 def broadcast_shapes(op: Op, *shapes: Shape) -> Shape:
@@ -298,15 +388,6 @@ def sized(op: Op, dims: Iterable[Any]) -> Shape:
     require(elements(shape) <= MAX_ELEMENTS, op, f"a result of shape {shape} is too large",
             f"the limit is {MAX_ELEMENTS} elements; the model or an input is damaged")  # fmt: skip
     return shape
-
-
-def folded(op: Op, specs: Specs, evaluate: Evaluate, most: int = 1024) -> Array | None:
-    """infer: the value that follows from small constant operands, else None."""
-    if any(s is None or s.value is None or s.value.size > most for s in specs):
-        return None
-    with np.errstate(all="ignore"):
-        result = evaluate(op, [s.value for s in specs if s is not None])
-    return result if isinstance(result, np.ndarray) and result.size <= most else None
 
 
 def support() -> Mapping[str, OpDef]:

@@ -17,10 +17,14 @@ from .base import (
     State,
     attr,
     define,
+    given,
     infer,
+    on,
+    operand,
     out_spec,
     present,
     require,
+    scalar,
 )
 
 # -- shapes through a graph ---------------------------------------------------------------------
@@ -75,14 +79,13 @@ def _endless(op: Op) -> ModelError:
 def _graph(op: Op, name: str) -> Graph:
     found = attr(op, name)
     require(isinstance(found, Graph), op, f"attribute {name} names no graph")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _call(op: Op, graph: Graph, args: Arrays, state: State) -> list[Array]:
-    given = [a for a in args if a is not None]
-    _check_count(op, graph, len(given))
+    _check_count(op, graph, len(args))
     try:
-        return state.call(graph, given)
+        return state.call(graph, given(op, args))
     except RecursionError:
         raise _endless(op) from None
 
@@ -112,10 +115,8 @@ def _agreed(specs: Sequence[Spec]) -> tuple[int, ...] | None:
 
 
 def _branch(op: Op, inputs: Arrays, state: State) -> list[Array]:
-    choice, graphs = inputs[0], _branches(op)
-    require(choice is not None and choice.size == 1, op, "the choice must be a single value")
-    assert choice is not None
-    index = int(choice.reshape(()))
+    graphs = _branches(op)
+    index = int(scalar(op, operand(op, inputs), "the choice"))
     # STABLEHLO_CASE: an index outside means the last branch.
     graph = graphs[index] if 0 <= index < len(graphs) else graphs[-1]
     _check_outputs(op, graph)
@@ -144,15 +145,15 @@ def _infer_while(op: Op, specs: Specs) -> list[Spec]:
 def _while(op: Op, inputs: Arrays, state: State) -> list[Array]:
     condition, body = _graph(op, "cond_subgraph_index"), _graph(op, "body_subgraph_index")
     _check_outputs(op, body)
-    values = [a for a in inputs if a is not None]
+    values = given(op, inputs)
     while _holds(op, _call(op, condition, values, state)):
         values = _call(op, body, values, state)
     return values
 
 
 def _holds(op: Op, found: list[Array]) -> bool:
-    require(len(found) == 1 and found[0].size == 1, op, "the condition must be a single value")
-    return bool(found[0].reshape(()))
+    require(len(found) == 1, op, f"the condition gives {len(found)} values, not one")
+    return bool(scalar(op, found[0], "the condition"))
 
 
 # -- calls --------------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ def _composite(op: Op, inputs: Arrays, state: State) -> list[Array]:
     return _call(op, graph, inputs, state)
 
 
-def _call_once(op: Op, inputs: Arrays, state: State) -> list[Array]:
+def _call_once(op: Op, state: State) -> list[Array]:
     graph = _graph(op, "init_subgraph_index")
     if id(graph) not in state.called_once:
         _call(op, graph, [], state)
@@ -197,16 +198,13 @@ def handle(key: object, shape: tuple[int, ...] = ()) -> Array:
     return box
 
 
-def resource_key(op: Op, inputs: Arrays) -> object:
-    """The key in the first operand: a resource, or an int32 in models made before resources."""
-    found = inputs[0]
-    require(found is not None and found.size == 1, op, "it takes a single resource")
-    assert found is not None
-    key = found.reshape(-1)[0]
-    return key if found.dtype == object else ("", int(key))
+def resource_key(op: Op, handle: Array) -> object:
+    """The key in a handle: a resource, or an int32 in models made before resources."""
+    key: object = scalar(op, handle, "the resource")
+    return key if handle.dtype == object else ("", int(key))  # type: ignore[call-overload]
 
 
-def _var_handle(op: Op, inputs: Arrays, state: State) -> Array:
+def _var_handle(op: Op, state: State) -> Array:
     return handle((attr(op, "container") or "", attr(op, "shared_name") or ""))
 
 
@@ -216,8 +214,8 @@ def _infer_read(op: Op, specs: Specs) -> Spec:
     return out_spec(op, None if out.is_dynamic or not out.shape else out.shape)
 
 
-def _read(op: Op, inputs: Arrays, state: State) -> Array:
-    key = resource_key(op, inputs)
+def _read(op: Op, variable: Array, state: State) -> Array:
+    key = resource_key(op, variable)
     require(key in state.variables, op, f"variable {key} is read before it is assigned",
             "run the signature or graph that initialises it first")  # fmt: skip
     found: Array = state.variables[key]
@@ -227,10 +225,8 @@ def _read(op: Op, inputs: Arrays, state: State) -> Array:
     return np.array(found)
 
 
-def _assign(op: Op, inputs: Arrays, state: State) -> list[Array]:
-    value = inputs[1]
-    assert value is not None
-    state.variables[resource_key(op, inputs)] = value.copy()
+def _assign(op: Op, variable: Array, value: Array, state: State) -> list[Array]:
+    state.variables[resource_key(op, variable)] = value.copy()
     return []
 
 
@@ -245,11 +241,11 @@ define("WHILE", infer=_infer_while, evaluate=_while, family="control", arity=(0,
        stateful=True, notes="shapes may change between iterations")  # fmt: skip
 define("STABLEHLO_COMPOSITE", infer=_infer_composite, evaluate=_composite, family="control",
        arity=(0, MANY), macs=_macs, stateful=True, notes="runs the decomposition")  # fmt: skip
-define("CALL_ONCE", infer=lambda op, specs: [], evaluate=_call_once, family="control", arity=0,
+define("CALL_ONCE", infer=lambda op, specs: [], evaluate=on(_call_once), family="control", arity=0,
        macs=_macs, stateful=True)  # fmt: skip
-define("VAR_HANDLE", infer=lambda op, specs: out_spec(op, ()), evaluate=_var_handle,
+define("VAR_HANDLE", infer=lambda op, specs: out_spec(op, ()), evaluate=on(_var_handle),
        family="control", arity=0, stateful=True)  # fmt: skip
-define("READ_VARIABLE", infer=_infer_read, evaluate=_read, family="control",
+define("READ_VARIABLE", infer=_infer_read, evaluate=on(_read), family="control",
        types="resource i32", stateful=True)  # fmt: skip
-define("ASSIGN_VARIABLE", infer=lambda op, specs: [], evaluate=_assign, family="control",
+define("ASSIGN_VARIABLE", infer=lambda op, specs: [], evaluate=on(_assign), family="control",
        types="resource i32", arity=2, stateful=True)  # fmt: skip

@@ -7,7 +7,7 @@ requantisation, scaling, bias, activation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +15,14 @@ import numpy as np
 from ..ir import Array, Op, Shape
 from . import gemm
 from .base import (
-    Arrays,
+    Infer,
     Spec,
     Specs,
     attr,
     define,
     elements,
+    ints,
+    on,
     out_spec,
     present,
     require,
@@ -75,6 +77,10 @@ def _conv_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     return (x[0], *(a.out for a in _axes(op, x[1:-1], w[1:-1])), w[0])
 
 
+def _shape_of(bias: Array | None) -> Shape | None:
+    return None if bias is None else bias.shape
+
+
 Three = tuple[Shape, Shape, "Shape | None"]
 
 
@@ -87,9 +93,14 @@ def _shapes(op: Op, specs: Specs, indices: tuple[int, int] = (0, 1)) -> Three | 
     return x.shape, w.shape, None if b is None else b.shape
 
 
-def _infer_conv(op: Op, specs: Specs) -> Spec:
-    shapes = _shapes(op, specs)
-    return out_spec(op, None if shapes is None else _conv_shape(op, *shapes))
+def _infer(rule: Callable[..., Shape]) -> Infer:
+    """infer: by a rule over the shapes of input, filter and bias."""
+
+    def infer(op: Op, specs: Specs) -> Spec:
+        shapes = _shapes(op, specs)
+        return out_spec(op, None if shapes is None else rule(op, *shapes))
+
+    return infer
 
 
 def _conv3d_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
@@ -98,24 +109,12 @@ def _conv3d_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     return _conv_shape(op, x, (w[4], *w[:4]), bias)
 
 
-def _infer_conv3d(op: Op, specs: Specs) -> Spec:
-    shapes = _shapes(op, specs)
-    if shapes is None:
-        return out_spec(op, None)
-    return out_spec(op, _conv3d_shape(op, *shapes))
-
-
 def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     require(len(x) == 4 and len(w) == 4 and w[0] == 1, op, f"input {x} and filter {w} do not fit")
     require(x[3] > 0 and w[3] % x[3] == 0, op,
             f"{w[3]} output channels are no multiple of the {x[3]} input channels")  # fmt: skip
     _check_bias(op, bias, w[3])
     return (x[0], *(a.out for a in _axes(op, x[1:3], w[1:3])), w[3])
-
-
-def _infer_depthwise(op: Op, specs: Specs) -> Spec:
-    shapes = _shapes(op, specs)
-    return out_spec(op, None if shapes is None else _depthwise_shape(op, *shapes))
 
 
 # -- operands and finish by type ----------------------------------------------------------------
@@ -157,12 +156,8 @@ def _hybrid(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int])
     rows = x.reshape(x.shape[0], -1)
     groups = x.shape[-1] // w.shape[-1]
     symmetric = op.name == "CONV_2D" and groups == 1 and bool(np.all(scales == scales[0]))
-    if symmetric:
-        codes, steps = gemm.quantize_symmetric(rows)
-        zero: Array | int = 0
-        scales = scales[:1]
-    else:
-        codes, steps, zero = gemm.quantize_asymmetric(rows)
+    codes, steps, zero = gemm.quantize_rows(rows, not symmetric)
+    scales = scales[:1] if symmetric else scales
     bound = gemm.product_bound(w.reshape(w.shape[0], -1), 255)
     finish = gemm.hybrid_finish(op, steps, scales, bias,
                                 scales_first=op.name == "CONV_2D" and not symmetric)  # fmt: skip
@@ -217,31 +212,21 @@ def _multiply(patches: Array, matrix: Array, rows: int) -> Array:
     return product.transpose(1, 0, 2).reshape(rows, groups * channels)
 
 
-def _evaluate_conv(op: Op, inputs: Arrays) -> Array:
-    x, w, bias = _three(op, inputs)
-    _conv_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
+def _evaluate_conv(op: Op, x: Array, w: Array, bias: Array | None = None) -> Array:
+    _conv_shape(op, x.shape, w.shape, _shape_of(bias))
     return convolve(op, _operands(op, x, w, bias))
 
 
-def _evaluate_conv3d(op: Op, inputs: Arrays) -> Array:
-    x, w, bias = _three(op, inputs)
-    _conv3d_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
+def _evaluate_conv3d(op: Op, x: Array, w: Array, bias: Array | None = None) -> Array:
+    _conv3d_shape(op, x.shape, w.shape, _shape_of(bias))
     return convolve(op, _operands(op, x, np.ascontiguousarray(w.transpose(4, 0, 1, 2, 3)), bias))
-
-
-def _three(op: Op, inputs: Arrays, first: int = 0) -> tuple[Array, Array, Array | None]:
-    x, w = inputs[first], inputs[first + 1]
-    require(x is not None and w is not None, op, "input or filter is absent")
-    assert x is not None and w is not None
-    return x, w, inputs[first + 2] if len(inputs) > first + 2 else None
 
 
 # -- depthwise ----------------------------------------------------------------------------------
 
 
-def _evaluate_depthwise(op: Op, inputs: Arrays) -> Array:
-    x, w, bias = _three(op, inputs)
-    shape = _depthwise_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
+def _evaluate_depthwise(op: Op, x: Array, w: Array, bias: Array | None = None) -> Array:
+    shape = _depthwise_shape(op, x.shape, w.shape, _shape_of(bias))
     # As seen by quantisation: one filter of taps for each output channel.
     o = _operands(op, x, np.moveaxis(w, -1, 0).reshape(shape[-1], w.shape[1], w.shape[2], 1), bias)
     result = np.empty(shape, op.outputs[0].dtype.numpy)
@@ -284,14 +269,12 @@ def _sum_taps(view: Array, taps: Array) -> Array:
 # -- transposed ---------------------------------------------------------------------------------
 
 
-def _target(op: Op, shape: Array | None, x: Shape, w: Shape, bias: Shape | None) -> Shape | None:
+def _target(op: Op, wanted: list[int], x: Shape, w: Shape, bias: Shape | None) -> Shape:
     """The output shape that the first input states; w is [O, taps..., C]."""
     require(len(x) == len(w) and len(w) in (4, 5), op, f"input {x}, filter {w}: wrong ranks")
     require(x[-1] == w[-1], op, f"{x[-1]} input channels, the filter has {w[-1]}")
     _check_bias(op, bias, w[0])
-    if shape is None:
-        return None
-    target = sized(op, shape.reshape(-1))
+    target = sized(op, wanted)
     require(len(target) == len(x), op, f"output shape {target} for input {x}")
     require(target[0] == x[0] and target[-1] == w[0], op,
             f"output shape {target} for input {x} and filter {w}")  # fmt: skip
@@ -305,24 +288,22 @@ _TRANSPOSED_FILTER = {"TRANSPOSE_CONV": (0, 1, 2, 3), "CONV_3D_TRANSPOSE": (3, 0
 
 
 def _infer_transposed(op: Op, specs: Specs) -> Spec:
-    shapes = _shapes(op, specs, (2, 1))
-    if shapes is None:
+    shapes, wanted = _shapes(op, specs, (2, 1)), present(specs, op).value
+    if shapes is None or wanted is None:
         return out_spec(op, None)
     x, w, bias = shapes
     order = _TRANSPOSED_FILTER[op.name]
     require(len(w) == len(order), op, f"filter {w} has the wrong rank")
-    value = present(specs, op).value
-    return out_spec(op, _target(op, value, x, tuple(w[i] for i in order), bias))
+    return out_spec(op, _target(op, ints(wanted), x, tuple(w[i] for i in order), bias))
 
 
-def _evaluate_transposed(op: Op, inputs: Arrays) -> Array:
-    w, x, bias = _three(op, inputs, 1)
+def _evaluate_transposed(
+    op: Op, wanted: Array, w: Array, x: Array, bias: Array | None = None
+) -> Array:
     order = _TRANSPOSED_FILTER[op.name]
     require(w.ndim == len(order), op, f"filter {w.shape} has the wrong rank")
     w = np.ascontiguousarray(w.transpose(order))
-    shape = _target(op, inputs[0], x.shape, w.shape, None if bias is None else bias.shape)
-    require(shape is not None, op, "the output shape is absent")
-    assert shape is not None
+    shape = _target(op, ints(wanted), x.shape, w.shape, _shape_of(bias))
     o = _operands(op, x, w, bias, (2, 1))
     # The geometry is that of the convolution from the output to the input.
     axes = _axes(op, shape[1:-1], w.shape[1:-1])
@@ -374,16 +355,17 @@ def _transposed_macs(op: Op) -> int:
 
 _HYBRID = "hybrid (float activations, quantised weights)"
 
-define("CONV_2D", infer=_infer_conv, evaluate=_evaluate_conv, family="conv", types="f32 u8 i8 i16",
-       arity=(2, 3), macs=_conv_macs,
+define("CONV_2D", infer=_infer(_conv_shape), evaluate=on(_evaluate_conv, needs=2), family="conv",
+       types="f32 u8 i8 i16", arity=(2, 3), macs=_conv_macs,
        notes=f"grouped; i8/i4 weights per channel; {_HYBRID} i8 i4")  # fmt: skip
-define("DEPTHWISE_CONV_2D", infer=_infer_depthwise, evaluate=_evaluate_depthwise, family="conv",
-       types="f32 u8 i8 i16", arity=(2, 3), macs=_depthwise_macs,
+define("DEPTHWISE_CONV_2D", infer=_infer(_depthwise_shape),
+       evaluate=on(_evaluate_depthwise, needs=2), family="conv", types="f32 u8 i8 i16",
+       arity=(2, 3), macs=_depthwise_macs,
        notes=f"i8/i4 weights per channel; {_HYBRID} i8")  # fmt: skip
-define("CONV_3D", infer=_infer_conv3d, evaluate=_evaluate_conv3d, family="conv", types="f32",
-       arity=(2, 3), macs=_conv3d_macs)  # fmt: skip
-define("TRANSPOSE_CONV", infer=_infer_transposed, evaluate=_evaluate_transposed, family="conv",
-       types="f32 u8 i8 i16", main=2, arity=(3, 4), macs=_transposed_macs,
+define("CONV_3D", infer=_infer(_conv3d_shape), evaluate=on(_evaluate_conv3d, needs=2),
+       family="conv", types="f32", arity=(2, 3), macs=_conv3d_macs)  # fmt: skip
+define("TRANSPOSE_CONV", infer=_infer_transposed, evaluate=on(_evaluate_transposed, needs=3),
+       family="conv", types="f32 u8 i8 i16", main=2, arity=(3, 4), macs=_transposed_macs,
        notes=f"{_HYBRID} i8")  # fmt: skip
-define("CONV_3D_TRANSPOSE", infer=_infer_transposed, evaluate=_evaluate_transposed, family="conv",
-       types="f32", main=2, arity=(3, 4), macs=_transposed_macs)  # fmt: skip
+define("CONV_3D_TRANSPOSE", infer=_infer_transposed, evaluate=on(_evaluate_transposed, needs=3),
+       family="conv", types="f32", main=2, arity=(3, 4), macs=_transposed_macs)  # fmt: skip

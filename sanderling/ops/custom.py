@@ -16,20 +16,22 @@ from flatbuffers import flexbuffers
 from ..errors import ModelError
 from ..ir import Array, DType, Op, Shape, Tensor
 from .base import (
-    Arrays,
     Spec,
     Specs,
     define,
     elements,
-    given,
+    on,
     out_spec,
     present,
     require,
     same_as_input,
     scale_zero,
     sized,
+    unknown_outputs,
 )
-from .fixed import ACTIVATION_BOUNDS
+from .fixed import ACTIVATION_BOUNDS, limits
+from .geometry import Axis, axis, padding_before
+from .index import Boxes
 
 
 def _raw_options(op: Op) -> bytes:
@@ -98,25 +100,16 @@ def decode_boxes(boxes: Array, anchors: Array, scales: Sequence[float]) -> Array
     return np.concatenate([centre - half, centre + half], axis=1)
 
 
-def overlap(box: Array, boxes: Array) -> Array:
-    """Intersection over union of one box with others; 0 for a box without area."""
-    area = (box[2] - box[0]) * (box[3] - box[1])
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
-    common = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
-    flat = (areas <= 0) | (area <= 0)
-    return np.where(flat, np.float32(0), common / (area + areas - common))
-
-
 def suppress(boxes: Array, scores: Array, most: int, options: dict[str, Any]) -> list[int]:
     """Indices of the best boxes that do not overlap a better one too much."""
+    shapes = Boxes(boxes)
     kept = np.flatnonzero(scores >= np.float32(options["nms_score_threshold"]))
     order = kept[np.argsort(-scores[kept], kind="stable")]
     chosen: list[int] = []
     while order.size and len(chosen) < most:
-        best, order = order[0], order[1:]
-        chosen.append(int(best))
-        over = overlap(boxes[best], boxes[order])
+        best, order = int(order[0]), order[1:]
+        chosen.append(best)
+        over = shapes.overlap(best, order)
         order = order[~(over > np.float32(options["nms_iou_threshold"]))]
     return chosen
 
@@ -147,8 +140,7 @@ def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> Fou
     return np.arange(order.size), box[order], kind[order], order.size
 
 
-def _detection(op: Op, inputs: Arrays) -> list[Array]:
-    boxes, scores, anchors = given(op, inputs)
+def _detection(op: Op, boxes: Array, scores: Array, anchors: Array) -> list[Array]:
     options = _detection_options(op)
     rows, classes = _detection_rows(op, options), int(options["num_classes"])
     require(boxes.ndim == scores.ndim == 3 and anchors.ndim == 2, op, "ranks must be 3, 3 and 2")
@@ -161,7 +153,7 @@ def _detection(op: Op, inputs: Arrays) -> list[Array]:
     corners = decode_boxes(
         _real(op.inputs[0], boxes)[0],
         _real(op.inputs[2], anchors)[: boxes.shape[1]],
-        [float(options[f"{axis}_scale"]) for axis in "yxhw"],
+        [float(options[f"{name}_scale"]) for name in "yxhw"],
     )
     require(not np.any(corners[:, :2] > corners[:, 2:]), op, "a box has a negative size")
     points = _real(op.inputs[1], scores)[0, :, background:]
@@ -181,7 +173,7 @@ def _detections(op: Op, rows: int, corners: Array, points: Array, found: Found) 
     return [where, what, how_sure, np.array([count], np.float32)]
 
 
-define("custom.TFLite_Detection_PostProcess", infer=_infer_detection, evaluate=_detection,
+define("custom.TFLite_Detection_PostProcess", infer=_infer_detection, evaluate=on(_detection),
        family="custom", types="f32 u8", arity=3, notes="fast and regular suppression")  # fmt: skip
 
 
@@ -205,9 +197,8 @@ def _infer_spectrogram(op: Op, specs: Specs) -> Spec:
     return out_spec(op, sized(op, (shape[1], frames, 1 + length // 2)))
 
 
-def _spectrogram(op: Op, inputs: Arrays) -> Array:
+def _spectrogram(op: Op, x: Array) -> Array:
     """Squared (or plain) magnitudes of Hann-windowed frames, [channel, frame, frequency]."""
-    (x,) = given(op, inputs)
     require(x.ndim == 2, op, "it takes [samples, channels]")
     window, stride, frames, length = _spectrogram_sizes(op, x.shape[0])
     shape = sized(op, (x.shape[1], frames, 1 + length // 2))
@@ -220,8 +211,8 @@ def _spectrogram(op: Op, inputs: Arrays) -> Array:
     return power if _flex_options(op).get("magnitude_squared") else np.sqrt(power)
 
 
-define("custom.AudioSpectrogram", infer=_infer_spectrogram, evaluate=_spectrogram, family="custom",
-       types="f32")  # fmt: skip
+define("custom.AudioSpectrogram", infer=_infer_spectrogram, evaluate=on(_spectrogram),
+       family="custom", types="f32")  # fmt: skip
 
 
 def _mfcc_options(op: Op) -> dict[str, int]:
@@ -269,8 +260,7 @@ def _mel_weights(op: Op, bins: int, rate: float) -> Array | None:
     return weights[:, 1:-1]
 
 
-def _mfcc(op: Op, inputs: Arrays) -> Array:
-    x, rate = given(op, inputs)
+def _mfcc(op: Op, x: Array, rate: Array) -> Array:
     require(x.ndim == 3 and rate.size == 1 and elements(x.shape) > 0, op,
             "it takes [channels, frames, frequencies] and a sample rate")  # fmt: skip
     options = _mfcc_options(op)
@@ -286,16 +276,14 @@ def _mfcc(op: Op, inputs: Arrays) -> Array:
     return found
 
 
-define("custom.Mfcc", infer=_infer_mfcc, evaluate=_mfcc, family="custom", types="f32",
-       arity=2)  # fmt: skip
+define("custom.Mfcc", infer=_infer_mfcc, evaluate=on(_mfcc), family="custom", types="f32", arity=2)
 
 
 # -- NumericVerify and aeq.hadamard_rotation ----------------------------------------------------
 
 
-def _numeric_verify(op: Op, inputs: Arrays) -> Array:
+def _numeric_verify(op: Op, x: Array, reference: Array) -> Array:
     """Quantised minus reference; an error where the difference is more than the tolerance."""
-    x, reference = given(op, inputs)
     require(x.shape == reference.shape, op, "its inputs differ in shape")
     options = _flex_options(op, tolerance=0.0, log_if_failed=False)
     quantised = op.inputs[0]
@@ -310,7 +298,7 @@ def _numeric_verify(op: Op, inputs: Arrays) -> Array:
     return difference
 
 
-define("custom.NumericVerify", infer=same_as_input, evaluate=_numeric_verify, family="custom",
+define("custom.NumericVerify", infer=same_as_input, evaluate=on(_numeric_verify), family="custom",
        types="u8 i8 i16 f16", arity=2)  # fmt: skip
 
 
@@ -327,8 +315,7 @@ def hadamard(x: Array) -> Array:
     return scaled
 
 
-def _hadamard_rotation(op: Op, inputs: Arrays) -> Array:
-    (x,) = given(op, inputs)
+def _hadamard_rotation(op: Op, x: Array) -> Array:
     size = int(_flex_options(op, hadamard_size=0)["hadamard_size"])
     require(x.ndim in (2, 3), op, "it takes rank 2 or 3")
     require(size > 0 and size & (size - 1) == 0 and x.shape[-1] % size == 0, op,
@@ -336,16 +323,14 @@ def _hadamard_rotation(op: Op, inputs: Arrays) -> Array:
     return hadamard(x.reshape(-1, size)).reshape(x.shape)
 
 
-define("custom.aeq.hadamard_rotation", infer=same_as_input, evaluate=_hadamard_rotation,
-       family="custom", types="f32",
-       macs=lambda op: elements(op.outputs[0].shape))  # fmt: skip
+define("custom.aeq.hadamard_rotation", infer=same_as_input, evaluate=on(_hadamard_rotation),
+       family="custom", types="f32", macs=lambda op: elements(op.outputs[0].shape))  # fmt: skip
 
 
 # -- MediaPipe ----------------------------------------------------------------------------------
 
 _ACTIVATIONS = {1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6"}
-_SAME = 1
-_LARGEST = np.finfo(np.float32).max
+_PADDINGS = {1: "SAME", 2: "VALID"}
 
 
 def _struct_options(op: Op, count: int) -> tuple[int, ...]:
@@ -363,7 +348,8 @@ def _transposed_sizes(op: Op, x: Shape, w: Shape) -> list[tuple[int, int, int]]:
     require(w[3] == x[3], op, f"{x[3]} channels, the filter takes {w[3]}")
     found = []
     for size, taps, stride in zip(x[1:3], w[1:3], (stride_y, stride_x), strict=True):
-        crop = max(0, taps - (size - 1) % stride - 1) if padding == _SAME else 0
+        same = _PADDINGS.get(padding) == "SAME"
+        crop = max(0, taps - (size - 1) % stride - 1) if same else 0
         found.append((stride, stride * (size - 1) + taps - crop, crop // 2))
     return found
 
@@ -376,9 +362,8 @@ def _infer_transposed(op: Op, specs: Specs) -> Spec:
     return out_spec(op, sized(op, (x[0], height, width, w[0])))
 
 
-def _transposed(op: Op, inputs: Arrays) -> Array:
+def _transposed(op: Op, x: Array, w: Array, bias: Array) -> Array:
     """A transposed convolution that starts from the bias."""
-    x, w, bias = given(op, inputs)
     require(x.ndim == w.ndim == 4 and bias.shape == w.shape[:1], op, "its inputs do not fit")
     require(x.size > 0 and w.size > 0, op, "an input is empty")
     (sy, height, top), (sx, width, left) = _transposed_sizes(op, x.shape, w.shape)
@@ -392,78 +377,56 @@ def _transposed(op: Op, inputs: Arrays) -> Array:
     return np.ascontiguousarray(result[:, top : top + height, left : left + width])
 
 
-define("custom.Convolution2DTransposeBias", infer=_infer_transposed, evaluate=_transposed,
-       family="custom", types="f32", arity=3, notes="MediaPipe",
-       macs=lambda op: _transposed_macs(op))  # fmt: skip
-
-
 def _transposed_macs(op: Op) -> int:
     x, w = op.input(0), op.input(1)
     return 0 if x is None or w is None else elements(x.shape[:3]) * elements(w.shape)
 
 
-def _pool_options(op: Op) -> tuple[int, tuple[int, int], tuple[int, int], str]:
+define("custom.Convolution2DTransposeBias", infer=_infer_transposed, evaluate=on(_transposed),
+       family="custom", types="f32", arity=3, macs=_transposed_macs, notes="MediaPipe")  # fmt: skip
+
+
+def _pool_options(op: Op) -> tuple[str, tuple[int, int], tuple[int, int], str]:
     """Padding, strides and filter (vertical first), activation."""
     padding, sx, sy, fx, fy, activation = _struct_options(op, 6)
     require(min(sx, sy, fx, fy) > 0, op, f"strides {(sy, sx)}, filter {(fy, fx)}")
     # The kernel ignores activations that it does not know.
-    return padding, (sy, sx), (fy, fx), _ACTIVATIONS.get(activation, "NONE")
+    return _PADDINGS.get(padding, "VALID"), (sy, sx), (fy, fx), _ACTIVATIONS.get(activation, "NONE")
 
 
-def _margin(stride: int, size: int, taps: int, out: int) -> int:
-    """Padding at the start, by which `out` windows cover `size` elements."""
-    return max(0, (out - 1) * stride + taps - size) // 2
-
-
-def _pooled(op: Op, x: Shape) -> list[int]:
+def _pool_axes(op: Op, x: Shape) -> list[Axis]:
     padding, strides, taps, _ = _pool_options(op)
-    if padding == _SAME:
-        return [-(-n // s) for n, s in zip(x[1:3], strides, strict=True)]
-    return [(n - f + s) // s for n, f, s in zip(x[1:3], taps, strides, strict=True)]
+    return [axis(op, padding, size, tap, stride)
+            for size, tap, stride in zip(x[1:3], taps, strides, strict=True)]  # fmt: skip
 
 
 def _infer_argmax_pool(op: Op, specs: Specs) -> list[Spec]:
     x = _shape(op, specs, 0, 4)
-    shape = None if x is None else sized(op, (x[0], *_pooled(op, x), x[3]))
+    if x is None:
+        return unknown_outputs(op)
+    shape = sized(op, (x[0], *(a.out for a in _pool_axes(op, x)), x[3]))
     return [out_spec(op, shape), out_spec(op, shape, 1)]
 
 
-def _argmax_pool(op: Op, inputs: Arrays) -> list[Array]:
+def _argmax_pool(op: Op, x: Array) -> list[Array]:
     """Maxima, and where in the window they were (plus 0.1, for those who truncate)."""
-    (x,) = given(op, inputs)
     require(x.ndim == 4, op, "it takes rank 4")
-    _, strides, taps, activation = _pool_options(op)
-    height, width = sized(op, _pooled(op, x.shape))
-    best = np.full(sized(op, (x.shape[0], height, width, x.shape[3])), -_LARGEST, np.float32)
-    place = np.zeros(best.shape, np.float32)
-    rows, columns = (
-        np.arange(out) * stride - _margin(stride, size, f, out)
-        for out, stride, size, f in zip((height, width), strides, x.shape[1:3], taps, strict=True)
-    )
-    live = (_live(rows, taps[0], x.shape[1]), _live(columns, taps[1], x.shape[2]))
-    for ky, kx in itertools.product(*live):
-        y, inside_y = _clamped(rows + ky, x.shape[1])
-        z, inside_x = _clamped(columns + kx, x.shape[2])
-        seen = np.where(inside_y[:, None, None] & inside_x[:, None], x[:, y][:, :, z], -_LARGEST)
-        better = seen > best
-        best = np.where(better, seen, best)
-        place[better] = ky * taps[1] + kx
-    low, high = np.clip(ACTIVATION_BOUNDS[activation], -_LARGEST, _LARGEST).astype(np.float32)
-    return [np.clip(best, low, high), place + np.float32(0.1)]
+    _, _, (_, width), activation = _pool_options(op)
+    axes = _pool_axes(op, x.shape)
+    shape = sized(op, (x.shape[0], *(a.out for a in axes), x.shape[3]))
+    low, high = limits(x.dtype)
+    best, place = np.full(shape, low, np.float32), np.zeros(shape, np.float32)
+    for ky, kx in itertools.product(*(a.live_taps() for a in axes)):
+        (rows, from_rows), (columns, from_columns) = axes[0].slices(ky), axes[1].slices(kx)
+        seen, now = x[:, from_rows, from_columns], best[:, rows, columns]
+        better = seen > now
+        now[better] = seen[better]
+        place[:, rows, columns][better] = ky * width + kx
+    bounds = np.clip(ACTIVATION_BOUNDS[activation], low, high).astype(np.float32)
+    return [np.clip(best, *bounds), place + np.float32(0.1)]
 
 
-def _live(starts: Array, taps: int, size: int) -> range:
-    """The taps that meet the input at all: a hostile filter size costs nothing."""
-    if not starts.size:
-        return range(0)
-    return range(max(0, -int(starts[-1])), min(taps, size - int(starts[0])))
-
-
-def _clamped(index: Array, size: int) -> tuple[Array, Array]:
-    return np.clip(index, 0, max(size - 1, 0)), (index >= 0) & (index < size)
-
-
-define("custom.MaxPoolingWithArgmax2D", infer=_infer_argmax_pool, evaluate=_argmax_pool,
+define("custom.MaxPoolingWithArgmax2D", infer=_infer_argmax_pool, evaluate=on(_argmax_pool),
        family="custom", types="f32", notes="MediaPipe")  # fmt: skip
 
 
@@ -473,9 +436,8 @@ def _infer_unpool(op: Op, specs: Specs) -> Spec:
     return out_spec(op, None if x is None else sized(op, (x[0], x[1] * fy, x[2] * fx, x[3])))
 
 
-def _unpool(op: Op, inputs: Arrays) -> Array:
+def _unpool(op: Op, x: Array, indices: Array) -> Array:
     """Every value at the place that its index names; the rest is zero."""
-    x, indices = given(op, inputs)
     require(x.ndim == 4 and x.shape == indices.shape, op, "its inputs differ in shape")
     _, strides, taps, _ = _pool_options(op)
     n, rows, columns, depth = x.shape
@@ -484,7 +446,7 @@ def _unpool(op: Op, inputs: Arrays) -> Array:
     nowhere = -(2.0**31)  # what a processor makes of a NaN
     index = np.nan_to_num(np.trunc(indices.astype(np.float64)), nan=nowhere, posinf=nowhere)
     first_y, first_x = (
-        np.arange(count) * s - _margin(s, size, f, count)
+        np.arange(count) * s - padding_before(size, f, s, 1, count)
         for count, s, size, f in zip((rows, columns), strides, sizes, taps, strict=True)
     )
     # C divides toward zero, so that the remainder of a negative index is negative.
@@ -497,5 +459,5 @@ def _unpool(op: Op, inputs: Arrays) -> Array:
     return result
 
 
-define("custom.MaxUnpooling2D", infer=_infer_unpool, evaluate=_unpool, family="custom", types="f32",
-       arity=2, notes="MediaPipe")  # fmt: skip
+define("custom.MaxUnpooling2D", infer=_infer_unpool, evaluate=on(_unpool), family="custom",
+       types="f32", arity=2, notes="MediaPipe")  # fmt: skip

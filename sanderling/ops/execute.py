@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import ModelError, SanderlingError
 from ..ir import Array, DType, Graph, Op, Tensor
-from .base import State, check
+from .base import DATA_ERRORS, State, as_list, check, definition
 
 
 def new_state() -> State:
@@ -33,7 +33,10 @@ def run_ops(ops: Sequence[Op], values: dict[Tensor, Array], wanted: Iterable[Ten
     reads = Counter(t for op in ops for t in op.inputs if t is not None)
     reads.update(results)
     for op in ops:
-        outputs = evaluate(op, [_value(t, values) for t in op.inputs], state)
+        outputs = state.constants.get(op)
+        if outputs is None:
+            outputs = evaluate(op, [_value(t, values) for t in op.inputs], state)
+            _keep(op, outputs, state)
         values.update(zip(op.outputs, outputs, strict=True))
         for tensor in op.inputs:
             if tensor is not None:
@@ -41,6 +44,15 @@ def run_ops(ops: Sequence[Op], values: dict[Tensor, Array], wanted: Iterable[Ten
                 if reads[tensor] == 0:
                     values.pop(tensor, None)
     return [_required(t, values) for t in results]
+
+
+def _keep(op: Op, outputs: list[Array], state: State) -> None:
+    """Weights that are stored narrow or sparse are expanded once, not in every run."""
+    from_constants = bool(op.inputs) and all(t is None or t.is_constant for t in op.inputs)
+    if from_constants and not definition(op).stateful:
+        for array in outputs:
+            array.flags.writeable = False
+        state.constants[op] = outputs
 
 
 def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
@@ -56,12 +68,10 @@ def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array
     except MemoryError as error:
         raise ModelError("not enough memory for its result", where=op.where,
                          fix="check the shapes; use a smaller input") from error  # fmt: skip
-    except (IndexError, ValueError, TypeError, KeyError, ZeroDivisionError, OverflowError,
-            AssertionError, AttributeError) as error:  # fmt: skip
+    except DATA_ERRORS as error:
         raise ModelError(f"cannot be evaluated: {error}", where=op.where,
                          fix="its inputs or attributes do not fit together") from error  # fmt: skip
-    outputs = [found] if isinstance(found, np.ndarray | np.generic) else list(found)
-    return [np.asarray(a) for a in outputs]
+    return as_list(found)
 
 
 def initial_value(tensor: Tensor) -> Array:

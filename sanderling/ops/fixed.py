@@ -6,10 +6,13 @@ stands where the kernels rely on 32-bit wrap-around.
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from ..ir import Array, DType, Op
+from ..ir import Array, DType, Op, Tensor
 from .base import attr, scale_zero
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
@@ -38,16 +41,16 @@ def quantize_multiplier(real: npt.ArrayLike) -> tuple[Array, Array]:
     return np.where(lost, 0, m), np.where(lost, 0, shift)
 
 
-def high_mul(a: Array, b: npt.ArrayLike) -> Array:
-    """gemmlowp's SaturatingRoundingDoublingHighMul: a * b / 2**31 to the nearest, ties up.
+def high_mul(a: Array, b: npt.ArrayLike, bits: int = 32) -> Array:
+    """gemmlowp's SaturatingRoundingDoublingHighMul: a * b / 2**(bits - 1) to the nearest, ties up.
 
     Its nudge is one less for negative products and its division goes toward zero: together that
     is one addition and an arithmetic shift.
     """
     product = np.asarray(a, np.int64) * np.asarray(b, np.int64)
-    product += 1 << 30
-    product >>= 31
-    return np.minimum(product, INT32_MAX)
+    product += 1 << (bits - 2)
+    product >>= bits - 1
+    return np.minimum(product, 2 ** (bits - 1) - 1)
 
 
 def divide_by_pot(x: Array, exponent: npt.ArrayLike) -> Array:
@@ -77,10 +80,23 @@ def multiply64(x: Array, m: npt.ArrayLike, shift: npt.ArrayLike) -> Array:
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
-    """Smallest and largest value of an integer type, sub-byte types included."""
-    if dtype.numpy.kind == "u":
-        return 0, 2**dtype.bits - 1
-    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+    """Smallest and largest value of an integer type: dtype.bounds."""
+    return dtype.bounds
+
+
+@cache
+def limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Smallest and largest value of a NumPy type; of a float, the finite ones."""
+    if dtype.kind == "b":
+        return False, True
+    info: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
+    return info.min, info.max
+
+
+def truncated(x: Array, by: npt.ArrayLike) -> Array:
+    """Integer division toward zero, as C does it."""
+    quotient = np.abs(x) // np.abs(by)
+    return np.where((x < 0) != (np.asarray(by) < 0), -quotient, quotient)
 
 
 # Bounds in reals of the fused activations.
@@ -92,23 +108,24 @@ ACTIVATION_BOUNDS = {
 }
 
 
+def fused_bounds(op: Op) -> tuple[float, float]:
+    """Bounds of the fused activation; one that is no clamp (TANH, SIGN_BIT) has none."""
+    name = attr(op, "fused_activation_function")
+    return ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
+
+
+def code_range(tensor: Tensor, bounds: tuple[float, float]) -> tuple[int, int]:
+    """Real bounds in a tensor's codes, within its type's range. The kernels divide in float32."""
+    scale, zero = scale_zero(tensor)
+    low, high = tensor.dtype.bounds
+    least, most = (round_away(np.float32(bound) / np.float32(scale)) for bound in bounds)
+    return (max(low, zero + int(least)) if np.isfinite(least) else low,
+            min(high, zero + int(most)) if np.isfinite(most) else high)  # fmt: skip
+
+
 def fused_range(op: Op) -> tuple[int, int]:
     """Clamp bounds of an integer output: its type's range and the fused activation's."""
-    low, high = integer_range(op.outputs[0].dtype)
-    name = attr(op, "fused_activation_function")
-    # The integer kernels ignore the other activations (TANH, SIGN_BIT).
-    bounds = ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
-    scale, zero = scale_zero(op.outputs[0])
-    if np.isfinite(bounds[0]):
-        low = max(low, _to_code(bounds[0], scale, zero))
-    if np.isfinite(bounds[1]):
-        high = min(high, _to_code(bounds[1], scale, zero))
-    return low, high
-
-
-def _to_code(real: float, scale: float, zero: int) -> int:
-    """The kernels divide in float32."""
-    return zero + int(round_away(np.float32(real) / np.float32(scale)))
+    return code_range(op.outputs[0], fused_bounds(op))
 
 
 def fused_float(op: Op, x: Array) -> Array:
@@ -124,14 +141,27 @@ def fused_float(op: Op, x: Array) -> Array:
     return np.clip(x, x.dtype.type(low), x.dtype.type(high))
 
 
-def clamp_float(op: Op, x: Array, out: Array | None = None) -> Array:
-    """The fused activation of float kernels that only clamp: infinities become the largest finite
-    values, and an activation that is no clamp (TANH, SIGN_BIT) is ignored."""
-    name = attr(op, "fused_activation_function")
-    low, high = ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
-    ends = np.finfo(x.dtype)
-    return np.clip(x, x.dtype.type(max(low, ends.min)), x.dtype.type(min(high, ends.max)), out=out)
+def fused_clamp(op: Op, x: Array, out: Array | None = None) -> Array:
+    """Clamp plain numbers to the fused activation, as kernels do that know no other activations.
+
+    Trap: they clamp floats to the finite range even without activation, so that an overflow or a
+    division by zero gives the largest float, not infinity. NaN passes through.
+    """
+    low, high = (x.dtype.type(end) if np.isinf(bound) else np.asarray(int(bound)).astype(x.dtype)
+                 for bound, end in zip(fused_bounds(op), limits(x.dtype), strict=True))  # fmt: skip
+    return np.clip(x, low, high, out=out)
 
 
 def clamp_to(x: Array, low: int, high: int, dtype: DType) -> Array:
     return np.clip(x, low, high).astype(dtype.numpy)
+
+
+def without_zero(tensor: Tensor | None, x: Array) -> Array:
+    """A tensor's codes without their zero point."""
+    return x.astype(np.int64) - scale_zero(tensor)[1]
+
+
+def to_codes(op: Op, x: Array, bounds: tuple[int, int] | None = None) -> Array:
+    """Add the output's zero point and clamp to these bounds, or to the output's type."""
+    target = op.outputs[0]
+    return clamp_to(x + scale_zero(target)[1], *(bounds or target.dtype.bounds), target.dtype)

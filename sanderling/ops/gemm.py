@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UnsupportedError
-from ..ir import Array, Op, Tensor
+from ..ir import Array, Blockwise, Op, Tensor
 from . import fixed
 from .base import attr, quant, require, scale_zero
 
@@ -128,13 +128,11 @@ def requantizer64(op: Op, real: Array, bias: Array | None,
                   limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
     """64-bit accumulators (16-bit activations) to output codes."""
     m, shift = fixed.quantize_multiplier(real)
-    low, high = limits or fixed.fused_range(op)
-    zero = scale_zero(op.outputs[0])[1]
+    limits = limits or fixed.fused_range(op)
     add = np.zeros(1, np.int64) if bias is None else bias.astype(np.int64)
 
     def finish(acc: Array, image: int) -> Array:
-        scaled = fixed.multiply64(acc.astype(np.int64) + add, m, shift)
-        return fixed.clamp_to(scaled + zero, low, high, op.outputs[0].dtype)
+        return fixed.to_codes(op, fixed.multiply64(acc.astype(np.int64) + add, m, shift), limits)
 
     return finish
 
@@ -142,13 +140,11 @@ def requantizer64(op: Op, real: Array, bias: Array | None,
 def rescaler(op: Op, real: Array, bias: Array | None,
              limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
     """Accumulators to output codes with one multiplication in float64."""
-    low, high = limits or fixed.fused_range(op)
-    zero = scale_zero(op.outputs[0])[1]
+    limits = limits or fixed.fused_range(op)
     add = 0 if bias is None else bias.astype(np.float64)
 
     def finish(acc: Array, image: int) -> Array:
-        scaled = fixed.round_away((acc + add) * real)
-        return fixed.clamp_to(scaled + zero, low, high, op.outputs[0].dtype)
+        return fixed.to_codes(op, fixed.round_away((acc + add) * real), limits)
 
     return finish
 
@@ -162,7 +158,7 @@ def float_finish(op: Op, bias: Array | None) -> Finish:
     def finish(acc: Array, image: int) -> Array:
         if bias is not None:
             acc += bias
-        return fixed.clamp_float(op, acc, out=acc)
+        return fixed.fused_clamp(op, acc, out=acc)
 
     return finish
 
@@ -198,6 +194,13 @@ def quantize_asymmetric(rows: Array) -> tuple[Array, Array, Array]:
     return np.clip(codes, -128, 127), scale, zero.astype(np.int64)
 
 
+def quantize_rows(rows: Array, asymmetric: bool) -> tuple[Array, Array, Array]:
+    """Each row [B, K] to int8 codes, its scale and its zero point."""
+    if asymmetric:
+        return quantize_asymmetric(rows)
+    return *quantize_symmetric(rows), np.zeros(len(rows), np.int64)
+
+
 def weight_scales(op: Op, w: Tensor | None, channels: int) -> npt.NDArray[np.float32]:
     """Scales of the output channels: one for all, or one for each."""
     scales = quant(w).scale
@@ -205,12 +208,25 @@ def weight_scales(op: Op, w: Tensor | None, channels: int) -> npt.NDArray[np.flo
     return scales
 
 
+def block_scales(op: Op, block: Blockwise, w: Array) -> npt.NDArray[np.float32]:
+    """Scales [rows, blocks] of a matrix that is quantised in blocks along its rows."""
+    scales = None if block.scales is None else block.scales.data
+    require(w.ndim == 2 and scales is not None, op, "blockwise weights are no matrix with scales")
+    assert scales is not None
+    rows, depth = w.shape
+    require(block.block_size > 0 and depth % block.block_size == 0, op,
+            f"depth {depth} is no whole number of blocks of {block.block_size}")  # fmt: skip
+    blocks = depth // block.block_size
+    require(scales.size == rows * blocks, op, f"{scales.size} scales for {rows * blocks} blocks")
+    return scales.reshape(rows, blocks).astype(np.float32)
+
+
 def hybrid_finish(
     op: Op,
     steps: Array,
     scales: Array,
     bias: Array | None,
-    activate: Callable[[Op, Array], Array] = fixed.clamp_float,
+    activate: Callable[[Op, Array], Array] = fixed.fused_clamp,
     scales_first: bool = False,
 ) -> Finish:
     """Accumulators of int8 codes to floats; steps: the activations' scale, one an image.

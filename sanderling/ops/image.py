@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..ir import Array, Op, Shape
-from .base import Spec, Specs, attr, define, elements, out_spec, present, require, sized
-from .fixed import round_away
+from .base import (
+    attr,
+    define,
+    elements,
+    ints,
+    on,
+    require,
+    shaped,
+    sized,
+)
+from .fixed import round_away, truncated
 
 
-def _resized(op: Op, shape: Shape, size: Array) -> Shape:
+def _resized(op: Op, shape: Shape, size: list[int]) -> Shape:
     require(len(shape) == 4, op, f"the input has rank {len(shape)}, not 4")
-    require(size.size == 2, op, f"the new size has {size.size} numbers, not 2")
-    result = sized(op, (shape[0], *size.reshape(-1), shape[3]))
+    require(len(size) == 2, op, f"the new size has {len(size)} numbers, not 2")
     require(shape[1] > 0 and shape[2] > 0, op, f"an input of shape {shape} has no pixels")
-    return result
-
-
-def _infer(op: Op, specs: Specs) -> Spec:
-    x, size = present(specs, op), present(specs, op, 1)
-    if x.shape is None or size.value is None:
-        return out_spec(op, None)
-    return out_spec(op, _resized(op, x.shape, size.value))
+    return (shape[0], *size, shape[3])
 
 
 def _ratio(op: Op, old: int, new: int) -> tuple[int, int]:
@@ -58,14 +57,9 @@ def _fixed_taps(op: Op, old: int, new: int) -> Taps:
         at += scale // 2 - 512
     # C divides toward zero; below zero that and a shift differ, but the clamp hides it.
     low = np.maximum(at >> 10, 0)
-    high = np.minimum(_toward_zero(at + 1023, 10), old - 1)
+    high = np.minimum(truncated(at + 1023, 1024), old - 1)
     part = at - 1024 * low
     return low, high, 1024 - part, part
-
-
-def _toward_zero(x: Array, bits: int) -> Array:
-    """x / 2**bits as C does it."""
-    return np.where(x < 0, -(-x >> bits), x >> bits)
 
 
 def _blend(x: Array, rows: Taps, columns: Taps) -> Array:
@@ -81,9 +75,8 @@ def _blend(x: Array, rows: Taps, columns: Taps) -> Array:
     return result
 
 
-def _bilinear(op: Op, inputs: Sequence[Array]) -> Array:
-    x, size = inputs
-    _, height, width, _ = _resized(op, x.shape, size)
+def _bilinear(op: Op, x: Array, size: Array) -> Array:
+    _, height, width, _ = sized(op, _resized(op, x.shape, ints(size)))
     require(height > 0 and width > 0, op, f"the new size {height}x{width} is not positive")
     require(not (attr(op, "align_corners") and attr(op, "half_pixel_centers")), op,
             "align_corners and half_pixel_centers exclude each other")  # fmt: skip
@@ -92,14 +85,15 @@ def _bilinear(op: Op, inputs: Sequence[Array]) -> Array:
         rows, columns = (_fixed_taps(op, old, new) for old, new in sizes)
         total = _blend(x.astype(np.int64), rows, columns)
         half = np.where(total > 0, 1 << 19, -(1 << 19))
-        return _toward_zero(total + half, 20).astype(x.dtype)
+        return truncated(total + half, 1 << 20).astype(x.dtype)
     rows, columns = (_float_taps(op, old, new) for old, new in sizes)
     blended = _blend(x.astype(np.float32), rows, columns)
     return blended if x.dtype == np.float32 else (blended + np.float32(0.5)).astype(x.dtype)
 
 
-define("RESIZE_BILINEAR", infer=_infer, evaluate=_bilinear, family="image", arity=2,
-       types="f32 u8 i8 i16", macs=lambda op: 4 * elements(op.outputs[0].shape))  # fmt: skip
+define("RESIZE_BILINEAR", infer=shaped(_resized, by=[1]), evaluate=on(_bilinear), family="image",
+       arity=2, types="f32 u8 i8 i16",
+       macs=lambda op: 4 * elements(op.outputs[0].shape))  # fmt: skip
 
 
 # -- nearest neighbour --------------------------------------------------------------------------
@@ -114,13 +108,12 @@ def _nearest_places(op: Op, old: int, new: int) -> Array:
     return np.clip(whole.astype(np.int64), 0, old - 1)
 
 
-def _nearest(op: Op, inputs: Sequence[Array]) -> Array:
-    x, size = inputs
-    _, height, width, _ = _resized(op, x.shape, size)
+def _nearest(op: Op, x: Array, size: Array) -> Array:
+    _, height, width, _ = sized(op, _resized(op, x.shape, ints(size)))
     rows = _nearest_places(op, x.shape[1], height)
     columns = _nearest_places(op, x.shape[2], width)
     return x[:, rows[:, None], columns]
 
 
-define("RESIZE_NEAREST_NEIGHBOR", infer=_infer, evaluate=_nearest, family="image", arity=2,
-       types="f32 f16 bf16 u8 i8 u16 i16 i32 u32 bool")  # fmt: skip
+define("RESIZE_NEAREST_NEIGHBOR", infer=shaped(_resized, by=[1]), evaluate=on(_nearest),
+       family="image", arity=2, types="f32 f16 bf16 u8 i8 u16 i16 i32 u32 bool")  # fmt: skip

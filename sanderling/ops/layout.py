@@ -7,8 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..ir import Array, Op, Shape
-from .base import attr, define, require, same_as_input, sized
-from .shape import MOVABLE, axis_in, codes_of, ints, on, shaped
+from .base import (
+    MOVABLE,
+    attr,
+    axis_in,
+    define,
+    ints,
+    on,
+    require,
+    same_as_input,
+    scalar,
+    scale_zero_or_none,
+    shaped,
+    sized,
+)
 
 # -- transpose and reverse ----------------------------------------------------------------------
 
@@ -57,6 +69,36 @@ define("REVERSE_SEQUENCE", infer=same_as_input, evaluate=on(_reverse_sequence), 
 # -- pad ----------------------------------------------------------------------------------------
 
 
+def padded_shape(op: Op, shape: Shape, low: Sequence[int], high: Sequence[int],
+                  inside: Sequence[int]) -> Shape:  # fmt: skip
+    rank = len(shape)
+    require(len(low) == len(high) == len(inside) == rank and min(inside, default=0) >= 0, op,
+            f"padding {low}, {high}, {inside} does not fit rank {rank}")  # fmt: skip
+    grown = [n + max(n - 1, 0) * i + a + b
+             for n, i, a, b in zip(shape, inside, low, high, strict=True)]  # fmt: skip
+    return sized(op, (max(0, n) for n in grown))
+
+
+def pad_general(op: Op, x: Array, fill: Array, low: Sequence[int], high: Sequence[int],
+                inside: Sequence[int]) -> Array:  # fmt: skip
+    """Pad at the edges (negative: crop) and between elements."""
+    value = scalar(op, fill, "the value to pad with")
+    result = np.full(padded_shape(op, x.shape, low, high, inside), value, x.dtype)
+    source, target = [], []
+    for n, size, edge, gap in zip(x.shape, result.shape, low, inside, strict=True):
+        step = gap + 1
+        first = max(0, -(edge // step)) if edge < 0 else 0  # the first element that is not cropped
+        last = min(n, (size - 1 - edge) // step + 1)
+        source.append(slice(first, max(first, last)))
+        target.append(slice(first * step + edge, None, step))
+    kept = x[tuple(source)]
+    if kept.size:
+        place = (slice(t.start, t.start + (n - 1) * t.step + 1, t.step)
+                 for t, n in zip(target, kept.shape, strict=True))  # fmt: skip
+        result[tuple(place)] = kept
+    return result
+
+
 def _pairs(op: Op, rank: int, paddings: list[int]) -> list[tuple[int, int]]:
     require(len(paddings) == 2 * rank, op, f"{len(paddings)} paddings for rank {rank}")
     require(all(p >= 0 for p in paddings), op, f"negative paddings {paddings}")
@@ -70,17 +112,14 @@ def _padded(op: Op, shape: Shape, paddings: list[int]) -> list[int]:
 
 def _zero(op: Op) -> int:
     """What stands for zero: the zero point of a quantised output."""
-    return codes_of(op.outputs[0])[1] if op.outputs[0].dtype.bits <= 16 else 0
+    return scale_zero_or_none(op.outputs[0])[1] if op.outputs[0].dtype.bits <= 16 else 0
 
 
 def _pad(op: Op, x: Array, paddings: Array, value: Array | None = None) -> Array:
-    require(value is None or value.size == 1, op, "the value to pad with is not a scalar")
-    fill = np.asarray(_zero(op), x.dtype) if value is None else value.reshape(())
-    result = np.full(sized(op, _padded(op, x.shape, ints(paddings))), fill, x.dtype)
     pairs = _pairs(op, x.ndim, ints(paddings))
-    inner = (slice(before, before + n) for n, (before, _) in zip(x.shape, pairs, strict=True))
-    result[tuple(inner)] = x
-    return result
+    fill = np.asarray(_zero(op), x.dtype) if value is None else value
+    low, high = ([pair[side] for pair in pairs] for side in (0, 1))
+    return pad_general(op, x, fill, low, high, [0] * x.ndim)
 
 
 def _edge(op: Op) -> int:
@@ -112,11 +151,9 @@ def _dilated(op: Op, shape: Shape, factors: list[int]) -> list[int]:
 
 
 def _dilate(op: Op, x: Array, factors: Array, value: Array) -> Array:
-    require(value.size == 1, op, "the value to pad with is not a scalar")
-    shape = sized(op, _dilated(op, x.shape, ints(factors)))
-    result = np.full(shape, value.reshape(()), x.dtype)
-    result[tuple(slice(None, None, f) for f in ints(factors))] = x
-    return result
+    _dilated(op, x.shape, ints(factors))
+    edges = [0] * x.ndim
+    return pad_general(op, x, value, edges, edges, [n - 1 for n in ints(factors)])
 
 
 define("PAD PADV2", infer=shaped(_padded, by=[1]), evaluate=on(_pad, needs=2), family="layout",
@@ -206,18 +243,13 @@ def _batch_to_space(op: Op, x: Array, block: Array, crops: Array) -> Array:
     shape = sized(op, _spread(op, x.shape, blocks, ints(crops)))
     space, rest = x.shape[1 : 1 + rank], x.shape[1 + rank :]
     x = x.reshape(*blocks, shape[0], *space, *rest)
-    order = [
-        rank,
-        *(a for i in range(rank) for a in (rank + 1 + i, i)),
-        *range(2 * rank + 1, x.ndim),
-    ]
-    whole = x.transpose(order).reshape(
-        shape[0], *(n * b for n, b in zip(space, blocks, strict=True)), *rest
-    )
-    kept = [
-        slice(before, before + n) for n, before in zip(shape[1:], ints(crops)[::2], strict=False)
-    ]
-    return whole[(slice(None), *kept)]
+    pairs = (axis for i in range(rank) for axis in (rank + 1 + i, i))
+    order = [rank, *pairs, *range(2 * rank + 1, x.ndim)]
+    whole = [n * b for n, b in zip(space, blocks, strict=True)]
+    x = x.transpose(order).reshape(shape[0], *whole, *rest)
+    starts = ints(crops)[::2]
+    kept = [slice(start, start + n) for start, n in zip(starts, shape[1:], strict=False)]
+    return x[(slice(None), *kept)]
 
 
 define("SPACE_TO_DEPTH", infer=shaped(_deep), evaluate=on(_space_to_depth), family="layout",

@@ -8,38 +8,49 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..ir import Array, Op, Quant, Shape
-from .base import Arrays, Spec, Specs, State, attr, define, given, out_spec, present, require
+from .base import (
+    MOVABLE,
+    Spec,
+    Specs,
+    State,
+    attr,
+    define,
+    elements,
+    on,
+    out_spec,
+    present,
+    require,
+    shaped,
+    sized,
+)
 from .control import handle, resource_key
 from .farmhash import fingerprint64
 from .fixed import wrap32
+from .gemm import block_scales, signed
+from .index import check_range
 
 MOST_GRAMS = 1 << 22  # skip-grams grow like a binomial; more than this is an attack or a mistake
 
 
 def _rows(op: Op, table: Array, ids: Array) -> Array:
     """Rows of a table; unlike NumPy, negative numbers do not count from the end."""
-    count = table.shape[0]
-    require(not ids.size or bool(ids.min() >= 0 and ids.max() < count), op,
-            f"an index is outside the table's {count} rows")  # fmt: skip
+    check_range(op, ids, table.shape[0])
     return table[ids]
 
 
 # -- EMBEDDING_LOOKUP ---------------------------------------------------------------------------
 
 
-def _infer_rows(op: Op, specs: Specs) -> Spec:
-    ids, values = present(specs, op), present(specs, op, 1)
-    if ids.shape is None or values.shape is None:
-        return out_spec(op, None)
-    require(len(ids.shape) == 1, op, "the indices must be a vector")
-    return out_spec(op, (*ids.shape, *values.shape[1:]))
+def _embedded(op: Op, ids: Shape, table: Shape) -> Shape:
+    fits = len(ids) == 1 and len(table) >= 2
+    require(fits, op, "it takes a vector of indices and a table")
+    return (*ids, *table[1:])
 
 
-def _embedding(op: Op, inputs: Arrays) -> Array:
-    (ids, table), out = given(op, inputs), op.outputs[0]
-    require(ids.ndim == 1 and table.ndim >= 2, op, "it takes a vector of indices and a table")
+def _embedding(op: Op, ids: Array, table: Array) -> Array:
+    _embedded(op, ids.shape, table.shape)
     rows = _rows(op, table, ids)
-    values = op.inputs[1]
+    values, out = op.inputs[1], op.outputs[0]
     assert values is not None
     if values.dtype is out.dtype:
         return rows
@@ -48,32 +59,18 @@ def _embedding(op: Op, inputs: Arrays) -> Array:
     require(values.quant is not None, op, "the table has no quantisation parameters")
     assert values.quant is not None
     # The kernel reads unsigned codes as signed ones, so 255 means -1.
-    codes = rows.view(np.int8) if rows.dtype == np.uint8 else rows
     scale = _row_scales(op, values.quant, table, ids)
-    return (codes.astype(np.float32) * scale).astype(out.dtype.numpy)
+    return (signed(rows).astype(np.float32) * scale).astype(out.dtype.numpy)
 
 
 def _row_scales(op: Op, quant: Quant, table: Array, ids: Array) -> Array:
     """The scale of every element looked up, in a shape that broadcasts to the rows."""
     if quant.block is not None:
-        return _block_scales(op, quant, table)[ids]
+        return np.repeat(block_scales(op, quant.block, table)[ids], quant.block.block_size, axis=1)
     require(not np.any(quant.zero_point), op, "only symmetric tables are supported")
     require(quant.scale.size in (1, table.shape[0]), op, "scales must be one, or one a row")
     scale = np.broadcast_to(quant.scale, table.shape[:1])[ids]
     return scale.reshape(-1, *[1] * (table.ndim - 1))
-
-
-def _block_scales(op: Op, quant: Quant, table: Array) -> Array:
-    block = quant.block
-    assert block is not None
-    scales = None if block.scales is None else block.scales.data
-    require(table.ndim == 2 and scales is not None, op, "blockwise tables have two dimensions")
-    assert scales is not None
-    rows, columns = table.shape
-    size = block.block_size
-    require(size > 0 and columns % size == 0 and scales.size == rows * columns // size, op,
-            f"blocks of {size} do not divide the {columns} columns")  # fmt: skip
-    return np.repeat(scales.reshape(rows, columns // size).astype(np.float32), size, axis=1)
 
 
 # -- EMBEDDING_LOOKUP_SPARSE --------------------------------------------------------------------
@@ -86,21 +83,19 @@ def _infer_sparse(op: Op, specs: Specs) -> Spec:
     return out_spec(op, (*map(int, shape.value[:-1]), *values.shape[1:]))
 
 
-def _embedding_sparse(op: Op, inputs: Arrays) -> Array:
+def _embedding_sparse(
+    op: Op, ids: Array, places: Array, dense: Array, weights: Array, table: Array
+) -> Array:
     """Weighted sums of table rows, one for each cell of the dense shape but its last dimension."""
-    ids, places, dense, weights, table = given(op, inputs)
     require(places.ndim == 2 and places.shape == (ids.size, dense.size), op,
             "indices must have a row for each id and a column for each dimension")  # fmt: skip
     require(weights.shape == ids.shape and table.ndim >= 2, op, "ids and weights must correspond")
-    outer = tuple(map(int, dense[:-1]))
-    require(all(n >= 0 for n in outer), op, f"the dense shape {outer} is negative")
-    cells, width = int(np.prod(outer)), table.shape[1:]
+    outer, width = sized(op, dense[:-1]), table.shape[1:]
     places = places[:, :-1]
-    require(not places.size or bool(np.all((places >= 0) & (places < dense[:-1]))), op,
-            "an index is outside the dense shape")  # fmt: skip
+    check_range(op, places, outer)
     rows = _rows(op, table, ids)
     cell = np.ravel_multi_index(tuple(places.T), outer) if outer else np.zeros(ids.size, np.int64)
-    total = np.zeros((cells, *width), np.float32)
+    total = np.zeros((elements(outer), *width), np.float32)
     np.add.at(total, cell, rows * weights.reshape(-1, *[1] * len(width)))
     return _combined(op, total, cell, weights).reshape(*outer, *width)
 
@@ -127,8 +122,7 @@ def _infer_table_lookup(op: Op, specs: Specs) -> list[Spec]:
     return [out_spec(op, rows), out_spec(op, ids.shape, 1)]
 
 
-def _table_lookup(op: Op, inputs: Arrays) -> list[Array]:
-    ids, keys, values = given(op, inputs)
+def _table_lookup(op: Op, ids: Array, keys: Array, values: Array) -> list[Array]:
     require(keys.ndim == 1 and keys.size > 0 and keys.shape == values.shape[:1], op,
             "it takes a key for each value, and at least one")  # fmt: skip
     place = np.minimum(np.searchsorted(keys, ids), keys.size - 1)
@@ -143,7 +137,7 @@ def _table_lookup(op: Op, inputs: Arrays) -> list[Array]:
 _TABLE_TYPES = (("INT64", "STRING"), ("STRING", "INT64"))
 
 
-def _hashtable(op: Op, inputs: Arrays, state: State) -> Array:
+def _hashtable(op: Op, state: State) -> Array:
     kinds = (attr(op, "key_dtype"), attr(op, "value_dtype"))
     require(kinds in _TABLE_TYPES, op, f"a table from {kinds[0]} to {kinds[1]} is not supported",
             "keys and values are INT64 and STRING, or STRING and INT64")  # fmt: skip
@@ -152,18 +146,17 @@ def _hashtable(op: Op, inputs: Arrays, state: State) -> Array:
     return handle(key, (1,))
 
 
-def _table(op: Op, inputs: Arrays, state: State) -> dict[object, object]:
-    key = resource_key(op, inputs)
+def _table(op: Op, handle: Array, state: State) -> dict[object, object]:
+    key = resource_key(op, handle)
     found: dict[object, object] | None = state.tables.get(key)
     require(found is not None, op, f"hash table {key} is used before it is filled",
             "run the graph that fills it first")  # fmt: skip
-    assert found is not None
-    return found
+    return found or {}
 
 
-def _import(op: Op, inputs: Arrays, state: State) -> list[Array]:
+def _import(op: Op, table: Array, keys: Array, values: Array, state: State) -> list[Array]:
     """Only the first import counts, and of equal keys the first."""
-    key, (_, keys, values) = resource_key(op, inputs), given(op, inputs)
+    key = resource_key(op, table)
     require(key in state.tables, op, f"there is no hash table {key}")
     require(keys.shape == values.shape, op, "it takes a value for each key")
     if state.tables[key] is None:
@@ -172,8 +165,8 @@ def _import(op: Op, inputs: Arrays, state: State) -> list[Array]:
     return []
 
 
-def _find(op: Op, inputs: Arrays, state: State) -> Array:
-    table, (_, keys, default) = _table(op, inputs, state), given(op, inputs)
+def _find(op: Op, handle: Array, keys: Array, default: Array, state: State) -> Array:
+    table = _table(op, handle, state)
     require(default.size > 0, op, "it takes a default value")
     fallback = default.reshape(-1)[:1].tolist()[0]
     found = np.empty(keys.size, op.outputs[0].dtype.numpy)
@@ -181,16 +174,11 @@ def _find(op: Op, inputs: Arrays, state: State) -> Array:
     return found.reshape(keys.shape)
 
 
-def _size(op: Op, inputs: Arrays, state: State) -> Array:
-    return np.array([len(_table(op, inputs, state))], op.outputs[0].dtype.numpy)
+def _size(op: Op, handle: Array, state: State) -> Array:
+    return np.array([len(_table(op, handle, state))], op.outputs[0].dtype.numpy)
 
 
 # -- LSH_PROJECTION -----------------------------------------------------------------------------
-
-
-def _infer_lsh(op: Op, specs: Specs) -> Spec:
-    shape = present(specs, op).shape
-    return out_spec(op, None if shape is None else _lsh_shape(op, shape))
 
 
 def _lsh_shape(op: Op, seeds: Shape) -> Shape:
@@ -200,13 +188,12 @@ def _lsh_shape(op: Op, seeds: Shape) -> Shape:
     return (seeds[0] if kind == "SPARSE" else seeds[0] * seeds[1],)
 
 
-def _lsh(op: Op, inputs: Arrays) -> Array:
+def _lsh(op: Op, seeds: Array, items: Array, *weights: Array) -> Array:
     """A bit for each seed: the sign of the weighted sum of the items' fingerprints."""
-    seeds, items, *more = given(op, inputs)
     _lsh_shape(op, seeds.shape)
     require(items.ndim >= 1 and items.shape[0] >= 1, op, "it takes at least one item")
     functions, bits = seeds.shape
-    signs = _signs(seeds.astype(np.float32).reshape(-1), items, *more).reshape(functions, bits)
+    signs = _signs(seeds.astype(np.float32).reshape(-1), items, *weights).reshape(functions, bits)
     if attr(op, "type") == "DENSE":
         return signs.reshape(-1).astype(np.int32)
     powers = np.int64(1) << np.arange(bits - 1, -1, -1, dtype=np.int64)
@@ -229,8 +216,7 @@ def _signs(seeds: Array, items: Array, weights: Array | None = None) -> Array:
 # -- SKIP_GRAM ----------------------------------------------------------------------------------
 
 
-def _skip_gram(op: Op, inputs: Arrays) -> Array:
-    (text,) = given(op, inputs)
+def _skip_gram(op: Op, text: Array) -> Array:
     require(text.size > 0, op, "it takes a string")
     size = int(attr(op, "ngram_size"))
     require(size >= 1, op, f"n-grams of {size} words cannot be")
@@ -278,25 +264,23 @@ def _grams(words: int, size: int, skip: int) -> Iterator[list[int]]:
 
 # -- rows ---------------------------------------------------------------------------------------
 
-_ANY = "f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64"
-
-define("EMBEDDING_LOOKUP", infer=_infer_rows, evaluate=_embedding, family="lookup",
-       types=f"{_ANY} i4 i2", main=1, arity=2,
+define("EMBEDDING_LOOKUP", infer=shaped(_embedded, data=[0, 1]), evaluate=on(_embedding),
+       family="lookup", types=f"{MOVABLE} i4 i2", main=1, arity=2,
        notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, row or block")  # fmt: skip
-define("EMBEDDING_LOOKUP_SPARSE", infer=_infer_sparse, evaluate=_embedding_sparse, family="lookup",
-       types="f32", main=4, arity=5)  # fmt: skip
-define("HASHTABLE_LOOKUP", infer=_infer_table_lookup, evaluate=_table_lookup, family="lookup",
-       types=f"{_ANY} str", main=2, arity=3)  # fmt: skip
-define("LSH_PROJECTION", infer=_infer_lsh, evaluate=_lsh, family="lookup", types=_ANY, main=1,
-       arity=(2, 3))  # fmt: skip
-define("SKIP_GRAM", infer=lambda op, specs: out_spec(op, None), evaluate=_skip_gram,
+define("EMBEDDING_LOOKUP_SPARSE", infer=_infer_sparse, evaluate=on(_embedding_sparse),
+       family="lookup", types="f32", main=4, arity=5)  # fmt: skip
+define("HASHTABLE_LOOKUP", infer=_infer_table_lookup, evaluate=on(_table_lookup), family="lookup",
+       types=f"{MOVABLE} str", main=2, arity=3)  # fmt: skip
+define("LSH_PROJECTION", infer=shaped(_lsh_shape), evaluate=on(_lsh), family="lookup",
+       types=MOVABLE, main=1, arity=(2, 3))  # fmt: skip
+define("SKIP_GRAM", infer=lambda op, specs: out_spec(op, None), evaluate=on(_skip_gram),
        family="lookup", types="str")  # fmt: skip
-define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=_hashtable,
+define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=on(_hashtable),
        family="lookup", arity=0, stateful=True)  # fmt: skip
-define("HASHTABLE_IMPORT", infer=lambda op, specs: [], evaluate=_import, family="lookup",
+define("HASHTABLE_IMPORT", infer=lambda op, specs: [], evaluate=on(_import), family="lookup",
        types="i64 str", main=1, arity=3, stateful=True)  # fmt: skip
 define("HASHTABLE_FIND", infer=lambda op, specs: out_spec(op, present(specs, op, 1).shape),
-       evaluate=_find, family="lookup", types="i64 str", main=1, arity=3,
+       evaluate=on(_find), family="lookup", types="i64 str", main=1, arity=3,
        stateful=True)  # fmt: skip
-define("HASHTABLE_SIZE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=_size,
+define("HASHTABLE_SIZE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=on(_size),
        family="lookup", types="resource", stateful=True)  # fmt: skip

@@ -12,18 +12,18 @@ from .base import (
     attr,
     define,
     elements,
+    operand,
     out_spec,
     present,
     require,
     scale_zero,
 )
 from .fixed import divide_by_pot, high_mul, quantize_multiplier, wrap32
-from .lstm_cell import Cell, Places, float_step, sigmoid
+from .lstm_cell import Cell, Places, float_step
 from .lstm_integer import clip8, clip16, integer_step
-from .lut import logistic_fixed, shift_left, tanh_fixed
+from .lut import logistic_fixed, shift_left, sigmoid, tanh_fixed
 from .sequence import (
     merge,
-    needed,
     scan,
     stacked_inputs,
     swap_time,
@@ -48,7 +48,7 @@ def _run(op: Op, inputs: Arrays, at: Places, x: Array, aux: Array | None = None,
 def _lstm(op: Op, inputs: Arrays) -> Array | list[Array]:
     if attr(op, "kernel_type") == "BASIC":
         return _basic(op, inputs)
-    x = needed(op, inputs, 0)
+    x = operand(op, inputs, 0)
     require(x.ndim == 2, op, f"input {x.shape} should be [batch, depth]")
     out: Array = _run(op, inputs, ONE_CELL, x[None])[0]
     return out
@@ -70,7 +70,7 @@ def _bidirectional_lstm(op: Op, inputs: Arrays) -> Array | list[Array]:
 
 def _basic(op: Op, inputs: Arrays) -> list[Array]:
     """Activation, state, and the two temporaries that the operator shows as outputs."""
-    x, activation, weights, bias, state = (needed(op, inputs, k) for k in range(5))
+    x, activation, weights, bias, state = (operand(op, inputs, k) for k in range(5))
     require(all(a.ndim == 2 for a in (x, activation, weights, state)), op, "operands do not fit")
     batch, depth = activation.shape
     fits = (x.shape[0] == batch and state.shape == (batch, depth) and bias.shape == (4 * depth,)
@@ -106,10 +106,10 @@ def _basic_integer(op: Op, x: Array, weights: Array, bias: Array,
     total = ((x.astype(np.float64) - 128) @ centred).astype(np.int64) + bias
     gates = clip16(_multiply_up(wrap32(total), *quantize_multiplier(4096 * bias_scale)))
     admit, update, forget, emit = np.split(gates, 4, axis=1)
-    admitted = _mul16(logistic_fixed(admit, 3), tanh_fixed(update, 3))
-    kept = _mul16(logistic_fixed(forget, 3), state)
+    admitted = high_mul(logistic_fixed(admit, 3), tanh_fixed(update, 3), 16)
+    kept = high_mul(logistic_fixed(forget, 3), state, 16)
     new = clip16(divide_by_pot(admitted, 4) + kept)
-    out = _mul16(logistic_fixed(emit, 3), tanh_fixed(shift_left(new, 1, 16), 3))
+    out = high_mul(logistic_fixed(emit, 3), tanh_fixed(shift_left(new, 1, 16), 3), 16)
     codes = clip8(divide_by_pot(out, 8)) + 128
     return codes.astype(np.uint8), new.astype(np.int16), gates.astype(np.int16)
 
@@ -120,11 +120,6 @@ def _multiply_up(x: Array, multiplier: Array, shift: Array) -> Array:
     high = (wrap32(x << left) * multiplier + (1 << 30)) >> 31
     result: Array = (high + ((1 << right) >> 1)) >> right
     return result
-
-
-def _mul16(a: Array, b: Array) -> Array:
-    """gemmlowp's high product of 16-bit words: the 32-bit one, a word up."""
-    return high_mul(a << 16, b)
 
 
 # -- shapes and cost ----------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir import Array, Op, Shape
-from .base import Arrays, attr, require, scale_zero
+from .base import Arrays, attr, operand, require, scale_zero
+from .fixed import fused_float
 from .gemm import signed
-from .sequence import Matrix, Rows, activate, matrix, needed, state_view
+from .lut import sigmoid
+from .sequence import Matrix, Rows, matrix, state_view
 
 INPUT, FORGET, CELL, OUTPUT = range(4)
 # step(x, aux) advances a cell by one time step and returns its output.
@@ -68,7 +70,7 @@ class Cell:
     @classmethod
     def of(cls, op: Op, inputs: Arrays, at: Places, x: Array, aux: Array | None) -> Cell:
         """The cell that reads x [time, batch, depth]; its operands are checked to fit together."""
-        w, r = needed(op, inputs, at.input(OUTPUT)), needed(op, inputs, at.recurrent(OUTPUT))
+        w, r = operand(op, inputs, at.input(OUTPUT)), operand(op, inputs, at.recurrent(OUTPUT))
         require(w.ndim == 2 and r.ndim in (1, 2), op, f"weights {w.shape} and {r.shape} do not fit")
         cell = cls(op, inputs, at, x.shape[1], x.shape[2], w.shape[0], r.shape[-1])
         for index, shape in cell._wanted(0 if aux is None else aux.shape[2]):
@@ -110,7 +112,7 @@ class Cell:
     def need(self, index: int | None) -> Array:
         require(index is not None, self.op, "an operand is absent")
         assert index is not None
-        return needed(self.op, self.inputs, index)
+        return operand(self.op, self.inputs, index)
 
     def scale(self, index: int | None) -> np.float32:
         assert index is not None
@@ -170,11 +172,6 @@ def _normalize(x: Array) -> Array:
     return normal
 
 
-def sigmoid(x: Array) -> Array:
-    result: Array = 1 / (1 + np.exp(-x))
-    return result
-
-
 def _clip(x: Array, limit: float) -> Array:
     """Zero means no limit."""
     return np.clip(x, -np.float32(limit), np.float32(limit)) if limit > 0 else x
@@ -198,10 +195,10 @@ def float_step(cell: Cell) -> Step:
         rows = Rows(x, asymmetric), side, Rows(hidden, asymmetric), memory
         forget = sigmoid(gates[FORGET](*rows))
         admit = sigmoid(gates[INPUT](*rows)) if INPUT in gates else 1 - forget
-        update = activate(op, gates[CELL](*rows))
+        update = fused_float(op, gates[CELL](*rows))
         memory[...] = _clip(forget * memory + update * admit, attr(op, "cell_clip"))
         emit = sigmoid(gates[OUTPUT](*rows))
-        hidden[...] = project(emit * activate(op, memory))
+        hidden[...] = project(emit * fused_float(op, memory))
         return hidden
 
     return step

@@ -9,9 +9,17 @@ import numpy as np
 
 from ..ir import Array
 from .base import attr, require, scale_zero
-from .fixed import divide_by_pot, multiply, multiply64, quantize_multiplier, round_away, wrap32
-from .lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, Step, sigmoid
-from .lut import inverse_sqrt, logistic_fixed, tanh_fixed, to_int32
+from .fixed import (
+    divide_by_pot,
+    multiply,
+    multiply64,
+    quantize_multiplier,
+    round_away,
+    truncated,
+    wrap32,
+)
+from .lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, Step
+from .lut import inverse_sqrt, logistic_fixed, sigmoid, tanh_fixed, to_int32
 
 INT16_MAX = 2**15 - 1
 Function = Callable[[Array], Array]
@@ -192,23 +200,17 @@ class Norm:
 
     def __call__(self, x: Array) -> Array:
         count = x.shape[-1]
-        mean = _truncated(x.sum(axis=-1, keepdims=True) * 1024, count)
+        mean = truncated(x.sum(axis=-1, keepdims=True) * 1024, count)
         squares = (x * x).sum(axis=-1, keepdims=True)
         # 2**20 // count is exact for powers of two only, and so is the variance.
-        variance = _truncated(squares * (2**20 // count) - mean * mean, 2**20)
+        variance = truncated(squares * (2**20 // count) - mean * mean, 2**20)
         guard = max(1, int(np.float32(10000) * self.scale))
         inverse, right = inverse_sqrt(np.where(variance < 1, guard, variance))
         rescaled = multiply(wrap32(1024 * x - mean), inverse, -right)
         weighted = wrap32(rescaled * self.weights + self.bias)
-        rounded = _truncated(np.where(weighted > 0, weighted + 512, weighted - 512), 1024)
+        rounded = truncated(np.where(weighted > 0, weighted + 512, weighted - 512), 1024)
         multiplier, left = quantize_multiplier(self.scale)
         return clip16(multiply(rounded, multiplier, left + 12))
-
-
-def _truncated(x: Array, by: int) -> Array:
-    """Integer division toward zero, as C does it."""
-    quotient = np.abs(x) // by
-    return np.where(x < 0, -quotient, quotient)
 
 
 # -- gates summed from 8-bit parts, then float functions ------------------------------------------

@@ -7,13 +7,14 @@ and saturation depend on it. The functions follow gemmlowp step by step: every r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..ir import Array, DType
-from .fixed import divide_by_pot, integer_range, round_away, wrap32
+from .fixed import divide_by_pot, high_mul, round_away, wrap32
 
 Function = Callable[[Array], Array]
 
@@ -41,7 +42,7 @@ def table8(
 
     The table is ordered by code, smallest first.
     """
-    low, high = integer_range(dtype)
+    low, high = dtype.bounds
     inverse = np.float32(1) / np.float32(target[0])
     codes = np.arange(low, high + 1)
     with np.errstate(all="ignore"):
@@ -156,16 +157,6 @@ def _wrap(x: Array, bits: int) -> Array:
     return x.astype(np.int16).astype(np.int64) if bits == 16 else wrap32(x)
 
 
-def mul(a: Array, b: Array | int, bits: int) -> Array:
-    """gemmlowp's saturating rounding doubling high multiply in a word of 16 or 32 bits."""
-    half = 1 << (bits - 2)
-    product = np.asarray(a, np.int64) * np.asarray(b, np.int64)
-    nudged = product + np.where(product >= 0, half, 1 - half)
-    result = np.where(nudged >= 0, nudged >> (bits - 1), -(-nudged >> (bits - 1)))
-    capped: Array = np.minimum(result, 2 ** (bits - 1) - 1)
-    return capped
-
-
 def shift_left(x: Array, exponent: Array | int, bits: int = 32) -> Array:
     """gemmlowp's SaturatingRoundingMultiplyByPOT: x * 2**exponent, saturated or rounded."""
     x, exponent = np.asarray(x, np.int64), np.asarray(exponent, np.int64)
@@ -174,6 +165,11 @@ def shift_left(x: Array, exponent: Array | int, bits: int = 32) -> Array:
     limit = (np.int64(1) << (bits - 1 - up)) - 1
     wide = np.where(x > limit, most, np.where(x < -limit, -most - 1, x << up))
     return np.where(exponent > 0, wide, divide_by_pot(x, down))
+
+
+def _half_sum(a: Array, b: int) -> Array:
+    """gemmlowp's RoundingHalfSum: (a + b) / 2, ties away from zero."""
+    return divide_by_pot(a + b, 1)
 
 
 def _constant(value: int, bits: int) -> int:
@@ -196,7 +192,7 @@ def exp_negative(x: Array, integer_bits: int, bits: int = 32) -> Array:
     for k, power in enumerate(_EXP_POWERS, -2):
         if integer_bits > k:
             factor = _constant(power, bits)
-            result = np.where(rest >> (fraction + k) & 1, mul(result, factor, bits), result)
+            result = np.where(rest >> (fraction + k) & 1, high_mul(result, factor, bits), result)
     if integer_bits > 5:
         result = np.where(x < _constant(-(1 << (36 - integer_bits)), bits), 0, result)
     return np.where(x == 0, 2 ** (bits - 1) - 1, result)
@@ -206,21 +202,20 @@ def _exp_quarter(x: Array, bits: int) -> Array:
     """exp on [-1/4, 0): a Taylor expansion around -1/8."""
     base, third = _constant(1895147668, bits), _constant(715827883, bits)
     x = x + (1 << (bits - 4))
-    x2 = mul(x, x, bits)
-    x3, x4 = mul(x2, x, bits), mul(x2, x2, bits)
-    tail = divide_by_pot(mul(divide_by_pot(x4, 2) + x3, third, bits) + x2, 1)
-    result = base + mul(x + tail, base, bits)
+    x2 = high_mul(x, x, bits)
+    x3, x4 = high_mul(x2, x, bits), high_mul(x2, x2, bits)
+    tail = divide_by_pot(high_mul(divide_by_pot(x4, 2) + x3, third, bits) + x2, 1)
+    result = base + high_mul(x + tail, base, bits)
     return np.minimum(result, 32767) if bits == 16 else result
 
 
 def _reciprocal_newton(x: Array, bits: int) -> Array:
     """2 / (1 + x) for x in [0, 1), with two integer bits: three Newton-Raphson steps."""
-    total = x + (2 ** (bits - 1) - 1)
-    half = np.where(total >= 0, (total + 1) >> 1, -((1 - total) >> 1))
+    half = _half_sum(x, 2 ** (bits - 1) - 1)
     one = 1 << (bits - 3)
-    y = _constant(1515870810, bits) + mul(half, _constant(-1010580540, bits), bits)
+    y = _constant(1515870810, bits) + high_mul(half, _constant(-1010580540, bits), bits)
     for _ in range(3):
-        y = _wrap(y + shift_left(mul(y, one - mul(half, y, bits), bits), 2, bits), bits)
+        y = _wrap(y + shift_left(high_mul(y, one - high_mul(half, y, bits), bits), 2, bits), bits)
     return y
 
 
@@ -249,9 +244,9 @@ def inverse_sqrt(x: Array) -> tuple[Array, Array]:
     half = divide_by_pot(value, 1)
     root = np.full(x.shape, 1 << 28, np.int64)
     for _ in range(5):
-        cube = shift_left(mul(mul(root, root, 32), root, 32), 6)
-        root = shift_left(mul(np.asarray(3 << 27), root, 32) - mul(half, cube, 32), 3)
-    root = mul(root, 1518500250, 32)
+        cube = shift_left(high_mul(high_mul(root, root), root), 6)
+        root = shift_left(high_mul(np.asarray(3 << 27), root) - high_mul(half, cube), 3)
+    root = high_mul(root, 1518500250)
     # A negative shift is put into the multiplier.
     root, right = root << np.maximum(-right, 0), np.maximum(right, 0)
     return np.where(x <= 1, 2**31 - 1, root), np.where(x <= 1, 0, right)
@@ -287,21 +282,20 @@ def log_fixed(x: Array, input_bits: int, output_bits: int) -> Array:
     sqrt_half, root4_half = 1518500250, 1805811301  # 2**-1/2 and 2**-1/4
     quarter = divide_by_pot(np.asarray(1 << 29), accumulator)
     zeros_a = leading_zeros(x)
-    r_a = shift_left(mul(shift_left(x, zeros_a - 1), sqrt_half, 32), 1)
+    r_a = shift_left(high_mul(shift_left(x, zeros_a - 1), sqrt_half), 1)
     power_a = _saturate(shift_left(input_bits - zeros_a, 31 - accumulator) + quarter)
-    headroom_b = leading_zeros(mul(x, sqrt_half, 32)) - 1
+    headroom_b = leading_zeros(high_mul(x, sqrt_half)) - 1
     r_b = shift_left(x, headroom_b)
     power_b = _saturate(shift_left(input_bits - headroom_b, 31 - accumulator) - quarter)
     r, power = np.minimum(r_a, r_b), np.maximum(power_a, power_b)
-    total = r + root4_half
-    p = np.where(total >= 0, (total + 1) >> 1, -((1 - total) >> 1))
+    p = _half_sum(r, root4_half)
     q = _wrap(2 * (r - root4_half), 32)
-    q2 = mul(q, q, 32)
-    numerator = _wrap(mul(q, r, 32) + mul(mul(q, q2, 32), 117049297, 32), 32)
-    bracket = _wrap(1057819769 + q + mul(q2, 127690142, 32), 32)
-    denominator = _wrap(mul(p, bracket, 32) + mul(q, 638450708, 32), 32)
-    ratio = mul(divide_by_pot(numerator, accumulator), one_over_one_plus(denominator), 32)
-    return shift_left(_wrap(mul(power, 1488522236, 32) + ratio, 32), 1)
+    q2 = high_mul(q, q)
+    numerator = _wrap(high_mul(q, r) + high_mul(high_mul(q, q2), 117049297), 32)
+    bracket = _wrap(1057819769 + q + high_mul(q2, 127690142), 32)
+    denominator = _wrap(high_mul(p, bracket) + high_mul(q, 638450708), 32)
+    ratio = high_mul(divide_by_pot(numerator, accumulator), one_over_one_plus(denominator))
+    return shift_left(_wrap(high_mul(power, 1488522236) + ratio, 32), 1)
 
 
 def _saturate(x: Array) -> Array:
@@ -311,23 +305,48 @@ def _saturate(x: Array) -> Array:
 # -- floating point -------------------------------------------------------------------------------
 
 
-def erfc(x: Array) -> Array:
-    """The complementary error function in float64, to about 1e-12 (NumPy has none).
+def sigmoid(x: Array) -> Array:
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
 
-    A series of positive terms near zero, a continued fraction further out.
-    """
-    x = np.asarray(x, np.float64)
-    size = np.abs(x)
-    near, far = np.minimum(size, 2.5), np.maximum(size, 2.5)
-    term = total = near
-    for n in range(1, 60):
-        term = term * (2 * near * near / (2 * n + 1))
-        total = total + term
-    inner = 1 - 2 / np.sqrt(np.pi) * np.exp(-near * near) * total
-    fraction = far
+
+def _erfc_exponent(t: float) -> float:
+    """log(erfc(x) * exp(x * x) / t) at x = 2 / t - 2, for large x by a continued fraction."""
+    x = 2 / t - 2
+    if x < 5:
+        return math.log(math.erfc(x) / t) + x * x
+    fraction = x
     for n in range(60, 0, -1):
-        fraction = far + n / 2 / fraction
-    outer = np.exp(-far * far) / (np.sqrt(np.pi) * fraction)
-    positive = np.where(size < 2.5, inner, outer)
-    found: Array = np.where(x < 0, 2 - positive, positive)
+        fraction = x + n / 2 / fraction
+    return -math.log(math.sqrt(math.pi) * fraction * t)
+
+
+def _erfc_polynomial() -> Array:
+    """Coefficients in 2 * t - 1, the highest first, of the interpolation at Chebyshev's points."""
+    chebyshev = np.polynomial.chebyshev
+    places = chebyshev.chebpts1(27)
+    values = np.array([_erfc_exponent((y + 1) / 2) for y in places])
+    found: Array = chebyshev.cheb2poly(chebyshev.chebfit(places, values, 26))[::-1]
     return found
+
+
+ERFC = _erfc_polynomial()
+ERFC_BLOCK = 1 << 13  # elements: three arrays of doubles stay in the L2 cache
+
+
+def erfc(x: Array) -> Array:
+    """The complementary error function in float64, to about 1e-12 (NumPy has none)."""
+    flat = np.asarray(x, np.float64).reshape(-1)
+    result = np.empty_like(flat)
+    for start in range(0, flat.size, ERFC_BLOCK):
+        part = flat[start : start + ERFC_BLOCK]
+        size = np.abs(part)
+        t = 2 / (2 + size)
+        y = 2 * t - 1
+        total = np.full_like(y, ERFC[0])
+        for coefficient in ERFC[1:]:
+            total *= y
+            total += coefficient
+        positive = t * np.exp(total - size * size)
+        result[start : start + ERFC_BLOCK] = np.where(part < 0, 2 - positive, positive)
+    return result.reshape(np.shape(x))

@@ -5,21 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..ir import Array, Op, Shape
+from ..ir import Array, Blockwise, Op, Shape
 from . import fixed, gemm
 from .base import (
-    Arrays,
     Spec,
     Specs,
     attr,
     broadcast_shapes,
     define,
     elements,
+    on,
     out_spec,
     present,
     quant,
     require,
     scale_zero,
+    shaped,
 )  # fmt: skip
 
 # -- FULLY_CONNECTED ----------------------------------------------------------------------------
@@ -54,10 +55,7 @@ def _infer_fc(op: Op, specs: Specs) -> list[Spec]:
     return outputs
 
 
-def _evaluate_fc(op: Op, inputs: Arrays) -> Array | list[Array]:
-    x, w, bias = inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None
-    require(x is not None and w is not None, op, "input or weights are absent")
-    assert x is not None and w is not None
+def _evaluate_fc(op: Op, x: Array, w: Array, bias: Array | None = None) -> Array | list[Array]:
     shape = _fc_shape(op, x.shape, w.shape, None if bias is None else bias.shape)
     if elements(shape) == 0 or w.shape[1] == 0:
         return np.zeros(shape, op.outputs[0].dtype.numpy)
@@ -76,7 +74,7 @@ def _rows_by_weights(op: Op, rows: Array, w: Array, bias: Array | None) -> Array
         return gemm.float_finish(op, bias)(rows @ w.T, 0)
     weights = op.inputs[1]
     if weights is not None and weights.quant is not None and weights.quant.block is not None:
-        return _fc_blockwise(op, rows, w, bias)
+        return _fc_blockwise(op, rows, w, bias, weights.quant.block)
     return _fc_hybrid(op, rows, gemm.signed(w), bias)
 
 
@@ -114,38 +112,27 @@ def _multiplier(op: Op, scales: Array) -> Array:
 
 def _fc_hybrid(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
     scales = gemm.weight_scales(op, op.inputs[1], w.shape[0])
-    codes, steps = _quantize_rows(op, rows)
+    codes, steps = _quantize_rows(rows, attr(op, "asymmetric_quantize_inputs"))
     dtype = gemm.exact_type(op, gemm.product_bound(w, 255))
     acc = codes.astype(dtype) @ w.T.astype(dtype)
     return gemm.hybrid_finish(op, steps[None, :, None], scales, bias, fixed.fused_float)(acc, 0)
 
 
-def _quantize_rows(op: Op, rows: Array) -> tuple[Array, Array]:
+def _quantize_rows(rows: Array, asymmetric: bool) -> tuple[Array, Array]:
     """Int8 codes without zero point (so up to +-255) and the scale of each row."""
-    if not attr(op, "asymmetric_quantize_inputs"):
-        return gemm.quantize_symmetric(rows)
-    codes, steps, zero = gemm.quantize_asymmetric(rows)
+    codes, steps, zero = gemm.quantize_rows(rows, asymmetric)
     return codes - zero[:, None].astype(np.float32), steps
 
 
-def _fc_blockwise(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
+def _fc_blockwise(op: Op, rows: Array, w: Array, bias: Array | None, block: Blockwise) -> Array:
     """4-bit weights with a scale for each block along the depth. LiteRT's default kernels run it
     (its reference kernels do not): always with asymmetric inputs, block sums added in float32."""
-    block = op.inputs[1].quant.block  # type: ignore[union-attr]
-    scales = None if block is None or block.scales is None else block.scales.data
-    require(block is not None and scales is not None, op, "blockwise weights without scales")
-    assert block is not None and scales is not None
-    units, depth = w.shape
-    require(block.block_size > 0 and depth % block.block_size == 0, op,
-            f"depth {depth} is no whole number of blocks of {block.block_size}")  # fmt: skip
-    blocks = depth // block.block_size
-    require(scales.size == units * blocks, op, f"{scales.size} scales for {units * blocks} blocks")
-    codes, steps, zero = gemm.quantize_asymmetric(rows)
-    centered = codes - zero[:, None].astype(np.float32)
-    by_block = centered.reshape(-1, blocks, block.block_size).transpose(1, 0, 2)
+    scales = gemm.block_scales(op, block, w)
+    units, blocks = scales.shape
+    codes, steps = _quantize_rows(rows, asymmetric=True)
+    by_block = codes.reshape(-1, blocks, block.block_size).transpose(1, 0, 2)
     weights = w.reshape(units, blocks, block.block_size).transpose(1, 2, 0).astype(np.float32)
-    by_scale = scales.reshape(units, blocks).T[:, None].astype(np.float32)
-    acc = ((by_block @ weights) * by_scale).sum(axis=0)
+    acc = ((by_block @ weights) * scales.T[:, None]).sum(axis=0)
     one = np.ones(1, np.float32)
     return gemm.hybrid_finish(op, steps[None, :, None], one, bias, fixed.fused_float)(acc, 0)
 
@@ -176,17 +163,7 @@ def _bmm_shape(op: Op, x: Shape, y: Shape) -> Shape:
     return (*broadcast_shapes(op, x[:-2], y[:-2]), rows, columns)
 
 
-def _infer_bmm(op: Op, specs: Specs) -> Spec:
-    x, y = present(specs, op, 0), present(specs, op, 1)
-    if x.shape is None or y.shape is None:
-        return out_spec(op, None)
-    return out_spec(op, _bmm_shape(op, x.shape, y.shape))
-
-
-def _evaluate_bmm(op: Op, inputs: Arrays) -> Array:
-    x, y = inputs
-    require(x is not None and y is not None, op, "an operand is absent")
-    assert x is not None and y is not None
+def _evaluate_bmm(op: Op, x: Array, y: Array) -> Array:
     _bmm_shape(op, x.shape, y.shape)
     x = x.swapaxes(-1, -2) if attr(op, "adj_x") else x
     y = y.swapaxes(-1, -2) if attr(op, "adj_y") else y
@@ -201,7 +178,8 @@ def _columns(y: Array) -> Array:
 
 
 def _bmm_hybrid(op: Op, x: Array, y: Array) -> Array:
-    codes, steps = _quantize_rows(op, np.ascontiguousarray(x).reshape(-1, x.shape[-1]))
+    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    codes, steps = _quantize_rows(rows, attr(op, "asymmetric_quantize_inputs"))
     scales = gemm.weight_scales(op, op.inputs[1], y.shape[-1])
     dtype = gemm.exact_type(op, gemm.product_bound(_columns(y), 255))
     acc = codes.reshape(x.shape).astype(dtype) @ y.astype(dtype)
@@ -221,9 +199,8 @@ def _bmm_quantized(op: Op, x: Array, y: Array) -> Array:
     require(out.numpy == x.dtype, op, f"output type {out.short} for {x.dtype} input")
     require(quant(op.inputs[1]).scale.size == 1, op, "scales for each channel are not supported")
     real = gemm.tensor_multiplier(op, op.inputs[0], op.inputs[1])
-    limits = fixed.integer_range(out)
-    finish = (gemm.requantizer64(op, real, None, limits) if x.dtype == np.int16
-              else gemm.requantizer(op, real, None, bound, limits))  # fmt: skip
+    finish = (gemm.requantizer64(op, real, None, out.bounds) if x.dtype == np.int16
+              else gemm.requantizer(op, real, None, bound, out.bounds))  # fmt: skip
     return finish(acc, 0)
 
 
@@ -242,10 +219,10 @@ def _bmm_macs(op: Op) -> int:
     return elements(op.outputs[0].shape) * x.shape[-2 if attr(op, "adj_x") else -1]
 
 
-define("FULLY_CONNECTED", infer=_infer_fc, evaluate=_evaluate_fc, family="matmul",
+define("FULLY_CONNECTED", infer=_infer_fc, evaluate=on(_evaluate_fc, needs=2), family="matmul",
        types="f32 u8 i8 i16", arity=(2, 3), macs=_fc_macs,
        notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, blockwise "
              "i4; sparse; shuffled 4x16")  # fmt: skip
-define("BATCH_MATMUL", infer=_infer_bmm, evaluate=_evaluate_bmm, family="matmul",
-       types="f32 i8 i16", arity=2, macs=_bmm_macs,
+define("BATCH_MATMUL", infer=shaped(_bmm_shape, data=[0, 1]), evaluate=on(_evaluate_bmm),
+       family="matmul", types="f32 i8 i16", arity=2, macs=_bmm_macs,
        notes="hybrid i8; i16 with i8; i8 to i32")  # fmt: skip

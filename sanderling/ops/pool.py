@@ -6,7 +6,14 @@ import numpy as np
 
 from ..ir import Array, Op, Shape
 from . import fixed
-from .base import Arrays, Spec, Specs, attr, define, elements, out_spec, present, require
+from .base import (
+    attr,
+    define,
+    elements,
+    on,
+    require,
+    shaped,
+)
 from .geometry import Axis, axis
 
 
@@ -17,11 +24,8 @@ def _axes(op: Op, x: Shape) -> list[Axis]:
             axis(op, padding, x[2], attr(op, "filter_width"), attr(op, "stride_w"))]  # fmt: skip
 
 
-def _infer_pool(op: Op, specs: Specs) -> Spec:
-    x = present(specs, op).shape
-    if x is None:
-        return out_spec(op, None)
-    return out_spec(op, (x[0], *(a.out for a in _axes(op, x)), x[3]))
+def _pooled(op: Op, x: Shape) -> Shape:
+    return (x[0], *(a.out for a in _axes(op, x)), x[3])
 
 
 def _reduce(x: Array, axes: list[Axis], step: np.ufunc, start: float) -> Array:
@@ -43,44 +47,34 @@ def _counts(op: Op, axes: list[Axis]) -> Array:
     return count
 
 
-def _evaluate_max(op: Op, inputs: Arrays) -> Array:
-    x = _input(op, inputs)
+def _evaluate_max(op: Op, x: Array) -> Array:
     # fmax from the lowest finite value: the kernel ignores NaN, and -inf becomes that value.
-    kind = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
-    return _activated(op, _reduce(x, _axes(op, x.shape), np.fmax, kind.min))
+    lowest = fixed.limits(x.dtype)[0]
+    return _activated(op, _reduce(x, _axes(op, x.shape), np.fmax, lowest))
 
 
-def _evaluate_average(op: Op, inputs: Arrays) -> Array:
-    x = _input(op, inputs)
+def _evaluate_average(op: Op, x: Array) -> Array:
     axes = _axes(op, x.shape)
     count = _counts(op, axes)
     if x.dtype.kind == "f":
         total = _reduce(x, axes, np.add, 0)
         return _activated(op, total / count.astype(np.float32))
     total = _reduce(x.astype(np.int64), axes, np.add, 0)
-    # Half away from zero; the sum of magnitudes keeps C's division toward zero.
-    mean = np.sign(total) * ((np.abs(total) + count // 2) // np.maximum(count, 1))
+    half = count // 2
+    mean = fixed.truncated(np.where(total < 0, total - half, total + half), np.maximum(count, 1))
     return _activated(op, mean)
 
 
-def _evaluate_l2(op: Op, inputs: Arrays) -> Array:
-    x = _input(op, inputs)
+def _evaluate_l2(op: Op, x: Array) -> Array:
     axes = _axes(op, x.shape)
     squares = _reduce(x * x, axes, np.add, 0)
     return _activated(op, np.sqrt(squares / _counts(op, axes).astype(np.float32)))
 
 
-def _input(op: Op, inputs: Arrays) -> Array:
-    x = inputs[0]
-    require(x is not None, op, "the input is absent")
-    assert x is not None
-    return x
-
-
 def _activated(op: Op, x: Array) -> Array:
     dtype = op.outputs[0].dtype
     if dtype.is_float:
-        return fixed.clamp_float(op, x)
+        return fixed.fused_clamp(op, x)
     return fixed.clamp_to(x, *fixed.fused_range(op), dtype)
 
 
@@ -90,9 +84,9 @@ def _macs(op: Op) -> int:
     return elements(op.outputs[0].shape) * window
 
 
-define("AVERAGE_POOL_2D", infer=_infer_pool, evaluate=_evaluate_average, family="pool",
+define("AVERAGE_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_average), family="pool",
        types="f32 u8 i8 i16", macs=_macs)  # fmt: skip
-define("MAX_POOL_2D", infer=_infer_pool, evaluate=_evaluate_max, family="pool",
+define("MAX_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_max), family="pool",
        types="f32 u8 i8 i16")  # fmt: skip
-define("L2_POOL_2D", infer=_infer_pool, evaluate=_evaluate_l2, family="pool", types="f32",
+define("L2_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_l2), family="pool", types="f32",
        macs=_macs)  # fmt: skip

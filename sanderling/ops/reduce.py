@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,81 +15,66 @@ from .base import (
     Spec,
     Specs,
     attr,
+    axis_in,
     define,
     elements,
-    folded,
+    ints,
+    on,
+    one_axis,
     out_spec,
     present,
     require,
     same_as_input,
+    scalar,
     scale_zero,
+    shaped,
     sized,
 )
-from .fixed import clamp_to, integer_range, multiply, multiply64, quantize_multiplier, wrap32
+from .fixed import (
+    limits,
+    multiply,
+    multiply64,
+    quantize_multiplier,
+    to_codes,
+    truncated,
+    wrap32,
+)
 
 # -- axes ---------------------------------------------------------------------------------------
 
 
-def single_axis(op: Op, axis: npt.ArrayLike, rank: int) -> int:
-    """An operand that holds one axis, made non-negative."""
-    values = np.asarray(axis).reshape(-1)
-    require(values.size == 1, op, f"axis has {values.size} elements, one is needed")
-    index = int(values[0])
-    require(-rank <= index < rank, op, f"axis {index} is outside a tensor of rank {rank}")
-    return index % rank
-
-
-def reduced_axes(op: Op, axes: Array, rank: int) -> tuple[int, ...]:
+def reduced_axes(op: Op, axes: npt.ArrayLike, rank: int) -> tuple[int, ...]:
     """The axes in increasing order; a scalar has none, whatever the operand says."""
     if rank == 0:
         return ()
-    return tuple(sorted({single_axis(op, a, rank) for a in axes.reshape(-1)}))
+    return tuple(sorted({axis_in(op, a, rank) for a in ints(axes)}))
 
 
-def _reduced_shape(op: Op, shape: Shape, axes: tuple[int, ...]) -> Shape:
+def _reduced(op: Op, shape: Shape, axes: npt.ArrayLike) -> Shape:
+    where = reduced_axes(op, axes, len(shape))
     if attr(op, "keep_dims"):
-        return tuple(1 if i in axes else n for i, n in enumerate(shape))
-    return tuple(n for i, n in enumerate(shape) if i not in axes)
-
-
-def _infer_reduced(op: Op, specs: Specs) -> Spec:
-    x, axes = present(specs, op), present(specs, op, 1)
-    if x.shape is None or axes.value is None:
-        return out_spec(op, None)
-    shape = _reduced_shape(op, x.shape, reduced_axes(op, axes.value, len(x.shape)))
-    return out_spec(op, shape, value=folded(op, specs, REDUCTIONS[op.name]))
+        return tuple(1 if i in where else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in where)
 
 
 # -- plain reductions ---------------------------------------------------------------------------
 
 
-def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """What a maximum and a minimum start from: finite for floats, as the kernels have it."""
-    if dtype.kind == "b":
-        return False, True
-    info: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-    return info.min, info.max
+def _reduce(op: Op, x: Array, axes: Array, function: np.ufunc) -> Array:
+    where, keep = reduced_axes(op, axes, x.ndim), attr(op, "keep_dims")
+    return np.asarray(function.reduce(x, axis=where, dtype=x.dtype, keepdims=keep), x.dtype)
 
 
-def _reduce(op: Op, inputs: Sequence[Array], function: np.ufunc) -> Array:
-    x, axes = inputs
-    where = reduced_axes(op, axes, x.ndim)
-    return np.asarray(
-        function.reduce(x, axis=where, dtype=x.dtype, keepdims=attr(op, "keep_dims")), x.dtype
-    )
-
-
-def _extreme(op: Op, inputs: Sequence[Array], largest: bool) -> Array:
+def _extreme(op: Op, x: Array, axes: Array, largest: bool) -> Array:
     """Comparisons with NaN are false, so a NaN never replaces the running value.
 
     A trap: reducing every axis starts from the first element (a NaN there stays), reducing some
     starts from the type's finite limit (so the maximum of only -inf or NaN is that limit).
     """
-    x, axes = inputs
     quiet, loud = (np.fmax, np.maximum) if largest else (np.fmin, np.minimum)
     where = reduced_axes(op, axes, x.ndim)
     whole = len(where) == x.ndim and x.size > 0
-    limit = np.asarray(_extremes(x.dtype)[0 if largest else 1], x.dtype)
+    limit = np.asarray(limits(x.dtype)[0 if largest else 1], x.dtype)
     start = x.reshape(-1)[0] if whole else limit
     found = quiet.reduce(x, axis=where, initial=start, keepdims=attr(op, "keep_dims"))
     return np.asarray((loud if whole else quiet)(found, start), x.dtype)
@@ -100,48 +85,45 @@ def _is_quantised(x: Array) -> bool:
     return x.dtype.kind in "iu" and x.dtype.itemsize < 4
 
 
-def _sum(op: Op, inputs: Sequence[Array]) -> Array:
-    x, axes = inputs
+def _sum(op: Op, x: Array, axes: Array) -> Array:
     if _is_quantised(x):
         return _quantised_sum(op, x, axes, mean=False)
-    return _reduce(op, inputs, np.add)
+    return _reduce(op, x, axes, np.add)
 
 
-def _mean(op: Op, inputs: Sequence[Array]) -> Array:
-    x, axes = inputs
+def _mean(op: Op, x: Array, axes: Array) -> Array:
     where = reduced_axes(op, axes, x.ndim)
     count = math.prod(x.shape[a] for a in where)
     if x.size == 0:  # not a number; for integers, whose quiet NaN is 0, that
         empty = np.nan if x.dtype.kind == "f" else 0
-        return np.full(_reduced_shape(op, x.shape, where), empty, x.dtype)
+        return np.full(_reduced(op, x.shape, axes), empty, x.dtype)
     if _is_quantised(x):
         return _quantised_sum(op, x, axes, mean=True)
     if x.dtype.kind == "f":
-        return _reduce(op, inputs, np.add) / x.dtype.type(count)
-    total = _reduce(op, (x.astype(np.int64), axes), np.add)
-    return (np.sign(total) * (np.abs(total) // count)).astype(x.dtype)  # C truncates
+        return _reduce(op, x, axes, np.add) / x.dtype.type(count)
+    total = _reduce(op, x.astype(np.int64), axes, np.add)
+    return truncated(total, count).astype(x.dtype)
 
 
 def _quantised_sum(op: Op, x: Array, axes: Array, mean: bool) -> Array:
     where = reduced_axes(op, axes, x.ndim)
     dtype = op.outputs[0].dtype
     if x.size == 0:  # the kernel leaves code 0 here, not the zero point
-        return np.zeros(_reduced_shape(op, x.shape, where), dtype.numpy)
-    (scale_in, zero_in), (scale_out, zero_out) = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])
+        return np.zeros(_reduced(op, x.shape, axes), dtype.numpy)
+    (scale_in, zero_in), scale_out = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])[0]
     m, shift = (int(v) for v in quantize_multiplier(scale_in / scale_out))
     count = math.prod(x.shape[a] for a in where)
     if mean:  # 1/count goes into the multiplier, with as many bits as fit
         extra = min(count.bit_length() - 1, 32, 31 + shift)
         m, shift = (m << extra) // count, shift - extra
-    total = wrap32(_reduce(op, (x.astype(np.int64), axes), np.add)) - zero_in * count
-    return clamp_to(multiply(wrap32(total), m, shift) + zero_out, *integer_range(dtype), dtype)
+    total = wrap32(_reduce(op, x.astype(np.int64), axes, np.add)) - zero_in * count
+    return to_codes(op, multiply(wrap32(total), m, shift))
 
 
-def _prod(op: Op, inputs: Sequence[Array]) -> Array:
-    x, axes = inputs
+def _prod(op: Op, x: Array, axes: Array) -> Array:
     source = op.inputs[0]
     if source is None or source.quant is None or not source.quant.is_set:
-        return _reduce(op, inputs, np.multiply)
+        return _reduce(op, x, axes, np.multiply)
     require(x.dtype != np.uint8, op, "a quantised u8 product is not defined", "use i8 or i16")
     return _quantised_prod(op, x, axes)
 
@@ -152,10 +134,10 @@ def _quantised_prod(op: Op, x: Array, axes: Array) -> Array:
     Rounding at every step makes the order of the factors matter: it is the input's.
     """
     where = reduced_axes(op, axes, x.ndim)
-    shape, dtype = _reduced_shape(op, x.shape, where), op.outputs[0].dtype
+    shape, dtype = _reduced(op, x.shape, axes), op.outputs[0].dtype
     if x.size == 0:
         return np.zeros(shape, dtype.numpy)
-    (scale_in, zero_in), (scale_out, zero_out) = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])
+    (scale_in, zero_in), scale_out = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])[0]
     count = math.prod(x.shape[a] for a in where)
     m, shift = quantize_multiplier(scale_in / scale_out ** (1.0 / count))
     kept = tuple(a for a in range(x.ndim) if a not in where)
@@ -163,18 +145,17 @@ def _quantised_prod(op: Op, x: Array, axes: Array) -> Array:
     product = factors[:, 0]
     for index in range(1, count):
         product = multiply64(product * factors[:, index], m, shift)
-    result = multiply64(product, m, shift) + zero_out
-    return clamp_to(result, *integer_range(dtype), dtype).reshape(shape)
+    return to_codes(op, multiply64(product, m, shift)).reshape(shape)
 
 
-REDUCTIONS = {
+REDUCTIONS: dict[str, Callable[..., Array]] = {
     "MEAN": _mean,
     "SUM": _sum,
     "REDUCE_PROD": _prod,
-    "REDUCE_MAX": lambda op, inputs: _extreme(op, inputs, largest=True),
-    "REDUCE_MIN": lambda op, inputs: _extreme(op, inputs, largest=False),
-    "REDUCE_ANY": lambda op, inputs: _reduce(op, inputs, np.logical_or),
-    "REDUCE_ALL": lambda op, inputs: _reduce(op, inputs, np.logical_and),
+    "REDUCE_MAX": partial(_extreme, largest=True),
+    "REDUCE_MIN": partial(_extreme, largest=False),
+    "REDUCE_ANY": partial(_reduce, function=np.logical_or),
+    "REDUCE_ALL": partial(_reduce, function=np.logical_and),
 }
 _REDUCED_TYPES = {
     "MEAN": "f32 i32 i64 u8 i8 i16",
@@ -182,62 +163,45 @@ _REDUCED_TYPES = {
     "REDUCE_ALL": "bool",
 }
 for _name, _function in REDUCTIONS.items():
-    define(
-        _name,
-        infer=_infer_reduced,
-        evaluate=_function,
-        family="reduce",
-        arity=2,
-        types=_REDUCED_TYPES.get(_name, "f32 i32 i64 u8 i8 i16 bool"),
-        notes="u8 only without quantisation" if _name == "REDUCE_PROD" else "",
-    )
+    define(_name, infer=shaped(_reduced, by=[1]), evaluate=on(_function), family="reduce", arity=2,
+           types=_REDUCED_TYPES.get(_name, "f32 i32 i64 u8 i8 i16 bool"),
+           notes="u8 only without quantisation" if _name == "REDUCE_PROD" else "")  # fmt: skip
 
 
 # -- arg max, arg min ---------------------------------------------------------------------------
 
 
-def _infer_arg(op: Op, specs: Specs) -> Spec:
-    x, axis = present(specs, op), present(specs, op, 1)
-    if x.shape is None or axis.value is None:
-        return out_spec(op, None)
-    place = single_axis(op, axis.value, len(x.shape))
-    require(x.shape[place] > 0, op, f"axis {place} is empty")
-    return out_spec(op, x.shape[:place] + x.shape[place + 1 :])
+def _without_axis(op: Op, shape: Shape, axis: npt.ArrayLike) -> Shape:
+    place = one_axis(op, axis, len(shape))
+    require(shape[place] > 0, op, f"axis {place} is empty")
+    return shape[:place] + shape[place + 1 :]
 
 
-def _arg(op: Op, inputs: Sequence[Array], quiet: np.ufunc, loud: np.ufunc) -> Array:
+def _arg(op: Op, x: Array, axis: Array, quiet: np.ufunc, loud: np.ufunc) -> Array:
     """The first place of the extreme.
 
     A NaN in the first place wins, elsewhere it loses: the kernel keeps what it has until
     something compares as better. (LiteRT after 2.3 lets NaNs always lose.)
     """
-    x, axis = inputs
-    place = single_axis(op, axis, x.ndim)
-    require(x.shape[place] > 0, op, f"axis {place} is empty")
+    _without_axis(op, x.shape, axis)
+    place = one_axis(op, axis, x.ndim)
     first = np.take(x, [0], axis=place)
     best = loud(first, quiet.reduce(x, axis=place, keepdims=True))
     return np.asarray(np.argmax(x == best, axis=place), op.outputs[0].dtype.numpy)
 
 
 for _name, _pair in (("ARG_MAX", (np.fmax, np.maximum)), ("ARG_MIN", (np.fmin, np.minimum))):
-    define(
-        _name,
-        infer=_infer_arg,
-        evaluate=lambda op, inputs, pair=_pair: _arg(op, inputs, *pair),
-        family="reduce",
-        arity=2,
-        types="f32 u8 i8 i32 bool",
-        notes="axis i32 or i64; indices i32 or i64",
-    )
+    define(_name, infer=shaped(_without_axis, by=[1]),
+           evaluate=on(partial(_arg, quiet=_pair[0], loud=_pair[1])), family="reduce", arity=2,
+           types="f32 u8 i8 i32 bool", notes="axis i32 or i64; indices i32 or i64")  # fmt: skip
 
 
 # -- cumulative sum -----------------------------------------------------------------------------
 
 
-def _cumsum(op: Op, inputs: Sequence[Array]) -> Array:
-    x, axis = inputs
+def _cumsum(op: Op, x: Array, axis: Array) -> Array:
     require(x.ndim > 0, op, "a scalar has no axis to sum along")
-    place = single_axis(op, axis, x.ndim)
+    place = one_axis(op, axis, x.ndim)
     ordered = np.flip(x, place) if attr(op, "reverse") else x
     total = np.cumsum(ordered, axis=place, dtype=x.dtype)
     if attr(op, "exclusive") and x.shape[place]:
@@ -246,7 +210,7 @@ def _cumsum(op: Op, inputs: Sequence[Array]) -> Array:
     return np.ascontiguousarray(np.flip(total, place) if attr(op, "reverse") else total)
 
 
-define("CUMSUM", infer=same_as_input, evaluate=_cumsum, family="reduce", arity=2,
+define("CUMSUM", infer=same_as_input, evaluate=on(_cumsum), family="reduce", arity=2,
        types="f32 i32 i64")  # fmt: skip
 
 
@@ -291,43 +255,31 @@ def reduce_windows(x: Array, init: Array, window: Sequence[int], strides: Sequen
     return result.astype(x.dtype)
 
 
-def _window_operands(
-    op: Op, values: Sequence[Array], rank: int
-) -> tuple[list[int], list[int], list[int]]:
-    """Window, strides, dilations: one positive number an axis each."""
+def _windowed(op: Op, shape: Shape, *numbers: list[int]) -> Shape:
+    """The rule for window, strides, dilations: one positive number an axis each."""
+    rank = len(shape)
     require(0 < rank <= 6, op, f"rank {rank} is not in 1 to 6")
-    found = [[int(v) for v in value.reshape(-1)] for value in values]
-    for name, numbers in zip(("window", "strides", "dilations"), found, strict=True):
-        require(len(numbers) == rank and min(numbers) > 0, op, f"{name} {numbers} does not fit")
-    window, strides, dilations = found
-    return window, strides, dilations
+    for name, values in zip(("window", "strides", "dilations"), numbers, strict=True):
+        require(len(values) == rank and min(values) > 0, op, f"{name} {values} does not fit")
+    return window_shape(shape, *numbers)
 
 
-def _infer_window(op: Op, specs: Specs) -> Spec:
-    x = present(specs, op)
-    values = [present(specs, op, i).value for i in (2, 3, 4)]
-    if x.shape is None or any(v is None for v in values):
-        return out_spec(op, None)
-    operands = _window_operands(op, [v for v in values if v is not None], len(x.shape))
-    return out_spec(op, window_shape(x.shape, *operands))
-
-
-def _window(op: Op, inputs: Sequence[Array]) -> Array:
-    x, init, *rest = inputs
+def _window(op: Op, x: Array, init: Array, *numbers: Array) -> Array:
     function = attr(op, "reduce_function")
     require(function in WINDOW_FUNCTIONS, op, f"reduction {function} is not defined")
-    window, strides, dilations = _window_operands(op, rest, x.ndim)
+    window, strides, dilations = map(ints, numbers)
+    _windowed(op, x.shape, window, strides, dilations)
     return reduce_windows(x, init, window, strides, dilations, function)
 
 
-define("REDUCE_WINDOW", infer=_infer_window, evaluate=_window, family="reduce", arity=5,
-       types="f32 f64 i8 i16 i32 i64 u8 bool",
+define("REDUCE_WINDOW", infer=shaped(_windowed, by=[2, 3, 4]), evaluate=on(_window),
+       family="reduce", arity=5, types="f32 f64 i8 i16 i32 i64 u8 bool",
        macs=lambda op: elements(op.outputs[0].shape) * _window_size(op))  # fmt: skip
 
 
 def _window_size(op: Op) -> int:
     data = None if op.inputs[2] is None else op.inputs[2].data
-    return 0 if data is None else math.prod(int(n) for n in data.reshape(-1))
+    return 0 if data is None else elements(ints(data))
 
 
 # -- segments -----------------------------------------------------------------------------------
@@ -349,36 +301,26 @@ def _segments(op: Op, ids: Array, shape: Shape) -> int:
     return int(ids[-1]) + 1 if ids.size else 0
 
 
-def _segment_sum(op: Op, inputs: Sequence[Array]) -> Array:
-    x, ids = inputs
+def _segment_sum(op: Op, x: Array, ids: Array) -> Array:
     result = np.zeros((_segments(op, ids, x.shape), *x.shape[1:]), x.dtype)
     np.add.at(result, ids, x)
     return result
 
 
-define("SEGMENT_SUM", infer=_infer_segment_sum, evaluate=_segment_sum, family="reduce", arity=2,
+define("SEGMENT_SUM", infer=_infer_segment_sum, evaluate=on(_segment_sum), family="reduce", arity=2,
        types="f32 i32")  # fmt: skip
 
 
-def _unsorted_shape(op: Op, shape: Shape, ids: Shape, count: Array) -> Shape:
-    require(count.size == 1, op, f"the number of segments has {count.size} elements")
+def _segmented(op: Op, shape: Shape, ids: Shape, count: list[int]) -> Shape:
     require(shape[: len(ids)] == ids, op, f"ids of shape {ids} are not a prefix of {shape}")
-    return sized(op, (count.reshape(-1)[0], *shape[len(ids) :]))
+    return (int(scalar(op, count, "the number of segments")), *shape[len(ids) :])
 
 
-def _infer_unsorted(op: Op, specs: Specs) -> Spec:
-    x, ids, count = (present(specs, op, i) for i in range(3))
-    if x.shape is None or ids.shape is None or count.value is None:
-        return out_spec(op, None)
-    return out_spec(op, _unsorted_shape(op, x.shape, ids.shape, count.value))
-
-
-def _unsorted(op: Op, inputs: Sequence[Array], function: np.ufunc) -> Array:
+def _unsorted(op: Op, x: Array, ids: Array, count: Array, function: np.ufunc) -> Array:
     """Each row goes to the segment its id names; negative ids name none."""
-    x, ids, count = inputs
-    shape = _unsorted_shape(op, x.shape, ids.shape, count)
+    shape = sized(op, _segmented(op, x.shape, ids.shape, ints(count)))
     require(ids.size == 0 or int(ids.max()) < shape[0], op, "a segment id is out of range")
-    lowest, highest = _extremes(x.dtype)
+    lowest, highest = limits(x.dtype)
     starts = {"maximum": lowest, "minimum": highest, "multiply": 1, "add": 0}
     result = np.full(shape, starts[function.__name__], x.dtype)
     rows = x.reshape(-1, *shape[1:]) if ids.size else x.reshape(0, *shape[1:])
@@ -389,11 +331,6 @@ def _unsorted(op: Op, inputs: Sequence[Array], function: np.ufunc) -> Array:
 
 for _name, _ufunc in (("PROD", np.multiply), ("MAX", np.maximum), ("MIN", np.minimum),
                       ("SUM", np.add)):  # fmt: skip
-    define(
-        f"UNSORTED_SEGMENT_{_name}",
-        infer=_infer_unsorted,
-        evaluate=lambda op, inputs, f=_ufunc: _unsorted(op, inputs, f),
-        family="reduce",
-        arity=3,
-        types="f32 i32",
-    )
+    define(f"UNSORTED_SEGMENT_{_name}", infer=shaped(_segmented, data=[0, 1], by=[2]),
+           evaluate=on(partial(_unsorted, function=_ufunc)), family="reduce", arity=3,
+           types="f32 i32")  # fmt: skip

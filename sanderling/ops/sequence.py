@@ -19,13 +19,15 @@ from .base import (
     attr,
     define,
     elements,
+    operand,
     out_spec,
     present,
     require,
     scale_zero,
+    unknown_outputs,
 )
-from .fixed import fused_float, multiply, quantize_multiplier, wrap32
-from .gemm import quantize_asymmetric, quantize_symmetric, signed
+from .fixed import fused_float, multiply, quantize_multiplier, to_codes, wrap32
+from .gemm import quantize_rows, signed
 
 # -- weights and activations --------------------------------------------------------------------
 
@@ -65,10 +67,7 @@ class Rows:
     @cached_property
     def quantized(self) -> tuple[Array, Array, Array]:
         """Codes, scales and zero points (the latter two as columns)."""
-        if self.asymmetric:
-            codes, scale, zero = quantize_asymmetric(self.real)
-        else:
-            (codes, scale), zero = quantize_symmetric(self.real), np.zeros(len(self.real))
+        codes, scale, zero = quantize_rows(self.real, self.asymmetric)
         return codes.astype(np.float64), scale[:, None], zero[:, None]
 
     def __matmul__(self, weight: Matrix) -> Array:
@@ -79,13 +78,6 @@ class Rows:
         total = codes @ weight.values - zero * weight.sums
         real: Array = total.astype(np.float32) * (scale * weight.scale)
         return real
-
-
-def activate(op: Op, x: Array) -> Array:
-    """The fused activation, as the recurrent kernels know it."""
-    if attr(op, "fused_activation_function") == "SIGN_BIT":
-        return np.signbit(x).astype(x.dtype)
-    return fused_float(op, x)
 
 
 # -- time ---------------------------------------------------------------------------------------
@@ -107,7 +99,7 @@ def scan(step: Callable[[int], Array], time: int, shape: Shape, dtype: np.dtype[
 
 def state_view(op: Op, inputs: Arrays, index: int, shape: Shape) -> Array:
     """A variable's array in the shape the kernel works in, to be changed in place."""
-    tensor, array = op.input(index), needed(op, inputs, index)
+    tensor, array = op.input(index), operand(op, inputs, index)
     require(tensor is not None and tensor.is_variable and array.flags.c_contiguous, op,
             f"input {index} is not a variable tensor",
             "the state of a recurrent operator must be a variable")  # fmt: skip
@@ -115,15 +107,8 @@ def state_view(op: Op, inputs: Arrays, index: int, shape: Shape) -> Array:
     return array.reshape(shape)
 
 
-def needed(op: Op, inputs: Arrays, index: int) -> Array:
-    array = inputs[index] if index < len(inputs) else None
-    require(array is not None, op, f"input {index} is absent")
-    assert array is not None
-    return array
-
-
 def three_dimensions(op: Op, inputs: Arrays, index: int = 0) -> Array:
-    x = needed(op, inputs, index)
+    x = operand(op, inputs, index)
     require(x.ndim == 3, op, f"input {index} should have three dimensions, not {x.shape}")
     return x
 
@@ -134,7 +119,7 @@ def three_dimensions(op: Op, inputs: Arrays, index: int = 0) -> Array:
 def _run_rnn(op: Op, inputs: Arrays, base: int, x: Array, aux: Array | None = None,
              aux_index: int = 0, reverse: bool = False) -> Array:  # fmt: skip
     """One direction over x [time, batch, depth]; base is the index of its first weights."""
-    bias, batch = needed(op, inputs, base + 2), x.shape[1]
+    bias, batch = operand(op, inputs, base + 2), x.shape[1]
     units = len(bias)
     to_input = _rnn_weights(op, inputs, base, (units, x.shape[2]))
     to_state = _rnn_weights(op, inputs, base + 1, (units, units))
@@ -147,14 +132,14 @@ def _run_rnn(op: Op, inputs: Arrays, base: int, x: Array, aux: Array | None = No
         if aux is not None and to_aux is not None:
             total = total + (Rows(aux[t], asymmetric) @ to_aux)
         total = total + (Rows(state, asymmetric) @ to_state)
-        state[...] = activate(op, total)
+        state[...] = fused_float(op, total)
         return state
 
     return scan(step, x.shape[0], (batch, units), x.dtype, reverse)
 
 
 def _rnn_weights(op: Op, inputs: Arrays, index: int, shape: Shape) -> Matrix:
-    array = needed(op, inputs, index)
+    array = operand(op, inputs, index)
     require(array.shape == shape, op, f"weights {array.shape} should be {shape}")
     found = matrix(op.input(index), array)
     assert found is not None
@@ -162,7 +147,7 @@ def _rnn_weights(op: Op, inputs: Arrays, index: int, shape: Shape) -> Matrix:
 
 
 def _rnn(op: Op, inputs: Arrays) -> Array:
-    x = needed(op, inputs, 0)
+    x = operand(op, inputs, 0)
     require(x.ndim == 2, op, f"input {x.shape} should be [batch, depth]")
     out: Array = _run_rnn(op, inputs, 1, x[None])[0]
     return out
@@ -223,7 +208,7 @@ def two_outputs(op: Op, x: Shape | None, units: tuple[int, int] | None) -> list[
     require(len(op.outputs) == (1 if merged else 2), op, f"{len(op.outputs)} outputs",
             "merge_outputs makes one output, else there are two")  # fmt: skip
     if x is None or units is None:
-        return [out_spec(op, None, i) for i in range(len(op.outputs))]
+        return unknown_outputs(op)
     depths = (sum(units),) if merged else units
     return [out_spec(op, (*x[:2], depth), i) for i, depth in enumerate(depths)]
 
@@ -249,7 +234,7 @@ define("BIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_bidirectional_rnn, evaluate=_b
 
 
 def _svdf(op: Op, inputs: Arrays) -> Array:
-    x, feature, time = (needed(op, inputs, k) for k in range(3))
+    x, feature, time = (operand(op, inputs, k) for k in range(3))
     require(x.ndim == 2 and feature.ndim == 2 and time.ndim == 2, op, "operands are not matrices")
     filters, memory, rank = feature.shape[0], time.shape[1], attr(op, "rank")
     require(rank > 0 and filters % rank == 0, op, f"{filters} filters are not a multiple of {rank}")
@@ -271,7 +256,7 @@ def _svdf_float(op: Op, x: Array, feature: Array, time: Array, bias: Array | Non
     state[..., -1] = Rows(x, attr(op, "asymmetric_quantize_inputs")) @ weights
     total = _sum_ranks(op, np.einsum("bfm,fm->bf", state, time))
     total = total if bias is None else total + bias
-    return activate(op, total)
+    return fused_float(op, total)
 
 
 def _svdf_integer(op: Op, x: Array, feature: Array, time: Array, bias: Array | None,
@@ -281,8 +266,7 @@ def _svdf_integer(op: Op, x: Array, feature: Array, time: Array, bias: Array | N
     # LiteRT insists on RELU and does not apply it: the output's range is left to do that.
     require(attr(op, "fused_activation_function") == "RELU", op,
             "the integer kernel takes only the activation RELU")  # fmt: skip
-    input_scale, input_zero = scale_zero(op.inputs[0])
-    output_scale, output_zero = scale_zero(op.outputs[0])
+    (input_scale, input_zero), output_scale = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])[0]
     feature_scale, time_scale, state_scale = (scale_zero(op.inputs[k])[0] for k in (1, 2, 4))
     centred = x.astype(np.float64) - input_zero
     dot = (centred @ signed(feature).T.astype(np.float64)).astype(np.int64)
@@ -291,9 +275,7 @@ def _svdf_integer(op: Op, x: Array, feature: Array, time: Array, bias: Array | N
     products = state.astype(np.int64) * time.astype(np.int64)
     total = _sum_ranks(op, products.sum(axis=2)) + (0 if bias is None else bias)
     real = state_scale * time_scale / output_scale
-    out = multiply(wrap32(total), *quantize_multiplier(real)) + output_zero
-    codes: Array = np.clip(out, -128, 127).astype(np.int8)
-    return codes
+    return to_codes(op, multiply(wrap32(total), *quantize_multiplier(real)))
 
 
 def _sum_ranks(op: Op, x: Array) -> Array:

@@ -7,85 +7,38 @@ and evaluation share it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ..ir import Array, DType, Op, Shape, Tensor
 from .base import (
     MANY,
     MAX_ELEMENTS,
-    Arrays,
-    Evaluate,
+    MOVABLE,
     Infer,
     Spec,
     Specs,
     attr,
+    axis_in,
     define,
     elements,
+    ints,
+    on,
+    one_axis,
     out_spec,
     present,
     require,
-    scale_zero,
+    same_as_input,
+    scalar,
+    scale_zero_or_none,
+    shaped,
     shapes_known,
     sized,
+    unknown_outputs,
 )  # fmt: skip
 from .fixed import clamp_to, fused_float, fused_range, round_away
-
-# Rule(op, data shape, integers of each operand ...) -> output shape.
-Rule = Callable[..., Sequence[int]]
-
-# Kernels that only move elements take any type of 8 to 64 bits.
-MOVABLE = "f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64"
-
-
-# -- shared with the layout operators -----------------------------------------------------------
-
-
-def ints(values: npt.ArrayLike | None) -> list[int]:
-    """A shape-like operand or attribute as Python integers (which do not overflow)."""
-    return [] if values is None else [int(v) for v in np.asarray(values).reshape(-1).tolist()]
-
-
-def shaped(rule: Rule, data: int = 0, by: Sequence[int] = ()) -> Infer:
-    """infer: one output, of the shape the rule makes of the data's shape and operands `by`."""
-
-    def infer(op: Op, specs: Specs) -> Spec:
-        shape = present(specs, op, data).shape
-        values = [present(specs, op, index).value for index in by]
-        if shape is None or any(v is None for v in values):
-            return out_spec(op, None)
-        return out_spec(op, sized(op, rule(op, shape, *map(ints, values))))
-
-    return infer
-
-
-def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> Evaluate:
-    """evaluate: function(op, *operands), of which the first `needs` must be there."""
-
-    def evaluate(op: Op, inputs: Arrays) -> Array | Sequence[Array]:
-        require(all(a is not None for a in inputs[:needs]), op, "a required input is absent")
-        # These operators return views where they can; a view of a variable would change with it.
-        kept = (a.copy() if a is not None and t is not None and t.is_variable else a
-                for a, t in zip(inputs, op.inputs, strict=True))  # fmt: skip
-        return function(op, *kept)
-
-    return evaluate
-
-
-def axis_in(op: Op, axis: int, rank: int) -> int:
-    """The axis, counted from the front."""
-    require(-rank <= axis < rank, op, f"axis {axis} of a tensor of rank {rank}")
-    return axis % rank
-
-
-def codes_of(tensor: Tensor | None) -> tuple[float, int]:
-    """Scale and zero point; zeros where there are none, as in the kernels."""
-    has = tensor is not None and tensor.quant is not None and tensor.quant.scale.size > 0
-    return scale_zero(tensor) if has else (0.0, 0)
-
 
 # -- the same elements under another shape ------------------------------------------------------
 
@@ -133,8 +86,7 @@ def _squeezed(op: Op, shape: Shape) -> Shape:
 
 
 def _expanded(op: Op, shape: Shape, axis: list[int]) -> Shape:
-    require(len(axis) == 1, op, f"{len(axis)} axes where one is wanted")
-    place = axis_in(op, axis[0], len(shape) + 1)
+    place = one_axis(op, axis, len(shape) + 1)
     return (*shape[:place], 1, *shape[place:])
 
 
@@ -228,17 +180,17 @@ def _tile(op: Op, x: Array, times: Array) -> Array:
     return np.tile(x, ints(times))
 
 
-define("BROADCAST_TO", infer=shaped(_broadcast, by=[1]), evaluate=on(_broadcast_to),
-       family="shape", types=f"{MOVABLE} c128", arity=2)  # fmt: skip
-define("FILL", infer=shaped(_filled, data=1, by=[0]), evaluate=on(_fill), family="shape",
+define("BROADCAST_TO", infer=shaped(_broadcast, by=[1]), evaluate=on(_broadcast_to), family="shape",
+       types=f"{MOVABLE} c128", arity=2)  # fmt: skip
+define("FILL", infer=shaped(_filled, data=[1], by=[0]), evaluate=on(_fill), family="shape",
        types=f"{MOVABLE} str", main=1, arity=2)  # fmt: skip
 define("TILE", infer=shaped(_tiled, by=[1]), evaluate=on(_tile), family="shape",
        types=f"{MOVABLE} str", arity=2)  # fmt: skip
 
 
 def _range_size(op: Op, start: Array, limit: Array, delta: Array) -> int:
-    require(start.size == limit.size == delta.size == 1, op, "start, limit and delta are scalars")
-    a, b, d = (v.reshape(())[()] for v in (start, limit, delta))
+    a, b, d = (scalar(op, v, name) for v, name in
+               ((start, "start"), (limit, "limit"), (delta, "delta")))  # fmt: skip
     going = bool((a >= b and d < 0) or (a <= b and d > 0))
     require(going, op, f"a range from {a} to {b} by {d} has no end", "mind the sign of delta")
     whole = start.dtype.kind == "i"  # Python's integers: the difference may leave the type
@@ -288,7 +240,7 @@ def _infer_concatenation(op: Op, specs: Specs) -> Spec:
 
 def _rescaled(tensor: Tensor | None, part: Array, target: Tensor) -> Array:
     """uint8 codes under the output's scale; the kernel computes in float32."""
-    (scale, zero), (new_scale, new_zero) = codes_of(tensor), codes_of(target)
+    (scale, zero), (new_scale, new_zero) = scale_zero_or_none(tensor), scale_zero_or_none(target)
     if (scale, zero) == (new_scale, new_zero):
         return part
     ratio = np.float32(scale) * (np.float32(1) / np.float32(new_scale))
@@ -301,7 +253,7 @@ def _concatenation(op: Op, *parts: Array) -> Array:
     if out.dtype is DType.UINT8:
         parts = tuple(_rescaled(t, p, out) for t, p in zip(op.inputs, parts, strict=True))
     if out.dtype is DType.INT8:
-        same = all(codes_of(t) == codes_of(out) for t in op.inputs)
+        same = all(scale_zero_or_none(t) == scale_zero_or_none(out) for t in op.inputs)
         require(same, op, "int8 inputs and output differ in scale or zero point",
                 "requantise the inputs first; only uint8 is rescaled here")  # fmt: skip
     whole = np.stack(parts) if parts[0].ndim == 0 else np.concatenate(parts, int(attr(op, "axis")))
@@ -348,7 +300,7 @@ def _unpack_axis(op: Op, shape: Shape) -> int:
 def _infer_unpack(op: Op, specs: Specs) -> list[Spec]:
     shape = present(specs, op).shape
     if shape is None:
-        return [out_spec(op, None, i) for i in range(len(op.outputs))]
+        return unknown_outputs(op)
     axis = _unpack_axis(op, shape)
     return [out_spec(op, shape[:axis] + shape[axis + 1 :], i) for i in range(len(op.outputs))]
 
@@ -380,11 +332,10 @@ def _infer_split(data: int, axis_at: int, sizes_at: int | None) -> Infer:
         shape, axis = present(specs, op, data).shape, present(specs, op, axis_at).value
         stated = None if sizes_at is None else present(specs, op, sizes_at).value
         if shape is None or axis is None or (sizes_at is not None and stated is None):
-            return [out_spec(op, None, i) for i in range(len(op.outputs))]
-        place = axis_in(op, ints(axis)[0], len(shape))
-        sizes = (
-            _even(op, shape[place]) if stated is None else _uneven(op, shape[place], ints(stated))
-        )
+            return unknown_outputs(op)
+        place = one_axis(op, axis, len(shape))
+        size = shape[place]
+        sizes = _even(op, size) if stated is None else _uneven(op, size, ints(stated))
         return [out_spec(op, (*shape[:place], n, *shape[place + 1 :]), i)
                 for i, n in enumerate(sizes)]  # fmt: skip
 
@@ -396,12 +347,12 @@ def _cut(x: Array, sizes: list[int], axis: int) -> list[Array]:
 
 
 def _split(op: Op, axis: Array, x: Array) -> list[Array]:
-    place = axis_in(op, ints(axis)[0], x.ndim)
+    place = one_axis(op, axis, x.ndim)
     return _cut(x, _even(op, x.shape[place]), place)
 
 
 def _split_v(op: Op, x: Array, sizes: Array, axis: Array) -> list[Array]:
-    place = axis_in(op, ints(axis)[0], x.ndim)
+    place = one_axis(op, axis, x.ndim)
     return _cut(x, _uneven(op, x.shape[place], ints(sizes)), place)
 
 
@@ -451,9 +402,8 @@ def _update_slice(op: Op, x: Array, update: Array, start: Array) -> Array:
 
 define("SLICE", infer=shaped(_sliced, by=[1, 2]), evaluate=on(_slice), family="shape",
        types=f"{MOVABLE} i4 str", arity=3)  # fmt: skip
-define("DYNAMIC_UPDATE_SLICE", infer=lambda op, specs: out_spec(op, present(specs, op).shape),
-       evaluate=on(_update_slice), family="shape", types=f"{MOVABLE} i4 c128",
-       arity=3)  # fmt: skip
+define("DYNAMIC_UPDATE_SLICE", infer=same_as_input, evaluate=on(_update_slice), family="shape",
+       types=f"{MOVABLE} i4 c128", arity=3)  # fmt: skip
 
 
 @dataclass(frozen=True)

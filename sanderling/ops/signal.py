@@ -4,49 +4,42 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from ..ir import Array, Op, Shape
 from .base import (
-    Spec,
-    Specs,
     State,
     attr,
     define,
     elements,
-    out_spec,
-    present,
+    ints,
+    on,
     require,
     same_as_input,
+    scalar,
+    shaped,
     sized,
 )
+from .random_bits import Philox
 
 # -- Fourier transform and complex numbers ------------------------------------------------------
 
 
-def _rfft_shape(op: Op, shape: Shape, lengths: Array) -> Shape:
+def _rfft_shape(op: Op, shape: Shape, lengths: list[int]) -> Shape:
     require(len(shape) >= 2, op, f"the input has rank {len(shape)}, 2 or more are needed")
-    require(lengths.size == 2, op, f"{lengths.size} lengths, 2 are needed")
-    height, width = (int(n) for n in lengths.reshape(-1))
+    require(len(lengths) == 2, op, f"{len(lengths)} lengths, 2 are needed")
+    height, width = lengths
     require(height > 0 and width > 0, op, f"lengths {height} and {width} are not positive")
-    return sized(op, (*shape[:-2], height, width // 2 + 1))
+    return (*shape[:-2], height, width // 2 + 1)
 
 
-def _infer_rfft(op: Op, specs: Specs) -> Spec:
-    x, lengths = present(specs, op), present(specs, op, 1)
-    if x.shape is None or lengths.value is None:
-        return out_spec(op, None)
-    return out_spec(op, _rfft_shape(op, x.shape, lengths.value))
-
-
-def _rfft(op: Op, inputs: Sequence[Array]) -> Array:
+def _rfft(op: Op, x: Array, lengths: Array) -> Array:
     """Cut or padded with zeros to the lengths; computed in float64, as the kernel does."""
-    x, lengths = inputs
-    _rfft_shape(op, x.shape, lengths)
-    height, width = (int(n) for n in lengths.reshape(-1))
-    return np.fft.rfft2(x.astype(np.float64), s=(height, width)).astype(np.complex64)
+    sized(op, _rfft_shape(op, x.shape, ints(lengths)))
+    return np.fft.rfft2(x.astype(np.float64), s=ints(lengths)).astype(np.complex64)
 
 
 def _rfft_macs(op: Op) -> int:
@@ -55,51 +48,16 @@ def _rfft_macs(op: Op) -> int:
     return int(2 * points * math.log2(max(2, points)))
 
 
-define("RFFT2D", infer=_infer_rfft, evaluate=_rfft, family="signal", arity=2, types="f32",
-       macs=_rfft_macs, notes="any lengths; LiteRT takes powers of two only")  # fmt: skip
+define("RFFT2D", infer=shaped(_rfft_shape, by=[1]), evaluate=on(_rfft), family="signal", arity=2,
+       types="f32", macs=_rfft_macs,
+       notes="any lengths; LiteRT takes powers of two only")  # fmt: skip
 
 for _name, _part in (("REAL", np.real), ("IMAG", np.imag), ("COMPLEX_ABS", np.abs)):
-    define(
-        _name,
-        infer=same_as_input,
-        evaluate=lambda op, inputs, part=_part: part(inputs[0]).copy(),
-        family="signal",
-        types="c64 c128",
-    )
+    define(_name, infer=same_as_input, evaluate=on(lambda op, x, part=_part: part(x).copy()),
+           family="signal", types="c64 c128")  # fmt: skip
 
 
 # -- random numbers -----------------------------------------------------------------------------
-
-_MASK = 2**32 - 1
-
-
-class Philox:
-    """Philox4x32-10 (Salmon et al., 2011): a keyed bijection of a 128-bit counter.
-
-    As TensorFlow seeds it: the first seed is the key, the second the upper half of the counter.
-    """
-
-    def __init__(self, seed: int, seed2: int) -> None:
-        self.key = seed & _MASK, seed >> 32 & _MASK
-        self.counter = (seed2 & (2**64 - 1)) << 64
-
-    def blocks(self, count: int) -> Array:
-        """The next count blocks of four 32-bit words, one a row."""
-        low = np.uint64(self.counter & (2**64 - 1)) + np.arange(count, dtype=np.uint64)
-        high = np.uint64(self.counter >> 64) + (low < np.uint64(self.counter & (2**64 - 1)))
-        self.skip(count)
-        mask, half = np.uint64(_MASK), np.uint64(32)
-        a, b, c, d = low & mask, low >> half, high & mask, high >> half
-        for step in range(10):
-            key0 = np.uint64(self.key[0] + step * 0x9E3779B9 & _MASK)
-            key1 = np.uint64(self.key[1] + step * 0xBB67AE85 & _MASK)
-            first, second = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
-            a, b = (second >> half) ^ b ^ key0, second & mask
-            c, d = (first >> half) ^ d ^ key1, first & mask
-        return np.stack([a, b, c, d], axis=1).astype(np.uint32)
-
-    def skip(self, count: int) -> None:
-        self.counter = (self.counter + count) % 2**128
 
 
 def _generator(op: Op, state: State) -> Philox:
@@ -127,44 +85,23 @@ def _normal(words: Array) -> Array:
     return np.stack([np.sin(angle) * radius, np.cos(angle) * radius], axis=1)
 
 
-def _infer_random(op: Op, specs: Specs) -> Spec:
-    shape = present(specs, op).value
-    return out_spec(op, None if shape is None else sized(op, shape.reshape(-1)))
-
-
-def _random(op: Op, shape: Shape, state: State, draw: Callable[[Array], Array]) -> Array:
+def _random(op: Op, dims: Array, state: State, draw: Callable[[Array], Array]) -> Array:
     """A run uses whole blocks: what is left of the last one is lost."""
-    count = math.prod(shape)
+    shape = sized(op, ints(dims))
+    count = elements(shape)
     words = _generator(op, state).blocks(-(-count // 4))
     return draw(words).reshape(-1)[:count].reshape(shape)
 
 
 for _name, _draw in (("RANDOM_UNIFORM", _uniform), ("RANDOM_STANDARD_NORMAL", _normal)):
-    define(
-        _name,
-        infer=_infer_random,
-        evaluate=lambda op, inputs, state, draw=_draw: _random(
-            op, sized(op, inputs[0].reshape(-1)), state, draw
-        ),
-        family="signal",
-        types="i32",
-        stateful=True,
-        notes="the same numbers as LiteRT for the same seeds",
-    )
+    define(_name, infer=shaped(lambda op, dims: dims, data=[], by=[0]),
+           evaluate=on(partial(_random, draw=_draw)), family="signal", types="i32", stateful=True,
+           notes="the same numbers as LiteRT for the same seeds")  # fmt: skip
 
 
-def _samples(op: Op, logits: Shape, number: Array) -> tuple[int, int]:
+def _samples(op: Op, logits: Shape, number: list[int]) -> Shape:
     require(len(logits) == 2 and logits[1] > 0, op, f"logits of shape {logits} do not fit")
-    require(number.size == 1, op, "the number of samples must be a scalar")
-    batch, samples = sized(op, (logits[0], number.reshape(-1)[0]))
-    return batch, samples
-
-
-def _infer_multinomial(op: Op, specs: Specs) -> Spec:
-    logits, number = present(specs, op), present(specs, op, 1)
-    if logits.shape is None or number.value is None:
-        return out_spec(op, None)
-    return out_spec(op, _samples(op, logits.shape, number.value))
+    return logits[0], int(scalar(op, number, "the number of samples"))
 
 
 def _uniform_double(words: Array) -> Array:
@@ -174,10 +111,9 @@ def _uniform_double(words: Array) -> Array:
     return (bits | np.uint64(1023 << 52)).view(np.float64) - 1.0
 
 
-def _multinomial(op: Op, inputs: Sequence[Array], state: State) -> Array:
+def _multinomial(op: Op, logits: Array, number: Array, state: State) -> Array:
     """Classes drawn by inverting each row's cumulative distribution; infinite logits count as 0."""
-    logits, number = inputs
-    batch, samples = _samples(op, logits.shape, number)
+    batch, samples = sized(op, _samples(op, logits.shape, ints(number)))
     generator = _generator(op, state)
     used = -(-batch * samples // 2)
     drawn = _uniform_double(generator.blocks(used))[: batch * samples].reshape(batch, samples)
@@ -192,5 +128,6 @@ def _multinomial(op: Op, inputs: Sequence[Array], state: State) -> Array:
     return result
 
 
-define("MULTINOMIAL", infer=_infer_multinomial, evaluate=_multinomial, family="signal", arity=2,
-       types="f32", stateful=True, notes="the same numbers as LiteRT for seeds")  # fmt: skip
+define("MULTINOMIAL", infer=shaped(_samples, by=[1]), evaluate=on(_multinomial), family="signal",
+       arity=2, types="f32", stateful=True,
+       notes="the same numbers as LiteRT for seeds")  # fmt: skip

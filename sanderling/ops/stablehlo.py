@@ -9,31 +9,27 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..ir import Array, Graph, Op, Shape
 from .base import (
-    Arrays,
     Spec,
     Specs,
     attr,
     define,
     elements,
-    given,
+    ints,
+    on,
     out_spec,
     present,
     require,
     same_as_input,
     sized,
 )
+from .layout import pad_general, padded_shape
+from .random_bits import philox, threefry
 from .reduce import reduce_windows, window_shape
 
 Binary = Callable[[Array, Array], Array]
 
 _INTEGERS = "i8 i16 i32 i64 u8 u16 u32 u64"
 _NUMBERS = f"f16 f32 f64 {_INTEGERS} bool"
-
-
-def _ints(op: Op, name: str) -> list[int]:
-    """An attribute that is a list of numbers; an empty one is not stored."""
-    found = attr(op, name)
-    return [] if found is None else [int(v) for v in found]
 
 
 # -- elementwise --------------------------------------------------------------------------------
@@ -53,50 +49,23 @@ ELEMENTWISE: dict[str, Binary] = {
     "STABLEHLO_AND": np.bitwise_and,
     "STABLEHLO_SHIFT_LEFT": _shift_left,
 }
+ELEMENTWISE_TYPES = {
+    "STABLEHLO_AND": f"{_INTEGERS} bool",
+    "STABLEHLO_SHIFT_LEFT": "i8 i16 i32",
+}
 
 
-def _elementwise(op: Op, inputs: Arrays) -> Array:
-    a, b = given(op, inputs)
+def _elementwise(op: Op, a: Array, b: Array) -> Array:
     require(a.shape == b.shape and a.dtype == b.dtype, op, "its inputs differ in shape or type")
     return ELEMENTWISE[op.name](a, b).astype(a.dtype)
 
 
 for _name in ELEMENTWISE:
-    define(_name, infer=same_as_input, evaluate=_elementwise, family="stablehlo", arity=2,
-           types={"STABLEHLO_AND": f"{_INTEGERS} bool",
-                  "STABLEHLO_SHIFT_LEFT": "i8 i16 i32"}.get(_name, _NUMBERS))  # fmt: skip
+    define(_name, infer=same_as_input, evaluate=on(_elementwise), family="stablehlo", arity=2,
+           types=ELEMENTWISE_TYPES.get(_name, _NUMBERS))  # fmt: skip
 
 
-# -- padding: at the edges (negative: cropping) and between elements ----------------------------
-
-
-def _padded_shape(op: Op, shape: Shape, low: Sequence[int], high: Sequence[int],
-                  inside: Sequence[int]) -> Shape:  # fmt: skip
-    rank = len(shape)
-    require(len(low) == len(high) == len(inside) == rank and min(inside, default=0) >= 0, op,
-            f"padding {low}, {high}, {inside} does not fit rank {rank}")  # fmt: skip
-    grown = [n + max(n - 1, 0) * i + a + b
-             for n, i, a, b in zip(shape, inside, low, high, strict=True)]  # fmt: skip
-    return sized(op, (max(0, n) for n in grown))
-
-
-def pad_general(op: Op, x: Array, fill: Array, low: Sequence[int], high: Sequence[int],
-                inside: Sequence[int]) -> Array:  # fmt: skip
-    require(fill.size == 1, op, "the value to pad with must be a single one")
-    result = np.full(_padded_shape(op, x.shape, low, high, inside), fill.reshape(-1)[0], x.dtype)
-    source, target = [], []
-    for n, size, edge, gap in zip(x.shape, result.shape, low, inside, strict=True):
-        step = gap + 1
-        first = max(0, -(edge // step)) if edge < 0 else 0  # the first element that is not cropped
-        last = min(n, (size - 1 - edge) // step + 1)
-        source.append(slice(first, max(first, last)))
-        target.append(slice(first * step + edge, None, step))
-    kept = x[tuple(source)]
-    if kept.size:
-        place = (slice(t.start, t.start + (n - 1) * t.step + 1, t.step)
-                 for t, n in zip(target, kept.shape, strict=True))  # fmt: skip
-        result[tuple(place)] = kept
-    return result
+# -- padding ------------------------------------------------------------------------------------
 
 
 _PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
@@ -104,17 +73,16 @@ _PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
 
 def _infer_pad(op: Op, specs: Specs) -> Spec:
     shape = present(specs, op).shape
-    low, high, inside = (_ints(op, name) for name in _PADDING)
-    return out_spec(op, None if shape is None else _padded_shape(op, shape, low, high, inside))
+    low, high, inside = (ints(attr(op, name)) for name in _PADDING)
+    return out_spec(op, None if shape is None else padded_shape(op, shape, low, high, inside))
 
 
-def _pad(op: Op, inputs: Arrays) -> Array:
-    x, fill = given(op, inputs)
-    low, high, inside = (_ints(op, name) for name in _PADDING)
+def _pad(op: Op, x: Array, fill: Array) -> Array:
+    low, high, inside = (ints(attr(op, name)) for name in _PADDING)
     return pad_general(op, x, fill, low, high, inside)
 
 
-define("STABLEHLO_PAD", infer=_infer_pad, evaluate=_pad, family="stablehlo", arity=2,
+define("STABLEHLO_PAD", infer=_infer_pad, evaluate=on(_pad), family="stablehlo", arity=2,
        types=f"{_NUMBERS} bf16 c64", notes="edges may be negative; interior padding")  # fmt: skip
 
 
@@ -144,12 +112,12 @@ def _body(op: Op, attribute: str) -> str:
 
 
 def _window_attributes(op: Op, rank: int) -> dict[str, list[int]]:
-    found = {name: _ints(op, name) or [1] * rank
+    found = {name: ints(attr(op, name)) or [1] * rank
              for name in ("window_dimensions", "window_strides", "base_dilations",
                           "window_dilations")}  # fmt: skip
     for name, values in found.items():
         require(len(values) == rank and min(values, default=1) > 0, op, f"{name} {values} is wrong")
-    padding = _ints(op, "padding") or [0] * (2 * rank)
+    padding = ints(attr(op, "padding")) or [0] * (2 * rank)
     require(len(padding) == 2 * rank and 0 < rank <= 6, op, f"rank {rank}, padding {padding}")
     return found | {"low": padding[::2], "high": padding[1::2],
                     "inside": [d - 1 for d in found["base_dilations"]]}  # fmt: skip
@@ -160,13 +128,12 @@ def _infer_reduce_window(op: Op, specs: Specs) -> Spec:
     if shape is None:
         return out_spec(op, None)
     a = _window_attributes(op, len(shape))
-    padded = _padded_shape(op, shape, a["low"], a["high"], a["inside"])
+    padded = padded_shape(op, shape, a["low"], a["high"], a["inside"])
     return out_spec(op, window_shape(padded, a["window_dimensions"], a["window_strides"],
                                      a["window_dilations"]))  # fmt: skip
 
 
-def _reduce_window(op: Op, inputs: Arrays) -> Array:
-    x, init = given(op, inputs)
+def _reduce_window(op: Op, x: Array, init: Array) -> Array:
     a = _window_attributes(op, x.ndim)
     function = _body(op, "body_subgraph_index")
     require(function != "UPDATE", op, "the reduction has an empty graph")
@@ -176,13 +143,13 @@ def _reduce_window(op: Op, inputs: Arrays) -> Array:
 
 
 def _reduce_window_macs(op: Op) -> int:
-    return elements(op.outputs[0].shape) * elements(_ints(op, "window_dimensions"))
+    return elements(op.outputs[0].shape) * elements(ints(attr(op, "window_dimensions")))
 
 
-define("STABLEHLO_REDUCE_WINDOW", infer=_infer_reduce_window, evaluate=_reduce_window,
+define("STABLEHLO_REDUCE_WINDOW", infer=_infer_reduce_window, evaluate=on(_reduce_window),
        family="stablehlo", arity=2, types="f32 f64 i8 i16 i32 i64 u8 bool",
-       macs=_reduce_window_macs, notes="the body is one op: add, multiply, maximum, minimum, "
-       "and, or")  # fmt: skip
+       macs=_reduce_window_macs,
+       notes="the body is one op: add, multiply, maximum, minimum, and, or")  # fmt: skip
 
 
 # -- gather and scatter -------------------------------------------------------------------------
@@ -229,12 +196,14 @@ def _gather_order(op: Op, batch: int, offsets: Sequence[int]) -> list[int]:
 
 def _gather_shapes(op: Op, shape: Shape, indices: Shape) -> tuple[list[int], list[int]]:
     """Window sizes without the collapsed ones, and the axes of the operand they belong to."""
-    sizes, collapsed = _ints(op, "slice_sizes"), _ints(op, "collapsed_slice_dims")
+    sizes, collapsed = ints(attr(op, "slice_sizes")), ints(attr(op, "collapsed_slice_dims"))
     require(len(sizes) == len(shape), op, f"{len(sizes)} slice sizes for rank {len(shape)}")
     require(all(0 <= s <= n for s, n in zip(sizes, shape, strict=True)), op,
             f"slices of {sizes} do not fit into {shape}")  # fmt: skip
     axes = _kept(len(shape), collapsed)
-    require(len(axes) == len(_ints(op, "offset_dims")), op, "offset_dims do not fit the slices")
+    require(
+        len(axes) == len(ints(attr(op, "offset_dims"))), op, "offset_dims do not fit the slices"
+    )
     return [sizes[a] for a in axes], axes
 
 
@@ -245,23 +214,22 @@ def _infer_gather(op: Op, specs: Specs) -> Spec:
     sizes, _ = _gather_shapes(op, x.shape, indices.shape)
     axis = int(attr(op, "index_vector_dim"))
     batch = [n for a, n in enumerate(indices.shape) if a != axis]
-    order = _gather_order(op, len(batch), _ints(op, "offset_dims"))
+    order = _gather_order(op, len(batch), ints(attr(op, "offset_dims")))
     return out_spec(op, sized(op, ([*batch, *sizes][a] for a in order)))
 
 
-def _gather(op: Op, inputs: Arrays) -> Array:
-    x, indices = given(op, inputs)
+def _gather(op: Op, x: Array, indices: Array) -> Array:
     sizes, axes = _gather_shapes(op, x.shape, indices.shape)
-    starts = _starts(op, indices, _ints(op, "start_index_map"), x.ndim)
+    starts = _starts(op, indices, ints(attr(op, "start_index_map")), x.ndim)
     sized(op, (*starts.shape[:-1], *sizes))
-    room = np.array(x.shape, np.int64) - np.array(_ints(op, "slice_sizes"), np.int64)
+    room = np.array(x.shape, np.int64) - np.array(ints(attr(op, "slice_sizes")), np.int64)
     starts = np.clip(starts, 0, room)  # a window that sticks out is moved back inside
     places = _places(starts, list(zip(axes, sizes, strict=True)))
-    order = _gather_order(op, starts.ndim - 1, _ints(op, "offset_dims"))
+    order = _gather_order(op, starts.ndim - 1, ints(attr(op, "offset_dims")))
     return np.ascontiguousarray(x[tuple(places)].transpose(order))
 
 
-define("STABLEHLO_GATHER", infer=_infer_gather, evaluate=_gather, family="stablehlo", arity=2,
+define("STABLEHLO_GATHER", infer=_infer_gather, evaluate=on(_gather), family="stablehlo", arity=2,
        types=f"{_NUMBERS} bf16 c64")  # fmt: skip
 
 _SCATTER: dict[str, np.ufunc] = {
@@ -269,12 +237,11 @@ _SCATTER: dict[str, np.ufunc] = {
 }  # fmt: skip
 
 
-def _scatter(op: Op, inputs: Arrays) -> Array:
+def _scatter(op: Op, x: Array, indices: Array, updates: Array) -> Array:
     """Updates in row order; those that fall outside are left out, one element at a time."""
-    x, indices, updates = given(op, inputs)
-    starts = _starts(op, indices, _ints(op, "scatter_dims_to_operand_dims"), x.ndim)
-    windows = _ints(op, "update_window_dims")
-    axes = _kept(x.ndim, _ints(op, "inserted_window_dims"))
+    starts = _starts(op, indices, ints(attr(op, "scatter_dims_to_operand_dims")), x.ndim)
+    windows = ints(attr(op, "update_window_dims"))
+    axes = _kept(x.ndim, ints(attr(op, "inserted_window_dims")))
     batches = _kept(updates.ndim, windows)
     require(len(windows) == len(axes) and all(0 <= d < updates.ndim for d in windows), op,
             f"update_window_dims {windows} do not fit the axes {axes}")  # fmt: skip
@@ -306,45 +273,17 @@ def _apply(op: Op, result: Array, places: Sequence[Array], updates: Array) -> Ar
     return result
 
 
-define("STABLEHLO_SCATTER", infer=same_as_input, evaluate=_scatter, family="stablehlo", arity=3,
-       types=_NUMBERS, notes="the computation is empty (update) or one op: add, multiply, "
-       "maximum, minimum")  # fmt: skip
+define("STABLEHLO_SCATTER", infer=same_as_input, evaluate=on(_scatter), family="stablehlo", arity=3,
+       types=_NUMBERS,
+       notes="the computation is empty (update) or one op: add, multiply, maximum, "
+             "minimum")  # fmt: skip
 
 
 # -- random bits --------------------------------------------------------------------------------
 
-# Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011): the numbers of a block
-# are a function of the key and the block's counter, so that all blocks are computed at once.
 
-
-def threefry(key: Array, counter: Sequence[Array]) -> Array:
-    """Threefry2x32 with 20 rounds: uint32[blocks, 2]."""
-    a, b = (c.astype(np.uint32) for c in counter)
-    keys = [key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)]
-    a, b = a + keys[0], b + keys[1]
-    for group in range(5):
-        for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
-            a = a + b
-            b = (b << np.uint32(turn) | b >> np.uint32(32 - turn)) ^ a
-        a, b = a + keys[(group + 1) % 3], b + keys[(group + 2) % 3] + np.uint32(group + 1)
-    return np.stack([a, b], axis=1)
-
-
-def philox(key: Array, counter: Sequence[Array]) -> Array:
-    """Philox4x32 with 10 rounds: uint32[blocks, 4]."""
-    c = [x.astype(np.uint64) for x in counter]
-    low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = np.uint64(key[0]), np.uint64(key[1])
-    for _ in range(10):
-        p, q = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
-        c = [q >> high ^ c[1] ^ k0, q & low, p >> high ^ c[3] ^ k1, p & low]
-        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
-    return np.stack(c, axis=1).astype(np.uint32)
-
-
-def _random_bits(op: Op, inputs: Arrays) -> list[Array]:
+def _random_bits(op: Op, state: Array) -> list[Array]:
     """State: a key and a 64-bit counter of blocks; Philox may have two more words."""
-    (state,) = given(op, inputs)
     is_threefry = attr(op, "algorithm") == "THREEFRY"
     require(state.shape in ((2,),) if is_threefry else state.shape in ((2,), (3,)), op,
             f"a state of shape {state.shape} does not fit the algorithm")  # fmt: skip
@@ -369,6 +308,6 @@ def _infer_random_bits(op: Op, specs: Specs) -> list[Spec]:
     return [out_spec(op, present(specs, op).shape), out_spec(op, op.outputs[1].shape, 1)]
 
 
-define("STABLEHLO_RNG_BIT_GENERATOR", infer=_infer_random_bits, evaluate=_random_bits,
+define("STABLEHLO_RNG_BIT_GENERATOR", infer=_infer_random_bits, evaluate=on(_random_bits),
        family="stablehlo", types="u64",
        notes="Philox4x32 and Threefry2x32, bit for bit")  # fmt: skip

@@ -10,13 +10,12 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..ir import Array, DType, Op, Quant
 from .base import (
-    Arrays,
     Spec,
     Specs,
     attr,
     define,
     elements,
-    folded,
+    on,
     out_spec,
     present,
     quant,
@@ -28,10 +27,11 @@ from .fixed import (
     clamp_to,
     divide_by_pot,
     high_mul,
-    integer_range,
     multiply,
     quantize_multiplier,
     round_away,
+    to_codes,
+    without_zero,
     wrap32,
 )  # fmt: skip
 from .lut import inverse_sqrt, lookup8, lookup16, table8, table16, through_double
@@ -40,18 +40,7 @@ FAMILY = "unary"
 Function = Callable[[Array], Array]
 
 
-def main(arrays: Arrays) -> Array:
-    found = arrays[0]
-    assert found is not None
-    return found
-
-
 # -- plain functions ------------------------------------------------------------------------------
-
-
-def _plain(function: Function) -> Callable[[Op, Arrays], Array]:
-    """evaluate: a NumPy function in the input's own type."""
-    return lambda op, arrays: function(main(arrays))
 
 
 def _zeros(x: Array) -> Array:
@@ -71,16 +60,12 @@ PLAIN: dict[str, tuple[Function, str]] = {
     "ZEROS_LIKE": (_zeros, "f32 i32 i64"),
 }
 for _name, (_function, _types) in PLAIN.items():
-    define(_name, infer=same_as_input, evaluate=_plain(_function), family=FAMILY, types=_types,
+    define(_name, infer=same_as_input, evaluate=on(lambda op, x, f=_function: f(x)), family=FAMILY,
+           types=_types,
            notes="codes are negated as they are" if _name == "NEG" else "")  # fmt: skip
 
 
 # -- functions with quantised kernels -------------------------------------------------------------
-
-
-def _codes(op: Op, x: Array) -> Array:
-    """The input without its zero point."""
-    return x.astype(np.int64) - scale_zero(op.inputs[0])[1]
 
 
 def _positive(op: Op, codes: Array) -> None:
@@ -96,56 +81,50 @@ def by_table(op: Op, x: Array, function: Function) -> Array:
     return lookup8(x, table8(function, source, target, op.outputs[0].dtype))
 
 
-def _abs(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _abs(op: Op, x: Array) -> Array:
     tensor = op.inputs[0]
     plain_int16 = x.dtype == np.int16 and (tensor is None or tensor.quant is None)
     if x.dtype in (np.float32, np.int32) or plain_int16:
         return np.abs(x)
-    codes = np.abs(_codes(op, x))
-    scale, (out_scale, zero) = scale_zero(tensor)[0], scale_zero(op.outputs[0])
+    codes = np.abs(without_zero(op.inputs[0], x))
+    scale, out_scale = scale_zero(tensor)[0], scale_zero(op.outputs[0])[0]
     if scale != out_scale:
         # the kernel divides in float32
         m, shift = quantize_multiplier(np.float32(scale) / np.float32(out_scale))
         codes = multiply(codes, m, shift)
-    return clamp_to(codes + zero, *integer_range(op.outputs[0].dtype), op.outputs[0].dtype)
+    return to_codes(op, codes)
 
 
-def _log(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _log(op: Op, x: Array) -> Array:
     if x.dtype == np.float32:
         return np.log(x)
     scale, zero = scale_zero(op.outputs[0])
-    least = np.float32(integer_range(op.outputs[0].dtype)[0] - zero) * np.float32(scale)
+    least = np.float32(op.outputs[0].dtype.bounds[0] - zero) * np.float32(scale)
     log = through_double(np.log)
     return by_table(op, x, lambda v: np.where(v <= 0, least, log(v)))
 
 
-def _exp(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _exp(op: Op, x: Array) -> Array:
     return np.exp(x) if x.dtype == np.float32 else by_table(op, x, through_double(np.exp))
 
 
-def _sqrt(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _sqrt(op: Op, x: Array) -> Array:
     if x.dtype == np.float32:
         return np.sqrt(x)
-    scale, (out_scale, zero) = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])
-    codes = _codes(op, x)
+    scale, out_scale = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])[0]
+    codes = without_zero(op.inputs[0], x)
     _positive(op, codes)
     root = np.sqrt(np.float32(scale) * codes.astype(np.float32))
     # the kernel truncates where others round
-    found = np.minimum(root / np.float32(out_scale), np.float32(2**30)).astype(np.int64) + zero
-    return clamp_to(found, *integer_range(op.outputs[0].dtype), op.outputs[0].dtype)
+    return to_codes(op, np.minimum(root / np.float32(out_scale), 2**30).astype(np.int64))
 
 
-def _rsqrt(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _rsqrt(op: Op, x: Array) -> Array:
     if x.dtype == np.float32:
         return np.float32(1) / np.sqrt(x)
-    codes = _codes(op, x)
+    codes = without_zero(op.inputs[0], x)
     _positive(op, codes)
-    scale, (out_scale, zero) = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])
+    scale, out_scale = scale_zero(op.inputs[0])[0], scale_zero(op.outputs[0])[0]
     if x.dtype == np.int16:
         most = np.float32(32767) * np.float32(out_scale)
         return by_table(op, x, lambda v: np.where(v <= 0, most, np.float32(1) / np.sqrt(v)))
@@ -153,17 +132,18 @@ def _rsqrt(op: Op, arrays: Arrays) -> Array:
     m, shift = quantize_multiplier(real)
     inverse, right = inverse_sqrt(codes)
     # 20 bits keep the inverse root an integer between the two multiplications
-    found = multiply(multiply(np.ones_like(codes), inverse, 20 - right), m, shift - 20) + zero
-    low, high = integer_range(op.outputs[0].dtype)
-    return clamp_to(np.where(codes == 0, high, found), low, high, op.outputs[0].dtype)
+    found = to_codes(
+        op, multiply(multiply(np.ones_like(codes), inverse, 20 - right), m, shift - 20)
+    )
+    return np.where(codes == 0, op.outputs[0].dtype.bounds[1], found).astype(found.dtype)
 
 
-define("ABS", infer=same_as_input, evaluate=_abs, family=FAMILY, types="f32 i8 i16 i32")
-define("LOG", infer=same_as_input, evaluate=_log, family=FAMILY, types="f32 i8 i16")
-define("EXP", infer=same_as_input, evaluate=_exp, family=FAMILY, types="f32 i8 i16")
-define("SQRT", infer=same_as_input, evaluate=_sqrt, family=FAMILY, types="f32 i8 i16",
+define("ABS", infer=same_as_input, evaluate=on(_abs), family=FAMILY, types="f32 i8 i16 i32")
+define("LOG", infer=same_as_input, evaluate=on(_log), family=FAMILY, types="f32 i8 i16")
+define("EXP", infer=same_as_input, evaluate=on(_exp), family=FAMILY, types="f32 i8 i16")
+define("SQRT", infer=same_as_input, evaluate=on(_sqrt), family=FAMILY, types="f32 i8 i16",
        notes="quantised results are truncated; negative values are refused")  # fmt: skip
-define("RSQRT", infer=same_as_input, evaluate=_rsqrt, family=FAMILY, types="f32 i8 i16",
+define("RSQRT", infer=same_as_input, evaluate=on(_rsqrt), family=FAMILY, types="f32 i8 i16",
        notes="negative quantised values are refused")  # fmt: skip
 
 
@@ -172,15 +152,7 @@ define("RSQRT", infer=same_as_input, evaluate=_rsqrt, family=FAMILY, types="f32 
 CAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 i4 u4 i2 bool c64"
 
 
-def _cast_spec(op: Op, specs: Specs) -> Spec:
-    return out_spec(op, present(specs, op).shape, value=folded(op, specs, _cast))
-
-
-def _cast(op: Op, arrays: Arrays) -> Array:
-    return cast(main(arrays), op)
-
-
-def cast(x: Array, op: Op) -> Array:
+def _cast(op: Op, x: Array) -> Array:
     """C's conversions, except that a float that does not fit saturates, and NaN is the largest."""
     target = op.outputs[0].dtype
     if target.short not in CAST_TYPES.split():
@@ -201,7 +173,7 @@ def cast(x: Array, op: Op) -> Array:
 
 def _saturate(x: Array, target: DType) -> Array:
     """Toward zero; NaN is the largest code."""
-    low, high = integer_range(target)
+    low, high = target.bounds
     wide = x.astype(np.float64)
     # float(high) may round up, past the type: those elements are set by hand
     inside = (wide > low) & (wide < float(high))
@@ -209,16 +181,15 @@ def _saturate(x: Array, target: DType) -> Array:
     return np.where(inside, codes, np.where(wide <= low, low, high)).astype(target.numpy)
 
 
-define("CAST", infer=_cast_spec, evaluate=_cast, family=FAMILY, types=CAST_TYPES,
+define("CAST", infer=same_as_input, evaluate=on(_cast), family=FAMILY, types=CAST_TYPES,
        notes="int4, uint4 and int2 from and to f32 in LiteRT, any type here")  # fmt: skip
 
 
 def _bitcast_shape(op: Op, shape: tuple[int, ...], source: DType) -> tuple[int, ...]:
     target = op.outputs[0].dtype
     for dtype in (source, target):
-        require(
-            dtype.is_fixed_size and not dtype.is_packed, op, f"{dtype.short} has no bit pattern"
-        )
+        whole = dtype.is_fixed_size and not dtype.is_packed
+        require(whole, op, f"{dtype.short} has no bit pattern")
     if source.bits == target.bits:
         return shape
     if source.bits > target.bits:
@@ -236,8 +207,7 @@ def _bitcast_spec(op: Op, specs: Specs) -> Spec:
     return out_spec(op, _bitcast_shape(op, source.shape, source.dtype))
 
 
-def _bitcast(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _bitcast(op: Op, x: Array) -> Array:
     source = op.inputs[0]
     assert source is not None
     shape = _bitcast_shape(op, x.shape, source.dtype)
@@ -246,7 +216,7 @@ def _bitcast(op: Op, arrays: Arrays) -> Array:
 
 
 BITCAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 u64 bool c64 c128"
-define("BITCAST", infer=_bitcast_spec, evaluate=_bitcast, family=FAMILY, types=BITCAST_TYPES)
+define("BITCAST", infer=_bitcast_spec, evaluate=on(_bitcast), family=FAMILY, types=BITCAST_TYPES)
 
 
 # -- quantise, dequantise -------------------------------------------------------------------------
@@ -273,14 +243,14 @@ QUANTIZE_TYPES = {
 }
 
 
-def _quantize(op: Op, arrays: Arrays) -> Array:
-    x, target, source = main(arrays), op.outputs[0].dtype, op.inputs[0]
+def _quantize(op: Op, x: Array) -> Array:
+    target, source = op.outputs[0].dtype, op.inputs[0]
     assert source is not None
     targets = QUANTIZE_TYPES[source.dtype.short]
     if target.short not in targets.split():
         raise UnsupportedError(f"{source.dtype.short} to {target.short} is not supported",
                                where=op.where, fix=f"it makes {targets}")  # fmt: skip
-    low, high = integer_range(target)
+    low, high = target.bounds
     if source.dtype is DType.FLOAT32:
         scale, zero = _along(op, quant(op.outputs[0]), x.shape)
         # Values beyond int32 saturate, as the optimised kernels do; NaN is the smallest code.
@@ -292,7 +262,7 @@ def _quantize(op: Op, arrays: Arrays) -> Array:
     return clamp_to(wrap32(codes + zero_out), low, high, target)
 
 
-define("QUANTIZE", infer=same_as_input, evaluate=_quantize, family=FAMILY,
+define("QUANTIZE", infer=same_as_input, evaluate=on(_quantize), family=FAMILY,
        types="f32 i8 u8 i16 i32",
        notes="f32 to i4 u4 i8 u8 i16, per channel too; between integer types")  # fmt: skip
 
@@ -301,8 +271,7 @@ def _dequantize_spec(op: Op, specs: Specs) -> Spec:
     return Spec(DType.FLOAT32, present(specs, op).shape)  # whatever type the file states
 
 
-def _dequantize(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _dequantize(op: Op, x: Array) -> Array:
     source = op.inputs[0]
     if source is not None and source.dtype.is_float:
         return x.astype(np.float32)
@@ -310,11 +279,11 @@ def _dequantize(op: Op, arrays: Arrays) -> Array:
     return (scale.astype(np.float64) * (x.astype(np.int64) - zero)).astype(np.float32)
 
 
-define("DEQUANTIZE", infer=_dequantize_spec, evaluate=_dequantize, family=FAMILY,
+define("DEQUANTIZE", infer=_dequantize_spec, evaluate=on(_dequantize), family=FAMILY,
        types="f16 f8e4m3fn f8e5m2 i2 i4 u4 i8 u8 i16", notes="per channel too")  # fmt: skip
 
 
-def _fake_quant(op: Op, arrays: Arrays) -> Array:
+def _fake_quant(op: Op, x: Array) -> Array:
     """TensorFlow's fake quantisation, in float32: the range is nudged so that 0 is a code."""
     bits, low, high = attr(op, "num_bits"), np.float32(attr(op, "min")), np.float32(attr(op, "max"))
     require(2 <= bits <= 16, op, f"{bits} bits; it takes 2 to 16")
@@ -324,20 +293,19 @@ def _fake_quant(op: Op, arrays: Arrays) -> Array:
     zero = np.clip(round_away(first - low / scale), first, last)
     least, most = (first - zero) * scale, (last - zero) * scale
     inverse = np.float32(1) / scale
-    shifted = np.clip(main(arrays), least, most) - least
+    shifted = np.clip(x, least, most) - least
     found: Array = round_away(shifted * inverse) * scale + least
     return found
 
 
-define("FAKE_QUANT", infer=same_as_input, evaluate=_fake_quant, family=FAMILY, types="f32",
+define("FAKE_QUANT", infer=same_as_input, evaluate=on(_fake_quant), family=FAMILY, types="f32",
        notes="narrow_range too, which LiteRT refuses")  # fmt: skip
 
 
 # -- normalisations -------------------------------------------------------------------------------
 
 
-def _l2_normalize(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _l2_normalize(op: Op, x: Array) -> Array:
     require(x.ndim > 0, op, "a scalar cannot be normalised")
     require(attr(op, "fused_activation_function") == "NONE", op, "it has no fused activation")
     if x.dtype == np.float32:
@@ -348,26 +316,25 @@ def _l2_normalize(op: Op, arrays: Arrays) -> Array:
     middle = 128 if target is DType.UINT8 else 0
     require(scale_zero(op.outputs[0]) == (1 / 128, middle), op,
             f"the output must have scale 1/128 and zero point {middle}")  # fmt: skip
-    codes = _codes(op, x)
+    codes = without_zero(op.inputs[0], x)
     inverse, right = inverse_sqrt(wrap32(np.sum(codes * codes, axis=-1, keepdims=True)))
     # The two kernels place the factor 128 differently, and round differently.
     if target is DType.UINT8:
         found = divide_by_pot(high_mul(128 * codes, inverse), right)
     else:
         found = multiply(codes, inverse, 7 - right)
-    return clamp_to(found + middle, *integer_range(target), target)
+    return to_codes(op, found)
 
 
 def _row_macs(op: Op) -> int:
     return 0 if op.inputs[0] is None else elements(op.inputs[0].shape)
 
 
-define("L2_NORMALIZATION", infer=same_as_input, evaluate=_l2_normalize, family=FAMILY,
+define("L2_NORMALIZATION", infer=same_as_input, evaluate=on(_l2_normalize), family=FAMILY,
        types="f32 i8 u8", macs=_row_macs)  # fmt: skip
 
 
-def _local_response(op: Op, arrays: Arrays) -> Array:
-    x = main(arrays)
+def _local_response(op: Op, x: Array) -> Array:
     require(x.ndim == 4, op, f"it takes four dimensions, not {x.ndim}")
     depth, radius = x.shape[-1], attr(op, "radius")
     require(radius >= 0, op, f"radius {radius} is negative")
@@ -388,5 +355,5 @@ def _window_macs(op: Op) -> int:
     return _row_macs(op) * window
 
 
-define("LOCAL_RESPONSE_NORMALIZATION", infer=same_as_input, evaluate=_local_response,
+define("LOCAL_RESPONSE_NORMALIZATION", infer=same_as_input, evaluate=on(_local_response),
        family=FAMILY, types="f32", macs=_window_macs)  # fmt: skip

@@ -9,7 +9,5 @@ from sanderling.ops import FAMILIES
 from .harness import Case
 
 CASES: list[Case] = [
-    row
-    for family in FAMILIES
-    for row in import_module(f".cases_{family}", __package__).CASES
+    row for family in FAMILIES for row in import_module(f".cases_{family}", __package__).CASES
 ]

@@ -228,6 +228,17 @@ def containers() -> list[Graph]:
     return [graph("main", main, X, X)]
 
 
+def numbered() -> list[Graph]:
+    """Models made before resources name a variable by an int32."""
+
+    def main(g: Graph, x: Tensor) -> list[Tensor]:
+        key = const(g, 3, "i32")
+        g.insert(Op("ASSIGN_VARIABLE", [key, x], []))
+        return [emit(g, "READ_VARIABLE", [key], (2, 3))]
+
+    return [graph("main", main, X)]
+
+
 VARIABLES = [
     control("CALL_ONCE", "accumulates", lambda: accumulator("f32", (2, 3)), floats(2, 3), runs=4),
     control("VAR_HANDLE", "two variables", lambda: accumulator("f32", (4,), ("a", "b")), floats(4),
@@ -235,6 +246,7 @@ VARIABLES = [
     control("READ_VARIABLE", "i32", lambda: accumulator("i32", (3,)),
             lambda rng: rng.integers(-9, 9, 3).astype(np.int32), runs=3),
     control("READ_VARIABLE", "scalar", lambda: accumulator("f32", ()), floats(), runs=3),
+    control("ASSIGN_VARIABLE", "numbered", numbered, floats(2, 3), runs=2),
     control("ASSIGN_VARIABLE", "containers", containers, floats(2, 3), floats(2, 3), runs=2),
 ]  # fmt: skip
 

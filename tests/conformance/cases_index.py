@@ -125,6 +125,9 @@ def gather_nd() -> list[Case]:
              version=3),
         case("GATHER_ND", string(2, 2, data=WORDS[:4].reshape(2, 2), fed=True),
              const([[1], [0], [1]], "i64", fed=True), version=3),
+        # Newer than LiteRT 2.3.
+        case("GATHER_ND", u16(3, 4), const([[2], [0]], "i32"), litert=False,
+             expect=lambda x: [x[[2, 0]]]),
     ]  # fmt: skip
     return cases
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sanderling.ir import Array, Blockwise, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ops.base import MOVABLE
 
 from .harness import Case, T, case, const, f16, f32, i8, i16, i32, i64, string, u8, weights
 
@@ -25,7 +26,7 @@ ROW_SCALES = np.linspace(0.01, 0.2, 5)
 EMBEDDING = [
     *[case("EMBEDDING_LOOKUP", ids(n, 5), weights(5, *row, dtype=d), out=[T((), d)])
       for n, row in ((1, (3,)), (7, (2, 3)), (4, (2, 2, 2)))
-      for d in ("f32", "f16", "i8", "u8", "i16", "i32", "i64", "bool")],
+      for d in MOVABLE.split()],
     case("EMBEDDING_LOOKUP", ids(3, 4), f32(4, 6), out=[f32()], name="table is fed"),
     case("EMBEDDING_LOOKUP", ids(3, 4), weights(4, 6, dtype="i8", scale=0.1), out=[i8(scale=0.1)],
          name="stays quantised"),
@@ -92,7 +93,7 @@ LOOKUP = [
     *[case("HASHTABLE_LOOKUP", i32(n, low=-12, high=8), KEYS, weights(5, *row, dtype=d),
            out=[T((), d), u8()])
       for n, row in ((6, ()), (1, (2,)), (9, (2, 3)))
-      for d in ("f32", "i8", "i32", "i64")],
+      for d in MOVABLE.split()],
     case("HASHTABLE_LOOKUP", const([7, 8, 40, -11, -12], "i32", fed=True), KEYS,
          const(WORDS, "str"), out=[string(), u8()], name="strings"),
 ]  # fmt: skip
@@ -107,6 +108,10 @@ LSH = [
                  i32(2, 15), i32(2, 16), u8(3, 60), u8(3, 61), f32(2, 4, 9), i64(2, 20))
     for more in ([], [f32(item.shape[0])])
 ]  # fmt: skip
+LSH += [
+    case("LSH_PROJECTION", weights(3, 4), T((5, 3), d), out=[i32()], type="SPARSE")
+    for d in MOVABLE.split()
+]
 LSH += [
     case("LSH_PROJECTION", f32(2, 31), i32(3), out=[i32()], type="SPARSE", name="31 bits"),
     case("LSH_PROJECTION", f32(2, 32), i32(3), out=[i32()], type="DENSE", name="32 bits"),

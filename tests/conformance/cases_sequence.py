@@ -67,12 +67,13 @@ def _svdf(kind: str, batch: int, depth: int, units: int, rank: int, memory: int,
 def _integer_svdf(batch: int, depth: int, units: int, rank: int, memory: int, zero: int = 3,
                   state_scale: float = 0.002, bias: bool = True) -> Case:  # fmt: skip
     filters = units * rank
+    out = i8(scale=0.05, zp=min(-zero, 127))
     return case("SVDF", i8(batch, depth, scale=0.03, zp=zero),
                 weights(filters, depth, dtype="i8", scale=0.007),
                 weights(filters, memory, dtype="i16", scale=2e-5),
                 weights(units, dtype="i32", low=-90000, high=90000, scale=4e-8) if bias else None,
                 i16(batch, filters * memory, scale=state_scale, variable=True),
-                out=[i8(scale=0.05, zp=min(-zero, 127))], rank=rank, fused_activation_function="RELU",
+                out=[out], rank=rank, fused_activation_function="RELU",
                 runs=memory + 2, version=3, name=f"i8-{zero}-{state_scale}")  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def pad(x: T, low: Any, high: Any, inside: Any, fill: Any = 7) -> Case:
 
 PAD = [
     *[pad(T((2, 3), d), [1, 0], [0, 2], [0, 1], fill=1)
-      for d in (*FLOATS, *INTEGERS, "bool")],
+      for d in (*FLOATS, *INTEGERS, "bool", "bf16", "c64")],
     *[pad(f32(4, 5), low, high, inside)
       for low in ([0, 0], [2, 1], [-1, 0], [-2, -1])
       for high in ([0, 0], [1, 2], [0, -1])
@@ -120,7 +120,7 @@ SPEC = ([2, 3], [0], [1, 0], 2, [1, 2, 2])  # the example of the StableHLO speci
 
 GATHER = [
     *[gather(T((3, 4, 2), d), T((2, 3, 2), i, low=-1, high=4), *SPEC)
-      for d in (*FLOATS, *INTEGERS, "bool") for i in ("i32", "i64")],
+      for d in (*FLOATS, *INTEGERS, "bool", "bf16", "c64") for i in ("i32", "i64")],
     gather(f32(5, 3), i32(4, 1, low=-2, high=7), [1], [0], [0], 1, [1, 3], name="rows"),
     gather(f32(5, 3), i32(4, 1, low=0, high=4), [0], [0], [0], 1, [1, 3], name="rows first"),
     gather(f32(5, 3), i32(2, 4, low=0, high=4), [0, 2], [], [0, 1], 0, [2, 2], name="columns"),

@@ -186,9 +186,18 @@ CASES += [
 BITCASTS: list[tuple[str, str, tuple[int, ...]]] = [
     ("f32", "i32", (2, 3)), ("f32", "i16", (2, 3)), ("f32", "u8", (2,)), ("i64", "i32", (3,)),
     ("i16", "i32", (3, 2)), ("u8", "f32", (2, 4)), ("i32", "u32", (4,)), ("i8", "i64", (8,)),
-    ("f64", "i64", (2,)), ("i32", "f32", ()),
+    ("f64", "i64", (2,)), ("i32", "f32", ()), ("bool", "u8", (2, 3)), ("bool", "i32", (2, 4)),
+    ("u16", "f32", (3, 2)), ("u32", "f32", (4,)), ("u64", "i32", (3,)), ("f16", "u16", (4,)),
+    ("f16", "i8", (4,)), ("bf16", "f32", (3, 2)), ("c64", "f32", (3,)), ("c64", "i64", (3,)),
+    ("c128", "f64", (2,)),
 ]  # fmt: skip
 CASES += [case("BITCAST", typed(a, *s), out=[typed(b)], name=f"{a}to{b}") for a, b, s in BITCASTS]
+# LiteRT's binding cannot feed the 8-bit floats, so they are constants.
+CASES += [
+    case("BITCAST", weights(*s, dtype=a), out=[typed(b)], name=f"{a}to{b}")
+    for a in ("f8e4m3fn", "f8e5m2")
+    for b, s in (("u8", (4,)), ("i16", (3, 2)))
+]
 
 # -- quantisation ---------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -35,24 +35,25 @@ def test_agrees_with_litert(row: Case) -> None:
     check(row, seed=1, run=run_session)
 
 
-def operators(row: Case) -> set[str]:
-    """The operators a case exercises: its own, or all those of a model it builds."""
+def exercised(row: Case) -> set[tuple[str, str]]:
+    """Operators and the types of their main operands: the case's own, or a built model's."""
     if row.build is None:
-        return {row.op}
-    return {op.name for graph in row.build().graphs for op in graph.ops}
+        at = OPS[row.op].main
+        main = row.inputs[at] if at < len(row.inputs) else None
+        return {(row.op, "" if main is None else main.dtype)}
+    ops = [op for graph in row.build().graphs for op in graph.ops]
+    mains = [(op.name, op.input(OPS[op.name].main)) for op in ops]
+    return {(name, "" if main is None else main.dtype.short) for name, main in mains}
 
 
 def test_every_operator_has_cases(capsys: pytest.CaptureFixture[str]) -> None:
     """The table covers every operator, and every element type that its row claims."""
-    counts = Counter(name for row in CASES for name in operators(row))
+    tried = [exercised(row) for row in CASES]
+    counts = Counter(name for found in tried for name in {name for name, _ in found})
     few = {name: counts[name] for name in OPS if counts[name] < FEWEST_CASES}
     assert not few, f"fewer than {FEWEST_CASES} cases: {few}"
-    tried: dict[str, set[str]] = defaultdict(set)
-    for row in CASES:
-        if row.build is None:
-            tried[row.op] |= {t.dtype for t in row.inputs if t is not None}
-    untried = {name: set(OPS[name].types) - found for name, found in tried.items()}
-    untried = {name: types for name, types in untried.items() if types}
+    claimed = {(row.name, kind) for row in OPS.values() for kind in row.types}
+    untried = sorted(claimed - set().union(*tried))
     assert not untried, f"types without a case: {untried}"
     with capsys.disabled():
         print(f"\nconformance: {len(OPS)} operators, {len(CASES)} cases")
