@@ -110,8 +110,15 @@ def _buffer(where: str, buffer: Buffer) -> Iterator[_Fact]:
 
 
 def _op(where: str, op: Op, names: dict[int, str]) -> Iterator[_Fact]:
-    for what in ("name", "version", "inputs", "outputs", "intermediates", "mutating",
-                 "debug_index"):  # fmt: skip
+    for what in (
+        "name",
+        "version",
+        "inputs",
+        "outputs",
+        "intermediates",
+        "mutating",
+        "debug_index",
+    ):
         yield _Fact(where, what, _plain(getattr(op, what), names))
     yield _Fact(where, _OPTIONS, op.options)
     yield _Fact(where, "attribute names", sorted(op.attrs))

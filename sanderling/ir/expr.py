@@ -44,8 +44,9 @@ class Expr:
     value: Any
     dtype: DType
 
-    def __new__(cls, op: str, args: Sequence[Expr] = (), value: Any = None,
-                dtype: DType | None = None) -> Expr:  # fmt: skip
+    def __new__(
+        cls, op: str, args: Sequence[Expr] = (), value: Any = None, dtype: DType | None = None
+    ) -> Expr:
         """dtype is for leaves; that of an operator follows from its args."""
         args = tuple(args)
         if dtype is None or op not in _LEAVES:
@@ -157,8 +158,10 @@ def _bits(value: Number, dtype: DType) -> bytes:
 
 def _check_type(dtype: DType) -> DType:
     if dtype.bits < 8 or dtype.numpy.kind == "c":
-        raise InputError(f"expressions do not compute in {dtype.short}",
-                         fix="widen packed integers to i8; keep other types outside")  # fmt: skip
+        raise InputError(
+            f"expressions do not compute in {dtype.short}",
+            fix="widen packed integers to i8; keep other types outside",
+        )
     return dtype
 
 
@@ -400,8 +403,11 @@ def render(expr: Expr, table: Mapping[str, Callable[..., T]], leaf: Callable[[Ex
         elif node.op in table:
             done[node] = table[node.op](node, *(done[arg] for arg in node.args))
         else:
-            raise InputError(f"this target has no '{node.op}'", where=to_str(node),
-                             fix=f"it has: {', '.join(table)}")  # fmt: skip
+            raise InputError(
+                f"this target has no '{node.op}'",
+                where=to_str(node),
+                fix=f"it has: {', '.join(table)}",
+            )
     return done[expr]
 
 
@@ -431,8 +437,10 @@ def evaluate(expr: Expr, inputs: Sequence[Array] = ()) -> Array:
             raise InputError(f"input {node.value} is missing: {len(inputs)} were given")
         array = np.asarray(inputs[node.value])
         if array.dtype != node.dtype.numpy:
-            raise InputError(f"input {node.value} is {array.dtype}, not {node.dtype.numpy}",
-                             fix=f"convert it with .astype('{node.dtype.numpy}')")  # fmt: skip
+            raise InputError(
+                f"input {node.value} is {array.dtype}, not {node.dtype.numpy}",
+                fix=f"convert it with .astype('{node.dtype.numpy}')",
+            )
         return array
 
     with np.errstate(all="ignore"):  # infinities, NaN and wrapping are results here
@@ -445,8 +453,10 @@ def substitute(expr: Expr, values: Mapping[int, Expr]) -> Expr:
     def leaf(node: Expr) -> Expr:
         new = values.get(node.value, node) if node.op == "input" else node
         if new.dtype is not node.dtype:
-            raise InputError(f"input {node.value} is {node.dtype.short}, not {new.dtype.short}",
-                             fix="cast the expression that is put there")  # fmt: skip
+            raise InputError(
+                f"input {node.value} is {node.dtype.short}, not {new.dtype.short}",
+                fix="cast the expression that is put there",
+            )
         return new
 
     return render(expr, _REBUILD, leaf)

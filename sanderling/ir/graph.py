@@ -127,10 +127,17 @@ class Tensor:
     def copy(self) -> Tensor:
         """The same tensor for another graph: buffer and decoded values are shared."""
         twin = Tensor(
-            self.name, self.dtype, self.shape, buffer=self.buffer, quant=self.quant,
-            signature=self.signature, sparsity=self.sparsity, is_variable=self.is_variable,
-            has_rank=self.has_rank, variant_types=self.variant_types,
-        )  # fmt: skip
+            self.name,
+            self.dtype,
+            self.shape,
+            buffer=self.buffer,
+            quant=self.quant,
+            signature=self.signature,
+            sparsity=self.sparsity,
+            is_variable=self.is_variable,
+            has_rank=self.has_rank,
+            variant_types=self.variant_types,
+        )
         twin._decoded = self._decoded
         return twin
 
@@ -200,12 +207,24 @@ class Op:
         """How messages name this op."""
         return f"{self.name} '{self.outputs[0].name}'" if self.outputs else self.name
 
-    def copy(self, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor],
-             intermediates: Iterable[Tensor] = ()) -> Op:  # fmt: skip
+    def copy(
+        self,
+        inputs: Iterable[Tensor | None],
+        outputs: Iterable[Tensor],
+        intermediates: Iterable[Tensor] = (),
+    ) -> Op:
         """The same operator on other tensors."""
-        return Op(self.name, inputs, outputs, self.attrs, version=self.version,
-                  options=self.options, intermediates=intermediates, mutating=self.mutating,
-                  debug_index=self.debug_index)  # fmt: skip
+        return Op(
+            self.name,
+            inputs,
+            outputs,
+            self.attrs,
+            version=self.version,
+            options=self.options,
+            intermediates=intermediates,
+            mutating=self.mutating,
+            debug_index=self.debug_index,
+        )
 
     def input(self, index: int) -> Tensor | None:
         """The input at this place; None where it is absent, by omission or explicitly."""
@@ -272,13 +291,15 @@ class Graph:
         self.inputs.append(tensor)
         return tensor
 
-    def constant(self, name: str, data: npt.ArrayLike, dtype: DType | None = None,
-                 **more: Any) -> Tensor:  # fmt: skip
+    def constant(
+        self, name: str, data: npt.ArrayLike, dtype: DType | None = None, **more: Any
+    ) -> Tensor:
         array = np.asarray(data)
         return self.tensor(name, dtype or DType.of(array.dtype), array.shape, data=array, **more)
 
-    def add(self, name: str, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor],
-            **attrs: Any) -> Op:  # fmt: skip
+    def add(
+        self, name: str, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor], **attrs: Any
+    ) -> Op:
         """Append an op."""
         return self.insert(Op(name, inputs, outputs, attrs))
 
@@ -386,8 +407,9 @@ class Model:
     def main(self) -> Graph:
         return self.graphs[0]
 
-    def compile(self, delegates: Iterable[Any] = (), threads: int | None = None,
-                **options: Any) -> Session:  # fmt: skip
+    def compile(
+        self, delegates: Iterable[Any] = (), threads: int | None = None, **options: Any
+    ) -> Session:
         """A session that runs this model; see Session for the options."""
         from ..runtime.session import Session  # the one look upwards, for the sake of users
 

@@ -24,8 +24,9 @@ def decode(raw: memoryview, dtype: DType, shape: Shape) -> Array:
     if dtype is DType.STRING:
         strings = decode_strings(raw)
         if strings.size != count:
-            raise ModelError(f"shape {shape} takes {count} strings, the buffer has {strings.size}",
-                             fix=_DAMAGED)  # fmt: skip
+            raise ModelError(
+                f"shape {shape} takes {count} strings, the buffer has {strings.size}", fix=_DAMAGED
+            )
         return strings.reshape(shape)
     if not dtype.is_fixed_size:
         raise ModelError(f"a constant cannot be of type {dtype.short}", fix=_DAMAGED)
@@ -112,15 +113,19 @@ def _check_expansion(values: Array, sparsity: Sparsity, shape: Shape) -> None:
     """The work must be in proportion to what the file stores: a hostile shape is refused."""
     dense = math.prod(shape)
     if dense > MOST_EXPANSION * (values.size + 1024):
-        raise ModelError(f"sparse tensor of {values.size} values claims {dense} elements",
-                         fix="the file is damaged; get it again")  # fmt: skip
+        raise ModelError(
+            f"sparse tensor of {values.size} values claims {dense} elements",
+            fix="the file is damaged; get it again",
+        )
     room = max([values.size, *(d.segments.size for d in sparsity.dims if d.segments is not None)])
     positions = 1
     for dim in sparsity.dims:
         positions = positions * dim.dense_size if dim.indices is None else dim.indices.size
         if not 0 <= positions <= room:
-            raise ModelError(f"sparse tensor of {values.size} values has {positions} positions",
-                             fix="the file is damaged; get it again")  # fmt: skip
+            raise ModelError(
+                f"sparse tensor of {values.size} values has {positions} positions",
+                fix="the file is damaged; get it again",
+            )
 
 
 def _expand_level(dim: SparseDim, parents: int) -> tuple[Array, Array]:
@@ -141,8 +146,10 @@ def _scatter(
     values: Array, coords: list[Array], sparsity: Sparsity, shape: Shape, rank: int
 ) -> Array:
     """Put values where their level coordinates point; block dimensions add to their outer one."""
-    blocks = [sparsity.dims[sparsity.traversal_order.index(rank + b)].dense_size
-              for b in range(len(sparsity.block_map))]  # fmt: skip
+    blocks = [
+        sparsity.dims[sparsity.traversal_order.index(rank + b)].dense_size
+        for b in range(len(sparsity.block_map))
+    ]
     place: list[Array] = [np.zeros(values.size, np.int64) for _ in range(rank)]
     for level, axis in enumerate(sparsity.traversal_order):
         if axis >= rank:

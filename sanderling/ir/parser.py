@@ -306,8 +306,10 @@ class Parser:
 
     def quant(self, tensor: Tensor) -> None:
         readers: dict[str, Callable[[], Any]] = {
-            "axis": self.integer, "custom": self.blob, "block": lambda: self.block(tensor),
-        }  # fmt: skip
+            "axis": self.integer,
+            "custom": self.blob,
+            "block": lambda: self.block(tensor),
+        }
         for name, dtype in QUANT_ARRAYS.items():
             readers[name] = partial(self.quant_array, dtype)
         found = dict(self.many(lambda: self.entry(readers), "{", "}"))
@@ -404,13 +406,19 @@ class Parser:
             return bytes.fromhex(digits) if len(digits) % 2 == 0 else self.fail("pairs of digits")
         token = self.take("hash", 'bytes such as x"00ff", or the #hash of an elided constant')
         if self.weights is None:
-            self.error(f"the constant {token.text} is elided", token,
-                       "give from_text(text, weights=model) the model it was printed from, "
-                       "or print with a larger inline_limit")  # fmt: skip
+            self.error(
+                f"the constant {token.text} is elided",
+                token,
+                "give from_text(text, weights=model) the model it was printed from, "
+                "or print with a larger inline_limit",
+            )
         found = self.store.get(token.text[1:])
         if found is None:
-            self.error(f"the weights hold no constant {token.text}", token,
-                       "give the model that the text was printed from")  # fmt: skip
+            self.error(
+                f"the weights hold no constant {token.text}",
+                token,
+                "give the model that the text was printed from",
+            )
         return found
 
     @cached_property

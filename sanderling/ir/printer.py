@@ -72,8 +72,9 @@ def _all_graphs(model: Model) -> list[Graph]:
 
 def _all_tensors(graph: Graph, signatures: Iterable[Signature]) -> list[Tensor]:
     """The graph's tensors, then those a malformed graph refers to without listing them."""
-    named = [t for s in signatures if s.graph is graph for t in (*s.inputs.values(),
-                                                                 *s.outputs.values())]  # fmt: skip
+    named = [
+        t for s in signatures if s.graph is graph for t in (*s.inputs.values(), *s.outputs.values())
+    ]
     used = [t for op in graph.ops for t in (*op.inputs, *op.outputs, *op.intermediates)]
     listed = _unique((*graph.tensors, *graph.inputs, *graph.outputs, *used, *named))
     blocks = [t.quant.block for t in listed if t.quant is not None and t.quant.block is not None]
@@ -152,8 +153,10 @@ class Printer:
 
     def signature(self, signature: Signature) -> str:
         ids, graph = self.tensor_ids(signature.graph), self.graphs[id(signature.graph)]
-        inputs, outputs = (", ".join(f"{_name(k)}: {ids[id(t)]}" for k, t in side.items())
-                           for side in (signature.inputs, signature.outputs))  # fmt: skip
+        inputs, outputs = (
+            ", ".join(f"{_name(k)}: {ids[id(t)]}" for k, t in side.items())
+            for side in (signature.inputs, signature.outputs)
+        )
         return f"signature {_quote(signature.key)} {graph}({inputs}) -> ({outputs})"
 
     def tensor(self, graph: str, tensor: Tensor) -> str:
@@ -178,13 +181,17 @@ class Printer:
 
     def quant(self, quant: Quant) -> str:
         arrays = {name: getattr(quant, name) for name in QUANT_ARRAYS}
-        parts = {n: self.elements(np.asarray(a, QUANT_ARRAYS[n].numpy))
-                 for n, a in arrays.items() if a is not None}  # fmt: skip
+        parts = {
+            n: self.elements(np.asarray(a, QUANT_ARRAYS[n].numpy))
+            for n, a in arrays.items()
+            if a is not None
+        }
         if quant.axis:
             parts["axis"] = str(quant.axis)
         if quant.block is not None:
-            parts["block"] = self.value({f.name: getattr(quant.block, f.name)
-                                         for f in fields(Blockwise)})  # fmt: skip
+            parts["block"] = self.value(
+                {f.name: getattr(quant.block, f.name) for f in fields(Blockwise)}
+            )
         if quant.custom is not None:
             parts["custom"] = self.blob(quant.custom)
         return "{" + ", ".join(f"{k}: {v}" for k, v in parts.items()) + "}"

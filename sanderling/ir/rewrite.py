@@ -149,9 +149,12 @@ def _orders(pattern: P, op: Op) -> Iterator[list[Tensor | None]]:
 
 
 def _match_operands(
-    graph: Graph, patterns: Sequence[Operand], operands: Sequence[Tensor | None],
-    tensors: _Tensors, ops: dict[str, Op],
-) -> _Found:  # fmt: skip
+    graph: Graph,
+    patterns: Sequence[Operand],
+    operands: Sequence[Tensor | None],
+    tensors: _Tensors,
+    ops: dict[str, Op],
+) -> _Found:
     """All operands in turn; a later one that fails makes an earlier one try its next way."""
     if not patterns:
         yield tensors, ops
@@ -183,8 +186,9 @@ def _attrs_match(expected: Any, op: Op) -> bool:
         return True
     if callable(expected):
         return bool(expected(op.attrs))
-    return all(key in op.attrs and np.array_equal(op.attrs[key], value)
-               for key, value in expected.items())  # fmt: skip
+    return all(
+        key in op.attrs and np.array_equal(op.attrs[key], value) for key, value in expected.items()
+    )
 
 
 def _used_once(graph: Graph, op: Op) -> bool:
@@ -384,8 +388,11 @@ def _check(rule: Rule, root: Op, new: Op | Tensor) -> None:
     if not wrong and any(old.dtype is not result.dtype for old, result in pairs):
         wrong = "the replacement has another element type"
     if wrong:
-        raise SanderlingError(f"rule '{rule.name}' gave {new!r}: {wrong}", where=root.where,
-                              fix="correct the rule's apply function")  # fmt: skip
+        raise SanderlingError(
+            f"rule '{rule.name}' gave {new!r}: {wrong}",
+            where=root.where,
+            fix="correct the rule's apply function",
+        )
 
 
 def _endless(graph: Graph, fired: Counter[str]) -> SanderlingError:

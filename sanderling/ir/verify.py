@@ -125,8 +125,11 @@ def _listed(graph: Graph) -> Iterator[Problem]:
             yield Problem(where, what, "insert ops with Graph.insert: it lists their tensors")
     for tensor in graph.tensors:
         if listed.pop(id(tensor), 0) > 1:
-            yield Problem(_tensor(tensor), "it stands more than once in the graph's tensors",
-                          "list each tensor once")  # fmt: skip
+            yield Problem(
+                _tensor(tensor),
+                "it stands more than once in the graph's tensors",
+                "list each tensor once",
+            )
 
 
 def _computed_before_read(graph: Graph) -> Iterator[Problem]:
@@ -145,8 +148,11 @@ def _computed_before_read(graph: Graph) -> Iterator[Problem]:
 def _unknown_value(where: str, tensor: Tensor, producers: dict[int, list[Op]]) -> Problem:
     later = producers.get(id(tensor))
     if later:
-        return Problem(where, f"{_tensor(tensor)} is read before {later[0].where} computes it",
-                       "put graph.ops into an order that can be executed")  # fmt: skip
+        return Problem(
+            where,
+            f"{_tensor(tensor)} is read before {later[0].where} computes it",
+            "put graph.ops into an order that can be executed",
+        )
     what = f"{_tensor(tensor)} is read, but nothing computes it"
     fix = "make it a graph input or a constant, or add the op that computes it"
     return Problem(where, what, fix)
@@ -157,8 +163,11 @@ def _one_producer(graph: Graph) -> Iterator[Problem]:
     for op in graph.ops:
         for tensor in op.outputs:
             if id(tensor) in reported:
-                yield Problem(op.where, f"{_tensor(tensor)} is written more than once",
-                              "give each op outputs of its own")  # fmt: skip
+                yield Problem(
+                    op.where,
+                    f"{_tensor(tensor)} is written more than once",
+                    "give each op outputs of its own",
+                )
             reported.add(id(tensor))
 
 
@@ -168,8 +177,11 @@ def _given_not_computed(graph: Graph) -> Iterator[Problem]:
         for tensor in op.outputs:
             kind = "a constant" if tensor.is_constant else "a graph input"
             if tensor.is_constant or id(tensor) in inputs:
-                yield Problem(op.where, f"it writes {_tensor(tensor)}, which is {kind}",
-                              "give the op an output of its own")  # fmt: skip
+                yield Problem(
+                    op.where,
+                    f"it writes {_tensor(tensor)}, which is {kind}",
+                    "give the op an output of its own",
+                )
 
 
 def _true_links(graph: Graph) -> Iterator[Problem]:
@@ -272,8 +284,11 @@ def _calls_own_graphs(model: Model) -> Iterator[Problem]:
     for op in (op for graph in model.graphs for op in graph.ops):
         for called in op.subgraphs:
             if id(called) not in own:
-                yield Problem(op.where, f"it calls graph '{called.name}', which is not the model's",
-                              "append the graph to model.graphs")  # fmt: skip
+                yield Problem(
+                    op.where,
+                    f"it calls graph '{called.name}', which is not the model's",
+                    "append the graph to model.graphs",
+                )
 
 
 def _no_recursion(model: Model) -> Iterator[Problem]:
@@ -288,8 +303,11 @@ def _no_recursion(model: Model) -> Iterator[Problem]:
                 ready.append(called)
     if calls:
         names = ", ".join(f"'{g.name}'" for g in model.graphs if id(g) in calls)
-        yield Problem("model", f"graphs call each other in a circle, among {names}",
-                      "no graph may reach itself through IF, WHILE or CALL operators")  # fmt: skip
+        yield Problem(
+            "model",
+            f"graphs call each other in a circle, among {names}",
+            "no graph may reach itself through IF, WHILE or CALL operators",
+        )
 
 
 def _true_signatures(model: Model) -> Iterator[Problem]:
@@ -299,8 +317,11 @@ def _true_signatures(model: Model) -> Iterator[Problem]:
         if keys.pop(signature.key, 0) > 1:
             yield Problem(where, "two signatures have this key", "rename one")
         if id(signature.graph) not in own:
-            yield Problem(where, f"its graph '{signature.graph.name}' is not the model's",
-                          "append the graph to model.graphs")  # fmt: skip
+            yield Problem(
+                where,
+                f"its graph '{signature.graph.name}' is not the model's",
+                "append the graph to model.graphs",
+            )
         yield from _signature_tensors(where, signature)
 
 
@@ -313,8 +334,11 @@ def _signature_tensors(where: str, signature: Signature) -> Iterator[Problem]:
         known = set(map(id, tensors))
         for name, tensor in named.items():
             if id(tensor) not in known:
-                yield Problem(where, f"its {side} '{name}' is no {side} of graph '{graph.name}'",
-                              f"point it at a tensor of graph.{side}s")  # fmt: skip
+                yield Problem(
+                    where,
+                    f"its {side} '{name}' is no {side} of graph '{graph.name}'",
+                    f"point it at a tensor of graph.{side}s",
+                )
 
 
 RULES: tuple[Rule, ...] = (

@@ -14,7 +14,7 @@ from .base import (
     infer,
     register_custom,
     support,
-)  # fmt: skip
+)
 
 FAMILIES = ("arith", "unary", "activation", "conv", "matmul", "pool", "shape", "layout", "reduce",
             "index", "image", "signal", "sequence", "lstm", "lookup", "control", "stablehlo",

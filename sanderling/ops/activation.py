@@ -20,8 +20,8 @@ from .base import (
     broadcast_shapes,
     define,
     on,
+    operand,
     out_spec,
-    present,
     require,
     same_as_input,
     scale_zero,
@@ -56,7 +56,6 @@ from .lut import (
 )
 from .unary import by_table
 
-FAMILY = "activation"
 NARROW = (np.float16, ml_dtypes.bfloat16)
 
 
@@ -74,7 +73,7 @@ def _symmetric16(op: Op, x: Array) -> None:
         require(zeros == (0, 0), op, "int16 needs zero points of 0")
 
 
-# -- clamps ---------------------------------------------------------------------------------------
+# -- clamps -------------------------------------------------------------------------------------
 
 
 def _clamp(op: Op, x: Array, low: float, high: float) -> Array:
@@ -95,10 +94,10 @@ CLAMPS: dict[str, tuple[float, float, str]] = {
 }
 for _name, (_low, _high, _types) in CLAMPS.items():
     define(_name, infer=same_as_input, evaluate=on(partial(_clamp, low=_low, high=_high)),
-           family=FAMILY, types=_types)  # fmt: skip
+           family="activation", types=_types)  # fmt: skip
 
 
-# -- smooth functions -----------------------------------------------------------------------------
+# -- smooth functions ---------------------------------------------------------------------------
 
 
 def _wide(function: Callable[[Array], Array], x: Array) -> Array:
@@ -164,15 +163,16 @@ def _gelu(op: Op, x: Array) -> Array:
     return _wide(function, x) if x.dtype in NARROW else by_table(op, x, function)
 
 
-define("LOGISTIC", infer=same_as_input, evaluate=on(_logistic), family=FAMILY,
+define("LOGISTIC", infer=same_as_input, evaluate=on(_logistic), family="activation",
        types="f32 f16 bf16 i8 u8 i16")  # fmt: skip
-define("TANH", infer=same_as_input, evaluate=on(_tanh), family=FAMILY,
+define("TANH", infer=same_as_input, evaluate=on(_tanh), family="activation",
        types="f32 f16 bf16 i8 u8 i16")  # fmt: skip
-define("ELU", infer=same_as_input, evaluate=on(_elu), family=FAMILY, types="f32 i8")
-define("GELU", infer=same_as_input, evaluate=on(_gelu), family=FAMILY, types="f32 f16 i8 u8 i16")
+define("ELU", infer=same_as_input, evaluate=on(_elu), family="activation", types="f32 i8")
+define("GELU", infer=same_as_input, evaluate=on(_gelu), family="activation",
+       types="f32 f16 i8 u8 i16")  # fmt: skip
 
 
-# -- hard swish -----------------------------------------------------------------------------------
+# -- hard swish ---------------------------------------------------------------------------------
 
 
 def _int16_multiplier(real: np.float32) -> tuple[int, int]:
@@ -206,11 +206,11 @@ def _hard_swish(op: Op, x: Array) -> Array:
     return to_codes(op, divide_by_pot(truncated(product, 1 << 15), -out_exponent))
 
 
-define("HARD_SWISH", infer=same_as_input, evaluate=on(_hard_swish), family=FAMILY,
+define("HARD_SWISH", infer=same_as_input, evaluate=on(_hard_swish), family="activation",
        types="f32 i8 u8")  # fmt: skip
 
 
-# -- slopes below zero ----------------------------------------------------------------------------
+# -- slopes below zero --------------------------------------------------------------------------
 
 
 def _leaky_relu(op: Op, x: Array) -> Array:
@@ -226,7 +226,7 @@ def _leaky_relu(op: Op, x: Array) -> Array:
     return to_codes(op, np.where(codes >= 0, above, below))
 
 
-define("LEAKY_RELU", infer=same_as_input, evaluate=on(_leaky_relu), family=FAMILY,
+define("LEAKY_RELU", infer=same_as_input, evaluate=on(_leaky_relu), family="activation",
        types="f32 i8 u8 i16")  # fmt: skip
 
 
@@ -248,12 +248,12 @@ def _prelu(op: Op, x: Array, alpha: Array) -> Array:
     return to_codes(op, np.where(codes >= 0, above, below))
 
 
-define("PRELU", infer=shaped(_prelu_shape, data=[0, 1]), evaluate=on(_prelu), family=FAMILY,
+define("PRELU", infer=shaped(_prelu_shape, data=[0, 1]), evaluate=on(_prelu), family="activation",
        types="f32 i8 u8 i16", arity=2,
        notes="an int16 input goes with an int8 alpha; LiteRT misreads an int16 one")  # fmt: skip
 
 
-# -- softmax --------------------------------------------------------------------------------------
+# -- softmax ------------------------------------------------------------------------------------
 
 DIFF_BITS, SUM_BITS = 5, 12  # integer bits of differences from the row's maximum, and of sums
 
@@ -329,14 +329,14 @@ def _softmax16(op: Op, x: Array, beta: float) -> Array:
 
 def _softmax_spec(op: Op, specs: Specs) -> Spec:
     """The same type, or int16 from an 8-bit input."""
-    source, target = present(specs, op), op.outputs[0].dtype
+    source, target = operand(op, specs), op.outputs[0].dtype
     widened = source.dtype in (DType.INT8, DType.UINT8) and target is DType.INT16
-    require(target is source.dtype or widened, op,
-            f"{source.dtype.short} in, {target.short} out is not supported")  # fmt: skip
+    fits = target is source.dtype or widened
+    require(fits, op, f"{source.dtype.short} in, {target.short} out is not supported")
     return out_spec(op, source.shape)
 
 
-define("SOFTMAX", infer=_softmax_spec, evaluate=on(_softmax), family=FAMILY,
+define("SOFTMAX", infer=_softmax_spec, evaluate=on(_softmax), family="activation",
        types="f32 f16 i8 u8 i16", notes="i8 and u8 to i16 too")  # fmt: skip
 
 
@@ -348,8 +348,8 @@ def _log_softmax(op: Op, x: Array) -> Array:
         logs: Array = diff - np.log(np.sum(np.exp(diff), axis=-1, keepdims=True))
         return logs
     low, high = target.bounds
-    require(scale_zero(op.outputs[0]) == (1 / 16, high), op,
-            f"the output must have scale 1/16 and zero point {high}")  # fmt: skip
+    fits = scale_zero(op.outputs[0]) == (1 / 16, high)
+    require(fits, op, f"the output must have scale 1/16 and zero point {high}")
     diff, _, _, total = _exp_rows(op, x, 1.0)
     m, shift, least = _diff_scale(op, 1.0)
     log_total = log_fixed(np.maximum(total, 1), SUM_BITS, DIFF_BITS)
@@ -360,5 +360,5 @@ def _log_softmax(op: Op, x: Array) -> Array:
     return np.where(diff > limit, np.clip(found, low, high), low).astype(target.numpy)
 
 
-define("LOG_SOFTMAX", infer=same_as_input, evaluate=on(_log_softmax), family=FAMILY,
+define("LOG_SOFTMAX", infer=same_as_input, evaluate=on(_log_softmax), family="activation",
        types="f32 i8 u8")  # fmt: skip

@@ -27,8 +27,8 @@ from .base import (
     elements,
     given,
     has_scale,
+    operand,
     out_spec,
-    present,
     require,
     same_as_input,
     scale_zero,
@@ -57,7 +57,7 @@ Binary = Callable[[Array, Array], Array]
 # -- operands -----------------------------------------------------------------------------------
 
 
-def operands(op: Op, inputs: Arrays, result: DType | None = None) -> list[Array]:
+def _operands(op: Op, inputs: Arrays, result: DType | None = None) -> list[Array]:
     """The arrays: all there, of one type, fit to broadcast; the output's type too, or `result`."""
     found = given(op, inputs)
     types = {x.dtype for x in found} | ({op.outputs[0].dtype.numpy} if result is None else set())
@@ -67,7 +67,7 @@ def operands(op: Op, inputs: Arrays, result: DType | None = None) -> list[Array]
     return found
 
 
-def is_quantized(tensor: Tensor | None) -> bool:
+def _is_quantized(tensor: Tensor | None) -> bool:
     """LiteRT's rule for int16: a scale decides between codes and plain numbers."""
     if tensor is None or tensor.dtype not in (DType.INT8, DType.UINT8, DType.INT16):
         return False
@@ -77,8 +77,8 @@ def is_quantized(tensor: Tensor | None) -> bool:
 def _float_scales(op: Op) -> list[np.float32]:
     """Scales of the two inputs and the output, in the type in which the kernels combine them."""
     scales = [np.float32(scale_zero(t)[0]) for t in (op.input(0), op.input(1), op.outputs[0])]
-    require(all(0 < s < np.inf for s in scales), op, "a scale is not positive",
-            "the model was quantised wrongly")  # fmt: skip
+    fits = all(0 < s < np.inf for s in scales)
+    require(fits, op, "a scale is not positive", "the model was quantised wrongly")
     return scales
 
 
@@ -96,16 +96,17 @@ def _infer_bool(op: Op, specs: Specs) -> Spec:
 def _activate(op: Op, x: Array) -> Array:
     if x.dtype.kind != "c":
         return fused_clamp(op, x)
-    require(attr(op, "fused_activation_function") == "NONE", op,
-            "a fused activation on complex numbers")  # fmt: skip
+    require(
+        attr(op, "fused_activation_function") == "NONE", op, "a fused activation on complex numbers"
+    )
     return x
 
 
-def plain(function: Binary) -> Evaluate:
+def _plain(function: Binary) -> Evaluate:
     """evaluate: a NumPy function of two arrays of the same type as the result."""
 
     def evaluate(op: Op, inputs: Arrays) -> Array:
-        a, b = operands(op, inputs)
+        a, b = _operands(op, inputs)
         return np.asarray(function(a, b), op.outputs[0].dtype.numpy)
 
     return evaluate
@@ -114,23 +115,29 @@ def plain(function: Binary) -> Evaluate:
 # -- ADD, SUB, MUL, DIV -------------------------------------------------------------------------
 
 
-def common_scale(op: Op, a: Array, b: Array, left: int) -> tuple[Array, Array, float]:
+def _common_scale(op: Op, a: Array, b: Array, left: int) -> tuple[Array, Array, float]:
     """Both operands in steps of 2**-left of twice the larger scale, and that scale."""
     s1, s2, _ = map(float, _float_scales(op))
     twice = 2 * max(s1, s2)
-    x, y = (multiply(without_zero(op.input(i), v) << left, *quantize_multiplier(s / twice))
-            for i, (v, s) in enumerate(((a, s1), (b, s2))))  # fmt: skip
+    x, y = (
+        multiply(without_zero(op.input(i), v) << left, *quantize_multiplier(s / twice))
+        for i, (v, s) in enumerate(((a, s1), (b, s2)))
+    )
     return x, y, twice
 
 
-def requantize(op: Op, x: Array, real: float) -> Array:
+def _requantize(op: Op, x: Array, real: float) -> Array:
     """Scale an accumulator to the output's codes, with the fused activation."""
     return to_codes(op, _rescale(op, x, real), fused_range(op))
 
 
 def _rescale(op: Op, x: Array, real: float) -> Array:
-    require(real < 2.0**30, op, "the output's scale is too small for the inputs'",
-            "the model was quantised wrongly")  # fmt: skip
+    require(
+        real < 2.0**30,
+        op,
+        "the output's scale is too small for the inputs'",
+        "the model was quantised wrongly",
+    )
     return multiply(x, *quantize_multiplier(real))
 
 
@@ -138,8 +145,8 @@ def _plus(sign: int) -> Evaluate:
     function: Binary = np.add if sign > 0 else np.subtract
 
     def evaluate(op: Op, inputs: Arrays) -> Array:
-        a, b = operands(op, inputs)
-        if not is_quantized(op.outputs[0]):
+        a, b = _operands(op, inputs)
+        if not _is_quantized(op.outputs[0]):
             return _activate(op, function(a, b))
         if a.dtype == np.int16:
             shifts = _shifts_of_two(op)
@@ -148,8 +155,8 @@ def _plus(sign: int) -> Evaluate:
                 return to_codes(op, function(*shifted), fused_range(op))
         # 15 or 20 more bits are what a sum of two codes leaves free in 32.
         left = 15 if a.dtype == np.int16 else 20
-        x, y, twice = common_scale(op, a, b, left)
-        return requantize(op, function(x, y), twice / (2.0**left * scale_zero(op.outputs[0])[0]))
+        x, y, twice = _common_scale(op, a, b, left)
+        return _requantize(op, function(x, y), twice / (2.0**left * scale_zero(op.outputs[0])[0]))
 
     return evaluate
 
@@ -163,8 +170,12 @@ def _shifts_of_two(op: Op) -> tuple[int, int] | None:
     if not np.all(np.abs(exponents - whole) < np.float32(1e-3)):
         return None
     first, second = (min(int(whole[2] - w), 31) for w in whole[:2])
-    require(min(first, second) == 0, op, "the scales do not fit each other",
-            "of power-of-two scales one is the output's, the other is smaller")  # fmt: skip
+    require(
+        min(first, second) == 0,
+        op,
+        "the scales do not fit each other",
+        "of power-of-two scales one is the output's, the other is smaller",
+    )
     return first, second
 
 
@@ -172,23 +183,23 @@ def _mul(op: Op, inputs: Arrays) -> Array:
     first, target = op.input(0), op.outputs[0].dtype
     if first is not None and first.dtype is DType.INT16 and target in (DType.INT8, DType.UINT8):
         return _mul_to_8bit(op, inputs)
-    a, b = operands(op, inputs)
-    if not is_quantized(op.outputs[0]):
+    a, b = _operands(op, inputs)
+    if not _is_quantized(op.outputs[0]):
         return _activate(op, a * b)
     x, y = without_zero(op.input(0), a), without_zero(op.input(1), b)
     s1, s2, s3 = _float_scales(op)
-    return requantize(op, wrap32(x * y), float(s1 * s2 / s3))
+    return _requantize(op, wrap32(x * y), float(s1 * s2 / s3))
 
 
 def _mul_to_8bit(op: Op, inputs: Arrays) -> Array:
     """int16 x int16 -> 8 bits: fixed point with 15 fractional bits; the scales do not count."""
-    a, b = operands(op, inputs, op.outputs[0].dtype)
+    a, b = _operands(op, inputs, op.outputs[0].dtype)
     return to_codes(op, divide_by_pot(high_mul(a, b, 16), 8), fused_range(op))
 
 
 def _div(op: Op, inputs: Arrays) -> Array:
-    a, b = operands(op, inputs)
-    if is_quantized(op.outputs[0]):
+    a, b = _operands(op, inputs)
+    if _is_quantized(op.outputs[0]):
         return _div_codes(op, without_zero(op.input(0), a), without_zero(op.input(1), b))
     if a.dtype.kind == "f":
         return _activate(op, a / b)
@@ -219,32 +230,32 @@ def _div_codes(op: Op, x: Array, y: Array) -> Array:
 # -- the other arithmetic -----------------------------------------------------------------------
 
 
-def maximum(a: Array, b: Array) -> Array:
+def _maximum(a: Array, b: Array) -> Array:
     """Trap: of a NaN and a number the kernel takes the second operand, whichever it is."""
     return np.where(a > b, a, b)
 
 
-def minimum(a: Array, b: Array) -> Array:
+def _minimum(a: Array, b: Array) -> Array:
     return np.where(a < b, a, b)
 
 
-def floor_div(op: Op, inputs: Arrays) -> Array:
+def _floor_div(op: Op, inputs: Arrays) -> Array:
     """Divide in double, for floats too: a float32 quotient may round up to the next whole."""
-    a, b = operands(op, inputs)
+    a, b = _operands(op, inputs)
     require(bool(np.all(b != 0)), op, "division by zero")
     whole = np.floor(a.astype(np.float64) / b.astype(np.float64))
     return (whole if a.dtype.kind == "f" else whole.astype(np.int64)).astype(a.dtype)
 
 
-def floor_mod(op: Op, inputs: Arrays) -> Array:
-    a, b = operands(op, inputs)
+def _floor_mod(op: Op, inputs: Arrays) -> Array:
+    a, b = _operands(op, inputs)
     require(a.dtype.kind == "f" or bool(np.all(b != 0)), op, "division by zero")
     rest = np.fmod(a, b)
     return np.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest).astype(a.dtype)
 
 
-def power(op: Op, inputs: Arrays) -> Array:
-    a, b = operands(op, inputs)
+def _power(op: Op, inputs: Arrays) -> Array:
+    a, b = _operands(op, inputs)
     whole = a.dtype.kind == "i"
     require(not whole or bool(np.all(b >= 0)), op, "a negative exponent of an integer")
     exponent = _whole_exponent(b) if a.shape != b.shape and b.size == 1 else None
@@ -284,41 +295,41 @@ def _integer_power(a: Array, b: Array) -> Array:
     return np.where(fits, exact, np.iinfo(np.int32).min).astype(np.int32)
 
 
-def squared_difference(op: Op, inputs: Arrays) -> Array:
-    a, b = operands(op, inputs)
-    if not is_quantized(op.outputs[0]):
+def _squared_difference(op: Op, inputs: Arrays) -> Array:
+    a, b = _operands(op, inputs)
+    if not _is_quantized(op.outputs[0]):
         return np.asarray((a - b) * (a - b))
     left = 7  # a squared difference of codes with 14 more bits just fits in 32
-    x, y, twice = common_scale(op, a, b, left)
+    x, y, twice = _common_scale(op, a, b, left)
     real = twice * twice / (2.0 ** (2 * left) * scale_zero(op.outputs[0])[0])
     return to_codes(op, _rescale(op, (x - y) * (x - y), real))
 
 
 def _add_n(op: Op, inputs: Arrays) -> Array:
-    found = operands(op, inputs)
+    found = _operands(op, inputs)
     require(len({x.shape for x in found}) == 1, op, "its inputs differ in shape")
     return np.asarray(reduce(np.add, found))
 
 
 def _infer_same(op: Op, specs: Specs) -> Spec:
-    every = [present(specs, op, i) for i in range(len(specs))]
+    every = [operand(op, specs, i) for i in range(len(specs))]
     known = {s.shape for s in every if s.shape is not None}
     require(len(known) <= 1, op, "its inputs differ in shape")
     return out_spec(op, every[0].shape)
 
 
 def _not(op: Op, inputs: Arrays) -> Array:
-    return np.logical_not(operands(op, inputs)[0])
+    return np.logical_not(_operands(op, inputs)[0])
 
 
 def _atan2(op: Op, inputs: Arrays) -> Array:
-    a, b = operands(op, inputs)
+    a, b = _operands(op, inputs)
     require(a.shape == b.shape, op, "its inputs differ in shape")
     wide = np.arctan2(a.astype(np.float64), b.astype(np.float64))
     return wide.astype(a.dtype)
 
 
-def right_shift(a: Array, b: Array) -> Array:
+def _right_shift(a: Array, b: Array) -> Array:
     """Arithmetic for signed types; the distance is clamped to the bits there are."""
     most = 8 * a.dtype.itemsize - 1
     return np.asarray(np.right_shift(a, np.clip(b, 0, most).astype(a.dtype)))
@@ -327,13 +338,13 @@ def right_shift(a: Array, b: Array) -> Array:
 # -- comparison ---------------------------------------------------------------------------------
 
 
-def compare(function: Binary, int16_codes: bool = False) -> Evaluate:
+def _compare(function: Binary, int16_codes: bool = False) -> Evaluate:
     """evaluate: a bool for each pair; int16_codes: int16 is compared as it is, scale or not."""
 
     def evaluate(op: Op, inputs: Arrays) -> Array:
-        a, b = operands(op, inputs, DType.BOOL)
+        a, b = _operands(op, inputs, DType.BOOL)
         tensors = op.input(0), op.input(1)
-        scaled = all(t is not None and t.quant is not None and is_quantized(t) for t in tensors)
+        scaled = all(t is not None and t.quant is not None and _is_quantized(t) for t in tensors)
         if scaled and not (int16_codes and a.dtype == np.int16):
             a, b = _to_real_steps(tensors[0], a), _to_real_steps(tensors[1], b)
         return np.asarray(function(a, b), np.bool_)
@@ -359,20 +370,24 @@ def _select_shape(op: Op, *shapes: Shape) -> Shape:
     condition, x, y = shapes
     require(x == y, op, f"shapes {x} and {y} differ", "SELECT_V2 broadcasts")
     fits = condition in ((), x, x[:1])
-    require(fits, op, f"condition of shape {condition} for values of shape {x}",
-            "it is a scalar, a vector along the first dimension, or of the same shape")  # fmt: skip
+    require(
+        fits,
+        op,
+        f"condition of shape {condition} for values of shape {x}",
+        "it is a scalar, a vector along the first dimension, or of the same shape",
+    )
     return x
 
 
 def _infer_select(op: Op, specs: Specs) -> Spec:
-    every = [present(specs, op, i) for i in range(3)]
+    every = [operand(op, specs, i) for i in range(3)]
     if not shapes_known(specs):
         return out_spec(op, None)
     shape = _select_shape(op, *(s.known for s in every))
     return out_spec(op, shape)
 
 
-def select(op: Op, inputs: Arrays) -> Array:
+def _select(op: Op, inputs: Arrays) -> Array:
     condition, x, y = given(op, inputs)
     require(condition.dtype == np.bool_, op, "the condition is not bool")
     same = x.dtype == y.dtype == op.outputs[0].dtype.numpy
@@ -386,8 +401,9 @@ def select(op: Op, inputs: Arrays) -> Array:
 # -- the rows -----------------------------------------------------------------------------------
 
 
-def _binary(names: str, evaluate: Evaluate, types: str, notes: str = "",
-            infer: Infer = broadcast_inputs) -> None:  # fmt: skip
+def _binary(
+    names: str, evaluate: Evaluate, types: str, notes: str = "", infer: Infer = broadcast_inputs
+) -> None:
     define(names, infer=infer, evaluate=evaluate, family="arith", types=types, arity=2, notes=notes)
 
 
@@ -395,19 +411,19 @@ _binary("ADD", _plus(+1), "f32 f16 i8 u8 i16 i32 i64", "int16 with power-of-two 
 _binary("SUB", _plus(-1), "f32 i8 u8 i16 i32 i64", "int16 with power-of-two or any scales")
 _binary("MUL", _mul, "f32 f16 i8 u8 i16 i32 u32 i64 c64", "int16 x int16 to 8 bits")
 _binary("DIV", _div, "f32 i8 u8 i16 i32", "codes: a quotient below half a step is 0")
-_binary("POW", power, "f32 i32")
-_binary("FLOOR_DIV", floor_div, "f32 i8 i16 i32", "integers are divided as codes")
-_binary("FLOOR_MOD", floor_mod, "f32 i8 i16 i32 i64", "integers are divided as codes")
-_binary("SQUARED_DIFFERENCE", squared_difference, "f32 i8 i32")
+_binary("POW", _power, "f32 i32")
+_binary("FLOOR_DIV", _floor_div, "f32 i8 i16 i32", "integers are divided as codes")
+_binary("FLOOR_MOD", _floor_mod, "f32 i8 i16 i32 i64", "integers are divided as codes")
+_binary("SQUARED_DIFFERENCE", _squared_difference, "f32 i8 i32")
 _binary("ATAN2", _atan2, "f32 f16 bf16 f64", "no broadcasting", _infer_same)
 
 _PLAIN: tuple[tuple[str, Binary, str], ...] = (
-    ("MAXIMUM", maximum, "f32 f16 bf16 i8 u8 i16 i32 i64"),
-    ("MINIMUM", minimum, "f32 f16 bf16 i8 u8 i16 i32 i64"),
+    ("MAXIMUM", _maximum, "f32 f16 bf16 i8 u8 i16 i32 i64"),
+    ("MINIMUM", _minimum, "f32 f16 bf16 i8 u8 i16 i32 i64"),
     ("LOGICAL_AND", np.logical_and, "bool"),
     ("LOGICAL_OR", np.logical_or, "bool"),
     ("BITWISE_XOR", np.bitwise_xor, "i8 u8 i16 u16 i32 u32"),
-    ("RIGHT_SHIFT", right_shift, "i8 u8 i16 u16 i32 u32"),
+    ("RIGHT_SHIFT", _right_shift, "i8 u8 i16 u16 i32 u32"),
 )
 _COMPARISONS: tuple[tuple[str, Binary, bool, str], ...] = (
     ("EQUAL", np.equal, False, "f32 f16 i8 u8 i16 i32 i64 bool str"),
@@ -418,12 +434,12 @@ _COMPARISONS: tuple[tuple[str, Binary, bool, str], ...] = (
     ("GREATER_EQUAL", np.greater_equal, True, "f32 f16 i8 u8 i16 i32 i64"),
 )
 for _name, _function, _types in _PLAIN:
-    _binary(_name, plain(_function), _types)
+    _binary(_name, _plain(_function), _types)
 for _name, _function, _codes, _types in _COMPARISONS:
-    _binary(_name, compare(_function, _codes), _types, infer=_infer_bool)
+    _binary(_name, _compare(_function, _codes), _types, infer=_infer_bool)
 
 define("ADD_N", infer=_infer_same, evaluate=_add_n, family="arith", types="f32 i32",
        arity=(2, MANY))  # fmt: skip
 define("LOGICAL_NOT", infer=same_as_input, evaluate=_not, family="arith", types="bool")
-define("SELECT SELECT_V2", infer=_infer_select, evaluate=select, family="arith", main=1, arity=3,
+define("SELECT SELECT_V2", infer=_infer_select, evaluate=_select, family="arith", main=1, arity=3,
        types=MOVABLE)  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,7 @@ class State:
     generators: dict[int, Any] = field(default_factory=dict)
 
 
+T = TypeVar("T")
 Specs = Sequence["Spec | None"]
 Arrays = Sequence["Array | None"]
 Infer = Callable[[Op, Specs], "Spec | Sequence[Spec]"]
@@ -110,12 +111,19 @@ def define(
     span = (arity, arity) if isinstance(arity, int) else arity
     for name in names.split():
         assert name not in OPS, f"{name} is defined twice"
-        OPS[name] = OpDef(name, infer, evaluate, family, tuple(types.split()), main, span, macs,
-                          stateful, notes)  # fmt: skip
+        OPS[name] = OpDef(
+            name, infer, evaluate, family, tuple(types.split()), main, span, macs, stateful, notes
+        )
 
 
-def register_custom(name: str, *, evaluate: Evaluate, infer: Infer, macs: Macs = lambda op: 0,
-                    stateful: bool = False) -> None:  # fmt: skip
+def register_custom(
+    name: str,
+    *,
+    evaluate: Evaluate,
+    infer: Infer,
+    macs: Macs = lambda op: 0,
+    stateful: bool = False,
+) -> None:
     """Teach the runtime a custom operator.
 
     infer(op, specs) returns a Spec for each output; evaluate(op, arrays) returns the arrays.
@@ -123,8 +131,9 @@ def register_custom(name: str, *, evaluate: Evaluate, infer: Infer, macs: Macs =
     """
     if not name:
         raise InputError("a custom operator needs a name", fix="register_custom('MyOp', ...)")
-    OPS[CUSTOM + name] = OpDef(CUSTOM + name, infer, evaluate, "custom", arity=(0, MANY), macs=macs,
-                               stateful=stateful)  # fmt: skip
+    OPS[CUSTOM + name] = OpDef(
+        CUSTOM + name, infer, evaluate, "custom", arity=(0, MANY), macs=macs, stateful=stateful
+    )
 
 
 def definition(op: Op) -> OpDef:
@@ -147,8 +156,11 @@ def check(op: Op) -> OpDef:
         wants = (
             f"{low}" if low == high else f"{low} or more" if high == MANY else f"{low} to {high}"
         )
-        raise ModelError(f"{len(op.inputs)} inputs, it takes {wants}", where=op.where,
-                         fix="the model is damaged or was built wrongly")  # fmt: skip
+        raise ModelError(
+            f"{len(op.inputs)} inputs, it takes {wants}",
+            where=op.where,
+            fix="the model is damaged or was built wrongly",
+        )
     main = op.input(row.main)
     if row.types and main is not None and main.dtype.short not in row.types:
         raise UnsupportedError(
@@ -168,8 +180,11 @@ def infer(op: Op, specs: Specs) -> list[Spec]:
     except DATA_ERRORS as error:
         if isinstance(error, ModelError):
             raise
-        raise ModelError(f"shapes cannot be inferred: {error}", where=op.where,
-                         fix="its inputs or attributes do not fit together") from error  # fmt: skip
+        raise ModelError(
+            f"shapes cannot be inferred: {error}",
+            where=op.where,
+            fix="its inputs or attributes do not fit together",
+        ) from error
     return fold(op, row, specs, [found] if isinstance(found, Spec) else list(found))
 
 
@@ -234,8 +249,11 @@ def quant(tensor: Tensor | None) -> Quant:
     """A tensor's quantisation, which the operator needs."""
     if tensor is None or tensor.quant is None or not has_scale(tensor):
         name = "an absent tensor" if tensor is None else f"tensor '{tensor.name}'"
-        raise ModelError("an integer operand has no quantisation parameters", where=name,
-                         fix="the model is damaged or was quantised wrongly")  # fmt: skip
+        raise ModelError(
+            "an integer operand has no quantisation parameters",
+            where=name,
+            fix="the model is damaged or was quantised wrongly",
+        )
     return tensor.quant
 
 
@@ -270,22 +288,13 @@ def unknown_outputs(op: Op) -> list[Spec]:
     return [out_spec(op, None, index) for index in range(len(op.outputs))]
 
 
-def present(specs: Specs, op: Op, index: int = 0) -> Spec:
-    """A required operand's spec."""
-    found = specs[index] if index < len(specs) else None
-    if found is None:
-        raise ModelError(f"input {index} is absent", where=op.where,
-                         fix="the operator requires it")  # fmt: skip
-    return found
-
-
-def operand(op: Op, inputs: Arrays, index: int = 0) -> Array:
-    """A required operand of an evaluation."""
-    found = inputs[index] if index < len(inputs) else None
-    if found is None:
-        raise ModelError(f"input {index} is absent", where=op.where,
-                         fix="the operator requires it")  # fmt: skip
-    return found
+def operand(op: Op, found: Sequence[T | None], index: int = 0) -> T:
+    """A required operand: its spec in an inference, its array in an evaluation."""
+    value = found[index] if index < len(found) else None
+    if value is None:
+        what = f"input {index} is absent"
+        raise ModelError(what, where=op.where, fix="the operator requires it")
+    return value
 
 
 def given(op: Op, inputs: Arrays) -> list[Array]:
@@ -302,8 +311,10 @@ def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> E
     def evaluate(op: Op, inputs: Arrays, *state: State) -> Array | Sequence[Array]:
         given(op, inputs[:needs])
         # Some functions return views of their operands; one of a variable would change with it.
-        kept = (a.copy() if a is not None and t is not None and t.is_variable else a
-                for a, t in zip(inputs, op.inputs, strict=True))  # fmt: skip
+        kept = (
+            a.copy() if a is not None and t is not None and t.is_variable else a
+            for a, t in zip(inputs, op.inputs, strict=True)
+        )
         return function(op, *kept, *state)
 
     return evaluate
@@ -321,8 +332,8 @@ def shaped(rule: Rule, data: Sequence[int] = (0,), by: Sequence[int] = ()) -> In
     """
 
     def infer(op: Op, specs: Specs) -> Spec:
-        shapes = [present(specs, op, index).shape for index in data]
-        values = [present(specs, op, index).value for index in by]
+        shapes = [operand(op, specs, index).shape for index in data]
+        values = [operand(op, specs, index).value for index in by]
         if any(s is None for s in shapes) or any(v is None for v in values):
             return out_spec(op, None)
         return out_spec(op, sized(op, rule(op, *shapes, *map(ints, values))))
@@ -332,7 +343,7 @@ def shaped(rule: Rule, data: Sequence[int] = (0,), by: Sequence[int] = ()) -> In
 
 def same_as_input(op: Op, specs: Specs) -> Spec:
     """infer: one output of the first input's shape."""
-    return out_spec(op, present(specs, op).shape)
+    return out_spec(op, operand(op, specs).shape)
 
 
 def ints(values: npt.ArrayLike | None) -> list[int]:
@@ -385,8 +396,12 @@ def sized(op: Op, dims: Iterable[Any]) -> Shape:
     """A shape that comes from data, checked: a hostile value allocates nothing."""
     shape = tuple(int(n) for n in dims)
     require(all(n >= 0 for n in shape), op, f"shape {shape} has a negative size")
-    require(elements(shape) <= MAX_ELEMENTS, op, f"a result of shape {shape} is too large",
-            f"the limit is {MAX_ELEMENTS} elements; the model or an input is damaged")  # fmt: skip
+    require(
+        elements(shape) <= MAX_ELEMENTS,
+        op,
+        f"a result of shape {shape} is too large",
+        f"the limit is {MAX_ELEMENTS} elements; the model or an input is damaged",
+    )
     return shape
 
 

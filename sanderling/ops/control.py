@@ -22,7 +22,6 @@ from .base import (
     on,
     operand,
     out_spec,
-    present,
     require,
     scalar,
 )
@@ -30,7 +29,7 @@ from .base import (
 # -- shapes through a graph ---------------------------------------------------------------------
 
 
-def infer_graph(graph: Graph, inputs: Sequence[Spec]) -> list[Spec]:
+def _infer_graph(graph: Graph, inputs: Sequence[Spec]) -> list[Spec]:
     """What is known of a graph's outputs, given its inputs."""
     known: dict[Tensor, Spec] = dict(zip(graph.inputs, inputs, strict=True))
 
@@ -56,7 +55,7 @@ def _infer_call(op: Op, graph: Graph, args: Specs) -> list[Spec]:
     _check_count(op, graph, len(args))
     _check_outputs(op, graph)
     try:
-        return infer_graph(graph, [present(args, op, i) for i in range(len(args))])
+        return _infer_graph(graph, [operand(op, args, i) for i in range(len(args))])
     except RecursionError:
         raise _endless(op) from None
 
@@ -72,8 +71,11 @@ def _check_outputs(op: Op, graph: Graph) -> None:
 
 
 def _endless(op: Op) -> ModelError:
-    return ModelError("graphs call each other without end", where=op.where,
-                      fix="a graph must not call itself, directly or through others")  # fmt: skip
+    return ModelError(
+        "graphs call each other without end",
+        where=op.where,
+        fix="a graph must not call itself, directly or through others",
+    )
 
 
 def _graph(op: Op, name: str) -> Graph:
@@ -105,8 +107,9 @@ def _branches(op: Op) -> list[Graph]:
 def _infer_branches(op: Op, specs: Specs) -> list[Spec]:
     """A shape is known where all branches agree on it."""
     each = [_infer_call(op, graph, specs[1:]) for graph in _branches(op)]
-    return [out_spec(op, _agreed(found), index)
-            for index, found in enumerate(zip(*each, strict=True))]  # fmt: skip
+    return [
+        out_spec(op, _agreed(found), index) for index, found in enumerate(zip(*each, strict=True))
+    ]
 
 
 def _agreed(specs: Sequence[Spec]) -> tuple[int, ...] | None:
@@ -132,10 +135,11 @@ def _infer_while(op: Op, specs: Specs) -> list[Spec]:
     Starts from the inputs' shapes and forgets each that the body changes, until nothing changes.
     """
     body = _graph(op, "body_subgraph_index")
-    shapes = [present(specs, op, i).shape for i in range(len(specs))]
+    shapes = [operand(op, specs, i).shape for i in range(len(specs))]
     while True:
-        found = _infer_call(op, body, [Spec(t.dtype, s) for t, s in
-                                       zip(body.inputs, shapes, strict=False)])  # fmt: skip
+        found = _infer_call(
+            op, body, [Spec(t.dtype, s) for t, s in zip(body.inputs, shapes, strict=False)]
+        )
         kept = [s if f.shape == s else None for s, f in zip(shapes, found, strict=True)]
         if kept == shapes:
             return [out_spec(op, s, i) for i, s in enumerate(shapes)]
@@ -216,12 +220,19 @@ def _infer_read(op: Op, specs: Specs) -> Spec:
 
 def _read(op: Op, variable: Array, state: State) -> Array:
     key = resource_key(op, variable)
-    require(key in state.variables, op, f"variable {key} is read before it is assigned",
-            "run the signature or graph that initialises it first")  # fmt: skip
+    require(
+        key in state.variables,
+        op,
+        f"variable {key} is read before it is assigned",
+        "run the signature or graph that initialises it first",
+    )
     found: Array = state.variables[key]
-    require(found.dtype == op.outputs[0].dtype.numpy, op,
-            f"variable {key} holds {DType.of(found.dtype).short}, the output is "
-            f"{op.outputs[0].dtype.short}")  # fmt: skip
+    require(
+        found.dtype == op.outputs[0].dtype.numpy,
+        op,
+        f"variable {key} holds {DType.of(found.dtype).short}, the output is "
+        f"{op.outputs[0].dtype.short}",
+    )
     return np.array(found)
 
 

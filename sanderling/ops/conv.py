@@ -23,12 +23,12 @@ from .base import (
     elements,
     ints,
     on,
+    operand,
     out_spec,
-    present,
     require,
     scale_zero,
     sized,
-)  # fmt: skip
+)
 from .gemm import Finish
 from .geometry import Axis, axis, pad_into, row_blocks, windows
 
@@ -51,8 +51,10 @@ _SPATIAL = {1: "w", 2: "hw", 3: "dhw"}
 def _axes(op: Op, sizes: Sequence[int], taps: Sequence[int]) -> list[Axis]:
     """The spatial axes of an op whose attributes name strides and dilations by letter."""
     letters, padding = _SPATIAL[len(sizes)], attr(op, "padding")
-    return [axis(op, padding, size, tap, attr(op, f"stride_{c}"), _dilation(op, c))
-            for c, size, tap in zip(letters, sizes, taps, strict=True)]  # fmt: skip
+    return [
+        axis(op, padding, size, tap, attr(op, f"stride_{c}"), _dilation(op, c))
+        for c, size, tap in zip(letters, sizes, taps, strict=True)
+    ]
 
 
 def _dilation(op: Op, letter: str) -> int:
@@ -61,16 +63,16 @@ def _dilation(op: Op, letter: str) -> int:
 
 
 def _check_bias(op: Op, bias: Shape | None, channels: int) -> None:
-    require(bias is None or elements(bias) == channels, op,
-            f"bias of shape {bias} for {channels} output channels")  # fmt: skip
+    fits = bias is None or elements(bias) == channels
+    require(fits, op, f"bias of shape {bias} for {channels} output channels")
 
 
 def _conv_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     """w is [O, taps..., C]; C divides the input's channels (grouped convolution)."""
     rank = len(w)
     require(len(x) == rank and rank in (4, 5), op, f"input {x} and filter {w} have wrong ranks")
-    require(w[-1] > 0 and x[-1] > 0 and x[-1] % w[-1] == 0, op,
-            f"{x[-1]} input channels are no multiple of the filter's {w[-1]}")  # fmt: skip
+    fits = w[-1] > 0 and x[-1] > 0 and x[-1] % w[-1] == 0
+    require(fits, op, f"{x[-1]} input channels are no multiple of the filter's {w[-1]}")
     groups = x[-1] // w[-1]
     require(w[0] % groups == 0, op, f"{w[0]} output channels in {groups} groups")
     _check_bias(op, bias, w[0])
@@ -86,7 +88,7 @@ Three = tuple[Shape, Shape, "Shape | None"]
 
 def _shapes(op: Op, specs: Specs, indices: tuple[int, int] = (0, 1)) -> Three | None:
     """Shapes of input, filter and bias; None if one is not known."""
-    x, w = (present(specs, op, i) for i in indices)
+    x, w = (operand(op, specs, i) for i in indices)
     b = specs[max(indices) + 1] if len(specs) > max(indices) + 1 else None
     if x.shape is None or w.shape is None or (b is not None and b.shape is None):
         return None
@@ -111,8 +113,8 @@ def _conv3d_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
 
 def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     require(len(x) == 4 and len(w) == 4 and w[0] == 1, op, f"input {x} and filter {w} do not fit")
-    require(x[3] > 0 and w[3] % x[3] == 0, op,
-            f"{w[3]} output channels are no multiple of the {x[3]} input channels")  # fmt: skip
+    fits = x[3] > 0 and w[3] % x[3] == 0
+    require(fits, op, f"{w[3]} output channels are no multiple of the {x[3]} input channels")
     _check_bias(op, bias, w[3])
     return (x[0], *(a.out for a in _axes(op, x[1:3], w[1:3])), w[3])
 
@@ -120,8 +122,9 @@ def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
 # -- operands and finish by type ----------------------------------------------------------------
 
 
-def _operands(op: Op, x: Array, w: Array, bias: Array | None,
-              at: tuple[int, int] = (0, 1)) -> Operands:  # fmt: skip
+def _operands(
+    op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int] = (0, 1)
+) -> Operands:
     """w is [O, taps..., C]; `at`: places of input and filter among the op's inputs."""
     bias = None if bias is None else bias.reshape(-1)
     if x.dtype == np.float32 and w.dtype == np.float32:
@@ -134,8 +137,8 @@ def _operands(op: Op, x: Array, w: Array, bias: Array | None,
 def _quantized(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int]) -> Operands:
     tx, tw = op.input(at[0]), op.input(at[1])
     gemm.weight_scales(op, tw, w.shape[0])
-    require(w.dtype == (np.uint8 if x.dtype == np.uint8 else np.int8), op,
-            f"filter type {w.dtype} with input type {x.dtype}")  # fmt: skip
+    fits = w.dtype == (np.uint8 if x.dtype == np.uint8 else np.int8)
+    require(fits, op, f"filter type {w.dtype} with input type {x.dtype}")
     zero = scale_zero(tx)[1]
     if x.dtype == np.uint8:
         real = gemm.tensor_multiplier(op, tx, tw)
@@ -144,8 +147,7 @@ def _quantized(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, in
         real = gemm.conv_multiplier(op, tx, tw)
     bound = gemm.product_bound(w.reshape(w.shape[0], -1), gemm.largest(x.dtype, zero))
     wide = x.dtype == np.int16 and gemm.wide_accumulator(op, bias)
-    finish = (gemm.requantizer64(op, real, bias) if wide
-              else gemm.requantizer(op, real, bias, bound))  # fmt: skip
+    finish = gemm.requantizer64(op, real, bias) if wide else gemm.requantizer(op, real, bias, bound)
     return Operands(x, zero, w, finish, gemm.exact_type(op, bound))
 
 
@@ -159,8 +161,9 @@ def _hybrid(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, int])
     codes, steps, zero = gemm.quantize_rows(rows, not symmetric)
     scales = scales[:1] if symmetric else scales
     bound = gemm.product_bound(w.reshape(w.shape[0], -1), 255)
-    finish = gemm.hybrid_finish(op, steps, scales, bias,
-                                scales_first=op.name == "CONV_2D" and not symmetric)  # fmt: skip
+    finish = gemm.hybrid_finish(
+        op, steps, scales, bias, scales_first=op.name == "CONV_2D" and not symmetric
+    )
     return Operands(codes.reshape(x.shape), zero, w, finish, gemm.exact_type(op, bound))
 
 
@@ -179,7 +182,7 @@ def _padded(o: Operands, axes: Sequence[Axis]) -> Array:
 # -- convolution --------------------------------------------------------------------------------
 
 
-def convolve(op: Op, o: Operands) -> Array:
+def _convolve(op: Op, o: Operands) -> Array:
     """[N, spatial..., G * C] with [O, taps..., C] to [N, out..., O]."""
     axes = _axes(op, o.x.shape[1:-1], o.w.shape[1:-1])
     channels, groups = o.w.shape[0], o.x.shape[-1] // o.w.shape[-1]
@@ -214,12 +217,12 @@ def _multiply(patches: Array, matrix: Array, rows: int) -> Array:
 
 def _evaluate_conv(op: Op, x: Array, w: Array, bias: Array | None = None) -> Array:
     _conv_shape(op, x.shape, w.shape, _shape_of(bias))
-    return convolve(op, _operands(op, x, w, bias))
+    return _convolve(op, _operands(op, x, w, bias))
 
 
 def _evaluate_conv3d(op: Op, x: Array, w: Array, bias: Array | None = None) -> Array:
     _conv3d_shape(op, x.shape, w.shape, _shape_of(bias))
-    return convolve(op, _operands(op, x, np.ascontiguousarray(w.transpose(4, 0, 1, 2, 3)), bias))
+    return _convolve(op, _operands(op, x, np.ascontiguousarray(w.transpose(4, 0, 1, 2, 3)), bias))
 
 
 # -- depthwise ----------------------------------------------------------------------------------
@@ -243,8 +246,7 @@ def _depthwise(op: Op, o: Operands, result: Array) -> None:
     depth, channels = o.x.shape[-1], result.shape[-1]
     taps = w.reshape(depth, channels // depth, -1).transpose(2, 0, 1)  # [taps, C, M]
     view = windows(_padded(o, axes), axes)
-    for image, rows in row_blocks(result.shape[0], result.shape[1],
-                                  result.shape[2] * channels):  # fmt: skip
+    for image, rows in row_blocks(result.shape[0], result.shape[1], result.shape[2] * channels):
         block = _sum_taps(view[image, rows], taps)
         done = o.finish(block.reshape(-1, channels), image)
         result[image, rows] = done.reshape(result[image, rows].shape)
@@ -276,10 +278,10 @@ def _target(op: Op, wanted: list[int], x: Shape, w: Shape, bias: Shape | None) -
     _check_bias(op, bias, w[0])
     target = sized(op, wanted)
     require(len(target) == len(x), op, f"output shape {target} for input {x}")
-    require(target[0] == x[0] and target[-1] == w[0], op,
-            f"output shape {target} for input {x} and filter {w}")  # fmt: skip
-    require(tuple(a.out for a in _axes(op, target[1:-1], w[1:-1])) == x[1:-1], op,
-            f"output shape {target} does not belong to input {x}")  # fmt: skip
+    fits = target[0] == x[0] and target[-1] == w[0]
+    require(fits, op, f"output shape {target} for input {x} and filter {w}")
+    fits = tuple(a.out for a in _axes(op, target[1:-1], w[1:-1])) == x[1:-1]
+    require(fits, op, f"output shape {target} does not belong to input {x}")
     return target
 
 
@@ -288,7 +290,7 @@ _TRANSPOSED_FILTER = {"TRANSPOSE_CONV": (0, 1, 2, 3), "CONV_3D_TRANSPOSE": (3, 0
 
 
 def _infer_transposed(op: Op, specs: Specs) -> Spec:
-    shapes, wanted = _shapes(op, specs, (2, 1)), present(specs, op).value
+    shapes, wanted = _shapes(op, specs, (2, 1)), operand(op, specs).value
     if shapes is None or wanted is None:
         return out_spec(op, None)
     x, w, bias = shapes

@@ -21,8 +21,8 @@ from .base import (
     define,
     elements,
     on,
+    operand,
     out_spec,
-    present,
     require,
     same_as_input,
     scale_zero,
@@ -43,14 +43,15 @@ def _flex_options(op: Op, **defaults: Any) -> dict[str, Any]:
     try:
         found = flexbuffers.Loads(_raw_options(op))
     except Exception as error:  # the reader trusts its input: a damaged one may raise anything
-        raise ModelError("its options are not a flexbuffer", where=op.where,
-                         fix="the model is damaged") from error  # fmt: skip
+        raise ModelError(
+            "its options are not a flexbuffer", where=op.where, fix="the model is damaged"
+        ) from error
     require(isinstance(found, dict), op, "its options are not a map")
     return defaults | {k: v for k, v in found.items() if v is not None}
 
 
 def _shape(op: Op, specs: Specs, index: int, rank: int) -> Shape | None:
-    shape = present(specs, op, index).shape
+    shape = operand(op, specs, index).shape
     require(shape is None or len(shape) == rank, op, f"input {index} must have rank {rank}")
     return shape
 
@@ -60,10 +61,19 @@ def _shape(op: Op, specs: Specs, index: int, rank: int) -> Shape | None:
 
 def _detection_options(op: Op) -> dict[str, Any]:
     found = _flex_options(
-        op, max_detections=0, max_classes_per_detection=0, detections_per_class=100,
-        use_regular_nms=False, nms_score_threshold=0.0, nms_iou_threshold=0.0, num_classes=0,
-        y_scale=0.0, x_scale=0.0, h_scale=0.0, w_scale=0.0,
-    )  # fmt: skip
+        op,
+        max_detections=0,
+        max_classes_per_detection=0,
+        detections_per_class=100,
+        use_regular_nms=False,
+        nms_score_threshold=0.0,
+        nms_iou_threshold=0.0,
+        num_classes=0,
+        y_scale=0.0,
+        x_scale=0.0,
+        h_scale=0.0,
+        w_scale=0.0,
+    )
     counts = ("max_detections", "max_classes_per_detection", "detections_per_class", "num_classes")
     require(all(int(found[name]) >= 0 for name in counts), op, "an option is negative")
     require(0 < found["nms_iou_threshold"] <= 1, op, "nms_iou_threshold is not in (0, 1]")
@@ -90,7 +100,7 @@ def _real(tensor: Tensor | None, x: Array) -> Array:
     return (x.astype(np.float32) - np.float32(zero)) * np.float32(scale)
 
 
-def decode_boxes(boxes: Array, anchors: Array, scales: Sequence[float]) -> Array:
+def _decode_boxes(boxes: Array, anchors: Array, scales: Sequence[float]) -> Array:
     """Offsets from anchors (y, x, height, width) to corners (top, left, bottom, right)."""
     b, a = boxes[:, :4].astype(np.float64), anchors.astype(np.float64)
     y, x, h, w = np.asarray(scales, np.float32).astype(np.float64)
@@ -100,7 +110,7 @@ def decode_boxes(boxes: Array, anchors: Array, scales: Sequence[float]) -> Array
     return np.concatenate([centre - half, centre + half], axis=1)
 
 
-def suppress(boxes: Array, scores: Array, most: int, options: dict[str, Any]) -> list[int]:
+def _suppress(boxes: Array, scores: Array, most: int, options: dict[str, Any]) -> list[int]:
     """Indices of the best boxes that do not overlap a better one too much."""
     shapes = Boxes(boxes)
     kept = np.flatnonzero(scores >= np.float32(options["nms_score_threshold"]))
@@ -124,7 +134,7 @@ def _detect_fast(boxes: Array, scores: Array, options: dict[str, Any]) -> Found:
     # LiteRT's partial sort leaves the order of equal scores open, but for the first.
     classes = np.argsort(-scores, axis=1, kind="stable")[:, :count]
     best = np.take_along_axis(scores, classes[:, :1], axis=1)[:, 0]
-    chosen = np.array(suppress(boxes, best, int(options["max_detections"]), options), np.int64)
+    chosen = np.array(_suppress(boxes, best, int(options["max_detections"]), options), np.int64)
     place = (np.arange(chosen.size)[:, None] * slots + np.arange(count)).reshape(-1)
     return place, np.repeat(chosen, count), classes[chosen].reshape(-1), chosen.size
 
@@ -132,8 +142,10 @@ def _detect_fast(boxes: Array, scores: Array, options: dict[str, Any]) -> Found:
 def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> Found:
     """A suppression for each class, then the best of all."""
     most = int(options["max_detections"])
-    each = [suppress(boxes, scores[:, k], min(int(options["detections_per_class"]), most), options)
-            for k in range(scores.shape[1])]  # fmt: skip
+    each = [
+        _suppress(boxes, scores[:, k], min(int(options["detections_per_class"]), most), options)
+        for k in range(scores.shape[1])
+    ]
     kind = np.repeat(np.arange(scores.shape[1]), [len(chosen) for chosen in each])
     box = np.array([i for chosen in each for i in chosen], np.int64)
     order = np.argsort(-scores[box, kind], kind="stable")[:most]
@@ -145,12 +157,17 @@ def _detection(op: Op, boxes: Array, scores: Array, anchors: Array) -> list[Arra
     rows, classes = _detection_rows(op, options), int(options["num_classes"])
     require(boxes.ndim == scores.ndim == 3 and anchors.ndim == 2, op, "ranks must be 3, 3 and 2")
     require(boxes.shape[0] == scores.shape[0] == 1, op, "only a batch of one is supported")
-    require(boxes.shape[1] == scores.shape[1] <= anchors.shape[0] and boxes.shape[2] >= 4
-            and anchors.shape[1] == 4, op, "boxes, scores and anchors do not fit")  # fmt: skip
+    require(
+        boxes.shape[1] == scores.shape[1] <= anchors.shape[0]
+        and boxes.shape[2] >= 4
+        and anchors.shape[1] == 4,
+        op,
+        "boxes, scores and anchors do not fit",
+    )
     background = scores.shape[2] - classes
-    require(classes > 0 and background in (0, 1), op,
-            f"{scores.shape[2]} scores a box for {classes} classes")  # fmt: skip
-    corners = decode_boxes(
+    fits = classes > 0 and background in (0, 1)
+    require(fits, op, f"{scores.shape[2]} scores a box for {classes} classes")
+    corners = _decode_boxes(
         _real(op.inputs[0], boxes)[0],
         _real(op.inputs[2], anchors)[: boxes.shape[1]],
         [float(options[f"{name}_scale"]) for name in "yxhw"],
@@ -217,13 +234,18 @@ define("custom.AudioSpectrogram", infer=_infer_spectrogram, evaluate=on(_spectro
 
 def _mfcc_options(op: Op) -> dict[str, int]:
     """LiteRT reads the frequencies as integers too."""
-    found = _flex_options(op, upper_frequency_limit=0, lower_frequency_limit=0,
-                          filterbank_channel_count=0, dct_coefficient_count=0)  # fmt: skip
+    found = _flex_options(
+        op,
+        upper_frequency_limit=0,
+        lower_frequency_limit=0,
+        filterbank_channel_count=0,
+        dct_coefficient_count=0,
+    )
     whole = {name: int(value) for name, value in found.items() if isinstance(value, int | float)}
-    require(0 < whole["dct_coefficient_count"] <= whole["filterbank_channel_count"], op,
-            "it needs at least as many channels as coefficients")  # fmt: skip
-    require(0 <= whole["lower_frequency_limit"] < whole["upper_frequency_limit"], op,
-            "the frequency limits are wrong")  # fmt: skip
+    fits = 0 < whole["dct_coefficient_count"] <= whole["filterbank_channel_count"]
+    require(fits, op, "it needs at least as many channels as coefficients")
+    fits = 0 <= whole["lower_frequency_limit"] < whole["upper_frequency_limit"]
+    require(fits, op, "the frequency limits are wrong")
     return whole
 
 
@@ -261,8 +283,8 @@ def _mel_weights(op: Op, bins: int, rate: float) -> Array | None:
 
 
 def _mfcc(op: Op, x: Array, rate: Array) -> Array:
-    require(x.ndim == 3 and rate.size == 1 and elements(x.shape) > 0, op,
-            "it takes [channels, frames, frequencies] and a sample rate")  # fmt: skip
+    fits = x.ndim == 3 and rate.size == 1 and elements(x.shape) > 0
+    require(fits, op, "it takes [channels, frames, frequencies] and a sample rate")
     options = _mfcc_options(op)
     channels, count = options["filterbank_channel_count"], options["dct_coefficient_count"]
     weights = _mel_weights(op, x.shape[2], float(rate.reshape(())))
@@ -292,9 +314,12 @@ def _numeric_verify(op: Op, x: Array, reference: Array) -> Array:
     difference = _real(quantised, x) - reference
     if options["log_if_failed"] and options["tolerance"] >= 0.1:
         most = np.float32(options["tolerance"]) * np.float32(scale_zero(quantised)[0])
-        require(not np.any(np.abs(difference) > most), op,
-                f"a quantised value is more than {most} away from its reference",
-                "quantise with better ranges, or raise the tolerance")  # fmt: skip
+        require(
+            not np.any(np.abs(difference) > most),
+            op,
+            f"a quantised value is more than {most} away from its reference",
+            "quantise with better ranges, or raise the tolerance",
+        )
     return difference
 
 
@@ -302,7 +327,7 @@ define("custom.NumericVerify", infer=same_as_input, evaluate=on(_numeric_verify)
        types="u8 i8 i16 f16", arity=2)  # fmt: skip
 
 
-def hadamard(x: Array) -> Array:
+def _hadamard(x: Array) -> Array:
     """The normalised Walsh-Hadamard transform of rows whose length is a power of two."""
     count, size = x.shape
     step = 1
@@ -318,9 +343,9 @@ def hadamard(x: Array) -> Array:
 def _hadamard_rotation(op: Op, x: Array) -> Array:
     size = int(_flex_options(op, hadamard_size=0)["hadamard_size"])
     require(x.ndim in (2, 3), op, "it takes rank 2 or 3")
-    require(size > 0 and size & (size - 1) == 0 and x.shape[-1] % size == 0, op,
-            f"blocks of {size} do not divide rows of {x.shape[-1]}")  # fmt: skip
-    return hadamard(x.reshape(-1, size)).reshape(x.shape)
+    fits = size > 0 and size & (size - 1) == 0 and x.shape[-1] % size == 0
+    require(fits, op, f"blocks of {size} do not divide rows of {x.shape[-1]}")
+    return _hadamard(x.reshape(-1, size)).reshape(x.shape)
 
 
 define("custom.aeq.hadamard_rotation", infer=same_as_input, evaluate=on(_hadamard_rotation),
@@ -336,8 +361,8 @@ _PADDINGS = {1: "SAME", 2: "VALID"}
 def _struct_options(op: Op, count: int) -> tuple[int, ...]:
     """The first fields, all int32, of the C struct that the file holds."""
     raw = _raw_options(op)
-    require(len(raw) >= 4 * count, op, f"its options have {len(raw)} bytes, too few",
-            "the model is damaged")  # fmt: skip
+    fits = len(raw) >= 4 * count
+    require(fits, op, f"its options have {len(raw)} bytes, too few", "the model is damaged")
     return struct.unpack_from(f"<{count}i", raw)
 
 
@@ -396,8 +421,10 @@ def _pool_options(op: Op) -> tuple[str, tuple[int, int], tuple[int, int], str]:
 
 def _pool_axes(op: Op, x: Shape) -> list[Axis]:
     padding, strides, taps, _ = _pool_options(op)
-    return [axis(op, padding, size, tap, stride)
-            for size, tap, stride in zip(x[1:3], taps, strides, strict=True)]  # fmt: skip
+    return [
+        axis(op, padding, size, tap, stride)
+        for size, tap, stride in zip(x[1:3], taps, strides, strict=True)
+    ]
 
 
 def _infer_argmax_pool(op: Op, specs: Specs) -> list[Spec]:

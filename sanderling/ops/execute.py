@@ -23,8 +23,9 @@ def execute(graph: Graph, inputs: Sequence[Array], state: State) -> list[Array]:
     return run_ops(graph.ops, dict(zip(graph.inputs, inputs, strict=True)), graph.outputs, state)
 
 
-def run_ops(ops: Sequence[Op], values: dict[Tensor, Array], wanted: Iterable[Tensor],
-            state: State) -> list[Array]:  # fmt: skip
+def run_ops(
+    ops: Sequence[Op], values: dict[Tensor, Array], wanted: Iterable[Tensor], state: State
+) -> list[Array]:
     """Evaluate ops in order; a value is dropped after its last use.
 
     values holds what is fed, variable tensors included; those are changed in place.
@@ -66,11 +67,17 @@ def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array
             raise
         raise type(error)(error.what, where=op.where, fix=error.fix) from error
     except MemoryError as error:
-        raise ModelError("not enough memory for its result", where=op.where,
-                         fix="check the shapes; use a smaller input") from error  # fmt: skip
+        raise ModelError(
+            "not enough memory for its result",
+            where=op.where,
+            fix="check the shapes; use a smaller input",
+        ) from error
     except DATA_ERRORS as error:
-        raise ModelError(f"cannot be evaluated: {error}", where=op.where,
-                         fix="its inputs or attributes do not fit together") from error  # fmt: skip
+        raise ModelError(
+            f"cannot be evaluated: {error}",
+            where=op.where,
+            fix="its inputs or attributes do not fit together",
+        ) from error
     return as_list(found)
 
 
@@ -95,6 +102,9 @@ def _required(tensor: Tensor, values: dict[Tensor, Array]) -> Array:
     if found is None and tensor.is_variable:
         found = values[tensor] = initial_value(tensor)
     if found is None:
-        raise ModelError("nothing computes it", where=f"tensor '{tensor.name}'",
-                         fix="the graph's order is wrong, or an input was not given")  # fmt: skip
+        raise ModelError(
+            "nothing computes it",
+            where=f"tensor '{tensor.name}'",
+            fix="the graph's order is wrong, or an input was not given",
+        )
     return found

@@ -119,8 +119,10 @@ def code_range(tensor: Tensor, bounds: tuple[float, float]) -> tuple[int, int]:
     scale, zero = scale_zero(tensor)
     low, high = tensor.dtype.bounds
     least, most = (round_away(np.float32(bound) / np.float32(scale)) for bound in bounds)
-    return (max(low, zero + int(least)) if np.isfinite(least) else low,
-            min(high, zero + int(most)) if np.isfinite(most) else high)  # fmt: skip
+    return (
+        max(low, zero + int(least)) if np.isfinite(least) else low,
+        min(high, zero + int(most)) if np.isfinite(most) else high,
+    )
 
 
 def fused_range(op: Op) -> tuple[int, int]:
@@ -147,8 +149,10 @@ def fused_clamp(op: Op, x: Array, out: Array | None = None) -> Array:
     Trap: they clamp floats to the finite range even without activation, so that an overflow or a
     division by zero gives the largest float, not infinity. NaN passes through.
     """
-    low, high = (x.dtype.type(end) if np.isinf(bound) else np.asarray(int(bound)).astype(x.dtype)
-                 for bound, end in zip(fused_bounds(op), limits(x.dtype), strict=True))  # fmt: skip
+    low, high = (
+        x.dtype.type(end) if np.isinf(bound) else np.asarray(int(bound)).astype(x.dtype)
+        for bound, end in zip(fused_bounds(op), limits(x.dtype), strict=True)
+    )
     return np.clip(x, low, high, out=out)
 
 

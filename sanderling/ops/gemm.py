@@ -47,8 +47,11 @@ def exact_type(op: Op, bound: int) -> type[np.floating]:
         return np.float32
     if bound < 2**53:
         return np.float64
-    raise UnsupportedError("the sums do not fit 53 bits", where=op.where,
-                           fix="no kernel accumulates that many products exactly")  # fmt: skip
+    raise UnsupportedError(
+        "the sums do not fit 53 bits",
+        where=op.where,
+        fix="no kernel accumulates that many products exactly",
+    )
 
 
 def centered(array: Array, zero: int, dtype: type[np.floating]) -> Array:
@@ -78,8 +81,9 @@ def wide_accumulator(op: Op, bias: Array | None) -> bool:
     return op.name == "DEPTHWISE_CONV_2D" or attr(op, "quantized_bias_type") != "INT32"
 
 
-def requantizer(op: Op, real: Array, bias: Array | None, bound: int,
-                limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
+def requantizer(
+    op: Op, real: Array, bias: Array | None, bound: int, limits: tuple[int, int] | None = None
+) -> Finish:
     """32-bit accumulators to output codes: round, round again, add the zero point, clamp.
 
     bound: what the accumulators without bias do not exceed.
@@ -115,8 +119,9 @@ def requantizer(op: Op, real: Array, bias: Array | None, bound: int,
     return finish
 
 
-def _wrapping(m: Array, shift: Array, bias: Array, zero: int, low: int, high: int,
-              dtype: np.dtype[Any]) -> Finish:  # fmt: skip
+def _wrapping(
+    m: Array, shift: Array, bias: Array, zero: int, low: int, high: int, dtype: np.dtype[Any]
+) -> Finish:
     def finish(acc: Array, image: int) -> Array:
         scaled = fixed.multiply(fixed.wrap32(acc.astype(np.int64) + bias), m, shift)
         return np.clip(fixed.wrap32(scaled + zero), low, high).astype(dtype)
@@ -124,8 +129,9 @@ def _wrapping(m: Array, shift: Array, bias: Array, zero: int, low: int, high: in
     return finish
 
 
-def requantizer64(op: Op, real: Array, bias: Array | None,
-                  limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
+def requantizer64(
+    op: Op, real: Array, bias: Array | None, limits: tuple[int, int] | None = None
+) -> Finish:
     """64-bit accumulators (16-bit activations) to output codes."""
     m, shift = fixed.quantize_multiplier(real)
     limits = limits or fixed.fused_range(op)
@@ -137,8 +143,9 @@ def requantizer64(op: Op, real: Array, bias: Array | None,
     return finish
 
 
-def rescaler(op: Op, real: Array, bias: Array | None,
-             limits: tuple[int, int] | None = None) -> Finish:  # fmt: skip
+def rescaler(
+    op: Op, real: Array, bias: Array | None, limits: tuple[int, int] | None = None
+) -> Finish:
     """Accumulators to output codes with one multiplication in float64."""
     limits = limits or fixed.fused_range(op)
     add = 0 if bias is None else bias.astype(np.float64)
@@ -214,8 +221,8 @@ def block_scales(op: Op, block: Blockwise, w: Array) -> npt.NDArray[np.float32]:
     require(w.ndim == 2 and scales is not None, op, "blockwise weights are no matrix with scales")
     assert scales is not None
     rows, depth = w.shape
-    require(block.block_size > 0 and depth % block.block_size == 0, op,
-            f"depth {depth} is no whole number of blocks of {block.block_size}")  # fmt: skip
+    fits = block.block_size > 0 and depth % block.block_size == 0
+    require(fits, op, f"depth {depth} is no whole number of blocks of {block.block_size}")
     blocks = depth // block.block_size
     require(scales.size == rows * blocks, op, f"{scales.size} scales for {rows * blocks} blocks")
     return scales.reshape(rows, blocks).astype(np.float32)

@@ -50,8 +50,10 @@ class Axis:
         if last < first:
             return slice(0, 0), slice(0, 0)
         start = first * self.stride + shift
-        return (slice(first, last + 1),
-                slice(start, start + (last - first) * self.stride + 1, self.stride))  # fmt: skip
+        return (
+            slice(first, last + 1),
+            slice(start, start + (last - first) * self.stride + 1, self.stride),
+        )
 
     def count(self) -> Array:
         """How many taps lie inside the input, for each output (for dilation 1)."""

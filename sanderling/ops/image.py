@@ -78,8 +78,8 @@ def _blend(x: Array, rows: Taps, columns: Taps) -> Array:
 def _bilinear(op: Op, x: Array, size: Array) -> Array:
     _, height, width, _ = sized(op, _resized(op, x.shape, ints(size)))
     require(height > 0 and width > 0, op, f"the new size {height}x{width} is not positive")
-    require(not (attr(op, "align_corners") and attr(op, "half_pixel_centers")), op,
-            "align_corners and half_pixel_centers exclude each other")  # fmt: skip
+    fits = not (attr(op, "align_corners") and attr(op, "half_pixel_centers"))
+    require(fits, op, "align_corners and half_pixel_centers exclude each other")
     sizes = (x.shape[1], height), (x.shape[2], width)
     if x.dtype == np.int8 or x.dtype == np.int16:
         rows, columns = (_fixed_taps(op, old, new) for old, new in sizes)

@@ -17,8 +17,8 @@ from .base import (
     define,
     ints,
     on,
+    operand,
     out_spec,
-    present,
     require,
     same_as_input,
     scalar,
@@ -101,8 +101,8 @@ define("GATHER_ND", infer=shaped(_gathered_nd, data=[0, 1]), evaluate=on(_gather
 def _scattered(op: Op, indices: Shape, updates: Shape, wanted: list[int]) -> Shape:
     shape = sized(op, wanted)
     depth = _depth(op, shape, indices)
-    require(updates == indices[:-1] + shape[depth:], op,
-            f"updates of shape {updates} do not fit indices {indices} into {shape}")  # fmt: skip
+    fits = updates == indices[:-1] + shape[depth:]
+    require(fits, op, f"updates of shape {updates} do not fit indices {indices} into {shape}")
     return shape
 
 
@@ -149,8 +149,8 @@ define("ONE_HOT", infer=shaped(_hot_shape, by=[1]), evaluate=on(_one_hot), famil
 def _sparse_to_dense(op: Op, indices: Array, wanted: Array, values: Array, default: Array) -> Array:
     """A value at each index, the default elsewhere; the last of equal indices wins."""
     shape = sized(op, ints(wanted))
-    require(indices.ndim < 3 and len(shape) <= 4, op, "indices must have rank 2 or less, the "
-            "output 4 or less")  # fmt: skip
+    fits = indices.ndim < 3 and len(shape) <= 4
+    require(fits, op, "indices must have rank 2 or less, the output 4 or less")
     require(values.ndim < 2, op, "values must be a vector")
     places = indices.reshape(-1, 1) if indices.ndim < 2 else indices
     require(places.shape[1] == len(shape), op, f"indices {indices.shape} into shape {shape}")
@@ -177,7 +177,7 @@ def _top_count(op: Op, shape: Shape, count: Array) -> int:
 
 
 def _infer_topk(op: Op, specs: Specs) -> list[Spec]:
-    x, count = present(specs, op), present(specs, op, 1)
+    x, count = operand(op, specs), operand(op, specs, 1)
     if x.shape is None or count.value is None:
         return unknown_outputs(op)
     shape = (*x.shape[:-1], _top_count(op, x.shape, count.value))
@@ -199,7 +199,7 @@ define("TOPK_V2", infer=_infer_topk, evaluate=on(_topk), family="index", arity=2
 
 
 def _infer_unique(op: Op, specs: Specs) -> list[Spec]:
-    return [out_spec(op, None, 0), out_spec(op, present(specs, op).shape, 1)]
+    return [out_spec(op, None, 0), out_spec(op, operand(op, specs).shape, 1)]
 
 
 def _unique(op: Op, x: Array) -> list[Array]:
@@ -217,7 +217,7 @@ define("UNIQUE", infer=_infer_unique, evaluate=on(_unique), family="index",
 
 
 def _infer_where(op: Op, specs: Specs) -> Spec:
-    condition = present(specs, op)
+    condition = operand(op, specs)
     if condition.value is None:
         return out_spec(op, None)
     return out_spec(op, (int(np.count_nonzero(condition.value)), condition.value.ndim))
@@ -313,8 +313,9 @@ class Boxes:
         return np.where(solid, shared / np.where(solid, union, np.float32(1)), np.float32(0))
 
 
-def _suppress(boxes: Array, scores: Array, most: int, iou_limit: Any, score_limit: Any,
-              sigma: Any) -> tuple[list[int], list[float]]:  # fmt: skip
+def _suppress(
+    boxes: Array, scores: Array, most: int, iou_limit: Any, score_limit: Any, sigma: Any
+) -> tuple[list[int], list[float]]:
     """Chosen boxes and their scores, best first; with sigma, overlap lowers scores instead."""
     shapes = Boxes(boxes)
     heap: list[Candidate] = []
@@ -349,7 +350,7 @@ def _most(op: Op, value: Array) -> int:
 
 
 def _infer_nms(op: Op, specs: Specs) -> list[Spec]:
-    most = present(specs, op, 2).value
+    most = operand(op, specs, 2).value
     shape = None if most is None else (_most(op, most),)
     last = len(op.outputs) - 1
     return [out_spec(op, () if i == last else shape, i) for i in range(len(op.outputs))]
@@ -358,8 +359,8 @@ def _infer_nms(op: Op, specs: Specs) -> list[Spec]:
 def _nms(op: Op, boxes: Array, scores: Array, count: Array, *more: Array) -> list[Array]:
     iou_limit, score_limit, *rest = (scalar(op, v, "a threshold") for v in more)
     sigma = rest[0] if rest else np.float32(0)
-    require(boxes.ndim == 2 and boxes.shape[1] == 4 and scores.shape == boxes.shape[:1], op,
-            f"boxes {boxes.shape} and scores {scores.shape} do not fit together")  # fmt: skip
+    fits = boxes.ndim == 2 and boxes.shape[1] == 4 and scores.shape == boxes.shape[:1]
+    require(fits, op, f"boxes {boxes.shape} and scores {scores.shape} do not fit together")
     require(bool(sigma >= 0), op, f"sigma is {sigma}")
     most = _most(op, count)
     chosen, kept = _suppress(boxes, scores, most, iou_limit, score_limit, sigma)

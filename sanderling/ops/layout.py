@@ -44,8 +44,8 @@ def _reverse(op: Op, x: Array, axes: Array) -> Array:
 def _reverse_sequence(op: Op, x: Array, lengths: Array) -> Array:
     """Along seq_dim, the first lengths[b] elements of batch b are turned round."""
     along, batch = int(attr(op, "seq_dim")), int(attr(op, "batch_dim"))
-    require(0 <= along < x.ndim and 0 <= batch < x.ndim and along != batch, op,
-            f"seq_dim {along} and batch_dim {batch} of rank {x.ndim}")  # fmt: skip
+    fits = 0 <= along < x.ndim and 0 <= batch < x.ndim and along != batch
+    require(fits, op, f"seq_dim {along} and batch_dim {batch} of rank {x.ndim}")
     size, counts = x.shape[along], lengths.reshape(-1).astype(np.int64)
     inside = bool(np.all((counts >= 0) & (counts <= size)))
     require(inside and counts.size == x.shape[batch], op, f"lengths do not fit the shape {x.shape}")
@@ -69,18 +69,21 @@ define("REVERSE_SEQUENCE", infer=same_as_input, evaluate=on(_reverse_sequence), 
 # -- pad ----------------------------------------------------------------------------------------
 
 
-def padded_shape(op: Op, shape: Shape, low: Sequence[int], high: Sequence[int],
-                  inside: Sequence[int]) -> Shape:  # fmt: skip
+def padded_shape(
+    op: Op, shape: Shape, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
+) -> Shape:
     rank = len(shape)
-    require(len(low) == len(high) == len(inside) == rank and min(inside, default=0) >= 0, op,
-            f"padding {low}, {high}, {inside} does not fit rank {rank}")  # fmt: skip
-    grown = [n + max(n - 1, 0) * i + a + b
-             for n, i, a, b in zip(shape, inside, low, high, strict=True)]  # fmt: skip
+    fits = len(low) == len(high) == len(inside) == rank and min(inside, default=0) >= 0
+    require(fits, op, f"padding {low}, {high}, {inside} does not fit rank {rank}")
+    grown = [
+        n + max(n - 1, 0) * i + a + b for n, i, a, b in zip(shape, inside, low, high, strict=True)
+    ]
     return sized(op, (max(0, n) for n in grown))
 
 
-def pad_general(op: Op, x: Array, fill: Array, low: Sequence[int], high: Sequence[int],
-                inside: Sequence[int]) -> Array:  # fmt: skip
+def pad_general(
+    op: Op, x: Array, fill: Array, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
+) -> Array:
     """Pad at the edges (negative: crop) and between elements."""
     value = scalar(op, fill, "the value to pad with")
     result = np.full(padded_shape(op, x.shape, low, high, inside), value, x.dtype)
@@ -93,8 +96,10 @@ def pad_general(op: Op, x: Array, fill: Array, low: Sequence[int], high: Sequenc
         target.append(slice(first * step + edge, None, step))
     kept = x[tuple(source)]
     if kept.size:
-        place = (slice(t.start, t.start + (n - 1) * t.step + 1, t.step)
-                 for t, n in zip(target, kept.shape, strict=True))  # fmt: skip
+        place = (
+            slice(t.start, t.start + (n - 1) * t.step + 1, t.step)
+            for t, n in zip(target, kept.shape, strict=True)
+        )
         result[tuple(place)] = kept
     return result
 
@@ -201,15 +206,15 @@ def _depth_to_space(op: Op, x: Array) -> Array:
 
 
 def _check_blocks(op: Op, shape: Shape, block: Sequence[int]) -> None:
-    require(len(shape) > len(block) and all(b > 0 for b in block), op,
-            f"blocks {list(block)} in the shape {shape}")  # fmt: skip
+    fits = len(shape) > len(block) and all(b > 0 for b in block)
+    require(fits, op, f"blocks {list(block)} in the shape {shape}")
 
 
 def _batched(op: Op, shape: Shape, block: list[int], paddings: list[int]) -> list[int]:
     _check_blocks(op, shape, block)
     space = _padded(op, shape[1 : 1 + len(block)], paddings)
-    require(all(n % b == 0 for n, b in zip(space, block, strict=True)), op,
-            f"padded sizes {space} are not multiples of the blocks {block}")  # fmt: skip
+    fits = all(n % b == 0 for n, b in zip(space, block, strict=True))
+    require(fits, op, f"padded sizes {space} are not multiples of the blocks {block}")
     outer = shape[0] * int(np.prod(block, dtype=object))
     inner = [n // b for n, b in zip(space, block, strict=True)]
     return [outer, *inner, *shape[1 + len(block) :]]
@@ -232,8 +237,10 @@ def _spread(op: Op, shape: Shape, block: list[int], crops: list[int]) -> list[in
     area = int(np.prod(block, dtype=object))
     require(shape[0] % area == 0, op, f"batch {shape[0]} is not a multiple of {area}")
     pairs = _pairs(op, len(block), crops)
-    space = [n * b - before - after
-             for n, b, (before, after) in zip(shape[1:], block, pairs, strict=False)]  # fmt: skip
+    space = [
+        n * b - before - after
+        for n, b, (before, after) in zip(shape[1:], block, pairs, strict=False)
+    ]
     require(all(n >= 0 for n in space), op, f"crops {crops} take more than there is")
     return [shape[0] // area, *space, *shape[1 + len(block) :]]
 

@@ -17,8 +17,8 @@ from .base import (
     define,
     elements,
     on,
+    operand,
     out_spec,
-    present,
     require,
     shaped,
     sized,
@@ -54,8 +54,8 @@ def _embedding(op: Op, ids: Array, table: Array) -> Array:
     assert values is not None
     if values.dtype is out.dtype:
         return rows
-    require(out.dtype.short in ("f32", "f16"), op,
-            f"it does not turn {values.dtype.short} into {out.dtype.short}")  # fmt: skip
+    fits = out.dtype.short in ("f32", "f16")
+    require(fits, op, f"it does not turn {values.dtype.short} into {out.dtype.short}")
     require(values.quant is not None, op, "the table has no quantisation parameters")
     assert values.quant is not None
     # The kernel reads unsigned codes as signed ones, so 255 means -1.
@@ -77,7 +77,7 @@ def _row_scales(op: Op, quant: Quant, table: Array, ids: Array) -> Array:
 
 
 def _infer_sparse(op: Op, specs: Specs) -> Spec:
-    shape, values = present(specs, op, 2), present(specs, op, 4)
+    shape, values = operand(op, specs, 2), operand(op, specs, 4)
     if shape.value is None or values.shape is None:
         return out_spec(op, None)
     return out_spec(op, (*map(int, shape.value[:-1]), *values.shape[1:]))
@@ -87,8 +87,8 @@ def _embedding_sparse(
     op: Op, ids: Array, places: Array, dense: Array, weights: Array, table: Array
 ) -> Array:
     """Weighted sums of table rows, one for each cell of the dense shape but its last dimension."""
-    require(places.ndim == 2 and places.shape == (ids.size, dense.size), op,
-            "indices must have a row for each id and a column for each dimension")  # fmt: skip
+    fits = places.ndim == 2 and places.shape == (ids.size, dense.size)
+    require(fits, op, "indices must have a row for each id and a column for each dimension")
     require(weights.shape == ids.shape and table.ndim >= 2, op, "ids and weights must correspond")
     outer, width = sized(op, dense[:-1]), table.shape[1:]
     places = places[:, :-1]
@@ -116,15 +116,15 @@ def _combined(op: Op, total: Array, cell: Array, weights: Array) -> Array:
 
 
 def _infer_table_lookup(op: Op, specs: Specs) -> list[Spec]:
-    ids, values = present(specs, op), present(specs, op, 2)
+    ids, values = operand(op, specs), operand(op, specs, 2)
     known = ids.shape is not None and values.shape is not None
     rows = (*ids.known, *values.known[1:]) if known else None
     return [out_spec(op, rows), out_spec(op, ids.shape, 1)]
 
 
 def _table_lookup(op: Op, ids: Array, keys: Array, values: Array) -> list[Array]:
-    require(keys.ndim == 1 and keys.size > 0 and keys.shape == values.shape[:1], op,
-            "it takes a key for each value, and at least one")  # fmt: skip
+    fits = keys.ndim == 1 and keys.size > 0 and keys.shape == values.shape[:1]
+    require(fits, op, "it takes a key for each value, and at least one")
     place = np.minimum(np.searchsorted(keys, ids), keys.size - 1)
     hit = keys[place] == ids
     found = values[place].copy()
@@ -139,8 +139,12 @@ _TABLE_TYPES = (("INT64", "STRING"), ("STRING", "INT64"))
 
 def _hashtable(op: Op, state: State) -> Array:
     kinds = (attr(op, "key_dtype"), attr(op, "value_dtype"))
-    require(kinds in _TABLE_TYPES, op, f"a table from {kinds[0]} to {kinds[1]} is not supported",
-            "keys and values are INT64 and STRING, or STRING and INT64")  # fmt: skip
+    require(
+        kinds in _TABLE_TYPES,
+        op,
+        f"a table from {kinds[0]} to {kinds[1]} is not supported",
+        "keys and values are INT64 and STRING, or STRING and INT64",
+    )
     key = int(attr(op, "table_id"))
     state.tables.setdefault(key, None)  # None: made, but not filled
     return handle(key, (1,))
@@ -149,8 +153,12 @@ def _hashtable(op: Op, state: State) -> Array:
 def _table(op: Op, handle: Array, state: State) -> dict[object, object]:
     key = resource_key(op, handle)
     found: dict[object, object] | None = state.tables.get(key)
-    require(found is not None, op, f"hash table {key} is used before it is filled",
-            "run the graph that fills it first")  # fmt: skip
+    require(
+        found is not None,
+        op,
+        f"hash table {key} is used before it is filled",
+        "run the graph that fills it first",
+    )
     return found or {}
 
 
@@ -183,8 +191,8 @@ def _size(op: Op, handle: Array, state: State) -> Array:
 
 def _lsh_shape(op: Op, seeds: Shape) -> Shape:
     kind = attr(op, "type")
-    require(kind in ("SPARSE", "DENSE") and len(seeds) == 2 and seeds[1] <= 32, op,
-            "it takes hash functions of at most 32 bits, and the type SPARSE or DENSE")  # fmt: skip
+    fits = kind in ("SPARSE", "DENSE") and len(seeds) == 2 and seeds[1] <= 32
+    require(fits, op, "it takes hash functions of at most 32 bits, and the type SPARSE or DENSE")
     return (seeds[0] if kind == "SPARSE" else seeds[0] * seeds[1],)
 
 
@@ -279,7 +287,7 @@ define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=on(_has
        family="lookup", arity=0, stateful=True)  # fmt: skip
 define("HASHTABLE_IMPORT", infer=lambda op, specs: [], evaluate=on(_import), family="lookup",
        types="i64 str", main=1, arity=3, stateful=True)  # fmt: skip
-define("HASHTABLE_FIND", infer=lambda op, specs: out_spec(op, present(specs, op, 1).shape),
+define("HASHTABLE_FIND", infer=lambda op, specs: out_spec(op, operand(op, specs, 1).shape),
        evaluate=on(_find), family="lookup", types="i64 str", main=1, arity=3,
        stateful=True)  # fmt: skip
 define("HASHTABLE_SIZE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=on(_size),

@@ -14,7 +14,6 @@ from .base import (
     elements,
     operand,
     out_spec,
-    present,
     require,
     scale_zero,
 )
@@ -36,13 +35,19 @@ ONE_CELL = Places(1, 18, norm=20)
 FORWARD, BACKWARD = Places(1, 35, aux=40), Places(18, 37, aux=44)
 
 
-def _run(op: Op, inputs: Arrays, at: Places, x: Array, aux: Array | None = None,
-         reverse: bool = False) -> Array:  # fmt: skip
+def _run(
+    op: Op, inputs: Arrays, at: Places, x: Array, aux: Array | None = None, reverse: bool = False
+) -> Array:
     """One cell over x [time, batch, depth]."""
     cell = Cell.of(op, inputs, at, x, aux)
     step = float_step(cell) if x.dtype.kind == "f" else integer_step(cell)
-    return scan(lambda t: step(x[t], None if aux is None else aux[t]), x.shape[0],
-                (cell.batch, cell.outputs), x.dtype, reverse)  # fmt: skip
+    return scan(
+        lambda t: step(x[t], None if aux is None else aux[t]),
+        x.shape[0],
+        (cell.batch, cell.outputs),
+        x.dtype,
+        reverse,
+    )
 
 
 def _lstm(op: Op, inputs: Arrays) -> Array | list[Array]:
@@ -73,8 +78,12 @@ def _basic(op: Op, inputs: Arrays) -> list[Array]:
     x, activation, weights, bias, state = (operand(op, inputs, k) for k in range(5))
     require(all(a.ndim == 2 for a in (x, activation, weights, state)), op, "operands do not fit")
     batch, depth = activation.shape
-    fits = (x.shape[0] == batch and state.shape == (batch, depth) and bias.shape == (4 * depth,)
-            and weights.shape == (4 * depth, x.shape[1] + depth))  # fmt: skip
+    fits = (
+        x.shape[0] == batch
+        and state.shape == (batch, depth)
+        and bias.shape == (4 * depth,)
+        and weights.shape == (4 * depth, x.shape[1] + depth)
+    )
     require(fits, op, "the operands' shapes do not fit")
     joined = np.concatenate([x, activation], axis=1)
     run = _basic_float if x.dtype.kind == "f" else _basic_integer
@@ -86,16 +95,18 @@ def _basic(op: Op, inputs: Arrays) -> list[Array]:
     return [out, new_state, joined, gates]
 
 
-def _basic_float(op: Op, x: Array, weights: Array, bias: Array,
-                 state: Array) -> tuple[Array, Array, Array]:  # fmt: skip
+def _basic_float(
+    op: Op, x: Array, weights: Array, bias: Array, state: Array
+) -> tuple[Array, Array, Array]:
     gates = x @ weights.T + bias
     admit, update, forget, emit = np.split(gates, 4, axis=1)
     new = sigmoid(admit) * np.tanh(update) + sigmoid(forget) * state
     return sigmoid(emit) * np.tanh(new), new, gates
 
 
-def _basic_integer(op: Op, x: Array, weights: Array, bias: Array,
-                   state: Array) -> tuple[Array, Array, Array]:  # fmt: skip
+def _basic_integer(
+    op: Op, x: Array, weights: Array, bias: Array, state: Array
+) -> tuple[Array, Array, Array]:
     """uint8 with zero point 128 (whatever the file says), and an int16 state of scale 2**-11."""
     types = x.dtype == np.uint8 and weights.dtype == np.uint8 and state.dtype == np.int16
     require(types, op, "the basic kernel takes float32, or uint8 with an int16 state")
@@ -128,13 +139,13 @@ def _multiply_up(x: Array, multiplier: Array, shift: Array) -> Array:
 def _infer_lstm(op: Op, specs: Specs) -> Spec | list[Spec]:
     if op.name == "LSTM" and attr(op, "kernel_type") == "BASIC":
         return _infer_basic(op, specs)
-    x, recurrent = present(specs, op).shape, present(specs, op, 8).shape
+    x, recurrent = operand(op, specs).shape, operand(op, specs, 8).shape
     if x is None or recurrent is None:
         return out_spec(op, None)
     shape = (*x[:-1], recurrent[-1])
-    state, batch = present(specs, op, ONE_CELL.state).known, _batch(op, x)
-    require(elements(state) == batch * shape[-1], op,
-            f"an output state of {state} for {batch} sequences of {shape[-1]} units")  # fmt: skip
+    state, batch = operand(op, specs, ONE_CELL.state).known, _batch(op, x)
+    fits = elements(state) == batch * shape[-1]
+    require(fits, op, f"an output state of {state} for {batch} sequences of {shape[-1]} units")
     return out_spec(op, shape)
 
 
@@ -144,7 +155,7 @@ def _batch(op: Op, x: Shape) -> int:
 
 
 def _infer_basic(op: Op, specs: Specs) -> list[Spec]:
-    x, activation = present(specs, op).shape, present(specs, op, 1).shape
+    x, activation = operand(op, specs).shape, operand(op, specs, 1).shape
     require(len(op.outputs) == 4, op, f"{len(op.outputs)} outputs, not 4")
     shapes: list[Shape | None] = [None] * 4
     if x is not None and activation is not None:
@@ -154,9 +165,9 @@ def _infer_basic(op: Op, specs: Specs) -> list[Spec]:
 
 
 def _infer_bidirectional(op: Op, specs: Specs) -> list[Spec]:
-    forward, backward = present(specs, op, 8).shape, present(specs, op, 25).shape
+    forward, backward = operand(op, specs, 8).shape, operand(op, specs, 25).shape
     units = None if forward is None or backward is None else (forward[1], backward[1])
-    return two_outputs(op, present(specs, op).shape, units)
+    return two_outputs(op, operand(op, specs).shape, units)
 
 
 def _lstm_macs(op: Op) -> int:

@@ -124,8 +124,10 @@ class Cell:
     def states(self) -> tuple[Array, Array]:
         """Output state and cell state, to be changed in place."""
         at = self.at.state
-        return (state_view(self.op, self.inputs, at, (self.batch, self.outputs)),
-                state_view(self.op, self.inputs, at + 1, (self.batch, self.cells)))  # fmt: skip
+        return (
+            state_view(self.op, self.inputs, at, (self.batch, self.outputs)),
+            state_view(self.op, self.inputs, at + 1, (self.batch, self.cells)),
+        )
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,14 @@ class Gate:
         peephole = cell.get(at.peephole(gate))
         if peephole is not None and peephole.dtype.kind != "f":
             peephole = cell.scale(at.peephole(gate)) * signed(peephole)
-        return cls(to_input, to_state, cell.weight(at.aux_of(gate)), peephole,
-                   cell.get(at.norm_of(gate)), cell.need(at.bias(gate)))  # fmt: skip
+        return cls(
+            to_input,
+            to_state,
+            cell.weight(at.aux_of(gate)),
+            peephole,
+            cell.get(at.norm_of(gate)),
+            cell.need(at.bias(gate)),
+        )
 
     def __call__(self, x: Rows, aux: Rows | None, hidden: Rows, cell: Array) -> Array:
         total = x @ self.input

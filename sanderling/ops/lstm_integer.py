@@ -28,16 +28,27 @@ Function = Callable[[Array], Array]
 def integer_step(cell: Cell) -> Step:
     """The number of intermediate tensors, which hold scales only, tells the kernels apart."""
     op = cell.op
-    types = [t.dtype.short for t in (op.input(0), op.input(cell.at.state),
-                                     op.input(cell.at.state + 1)) if t is not None]  # fmt: skip
-    require(types == ["i8", "i8", "i16"], op, f"input and states are {', '.join(types)}",
-            "an integer LSTM has int8 input and output state and int16 cell state")  # fmt: skip
+    types = [
+        t.dtype.short
+        for t in (op.input(0), op.input(cell.at.state), op.input(cell.at.state + 1))
+        if t is not None
+    ]
+    require(
+        types == ["i8", "i8", "i16"],
+        op,
+        f"input and states are {', '.join(types)}",
+        "an integer LSTM has int8 input and output state and int16 cell state",
+    )
     recurrent = (cell.get(cell.at.recurrent(gate)) for gate in range(4))
     require(all(r is None or r.ndim == 2 for r in recurrent), op, "recurrent weights are diagonal")
     if op.name == "LSTM" and len(op.intermediates) == 12:
         return _step8(cell)
-    require(len(op.intermediates) == 5, op, f"{len(op.intermediates)} intermediate tensors, not 5",
-            "an integer LSTM states the scales of its gates and of its hidden values")  # fmt: skip
+    require(
+        len(op.intermediates) == 5,
+        op,
+        f"{len(op.intermediates)} intermediate tensors, not 5",
+        "an integer LSTM states the scales of its gates and of its hidden values",
+    )
     return _step16(cell)
 
 
@@ -78,15 +89,18 @@ class Scaled:
         return multiply(wrap32(total), self.multiplier, self.shift)
 
 
-def _parts(cell: Cell, gate: int, bias: Array | None, x_scale: np.float32,
-           hidden_scale: np.float32) -> tuple[Scaled, Scaled]:  # fmt: skip
+def _parts(
+    cell: Cell, gate: int, bias: Array | None, x_scale: np.float32, hidden_scale: np.float32
+) -> tuple[Scaled, Scaled]:
     """Products with the input and the output state; effective scales are made in float32."""
     op, at = cell.op, cell.at
     (x_real, x_zero), (h_real, h_zero) = (scale_zero(op.input(k)) for k in (0, at.state))
     x_effective = cell.scale(at.input(gate)) * np.float32(x_real) / x_scale
     h_effective = cell.scale(at.recurrent(gate)) * np.float32(h_real) / hidden_scale
-    return (Scaled.of(cell.need(at.input(gate)), bias, x_zero, x_effective),
-            Scaled.of(cell.need(at.recurrent(gate)), None, h_zero, h_effective))  # fmt: skip
+    return (
+        Scaled.of(cell.need(at.input(gate)), bias, x_zero, x_effective),
+        Scaled.of(cell.need(at.recurrent(gate)), None, h_zero, h_effective),
+    )
 
 
 # -- 16-bit gates -------------------------------------------------------------------------------
@@ -119,8 +133,8 @@ def _cell_exponent(cell: Cell) -> int:
     """The cell state's scale is a power of two."""
     log2 = float(np.log2(float(cell.scale(cell.at.state + 1))))
     exponent = round(log2) if np.isfinite(log2) else 0
-    require(abs(log2 - exponent) < 1e-3 and -15 <= exponent <= -9, cell.op,
-            "the cell state's scale is not a power of two from 2**-15 to 2**-9")  # fmt: skip
+    fits = abs(log2 - exponent) < 1e-3 and -15 <= exponent <= -9
+    require(fits, cell.op, "the cell state's scale is not a power of two from 2**-15 to 2**-9")
     return exponent
 
 
@@ -213,7 +227,7 @@ class Norm:
         return clip16(multiply(rounded, multiplier, left + 12))
 
 
-# -- gates summed from 8-bit parts, then float functions ------------------------------------------
+# -- gates summed from 8-bit parts, then float functions ----------------------------------------
 
 
 def _step8(cell: Cell) -> Step:

@@ -55,11 +55,15 @@ def lookup8(x: Array, table: Array) -> Array:
     return table[x.astype(np.int64) - np.iinfo(table.dtype).min]
 
 
-# -- 16-bit tables: 512 steps with interpolation --------------------------------------------------
+# -- 16-bit tables: 512 steps with interpolation ------------------------------------------------
 
 
-def table16(function: Function, source: tuple[float, int], target: tuple[float, int],
-            kind: type[np.floating[Any]] = np.float32) -> Array:  # fmt: skip
+def table16(
+    function: Function,
+    source: tuple[float, int],
+    target: tuple[float, int],
+    kind: type[np.floating[Any]] = np.float32,
+) -> Array:
     """513 samples of the function over the int16 range, each biased by half its midpoint's error.
 
     kind is the type the kernel computes the table in.
@@ -149,7 +153,7 @@ def _interpolate(x: Array, bits: int, saturated: int) -> Array:
     return np.where(index >= 255, saturated, (low << bits) + (x & ((1 << bits) - 1)) * (high - low))
 
 
-# -- fixed point ----------------------------------------------------------------------------------
+# -- fixed point --------------------------------------------------------------------------------
 
 
 def _wrap(x: Array, bits: int) -> Array:
@@ -302,7 +306,7 @@ def _saturate(x: Array) -> Array:
     return np.clip(x, -(2**31), 2**31 - 1)
 
 
-# -- floating point -------------------------------------------------------------------------------
+# -- floating point -----------------------------------------------------------------------------
 
 
 def sigmoid(x: Array) -> Array:

@@ -15,13 +15,13 @@ from .base import (
     define,
     elements,
     on,
+    operand,
     out_spec,
-    present,
     quant,
     require,
     scale_zero,
     shaped,
-)  # fmt: skip
+)
 
 # -- FULLY_CONNECTED ----------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ def _is_shuffled(op: Op) -> bool:
 
 
 def _infer_fc(op: Op, specs: Specs) -> list[Spec]:
-    x, w = present(specs, op, 0), present(specs, op, 1)
+    x, w = operand(op, specs, 0), operand(op, specs, 1)
     b = specs[2] if len(specs) > 2 else None
     known = x.shape is not None and w.shape is not None
     shape = _fc_shape(op, x.known, w.known, b.shape if b is not None else None) if known else None
@@ -86,8 +86,11 @@ _FC_TYPES = {"uint8 uint8 uint8", "uint8 uint8 int16", "int8 int8 int8", "int16 
 def _fc_quantized(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
     kinds = f"{rows.dtype} {w.dtype} {op.outputs[0].dtype.numpy}"
     if kinds not in _FC_TYPES:
-        raise UnsupportedError(f"types {kinds} do not go together", where=op.where,
-                               fix=f"it takes {', '.join(sorted(_FC_TYPES))}")  # fmt: skip
+        raise UnsupportedError(
+            f"types {kinds} do not go together",
+            where=op.where,
+            fix=f"it takes {', '.join(sorted(_FC_TYPES))}",
+        )
     tx, tw = op.inputs[0], op.inputs[1]
     scales = gemm.weight_scales(op, tw, w.shape[0])
     zero = scale_zero(tx)[1]
@@ -199,8 +202,11 @@ def _bmm_quantized(op: Op, x: Array, y: Array) -> Array:
     require(out.numpy == x.dtype, op, f"output type {out.short} for {x.dtype} input")
     require(quant(op.inputs[1]).scale.size == 1, op, "scales for each channel are not supported")
     real = gemm.tensor_multiplier(op, op.inputs[0], op.inputs[1])
-    finish = (gemm.requantizer64(op, real, None, out.bounds) if x.dtype == np.int16
-              else gemm.requantizer(op, real, None, bound, out.bounds))  # fmt: skip
+    finish = (
+        gemm.requantizer64(op, real, None, out.bounds)
+        if x.dtype == np.int16
+        else gemm.requantizer(op, real, None, bound, out.bounds)
+    )
     return finish(acc, 0)
 
 

@@ -20,8 +20,10 @@ from .geometry import Axis, axis
 def _axes(op: Op, x: Shape) -> list[Axis]:
     require(len(x) == 4, op, f"input {x} does not have 4 dimensions")
     padding = attr(op, "padding")
-    return [axis(op, padding, x[1], attr(op, "filter_height"), attr(op, "stride_h")),
-            axis(op, padding, x[2], attr(op, "filter_width"), attr(op, "stride_w"))]  # fmt: skip
+    return [
+        axis(op, padding, x[1], attr(op, "filter_height"), attr(op, "stride_h")),
+        axis(op, padding, x[2], attr(op, "filter_width"), attr(op, "stride_w")),
+    ]
 
 
 def _pooled(op: Op, x: Shape) -> Shape:

@@ -21,8 +21,8 @@ from .base import (
     ints,
     on,
     one_axis,
+    operand,
     out_spec,
-    present,
     require,
     same_as_input,
     scalar,
@@ -43,7 +43,7 @@ from .fixed import (
 # -- axes ---------------------------------------------------------------------------------------
 
 
-def reduced_axes(op: Op, axes: npt.ArrayLike, rank: int) -> tuple[int, ...]:
+def _reduced_axes(op: Op, axes: npt.ArrayLike, rank: int) -> tuple[int, ...]:
     """The axes in increasing order; a scalar has none, whatever the operand says."""
     if rank == 0:
         return ()
@@ -51,7 +51,7 @@ def reduced_axes(op: Op, axes: npt.ArrayLike, rank: int) -> tuple[int, ...]:
 
 
 def _reduced(op: Op, shape: Shape, axes: npt.ArrayLike) -> Shape:
-    where = reduced_axes(op, axes, len(shape))
+    where = _reduced_axes(op, axes, len(shape))
     if attr(op, "keep_dims"):
         return tuple(1 if i in where else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in where)
@@ -61,7 +61,7 @@ def _reduced(op: Op, shape: Shape, axes: npt.ArrayLike) -> Shape:
 
 
 def _reduce(op: Op, x: Array, axes: Array, function: np.ufunc) -> Array:
-    where, keep = reduced_axes(op, axes, x.ndim), attr(op, "keep_dims")
+    where, keep = _reduced_axes(op, axes, x.ndim), attr(op, "keep_dims")
     return np.asarray(function.reduce(x, axis=where, dtype=x.dtype, keepdims=keep), x.dtype)
 
 
@@ -72,7 +72,7 @@ def _extreme(op: Op, x: Array, axes: Array, largest: bool) -> Array:
     starts from the type's finite limit (so the maximum of only -inf or NaN is that limit).
     """
     quiet, loud = (np.fmax, np.maximum) if largest else (np.fmin, np.minimum)
-    where = reduced_axes(op, axes, x.ndim)
+    where = _reduced_axes(op, axes, x.ndim)
     whole = len(where) == x.ndim and x.size > 0
     limit = np.asarray(limits(x.dtype)[0 if largest else 1], x.dtype)
     start = x.reshape(-1)[0] if whole else limit
@@ -92,7 +92,7 @@ def _sum(op: Op, x: Array, axes: Array) -> Array:
 
 
 def _mean(op: Op, x: Array, axes: Array) -> Array:
-    where = reduced_axes(op, axes, x.ndim)
+    where = _reduced_axes(op, axes, x.ndim)
     count = math.prod(x.shape[a] for a in where)
     if x.size == 0:  # not a number; for integers, whose quiet NaN is 0, that
         empty = np.nan if x.dtype.kind == "f" else 0
@@ -106,7 +106,7 @@ def _mean(op: Op, x: Array, axes: Array) -> Array:
 
 
 def _quantised_sum(op: Op, x: Array, axes: Array, mean: bool) -> Array:
-    where = reduced_axes(op, axes, x.ndim)
+    where = _reduced_axes(op, axes, x.ndim)
     dtype = op.outputs[0].dtype
     if x.size == 0:  # the kernel leaves code 0 here, not the zero point
         return np.zeros(_reduced(op, x.shape, axes), dtype.numpy)
@@ -133,7 +133,7 @@ def _quantised_prod(op: Op, x: Array, axes: Array) -> Array:
 
     Rounding at every step makes the order of the factors matter: it is the input's.
     """
-    where = reduced_axes(op, axes, x.ndim)
+    where = _reduced_axes(op, axes, x.ndim)
     shape, dtype = _reduced(op, x.shape, axes), op.outputs[0].dtype
     if x.size == 0:
         return np.zeros(shape, dtype.numpy)
@@ -228,8 +228,9 @@ WINDOW_FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def window_shape(shape: Shape, window: Sequence[int], strides: Sequence[int],
-                 dilations: Sequence[int]) -> Shape:  # fmt: skip
+def window_shape(
+    shape: Shape, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Shape:
     """Places a dilated window can take; none where it is larger than the tensor."""
     return tuple(
         max(0, (size - (w - 1) * d - 1) // s + 1)
@@ -237,8 +238,14 @@ def window_shape(shape: Shape, window: Sequence[int], strides: Sequence[int],
     )
 
 
-def reduce_windows(x: Array, init: Array, window: Sequence[int], strides: Sequence[int],
-                   dilations: Sequence[int], function: str) -> Array:  # fmt: skip
+def reduce_windows(
+    x: Array,
+    init: Array,
+    window: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    function: str,
+) -> Array:
     """Reduce each window, in row order, starting from init."""
     # A bool is a byte to the kernel, so that sums of bools are not bools on the way.
     values = x.view(np.int8) if x.dtype.kind == "b" else x
@@ -286,18 +293,18 @@ def _window_size(op: Op) -> int:
 
 
 def _infer_segment_sum(op: Op, specs: Specs) -> Spec:
-    x, ids = present(specs, op), present(specs, op, 1)
+    x, ids = operand(op, specs), operand(op, specs, 1)
     if x.shape is None or ids.value is None:
         return out_spec(op, None)
     return out_spec(op, (_segments(op, ids.value, x.shape), *x.shape[1:]))
 
 
 def _segments(op: Op, ids: Array, shape: Shape) -> int:
-    require(ids.ndim == 1 and len(shape) > 0 and ids.size == shape[0], op,
-            f"ids of shape {ids.shape} do not fit data of shape {shape}")  # fmt: skip
+    fits = ids.ndim == 1 and len(shape) > 0 and ids.size == shape[0]
+    require(fits, op, f"ids of shape {ids.shape} do not fit data of shape {shape}")
     steps = np.diff(ids.astype(np.int64), prepend=0)
-    require(bool(np.all((steps == 0) | (steps == 1))) and (ids.size == 0 or ids[0] == 0), op,
-            "segment ids must start at 0 and grow by at most 1")  # fmt: skip
+    fits = bool(np.all((steps == 0) | (steps == 1))) and (ids.size == 0 or ids[0] == 0)
+    require(fits, op, "segment ids must start at 0 and grow by at most 1")
     return int(ids[-1]) + 1 if ids.size else 0
 
 
@@ -329,8 +336,12 @@ def _unsorted(op: Op, x: Array, ids: Array, count: Array, function: np.ufunc) ->
     return result
 
 
-for _name, _ufunc in (("PROD", np.multiply), ("MAX", np.maximum), ("MIN", np.minimum),
-                      ("SUM", np.add)):  # fmt: skip
+for _name, _ufunc in (
+    ("PROD", np.multiply),
+    ("MAX", np.maximum),
+    ("MIN", np.minimum),
+    ("SUM", np.add),
+):
     define(f"UNSORTED_SEGMENT_{_name}", infer=shaped(_segmented, data=[0, 1], by=[2]),
            evaluate=on(partial(_unsorted, function=_ufunc)), family="reduce", arity=3,
            types="f32 i32")  # fmt: skip

@@ -21,7 +21,6 @@ from .base import (
     elements,
     operand,
     out_spec,
-    present,
     require,
     scale_zero,
     unknown_outputs,
@@ -88,8 +87,13 @@ def swap_time(x: Array, time_major: bool) -> Array:
     return x if time_major else np.ascontiguousarray(np.swapaxes(x, 0, 1))
 
 
-def scan(step: Callable[[int], Array], time: int, shape: Shape, dtype: np.dtype[np.generic],
-         reverse: bool = False) -> Array:  # fmt: skip
+def scan(
+    step: Callable[[int], Array],
+    time: int,
+    shape: Shape,
+    dtype: np.dtype[np.generic],
+    reverse: bool = False,
+) -> Array:
     """Outputs of step(t) stacked by t; with reverse, the last t comes first."""
     out = np.empty((time, *shape), dtype)
     for t in reversed(range(time)) if reverse else range(time):
@@ -100,9 +104,12 @@ def scan(step: Callable[[int], Array], time: int, shape: Shape, dtype: np.dtype[
 def state_view(op: Op, inputs: Arrays, index: int, shape: Shape) -> Array:
     """A variable's array in the shape the kernel works in, to be changed in place."""
     tensor, array = op.input(index), operand(op, inputs, index)
-    require(tensor is not None and tensor.is_variable and array.flags.c_contiguous, op,
-            f"input {index} is not a variable tensor",
-            "the state of a recurrent operator must be a variable")  # fmt: skip
+    require(
+        tensor is not None and tensor.is_variable and array.flags.c_contiguous,
+        op,
+        f"input {index} is not a variable tensor",
+        "the state of a recurrent operator must be a variable",
+    )
     require(array.size == elements(shape), op, f"state {array.shape} should be {shape}")
     return array.reshape(shape)
 
@@ -116,8 +123,15 @@ def three_dimensions(op: Op, inputs: Arrays, index: int = 0) -> Array:
 # -- RNN ----------------------------------------------------------------------------------------
 
 
-def _run_rnn(op: Op, inputs: Arrays, base: int, x: Array, aux: Array | None = None,
-             aux_index: int = 0, reverse: bool = False) -> Array:  # fmt: skip
+def _run_rnn(
+    op: Op,
+    inputs: Arrays,
+    base: int,
+    x: Array,
+    aux: Array | None = None,
+    aux_index: int = 0,
+    reverse: bool = False,
+) -> Array:
     """One direction over x [time, batch, depth]; base is the index of its first weights."""
     bias, batch = operand(op, inputs, base + 2), x.shape[1]
     units = len(bias)
@@ -167,8 +181,9 @@ def _bidirectional_rnn(op: Op, inputs: Arrays) -> Array | list[Array]:
     return merge(op, forward, _run_rnn(op, inputs, 5, backward_x, aux, 11, reverse=True))
 
 
-def stacked_inputs(op: Op, inputs: Arrays, index: int,
-                   has_weights: bool) -> tuple[Array, Array, Array | None]:  # fmt: skip
+def stacked_inputs(
+    op: Op, inputs: Arrays, index: int, has_weights: bool
+) -> tuple[Array, Array, Array | None]:
     """Forward input, backward input, auxiliary input, each [time, batch, depth].
 
     A second input (at index) with weights of its own is added in both directions; without, it is
@@ -191,13 +206,13 @@ def merge(op: Op, forward: Array, backward: Array) -> Array | list[Array]:
 
 
 def _infer_rnn(op: Op, specs: Specs) -> Spec:
-    x, w = present(specs, op).shape, present(specs, op, 1).shape
+    x, w = operand(op, specs).shape, operand(op, specs, 1).shape
     return out_spec(op, None if x is None or w is None else (*x[:-1], w[0]))
 
 
 def _infer_bidirectional_rnn(op: Op, specs: Specs) -> list[Spec]:
-    x = present(specs, op).shape
-    forward, backward = present(specs, op, 1).shape, present(specs, op, 5).shape
+    x = operand(op, specs).shape
+    forward, backward = operand(op, specs, 1).shape, operand(op, specs, 5).shape
     units = None if forward is None or backward is None else (forward[0], backward[0])
     return two_outputs(op, x, units)
 
@@ -205,8 +220,12 @@ def _infer_bidirectional_rnn(op: Op, specs: Specs) -> list[Spec]:
 def two_outputs(op: Op, x: Shape | None, units: tuple[int, int] | None) -> list[Spec]:
     """Specs of a bidirectional operator's outputs."""
     merged = attr(op, "merge_outputs")
-    require(len(op.outputs) == (1 if merged else 2), op, f"{len(op.outputs)} outputs",
-            "merge_outputs makes one output, else there are two")  # fmt: skip
+    require(
+        len(op.outputs) == (1 if merged else 2),
+        op,
+        f"{len(op.outputs)} outputs",
+        "merge_outputs makes one output, else there are two",
+    )
     if x is None or units is None:
         return unknown_outputs(op)
     depths = (sum(units),) if merged else units
@@ -238,8 +257,8 @@ def _svdf(op: Op, inputs: Arrays) -> Array:
     require(x.ndim == 2 and feature.ndim == 2 and time.ndim == 2, op, "operands are not matrices")
     filters, memory, rank = feature.shape[0], time.shape[1], attr(op, "rank")
     require(rank > 0 and filters % rank == 0, op, f"{filters} filters are not a multiple of {rank}")
-    require(feature.shape[1] == x.shape[1] and time.shape[0] == filters and memory > 0, op,
-            f"weights {feature.shape} and {time.shape} do not fit input {x.shape}")  # fmt: skip
+    fits = feature.shape[1] == x.shape[1] and time.shape[0] == filters and memory > 0
+    require(fits, op, f"weights {feature.shape} and {time.shape} do not fit input {x.shape}")
     bias, state = inputs[3], state_view(op, inputs, 4, (len(x), filters, memory))
     require(bias is None or bias.shape == (filters // rank,), op, "the bias does not fit")
     state[..., :-1] = state[..., 1:].copy()
@@ -247,8 +266,9 @@ def _svdf(op: Op, inputs: Arrays) -> Array:
     return run(op, x, feature, time, bias, state)
 
 
-def _svdf_float(op: Op, x: Array, feature: Array, time: Array, bias: Array | None,
-                state: Array) -> Array:  # fmt: skip
+def _svdf_float(
+    op: Op, x: Array, feature: Array, time: Array, bias: Array | None, state: Array
+) -> Array:
     weights = matrix(op.input(1), feature)
     assert weights is not None
     if time.dtype.kind != "f":
@@ -259,13 +279,14 @@ def _svdf_float(op: Op, x: Array, feature: Array, time: Array, bias: Array | Non
     return fused_float(op, total)
 
 
-def _svdf_integer(op: Op, x: Array, feature: Array, time: Array, bias: Array | None,
-                  state: Array) -> Array:  # fmt: skip
-    require(state.dtype == np.int16 and time.dtype == np.int16, op,
-            "the state and the time weights should be int16")  # fmt: skip
+def _svdf_integer(
+    op: Op, x: Array, feature: Array, time: Array, bias: Array | None, state: Array
+) -> Array:
+    fits = state.dtype == np.int16 and time.dtype == np.int16
+    require(fits, op, "the state and the time weights should be int16")
     # LiteRT insists on RELU and does not apply it: the output's range is left to do that.
-    require(attr(op, "fused_activation_function") == "RELU", op,
-            "the integer kernel takes only the activation RELU")  # fmt: skip
+    fits = attr(op, "fused_activation_function") == "RELU"
+    require(fits, op, "the integer kernel takes only the activation RELU")
     (input_scale, input_zero), output_scale = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])[0]
     feature_scale, time_scale, state_scale = (scale_zero(op.inputs[k])[0] for k in (1, 2, 4))
     centred = x.astype(np.float64) - input_zero
@@ -286,7 +307,7 @@ def _sum_ranks(op: Op, x: Array) -> Array:
 
 
 def _infer_svdf(op: Op, specs: Specs) -> Spec:
-    x, feature, rank = present(specs, op).shape, present(specs, op, 1).shape, attr(op, "rank")
+    x, feature, rank = operand(op, specs).shape, operand(op, specs, 1).shape, attr(op, "rank")
     require(rank > 0, op, f"rank {rank} is not positive")
     return out_spec(op, None if x is None or feature is None else (x[0], feature[0] // rank))
 

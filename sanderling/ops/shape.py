@@ -27,8 +27,8 @@ from .base import (
     ints,
     on,
     one_axis,
+    operand,
     out_spec,
-    present,
     require,
     same_as_input,
     scalar,
@@ -37,7 +37,7 @@ from .base import (
     shapes_known,
     sized,
     unknown_outputs,
-)  # fmt: skip
+)
 from .fixed import clamp_to, fused_float, fused_range, round_away
 
 # -- the same elements under another shape ------------------------------------------------------
@@ -65,7 +65,7 @@ def _reshaped(op: Op, shape: Shape, target: list[int]) -> Shape:
 
 
 def _infer_reshape(op: Op, specs: Specs) -> Spec:
-    shape, stated = present(specs, op).shape, specs[1] if len(specs) > 1 else None
+    shape, stated = operand(op, specs).shape, specs[1] if len(specs) > 1 else None
     vector = stated is not None and (stated.shape is None or len(stated.shape) == 1)
     if stated is not None and stated.value is None and vector and stated.dtype is DType.INT32:
         return out_spec(op, None)
@@ -104,25 +104,36 @@ define("EXPAND_DIMS", infer=shaped(_expanded, by=[1]), family="shape", arity=2,
 
 def _shape_of(op: Op, shape: Shape) -> Array:
     dtype = op.outputs[0].dtype
-    require(dtype in (DType.INT32, DType.INT64), op, f"its output is of type {dtype.short}",
-            "it must be i32 or i64, as out_type says")  # fmt: skip
+    require(
+        dtype in (DType.INT32, DType.INT64),
+        op,
+        f"its output is of type {dtype.short}",
+        "it must be i32 or i64, as out_type says",
+    )
     return np.array(shape, dtype.numpy)
 
 
 def _infer_shape(op: Op, specs: Specs) -> Spec:
-    shape = present(specs, op).shape
-    return out_spec(op, None if shape is None else (len(shape),),
-                    value=None if shape is None else _shape_of(op, shape))  # fmt: skip
+    shape = operand(op, specs).shape
+    return out_spec(
+        op,
+        None if shape is None else (len(shape),),
+        value=None if shape is None else _shape_of(op, shape),
+    )
 
 
 def _infer_rank(op: Op, specs: Specs) -> Spec:
-    shape = present(specs, op).shape
+    shape = operand(op, specs).shape
     return Spec(DType.INT32, (), None if shape is None else np.array(len(shape), np.int32))
 
 
 def _broadcast_args(op: Op, a: Array, b: Array) -> Array:
-    require(a.ndim == 1 and b.ndim == 1, op, f"its inputs have the ranks {a.ndim} and {b.ndim}",
-            "both must be vectors")  # fmt: skip
+    require(
+        a.ndim == 1 and b.ndim == 1,
+        op,
+        f"its inputs have the ranks {a.ndim} and {b.ndim}",
+        "both must be vectors",
+    )
     rank = max(a.size, b.size)
     left, right = (np.concatenate([np.ones(rank - s.size, s.dtype), s]) for s in (a, b))
     fits = (left == right) | (left == 1) | (right == 1)
@@ -133,7 +144,7 @@ def _broadcast_args(op: Op, a: Array, b: Array) -> Array:
 def _infer_broadcast_args(op: Op, specs: Specs) -> Spec:
     if not shapes_known(specs):
         return out_spec(op, None)
-    return out_spec(op, (max(elements(present(specs, op, i).known) for i in (0, 1)),))
+    return out_spec(op, (max(elements(operand(op, specs, i).known) for i in (0, 1)),))
 
 
 define("SHAPE", infer=_infer_shape, family="shape",
@@ -189,8 +200,9 @@ define("TILE", infer=shaped(_tiled, by=[1]), evaluate=on(_tile), family="shape",
 
 
 def _range_size(op: Op, start: Array, limit: Array, delta: Array) -> int:
-    a, b, d = (scalar(op, v, name) for v, name in
-               ((start, "start"), (limit, "limit"), (delta, "delta")))  # fmt: skip
+    a, b, d = (
+        scalar(op, v, name) for v, name in ((start, "start"), (limit, "limit"), (delta, "delta"))
+    )
     going = bool((a >= b and d < 0) or (a <= b and d > 0))
     require(going, op, f"a range from {a} to {b} by {d} has no end", "mind the sign of delta")
     whole = start.dtype.kind == "i"  # Python's integers: the difference may leave the type
@@ -207,7 +219,7 @@ def _range(op: Op, start: Array, limit: Array, delta: Array) -> Array:
 
 
 def _infer_range(op: Op, specs: Specs) -> Spec:
-    values = [present(specs, op, i).value for i in range(3)]
+    values = [operand(op, specs, i).value for i in range(3)]
     if any(v is None for v in values):
         return out_spec(op, None)
     return out_spec(op, (_range_size(op, *(v for v in values if v is not None)),))
@@ -226,13 +238,13 @@ def _joined(op: Op, shapes: Sequence[Shape]) -> Shape:
         return (len(shapes),)
     axis = axis_in(op, axis, len(first))
     rest = {s[:axis] + s[axis + 1 :] for s in shapes if len(s) == len(first)}
-    require(len(rest) == 1 and all(len(s) == len(first) for s in shapes), op,
-            f"shapes {', '.join(map(str, shapes))} do not join along axis {axis}")  # fmt: skip
+    fits = len(rest) == 1 and all(len(s) == len(first) for s in shapes)
+    require(fits, op, f"shapes {', '.join(map(str, shapes))} do not join along axis {axis}")
     return (*first[:axis], sum(s[axis] for s in shapes), *first[axis + 1 :])
 
 
 def _infer_concatenation(op: Op, specs: Specs) -> Spec:
-    known = [present(specs, op, i).shape for i in range(len(specs))]
+    known = [operand(op, specs, i).shape for i in range(len(specs))]
     if any(s is None for s in known):
         return out_spec(op, None)
     return out_spec(op, sized(op, _joined(op, [s for s in known if s is not None])))
@@ -254,8 +266,12 @@ def _concatenation(op: Op, *parts: Array) -> Array:
         parts = tuple(_rescaled(t, p, out) for t, p in zip(op.inputs, parts, strict=True))
     if out.dtype is DType.INT8:
         same = all(scale_zero_or_none(t) == scale_zero_or_none(out) for t in op.inputs)
-        require(same, op, "int8 inputs and output differ in scale or zero point",
-                "requantise the inputs first; only uint8 is rescaled here")  # fmt: skip
+        require(
+            same,
+            op,
+            "int8 inputs and output differ in scale or zero point",
+            "requantise the inputs first; only uint8 is rescaled here",
+        )
     whole = np.stack(parts) if parts[0].ndim == 0 else np.concatenate(parts, int(attr(op, "axis")))
     return _activated(op, whole.reshape(shape))
 
@@ -270,7 +286,7 @@ def _activated(op: Op, whole: Array) -> Array:
 
 
 def _infer_pack(op: Op, specs: Specs) -> Spec:
-    shape = present(specs, op).shape
+    shape = operand(op, specs).shape
     _check_pack(op, [s.shape for s in specs if s is not None and s.shape is not None])
     if shape is None:
         return out_spec(op, None)
@@ -292,13 +308,13 @@ def _pack(op: Op, *parts: Array) -> Array:
 def _unpack_axis(op: Op, shape: Shape) -> int:
     axis = axis_in(op, int(attr(op, "axis")), len(shape))
     count = int(attr(op, "num"))
-    require(count == shape[axis] == len(op.outputs), op,
-            f"{len(op.outputs)} outputs and num {count} for a size of {shape[axis]}")  # fmt: skip
+    fits = count == shape[axis] == len(op.outputs)
+    require(fits, op, f"{len(op.outputs)} outputs and num {count} for a size of {shape[axis]}")
     return axis
 
 
 def _infer_unpack(op: Op, specs: Specs) -> list[Spec]:
-    shape = present(specs, op).shape
+    shape = operand(op, specs).shape
     if shape is None:
         return unknown_outputs(op)
     axis = _unpack_axis(op, shape)
@@ -311,33 +327,35 @@ def _unpack(op: Op, x: Array) -> list[Array]:
 
 def _even(op: Op, size: int) -> list[int]:
     count = int(attr(op, "num_splits"))
-    require(count == len(op.outputs) and count > 0, op,
-            f"num_splits is {count}, with {len(op.outputs)} outputs")  # fmt: skip
+    fits = count == len(op.outputs) and count > 0
+    require(fits, op, f"num_splits is {count}, with {len(op.outputs)} outputs")
     require(size % count == 0, op, f"size {size} does not split evenly in {count}")
     return [size // count] * count
 
 
 def _uneven(op: Op, size: int, stated: list[int]) -> list[int]:
-    require(len(stated) == len(op.outputs), op,
-            f"{len(stated)} sizes, with {len(op.outputs)} outputs")  # fmt: skip
+    require(
+        len(stated) == len(op.outputs), op, f"{len(stated)} sizes, with {len(op.outputs)} outputs"
+    )
     rest = size - sum(n for n in stated if n != -1)
     sizes = [rest if n == -1 else n for n in stated]
-    require(stated.count(-1) <= 1 and min(sizes) >= 0 and sum(sizes) == size, op,
-            f"sizes {stated} do not split a size of {size}")  # fmt: skip
+    fits = stated.count(-1) <= 1 and min(sizes) >= 0 and sum(sizes) == size
+    require(fits, op, f"sizes {stated} do not split a size of {size}")
     return sizes
 
 
 def _infer_split(data: int, axis_at: int, sizes_at: int | None) -> Infer:
     def infer(op: Op, specs: Specs) -> list[Spec]:
-        shape, axis = present(specs, op, data).shape, present(specs, op, axis_at).value
-        stated = None if sizes_at is None else present(specs, op, sizes_at).value
+        shape, axis = operand(op, specs, data).shape, operand(op, specs, axis_at).value
+        stated = None if sizes_at is None else operand(op, specs, sizes_at).value
         if shape is None or axis is None or (sizes_at is not None and stated is None):
             return unknown_outputs(op)
         place = one_axis(op, axis, len(shape))
         size = shape[place]
         sizes = _even(op, size) if stated is None else _uneven(op, size, ints(stated))
-        return [out_spec(op, (*shape[:place], n, *shape[place + 1 :]), i)
-                for i, n in enumerate(sizes)]  # fmt: skip
+        return [
+            out_spec(op, (*shape[:place], n, *shape[place + 1 :]), i) for i, n in enumerate(sizes)
+        ]
 
     return infer
 
@@ -373,11 +391,12 @@ define("SPLIT_V", infer=_infer_split(0, 2, 1), evaluate=on(_split_v), family="sh
 
 
 def _sliced(op: Op, shape: Shape, begin: list[int], size: list[int]) -> list[int]:
-    require(len(begin) == len(size) == len(shape), op,
-            f"{len(begin)} starts and {len(size)} sizes for rank {len(shape)}")  # fmt: skip
+    fits = len(begin) == len(size) == len(shape)
+    require(fits, op, f"{len(begin)} starts and {len(size)} sizes for rank {len(shape)}")
     sizes = [n - b if s == -1 else s for n, b, s in zip(shape, begin, size, strict=True)]
-    inside = all(b >= 0 and s >= 0 and b + s <= n
-                 for n, b, s in zip(shape, begin, sizes, strict=True))  # fmt: skip
+    inside = all(
+        b >= 0 and s >= 0 and b + s <= n for n, b, s in zip(shape, begin, sizes, strict=True)
+    )
     require(inside, op, f"start {begin} and size {size} leave the shape {shape}")
     return sizes
 
@@ -394,8 +413,9 @@ def _update_slice(op: Op, x: Array, update: Array, start: Array) -> Array:
     require(fits, op, f"an update {update.shape} at {start.size} starts does not fit in {x.shape}")
     result = x.copy()
     # A start too far out is moved in, so that the whole update is written.
-    starts = [min(max(s, 0), n - u)
-              for s, n, u in zip(ints(start), x.shape, update.shape, strict=True)]  # fmt: skip
+    starts = [
+        min(max(s, 0), n - u) for s, n, u in zip(ints(start), x.shape, update.shape, strict=True)
+    ]
     result[tuple(slice(s, s + u) for s, u in zip(starts, update.shape, strict=True))] = update
     return result
 
@@ -438,11 +458,13 @@ def _axes(
 ) -> list[_Axis]:
     """Spread the specification over the input's axes: the ellipsis fills up, new axes go in."""
     count = len(begin)
-    require(count == len(end) == len(strides) <= 31, op,
-            f"{count} starts, {len(end)} ends, {len(strides)} strides")  # fmt: skip
+    fits = count == len(end) == len(strides) <= 31
+    require(fits, op, f"{count} starts, {len(end)} ends, {len(strides)} strides")
     require(all(strides), op, f"strides {strides} hold a zero")
-    bit = {name: [bool(int(attr(op, f"{name}_mask")) >> i & 1) for i in range(count)]
-           for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}  # fmt: skip
+    bit = {
+        name: [bool(int(attr(op, f"{name}_mask")) >> i & 1) for i in range(count)]
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
     require(sum(bit["ellipsis"]) <= 1, op, "more than one ellipsis")
     new = [a and not e for a, e in zip(bit["new_axis"], bit["ellipsis"], strict=True)]
     named = count - sum(new) - sum(bit["ellipsis"])
@@ -462,8 +484,8 @@ def _axes(
 
 
 def _infer_strided_slice(op: Op, specs: Specs) -> Spec:
-    shape = present(specs, op).shape
-    begin, end, strides = (present(specs, op, i).value for i in (1, 2, 3))
+    shape = operand(op, specs).shape
+    begin, end, strides = (operand(op, specs, i).value for i in (1, 2, 3))
     if shape is None or end is None or strides is None:
         return out_spec(op, None)
     if begin is None and not attr(op, "offset"):
@@ -478,8 +500,11 @@ def _strided(op: Op, axes: list[_Axis]) -> list[int]:
     offset = bool(attr(op, "offset"))
     if not offset:
         return [len(a.range(False)) for a in axes if not a.shrink]
-    return [len(a.range(True) if a.stop is None else range(0, a.stop, a.stride))
-            for a in axes if not a.shrink]  # fmt: skip
+    return [
+        len(a.range(True) if a.stop is None else range(0, a.stop, a.stride))
+        for a in axes
+        if not a.shrink
+    ]
 
 
 def _strided_slice(op: Op, x: Array, begin: Array, end: Array, strides: Array) -> Array:

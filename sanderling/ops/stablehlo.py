@@ -16,8 +16,8 @@ from .base import (
     elements,
     ints,
     on,
+    operand,
     out_spec,
-    present,
     require,
     same_as_input,
     sized,
@@ -72,7 +72,7 @@ _PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
 
 
 def _infer_pad(op: Op, specs: Specs) -> Spec:
-    shape = present(specs, op).shape
+    shape = operand(op, specs).shape
     low, high, inside = (ints(attr(op, name)) for name in _PADDING)
     return out_spec(op, None if shape is None else padded_shape(op, shape, low, high, inside))
 
@@ -112,25 +112,30 @@ def _body(op: Op, attribute: str) -> str:
 
 
 def _window_attributes(op: Op, rank: int) -> dict[str, list[int]]:
-    found = {name: ints(attr(op, name)) or [1] * rank
-             for name in ("window_dimensions", "window_strides", "base_dilations",
-                          "window_dilations")}  # fmt: skip
+    found = {
+        name: ints(attr(op, name)) or [1] * rank
+        for name in ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+    }
     for name, values in found.items():
         require(len(values) == rank and min(values, default=1) > 0, op, f"{name} {values} is wrong")
     padding = ints(attr(op, "padding")) or [0] * (2 * rank)
     require(len(padding) == 2 * rank and 0 < rank <= 6, op, f"rank {rank}, padding {padding}")
-    return found | {"low": padding[::2], "high": padding[1::2],
-                    "inside": [d - 1 for d in found["base_dilations"]]}  # fmt: skip
+    return found | {
+        "low": padding[::2],
+        "high": padding[1::2],
+        "inside": [d - 1 for d in found["base_dilations"]],
+    }
 
 
 def _infer_reduce_window(op: Op, specs: Specs) -> Spec:
-    shape = present(specs, op).shape
+    shape = operand(op, specs).shape
     if shape is None:
         return out_spec(op, None)
     a = _window_attributes(op, len(shape))
     padded = padded_shape(op, shape, a["low"], a["high"], a["inside"])
-    return out_spec(op, window_shape(padded, a["window_dimensions"], a["window_strides"],
-                                     a["window_dilations"]))  # fmt: skip
+    return out_spec(
+        op, window_shape(padded, a["window_dimensions"], a["window_strides"], a["window_dilations"])
+    )
 
 
 def _reduce_window(op: Op, x: Array, init: Array) -> Array:
@@ -138,8 +143,9 @@ def _reduce_window(op: Op, x: Array, init: Array) -> Array:
     function = _body(op, "body_subgraph_index")
     require(function != "UPDATE", op, "the reduction has an empty graph")
     padded = pad_general(op, x, init, a["low"], a["high"], a["inside"])
-    return reduce_windows(padded, init, a["window_dimensions"], a["window_strides"],
-                          a["window_dilations"], function)  # fmt: skip
+    return reduce_windows(
+        padded, init, a["window_dimensions"], a["window_strides"], a["window_dilations"], function
+    )
 
 
 def _reduce_window_macs(op: Op) -> int:
@@ -160,8 +166,8 @@ def _starts(op: Op, indices: Array, dims: Sequence[int], rank: int) -> Array:
     axis = int(attr(op, "index_vector_dim"))
     require(0 <= axis <= indices.ndim, op, f"index_vector_dim is {axis} in rank {indices.ndim}")
     vectors = indices[..., None] if axis == indices.ndim else np.moveaxis(indices, axis, -1)
-    require(len(dims) <= vectors.shape[-1] and all(0 <= d < rank for d in dims), op,
-            f"index vectors of {vectors.shape[-1]} for the axes {list(dims)}")  # fmt: skip
+    fits = len(dims) <= vectors.shape[-1] and all(0 <= d < rank for d in dims)
+    require(fits, op, f"index vectors of {vectors.shape[-1]} for the axes {list(dims)}")
     starts = np.zeros((*vectors.shape[:-1], rank), np.int64)
     for k, dim in enumerate(dims):
         starts[..., dim] = vectors[..., k]
@@ -188,8 +194,8 @@ def _kept(rank: int, dropped: Sequence[int]) -> list[int]:
 def _gather_order(op: Op, batch: int, offsets: Sequence[int]) -> list[int]:
     """The axes of [batch..., window...] in the order of the result."""
     rank = batch + len(offsets)
-    require(all(0 <= d < rank for d in offsets) and len(set(offsets)) == len(offsets), op,
-            f"offset_dims {list(offsets)} do not fit rank {rank}")  # fmt: skip
+    fits = all(0 <= d < rank for d in offsets) and len(set(offsets)) == len(offsets)
+    require(fits, op, f"offset_dims {list(offsets)} do not fit rank {rank}")
     batches, windows = iter(range(batch)), iter(range(batch, rank))
     return [next(windows) if axis in offsets else next(batches) for axis in range(rank)]
 
@@ -198,8 +204,8 @@ def _gather_shapes(op: Op, shape: Shape, indices: Shape) -> tuple[list[int], lis
     """Window sizes without the collapsed ones, and the axes of the operand they belong to."""
     sizes, collapsed = ints(attr(op, "slice_sizes")), ints(attr(op, "collapsed_slice_dims"))
     require(len(sizes) == len(shape), op, f"{len(sizes)} slice sizes for rank {len(shape)}")
-    require(all(0 <= s <= n for s, n in zip(sizes, shape, strict=True)), op,
-            f"slices of {sizes} do not fit into {shape}")  # fmt: skip
+    fits = all(0 <= s <= n for s, n in zip(sizes, shape, strict=True))
+    require(fits, op, f"slices of {sizes} do not fit into {shape}")
     axes = _kept(len(shape), collapsed)
     require(
         len(axes) == len(ints(attr(op, "offset_dims"))), op, "offset_dims do not fit the slices"
@@ -208,7 +214,7 @@ def _gather_shapes(op: Op, shape: Shape, indices: Shape) -> tuple[list[int], lis
 
 
 def _infer_gather(op: Op, specs: Specs) -> Spec:
-    x, indices = present(specs, op), present(specs, op, 1)
+    x, indices = operand(op, specs), operand(op, specs, 1)
     if x.shape is None or indices.shape is None:
         return out_spec(op, None)
     sizes, _ = _gather_shapes(op, x.shape, indices.shape)
@@ -243,15 +249,17 @@ def _scatter(op: Op, x: Array, indices: Array, updates: Array) -> Array:
     windows = ints(attr(op, "update_window_dims"))
     axes = _kept(x.ndim, ints(attr(op, "inserted_window_dims")))
     batches = _kept(updates.ndim, windows)
-    require(len(windows) == len(axes) and all(0 <= d < updates.ndim for d in windows), op,
-            f"update_window_dims {windows} do not fit the axes {axes}")  # fmt: skip
-    require(tuple(updates.shape[d] for d in batches) == starts.shape[:-1], op,
-            f"updates of shape {updates.shape} for indices of shape {indices.shape}")  # fmt: skip
+    fits = len(windows) == len(axes) and all(0 <= d < updates.ndim for d in windows)
+    require(fits, op, f"update_window_dims {windows} do not fit the axes {axes}")
+    fits = tuple(updates.shape[d] for d in batches) == starts.shape[:-1]
+    require(fits, op, f"updates of shape {updates.shape} for indices of shape {indices.shape}")
     window = [(axis, updates.shape[d]) for axis, d in zip(axes, windows, strict=True)]
     # [batch..., window...] back to the order of the updates
     order = np.argsort([*batches, *windows])
-    places = [np.broadcast_to(p, (*starts.shape[:-1], *(n for _, n in window))).transpose(order)
-              for p in _places(starts, window)]  # fmt: skip
+    places = [
+        np.broadcast_to(p, (*starts.shape[:-1], *(n for _, n in window))).transpose(order)
+        for p in _places(starts, window)
+    ]
     return _apply(op, x.copy(), places, updates)
 
 
@@ -268,8 +276,11 @@ def _apply(op: Op, result: Array, places: Sequence[Array], updates: Array) -> Ar
     elif function in _SCATTER:
         _SCATTER[function].at(result, chosen, values)
     else:
-        raise UnsupportedError(f"the computation {function} is not supported", where=op.where,
-                               fix=f"it may be one of {', '.join(_SCATTER)}")  # fmt: skip
+        raise UnsupportedError(
+            f"the computation {function} is not supported",
+            where=op.where,
+            fix=f"it may be one of {', '.join(_SCATTER)}",
+        )
     return result
 
 
@@ -285,8 +296,8 @@ define("STABLEHLO_SCATTER", infer=same_as_input, evaluate=on(_scatter), family="
 def _random_bits(op: Op, state: Array) -> list[Array]:
     """State: a key and a 64-bit counter of blocks; Philox may have two more words."""
     is_threefry = attr(op, "algorithm") == "THREEFRY"
-    require(state.shape in ((2,),) if is_threefry else state.shape in ((2,), (3,)), op,
-            f"a state of shape {state.shape} does not fit the algorithm")  # fmt: skip
+    fits = state.shape in ((2,),) if is_threefry else state.shape in ((2,), (3,))
+    require(fits, op, f"a state of shape {state.shape} does not fit the algorithm")
     words = np.ascontiguousarray(state).view(np.uint32)
     shape, dtype = sized(op, op.outputs[1].shape), op.outputs[1].dtype
     wanted, size = elements(shape) * dtype.bits // 32, 2 if is_threefry else 4
@@ -294,8 +305,11 @@ def _random_bits(op: Op, state: Array) -> list[Array]:
     counts = state[1] + np.arange(blocks, dtype=np.uint64)
     counter = [counts & np.uint64(0xFFFFFFFF), counts >> np.uint64(32)]
     rest = words[4:] if words.size == 6 else words[:2]
-    bits = (threefry(words[:2], counter) if is_threefry else
-            philox(words[:2], [*counter, *(np.full(blocks, w) for w in rest)]))  # fmt: skip
+    bits = (
+        threefry(words[:2], counter)
+        if is_threefry
+        else philox(words[:2], [*counter, *(np.full(blocks, w) for w in rest)])
+    )
     after = state.copy()
     after[1] += np.uint64(blocks)
     return [after, bits.reshape(-1)[:wanted].copy().view(dtype.numpy).reshape(shape)]
@@ -303,9 +317,9 @@ def _random_bits(op: Op, state: Array) -> list[Array]:
 
 def _infer_random_bits(op: Op, specs: Specs) -> list[Spec]:
     """The graph alone says how many bits are wanted."""
-    require(len(op.outputs) == 2 and op.outputs[1].dtype.short in ("i32", "u32", "i64", "u64"), op,
-            "it gives a state and an array of 32 or 64-bit integers")  # fmt: skip
-    return [out_spec(op, present(specs, op).shape), out_spec(op, op.outputs[1].shape, 1)]
+    fits = len(op.outputs) == 2 and op.outputs[1].dtype.short in ("i32", "u32", "i64", "u64")
+    require(fits, op, "it gives a state and an array of 32 or 64-bit integers")
+    return [out_spec(op, operand(op, specs).shape), out_spec(op, op.outputs[1].shape, 1)]
 
 
 define("STABLEHLO_RNG_BIT_GENERATOR", infer=_infer_random_bits, evaluate=on(_random_bits),

@@ -16,13 +16,13 @@ from .base import (
     define,
     elements,
     on,
+    operand,
     out_spec,
-    present,
     quant,
     require,
     same_as_input,
     scale_zero,
-)  # fmt: skip
+)
 from .fixed import (
     clamp_to,
     divide_by_pot,
@@ -33,14 +33,13 @@ from .fixed import (
     to_codes,
     without_zero,
     wrap32,
-)  # fmt: skip
+)
 from .lut import inverse_sqrt, lookup8, lookup16, table8, table16, through_double
 
-FAMILY = "unary"
 Function = Callable[[Array], Array]
 
 
-# -- plain functions ------------------------------------------------------------------------------
+# -- plain functions ----------------------------------------------------------------------------
 
 
 def _zeros(x: Array) -> Array:
@@ -60,17 +59,21 @@ PLAIN: dict[str, tuple[Function, str]] = {
     "ZEROS_LIKE": (_zeros, "f32 i32 i64"),
 }
 for _name, (_function, _types) in PLAIN.items():
-    define(_name, infer=same_as_input, evaluate=on(lambda op, x, f=_function: f(x)), family=FAMILY,
-           types=_types,
-           notes="codes are negated as they are" if _name == "NEG" else "")  # fmt: skip
+    _notes = "codes are negated as they are" if _name == "NEG" else ""
+    define(_name, infer=same_as_input, evaluate=on(lambda op, x, f=_function: f(x)), family="unary",
+           types=_types, notes=_notes)  # fmt: skip
 
 
-# -- functions with quantised kernels -------------------------------------------------------------
+# -- functions with quantised kernels -----------------------------------------------------------
 
 
 def _positive(op: Op, codes: Array) -> None:
-    require(bool(np.all(codes >= 0)), op, "a negative operand has no real root",
-            "the quantised kernel refuses such values at run time")  # fmt: skip
+    require(
+        bool(np.all(codes >= 0)),
+        op,
+        "a negative operand has no real root",
+        "the quantised kernel refuses such values at run time",
+    )
 
 
 def by_table(op: Op, x: Array, function: Function) -> Array:
@@ -132,22 +135,21 @@ def _rsqrt(op: Op, x: Array) -> Array:
     m, shift = quantize_multiplier(real)
     inverse, right = inverse_sqrt(codes)
     # 20 bits keep the inverse root an integer between the two multiplications
-    found = to_codes(
-        op, multiply(multiply(np.ones_like(codes), inverse, 20 - right), m, shift - 20)
-    )
+    root = multiply(np.ones_like(codes), inverse, 20 - right)
+    found = to_codes(op, multiply(root, m, shift - 20))
     return np.where(codes == 0, op.outputs[0].dtype.bounds[1], found).astype(found.dtype)
 
 
-define("ABS", infer=same_as_input, evaluate=on(_abs), family=FAMILY, types="f32 i8 i16 i32")
-define("LOG", infer=same_as_input, evaluate=on(_log), family=FAMILY, types="f32 i8 i16")
-define("EXP", infer=same_as_input, evaluate=on(_exp), family=FAMILY, types="f32 i8 i16")
-define("SQRT", infer=same_as_input, evaluate=on(_sqrt), family=FAMILY, types="f32 i8 i16",
+define("ABS", infer=same_as_input, evaluate=on(_abs), family="unary", types="f32 i8 i16 i32")
+define("LOG", infer=same_as_input, evaluate=on(_log), family="unary", types="f32 i8 i16")
+define("EXP", infer=same_as_input, evaluate=on(_exp), family="unary", types="f32 i8 i16")
+define("SQRT", infer=same_as_input, evaluate=on(_sqrt), family="unary", types="f32 i8 i16",
        notes="quantised results are truncated; negative values are refused")  # fmt: skip
-define("RSQRT", infer=same_as_input, evaluate=on(_rsqrt), family=FAMILY, types="f32 i8 i16",
+define("RSQRT", infer=same_as_input, evaluate=on(_rsqrt), family="unary", types="f32 i8 i16",
        notes="negative quantised values are refused")  # fmt: skip
 
 
-# -- casts ----------------------------------------------------------------------------------------
+# -- casts --------------------------------------------------------------------------------------
 
 CAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 i4 u4 i2 bool c64"
 
@@ -156,8 +158,9 @@ def _cast(op: Op, x: Array) -> Array:
     """C's conversions, except that a float that does not fit saturates, and NaN is the largest."""
     target = op.outputs[0].dtype
     if target.short not in CAST_TYPES.split():
-        raise UnsupportedError(f"cast to {target.short} is not supported", where=op.where,
-                               fix=f"it takes {CAST_TYPES}")  # fmt: skip
+        raise UnsupportedError(
+            f"cast to {target.short} is not supported", where=op.where, fix=f"it takes {CAST_TYPES}"
+        )
     if x.dtype.kind == "c" and target.numpy.kind != "c":
         x = x.real
     floating = x.dtype.kind in "fV" or x.dtype == ml_dtypes.bfloat16
@@ -181,7 +184,7 @@ def _saturate(x: Array, target: DType) -> Array:
     return np.where(inside, codes, np.where(wide <= low, low, high)).astype(target.numpy)
 
 
-define("CAST", infer=same_as_input, evaluate=on(_cast), family=FAMILY, types=CAST_TYPES,
+define("CAST", infer=same_as_input, evaluate=on(_cast), family="unary", types=CAST_TYPES,
        notes="int4, uint4 and int2 from and to f32 in LiteRT, any type here")  # fmt: skip
 
 
@@ -201,7 +204,7 @@ def _bitcast_shape(op: Op, shape: tuple[int, ...], source: DType) -> tuple[int, 
 
 
 def _bitcast_spec(op: Op, specs: Specs) -> Spec:
-    source = present(specs, op)
+    source = operand(op, specs)
     if source.shape is None:
         return out_spec(op, None)
     return out_spec(op, _bitcast_shape(op, source.shape, source.dtype))
@@ -216,10 +219,10 @@ def _bitcast(op: Op, x: Array) -> Array:
 
 
 BITCAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 u64 bool c64 c128"
-define("BITCAST", infer=_bitcast_spec, evaluate=on(_bitcast), family=FAMILY, types=BITCAST_TYPES)
+define("BITCAST", infer=_bitcast_spec, evaluate=on(_bitcast), family="unary", types=BITCAST_TYPES)
 
 
-# -- quantise, dequantise -------------------------------------------------------------------------
+# -- quantise, dequantise -----------------------------------------------------------------------
 
 
 def _along(op: Op, q: Quant, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -227,8 +230,8 @@ def _along(op: Op, q: Quant, shape: tuple[int, ...]) -> tuple[Array, Array]:
     if not q.per_axis:
         return q.scale[0], q.zero_point[0]
     rank = len(shape)
-    require(0 <= q.axis < rank and shape[q.axis] == q.scale.size, op,
-            f"{q.scale.size} scales along axis {q.axis} do not fit shape {shape}")  # fmt: skip
+    fits = 0 <= q.axis < rank and shape[q.axis] == q.scale.size
+    require(fits, op, f"{q.scale.size} scales along axis {q.axis} do not fit shape {shape}")
     spread = tuple(q.scale.size if i == q.axis else 1 for i in range(rank))
     return q.scale.reshape(spread), np.resize(q.zero_point, q.scale.size).reshape(spread)
 
@@ -248,8 +251,11 @@ def _quantize(op: Op, x: Array) -> Array:
     assert source is not None
     targets = QUANTIZE_TYPES[source.dtype.short]
     if target.short not in targets.split():
-        raise UnsupportedError(f"{source.dtype.short} to {target.short} is not supported",
-                               where=op.where, fix=f"it makes {targets}")  # fmt: skip
+        raise UnsupportedError(
+            f"{source.dtype.short} to {target.short} is not supported",
+            where=op.where,
+            fix=f"it makes {targets}",
+        )
     low, high = target.bounds
     if source.dtype is DType.FLOAT32:
         scale, zero = _along(op, quant(op.outputs[0]), x.shape)
@@ -262,13 +268,13 @@ def _quantize(op: Op, x: Array) -> Array:
     return clamp_to(wrap32(codes + zero_out), low, high, target)
 
 
-define("QUANTIZE", infer=same_as_input, evaluate=on(_quantize), family=FAMILY,
+define("QUANTIZE", infer=same_as_input, evaluate=on(_quantize), family="unary",
        types="f32 i8 u8 i16 i32",
        notes="f32 to i4 u4 i8 u8 i16, per channel too; between integer types")  # fmt: skip
 
 
 def _dequantize_spec(op: Op, specs: Specs) -> Spec:
-    return Spec(DType.FLOAT32, present(specs, op).shape)  # whatever type the file states
+    return Spec(DType.FLOAT32, operand(op, specs).shape)  # whatever type the file states
 
 
 def _dequantize(op: Op, x: Array) -> Array:
@@ -279,7 +285,7 @@ def _dequantize(op: Op, x: Array) -> Array:
     return (scale.astype(np.float64) * (x.astype(np.int64) - zero)).astype(np.float32)
 
 
-define("DEQUANTIZE", infer=_dequantize_spec, evaluate=on(_dequantize), family=FAMILY,
+define("DEQUANTIZE", infer=_dequantize_spec, evaluate=on(_dequantize), family="unary",
        types="f16 f8e4m3fn f8e5m2 i2 i4 u4 i8 u8 i16", notes="per channel too")  # fmt: skip
 
 
@@ -298,11 +304,11 @@ def _fake_quant(op: Op, x: Array) -> Array:
     return found
 
 
-define("FAKE_QUANT", infer=same_as_input, evaluate=on(_fake_quant), family=FAMILY, types="f32",
+define("FAKE_QUANT", infer=same_as_input, evaluate=on(_fake_quant), family="unary", types="f32",
        notes="narrow_range too, which LiteRT refuses")  # fmt: skip
 
 
-# -- normalisations -------------------------------------------------------------------------------
+# -- normalisations -----------------------------------------------------------------------------
 
 
 def _l2_normalize(op: Op, x: Array) -> Array:
@@ -314,8 +320,8 @@ def _l2_normalize(op: Op, x: Array) -> Array:
         return floored
     target = op.outputs[0].dtype
     middle = 128 if target is DType.UINT8 else 0
-    require(scale_zero(op.outputs[0]) == (1 / 128, middle), op,
-            f"the output must have scale 1/128 and zero point {middle}")  # fmt: skip
+    fits = scale_zero(op.outputs[0]) == (1 / 128, middle)
+    require(fits, op, f"the output must have scale 1/128 and zero point {middle}")
     codes = without_zero(op.inputs[0], x)
     inverse, right = inverse_sqrt(wrap32(np.sum(codes * codes, axis=-1, keepdims=True)))
     # The two kernels place the factor 128 differently, and round differently.
@@ -330,7 +336,7 @@ def _row_macs(op: Op) -> int:
     return 0 if op.inputs[0] is None else elements(op.inputs[0].shape)
 
 
-define("L2_NORMALIZATION", infer=same_as_input, evaluate=on(_l2_normalize), family=FAMILY,
+define("L2_NORMALIZATION", infer=same_as_input, evaluate=on(_l2_normalize), family="unary",
        types="f32 i8 u8", macs=_row_macs)  # fmt: skip
 
 
@@ -356,4 +362,4 @@ def _window_macs(op: Op) -> int:
 
 
 define("LOCAL_RESPONSE_NORMALIZATION", infer=same_as_input, evaluate=on(_local_response),
-       family=FAMILY, types="f32", macs=_window_macs)  # fmt: skip
+       family="unary", types="f32", macs=_window_macs)  # fmt: skip

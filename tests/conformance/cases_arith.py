@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sanderling.ir import Array
+from sanderling.ops.base import MOVABLE
 
 from .harness import (
     Case,
@@ -201,7 +202,7 @@ def _div() -> list[Case]:
 LARGE = [-(2**31), -(2**31) + 1, -7, -2, -1, 1, 2, 3, 7, 2**31 - 1]
 
 
-def _more() -> list[Case]:
+def _extremes() -> list[Case]:
     rows: list[Case] = []
     for op in ("MAXIMUM", "MINIMUM"):
         rows += [case(op, *ints(kind, s), version=4)
@@ -211,7 +212,11 @@ def _more() -> list[Case]:
         # Codes are compared as they are: the converter gives all three the same scale.
         rows += [case(op, i8(5, 6, scale=0.1, zp=3), i8(6, scale=0.2, zp=-3),
                       out=[i8(scale=0.1, zp=3)], version=2)]  # fmt: skip
-    rows += [case("POW", f32(*a, low=0.1), f32(*b)) for a, b in SHAPES]
+    return rows
+
+
+def _power() -> list[Case]:
+    rows = [case("POW", f32(*a, low=0.1), f32(*b)) for a, b in SHAPES]
     rows += [case("POW", *pairs([*SPECIAL, 2.0, 0.5, 3.0, -3.0]), name="special")]
     rows += [case("POW", f32(4, 5, low=-9, high=9), f32(data=e, fed=True), name=f"to {e}")
              for e in (1, 2, 3, 7, 30, 1e6, 3e38, 2.000002, 2.5, 0, -1, -2, np.nan, np.inf)
@@ -222,6 +227,11 @@ def _more() -> list[Case]:
     rows += [case("POW", *pairs([0, 1, 2, 3, 10, 12, 31, 40, 46340], "i32"), name="overflow"),
              case("POW", T((len(LARGE),), "i32", data=LARGE, fed=True), i32(data=3, fed=True),
                   name="wraps")]  # fmt: skip
+    return rows
+
+
+def _floor() -> list[Case]:
+    rows: list[Case] = []
     for op in ("FLOOR_DIV", "FLOOR_MOD"):
         whole = ("i8", "i16", "i32") if op == "FLOOR_DIV" else ("i8", "i16", "i32", "i64")
         rows += [case(op, f32(*a), f32(*b), version=2) for a, b in SHAPES]
@@ -237,7 +247,11 @@ def _more() -> list[Case]:
     rows += [case("FLOOR_DIV", *pairs(LARGE, "i32"), name="overflow", version=2)]
     # INT_MIN % -1 is a trap of the processor.
     rows += [case("FLOOR_MOD", *pairs(LARGE[1:], "i32"), name="extremes", version=2)]
-    rows += [case("SQUARED_DIFFERENCE", *ints(kind, s)) for kind in ("f32", "i32") for s in SHAPES]
+    return rows
+
+
+def _differences_and_sums() -> list[Case]:
+    rows = [case("SQUARED_DIFFERENCE", *ints(kind, s)) for kind in ("f32", "i32") for s in SHAPES]
     rows += [case("SQUARED_DIFFERENCE", *pairs(SPECIAL), name="special"),
              case("SQUARED_DIFFERENCE", *pairs(LARGE, "i32"), name="wraps")]  # fmt: skip
     rows += [quantized("SQUARED_DIFFERENCE", "i8", s, QUANT8[1]) for s in SHAPES]
@@ -247,8 +261,12 @@ def _more() -> list[Case]:
              for shape in ((2, 3), (), (0, 2), (1, 2, 1, 2, 3))]  # fmt: skip
     rows += [case("ATAN2", *ints(kind, s)) for kind in ("f32", "f16", "bf16", "f64") for s in SAME]
     rows += [case("ATAN2", *pairs(SPECIAL), name="special")]
+    return rows
+
+
+def _bits() -> list[Case]:
     kinds = ("i8", "u8", "i16", "u16", "i32", "u32")
-    rows += [case("BITWISE_XOR", *ints(kind, s)) for kind in kinds for s in FEW]
+    rows = [case("BITWISE_XOR", *ints(kind, s)) for kind in kinds for s in FEW]
     rows += [case("RIGHT_SHIFT", T(a, kind), T(b, kind, low=0, high=40))
              for kind in kinds for a, b in FEW]  # fmt: skip
     rows += [case("RIGHT_SHIFT", *ints(kind, ((99,), (99,))), name="any distance")
@@ -300,15 +318,9 @@ def _compare() -> list[Case]:
     return rows
 
 
-KINDS = (
-    "f32", "f16", "bf16", "f64", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool",
-    "c64",
-)  # fmt: skip
-
-
 def _select() -> list[Case]:
     rows = [case(op, boolean(2, 3), T((2, 3), kind), T((2, 3), kind), out=[T((2, 3), kind)])
-            for op in ("SELECT", "SELECT_V2") for kind in KINDS]  # fmt: skip
+            for op in ("SELECT", "SELECT_V2") for kind in MOVABLE.split()]  # fmt: skip
     rows += [case("SELECT", boolean(*c), T(x, kind), T(x, kind), out=[T(x, kind)])
              for kind in ("f32", "i8", "i64") for c, x in (
                  ((), (2, 3)), ((4,), (4, 2, 3)), ((4,), (4,)), ((), ()), ((0,), (0, 2)),
@@ -326,4 +338,6 @@ def _select() -> list[Case]:
     return rows
 
 
-CASES: list[Case] = _arith() + _arith_special() + _div() + _more() + _compare() + _select()
+FAMILIES = (_arith, _arith_special, _div, _extremes, _power, _floor, _differences_and_sums, _bits,
+            _compare, _select)  # fmt: skip
+CASES: list[Case] = [row for family in FAMILIES for row in family()]

@@ -7,13 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .harness import Case, T, case, const, f32, i8, i16, u8, weights
+from .harness import Case, T, biases, case, const, f32, i8, i16, scales, u8, weights
 
 SUM = 2e-6  # long float sums are ordered differently
-
-
-def _scales(count: int, low: float = 0.002, high: float = 0.02) -> list[float]:
-    return np.random.default_rng(count).uniform(low, high, count).astype(np.float32).tolist()  # type: ignore[no-any-return]
 
 
 # Input shape, filter [O, taps..., C], attributes.
@@ -37,14 +33,8 @@ GEOMETRY: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 PLAIN = [g for g in GEOMETRY if g[0][3] == g[1][3]]
 
 
-def _bias(channels: int, dtype: str, scale: Any, spread: int = 2000, axis: int = 0) -> T:
-    if dtype == "f32":
-        return weights(channels, low=-1, high=1)
-    return weights(channels, dtype=dtype, low=-spread, high=spread, scale=scale, axis=axis)
-
-
 def _float(op: str, x: Any, w: Any, attrs: dict[str, Any], channels: int) -> Case:
-    return case(op, f32(*x), weights(*w, seed=3), _bias(channels, "f32", None), tol=SUM,
+    return case(op, f32(*x), weights(*w, seed=3), biases(channels, "f32", None), tol=SUM,
                 version=6 if op == "CONV_2D" else 2, **attrs)  # fmt: skip
 
 
@@ -55,20 +45,20 @@ INT8_CODES = [(1, 0.1, -3), (-128, 0.02, -128), (127, 0.05, 127), (0, 0.3, 5)]
 CONV_FLOAT = [_float("CONV_2D", x, w, a, w[0]) for x, w, a in GEOMETRY]
 CONV_UINT8 = [
     case("CONV_2D", u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw),
-         _bias(w[0], "i32", 0.0006), out=[u8(scale=so, zp=zo)], **a)
+         biases(w[0], "i32", 0.0006), out=[u8(scale=so, zp=zo)], **a)
     for (x, w, a), (zx, zw, so, zo) in zip(GEOMETRY, cycle(UINT8_CODES), strict=False)
 ]  # fmt: skip
 CONV_INT8 = [
     case("CONV_2D", i8(*x, scale=0.03, zp=zx), weights(*w, dtype=kind, scale=scale),
-         _bias(w[0], "i32", 0.0003), out=[i8(scale=so, zp=zo)], name="channel" if per else "tensor",
-         version=7 if kind == "i4" else 3, **a)
+         biases(w[0], "i32", 0.0003), out=[i8(scale=so, zp=zo)],
+         name="channel" if per else "tensor", version=7 if kind == "i4" else 3, **a)
     for kind in ("i8", "i4") for per in (True, False)
     for (x, w, a), (zx, so, zo) in zip(GEOMETRY, cycle(INT8_CODES), strict=False)
-    for scale in [_scales(w[0]) if per else 0.01]
+    for scale in [scales(w[0]) if per else 0.01]
 ]  # fmt: skip
 CONV_INT16 = [
-    case("CONV_2D", i16(*x, scale=0.001), weights(*w, dtype=kind, scale=_scales(w[0])),
-         _bias(w[0], bias, 1e-5, 100000), out=[i16(scale=0.0007)], name=bias,
+    case("CONV_2D", i16(*x, scale=0.001), weights(*w, dtype=kind, scale=scales(w[0])),
+         biases(w[0], bias, 1e-5, 100000), out=[i16(scale=0.0007)], name=bias,
          version=8 if bias == "i32" else 4, **more, **a)
     for kind, bias, more in [("i8", "i64", {}), ("i8", "i32", {"quantized_bias_type": "INT32"}),
                              ("i8", "i64", {"quantized_bias_type": "INT64"}), ("i4", "i64", {})]
@@ -77,11 +67,11 @@ CONV_INT16 = [
 # No weight of -128: LiteRT's SSE kernel for a single scale gets its sign wrong.
 CONV_HYBRID = [
     case("CONV_2D", f32(*x), weights(*w, dtype=kind, scale=scale, low=low),
-         _bias(w[0], "f32", None), name="hybrid" + "_channel" * per, tol=SUM, version=version, **a)
+         biases(w[0], "f32", None), name="hybrid" + "_channel" * per, tol=SUM, version=version, **a)
     for kind, low, version in (("i8", -127, 5), ("i4", -8, 7)) for per in (True, False)
     for x, w, a in (GEOMETRY if per else PLAIN)
     if not per or w[0] > 1
-    for scale in [_scales(w[0]) if per else 0.01]
+    for scale in [scales(w[0]) if per else 0.01]
 ]  # fmt: skip
 SPECIAL = np.array([np.inf, -np.inf, np.nan, 1, -2, 3e38], np.float32).reshape(1, 1, 6, 1)
 CONV_ODD = [
@@ -92,11 +82,11 @@ CONV_ODD = [
       for n, a in ((1, VALID), (0, SAME))),
     # Multipliers above one; sums and biases that leave 32 bits.
     *(case("CONV_2D", i8(1, 4, 4, 3, scale=0.03, zp=-5),
-           weights(5, 3, 3, 3, dtype="i8", scale=0.02), _bias(5, "i32", 0.0006, spread),
+           weights(5, 3, 3, 3, dtype="i8", scale=0.02), biases(5, "i32", 0.0006, spread),
            out=[i8(scale=so, zp=3)], version=3, **SAME)
       for spread, scales in ((2, (1e-4, 3e-7)), (2**31 - 1, (0.1, 1e-5, 1e5))) for so in scales),
     *(case("CONV_2D", i16(1, 4, 4, 3, scale=0.03), weights(5, 3, 3, 3, dtype="i8", scale=0.02),
-           _bias(5, bias, 0.0006, 2**30), out=[i16(scale=so)], version=8,
+           biases(5, bias, 0.0006, 2**30), out=[i16(scale=so)], version=8,
            quantized_bias_type="INT32" if bias == "i32" else "INT64", **SAME)
       for bias in ("i32", "i64") for so in (1e-4, 0.1, 2.0)),
 ]  # fmt: skip
@@ -122,22 +112,22 @@ DEPTHWISE_ALL = [
          weights(1, 3, 3, 2, dtype="i8", scale=0.01), out=[i8(scale=0.1)], version=3,
          name="no_bias", **DEPTHWISE[0][2]),
     *(case("DEPTHWISE_CONV_2D", u8(*x, scale=0.03, zp=zx),
-           weights(*w, dtype="u8", scale=0.02, zp=zw), _bias(w[3], "i32", 0.0006),
+           weights(*w, dtype="u8", scale=0.02, zp=zw), biases(w[3], "i32", 0.0006),
            out=[u8(scale=so, zp=zo)], version=2, **a)
       for (x, w, a), (zx, zw, so, zo) in zip(DEPTHWISE, cycle(UINT8_CODES), strict=False)),
     *(case("DEPTHWISE_CONV_2D", i8(*x, scale=0.03, zp=zx),
-           weights(*w, dtype=kind, scale=_scales(w[3]) if per else 0.01, axis=3 if per else 0),
-           _bias(w[3], "i32", 0.0003), out=[i8(scale=so, zp=zo)],
+           weights(*w, dtype=kind, scale=scales(w[3]) if per else 0.01, axis=3 if per else 0),
+           biases(w[3], "i32", 0.0003), out=[i8(scale=so, zp=zo)],
            name="channel" if per else "tensor", version=6 if kind == "i4" else 3, **a)
       for kind in ("i8", "i4") for per in (True, False)
       for (x, w, a), (zx, so, zo) in zip(DEPTHWISE, cycle(INT8_CODES), strict=False)),
     *(case("DEPTHWISE_CONV_2D", i16(*x, scale=0.001),
-           weights(*w, dtype="i8", scale=_scales(w[3]), axis=3), _bias(w[3], "i64", 1e-5, 100000),
+           weights(*w, dtype="i8", scale=scales(w[3]), axis=3), biases(w[3], "i64", 1e-5, 100000),
            out=[i16(scale=0.0007)], version=5, **a)
       for x, w, a in DEPTHWISE),
     # A hybrid filter needs a scale for each channel: LiteRT reads past the end of a single one.
-    *(case("DEPTHWISE_CONV_2D", f32(*x), weights(*w, dtype="i8", scale=_scales(w[3]), axis=3),
-           _bias(w[3], "f32", None), name="hybrid", tol=SUM, version=6, **a)
+    *(case("DEPTHWISE_CONV_2D", f32(*x), weights(*w, dtype="i8", scale=scales(w[3]), axis=3),
+           biases(w[3], "f32", None), name="hybrid", tol=SUM, version=6, **a)
       for x, w, a in DEPTHWISE),
 ]  # fmt: skip
 
@@ -161,27 +151,27 @@ def _transposed(x: T, w: T, size: tuple[int, int], bias: T | None, version: int 
 
 TRANSPOSED_ALL = [
     *(_transposed(f32(*x), weights(*w), size, bias, out=[f32()], tol=SUM, **a)
-      for x, w, size, a in TRANSPOSED for bias in (None, _bias(w[0], "f32", None))),
+      for x, w, size, a in TRANSPOSED for bias in (None, biases(w[0], "f32", None))),
     *(_transposed(u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw), size,
                   bias, out=[u8(scale=0.1, zp=zo)], **a)
       for (x, w, size, a), (zx, zw, _, zo) in zip(TRANSPOSED, cycle(UINT8_CODES), strict=False)
-      for bias in (None, _bias(w[0], "i32", 0.0006))),
+      for bias in (None, biases(w[0], "i32", 0.0006))),
     *(_transposed(i8(*x, scale=0.03, zp=zx),
-                  weights(*w, dtype="i8", scale=_scales(w[0]) if per else 0.01), size,
+                  weights(*w, dtype="i8", scale=scales(w[0]) if per else 0.01), size,
                   bias, out=[i8(scale=0.05, zp=zo)], name="channel" if per else "tensor", **a)
       for per in (True, False)
       for (x, w, size, a), (zx, _, zo) in zip(TRANSPOSED, cycle(INT8_CODES), strict=False)
-      for bias in (None, _bias(w[0], "i32", 0.0003))),
-    *(_transposed(i16(*x, scale=0.001), weights(*w, dtype="i8", scale=_scales(w[0])), size,
+      for bias in (None, biases(w[0], "i32", 0.0003))),
+    *(_transposed(i16(*x, scale=0.001), weights(*w, dtype="i8", scale=scales(w[0])), size,
                   bias, out=[i16(scale=0.0007)], version=5 if more else 4, **more, **a)
       for x, w, size, a in TRANSPOSED
-      for bias, more in ((None, {}), (_bias(w[0], "i64", 1e-5, 100000), {}),
-                         (_bias(w[0], "i32", 1e-5, 100000), {"quantized_bias_type": "INT32"}),
+      for bias, more in ((None, {}), (biases(w[0], "i64", 1e-5, 100000), {}),
+                         (biases(w[0], "i32", 1e-5, 100000), {"quantized_bias_type": "INT32"}),
                          (None, {"quantized_bias_type": "INT32"}))),
-    *(_transposed(f32(*x), weights(*w, dtype="i8", scale=_scales(w[0]) if per else 0.01), size,
+    *(_transposed(f32(*x), weights(*w, dtype="i8", scale=scales(w[0]) if per else 0.01), size,
                   bias, out=[f32()], name="hybrid", tol=SUM, **a)
       for per in (True, False) for x, w, size, a in TRANSPOSED
-      for bias in (None, _bias(w[0], "f32", None))),
+      for bias in (None, biases(w[0], "f32", None))),
     case("TRANSPOSE_CONV", T((4,), "i32", data=[1, 5, 5, 2], fed=True), weights(2, 3, 3, 3),
          f32(1, 3, 3, 3), out=[f32()], name="shape_at_run_time", tol=SUM,
          padding="SAME", stride_h=2, stride_w=2),
@@ -196,14 +186,14 @@ CUBE_ATTRS: list[dict[str, Any]] = [
 ]
 CONV_3D = [
     *(case("CONV_3D", f32(2, 5, 6, 7, 2), weights(2, 3, 3, 2, 4), *bias, tol=SUM, **a)
-      for a in CUBE_ATTRS for bias in ((), (_bias(4, "f32", None),))),
+      for a in CUBE_ATTRS for bias in ((), (biases(4, "f32", None),))),
     *(case("CONV_3D_TRANSPOSE", const([2, *size, 3], "i32"), weights(2, 3, 3, 3, 2),
            f32(2, *small, 2), *bias, out=[f32()], tol=SUM, **a)
       for size, small, a in [((4, 5, 6), (4, 5, 6), CUBE),
                              ((4, 7, 5), (3, 3, 3), CUBE_ATTRS[1]),
                              ((4, 5, 6), (2, 5, 2), CUBE_ATTRS[2]),
                              ((4, 5, 6), (4, 5, 6), CUBE_ATTRS[3])]
-      for bias in ((), (_bias(3, "f32", None),))),
+      for bias in ((), (biases(3, "f32", None),))),
 ]  # fmt: skip
 
 CASES: list[Case] = [

@@ -10,11 +10,9 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from sanderling.ir import DType, Model
 
-from .harness import Case, T, case, const, f32, i8, i16, u8, weights
+from .harness import Case, T, case, codes8, f32, i8, i16, u8, weights
 
 BATCH, TIME, DEPTH, CELLS, OUTPUTS = 2, 3, 5, 4, 3
 SEQUENCE = "UNIDIRECTIONAL_SEQUENCE_LSTM"
@@ -32,9 +30,7 @@ def _outputs(words: set[str], cells: int = CELLS) -> int:
 
 
 def _codes(kind: str, *shape: int, seed: int, scale: float = 0.006) -> T:
-    """8-bit weights, never -128: LiteRT's SSE product takes its negative for itself."""
-    codes = np.random.default_rng(seed).integers(-127, 128, shape).astype(np.int8)
-    return const(codes.view(np.int8 if kind == "i8" else np.uint8), kind, scale=scale)
+    return codes8(kind, *shape, seed=seed, scale=scale)
 
 
 def _weights(kind: str, *shape: int, seed: int) -> T:

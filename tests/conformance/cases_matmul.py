@@ -9,19 +9,9 @@ import numpy as np
 
 from sanderling.ir import Blockwise, DType, Graph, Model, Op, Quant, SparseDim, Sparsity, Tensor
 
-from .harness import Case, T, case, f32, i8, i16, i32, u8, weights
+from .harness import Case, T, biases, case, f32, i8, i16, i32, scales, u8, weights
 
 SUM = 2e-6
-
-
-def _scales(count: int, low: float = 0.002, high: float = 0.02) -> list[float]:
-    return np.random.default_rng(count).uniform(low, high, count).astype(np.float32).tolist()  # type: ignore[no-any-return]
-
-
-def _bias(units: int, dtype: str = "f32", scale: Any = None, spread: int = 3000) -> T:
-    if dtype == "f32":
-        return weights(units, low=-1, high=1)
-    return weights(units, dtype=dtype, low=-spread, high=spread, scale=scale)
 
 
 # Input, weights [O, K], attributes.
@@ -51,64 +41,64 @@ def _low(kind: str) -> int:
 
 FLOAT = [
     _fc(f32(*x), weights(*w), *bias, tol=1e-5, version=5 if a.get("keep_num_dims") else 1, **a)
-    for x, w, a in GEOMETRY for bias in ((), (None,), (_bias(w[0]),))
+    for x, w, a in GEOMETRY for bias in ((), (None,), (biases(w[0]),))
 ]  # fmt: skip
 UINT8 = [
     _fc(u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw), bias,
         out=[T((), out, scale=so, zp=zo if out == "u8" else 0)], version=5, **a)
     for (x, w, a), (zx, zw, so, zo) in zip(GEOMETRY, cycle(UINT8_CODES), strict=False)
     for out in ("u8", "i16")
-    for bias in (_bias(w[0], "i32", 0.0006), *((None,) if out == "u8" else ()))
+    for bias in (biases(w[0], "i32", 0.0006), *((None,) if out == "u8" else ()))
 ]  # fmt: skip
 INT8 = [
-    _fc(i8(*x, scale=0.03, zp=zx), weights(*w, dtype=kind, scale=_scales(w[0]) if per else 0.01,
+    _fc(i8(*x, scale=0.03, zp=zx), weights(*w, dtype=kind, scale=scales(w[0]) if per else 0.01,
                                            zp=0 if per or kind != "i8" else 3), bias,
         out=[i8(scale=so, zp=zo)], name="channel" if per else "tensor",
         version=KIND_VERSION[kind], **a)
     for kind in ("i8", "i4", "i2") for per in (True, False)
     for (x, w, a), (zx, so, zo) in zip(GEOMETRY, cycle(INT8_CODES), strict=False)
     if not per or w[0] > 1
-    for bias in (_bias(w[0], "i32", 0.0003), None)
+    for bias in (biases(w[0], "i32", 0.0003), None)
 ]  # fmt: skip
 INT16 = [
-    _fc(i16(*x, scale=0.001), weights(*w, dtype=kind, scale=_scales(w[0]) if per else 0.01), bias,
+    _fc(i16(*x, scale=0.001), weights(*w, dtype=kind, scale=scales(w[0]) if per else 0.01), bias,
         out=[i16(scale=0.0007)], name="channel" if per else "tensor",
         version=KIND_VERSION[kind], **more, **a)
     for kind in ("i8", "i4", "i2") for per in (True, False) for x, w, a in GEOMETRY
     if not per or w[0] > 1
-    for bias, more in ((None, {}), (_bias(w[0], "i64", 1e-5, 100000), {}),
-                       (_bias(w[0], "i32", 1e-5, 100000), {"quantized_bias_type": "INT32"}))
+    for bias, more in ((None, {}), (biases(w[0], "i64", 1e-5, 100000), {}),
+                       (biases(w[0], "i32", 1e-5, 100000), {"quantized_bias_type": "INT32"}))
 ]  # fmt: skip
 HYBRID = [
-    _fc(f32(*x), weights(*w, dtype=kind, low=_low(kind), scale=_scales(w[0]) if per else 0.01),
+    _fc(f32(*x), weights(*w, dtype=kind, low=_low(kind), scale=scales(w[0]) if per else 0.01),
         bias, name="hybrid" + "_channel" * per, tol=SUM, version=KIND_VERSION[kind],
         asymmetric_quantize_inputs=asymmetric, **a)
     for kind in ("i8", "i4", "i2") for per in (True, False) for asymmetric in (True, False)
     for x, w, a in GEOMETRY if not per or w[0] > 1
-    for bias in (_bias(w[0]), None)
+    for bias in (biases(w[0]), None)
 ]  # fmt: skip
 ODD = [
     _fc(f32(2, 3, 0), weights(4, 0), name="no_depth"),
     _fc(f32(0, 3), weights(4, 3), name="no_rows"),
-    _fc(f32(2, 8), weights(4, 8, dtype="u8", scale=0.01, zp=3), _bias(4), version=3, tol=SUM,
+    _fc(f32(2, 8), weights(4, 8, dtype="u8", scale=0.01, zp=3), biases(4), version=3, tol=SUM,
         name="hybrid_old"),  # stored as uint8, read as int8
-    *(_fc(f32(3, 8), weights(4, 8, dtype="i8", low=-127, scale=0.01), _bias(4), version=3, tol=SUM,
+    *(_fc(f32(3, 8), weights(4, 8, dtype="i8", low=-127, scale=0.01), biases(4), version=3, tol=SUM,
           name="hybrid", fused_activation_function=act) for act in ("TANH", "SIGN_BIT")),
     *(_fc(T((2, 4), "f32", data=[[0, 0, 0, 0], last], fed=True),
-          weights(4, 4, dtype="i8", scale=0.01), _bias(4), version=9, tol=SUM,
+          weights(4, 4, dtype="i8", scale=0.01), biases(4), version=9, tol=SUM,
           name="hybrid_zero_row", asymmetric_quantize_inputs=True)
       for last in ([1, 2, 3, 4], [0, 0, 0, 0])),
     *(_fc(u8(rows, 32, scale=0.03, zp=128), weights(8, 32, dtype="u8", scale=0.02, zp=128),
-          _bias(8, "i32", 0.0006), out=[i16(scale=0.01), u8()], version=2,
+          biases(8, "i32", 0.0006), out=[i16(scale=0.01), u8()], version=2,
           weights_format="SHUFFLED4x16INT8", name="shuffled") for rows in (1, 4)),
     # LiteRT takes an int64 bias for int32 here unless the type is stated.
     *(_fc(i16(*x, scale=0.001),
-          weights(*w, dtype="i16", scale=_scales(w[0] if per else 1, 1e-5, 1e-4)), bias,
+          weights(*w, dtype="i16", scale=scales(w[0] if per else 1, 1e-5, 1e-4)), bias,
           out=[i16(scale=0.0007)], version=13, **more, **a)
       for per in (True, False) for x, w, a in GEOMETRY if not per or w[0] > 1
       for bias, more in ((None, {}),
-                         (_bias(w[0], "i64", 1e-8, 10**8), {"quantized_bias_type": "INT64"}),
-                         (_bias(w[0], "i32", 1e-8, 10**8), {"quantized_bias_type": "INT32"}))),
+                         (biases(w[0], "i64", 1e-8, 10**8), {"quantized_bias_type": "INT64"}),
+                         (biases(w[0], "i32", 1e-8, 10**8), {"quantized_bias_type": "INT32"}))),
     _fc(i8(2, 8, scale=0.03, zp=1), i8(4, 8, scale=0.01), i32(4, low=-99, high=99, scale=0.0003),
         out=[i8(scale=0.05, zp=3)], version=4, name="all_fed"),
 ]  # fmt: skip
@@ -134,7 +124,7 @@ def _sparse(kind: str, rows: int, units: int, depth: int, block: int = 1, per_ch
         wide = DType.INT8 if whole else DType.FLOAT32
         x = graph.input("x", wide, (rows, depth), quant=Quant.of(0.03, 2) if whole else None)
         w = graph.constant("w", values.astype(np.float32 if kind == "f32" else np.int8),
-                           quant=Quant.of(_scales(units) if per_channel else 0.01))  # fmt: skip
+                           quant=Quant.of(scales(units) if per_channel else 0.01))  # fmt: skip
         w.quant = None if kind == "f32" else w.quant
         w.shape, w.sparsity = (units, depth), Sparsity(order, (1,) * len(blocks), (*dims, *blocks))
         bias = rng.integers(-900, 900, units).astype(np.int32 if whole else np.float32)
@@ -214,7 +204,7 @@ BATCHED = [
     *(_bmm(i16(*x, scale=0.002), T(y, kind, scale=0.003), a, b, out=[i16(scale=0.01)],
            version=4 if kind == "i8" else 3) for kind in ("i16", "i8") for x, y, a, b in PRODUCTS),
     # One batch dimension only: LiteRT takes wrong scales and row sums where there are several.
-    *(_bmm(f32(*x), weights(*y, dtype="i8", scale=_scales(y[axis]) if per else 0.01, axis=axis),
+    *(_bmm(f32(*x), weights(*y, dtype="i8", scale=scales(y[axis]) if per else 0.01, axis=axis),
            a, b, tol=SUM, name="hybrid" + "_channel" * per, asymmetric_quantize_inputs=asym,
            version=4)
       for per in (True, False) for asym in (True, False) for x, y, a, b in ONE_BATCH

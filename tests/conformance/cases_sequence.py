@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from .harness import Case, T, case, const, f32, i8, i16, weights
+from .harness import Case, T, case, codes8, f32, i8, i16, weights
 
 ACTIVATIONS = ("NONE", "RELU", "RELU6", "RELU_N1_TO_1", "TANH", "SIGN_BIT")
 
@@ -15,9 +13,7 @@ def _weights(kind: str, *shape: int, seed: int) -> T:
     """A float matrix of modest values, or 8-bit codes of about the same."""
     if kind == "f32":
         return weights(*shape, low=-0.5, high=0.5, seed=seed)
-    # Never -128: LiteRT's SSE product takes its negative for itself. uint8 is read as int8.
-    codes = np.random.default_rng(seed).integers(-127, 128, shape).astype(np.int8)
-    return const(codes.view(np.int8 if kind == "i8" else np.uint8), kind, scale=0.004 + seed * 1e-4)
+    return codes8(kind, *shape, seed=seed, scale=0.004 + seed * 1e-4)
 
 
 def _cell(kind: str, batch: int, depth: int, units: int, seed: int) -> tuple[T, ...]:

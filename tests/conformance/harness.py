@@ -94,6 +94,25 @@ def weights(*shape: int, dtype: str = "f32", seed: int = 7, **more: Any) -> T:
     return T(tuple(shape), dtype, data=spec.random(np.random.default_rng(seed)), **more)
 
 
+def biases(units: int, dtype: str = "f32", scale: Any = None, spread: int = 2000) -> T:
+    if dtype == "f32":
+        return weights(units, low=-1, high=1)
+    return weights(units, dtype=dtype, low=-spread, high=spread, scale=scale)
+
+
+def scales(count: int, low: float = 0.002, high: float = 0.02) -> Array:
+    return np.random.default_rng(count).uniform(low, high, count).astype(np.float32)
+
+
+def codes8(dtype: str, *shape: int, seed: int, scale: float) -> T:
+    """Weights of a hybrid kernel, i8 or u8.
+
+    Never -128: LiteRT's SSE product takes its negative for itself. uint8 is read as int8.
+    """
+    codes = np.random.default_rng(seed).integers(-127, 128, shape).astype(np.int8)
+    return const(codes.view(DType.parse(dtype).numpy), dtype, scale=scale)
+
+
 # LiteRT's reference resolver does not register these (docs/litert_ops.json).
 NOT_IN_REFERENCE = {
     "CEIL", "ELU", "ROUND", "SEGMENT_SUM", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT",
