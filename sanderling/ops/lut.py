@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -325,6 +326,7 @@ def _erfc_exponent(t: float) -> float:
     return -math.log(math.sqrt(math.pi) * fraction * t)
 
 
+@cache
 def _erfc_polynomial() -> Array:
     """Coefficients in 2 * t - 1, the highest first, of the interpolation at Chebyshev's points."""
     chebyshev = np.polynomial.chebyshev
@@ -334,12 +336,12 @@ def _erfc_polynomial() -> Array:
     return found
 
 
-ERFC = _erfc_polynomial()
 ERFC_BLOCK = 1 << 13  # elements: three arrays of doubles stay in the L2 cache
 
 
 def erfc(x: Array) -> Array:
     """The complementary error function in float64, to about 1e-12 (NumPy has none)."""
+    first, *rest = _erfc_polynomial()
     flat = np.asarray(x, np.float64).reshape(-1)
     result = np.empty_like(flat)
     for start in range(0, flat.size, ERFC_BLOCK):
@@ -347,8 +349,8 @@ def erfc(x: Array) -> Array:
         size = np.abs(part)
         t = 2 / (2 + size)
         y = 2 * t - 1
-        total = np.full_like(y, ERFC[0])
-        for coefficient in ERFC[1:]:
+        total = np.full_like(y, first)
+        for coefficient in rest:
             total *= y
             total += coefficient
         positive = t * np.exp(total - size * size)
