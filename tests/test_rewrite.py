@@ -259,9 +259,7 @@ MISTAKES: list[tuple[str, Callable[[Graph, Match], Op | Tensor]]] = [
 
 
 @pytest.mark.parametrize(("message", "apply"), MISTAKES)
-def test_mistakes_name_the_rule(
-    message: str, apply: Callable[[Graph, Match], Op | Tensor]
-) -> None:
+def test_mistakes_name_the_rule(message: str, apply: Callable[[Graph, Match], Op | Tensor]) -> None:
     with pytest.raises(SanderlingError, match=f"rule 'bad'.*{message}"):
         rewrite(build(CHAIN), [Rule("bad", P("NEG"), apply)])
 

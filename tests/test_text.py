@@ -89,7 +89,9 @@ def test_reads_well() -> None:
     y = graph.tensor("y", DType.INT8, (1, 2), quant=Quant.of(0.5, 3))
     graph.add("ADD", [x, w], [y], fused_activation_function="RELU")
     graph.outputs = [y]
-    assert to_text(graph) == """\
+    assert (
+        to_text(graph)
+        == """\
 model version=3
 
 graph @main(%x) -> (%y) {
@@ -100,6 +102,7 @@ graph @main(%x) -> (%y) {
   %y = ADD(%x, %w) {fused_activation_function: "RELU"}
 }
 """
+    )
 
 
 def test_links_are_true_after_parsing() -> None:
