@@ -25,7 +25,7 @@ HELD_OUT = 360  # the last ones, other writers than the first
 
 def patches(x, stride):
     """3x3 neighbourhoods, SAME padding as TFLite does it: [n, h, w, 9 * c]."""
-    n, h, w, c = x.shape
+    h = x.shape[1]
     out = -(-h // stride)
     total = max((out - 1) * stride + 3 - h, 0)
     edge = (total // 2, total - total // 2)

@@ -88,7 +88,7 @@ def document() -> str:
         "## In the schema, but without a kernel in LiteRT",
         "",
         f"LiteRT {LITERT['litert']} resolves none of these {len(without)}; a model that has them "
-        "loads, can be inspected and saved, and is refused with the operator's name when it is run:",
+        "loads, can be inspected and saved, and is refused by name when it is run:",
         "",
         " ".join(f"`{name}`" for name in without if name not in OPS) + ".",
     ]

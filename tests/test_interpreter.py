@@ -505,7 +505,7 @@ ARGUMENTS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("more", ARGUMENTS, ids=str)
+@pytest.mark.parametrize("more", ARGUMENTS, ids=lambda more: ",".join(more))
 def test_every_argument_is_accepted(more: dict[str, Any]) -> None:
     path = SMALL[1]
     interpreter = sanderling.Interpreter(model_path=path, **more)

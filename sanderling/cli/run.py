@@ -17,7 +17,6 @@ from ..errors import InputError
 from ..evaluate.inputs import Picture, dequantize_array, read_array
 from ..format import load, write_atomic
 from ..ir import Array, DType, Signature, Tensor
-from ..ops.fixed import integer_range
 from ..runtime.session import Session
 from .common import (
     DelegateNames,
@@ -126,7 +125,7 @@ def _random(tensor: Tensor, shape: tuple[int, ...], rng: np.random.Generator) ->
     if dtype is DType.STRING:
         return np.full(shape, b"sanderling", np.object_)
     if dtype.numpy.kind in "iu":
-        low, high = (0, 100) if dtype.bits > 8 else integer_range(dtype)
+        low, high = (0, 100) if dtype.bits > 8 else dtype.bounds
         return rng.integers(low, high + 1, shape).astype(dtype.numpy)
     if dtype is DType.BOOL:
         return rng.integers(0, 2, shape).astype(bool)

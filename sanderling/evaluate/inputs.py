@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, MissingExtraError
 from ..ir import Array, DType, Tensor
-from ..ops.fixed import integer_range, round_away
+from ..ops.fixed import round_away
 from ..runtime.session import converts
 
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
@@ -157,7 +157,7 @@ def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:
                          fix=f"give it {tensor.dtype.numpy} values")  # fmt: skip
     scale, zero = _broadcast(quant.scale, tensor), _broadcast(quant.zero_point, tensor)
     codes = round_away(np.asarray(values, np.float32) / scale) + zero
-    return np.clip(codes, *integer_range(tensor.dtype)).astype(tensor.dtype.numpy)
+    return np.clip(codes, *tensor.dtype.bounds).astype(tensor.dtype.numpy)
 
 
 def dequantize_array(codes: npt.ArrayLike, tensor: Tensor) -> Array:

@@ -79,11 +79,6 @@ def multiply64(x: Array, m: npt.ArrayLike, shift: npt.ArrayLike) -> Array:
     return wrap32((np.asarray(x, np.int64) * reduced + (np.int64(1) << (total - 1))) >> total)
 
 
-def integer_range(dtype: DType) -> tuple[int, int]:
-    """Smallest and largest value of an integer type: dtype.bounds."""
-    return dtype.bounds
-
-
 @cache
 def limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """Smallest and largest value of a NumPy type; of a float, the finite ones."""

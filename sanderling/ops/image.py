@@ -37,7 +37,7 @@ def _ratio(op: Op, old: int, new: int) -> tuple[int, int]:
 Taps = tuple[Array, Array, Array, Array]
 
 
-def _float_taps(op: Op, old: int, new: int) -> Taps:
+def float_taps(op: Op, old: int, new: int) -> Taps:
     top, bottom = _ratio(op, old, new)
     scale = np.float32(top) / np.float32(bottom)
     places = np.arange(new, dtype=np.float32)
@@ -49,7 +49,7 @@ def _float_taps(op: Op, old: int, new: int) -> Taps:
     return low, high, 1 - part, part
 
 
-def _fixed_taps(op: Op, old: int, new: int) -> Taps:
+def fixed_taps(op: Op, old: int, new: int) -> Taps:
     top, bottom = _ratio(op, old, new)
     scale = (1024 * top + bottom // 2) // bottom
     at = np.arange(new, dtype=np.int64) * scale
@@ -82,11 +82,11 @@ def _bilinear(op: Op, x: Array, size: Array) -> Array:
     require(fits, op, "align_corners and half_pixel_centers exclude each other")
     sizes = (x.shape[1], height), (x.shape[2], width)
     if x.dtype == np.int8 or x.dtype == np.int16:
-        rows, columns = (_fixed_taps(op, old, new) for old, new in sizes)
+        rows, columns = (fixed_taps(op, old, new) for old, new in sizes)
         total = _blend(x.astype(np.int64), rows, columns)
         half = np.where(total > 0, 1 << 19, -(1 << 19))
         return truncated(total + half, 1 << 20).astype(x.dtype)
-    rows, columns = (_float_taps(op, old, new) for old, new in sizes)
+    rows, columns = (float_taps(op, old, new) for old, new in sizes)
     blended = _blend(x.astype(np.float32), rows, columns)
     return blended if x.dtype == np.float32 else (blended + np.float32(0.5)).astype(x.dtype)
 
@@ -99,7 +99,7 @@ define("RESIZE_BILINEAR", infer=shaped(_resized, by=[1]), evaluate=on(_bilinear)
 # -- nearest neighbour --------------------------------------------------------------------------
 
 
-def _nearest_places(op: Op, old: int, new: int) -> Array:
+def nearest_places(op: Op, old: int, new: int) -> Array:
     top, bottom = _ratio(op, old, new)
     scale = np.float32(top) / np.float32(max(bottom, 1))
     offset = np.float32(0.5 if attr(op, "half_pixel_centers") else 0)
@@ -110,8 +110,8 @@ def _nearest_places(op: Op, old: int, new: int) -> Array:
 
 def _nearest(op: Op, x: Array, size: Array) -> Array:
     _, height, width, _ = sized(op, _resized(op, x.shape, ints(size)))
-    rows = _nearest_places(op, x.shape[1], height)
-    columns = _nearest_places(op, x.shape[2], width)
+    rows = nearest_places(op, x.shape[1], height)
+    columns = nearest_places(op, x.shape[2], width)
     return x[:, rows[:, None], columns]
 
 

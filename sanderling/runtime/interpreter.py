@@ -210,8 +210,11 @@ class Interpreter:
     def _invoke(self, graph: Graph) -> None:
         if graph not in self._ready:
             raise RuntimeError("Invoke called on model that is not ready: call allocate_tensors()")
-        with self._session._alone(), _runtime_errors():
-            self._ready[graph].run()
+        try:
+            self._session._run_alone(self._ready[graph].run)
+        except SanderlingError as error:
+            with _runtime_errors():
+                raise error from error.__cause__
 
     def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
         self._set(self._main, tensor_index, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -159,13 +159,24 @@ class Session:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
+        self._occupy()
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _occupy(self) -> None:
         if not self._busy.acquire(blocking=False):
             raise BusyError(
                 "this session is running in another thread",
                 fix="give each thread its own session: model.compile(...) shares the weights",
             )
+
+    def _run_alone(self, run: Callable[[], object]) -> None:
+        """`with self._alone(): run()` without the microsecond that the context manager takes."""
+        self._occupy()
         try:
-            yield
+            run()
         finally:
             self._busy.release()
 
@@ -225,8 +236,7 @@ class BoundRun:
         self.session, self.binding, self.names = session, binding, names
 
     def run(self) -> None:
-        with self.session._alone():
-            self.binding.run()
+        self.session._run_alone(self.binding.run)
 
     @property
     def outputs(self) -> dict[str, Array]:
