@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test lint fuzz docs clean
+.PHONY: demo test lint fuzz docs clean bench-kernels
 
 demo: $(VENV)/.installed
 	$(BIN)/sanderling demo
@@ -20,6 +20,10 @@ lint: $(VENV)/.installed-dev
 # The long fuzz run: 20,000 mutations of real models, each in bounded time and memory.
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz --count 20000
+
+# Each kernel's share of the machine's measured peak, and LiteRT's time for the same op.
+bench-kernels: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.kernels
 
 # Regenerate the parts of the documentation that come from the tables.
 docs: $(VENV)/.installed-dev

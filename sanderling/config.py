@@ -32,5 +32,8 @@ class Knob:
 
 MAX_MEMORY = Knob("SANDERLING_MAX_MEMORY", "16g", "most bytes that the tensors of one run may take")
 DELEGATES = Knob("SANDERLING_DELEGATES", "", "default delegates, by name, separated by commas")
+CACHE = Knob("SANDERLING_CACHE", "", "folder of compiled code, or off; default ~/.cache/sanderling")
+CACHE_SIZE = Knob("SANDERLING_CACHE_SIZE", "1g", "most bytes of compiled code kept")
+DUMP = Knob("SANDERLING_DUMP", "", "folder that every stage of a compilation is written to")
 
-KNOBS = (MAX_MEMORY, DELEGATES)
+KNOBS = (MAX_MEMORY, DELEGATES, CACHE, CACHE_SIZE, DUMP)

@@ -32,6 +32,10 @@ class InputError(SanderlingError, ValueError):
     """A value given by the user (array, option, path) does not fit."""
 
 
+class MissingNameError(InputError, KeyError):
+    """A look-up by name found nothing."""
+
+
 class UnsupportedError(SanderlingError, RuntimeError):
     """The model is legal, but this operator, type or variant is not one we run."""
 
@@ -50,7 +54,7 @@ class MissingExtraError(SanderlingError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed",
-            fix=f"pip install 'sanderling[{extra}]'",
+            fix=f"pip install 'sanderling[{extra}]' (in a clone: pip install '.[{extra}]')",
         )
 
 
@@ -60,3 +64,7 @@ class FormatWarning(UserWarning):
 
 class FallbackWarning(UserWarning):
     """A delegate failed and its part runs on the next one."""
+
+
+class CacheWarning(UserWarning):
+    """The cache of compiled code cannot be used, or had to be repaired."""

@@ -18,12 +18,15 @@ from typer.testing import CliRunner, Result
 
 import sanderling
 from sanderling import load, save
-from sanderling.cli import app
+from sanderling.cli import main
+from sanderling.cli.app import app
+from sanderling.cli.common import shorten
 from sanderling.evaluate.inputs import Picture, dequantize_array, quantize_array, read_array
 from sanderling.ir import DType, Graph, Model, Quant, Signature, Tensor
 from sanderling.ir.compare import models_equal
 from sanderling.ir.text import from_text
 from sanderling.measure import inspect as describe
+from sanderling.runtime.session import Session
 
 from .conformance.cases_control import binary, emit, graph
 
@@ -158,6 +161,98 @@ def test_labels_and_top(digit: Path, tmp_path: Path) -> None:
     assert all(b["label"] in text for b in best)
 
 
+@pytest.mark.parametrize("count, more, shown, said", [
+    (10, [], True, ""),
+    (9, [], True, "has 9 names|has 10 classes|background|--label-offset 1"),
+    (11, [], True, "has 11 names|has 10 classes|background|--label-offset -1"),
+    (9, ["--label-offset", 1], True, ""),
+    (11, ["--label-offset", -1], True, ""),
+    (10, ["--label-offset", 1], True, "need no --label-offset"),
+    (12, [], False, "has 12 names|float32[1, 10]|none are shown"),
+])  # fmt: skip
+def test_labels_that_do_not_fit(tmp_path: Path, count: int, more: list[object], shown: bool,
+                                said: str) -> None:  # fmt: skip
+    labels = text_file(tmp_path, "".join(f"name {i}\n" for i in range(count)))
+    result = call("run", F32, "--random", 0, "--labels", labels, "--json", "-", *more)
+    top = json.loads(result.stdout)["top"]
+    assert bool(top) == shown and all(word in result.stderr for word in said.split("|"))
+    offset = more[1] if more else 0
+    for best in top.get("probabilities", ()):
+        known = 0 <= best["class"] - offset < count
+        assert best["label"] == (f"name {best['class'] - offset}" if known else
+                                 f"class {best['class']}")  # fmt: skip
+    assert said or not result.stderr
+
+
+def test_labels_of_a_batch(tmp_path: Path) -> None:
+    labels = text_file(tmp_path, "\n".join("0123456789"))
+    record = answer("run", F32, *R, "--shape", "3,8,8,1", "--labels", labels, "--top", 1)
+    assert list(record["top"]) == [f"probabilities[{i}]" for i in range(3)]
+
+
+@pytest.mark.parametrize("words, said", [
+    (["run", F32, "--random", 0, "--mean", 1, "--bgr"], "--mean, --bgr have no effect"),
+    (["run", F32, "--random", 0, "--top", 3], "--top has no effect"),
+    (["run", F32, "--random", 0, "--dequantize"], "--dequantize has no effect"),
+    (["inspect", F32, "--text", "--ops"], "--ops has no effect"),
+])  # fmt: skip
+def test_options_without_effect(words: list[object], said: str) -> None:
+    assert f"warning: {said}" in call(*words).stderr
+    assert "no effect" not in call(*words[: 4 if words[0] == "run" else 2]).stderr
+
+
+def test_what_was_written_is_said(tmp_path: Path) -> None:
+    out, record = tmp_path / "y.npy", tmp_path / "r.json"
+    said = call("run", F32, *R, "-o", out, "--json", record).stderr
+    assert said == f"wrote {out}\nwrote {record}\n"
+    assert sorted(tmp_path.iterdir()) == [record, out]
+
+
+def test_nan_in_an_input_is_said(tmp_path: Path) -> None:
+    result = call("run", F32, "-i", array(tmp_path, DIGIT * np.nan))
+    assert "input 'image' holds 64 NaN of 64 values" in result.stderr
+
+
+def test_targets_are_opened_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+    real = Session.run
+
+    def run(self: Session, *args: Any, **more: Any) -> Any:
+        seen.extend(tmp_path.iterdir())
+        return real(self, *args, **more)
+
+    monkeypatch.setattr(Session, "run", run)
+    call("run", F32, *R, "-o", tmp_path / "y.npy")
+    assert len(seen) == 1 and sorted(tmp_path.iterdir()) == [tmp_path / "y.npy"]
+
+
+def test_a_link_and_a_device_stay_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    call("run", F32, *R, "--json", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and json.loads((tmp_path / "real").read_text())
+    call("run", F32, *R, "--json", os.devnull)
+    assert Path(os.devnull).is_char_device()
+
+
+PLUGIN = """
+import sanderling
+sanderling.register_custom("Mystery", evaluate=lambda op, x: 2 * x[0], infer=lambda op, s: s[0])
+"""
+
+
+def test_plugin(tmp_path: Path) -> None:
+    path = stored(tmp_path, Model([graph(
+        "main", lambda g, x: [emit(g, "custom.Mystery", [x], (3,))], ("f32", (3,)))]))  # fmt: skip
+    assert "--plugin" in call("run", path, *R, status=2).stderr
+    try:
+        np.save(tmp_path / "x.npy", F([1, 2, 3]))
+        plugin = text_file(tmp_path, PLUGIN)
+        record = answer("run", path, "-i", tmp_path / "x.npy", "--plugin", plugin)
+        assert next(iter(record["outputs"].values()))["first"] == [2, 4, 6]
+    finally:
+        sanderling.OPS.pop("custom.Mystery", None)
+
+
 def test_json_to_a_file_comes_beside_the_table(digit: Path, tmp_path: Path) -> None:
     target = tmp_path / "record.json"
     text = call("run", F32, "-i", digit, "--json", target).stdout
@@ -229,8 +324,10 @@ def test_inspect_shows_a_table() -> None:
     text = call("inspect", INT8).stdout
     for word in ("CONV_2D", "MACs", "parameters", "arena", "full integer", "input", "output"):
         assert word in text
-    assert "zero point" in text and "role" not in text
+    assert "zero point" in text and "role" not in text and "#  op" not in text
     assert "role" in call("inspect", INT8, "--tensors").stdout
+    assert "#  op" in call("inspect", INT8, "--ops").stdout
+    assert not any(line.endswith(" ") for line in text.splitlines())
 
 
 @pytest.mark.parametrize("target", ["-", "file"])
@@ -241,6 +338,73 @@ def test_inspect_json_is_the_same_content(tmp_path: Path, target: str) -> None:
     assert record == json.loads(json.dumps(describe(INT8)))
     assert record["schema"] == "sanderling.inspect/1" and record["macs"] > 0
     assert target == "-" or "CONV_2D" in result.stdout
+
+
+@pytest.mark.parametrize("option", ["--ops", "--tensors", "--arena", "--delegate=reference"])
+def test_inspect_fits_the_terminal(
+    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "/".join(["scope"] * 30)
+    g = Graph()
+    x = g.input(name, DType.FLOAT32, (1, 4))
+    y = g.tensor(f"first/{name}/last;second/{name}", DType.FLOAT32, (1, 4))
+    g.add("ABS", [x], [y])
+    g.outputs = [y]
+    path = stored(tmp_path, Model([g]))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert name in call("inspect", path, option).stdout  # in a file nothing is cut
+    if option == "--arena":
+        return
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    lines = call("inspect", path.name, option).stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and not any(line.endswith(" ") for line in lines)
+    assert any("..." in line for line in lines)
+
+
+@pytest.mark.parametrize("text, room, short", [
+    ("short", 5, "short"),
+    ("conv/Relu;conv/Bias", 14, "conv/Relu;..."),
+    ("abcdefghijklmnopqrst", 12, "abc...opqrst"),
+    ("abcdef/ghijkl/mnopqr;second", 12, "abc...qr;..."),
+])  # fmt: skip
+def test_names_are_shortened(text: str, room: int, short: str) -> None:
+    assert shorten(text, room) == short and len(shorten(text, room)) <= room
+
+
+def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    g = Graph("\x1b[2J")
+    g.outputs = [g.input("\x1b[31mred\n", DType.FLOAT32, (1,))]
+    text = call("inspect", stored(tmp_path, Model([g])), "--tensors").stdout
+    assert "\x1b" not in text and "\\x1b[31mred\\n" in text and "op type" not in text
+
+
+def test_shapes_that_the_file_does_not_state(tmp_path: Path) -> None:
+    g = Graph()
+    x = g.input("x", DType.FLOAT32, (2, 3))
+    absolute, places, total = (g.tensor(n, t) for n, t in
+        (("abs", DType.FLOAT32), ("places", DType.INT64), ("sum", DType.FLOAT32)))  # fmt: skip
+    g.add("ABS", [x], [absolute])
+    g.add("WHERE", [absolute], [places])
+    g.add("SUM", [absolute, g.constant("axes", np.int32([0, 1]))], [total], keep_dims=False)
+    g.outputs = [places, total]
+    path = stored(tmp_path, Model([g]))
+    text = call("inspect", path, "--ops").stdout
+    for shown in ("f32[2,3]", "i64[?]", "f32[]"):
+        assert shown in text
+    record = answer("inspect", path)
+    assert [t["shape"] for t in record["graphs"][0]["tensors"]] == [[2, 3], [2, 3], None, [], [2]]
+    assert record["graphs"][0]["ops"][2]["parameters"] == 0 == record["parameters"]  # axes
+    assert record["graphs"][0]["ops"][0]["bytes_written"] == 24
+
+
+def test_inspect_sums_by_type() -> None:
+    record = answer("inspect", F32)
+    (main,) = record["graphs"]
+    first = main["types"][0]
+    assert (first["name"], first["count"]) == ("CONV_2D", 2)
+    assert sum(t["macs"] for t in main["types"]) == record["macs"]
+    assert sum(t["parameters"] for t in main["types"]) == record["parameters"]
 
 
 def test_inspect_text_parses_back() -> None:
@@ -255,13 +419,13 @@ def test_inspect_arena() -> None:
 
 def test_inspect_delegate(tmp_path: Path) -> None:
     assert (
-        "delegation: 1 parts: 5 ops on reference"
+        "delegation: 1 part: 5 ops on reference"
         in call("inspect", INT8, "--delegate", "reference").stdout
     )
     path = stored(tmp_path, Model([graph(
         "main", lambda g, x: [emit(g, "custom.Mystery", [x], (3,))], ("f32", (3,)))]))  # fmt: skip
     text = call("inspect", path, "--delegate", "reference").stdout
-    assert "not supported" in text and "custom.Mystery" in text
+    assert "1 op on reference" in text and "not supported" in text and "custom.Mystery" in text
     record = answer("inspect", path, "--delegate", "reference")
     assert "not supported" in record["delegates"][0]["ops"][0]["refusals"][0]["reason"]
 
@@ -307,6 +471,11 @@ def array(folder: Path, value: Any) -> Path:
     return folder / "x.npy"
 
 
+def text_file(folder: Path, text: str) -> Path:
+    (folder / "text").write_text(text)
+    return folder / "text"
+
+
 def pickled(folder: Path) -> Path:
     return array(folder, np.array([{}], object))
 
@@ -336,7 +505,22 @@ WRONG: dict[str, tuple[Words, str]] = {
     "input range": (lambda d: ["run", INT8, "-i", array(d, np.full((1, 8, 8, 1), 300))],
         "int64|int8"),
     "pickle": (lambda d: ["run", F32, "-i", pickled(d)], "x.npy|not a readable .npy"),
-    "no array": (lambda d: ["run", F32, "-i", corrupt(d)], "not a readable .npy"),
+    "file type": (lambda d: ["run", F32, "-i", corrupt(d)],
+        "unknown file type '.tflite'|.npy, .npz|.png"),
+    "NaN for integers": (lambda d: ["run", INT8, "-i", array(d, DIGIT * np.nan)],
+        "input 'image'|64 of 64 values are NaN"),
+    "no label": (lambda d: ["run", F32, *R, "--labels", text_file(d, "\n")],
+        "text|there is no label in it|one class name a line"),
+    "two forms": (lambda d: ["inspect", F32, "--text", "--json", "-"],
+        "--text and --json -|choose one"),
+    "no plugin": (lambda d: ["run", F32, *R, "--plugin", d / "no.py"], "no.py|no such file"),
+    "plugin that fails": (lambda d: ["inspect", F32, "--plugin", text_file(d, "a = 1\n1 / 0")],
+        "--plugin|ZeroDivisionError|line 2"),
+    "plugin that is none": (lambda d: ["inspect", F32, "--plugin", text_file(d, "def (")],
+        "SyntaxError|line 1"),
+    "plugin with a mistake": (lambda d: ["inspect", F32, "--plugin", text_file(
+        d, "import sanderling as s\ns.register_custom('A', evaluate=1, infer=len)")],
+        "InputError: evaluate is 1, not a function|line 2"),
     "bad picture": (lambda d: ["run", F32, "-i", not_a_picture(d)],
         "broken.png|not a readable picture"),
     "bad mean": (lambda d: ["run", F32, *R, "--mean", "a"], "--mean|'a'|127.5"),
@@ -357,7 +541,7 @@ WRONG: dict[str, tuple[Words, str]] = {
         "no output 'no'|outputs are"),
     "signature": (lambda d: ["run", F32, *R, "--signature", "no"], "no signature 'no'"),
     "delegate": (lambda d: ["run", F32, *R, "--delegate", "npu"],
-        "'npu'|known delegates: reference"),
+        "'npu'|known delegates: cpu, reference"),
     "delegate to inspect": (lambda d: ["inspect", F32, "--delegate", "npu"], "'npu'"),
     "threads": (lambda d: ["run", F32, *R, "--threads", 0], "threads is 0"),
     "json folder": (lambda d: ["inspect", F32, "--json", d / "no" / "r.json"], "no folder"),
@@ -385,12 +569,14 @@ def test_pillow_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "PIL", None)
     error = call("run", F32, "-i", path, status=2).stderr
     assert "pillow" in error and "pip install 'sanderling[image]'" in error
+    assert "in a clone: pip install '.[image]'" in error
 
 
 def test_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(*_: object) -> None:
         raise MemoryError
 
+    call("run", "--help")  # the verb is imported when it is called
     monkeypatch.setattr(sys.modules["sanderling.cli.run"], "load", exhausted)
     assert "not enough memory" in call("run", F32, "--random", 0, status=2).stderr
 
@@ -436,3 +622,43 @@ def test_a_reader_that_goes_away() -> None:
     running.wait(60)
     running.stderr.close()
     assert b"Traceback" not in error
+    assert running.returncode in (0, 141)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["--version"], ["inspect", INT8], ["inspect", INT8, "--json",
+                                   "-"], ["demo"]], ids=" ".join)  # fmt: skip
+def test_a_full_disk(words: list[str]) -> None:
+    command = [sys.executable, "-m", "sanderling", *words]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "sanderling: cannot write the output: No space left on device\n"
+
+
+def test_interrupted_while_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sanderling.cli.app.start", interrupt)
+    with pytest.raises(SystemExit) as status:
+        main()
+    assert status.value.code == 130
+
+
+def test_interrupted_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    call("run", "--help")
+    monkeypatch.setattr(sys.modules["sanderling.cli.run"], "load", interrupt)
+    assert "interrupted" in call("run", F32, "--random", 0, status=130).stderr
+
+
+def test_the_version_does_not_wait_for_numpy() -> None:
+    code = (
+        "import sys; from sanderling.cli.app import app; app(['--version'], standalone_mode=False);"
+        "print(*sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "rich", "llvmlite"} & set(done.stdout.split())

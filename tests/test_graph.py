@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sanderling.errors import ModelError
-from sanderling.ir import DType, Graph, Op, Tensor
+from sanderling.errors import InputError, ModelError
+from sanderling.format import dump, save
+from sanderling.ir import DType, Graph, Model, Op, Signature, Tensor
 from sanderling.ir.packing import decode, encode_strings
+from sanderling.ir.verify import verify
 
 F32 = DType.FLOAT32
 
@@ -61,6 +64,81 @@ def test_insert_lists_each_tensor_once() -> None:
     graph.prune()
     graph.insert(Op("ABS", [z], [y]))
     assert [t.name for t in graph.tensors] == ["x", "z", "y"]
+
+
+def chain() -> tuple[Graph, Op, Op]:
+    graph = Graph()
+    x = graph.input("x", F32, (1,))
+    y, z = graph.tensor("y", F32, (1,)), graph.tensor("z", F32, (1,))
+    first, second = graph.add("ABS", [x], [y]), graph.add("NEG", [y], [z])
+    graph.outputs = [z]
+    return graph, first, second
+
+
+def test_erase_is_refused_while_something_reads() -> None:
+    graph, first, second = chain()
+    with pytest.raises(ModelError, match=r"ABS 'y': its output 'y' is still read by NEG 'z'"):
+        graph.erase(first)
+    with pytest.raises(ModelError, match="still read by the outputs of graph 'main'"):
+        graph.erase(second)
+    assert graph.ops == [first, second] and first.outputs[0].producer is first
+    verify(graph)
+
+
+def test_erase_after_a_replacement() -> None:
+    graph, first, second = chain()
+    graph.insert(Op("RELU", [first.outputs[0]], second.outputs), before=second)
+    graph.erase(second)  # another op computes it
+    first.outputs[0].data = np.float32([1])
+    graph.erase(first)  # a constant needs no op
+    assert [op.name for op in graph.ops] == ["RELU"]
+    verify(graph)
+
+
+def test_a_broken_graph_is_not_written(tmp_path: Path) -> None:
+    graph, first, _ = chain()
+    graph.ops.remove(first)
+    with pytest.raises(ModelError, match="'y' is read, but nothing computes it"):
+        save(Model([graph]), tmp_path / "m.tflite")
+    assert not list(tmp_path.iterdir())
+    assert dump(Model([graph]), verify=False)
+
+
+def test_a_graph_alone_is_saved_as_a_model() -> None:
+    graph, _, _ = chain()
+    assert dump(graph) == dump(Model([graph]))
+    with pytest.raises(InputError, match="int is not a model"):
+        dump(3)  # type: ignore[arg-type]
+
+
+def test_names_that_are_not_there() -> None:
+    graph = Graph()
+    for i in range(30):
+        graph.tensor(f"layer_{i}/weights", F32, (1,))
+    with pytest.raises(KeyError) as near:
+        graph.find("layer_3/weight")
+    assert "close to it: 'layer_3/weights'" in str(near.value)
+    assert str(near.value).count("weights'") <= 10
+    with pytest.raises(InputError, match=r"there are: 'layer_0/weights'.* and 20 more"):
+        graph.find("?")
+
+
+def test_mistakes_of_building_are_explained() -> None:
+    graph, first, _ = chain()
+    with pytest.raises(ModelError, match=r"RELU: its outputs are one tensor(.|\n)*write \[y\]"):
+        graph.add("RELU", first.inputs, first.outputs[0])  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=r"write Model\(\[graph\]\)"):
+        Model(graph)  # type: ignore[arg-type]
+    first.name = "CONV2D"
+    with pytest.raises(ModelError, match="close to it: 'CONV_2D'"):
+        dump(graph)
+
+
+def test_what_things_show() -> None:
+    graph, _, _ = chain()
+    signature = Signature("serve", graph, {"a": graph.inputs[0]}, {"b": graph.outputs[0]})
+    assert repr(Model([graph])) == "<Model in memory: 1 graphs, 2 ops>"
+    assert repr(signature) == "<Signature serve(a) -> b>"
 
 
 def test_large_graphs_are_built_in_linear_time() -> None:

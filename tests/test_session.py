@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling import BusyError, InputError, SanderlingError, Session, dump, load
+from sanderling import (
+    OPS,
+    BusyError,
+    InputError,
+    SanderlingError,
+    Session,
+    Spec,
+    dequantize_array,
+    dump,
+    load,
+    quantize_array,
+    register_custom,
+)
 from sanderling.config import MAX_MEMORY
 from sanderling.ir import Array, DType, Graph, Model, Quant, Signature, Tensor
 from sanderling.runtime.session import MOST_PLANS
@@ -486,3 +498,75 @@ def test_many_runs_do_not_grow_memory() -> None:
     finally:
         tracemalloc.stop()
     assert grown < 1 << 18
+
+
+# -- what users get wrong -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("feeds", [X, [X], 3], ids=["array", "list", "number"])
+def test_feeds_that_are_not_by_name(feeds: Any) -> None:
+    with pytest.raises(InputError, match=r"session\.run\(\{'main_in0': array"):
+        model(lambda g, x: [emit(g, "ABS", [x], (2, 3))]).compile().run(feeds)
+
+
+def test_the_hint_to_quantise_is_for_reals() -> None:
+    made = model(lambda g, x: [emit(g, "RESHAPE", [x], (2, 3), "i8", new_shape=[2, 3])],
+                 ("i8", (2, 3)))  # fmt: skip
+    made.main.inputs[0].quant = made.main.outputs[0].quant = Quant.of(0.5, 3)
+    session = made.compile()
+    with pytest.raises(InputError, match=r"sanderling\.quantize_array\(x, session\.entry\(None\)"):
+        session(X)
+    with pytest.raises(InputError, match="its values must be -128 to 127"):
+        session(np.full((2, 3), 300))
+    codes = quantize_array(X, session.entry(None).inputs["main_in0"])
+    np.testing.assert_array_equal(dequantize_array(session(codes), made.main.outputs[0]), X)
+
+
+def test_an_output_of_another_type_than_the_graph_states() -> None:
+    wrong = model(lambda g, x: [emit(g, "RESHAPE", [x], (2, 3), new_shape=[2, 3])],
+                  ("i8", (2, 3)))  # fmt: skip
+    with pytest.raises(SanderlingError, match="RESHAPE 'main_1': .*int8.*\n.*the graph says f32"):
+        wrong.compile(delegates=["reference"])(np.zeros((2, 3), np.int8))
+
+
+def _same(op: Any, specs: Any) -> Any:
+    return specs[0]
+
+
+# evaluate, infer -> words of the message
+MISTAKES: dict[str, tuple[Any, Any, str]] = {
+    "nothing": (lambda op, a: None, _same, "evaluate returned None, not an array"),
+    "type": (lambda op, a: a[0].astype("f8"), _same, "an array of float64 .* which is float32"),
+    "shape": (lambda op, a: a[0][:1], _same, r"shape \[1, 3\] .* infer said \[2, 3\]"),
+    "count": (lambda op, a: [a[0]] * 2, _same, "2 arrays for 1 outputs"),
+    "exception": (lambda op, a: {}["key"], _same, "evaluate raised KeyError: 'key'"),
+    "os": (lambda op, a: np.load("/none"), _same, "evaluate raised FileNotFoundError"),
+    "no spec": (lambda op, a: a[0], lambda op, s: (2, 3), r"infer returned \(2, 3\), not a Spec"),
+    "no specs": (lambda op, a: a[0], lambda op, s: None, "infer returned None"),
+    "specs": (lambda op, a: a[0], lambda op, s: [*s, *s], "2 specs for 1 outputs"),
+    "spec type": (lambda op, a: a[0], lambda op, s: Spec(DType.INT8, (2, 3)), "infer says i8"),
+    "infer": (lambda op, a: a[0], lambda op, s: s.shape, "infer raised AttributeError"),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_mistakes_of_a_custom_operator_are_its_own(what: str) -> None:
+    evaluate, infer, message = MISTAKES[what]
+    register_custom("custom.Wrong", evaluate=evaluate, infer=infer)  # the prefix is taken too
+    try:
+        made = model(lambda g, x: [emit(g, "custom.Wrong", [x], (2, 3))])
+        with pytest.raises(SanderlingError, match=f"custom operator Wrong: .*{message}"):
+            made.compile()(X)
+    finally:
+        del OPS["custom.Wrong"]
+
+
+def test_a_custom_operator_takes_any_batch() -> None:
+    register_custom("Fine", evaluate=lambda op, a: 2 * a[0], infer=_same)
+    try:
+        session = model(lambda g, x: [emit(g, "custom.Fine", [x], (2, 3))]).compile()
+        np.testing.assert_array_equal(session(np.ones((5, 3), F)), np.full((5, 3), 2, F))
+    finally:
+        del OPS["custom.Fine"]
+    with pytest.raises(InputError, match="evaluate is None, not a function"):
+        register_custom("Fine", evaluate=None, infer=_same)  # type: ignore[arg-type]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
+from traceback import extract_tb
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from ..errors import InputError
-from ..format import write_atomic
+from ..errors import InputError, SanderlingError
+from ..format import AtomicFile
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A .tflite file.")]
 JsonPath = Annotated[
@@ -25,6 +28,12 @@ DelegateNames = Annotated[
     list[str],
     typer.Option("--delegate", metavar="NAME",
                  help="A delegate to prefer; may be repeated, first is best."),
+]  # fmt: skip
+
+Plugins = Annotated[
+    list[Path],
+    typer.Option("--plugin", metavar="FILE.py",
+                 help="A Python file to run first: it registers custom operators or delegates."),
 ]  # fmt: skip
 
 
@@ -41,24 +50,86 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     return found
 
 
-def check_target(path: Path) -> Path:
-    """A file that can be written, checked before the work: nothing is left half done."""
+def open_target(path: str | Path) -> AtomicFile:
+    """A file to write later, opened before the work: what cannot be written is said at once."""
+    path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"there is no folder '{path.parent}'"
         raise InputError(f"cannot write: {what}", where=str(path), fix="check the path")
-    return path
+    return AtomicFile(path)
 
 
-def write_json(record: dict[str, Any], target: str) -> bool:
-    """Write the record where the user wants it; True if that was stdout."""
-    if not target:
-        return False
-    text = json.dumps(_plain(record), indent=2, default=str) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return True
-    write_atomic(check_target(Path(target)), text.encode())
-    return False
+class JsonTarget:
+    """Where --json goes: nowhere, stdout, or a file that is opened now."""
+
+    def __init__(self, target: str) -> None:
+        self.to_stdout = target == "-"
+        self.file = open_target(target) if target and not self.to_stdout else None
+
+    def __enter__(self) -> JsonTarget:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.file is not None:
+            self.file.discard()
+
+    def write(self, record: dict[str, Any]) -> bool:
+        """True if the record was the output: nothing else may be printed."""
+        text = json.dumps(_plain(record), indent=2, default=str) + "\n"
+        if self.to_stdout:
+            sys.stdout.write(text)
+        elif self.file is not None:
+            write_target(self.file, text.encode())
+        return self.to_stdout
+
+
+def write_target(file: AtomicFile, content: bytes) -> None:
+    file.write(content)
+    say(f"wrote {file.path}")
+
+
+def say(text: str) -> None:
+    """A word beside the result."""
+    typer.echo(text, err=True)
+
+
+def warn(text: str) -> None:
+    say(f"warning: {text}")
+
+
+def warn_unused(options: Mapping[str, object], why: str) -> None:
+    """Options that were given and change nothing."""
+    given = [name for name, value in options.items() if value not in (None, False, "", [])]
+    if given:
+        warn(f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: {why}")
+
+
+def load_plugins(paths: Iterable[Path]) -> None:
+    """Run the user's files, which register custom operators and delegates."""
+    for number, path in enumerate(paths):
+        if not path.is_file():
+            raise InputError("there is no such file", where=f"--plugin {path}",
+                             fix="give a Python file that calls sanderling.register_custom"
+                             )  # fmt: skip
+        loader = SourceFileLoader(f"sanderling_plugin_{number}", str(path))
+        module = ModuleType(loader.name)
+        module.__file__ = str(path)
+        sys.modules[loader.name] = module
+        try:
+            loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            said = error.what if isinstance(error, SanderlingError) else error
+            raise InputError(
+                f"it cannot be run: {type(error).__name__}: {said}{_line_of(error, path)}",
+                where=f"--plugin {path}",
+                fix=f"correct it; to see more, run: python {path}",
+            ) from error
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    """The last line of the file that the error went through."""
+    places = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == str(path)]
+    return f" (line {places[-1]})" if places else ""
 
 
 def _plain(value: Any) -> Any:
@@ -72,22 +143,82 @@ def _plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def console() -> Console:
-    """Full-width tables when the output is not a terminal, so that nothing is cut in a file. Names
-    come from files: nothing in them is markup."""
-    wide: dict[str, Any] = {} if sys.stdout.isatty() else {"width": 200, "soft_wrap": True}
-    return Console(markup=False, emoji=False, highlight=False, **wide)
+def width() -> int:
+    """Columns to fill: the terminal's, or $COLUMNS; 0 in a file or pipe, where nothing is cut."""
+    if sys.stdout.isatty():
+        return get_terminal_size().columns
+    stated = os.environ.get("COLUMNS", "")
+    return int(stated) if stated.isdecimal() else 0
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A plain table; columns that start with > are right-aligned."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left",
-                        overflow="fold")  # fmt: skip
-    for row in rows:
-        made.add_row(*(str(cell) for cell in row))
-    return made
+def clean(text: object) -> str:
+    """Names come from files: what would steer a terminal is shown, not sent."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
+def shorten(text: str, room: int) -> str:
+    """At most so long: a name that was fused of several (a;b;c) loses all but the first, then the
+    middle goes. The end of a name tells most."""
+    if len(text) <= room:
+        return text
+    first = text.split(";")[0] + ";..."
+    text = first if len(first) < len(text) else text
+    if len(text) <= room or room < 8:
+        return text[: max(room, 1)]
+    left = (room - 3) // 3
+    return f"{text[:left]}...{text[left + 3 - room :]}"
+
+
+GAP = "  "
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Lines of a plain table, "" without rows. A column that starts with > is right-aligned; one
+    that starts with ~ is shortened where the line would be too long."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    if not cells:
+        return ""
+    names = [column.lstrip(">~") for column in columns]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    if width():
+        _narrow(widths, [i for i, column in enumerate(columns) if column.startswith("~")])
+    lines = [names, ["-" * w for w in widths], *cells]
+    return "\n".join(_line(line, columns, widths) for line in lines)
+
+
+def _narrow(widths: list[int], flexible: Sequence[int], least: int = 12) -> None:
+    """Take columns from the widest until the line fits, or none can give any more."""
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width()
+    while excess > 0 and flexible:
+        widest = max(flexible, key=lambda i: widths[i])
+        if widths[widest] <= least:
+            return
+        widths[widest] -= 1
+        excess -= 1
+
+
+def _line(cells: Sequence[str], columns: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (
+        f"{shorten(cell, w):>{w}}" if column.startswith(">") else f"{shorten(cell, w):<{w}}"
+        for cell, column, w in zip(cells, columns, widths, strict=True)
+    )
+    return GAP.join(padded).rstrip()
+
+
+def facts(rows: Iterable[tuple[str, object]]) -> str:
+    """Lines of `name  value`; a long value goes on below itself."""
+    named = [(name, clean(value)) for name, value in rows]
+    indent = max(len(name) for name, _ in named) + len(GAP)
+    room = max(width() - indent, 20) if width() else 10**6
+    lines = []
+    for name, value in named:
+        pieces = wrap(value, room, break_on_hyphens=False) or [""]
+        lines += [f"{name if i == 0 else '':<{indent}}{p}".rstrip() for i, p in enumerate(pieces)]
+    return "\n".join(lines)
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def si(number: float) -> str:

@@ -12,7 +12,7 @@ from ..evaluate.inputs import quantize_array
 from ..format import load
 from ..ir import Array, Model
 from ..measure import inspect as describe
-from .common import JsonPath, si, size, write_json
+from .common import JsonPath, JsonTarget, si, size
 
 SCHEMA = "sanderling.demo/1"
 FACTS = ("description", "file_bytes", "parameters", "macs", "quantisation")
@@ -28,10 +28,10 @@ def demo(
     folder = files("sanderling") / "data"
     with as_file(folder / "digits_test.npz") as path, np.load(path) as held_out:
         images, labels = held_out["images"], held_out["labels"]
-    with as_file(folder / "digits_int8.tflite") as path:
+    with JsonTarget(json) as target, as_file(folder / "digits_int8.tflite") as path:
         record = _measure(load(path), images, labels, digit)
-    if write_json(record, json):
-        return
+        if target.write(record):
+            return
     typer.echo(f"model      {record['description']}: {record['ops']} ops, "
                f"{si(record['parameters'])} parameters, {si(record['macs'])} MACs, "
                f"{size(record['file_bytes'])}, {record['quantisation']}")  # fmt: skip

@@ -5,49 +5,86 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from ..errors import InputError
 from ..format import load
+from ..ir import Model
 from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..runtime.arena import plan_graph
-from .common import DelegateNames, JsonPath, ModelPath, console, si, size, table, write_json
+from .common import (
+    DelegateNames,
+    JsonPath,
+    JsonTarget,
+    ModelPath,
+    Plugins,
+    clean,
+    facts,
+    load_plugins,
+    plural,
+    shorten,
+    si,
+    size,
+    table,
+    warn_unused,
+    width,
+)
 
 Record = dict[str, Any]
 
 
 def inspect(
     model: ModelPath,
-    json: JsonPath = "",
-    text: Annotated[bool, typer.Option("--text", help="Print the graph's text form.")] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="List every op.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print the graph's text form.")] = False,
     arena: Annotated[bool, typer.Option("--arena", help="Print where tensors lie.")] = False,
     delegate: DelegateNames = [],  # noqa: B006  typer reads the default, nobody changes it
+    plugin: Plugins = [],  # noqa: B006
+    json: JsonPath = "",
 ) -> None:
-    """Show what a model is made of: ops, tensors, parameters, MACs, quantisation, signatures.
+    """Show what a model is made of: ops, parameters, MACs, quantisation, signatures.
 
     With --delegate, show also which ops it takes and why it refuses the others.
     """
+    forms = [n for n, given in (("--text", text), ("--arena", arena), ("--json -", json == "-"))
+             if given]  # fmt: skip
+    if len(forms) > 1:
+        raise InputError(f"{' and '.join(forms)} both print the result", fix="choose one")
+    if forms:
+        # A record, on stdout or in a file, holds the delegation too.
+        unread = {"--ops": ops, "--tensors": tensors, "--delegate": not json and delegate}
+        warn_unused(unread, f"{forms[0]} prints a form of its own")
+    load_plugins(plugin)
     source = load(model)
-    record = describe(source, delegate)
-    if write_json(record, json):
-        return
+    with JsonTarget(json) as target:
+        record = describe(source, delegate)
+        if target.write(record):
+            return
     if text:
-        typer.echo(to_text(source))
-        return
-    if arena:
-        for graph in source.graphs:
-            typer.echo(f"graph {graph.name}\n{plan_graph(graph).table()}")
-        return
-    out = console()
-    _summary(out, record)
+        typer.echo(to_text(source), nl=False)
+    elif arena:
+        _arena(source)
+    else:
+        _print(record, ops, tensors)
+
+
+def _arena(source: Model) -> None:
+    for graph in source.graphs:
+        typer.echo(f"graph {clean(graph.name)}\n{plan_graph(graph).table()}")
+
+
+def _print(record: Record, ops: bool, tensors: bool) -> None:
+    typer.echo(_summary(record))
     for index, graph in enumerate(record["graphs"]):
-        _graph(out, graph, tensors)
-        if delegate:
-            _delegation(out, record["delegates"][index])
+        pieces = [_graph(graph), _types(graph)]
+        pieces += [_ops(graph)] if ops else []
+        pieces += [_tensors(graph)] if tensors else []
+        pieces += _delegation(record["delegates"][index]) if "delegates" in record else []
+        typer.echo("\n" + "\n\n".join(filter(None, pieces)))
 
 
-def _summary(out: Console, record: Record) -> None:
+def _summary(record: Record) -> str:
     rows = [
         ("file", f"{record['source']} ({size(record['file_bytes'])})"),
         ("description", record["description"] or "-"),
@@ -61,49 +98,64 @@ def _summary(out: Console, record: Record) -> None:
         rows.append(("signature", f"{s['key']}({takes}) -> {gives}"))
     rows += [("metadata", f"{name} ({size(count)})") for name, count in record["metadata"].items()]
     rows += [("not understood", place) for place in record["unknown"]]
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        out.print(f"{name:<{width}}  {value}")
+    return facts(rows)
 
 
-def _graph(out: Console, graph: Record, with_tensors: bool) -> None:
-    rows = graph["tensors"]
-    out.print()
-    out.print(f"graph '{graph['name']}': {len(graph['ops'])} ops, {si(graph['macs'])} MACs, arena "
-              f"{size(graph['arena_bytes'])} ({size(graph['arena_bytes_without_reuse'])} without "
-              "re-use)")  # fmt: skip
+def _graph(graph: Record) -> str:
+    lines = [f"graph '{clean(graph['name'])}': {plural(len(graph['ops']), 'op')}, "
+             f"{si(graph['macs'])} MACs, arena {size(graph['arena_bytes'])} "
+             f"({size(graph['arena_bytes_without_reuse'])} without re-use)"]  # fmt: skip
     for kind in ("inputs", "outputs"):
-        for index in graph[kind]:
-            out.print(f"  {kind[:-1]:<7}{_tensor_line(rows[index])}")
-    out.print(table("", ["op type", ">count"], graph["ops_by_type"].items()))
-    out.print(table("", [">#", "op", "output", "type", ">MACs", ">parameters", ">read", ">written"],
-                    [_op_row(op, rows) for op in graph["ops"]]))  # fmt: skip
-    if with_tensors:
-        columns = [">#", "tensor", "type", "role", ">bytes", "quantisation", ">offset"]
-        out.print(table("", columns, [_tensor_row(t) for t in rows]))
+        lines += [_tensor_line(kind[:-1], graph["tensors"][index]) for index in graph[kind]]
+    return "\n".join(lines)
+
+
+def _tensor_line(kind: str, tensor: Record) -> str:
+    start = f"  {kind:<7}#{tensor['index']} "
+    end = f": {_type(tensor)} {_quant(tensor)}".rstrip()
+    name = clean(tensor["name"])
+    room = max(width() - len(start) - len(end), 12) if width() else len(name)
+    return start + shorten(name, room) + end
+
+
+def _types(graph: Record) -> str:
+    rows = [(t["name"] + _mark(t), t["count"], _count(t["macs"]), _count(t["parameters"]),
+             size(t["bytes_read"]), size(t["bytes_written"])) for t in graph["types"]]  # fmt: skip
+    return table(["~op type", ">count", ">MACs", ">parameters", ">read", ">written"], rows)
+
+
+def _ops(graph: Record) -> str:
+    columns = [">#", "~op", "~type", ">MACs", ">params", ">bytes", "~output"]
+    return table(columns, [_op_row(op, graph["tensors"]) for op in graph["ops"]])
 
 
 def _op_row(op: Record, tensors: list[Record]) -> tuple[object, ...]:
     first = tensors[op["outputs"][0]]["name"] if op["outputs"] else ""
-    mark = "" if op["supported"] else " (not supported)"
-    counts = (si(op[k]) if op[k] else "-" for k in ("macs", "parameters"))
-    return (op["index"], op["name"] + mark, first, " ".join(op["output_types"]), *counts,
-            size(op["bytes_read"]), size(op["bytes_written"]))  # fmt: skip
+    return (op["index"], op["name"] + _mark(op), " ".join(op["output_types"]), _count(op["macs"]),
+            _count(op["parameters"]), size(op["bytes_read"] + op["bytes_written"]), first
+            )  # fmt: skip
+
+
+def _mark(op: Record) -> str:
+    return "" if op["supported"] else " (not supported)"
+
+
+def _count(number: int) -> str:
+    return si(number) if number else "-"
+
+
+def _tensors(graph: Record) -> str:
+    columns = [">#", "type", "role", ">bytes", "~quantisation", "~tensor"]
+    return table(columns, [_tensor_row(t) for t in graph["tensors"]])
 
 
 def _tensor_row(tensor: Record) -> tuple[object, ...]:
-    place = "-" if tensor["arena_offset"] is None else tensor["arena_offset"]
-    return (tensor["index"], tensor["name"], _type(tensor), tensor["role"], size(tensor["bytes"]),
-            _quant(tensor), place)  # fmt: skip
-
-
-def _tensor_line(tensor: Record) -> str:
-    return f"#{tensor['index']} {tensor['name']}: {_type(tensor)} {_quant(tensor)}"
+    return (tensor["index"], _type(tensor), tensor["role"], size(tensor["bytes"]),
+            _short_quant(tensor), tensor["name"])  # fmt: skip
 
 
 def _type(tensor: Record) -> str:
-    sizes = ",".join(map(str, tensor["signature"] or tensor["shape"]))
-    return f"{tensor['type']}[{sizes}]" + (" sparse" if tensor["sparse"] else "")
+    return tensor["type_text"] + (" sparse" if tensor["sparse"] else "")
 
 
 def _quant(tensor: Record) -> str:
@@ -118,10 +170,18 @@ def _quant(tensor: Record) -> str:
     return f"scale {q['scale'][0]:.6g}, zero point {q['zero_point'][0]}"
 
 
-def _delegation(out: Console, record: Record) -> None:
-    parts = ", ".join(f"{p['ops']} ops on {p['delegate']}" for p in record["parts"])
-    out.print(f"delegation: {len(record['parts'])} parts: {parts}")
-    rows = [(op["index"], op["name"], op["output"], r["delegate"], r["reason"])
+def _short_quant(tensor: Record) -> str:
+    q = tensor["quantisation"]
+    if q is None or q["block_size"]:
+        return _quant(tensor)
+    if q["axis"] is not None:
+        return f"{len(q['scale'])} on axis {q['axis']}"
+    return f"{q['scale'][0]:.4g} zero {q['zero_point'][0]}"
+
+
+def _delegation(record: Record) -> list[str]:
+    parts = ", ".join(f"{plural(p['ops'], 'op')} on {p['delegate']}" for p in record["parts"])
+    rows = [(op["index"], op["name"], r["delegate"], op["output"], r["reason"])
             for op in record["ops"] for r in op["refusals"]]  # fmt: skip
-    if rows:
-        out.print(table("refused", [">#", "op", "output", "by", "because"], rows))
+    refused = table([">#", "op", "refused by", "~output", "because"], rows)
+    return [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]

@@ -5,28 +5,36 @@ from __future__ import annotations
 import io
 import time
 import zipfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from ..config import MAX_MEMORY
 from ..errors import InputError
-from ..evaluate.inputs import Picture, dequantize_array, read_array
-from ..format import load, write_atomic
+from ..evaluate.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
+from ..format import load
 from ..ir import Array, DType, Signature, Tensor
 from ..runtime.session import Session
 from .common import (
     DelegateNames,
     JsonPath,
+    JsonTarget,
     ModelPath,
-    check_target,
-    console,
+    Plugins,
+    clean,
+    load_plugins,
+    open_target,
     pairs,
+    plural,
     table,
-    write_json,
+    warn,
+    warn_unused,
+    write_target,
 )
 
 SCHEMA = "sanderling.run/1"
@@ -52,44 +60,136 @@ def run(
         help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
              "themselves for integer inputs.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
-    resample: Annotated[str, typer.Option(metavar="HOW",
-        help="For pictures: nearest, bilinear, bicubic or box.")] = "bilinear",
+    resample: Annotated[str | None, typer.Option(metavar="HOW",
+        help="For pictures: nearest, bilinear (default), bicubic or box.")] = None,
     bgr: Annotated[bool, typer.Option("--bgr", help="For pictures: blue first.")] = False,
     dequantize: Annotated[bool, typer.Option("--dequantize",
         help="Write and print integer outputs as reals.")] = False,
     labels: Annotated[Path | None, typer.Option(metavar="FILE",
-        help="Class names, one a line: print the best classes of each output.")] = None,
-    top: Annotated[int, typer.Option(metavar="K", min=1, help="How many classes.")] = 5,
+        help="Class names, one a line: print the best classes of outputs with as many scores."
+        )] = None,
+    label_offset: Annotated[int | None, typer.Option(metavar="N",
+        help="The first name belongs to class N: 1 where the file lacks the model's background "
+             "class, -1 where it has one that the model lacks.")] = None,
+    top: Annotated[int | None, typer.Option(metavar="K", min=1,
+        help="How many classes. Default: 5.")] = None,
+    plugin: Plugins = [],  # noqa: B006
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Run a model once on files and print or write its outputs."""
+    load_plugins(plugin)
     source = load(model)
     session = Session(source, delegate, threads)
     entry = session.entry(signature)
-    picture = Picture(_numbers(mean, "--mean"), _numbers(std, "--std"), resample, bgr)
-    names = None if labels is None else _read_labels(labels)
-    feeds = _feeds(entry, pairs(input, "--input"), picture, random, pairs(shape, "--shape"))
-    targets = _targets(entry, pairs(output, "--output"))
-    if json not in ("", "-"):
-        check_target(Path(json))
-    begin = time.perf_counter()
-    results = session.run(feeds, signature=signature)
-    seconds = time.perf_counter() - begin
-    if dequantize:
-        results = {n: dequantize_array(a, entry.outputs[n]) for n, a in results.items()}
-    results = {n: _portable(a) for n, a in results.items()}
-    _write(results, targets)
-    record = _record(str(model), results, seconds)
-    if names is not None:
-        record["top"] = {n: _best(dequantize_array(a, entry.outputs[n]), names, top)
-                         for n, a in results.items() if a.dtype.kind in "fiub"}  # fmt: skip
-    if not write_json(record, json):
-        _print(console(), record)
+    picture = Picture(_numbers(mean, "--mean"), _numbers(std, "--std"), resample or "bilinear", bgr)
+    names = None if labels is None else Labels.read(labels, label_offset or 0)
+    given = _named(entry.inputs, pairs(input, "--input"), "input")
+    feeds = _feeds(entry, given, picture, random, pairs(shape, "--shape"))
+    if not any(Path(f).suffix.lower() in PICTURES for f in given.values()):
+        warn_unused({"--mean": mean, "--std": std, "--resample": resample, "--bgr": bgr},
+                    "no input is a picture")  # fmt: skip
+    if len(given) == len(entry.inputs):
+        warn_unused({"--random": random is not None}, "every input is given")
+    if labels is None:
+        warn_unused({"--top": top, "--label-offset": label_offset}, "there is no --labels")
+    if not any(map(is_quantized, entry.outputs.values())):
+        warn_unused({"--dequantize": dequantize}, "no output is quantised")
+    with ExitStack() as opened:
+        files = {name: opened.enter_context(open_target(path))
+                 for name, path in _targets(entry, pairs(output, "--output")).items()}  # fmt: skip
+        target = opened.enter_context(JsonTarget(json))
+        begin = time.perf_counter()
+        results = session.run(feeds, signature=signature)
+        seconds = time.perf_counter() - begin
+        codes = results
+        if dequantize:
+            results = {n: dequantize_array(a, entry.outputs[n]) for n, a in results.items()}
+        results = {n: _portable(a) for n, a in results.items()}
+        for name, file in files.items():
+            write_target(file, _npz(results) if name == EVERYTHING else _npy(results[name]))
+        record = _record(str(model), results, seconds)
+        if names is not None:
+            scores = {n: _portable(dequantize_array(a, entry.outputs[n])) for n, a in codes.items()}
+            record["top"] = names.best(scores, top or 5)
+        if not target.write(record):
+            _print(record)
+
+
+# What the number of classes, less that of names, usually means.
+CAUSES = {
+    1: "probably class 0 is a background class that the file lacks; try --label-offset 1",
+    0: "the names need no --label-offset",
+    -1: "probably the first name is a background class that the model lacks; "
+        "try --label-offset -1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class names; the first belongs to class `offset`."""
+
+    path: Path
+    names: list[str]
+    offset: int
+
+    @staticmethod
+    def read(path: Path, offset: int) -> Labels:
+        try:
+            names = path.read_text("utf-8-sig").rstrip().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read the labels: {error}", where=str(path),
+                             fix="give a text file with one class name a line"
+                             ) from error  # fmt: skip
+        if not names:
+            raise InputError("there is no label in it", where=str(path),
+                             fix="give a text file with one class name a line")  # fmt: skip
+        return Labels(path, names, offset)
+
+    def best(self, outputs: Mapping[str, Array], count: int) -> dict[str, list[dict[str, Any]]]:
+        """The best classes of every output that holds class scores, for each row of a batch."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for name, scores in outputs.items():
+            if not self.fits(name, scores):
+                continue
+            rows = scores.reshape(-1, scores.shape[-1])
+            for i, row in enumerate(rows):
+                found[name if len(rows) == 1 else f"{name}[{i}]"] = self._best(row, count)
+        return found
+
+    def fits(self, name: str, scores: Array) -> bool:
+        """Whether the output looks like class scores; a mismatch of the numbers is said."""
+        classes = scores.shape[-1] if scores.ndim else 0
+        shift = classes - len(self.names)
+        have = f"{self.path} has {plural(len(self.names), 'name')}"
+        if not _one_row_each(scores) or abs(shift) > 1:
+            warn(f"{have}, output '{name}' is {scores.dtype}{list(scores.shape)}: these are not "
+                 "scores of those classes, none are shown")  # fmt: skip
+            return False
+        if shift != self.offset:
+            warn(f"{have}, output '{name}' has {classes} classes: {CAUSES[shift]}")
+        return True
+
+    def _best(self, scores: Array, count: int) -> list[dict[str, Any]]:
+        order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
+        return [{"class": int(i), "label": self._name(int(i)), "score": scores[i].item()}
+                for i in order]  # fmt: skip
+
+    def _name(self, index: int) -> str:
+        place = index - self.offset
+        return self.names[place] if 0 <= place < len(self.names) else f"class {index}"
+
+
+def _one_row_each(scores: Array) -> bool:
+    """Numbers along the last dimension, once for each picture of a batch."""
+    if scores.dtype.kind not in "fiub" or scores.ndim == 0:
+        return False
+    rows = scores.shape[0] if scores.ndim > 1 else 1
+    return scores.size == rows * scores.shape[-1] > 0
 
 
 def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int | None,
            shapes: dict[str, str]) -> dict[str, Array]:  # fmt: skip
-    files, shapes = _named(entry.inputs, files, "input"), _named(entry.inputs, shapes, "input")
+    shapes = _named(entry.inputs, shapes, "input")
     unused = [name for name in shapes if name in files or seed is None]
     if unused:
         raise InputError(f"--shape is for random inputs, '{unused[0]}' is not one",
@@ -98,13 +198,19 @@ def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int 
     rng = np.random.default_rng(seed)
     for name, tensor in entry.inputs.items():
         if name in files:
-            feeds[name] = read_array(files[name], tensor, picture)
+            feeds[name] = _checked(read_array(files[name], tensor, picture, name), name)
         elif seed is not None:
             feeds[name] = _random(tensor, _shape(shapes.get(name), tensor), rng)
         else:
             raise InputError(f"input '{name}' {tensor.type_text} is not given",
                              fix=f"add --input {name}=FILE, or --random 0")  # fmt: skip
     return feeds
+
+
+def _checked(array: Array, name: str) -> Array:
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        warn(f"input '{name}' holds {int(np.isnan(array).sum())} NaN of {array.size} values")
+    return array
 
 
 def _named(tensors: dict[str, Tensor], given: dict[str, str], what: str) -> dict[str, str]:
@@ -162,20 +268,12 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
     return values
 
 
-def _read_labels(path: Path) -> list[str]:
-    try:
-        return path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the labels: {error}", where=str(path),
-                         fix="give a text file with one class name a line") from error  # fmt: skip
-
-
 def _targets(entry: Signature, given: dict[str, str]) -> dict[str, Path]:
     """Where each output goes; a .npz takes them all."""
     given = dict(given)
     targets: dict[str, Path] = {}
     if Path(given.get("", "")).suffix == ".npz":
-        targets[EVERYTHING] = check_target(Path(given.pop("")))
+        targets[EVERYTHING] = Path(given.pop(""))
     named = _named(entry.outputs, given, "output")
     for name, path in named.items():
         if Path(path).suffix != ".npy":
@@ -184,7 +282,7 @@ def _targets(entry: Signature, given: dict[str, str]) -> dict[str, Path]:
                 where=path,
                 fix="end the name in .npy (or .npz for all outputs)",
             )
-        targets[name] = check_target(Path(path))
+        targets[name] = Path(path)
     return targets
 
 
@@ -194,12 +292,6 @@ def _portable(array: Array) -> Array:
     if array.dtype.kind == "O":
         return array.astype(np.bytes_)
     return array.astype(np.float32) if array.dtype.kind == "V" else array
-
-
-def _write(results: dict[str, Array], targets: dict[str, Path]) -> None:
-    for name, path in targets.items():
-        blob = _npz(results) if name == EVERYTHING else _npy(results[name])
-        write_atomic(path, blob)
 
 
 def _npy(array: Array) -> bytes:
@@ -238,24 +330,19 @@ def _describe(array: Array) -> dict[str, Any]:
     }
 
 
-def _best(scores: Array, names: list[str], count: int) -> list[dict[str, Any]]:
-    flat = scores.reshape(-1)
-    order = np.argsort(-flat.astype(np.float64), kind="stable")[:count]
-    return [{"class": int(i), "label": names[i] if i < len(names) else f"class {i}",
-             "score": flat[i].item()} for i in order]  # fmt: skip
-
-
-def _print(out: Console, record: dict[str, Any]) -> None:
+def _print(record: dict[str, Any]) -> None:
     rows = [
         (name, f"{o['type']}{o['shape']}", *(_number(o[k]) for k in ("min", "max", "mean")),
          " ".join(map(_number, o["first"])))
         for name, o in record["outputs"].items()
     ]  # fmt: skip
-    out.print(table("", ["output", "type", ">min", ">max", ">mean", "first values"], rows))
+    pieces = [table(["~output", "type", ">min", ">max", ">mean", "~first values"], rows)]
     for name, best in record.get("top", {}).items():
         rows_best = [(b["class"], b["label"], _number(b["score"])) for b in best]
-        out.print(table(f"best classes of {name}", [">class", "label", ">score"], rows_best))
-    out.print(f"one run took {record['seconds'] * 1e3:.1f} ms, first-run work included")
+        found = table([">class", "~label", ">score"], rows_best)
+        pieces.append(f"best classes of {clean(name)}\n{found}")
+    pieces.append(f"one run took {record['seconds'] * 1e3:.1f} ms, first-run work included")
+    typer.echo("\n\n".join(filter(None, pieces)))
 
 
 def _number(value: object) -> str:

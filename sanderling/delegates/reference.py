@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import DelegateError, UnsupportedError
-from ..ir import Array, Graph, Op
+from ..ir import Array, Graph, Op, Tensor
 from ..ops import State, check
 from ..ops.execute import run_ops
 from ..runtime.delegate import Executable, Options
@@ -46,15 +46,20 @@ class ReferenceExecutable:
             if buffer is None:
                 outputs[index] = result
             elif buffer.shape != result.shape or buffer.dtype != result.dtype:
-                tensor = self.part.outputs[index]
-                raise DelegateError(
-                    f"the result is {result.dtype}{list(result.shape)}, planned was "
-                    f"{buffer.dtype}{list(buffer.shape)}",
-                    where=f"tensor '{tensor.name}'",
-                    fix="the operator's shape inference is wrong; please report the model",
-                )
+                raise _unplanned(self.part.outputs[index], result, buffer)
             else:
                 np.copyto(buffer, result)
+
+
+def _unplanned(tensor: Tensor, result: Array, buffer: Array) -> DelegateError:
+    other_type = f"the graph says {tensor.dtype.short}: give the tensor the type of the result"
+    other_shape = "the operator's shape inference is wrong; please report the model"
+    return DelegateError(
+        f"the result is {result.dtype}{list(result.shape)}, planned was "
+        f"{buffer.dtype}{list(buffer.shape)}",
+        where=tensor.producer.where if tensor.producer else f"tensor '{tensor.name}'",
+        fix=other_type if buffer.dtype != result.dtype else other_shape,
+    )
 
 
 def _own(result: Array, others: Sequence[Array]) -> Array:

@@ -14,6 +14,7 @@ from ..ir import Array, DType, Tensor
 from ..ops.fixed import round_away
 from ..runtime.session import converts
 
+ARRAYS = (".npy", ".npz")
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 
@@ -31,36 +32,54 @@ class Picture:
     bgr: bool = False
 
 
-def read_array(path: str | Path, tensor: Tensor, picture: Picture | None = None) -> Array:
-    """The file's content as an array for this input, its batch dimension added where it lacks."""
+def read_array(path: str | Path, tensor: Tensor, picture: Picture | None = None,
+               name: str = "") -> Array:  # fmt: skip
+    """The file's content as an array for this input, its batch dimension added where it lacks.
+
+    name: what the user calls the input, where that is not the tensor's name.
+    """
+    name = name or tensor.name
     path = Path(path)
     if not path.is_file():
         raise InputError("there is no such file", where=str(path), fix="check the path")
     if path.suffix.lower() in PICTURES:
         array = read_picture(path, tensor, picture or Picture())
     else:
-        array = _read_numpy(path, tensor.name)
-    return fit(array, tensor, str(path))
+        array = _read_numpy(path, name if name == tensor.name else (name, tensor.name))
+    try:
+        return fit(array, tensor, str(path))
+    except InputError as error:
+        raise InputError(error.what, where=f"input '{name}' from {path}", fix=error.fix) from error
 
 
-def _read_numpy(path: Path, name: str) -> Array:
-    """A .npy, or the array of this name (or the only one) in a .npz."""
+def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
+    """A .npy, or the array of one of these names (or the only one) in a .npz."""
+    wanted = (asked,) if isinstance(asked, str) else asked
     try:
         loaded = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        kinds = ", ".join([*ARRAYS, *sorted(PICTURES)])
+        if path.suffix.lower() not in ARRAYS:
+            raise InputError(f"unknown file type '{path.suffix}'", where=str(path),
+                             fix=f"the known ones are {kinds}") from error  # fmt: skip
         raise InputError(
-            f"not a readable .npy or .npz file: {error}",
+            f"not a readable {path.suffix} file: {error}",
             where=str(path),
-            fix=f"save it with np.save; pictures end in {', '.join(sorted(PICTURES))}",
+            fix=f"save it with np.save or np.savez; known file types: {kinds}",
         ) from error
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
         names = list(loaded.files)
-        if name not in names and len(names) != 1:
-            raise InputError(f"no array '{name}' in it", where=str(path),
+        found = next((n for n in wanted if n in names), names[0] if len(names) == 1 else None)
+        if found is None:
+            raise InputError(f"no array '{wanted[0]}' in it", where=str(path),
                              fix=f"it holds {', '.join(names) or 'nothing'}")  # fmt: skip
-        return np.asarray(loaded[name if name in names else names[0]])
+        try:
+            return np.asarray(loaded[found])
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"its array '{found}' cannot be read: {error}", where=str(path),
+                             fix="save it again with np.savez") from error  # fmt: skip
 
 
 def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
@@ -156,8 +175,18 @@ def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:
         raise InputError("it has no quantisation parameters", where=f"tensor '{tensor.name}'",
                          fix=f"give it {tensor.dtype.numpy} values")  # fmt: skip
     scale, zero = _broadcast(quant.scale, tensor), _broadcast(quant.zero_point, tensor)
-    codes = round_away(np.asarray(values, np.float32) / scale) + zero
+    reals = np.asarray(values, np.float32)
+    unreal = int(np.isnan(reals).sum())
+    if unreal:
+        raise InputError(f"{unreal} of {reals.size} values are NaN, which no integer stands for",
+                         where=f"tensor '{tensor.name}'", fix="replace them first")  # fmt: skip
+    codes = round_away(reals / scale) + zero
     return np.clip(codes, *tensor.dtype.bounds).astype(tensor.dtype.numpy)
+
+
+def is_quantized(tensor: Tensor) -> bool:
+    """Integers that stand for reals."""
+    return tensor.dtype.is_integer and tensor.quant is not None and tensor.quant.scale.size > 0
 
 
 def dequantize_array(codes: npt.ArrayLike, tensor: Tensor) -> Array:

@@ -1,6 +1,6 @@
 """Bytes <-> Model."""
 
 from .load import load
-from .save import dump, save, write_atomic
+from .save import AtomicFile, dump, save, write_atomic
 
-__all__ = ["dump", "load", "save", "write_atomic"]
+__all__ = ["AtomicFile", "dump", "load", "save", "write_atomic"]

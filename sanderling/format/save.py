@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from ..ir import (
     Sparsity,
     Tensor,
 )  # fmt: skip
+from ..ir.graph import closest
+from ..ir.verify import verify as check_legal
 from .flatbuf import DATA_ALIGNMENT, Table, Writer
 from .load import OPTIONAL, UNKNOWN
 from .schema import ENUMS, OPTIONS, TABLES
@@ -33,33 +35,71 @@ MOST_INSIDE = 1 << 30
 _INDEX_VECTORS = {"u1": "Uint8Vector", "u2": "Uint16Vector", "i4": "Int32Vector"}
 
 
-def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write the model to a file: complete or not at all."""
-    write_atomic(Path(path), dump(model))
+def save(model: Model | Graph, path: str | os.PathLike[str], *, verify: bool = True) -> None:
+    """Write the model to a file: complete or not at all.
+
+    A graph alone is written as a model of its own. verify=False writes a graph that is not legal.
+    """
+    write_atomic(Path(path), dump(model, verify=verify))
 
 
 def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Write beside the target, then rename: nobody sees half a file."""
-    temporary = None
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
+    with AtomicFile(path) as file:
+        file.write(data)
+
+
+class AtomicFile:
+    """A file beside the target, made now, that takes its place when it is written.
+
+    Made before long work, it shows early that the target cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.target = path.resolve() if path.is_symlink() else path
+        self.temporary: Path | None = None
+        if path.exists() and not path.is_file():
+            return  # a device or pipe is written as it is
+        with self._errors():
+            handle, name = tempfile.mkstemp(dir=self.target.parent, prefix=f".{path.name}.")
+            os.close(handle)
+            self.temporary = Path(name)
+
+    def __enter__(self) -> AtomicFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """The whole content, at once."""
+        with self._errors(), (self.temporary or self.target).open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"cannot write: {error.strerror or error}",
-            where=str(path),
-            fix="check the folder, its permissions and the free space",
-        ) from error
-    finally:
-        if temporary is not None:
+            if self.temporary is not None:
+                os.fsync(file.fileno())
+        if self.temporary is not None:
+            with self._errors():
+                self.temporary.chmod(0o666 & ~_umask())
+                self.temporary.replace(self.target)
+
+    def discard(self) -> None:
+        """Leave the target as it is, unless it has been written."""
+        if self.temporary is not None:
             with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
+                self.temporary.unlink()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"cannot write: {error.strerror or error}",
+                where=str(self.path),
+                fix="check the folder, its permissions and the free space",
+            ) from error
 
 
 def _umask() -> int:
@@ -68,11 +108,33 @@ def _umask() -> int:
     return mask
 
 
-def dump(model: Model) -> bytes:
-    """The model as .tflite bytes."""
+def dump(model: Model | Graph, *, verify: bool = True) -> bytes:
+    """The model as .tflite bytes; see save."""
+    model = _as_model(model)
+    if verify:
+        check_legal(model)
     for place in model.unknown:
         warnings.warn(f"not saved, the schema is newer: {place}", FormatWarning, stacklevel=2)
     return Saver(model).write()
+
+
+def _as_model(given: Model | Graph) -> Model:
+    if isinstance(given, Graph):
+        return Model(with_called([given]))
+    if isinstance(given, Model):
+        return given
+    raise InputError(f"{type(given).__name__} is not a model", fix="give a Model or a Graph")
+
+
+def with_called(graphs: list[Graph]) -> list[Graph]:
+    """These graphs and those that their ops call."""
+    found = dict.fromkeys(graphs)
+    waiting = list(graphs)
+    while waiting:
+        called = [g for op in waiting.pop().ops for g in op.subgraphs if g not in found]
+        found.update(dict.fromkeys(called))
+        waiting += called
+    return list(found)
 
 
 class Saver:
@@ -235,7 +297,7 @@ def _code_row(name: str, version: int) -> Table:
         raise ModelError(
             f"'{name}' is not an operator of the schema",
             where="Model.operator_codes",
-            fix=f"use a builtin name, or '{CUSTOM}{name}' for a custom operator",
+            fix=f"{closest(name, ENUMS['BuiltinOperator'])}; '{CUSTOM}{name}' is a custom operator",
         )
     return {"deprecated_builtin_code": min(code, 127), "builtin_code": code, "version": version,
             "custom_code": custom_code}  # fmt: skip

@@ -6,14 +6,15 @@ Integer indices exist only in the file format. A graph is changed through its ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ModelError
+from ..errors import MissingNameError, ModelError
 from .packing import decode, densify, encode
 from .types import Array, DType, Quant, Shape, Sparsity
 
@@ -44,6 +45,9 @@ class Buffer:
 
     def __len__(self) -> int:
         return self.raw.nbytes
+
+    def __repr__(self) -> str:
+        return f"<Buffer: {len(self)} bytes>"
 
 
 class Tensor:
@@ -287,6 +291,8 @@ class Graph:
         return tensor
 
     def input(self, name: str, dtype: DType, shape: Iterable[int], **more: Any) -> Tensor:
+        """Make a tensor that is fed: it is appended to the graph's inputs. For an open dimension
+        give `signature=(-1, 4)` beside a `shape` that holds a stand-in."""
         tensor = self.tensor(name, dtype, shape, **more)
         self.inputs.append(tensor)
         return tensor
@@ -294,13 +300,19 @@ class Graph:
     def constant(
         self, name: str, data: npt.ArrayLike, dtype: DType | None = None, **more: Any
     ) -> Tensor:
+        """Make a constant. The element type is the array's; give dtype for one that NumPy lacks
+        (INT4), and quant=Quant.of(scale, zero_point) for integers that stand for reals."""
         array = np.asarray(data)
         return self.tensor(name, dtype or DType.of(array.dtype), array.shape, data=array, **more)
 
     def add(
         self, name: str, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor], **attrs: Any
     ) -> Op:
-        """Append an op."""
+        """Append an op; its attributes are the fields of the schema's options table."""
+        for given, what in ((inputs, "inputs"), (outputs, "outputs")):
+            if isinstance(given, Tensor):
+                raise ModelError(f"its {what} are one tensor, not a list", where=name,
+                                 fix=f"write [{given.name}]")  # fmt: skip
         return self.insert(Op(name, inputs, outputs, attrs))
 
     def insert(self, op: Op, before: Op | None = None) -> Op:
@@ -327,13 +339,30 @@ class Graph:
     # -- changing ---------------------------------------------------------------------------
 
     def erase(self, op: Op) -> None:
-        """Take an op out; its outputs must have no users left (unless replaced before)."""
+        """Take an op out. What it computes must have no reader left: replace it before, or give
+        it another producer or a constant's values. ModelError names the readers."""
+        self._check_unread(op)
         self.ops.remove(op)
         for tensor in _present(op.inputs):
             tensor.users.remove(op)
         for tensor in op.outputs:
             if tensor.producer is op:
                 tensor.producer = None
+
+    def _check_unread(self, op: Op) -> None:
+        """Nothing may be left to read what only this op computes."""
+        for tensor in op.outputs:
+            if tensor.producer is not op or tensor.is_constant:
+                continue
+            readers = [user.where for user in dict.fromkeys(tensor.users) if user is not op]
+            if any(tensor is out for out in self.outputs):
+                readers.append(f"the outputs of graph '{self.name}'")
+            if readers:
+                raise ModelError(
+                    f"its output '{tensor.name}' is still read by {_some(readers, 5, str)}",
+                    where=op.where,
+                    fix="first graph.replace_uses(old, new), or insert another op that writes it",
+                )
 
     def replace_uses(self, old: Tensor, new: Tensor) -> None:
         """Every reader of `old`, and the graph's outputs, read `new` instead."""
@@ -344,6 +373,8 @@ class Graph:
         self.outputs = [new if t is old else t for t in self.outputs]
 
     def set_input(self, op: Op, index: int, tensor: Tensor | None) -> None:
+        """One operand of one op becomes another tensor, or absent with None. Tensors keep their
+        lists of users; never assign to op.inputs."""
         before = op.inputs[index]
         if before is not None:
             before.users.remove(op)
@@ -371,11 +402,12 @@ class Graph:
         return (t for t in self.tensors if t.is_constant)
 
     def find(self, name: str) -> Tensor:
-        """The tensor with this name; the error lists what there is."""
+        """The tensor with this name; the error lists the closest."""
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
-        raise KeyError(f"no tensor '{name}'; there are: {_some(t.name for t in self.tensors)}")
+        raise MissingNameError(f"no tensor '{name}' in graph '{self.name}'; "
+                               f"{closest(name, [t.name for t in self.tensors])}")  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -386,6 +418,9 @@ class Signature:
     graph: Graph
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Signature {self.key}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}>"
 
 
 @dataclass(eq=False)
@@ -402,6 +437,15 @@ class Model:
     # The file kept its weights behind the flatbuffer; a save does the same.
     weights_outside: bool = False
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.graphs, Graph):
+            raise ModelError("its graphs are one graph, not a list", where="Model",
+                             fix="write Model([graph])")  # fmt: skip
+
+    def __repr__(self) -> str:
+        ops = sum(len(g.ops) for g in self.graphs)
+        return f"<Model {self.source or 'in memory'}: {len(self.graphs)} graphs, {ops} ops>"
 
     @property
     def main(self) -> Graph:
@@ -422,7 +466,9 @@ class Model:
         for signature in self.signatures:
             if signature.key == key:
                 return signature
-        raise KeyError(f"no signature '{key}'; there are: {_some(s.key for s in self.signatures)}")
+        names = _some(s.key for s in self.signatures)
+        asked = f"no signature '{key}'" if key else "the model has no single signature"
+        raise MissingNameError(f"{asked}; there are: {names}")
 
 
 def link(op: Op) -> None:
@@ -437,7 +483,16 @@ def _present(tensors: Iterable[Tensor | None]) -> Iterator[Tensor]:
     return (t for t in tensors if t is not None)
 
 
-def _some(names: Iterable[str], most: int = 20) -> str:
+def _some(names: Iterable[str], most: int = 20, show: Callable[[str], str] = repr) -> str:
     listed = list(names)
     more = f", and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(map(repr, listed[:most])) + more if listed else "none"
+    return ", ".join(map(show, listed[:most])) + more if listed else "none"
+
+
+def closest(name: str, known: Sequence[str], most: int = 10) -> str:
+    """For messages: the names that look like the one asked for, else the first ones there are."""
+    lowered = {k.lower(): k for k in reversed(known)}
+    near = get_close_matches(str(name).lower(), lowered, most, 0.6)
+    holding = [k for low, k in lowered.items() if len(str(name)) > 2 and str(name).lower() in low]
+    found = list(dict.fromkeys([*(lowered[n] for n in near), *holding]))[:most]
+    return f"close to it: {_some(found)}" if found else f"there are: {_some(known, most)}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import SanderlingError
 from ..format import load
-from ..ir import DType, Graph, Model, Op, Tensor
+from ..ir import DType, Graph, Model, Op, Shape, Tensor
 from ..ops import OPS, cost
 from ..ops.base import DATA_ERRORS, Cost
 from ..runtime.arena import plan_graph
@@ -29,15 +30,17 @@ def inspect(
     With delegates: also which ops each would take, and why it refuses the others.
     """
     source = model if isinstance(model, Model) else load(model)
+    graphs = [_graph(g) for g in source.graphs]
+    weights = {t.buffer: t for t in _weights(source)}
     record: Record = {
         "schema": SCHEMA,
         "source": source.source,
         "file_bytes": _file_bytes(source.source),
         "description": source.description,
         "quantisation": quantisation_kind(source),
-        "parameters": sum(_elements(t) for t in _weights(source)),
-        "weight_bytes": sum(len(b) for b in {t.buffer for t in _weights(source)} if b is not None),
-        "macs": sum(_cost(op).macs for g in source.graphs for op in g.ops),
+        "parameters": sum(map(_elements, weights.values())),
+        "weight_bytes": sum(len(buffer) for buffer in weights if buffer is not None),
+        "macs": sum(g["macs"] for g in graphs),
         "metadata": {k: len(v) for k, v in source.metadata.items()},
         "unknown": source.unknown,
         "signatures": [
@@ -45,7 +48,7 @@ def inspect(
              "outputs": list(s.outputs)}
             for s in source.signatures
         ],
-        "graphs": [_graph(g) for g in source.graphs],
+        "graphs": graphs,
     }  # fmt: skip
     if delegates:
         record["delegates"] = [_delegation(g, delegates) for g in source.graphs]
@@ -57,29 +60,79 @@ def _file_bytes(source: str) -> int | None:
 
 
 def _graph(graph: Graph) -> Record:
-    arena = plan_graph(graph)
+    known = _Known(graph)
+    arena = plan_graph(known.graph)
     places = {t: i for i, t in enumerate(graph.tensors)}
+    ops = [_op(i, op, known, places) for i, op in enumerate(graph.ops)]
     return {
         "name": graph.name,
         "inputs": [places[t] for t in graph.inputs],
         "outputs": [places[t] for t in graph.outputs],
         "ops_by_type": dict(Counter(op.name for op in graph.ops).most_common()),
-        "macs": sum(_cost(op).macs for op in graph.ops),
+        "types": _types(ops),
+        "macs": sum(op["macs"] for op in ops),
         "arena_bytes": arena.size,
         "arena_bytes_without_reuse": arena.total,
-        "tensors": [_tensor(i, t, arena.offsets.get(t)) for i, t in enumerate(graph.tensors)],
-        "ops": [_op(i, op, places) for i, op in enumerate(graph.ops)],
-    }
+        "tensors": [_tensor(i, t, known, arena.offsets.get(known.twin(t)))
+                    for i, t in enumerate(graph.tensors)],
+        "ops": ops,
+    }  # fmt: skip
 
 
-def _tensor(index: int, tensor: Tensor, offset: int | None) -> Record:
+class _Known:
+    """Shapes of a graph: the file's and, where it states none, those that can be inferred.
+
+    Converters write an empty shape for "not known" as for a scalar: only inference can tell.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.twins = graph, dict[Tensor, Tensor]()
+        self.open = {t for op in graph.ops for t in op.outputs if not t.shape}
+        if self.open:
+            with suppress(SanderlingError):  # one that cannot run as it stands: no more is known
+                self.graph, self.twins = specialise(graph, [t.shape for t in graph.inputs])
+
+    def twin(self, tensor: Tensor) -> Tensor:
+        return self.twins.get(tensor, tensor)
+
+    def shape(self, tensor: Tensor) -> Shape | None:
+        """None where it depends on data."""
+        if tensor not in self.open:
+            return tensor.shape
+        twin = self.twins.get(tensor)
+        return None if twin is None or twin.is_dynamic else twin.shape
+
+    def type_text(self, tensor: Tensor) -> str:
+        if tensor not in self.open:
+            return tensor.type_text
+        shape = self.shape(tensor)
+        sizes = "?" if shape is None else ",".join(map(str, shape))
+        return f"{tensor.dtype.short}[{sizes}]"
+
+
+def _types(ops: Iterable[Record]) -> list[Record]:
+    """The ops summed by type: most work first, then most bytes."""
+    sums: dict[str, Record] = {}
+    figures = ("macs", "parameters", "bytes_read", "bytes_written")
+    for op in ops:
+        blank = {"name": op["name"], "supported": op["supported"], "count": 0}
+        row = sums.setdefault(op["name"], blank | dict.fromkeys(figures, 0))
+        row["count"] += 1
+        for figure in figures:
+            row[figure] += op[figure]
+    return sorted(sums.values(), key=lambda r: (-r["macs"], -r["bytes_read"], r["name"]))
+
+
+def _tensor(index: int, tensor: Tensor, known: _Known, offset: int | None) -> Record:
+    shape = known.shape(tensor)
     return {
         "index": index,
         "name": tensor.name,
         "type": tensor.dtype.short,
-        "shape": list(tensor.shape),
+        "shape": None if shape is None else list(shape),
         "signature": None if tensor.signature is None else list(tensor.signature),
-        "bytes": tensor.nbytes,
+        "type_text": known.type_text(tensor),
+        "bytes": known.twin(tensor).nbytes,
         "role": role(tensor),
         "sparse": tensor.sparsity is not None,
         "arena_offset": offset,
@@ -107,18 +160,18 @@ def _quant(tensor: Tensor) -> Record | None:
     }
 
 
-def _op(index: int, op: Op, places: dict[Tensor, int]) -> Record:
-    work = _cost(op)
+def _op(index: int, op: Op, known: _Known, places: dict[Tensor, int]) -> Record:
+    work = _cost(known.graph.ops[index])
     return {
         "index": index,
         "name": op.name,
         "version": op.version,
         "inputs": [None if t is None else places[t] for t in op.inputs],
         "outputs": [places[t] for t in op.outputs],
-        "output_types": [t.type_text for t in op.outputs],
+        "output_types": [known.type_text(t) for t in op.outputs],
         "attributes": {k: _plain(v) for k, v in op.attrs.items()},
         "macs": work.macs,
-        "parameters": sum(_elements(t) for t in op.inputs if t is not None and t.is_constant),
+        "parameters": sum(_elements(t) for t in op.inputs if t is not None and _is_learnt(t)),
         "bytes_read": work.bytes_read,
         "bytes_written": work.bytes_written,
         "supported": op.name in OPS,
@@ -152,9 +205,18 @@ def _elements(tensor: Tensor) -> int:
 def _weights(model: Model) -> Iterable[Tensor]:
     """Constants that are numbers the model learnt, not shapes and axes."""
     for graph in model.graphs:
-        for tensor in graph.constants:
-            if tensor.dtype.is_float or (tensor.quant is not None and tensor.quant.is_set):
-                yield tensor
+        scales = {t for c in graph.constants for t in _block_parts(c)}
+        yield from (t for t in graph.constants if _is_learnt(t) and t not in scales)
+
+
+def _is_learnt(tensor: Tensor) -> bool:
+    quantised = tensor.quant is not None and tensor.quant.is_set
+    return tensor.is_constant and (tensor.dtype.is_float or quantised)
+
+
+def _block_parts(tensor: Tensor) -> tuple[Tensor | None, ...]:
+    block = tensor.quant.block if tensor.quant is not None else None
+    return () if block is None else (block.scales, block.zero_points)
 
 
 def quantisation_kind(model: Model) -> str:

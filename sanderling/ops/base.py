@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, ModelError, SanderlingError, UnsupportedError
-from ..format.schema import default_options
+from ..format.schema import ENUMS, default_options
 from ..ir import CUSTOM, Array, DType, Graph, Op, Quant, Shape, Tensor
+from ..ir.graph import closest
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +81,7 @@ class OpDef:
     macs: Macs = lambda op: 0
     stateful: bool = False
     notes: str = ""  # what is special, for the support matrix: "hybrid i8/i4 weights", ...
+    registered: bool = False  # a user's own: its mistakes are reported as the user's
 
 
 OPS: dict[str, OpDef] = {}
@@ -128,12 +130,18 @@ def register_custom(
 
     infer(op, specs) returns a Spec for each output; evaluate(op, arrays) returns the arrays.
     op.attrs["options"] holds the file's raw custom options. Registering a name again replaces it.
+    The name is the custom code in the file; graphs show it as 'custom.MyOp', which is taken too.
     """
-    if not name:
+    code = name.removeprefix(CUSTOM) if isinstance(name, str) else ""
+    if not code:
         raise InputError("a custom operator needs a name", fix="register_custom('MyOp', ...)")
-    OPS[CUSTOM + name] = OpDef(
-        CUSTOM + name, infer, evaluate, "custom", arity=(0, MANY), macs=macs, stateful=stateful
-    )
+    for given, what in ((evaluate, "evaluate"), (infer, "infer")):
+        if not callable(given):
+            raise InputError(f"{what} is {given!r}, not a function", where=f"custom.{code}",
+                             fix=f"give {what}=a function of (op, inputs)")  # fmt: skip
+    row = OpDef(CUSTOM + code, infer, evaluate, "custom", arity=(0, MANY), macs=macs,
+                stateful=stateful, registered=True)  # fmt: skip
+    OPS[row.name] = row
 
 
 def definition(op: Op) -> OpDef:
@@ -142,9 +150,13 @@ def definition(op: Op) -> OpDef:
     if found is not None:
         return found
     if op.is_custom:
-        fix = f"register it: sanderling.register_custom('{op.name.removeprefix(CUSTOM)}', ...)"
-    else:
+        code = op.name.removeprefix(CUSTOM)
+        fix = (f"register it: sanderling.register_custom('{code}', evaluate=..., infer=...); for "
+               "the command line, in a file that --plugin names")  # fmt: skip
+    elif op.name in ENUMS["BuiltinOperator"]:
         fix = "docs/operators.md lists what is supported; a newer Sanderling may have it"
+    else:
+        fix = f"it is not a name of the schema; {closest(op.name, list(OPS), 5)}"
     raise UnsupportedError(f"operator {op.name} is not supported", where=op.where, fix=fix)
 
 
@@ -177,15 +189,46 @@ def infer(op: Op, specs: Specs) -> list[Spec]:
     try:
         with np.errstate(all="ignore"):
             found = row.infer(op, specs)
-    except DATA_ERRORS as error:
-        if isinstance(error, ModelError):
+    except Exception as error:
+        if isinstance(error, SanderlingError | MemoryError):
+            raise
+        if row.registered:
+            raise custom_mistake(op, f"infer raised {error_text(error)}") from error
+        if not isinstance(error, DATA_ERRORS):
             raise
         raise ModelError(
             f"shapes cannot be inferred: {error}",
             where=op.where,
             fix="its inputs or attributes do not fit together",
         ) from error
+    if row.registered:
+        return _custom_specs(op, found)
     return fold(op, row, specs, [found] if isinstance(found, Spec) else list(found))
+
+
+def custom_mistake(op: Op, what: str) -> ModelError:
+    """What a user's own operator did wrong, said of that operator."""
+    code = op.name.removeprefix(CUSTOM)
+    return ModelError(f"custom operator {code}: {what}", where=op.where,
+                      fix=f"correct what register_custom('{code}', ...) was given")  # fmt: skip
+
+
+def error_text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _custom_specs(op: Op, found: object) -> list[Spec]:
+    specs = [found] if isinstance(found, Spec) else found
+    if not isinstance(specs, list | tuple) or not all(isinstance(s, Spec) for s in specs):
+        raise custom_mistake(op, f"infer returned {found!r:.60}, not a Spec for each output")
+    if len(specs) != len(op.outputs):
+        raise custom_mistake(op, f"infer returned {len(specs)} specs for {len(op.outputs)} outputs")
+    for spec, tensor in zip(specs, op.outputs, strict=True):
+        if spec.dtype is not tensor.dtype:
+            said = getattr(spec.dtype, "short", spec.dtype)
+            stated = f"the model {tensor.dtype.short}"
+            raise custom_mistake(op, f"infer says {said} for '{tensor.name}', {stated}")
+    return [replace(s, shape=None if s.shape is None else tuple(s.shape)) for s in specs]
 
 
 def fold(op: Op, row: OpDef, specs: Specs, found: list[Spec]) -> list[Spec]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import ModelError, SanderlingError
 from ..ir import Array, DType, Graph, Op, Tensor
-from .base import DATA_ERRORS, State, as_list, check, definition
+from .base import DATA_ERRORS, State, as_list, check, custom_mistake, definition, error_text
 
 
 def new_state() -> State:
@@ -72,13 +72,40 @@ def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array
             where=op.where,
             fix="check the shapes; use a smaller input",
         ) from error
-    except DATA_ERRORS as error:
+    except Exception as error:
+        if row.registered:
+            raise custom_mistake(op, f"evaluate raised {error_text(error)}") from error
+        if not isinstance(error, DATA_ERRORS):
+            raise
         raise ModelError(
             f"cannot be evaluated: {error}",
             where=op.where,
             fix="its inputs or attributes do not fit together",
         ) from error
-    return as_list(found)
+    return _custom_results(op, inputs, found) if row.registered else as_list(found)
+
+
+def _custom_results(op: Op, inputs: Sequence[Array | None], found: object) -> list[Array]:
+    """What a user's function returned, checked before others read it."""
+    as_stated = all(t is None or a is None or a.shape == t.shape
+                    for t, a in zip(op.inputs, inputs, strict=True))  # fmt: skip
+    arrays = found if isinstance(found, list | tuple) else [found]
+    if len(arrays) != len(op.outputs):
+        raise custom_mistake(
+            op, f"evaluate returned {len(arrays)} arrays for {len(op.outputs)} outputs"
+        )
+    for array, tensor in zip(arrays, op.outputs, strict=True):
+        if not isinstance(array, np.ndarray | np.generic):
+            what = f"evaluate returned {'None' if array is None else type(array).__name__}"
+            raise custom_mistake(op, f"{what}, not an array, for '{tensor.name}'")
+        if array.dtype != tensor.dtype.numpy:
+            stated = f"'{tensor.name}', which is {tensor.dtype.numpy}"
+            raise custom_mistake(op, f"evaluate returned an array of {array.dtype} for {stated}")
+        known = as_stated and not tensor.is_dynamic and bool(tensor.shape)
+        if known and array.shape != tensor.shape:
+            stated = f"'{tensor.name}', infer said {list(tensor.shape)}"
+            raise custom_mistake(op, f"evaluate returned shape {list(array.shape)} for {stated}")
+    return [np.asarray(a) for a in arrays]
 
 
 def initial_value(tensor: Tensor) -> Array:

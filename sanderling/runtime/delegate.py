@@ -54,7 +54,10 @@ class Delegate(Protocol):
 
 
 # Delegates that come with the package, found when they are named.
-BUILTIN = {"reference": "sanderling.delegates.reference:ReferenceDelegate"}
+BUILTIN = {
+    "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
+    "reference": "sanderling.delegates.reference:ReferenceDelegate",
+}
 _registered: dict[str, Callable[[], Delegate]] = {}
 # Always stands last, so that every model runs.
 FALLBACK = ("reference",)
@@ -95,6 +98,8 @@ def resolve(wanted: str | Delegate | Iterable[str | Delegate]) -> list[Delegate]
         find_delegate(w) for w in ([wanted] if isinstance(wanted, str | Delegate) else wanted)
     ]
     names = {d.name for d in chosen}
+    if FALLBACK[-1] in names:  # it takes every op: nobody after it gets one
+        return chosen
     return chosen + [find_delegate(n) for n in FALLBACK if n not in names]
 
 
@@ -178,12 +183,20 @@ def partition(graph: Graph, delegates: Sequence[Delegate], limits: Limits,
 def _asked(delegate: Delegate, ops: Iterable[Op], failed: Mapping[Op, list[Refusal]],
            refusals: dict[Op, list[Refusal]]) -> Iterator[Op]:  # fmt: skip
     """The ops that the delegate takes; its reasons against the others are recorded."""
-    for op in ops:
-        reason = _known_failure(op, delegate, failed) or delegate.refuses(op)
+    asked = list(ops)
+    for op, said in zip(asked, _reasons(delegate, asked), strict=True):
+        reason = _known_failure(op, delegate, failed) or said
         if reason is None:
             yield op
         else:
             refusals.setdefault(op, []).append(Refusal(delegate.name, reason))
+
+
+def _reasons(delegate: Delegate, ops: list[Op]) -> Iterable[str | None]:
+    """A delegate that remembers its answers may have `refuses_each`, for all ops at once."""
+    each = getattr(delegate, "refuses_each", None)
+    found: Iterable[str | None] = map(delegate.refuses, ops) if each is None else each(ops)
+    return found
 
 
 def _known_failure(op: Op, delegate: Delegate, failed: Mapping[Op, list[Refusal]]) -> str | None:

@@ -164,11 +164,13 @@ class Interpreter:
     # -- preparing ------------------------------------------------------------------------------
 
     def allocate_tensors(self) -> None:
+        """Plan at the current input shapes. Call it first, and again after a resize."""
         self._allocate(self._main)
 
     def resize_tensor_input(
         self, input_index: int, tensor_size: Sequence[int], strict: bool = False
     ) -> None:
+        """Give an input another shape, before allocate_tensors(). strict: open dimensions only."""
         self._resize(self._main, input_index, tensor_size, strict)
 
     def _allocate(self, graph: Graph) -> None:
@@ -205,6 +207,7 @@ class Interpreter:
     # -- running --------------------------------------------------------------------------------
 
     def invoke(self) -> None:
+        """Run once on what set_tensor has written."""
         self._invoke(self._main)
 
     def _invoke(self, graph: Graph) -> None:
@@ -217,6 +220,7 @@ class Interpreter:
                 raise error from error.__cause__
 
     def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
+        """Copy a value of exactly the tensor's type and shape in."""
         self._set(self._main, tensor_index, value)
 
     def _set(self, graph: Graph, index: int, value: npt.ArrayLike) -> None:
@@ -268,30 +272,37 @@ class Interpreter:
         return found
 
     def reset_all_variables(self) -> None:
+        """Variable tensors start again from their initial values."""
         self._session.reset_variables()
 
     # -- describing -----------------------------------------------------------------------------
 
     def get_input_details(self) -> list[Details]:
+        """A dict for each input: name, index, shape, dtype, quantization."""
         return self._details_of(self._main, self._main.inputs)
 
     def get_output_details(self) -> list[Details]:
+        """A dict for each output, as get_input_details."""
         return self._details_of(self._main, self._main.outputs)
 
     def get_tensor_details(self, subgraph_index: int = 0) -> list[Details]:
+        """A dict for each tensor of a graph, as get_input_details."""
         graph = self._graph(subgraph_index)
         return [self._details(graph, i) for i in range(len(graph.tensors))]
 
     def num_subgraphs(self) -> int:
+        """The number of graphs in the model."""
         return len(self._session.model.graphs)
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
+        """The signatures: {key: {'inputs': names, 'outputs': names}}."""
         return {
             s.key: {"inputs": sorted(s.inputs), "outputs": sorted(s.outputs)}
             for s in self._session.model.signatures
         }
 
     def get_signature_runner(self, signature_key: str | None = None) -> SignatureRunner:
+        """A function of named arrays that runs a signature; no key is needed for the only one."""
         signatures = self._session.model.signatures
         if signature_key is None and len(signatures) != 1:
             raise ValueError(
@@ -302,6 +313,7 @@ class Interpreter:
 
     @property
     def experimental_compress_quantization_zero_points(self) -> bool:
+        """Whether equal zero points are shown as one."""
         return self._compress_zero_points
 
     def _details_of(self, graph: Graph, tensors: Iterable[Tensor]) -> list[Details]:
@@ -460,9 +472,11 @@ class SignatureRunner:
         }
 
     def get_input_details(self) -> dict[str, Details]:
+        """A dict for each input by the signature's names, as Interpreter.get_input_details."""
         return self._named_details(self._signature.inputs)
 
     def get_output_details(self) -> dict[str, Details]:
+        """A dict for each output by the signature's names."""
         return self._named_details(self._signature.outputs)
 
     def _named_details(self, tensors: Mapping[str, Tensor]) -> dict[str, Details]:

@@ -16,6 +16,7 @@ from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
 from ..ir import Array, Graph, Op, Shape, Tensor
 from ..ops import Spec, infer
 from ..ops.execute import initial_value
+from ..passes.simplify import fold_constants
 from .arena import ALIGNMENT, ArenaPlan, Item, plan
 from .delegate import (
     Delegate,
@@ -262,6 +263,9 @@ class Planner:
 
     def plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
         special, twins = specialise(graph, shapes)
+        if not self.limits.single_ops:
+            # Weights that are stored as float16 or sparse are constants to every delegate.
+            fold_constants(special)
         _check_memory(special)
         found, steps = self._compile(special)
         made = Plan(special, found, steps, _plan_borders(special, steps, self.limits.single_ops),

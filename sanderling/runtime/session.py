@@ -59,6 +59,9 @@ class Session:
         self._plans: dict[tuple[Graph, tuple[Shape, ...]], Plan] = {}
         self._busy = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"<Session of {self.model!r} on {', '.join(d.name for d in self.delegates)}>"
+
     # -- running --------------------------------------------------------------------------------
 
     def run(
@@ -74,7 +77,7 @@ class Session:
         """
         with self._alone():
             entry = self.entry(signature)
-            arrays = _take(entry.inputs, feeds or {})
+            arrays = _take(entry.inputs, {} if feeds is None else feeds)
             binding = self._prepare(entry, arrays, outputs or {})
             return dict(zip(entry.outputs, binding.run(), strict=True))
 
@@ -268,6 +271,13 @@ def _fresh(tensor: Tensor) -> Array | None:
 def _take(wanted: Mapping[str, Tensor], feeds: Mapping[str, npt.ArrayLike],
           copy: bool = True) -> dict[Tensor, Array]:  # fmt: skip
     """Match arrays to tensors by name, and check them."""
+    if not isinstance(feeds, Mapping):
+        names = ", ".join(f"{n!r}: array" for n in wanted)
+        raise InputError(
+            f"feeds is of type {type(feeds).__name__}, not arrays by name",
+            where="session.run",
+            fix=f"write session.run({{{names}}}), or session({', '.join(wanted)}) by place",
+        )
     unknown = [name for name in feeds if name not in wanted]
     missing = [name for name in wanted if name not in feeds]
     if unknown or missing:
@@ -289,8 +299,11 @@ def as_fed(tensor: Tensor, value: npt.ArrayLike, name: str, copy: bool = True) -
         array = as_bytes(array)
     elif array.dtype != tensor.dtype.numpy:
         if not copy or not converts(array, tensor.dtype.numpy):
-            raise InputError(f"an array of {array.dtype}, the model takes {tensor.dtype.numpy}",
-                             where=f"input '{name}'", fix=_type_hint(tensor))  # fmt: skip
+            raise InputError(
+                f"an array of {array.dtype}, the model takes {tensor.dtype.numpy}",
+                where=f"input '{name}'",
+                fix=_type_hint(tensor, name, array),
+            )
         array = array.astype(tensor.dtype.numpy)
     check_shape(tensor, array.shape, name)
     if not array.flags.c_contiguous:
@@ -330,10 +343,15 @@ def _text(value: object) -> bytes:
     raise InputError(f"{value!r} is not a string", fix="give an array of str or bytes")
 
 
-def _type_hint(tensor: Tensor) -> str:
-    if tensor.quant is not None and tensor.quant.scale.size == 1 and not tensor.dtype.is_float:
-        return ("quantise it first: sanderling.evaluate.inputs.quantize_array(x, tensor), that is "
-                f"round(x / {tensor.quant.scale[0]:g}) + {tensor.quant.zero_point[0]}")  # fmt: skip
+def _type_hint(tensor: Tensor, name: str, array: Array) -> str:
+    quant, reals = tensor.quant, array.dtype.kind == "f" and not tensor.dtype.is_float
+    if reals and quant is not None and quant.scale.size == 1:
+        return (f"quantise it first: sanderling.quantize_array(x, session.entry(None).inputs"
+                f"[{name!r}]), that is round(x / {quant.scale[0]:g}) + {quant.zero_point[0]}"
+                )  # fmt: skip
+    if array.dtype.kind in "iu" and tensor.dtype.is_integer:
+        low, high = tensor.dtype.bounds
+        return f"its values must be {low} to {high}"
     return f"convert it: x.astype(np.{tensor.dtype.numpy})"
 
 

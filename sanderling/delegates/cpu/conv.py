@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 
 from ...ir import Array, DType, Op, Tensor
-from ...ops.base import attr, quant, scale_zero
-from ...ops.fixed import ACTIVATION_BOUNDS, fused_range
-from .emit import F32, I8
-from .gemm import (
-    ByteFlavour,
-    DirectRows,
-    FloatFlavour,
-    PatchRows,
-    Product,
-    Tile,
-    Window,
-    choose_tile,
-    padded_bias,
-    walk,
-)  # fmt: skip
+from ...ops import gemm as definition
+from ...ops.base import attr, elements, quant, scale_zero
+from ...ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range, quantize_multiplier
+from .abi import FIRST_ARG
+from .cores import Core, DotCore, FloatCore, pack, padded_depth, wide_core
+from .emit import Int
+from .epilogue import INNER_ATTR, MAP_ATTR
+from .gemm import Operands, Plan, Product, estimate, plan_product, walk
+from .geometry import window_of
+from .hybrid import TABLE, is_hybrid, is_symmetric
+from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .program import Kernel, StepEmitter
+from .rows import (
+    DirectRows,
+    LineRows,
+    PatchRows,
+    RowSource,
+    RowWords,
+    SumWords,
+    TableWords,
+    Widen,
+    Window,
+    copy_of,
+    pieces,
+)
+from .sinks import ByteSink, FloatSink, HybridSink, Sink, params_of, words
 from .targets import Target
 
 
@@ -29,103 +43,344 @@ def data(tensor: Tensor | None) -> Array:
     return tensor.data
 
 
-def window(op: Op) -> Window:
-    x, w = op.inputs[0], op.inputs[1]
-    assert x is not None and w is not None
+def window(op: Op, groups: int = 1) -> Window:
+    x = op.inputs[0]
+    assert x is not None
     batch, height, width, channels = x.shape
     _, out_h, out_w, _ = op.outputs[0].shape
-    kernel = (w.shape[1], w.shape[2])
-    stride = (attr(op, "stride_h"), attr(op, "stride_w"))
-    dilation = (attr(op, "dilation_h_factor"), attr(op, "dilation_w_factor"))
-    same = attr(op, "padding") == "SAME"
-
-    def before(axis: int, size: int, out: int) -> int:
-        reach = (out - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] + 1
-        return max(reach - size, 0) // 2 if same else 0
-
-    pad = (before(0, height, out_h), before(1, width, out_w))
-    return Window(batch, height, width, channels, out_h, out_w, kernel, stride, dilation, pad)
-
-
-def is_plain(w: Window) -> bool:
-    """Each output pixel reads just the input pixel of its place."""
-    return w.kernel == (1, 1) and w.stride == (1, 1) and w.pad == (0, 0)
+    g = window_of(op)
+    return Window(batch, height, width, channels // groups, out_h, out_w, g.kernel, g.stride,
+                  g.dilation, g.before, channels)  # fmt: skip
 
 
 def emit_conv(k: StepEmitter, op: Op) -> None:
-    weights = data(op.inputs[1])
-    w = window(op)
-    size = (w.batch * w.out_height * w.out_width, weights.shape[0], weights[0].size)
-    matrix = weights.reshape(size[1], size[2])
-    emit_product(k, op, size, matrix, None if is_plain(w) else w)
+    weights, x = data(op.inputs[1]), op.inputs[0]
+    assert x is not None
+    groups = x.shape[3] // weights.shape[3]
+    w = window(op, groups)
+    n = weights.shape[0]
+    emit_product(k, op, weights.reshape(n, -1), w, groups)
 
 
 def emit_fully_connected(k: StepEmitter, op: Op) -> None:
-    weights = data(op.inputs[1])
-    n, depth = weights.shape
-    out = op.outputs[0]
-    rows = int(np.prod(out.shape, dtype=np.int64)) // n
-    emit_product(k, op, (rows, n, depth), weights, None)
+    weights, x = data(op.inputs[1]), op.inputs[0]
+    assert x is not None
+    depth = weights.shape[1]
+    m = elements(x.shape) // depth
+    # Each row is an image of its own: hybrid products have a zero point for each.
+    emit_product(k, op, weights, Window(m, 1, 1, depth, 1, 1))
 
 
-def emit_product(k: StepEmitter, op: Op, size: tuple[int, int, int], weights: Array,
-                 patches: Window | None) -> None:  # fmt: skip
-    """One product with bias, activation and, for integers, requantisation."""
-    m, n, depth = size
+@dataclass(frozen=True)
+class Arithmetic:
+    """A product by its types: core, sink, B's matrix, numbers by column, numbers of the step."""
+
+    core: Core
+    sink: Sink
+    matrix: Array
+    columns: tuple[Array, ...]
+    common: Array
+    zero: int = 0  # of the activations: what lies beyond the picture's edge
+    sums: int = 0  # how often a row's own sum is added to its results
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where C's rows lie, if not one after the other: `pixel` pixels apart in a line of `inner`."""
+
+    pixel: int
+    place: Callable[[StepEmitter, Int], Int]
+
+
+def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int = 1,
+                 spread: Spread | None = None) -> None:  # fmt: skip
+    """One product with bias, residual, activation and, for integers, requantisation."""
+    kind = arithmetic(op, weights, k.target)
+    n = len(weights) // groups
+    size, rows, line_bytes = row_source(k, op.inputs[0], kind, w, n, groups, op.input(TABLE))
+    if spread is not None and isinstance(rows, PatchRows | DirectRows):
+        size = replace(size, outer=w.batch * w.out_height, inner=w.out_width)
+        line_bytes = w.out_width * rows.stride
+    plan = plan_product(k.target, kind.core, size, rows.packs, line_bytes)
+    if isinstance(rows, LineRows) and w.batch > 1:  # a block's lines are of one image
+        lines = max(d for d in range(1, w.out_height + 1)
+                    if w.out_height % d == 0 and d * plan.per_line(size) <= plan.block)  # fmt: skip
+        plan = replace(plan, block=lines * plan.per_line(size))
+    residual = op.input(3)
+    at = Operands(
+        k.constant(packed(kind, size, plan)),
+        k.constant(columns(kind, size, plan)),
+        k.constant(kind.common),
+        k.ptr(op.outputs[0]),
+        size.n * size.groups * kind.sink.c_bytes * (1 if spread is None else spread.pixel),
+        None if residual is None else k.ptr(residual),
+        k.constant(rows.offsets()) if isinstance(rows, LineRows) else None,
+        None if spread is None else spread.place,
+    )
+    walk(k, kind.core, kind.sink, size, plan, rows, at, row_words(k, op, kind, w))
+
+
+def row_words(k: StepEmitter, op: Op, kind: Arithmetic, w: Window) -> RowWords | None:
+    table = op.input(TABLE)
+    if table is not None:
+        return TableWords(k.ptr(table), w.pixels)
+    return SumWords(kind.matrix.shape[1], kind.sums) if kind.sums else None
+
+
+def row_source(
+    k: StepEmitter,
+    x: Tensor | None,
+    kind: Arithmetic,
+    w: Window,
+    n: int,
+    groups: int,
+    table: Tensor | None = None,
+) -> tuple[Product, RowSource, int]:
+    """How A is read: as it lies, line by line, or in packed patches; and the bytes of a line."""
+    assert x is not None
+    source, core, item = k.ptr(x), kind.core, x.dtype.numpy.itemsize
+    rows, depth = w.batch * w.pixels, kind.matrix.shape[1]
+    theirs = k.program.places[x].slot >= FIRST_ARG
+    same = core.a_bytes == item
+    change = copy_of(x.dtype.numpy) if same else Widen(x.dtype is DType.INT8)
+    zeros = k.constant(np.array([kind.zero], np.int32)) if table is None else k.ptr(table)
+    step = 0 if table is None else 2
+    patches = Product(1, rows, n, depth, groups)
+    # A caller's array may not be read past its end.
+    beyond = theirs and (depth % core.depth != 0 or kind.sums != 0)
+    alike = w.step * item % 4096 == 0 and rows > 8
+    if w.is_rows and same and not beyond and not alike:
+        return patches, DirectRows(source, w.step * item, w.channels * item), rows * w.step * item
+    runs, run = pieces(w)
+    deep = padded_depth(core, run)
+    lines = Product(w.batch * w.out_height, w.out_width, n, w.kernel[0] * runs * deep, groups,
+                    w.kernel[0] * runs)  # fmt: skip
+    if not w.is_rows and not kind.sums and _lines_pay(k.target, core, patches, lines):
+        direct = w.inside and same and not (theirs and run % core.depth)
+        found = LineRows(source, w, change, zeros, step, w.channels * change.out_bytes,
+                         not direct)  # fmt: skip
+        return lines, found, found.memory(w.out_width)
+    depth = padded_depth(core, depth)
+    packed = PatchRows(source, w, change, depth, zeros, step, w.channels * item)
+    return patches, packed, rows * packed.stride
+
+
+def _lines_pay(target: Target, core: Core, patches: Product, lines: Product) -> bool:
+    """Narrow pictures make small tiles; against that stands the copying of patches, which takes
+    about a cycle for 24 bytes and 10 for a line of taps."""
+    copying = patches.m * patches.groups * (patches.k * core.a_bytes / 24 + 10 * lines.lines)
+    return estimate(target, core, lines)[0] < estimate(target, core, patches)[0] + copying
+
+
+def packed(kind: Arithmetic, size: Product, plan: Plan) -> Array:
+    """The weights of all groups, packed for the core; each line of taps filled up to its depth."""
+    n = size.groups * size.n
+    matrix = kind.matrix
+    if size.lines > 1:
+        full = np.zeros((n, size.lines, size.k // size.lines), matrix.dtype)
+        full[:, :, : matrix.shape[1] // size.lines] = matrix.reshape(n, size.lines, -1)
+        matrix = full.reshape(n, -1)
+    groups = matrix.reshape(size.groups, size.n, -1)
+    return np.concatenate([pack(kind.core, g, plan.panels) for g in groups])
+
+
+def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
+    """The sink's numbers for each column, of all groups."""
+    return np.concatenate([
+        params_of(plan.panels, *(c[g * size.n : (g + 1) * size.n] for c in kind.columns))
+        for g in range(size.groups)
+    ])  # fmt: skip
+
+
+# -- arithmetic by type -------------------------------------------------------------------------
+
+
+def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
     x = op.inputs[0]
     assert x is not None
-    tile = choose_tile(k.target, m, n)
-    flavour, params, outside = _flavour(op, tile, n, weights)
-    padded = -(-depth // flavour.depth) * flavour.depth
-    element, item = (F32, 4) if isinstance(flavour, FloatFlavour) else (I8, 1)
-    source = k.ptr(x)
-    rows = (
-        DirectRows(source, depth, element)
-        if patches is None
-        else PatchRows(source, patches, element, item, padded, outside)
-    )
-    walk(k, flavour, tile, Product(m, n, padded), rows, k.constant(flavour.pack(weights, tile)),
-         k.constant(params), params[0].nbytes, k.ptr(op.outputs[0]))  # fmt: skip
+    if op.input(TABLE) is not None:
+        return _hybrid(op, weights, target)
+    return _float(op, weights) if x.dtype is DType.FLOAT32 else _integer(op, weights, target)
 
 
-def _flavour(op: Op, tile: Tile, n: int,
-             weights: Array) -> tuple[FloatFlavour | ByteFlavour, Array, int]:  # fmt: skip
-    """The element types, the epilogue's parameters by panel, and what padding holds."""
-    bias = op.input(2)
-    x, out = op.inputs[0], op.outputs[0]
-    assert x is not None
-    if x.dtype is DType.FLOAT32:
-        low, high = ACTIVATION_BOUNDS[attr(op, "fused_activation_function")]
-        values = padded_bias(None if bias is None else data(bias), n, tile, np.float32)
-        return FloatFlavour(low, high), values, 0
-    zero_in = scale_zero(x)[1]
-    total = -zero_in * weights.astype(np.int64).sum(axis=1)
-    if bias is not None:
-        total = total + data(bias)
+def bounds(op: Op) -> tuple[np.float32, np.float32]:
+    """Clamp bounds of a float result; the kernels ignore activations that are no clamp."""
+    low, high = fused_bounds(op)
+    ends = np.finfo(np.float32)
+    return np.float32(max(low, float(ends.min))), np.float32(min(high, float(ends.max)))
+
+
+def bias_of(op: Op, n: int, dtype: Any, index: int = 2) -> Array:
+    bias = op.input(index)
+    return np.zeros(n, dtype) if bias is None else data(bias).reshape(-1).astype(dtype)
+
+
+def _float(op: Op, weights: Array) -> Arithmetic:
+    sink = FloatSink(op.input(3) is not None, op.attrs.get(MAP_ATTR))
+    bias = bias_of(op, len(weights), np.float32)
+    return Arithmetic(FloatCore(), sink, weights, (bias,), words(*bounds(op)))
+
+
+def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
+    x, w, out = op.inputs[0], op.inputs[1], op.outputs[0]
+    assert x is not None and w is not None
+    n, zero_in = len(weights), scale_zero(x)[1]
+    offset = scale_zero(w)[1] if quant(w).scale.size == 1 else 0
+    real = weights.astype(np.int32) - offset
+    core = core_for(x.dtype, target, real)
+    bias = bias_of(op, n, np.int64)
+    matrix, sums = real, 0
+    if isinstance(core, DotCore):
+        bias = bias - zero_in * real.sum(axis=1, dtype=np.int64)
+        # Weights that leave 8 bits without their zero point keep a part of it; the sum of the
+        # row's activations, times that part, makes up for it.
+        sums = 0 if _fits(real) else _middle(real)
+        matrix = real - sums
+    scale = np.broadcast_to(multiplier(op), n)
+    residual = op.input(3)
     low, high = fused_range(op)
-    scale = scale_zero(x)[0] * quant(op.inputs[1]).scale.astype(np.float64) / scale_zero(out)[0]
-    biases = padded_bias(total.astype(np.int32), n, tile, np.int32)
-    scales = padded_bias(np.broadcast_to(scale, n).astype(np.float32), n, tile, np.float32)
-    params = np.concatenate([biases, scales.view(np.int32)], axis=1)
-    return ByteFlavour(low, high, scale_zero(out)[1]), params, zero_in
+    common: list[float] = [scale_zero(out)[1], low, high]
+    if residual is not None:
+        step, zero = scale_zero(residual)
+        ratio = step / scale_zero(out)[0]
+        common += [float(v) for v in (ratio, -zero * ratio, *_inner(op))]
+    top = definition.product_bound(weights, 2 * definition.largest(x.dtype.numpy, zero_in))
+    reach = (2 * top + np.abs(bias).max(initial=0)) * scale.max(initial=0)
+    sink = ByteSink(out.dtype is not DType.UINT8, residual is not None, int(sums != 0),
+                    bool(reach >= 2**31), out.dtype.numpy.itemsize)  # fmt: skip
+    numbers = (bias.astype(np.int32), scale.astype(np.float32))
+    return Arithmetic(core, sink, matrix, numbers, words(*common), zero_in, sums)
 
 
-BOUNDED = ("NONE", "RELU", "RELU6", "RELU_N1_TO_1")
+def _inner(op: Op) -> tuple[float, float]:
+    """What the product alone is clamped to before the residual is added, in the output's units."""
+    if INNER_ATTR not in op.attrs:
+        return -1e9, 1e9
+    out = op.outputs[0]
+    scale, zero = op.attrs[INNER_ATTR]
+    low, high = ((c - zero) * scale / scale_zero(out)[0] for c in out.dtype.bounds)
+    return low, high
+
+
+def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
+    """Codes of 8 bits, their zero point and step from a table; see hybrid.py."""
+    x, w = op.inputs[0], op.inputs[1]
+    assert x is not None and w is not None
+    n, matrix = len(weights), definition.signed(weights).astype(np.int16)
+    core = core_for(x.dtype, target, matrix)
+    # Widened codes come without their zero point.
+    exact = isinstance(core, DotCore)
+    sums = matrix.sum(axis=1, dtype=np.int32) if exact else np.zeros(n, np.int32)
+    scales = np.broadcast_to(quant(w).scale, n).astype(np.float32)
+    first = op.name == "CONV_2D" and not is_symmetric(op)
+    sink = HybridSink(op.input(3) is not None, first, op.attrs.get(MAP_ATTR))
+    numbers = (sums, scales, bias_of(op, n, np.float32))
+    return Arithmetic(core, sink, matrix, numbers, words(*bounds(op)))
+
+
+def core_for(dtype: DType, target: Target, real: Array) -> Core:
+    if dtype is DType.UINT8 and target.dot.startswith("vnni"):
+        return DotCore()
+    if dtype is DType.INT8 and target.dot == "neon" and _fits(real):
+        return DotCore(signed=True)
+    return wide_core(target)
+
+
+def _fits(weights: Array) -> bool:
+    return bool(weights.min(initial=0) >= -128 and weights.max(initial=0) <= 127)
+
+
+def _middle(weights: Array) -> int:
+    """What to subtract so that the weights fit 8 bits."""
+    return int(weights.min()) + 128
+
+
+def multiplier(op: Op) -> Array:
+    """Accumulator units to output units, by channel."""
+    x, w = op.inputs[0], op.inputs[1]
+    assert x is not None
+    fixed = op.name == "CONV_2D" and x.dtype is DType.UINT8 and quant(w).scale.size == 1
+    find = definition.tensor_multiplier if fixed else definition.conv_multiplier
+    real = find(op, x, w)
+    bias = op.input(2)
+    if op.name == "CONV_2D" and x.dtype is DType.INT16 and definition.wide_accumulator(
+        op, None if bias is None else bias.data):  # fmt: skip
+        return short_multiplier(real)
+    return real
+
+
+def short_multiplier(real: Array) -> Array:
+    """As the definition has it for 64-bit sums: 15 bits of the multiplier count."""
+    m, shift = quantize_multiplier(real)
+    reduced = np.where(m < 0x7FFF0000, (m + (1 << 15)) >> 16, 0x7FFF)
+    return np.asarray(reduced * 2.0 ** (shift - 15))
+
+
+# -- what is taken ------------------------------------------------------------------------------
+
+INTEGER = {(DType.INT8, DType.INT8), (DType.INT8, DType.INT4), (DType.INT8, DType.INT2),
+           (DType.UINT8, DType.UINT8), (DType.INT16, DType.INT8), (DType.INT16, DType.INT4),
+           (DType.INT16, DType.INT2), (DType.INT16, DType.INT16)}  # fmt: skip
 
 
 def refuses_product(op: Op, target: Target) -> str | None:
-    x, w = op.inputs[0], op.inputs[1]
+    x, w, out = op.inputs[0], op.inputs[1], op.outputs[0]
     assert x is not None and w is not None
-    if x.dtype not in (DType.FLOAT32, DType.INT8):
-        return f"input type {x.dtype.short} has no kernel"
+    if 0 in (*x.shape, *w.shape, *out.shape):
+        return "a tensor is empty"
+    if is_folded(w):
+        return _refuses_types(x, w, out)
     if not w.is_constant:
         return "the weights are computed at run time"
-    if w.dtype is not x.dtype:
-        return f"{x.dtype.short} with weights of {w.dtype.short} has no kernel"
-    if op.name == "CONV_2D" and w.shape[3] != x.shape[3]:
-        return "grouped convolution has no kernel"
-    if attr(op, "fused_activation_function") not in BOUNDED:
+    if w.sparsity is not None or w.data is None or w.data.shape != w.shape:
+        return "sparse weights have no kernel"
+    if len(op.outputs) > 1:
+        return "shuffled weights have no kernel"
+    if any(t is not None and not t.is_constant for t in op.inputs[2:3]):
+        return "the bias is computed at run time"
+    if is_hybrid(op) and attr(op, "fused_activation_function") not in ACTIVATION_BOUNDS:
         return f"activation {attr(op, 'fused_activation_function')} has no kernel"
+    return _refuses_types(x, w, out) or _refuses_range(op, x, w)
+
+
+def _refuses_range(op: Op, x: Tensor, w: Tensor) -> str | None:
+    """The definition wraps around at 32 bits; the kernels scale in floating point."""
+    if x.dtype is DType.FLOAT32:
+        return None
+    offset = scale_zero(w)[1] if quant(w).scale.size == 1 else 0
+    matrix = data(w).reshape(w.shape[0], -1).astype(np.int32) - offset
+    bound = definition.product_bound(matrix, definition.largest(x.dtype.numpy, scale_zero(x)[1]))
+    bound += int(np.abs(bias_of(op, w.shape[0], np.int64)).max(initial=0))
+    left = np.maximum(quantize_multiplier(multiplier(op))[1], 0).max(initial=0)
+    return "sums may leave 32 bits" if bound << int(left) >= 2**31 else None
+
+
+def is_folded(w: Tensor) -> bool:
+    """Float weights that a pass computes from constants: stored in 16 bits, or sparse."""
+    while w.producer is not None and w.producer.name in ("DEQUANTIZE", "DENSIFY"):
+        source = w.producer.input(0)
+        if source is None:
+            return False
+        if source.is_constant:
+            return w.dtype is DType.FLOAT32
+        w = source
+    return False
+
+
+def _refuses_types(x: Tensor, w: Tensor, out: Tensor) -> str | None:
+    if x.dtype is DType.FLOAT32 and w.dtype is DType.FLOAT32:
+        return None
+    if x.dtype is DType.FLOAT32 and w.dtype in HYBRID_WEIGHTS and out.dtype is DType.FLOAT32:
+        known = w.quant is not None and w.quant.scale.size in (1, w.shape[0])
+        return None if known else "the weights' scales do not fit"
+    outs = (x.dtype, DType.INT16) if x.dtype is DType.UINT8 else (x.dtype,)
+    if (x.dtype, w.dtype) not in INTEGER or out.dtype not in outs:
+        types = f"{x.dtype.short} x {w.dtype.short} to {out.dtype.short}"
+        return f"a product of {types} has no kernel"
+    if any(t.quant is None or t.quant.scale.size != 1 for t in (x, out)):
+        return "activations are not quantised per tensor"
+    if w.quant is None or w.quant.scale.size not in (1, w.shape[0]):
+        return "the weights' scales do not fit"
     return None
 
 

@@ -1,23 +1,44 @@
-"""Running a compiled part: context, arena, worker threads."""
+"""Running a compiled part: context, arena, worker threads. Needs no LLVM."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
-import threading
-from collections.abc import Sequence
+import os
+import signal
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import is_
+from functools import cache
+from typing import Any
 
 import numpy as np
 
+from ...errors import DelegateError
 from ...ir import Array
+from .abi import (
+    ALIGN,
+    ARENA,
+    FIRST_ARG,
+    MOST_SPINS,
+    SCRATCH,
+    SLACK,
+    STRIDE,
+    SYNC,
+    SYNC_WORDS,
+    SYSCALL,
+    TIMES,
+    WEIGHTS,
+)
 from .image import Image, Loaded
-from .program import ALIGN, ARENA, FIRST_ARG, SCRATCH, SLACK, STRIDE, SYNC, TIMES, WEIGHTS
-from .sync import SYNC_WORDS
 
 _INVOKE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_SERVE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+# Turns of the spin loop before a worker sleeps, at most; a turn is about 45 ns on Intel since
+# Skylake, 10 ns elsewhere. See sync.py for how the limit adapts.
+SPIN = 4000
+# More workers than cores: a spinning worker keeps the one it waits for from running.
+SPIN_CROWDED = 20
 
 
 @dataclass(frozen=True)
@@ -45,16 +66,78 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def _addresses(inputs: Sequence[Array], outputs: Sequence[Array | None]) -> list[int]:
+    found = []
+    for array in (*inputs, *outputs):
+        assert array is not None, "a part with dynamic outputs is not compiled"
+        found.append(address(array))
+    return found
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.pthread_join.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    return libc
+
+
+@cache
+def _syscall() -> int:
+    """The address of libc's syscall(), or 0: workers then spin instead of sleeping."""
+    if not hasattr(os, "sched_getaffinity"):  # not Linux
+        return 0
+    return ctypes.cast(_libc().syscall, ctypes.c_void_p).value or 0
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Crew:
+    """Workers 1 to n-1 of one executable: threads that live in native code and know no Python."""
+
+    def __init__(self, workers: int, serve: int, stop: int, context: int) -> None:
+        self.stop, self.context = _STOP(stop), context
+        self.records = np.array([[w, workers, context] for w in range(1, workers)], np.int64)
+        self.threads: list[ctypes.c_void_p] = []
+        # Signals are for Python's threads.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            for record in self.records:
+                self._start(serve, address(record))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _start(self, serve: int, record: int) -> None:
+        thread = ctypes.c_void_p()
+        error = _libc().pthread_create(ctypes.byref(thread), None, ctypes.c_void_p(serve),
+                                       ctypes.c_void_p(record))  # fmt: skip
+        if error:
+            self.dismiss()
+            raise DelegateError(f"a thread cannot be started: {os.strerror(error)}",
+                                fix="use fewer threads")  # fmt: skip
+        self.threads.append(thread)
+
+    def dismiss(self) -> None:
+        """Send the workers home, and wait until they have left the code."""
+        threads, self.threads = self.threads, []
+        if threads:
+            self.stop(self.context)
+        for thread in threads:
+            _libc().pthread_join(thread, None)
+
+
 class CpuExecutable:
-    """One native call per run. Workers 1 to n-1 are threads parked in native code."""
+    """One native call per run. Workers start at the first run and are parked between runs."""
 
     def __init__(self, compiled: Compiled, workers: int) -> None:
         self.compiled, self.workers = compiled, workers
         self._code = Loaded(compiled.image)
         self._arena = aligned(compiled.arena)
         self._scratch = aligned(compiled.scratch * workers)
-        self._sync = np.zeros(SYNC_WORDS, np.int32)
-        self.times = np.zeros((workers, max(len(compiled.steps), 1)), np.int64)
+        self.times = np.zeros((workers, len(compiled.steps)), np.int64)
+        self._sync = aligned(SYNC_WORDS * 4).view(np.int32)
         self._context = np.zeros(FIRST_ARG + compiled.args, np.int64)
         for slot, memory in ((ARENA, self._arena), (WEIGHTS, compiled.weights),
                              (SCRATCH, self._scratch), (SYNC, self._sync),
@@ -63,43 +146,79 @@ class CpuExecutable:
         self._context[STRIDE] = compiled.scratch
         self._where = address(self._context)
         self._invoke = _INVOKE(self._code.entry("invoke"))
-        self._serve = _SERVE(self._code.entry("serve"))
-        self._last: list[Array | None] = []
-        self._threads: list[threading.Thread] = []
+        self._entered: list[int] | None = None
+        self._crew: Crew | None = None
+        self._reset()
+        if workers > 1:
+            _living.add(self)
+
+    def _reset(self) -> None:
+        """Nobody waits and nobody works."""
+        self._crew = self._entered = None
+        self._sync[:] = 0
+        self._sync[MOST_SPINS] = SPIN if self.workers <= cores() else SPIN_CROWDED
+        self._sync[SYSCALL : SYSCALL + 2].view(np.int64)[0] = _syscall()
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        if len(self._threads) < self.workers - 1:
-            self._start()
-        self._place(inputs, outputs)
+        self._enter(_addresses(inputs, outputs))
         self._invoke(self.workers, self._where)
 
-    def _place(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        """Enter the arrays' addresses, unless they are those of the last run."""
-        arrays = [*inputs, *outputs]
-        if len(self._last) == len(arrays) and all(map(is_, arrays, self._last)):
-            return
-        for slot, array in enumerate(arrays, FIRST_ARG):
-            assert array is not None, "a part with dynamic outputs is not compiled"
-            self._context[slot] = address(array)
-        self._last = arrays
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Callable[[], None]:
+        """A run on these arrays: nothing is looked up again."""
+        mine = _addresses(inputs, outputs)
+        invoke, workers, where = self._invoke, self.workers, self._where
+        kept = *inputs, *outputs
 
-    def _start(self) -> None:
-        for worker in range(1, self.workers):
-            thread = threading.Thread(
-                target=self._serve, args=(worker, self.workers, self._where),
-                name=f"sanderling-{worker}", daemon=True,
-            )  # fmt: skip
-            thread.start()
-            self._threads.append(thread)
+        def call(kept: object = kept) -> None:
+            if self._entered is not mine:
+                self._enter(mine)
+            invoke(workers, where)
+
+        return call
+
+    def _enter(self, addresses: list[int]) -> None:
+        """Put the arrays' addresses into the context, and see that the workers are there."""
+        self._context[FIRST_ARG:] = addresses
+        self._entered = addresses
+        if self._crew is None and self.workers > 1:
+            self._crew = Crew(self.workers, self._code.entry("serve"), self._code.entry("stop"),
+                              self._where)  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        """The steps with the ticks that each worker has spent in them; needs timed=True."""
+        rows = self.compiled.report or [{"step": name} for name in self.compiled.steps]
+        return [row | {"ticks": ticks}
+                for row, ticks in zip(rows, self.times.T.tolist(), strict=True)]  # fmt: skip
+
+    def reset_times(self) -> None:
+        self.times[:] = 0
 
     def close(self) -> None:
-        """Send the workers home."""
-        if self._threads:
-            _STOP(self._code.entry("stop"))(self._where)
-            for thread in self._threads:
-                thread.join(timeout=5)
-            self._threads = []
+        """Send the workers home; the next run calls new ones."""
+        if self._crew is not None:
+            self._crew.dismiss()
+            self._reset()
 
     def __del__(self) -> None:
-        if getattr(self, "_threads", None):
+        if getattr(self, "_crew", None) is not None:
             self.close()
+
+
+# Executables with threads. At exit they are sent home before Python takes things apart; a forked
+# child has none of them, and starts its own when it runs.
+_living: weakref.WeakSet[CpuExecutable] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for executable in list(_living):
+        executable.close()
+
+
+def _forget_all() -> None:
+    for executable in list(_living):
+        executable._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

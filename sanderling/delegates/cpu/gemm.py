@@ -1,471 +1,298 @@
-"""Matrix products: a tile generator, and the steps that walk tiles over convolutions.
+"""Matrix products: the register tile, and the loops that walk tiles over a product.
 
-C[m, n] = epilogue(bias[n] + sum_k A[m, k] * B[k, n]). A tile keeps rows x vectors accumulators in
-registers; B is packed in panels of the tile's columns. A convolution is the same product with an
-address rule for A: rows of the input itself (1x1), or a tile of patches copied to scratch.
+C[m, n] = sink(sum_k A[m, k] * B[n, k]). A core (cores.py) multiplies, a sink (sinks.py) finishes,
+a row source (rows.py) says where the rows of A lie: a convolution is a product with an address
+rule. B is packed in panels of the tile's columns.
 
-Names: gemm_<types>_<rows>x<columns>[...].
+Names: gemm_<core>_<sink>_<rows>x<columns>[_c<chains>][_n<columns stored>].
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
-import numpy as np
-
-from ...ir import Array
-from .emit import F32, I8, I32, I64, PTR, Emitter, Int, Type, Value, vector
+from .cores import Core, PairCore, WordCore, padded_depth, panel_bytes, tile_step
+from .emit import I8, I64, PTR, Emitter, Int, Value
 from .program import StepEmitter
+from .rows import MARGIN, RowSource, RowWords
+from .sinks import Ends, Sink, pointer_args
 from .targets import Target
+from .tiles import Panels, Tile, choose
+
+# Bytes of A that a block of rows may take: half of a second cache, as they come in small caches.
+BLOCK = 256 * 1024
+# Bytes of B that stay in the first cache beside a tile's rows: then the order of C's rows counts.
+SMALL_B = 24 * 1024
+# Units of work that a step is cut into, if it can be: enough to share among a few workers.
+UNITS = 8
 
 
-@dataclass(frozen=True)
-class Tile:
-    """rows x (vectors * lanes) accumulators."""
-
-    rows: int
-    vectors: int
-    lanes: int
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
-
-
-def choose_tile(target: Target, m: int, n: int) -> Tile:
-    """The tile with the least padded work; of equals, the one with the fewest loads a product.
-
-    Registers hold the accumulators, one vector of B for each column and one broadcast of A.
-    """
-    lanes = target.lanes
-    found = []
-    for vectors in (1, 2, 3, 4):
-        most = min((target.registers - 1 - vectors) // vectors, 16)
-        if most < 1:
-            continue
-        rows = best_rows(m, most)
-        padded = math.ceil(m / rows) * rows * math.ceil(n / (vectors * lanes)) * vectors * lanes
-        loads = 1 / rows + 1 / vectors
-        found.append((padded * (1 + 0.15 * loads), Tile(rows, vectors, lanes)))
-    return min(found, key=lambda f: f[0])[1]
-
-
-def best_rows(m: int, most: int) -> int:
-    """A tile height that divides m well: the fewest tiles, then the least left over."""
-    tiles = math.ceil(m / most)
-    return math.ceil(m / tiles)
-
-
-class Flavour(Protocol):
-    """The element types of a product: how B is packed, a tile's inner step, its epilogue."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def depth(self) -> int: ...  # elements of k that one inner step takes
-    @property
-    def a_bytes(self) -> int: ...
-    @property
-    def c_type(self) -> Type: ...
-    def pack(self, weights: Array, tile: Tile) -> Array: ...
-    def panel_bytes(self, k: int, tile: Tile) -> int: ...
-    def start(self, e: Emitter, bias: Value, tile: Tile) -> list[Value]: ...
-    def step(self, e: Emitter, a: Sequence[Value], b: Value, acc: Sequence[Value],
-             tile: Tile) -> list[Value]: ...  # fmt: skip
-    def finish(self, e: Emitter, acc: Value, column: int, params: Value, tile: Tile) -> Value: ...
-
-
-@dataclass(frozen=True)
-class FloatFlavour:
-    """float32 throughout; the epilogue clamps."""
-
-    low: float = -np.inf
-    high: float = np.inf
-    depth: int = 1
-    a_bytes: int = 4
-    c_type: Type = F32
-
-    @property
-    def name(self) -> str:
-        bounds = {(-np.inf, np.inf): "", (0.0, np.inf): "_relu", (0.0, 6.0): "_relu6"}
-        return "f32" + bounds.get((self.low, self.high), f"_clamp{self.low:g}to{self.high:g}")
-
-    def pack(self, weights: Array, tile: Tile) -> Array:
-        """[n, k] -> [panels, k, columns], the last panel filled up with zeros."""
-        n, k = weights.shape
-        panels = math.ceil(n / tile.columns)
-        full = np.zeros((panels * tile.columns, k), np.float32)
-        full[:n] = weights
-        return full.reshape(panels, tile.columns, k).transpose(0, 2, 1)
-
-    def panel_bytes(self, k: int, tile: Tile) -> int:
-        return 4 * k * tile.columns
-
-    def start(self, e: Emitter, bias: Value, tile: Tile) -> list[Value]:
-        t = vector(F32, tile.lanes)
-        row = [e.load(e.at(bias, v * tile.lanes, F32), t, 64) for v in range(tile.vectors)]
-        return row * tile.rows
-
-    def step(self, e: Emitter, a: Sequence[Value], b: Value, acc: Sequence[Value],
-             tile: Tile) -> list[Value]:  # fmt: skip
-        t = vector(F32, tile.lanes)
-        columns = [e.load(e.at(b, v * tile.lanes, F32), t, 4 * tile.lanes)
-                   for v in range(tile.vectors)]  # fmt: skip
-        out = []
-        for row, pointer in enumerate(a):
-            x = e.splat(e.load(pointer, F32, 4), tile.lanes)
-            for v, column in enumerate(columns):
-                out.append(e.fma(x, column, acc[row * tile.vectors + v]))
-        return out
-
-    def finish(self, e: Emitter, acc: Value, column: int, params: Value, tile: Tile) -> Value:
-        if self.low > -np.inf:
-            acc = e.fmax(acc, e.const(acc.type, self.low))
-        if self.high < np.inf:
-            acc = e.fmin(acc, e.const(acc.type, self.high))
-        return acc
-
-
-@dataclass(frozen=True)
-class ByteFlavour:
-    """u8 activations x s8 weights by the dot product instruction, four deep; u8 results.
-
-    The activations' zero point is in the bias already. Requantisation is one float32 product,
-    rounded to the nearest even by adding 1.5 * 2**23, whose low byte then is the code.
-    """
-
-    low: int
-    high: int
-    zero: int
-    depth: int = 4
-    a_bytes: int = 1
-    c_type: Type = I8
-
-    @property
-    def name(self) -> str:
-        return f"u8_z{self.zero}_{self.low}to{self.high}"
-
-    def pack(self, weights: Array, tile: Tile) -> Array:
-        """[n, k] -> [panels, k / 4, columns, 4]."""
-        n, k = weights.shape
-        panels, deep = math.ceil(n / tile.columns), math.ceil(k / self.depth)
-        full = np.zeros((panels * tile.columns, deep * self.depth), np.int8)
-        full[:n, :k] = weights
-        shape = (panels, tile.columns, deep, self.depth)
-        return full.reshape(shape).transpose(0, 2, 1, 3)
-
-    def panel_bytes(self, k: int, tile: Tile) -> int:
-        return k * tile.columns
-
-    def start(self, e: Emitter, bias: Value, tile: Tile) -> list[Value]:
-        t = vector(I32, tile.lanes)
-        row = [e.load(e.at(bias, v * tile.lanes, I32), t, 4) for v in range(tile.vectors)]
-        return row * tile.rows
-
-    def step(self, e: Emitter, a: Sequence[Value], b: Value, acc: Sequence[Value],
-             tile: Tile) -> list[Value]:  # fmt: skip
-        raw = vector(I8, 4 * tile.lanes)
-        columns = [e.load(e.at(b, v * tile.lanes, I32), raw, 4 * tile.lanes)
-                   for v in range(tile.vectors)]  # fmt: skip
-        out = []
-        for row, pointer in enumerate(a):
-            x = e.b.bitcast(e.splat(e.load(pointer, I32, 1), tile.lanes), raw)
-            for v, column in enumerate(columns):
-                out.append(dot4(e, acc[row * tile.vectors + v], x, column))
-        return out
-
-    def finish(self, e: Emitter, acc: Value, column: int, params: Value, tile: Tile) -> Value:
-        t = vector(F32, tile.lanes)
-        scale = e.load(e.at(params, tile.columns + column * tile.lanes, F32), t, 4)
-        real = e.b.fmul(e.b.sitofp(acc, t), scale)
-        return self.encode(e, real)
-
-    def encode(self, e: Emitter, real: Value) -> Value:
-        """Reals in units of the output's scale -> codes."""
-        real = e.fmax(real, e.const(real.type, self.low - self.zero))
-        real = e.fmin(real, e.const(real.type, self.high - self.zero))
-        shifted = e.b.fadd(real, e.const(real.type, ROUNDING + self.zero))
-        return e.b.trunc(e.b.bitcast(shifted, vector(I32, real.type.count)),
-                         vector(I8, real.type.count))  # fmt: skip
-
-
-ROUNDING = 1.5 * 2**23
-
-
-def dot4(e: Emitter, acc: Value, u8: Value, s8: Value) -> Value:
-    """acc[i] += sum of u8[4i + j] * s8[4i + j]."""
-    if e.target.dot.startswith("vnni"):
-        bits = 32 * acc.type.count
-        return e.call(f"llvm.x86.avx512.vpdpbusd.{bits}", acc.type, acc, u8, s8)
-    wide = vector(I32, u8.type.count)
-    product = e.b.mul(e.b.zext(u8, wide), e.b.sext(s8, wide))
-    lanes = acc.type.count
-    for j in range(4):
-        acc = e.b.add(acc, e.shuffle(product, None, [4 * i + j for i in range(lanes)]))
-    return acc
-
-
-def tile_function(k: StepEmitter, flavour: Flavour, tile: Tile, columns: int,
-                  residual: bool) -> Value:  # fmt: skip
-    """The register tile: (a, lda, b, params, c, ldc, steps[, r]); lda and ldc in elements.
-
-    params: bias, then whatever the flavour's epilogue reads. columns: how many of the tile's are
-    stored, for the last panel.
-    """
-    name = f"gemm_{flavour.name}_{tile.rows}x{tile.columns}"
-    name += f"_n{columns}" * (columns < tile.columns) + "_add" * residual
-    args = [PTR, I64, PTR, PTR, PTR, I64, I64] + [PTR] * residual
+def tile_function(k: StepEmitter, core: Core, sink: Sink, tile: Tile, columns: int,
+                  lined: bool = False) -> Value:  # fmt: skip
+    """The register tile: (a, lda, b, steps, params, common, c, ldc[, lines, offsets][, residual]
+    [, rows]); lda, ldc in bytes. columns: how many of the tile's are stored, for the last panel.
+    lined: a row of A is in several pieces of `steps` steps, at these offsets from the first."""
+    name = f"gemm_{core.name}_{sink.name}_{tile.name}"
+    name += f"_n{columns}" * (columns < tile.columns) + "_lines" * lined
+    args = [PTR, I64, PTR, I64, PTR, PTR, PTR, I64, *[I64, PTR] * lined, *pointer_args(sink)]
 
     def build(e: Emitter) -> None:
-        a, lda, b, params, c, ldc, steps, *rest = e.args
-        rows = [e.at(a, e.mul(lda, r * flavour.a_bytes), I8) for r in range(tile.rows)]
-        start = flavour.start(e, params, tile)
-        panel_step = flavour.panel_bytes(flavour.depth, tile)
-        with e.loop(0, steps, carry=start) as (i, acc):
-            moved = e.mul(i, flavour.depth * flavour.a_bytes)
-            here = e.at(b, e.mul(i, panel_step), I8)
-            e.carry(flavour.step(e, [e.at(r, moved, I8) for r in rows], here, acc, tile))
-        acc = e.carried
-        store_tile(e, flavour, tile, columns, acc, params, c, ldc, rest[0] if rest else None)
+        a, lda, b, steps, params, common, c, ldc, *rest = e.args
+        pieces = (rest.pop(0), rest.pop(0)) if lined else None
+        residual = rest.pop(0) if sink.residual else None
+        ends = Ends(params, common, c, ldc, residual, rest[0] if rest else None)
+        rows = [e.at(a, e.mul(lda, r), I8) for r in range(tile.rows)]
+        start = sink.start(e, params, tile)
+        if pieces is None:
+            acc = _sum(e, core, tile, rows, b, steps, start)
+        else:
+            acc = _sum_lines(e, core, tile, rows, b, steps, start, *pieces)
+        sink.store(e, tile, columns, acc, ends)
 
     return k.program.function(name, args, build)
 
 
-def store_tile(e: Emitter, flavour: Flavour, tile: Tile, columns: int, acc: Sequence[Value],
-               params: Value, c: Value, ldc: Value, residual: Value | None) -> None:  # fmt: skip
-    size = flavour.c_type
-    for row in range(tile.rows):
-        line = e.mul(ldc, row)
-        for v in range(math.ceil(columns / tile.lanes)):
-            place = e.add(line, v * tile.lanes)
-            value = acc[row * tile.vectors + v]
-            if residual is not None:
-                value = e.b.fadd(value, e.load_part(e.at(residual, place, size), value.type,
-                                                    columns - v * tile.lanes))  # fmt: skip
-            value = flavour.finish(e, value, v, params, tile)
-            e.store_part(value, e.at(c, place, size), columns - v * tile.lanes)
+def _sum_lines(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps: Value,
+               start: list[Value], lines: Value, offsets: Value) -> list[Value]:  # fmt: skip
+    size = e.mul(steps, panel_bytes(core, core.depth, tile.columns))
+    with e.loop(0, lines, carry=start) as (line, acc):
+        offset = e.load(e.at(offsets, line, I64), I64, 8)
+        here = [e.at(r, offset, I8) for r in rows]
+        e.carry(_sum(e, core, tile, here, e.at(b, e.mul(line, size), I8), steps, acc))
+    return e.carried
+
+
+def _sum(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps: Value,
+         start: list[Value]) -> list[Value]:  # fmt: skip
+    a_step = core.depth * core.a_bytes
+    b_step = panel_bytes(core, core.depth, tile.columns)
+
+    def step(i: Int, acc: list[Value]) -> list[Value]:
+        here = [e.at(r, e.mul(i, a_step), I8) for r in rows]
+        return tile_step(e, core, here, e.at(b, e.mul(i, b_step), I8), acc, tile)
+
+    if tile.chains == 1:
+        with e.loop(0, steps, carry=start) as (i, acc):
+            e.carry(step(i, acc))
+        return e.carried
+    size = len(start)
+    zeros = [e.const(v.type, 0) for v in start] * (tile.chains - 1)
+    whole = e.mul(e.div(steps, tile.chains), tile.chains)
+    with e.loop(0, whole, tile.chains, carry=start + zeros) as (i, acc):
+        e.carry([v for c in range(tile.chains)
+                 for v in step(e.add(i, c), acc[c * size : (c + 1) * size])])  # fmt: skip
+    sets = [e.carried[c * size : (c + 1) * size] for c in range(tile.chains)]
+    add = e.b.fadd if sets[0][0].type.element == core.acc and core.name == "f32" else e.b.add
+    while len(sets) > 1:
+        sets = [[add(x, y) for x, y in zip(p, q, strict=True)]
+                for p, q in zip(sets[::2], sets[1::2], strict=True)]  # fmt: skip
+    with e.loop(whole, steps, carry=sets[0]) as (i, acc):
+        e.carry(step(i, acc))
+    return e.carried
 
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product of a step: sizes, and where A's rows come from."""
+    """Sizes of a product: m = outer * inner rows, of which a tile takes neighbours of one line of
+    `inner`. groups: products side by side, each with its own B and columns of C. lines: pieces
+    that a row of A (k elements) comes in."""
 
-    m: int
+    outer: int
+    inner: int
     n: int
-    k: int  # padded to the flavour's depth
+    k: int
+    groups: int = 1
+    lines: int = 1
+
+    @property
+    def m(self) -> int:
+        return self.outer * self.inner
 
 
-def walk(
-    k: StepEmitter,
-    flavour: Flavour,
-    tile: Tile,
-    size: Product,
-    rows: RowSource,
-    b: Value,
-    params: Value,
-    params_bytes: int,
-    c: Value,
-    residual: Value | None = None,
-) -> None:
-    """Emit the loops over tiles: units of (row tile, group of panels) are the workers' shares."""
-    panels = math.ceil(size.n / tile.columns)
-    row_tiles = math.ceil(size.m / tile.rows)
-    groups = 1 if rows.packs or row_tiles >= 16 else min(panels, math.ceil(16 / row_tiles))
-    per_group = math.ceil(panels / groups)
-    groups = math.ceil(panels / per_group)
-    scratch = rows.prepare(k, tile)
-    begin, end = k.share(row_tiles * groups)
-    with k.loop(begin, end) as unit:
-        first_row = k.mul(k.div(unit, groups), tile.rows)
-        first_panel = k.mul(k.rem(unit, groups), per_group)
-        last_panel = k.min(k.add(first_panel, per_group), panels)
-        # The last tile of rows begins earlier instead of being smaller: a few rows are done twice.
-        first_row = k.min(first_row, max(size.m - tile.rows, 0))
-        a, lda = rows.tile(k, first_row, tile, scratch)
-        span = (first_panel, last_panel, panels)
-        _panels(
-            k, flavour, tile, size, a, lda, first_row, span, b, params, params_bytes, c, residual
-        )
+@dataclass(frozen=True)
+class Plan:
+    """How a product is cut: tile and panels, `block` row tiles at a time, `group` panels.
+
+    by_panel: units of one panel group follow each other, instead of those of one row block.
+    rows_first: in a unit all panels are done for a tile of rows before the next one.
+    """
+
+    tile: Tile
+    panels: Panels
+    block: int
+    group: int
+    by_panel: bool
+    rows_first: bool
+
+    def per_line(self, size: Product) -> int:
+        return math.ceil(size.inner / self.tile.rows)
+
+    def tiles(self, size: Product) -> int:
+        return size.outer * self.per_line(size)
 
 
-def _panels(
-    k: StepEmitter,
-    flavour: Flavour,
-    tile: Tile,
-    size: Product,
-    a: Value,
-    lda: Int,
-    first_row: Int,
-    span: tuple[Int, Int, int],
-    b: Value,
-    params: Value,
-    params_bytes: int,
-    c: Value,
-    residual: Value | None,
-) -> None:
-    first, last, panels = span
-    panel_bytes = flavour.panel_bytes(size.k, tile)
-    left = size.n - (panels - 1) * tile.columns
+def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
+    """Cycles of the product, rows packed, and its tile."""
+    work = 2.0 if isinstance(core, PairCore | WordCore) and target.dot != "vnni512" else 1.0
+    steps = padded_depth(core, size.k) // core.depth
+    cycles, tile = choose(target, size.inner, size.n, steps, work, size.lines == 1)
+    return cycles * size.outer * size.groups, tile
 
-    def call(panel: Int, columns: int) -> None:
-        place = k.add(k.mul(first_row, size.n), k.mul(panel, tile.columns))
-        args = [a, k.i64(lda), k.at(b, k.mul(panel, panel_bytes), I8),
-                k.at(params, k.mul(panel, params_bytes), I8), k.at(c, place, flavour.c_type),
-                I64(size.n), I64(size.k // flavour.depth)]  # fmt: skip
-        if residual is not None:
-            args.append(k.at(residual, place, flavour.c_type))
-        function = tile_function(k, flavour, tile, columns, residual is not None)
+
+def plan_product(target: Target, core: Core, size: Product, packs: bool, line_bytes: int) -> Plan:
+    """line_bytes: what a line of `inner` rows takes in memory."""
+    tile = estimate(target, core, size)[1]
+    panels = Panels(size.n, tile.vectors, tile.lanes)
+    per_line = math.ceil(size.inner / tile.rows)
+    # What is cut: lines, or the tiles of the only one.
+    whole, part = (size.outer, per_line) if size.outer > 1 else (per_line, 1)
+    total = line_bytes * size.outer
+    blocks = min(whole, math.ceil(total / BLOCK))
+    groups = min(panels.count, math.ceil(UNITS / (blocks * size.groups)))
+    if blocks * groups * size.groups < UNITS:
+        blocks = min(whole, math.ceil(UNITS / (groups * size.groups)))
+    by_panel = not packs and size.n > size.m
+    b_bytes = panel_bytes(core, size.k, panels.padded)
+    return Plan(tile, panels, math.ceil(whole / blocks) * part, math.ceil(panels.count / groups),
+                by_panel, b_bytes <= SMALL_B)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The addresses of a product's operands. ldc: bytes from row to row, of the residual too.
+
+    place(k, row): bytes from c to a row, where that is not row * ldc.
+    """
+
+    b: Value
+    params: Value
+    common: Value
+    c: Value
+    ldc: int
+    residual: Value | None = None
+    offsets: Value | None = None  # of the pieces of a row of A
+    place: Callable[[StepEmitter, Int], Int] | None = None
+
+
+def walk(k: StepEmitter, core: Core, sink: Sink, size: Product, plan: Plan, rows: RowSource,
+         at: Operands, words: RowWords | None = None) -> None:  # fmt: skip
+    """Emit the loops over tiles. A unit of work is a block of row tiles x a group of panels.
+
+    A worker packs a block of rows once, and then multiplies it with its groups of panels. The last
+    tile of rows begins earlier instead of being smaller: a few rows are computed twice, so that C
+    must not overlap the residual.
+    """
+    tiles = plan.tiles(size)
+    blocks, groups = math.ceil(tiles / plan.block), math.ceil(plan.panels.count / plan.group)
+    memory, words_at = _memory(k, plan, rows, words)
+    begin, end = k.share(blocks * groups * size.groups)
+    with k.loop(begin, end, carry=[I64(-1)]) as (unit, (last,)):
+        inner, outer = (blocks, groups) if plan.by_panel else (groups, blocks)
+        low, rest = k.rem(unit, inner), k.div(unit, inner)
+        high, group = k.rem(rest, outer), k.div(rest, outer)
+        block, panel_group = (low, high) if plan.by_panel else (high, low)
+        first = k.mul(block, plan.block)
+        stop = k.min(k.add(first, plan.block), tiles)
+        start = _row(k, size, plan, first)
+        now = k.add(k.mul(group, blocks), block)
+        if rows.packs or words is not None:
+            with k.when(k.b.icmp_signed("!=", k.i64(now), last)):
+                until = k.add(_row(k, size, plan, k.sub(stop, 1)), plan.tile.rows)
+                rows.fill(k, memory, start, until, group)
+                if words is not None:
+                    a = rows.address(k, memory, start, start, group)
+                    words.fill(k, words_at, start, until, a, rows.stride)
+        unit_of = Unit(first, stop, start, group, panel_group, memory, words_at)
+        _unit(k, core, sink, size, plan, rows, at, unit_of, words)
+        k.carry([k.i64(now)])
+
+
+def _row(k: StepEmitter, size: Product, plan: Plan, number: Int) -> Int:
+    """The first row of a tile. The last tile of a line begins earlier, instead of being smaller."""
+    tiles, rows = plan.per_line(size), plan.tile.rows
+    line, across = k.div(number, tiles), k.rem(number, tiles)
+    return k.add(k.mul(line, size.inner), k.min(k.mul(across, rows), size.inner - rows))
+
+
+def _memory(k: StepEmitter, plan: Plan, rows: RowSource,
+            words: RowWords | None) -> tuple[Value, Value]:  # fmt: skip
+    """Scratch for a block of packed rows, and for the words of its rows."""
+    most = plan.block * plan.tile.rows
+    packed = -(-(rows.memory(most) + MARGIN) // 64) * 64 if rows.packs else 0
+    size = packed + (0 if words is None else most * words.count * 4)
+    memory = k.scratch(size) if size else k.context
+    return memory, k.at(memory, packed, I8)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Row tiles [first, stop), rows from `start` on in memory, one group, one group of panels."""
+
+    first: Int
+    stop: Int
+    start: Int
+    group: Int
+    panel_group: Int
+    memory: Value
+    words: Value
+
+
+def _unit(k: StepEmitter, core: Core, sink: Sink, size: Product, plan: Plan, rows: RowSource,
+          at: Operands, unit: Unit, words: RowWords | None) -> None:  # fmt: skip
+    """A panel stays in the first cache while the block's rows pass by."""
+    panels, tile = plan.panels, plan.tile
+    first = k.mul(unit.panel_group, plan.group)
+    last = k.min(k.add(first, plan.group), panels.count)
+
+    lined = size.lines > 1
+    steps = padded_depth(core, size.k) // core.depth // size.lines
+
+    def call(number: Int, panel: Int, vectors: int, columns: int) -> None:
+        own = Tile(tile.rows, vectors, tile.lanes, tile.chains)
+        function = tile_function(k, core, sink, own, columns, lined)
+        b = _part(k, at.b, unit.group, panel, panel_bytes(core, size.k, panels.padded),
+                  panel_bytes(core, size.k, panels.columns))  # fmt: skip
+        params = _part(k, at.params, unit.group, panel, 4 * sink.arrays * panels.padded,
+                       4 * sink.arrays * panels.columns)  # fmt: skip
+        across = k.mul(k.add(k.mul(unit.group, size.n), k.mul(panel, panels.columns)), sink.c_bytes)
+        row = _row(k, size, plan, number)
+        down = k.mul(row, at.ldc) if at.place is None else at.place(k, row)
+        place = k.add(down, across)
+        args = [rows.address(k, unit.memory, row, unit.start, unit.group), I64(rows.stride), b,
+                I64(steps), params, at.common, k.at(at.c, place, I8), I64(at.ldc)]  # fmt: skip
+        if lined:
+            args += [I64(size.lines), at.offsets]
+        if at.residual is not None:
+            args.append(k.at(at.residual, place, I8))
+        if words is not None:
+            args.append(k.at(unit.words, k.mul(k.sub(row, unit.start), 4 * words.count), I8))
         k.b.call(function, args)
 
-    whole = panels if left == tile.columns else panels - 1
-    with k.loop(first, k.min(last, whole)) as panel:
-        call(panel, tile.columns)
-    if whole < panels:
-        with k.when(k.b.icmp_signed("==", k.i64(last), I64(panels))):
-            call(panels - 1, left)
+    left = size.n - (panels.count - 1) * panels.columns
+    whole = panels.count if left == panels.columns else panels.count - 1
+
+    def over_panels(body: Callable[[Int, int, int], None]) -> None:
+        if whole:
+            with k.loop(first, k.min(last, whole)) as panel:
+                body(panel, tile.vectors, panels.columns)
+        if whole < panels.count:
+            with k.when(k.b.icmp_signed("==", k.i64(last), I64(panels.count))):
+                body(panels.count - 1, panels.last, left)
+
+    def all_tiles(panel: Int, vectors: int, columns: int) -> None:
+        with k.loop(unit.first, unit.stop) as number:
+            call(number, panel, vectors, columns)
+
+    if plan.rows_first:
+        with k.loop(unit.first, unit.stop) as number:
+            over_panels(partial(call, number))
+    else:
+        over_panels(all_tiles)
 
 
-class RowSource(Protocol):
-    """Where a tile's rows of A come from."""
-
-    @property
-    def packs(self) -> bool: ...
-    def prepare(self, k: StepEmitter, tile: Tile) -> Value | None: ...
-    def tile(
-        self, k: StepEmitter, row: Int, tile: Tile, scratch: Value | None
-    ) -> tuple[Value, Int]: ...
-
-
-@dataclass(frozen=True)
-class DirectRows:
-    """Rows of A lie in memory as they are, `stride` elements apart."""
-
-    pointer: Value
-    stride: int
-    element: Type
-    packs: bool = False
-
-    def prepare(self, k: StepEmitter, tile: Tile) -> None:
-        return None
-
-    def tile(
-        self, k: StepEmitter, row: Int, tile: Tile, scratch: Value | None
-    ) -> tuple[Value, Int]:
-        return k.at(self.pointer, k.mul(row, self.stride), self.element), self.stride
-
-
-@dataclass(frozen=True)
-class Window:
-    """A convolution's geometry, NHWC."""
-
-    batch: int
-    height: int
-    width: int
-    channels: int
-    out_height: int
-    out_width: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    pad: tuple[int, int]  # before, vertically and horizontally
-
-    @property
-    def patch(self) -> int:
-        return self.kernel[0] * self.kernel[1] * self.channels
-
-
-@dataclass(frozen=True)
-class PatchRows:
-    """Patches of a picture, copied to scratch tile by tile; `outside` fills what hangs over."""
-
-    pointer: Value
-    window: Window
-    element: Type
-    bytes: int
-    stride: int  # elements of a packed row
-    outside: int = 0
-    packs: bool = True
-
-    def prepare(self, k: StepEmitter, tile: Tile) -> Value:
-        return k.scratch(tile.rows * self.stride * self.bytes + 64)
-
-    def tile(
-        self, k: StepEmitter, row: Int, tile: Tile, scratch: Value | None
-    ) -> tuple[Value, Int]:
-        assert scratch is not None
-        w = self.window
-        copy = self._copier(k)
-        with k.loop(0, tile.rows) as r:
-            pixel = k.add(row, r)
-            x = k.rem(pixel, w.out_width)
-            y = k.rem(k.div(pixel, w.out_width), w.out_height)
-            n = k.div(pixel, w.out_width * w.out_height)
-            picture = k.at(self.pointer, k.mul(n, w.height * w.width * w.channels), self.element)
-            target = k.at(scratch, k.mul(r, self.stride), self.element)
-            k.b.call(copy, [target, picture, k.i64(y), k.i64(x)])
-        return scratch, self.stride
-
-    def _copier(self, k: StepEmitter) -> Value:
-        w = self.window
-        name = (f"patch_{self.bytes}b_{w.height}x{w.width}x{w.channels}_{w.kernel[0]}x{w.kernel[1]}"
-                f"_s{w.stride[0]}x{w.stride[1]}_d{w.dilation[0]}x{w.dilation[1]}"
-                f"_p{w.pad[0]}x{w.pad[1]}_v{self.outside}_k{self.stride}")  # fmt: skip
-        return k.program.function(name, [PTR, PTR, I64, I64], self._build_copy)
-
-    def _build_copy(self, e: Emitter) -> None:
-        """Copy one patch. Inside the picture a kernel row is one run of bytes (undilated)."""
-        w = self.window
-        target, picture, y, x = e.args
-        top = e.sub(e.mul(y, w.stride[0]), w.pad[0])
-        left = e.sub(e.mul(x, w.stride[1]), w.pad[1])
-        run = w.kernel[1] * w.channels * self.bytes
-        reach = (w.kernel[1] - 1) * w.dilation[1]
-        fits = e.b.and_(e.b.icmp_signed(">=", e.i64(left), I64(0)),
-                        e.less(e.add(left, reach), w.width))  # fmt: skip
-        with e.loop(0, w.kernel[0]) as ky:
-            line = e.add(top, e.mul(ky, w.dilation[0]))
-            here = e.at(target, e.mul(ky, run), I8)
-            row = e.at(picture, e.mul(line, w.width * w.channels), self.element)
-            inside = e.b.and_(e.b.icmp_signed(">=", e.i64(line), I64(0)), e.less(line, w.height))
-            with e.b.if_else(inside) as (then, otherwise):
-                with then:
-                    self._copy_line(e, here, row, left, fits)
-                with otherwise:
-                    e.fill(here, run, self.outside)
-
-    def _copy_line(self, e: Emitter, target: Value, row: Value, left: Int, fits: Value) -> None:
-        w = self.window
-        pixel = w.channels * self.bytes
-        if w.dilation[1] == 1:
-            with e.b.if_else(fits) as (then, otherwise):
-                with then:
-                    source = e.at(row, e.mul(left, w.channels), self.element)
-                    e.copy(target, source, w.kernel[1] * pixel)
-                with otherwise:
-                    self._copy_pixels(e, target, row, left)
-            return
-        self._copy_pixels(e, target, row, left)
-
-    def _copy_pixels(self, e: Emitter, target: Value, row: Value, left: Int) -> None:
-        w = self.window
-        pixel = w.channels * self.bytes
-        with e.loop(0, w.kernel[1]) as kx:
-            column = e.add(left, e.mul(kx, w.dilation[1]))
-            here = e.at(target, e.mul(kx, pixel), I8)
-            inside = e.b.and_(e.b.icmp_signed(">=", e.i64(column), I64(0)), e.less(column, w.width))
-            with e.b.if_else(inside) as (then, otherwise):
-                with then:
-                    e.copy(here, e.at(row, e.mul(column, w.channels), self.element), pixel)
-                with otherwise:
-                    e.fill(here, pixel, self.outside)
-
-
-def padded_bias(bias: Array | None, n: int, tile: Tile, dtype: type) -> Array:
-    panels = math.ceil(n / tile.columns)
-    full: Array = np.zeros(panels * tile.columns, dtype)
-    if bias is not None:
-        full[:n] = bias
-    return full.reshape(panels, tile.columns)
+def _part(k: StepEmitter, base: Value, group: Int, panel: Int, whole: int, one: int) -> Value:
+    """Where a panel's share of packed arrays begins: `whole` bytes a group, `one` a panel."""
+    return k.at(base, k.add(k.mul(group, whole), k.mul(panel, one)), I8)

@@ -13,6 +13,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...errors import DelegateError
 
 REPORT = "this is a defect of the compiler; please report the model"
@@ -25,9 +27,10 @@ _SYMBOL_TABLE, _RELOCATIONS, _NO_BITS = 2, 4, 8
 
 @dataclass(frozen=True)
 class Image:
-    """Machine code with its constants, and where its functions begin."""
+    """Machine code with its constants, and where its functions begin. Code that is a mapping can be
+    run where it lies."""
 
-    code: bytes
+    code: bytes | mmap.mmap
     entries: dict[str, int]
 
 
@@ -155,18 +158,26 @@ class Loaded:
 
     def __init__(self, image: Image) -> None:
         self.image = image
-        size = max(len(image.code), 1)
-        self._memory = mmap.mmap(-1, size, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        self._memory.write(image.code)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        _make_executable(self.address, size)
+        self._memory = image.code if isinstance(image.code, mmap.mmap) else _copied(image.code)
+        self.address = _address(self._memory)
 
     def entry(self, name: str) -> int:
         return self.address + self.image.entries[name]
 
 
+def _copied(code: bytes) -> mmap.mmap:
+    """Executable memory with this code in it; never writable and executable at once."""
+    memory = mmap.mmap(-1, max(len(code), 1), prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    memory.write(code)
+    _make_executable(_address(memory), len(memory))
+    return memory
+
+
+def _address(memory: mmap.mmap) -> int:
+    return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+
+
 def _make_executable(address: int, size: int) -> None:
-    """Never writable and executable at once."""
     libc = ctypes.CDLL(None, use_errno=True)
     whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(whole), 1 | 4) != 0:

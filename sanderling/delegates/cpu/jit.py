@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
-from .targets import TARGETS, Target, host
+from .targets import TARGETS, Target, host_target, runnable  # noqa: F401
 
 # The passes beyond code generation: kernels are written the way they should run, so that only
 # clean-up is left to do; loop vectorisers and unrollers would cost more time than they save.
@@ -22,17 +21,9 @@ def _initialised() -> None:
     llvm.initialize_native_asmparser()
 
 
-@cache
-def host_target() -> Target:
-    features = frozenset(k for k, on in llvm.get_host_cpu_features().items() if on)
-    return host(features | {"sse2", "neon"}, platform.machine())
-
-
-def runnable(target: Target) -> bool:
-    """Whether this machine can execute the target's code."""
-    features = frozenset(k for k, on in llvm.get_host_cpu_features().items() if on)
-    mine = host_target()
-    return target.triple == mine.triple and target.needs <= features | {"sse2", "neon"}
+def llvm_features() -> frozenset[str]:
+    """The host's features as LLVM sees them."""
+    return frozenset(k for k, on in llvm.get_host_cpu_features().items() if on)
 
 
 def runnable_targets() -> list[Target]:
@@ -66,3 +57,7 @@ def compile_object(text: str, target: Target) -> bytes:
 def assembly(text: str, target: Target) -> str:
     module, tm = optimise(text, target)
     return str(tm.emit_assembly(module))
+
+
+def compile_modules(text: str, target: Target) -> bytes:
+    return compile_object(text, target)

@@ -1,92 +1,239 @@
-"""Passes on a part before it is lowered: constants folded, 8-bit types unified, views found."""
+"""Passes on a part before it is lowered: the common ones, then those for these kernels."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 import numpy as np
 
-from ...ir import DType, Graph, Op, Quant, Tensor
-from ...ops.execute import evaluate, new_state
+from ...ir import DType, Graph, Op, Quant, Tensor, link
+from ...ir.rewrite import rewrite
+from ...passes import PIPELINES, Fired, Pass, Report, run_passes
+from ...passes.common import Watch, has_effects, unwatched
+from ...passes.simplify import IDENTITY_RULES, remove_dead
+from .elementwise import fuse_chains, lower_elementwise
+from .epilogue import INNER_ATTR, fold_maps, fold_padding, fold_residuals
+from .fuse_dwpw import fuse_pointwise
+from .hybrid import quantise_on_the_fly
+from .reduce import fuse_layer_norm
 from .targets import Target
 
 VIEWS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 
-
-def prepare(graph: Graph, target: Target) -> None:
-    """PASSES in order; each leaves a valid graph."""
-    for run in PASSES:
-        run(graph, target)
+CpuPass = Callable[[Graph, Target], "Fired | None"]
 
 
-def fold_constants(graph: Graph, target: Target) -> None:
-    """What depends on constants alone is computed now: float16 and sparse weights among it."""
-    for op in list(graph.ops):
-        known = all(t is None or t.is_constant for t in op.inputs)
-        if not known or op.subgraphs or any(t in graph.outputs for t in op.outputs):
-            continue
-        values = evaluate(op, [None if t is None else t.data for t in op.inputs], new_state())
-        graph.erase(op)
-        for tensor, value in zip(op.outputs, values, strict=True):
-            tensor.data = value
+def prepare(graph: Graph, target: Target, watch: Watch = unwatched) -> Report:
+    """All passes in order; each leaves a valid graph. watch(name, graph) sees it after each."""
+    fold, *common = PIPELINES["default"]
+    early, late = ([_named(p, target) for p in passes] for passes in (EARLY, PASSES))
+    return run_passes(graph, (fold, *early, *common, *late), watch)
 
 
-def unify_bytes(graph: Graph, target: Target) -> None:
-    """int8 activations become uint8: codes and zero points move up by 128.
+def _named(run: CpuPass, target: Target) -> Pass:
+    return Pass(run.__name__.replace("_", " "), lambda graph: run(graph, target) or Counter())
 
-    The caller's arrays keep their type: FLIP stands at the border.
+
+# -- 8-bit types --------------------------------------------------------------------------------
+
+# How codes move to become the type that a target keeps activations in.
+SHIFTS = {"u8": (DType.INT8, DType.UINT8, 128), "i8": (DType.UINT8, DType.INT8, -128)}
+# Operands that keep their type: the other side of a dot product.
+WEIGHTS: dict[str, tuple[int, ...]] = {
+    "CONV_2D": (1,),
+    "DEPTHWISE_CONV_2D": (1,),
+    "FULLY_CONNECTED": (1,),
+    "TRANSPOSE_CONV": (1,),
+    "CONV_3D": (1,),
+    "EMBEDDING_LOOKUP": (1,),
+}
+# Ops that see codes as they are: as plain numbers, beside an implicit code 0, or with states and
+# weights of one type.
+AS_THEY_ARE = frozenset({
+    "BITCAST", "BITWISE_XOR", "CAST", "FILL", "FLOOR_DIV", "FLOOR_MOD", "ONE_HOT", "RIGHT_SHIFT",
+    "SCATTER_ND", "SPARSE_TO_DENSE", "ZEROS_LIKE",
+    "BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "SVDF",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN",
+})  # fmt: skip
+# Operands whose codes mean what those of the first operand mean, though they may not say so.
+VALUES = {"PADV2": 2}
+# Ops that round int8 and uint8 in another way: attrs["was_signed"] says which it was.
+SIGN_MATTERS = ("AVERAGE_POOL_2D", "RESIZE_BILINEAR")
+
+
+def mark_signed(graph: Graph, target: Target) -> None:
+    """Operators that compute int8 and uint8 differently remember what they were."""
+    for op in graph.ops:
+        x = op.input(0)
+        if op.name in SIGN_MATTERS and x is not None and x.dtype is DType.INT8:
+            op.attrs["was_signed"] = True
+
+
+def unify_bytes(graph: Graph, target: Target) -> Fired:
+    """One type for 8-bit activations: codes and zero points of the other move by 128.
+
+    The caller's arrays keep their type: cpu.FLIP stands at the border, and around ops that see
+    codes as they are.
     """
-    if target.activation != "u8":
-        return
-    for tensor in list(graph.inputs):
-        if _is_byte(tensor):
-            inner = _shifted(tensor, f"{tensor.name}/u8")
-            graph.replace_uses(tensor, inner)
-            graph.insert(
-                Op("cpu.FLIP", [tensor], [inner]), before=graph.ops[0] if graph.ops else None
-            )
-    for tensor in list(graph.outputs):
-        if _is_byte(tensor) and tensor.producer is not None and tensor.producer.name != "cpu.FLIP":
-            op = tensor.producer
-            inner = _shifted(tensor, f"{tensor.name}/u8")
-            op.outputs[op.outputs.index(tensor)] = inner
-            inner.producer, tensor.producer = op, None
-            for user in list(dict.fromkeys(tensor.users)):
-                for i, read in enumerate(user.inputs):
-                    if read is tensor:
-                        graph.set_input(user, i, inner)
-            graph.tensors.append(inner)
-            graph.insert(Op("cpu.FLIP", [inner], [tensor]))
-    border = {*graph.inputs, *graph.outputs}
-    weights = {t for op in graph.ops for t in _weight_operands(op)}
-    for tensor in graph.tensors:
-        if _is_byte(tensor) and tensor not in border and tensor not in weights:
-            _shift(tensor)
+    unifier = _Unifier(graph, *SHIFTS[target.activation])
+    return unifier.run() if unifier.moves else Counter()
 
 
-def _weight_operands(op: Op) -> list[Tensor]:
-    """Weights stay signed: they are the other side of the dot product."""
-    places = {"CONV_2D": 1, "DEPTHWISE_CONV_2D": 1, "FULLY_CONNECTED": 1, "TRANSPOSE_CONV": 1}
-    tensor = op.input(places[op.name]) if op.name in places else None
-    return [tensor] if tensor is not None else []
+class _Unifier:
+    """Writes the graph's ops anew, each with the version of its tensors that it wants."""
+
+    def __init__(self, graph: Graph, old: DType, new: DType, by: int) -> None:
+        self.graph = graph
+        self.old, self.new, self.by = old, new, by
+        self.moves = {t for t in graph.tensors if t.dtype is old and _has_one_scale(t)
+                      and not t.is_variable}  # fmt: skip
+        self.border = {*graph.inputs, *graph.outputs}
+        self.ops: list[Op] = []
+        self.moved: dict[Tensor, Tensor] = {}  # tensor -> its version in the new type
+        self.kept: dict[Tensor, Tensor] = {}  # a tensor that was moved -> its old version
+        self.fired: Fired = Counter()
+
+    def run(self) -> Fired:
+        for op in list(self.graph.ops):
+            self.rewrite(op)
+        for tensor in self.graph.tensors:
+            tensor.users, tensor.producer = [], None
+        self.graph.ops = self.ops
+        for op in self.ops:
+            self.graph.enlist(*(t for t in (*op.inputs, *op.outputs) if t is not None))
+            link(op)
+        return self.fired
+
+    def rewrite(self, op: Op) -> None:
+        as_is = op.name in AS_THEY_ARE or any(t is not None and t.is_variable for t in op.inputs)
+        stay = WEIGHTS.get(op.name, ())
+        for place, t in enumerate(op.inputs):  # in place: value_of looks at those before
+            old = as_is or place in stay
+            op.inputs[place] = self.old_of(t) if old else self.new_of(op, place, t)
+        self.ops.append(op)
+        for place, tensor in enumerate(op.outputs):
+            if tensor in self.moves and not as_is:
+                self.move_output(op, place, tensor)
+
+    def move_output(self, op: Op, place: int, tensor: Tensor) -> None:
+        self.fired["tensor moved"] += 1
+        if INNER_ATTR in op.attrs:
+            scale, zero = op.attrs[INNER_ATTR]
+            op.attrs[INNER_ATTR] = (scale, zero + self.by)
+        if tensor not in self.border:
+            self.moved[tensor] = tensor
+            self.shift(tensor)
+            return
+        op.outputs[place] = inner = self.moved[tensor] = self.version(tensor)
+        self.flip(inner, tensor)
+
+    def old_of(self, tensor: Tensor | None) -> Tensor | None:
+        """The tensor in its first type."""
+        if tensor is None or self.moved.get(tensor) is not tensor:
+            return tensor
+        if tensor not in self.kept:
+            self.kept[tensor] = back = tensor.copy()
+            back.name = f"{tensor.name}/{self.old.short}"
+            assert back.quant is not None
+            back.dtype, back.quant = self.old, _offset(back.quant, -self.by)
+            self.flip(tensor, back)
+        return self.kept[tensor]
+
+    def new_of(self, op: Op, place: int, tensor: Tensor | None) -> Tensor | None:
+        """The tensor in the type of activations."""
+        if tensor is not None and VALUES.get(op.name) == place:
+            return self.value_of(op, tensor)
+        if tensor is None or tensor not in self.moves:
+            return tensor
+        if tensor not in self.moved:
+            self.moved[tensor] = inner = self.version(tensor)
+            if not tensor.is_constant:
+                self.flip(tensor, inner)
+        return self.moved[tensor]
+
+    def value_of(self, op: Op, tensor: Tensor) -> Tensor:
+        """A constant beside data that moves: with or without parameters of its own it moves too."""
+        data = op.inputs[0]  # the operands before have been replaced already
+        if tensor.dtype is not self.old or data is None or data.dtype is not self.new:
+            return tensor
+        made = tensor.copy()
+        made.quant = made.quant or data.quant
+        made.name = f"{tensor.name}/{self.new.short}"
+        self.shift(made, quant=data.quant)
+        return made
+
+    def version(self, tensor: Tensor) -> Tensor:
+        made = tensor.copy()
+        made.name = f"{tensor.name}/{self.new.short}"
+        self.shift(made)
+        return made
+
+    def shift(self, tensor: Tensor, quant: Quant | None = None) -> None:
+        """Move the tensor itself: type, zero point and, of a constant, codes."""
+        data = tensor.data
+        assert tensor.quant is not None
+        tensor.dtype = self.new
+        tensor.quant = quant or _offset(tensor.quant, self.by)
+        if data is not None:
+            tensor.data = (data.astype(np.int16) + self.by).astype(self.new.numpy)
+
+    def flip(self, source: Tensor, result: Tensor) -> None:
+        self.ops.append(Op("cpu.FLIP", [source], [result]))
+        self.fired["flip at a border"] += 1
+
+
+def _offset(quant: Quant, by: int) -> Quant:
+    return Quant(quant.scale, quant.zero_point + by, quant.axis)
+
+
+def _has_one_scale(tensor: Tensor) -> bool:
+    return tensor.quant is not None and tensor.quant.scale.size == 1
 
 
 def _is_byte(tensor: Tensor) -> bool:
-    return tensor.dtype is DType.INT8 and tensor.quant is not None and tensor.quant.scale.size == 1
+    """Codes that may be moved."""
+    return tensor.dtype is DType.INT8 and _has_one_scale(tensor)
 
 
-def _shifted(tensor: Tensor, name: str) -> Tensor:
-    twin = tensor.copy()
-    twin.name = name
-    _shift(twin)
-    return twin
+# -- the kernels' own passes --------------------------------------------------------------------
 
 
-def _shift(tensor: Tensor) -> None:
-    assert tensor.quant is not None
-    values = tensor.data
-    tensor.dtype = DType.UINT8
-    tensor.quant = Quant(tensor.quant.scale, tensor.quant.zero_point + 128, tensor.quant.axis)
-    if values is not None:
-        tensor.data = (values.astype(np.int16) + 128).astype(np.uint8)
+def pad_windows(graph: Graph, target: Target) -> Fired:
+    return fold_padding(graph)
 
 
-PASSES = (fold_constants, unify_bytes)
+def add_residuals(graph: Graph, target: Target) -> Fired:
+    return fold_residuals(graph)
+
+
+def map_results(graph: Graph, target: Target) -> Fired:
+    return fold_maps(graph)
+
+
+def drop_identities(graph: Graph, target: Target) -> Fired:
+    """A QUANTIZE between the two 8-bit types does nothing once they are one."""
+    return rewrite(graph, IDENTITY_RULES, has_side_effects=has_effects)
+
+
+def clean(graph: Graph, target: Target) -> Fired:
+    return remove_dead(graph)
+
+
+# Once constants are folded: factors and offsets behind a norm must not go into products instead.
+EARLY: tuple[CpuPass, ...] = (fuse_layer_norm,)
+# In this order, after passes.PIPELINES["default"]. Residuals come before maps: a kernel adds, then
+# maps. Elementwise ops are expressions from lower_elementwise on.
+PASSES: tuple[CpuPass, ...] = (
+    pad_windows,
+    add_residuals,
+    mark_signed,
+    unify_bytes,
+    drop_identities,
+    lower_elementwise,
+    fuse_chains,
+    map_results,
+    quantise_on_the_fly,
+    fuse_pointwise,
+    clean,
+)

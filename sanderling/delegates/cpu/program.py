@@ -17,14 +17,19 @@ import llvmlite.ir as ir
 import numpy as np
 
 from ...ir import Array, Graph, Op, Tensor
+from .abi import (  # kernels take them from here
+    ALIGN,
+    ARENA,  # noqa: F401
+    FIRST_ARG,  # noqa: F401
+    SCRATCH,
+    SLACK,  # noqa: F401
+    STRIDE,
+    SYNC,  # noqa: F401
+    TIMES,  # noqa: F401
+    WEIGHTS,
+)
 from .emit import I8, I64, PTR, VOID, Emitter, Int, Type, Value
 from .targets import Target
-
-ALIGN = 64
-# Slots of the context. STRIDE is a number: bytes of scratch for each worker.
-ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FIRST_ARG = range(7)
-# Bytes that a kernel may read (never write) past the end of a value in the arena or the weights.
-SLACK = 64
 
 
 @dataclass(frozen=True)

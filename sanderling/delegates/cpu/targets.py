@@ -6,7 +6,10 @@ that has AVX512 as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import platform
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 from ...errors import InputError
 
@@ -30,6 +33,11 @@ class Target:
     def lanes(self) -> int:
         """32-bit lanes of a vector."""
         return self.width // 4
+
+    @property
+    def fma(self) -> bool:
+        """A fused multiply-add; likewise the instructions that round floats to whole numbers."""
+        return "+fma" in self.features or self.triple == _ARM
 
 
 _X86 = "x86_64-unknown-linux-gnu"
@@ -66,6 +74,10 @@ TARGETS: dict[str, Target] = {
 }  # fmt: skip
 
 
+# Features that some hosts of a row have beyond it; kernels ask for them one by one.
+EXTRAS = ("avx512vbmi",)
+
+
 def find(name: str) -> Target:
     if name not in TARGETS:
         raise InputError(f"there is no target '{name}'", fix=f"one of {', '.join(TARGETS)}")
@@ -75,4 +87,37 @@ def find(name: str) -> Target:
 def host(features: frozenset[str], machine: str) -> Target:
     """The best row for a machine that reports these features."""
     triple = _ARM if machine in ("aarch64", "arm64") else _X86
-    return next(t for t in TARGETS.values() if t.triple == triple and t.needs <= features)
+    row = next(t for t in TARGETS.values() if t.triple == triple and t.needs <= features)
+    extras = [f"+{name}" for name in EXTRAS if name in features and row.width == 64]
+    return replace(row, features=(*row.features, *extras))
+
+
+# How the kernel's /proc/cpuinfo spells what LLVM calls otherwise.
+_SPELLING = {"avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx_vnni": "avxvnni",
+             "bmi1": "bmi", "abm": "lzcnt", "asimd": "neon", "asimddp": "dotprod"}  # fmt: skip
+
+
+@cache
+def host_features() -> frozenset[str]:
+    """What this CPU offers, by LLVM's names; LLVM itself is asked where there is no /proc."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    names = found.partition(":")[2].split()
+    if not names:
+        from .jit import llvm_features
+
+        names = sorted(llvm_features())
+    return frozenset(_SPELLING.get(n, n) for n in names) | {"sse2", "neon"}
+
+
+@cache
+def host_target() -> Target:
+    return host(host_features(), platform.machine())
+
+
+def runnable(target: Target) -> bool:
+    """Whether this machine can execute the target's code."""
+    return target.triple == host_target().triple and target.needs <= host_features()

@@ -1,0 +1,336 @@
+"""Every model on every engine: latency side by side, in one interleaved run.
+
+    python -m benchmarks.engines [MODEL.tflite ...] [--models mobilenet,yolox] [--threads 1,2]
+                                 [--seconds 10] [--engines sanderling,litert,openvino,onnxruntime]
+                                 [--json FILE] [--write]
+
+Without paths: all of ../shared/models. Only the invoke is timed, inputs already in place. Engines
+take turns in random order, each in a process of its own; figures are medians over rounds, and the
+ratio is peer / sanderling (above 1: sanderling is faster) with a bootstrap 95 % interval. Float
+models run at the same precision everywhere. First answers are compared with each other.
+`--write` puts the tables into benchmarks/RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.common import (
+    Ratio,
+    cpu_flags,
+    feeds,
+    fresh_cache,
+    geometric_mean,
+    machine_line,
+    median_of_rounds,
+    milliseconds,
+    model_paths,
+    ratio,
+    table,
+    write_json,
+    write_section,
+)  # fmt: skip
+from benchmarks.peers import ENGINES, TITLES, Job
+from benchmarks.to_onnx import cached
+from benchmarks.worker import Samples, measure, sentence
+from sanderling import load
+from sanderling.ir.types import Array
+from sanderling.measure import inspect
+
+SCHEMA = "sanderling.engines/1"
+OURS = "sanderling"
+BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
+GROUPS = ("quantised", "float")
+UNITS = 3  # integer answers may differ by so many units
+# Floats, as a share of the largest answer. A quantised model rounds on its way, each engine in its
+# own manner; at bf16 a number has eight bits.
+TOLERANCE = {("float", "f32"): 1e-3, ("float", "bf16"): 5e-2, ("quantised", "f32"): 5e-2}
+CLASSES = 0.01  # plain integers (classes, indices): this share of them may differ
+
+
+@dataclass
+class Row:
+    """One model at one thread count and precision."""
+
+    model: str
+    kind: str
+    group: str
+    threads: int
+    precision: str = "f32"
+    samples: dict[str, Samples] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    gaps: dict[str, str] = field(default_factory=dict)  # peer: how far its answers are from ours
+    wrong: list[str] = field(default_factory=list)  # peers whose answers are too far
+
+    def median(self, engine: str) -> float | None:
+        rounds = self.samples.get(engine)
+        return median_of_rounds(rounds) if rounds else None
+
+    def against(self, peer: str) -> Ratio | None:
+        if OURS not in self.samples or peer not in self.samples:
+            return None
+        return ratio(self.samples[peer], self.samples[OURS])
+
+    def best(self) -> str | None:
+        """The fastest peer."""
+        peers = [e for e in self.samples if e != OURS]
+        return min(peers, key=lambda e: self.median(e) or np.inf, default=None)
+
+
+# -- measuring ----------------------------------------------------------------------------------
+
+
+def run_model(path: Path, engines: Sequence[str], threads: int, precision: str,
+              seconds: float) -> Row:  # fmt: skip
+    model = load(path)
+    kind = str(inspect(model)["quantisation"])
+    row = Row(path.stem, kind, group(kind), threads, precision)
+    onnx = ""
+    if "onnxruntime" in engines:
+        onnx, why = cached(path)
+        if why:
+            row.errors["onnxruntime"] = why
+    job = Job(str(path), threads, feeds(model), [t.name for t in model.main.inputs],
+              [t.name for t in model.main.outputs], precision, onnx)  # fmt: skip
+    found = measure({e: (e, job) for e in engines if e not in row.errors}, seconds)
+    row.samples, row.notes = found.samples, found.notes
+    row.errors |= found.errors
+    _compare(row, found.answers)
+    return row
+
+
+def group(kind: str) -> str:
+    words = ("full integer", "dynamic range", "int16")
+    return "quantised" if any(w in kind for w in words) else "float"
+
+
+def _compare(row: Row, answers: dict[str, list[Array]]) -> None:
+    """Ours against each peer's; without ours, the peers' against the first of them."""
+    base = OURS if OURS in answers else next(iter(answers), "")
+    limit = TOLERANCE[row.group, row.precision if row.group == "float" else "f32"]
+    for engine, theirs in answers.items():
+        if engine != base:
+            row.gaps[engine], fits = compare(answers[base], theirs, limit)
+            row.wrong += [] if fits else [engine]
+
+
+def compare(ours: Sequence[Array], theirs: Sequence[Array], limit: float) -> tuple[str, bool]:
+    """The largest gap between two engines' answers in words, and whether it is small enough."""
+    if [a.shape for a in ours] != [a.shape for a in theirs]:
+        shapes = " and ".join(str([list(a.shape) for a in both]) for both in (ours, theirs))
+        return f"shapes {shapes}", False
+    gaps = [_gap(a, b, limit) for a, b in zip(ours, theirs, strict=True)]
+    if not gaps:
+        return "no outputs", False
+    return max(gaps, key=lambda g: g[0])[1], all(g[0] <= 1 for g in gaps)
+
+
+def _gap(ours: Array, theirs: Array, limit: float) -> tuple[float, str]:
+    """The gap in parts of what is allowed, and in words."""
+    if not ours.size:
+        return 0.0, "empty"
+    if ours.dtype != theirs.dtype:
+        return np.inf, f"types {ours.dtype} and {theirs.dtype}"
+    if (ours.dtype.itemsize > 2 and ours.dtype.kind in "iu") or ours.dtype.kind == "b":
+        share = float(np.mean(ours != theirs))
+        return share / CLASSES, f"{100 * share:.2g} % differ"
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    gap = float(np.abs(a - b).max())
+    if ours.dtype.kind in "iu":
+        return gap / UNITS, f"{gap:.0f} units"
+    if not np.isfinite(gap):
+        same = bool(np.array_equal(a, b, equal_nan=True))
+        return (0.0 if same else np.inf), "0" if same else "not finite"
+    share = gap / max(float(np.abs(a).max()), 1e-30)
+    return share / limit, f"{share:.0e}" if share else "0"
+
+
+# -- tables -------------------------------------------------------------------------------------
+
+
+def report(rows: Sequence[Row], engines: Sequence[str]) -> str:
+    """All tables: by precision and thread count, then means, then what could not be measured."""
+    parts = []
+    for precision, threads in dict.fromkeys((r.precision, r.threads) for r in rows):
+        chosen = [r for r in rows if (r.precision, r.threads) == (precision, threads)]
+        title = f"{threads} thread{'s' * (threads > 1)}" + f", {precision}" * (precision != "f32")
+        parts += [f"### {title}", latency_table(chosen, engines), means_table(chosen, engines)]
+    parts.append(_bf16_sentence(rows))
+    parts.append(failures(rows))
+    return "\n\n".join(p for p in parts if p)
+
+
+LEGEND = (
+    "Median milliseconds of one inference. In brackets behind a peer's figure: peer / sanderling "
+    "with its 95 % interval, above 1 where sanderling is faster. *Answers*: how far a peer's are "
+    "from sanderling's (units of the output's integer, or a share of its largest value; 'differ' "
+    "counts classes); **bold** is more than rounding explains "
+    "(such a peer still counts when the best is chosen). *Ops on cpu*: what the cpu delegate "
+    "compiled, the rest ran on the reference. ONNX Runtime has no dynamic-range kernels for these "
+    "files: their weights are float32 there."
+)
+
+
+def latency_table(rows: Sequence[Row], engines: Sequence[str]) -> str:
+    peers = [e for e in engines if e != OURS]
+    header = ["model", "kind", "ops on cpu", TITLES[OURS], *(TITLES[p] for p in peers),
+              "against the best", "answers"]  # fmt: skip
+    return table(header, [_cells(row, peers) for row in rows], left=2)
+
+
+def _cells(row: Row, peers: Sequence[str]) -> list[str]:
+    ours, best = row.median(OURS), row.best()
+    against = row.against(best) if best else None
+    gaps = [f"**{p} {g}**" if p in row.wrong else f"{p} {g}" for p, g in row.gaps.items()]
+    return [
+        row.model, row.kind, row.notes.get(OURS, "").partition(" ops")[0] or "-",
+        "failed" if ours is None else milliseconds(ours), *(_peer_cell(row, p) for p in peers),
+        str(against) if against else "-", ", ".join(gaps) or "-",
+    ]  # fmt: skip
+
+
+def _peer_cell(row: Row, peer: str) -> str:
+    time, against = row.median(peer), row.against(peer)
+    if time is None:
+        return "-"
+    return milliseconds(time) + (f" ({against})" if against else "")
+
+
+def means_table(rows: Sequence[Row], engines: Sequence[str]) -> str:
+    """Geometric means of the ratios by group, and on how many models we are the fastest."""
+    peers = [e for e in engines if e != OURS]
+    lines = []
+    for name in GROUPS:
+        chosen = [r for r in rows if r.group == name and OURS in r.samples]
+        if chosen:
+            lines.append([name, str(len(chosen)), *(_mean(chosen, r_against(p)) for p in peers),
+                          _mean(chosen, _against_best), _wins(chosen)])  # fmt: skip
+    header = ["geometric mean of", "models", *(f"{TITLES[p]} / ours" for p in peers),
+              "best peer / ours", "faster than the best"]  # fmt: skip
+    return table(header, lines)
+
+
+def r_against(peer: str) -> Callable[[Row], Ratio | None]:
+    return lambda row: row.against(peer)
+
+
+def _against_best(row: Row) -> Ratio | None:
+    best = row.best()
+    return row.against(best) if best else None
+
+
+def _mean(rows: Sequence[Row], get: Callable[[Row], Ratio | None]) -> str:
+    found = [r for r in map(get, rows) if r is not None]
+    if not found:
+        return "-"
+    count = f" over {len(found)}" if len(found) < len(rows) else ""
+    return f"{geometric_mean(found)}{count}"
+
+
+def _wins(rows: Sequence[Row]) -> str:
+    """Sure wins: the whole interval lies above 1."""
+    found = [r for r in map(_against_best, rows) if r is not None]
+    wins, sure = (sum(v > 1 for v in values) for values in
+                  ([r.value for r in found], [r.low for r in found]))  # fmt: skip
+    return f"{wins} of {len(found)} ({sure} surely)"
+
+
+def failures(rows: Sequence[Row]) -> str:
+    """One line for every engine and model that gave no figure, and for every fallback."""
+    errors = [f"- {TITLES[e]}, {r.model}: {why}" for r in rows for e, why in r.errors.items()]
+    fallen = [
+        f"- {r.model}: {note}" for r in rows for note in r.notes.get(OURS, "").split("; ")[1:]
+    ]
+    texts = []
+    for title, lines in (("Not measured, and why:", errors), ("Fell back:", fallen)):
+        if lines:
+            texts.append("\n".join([title, "", *dict.fromkeys(lines)]))
+    return "\n\n".join(texts)
+
+
+def _bf16_sentence(rows: Sequence[Row]) -> str:
+    if any(r.precision == "bf16" for r in rows) or cpu_flags() & BF16:
+        return ""
+    return "No table at bf16: this CPU has no bf16 instructions."
+
+
+# -- command line -------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    engines = options.engines.split(",")
+    unknown = [e for e in engines if e not in ENGINES]
+    if unknown:
+        print(f"no engine '{unknown[0]}'; there are {', '.join(ENGINES)}", file=sys.stderr)
+        return 2
+    paths = model_paths(options.paths, options.models)
+    if not paths:
+        print("no model fits; give paths, or put them into ../shared/models", file=sys.stderr)
+        return 2
+    with fresh_cache():
+        rows = measure_all(paths, engines, options)
+    text = f"{report(rows, engines)}\n\n{LEGEND}"
+    if options.json != "-":
+        print(text)
+    if options.json:
+        write_json(options.json, SCHEMA, {"rows": [asdict(r) for r in rows]})
+    if options.write:
+        write_section("engines", f"## Engines\n\n{machine_line()}\n\n{text}")
+    return 0
+
+
+def measure_all(paths: Sequence[Path], engines: Sequence[str],
+                options: argparse.Namespace) -> list[Row]:  # fmt: skip
+    """All models at f32; where the CPU has bf16, the float ones again at bf16."""
+    rows: list[Row] = []
+    for precision in ["f32", "bf16"] if cpu_flags() & BF16 and not options.f32_only else ["f32"]:
+        floats = {r.model for r in rows if r.group == "float"}
+        chosen = [p for p in paths if precision == "f32" or p.stem in floats]
+        for threads in map(int, options.threads.split(",")):
+            for path in chosen:
+                rows.append(guarded(path, engines, threads, precision, options.seconds))
+                print(_progress(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def guarded(path: Path, engines: Sequence[str], threads: int, precision: str,
+            seconds: float) -> Row:  # fmt: skip
+    """A row, whatever happens: a model that cannot even be read does not stop the others."""
+    try:
+        return run_model(path, engines, threads, precision, seconds)
+    except Exception as error:
+        why = dict.fromkeys(engines, sentence(error))
+        return Row(path.stem, "unreadable", "float", threads, precision, errors=why)
+
+
+def _progress(row: Row) -> str:
+    times = [f"{e} {milliseconds(row.median(e) or 0)}" for e in ENGINES if e in row.samples]
+    failed = [f"\n  {engine}: {why}" for engine, why in row.errors.items()]
+    return f"{row.model}, threads {row.threads}, ms: {', '.join(times)}{''.join(failed)}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", nargs="*", metavar="MODEL", help="default: all shared models")
+    parser.add_argument("--models", default="", help="only names with one of these words")
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--seconds", type=float, default=10, help="a model and thread count")
+    parser.add_argument("--f32-only", action="store_true", help="no second table at bf16")
+    parser.add_argument("--json", metavar="FILE", help="all samples; '-' for stdout")
+    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

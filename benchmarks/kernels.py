@@ -1,0 +1,263 @@
+"""Each kernel's share of the machine's measured peak, beside LiteRT's time for the same op.
+
+    python benchmarks/kernels.py [NAME...] [--target avx2] [--rounds 30] [--no-litert]
+
+A row is a model of one op at the shape of a layer of a real network, one thread. Ours is the best
+time of the op's step alone (what stands at the border of the part is not counted; in a network it
+is not there); LiteRT's is its best `invoke`. The peak is that of a loop of multiply-adds on
+registers, measured beside each row: on a shared machine believe ratios, not figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.ir as ir
+import numpy as np
+
+from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.emit import F32, I8, I32, I64, PTR, VOID, Emitter, vector
+from sanderling.delegates.cpu.image import Loaded, link
+from sanderling.delegates.cpu.jit import compile_object
+from sanderling.delegates.cpu.targets import Target
+from sanderling.format import dump
+from sanderling.ir import DType, Graph, Model, Quant, Tensor
+from sanderling.ops import cost
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer. kind: f32 or i8; a FULLY_CONNECTED has height 0 (then width is the batch)."""
+
+    kind: str
+    height: int
+    width: int
+    depth: int
+    units: int
+    kernel: int = 1
+    stride: int = 1
+
+    @property
+    def name(self) -> str:
+        if not self.height:
+            return f"fc_{self.kind}_{self.width}x{self.depth}_{self.units}"
+        size = f"{self.height}x{self.width}x{self.depth}_{self.units}"
+        more = f"_k{self.kernel}" * (self.kernel > 1) + f"_s{self.stride}" * (self.stride > 1)
+        return f"conv_{self.kind}_{size}{more}"
+
+    def model(self) -> Model:
+        graph, rng = Graph("main"), np.random.default_rng(1)
+        plain = (self.units, self.depth)
+        shape = (
+            (1, self.height, self.width, self.depth) if self.height else (self.width, self.depth)
+        )
+        filters = (self.units, self.kernel, self.kernel, self.depth) if self.height else plain
+        x, w, b = self._operands(graph, shape, filters, rng)
+        out = Tensor("y", x.dtype, self._out(), quant=Quant.of(0.05, 3) if x.quant else None)
+        attrs: dict[str, Any] = {"fused_activation_function": "RELU6"}
+        if self.height:
+            attrs |= {"padding": "SAME", "stride_h": self.stride, "stride_w": self.stride}
+        graph.tensors.append(out)
+        graph.add("CONV_2D" if self.height else "FULLY_CONNECTED", [x, w, b], [out], **attrs)
+        graph.outputs = [out]
+        return Model([graph])
+
+    def _out(self) -> tuple[int, ...]:
+        if not self.height:
+            return (self.width, self.units)
+        return (1, -(-self.height // self.stride), -(-self.width // self.stride), self.units)
+
+    def _operands(self, graph: Graph, shape: tuple[int, ...], filters: tuple[int, ...],
+                  rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        if self.kind == "f32":
+            return (graph.input("x", DType.FLOAT32, shape),
+                    graph.constant("w", rng.normal(size=filters).astype(np.float32)),
+                    graph.constant("b", np.ones(self.units, np.float32)))  # fmt: skip
+        scales = rng.uniform(0.001, 0.01, self.units).astype(np.float32)
+        codes = rng.integers(-127, 128, filters).astype(np.int8)
+        bias = rng.integers(-1000, 1000, self.units).astype(np.int32)
+        return (graph.input("x", DType.INT8, shape, quant=Quant.of(0.02, -3)),
+                graph.constant("w", codes, quant=Quant.of(scales)),
+                graph.constant("b", bias, quant=Quant.of(scales * np.float32(0.02))))  # fmt: skip
+
+
+# Layers of MobileNetV2, EfficientNet-Lite0, ResNet, Darknet, and the small networks of MLPerf Tiny.
+_BOTH = [
+    (112, 112, 32, 16), (112, 112, 16, 96), (56, 56, 96, 24), (56, 56, 24, 144), (56, 56, 144, 24),
+    (28, 28, 144, 32), (28, 28, 32, 192), (28, 28, 192, 32), (28, 28, 240, 40), (14, 14, 192, 64),
+    (14, 14, 64, 384), (14, 14, 384, 96), (14, 14, 480, 80), (14, 14, 112, 672), (14, 14, 576, 96),
+    (7, 7, 576, 160), (7, 7, 160, 960), (7, 7, 960, 320), (7, 7, 320, 1280), (7, 7, 1024, 1024),
+    (224, 224, 3, 32, 3, 2), (56, 56, 64, 64, 3), (28, 28, 128, 128, 3), (14, 14, 256, 256, 3),
+    (7, 7, 512, 512, 3), (64, 64, 16, 32, 3), (32, 32, 16, 16, 3), (56, 56, 64, 128, 1, 2),
+    (0, 1, 1280, 1001), (0, 1, 640, 128), (0, 1, 128, 8), (0, 1, 8, 128), (0, 128, 384, 1536),
+]  # fmt: skip
+ROWS = [Row(kind, *shape) for kind in ("f32", "i8") for shape in _BOTH]
+
+
+def native(target: Target, build: Callable[[Emitter], None]) -> Callable[[int, int], None]:
+    """A function (times, memory) in machine code."""
+    module = ir.Module("bench")
+    module.triple = target.triple
+    function = ir.Function(module, ir.FunctionType(VOID, [I64, PTR]), "loop")
+    e = Emitter(module, function, target)
+    build(e)
+    e.b.ret_void()
+    code = Loaded(link(compile_object(str(module), target)))
+    call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.entry("loop"))
+    call.keep = code  # type: ignore[attr-defined]
+    return call
+
+
+def peak(target: Target, kind: str) -> Callable[[], float]:
+    """Measures multiply-adds a second of one core, in units of 1e9: chains on registers."""
+    dot = kind == "i8" and target.dot.startswith("vnni")
+    pairs = kind == "i8" and not dot
+    chains, lanes = 12, target.lanes
+
+    def build(e: Emitter) -> None:
+        times, memory = e.args
+        t = vector(F32, lanes) if kind == "f32" else vector(I32, lanes)
+        raw = t if kind == "f32" else vector(I8, 4 * lanes)
+        x, y = (e.load(e.at(memory, 64 * i, I8), raw) for i in (0, 1))
+        start = [e.load(e.at(memory, 128, I8), t)] * chains
+        with e.loop(0, times, carry=start) as (_, acc):
+            e.carry([step(e, x, y, a) for a in acc])
+        for i, a in enumerate(e.carried):
+            e.store(a, e.at(memory, 256 + 64 * i, I8))
+
+    def step(e: Emitter, x: Any, y: Any, acc: Any) -> Any:
+        from sanderling.delegates.cpu.cores import DotCore, FloatCore, wide_core
+        from sanderling.delegates.cpu.emit import I16
+
+        if pairs:
+            words = vector(I16, 2 * lanes)
+            return wide_core(target).step(e, e.b.bitcast(x, words), e.b.bitcast(y, words), acc)
+        return (DotCore() if dot else FloatCore()).step(e, x, y, acc)
+
+    loop, memory, times = native(target, build), np.zeros(4096, np.uint8), 20_000
+    depth = 1 if kind == "f32" else 4 if dot else 2
+
+    def measure() -> float:
+        best = min(_timed(lambda: loop(times, memory.ctypes.data)) for _ in range(10))
+        return times * chains * lanes * depth / best / 1e9
+
+    return measure
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def ticks() -> float:
+    """Ticks of the cycle counter a second."""
+    counter = np.zeros(1, np.int64)
+
+    def build(e: Emitter) -> None:
+        e.store(e.call("llvm.readcyclecounter", I64), e.args[1], 8)
+
+    read = native(CpuDelegate().target, build)
+    marks = []
+    for _ in range(2):
+        read(0, counter.ctypes.data)
+        marks.append((time.perf_counter(), int(counter[0])))
+        time.sleep(0.1)
+    return (marks[1][1] - marks[0][1]) / (marks[1][0] - marks[0][0])
+
+
+class Ours:
+    """The best time of the op's step; the answer is checked against the reference."""
+
+    def __init__(self, model: Model, target: str | None, x: np.ndarray, rate: float) -> None:
+        session = model.compile([CpuDelegate(target, timed=True)], threads=1)
+        answer = np.array(session(x))
+        expected = np.array(model.compile(["reference"])(x))
+        top = np.abs(expected.astype(np.float64)).max()
+        gap = np.abs(answer.astype(np.float64) - expected).max()
+        assert gap <= (1 if answer.dtype == np.int8 else 1e-4 * top), f"wrong by {gap}"
+        self.bound = session.bind({"x": x}, {"y": answer})
+        self.executable: Any = session.plan().steps[0].executable  # type: ignore[attr-defined]
+        names = self.executable.compiled.steps
+        self.step = next(i for i, n in enumerate(names) if "conv" in n or "fully" in n)
+        self.rate = rate
+
+    def run(self) -> float:
+        self.executable.times[:] = 0
+        self.bound.run()
+        return float(self.executable.times[0, self.step]) / self.rate
+
+
+class Litert:
+    def __init__(self, model: Model, x: np.ndarray) -> None:
+        from ai_edge_litert.interpreter import Interpreter
+
+        self.interpreter = Interpreter(model_content=dump(model), num_threads=1)
+        self.interpreter.allocate_tensors()
+        self.interpreter.set_tensor(self.interpreter.get_input_details()[0]["index"], x)
+
+    def run(self) -> float:
+        return _timed(self.interpreter.invoke)
+
+
+def feed(row: Row, shape: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng(2)
+    if row.kind == "f32":
+        return rng.normal(size=shape).astype(np.float32)
+    return rng.integers(-128, 128, shape).astype(np.int8)
+
+
+def measure(row: Row, options: argparse.Namespace, rate: float) -> tuple[float, float, int]:
+    """Seconds of ours, of LiteRT, and multiply-adds; rounds are interleaved."""
+    model = row.model()
+    x = feed(row, model.main.inputs[0].shape)
+    engines: list[Any] = [Ours(model, options.target, x, rate)]
+    engines += [] if options.no_litert else [Litert(model, x)]
+    best = [float("inf")] * 2
+    stop = time.perf_counter() + options.budget
+    rounds = 0
+    while rounds < options.rounds or time.perf_counter() < stop:
+        rounds += 1
+        for i, engine in enumerate(engines):
+            engine.run()
+            best[i] = min(best[i], engine.run(), engine.run())
+    return best[0], best[1], cost(model.main.ops[0]).macs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names of rows (default: all)")
+    parser.add_argument("--target", help="force a target of the compiler")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--budget", type=float, default=0.15, help="least seconds for a row")
+    parser.add_argument("--no-litert", action="store_true")
+    options = parser.parse_args()
+    target = CpuDelegate(options.target).target
+    rate = ticks()
+    loops = {kind: peak(target, kind) for kind in ("f32", "i8")}
+    print(f"{target.name}: peak {loops['f32']():.0f} GMAC/s f32, {loops['i8']():.0f} i8\n")
+    print("| kernel | us | GMAC/s | of peak | LiteRT us | ratio |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    ratios: dict[str, list[float]] = {"f32": [], "i8": []}
+    for row in ROWS:
+        if options.names and not any(n in row.name for n in options.names):
+            continue
+        around = [loops[row.kind]()]
+        ours, theirs, macs = measure(row, options, rate)
+        top = max(*around, loops[row.kind]())
+        speed = macs / ours / 1e9
+        ratios[row.kind].append(theirs / ours)
+        print(f"| {row.name} | {ours * 1e6:.1f} | {speed:.0f} | {speed / top:.0%} "
+              f"| {theirs * 1e6:.1f} | {theirs / ours:.2f} |", flush=True)  # fmt: skip
+    for kind, found in ratios.items():
+        if found and not options.no_litert:
+            print(f"\n{kind}: {np.exp(np.mean(np.log(found))):.2f}x LiteRT in the geometric mean")
+
+
+if __name__ == "__main__":
+    main()

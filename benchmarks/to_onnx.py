@@ -1,0 +1,194 @@
+"""A .tflite model as ONNX, through tf2onnx, without TensorFlow.
+
+    python benchmarks/to_onnx.py MODEL.tflite OUT.onnx        (pip install tf2onnx onnx)
+
+tf2onnx needs little of TensorFlow to convert a .tflite file: a decoder of constants and an
+interpreter that knows shapes. `stand_in` provides these. The model is saved anew first, since
+tf2onnx stumbles over open shapes, weights that are sparse or lie behind the flatbuffer, and options
+that were left out, and drops the bias of a fully connected op that has to flatten its input.
+Quantised models come out with QuantizeLinear/DequantizeLinear pairs, which ONNX Runtime fuses into
+its integer kernels; dynamic-range weights become float32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sanderling import load, save
+from sanderling.ir import Graph, Model, Op
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = Path.home() / ".cache" / "sanderling-benchmarks" / "onnx"
+OPSET = 18
+# TensorFlow's numbers of types, by their NumPy names.
+TYPES = {1: "f4", 2: "f8", 3: "i4", 4: "u1", 5: "i2", 6: "i1", 8: "c8", 9: "i8", 10: "?",
+         17: "u2", 19: "f2", 22: "u4", 23: "u8"}  # fmt: skip
+
+
+def cached(path: Path) -> tuple[str, str]:
+    """(export, "") from the cache or made now in its own process, or ("", why there is none)."""
+    made_of = path.read_bytes() + Path(__file__).read_bytes()
+    target = CACHE / f"{path.stem}-{hashlib.sha256(made_of).hexdigest()[:16]}.onnx"
+    if target.is_file():
+        return str(target), ""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run([sys.executable, __file__, str(path), str(target)], text=True,
+                          capture_output=True, env=os.environ | {"PYTHONPATH": places},
+                          timeout=300)  # fmt: skip
+    if done.returncode == 0:
+        return str(target), ""
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return "", f"no ONNX export: {last[:160].replace('|', '/')}"
+
+
+def export(source: Path, target: Path) -> None:
+    """Convert; the target appears only when it is whole."""
+    stand_in()
+    logging.disable(logging.WARNING)
+    from tf2onnx import convert, tfonnx
+
+    # It stumbles over products of three dimensions; ONNX Runtime fuses MatMul and Add itself.
+    tfonnx.rewrite_gemm = lambda graph, nodes: nodes
+    with tempfile.TemporaryDirectory() as folder:
+        plain, made = Path(folder, source.name), Path(folder, "made.onnx")
+        save(simplified(load(source)), plain)
+        convert._convert_common(None, name=source.stem, tflite_path=str(plain), opset=OPSET,
+                                custom_op_handlers={"TFL_GELU": (_gelu, [])},
+                                output_path=str(made))  # fmt: skip
+        partial = target.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(made.read_bytes())
+        partial.replace(target)
+
+
+def _gelu(graph: Any, node: Any, name: str, _: object) -> None:
+    """x / 2 * (1 + erf(x / sqrt(2))), which ONNX Runtime knows as Gelu; tf2onnx has no rule."""
+    (x,), outputs = node.input, list(node.output)
+    shape, dtype = graph.get_shape(outputs[0]), graph.get_dtype(outputs[0])
+
+    def scalar(value: float) -> str:
+        return str(graph.make_const(f"{name}/{value:.3f}", np.float32(value)).output[0])
+
+    def binary(kind: str, left: str, right: str, **more: Any) -> str:
+        return str(graph.make_node(kind, [left, right], **more).output[0])
+
+    graph.remove_node(node.name)
+    erf = graph.make_node("Erf", [binary("Div", x, scalar(2**0.5))]).output[0]
+    whole = binary("Mul", x, binary("Add", erf, scalar(1.0)))
+    binary("Mul", whole, scalar(0.5), outputs=outputs, name=name, shapes=[shape], dtypes=[dtype])
+
+
+# -- the model as tf2onnx likes it --------------------------------------------------------------
+
+
+def simplified(model: Model) -> Model:
+    model.weights_outside = False
+    for graph in model.graphs:
+        for tensor in graph.tensors:
+            tensor.signature = None
+            if tensor.is_constant and tensor.sparsity is not None:
+                tensor.data = np.asarray(tensor.data)
+        for op in list(graph.ops):
+            _write_options(op)
+            _flatten(graph, op)
+            _drop_densify(graph, op)
+    return model
+
+
+def _write_options(op: Op) -> None:
+    if op.name in ("ADD", "SUB", "MUL", "DIV", "FULLY_CONNECTED"):
+        op.attrs.setdefault("fused_activation_function", "NONE")
+    if op.name == "RESHAPE":
+        op.attrs["new_shape"] = list(op.outputs[0].shape)
+    if op.name == "EMBEDDING_LOOKUP":
+        op.name, op.options, op.attrs = "GATHER", "", {"axis": 0, "batch_dims": 0}
+        op.inputs.reverse()
+
+
+def _flatten(graph: Graph, op: Op) -> None:
+    """A fully connected op gets two dimensions: tf2onnx drops its bias when it has to do this."""
+    data = op.inputs[0] if op.name == "FULLY_CONNECTED" else None
+    weights = op.input(1)
+    if data is None or weights is None or len(data.shape) == 2 or op.attrs.get("keep_num_dims"):
+        return
+    shape = [math.prod(data.shape) // weights.shape[1], weights.shape[1]]
+    flat = graph.tensor(f"{op.outputs[0].name}/flat", data.dtype, shape, quant=data.quant)
+    wanted = graph.constant(f"{flat.name}/shape", np.array(shape, np.int32))
+    graph.insert(Op("RESHAPE", [data, wanted], [flat], {"new_shape": shape}), before=op)
+    graph.set_input(op, 0, flat)
+
+
+def _drop_densify(graph: Graph, op: Op) -> None:
+    if op.name == "DENSIFY" and op.inputs[0] is not None:
+        graph.replace_uses(op.outputs[0], op.inputs[0])
+        graph.erase(op)
+
+
+# -- what tf2onnx wants of TensorFlow -----------------------------------------------------------
+
+
+class _Dims(list[Any]):
+    def add(self) -> Any:
+        self.append(types.SimpleNamespace(size=0))
+        return self[-1]
+
+
+class _TensorProto:
+    def __init__(self) -> None:
+        self.tensor_content, self.dtype = b"", 0
+        self.tensor_shape = types.SimpleNamespace(dim=_Dims())
+
+
+def _make_ndarray(tensor: _TensorProto) -> np.ndarray[Any, Any]:
+    shape = [d.size for d in tensor.tensor_shape.dim]
+    return np.frombuffer(tensor.tensor_content, TYPES[tensor.dtype]).reshape(shape)
+
+
+class _Nothing:
+    """Stands for graphs, devices and loggers that a .tflite conversion enters and leaves."""
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **named: self
+
+
+def stand_in() -> None:
+    """Put small stand-ins where tf2onnx imports TensorFlow from."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    _module(
+        "tensorflow", __version__="2.21.0", __path__=[], string=7, DType=_Nothing,
+        make_ndarray=_make_ndarray, get_logger=_Nothing, Graph=_Nothing,
+        device=lambda name: _Nothing(), lite=types.SimpleNamespace(Interpreter=Interpreter),
+        compat=types.SimpleNamespace(v1=_Nothing()),
+    )  # fmt: skip
+    _module("tensorflow.core", __path__=[])
+    _module("tensorflow.core.framework", __path__=[])
+    _module("tensorflow.core.framework.tensor_pb2", TensorProto=_TensorProto)
+    _module("tf2onnx.tfjs_utils", graphs_from_tfjs=None)  # its imports need all of TensorFlow
+
+
+def _module(name: str, **content: Any) -> None:
+    module = types.ModuleType(name)
+    module.__dict__.update(content)
+    sys.modules[name] = module
+
+
+if __name__ == "__main__":
+    export(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,115 @@
+"""The command: verbs are imported when they are called, failures become sentences."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from ..errors import SanderlingError
+from ..version import __version__
+
+VERBS = ("run", "inspect", "demo")
+BAD_INPUT, INTERRUPTED, NO_READER = 2, 130, 141
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Every expected failure is a sentence on stderr and an exit status, never a traceback."""
+    try:
+        yield
+        sys.stdout.flush()  # a full disk shows here at the latest
+        return
+    except SanderlingError as error:
+        message, status = str(error), BAD_INPUT
+    except MemoryError:
+        message, status = "not enough memory; try smaller inputs", BAD_INPUT
+    except KeyboardInterrupt:
+        message, status = "interrupted", INTERRUPTED
+    except BrokenPipeError:
+        message, status = "", NO_READER
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        place = f"'{error.filename}': " if error.filename else "cannot write the output: "
+        message, status = f"{place}{error.strerror or error}", BAD_INPUT
+    if message:
+        typer.echo(f"sanderling: {message}", err=True)
+    raise typer.Exit(status)
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere: Python would try to write it once more at its exit."""
+    with suppress(OSError, ValueError):  # a test's buffer is not a real file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Verbs(TyperGroup):
+    """Finds a verb in the module of its name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        return _command(name) if name in VERBS else None
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with sentences():  # --version and --help are written here
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with sentences():
+            return super().invoke(ctx)
+
+
+@cache
+def _command(name: str) -> Any:
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.command(name)(getattr(import_module(f".{name}", __package__), name))
+    return get_command(alone)
+
+
+app = typer.Typer(
+    name="sanderling",
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sanderling {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True,
+                                 help="Print the version and stop."),
+) -> None:  # fmt: skip
+    """Run and inspect .tflite models."""
+
+
+def start() -> None:
+    """Run the command line that the process was given."""
+    warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # names in models are in any script
+    app(prog_name="sanderling")
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"warning: {message}", file=sys.stderr)

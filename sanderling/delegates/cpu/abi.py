@@ -1,0 +1,17 @@
+"""What generated code and those who call it agree on. Running code needs this, and not LLVM."""
+
+from __future__ import annotations
+
+ALIGN = 64
+# Slots of the context. STRIDE is a number: bytes of scratch for each worker.
+ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FIRST_ARG = range(7)
+# Bytes that a kernel may read (never write) past the end of a value in the arena or the weights.
+SLACK = 64
+
+# Words (32 bits) of the sync block, each on a cache line of its own. MOST_SPINS and SYSCALL are set
+# by the caller: how long to spin at most before sleeping, and the address of libc's syscall().
+# PHASE and EPOCH are waited for; the line behind each holds its present limit of spins and a count
+# of vain spins.
+LINE = 16
+ARRIVED, PHASE, _, EPOCH, _, STOP, ASLEEP, MOST_SPINS, SYSCALL = (i * LINE for i in range(9))
+SYNC_WORDS = 9 * LINE

@@ -1,0 +1,377 @@
+"""Elements chosen by index: gather, embedding lookup, one-hot, top-k, dynamic update.
+
+An index out of range, which the definitions refuse, is moved into the range here: native code reads
+nothing outside of the tensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...ir import Array, DType, Op, Tensor
+from ...ops.base import attr
+from .emit import I8, I32, I64, PTR, Emitter, Int, Type, Value, llvm_type
+from .move import present, unmovable, values
+from .program import Kernel, StepEmitter
+from .strided import (
+    UNITS,
+    UNROLLED,
+    Dim,
+    addresses,
+    collapse,
+    copy_rows,
+    copy_run,
+    move,
+    raw_type,
+    splat_function,
+)
+from .targets import Target
+
+_INDEX = (DType.INT16, DType.INT32, DType.INT64)
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.dtype.bits // 8
+
+
+def _index_type(tensor: Tensor) -> Type:
+    return llvm_type(tensor.dtype.numpy)
+
+
+def _clamped(e: Emitter, value: Value, last: Int) -> Value:
+    wide = value if value.type == I64 else e.b.sext(value, I64)
+    return e.max(e.min(wide, last), 0)
+
+
+# -- rows by number ---------------------------------------------------------------------------
+
+
+def gather_rows(k: StepEmitter, to: Value, by: Value, index: Value, kind: Type, count: Int,
+                last: int, size: int, stride: int) -> None:  # fmt: skip
+    """Row i of the target is row index[i] of the source: `size` bytes, `stride` bytes apart."""
+    known = size <= UNROLLED
+    name = f"gather_b{size}_{kind}" if known else f"gather_{kind}"
+
+    def build(e: Emitter) -> None:
+        target, source, places, n, most, step, *told = e.args
+        length = size if known else told[0]
+        with e.loop(0, n) as i:
+            place = _clamped(e, e.load(e.at(places, i, kind), kind), most)
+            copy_run(e, e.at(target, e.mul(i, length), I8), e.at(source, e.mul(place, step), I8),
+                     length)  # fmt: skip
+
+    args = [PTR, PTR, PTR, I64, I64, I64] + [I64] * (not known)
+    more = [] if known else [I64(size)]
+    function = k.program.function(name, args, build)
+    k.b.call(function, [to, by, index, k.i64(count), I64(last), I64(stride), *more])
+
+
+def _lookup(k: StepEmitter, y: Tensor, table: Tensor, index: Tensor, batches: int, outer: int,
+            size: int, inner: int) -> None:  # fmt: skip
+    """target[b, o, i] = table[b, o, index[b, i]], with rows of `inner` bytes."""
+    count = math.prod(index.shape) // batches
+    if count == 0 or inner == 0:
+        return
+    kind = _index_type(index)
+    target, source, places = k.ptr(y), k.ptr(table), k.ptr(index)
+    pieces = min(math.ceil(UNITS / (batches * outer)), count)
+    length = math.ceil(count / pieces)
+    pieces = math.ceil(count / length)
+    begin, end = k.share(batches * outer * pieces)
+    with k.loop(begin, end) as unit:
+        first = k.min(k.mul(k.rem(unit, pieces), length), count - length)
+        row = k.div(unit, pieces)
+        to = k.mul(k.add(k.mul(row, count), first), inner)
+        at = k.add(k.mul(k.div(row, outer), count), first)
+        gather_rows(k, k.at(target, to, I8), k.at(source, k.mul(row, size * inner), I8),
+                    k.at(places, at, kind), kind, length, size - 1, inner, inner)  # fmt: skip
+
+
+def _gather_sizes(op: Op) -> tuple[int, int, int, int]:
+    """batches, outer, size of the axis, bytes of a row."""
+    x, index = present(op), present(op, 1)
+    axis, batch = int(attr(op, "axis")), int(attr(op, "batch_dims"))
+    axis += len(x.shape) * (axis < 0)
+    batch += len(index.shape) * (batch < 0)
+    outer = math.prod(x.shape[batch:axis])
+    return (math.prod(x.shape[:batch]), outer, x.shape[axis],
+            math.prod(x.shape[axis + 1 :]) * _size(x))  # fmt: skip
+
+
+def emit_gather(k: StepEmitter, op: Op) -> None:
+    x, index, y = present(op), present(op, 1), op.outputs[0]
+    batches, outer, size, inner = _gather_sizes(op)
+    even = _even(index.data) if batches == 1 and index.is_constant else None
+    if even is None:
+        _lookup(k, y, x, index, batches, outer, size, inner)
+        return
+    # Evenly spaced constant indices are a slice.
+    items = inner // _size(x)
+    taken = addresses(x, (outer, size, items))[:, even]
+    move(k, k.ptr(y), addresses(y, taken.shape), k.ptr(x), taken)
+
+
+def _even(index: Array | None) -> slice | None:
+    """The slice that takes these indices."""
+    places = [] if index is None else index.reshape(-1).tolist()
+    steps = {b - a for a, b in itertools.pairwise(places)}
+    if not places or len(steps) > 1 or steps == {0}:
+        return None
+    step = steps.pop() if steps else 1
+    stop = places[-1] + (1 if step > 0 else -1)
+    return slice(places[0], None if stop < 0 else stop, step)
+
+
+def _outside(index: Tensor, sizes: Sequence[int]) -> bool:
+    """A constant index that the definition refuses: the reference is to say so."""
+    data = index.data
+    return data is not None and bool(np.any((data < 0) | (data >= np.asarray(sizes))))
+
+
+def refuses_gather(op: Op, target: Target) -> str | None:
+    x, index = present(op), present(op, 1)
+    if index.dtype not in _INDEX:
+        return f"indices of type {index.dtype.short}"
+    if 0 in x.shape:
+        return "an empty table"
+    if _outside(index, [_gather_sizes(op)[2]]):
+        return "an index is out of range"
+    return unmovable(op, [x], ())
+
+
+def emit_embedding(k: StepEmitter, op: Op) -> None:
+    index, table = present(op), present(op, 1)
+    inner = math.prod(table.shape[1:]) * _size(table)
+    _lookup(k, op.outputs[0], table, index, 1, 1, table.shape[0], inner)
+
+
+def refuses_embedding(op: Op, target: Target) -> str | None:
+    index, table = present(op), present(op, 1)
+    if table.dtype is not op.outputs[0].dtype:
+        return "a quantised table"
+    if table.dtype.bits == 8:
+        return "a table of bytes"
+    if index.dtype not in _INDEX or 0 in table.shape:
+        return "an empty table, or indices of an unusual type"
+    if _outside(index, [table.shape[0]]):
+        return "an index is out of range"
+    return unmovable(op, [table], ())
+
+
+def emit_gather_nd(k: StepEmitter, op: Op) -> None:
+    """The last axis of the indices holds coordinates; each is moved into its range."""
+    x, index, y = present(op), present(op, 1), op.outputs[0]
+    depth, kind = index.shape[-1], _index_type(index)
+    count = math.prod(index.shape[:-1])
+    size = math.prod(x.shape[depth:]) * _size(x)
+    steps = [math.prod(x.shape[j + 1 : depth]) * size for j in range(depth)]
+    if count == 0 or size == 0:
+        return
+    target, source, places = k.ptr(y), k.ptr(x), k.ptr(index)
+    begin, end = k.share(count)
+    with k.loop(begin, end) as i:
+        by: Int = 0
+        for j in range(depth):
+            place = k.load(k.at(places, k.add(k.mul(i, depth), j), kind), kind)
+            by = k.add(by, k.mul(_clamped(k, place, x.shape[j] - 1), steps[j]))
+        copy_rows(k, k.at(target, k.mul(i, size), I8), k.at(source, by, I8), 1, size, 0, 0)
+
+
+def refuses_gather_nd(op: Op, target: Target) -> str | None:
+    x, index = present(op), present(op, 1)
+    if index.dtype not in _INDEX:
+        return f"indices of type {index.dtype.short}"
+    if 0 in x.shape or index.shape[-1] == 0:
+        return "an empty table, or indices without coordinates"
+    if _outside(index, x.shape[: index.shape[-1]]):
+        return "an index is out of range"
+    return unmovable(op, [x], ())
+
+
+# -- one-hot ----------------------------------------------------------------------------------
+
+
+def _one_hot_sizes(op: Op) -> tuple[int, int, int]:
+    """Before the new axis, the axis, behind it."""
+    shape = op.outputs[0].shape
+    axis = int(attr(op, "axis")) % len(shape)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def emit_one_hot(k: StepEmitter, op: Op) -> None:
+    index, y = present(op), op.outputs[0]
+    before, depth, behind = _one_hot_sizes(op)
+    if 0 in y.shape:
+        return
+    size, kind, t = _size(y), _index_type(index), raw_type(_size(y))
+    target, places = k.ptr(y), k.ptr(index)
+    hot, off = k.load(k.ptr(present(op, 2)), t), k.ptr(present(op, 3))
+    fill, row = splat_function(k, size), depth * behind * size
+    begin, end = k.share(before)
+    with k.loop(begin, end) as i:
+        to = k.at(target, k.mul(i, row), I8)
+        k.b.call(fill, [to, off, I64(1), I64(row), I64(0), I64(0)])
+        with k.loop(0, behind) as j:
+            # The definition compares in int32.
+            place = k.load(k.at(places, k.add(k.mul(i, behind), j), kind), kind)
+            place = k.b.trunc(place, I32) if kind == I64 else place
+            wide = k.b.sext(place, I64)
+            with k.when(k.b.icmp_unsigned("<", wide, I64(depth))):
+                k.store(hot, k.at(to, k.mul(k.add(k.mul(wide, behind), j), size), I8))
+
+
+def refuses_one_hot(op: Op, target: Target) -> str | None:
+    if present(op).dtype not in (DType.INT32, DType.INT64):
+        return f"indices of type {present(op).dtype.short}"
+    return unmovable(op, [present(op, 2), present(op, 3)], (1,))
+
+
+# -- dynamic update ---------------------------------------------------------------------------
+
+
+def emit_update(k: StepEmitter, op: Op) -> None:
+    """Rows of the outermost axis are shared: a worker copies its own, then updates them."""
+    x, update, start, y = present(op), present(op, 1), present(op, 2), op.outputs[0]
+    if 0 in y.shape:
+        return
+    axis = next((i for i, n in enumerate(x.shape) if n > 1), 0)
+    row = x.nbytes // x.shape[axis] if x.shape else x.nbytes
+    target, source, new, starts = (k.ptr(t) for t in (y, x, update, start))
+    kind = _index_type(start)
+    box = addresses(y)[tuple(slice(0, n) for n in update.shape)]
+    offset: Int = 0
+    first: Int = 0
+    for i, (n, u) in enumerate(zip(x.shape, update.shape, strict=True)):
+        at = _clamped(k, k.load(k.at(starts, i, kind), kind), n - u)
+        first = at if i == axis else first
+        offset = offset if i == axis else k.add(offset, k.mul(at, box.strides[i]))
+    begin, end = k.share(x.shape[axis] if x.shape else 1)
+    if k.program.places.get(x) != k.program.places.get(y):
+        with k.loop(begin, end) as i:
+            place = k.mul(i, row)
+            copy_rows(k, k.at(target, place, I8), k.at(source, place, I8), 1, row, 0, 0)
+    if update.nbytes == 0:
+        return
+    height = update.shape[axis] if x.shape else 1
+    walk = collapse(_one(box, axis), _one(addresses(update), axis))
+    with k.loop(k.max(begin, first), k.min(end, k.add(first, height))) as i:
+        to = k.at(target, k.add(k.mul(i, row), offset), I8)
+        by = k.at(new, k.mul(k.sub(i, first), update.nbytes // height), I8)
+        _boxes(k, to, by, walk.dims, walk.run)
+
+
+def _one(view: Array, axis: int) -> Array:
+    return view[(*[slice(None)] * axis, slice(0, 1))] if view.ndim else view
+
+
+def _boxes(k: StepEmitter, to: Value, by: Value, dims: Sequence[Dim], run: int) -> None:
+    """The loops around rows of contiguous bytes, all on this worker."""
+    if not dims:
+        copy_rows(k, to, by, 1, run, 0, 0)
+        return
+    dim, *rest = dims
+    with k.loop(0, dim.size) as i:
+        _boxes(k, k.at(to, k.mul(i, dim.to), I8), k.at(by, k.mul(i, dim.by), I8), rest, run)
+
+
+def refuses_update(op: Op, target: Target) -> str | None:
+    x, update, start = present(op), present(op, 1), present(op, 2)
+    fits = len(x.shape) == len(update.shape) == math.prod(start.shape) and all(
+        u <= n for u, n in zip(update.shape, x.shape, strict=True)
+    )
+    if not fits or start.dtype not in _INDEX:
+        return "the update does not fit"
+    return unmovable(op, [x, update], ())
+
+
+# -- top k ------------------------------------------------------------------------------------
+
+
+def emit_topk(k: StepEmitter, op: Op) -> None:
+    """A sorted list of the best so far, in the outputs themselves: few elements enter it."""
+    x, (y, where) = present(op), op.outputs
+    n, most = x.shape[-1], y.shape[-1]
+    rows = math.prod(x.shape[:-1])
+    if rows == 0 or most == 0:
+        return
+    t, kind = llvm_type(x.dtype.numpy), _index_type(where)
+    source, target, places = k.ptr(x), k.ptr(y), k.ptr(where)
+    function = _topk_function(k, x.dtype, t, kind)
+    begin, end = k.share(rows)
+    with k.loop(begin, end) as row:
+        k.b.call(function, [k.at(target, k.mul(row, most), t), k.at(places, k.mul(row, most), kind),
+                            k.at(source, k.mul(row, n), t), I64(n), I64(most)])  # fmt: skip
+
+
+def _topk_function(k: StepEmitter, dtype: DType, t: Type, kind: Type) -> Value:
+    def less(e: Emitter, a: Value, b: Value) -> Value:
+        """NaN is larger than all, as in NumPy's order."""
+        if dtype is DType.FLOAT32:
+            return e.b.and_(e.b.not_(e.b.fcmp_ordered(">=", a, b)), e.b.fcmp_ordered("ord", a, a))
+        compare = e.b.icmp_unsigned if dtype is DType.UINT8 else e.b.icmp_signed
+        return compare("<", a, b)
+
+    def build(e: Emitter) -> None:
+        best, where, source, n, most = e.args
+        end = e.b.sub(most, I64(1))
+        with e.loop(0, n) as i:
+            value = e.load(e.at(source, i, t), t)
+            place = e.min(i, end)
+            filling = e.b.icmp_signed("<", i, most)
+            # Before the list is full its last cell holds nothing yet.
+            last = e.load(e.at(best, e.b.select(filling, I64(0), end), t), t)
+            with e.when(e.b.or_(filling, less(e, last, value))):
+                _insert(e, best, where, place, value, i)
+
+    def _insert(
+        e: Emitter, best: Value, where: Value, place: Value, value: Value, i: Value
+    ) -> None:
+        head, look, shift, done = (e.function.append_basic_block(b)
+                                   for b in ("head", "look", "shift", "done"))  # fmt: skip
+        entry = e.b.block
+        e.b.branch(head)
+        e.b.position_at_end(head)
+        j = e.b.phi(I64)
+        j.add_incoming(place, entry)
+        e.b.cbranch(e.b.icmp_signed(">", j, I64(0)), look, done)
+        e.b.position_at_end(look)
+        above = e.b.sub(j, I64(1))
+        other = e.load(e.at(best, above, t), t)
+        e.b.cbranch(less(e, other, value), shift, done)
+        e.b.position_at_end(shift)
+        e.store(other, e.at(best, j, t))
+        e.store(e.load(e.at(where, above, kind), kind), e.at(where, j, kind))
+        j.add_incoming(above, shift)
+        e.b.branch(head)
+        e.b.position_at_end(done)
+        e.store(value, e.at(best, j, t))
+        e.store(e.b.trunc(i, kind) if kind != I64 else i, e.at(where, j, kind))
+
+    name = f"topk_{dtype.short}_{kind}"
+    return k.program.function(name, [PTR, PTR, PTR, I64, I64], build)
+
+
+def refuses_topk(op: Op, target: Target) -> str | None:
+    x, where = present(op), op.outputs[1]
+    if x.dtype.short not in ("f32", "u8", "i8", "i16", "i32", "i64"):
+        return f"elements of type {x.dtype.short}"
+    if where.dtype not in _INDEX or not present(op, 1).is_constant:
+        return "k is known at run time only"
+    if op.outputs[0].shape[-1:] != (max(values(op, 1)[0], 0),):
+        return "the outputs do not have k elements"
+    moved = Op(op.name, op.inputs, op.outputs[:1])
+    return unmovable(moved, [x], ())
+
+
+KERNELS = {
+    "GATHER": Kernel(emit_gather, refuses_gather),
+    "GATHER_ND": Kernel(emit_gather_nd, refuses_gather_nd),
+    "EMBEDDING_LOOKUP": Kernel(emit_embedding, refuses_embedding),
+    "ONE_HOT": Kernel(emit_one_hot, refuses_one_hot),
+    "DYNAMIC_UPDATE_SLICE": Kernel(emit_update, refuses_update),
+    "TOPK_V2": Kernel(emit_topk, refuses_topk),
+}

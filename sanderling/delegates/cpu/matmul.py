@@ -1,0 +1,312 @@
+"""BATCH_MATMUL: products whose right side is computed at run time, packed panel by panel.
+
+Integers are widened to 16 bits without their zero points on both sides, so that nothing has to be
+corrected afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ...ir import DType, Op, Shape, Tensor
+from ...ops import gemm as definition
+from ...ops.base import attr, elements, scale_zero
+from .cores import Core, FloatCore, padded_depth, panel_bytes, wide_core
+from .emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
+from .gemm import UNITS, Product, estimate, tile_function
+from .program import Kernel, StepEmitter
+from .sinks import ByteSink, FloatSink, RawSink, Sink, params_of, words
+from .targets import Target
+from .tiles import Panels, Tile
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand: [K, N] (or [M, K]) in memory, or the other way round if swapped."""
+
+    dtype: DType
+    rows: int
+    columns: int
+    swapped: bool
+    zero: int
+
+    @property
+    def bytes(self) -> int:
+        return self.dtype.numpy.itemsize
+
+    @property
+    def element(self) -> Type:
+        return F32 if self.dtype is DType.FLOAT32 else I8
+
+    def load(self, e: Emitter, place: Value, lanes: int, count: int) -> Value:
+        """Elements as the core multiplies them; zeros beyond count."""
+        raw = e.load_part(place, vector(self.element, lanes), count)
+        if self.element == F32:
+            return raw
+        t = vector(I16, lanes)
+        wide = e.b.sext(raw, t) if self.dtype is DType.INT8 else e.b.zext(raw, t)
+        code = e.b.sub(wide, e.const(t, self.zero))
+        inside = e.const(t, [-1 if i < count else 0 for i in range(lanes)])
+        return code if count >= lanes else e.b.and_(code, inside)
+
+
+def batches(shape: Shape, out: Shape, item: int) -> list[int]:
+    """Byte offsets of an operand's matrix for each matrix of the result, sizes of one repeated."""
+    lead = (1,) * (len(out) - len(shape)) + shape[:-2]
+    index = np.arange(elements(lead)).reshape(lead)
+    matrix = elements(shape[-2:]) * item
+    return [int(i) * matrix for i in np.broadcast_to(index, out[:-2]).reshape(-1)]
+
+
+def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
+    x, y, out = op.inputs[0], op.inputs[1], op.outputs[0]
+    assert x is not None and y is not None
+    (m, n), depth = out.shape[-2:], x.shape[-2 if attr(op, "adj_x") else -1]
+    plain = out.dtype is DType.INT32
+    left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain))
+    right = Side(y.dtype, depth, n, bool(attr(op, "adj_y")), _zero(y, plain))
+    core: Core = FloatCore() if x.dtype is DType.FLOAT32 else wide_core(k.target)
+    tile = estimate(k.target, core, Product(1, m, n, depth))[1]
+    panels = Panels(n, tile.vectors, tile.lanes)
+    sink, numbers, common = _finish(op, n)
+    product = _Product(k, core, sink, tile, panels, left, right, depth)
+    table = np.array([batches(x.shape, out.shape, left.bytes),
+                      batches(y.shape, out.shape, right.bytes)], np.int64).T  # fmt: skip
+    places = [k.ptr(t) for t in (x, y, out)]
+    where = [k.constant(a) for a in (table, params_of(panels, *numbers), common)]
+    product.emit(len(table), places, where)
+
+
+def _zero(tensor: Tensor, plain: bool) -> int:
+    if tensor.dtype is DType.FLOAT32:
+        return 0
+    if plain:  # the bare codes, as int8
+        return 128 if tensor.dtype is DType.UINT8 else 0
+    return scale_zero(tensor)[1]
+
+
+def _finish(op: Op, n: int) -> tuple[Sink, tuple[np.ndarray, ...], np.ndarray]:
+    out = op.outputs[0]
+    zeros = np.zeros(n, np.int32)
+    if out.dtype is DType.FLOAT32:
+        return FloatSink(), (zeros,), words(np.float32(-np.inf), np.float32(np.inf))
+    if out.dtype is DType.INT32:
+        return RawSink(), (zeros,), words(0)
+    scale = np.broadcast_to(definition.tensor_multiplier(op, op.inputs[0], op.inputs[1]), n)
+    low, high = out.dtype.bounds
+    sink = ByteSink(out.dtype is not DType.UINT8, wild=True)
+    return sink, (zeros, scale.astype(np.float32)), words(scale_zero(out)[1], low, high)
+
+
+@dataclass
+class _Product:
+    k: StepEmitter
+    core: Core
+    sink: Sink
+    tile: Tile
+    panels: Panels
+    left: Side
+    right: Side
+    depth: int
+
+    def emit(self, count: int, places: Sequence[Value], where: Sequence[Value]) -> None:
+        """Units of work: a matrix of the result x a group of panels."""
+        k, panels = self.k, self.panels
+        groups = min(panels.count, math.ceil(UNITS / count))
+        per_group = math.ceil(panels.count / groups)
+        groups = math.ceil(panels.count / per_group)
+        packs = self.left.swapped or self.core.a_bytes == 2
+        self.lda = padded_depth(self.core, self.depth) * self.core.a_bytes
+        size = -(-panel_bytes(self.core, self.depth, panels.columns) // 64) * 64
+        memory = k.scratch(size + self.left.rows * self.lda + 64)
+        begin, end = k.share(count * groups)
+        with k.loop(begin, end) as unit:
+            matrix, group = k.div(unit, groups), k.rem(unit, groups)
+            entry = k.at(where[0], k.mul(matrix, 2), I64)
+            a = k.at(places[0], k.load(entry, I64, 8), I8)
+            b = k.at(places[1], k.load(k.at(entry, 1, I64), I64, 8), I8)
+            c = k.at(places[2], k.mul(matrix, self.left.rows * panels.n * self.sink.c_bytes), I8)
+            if packs:
+                a = self.pack_rows(a, k.at(memory, size, I8))
+            first = k.mul(group, per_group)
+            last = k.min(k.add(first, per_group), panels.count)
+            self.over_panels(first, last, lambda panel, vectors, columns: self.panel(
+                panel, vectors, columns, a, b, c, memory, where))  # fmt: skip
+
+    def over_panels(self, first: Int, last: Int, body: Callable[[Int, int, int], None]) -> None:
+        k, panels = self.k, self.panels
+        left = panels.n - (panels.count - 1) * panels.columns
+        with k.loop(first, k.min(last, panels.count - 1)) as panel:
+            body(panel, panels.vectors, panels.columns)
+        with k.when(k.b.icmp_signed("==", k.i64(last), I64(panels.count))):
+            body(panels.count - 1, panels.last, left)
+
+    def panel(self, panel: Int, vectors: int, columns: int, a: Value, b: Value, c: Value,
+              memory: Value, where: Sequence[Value]) -> None:  # fmt: skip
+        k, panels = self.k, self.panels
+        tile = Tile(self.tile.rows, vectors, self.tile.lanes, self.tile.chains)
+        self.pack_panel(panel, columns, tile, b, memory)
+        function = tile_function(k, self.core, self.sink, tile, columns)
+        params = k.at(where[1], k.mul(panel, 4 * self.sink.arrays * panels.columns), I8)
+        steps = padded_depth(self.core, self.depth) // self.core.depth
+        lda = self.lda if self.left.swapped or self.core.a_bytes == 2 else 4 * self.depth
+        ldc = panels.n * self.sink.c_bytes
+        across = k.mul(panel, panels.columns * self.sink.c_bytes)
+        tiles = math.ceil(self.left.rows / tile.rows)
+        with k.loop(0, tiles) as number:
+            row = k.min(k.mul(number, tile.rows), self.left.rows - tile.rows)
+            place = k.at(c, k.add(k.mul(row, ldc), across), I8)
+            k.b.call(function, [k.at(a, k.mul(row, lda), I8), I64(lda), memory, I64(steps), params,
+                                where[2], place, I64(ldc)])  # fmt: skip
+
+    def pack_panel(self, panel: Int, columns: int, tile: Tile, b: Value, memory: Value) -> None:
+        k, side = self.k, self.right
+        step = self.depth if side.swapped else 1
+        source = k.at(b, k.mul(panel, self.panels.columns * step * side.bytes), I8)
+        kind = f"{side.dtype.short}_z{side.zero}_{side.rows}x{side.columns}" + "_t" * side.swapped
+        name = f"panel_{self.core.name}_{kind}_{tile.columns}_n{columns}"
+        writer = _Panel(self.core, side, self.depth, tile, columns)
+        function = k.program.function(name.replace("-", "m"), [PTR, PTR], writer.build)
+        k.b.call(function, [memory, source])
+
+    def pack_rows(self, a: Value, memory: Value) -> Value:
+        """A with rows that the tile can read."""
+        k, side = self.k, self.left
+        name = f"rows_{self.core.name}_{side.dtype.short}_z{side.zero}_{side.rows}x{side.columns}"
+        name += "_t" * side.swapped
+        write = partial(_build_rows, core=self.core, side=side, lda=self.lda)
+        function = k.program.function(name.replace("-", "m"), [PTR, PTR], write)
+        k.b.call(function, [memory, a])
+        return memory
+
+
+def _build_rows(e: Emitter, core: Core, side: Side, lda: int) -> None:
+    """(target, source): [M, K], or [K, M] element by element."""
+    target, source = e.args
+    across, down = (side.rows, 1) if side.swapped else (1, side.columns)
+    lanes = 1 if side.swapped else e.target.lanes
+    whole = side.columns // lanes * lanes
+
+    def piece(row: Int, i: Int, count: int) -> None:
+        there = e.add(e.mul(row, down), e.mul(i, across))
+        value = side.load(e, e.at(source, e.mul(there, side.bytes), I8), count, count)
+        e.store(value, e.at(target, e.add(e.mul(row, lda), e.mul(i, core.a_bytes)), I8))
+
+    with e.loop(0, side.rows) as row:
+        with e.loop(0, whole, lanes) as i:
+            piece(row, i, lanes)
+        with e.loop(whole, side.columns) as i:
+            piece(row, i, 1)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Writes the function (target, source): a panel of B as the core wants it."""
+
+    core: Core
+    side: Side
+    depth: int
+    tile: Tile
+    columns: int
+
+    def build(self, e: Emitter) -> None:
+        if self.side.swapped:
+            self._across(e)
+        else:
+            self._along(e)
+
+    @property
+    def line(self) -> int:
+        """Bytes of one inner step."""
+        return panel_bytes(self.core, self.core.depth, self.tile.columns)
+
+    def _along(self, e: Emitter) -> None:
+        """From [K, N]: `depth` rows at a time, interleaved."""
+        core, steps = self.core, self.depth // self.core.depth
+        with e.loop(0, steps) as i:
+            self._step(e, i, core.depth)
+        if self.depth % core.depth:
+            self._step(e, steps, self.depth % core.depth)
+
+    def _step(self, e: Emitter, i: Int, rows: int) -> None:
+        core, lanes, (target, source) = self.core, self.tile.lanes, e.args
+        for v in range(self.tile.vectors):
+            count = self.columns - v * lanes
+            found = []
+            for r in range(core.depth):
+                row = e.add(e.mul(i, core.depth), r)
+                place = e.mul(e.add(e.mul(row, self.side.columns), v * lanes), self.side.bytes)
+                found.append(self.side.load(e, e.at(source, place, I8), lanes, count)
+                             if r < rows else e.const(vector(I16, lanes), 0))  # fmt: skip
+            value = found[0] if len(found) == 1 else e.shuffle(
+                found[0], found[1], [j for i in range(lanes) for j in (i, lanes + i)])  # fmt: skip
+            size = core.depth * core.a_bytes * lanes
+            e.store(value, e.at(target, e.add(e.mul(i, self.line), v * size), I8))
+
+    def _across(self, e: Emitter) -> None:
+        """From [N, K]: squares of lanes x lanes steps, transposed."""
+        lanes = self.tile.lanes
+        square = lanes * self.core.depth
+        whole = self.depth // square
+        for v in range(self.tile.vectors):
+            with e.loop(0, whole) as block:
+                self._square(e, v, block, square)
+            if self.depth % square:
+                self._square(e, v, whole, self.depth % square)
+
+    def _square(self, e: Emitter, v: int, block: Int, count: int) -> None:
+        core, lanes, (target, source) = self.core, self.tile.lanes, e.args
+        size = core.depth * core.a_bytes
+        unit = F32 if core.name == "f32" else I32 if size == 4 else I16
+        rows = []
+        for j in range(lanes):
+            column = v * lanes + j
+            if column >= self.columns:
+                rows.append(e.const(vector(unit, lanes), 0))
+                continue
+            place = e.add(e.mul(block, lanes * core.depth), column * self.depth)
+            there = e.at(source, e.mul(place, self.side.bytes), I8)
+            value = self.side.load(e, there, lanes * core.depth, count)
+            t = vector(unit, lanes)
+            rows.append(value if value.type == t else e.b.bitcast(value, t))
+        steps = math.ceil(count / core.depth)
+        for i, value in enumerate(transpose(e, rows)[:steps]):
+            step = e.add(e.mul(block, lanes), i)
+            e.store(value, e.at(target, e.add(e.mul(step, self.line), v * lanes * size), I8))
+
+
+def transpose(e: Emitter, rows: Sequence[Value]) -> list[Value]:
+    """A square of vectors: exchange blocks off the diagonal, halving them."""
+    found, lanes = list(rows), len(rows)
+    size = lanes // 2
+    while size:
+        low = [i if not i & size else lanes + i - size for i in range(lanes)]
+        high = [i + size if not i & size else lanes + i for i in range(lanes)]
+        for i in range(lanes):
+            if not i & size:
+                a, b = found[i], found[i + size]
+                found[i], found[i + size] = e.shuffle(a, b, low), e.shuffle(a, b, high)
+        size //= 2
+    return found
+
+
+def refuses_batch_matmul(op: Op, target: Target) -> str | None:
+    x, y, out = op.inputs[0], op.inputs[1], op.outputs[0]
+    assert x is not None and y is not None
+    if 0 in (*x.shape, *y.shape, *out.shape):
+        return "a tensor is empty"
+    kinds = (x.dtype, y.dtype, out.dtype)
+    if kinds == (DType.FLOAT32,) * 3 or kinds == (DType.INT8, DType.INT8, DType.INT32):
+        return None
+    if kinds == (DType.INT8,) * 3:
+        known = all(t.quant is not None and t.quant.scale.size == 1 for t in (x, y, out))
+        return None if known else "it is not quantised per tensor"
+    return f"a product of {' x '.join(d.short for d in kinds[:2])} has no kernel"
+
+
+KERNELS = {"BATCH_MATMUL": Kernel(emit_batch_matmul, refuses_batch_matmul)}

@@ -1,0 +1,312 @@
+"""What becomes of a tile's accumulators: bias, scale, residual, activation, store.
+
+A sink reads numbers for each column from its panel's params (arrays of 32-bit words, one after the
+other, each as long as the panel is wide), and numbers that hold for the whole step from `common`:
+code is shared between steps, so that it must not depend on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...ir import Array
+from ...ir.expr import inputs_of
+from .emit import F32, I8, I16, I32, PTR, Emitter, Type, Value, vector
+from .mapping import render_vector
+from .tiles import Panels, Tile
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The addresses that a sink works with. residual and rows only where the sink asks for them."""
+
+    params: Value
+    common: Value
+    c: Value
+    ldc: Value  # bytes from row to row, of the residual too
+    residual: Value | None = None
+    rows: Value | None = None
+
+
+class Sink(Protocol):
+    """residual: a tensor of the output's type and shape is added. rows: words for each row."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def arrays(self) -> int: ...  # words for each column
+    @property
+    def c_bytes(self) -> int: ...
+    @property
+    def residual(self) -> bool: ...
+    @property
+    def rows(self) -> int: ...  # words for each row
+    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]: ...
+    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
+              ends: Ends) -> None: ...  # fmt: skip
+
+
+def params_of(panels: Panels, *arrays: Array) -> Array:
+    """The arrays [n] of 32-bit words, panel by panel."""
+    parts = []
+    for first, columns in panels.spans():
+        for array in arrays:
+            words = np.zeros(columns, np.int32)
+            mine = np.ascontiguousarray(array[first : first + columns]).view(np.int32)
+            words[: len(mine)] = mine
+            parts.append(words)
+    return np.concatenate(parts)
+
+
+def words(*values: float | int | np.generic) -> Array:
+    """Numbers for `common`: ints as int32, floats as float32."""
+    return np.array([np.int32(v) if isinstance(v, int | np.integer)
+                     else np.float32(v).view(np.int32) for v in values], np.int32)  # fmt: skip
+
+
+def _column(e: Emitter, params: Value, array: int, v: int, tile: Tile, t: Type) -> Value:
+    """Vector v of an array of the params."""
+    return e.load(e.at(params, array * tile.columns + v * tile.lanes, t), vector(t, tile.lanes), 4)
+
+
+def _common(e: Emitter, ends: Ends, word: int, lanes: int, t: Type = F32) -> Value:
+    return e.splat(e.load(e.at(ends.common, word, I32), t, 4), lanes)
+
+
+def _place(e: Emitter, base: Value, ends: Ends, row: int, v: int, tile: Tile, size: int) -> Value:
+    return e.at(e.at(base, e.mul(ends.ldc, row), I8), v * tile.lanes * size, I8)
+
+
+@dataclass(frozen=True)
+class FloatSink:
+    """float32: the accumulators start with the bias. common: low, high (the largest finite values
+    where there is no bound, as in LiteRT's kernels); NaN stays NaN.
+
+    map: an expression of the result, applied last; its text is part of the name. Where it reads
+    a second input, that is the residual, which then is not added.
+    """
+
+    residual: bool = False
+    map: Any = None
+    arrays: int = 1
+    c_bytes: int = 4
+    rows: int = 0
+
+    @property
+    def name(self) -> str:
+        return "f32" + "_add" * self.residual + _map_name(self.map)
+
+    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
+        return [_column(e, params, 0, v, tile, F32) for v in range(tile.vectors)] * tile.rows
+
+    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
+              ends: Ends) -> None:  # fmt: skip
+        store_floats(e, self, tile, columns, acc, ends)
+
+
+def store_floats(e: Emitter, sink: FloatSink | HybridSink, tile: Tile, columns: int,
+                 values: Sequence[Value], ends: Ends) -> None:  # fmt: skip
+    """Residual, bounds, expression, store."""
+    low, high = (_common(e, ends, i, tile.lanes) for i in (0, 1))
+    for i, value in enumerate(values):
+        row, v = divmod(i, tile.vectors)
+        count = columns - v * tile.lanes
+        if count <= 0:
+            continue
+        inputs = []
+        if ends.residual is not None:
+            there = _place(e, ends.residual, ends, row, v, tile, 4)
+            inputs.append(e.load_part(there, value.type, count))
+        if inputs and not maps_two(sink.map):
+            value = e.b.fadd(value, inputs.pop())
+        value = e.fmin(high, e.fmax(low, value))
+        if sink.map is not None:
+            value = render_vector(e, sink.map, [value, *inputs])
+        e.store_part(value, _place(e, ends.c, ends, row, v, tile, 4), count)
+
+
+def maps_two(expression: Any) -> bool:
+    return expression is not None and 1 in inputs_of(expression)
+
+
+def _map_name(expression: Any) -> str:
+    if expression is None:
+        return ""
+    return "_map" + hashlib.blake2b(repr(expression).encode(), digest_size=6).hexdigest()
+
+
+@dataclass(frozen=True)
+class ByteSink:
+    """32-bit sums to 8- or 16-bit codes: one float32 product, rounded to the nearest even.
+
+    params: bias (which holds the zero points' share), scale. common: zero point, low, high, and for
+    a residual its scale, -zero * scale, and bounds of the sum alone, in units of the output. rows:
+    1 if each row has a number to add to its sums. wild: results may leave 32 bits before they are
+    clamped.
+    """
+
+    signed: bool = False
+    residual: bool = False
+    rows: int = 0
+    wild: bool = False
+    c_bytes: int = 1
+    arrays: int = 2
+
+    @property
+    def name(self) -> str:
+        kind = ("s" if self.signed else "u") + str(8 * self.c_bytes)
+        return kind + "_add" * self.residual + "_row" * self.rows + "_wild" * self.wild
+
+    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
+        return [_column(e, params, 0, v, tile, I32) for v in range(tile.vectors)] * tile.rows
+
+    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
+              ends: Ends) -> None:  # fmt: skip
+        used = math.ceil(columns / tile.lanes)
+        scales = [_column(e, ends.params, 1, v, tile, F32) for v in range(used)]
+        codes = Codes(e, ends, tile, self.signed, self.c_bytes)
+        extra = [_common(e, ends, i, tile.lanes) for i in range(3, 7)] if self.residual else []
+        for row in range(tile.rows):
+            sums = list(acc[row * tile.vectors : row * tile.vectors + used])
+            if ends.rows is not None:
+                more = e.splat(e.load(e.at(ends.rows, row, I32), I32, 4), tile.lanes)
+                sums = [e.b.add(s, more) for s in sums]
+            reals = [e.b.fmul(e.b.sitofp(s, scales[0].type), scale)
+                     for s, scale in zip(sums, scales, strict=True)]  # fmt: skip
+            if ends.residual is not None:
+                reals = [self._added(e, tile, columns, row, v, real, ends, extra)
+                         for v, real in enumerate(reals)]  # fmt: skip
+            if self.wild:
+                reals = [e.fmin(e.fmax(r, e.const(r.type, -1e6)), e.const(r.type, 1e6))
+                         for r in reals]  # fmt: skip
+            codes.store(row, columns, [e.round_int(r) for r in reals])
+
+    def _added(self, e: Emitter, tile: Tile, columns: int, row: int, v: int, real: Value,
+               ends: Ends, extra: Sequence[Value]) -> Value:  # fmt: skip
+        there = _place(e, ends.residual, ends, row, v, tile, self.c_bytes)
+        t = vector(I8 if self.c_bytes == 1 else I16, tile.lanes)
+        raw = e.load_part(there, t, columns - v * tile.lanes)
+        whole = vector(I32, tile.lanes)
+        code = e.b.sext(raw, whole) if self.signed else e.b.zext(raw, whole)
+        real = e.fmin(e.fmax(real, extra[2]), extra[3])
+        return e.b.fadd(e.fma(e.b.sitofp(code, real.type), extra[0], extra[1]), real)
+
+
+class Codes:
+    """Whole numbers to codes in memory: zero point, bounds, narrow, store a row at a time."""
+
+    def __init__(self, e: Emitter, ends: Ends, tile: Tile, signed: bool, size: int) -> None:
+        self.e, self.ends, self.tile, self.size = e, ends, tile, size
+        self.packs = e.target.triple.startswith("x86") and size == 1 and not signed
+        zero, low, high = (e.load(e.at(ends.common, i, I32), I32, 4) for i in range(3))
+        lanes = tile.lanes
+        if self.packs:
+            self.zero = e.splat(e.b.trunc(zero, I16), 2 * lanes)
+            self.low, self.high = (e.splat(e.b.trunc(x, I8), 4 * lanes) for x in (low, high))
+        else:
+            self.zero, self.low, self.high = (e.splat(x, lanes) for x in (zero, low, high))
+
+    def store(self, row: int, columns: int, values: Sequence[Value]) -> None:
+        e, tile = self.e, self.tile
+        for first in range(0, len(values), 4):
+            group = values[first : first + 4]
+            code = self._packed(group) if self.packs else self._narrow(group)
+            there = _place(e, self.ends.c, self.ends, row, first, tile, self.size)
+            e.store_part(code, there, min(columns - first * tile.lanes, code.type.count))
+
+    def _packed(self, values: Sequence[Value]) -> Value:
+        """x86: two saturating packs, which work on each 16 bytes apart; then the order is mended.
+        Saturation does the clamping to the type."""
+        e, lanes = self.e, self.tile.lanes
+        words = [e.pack_words(values[i], values[min(i + 1, len(values) - 1)])
+                 for i in range(0, len(values), 2)]  # fmt: skip
+        words = [e.call(f"llvm.sadd.sat.v{2 * lanes}i16", w.type, w, self.zero) for w in words]
+        codes = e.pack_bytes(words[0], words[-1])
+        codes = e.umin(e.umax(codes, self.low), self.high)
+        blocks = lanes // 4
+        order = [4 * i + j for j in range(len(values)) for i in range(blocks)]
+        quads = e.b.bitcast(codes, vector(I32, lanes))
+        if order != list(range(lanes)):
+            quads = e.shuffle(quads, None, order)
+        return e.b.bitcast(quads, vector(I8, 4 * len(order)))
+
+    def _narrow(self, values: Sequence[Value]) -> Value:
+        e = self.e
+        t = vector(I8 if self.size == 1 else I16, self.tile.lanes)
+        codes = [e.b.trunc(e.smin(e.smax(e.b.add(v, self.zero), self.low), self.high), t)
+                 for v in values]  # fmt: skip
+        return e.join(codes)
+
+
+@dataclass(frozen=True)
+class HybridSink:
+    """Sums of codes to float32: (sum - zero[row] * total[column]) * step[row] * scale + bias.
+
+    params: sums of the weights, scale, bias. rows: zero point, step (a float's bits). common: low,
+    high. scales_first: the order of the two factors, which decides the last bit.
+    """
+
+    residual: bool = False
+    scales_first: bool = False
+    map: Any = None
+    arrays: int = 3
+    c_bytes: int = 4
+    rows: int = 2
+
+    @property
+    def name(self) -> str:
+        more = "_add" * self.residual + "_scales" * self.scales_first
+        return "hybrid" + more + _map_name(self.map)
+
+    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
+        return [e.const(vector(I32, tile.lanes), 0)] * (tile.rows * tile.vectors)
+
+    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
+              ends: Ends) -> None:  # fmt: skip
+        totals = [_column(e, ends.params, 0, v, tile, I32) for v in range(tile.vectors)]
+        scales = [_column(e, ends.params, 1, v, tile, F32) for v in range(tile.vectors)]
+        biases = [_column(e, ends.params, 2, v, tile, F32) for v in range(tile.vectors)]
+        reals = []
+        for row in range(tile.rows):
+            there = e.at(ends.rows, 2 * row, I32)
+            zero = e.splat(e.load(there, I32, 4), tile.lanes)
+            step = e.splat(e.load(e.at(there, 1, I32), F32, 4), tile.lanes)
+            for v in range(tile.vectors):
+                total = e.b.sub(acc[row * tile.vectors + v], e.b.mul(zero, totals[v]))
+                whole = e.b.sitofp(total, vector(F32, tile.lanes))
+                real = (e.b.fmul(e.b.fmul(whole, scales[v]), step) if self.scales_first
+                        else e.b.fmul(whole, e.b.fmul(step, scales[v])))  # fmt: skip
+                reals.append(e.b.fadd(real, biases[v]))
+        store_floats(e, self, tile, columns, reals, ends)
+
+
+@dataclass(frozen=True)
+class RawSink:
+    """The 32-bit sums themselves."""
+
+    name: str = "i32"
+    arrays: int = 1
+    c_bytes: int = 4
+    residual: bool = False
+    rows: int = 0
+
+    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
+        return [_column(e, params, 0, v, tile, I32) for v in range(tile.vectors)] * tile.rows
+
+    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
+              ends: Ends) -> None:  # fmt: skip
+        for i, value in enumerate(acc):
+            row, v = divmod(i, tile.vectors)
+            if columns > v * tile.lanes:
+                there = _place(e, ends.c, ends, row, v, tile, 4)
+                e.store_part(value, there, columns - v * tile.lanes)
+
+
+def pointer_args(sink: Sink) -> list[Type]:
+    return [PTR] * (sink.residual + bool(sink.rows))

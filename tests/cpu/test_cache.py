@@ -1,0 +1,242 @@
+"""The cache of compiled code: warm without LLVM, private, bounded, and proof against damage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sanderling import load, save
+from sanderling.delegates.cpu import cache, targets
+from sanderling.delegates.cpu.cache import Cache, fingerprint
+from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.errors import CacheWarning
+from sanderling.ir import Array, Model
+from sanderling.runtime.session import Session
+
+from .models import feed, stack
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path / "cache"))
+    # The package is not edited while a test runs, or it does not matter.
+    known = cache._compiler()
+    monkeypatch.setattr(cache, "_who", lambda: known)
+    return tmp_path / "cache"
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.part"))
+
+
+def run(model: Model) -> Array:
+    answer: Array = session(model)(feed(model))
+    return answer
+
+
+def session(model: Model) -> Session:
+    return model.compile([CpuDelegate()])
+
+
+def forget() -> None:
+    """As a new process would start."""
+    cache._loaded.clear()
+
+
+def test_a_warm_start_needs_no_llvm(tmp_path: Path) -> None:
+    """Not for `import sanderling`, not for the partition, not for the code."""
+    model = stack()
+    save(model, tmp_path / "model.tflite")
+    np.save(tmp_path / "x.npy", feed(model))
+    code = textwrap.dedent(f"""
+        import sys
+        import numpy as np
+        import sanderling
+        from sanderling.delegates.cpu.delegate import CpuDelegate
+        assert not any(name.startswith("llvmlite") for name in sys.modules)
+        model = sanderling.load({str(tmp_path / "model.tflite")!r})
+        session = model.compile([CpuDelegate()])
+        answer = session(np.load({str(tmp_path / "x.npy")!r}))
+        assert session.plan().partition.parts[0].delegate.name == "cpu"
+        names = "llvmlite", "sanderling.delegates.cpu.kernels"
+        print(answer.sum(), *(name in sys.modules for name in names))
+    """)
+    runs = [subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True,
+                           text=True, cwd=ROOT, timeout=120) for _ in range(2)]  # fmt: skip
+    assert not runs[0].stderr and not runs[1].stderr, runs[0].stderr + runs[1].stderr
+    cold, warm = (r.stdout.split() for r in runs)
+    assert cold[1:] == ["True", "True"] and warm[1:] == ["False", "False"]
+    assert cold[0] == warm[0]
+
+
+def test_the_folder_is_private(folder: Path) -> None:
+    run(stack())
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert all(p.stat().st_mode & 0o777 == 0o600 for p in folder.iterdir())
+    folder.chmod(0o755)
+    forget()
+    run(stack())
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(folder: Path) -> None:
+    expected = run(stack())
+    folder.chmod(0o777)
+    forget()
+    cache._warn_once.cache_clear()
+    with pytest.warns(CacheWarning, match="others may write"):
+        np.testing.assert_array_equal(run(stack()), expected)
+
+
+def test_weights_and_code_are_mapped_from_the_file(folder: Path) -> None:
+    made = session(stack())
+    made(feed(made.model))
+    maps = Path("/proc/self/maps").read_text() if Path("/proc/self/maps").exists() else ""
+    if not maps:
+        pytest.skip("no /proc/self/maps")
+    mine = [line.split()[1] for line in maps.splitlines() if str(entries(folder)[0]) in line]
+    assert any(m.startswith("r--s") for m in mine) and any(m.startswith("r-x") for m in mine)
+    assert not any("w" in m for m in mine)
+
+
+@pytest.mark.parametrize("spoil", ["flip", "cut", "empty", "swap"])
+def test_damage_is_found_and_repaired(folder: Path, spoil: str) -> None:
+    expected = run(stack())
+    (path,) = entries(folder)
+    raw = bytearray(path.read_bytes())
+    if spoil == "flip":
+        raw[len(raw) // 2] ^= 4
+    elif spoil == "swap":
+        raw[:8], raw[8:16] = raw[8:16], raw[:8]
+    path.write_bytes(raw[: {"cut": len(raw) // 2, "empty": 0}.get(spoil, len(raw))])
+    forget()
+    with pytest.warns(CacheWarning, match="made anew"):
+        np.testing.assert_array_equal(run(stack()), expected)
+    forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(run(stack()), expected)
+
+
+def test_any_byte_counts() -> None:
+    """The checksum finds every single flipped bit, and exchanged words and pages."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**63, 4 * 512).astype(np.uint64)
+    before = cache.digest(words)
+    for at in rng.integers(0, words.size, 100):
+        other = words.copy()
+        other[at] ^= np.uint64(1) << np.uint64(rng.integers(64))
+        assert cache.digest(other) != before
+    for a, b in ((0, 1), (3, 512 + 3), (7, 1500)):
+        other = words.copy()
+        other[[a, b]] = other[[b, a]]
+        assert cache.digest(other) != before
+    assert cache.digest(words.reshape(4, 512)[[1, 0, 2, 3]].reshape(-1)) != before
+
+
+def test_the_size_is_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least recently used goes first."""
+    models = [stack(seed=s) for s in range(3)]
+    for model in models[:2]:
+        run(model)
+    first, second = sorted(entries(folder), key=lambda p: p.stat().st_mtime_ns)
+    os.utime(second, ns=(0, 0))
+    os.utime(first, ns=(1, 1))
+    size = first.stat().st_size
+    monkeypatch.setenv("SANDERLING_CACHE_SIZE", str(2 * size + size // 2))
+    run(models[2])
+    assert not second.exists() and first.exists() and len(entries(folder)) == 2
+
+
+def test_off_and_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDERLING_CACHE", "off")
+    run(stack())
+    assert not folder.exists()
+    monkeypatch.setenv("SANDERLING_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert Cache().folder == tmp_path / "xdg" / "sanderling"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert Cache().folder == Path("~/.cache/sanderling").expanduser()
+
+
+def test_a_folder_that_cannot_be_made_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SANDERLING_CACHE", "/proc/none")
+    cache._warn_once.cache_clear()
+    with pytest.warns(CacheWarning, match="SANDERLING_CACHE"):
+        run(stack())
+
+
+def test_keys_tell_parts_apart() -> None:
+    """By structure, constants, quantisation and attributes; names do not matter."""
+
+    def key(model: Model) -> bytes:
+        graph = model.main
+        return fingerprint(graph.ops, graph.inputs, graph.outputs)
+
+    base = key(stack())
+    renamed = stack()
+    renamed.main.inputs[0].name = "other"
+    assert key(renamed) == base == key(stack())
+    weights, scale, attribute = stack(), stack(), stack()
+    tensor = weights.main.find("w1")
+    assert tensor.data is not None
+    changed = tensor.data.copy()
+    changed.flat[0] += 1
+    tensor.data = changed
+    quant = scale.main.find("y1").quant
+    assert quant is not None
+    quant.scale[0] = 0.051
+    attribute.main.ops[0].attrs["stride_w"] = 2
+    others = [key(m) for m in (weights, scale, attribute, stack(layers=5), stack(False))]
+    assert len({base, *others}) == 6
+
+
+def test_keys_depend_on_target_and_settings() -> None:
+    made, content = Cache(), b"content"
+    rows = list(targets.TARGETS.values())
+    keys = [made.key("part", content, row, timed) for row in rows for timed in (True, False)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_sessions_share_what_is_loaded() -> None:
+    a, b = (session(stack()).plan().steps[0].executable for _ in range(2))
+    assert a.compiled is b.compiled  # type: ignore[attr-defined]
+
+
+def test_concurrent_processes(tmp_path: Path) -> None:
+    """Several processes fill the same cache at once; all get the right answer."""
+    save(stack(), tmp_path / "model.tflite")
+    code = textwrap.dedent(f"""
+        import sys
+        import numpy as np
+        from sanderling import load
+        from sanderling.delegates.cpu.delegate import CpuDelegate
+        from tests.cpu.models import feed
+        model = load({str(tmp_path / "model.tflite")!r})
+        print(model.compile([CpuDelegate()])(feed(model)).astype(int).sum())
+    """)
+    command = [sys.executable, "-W", "error", "-c", code]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(4)]
+    answers = {p.communicate(timeout=120)[0] for p in running}
+    model = load(tmp_path / "model.tflite")
+    assert answers == {f"{run(model).astype(int).sum()}\n".encode()}
+
+
+def test_the_host_is_known_without_llvm() -> None:
+    """/proc/cpuinfo and LLVM agree on every feature that a target needs."""
+    from sanderling.delegates.cpu.jit import llvm_features
+
+    wanted = {f for row in targets.TARGETS.values() for f in row.needs}
+    wanted -= {"sse2", "neon"}
+    assert targets.host_features() & wanted == llvm_features() & wanted

@@ -1,0 +1,216 @@
+"""Where tensors lie: what is shared is right, and what need not be copied is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sanderling.delegates.cpu.abi import ARENA, FIRST_ARG
+from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.placement import is_free, place
+from sanderling.ir import DType, Graph, Model, Tensor
+from tests.cpu.harness import run
+
+F32 = DType.FLOAT32
+
+
+class Maker:
+    """Builds graphs of float tensors, one op a call."""
+
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        self.graph = Graph()
+        self.inputs = [self.graph.input(f"x{i}", F32, s) for i, s in enumerate(shapes)]
+        self.count = 0
+
+    def new(self, shape: tuple[int, ...]) -> Tensor:
+        self.count += 1
+        return self.graph.tensor(f"t{self.count}", F32, shape)
+
+    def ints(self, *values: int) -> Tensor:
+        self.count += 1
+        return self.graph.constant(f"c{self.count}", np.array(values, np.int32))
+
+    def unary(self, x: Tensor, name: str = "TANH") -> Tensor:
+        y = self.new(x.shape)
+        self.graph.add(name, [x], [y])
+        return y
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        y = self.new(np.broadcast_shapes(a.shape, b.shape))
+        self.graph.add("ADD", [a, b], [y], fused_activation_function="NONE")
+        return y
+
+    def reshape(self, x: Tensor, *shape: int) -> Tensor:
+        y = self.new(shape)
+        self.graph.add("RESHAPE", [x, self.ints(*shape)], [y], new_shape=list(shape))
+        return y
+
+    def join(self, *parts: Tensor, axis: int = 0) -> Tensor:
+        shape = list(parts[0].shape)
+        shape[axis] = sum(p.shape[axis] for p in parts)
+        y = self.new(tuple(shape))
+        self.graph.add("CONCATENATION", parts, [y], axis=axis, fused_activation_function="NONE")
+        return y
+
+    def split(self, x: Tensor, count: int, axis: int = 0) -> list[Tensor]:
+        shape = list(x.shape)
+        shape[axis] //= count
+        parts = [self.new(tuple(shape)) for _ in range(count)]
+        place = self.graph.constant(f"a{self.count}", np.array(axis, np.int32))
+        self.graph.add("SPLIT", [place, x], parts, num_splits=count)
+        return parts
+
+    def cut(self, x: Tensor, begin: int, size: int) -> Tensor:
+        y = self.new((size, *x.shape[1:]))
+        rest = len(x.shape) - 1
+        self.graph.add("SLICE", [x, self.ints(begin, *[0] * rest), self.ints(size, *x.shape[1:])],
+                       [y])  # fmt: skip
+        return y
+
+    def transpose(self, x: Tensor) -> Tensor:
+        y = self.new(x.shape[::-1])
+        self.graph.add("TRANSPOSE", [x, self.ints(*range(len(x.shape))[::-1])], [y])
+        return y
+
+    def check(self, *outputs: Tensor, threads: int = 2) -> None:
+        """Run twice on the cpu, and compare with the reference."""
+        self.graph.outputs = list(outputs)
+        model = Model([self.graph])
+        ours = model.compile([CpuDelegate(cache=False)], threads=threads)
+        theirs = model.compile(["reference"])
+        rng = np.random.default_rng(0)
+        for _ in range(2):
+            arrays = [rng.normal(size=t.shape).astype(np.float32) for t in self.inputs]
+            for a, b in zip(run(ours, arrays), run(theirs, arrays), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+    def copies(self, *outputs: Tensor) -> list[str]:
+        """Names of the ops that are not free, elementwise ones apart."""
+        self.graph.outputs = list(outputs)
+        places, _ = place(self.graph)
+        return [op.name for op in self.graph.ops
+                if op.name not in ("TANH", "ADD") and not is_free(op, places)]  # fmt: skip
+
+
+def test_parts_are_written_into_their_concatenation() -> None:
+    m = Maker((1, 3, 64), (1, 5, 64))
+    parts = [m.unary(x) for x in m.inputs]
+    y = m.unary(m.join(m.reshape(parts[0], 1, 6, 32), m.reshape(parts[1], 1, 10, 32), axis=1))
+    assert m.copies(y) == []
+    m.check(y)
+
+
+def test_concatenation_of_what_cannot_move() -> None:
+    """The caller's input is copied; so is the second of two equal parts."""
+    m = Maker((4, 16))
+    a = m.unary(m.inputs[0])
+    y, z = m.join(m.inputs[0], a, a), m.join(a, a)
+    assert m.copies(y, z) == ["CONCATENATION", "CONCATENATION"]
+    m.check(y, z)
+
+
+def test_slices_are_views() -> None:
+    m = Maker((1, 8, 64))
+    a, b = m.split(m.unary(m.inputs[0]), 2, axis=1)
+    c = m.cut(m.reshape(a, 4, 64), 1, 2)
+    y = m.add(m.reshape(b, 4, 64), m.reshape(m.unary(m.reshape(a, 4, 64)), 4, 64))
+    assert m.copies(y, m.unary(c)) == []
+    m.check(y, m.graph.outputs[1])
+
+
+def test_parts_of_a_tensor_in_another_order() -> None:
+    m = Maker((4, 64))
+    x = m.unary(m.inputs[0])
+    a, b = m.split(x, 2)
+    y = m.join(b, a)
+    m.check(y, m.unary(x))
+
+
+def test_a_slice_that_begins_its_source_and_a_concatenation() -> None:
+    """The slice cannot be moved without the source, whose rest would lie upon the other part."""
+    m = Maker((4, 64))
+    x = m.unary(m.inputs[0])
+    y = m.join(m.cut(x, 0, 2), m.unary(m.cut(x, 2, 2)))
+    m.check(m.unary(y), m.unary(x))
+
+
+def test_result_is_written_straight_to_the_caller() -> None:
+    m = Maker((4, 64))
+    x = m.unary(m.inputs[0])
+    y = m.reshape(x, 2, 128)
+    assert m.copies(y) == []
+    places, size = place(m.graph)
+    assert places[x].slot == FIRST_ARG + 1 and size == 0
+    m.check(y)
+
+
+def test_input_is_not_overwritten() -> None:
+    m = Maker((64, 64))
+    y = m.unary(m.reshape(m.inputs[0], 4096))
+    m.graph.outputs = [y]
+    session = Model([m.graph]).compile([CpuDelegate(cache=False)])
+    x = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    kept = x.copy()
+    run(session, [x])
+    assert np.array_equal(x, kept)
+
+
+def test_blocks_are_reused() -> None:
+    m = Maker((64, 64))
+    x = m.inputs[0]
+    for _ in range(10):
+        x = m.transpose(x)
+    m.graph.outputs = [x]
+    places, size = place(m.graph)
+    assert size == 2 * 64 * 64 * 4
+    assert all(p.slot == ARENA for t, p in places.items() if t not in (m.inputs[0], x))
+
+
+# -- any graph -------------------------------------------------------------------------------------
+
+
+def _grow(m: Maker, rng: np.random.Generator, pool: list[Tensor]) -> None:
+    def pick(fits: Callable[[Tensor], bool] = lambda t: True) -> Tensor | None:
+        found = [t for t in pool if fits(t)]
+        return found[int(rng.integers(len(found)))] if found else None
+
+    x = pick()
+    assert x is not None
+    kind = int(rng.integers(8))
+    if kind == 0:
+        pool.append(m.unary(x))
+    elif kind == 1:
+        other = pick(lambda t: t.shape == x.shape) or x
+        pool.append(m.add(x, other))
+    elif kind == 2:
+        n = math.prod(x.shape)
+        rows = int(rng.choice([r for r in (1, 2, 4, 8) if n % r == 0]))
+        pool.append(m.reshape(x, rows, n // rows))
+    elif kind == 3:
+        others = [pick(lambda t: t.shape[1:] == x.shape[1:]) or x for _ in range(2)]
+        if sum(math.prod(t.shape) for t in (x, *others)) < 20000:
+            pool.append(m.join(x, *others))
+    elif kind == 4 and x.shape[0] % 2 == 0:
+        pool += m.split(x, 2)
+    elif kind == 5 and x.shape[0] > 1:
+        begin = int(rng.integers(x.shape[0]))
+        pool.append(m.cut(x, begin, int(rng.integers(1, x.shape[0] - begin + 1))))
+    elif kind == 6:
+        pool.append(m.transpose(x))
+    elif kind == 7:
+        pool.append(m.unary(x, "RELU"))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_graph(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m = Maker((4, 64), (2, 32))
+    pool = list(m.inputs)
+    for _ in range(25):
+        _grow(m, rng, pool)
+    made = [t for t in pool if t.producer is not None]
+    unread = [t for t in made if not t.users]
+    m.check(*dict.fromkeys([*unread, *made[:: max(len(made) // 3, 1)]]), threads=1 + seed % 2)

@@ -1,0 +1,252 @@
+"""The benchmark harness: its statistics, its checks, and that a failure does not stop a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import common, engines, scaling, soak, startup, to_onnx, worker
+from benchmarks.peers import Job
+from sanderling import load, verify
+
+DIGITS = Path(str(files("sanderling") / "data")) / "digits_int8.tflite"
+HAS_LITERT = importlib.util.find_spec("ai_edge_litert") is not None
+NEEDS_LITERT = pytest.mark.skipif(not HAS_LITERT, reason="pip install 'sanderling[peers]'")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    with common.fresh_cache():
+        yield
+
+
+def rounds(middle: float, count: int = 12, noise: float = 0.05, seed: int = 0) -> worker.Samples:
+    rng = np.random.default_rng(seed)
+    return [list(middle * (1 + noise * rng.standard_normal(8))) for _ in range(count)]
+
+
+def job(path: Path = DIGITS, threads: int = 1) -> Job:
+    model = load(DIGITS)
+    return Job(str(path), threads, common.feeds(model), [t.name for t in model.main.inputs],
+               [t.name for t in model.main.outputs])  # fmt: skip
+
+
+# -- statistics and output ----------------------------------------------------------------------
+
+
+def test_ratio_covers_the_truth() -> None:
+    found = common.ratio(rounds(3.0, seed=1), rounds(2.0, seed=2))
+    assert found.low < 1.5 < found.high and found.high - found.low < 0.2
+
+
+def test_ratio_cancels_what_disturbs_both() -> None:
+    """Rounds are drawn in pairs: a machine that slows down and recovers does not widen the
+    interval of the ratio."""
+    drift = np.linspace(1, 3, 15)
+    slow, fast = ([[float(base * d)] for d in drift] for base in (4.0, 2.0))
+    found = common.ratio(slow, fast)
+    assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
+
+
+def test_geometric_mean() -> None:
+    pairs = [(8.0, 2.0), (1.0, 1.0)]
+    ratios = [common.ratio(rounds(a, noise=0), rounds(b, noise=0)) for a, b in pairs]
+    mean = common.geometric_mean(ratios)
+    assert mean.value == pytest.approx(2) and mean.low == pytest.approx(2)
+
+
+def test_sections_are_replaced_and_added(tmp_path: Path) -> None:
+    path = tmp_path / "RESULTS.md"
+    path.write_text("# Results\n\nBy hand.\n", "utf-8")
+    common.write_section("a", "one", path)
+    common.write_section("b", "two", path)
+    common.write_section("a", "three", path)
+    text = path.read_text("utf-8")
+    assert "By hand." in text and "one" not in text
+    assert text.index("three") < text.index("two") and text.count("a:begin") == 1
+
+
+def test_table_is_markdown() -> None:
+    assert common.table(["a", "b"], [["x", 1]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
+
+
+# -- answers ------------------------------------------------------------------------------------
+
+I8, I64, F32 = np.int8, np.int64, np.float32
+COMPARED = [
+    ("same", I8([1, 2]), I8([1, 2]), "0 units", True),
+    ("a few units", I8([1, 2]), I8([4, 2]), "3 units", True),
+    ("wraps", I8([-128]), I8([127]), "255 units", False),
+    ("classes", I64([1, 2, 3, 4]), I64([1, 2, 3, 9]), "25 % differ", False),
+    ("floats", F32([100, 1]), F32([100, 1.05]), "5e-04", True),
+    ("far floats", F32([1, 1]), F32([1, 1.05]), "5e-02", False),
+    ("both not numbers", F32([np.nan, 1]), F32([np.nan, 1]), "0", True),
+    ("one not a number", F32([np.nan, 1]), F32([1, 1]), "not finite", False),
+    ("types", F32([1]), I8([1]), "types float32 and int8", False),
+    ("shapes", F32([1]), F32([[1]]), "shapes [[1]] and [[1, 1]]", False),
+]
+
+
+@pytest.mark.parametrize("case", COMPARED, ids=lambda c: c[0])
+def test_answers_are_compared(case: tuple[str, np.ndarray, np.ndarray, str, bool]) -> None:
+    _, ours, theirs, words, fits = case
+    assert engines.compare([ours], [theirs], 1e-3) == (words, fits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [
+        ("full integer i8 per-channel", "quantised"),
+        ("dynamic range i8 + float32", "quantised"),
+        ("int16x8", "quantised"),
+        ("float16 weights", "float"),
+        ("none", "float"),
+    ],
+)
+def test_groups(kind: str, group: str) -> None:
+    assert engines.group(kind) == group
+
+
+# -- turns --------------------------------------------------------------------------------------
+
+
+def test_short_runs_are_measured_in_blocks() -> None:
+    calls = []
+    samples = worker.turn(lambda: calls.append(1), 0.002)
+    assert samples and len(calls) > 100 * len(samples)
+
+
+def test_schedule_keeps_the_budget_and_the_fewest_rounds() -> None:
+    quick, share = worker.schedule([1e-4, 1e-4], 5)
+    assert quick == worker.MOST_ROUNDS and quick * 2 * share < 5
+    assert worker.schedule([2.0, 1e-3], 1) == (worker.FEWEST_ROUNDS, 0.0)
+    assert worker.schedule([], 1) == (0, 0.0)
+
+
+def test_an_engine_that_fails_says_why(tmp_path: Path) -> None:
+    found = worker.measure({"ours": ("sanderling", job(tmp_path / "absent.tflite"))}, 0.1)
+    assert not found.samples and "absent.tflite" in found.errors["ours"]
+
+
+def test_an_engine_that_dies_is_reported() -> None:
+    subject = worker.Worker("sanderling", job())
+    subject.ready()
+    subject.process.kill()
+    subject.process.join()
+    with pytest.raises((worker.EngineError, OSError), match=r"SIGKILL|[Bb]roken pipe"):
+        subject.samples(0.1)
+    subject.close()
+
+
+def test_an_engine_that_hangs_is_ended() -> None:
+    subject = worker.Worker("sanderling", job(), timeout=0.01)
+    with pytest.raises(worker.EngineError, match="no answer"):
+        subject.ready()
+    subject.close()
+
+
+@NEEDS_LITERT
+def test_engines_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken, record = tmp_path / "broken.tflite", tmp_path / "record.json"
+    broken.write_bytes(b"not a model")
+    flags = ["--engines", "sanderling,litert", "--threads", "1", "--seconds", "0.2", "--f32-only"]
+    assert engines.main([str(broken), str(DIGITS), *flags, "--json", str(record)]) == 0
+    text = capsys.readouterr().out
+    assert "| digits_int8 | full integer" in text and "litert 0 units" in text
+    assert "- Sanderling, broken: ModelError" in text
+    rows = json.loads(record.read_text("utf-8"))["rows"]
+    assert [r["model"] for r in rows] == ["broken", "digits_int8"]
+    assert all(len(s) >= worker.FEWEST_ROUNDS for s in rows[1]["samples"].values())
+
+
+def test_unknown_engine_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert engines.main(["--engines", "sanderling,abacus"]) == 2
+    assert "no engine 'abacus'" in capsys.readouterr().err
+
+
+# -- the other benchmarks -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["f32", "int8"])
+def test_stacks_are_models(kind: str) -> None:
+    point = scaling.Point(channels=5, resolution=6, depth=2, batch=2)
+    model = scaling.stack(point, kind)
+    verify(model)
+    answers = model.compile(["reference"])(*common.feeds(model))
+    assert answers.shape == (2, 6, 6, 5) and answers.std() > 0
+
+
+def measured(axis: str, times: dict[int, float], theirs: float) -> list[scaling.Found]:
+    """Points along an axis: our time by value, and LiteRT's for a MAC."""
+    made = []
+    for value, time in times.items():
+        point = scaling.Point(**{axis: value})
+        samples = {"sanderling": [[time]], "litert": [[theirs * point.macs]]}
+        made.append(scaling.Found("f32", axis, point, samples))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("axis", "times", "cliffs"),
+    [
+        ("batch", {1: 1.0, 2: 2.0, 3: 3.1}, ["", "", ""]),
+        ("batch", {1: 1.0, 2: 5.0, 4: 10.0}, ["", "the rate falls", ""]),
+        ("batch", {1: 1.0, 2: 3.0, 3: 2.0}, ["", "slower than the next larger", ""]),
+        ("threads", {1: 1.0, 2: 1.3}, ["", "one more thread is slower"]),
+        ("threads", {1: 1.0, 64: 1.3, 65: 2.0}, ["", "", ""]),
+    ],
+)
+def test_cliffs_are_flagged(
+    axis: str, times: dict[int, float], cliffs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling.os, "cpu_count", lambda: 2)
+    found = measured(axis, times, 1e-9)
+    scaling.flag(axis, found)
+    assert [f.cliff for f in found] == cliffs
+
+
+def soaked(resident: list[int], threads: int = 1, wrong: int = 0) -> soak.Soaked:
+    notes = [soak.Note(i, kb, kb, 1, 5) for i, kb in enumerate(resident[:-1])]
+    return soak.Soaked("m", 1, wrong, [*notes, soak.Note(9, resident[-1], 0, threads, 5)])
+
+
+def test_soak_tells_growth_from_warming_up() -> None:
+    warm = [50_000, 80_000, *[90_000] * 10]
+    assert soaked(warm).verdict == "flat"
+    assert "memory grows" in soaked([50_000 + 1000 * i for i in range(20)]).verdict
+    assert "threads grow" in soaked(warm, threads=2).verdict
+    assert "2 answers changed" in soaked(warm, wrong=2).verdict
+
+
+def test_soak_runs() -> None:
+    done = soak.Soak(DIGITS, count=2 * soak.STAY * len(soak.BATCHES), sessions=2).run()
+    assert not done.wrong and [n.inferences for n in done.notes] == [28, 56]
+
+
+@NEEDS_LITERT
+def test_startup_measures_each_subject() -> None:
+    samples = startup.measure(DIGITS, rounds=1, threads=1)
+    assert {"sanderling cold", "litert"} <= set(samples)
+    assert all(s[0]["total_s"] >= s[0]["ready_s"] > 0 for s in samples.values())
+    assert "| digits |" in startup.report({"digits": samples}, {})
+
+
+@NEEDS_LITERT
+@pytest.mark.skipif(not importlib.util.find_spec("tf2onnx"), reason="pip install tf2onnx onnx")
+def test_onnx_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export runs, or the reason is a sentence."""
+    ort = pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(to_onnx, "CACHE", tmp_path)
+    made, why = to_onnx.cached(DIGITS)
+    assert made and not why
+    session = ort.InferenceSession(made, providers=["CPUExecutionProvider"])
+    assert len(session.get_inputs()) == 1
+    bad = tmp_path / "bad.tflite"
+    bad.write_bytes(b"x")
+    assert to_onnx.cached(bad)[1].startswith("no ONNX export: ")
