@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -15,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ..errors import SanderlingError
+from ..errors import InputError, SanderlingError
 from ..version import __version__
 
 VERBS = ("run", "inspect", "demo")
@@ -60,7 +61,11 @@ class Verbs(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        return _command(name) if name in VERBS else None
+        if name not in VERBS:
+            near = get_close_matches(name, VERBS, 1)
+            raise InputError(f"there is no verb '{name}'", fix=f"did you mean {near[0]}?" if near
+                             else f"the verbs are {', '.join(VERBS)}")  # fmt: skip
+        return _command(name)
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         with sentences():  # --version and --help are written here

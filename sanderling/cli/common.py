@@ -46,6 +46,9 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
         key = name if equals else ""
         if key in found:
             raise InputError(f"{option} {key or text} is given twice", fix="give it once")
+        if not value:
+            raise InputError(f"nothing stands after {key}=", where=option,
+                             fix="write NAME=VALUE, or VALUE for the only one")  # fmt: skip
         found[key] = value
     return found
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import time
 import zipfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +36,7 @@ from .common import (
     warn_unused,
     write_target,
 )
+from .labels import Labels
 
 SCHEMA = "sanderling.run/1"
 EVERYTHING = "*"  # the target that takes all outputs
@@ -48,7 +49,7 @@ def run(
              "are quantised by the tensor's parameters.")] = [],  # noqa: B006
     output: Annotated[list[str], typer.Option("--output", "-o", metavar="NAME=FILE",
         help="Write an output: .npy, or .npz for all of them.")] = [],  # noqa: B006
-    random: Annotated[int | None, typer.Option(metavar="SEED",
+    random: Annotated[int | None, typer.Option(metavar="SEED", min=0,
         help="Feed inputs that are not given with random values.")] = None,
     shape: Annotated[list[str], typer.Option(metavar="NAME=1,2,3",
         help="The shape of a random input, for open dimensions.")] = [],  # noqa: B006
@@ -85,18 +86,15 @@ def run(
     names = None if labels is None else Labels.read(labels, label_offset or 0)
     given = _named(entry.inputs, pairs(input, "--input"), "input")
     feeds = _feeds(entry, given, picture, random, pairs(shape, "--shape"))
-    if not any(Path(f).suffix.lower() in PICTURES for f in given.values()):
-        warn_unused({"--mean": mean, "--std": std, "--resample": resample, "--bgr": bgr},
-                    "no input is a picture")  # fmt: skip
-    if len(given) == len(entry.inputs):
-        warn_unused({"--random": random is not None}, "every input is given")
-    if labels is None:
-        warn_unused({"--top": top, "--label-offset": label_offset}, "there is no --labels")
-    if not any(map(is_quantized, entry.outputs.values())):
-        warn_unused({"--dequantize": dequantize}, "no output is quantised")
+    _warn_unused(entry, given, {
+        "--mean": mean, "--std": std, "--resample": resample, "--bgr": bgr, "--top": top,
+        "--label-offset": label_offset, "--labels": labels, "--dequantize": dequantize,
+        "--random": random is not None,
+    })  # fmt: skip
+    targets = _targets(entry, pairs(output, "--output"))
+    _check_apart([*targets.values(), *([Path(json)] if json not in ("", "-") else [])])
     with ExitStack() as opened:
-        files = {name: opened.enter_context(open_target(path))
-                 for name, path in _targets(entry, pairs(output, "--output")).items()}  # fmt: skip
+        files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
         target = opened.enter_context(JsonTarget(json))
         begin = time.perf_counter()
         results = session.run(feeds, signature=signature)
@@ -115,76 +113,16 @@ def run(
             _print(record)
 
 
-# What the number of classes, less that of names, usually means.
-CAUSES = {
-    1: "probably class 0 is a background class that the file lacks; try --label-offset 1",
-    0: "the names need no --label-offset",
-    -1: "probably the first name is a background class that the model lacks; "
-        "try --label-offset -1",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Class names; the first belongs to class `offset`."""
-
-    path: Path
-    names: list[str]
-    offset: int
-
-    @staticmethod
-    def read(path: Path, offset: int) -> Labels:
-        try:
-            names = path.read_text("utf-8-sig").rstrip().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read the labels: {error}", where=str(path),
-                             fix="give a text file with one class name a line"
-                             ) from error  # fmt: skip
-        if not names:
-            raise InputError("there is no label in it", where=str(path),
-                             fix="give a text file with one class name a line")  # fmt: skip
-        return Labels(path, names, offset)
-
-    def best(self, outputs: Mapping[str, Array], count: int) -> dict[str, list[dict[str, Any]]]:
-        """The best classes of every output that holds class scores, for each row of a batch."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for name, scores in outputs.items():
-            if not self.fits(name, scores):
-                continue
-            rows = scores.reshape(-1, scores.shape[-1])
-            for i, row in enumerate(rows):
-                found[name if len(rows) == 1 else f"{name}[{i}]"] = self._best(row, count)
-        return found
-
-    def fits(self, name: str, scores: Array) -> bool:
-        """Whether the output looks like class scores; a mismatch of the numbers is said."""
-        classes = scores.shape[-1] if scores.ndim else 0
-        shift = classes - len(self.names)
-        have = f"{self.path} has {plural(len(self.names), 'name')}"
-        if not _one_row_each(scores) or abs(shift) > 1:
-            warn(f"{have}, output '{name}' is {scores.dtype}{list(scores.shape)}: these are not "
-                 "scores of those classes, none are shown")  # fmt: skip
-            return False
-        if shift != self.offset:
-            warn(f"{have}, output '{name}' has {classes} classes: {CAUSES[shift]}")
-        return True
-
-    def _best(self, scores: Array, count: int) -> list[dict[str, Any]]:
-        order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
-        return [{"class": int(i), "label": self._name(int(i)), "score": scores[i].item()}
-                for i in order]  # fmt: skip
-
-    def _name(self, index: int) -> str:
-        place = index - self.offset
-        return self.names[place] if 0 <= place < len(self.names) else f"class {index}"
-
-
-def _one_row_each(scores: Array) -> bool:
-    """Numbers along the last dimension, once for each picture of a batch."""
-    if scores.dtype.kind not in "fiub" or scores.ndim == 0:
-        return False
-    rows = scores.shape[0] if scores.ndim > 1 else 1
-    return scores.size == rows * scores.shape[-1] > 0
+def _warn_unused(entry: Signature, files: Mapping[str, str], options: dict[str, Any]) -> None:
+    pictures = any(Path(f).suffix.lower() in PICTURES for f in files.values())
+    for names, needed, why in (
+        ("--mean --std --resample --bgr", pictures, "no input is a picture"),
+        ("--random", len(files) < len(entry.inputs), "every input is given"),
+        ("--top --label-offset", options["--labels"], "there is no --labels"),
+        ("--dequantize", any(map(is_quantized, entry.outputs.values())), "no output is quantised"),
+    ):
+        if not needed:
+            warn_unused({name: options[name] for name in names.split()}, why)
 
 
 def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int | None,
@@ -246,6 +184,10 @@ def _shape(text: str | None, tensor: Tensor) -> tuple[int, ...]:
         raise InputError(f"'{text}' is not a shape", where="--shape",
                          fix="write sizes with commas: 1,224,224,3")  # fmt: skip
     shape = tuple(int(n) for n in sizes)
+    if tensor.shape and len(shape) != len(tensor.shape):
+        raise InputError(f"{text} has {plural(len(shape), 'size')}", where="--shape",
+                         fix=f"the input is {tensor.type_text}: write {len(tensor.shape)} sizes"
+                         )  # fmt: skip
     if tensor.dtype.nbytes(shape) > MAX_MEMORY.size():
         raise InputError(f"{text} would take {tensor.dtype.nbytes(shape)} bytes", where="--shape",
                          fix=f"use a smaller shape, or set {MAX_MEMORY.name}")  # fmt: skip
@@ -259,9 +201,9 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
         values = tuple(float(n) for n in text.split(","))
     except ValueError:
         values = ()
-    if len(values) not in (1, 3) or (option == "--std" and 0 in values):
+    if len(values) not in (1, 3) or (option == "--std" and min(values) <= 0):
         raise InputError(
-            f"'{text}' is not one number or three (nor may --std be 0)",
+            f"'{text}' is not one number or three" + (" above 0" if option == "--std" else ""),
             where=option,
             fix=f"for example {option} 127.5 or {option} 123.7,116.3,103.5",
         )
@@ -277,13 +219,22 @@ def _targets(entry: Signature, given: dict[str, str]) -> dict[str, Path]:
     named = _named(entry.outputs, given, "output")
     for name, path in named.items():
         if Path(path).suffix != ".npy":
+            kind = f"as '{Path(path).suffix}'" if Path(path).suffix else "without a file type"
             raise InputError(
-                f"cannot write output '{name}' as '{Path(path).suffix}'",
+                f"cannot write output '{name}' {kind}",
                 where=path,
                 fix="end the name in .npy (or .npz for all outputs)",
             )
         targets[name] = Path(path)
     return targets
+
+
+def _check_apart(paths: Iterable[Path]) -> None:
+    """Two results in one file would be one result."""
+    for path, count in Counter(p.absolute() for p in paths).items():
+        if count > 1:
+            raise InputError("two results would go into this file", where=str(path),
+                             fix="give each a name of its own")  # fmt: skip
 
 
 def _portable(array: Array) -> Array:

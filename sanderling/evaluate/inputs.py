@@ -180,7 +180,8 @@ def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:
     if unreal:
         raise InputError(f"{unreal} of {reals.size} values are NaN, which no integer stands for",
                          where=f"tensor '{tensor.name}'", fix="replace them first")  # fmt: skip
-    codes = round_away(reals / scale) + zero
+    with np.errstate(all="ignore"):  # infinities become the largest and smallest code
+        codes = round_away(reals / scale) + zero
     return np.clip(codes, *tensor.dtype.bounds).astype(tensor.dtype.numpy)
 
 

@@ -631,9 +631,12 @@ MOST_NODES = 150
 
 
 def fuse_chains(graph: Graph, target: Target) -> None:
-    """A map whose result only one other map reads, element by element, becomes part of that."""
+    """A map whose result only one other map reads, element by element, becomes part of that; a flip
+    at the border becomes part of a table."""
     for op in list(graph.ops):
-        if op.name != "cpu.MAP":
+        if op.name == "cpu.LUT":
+            _fuse_flips(graph, op)
+        if op.name != "cpu.MAP" or op not in graph.ops:
             continue
         while (producer := _fusable(graph, op)) is not None:
             op = _fuse(graph, producer, op)
@@ -652,6 +655,26 @@ def _fusable(graph: Graph, op: Op) -> Op | None:
         if alone and same and plain and inputs <= MOST_INPUTS and nodes <= MOST_NODES:
             return producer
     return None
+
+
+def _fuse_flips(graph: Graph, op: Op) -> None:
+    source, result = op.inputs[0], op.outputs[0]
+    before = None if source is None else source.producer
+    if before is not None and source is not None and _is_flip(before) and len(source.users) == 1:
+        op.attrs["table"] = op.attrs["table"][np.arange(256) ^ 128]
+        graph.set_input(op, 0, before.inputs[0])
+        graph.erase(before)
+    after = result.users[0] if len(result.users) == 1 and result not in graph.outputs else None
+    if after is not None and _is_flip(after):
+        flipped = op.attrs["table"] ^ np.uint8(128)
+        new = Op("cpu.LUT", op.inputs, after.outputs, {"table": flipped})
+        graph.insert(new, before=op)
+        graph.erase(after)
+        graph.erase(op)
+
+
+def _is_flip(op: Op) -> bool:
+    return op.name == "cpu.MAP" and len(op.inputs) == 1 and op.attrs["expr"] is flip(op)
 
 
 def _trimmed(shape: Shape) -> Shape:

@@ -41,6 +41,7 @@ from .emit import (
 )
 from .math import like
 from .program import Kernel, StepEmitter
+from .targets import Target
 
 # -- rendering ----------------------------------------------------------------------------------
 
@@ -129,7 +130,11 @@ def _div(r: Renderer, node: Expr, a: Value, b: Value) -> Value:
         return _whole_quotient(r, node, a, b, math.trunc)
     above, below = node.args
     power = _sigmoid_power(below) if above.is_const and above.value == 1 else None
-    return r.e.b.fdiv(a, b) if power is None else math.sigmoid_of(r.e, r.known[power.args[0]])
+    if power is None:
+        return r.e.b.fdiv(a, b)
+    x = power.args[0]
+    negated = x.op == "neg"
+    return math.sigmoid(r.e, r.known[x.args[0] if negated else x], -1 if negated else 1)
 
 
 def _sigmoid_power(below: Expr) -> Expr | None:
@@ -670,13 +675,87 @@ def row_function(k: StepEmitter, m: Map) -> tuple[ir.Function, list[float]]:
     name = f"map_{kinds}_{hashlib.blake2b(key.encode(), digest_size=6).hexdigest()}"
     count = len(m.operands)
     args = [PTR] * (count + 2) + [I64] * (3 + count)
-    row = _Row(template, [o.dtype for o in m.operands], splats, m.out, lanes, part, len(values))
+    packing = Packing.of(template, k.target) if lanes == k.target.lanes else None
+    dtypes = [o.dtype for o in m.operands]
+    row = _Row(template, dtypes, splats, m.out, lanes, part, len(values), packing)
     return k.program.function(name, args, row.build), values
 
 
 def widest(expr: Expr) -> int:
     """Bytes of the largest type in it: how many lanes fill a vector follows from that."""
     return max(max(n.dtype.bits, 8) // 8 for n in walk(expr))
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Floats become bytes four vectors at a time: x86 narrows with saturation, so that a clamp to
+    the type's own range is needed only against overflow of the conversion."""
+
+    real: Expr
+    signed: bool
+    flipped: bool  # the top bit changes: what stands at the border of a part
+
+    @classmethod
+    def of(cls, expr: Expr, target: Target) -> Packing | None:
+        if "+avx2" not in target.features:
+            return None
+        inner = _unflipped(expr)
+        code = expr if inner is None else inner
+        whole = code.args[0] if code.op == "cast" else code
+        if code.dtype not in (DType.INT8, DType.UINT8) or whole.op != "round_even":
+            return None
+        if whole.dtype is not DType.FLOAT32:
+            return None
+        real = _saturated(whole.args[0], *code.dtype.bounds)
+        return cls(real, code.dtype is DType.INT8, inner is not None)
+
+    def pack(self, e: Emitter, values: Sequence[Value]) -> Value:
+        """Bytes come out by 16-byte lanes, each with four of every vector: put in order."""
+        whole = [_nearest(e, v) for v in values]
+        prefix = "llvm.x86.avx512" if e.target.width == 64 else "llvm.x86.avx2"
+        tail = ".512" if e.target.width == 64 else ""
+        words, t = vector(I16, e.target.width // 2), vector(I8, e.target.width)
+        low, high = (e.call(f"{prefix}.packssdw{tail}", words, a, b)
+                     for a, b in (whole[:2], whole[2:]))  # fmt: skip
+        name = "packsswb" if self.signed else "packuswb"
+        mixed = e.b.bitcast(e.call(f"{prefix}.{name}{tail}", t, low, high),
+                            vector(I32, e.target.width // 4))  # fmt: skip
+        lanes = e.target.width // 16
+        order = [lane * 4 + v for v in range(4) for lane in range(lanes)]
+        packed = e.b.bitcast(e.shuffle(mixed, None, order), t)
+        return e.b.xor(packed, e.const(t, -128)) if self.flipped else packed
+
+
+def _nearest(e: Emitter, x: Value) -> Value:
+    """To the nearest even integer; the smallest where it does not fit."""
+    t = like(x.type, I32)
+    if e.target.width == 64:
+        name = "llvm.x86.avx512.mask.cvtps2dq.512"
+        return e.call(name, t, x, e.const(t, 0), e.const(I16, -1), I32(4))
+    return e.call("llvm.x86.avx.cvt.ps2dq.256", t, x)
+
+
+def _unflipped(expr: Expr) -> Expr | None:
+    """c of cast(c ^ top bit)."""
+    if expr.op != "cast" or expr.args[0].op != "xor":
+        return None
+    code, top = expr.args[0].args
+    return code if top.is_const and top.value in (128, -128) else None
+
+
+def _saturated(x: Expr, low: int, high: int) -> Expr:
+    """Without the lower clamp, where it is the type's; the upper one lets NaN pass, which converts
+    to the smallest number."""
+    if x.op != "select" or x.args[0].op != "less" or not x.args[2].is_const:
+        return x
+    (below, most), inner = x.args[0].args, x.args[1]
+    same = below is inner and most is x.args[2] and most.value == high
+    if not same or inner.op != "select" or inner.args[0].op != "greater":
+        return x
+    (units, least) = inner.args[0].args
+    if units is not inner.args[1] or least is not inner.args[2] or not least.is_const:
+        return x
+    return Expr("select", (most < units, most, units)) if least.value == low else x
 
 
 @dataclass(frozen=True)
@@ -690,10 +769,13 @@ class _Row:
     lanes: int
     part: int
     params: int
+    packing: Packing | None = None
 
     @property
     def unroll(self) -> int:
         """Short expressions are bound by the loop, long ones fill the pipeline by themselves."""
+        if self.packing is not None:
+            return 4
         nodes = sum(bool(n.args) for n in walk(self.expr))
         return 4 if nodes <= 6 else 2 if nodes <= 16 else 1
 
@@ -730,6 +812,8 @@ class _Row:
 
     def _vectors(self, e: Emitter, here: Sequence[Value], target: Value, starts: Sequence[Int],
                  known: Mapping[int, Value], part: int | None) -> None:  # fmt: skip
+        packs = self.packing is not None and len(starts) == 4
+        expr = self.packing.real if self.packing is not None and packs else self.expr
         results = []
         for start in starts:
             inputs = dict(known)
@@ -737,7 +821,9 @@ class _Row:
                 if i not in inputs:
                     place = e.at(here[i], start, memory_type(dtype))
                     inputs[i] = load(e, place, dtype, self.lanes, part)
-            results.append(render_vector(e, self.expr, inputs, self.lanes))
+            results.append(render_vector(e, expr, inputs, self.lanes))
+        if self.packing is not None and packs:
+            starts, results = starts[:1], [self.packing.pack(e, results)]
         for start, value in zip(starts, results, strict=True):
             store(e, value, e.at(target, start, memory_type(self.out)), self.out, part)
 

@@ -165,9 +165,9 @@ def exp(e: Emitter, x: Value) -> Value:
 
 
 def exp_normal(e: Emitter, x: Value) -> Value:
-    """For x between -87 and 88, so that the result is a normal number. On AVX512 a smaller x does
-    no harm above -104; NaN passes everywhere."""
-    value, shifted = _exp_parts(e, x)
+    """For x between -87 and 88, so that the result is a normal number. NaN passes. Right to four
+    units at the ends."""
+    value, shifted = _exp_parts(e, x, rough=True)
     if is_zmm(e, x):
         return _scalef(e, value, e.b.fsub(shifted, e.const(x.type, ROUNDING)))
     t = like(x.type, I32)
@@ -175,13 +175,15 @@ def exp_normal(e: Emitter, x: Value) -> Value:
     return e.b.bitcast(e.b.add(e.b.bitcast(value, t), n), x.type)
 
 
-def _exp_parts(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """e**x is the first * 2**n; the second is n + ROUNDING."""
+def _exp_parts(e: Emitter, x: Value, rough: bool = False) -> tuple[Value, Value]:
+    """e**x is the first * 2**n; the second is n + ROUNDING. rough: ln(2) is a float."""
     t = x.type
     shifted = e.fma(x, e.const(t, 1 / math.log(2)), e.const(t, ROUNDING))
     n = e.b.fsub(shifted, e.const(t, ROUNDING))
-    r = e.fma(n, e.const(t, -LN2_HIGH), x)
-    r = e.fma(n, e.const(t, -LN2_LOW), r)
+    if rough and e.target.fma:
+        r = e.fma(n, e.const(t, -math.log(2)), x)
+    else:
+        r = e.fma(n, e.const(t, -LN2_LOW), e.fma(n, e.const(t, -LN2_HIGH), x))
     return e.fma(r, polynomial(e, r, EXP), e.const(t, 1.0)), shifted
 
 
@@ -328,10 +330,11 @@ def _odd_rational(
     return e.fmin(e.const(t, most), e.fmax(e.const(t, -most), value))
 
 
-def sigmoid_of(e: Emitter, x: Value) -> Value:
-    """1 / (1 + e**x)."""
+def sigmoid(e: Emitter, x: Value, sign: int) -> Value:
+    """1 / (1 + e**(sign * x))."""
     t = x.type
     bounded = e.fmin(e.const(t, 87.0), e.fmax(e.const(t, -87.0), x))
+    bounded = bounded if sign > 0 else e.b.fneg(bounded)  # becomes part of the products
     return quotient(e, None, e.b.fadd(exp_normal(e, bounded), e.const(t, 1.0)))
 
 

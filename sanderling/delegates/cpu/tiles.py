@@ -63,12 +63,18 @@ class Panels:
 # EfficientNet-Lite0, f32 and u8): two multiply-adds and two loads a cycle, results after LATENCY
 # cycles; CALL for the tile's prologue and the loops around it, STORE for an accumulator's way out.
 LATENCY, CALL, STORE = 4.5, 18.0, 3.0
+# Bytes a cycle at which a panel of B that does not fit the level before comes from the next: each
+# tile reads it anew. (7x7x512 to 512 by 3x3 in f32 took twice as long with panels of 1.2 MB.)
+LEVELS = ((32 * 1024, 128.0), (640 * 1024, 32.0), (1 << 62, 8.0))
 
 
-def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float) -> float:
+def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float,
+                width: int) -> float:  # fmt: skip
     """Of one tile with this many inner steps; work: instructions of a multiply-add."""
     products = rows * vectors
-    step = max(products * work / 2, (rows + vectors) / 2, LATENCY * work / chains)
+    line = vectors * width
+    speed = next(speed for size, speed in LEVELS if steps * line <= size)
+    step = max(products * work / 2, (rows + vectors) / 2, LATENCY * work / chains, line / speed)
     return CALL + steps * step + products * (STORE + (chains - 1))
 
 
@@ -83,8 +89,9 @@ def choose(target: Target, m: int, n: int, steps: int, work: float = 1,
         for rows in range(1, min(most, m) + 1):
             chains = _chains(target, rows * vectors, vectors + spare, steps) if chained else 1
             panels = Panels(n, vectors, target.lanes)
-            wide = tile_cycles(rows, vectors, chains, steps, work) * (panels.count - 1)
-            total = wide + tile_cycles(rows, panels.last, chains, steps, work)
+            cycles = [tile_cycles(rows, v, chains, steps, work, target.width)
+                      for v in (vectors, panels.last)]  # fmt: skip
+            total = cycles[0] * (panels.count - 1) + cycles[1]
             total *= math.ceil(m / rows)
             if best is None or total < best[0] * 0.999:
                 best = total, Tile(rows, vectors, target.lanes, chains)

@@ -1,0 +1,127 @@
+"""Reductions, softmax, norms and arg max on the cpu delegate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.jit import host_target, runnable_targets
+from sanderling.delegates.cpu.prepare import prepare
+from sanderling.delegates.cpu.reduce import KERNELS
+from sanderling.ir import DType, Graph, Model
+from tests.conformance.harness import Case, case, const, f32, i8, i32, i64, u8
+from tests.cpu.harness import TARGET_NAMES, cases_of, check_cpu
+
+RUNNABLE = [t.name for t in runnable_targets()]
+OPS = [name for name in KERNELS if not name.startswith("cpu.")]
+# Every case runs on the cpu, unless one of these is the reason.
+EXCUSES = ("has no kernel", "shape is not known", "bools are not", "run time")
+# A pass takes a reduction over no axes for the identity, which NaN tells from the definition.
+NO_AXES = ("REDUCE_MAX|special []", "REDUCE_MIN|special []")
+
+
+def _rows() -> list[Any]:
+    """Each case on one target; the targets take turns."""
+    cases = [row for row in cases_of(*OPS) if not row.id.startswith(NO_AXES)]
+    turns = ((row, TARGET_NAMES[i % len(TARGET_NAMES)]) for i, row in enumerate(cases))
+    return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in turns]
+
+
+@pytest.mark.parametrize(("row", "target"), _rows())
+def test_conformance(row: Case, target: str) -> None:
+    said = check_cpu(row, target)
+    assert not said or any(e in said for e in EXCUSES), said
+
+
+# -- shapes around every vector --------------------------------------------------------------------
+
+AXES = [((5, 200), [1]), ((5, 17), [1]), ((200, 5), [0]), ((40, 70), [0]), ((3, 20, 33), [1]),
+        ((3, 20, 33), [0, 2]), ((2, 3, 4, 150), [0, 2]), ((2, 3, 4, 5), [1, 3]), ((6, 7), [0, 1]),
+        ((2, 9, 9, 24), [1, 2])]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+def test_axes(target: str) -> None:
+    for shape, axes in AXES:
+        names = ("SUM", "MEAN", "REDUCE_MAX", "REDUCE_PROD")
+        for name, make in ((n, m) for n in names for m in (f32, i32, i8)):
+            scale = {"scale": 0.1, "zp": 4} if make is i8 else {}
+            if make is i8 and name == "REDUCE_PROD":
+                continue
+            small = {"low": -2, "high": 2} if name == "REDUCE_PROD" else {}
+            row = case(name, make(*shape, **scale, **small), const(axes, "i32"),
+                       out=[make(**scale)], keep_dims=False)  # fmt: skip
+            assert check_cpu(row, target, threads=2) == ""
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("name", ["SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION"])
+def test_rows(name: str, target: str) -> None:
+    codes = {"SOFTMAX": (1 / 256, -128), "LOG_SOFTMAX": (1 / 16, 127),
+             "L2_NORMALIZATION": (1 / 128, 0)}  # fmt: skip
+    scale, zero = codes[name]
+    more = {"beta": 1.0} if name == "SOFTMAX" else {}
+    for shape in ((3, 2), (7, 15), (5, 16), (4, 65), (2, 1001)):
+        assert check_cpu(case(name, f32(*shape), **more), target, threads=2) == ""
+        row = case(name, i8(*shape, scale=0.1), out=[i8(scale=scale, zp=zero)], **more)
+        assert check_cpu(row, target) == ""
+        row = case(name, u8(*shape, scale=0.1, zp=100), out=[u8(scale=scale, zp=zero + 128)],
+                   **more)  # fmt: skip
+        assert check_cpu(row, target) == ""
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+def test_places(target: str) -> None:
+    for shape, axis in (((3, 9), 1), ((4, 50), 1), ((50, 4), 0), ((2, 6, 70), 1), ((1000,), 0)):
+        for source in (f32(*shape), i8(*shape, scale=0.1), i32(*shape, low=-3, high=3)):
+            for name, out in (("ARG_MAX", i32()), ("ARG_MIN", i64())):
+                row = case(name, source, const(axis, "i32"), out=[out])
+                assert check_cpu(row, target, threads=2) == ""
+
+
+# -- layer normalisation ---------------------------------------------------------------------------
+
+
+def _layer_norm(shape: tuple[int, ...]) -> Model:
+    """As converters write it."""
+    graph, f = Graph(), DType.FLOAT32
+    rng = np.random.default_rng(0)
+    rows, length = (*shape[:-1], 1), shape[-1]
+    x = graph.input("x", f, shape)
+    last = graph.constant("last", np.int32([len(shape) - 1]))
+    gamma, beta = (graph.constant(n, rng.normal(size=length).astype(np.float32)) for n in "gb")
+    mean, var, eps, inv, both, minus = (graph.tensor(n, f, rows) for n in
+                                        ("mean", "var", "eps", "inv", "both", "minus"))  # fmt: skip
+    sq, a, b, c, y = (graph.tensor(n, f, shape) for n in ("sq", "a", "b", "c", "y"))
+    graph.add("MEAN", [x, last], [mean], keep_dims=True)
+    graph.add("SQUARED_DIFFERENCE", [x, mean], [sq])
+    graph.add("MEAN", [sq, last], [var], keep_dims=True)
+    graph.add("ADD", [var, graph.constant("epsilon", np.float32(1e-5))], [eps])
+    graph.add("RSQRT", [eps], [inv])
+    graph.add("MUL", [inv, mean], [both])
+    graph.add("SUB", [graph.constant("zero", np.float32(0)), both], [minus])
+    graph.add("MUL", [x, inv], [a])
+    graph.add("ADD", [a, minus], [b])
+    graph.add("MUL", [b, gamma], [c])
+    graph.add("ADD", [c, beta], [y])
+    graph.outputs = [y]
+    return Model([graph])
+
+
+def test_layer_norm_is_one_step() -> None:
+    graph = _layer_norm((4, 384)).main
+    prepare(graph, host_target())
+    assert [op.name for op in graph.ops] == ["cpu.LAYER_NORM"]
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_layer_norm(target: str) -> None:
+    for shape in ((1, 5, 384), (7, 30), (3, 5)):
+        model = _layer_norm(shape)
+        x = np.random.default_rng(1).normal(2, 3, shape).astype(np.float32)
+        wanted = model.compile(["reference"])(x)
+        found = model.compile([CpuDelegate(target)])(x)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
