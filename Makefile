@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test lint fuzz docs clean bench-kernels
+.PHONY: demo test test-all lint fuzz docs clean bench-kernels
 
 demo: $(VENV)/.installed
 	$(BIN)/sanderling demo
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# Every conformance case on every target of the CPU compiler: about an hour.
+test-all: lint
+	SANDERLING_TEST_ALL=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -71,10 +71,15 @@ def kernel(op: Op, args: list, state) -> list[Array]:
     residual = args[3] if is_product and len(args) > 3 else None
     if residual is not None:
         own.inputs, args = own.inputs[:3], args[:3]
+    expr = own.attrs.get(MAP_ATTR)
+    of_two = expr is not None and len(X.inputs_of(expr)) == 2
+    if residual is not None and not of_two:
         return [added(op, own, args, residual, state)]
-    expr = own.attrs.pop(MAP_ATTR, None)
+    own.attrs.pop(MAP_ATTR, None)
     results = signed(own, args, state)
-    return results if expr is None else [X.evaluate(expr, [results[0]])]
+    if expr is None:
+        return results
+    return [X.evaluate(expr, [results[0], residual] if of_two else [results[0]])]
 
 
 def padded(op: Op, x: Array, pads: Sequence[int]) -> Array:

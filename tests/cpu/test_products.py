@@ -3,7 +3,6 @@ every kind of tile, panel, block and row source."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from sanderling.ir.expr import Expr, Input, apply
 from sanderling.ops.execute import evaluate, new_state
 from tests.conformance.harness import Case, T, case, f32, i8, u8, weights
 
-from .harness import TARGET_NAMES, cases_of, check_cpu
+from .harness import EVERYTHING, TARGET_NAMES, cases_of, check_cpu
 
 OPS = ("CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL", "TRANSPOSE_CONV")
 RUNNABLE = tuple(name for name, t in TARGETS.items() if runnable(t))
@@ -28,8 +27,8 @@ STRIDED: dict[str, Any] = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
 
 
 # Every case on the host's target; on each other target every fifth, beginning elsewhere, so that
-# the suite stays short. SANDERLING_ALL_TARGETS=1 runs them all.
-EVERY = 1 if os.environ.get("SANDERLING_ALL_TARGETS") else 5
+# the suite stays short. `make test-all` runs them all.
+EVERY = 1 if EVERYTHING else 5
 TABLE = [
     pytest.param(row, name, id=f"{name}|{row.id}")
     for place, name in enumerate(TARGET_NAMES)

@@ -14,6 +14,7 @@ from sanderling.delegates.cpu.reduce import KERNELS
 from sanderling.ir import DType, Graph, Model
 from tests.conformance.harness import Case, case, const, f32, i8, i32, i64, u8
 from tests.cpu.harness import TARGET_NAMES, cases_of, check_cpu
+from tests.cpu.qemu import QEMU
 
 RUNNABLE = [t.name for t in runnable_targets()]
 OPS = [name for name in KERNELS if not name.startswith("cpu.")]
@@ -32,7 +33,7 @@ def _rows() -> list[Any]:
 
 @pytest.mark.parametrize(("row", "target"), _rows())
 def test_conformance(row: Case, target: str) -> None:
-    said = check_cpu(row, target)
+    said = check_cpu(row, target, emulate=QEMU is not None)
     assert not said or any(e in said for e in EXCUSES), said
 
 
