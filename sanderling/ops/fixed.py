@@ -113,7 +113,8 @@ def code_range(tensor: Tensor, bounds: tuple[float, float]) -> tuple[int, int]:
     """Real bounds in a tensor's codes, within its type's range. The kernels divide in float32."""
     scale, zero = scale_zero(tensor)
     low, high = tensor.dtype.bounds
-    least, most = (round_away(np.float32(bound) / np.float32(scale)) for bound in bounds)
+    with np.errstate(invalid="ignore"):  # an infinite bound is none
+        least, most = (round_away(np.float32(bound) / np.float32(scale)) for bound in bounds)
     return (
         max(low, zero + int(least)) if np.isfinite(least) else low,
         min(high, zero + int(most)) if np.isfinite(most) else high,

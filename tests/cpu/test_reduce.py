@@ -67,7 +67,7 @@ def test_rows(name: str, target: str) -> None:
     codes = {"SOFTMAX": (1 / 256, -128), "LOG_SOFTMAX": (1 / 16, 127),
              "L2_NORMALIZATION": (1 / 128, 0)}  # fmt: skip
     scale, zero = codes[name]
-    more = {"beta": 1.0} if name == "SOFTMAX" else {}
+    more: dict[str, Any] = {"beta": 1.0} if name == "SOFTMAX" else {}
     for shape in ((3, 2), (7, 15), (5, 16), (4, 65), (2, 1001)):
         assert check_cpu(case(name, f32(*shape), **more), target, threads=2) == ""
         row = case(name, i8(*shape, scale=0.1), out=[i8(scale=scale, zp=zero)], **more)
