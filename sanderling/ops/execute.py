@@ -114,7 +114,7 @@ def initial_value(tensor: Tensor) -> Array:
     value = np.zeros(tensor.shape, tensor.dtype.numpy)
     quant = tensor.quant
     if tensor.dtype is DType.INT8 and quant is not None and quant.zero_point.any():
-        value.fill(quant.zero_point[0])
+        value.fill(quant.zero_point.astype(np.int8)[0])
     return value
 
 
