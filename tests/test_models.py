@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.common import feeds
 from sanderling import dump, load
-from sanderling.evaluate.inputs import quantize_array
-from sanderling.ir import Array, Model
+from sanderling.ir import Array
 
 from .conformance.harness import run_litert
 from .shared import MODELS
@@ -27,21 +27,6 @@ from .shared import MODELS
 OWN = sorted(Path(str(files("sanderling") / "data")).glob("*.tflite"))
 FLOAT_TOLERANCE = 1e-4
 LITERT = pytest.importorskip("ai_edge_litert", reason="pip install 'sanderling[peers]'")
-
-
-def feeds(model: Model, seed: int) -> list[Array]:
-    """Plausible inputs: unit normal reals, quantised where the model takes integers."""
-    rng = np.random.default_rng(seed)
-    made = []
-    for tensor in model.main.inputs:
-        reals = rng.standard_normal(tensor.shape).astype(np.float32)
-        if tensor.dtype.is_float:
-            made.append(reals.astype(tensor.dtype.numpy))
-        elif tensor.quant is not None and tensor.quant.scale.size:
-            made.append(quantize_array(reals, tensor))
-        else:
-            made.append(rng.integers(0, 100, tensor.shape).astype(tensor.dtype.numpy))
-    return made
 
 
 def assert_agree(ours: Array, theirs: Array, spread: Callable[[], float], what: str) -> None:
