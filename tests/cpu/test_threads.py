@@ -17,7 +17,7 @@ import pytest
 
 from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.ir import Array
+from sanderling.ir import Array, DType, Graph, Model
 from sanderling.runtime.session import Session
 
 from .models import feed, stack
@@ -65,6 +65,20 @@ def test_many_runs_in_a_row(threads: int) -> None:
         np.testing.assert_array_equal(y, expected)
         if turn % 100 == 0:
             time.sleep(0.01)
+
+
+def test_tiny_numbers_are_zero_inside_and_not_outside() -> None:
+    """Results that a core computes slowly are flushed; the caller's thread keeps its mode."""
+    graph = Graph("tiny")
+    x = graph.input("x", DType.FLOAT32, (64,))
+    factor = graph.constant("factor", np.array([1e-20]), DType.FLOAT32)
+    y = graph.tensor("y", DType.FLOAT32, (64,))
+    graph.add("MUL", [x, factor], [y])
+    graph.outputs = [y]
+    tiny = np.full(64, 1e-20, np.float32)
+    run = Model([graph]).compile([CpuDelegate("generic")], require_full_delegation=True)
+    np.testing.assert_array_equal(run(tiny), 0)
+    assert (tiny * np.float32(1e-20) > 0).all()
 
 
 def test_two_sessions_in_two_threads() -> None:

@@ -199,6 +199,21 @@ def _is_byte(tensor: Tensor) -> bool:
 # -- the kernels' own passes --------------------------------------------------------------------
 
 
+def flush_weights(graph: Graph, target: Target) -> Fired:
+    """Weights below 2**-126 become zero, as results do (sync.py): a product with one is slow."""
+    fired: Fired = Counter()
+    places = ((op, place) for op in graph.ops for place in WEIGHTS.get(op.name, ()))
+    for op, place in places:
+        weights = op.input(place)
+        if weights is None or weights.data is None or weights.dtype is not DType.FLOAT32:
+            continue
+        tiny = (weights.data != 0) & (np.abs(weights.data) < np.finfo(np.float32).tiny)
+        if tiny.any():
+            weights.data = np.where(tiny, np.float32(0), weights.data)
+            fired["tiny weights"] += 1
+    return fired
+
+
 def pad_windows(graph: Graph, target: Target) -> Fired:
     return fold_padding(graph)
 
@@ -225,6 +240,7 @@ EARLY: tuple[CpuPass, ...] = (fuse_layer_norm,)
 # In this order, after passes.PIPELINES["default"]. Residuals come before maps: a kernel adds, then
 # maps. Elementwise ops are expressions from lower_elementwise on.
 PASSES: tuple[CpuPass, ...] = (
+    flush_weights,
     pad_windows,
     add_residuals,
     mark_signed,
