@@ -21,9 +21,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The long fuzz run: 20,000 mutations of real models, each in bounded time and memory.
+# The long fuzz run: 20,000 mutations of real models, each in bounded time and memory; a part of
+# them compiled as well.
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz --count 20000
+	$(BIN)/python -m tests.fuzz --count 2000 --delegate cpu
 
 # Each kernel's share of the machine's measured peak, and LiteRT's time for the same op.
 bench-kernels: $(VENV)/.installed-dev

@@ -77,7 +77,7 @@ class Row:
                   rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         if self.kind == "f32":
             return (graph.input("x", DType.FLOAT32, shape),
-                    graph.constant("w", rng.normal(size=filters).astype(np.float32)),
+                    graph.constant("w", _filters(rng, filters)),
                     graph.constant("b", np.ones(self.units, np.float32)))  # fmt: skip
         scales = rng.uniform(0.001, 0.01, self.units).astype(np.float32)
         codes = rng.integers(-127, 128, filters).astype(np.int8)
@@ -85,6 +85,11 @@ class Row:
         return (graph.input("x", DType.INT8, shape, quant=Quant.of(0.02, -3)),
                 graph.constant("w", codes, quant=Quant.of(scales)),
                 graph.constant("b", bias, quant=Quant.of(scales * np.float32(0.02))))  # fmt: skip
+
+
+def _filters(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Results of about the size of the inputs, so that the activation's bounds cut few of them."""
+    return (rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
 
 
 # Layers of MobileNetV2, EfficientNet-Lite0, ResNet, Darknet, and the small networks of MLPerf Tiny.

@@ -63,7 +63,7 @@ class FormatWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """A delegate failed and its part runs on the next one."""
+    """A delegate failed and its part runs on the next one; or an option has no effect here."""
 
 
 class CacheWarning(UserWarning):

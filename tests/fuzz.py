@@ -1,15 +1,18 @@
 """Mutate real models and see that nothing but our own errors comes out, in bounded time.
 
     python -m tests.fuzz --count 20000
+    python -m tests.fuzz --count 1000 --delegate cpu
 
 Each mutation is loaded, verified, planned, and run if it is small. A result other than success or
-a SanderlingError, a run past the time limit, or a dead worker is a finding; its seed repeats it.
+a SanderlingError, a run past the time limit, a part that its delegate took and could not compile,
+or a dead worker is a finding; its seed repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing as mp
+import os
 import resource
 import signal
 import sys
@@ -22,12 +25,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sanderling import ModelError, SanderlingError, Session, load, verify
+from sanderling import FallbackWarning, ModelError, SanderlingError, Session, load, verify
 from sanderling.ops import cost
 
 from .shared import MODELS
 
-TIME_LIMIT = 2.0
+TIME_LIMIT = {"reference": 2.0, "cpu": 30.0}  # a compilation takes its time
 MEMORY_LIMIT = 8 << 30
 RUN_LIMIT = 2_000_000  # multiply-adds and bytes of a model that is also run
 LARGEST = 700_000  # file size of the models that are mutated
@@ -92,11 +95,11 @@ def mutate(content: bytes, places: np.ndarray[Any, Any], rng: np.random.Generato
     return bytes(data)
 
 
-def exercise(content: bytes) -> str:
+def exercise(content: bytes, delegate: str) -> str:
     """Everything a user's program may do with a file it was sent."""
     model = load(content)
     verify(model)
-    session = Session(model)
+    session = Session(model, delegate)
     plan = session.plan()
     if _is_small(plan.graph.ops, plan.arena.size):
         feeds = {n: np.zeros(t.shape, t.dtype.numpy) for n, t in session.entry(None).inputs.items()}
@@ -111,19 +114,23 @@ def _is_small(ops: Any, arena: int) -> bool:
     return total + arena < RUN_LIMIT and not any(op.name in SLOW_OPS for op in ops)
 
 
-def attempt(seed: int, path: Path, content: bytes, places: np.ndarray[Any, Any]) -> Outcome:
+def attempt(seed: int, path: Path, content: bytes, places: np.ndarray[Any, Any],
+            delegate: str) -> Outcome:  # fmt: skip
     injured = mutate(content, places, np.random.default_rng(seed))
     begin = time.perf_counter()
     try:
-        kind, detail = exercise(injured), ""
+        kind, detail = exercise(injured, delegate), ""
     except SanderlingError as error:
         kind, detail = "refused", "" if isinstance(error, ModelError) else type(error).__name__
+    except FallbackWarning as warning:
+        kind, detail = "refused" if "MemoryError" in str(warning) else "FELL BACK", str(warning)
     except _TooSlowError:
         kind, detail = "HANG", ""
     except Exception as error:
         kind, detail = "ESCAPED", f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - begin
-    return Outcome(seed, path.stem, "HANG" if seconds > TIME_LIMIT else kind, seconds, detail)
+    kind = "HANG" if seconds > TIME_LIMIT[delegate] else kind
+    return Outcome(seed, path.stem, kind, seconds, detail)
 
 
 class _TooSlowError(BaseException):
@@ -134,28 +141,32 @@ def _alarm(*_: Any) -> None:
     raise _TooSlowError
 
 
-def work(job: tuple[Path, list[int]]) -> list[Outcome]:
+def work(job: tuple[Path, list[int], str]) -> list[Outcome]:
     """Many seeds on one model, in a process of its own limits."""
-    path, seeds = job
+    path, seeds, delegate = job
+    os.environ["SANDERLING_CACHE"] = "off"
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     warnings.simplefilter("ignore")
+    warnings.simplefilter("error", FallbackWarning)
     signal.signal(signal.SIGALRM, _alarm)
     content = path.read_bytes()
     places = structure(content)
     found = []
     for seed in seeds:
-        signal.setitimer(signal.ITIMER_REAL, 5 * TIME_LIMIT)
-        found.append(attempt(seed, path, content, places))
+        signal.setitimer(signal.ITIMER_REAL, 5 * TIME_LIMIT[delegate])
+        found.append(attempt(seed, path, content, places, delegate))
         signal.setitimer(signal.ITIMER_REAL, 0)
     return found
 
 
-def fuzz(count: int, first_seed: int = 0, workers: int = 2, chunk: int = 50) -> list[Outcome]:
+def fuzz(count: int, first_seed: int = 0, workers: int = 2, chunk: int = 50,
+         delegate: str = "reference") -> list[Outcome]:  # fmt: skip
     """Spread seeds over the corpus. A worker that dies raises BrokenProcessPool."""
     from concurrent.futures import ProcessPoolExecutor
 
     paths = corpus()
-    jobs = [(paths[i % len(paths)], list(range(s, min(s + chunk, first_seed + count))))
+    jobs = [(paths[i % len(paths)], list(range(s, min(s + chunk, first_seed + count))),
+             delegate)
             for i, s in enumerate(range(first_seed, first_seed + count, chunk))]  # fmt: skip
     context = mp.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
@@ -174,7 +185,7 @@ def report(found: list[Outcome]) -> list[Outcome]:
     print(f"{len(found)} mutations of {len({o.model for o in found})} models: "
           + ", ".join(f"{n} {k}" for k, n in kinds.most_common()))  # fmt: skip
     print(f"slowest {slowest.seconds:.2f} s ({slowest.model}, seed {slowest.seed})")
-    bad = [o for o in found if o.kind in ("HANG", "ESCAPED")]
+    bad = [o for o in found if o.kind in ("HANG", "ESCAPED", "FELL BACK")]
     for outcome in bad[:20]:
         print(f"FOUND {outcome}")
     return bad
@@ -185,8 +196,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--delegate", choices=list(TIME_LIMIT), default="reference")
     options = parser.parse_args()
-    return 1 if report(fuzz(options.count, options.seed, options.workers)) else 0
+    found = fuzz(options.count, options.seed, options.workers, delegate=options.delegate)
+    return 1 if report(found) else 0
 
 
 if __name__ == "__main__":

@@ -76,6 +76,13 @@ def test_a_chain_shares_one_place() -> None:
     assert set(found.offsets.values()) == {0} and found.size == 256 and found.total == 768
 
 
+def test_what_sticks_out_is_placed_again() -> None:
+    """The largest first would put the two of size 4 upon the 5, and the last one on top."""
+    sizes = [(2, 2, 2), (5, 1, 1), (4, 1, 2), (4, 2, 4)]
+    made = plan([Item(i, 64 * n, first, last) for i, (n, first, last) in enumerate(sizes)])
+    assert made.size == 64 * 10
+
+
 def test_an_empty_graph_takes_nothing() -> None:
     assert plan([]).size == 0 and plan_graph(Graph()).size == 0
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,17 +31,20 @@ OWN = Path(str(files("sanderling") / "data"))
 F = np.float32
 
 
-def reference(*source: Any, **more: Any) -> Any:
-    """LiteRT with its reference kernels, whose integer answers are the definition."""
-    more.setdefault("experimental_op_resolver_type", litert.OpResolverType.BUILTIN_REF)
-    return litert.Interpreter(*source, **more)
+def reference(module: Any, *source: Any, **more: Any) -> Any:
+    """With reference kernels: LiteRT's integer answers are the definition then."""
+    more.setdefault("experimental_op_resolver_type", module.OpResolverType.BUILTIN_REF)
+    return module.Interpreter(*source, **more)
 
 
-LITERT = SimpleNamespace(
-    Interpreter=reference,
-    OpResolverType=litert.OpResolverType,
-    load_delegate=litert.load_delegate,
-    SignatureRunner=litert.SignatureRunner,
+LITERT, OURS = (
+    SimpleNamespace(
+        Interpreter=partial(reference, module),
+        OpResolverType=module.OpResolverType,
+        load_delegate=module.load_delegate,
+        SignatureRunner=module.SignatureRunner,
+    )
+    for module in (litert, sanderling)
 )
 Snippet = Callable[[Any], Any]
 
@@ -62,7 +66,7 @@ def equal(ours: Any, theirs: Any) -> bool:
 
 
 def both(snippet: Snippet) -> tuple[Any, Any]:
-    ours, theirs = snippet(sanderling), snippet(LITERT)
+    ours, theirs = snippet(OURS), snippet(LITERT)
     assert equal(ours, theirs), f"ours {ours}\ntheirs {theirs}"
     return ours, theirs
 
@@ -413,7 +417,7 @@ def known_difference(field: str, ours: Any, theirs: Any, allocated: bool) -> boo
 
 
 def assert_same_details(allocate: bool, **source: Any) -> None:
-    ours, our_others = describe(sanderling, allocate, **source)
+    ours, our_others = describe(OURS, allocate, **source)
     theirs, their_others = describe(LITERT, allocate, **source)
     # Once allocated, LiteRT lists its kernels' temporary tensors behind the file's.
     first_temporary = {graph: index + 1 for graph, index in sorted(ours)}

@@ -164,7 +164,7 @@ def test_a_limit_holds_whatever_later_delegates_take() -> None:
 
 
 def test_explain_names_parts_and_reasons() -> None:
-    text = chain("an").compile([Some(["ABS"])]).explain()
+    text = chain("an").compile([Some(["ABS"]), "reference"]).explain()
     assert "part 0: 1 ops on some" in text and "part 1: 1 ops on reference" in text
     assert "some refuses: NEG is not on its list" in text
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import DelegateError, UnsupportedError
 from ..ir import Array, Graph, Op, Tensor
-from ..ops import State, check
-from ..ops.execute import run_ops
-from ..runtime.delegate import Executable, Options
+
+if TYPE_CHECKING:
+    from ..ops import State
+    from ..runtime.delegate import Executable, Options
 
 
 class ReferenceDelegate:
     name = "reference"
+    identity = name  # it has no settings
 
     def refuses(self, op: Op) -> str | None:
+        from ..ops import check
+
         try:
             check(op)
         except UnsupportedError as error:
@@ -24,6 +29,8 @@ class ReferenceDelegate:
         return None
 
     def compile(self, part: Graph, options: Options) -> Executable:
+        from ..ops import check
+
         for op in part.ops:
             check(op)
         return ReferenceExecutable(part, options.state)
@@ -33,11 +40,13 @@ class ReferenceExecutable:
     """Evaluates the ops in order; results are copied into the caller's buffers."""
 
     def __init__(self, part: Graph, state: State) -> None:
-        self.part, self.state = part, state
+        from ..ops.execute import run_ops
+
+        self.part, self.state, self._run = part, state, run_ops
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         values = dict(zip(self.part.inputs, inputs, strict=True))
-        results = run_ops(self.part.ops, values, self.part.outputs, self.state)
+        results = self._run(self.part.ops, values, self.part.outputs, self.state)
         # Every result is settled before the first is written: a buffer may be another's source.
         own = [_own(r, [*inputs, *results[:i]]) if outputs[i] is None else r
                for i, r in enumerate(results)]  # fmt: skip

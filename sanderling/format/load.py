@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from ..ir import (
     Tensor,
     link,
 )  # fmt: skip
+from . import known
 from .flatbuf import Reader, Table
 from .schema import ENUMS, OPTIONS, TABLES, Field
 
@@ -39,14 +40,21 @@ External = Mapping[str, str | os.PathLike[str]]
 
 def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview, *,
          external: External | None = None) -> Model:  # fmt: skip
-    """Read a model. A file is memory-mapped: weights are read when they are used.
+    """Read a model. A file is memory-mapped: weights are read when they are used. What was met
+    before is recognised, and its ops are read when they are asked for.
 
     external: where the files of external buffer groups are; default, beside the model.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return Loader(memoryview(source).toreadonly().cast("B"), "", external or {}).model()
-    path = Path(source)
-    return Loader(_map(path), str(path), external or {}).model()
+        path, name, data = None, "", memoryview(source).toreadonly().cast("B")
+    else:
+        path = Path(source)
+        name, data = str(path), _map(path)
+    # A bytearray is its owner's to change.
+    found = None if external or isinstance(source, bytearray) else known.recall(data, path)
+    if found is None:
+        return Loader(data, name, external or {}).model()
+    return known.KnownModel(*found, name, data, lambda shown: Loader(data, name, {}, shown).model())
 
 
 def _map(path: Path) -> memoryview:
@@ -66,7 +74,11 @@ def _map(path: Path) -> memoryview:
 class Loader:
     """Turns one file's tables into a Model."""
 
-    def __init__(self, data: memoryview, source: str, external: External) -> None:
+    def __init__(self, data: memoryview, source: str, external: External,
+                 shown: Sequence[known.KnownGraph] = ()) -> None:  # fmt: skip
+        """shown: graphs that stand for those that are read; their tensors are used."""
+        self.shown: Sequence[Graph] = shown
+        self.border = [g.border for g in shown]
         self.data = data
         self.source = source
         self.external = external
@@ -94,8 +106,12 @@ class Loader:
             _fail("Model.subgraphs", "the model has no subgraph")
         self.graphs = [Graph(row["name"] or ("main" if i == 0 else f"subgraph_{i}"))
                        for i, row in enumerate(rows)]  # fmt: skip
+        self.shown = self.shown or self.graphs
+        self.border = self.border or [{} for _ in rows]
+        if len(self.shown) != len(rows):
+            raise known.changed(self.source)
         for index, (graph, row) in enumerate(zip(self.graphs, rows, strict=True)):
-            self._fill(graph, row, f"subgraphs[{index}]")
+            self._fill(graph, row, f"subgraphs[{index}]", self.border[index])
         return Model(
             graphs=self.graphs,
             signatures=[self._signature(i, r) for i, r in enumerate(root["signature_defs"] or [])],
@@ -104,6 +120,7 @@ class Loader:
             unknown=self.reader.unknown,
             weights_outside=self.outside,
             source=self.source,
+            file=None if self.externals or self.external else self.data,
         )
 
     # -- bytes --------------------------------------------------------------------------------
@@ -165,11 +182,16 @@ class Loader:
             return CUSTOM + (row["custom_code"] or ""), row["version"]
         return names[code], row["version"]
 
-    def _fill(self, graph: Graph, row: Table, where: str) -> None:
+    def _fill(self, graph: Graph, row: Table, where: str, border: Mapping[int, Tensor]) -> None:
         rows = row["tensors"] or []
         graph.tensors = [self._tensor(r, f"{where}.tensors[{i}]") for i, r in enumerate(rows)]
+        for index, tensor in border.items():
+            if index >= len(rows) or tensor.name != graph.tensors[index].name:
+                raise known.changed(self.source)
+            graph.tensors[index] = tensor
         for index, tensor_row in enumerate(rows):
-            self._quantise(graph, index, tensor_row, f"{where}.tensors[{index}]")
+            if index not in border:
+                self._quantise(graph, index, tensor_row, f"{where}.tensors[{index}]")
         graph.inputs = _tensors(graph, row["inputs"], f"{where}.inputs")
         graph.outputs = _tensors(graph, row["outputs"], f"{where}.outputs")
         graph.debug_index = row["debug_metadata_index"]
@@ -279,7 +301,7 @@ class Loader:
             return None
         if not 0 <= index < len(self.graphs):
             _fail(where, f"subgraph {index} of {len(self.graphs)}")
-        return self.graphs[index]
+        return self.shown[index]
 
     def _custom_options(self, row: Table, where: str) -> bytes:
         if row["large_custom_options_offset"] > 1:
@@ -291,8 +313,8 @@ class Loader:
 
     def _signature(self, index: int, row: Table) -> Signature:
         where = f"signature_defs[{index}]"
-        graph = self._graph(row["subgraph_index"], where)
-        assert graph is not None  # the field is unsigned
+        self._graph(row["subgraph_index"], where)
+        graph = self.graphs[row["subgraph_index"]]  # the field is unsigned
 
         def named(field: str) -> dict[str, Tensor]:
             rows: list[Table] = row[field] or []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +24,6 @@ from ..ir import (
     Tensor,
 )  # fmt: skip
 from ..ir.graph import closest
-from ..ir.verify import verify as check_legal
 from .flatbuf import DATA_ALIGNMENT, Table, Writer
 from .load import OPTIONAL, UNKNOWN
 from .schema import ENUMS, OPTIONS, TABLES
@@ -62,6 +60,8 @@ class AtomicFile:
         if path.exists() and not path.is_file():
             return  # a device or pipe is written as it is
         with self._errors():
+            import tempfile  # slow, and not needed to read
+
             handle, name = tempfile.mkstemp(dir=self.target.parent, prefix=f".{path.name}.")
             os.close(handle)
             self.temporary = Path(name)
@@ -112,6 +112,8 @@ def dump(model: Model | Graph, *, verify: bool = True) -> bytes:
     """The model as .tflite bytes; see save."""
     model = _as_model(model)
     if verify:
+        from ..ir.verify import verify as check_legal
+
         check_legal(model)
     for place in model.unknown:
         warnings.warn(f"not saved, the schema is newer: {place}", FormatWarning, stacklevel=2)

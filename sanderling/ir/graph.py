@@ -437,6 +437,8 @@ class Model:
     # The file kept its weights behind the flatbuffer; a save does the same.
     weights_outside: bool = False
     source: str = ""
+    # The bytes it was read from, if it was from those alone.
+    file: memoryview | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.graphs, Graph):

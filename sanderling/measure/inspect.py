@@ -14,9 +14,11 @@ from ..format import load
 from ..ir import DType, Graph, Model, Op, Shape, Tensor
 from ..ops import OPS, cost
 from ..ops.base import DATA_ERRORS, Cost
+from ..ops.execute import new_state
 from ..runtime.arena import plan_graph
 from ..runtime.delegate import Delegate, Limits, partition, resolve
 from ..runtime.plan import specialise
+from ..runtime.resources import lift
 
 SCHEMA = "sanderling.inspect/1"
 Record = dict[str, Any]
@@ -268,8 +270,12 @@ def _delegation(graph: Graph, delegates: Sequence[str | Delegate]) -> Record:
         special, _ = specialise(graph, [t.shape for t in graph.inputs])
     except SanderlingError:
         special = graph  # it cannot run as it stands: the delegates say why
-    found = partition(special, resolve(delegates), Limits())
-    names = {op: p.delegate.name for p in found.parts for op in p.ops}
+    ops, chosen = list(special.ops), resolve(delegates)
+    if special is not graph and len(chosen) > 1:
+        lift(special, new_state())
+    found = partition(special, chosen, Limits())
+    # Handles and first calls are the plan's: no delegate runs them.
+    names = dict.fromkeys(ops, "plan") | {op: p.delegate.name for p in found.parts for op in p.ops}
     return {
         "graph": graph.name,
         "parts": [{"delegate": p.delegate.name, "ops": len(p.ops)} for p in found.parts],
@@ -282,6 +288,6 @@ def _delegation(graph: Graph, delegates: Sequence[str | Delegate]) -> Record:
                 "refusals": [{"delegate": r.delegate, "reason": r.reason}
                              for r in found.refusals.get(op, ())],
             }
-            for i, op in enumerate(special.ops)
+            for i, op in enumerate(ops)
         ],
     }  # fmt: skip

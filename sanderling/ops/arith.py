@@ -149,7 +149,7 @@ def _plus(sign: int) -> Evaluate:
         if not _is_quantized(op.outputs[0]):
             return _activate(op, function(a, b))
         if a.dtype == np.int16:
-            shifts = _shifts_of_two(op)
+            shifts = shifts_of_two(op)
             if shifts is not None:
                 shifted = map(divide_by_pot, (a, b), shifts)
                 return to_codes(op, function(*shifted), fused_range(op))
@@ -161,7 +161,7 @@ def _plus(sign: int) -> Evaluate:
     return evaluate
 
 
-def _shifts_of_two(op: Op) -> tuple[int, int] | None:
+def shifts_of_two(op: Op) -> tuple[int, int] | None:
     """Right shifts of int16 inputs whose scales are powers of two, where the op asks for that."""
     if not attr(op, "pot_scale_int16"):
         return None

@@ -48,7 +48,9 @@ class State:
     """
 
     call: Callable[[Graph, Sequence[Array]], list[Array]]
+    # A resource's array: assigned in place while type and shape stay; version counts new arrays.
     variables: dict[Any, Array] = field(default_factory=dict)
+    version: int = 0
     tables: dict[Any, Any] = field(default_factory=dict)
     called_once: set[int] = field(default_factory=set)
     constants: dict[Op, list[Array]] = field(default_factory=dict)  # results of constants alone

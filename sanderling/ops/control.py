@@ -25,6 +25,7 @@ from .base import (
     require,
     scalar,
 )
+from .execute import execute
 
 # -- shapes through a graph ---------------------------------------------------------------------
 
@@ -175,9 +176,14 @@ def _composite(op: Op, inputs: Arrays, state: State) -> list[Array]:
 
 
 def _call_once(op: Op, state: State) -> list[Array]:
+    """It runs once, so it is not worth planning and compiling: the definitions do."""
     graph = _graph(op, "init_subgraph_index")
     if id(graph) not in state.called_once:
-        _call(op, graph, [], state)
+        _check_count(op, graph, 0)
+        try:
+            execute(graph, [], state)
+        except RecursionError:
+            raise _endless(op) from None
         state.called_once.add(id(graph))
     return []
 
@@ -208,8 +214,13 @@ def resource_key(op: Op, handle: Array) -> object:
     return key if handle.dtype == object else ("", int(key))  # type: ignore[call-overload]
 
 
+def variable_name(op: Op) -> tuple[str, str]:
+    """The resource that a VAR_HANDLE names."""
+    return attr(op, "container") or "", attr(op, "shared_name") or ""
+
+
 def _var_handle(op: Op, state: State) -> Array:
-    return handle((attr(op, "container") or "", attr(op, "shared_name") or ""))
+    return handle(variable_name(op))
 
 
 def _infer_read(op: Op, specs: Specs) -> Spec:
@@ -218,8 +229,8 @@ def _infer_read(op: Op, specs: Specs) -> Spec:
     return out_spec(op, None if out.is_dynamic or not out.shape else out.shape)
 
 
-def _read(op: Op, variable: Array, state: State) -> Array:
-    key = resource_key(op, variable)
+def held(op: Op, key: object, state: State, shape: tuple[int, ...] | None = None) -> Array:
+    """The array that a READ_VARIABLE reads, if it holds what the op says."""
     require(
         key in state.variables,
         op,
@@ -233,11 +244,33 @@ def _read(op: Op, variable: Array, state: State) -> Array:
         f"variable {key} holds {DType.of(found.dtype).short}, the output is "
         f"{op.outputs[0].dtype.short}",
     )
-    return np.array(found)
+    require(
+        shape is None or found.shape == shape,
+        op,
+        f"variable {key} has shape {list(found.shape)}, the output {list(shape or ())}",
+    )
+    return found
 
 
-def _assign(op: Op, variable: Array, value: Array, state: State) -> list[Array]:
-    state.variables[resource_key(op, variable)] = value.copy()
+def _is_tensor(op: Op) -> bool:
+    """A plan has put a variable tensor in the place of the handle (runtime/resources.py)."""
+    return op.inputs[0] is not None and op.inputs[0].is_variable
+
+
+def _read(op: Op, variable: Array, state: State) -> Array:
+    if _is_tensor(op):
+        return variable.copy()
+    return np.array(held(op, resource_key(op, variable), state))
+
+
+def _assign(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    variable, value = given(op, inputs)
+    found = variable if _is_tensor(op) else state.variables.get(resource_key(op, variable))
+    if found is not None and found.shape == value.shape and found.dtype == value.dtype:
+        found[...] = value
+    else:
+        state.variables[resource_key(op, variable)] = value.copy()
+        state.version += 1
     return []
 
 
@@ -256,7 +289,8 @@ define("CALL_ONCE", infer=lambda op, specs: [], evaluate=on(_call_once), family=
        macs=_macs, stateful=True)  # fmt: skip
 define("VAR_HANDLE", infer=lambda op, specs: out_spec(op, ()), evaluate=on(_var_handle),
        family="control", arity=0, stateful=True)  # fmt: skip
+# In a plan the handle may be a variable tensor, of any type.
 define("READ_VARIABLE", infer=_infer_read, evaluate=on(_read), family="control",
-       types="resource i32", stateful=True)  # fmt: skip
-define("ASSIGN_VARIABLE", infer=lambda op, specs: [], evaluate=on(_assign), family="control",
-       types="resource i32", arity=2, stateful=True)  # fmt: skip
+       stateful=True, notes="the handle is a resource or an i32")  # fmt: skip
+define("ASSIGN_VARIABLE", infer=lambda op, specs: [], evaluate=_assign, family="control",
+       arity=2, stateful=True, notes="the handle is a resource or an i32")  # fmt: skip

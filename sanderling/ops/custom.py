@@ -38,7 +38,7 @@ def _raw_options(op: Op) -> bytes:
     return bytes(op.attrs.get("options") or b"")
 
 
-def _flex_options(op: Op, **defaults: Any) -> dict[str, Any]:
+def flex_options(op: Op, **defaults: Any) -> dict[str, Any]:
     """A flexbuffer map, with defaults for what it leaves out."""
     try:
         found = flexbuffers.Loads(_raw_options(op))
@@ -59,8 +59,8 @@ def _shape(op: Op, specs: Specs, index: int, rank: int) -> Shape | None:
 # -- TFLite_Detection_PostProcess ---------------------------------------------------------------
 
 
-def _detection_options(op: Op) -> dict[str, Any]:
-    found = _flex_options(
+def detection_options(op: Op) -> dict[str, Any]:
+    found = flex_options(
         op,
         max_detections=0,
         max_classes_per_detection=0,
@@ -86,7 +86,7 @@ def _detection_rows(op: Op, options: dict[str, Any]) -> int:
 
 
 def _infer_detection(op: Op, specs: Specs) -> list[Spec]:
-    rows = _detection_rows(op, _detection_options(op))
+    rows = _detection_rows(op, detection_options(op))
     shapes: list[Shape] = [(1, rows, 4), (1, rows), (1, rows), (1,)]
     require(len(op.outputs) == len(shapes), op, "it has four outputs")
     return [out_spec(op, shape, i) for i, shape in enumerate(shapes)]
@@ -153,7 +153,7 @@ def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> Fou
 
 
 def _detection(op: Op, boxes: Array, scores: Array, anchors: Array) -> list[Array]:
-    options = _detection_options(op)
+    options = detection_options(op)
     rows, classes = _detection_rows(op, options), int(options["num_classes"])
     require(boxes.ndim == scores.ndim == 3 and anchors.ndim == 2, op, "ranks must be 3, 3 and 2")
     require(boxes.shape[0] == scores.shape[0] == 1, op, "only a batch of one is supported")
@@ -197,9 +197,9 @@ define("custom.TFLite_Detection_PostProcess", infer=_infer_detection, evaluate=o
 # -- audio: AudioSpectrogram and Mfcc -----------------------------------------------------------
 
 
-def _spectrogram_sizes(op: Op, samples: int) -> tuple[int, int, int, int]:
+def spectrogram_sizes(op: Op, samples: int) -> tuple[int, int, int, int]:
     """Window, stride, number of frames, length of the transform."""
-    options = _flex_options(op, window_size=0, stride=0)
+    options = flex_options(op, window_size=0, stride=0)
     window, stride = int(options["window_size"]), int(options["stride"])
     require(window >= 2 and stride >= 1, op, f"window_size {window}, stride {stride}")
     frames = 0 if samples < window else 1 + (samples - window) // stride
@@ -210,14 +210,14 @@ def _infer_spectrogram(op: Op, specs: Specs) -> Spec:
     shape = _shape(op, specs, 0, 2)
     if shape is None:
         return out_spec(op, None)
-    _, _, frames, length = _spectrogram_sizes(op, shape[0])
+    _, _, frames, length = spectrogram_sizes(op, shape[0])
     return out_spec(op, sized(op, (shape[1], frames, 1 + length // 2)))
 
 
 def _spectrogram(op: Op, x: Array) -> Array:
     """Squared (or plain) magnitudes of Hann-windowed frames, [channel, frame, frequency]."""
     require(x.ndim == 2, op, "it takes [samples, channels]")
-    window, stride, frames, length = _spectrogram_sizes(op, x.shape[0])
+    window, stride, frames, length = spectrogram_sizes(op, x.shape[0])
     shape = sized(op, (x.shape[1], frames, 1 + length // 2))
     if not elements(shape):
         return np.zeros(shape, np.float32)
@@ -225,16 +225,16 @@ def _spectrogram(op: Op, x: Array) -> Array:
     views = np.lib.stride_tricks.sliding_window_view(x.T, window, axis=1)[:, ::stride]
     spectrum = np.fft.rfft(views * hann, n=length, axis=2)
     power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-    return power if _flex_options(op).get("magnitude_squared") else np.sqrt(power)
+    return power if flex_options(op).get("magnitude_squared") else np.sqrt(power)
 
 
 define("custom.AudioSpectrogram", infer=_infer_spectrogram, evaluate=on(_spectrogram),
        family="custom", types="f32")  # fmt: skip
 
 
-def _mfcc_options(op: Op) -> dict[str, int]:
+def mfcc_options(op: Op) -> dict[str, int]:
     """LiteRT reads the frequencies as integers too."""
-    found = _flex_options(
+    found = flex_options(
         op,
         upper_frequency_limit=0,
         lower_frequency_limit=0,
@@ -251,7 +251,7 @@ def _mfcc_options(op: Op) -> dict[str, int]:
 
 def _infer_mfcc(op: Op, specs: Specs) -> Spec:
     shape = _shape(op, specs, 0, 3)
-    count = _mfcc_options(op)["dct_coefficient_count"]
+    count = mfcc_options(op)["dct_coefficient_count"]
     return out_spec(op, None if shape is None else sized(op, (*shape[:2], count)))
 
 
@@ -259,9 +259,9 @@ def _mel(hertz: Any) -> Any:
     return 1127.0 * np.log1p(np.asarray(hertz, np.float64) / 700.0)
 
 
-def _mel_weights(op: Op, bins: int, rate: float) -> Array | None:
+def mel_weights(op: Op, bins: int, rate: float) -> Array | None:
     """Triangular filters [bins, channels]; None where the spectrum ends below the upper limit."""
-    options = _mfcc_options(op)
+    options = mfcc_options(op)
     channels = options["filterbank_channel_count"]
     low, high = options["lower_frequency_limit"], options["upper_frequency_limit"]
     require(rate > 0 and bins >= 2, op, "the sample rate or the spectrum is empty")
@@ -285,9 +285,9 @@ def _mel_weights(op: Op, bins: int, rate: float) -> Array | None:
 def _mfcc(op: Op, x: Array, rate: Array) -> Array:
     fits = x.ndim == 3 and rate.size == 1 and elements(x.shape) > 0
     require(fits, op, "it takes [channels, frames, frequencies] and a sample rate")
-    options = _mfcc_options(op)
+    options = mfcc_options(op)
     channels, count = options["filterbank_channel_count"], options["dct_coefficient_count"]
-    weights = _mel_weights(op, x.shape[2], float(rate.reshape(())))
+    weights = mel_weights(op, x.shape[2], float(rate.reshape(())))
     if weights is None:
         return np.zeros((*x.shape[:2], count), np.float32)
     energy = np.sqrt(x.astype(np.float64)) @ weights
@@ -307,7 +307,7 @@ define("custom.Mfcc", infer=_infer_mfcc, evaluate=on(_mfcc), family="custom", ty
 def _numeric_verify(op: Op, x: Array, reference: Array) -> Array:
     """Quantised minus reference; an error where the difference is more than the tolerance."""
     require(x.shape == reference.shape, op, "its inputs differ in shape")
-    options = _flex_options(op, tolerance=0.0, log_if_failed=False)
+    options = flex_options(op, tolerance=0.0, log_if_failed=False)
     quantised = op.inputs[0]
     if quantised is None or quantised.dtype is DType.FLOAT16:
         return x.astype(np.float32) - reference
@@ -341,7 +341,7 @@ def _hadamard(x: Array) -> Array:
 
 
 def _hadamard_rotation(op: Op, x: Array) -> Array:
-    size = int(_flex_options(op, hadamard_size=0)["hadamard_size"])
+    size = int(flex_options(op, hadamard_size=0)["hadamard_size"])
     require(x.ndim in (2, 3), op, "it takes rank 2 or 3")
     fits = size > 0 and size & (size - 1) == 0 and x.shape[-1] % size == 0
     require(fits, op, f"blocks of {size} do not divide rows of {x.shape[-1]}")
@@ -366,7 +366,7 @@ def _struct_options(op: Op, count: int) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}i", raw)
 
 
-def _transposed_sizes(op: Op, x: Shape, w: Shape) -> list[tuple[int, int, int]]:
+def transposed_sizes(op: Op, x: Shape, w: Shape) -> list[tuple[int, int, int]]:
     """Stride, output size and cropping at the start, for both axes."""
     padding, stride_x, stride_y = _struct_options(op, 3)
     require(stride_x > 0 and stride_y > 0, op, f"strides {stride_y}, {stride_x}")
@@ -383,7 +383,7 @@ def _infer_transposed(op: Op, specs: Specs) -> Spec:
     x, w = _shape(op, specs, 0, 4), _shape(op, specs, 1, 4)
     if x is None or w is None:
         return out_spec(op, None)
-    (_, height, _), (_, width, _) = _transposed_sizes(op, x, w)
+    (_, height, _), (_, width, _) = transposed_sizes(op, x, w)
     return out_spec(op, sized(op, (x[0], height, width, w[0])))
 
 
@@ -391,7 +391,7 @@ def _transposed(op: Op, x: Array, w: Array, bias: Array) -> Array:
     """A transposed convolution that starts from the bias."""
     require(x.ndim == w.ndim == 4 and bias.shape == w.shape[:1], op, "its inputs do not fit")
     require(x.size > 0 and w.size > 0, op, "an input is empty")
-    (sy, height, top), (sx, width, left) = _transposed_sizes(op, x.shape, w.shape)
+    (sy, height, top), (sx, width, left) = transposed_sizes(op, x.shape, w.shape)
     rows, columns = x.shape[1:3]
     taps_y, taps_x = w.shape[1:3]
     whole = sy * (rows - 1) + taps_y, sx * (columns - 1) + taps_x
@@ -411,7 +411,7 @@ define("custom.Convolution2DTransposeBias", infer=_infer_transposed, evaluate=on
        family="custom", types="f32", arity=3, macs=_transposed_macs, notes="MediaPipe")  # fmt: skip
 
 
-def _pool_options(op: Op) -> tuple[str, tuple[int, int], tuple[int, int], str]:
+def pool_options(op: Op) -> tuple[str, tuple[int, int], tuple[int, int], str]:
     """Padding, strides and filter (vertical first), activation."""
     padding, sx, sy, fx, fy, activation = _struct_options(op, 6)
     require(min(sx, sy, fx, fy) > 0, op, f"strides {(sy, sx)}, filter {(fy, fx)}")
@@ -419,8 +419,8 @@ def _pool_options(op: Op) -> tuple[str, tuple[int, int], tuple[int, int], str]:
     return _PADDINGS.get(padding, "VALID"), (sy, sx), (fy, fx), _ACTIVATIONS.get(activation, "NONE")
 
 
-def _pool_axes(op: Op, x: Shape) -> list[Axis]:
-    padding, strides, taps, _ = _pool_options(op)
+def pool_axes(op: Op, x: Shape) -> list[Axis]:
+    padding, strides, taps, _ = pool_options(op)
     return [
         axis(op, padding, size, tap, stride)
         for size, tap, stride in zip(x[1:3], taps, strides, strict=True)
@@ -431,15 +431,15 @@ def _infer_argmax_pool(op: Op, specs: Specs) -> list[Spec]:
     x = _shape(op, specs, 0, 4)
     if x is None:
         return unknown_outputs(op)
-    shape = sized(op, (x[0], *(a.out for a in _pool_axes(op, x)), x[3]))
+    shape = sized(op, (x[0], *(a.out for a in pool_axes(op, x)), x[3]))
     return [out_spec(op, shape), out_spec(op, shape, 1)]
 
 
 def _argmax_pool(op: Op, x: Array) -> list[Array]:
     """Maxima, and where in the window they were (plus 0.1, for those who truncate)."""
     require(x.ndim == 4, op, "it takes rank 4")
-    _, _, (_, width), activation = _pool_options(op)
-    axes = _pool_axes(op, x.shape)
+    _, _, (_, width), activation = pool_options(op)
+    axes = pool_axes(op, x.shape)
     shape = sized(op, (x.shape[0], *(a.out for a in axes), x.shape[3]))
     low, high = limits(x.dtype)
     best, place = np.full(shape, low, np.float32), np.zeros(shape, np.float32)
@@ -459,14 +459,14 @@ define("custom.MaxPoolingWithArgmax2D", infer=_infer_argmax_pool, evaluate=on(_a
 
 def _infer_unpool(op: Op, specs: Specs) -> Spec:
     x = _shape(op, specs, 0, 4)
-    _, _, (fy, fx), _ = _pool_options(op)
+    _, _, (fy, fx), _ = pool_options(op)
     return out_spec(op, None if x is None else sized(op, (x[0], x[1] * fy, x[2] * fx, x[3])))
 
 
 def _unpool(op: Op, x: Array, indices: Array) -> Array:
     """Every value at the place that its index names; the rest is zero."""
     require(x.ndim == 4 and x.shape == indices.shape, op, "its inputs differ in shape")
-    _, strides, taps, _ = _pool_options(op)
+    _, strides, taps, _ = pool_options(op)
     n, rows, columns, depth = x.shape
     sizes = rows * taps[0], columns * taps[1]
     result = np.zeros(sized(op, (n, *sizes, depth)), np.float32)

@@ -65,7 +65,7 @@ def _limit(x: Array, limit: int) -> Array:
     return np.clip(x, -limit, limit) if limit > 0 else x
 
 
-def _limit_code(real: float, scale: float, most: int) -> int:
+def limit_code(real: float, scale: float, most: int) -> int:
     return int(min(float(np.float32(real) / np.float32(scale)), float(most)))
 
 
@@ -109,8 +109,8 @@ def _parts(
 def _step16(cell: Cell) -> Step:
     op, gates = cell.op, {gate: Gate16.of(cell, gate) for gate in cell.gates}
     hidden, memory = cell.states()
-    exponent, finish = _cell_exponent(cell), _output(cell)
-    limit = _limit_code(attr(op, "cell_clip"), float(cell.scale(cell.at.state + 1)), INT16_MAX)
+    exponent, finish = cell_exponent(cell), Finish.of(cell)
+    limit = limit_code(attr(op, "cell_clip"), float(cell.scale(cell.at.state + 1)), INT16_MAX)
 
     def step(x: Array, aux: Array | None) -> Array:
         before = memory.astype(np.int64)
@@ -129,7 +129,7 @@ def _step16(cell: Cell) -> Step:
     return step
 
 
-def _cell_exponent(cell: Cell) -> int:
+def cell_exponent(cell: Cell) -> int:
     """The cell state's scale is a power of two."""
     log2 = float(np.log2(float(cell.scale(cell.at.state + 1))))
     exponent = round(log2) if np.isfinite(log2) else 0
@@ -138,32 +138,44 @@ def _cell_exponent(cell: Cell) -> int:
     return exponent
 
 
-def _output(cell: Cell) -> Function:
+@dataclass(frozen=True)
+class Finish:
     """From gate * tanh(cell), with 30 fractional bits, to the output's codes."""
-    op, at = cell.op, cell.at
-    hidden_scale, hidden_zero = scale_zero(op.intermediates[4])
-    to_hidden = quantize_multiplier(np.float32(2.0**-15 / hidden_scale * 2.0**-15))
-    weights = cell.get(at.projection)
-    if weights is None:
-        return lambda x: clip8(multiply(x, *to_hidden) + hidden_zero)
-    state_scale, state_zero = scale_zero(op.input(at.state))
-    real = cell.scale(at.projection) * np.float32(hidden_scale) / np.float32(state_scale)
-    # With a projection the kernel subtracts the zero point, and adds it back in the bias.
-    project = Scaled.of(weights, cell.get(at.projection + 1), -hidden_zero, real)
-    limit = _limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
 
-    def finish(x: Array) -> Array:
-        codes = clip8(multiply(x, *to_hidden) - hidden_zero)
-        return _limit(clip8(project(codes) + state_zero), limit)
+    multiplier: Array
+    shift: Array
+    zero: int
+    project: Scaled | None
+    state_zero: int
+    limit: int
 
-    return finish
+    @classmethod
+    def of(cls, cell: Cell) -> Finish:
+        op, at = cell.op, cell.at
+        hidden_scale, zero = scale_zero(op.intermediates[4])
+        to_hidden = quantize_multiplier(np.float32(2.0**-15 / hidden_scale * 2.0**-15))
+        weights = cell.get(at.projection)
+        if weights is None:
+            return cls(*to_hidden, zero, None, 0, 0)
+        state_scale, state_zero = scale_zero(op.input(at.state))
+        real = cell.scale(at.projection) * np.float32(hidden_scale) / np.float32(state_scale)
+        # With a projection the kernel subtracts the zero point, and adds it back in the bias.
+        project = Scaled.of(weights, cell.get(at.projection + 1), -zero, real)
+        limit = limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
+        return cls(*to_hidden, -zero, project, state_zero, limit)
+
+    def __call__(self, x: Array) -> Array:
+        codes = clip8(multiply(x, self.multiplier, self.shift) + self.zero)
+        if self.project is None:
+            return codes
+        return _limit(clip8(self.project(codes) + self.state_zero), self.limit)
 
 
 @dataclass(frozen=True)
 class Gate16:
     input: Scaled
     recurrent: Scaled
-    peephole: Function | None
+    peephole: Peephole | None
     norm: Norm | None
 
     @classmethod
@@ -176,7 +188,7 @@ class Gate16:
             target = np.float32(scale_zero(cell.op.intermediates[gate])[0])
             norm = Norm(weights.astype(np.int64), bias, cell.scale(at.norm_of(gate)))
         parts = _parts(cell, gate, bias if norm is None else None, target, target)
-        return cls(*parts, _peephole(cell, gate, target), norm)
+        return cls(*parts, Peephole.of(cell, gate, target), norm)
 
     def __call__(self, x: Array, hidden: Array, memory: Array) -> Array:
         total = clip16(self.input(x))
@@ -186,22 +198,32 @@ class Gate16:
         return total if self.norm is None else self.norm(total)
 
 
-def _peephole(cell: Cell, gate: int, target: np.float32) -> Function | None:
-    op, index = cell.op, cell.at.peephole(gate)
-    weights = cell.get(index)
-    if weights is None:
-        return None
-    real = 2.0 ** _cell_exponent(cell) * float(cell.scale(index)) / float(target)
-    multiplier, shift = quantize_multiplier(np.float32(real))
-    require(cell.outputs <= cell.cells, op, "peepholes with more outputs than cells")
-    # The kernel takes the number of outputs for the number of cells. With a projection it so
-    # touches the first rows * outputs of the rows * cells values, weighted in turns, where rows
-    # is what it handles at a time: the batch, or one entry of it in the batch-major order.
-    rows = cell.batch if op.name == "LSTM" or attr(op, "time_major") else 1
-    spread = np.zeros(rows * cell.cells, np.int64)
-    spread[: rows * cell.outputs] = np.tile(weights[: cell.outputs], rows)
-    factors = spread.reshape(rows, cell.cells)
-    return lambda memory: multiply(memory * factors, multiplier, shift)
+@dataclass(frozen=True)
+class Peephole:
+    """What a gate sees of the cell state: factors [rows, cells] for as many rows at a time."""
+
+    factors: Array
+    multiplier: Array
+    shift: Array
+
+    @classmethod
+    def of(cls, cell: Cell, gate: int, target: np.float32) -> Peephole | None:
+        op, index = cell.op, cell.at.peephole(gate)
+        weights = cell.get(index)
+        if weights is None:
+            return None
+        real = 2.0 ** cell_exponent(cell) * float(cell.scale(index)) / float(target)
+        require(cell.outputs <= cell.cells, op, "peepholes with more outputs than cells")
+        # The kernel takes the number of outputs for the number of cells. With a projection it so
+        # touches the first rows * outputs of the rows * cells values, weighted in turns, where rows
+        # is what it handles at a time: the batch, or one entry of it in the batch-major order.
+        rows = cell.batch if op.name == "LSTM" or attr(op, "time_major") else 1
+        spread = np.zeros(rows * cell.cells, np.int64)
+        spread[: rows * cell.outputs] = np.tile(weights[: cell.outputs], rows)
+        return cls(spread.reshape(rows, cell.cells), *quantize_multiplier(np.float32(real)))
+
+    def __call__(self, memory: Array) -> Array:
+        return multiply(memory * self.factors, self.multiplier, self.shift)
 
 
 @dataclass(frozen=True)
@@ -235,15 +257,15 @@ def _step8(cell: Cell) -> Step:
     op, at = cell.op, cell.at
     gates = {gate: _gate8(cell, gate) for gate in (FORGET, CELL, OUTPUT)}
     hidden, memory = cell.states()
-    require(_cell_exponent(cell) == -15, op, "the cell state's scale is not 2**-15")
+    require(cell_exponent(cell) == -15, op, "the cell state's scale is not 2**-15")
     weights = cell.need(at.projection).T.astype(np.float64)
     bias = cell.need(at.projection + 1)
     state_scale, state_zero = scale_zero(op.input(at.state))
     real = np.float32(float(cell.scale(at.projection)) * 2.0**-15 / state_scale)
     multiplier, shift = quantize_multiplier(real)
     clip = attr(op, "cell_clip")
-    cell_limit = _limit_code(clip, 2.0**-15, INT16_MAX) if clip < 1 else 0
-    limit = _limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
+    cell_limit = limit_code(clip, 2.0**-15, INT16_MAX) if clip < 1 else 0
+    limit = limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
 
     def step(x: Array, aux: Array | None) -> Array:
         forget = _through_float(gates[FORGET](x, hidden), 12, sigmoid)

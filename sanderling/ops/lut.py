@@ -183,7 +183,7 @@ def _constant(value: int, bits: int) -> int:
 
 
 # exp(-2**k) with 31 fractional bits, k = -2 .. 4
-_EXP_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
+EXP_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
 
 
 def exp_negative(x: Array, integer_bits: int, bits: int = 32) -> Array:
@@ -194,7 +194,7 @@ def exp_negative(x: Array, integer_bits: int, bits: int = 32) -> Array:
     reduced = (x & (quarter - 1)) - quarter
     result = _exp_quarter(shift_left(reduced, integer_bits, bits), bits)
     rest = reduced - x
-    for k, power in enumerate(_EXP_POWERS, -2):
+    for k, power in enumerate(EXP_POWERS, -2):
         if integer_bits > k:
             factor = _constant(power, bits)
             result = np.where(rest >> (fraction + k) & 1, high_mul(result, factor, bits), result)

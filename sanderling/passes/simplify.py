@@ -185,6 +185,8 @@ def _view_transpose(graph: Graph, match: Match) -> Op | None:
 
 # Reductions that give a lone element back.
 KEEP_ONE = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD")
+# Of some axes, these begin with the type's finite limit, which is all that is left of a lone NaN.
+FROM_LIMIT = ("REDUCE_MAX", "REDUCE_MIN")
 
 
 def _view_reduction(graph: Graph, match: Match) -> Op | None:
@@ -195,6 +197,9 @@ def _view_reduction(graph: Graph, match: Match) -> Op | None:
     if not kept or axes is None or not is_static(x, out) or x.dtype is not out.dtype:
         return None
     if not same_quant(x, out) or any(x.shape[int(a)] != 1 for a in axes.reshape(-1)):
+        return None
+    whole = len({int(a) % len(x.shape) for a in axes.reshape(-1)}) == len(x.shape)
+    if match.root.name in FROM_LIMIT and x.dtype.is_float and not whole:
         return None
     return reshape(graph, x, out)
 

@@ -1,14 +1,17 @@
 """Arena planning: lifetimes -> offsets in one block of memory.
 
-The largest buffers are placed first, each at the lowest offset where it fits between those alive
-at the same time (the greedy-by-size rule of TFLite's planner). A value that may overwrite a dying
-input takes that input's place, so the two count as one block.
+Buffers are placed one by one, each at the lowest offset where it fits between those alive at the
+same time. The order decides: the largest first (the greedy-by-size rule of TFLite's planner), and
+while that leaves gaps, others: what stuck out comes first next time. A value that may overwrite a
+dying input takes that input's place, so the two count as one block.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from ..ir import Graph, Op, Tensor
@@ -75,20 +78,69 @@ class ArenaPlan(Generic[Key]):
         return "\n".join([head, *lines, foot])
 
 
+# How often what stuck out is put first, at most; the pairs of blocks that may be compared for it;
+# and the waste that is not worth another try.
+TRIES, EFFORT, WASTE = 16, 1_000_000, 0.005
+
+
+@dataclass(frozen=True)
+class _Need:
+    """A block to be placed: bytes, and the steps between which it lives."""
+
+    size: int
+    first: int
+    last: int
+
+
 def plan(items: Sequence[Item[Key]]) -> ArenaPlan[Key]:
     """Place every item; those that overwrite another share its block."""
     groups = _merge(items)
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
-    offsets: dict[int, int] = {}
-    order = sorted(range(len(groups)), key=lambda g: (-_size(groups[g]), groups[g][0].first, g))
-    for index in order:
-        group = groups[index]
-        first, last = min(i.first for i in group), max(i.last for i in group)
-        offset = _lowest_gap(placed, _size(group), first, last)
-        placed.append((offset, offset + _size(group), first, last))
-        offsets[index] = offset
+    needs = [_Need(_size(g), min(i.first for i in g), max(i.last for i in g)) for g in groups]
+    offsets = _best(needs)
     blocks = tuple(Block(item, offsets[g]) for g, group in enumerate(groups) for item in group)
-    return ArenaPlan(blocks, max((end for _, end, _, _ in placed), default=0))
+    return ArenaPlan(blocks, _height(needs, offsets))
+
+
+def least(needs: Sequence[_Need]) -> int:
+    """Bytes that live at the same time, at most: no plan takes less."""
+    change: dict[int, int] = {}
+    for need in needs:
+        change[need.first] = change.get(need.first, 0) + need.size
+        change[need.last + 1] = change.get(need.last + 1, 0) - need.size
+    return max(accumulate(change[step] for step in sorted(change)), default=0)
+
+
+def _best(needs: Sequence[_Need]) -> list[int]:
+    """The offsets of the lowest plan that was found."""
+    bound = least(needs)
+    by_size = sorted(range(len(needs)), key=lambda i: (-needs[i].size, needs[i].first, i))
+    by_life = sorted(by_size, key=lambda i: needs[i].first - needs[i].last)
+    best = _placed(needs, by_size)
+    for order in (by_size, by_life):
+        for _ in range(min(TRIES, EFFORT // (len(needs) ** 2 + 1))):
+            offsets = _placed(needs, order)
+            if _height(needs, offsets) < _height(needs, best):
+                best = offsets
+            if _height(needs, best) <= bound * (1 + WASTE):
+                return best
+            top = _height(needs, offsets)
+            high = [i for i in order if offsets[i] + needs[i].size == top]
+            order = [*high, *(i for i in order if i not in high)]
+    return best
+
+
+def _placed(needs: Sequence[_Need], order: Sequence[int]) -> list[int]:
+    offsets = [0] * len(needs)
+    taken: list[tuple[int, int, int, int]] = []  # offset, end, first, last; by offset
+    for i in order:
+        need = needs[i]
+        offsets[i] = at = _lowest_gap(taken, need.size, need.first, need.last)
+        insort(taken, (at, at + need.size, need.first, need.last))
+    return offsets
+
+
+def _height(needs: Sequence[_Need], offsets: Sequence[int]) -> int:
+    return max((at + need.size for at, need in zip(offsets, needs, strict=True)), default=0)
 
 
 def _merge(items: Sequence[Item[Key]]) -> list[list[Item[Key]]]:
@@ -116,9 +168,9 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _lowest_gap(placed: list[tuple[int, int, int, int]], size: int, first: int, last: int) -> int:
+def _lowest_gap(placed: Sequence[tuple[int, ...]], size: int, first: int, last: int) -> int:
     offset = 0
-    for begin, end, born, dead in sorted(placed):
+    for begin, end, born, dead in placed:
         if born > last or dead < first:
             continue
         if begin - offset >= size:

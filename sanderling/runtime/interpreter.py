@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, SanderlingError
-from ..format import load
+from ..format import known, load
 from ..ir import Array, DType, Graph, Quant, Shape, Signature, Tensor
-from ..ops import register_custom
 from .delegate import Delegate, find_delegate
 from .plan import Binding, Plan, has_storage
 from .session import Session, as_bytes
@@ -177,7 +176,7 @@ class Interpreter:
         """Plan at the current shapes. Inputs that were set before are kept if they still fit;
         variables start again, as TFLite's do."""
         with _runtime_errors():
-            plan = self._session.plan(graph, self._shapes[graph])
+            plan = self._session.runnable_plan(graph, self._shapes[graph])
         before = self._ready.get(graph)
         if before is not None and before.plan is plan:
             return
@@ -189,7 +188,7 @@ class Interpreter:
                     new[...] = old
 
     def _resize(self, graph: Graph, index: int, size: Sequence[int], strict: bool) -> None:
-        tensor = graph.tensors[index] if 0 <= index < len(graph.tensors) else None
+        tensor = known.tensor_at(graph, index)
         if tensor is None or tensor not in graph.inputs:
             raise RuntimeError(f"Attempting to resize tensor {index}, which is not an input; the "
                                f"inputs are {[graph.tensors.index(t) for t in graph.inputs]}"
@@ -262,7 +261,7 @@ class Interpreter:
         if graph not in self._ready:
             raise ValueError("Tensor data is null. Run allocate_tensors() first")
         ready = self._ready[graph]
-        twin = ready.plan.twins.get(tensor)
+        twin = self._twin(graph, tensor)
         found = None if twin is None else ready.find(twin)
         if found is None:
             raise ValueError(
@@ -317,7 +316,7 @@ class Interpreter:
         return self._compress_zero_points
 
     def _details_of(self, graph: Graph, tensors: Iterable[Tensor]) -> list[Details]:
-        places = {t: i for i, t in enumerate(graph.tensors)}
+        places = known.places_of(graph)
         return [self._details(graph, places[t]) for t in tensors]
 
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> Details:
@@ -340,7 +339,7 @@ class Interpreter:
     def _shape(self, graph: Graph, tensor: Tensor) -> Shape:
         """As resized and, once the graph is allocated, as planned."""
         if graph in self._ready:
-            twin = self._ready[graph].plan.twins.get(tensor)
+            twin = self._twin(graph, tensor)
             if twin is not None:
                 late = self._ready[graph].find(twin) if twin.is_dynamic else None
                 shape = tensor.shape if twin.is_dynamic else twin.shape
@@ -348,6 +347,13 @@ class Interpreter:
         if tensor in graph.inputs:
             return self._shapes[graph][graph.inputs.index(tensor)]
         return tensor.shape
+
+    def _twin(self, graph: Graph, tensor: Tensor) -> Tensor | None:
+        """The tensor in the graph's plan; a plan from a record knows inputs and outputs alone."""
+        plan = self._ready[graph].plan
+        if tensor not in plan.twins and not plan.is_whole:
+            plan = self._session.plan(graph, self._shapes[graph])
+        return plan.twins.get(tensor)
 
     def _quantization(self, tensor: Tensor) -> Details:
         scales, zeros = _scales(tensor.quant)
@@ -383,7 +389,8 @@ class Interpreter:
 
     def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
         def places(signature: Signature, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-            return {n: signature.graph.tensors.index(tensors[n]) for n in sorted(tensors)}
+            found = known.places_of(signature.graph)
+            return {n: found[tensors[n]] for n in sorted(tensors)}
 
         return {
             s.key: {"inputs": places(s, s.inputs), "outputs": places(s, s.outputs)}
@@ -404,11 +411,12 @@ class Interpreter:
         return graphs[index]
 
     def _tensor(self, graph: Graph, index: int) -> Tensor:
-        if not 0 <= index < len(graph.tensors):
+        found = known.tensor_at(graph, index)
+        if found is None:
             raise ValueError(
                 f"Invalid tensor index {index} exceeds max tensor index {len(graph.tensors) - 1}"
             )
-        return graph.tensors[index]
+        return found
 
 
 class InterpreterWithCustomOps(Interpreter):
@@ -422,6 +430,8 @@ class InterpreterWithCustomOps(Interpreter):
         custom_op_registerers: Iterable[Callable[[], Any] | tuple[str, Any, Any]] | None = None,
         **more: Any,
     ) -> None:
+        from ..ops import register_custom
+
         for registerer in custom_op_registerers or ():
             if isinstance(registerer, tuple):
                 name, evaluate, infer = registerer
@@ -448,7 +458,7 @@ class SignatureRunner:
         except KeyError:
             raise ValueError(f'Invalid signature_key provided: "{signature_key}".') from None
         self._interpreter = interpreter
-        self._index = {t: i for i, t in enumerate(self._signature.graph.tensors)}
+        self._index = known.places_of(self._signature.graph)
 
     def __call__(self, **arrays: Any) -> dict[str, Array]:
         wanted = self._signature.inputs

@@ -7,16 +7,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NoReturn
+from math import prod
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from ..config import MAX_MEMORY
 from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
 from ..ir import Array, Graph, Op, Shape, Tensor
-from ..ops import Spec, infer
-from ..ops.execute import initial_value
-from ..passes.simplify import fold_constants
 from .arena import ALIGNMENT, ArenaPlan, Item, plan
 from .delegate import (
     Delegate,
@@ -30,6 +28,11 @@ from .delegate import (
     partition,
 )  # fmt: skip
 
+if TYPE_CHECKING:
+    from ..ops import Spec
+    from .resources import Resources
+
+# What operators mean is not needed to run what is planned already: it is imported in functions.
 UNKNOWN_SHAPE = (-1,)
 
 
@@ -38,22 +41,21 @@ def specialise(graph: Graph, shapes: Sequence[Shape]) -> tuple[Graph, dict[Tenso
 
     A tensor whose shape depends on data is marked dynamic. Also returns original -> copy.
     """
+    from ..ops import Spec, infer
+
     made, twins = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
     specs: dict[Tensor, Spec] = {}
     for tensor, shape in zip(made.inputs, shapes, strict=True):
         tensor.shape, tensor.signature = tuple(shape), None
         specs[tensor] = Spec(tensor.dtype, tensor.shape)
     for op in made.ops:
-        given = [None if t is None else specs.get(t) or _stated(t) for t in op.inputs]
+        # A constant or a variable is as the file says.
+        given = [None if t is None else specs.get(t) or Spec(t.dtype, t.shape, t.data)
+                 for t in op.inputs]  # fmt: skip
         for tensor, spec in zip(op.outputs, infer(op, given), strict=True):
             specs[tensor] = spec
             _set_shape(tensor, spec)
     return made, twins
-
-
-def _stated(tensor: Tensor) -> Spec:
-    """A constant or a variable is as the file says."""
-    return Spec(tensor.dtype, tensor.shape, tensor.data)
 
 
 def _set_shape(tensor: Tensor, spec: Spec) -> None:
@@ -90,6 +92,9 @@ class Plan:
     arena: ArenaPlan[Tensor]
     twins: dict[Tensor, Tensor]
     variables: dict[Tensor, Array] = field(default_factory=dict)
+    resources: Resources | None = None
+    # Otherwise it came from a record: it runs, but the graph is a shell without the real ops.
+    is_whole: bool = True
     _memory: Array | None = None
 
     def array(self, tensor: Tensor) -> Array | None:
@@ -99,8 +104,7 @@ class Plan:
             return None
         if self._memory is None:
             self._memory = _aligned_bytes(self.arena.size)
-        length = tensor.dtype.numpy.itemsize * int(np.prod(tensor.shape, dtype=np.int64))
-        raw = self._memory[place : place + length]
+        raw = self._memory[place : place + _unpacked_bytes(tensor)]
         return raw.view(tensor.dtype.numpy).reshape(tensor.shape)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Binding:
@@ -143,6 +147,7 @@ class Binding:
         # Where no array changes between runs, all that a second run does is to make these calls.
         self._is_static = False
         self._calls: list[Callable[[], None]] = []
+        self._version = -1  # of the state whose arrays are bound
 
     def _array(self, tensor: Tensor) -> Array | None:
         if tensor in self.plan.variables:
@@ -164,6 +169,12 @@ class Binding:
                               if read is tensor]  # fmt: skip
 
     def run(self) -> list[Array]:
+        shared = self.plan.resources
+        if shared is not None and shared.state.version != self._version:
+            self._calls = []
+            self._version = shared.settle(
+                [(s.inputs, arrays) for s, (_, arrays, _) in zip(self.plan.steps, self.steps,
+                                                                 strict=True)])  # fmt: skip
         if not self._is_static:
             return self._first_run()
         if not self._calls:
@@ -173,7 +184,7 @@ class Binding:
             for call in self._calls:
                 call()
         except Exception as error:
-            self._blame(next(i for i, c in enumerate(self._calls) if c is call), error)
+            self.blame(next(i for i, c in enumerate(self._calls) if c is call), error)
         return self.outputs.copy()
 
     def _first_run(self) -> list[Array]:
@@ -188,7 +199,7 @@ class Binding:
                     for target, slot in readers:
                         target[slot] = outputs[place]
         except Exception as error:
-            self._blame(index, error)
+            self.blame(index, error)
         results = self._collect()
         self._is_static = not any(self._moves) and self._results_are_in_place(results)
         return results
@@ -197,7 +208,7 @@ class Binding:
         written = [a for _, _, outputs in self.steps for a in outputs]
         return all(any(a is w for w in written) for a in results)
 
-    def _blame(self, index: int, error: Exception) -> NoReturn:
+    def blame(self, index: int, error: Exception) -> NoReturn:
         """Re-raise with the place: what a delegate raises is a DelegateError for the user."""
         if isinstance(error, SanderlingError) and error.where:
             raise error
@@ -262,20 +273,28 @@ class Planner:
         self.variables = variables  # by the original graph's tensor: they outlive a plan
 
     def plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
+        from ..passes.simplify import fold_constants
+        from .resources import lift
+
         special, twins = specialise(graph, shapes)
         if not self.limits.single_ops:
             # Weights that are stored as float16 or sparse are constants to every delegate.
             fold_constants(special)
+        resources = None
+        if not self.limits.single_ops and len(self.delegates) > 1:
+            resources = lift(special, self.options.state)
         _check_memory(special)
         found, steps = self._compile(special)
-        made = Plan(special, found, steps, _plan_borders(special, steps, self.limits.single_ops),
-                    twins)  # fmt: skip
+        made = Plan(special, found, steps, plan_borders(special, steps, self.limits.single_ops),
+                    twins, resources=resources)  # fmt: skip
         for tensor, twin in twins.items():
             if tensor.is_variable:
                 made.variables[twin] = self._variable(tensor)
         return made
 
     def _variable(self, tensor: Tensor) -> Array:
+        from ..ops.execute import initial_value
+
         if tensor not in self.variables:
             self.variables[tensor] = initial_value(tensor)
         return self.variables[tensor]
@@ -349,7 +368,7 @@ def _check_memory(graph: Graph) -> None:
             )
 
 
-def _plan_borders(graph: Graph, steps: Sequence[Step], keep: bool) -> ArenaPlan[Tensor]:
+def plan_borders(graph: Graph, steps: Sequence[Step], keep: bool) -> ArenaPlan[Tensor]:
     """Places for what crosses a border. Inputs keep theirs for the whole run, so that they can be
     set once and run again; with `keep` all do, so that they can be looked at."""
     end = len(steps)
@@ -373,4 +392,4 @@ def _plan_borders(graph: Graph, steps: Sequence[Step], keep: bool) -> ArenaPlan[
 
 
 def _unpacked_bytes(tensor: Tensor) -> int:
-    return tensor.dtype.numpy.itemsize * int(np.prod(tensor.shape, dtype=np.int64))
+    return tensor.dtype.numpy.itemsize * prod(tensor.shape)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config import DELEGATES
 from ..errors import BusyError, InputError, ModelError
+from ..format import known
 from ..ir import Array, DType, Graph, Model, Shape, Signature, Tensor
-from ..ir.verify import verify
-from ..ops import State
-from ..ops.execute import initial_value
 from .delegate import Delegate, Limits, Options, resolve
+from .direct import Direct
+from .direct import direct as find_direct
 from .plan import Binding, Plan, Planner
+from .remember import Memory
+
+if TYPE_CHECKING:
+    from ..ops import State
 
 # Plans kept for shapes that come back; an old one is dropped for a new one.
 MOST_PLANS = 8
@@ -46,18 +51,45 @@ class Session:
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise InputError(f"threads is {threads!r}", where="threads",
                              fix="give 1 or more, or None for a default")  # fmt: skip
-        verify(model)
         self.model = model
+        self._verified = False
+        if not known.content_of(model):
+            self._verify()
         self.delegates = resolve(delegates or [n for n in DELEGATES.text().split(",") if n])
-        self.state = State(call=self._call)
         self.variables: dict[Tensor, Array] = {}
-        limits = Limits(max_delegated_partitions, min_nodes_per_partition, delegate_clustering,
-                        single_ops=preserve_all_tensors)  # fmt: skip
-        settings = Options(threads or 1, self.state, dict(options or {}))
-        self._planner = Planner(self.delegates, limits, settings, require_full_delegation,
-                                self.variables)  # fmt: skip
+        self.threads = threads or 1
+        self._limits = Limits(max_delegated_partitions, min_nodes_per_partition,
+                              delegate_clustering, single_ops=preserve_all_tensors)  # fmt: skip
+        self._require_full = require_full_delegation
+        self._extra = dict(options or {})
+        for delegate in self.delegates:
+            if hasattr(delegate, "check_options"):
+                delegate.check_options(self._extra)
+        settings = self._require_full, sorted(self._extra.items())
+        self._memory = Memory(self.delegates, self._limits, self.threads, settings)
         self._plans: dict[tuple[Graph, tuple[Shape, ...]], Plan] = {}
+        self._direct: dict[str | None, Direct | None] = {}
         self._busy = threading.Lock()
+
+    @cached_property
+    def state(self) -> State:
+        """What operators keep from run to run."""
+        from ..ops import State
+
+        return State(call=self._call)
+
+    @cached_property
+    def _planner(self) -> Planner:
+        settings = Options(self.threads, self.state, self._extra)
+        return Planner(self.delegates, self._limits, settings, self._require_full, self.variables)
+
+    def _verify(self) -> None:
+        """Once: before the first plan that is made from the graph itself."""
+        if not self._verified:
+            from ..ir.verify import verify
+
+            verify(self.model)
+            self._verified = True
 
     def __repr__(self) -> str:
         return f"<Session of {self.model!r} on {', '.join(d.name for d in self.delegates)}>"
@@ -75,11 +107,21 @@ class Session:
 
         Names are the signature's where the model has one, otherwise the tensors'.
         """
+        direct = self._direct.get(signature)
+        taken = direct.accepts(feeds) if direct is not None and not outputs else None
+        if direct is not None and taken is not None:
+            self._occupy()
+            try:
+                return direct.run(taken)
+            finally:
+                self._busy.release()
         with self._alone():
             entry = self.entry(signature)
             arrays = _take(entry.inputs, {} if feeds is None else feeds)
             binding = self._prepare(entry, arrays, outputs or {})
-            return dict(zip(entry.outputs, binding.run(), strict=True))
+            results = binding.run()
+            self._direct[signature] = find_direct(entry, binding)
+            return dict(zip(entry.outputs, results, strict=True))
 
     def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Any:
         """Run on arrays in the order of the inputs, or by name: one result, or a tuple."""
@@ -189,14 +231,29 @@ class Session:
         """The plan for these input shapes (default: the file's), made when first asked for."""
         graph = graph or self.model.main
         with self._alone():
-            return self._plan(graph, shapes or [t.shape for t in graph.inputs])
+            return self._plan(graph, shapes or [t.shape for t in graph.inputs], whole=True)
 
-    def _plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
+    def runnable_plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
+        """As plan, but one that may know no more than what a run needs (`is_whole`)."""
+        with self._alone():
+            return self._plan(graph, shapes)
+
+    def _plan(self, graph: Graph, shapes: Sequence[Shape], whole: bool = False) -> Plan:
+        """A plan to run; whole: also to look at."""
         key = (graph, tuple(map(tuple, shapes)))
-        made = self._plans.pop(key, None) or self._planner.plan(graph, key[1])
+        made = self._plans.pop(key, None)
+        if made is None or (whole and not made.is_whole):
+            made = (None if whole else self._memory.recall(self.model, *key)) or self._make(*key)
         while len(self._plans) >= MOST_PLANS * len(self.model.graphs):
             self._plans.pop(next(iter(self._plans)))
         self._plans[key] = made  # the latest stands last: the first is the longest unused
+        return made
+
+    def _make(self, graph: Graph, shapes: tuple[Shape, ...]) -> Plan:
+        content = known.content_of(self.model)
+        self._verify()
+        made = self._planner.plan(graph, shapes)
+        self._memory.keep(self.model, content, graph, shapes, made)
         return made
 
     def explain(self) -> str:
@@ -208,6 +265,8 @@ class Session:
         with self._alone():
             for tensor, array in self.variables.items():
                 if graph is None or tensor in graph.tensors:
+                    from ..ops.execute import initial_value
+
                     array[...] = initial_value(tensor)
 
     # -- names ----------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def check_cpu(case: Case, target: str | None = None, threads: int = 1, seed: int
     delegate = CpuDelegate(target, cache=False)
     model = case.model()
     rng = np.random.default_rng(seed)
-    feeds = [case.arrays(model, rng) for _ in range(case.runs)]
+    feeds = [[np.asarray(a) for a in case.arrays(model, rng)] for _ in range(case.runs)]
     loose = replace(case, off_by=max(case.off_by, 1), tol=case.tol + FLOAT_TOLERANCE)
     reference = model.compile(["reference"])
     if not runnable(delegate.target):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sanderling import load, save
+from sanderling import load, save, store
 from sanderling.delegates.cpu import cache, targets
 from sanderling.delegates.cpu.cache import Cache, fingerprint
 from sanderling.delegates.cpu.delegate import CpuDelegate
@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[2]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path / "cache"))
     # The package is not edited while a test runs, or it does not matter.
-    known = cache._compiler()
-    monkeypatch.setattr(cache, "_who", lambda: known)
+    known = store._compiler()
+    monkeypatch.setattr(store, "_who", lambda: known)
     return tmp_path / "cache"
 
 
@@ -92,7 +92,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder: Path) -> None:
     expected = run(stack())
     folder.chmod(0o777)
     forget()
-    cache._warn_once.cache_clear()
+    store._warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="others may write"):
         np.testing.assert_array_equal(run(stack()), expected)
 
@@ -172,7 +172,7 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SANDERLING_CACHE", "/proc/none")
-    cache._warn_once.cache_clear()
+    store._warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="SANDERLING_CACHE"):
         run(stack())
 

@@ -12,13 +12,12 @@ from sanderling.delegates.cpu import fuse_dwpw
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.executable import CpuExecutable
 from sanderling.delegates.cpu.targets import TARGETS, host_target, runnable
-from sanderling.ir import DType, Graph, Model
-from tests.conformance.harness import Case, case, f32, i8, u8, weights
+from sanderling.ir import DType, Graph, Model, Quant, Tensor
+from tests.conformance.harness import Case, case, f32, i8, i16, u8, weights
 
-from ..conformance.cases import CASES
 from .harness import TARGET_NAMES, cases_of, check_cpu, run
 
-OPS = ("DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D")
+OPS = ("DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "L2_POOL_2D", "MAX_POOL_2D")
 
 
 @pytest.mark.parametrize("target", TARGET_NAMES)
@@ -39,7 +38,7 @@ def test_mean_of_pictures(target: str) -> None:
 def test_averages_are_exact() -> None:
     """Rounding is the definition's, for int8 (moved to uint8 inside) as for uint8."""
     for row in cases_of("AVERAGE_POOL_2D"):
-        if row.inputs[0] is not None and row.inputs[0].dtype in ("i8", "u8"):
+        if row.inputs[0] is not None and row.inputs[0].dtype in ("i8", "u8", "i16"):
             model = row.model()
             arrays = row.arrays(model, np.random.default_rng(3))
             ours, theirs = (run(model.compile([d]), arrays) for d in (CpuDelegate(), "reference"))
@@ -68,6 +67,15 @@ def _depthwise(kind: str, size: tuple[int, int], channels: int, kernel: int, mul
                     weights(out, dtype="i32", scale=0.0006, low=-3000, high=3000),
                     out=[u8(scale=0.3, zp=90)], version=2, **more)  # fmt: skip
     scales = rng.uniform(0.002, 0.02, out).astype(np.float32)
+    if kind == "hybrid":
+        return case("DEPTHWISE_CONV_2D", f32(*shape), weights(*filters, dtype="i8", scale=scales,
+                    axis=3), weights(out), version=6, **more)  # fmt: skip
+    if kind == "i16":
+        return case("DEPTHWISE_CONV_2D", i16(*shape, scale=3e-4),
+                    weights(*filters, dtype="i8", scale=scales, axis=3),
+                    weights(out, dtype="i64", scale=scales * np.float32(3e-4), low=-9000,
+                            high=9000),
+                    out=[i16(scale=2e-3)], version=3, **more)  # fmt: skip
     return case("DEPTHWISE_CONV_2D", i8(*shape, scale=0.03, zp=-5),
                 weights(*filters, dtype="i8", scale=scales, axis=3),
                 weights(out, dtype="i32", scale=scales * np.float32(0.03), low=-3000,
@@ -75,7 +83,7 @@ def _depthwise(kind: str, size: tuple[int, int], channels: int, kernel: int, mul
                 out=[i8(scale=0.2, zp=-20)], version=3, **more)  # fmt: skip
 
 
-KINDS = ("f32", "i8", "u8")
+KINDS = ("f32", "i8", "u8", "hybrid", "i16")
 ROWS: list[tuple[tuple[int, int], int, int, dict[str, Any]]] = [
     *(((6, 9), c, 3, {"act": "RELU6"}) for c in (1, 3, 7, 8, 15, 16, 20, 24, 32, 33, 40, 48, 52)),
     *(((5, 5), c, 3, {"stride": 2}) for c in (64, 72, 80, 96, 100, 128, 144)),
@@ -102,38 +110,112 @@ def test_depthwise(kind: str, target: str) -> None:
         assert check_cpu(_depthwise(kind, size, channels, kernel, **more), target) == ""
 
 
-@pytest.mark.parametrize("target", [t for t in TARGET_NAMES if runnable(TARGETS[t])])
-@pytest.mark.parametrize("batch, size, residual", [(1, (12, 10), False), (2, (9, 7), True)])
-def test_fused_with_product(
-    batch: int, size: tuple[int, int], residual: bool, target: str, monkeypatch: pytest.MonkeyPatch
+class Net:
+    """A float network, written layer by layer."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.graph, self.rng = Graph(), np.random.default_rng(0)
+        self.x = self.graph.input("x", DType.FLOAT32, shape)
+        self.arrays = [self.rng.normal(size=shape).astype(np.float32)]
+
+    def _constant(self, *shape: int) -> Tensor:
+        name = f"c{len(self.graph.tensors)}"
+        return self.graph.constant(name, self.rng.normal(size=shape).astype(np.float32))
+
+    def _codes(self, *shape: int) -> Tensor:
+        name, count = f"c{len(self.graph.tensors)}", shape[-1]
+        made = self.graph.constant(name, self.rng.integers(-127, 128, shape).astype(np.int8))
+        steps = self.rng.uniform(0.01, 0.03, count).astype(np.float32)
+        made.quant = Quant(steps, np.zeros(count, np.int64), 3)
+        return made
+
+    def add(self, op: str, inputs: list[Tensor], shape: tuple[int, ...], **attrs: Any) -> Net:
+        made = self.graph.tensor(f"t{len(self.graph.tensors)}", DType.FLOAT32, shape)
+        self.graph.add(op, inputs, [made], **attrs)
+        self.x = made
+        self.graph.outputs = [made]
+        return self
+
+    def pointwise(self, n: int, act: str = "NONE") -> Net:
+        inputs = [self.x, self._constant(n, 1, 1, self.x.shape[3]), self._constant(n)]
+        return self.add("CONV_2D", inputs, (*self.x.shape[:3], n), **_attrs(act=act))
+
+    def depthwise(
+        self, kernel: int, stride: int = 1, act: str = "NONE", codes: bool = False
+    ) -> Net:
+        n, h, w, c = self.x.shape
+        inputs = [self.x, (self._codes if codes else self._constant)(1, kernel, kernel, c)]
+        attrs = _attrs(stride=stride, act=act) | {"depth_multiplier": 1}
+        shape = (n, -(-h // stride), -(-w // stride), c)
+        return self.add("DEPTHWISE_CONV_2D", inputs, shape, **attrs)
+
+    def swish(self) -> Net:
+        x = self.x
+        self.add("LOGISTIC", [x], x.shape)
+        return self.add("MUL", [x, self.x], x.shape, fused_activation_function="NONE")
+
+    def residual(self, act: str = "NONE") -> Net:
+        other = self.graph.input("other", DType.FLOAT32, self.x.shape)
+        self.arrays.append(self.rng.normal(size=other.shape).astype(np.float32))
+        return self.add("ADD", [self.x, other], other.shape, fused_activation_function=act)
+
+    def check(self, target: str, *kernels: str) -> None:
+        """The answer is the reference's; the steps are these kernels."""
+        model = Model([self.graph])
+        session = model.compile([CpuDelegate(target, cache=False)], threads=2)
+        ours, theirs = (run(s, self.arrays)[0] for s in (session, model.compile(["reference"])))
+        assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
+        (step,) = session.plan(shapes=[a.shape for a in self.arrays]).steps
+        assert isinstance(step.executable, CpuExecutable)
+        names = [str(name).partition("_")[2] for name in step.executable.compiled.steps]
+        assert names == list(kernels)
+
+
+RUNNABLE = [t for t in TARGET_NAMES if runnable(TARGETS[t])]
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("batch, size, c", [(1, (12, 10), 24), (2, (9, 7), 17), (1, (11, 16), 96)])
+def test_fused_with_products(
+    batch: int, size: tuple[int, int], c: int, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fuse_dwpw, "WORTH", 1)
     monkeypatch.setattr(fuse_dwpw, "BAND", 5000)
-    rng = np.random.default_rng(0)
-    graph, f = Graph(), DType.FLOAT32
-    x = graph.input("x", f, (batch, *size, 24))
-    w = graph.constant("w", rng.normal(size=(1, 3, 3, 24)).astype(np.float32))
-    between = graph.tensor("between", f, x.shape)
-    graph.add("DEPTHWISE_CONV_2D", [x, w], [between], **_attrs(act="RELU6"), depth_multiplier=1)
-    filters = graph.constant("filters", rng.normal(size=(20, 1, 1, 24)).astype(np.float32))
-    bias = graph.constant("bias", rng.normal(size=20).astype(np.float32))
-    out = graph.tensor("out", f, (batch, *size, 20))
-    graph.add("CONV_2D", [between, filters, bias], [out], **_attrs())
-    arrays = [rng.normal(size=x.shape).astype(np.float32)]
-    graph.outputs = [out]
-    if residual:
-        other = graph.input("other", f, out.shape)
-        arrays.append(rng.normal(size=out.shape).astype(np.float32))
-        total = graph.tensor("total", f, out.shape)
-        graph.add("ADD", [out, other], [total], fused_activation_function="RELU")
-        graph.outputs = [total]
-    model = Model([graph])
-    session = model.compile([CpuDelegate(target, cache=False)], threads=2)
-    ours, theirs = run(session, arrays)[0], run(model.compile(["reference"]), arrays)[0]
-    assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
-    (step,) = session.plan(shapes=[a.shape for a in arrays]).steps
-    assert isinstance(step.executable, CpuExecutable)
-    assert any("dw_pw" in str(name) for name in step.executable.compiled.steps)
+    monkeypatch.setattr(fuse_dwpw, "RING", 10000)
+    net = Net((batch, *size, c)).depthwise(3, act="RELU6").pointwise(c - 4).residual("RELU")
+    net.check(target, "cpu_dw_pw")
+    net = Net((batch, *size, 8)).pointwise(c, "RELU").depthwise(5, 2).swish()
+    net.check(target, "cpu_pw_dw")
+    Net((batch, *size, 8)).pointwise(c).swish().depthwise(3).residual().check(target, "cpu_pw_dw")
+    net = Net((batch, *size, 9)).pointwise(c).swish().depthwise(3, act="RELU").pointwise(12)
+    net.residual().swish().check(target, "cpu_pw_dw_pw")
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_rows_that_lie_apart(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels of one tensor are read, and those of another written, where they lie."""
+    monkeypatch.setattr(fuse_dwpw, "WORTH", 1)
+    net = Net((1, 6, 7, 8))
+    whole = net.pointwise(40).x
+    halves = [net.graph.tensor(f"half{i}", DType.FLOAT32, (1, 6, 7, 20)) for i in (0, 1)]
+    axis = net.graph.constant("axis", np.array(3, np.int32))
+    net.graph.add("SPLIT", [axis, whole], halves, num_splits=2)
+    net.x = halves[0]
+    a = net.depthwise(3).x
+    net.x = halves[1]
+    b = net.pointwise(12).depthwise(5).x
+    net.add("CONCATENATION", [a, b], (1, 6, 7, 32), axis=3, fused_activation_function="NONE")
+    net.pointwise(9).check(target, "conv_2d", "depthwise_conv_2d", "cpu_pw_dw", "conv_2d")
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_functions_of_the_result(target: str) -> None:
+    for c in (16, 20):
+        Net((1, 9, 8, c)).depthwise(3).swish().check(target, "depthwise_conv_2d")
+        Net((2, 9, 8, c)).depthwise(3, 2).residual("RELU").check(target, "depthwise_conv_2d")
+        Net((1, 9, 8, c)).depthwise(5).residual().swish().check(target, "depthwise_conv_2d")
+        net = Net((2, 9, 8, c)).depthwise(3, codes=True).residual().swish()
+        net.check(target, "cpu_range", "cpu_encode", "depthwise_conv_2d")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,6 +229,16 @@ def test_threads_agree(kind: str, size: tuple[int, int]) -> None:
     assert all(np.array_equal(answers[0], a) for a in answers[1:])
 
 
-def test_other_types_have_reasons() -> None:
-    hybrid = next(r for r in CASES if r.op == "DEPTHWISE_CONV_2D" and r.name == "hybrid")
-    assert "has no kernel" in check_cpu(hybrid)
+def test_threads_agree_when_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuse_dwpw, "WORTH", 1)
+    monkeypatch.setattr(fuse_dwpw, "RING", 10000)
+    for net in (Net((2, 19, 12, 8)).pointwise(96).depthwise(3, 2),
+                Net((2, 20, 12, 8)).pointwise(96).depthwise(3).pointwise(24)):  # fmt: skip
+        model = Model([net.graph])
+        answers = [run(model.compile([CpuDelegate()], threads=n), net.arrays)[0] for n in (1, 2, 5)]
+        assert all(np.array_equal(answers[0], a) for a in answers[1:])
+
+
+def test_others_have_reasons() -> None:
+    wild = _depthwise("i16", (40, 40), 3, 33)
+    assert "has no kernel" in check_cpu(wild)

@@ -10,10 +10,11 @@ import pytest
 
 from sanderling.delegates.cpu.abi import ARENA, FIRST_ARG
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.placement import is_free, place
+from sanderling.delegates.cpu.placement import free_from, is_free, place
 from sanderling.ir import DType, Graph, Model, Tensor
 from tests.cpu.harness import run
 
+pytestmark = pytest.mark.filterwarnings("error::sanderling.errors.FallbackWarning")
 F32 = DType.FLOAT32
 
 
@@ -75,11 +76,49 @@ class Maker:
         self.graph.add("TRANSPOSE", [x, self.ints(*range(len(x.shape))[::-1])], [y])
         return y
 
-    def check(self, *outputs: Tensor, threads: int = 2) -> None:
+    def product(self, x: Tensor, n: int, taps: int = 1) -> Tensor:
+        """A convolution that keeps the picture's size."""
+        self.count += 1
+        rng = np.random.default_rng(self.count)
+        shape = (n, taps, taps, x.shape[3])
+        values = rng.normal(size=shape) / np.sqrt(taps * taps * x.shape[3])
+        w = self.graph.constant(f"w{self.count}", values.astype(np.float32))
+        b = self.graph.constant(f"b{self.count}", rng.normal(size=n).astype(np.float32))
+        y = self.new((*x.shape[:3], n))
+        self.graph.add("CONV_2D", [x, w, b], [y], padding="SAME", stride_w=1, stride_h=1,
+                       dilation_w_factor=1, dilation_h_factor=1,
+                       fused_activation_function="NONE")  # fmt: skip
+        return y
+
+    def depthwise(self, x: Tensor) -> Tensor:
+        self.count += 1
+        rng = np.random.default_rng(self.count)
+        w, b = (self.graph.constant(f"{c}{self.count}", rng.normal(size=s).astype(np.float32) / 3)
+                for c, s in (("w", (1, 3, 3, x.shape[3])), ("b", x.shape[3:])))  # fmt: skip
+        y = self.new(x.shape)
+        self.graph.add("DEPTHWISE_CONV_2D", [x, w, b], [y], padding="SAME", stride_w=1, stride_h=1,
+                       dilation_w_factor=1, dilation_h_factor=1, depth_multiplier=1,
+                       fused_activation_function="RELU6")  # fmt: skip
+        return y
+
+    def pool(self, x: Tensor) -> Tensor:
+        y = self.new(x.shape)
+        self.graph.add("MAX_POOL_2D", [x], [y], padding="SAME", stride_w=1, stride_h=1,
+                       filter_width=3, filter_height=3,
+                       fused_activation_function="NONE")  # fmt: skip
+        return y
+
+    def resize(self, x: Tensor, height: int, width: int, how: str = "BILINEAR") -> Tensor:
+        y = self.new((x.shape[0], height, width, x.shape[3]))
+        self.graph.add(f"RESIZE_{how}", [x, self.ints(height, width)], [y], align_corners=False,
+                       half_pixel_centers=how == "BILINEAR")  # fmt: skip
+        return y
+
+    def check(self, *outputs: Tensor, threads: int = 2, target: str | None = None) -> None:
         """Run twice on the cpu, and compare with the reference."""
         self.graph.outputs = list(outputs)
         model = Model([self.graph])
-        ours = model.compile([CpuDelegate(cache=False)], threads=threads)
+        ours = model.compile([CpuDelegate(target, cache=False)], threads=threads)
         theirs = model.compile(["reference"])
         rng = np.random.default_rng(0)
         for _ in range(2):
@@ -167,6 +206,105 @@ def test_blocks_are_reused() -> None:
     places, size = place(m.graph)
     assert size == 2 * 64 * 64 * 4
     assert all(p.slot == ARENA for t, p in places.items() if t not in (m.inputs[0], x))
+
+
+def test_scratch_lies_behind_what_is_alive() -> None:
+    """Where one of two tensors is alive, behind it; where both are, behind both."""
+    m = Maker((64, 64))
+    a = m.transpose(m.inputs[0])
+    b = m.transpose(a)
+    m.graph.outputs = [m.transpose(b)]
+    places, size = place(m.graph)
+    first, second, third = m.graph.ops
+    assert size == 2 * a.nbytes and free_from(m.graph, places, []) == 0
+    assert free_from(m.graph, places, [second]) == size
+    ends = [free_from(m.graph, places, [op]) for op in (first, third)]
+    assert ends == [places[t].offset + t.nbytes for t in (a, b)] and min(ends) < size
+
+
+# -- rows in rows ----------------------------------------------------------------------------------
+
+
+def test_products_write_into_rows() -> None:
+    """Parts of the channels of a concatenation, which is a result, and of one in another."""
+    m = Maker((1, 6, 5, 8))
+    x = m.inputs[0]
+    inner = m.join(m.product(x, 16), m.product(x, 3, taps=3), axis=3)
+    y = m.join(m.product(x, 1), inner, m.product(x, 20), axis=3)
+    assert [n for n in m.copies(y) if n != "CONV_2D"] == []
+    places, _ = place(m.graph)
+    parts = [places[t] for op in m.graph.ops if op.name == "CONV_2D" for t in op.outputs]
+    assert {(p.slot, p.pitch) for p in parts} == {(FIRST_ARG + 1, y.shape[3] * 4)}
+    assert sorted(p.offset for p in parts) == [0, 4, 4 + 64, 4 + 64 + 12]
+    m.check(y)
+
+
+@pytest.mark.parametrize("target", [None, "avx2", "generic"])
+def test_who_reads_parts_of_rows(target: str | None) -> None:
+    """What is joined is read again, where it lies: products, residuals, pools, resizing."""
+    m = Maker((1, 7, 6, 8))
+    a = m.product(m.inputs[0], 24)
+    b, c = m.add(m.product(a, 24), a), m.pool(a)
+    up = m.resize(m.resize(a, 4, 3, "NEAREST_NEIGHBOR"), 7, 6)
+    y = m.product(m.join(a, b, c, up, m.depthwise(a), axis=3), 8)
+    copied = [n for n in m.copies(y) if n in ("CONCATENATION", "SPLIT")]
+    assert copied == ["CONCATENATION"]  # depthwise convolutions write their own rows
+    m.check(y, target=target)
+
+
+def test_parts_of_rows_are_views() -> None:
+    m = Maker((1, 6, 6, 8))
+    a, b = m.split(m.product(m.inputs[0], 32), 2, axis=3)
+    y = m.join(m.product(a, 16), m.pool(b), m.depthwise(a), axis=3)
+    assert "SPLIT" not in m.copies(y)
+    m.check(y)
+
+
+def test_who_cannot_read_parts_of_rows() -> None:
+    """An operator that wants its rows together gets them; so does the caller."""
+    m = Maker((1, 6, 6, 8))
+    a, b = m.product(m.inputs[0], 16), m.product(m.inputs[0], 16)
+    y = m.join(a, b, axis=3)
+    places_wanted = [a, m.unary(b)]
+    m.graph.outputs = [a, y, places_wanted[1]]
+    places, _ = place(m.graph)
+    assert not places[a].pitch and not places[b].pitch
+    m.check(*m.graph.outputs)
+
+
+def _grow_picture(m: Maker, rng: np.random.Generator, pool: list[Tensor]) -> None:
+    x = pool[int(rng.integers(len(pool)))]
+    others = [t for t in pool if t.shape[:3] == x.shape[:3]]
+    other = others[int(rng.integers(len(others)))]
+    same = [t for t in pool if t.shape == x.shape]
+    kind = int(rng.integers(9))
+    if kind < 3:
+        pool.append(m.product(x, int(rng.choice([3, 8, 16, 20])), taps=1 + 2 * (kind == 0)))
+    elif kind == 3 and x.shape[3] + other.shape[3] <= 64:
+        pool.append(m.join(x, other, axis=3))
+    elif kind == 4 and x.shape[3] % 2 == 0:
+        pool += m.split(x, 2, axis=3)
+    elif kind == 5:
+        pool.append(m.pool(x))
+    elif kind == 6:
+        pool.append(m.add(x, same[int(rng.integers(len(same)))]))
+    elif kind == 7:
+        pool.append(m.unary(x, "RELU") if rng.integers(2) else m.depthwise(x))
+    elif kind == 8:
+        how = str(rng.choice(["BILINEAR", "NEAREST_NEIGHBOR"]))
+        pool.append(m.resize(x, 5, 4, how))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_graph_of_pictures(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m = Maker((1, 5, 4, 8), (1, 5, 4, 3))
+    pool = list(m.inputs)
+    for _ in range(24):
+        _grow_picture(m, rng, pool)
+    made = [t for t in pool if t.producer is not None]
+    unread = [t for t in made if not t.users]
+    m.check(*dict.fromkeys([*unread, *made[:: max(len(made) // 2, 1)]]), threads=1 + seed % 2)
 
 
 # -- any graph -------------------------------------------------------------------------------------

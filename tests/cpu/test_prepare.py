@@ -249,11 +249,6 @@ def declined() -> list[tuple[str, Graph]]:
     x = net.input("x", (1, 4, 4, 2))
     y = net.conv(x, net.tensor("c", (1, 4, 4, 2)))
     cases.append(("wanted", net.done(net.add("ADD", [y, x], net.tensor("y", (1, 4, 4, 2))), y)))
-    net = Net(DType.INT8)
-    x = net.input("x", (1, 4, 4, 2))
-    y = net.conv(x, net.tensor("c", (1, 4, 4, 2), scale=0.5))
-    out = net.tensor("y", (1, 4, 4, 2), scale=0.1)
-    cases.append(("coarse codes", net.done(net.add("ADD", [y, x], out))))
     return cases
 
 

@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sanderling.delegates.cpu import conv, winograd
+from sanderling.delegates.cpu.conv import plain_cycles
 from sanderling.delegates.cpu.delegate import CpuDelegate, build
+from sanderling.delegates.cpu.epilogue import INNER_ATTR
 from sanderling.delegates.cpu.executable import CpuExecutable
 from sanderling.delegates.cpu.jit import host_target, runnable
+from sanderling.delegates.cpu.rows import Window
 from sanderling.delegates.cpu.targets import TARGETS
 from sanderling.delegates.cpu.tiles import Panels, choose
 from sanderling.ir import Array, DType, Graph, Op, Quant, Tensor
 from sanderling.ir.expr import Expr, Input, apply
+from sanderling.ops.base import scale_zero
 from sanderling.ops.execute import evaluate, new_state
 from tests.conformance.harness import Case, T, case, f32, i8, u8, weights
 
@@ -141,35 +146,22 @@ def _feed(tensor: Tensor, seed: int) -> Array:
 @pytest.mark.parametrize("kind", ["f32", "i8", "u8"])
 @pytest.mark.parametrize("size", [(5, 16, 24), (9, 33, 70)])
 def test_residual(size: tuple[int, int, int], kind: str, target: str) -> None:
-    """conv + residual in one step, with the activation after the sum."""
+    """conv + residual in one step, with the activation after the sum: as one after the other."""
     graph, (x, w, b, r, y) = _graph(kind, *size)
     op = graph.add("CONV_2D", [x, w, b, r], [y], fused_activation_function="RELU", **SAME)
     graph.outputs = [y]
+    between = y.copy()
+    if y.quant is not None:
+        between.quant = Quant.of(1.7 * y.quant.scale[0], y.quant.zero_point[0])
+        op.attrs[INNER_ATTR] = scale_zero(between)
     feeds = _feed(x, 0), _feed(r, 1)
-    expected = _sum_by_definition(op, feeds)
-    ours = _run(graph, target, *feeds)
-    gap = np.abs(ours.astype(np.float64) - expected).max()
-    assert gap <= (1 if kind != "f32" else 1e-4)
-
-
-def _sum_by_definition(op: Any, feeds: tuple[Array, Array]) -> Array:
-    """In reals: the product without requantisation, the residual, the activation."""
-    x, w, b, r = op.inputs
-    real = [_real(t, a) for t, a in ((x, feeds[0]), (w, w.data), (b, b.data), (r, feeds[1]))]
-    total = real[0] @ real[1].reshape(len(real[1]), -1).T + real[2] + real[3]
-    total = np.maximum(total, 0)
-    out = op.outputs[0]
-    if out.quant is None:
-        return total
-    codes = np.round(total / out.quant.scale[0]) + out.quant.zero_point[0]
-    return np.clip(codes, *out.dtype.bounds)
-
-
-def _real(tensor: Tensor, values: Array) -> Array:
-    if tensor.quant is None:
-        return values.astype(np.float64)
-    zero, scale = tensor.quant.zero_point[0], tensor.quant.scale[0]
-    return (values.astype(np.float64) - zero) * np.float64(scale)
+    state = new_state()
+    product = evaluate(Op("CONV_2D", [x, w, b], [between], SAME), [feeds[0], w.data, b.data], state)
+    add = Op("ADD", [between, r], [y], {"fused_activation_function": "RELU"})
+    (expected,) = evaluate(add, [*product, feeds[1]], state)
+    gap = np.abs(_run(graph, target, *feeds).astype(np.float64) - expected)
+    assert gap.max() <= (1 if kind != "f32" else 1e-4)
+    assert kind == "f32" or np.mean(gap > 0) < 0.1  # halves are frequent with these scales
 
 
 @pytest.mark.parametrize("target", TARGET_NAMES)
@@ -214,3 +206,93 @@ def test_panels_cover_the_columns_once() -> None:
             assert spans[0][0] == 0 and len(spans) == panels.count
             assert sum(columns for _, columns in spans) == panels.padded >= n
             assert panels.padded - n < 16
+
+
+# -- Winograd -----------------------------------------------------------------------------------
+
+# Tiles that fit and that hang over, either way; one block and several; panels that are not full;
+# several images; no padding; a picture that is one tile; channels that do not fill a vector.
+WINOGRAD: list[tuple[tuple[int, ...], int, str]] = [
+    ((1, 16, 16, 16), 32, "SAME"),
+    ((1, 14, 13, 32), 20, "SAME"),
+    ((2, 9, 31, 16), 33, "SAME"),
+    ((1, 11, 22, 48), 64, "VALID"),
+    ((1, 4, 4, 64), 17, "SAME"),
+    ((3, 5, 6, 16), 70, "VALID"),
+    ((1, 12, 8, 12), 16, "SAME"),
+    ((1, 9, 8, 27), 24, "SAME"),
+]
+
+
+def _winograd(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take this form, whatever it costs."""
+    plan = lambda target, w, n, plain: winograd.plan_for(target, w, n, winograd.form(m))[1]  # noqa: E731
+    monkeypatch.setattr("sanderling.delegates.cpu.conv.choose_plan", plan)
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("m", winograd.POINTS)
+@pytest.mark.parametrize("size", WINOGRAD, ids=lambda s: "x".join(map(str, s[0])))
+def test_winograd(size: Any, m: int, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _winograd(m, monkeypatch)
+    shape, units, padding = size
+    row = _conv("f32", shape, (units, 3, 3, shape[3]), SAME | {"padding": padding})
+    assert check_cpu(row, target) == ""
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("shape", [(1, 18, 22, 3), (2, 12, 16, 2)], ids=str)
+def test_winograd_on_squares_of_pixels(
+    shape: tuple[int, ...], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6x6 of stride two; padding is two before and after."""
+    _winograd(4, monkeypatch)
+    taken = []
+    emit = conv.emit_winograd
+    monkeypatch.setattr(conv, "emit_winograd", lambda *a: (taken.append(1), emit(*a)))
+    row = _conv("f32", shape, (19, 6, 6, shape[3]), STRIDED)
+    assert check_cpu(row, target) == ""
+    assert taken or 8 * shape[3] < TARGETS[target].lanes
+
+
+@pytest.mark.parametrize("m", winograd.POINTS)
+def test_winograd_is_the_same_on_any_number_of_threads(
+    m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _winograd(m, monkeypatch)
+    row = _conv("f32", (2, 21, 18, 32), (70, 3, 3, 32), SAME)
+    model = row.model()
+    feed = row.arrays(model, np.random.default_rng(0))[0]
+    answers = [np.array(model.compile([CpuDelegate()], threads=n)(feed)) for n in (1, 2, 3)]
+    assert all(np.array_equal(answers[0], a) for a in answers[1:])
+
+
+@pytest.mark.parametrize("m", winograd.POINTS)
+def test_winograd_with_a_residual(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _winograd(m, monkeypatch)
+    graph, rng = Graph("main"), np.random.default_rng(4)
+    x = graph.input("x", DType.FLOAT32, (1, 10, 7, 16))
+    r = graph.input("r", DType.FLOAT32, (1, 10, 7, 24))
+    w = graph.constant("w", rng.normal(size=(24, 3, 3, 16)).astype(np.float32))
+    b = graph.constant("b", rng.normal(size=24).astype(np.float32))
+    y = graph.tensor("y", DType.FLOAT32, (1, 10, 7, 24))
+    graph.add("CONV_2D", [x, w, b, r], [y], fused_activation_function="RELU", **SAME)
+    graph.outputs = [y]
+    feeds = _feed(x, 0), _feed(r, 1)
+    alone = Op("CONV_2D", [x, w, b], [y], dict(SAME))
+    sums = evaluate(alone, [feeds[0], w.data, b.data], new_state())[0]
+    expected = np.maximum(sums + feeds[1], 0)
+    ours = _run(graph, host_target().name, *feeds)
+    assert np.abs(ours - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_winograd_is_taken_where_it_pays() -> None:
+    """Large pictures take large tiles, large weights small ones or none."""
+    target = TARGETS["avx512vnni"]
+
+    def taken(size: int, channels: int, units: int) -> int | None:
+        w = Window(1, size, size, channels, size, size, (3, 3), pad=(1, 1))
+        plan = winograd.choose_plan(target, w, units, plain_cycles(target, w, units))
+        return None if plan is None else plan.form.m
+
+    assert [taken(56, 64, 64), taken(14, 64, 512), taken(4, 512, 512)] == [4, 2, None]

@@ -13,7 +13,8 @@ from ...ops import gemm as definition
 from ...ops.base import attr, elements, quant, scale_zero
 from ...ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range, quantize_multiplier
 from .abi import FIRST_ARG
-from .cores import Core, DotCore, FloatCore, pack, padded_depth, wide_core
+from .bfloat import rounded
+from .cores import BfloatCore, Core, DotCore, FloatCore, pack, padded_depth, wide_core
 from .emit import Int
 from .epilogue import INNER_ATTR, MAP_ATTR
 from .gemm import Operands, Plan, Product, estimate, plan_product, walk
@@ -22,9 +23,12 @@ from .hybrid import TABLE, is_hybrid, is_symmetric
 from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .program import Kernel, StepEmitter
 from .rows import (
+    Change,
     DirectRows,
     LineRows,
     PatchRows,
+    Round,
+    RoundedRows,
     RowSource,
     RowWords,
     SumWords,
@@ -34,8 +38,23 @@ from .rows import (
     copy_of,
     pieces,
 )
-from .sinks import ByteSink, FloatSink, HybridSink, Sink, params_of, words
+from .sinks import (
+    ByteSink,
+    FloatSink,
+    HybridSink,
+    Nudge,
+    Sink,
+    nudge_of,
+    params_of,
+    words,
+)
 from .targets import Target
+from .winograd import Plan as WinogradPlan
+from .winograd import choose_plan, emit_winograd, fold, folded, suits
+
+# Marks products that round their operands to bfloat16: see precision.py.
+BF16_ATTR = "cpu_bf16"
+F32_CORE = FloatCore()
 
 
 def data(tensor: Tensor | None) -> Array:
@@ -59,7 +78,26 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
     groups = x.shape[3] // weights.shape[3]
     w = window(op, groups)
     n = weights.shape[0]
+    plan = None if BF16_ATTR in op.attrs else winograd_plan(op, k.target, F32_CORE)
+    if plan is not None:
+        filters = weights if folded(w) is w else fold(weights)
+        bias = bias_of(op, n, np.float32)
+        emit_winograd(k, op, float_sink(op), filters, bias, words(*bounds(op)), plan)
+        return
     emit_product(k, op, weights.reshape(n, -1), w, groups)
+
+
+def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
+    """How a float convolution takes fewer products, if that is faster than all of them with this
+    core."""
+    weights, x = data(op.inputs[1]), op.inputs[0]
+    assert x is not None
+    groups = x.shape[3] // weights.shape[3]
+    w, n = window(op, groups), weights.shape[0]
+    small = folded(w)
+    if not suits(op, small, groups, target):
+        return None
+    return choose_plan(target, small, n, plain_cycles(target, w, n, core))
 
 
 def emit_fully_connected(k: StepEmitter, op: Op) -> None:
@@ -98,7 +136,7 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
     kind = arithmetic(op, weights, k.target)
     n = len(weights) // groups
     size, rows, line_bytes = row_source(k, op.inputs[0], kind, w, n, groups, op.input(TABLE))
-    if spread is not None and isinstance(rows, PatchRows | DirectRows):
+    if spread is not None and not isinstance(rows, LineRows):
         size = replace(size, outer=w.batch * w.out_height, inner=w.out_width)
         line_bytes = w.out_width * rows.stride
     plan = plan_product(k.target, kind.core, size, rows.packs, line_bytes)
@@ -107,15 +145,19 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
                     if w.out_height % d == 0 and d * plan.per_line(size) <= plan.block)  # fmt: skip
         plan = replace(plan, block=lines * plan.per_line(size))
     residual = op.input(3)
+    dense = size.n * size.groups * kind.sink.c_bytes * (1 if spread is None else spread.pixel)
+    ldc = k.pitch(op.outputs[0], dense)
+    ldr = ldc if residual is None else k.pitch(residual, dense)
     at = Operands(
         k.constant(packed(kind, size, plan)),
         k.constant(columns(kind, size, plan)),
         k.constant(kind.common),
         k.ptr(op.outputs[0]),
-        size.n * size.groups * kind.sink.c_bytes * (1 if spread is None else spread.pixel),
+        ldc,
         None if residual is None else k.ptr(residual),
         k.constant(rows.offsets()) if isinstance(rows, LineRows) else None,
         None if spread is None else spread.place,
+        0 if ldr == ldc else ldr,
     )
     walk(k, kind.core, kind.sink, size, plan, rows, at, row_words(k, op, kind, w))
 
@@ -139,10 +181,11 @@ def row_source(
     """How A is read: as it lies, line by line, or in packed patches; and the bytes of a line."""
     assert x is not None
     source, core, item = k.ptr(x), kind.core, x.dtype.numpy.itemsize
+    w = replace(w, pixel=k.pitch(x, w.step * item) // item)
     rows, depth = w.batch * w.pixels, kind.matrix.shape[1]
     theirs = k.program.places[x].slot >= FIRST_ARG
     same = core.a_bytes == item
-    change = copy_of(x.dtype.numpy) if same else Widen(x.dtype is DType.INT8)
+    change = change_of(x.dtype, same)
     zeros = k.constant(np.array([kind.zero], np.int32)) if table is None else k.ptr(table)
     step = 0 if table is None else 2
     patches = Product(1, rows, n, depth, groups)
@@ -151,18 +194,31 @@ def row_source(
     alike = w.step * item % 4096 == 0 and rows > 8
     if w.is_rows and same and not beyond and not alike:
         return patches, DirectRows(source, w.step * item, w.channels * item), rows * w.step * item
+    if w.is_rows and isinstance(change, Round):
+        found = RoundedRows(source, w.step * item, w.channels)
+        return patches, found, rows * found.stride
     runs, run = pieces(w)
     deep = padded_depth(core, run)
     lines = Product(w.batch * w.out_height, w.out_width, n, w.kernel[0] * runs * deep, groups,
                     w.kernel[0] * runs)  # fmt: skip
-    if not w.is_rows and not kind.sums and _lines_pay(k.target, core, patches, lines):
+    # Of floats what lies behind a line of taps counts: it may be no number.
+    whole = not isinstance(core, BfloatCore) or run % core.depth == 0
+    able = whole and not w.is_rows and not kind.sums
+    if able and _lines_pay(k.target, core, patches, lines):
         direct = w.inside and same and not (theirs and run % core.depth)
-        found = LineRows(source, w, change, zeros, step, w.channels * change.out_bytes,
-                         not direct)  # fmt: skip
-        return lines, found, found.memory(w.out_width)
+        taps = LineRows(source, w, change, zeros, step, w.channels * change.out_bytes,
+                        not direct)  # fmt: skip
+        return lines, taps, taps.memory(w.out_width)
     depth = padded_depth(core, depth)
     packed = PatchRows(source, w, change, depth, zeros, step, w.channels * item)
     return patches, packed, rows * packed.stride
+
+
+def change_of(dtype: DType, same: bool) -> Change:
+    """How elements become what the core reads."""
+    if same:
+        return copy_of(np.uint16 if dtype is DType.BFLOAT16 else dtype.numpy)
+    return Round() if dtype is DType.FLOAT32 else Widen(dtype is DType.INT8)
 
 
 def _lines_pay(target: Target, core: Core, patches: Product, lines: Product) -> bool:
@@ -170,6 +226,14 @@ def _lines_pay(target: Target, core: Core, patches: Product, lines: Product) -> 
     about a cycle for 24 bytes and 10 for a line of taps."""
     copying = patches.m * patches.groups * (patches.k * core.a_bytes / 24 + 10 * lines.lines)
     return estimate(target, core, lines)[0] < estimate(target, core, patches)[0] + copying
+
+
+def plain_cycles(target: Target, w: Window, n: int, core: Core = F32_CORE) -> float:
+    """Estimated cycles of a float convolution as one product."""
+    depth = w.kernel[0] * w.kernel[1] * w.channels
+    lines = Product(w.batch * w.out_height, w.out_width, n, depth, 1, w.kernel[0])
+    patches = Product(1, w.batch * w.pixels, n, depth)
+    return min(estimate(target, core, size)[0] for size in (lines, patches))
 
 
 def packed(kind: Arithmetic, size: Product, plan: Plan) -> Array:
@@ -200,6 +264,8 @@ def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
     assert x is not None
     if op.input(TABLE) is not None:
         return _hybrid(op, weights, target)
+    if BF16_ATTR in op.attrs:
+        return replace(_float(op, weights), core=BfloatCore(), matrix=rounded(weights))
     return _float(op, weights) if x.dtype is DType.FLOAT32 else _integer(op, weights, target)
 
 
@@ -215,10 +281,14 @@ def bias_of(op: Op, n: int, dtype: Any, index: int = 2) -> Array:
     return np.zeros(n, dtype) if bias is None else data(bias).reshape(-1).astype(dtype)
 
 
+def float_sink(op: Op) -> FloatSink:
+    size = op.outputs[0].dtype.numpy.itemsize
+    return FloatSink(op.input(3) is not None, op.attrs.get(MAP_ATTR), c_bytes=size)
+
+
 def _float(op: Op, weights: Array) -> Arithmetic:
-    sink = FloatSink(op.input(3) is not None, op.attrs.get(MAP_ATTR))
     bias = bias_of(op, len(weights), np.float32)
-    return Arithmetic(FloatCore(), sink, weights, (bias,), words(*bounds(op)))
+    return Arithmetic(F32_CORE, float_sink(op), weights, (bias,), words(*bounds(op)))
 
 
 def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
@@ -239,27 +309,31 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
     scale = np.broadcast_to(multiplier(op), n)
     residual = op.input(3)
     low, high = fused_range(op)
-    common: list[float] = [scale_zero(out)[1], low, high]
+    zero_out = scale_zero(out)[1]
+    common: list[float] = [zero_out, low, high]
+    own_low, units = float(low - zero_out), 1.0
     if residual is not None:
-        step, zero = scale_zero(residual)
-        ratio = step / scale_zero(out)[0]
-        common += [float(v) for v in (ratio, -zero * ratio, *_inner(op))]
+        more, own_low = _sum_numbers(op, residual)
+        common += more
+        units = 255 * (more[0] + more[-1])
     top = definition.product_bound(weights, 2 * definition.largest(x.dtype.numpy, zero_in))
-    reach = (2 * top + np.abs(bias).max(initial=0)) * scale.max(initial=0)
+    reach = max((2 * top + np.abs(bias).max(initial=0)) * scale.max(initial=0), units)
+    wide = out.dtype.numpy.itemsize == 2
+    kind, nudge = (Nudge.NONE, []) if wide else nudge_of(scale, own_low)
     sink = ByteSink(out.dtype is not DType.UINT8, residual is not None, int(sums != 0),
-                    bool(reach >= 2**31), out.dtype.numpy.itemsize)  # fmt: skip
-    numbers = (bias.astype(np.int32), scale.astype(np.float32))
+                    bool(reach >= 2**31), out.dtype.numpy.itemsize, kind)  # fmt: skip
+    numbers = (bias.astype(np.int32), scale.astype(np.float32), *nudge)
     return Arithmetic(core, sink, matrix, numbers, words(*common), zero_in, sums)
 
 
-def _inner(op: Op) -> tuple[float, float]:
-    """What the product alone is clamped to before the residual is added, in the output's units."""
-    if INNER_ATTR not in op.attrs:
-        return -1e9, 1e9
+def _sum_numbers(op: Op, residual: Tensor) -> tuple[list[float], float]:
+    """What the sink is told of a residual and of the product's own codes; and their lower end."""
     out = op.outputs[0]
-    scale, zero = op.attrs[INNER_ATTR]
-    low, high = ((c - zero) * scale / scale_zero(out)[0] for c in out.dtype.bounds)
-    return low, high
+    unit = scale_zero(out)[0]
+    step, zero = scale_zero(residual)
+    scale, own = op.attrs.get(INNER_ATTR, scale_zero(out))
+    low, high = (float(c - own) for c in out.dtype.bounds)
+    return [float(v) for v in (step / unit, -zero * step / unit, low, high, scale / unit)], low
 
 
 def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
@@ -302,6 +376,8 @@ def multiplier(op: Op) -> Array:
     fixed = op.name == "CONV_2D" and x.dtype is DType.UINT8 and quant(w).scale.size == 1
     find = definition.tensor_multiplier if fixed else definition.conv_multiplier
     real = find(op, x, w)
+    if INNER_ATTR in op.attrs:  # the product has a scale of its own, before the residual is added
+        real = real * (scale_zero(op.outputs[0])[0] / op.attrs[INNER_ATTR][0])
     bias = op.input(2)
     if op.name == "CONV_2D" and x.dtype is DType.INT16 and definition.wide_accumulator(
         op, None if bias is None else bias.data):  # fmt: skip
@@ -384,7 +460,21 @@ def _refuses_types(x: Tensor, w: Tensor, out: Tensor) -> str | None:
     return None
 
 
+def reads_apart(op: Op) -> tuple[int, ...]:
+    """Inputs whose rows may lie apart: pixels that are read one by one, and the residual."""
+    x = op.inputs[0]
+    assert x is not None
+    if op.name == "FULLY_CONNECTED":
+        return (0, 3) if x.shape[-1:] == data(op.inputs[1]).shape[1:] else (3,)
+    return (0, 3) if window(op).is_rows else (3,)
+
+
+def product_name(op: Op) -> str:
+    return op.name.lower() + "_bf16" * (BF16_ATTR in op.attrs)
+
+
+PRODUCT = Kernel(emit_conv, refuses_product, product_name, reads_apart, lambda op: True)
 KERNELS = {
-    "CONV_2D": Kernel(emit_conv, refuses_product),
-    "FULLY_CONNECTED": Kernel(emit_fully_connected, refuses_product),
+    "CONV_2D": PRODUCT,
+    "FULLY_CONNECTED": replace(PRODUCT, emit=emit_fully_connected),
 }

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from ...ir import Array
+from .bfloat import multiply_pairs
 from .emit import F32, I8, I16, I32, Emitter, Type, Value, vector
 from .targets import Target
 from .tiles import Panels, Tile
@@ -48,6 +49,20 @@ class FloatCore:
 
     def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
         return e.fma(a, column, acc)
+
+
+@dataclass(frozen=True)
+class BfloatCore:
+    """bfloat16 in pairs, summed in float32."""
+
+    name: str = "bf16"
+    depth: int = 2
+    a_bytes: int = 2
+    b_type: type = np.uint16
+    acc: Type = F32
+
+    def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
+        return multiply_pairs(e, a, column, acc)
 
 
 @dataclass(frozen=True)
@@ -111,13 +126,13 @@ def wide_core(target: Target) -> PairCore | WordCore:
 
 def unit_type(core: Core) -> Type:
     """`depth` elements of A, as they are broadcast."""
-    if core.acc == F32:
+    if core.a_bytes == 4:
         return F32
     return I32 if core.depth * core.a_bytes == 4 else I16
 
 
 def column_type(core: Core, lanes: int) -> Type:
-    if core.acc == F32:
+    if core.a_bytes == 4:
         return vector(F32, lanes)
     return vector(I8 if core.a_bytes == 1 else I16, core.depth * lanes)
 

@@ -6,19 +6,23 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...config import DUMP
-from ...errors import InputError
+from ...errors import FallbackWarning, InputError
 from ...ir import Graph, Op
-from ...runtime.delegate import Executable, Options
 from .cache import Cache, fingerprint
-from .dump import Dump, folder_for, table
 from .executable import Compiled, CpuExecutable
-from .targets import Target, find, host_target
+from .targets import PRECISIONS, Target, find, host_target, problem
+
+if TYPE_CHECKING:
+    from ...runtime.delegate import Executable, Options
 
 # Multiply-adds that are worth a worker: 5 us in int8, 12 us in float32 on an AVX512 core. Waking a
 # worker and four barriers took 12 to 18 us on a machine whose cores were busy, 800,000 int8
@@ -32,32 +36,41 @@ class CpuDelegate:
     """Compiles parts to machine code.
 
     target: a row of targets.TARGETS, default this machine's. timed: count the ticks of every step.
-    dump: a folder that every stage is written to. cache: False keeps nothing on disk.
+    dump: a folder that every stage is written to. cache: False keeps nothing on disk. precision: of
+    float products, f32 or bf16. emulate: bf16 also without instructions for it, slowly.
     """
 
     name = "cpu"
 
     def __init__(self, target: str | None = None, timed: bool = False,
-                 dump: str | Path | None = None, cache: bool = True) -> None:  # fmt: skip
-        self.target: Target = host_target() if target is None else find(target)
+                 dump: str | Path | None = None, cache: bool = True, precision: str = "f32",
+                 emulate: bool = False) -> None:  # fmt: skip
+        self.emulate = emulate
+        row = host_target() if target is None else find(target)
+        self.target: Target = self._at(row, precision)
+        self.problem = problem()
         self.timed = timed
         self.dump = dump
         self.cache = Cache() if cache else Cache("off")
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Options by name, as load_delegate(name, options) passes them."""
-        unknown = sorted(set(options) - {"target", "timed", "dump", "cache"})
+        unknown = sorted(set(options) - {"target", "timed", "dump", "cache", "precision"})
         if unknown:
             raise InputError(f"the cpu delegate has no option '{unknown[0]}'",
-                             fix="its options are target, timed, dump and cache")  # fmt: skip
+                             fix="it has target, timed, dump, cache and precision")  # fmt: skip
         self.__init__(**options)  # type: ignore[misc]
 
     def refuses(self, op: Op) -> str | None:
         from .kernels import KERNELS
 
+        if self.problem is not None:
+            return self.problem
         kernel = KERNELS.get(op.name)
         if kernel is None:
             return f"{op.name} has no kernel"
+        if not all(t is None or t.dtype.is_fixed_size for t in (*op.inputs, *op.outputs)):
+            return "strings and handles are Python's"
         if any(t is not None and t.is_dynamic for t in (*op.inputs, *op.outputs)):
             return "a shape is not known before the run"
         return kernel.refuses(op, self.target)
@@ -71,34 +84,77 @@ class CpuDelegate:
             self.cache.store_reasons(key, found)
         return found
 
+    @property
+    def identity(self) -> str | None:
+        """Tells plans for different settings apart; None if they are not to be remembered."""
+        if self.cache.folder is None or self.dump or DUMP.text():
+            return None
+        row = self.target
+        return f"cpu {row.name} {row.features} {row.precision} {self.timed}"
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """A session's options: raises or warns when it is made, not when it first runs."""
+        self._for(options)
+
+    def _for(self, options: Mapping[str, Any]) -> Target:
+        return self._at(self.target, options.get("precision", self.target.precision))
+
+    def _at(self, row: Target, precision: object) -> Target:
+        """The row at this precision, if there are instructions for it."""
+        if precision not in PRECISIONS:
+            raise InputError(f"the cpu delegate has no precision {precision!r}",
+                             fix=f"one of {', '.join(PRECISIONS)}")  # fmt: skip
+        if precision == "bf16" and not (row.bf16 or self.emulate):
+            _warn_of_precision(row.name)
+            precision = "f32"
+        return replace(row, precision=str(precision))
+
     def compile(self, part: Graph, options: Options) -> Executable:
-        compiled = self.compiled(part)
-        workers = max(1, min(options.threads, compiled.macs // WORK_OF_WORKER))
-        return CpuExecutable(compiled, workers)
+        row = self._for(options.extra)
+        key = self._key(part, row)
+        return self._executable(self._compiled(part, key, row), key, options.threads)
+
+    def restore(self, key: str, threads: int) -> Executable | None:
+        """What was compiled before under this key, if it is still there."""
+        found = self.cache.load(key)
+        return None if found is None else self._executable(found, key, threads)
+
+    def _executable(self, compiled: Compiled, key: str, threads: int) -> Executable:
+        workers = max(1, min(threads, compiled.macs // WORK_OF_WORKER))
+        return CpuExecutable(compiled, workers, key)
+
+    def _key(self, part: Graph, row: Target) -> str:
+        content = fingerprint(part.ops, part.inputs, part.outputs)
+        return self.cache.key("part", content, row, self.timed)
 
     def compiled(self, part: Graph) -> Compiled:
         """The part's code: from the cache, or made now (the part is changed then)."""
-        key = self.cache.key("part", fingerprint(part.ops, part.inputs, part.outputs),
-                             self.target, self.timed)  # fmt: skip
+        return self._compiled(part, self._key(part, self.target), self.target)
+
+    def _compiled(self, part: Graph, key: str, row: Target) -> Compiled:
         root = self.dump or DUMP.text()
         if not root:
             found = self.cache.load(key)
             if found is not None:
                 return found
-        with _patience(f"compiling {len(part.ops)} ops for {self.target.name}"):
+        with _patience(f"compiling {len(part.ops)} ops for {row.name}"):
+            from .dump import Dump, folder_for
             from .lower import Settings, build
 
             folder = folder_for(str(root), part, key) if root else None
-            made = build(part, Settings(self.target, self.timed), Dump(folder))
+            made = build(part, Settings(row, self.timed), Dump(folder))
         return self.cache.store(key, made)
 
     def explain(self, part: Graph) -> str:
         """The steps that a part becomes: kernels, places, costs. The part is changed."""
+        from .dump import table
+
         return table(self.compiled(part).report)
 
 
 def build(delegate: CpuDelegate, part: Graph) -> Compiled:
     """The part's code, made now."""
+    from .dump import Dump
     from .lower import Settings, build
 
     return build(part, Settings(delegate.target, delegate.timed), Dump(None))
@@ -106,9 +162,17 @@ def build(delegate: CpuDelegate, part: Graph) -> Compiled:
 
 def lower(part: Graph, delegate: CpuDelegate) -> tuple[Any, int]:
     """The part as a program with its module written, and the bytes of its arena."""
+    from .dump import Dump
     from .lower import Settings, lower
 
     return lower(part, Settings(delegate.target, delegate.timed), Dump(None))
+
+
+@cache
+def _warn_of_precision(name: str) -> None:
+    """Once."""
+    warnings.warn(f"{name} has no bf16 instructions: float products are computed in f32",
+                  FallbackWarning, stacklevel=5)  # fmt: skip
 
 
 @contextmanager

@@ -20,12 +20,18 @@ import numpy as np
 from ...ir import Array, DType, Op, Tensor
 from ...ops.base import attr, quant, scale_zero
 from ...ops.fixed import ACTIVATION_BOUNDS, fused_range
-from .abi import FIRST_ARG
-from .conv import is_folded
-from .emit import F32, I8, I64, PTR, Emitter, Int, Type, Value
+from ...ops.gemm import signed, wide_accumulator
+from .conv import is_folded, short_multiplier
+from .emit import F32, I8, I32, I64, PTR, Emitter, Int, Type, Value, vector
+from .ends import Codes, Floats, Hybrid, Params
+from .epilogue import MAP_ATTR
 from .geometry import window_of
+from .hybrid import TABLE
+from .hybrid import WEIGHTS as HYBRID_WEIGHTS
+from .lines import Lines, Memory, Repeated, is_theirs
 from .program import Kernel, StepEmitter
-from .taps import ByteKind, FloatKind, Kind, Load, Shape, UnitKind
+from .sinks import Nudge, nudge_of
+from .taps import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind
 from .targets import Target
 
 # Code for one tile grows with its taps; a larger kernel is not worth the compile time.
@@ -50,8 +56,8 @@ class Blocks:
 class TileCode:
     """The function that does a row tile for a run of blocks.
 
-    (rows..., zeros, weights, params, out, out_row, pitch, width, out_width, left, first, last,
-    tiles): pitches in bytes.
+    (rows..., zeros, weights, params, out, other, table, out_row, out_pitch, pitch, width,
+    out_width, left, blocks, tiles): pitches in bytes; other: what is added, at out's places.
     """
 
     kind: Kind
@@ -72,31 +78,46 @@ class TileCode:
 
     @property
     def types(self) -> list[Type]:
-        return [PTR] * (self.shape.lines + 4) + [I64] * 8
+        return [PTR] * (self.shape.lines + 6) + [I64] * 8
 
     def build(self, e: Emitter) -> None:
         rows, rest = e.args[: self.shape.lines], e.args[self.shape.lines :]
-        zeros, weights, params, out = rest[:4]
-        out_row, pitch, width, out_width, left, first, last, tiles = rest[4:]
+        zeros, weights, params, out, other, table = rest[:6]
+        out_row, out_pitch, pitch, width, out_width, left, blocks, tiles = rest[6:]
         out.add_attribute("noalias")  # so that parameters are read once for all stores
-        columns = self.shape.columns
+        columns, sizes = self.shape.columns, (self.kind.ends.out_item, self.kind.item)
         # Tiles first, then blocks: a tile's input is read front to back, which is what prefetchers
         # want. (Blocks first: 20 to 40 % slower where the picture does not fit L2.)
-        with e.loop(0, tiles) as index, e.loop(first, last) as block:
+        with e.loop(0, tiles) as index, e.loop(0, blocks) as block:
             here = e.mul(block, self.kind.channels * self.kind.item)
             x = e.min(e.mul(index, columns), e.sub(out_width, columns))
             start = e.sub(e.mul(x, self.shape.stride[1]), left)
             load = self._loader(e, [e.at(r, here, I8) for r in rows], zeros, start, pitch, width)
-            self._tile(e, load, e.at(weights, e.mul(block, self.weight_bytes), I8),
-                       e.at(params, e.mul(block, self.params_bytes), I8),
-                       e.at(e.at(out, here, I8), e.mul(x, pitch), I8), out_row, pitch)  # fmt: skip
+            place = e.add(e.div(e.mul(here, sizes[0]), sizes[1]), e.mul(x, out_pitch))
+            numbers = Params(e.at(params, e.mul(block, self.params_bytes), I8), table)
+            taps = e.at(weights, e.mul(block, self.weight_bytes), I8)
+            self._tile(e, load, taps, numbers, e.at(out, place, I8), e.at(other, place, I8),
+                       out_row, out_pitch)  # fmt: skip
 
-    def _tile(self, e: Emitter, load: Load, weights: Value, params: Value, out: Value,
-              out_row: Value, pitch: Value) -> None:  # fmt: skip
+    def _tile(self, e: Emitter, load: Load, weights: Value, params: Params, out: Value,
+              other: Value, out_row: Value, pitch: Value) -> None:  # fmt: skip
         acc = self.kind.tile(e, self.shape, load, weights, params)
         for (row, column), values in acc.items():
             place = e.add(e.mul(out_row, row), e.mul(pitch, column))
-            e.store_part(self.kind.finish(e, values, params), e.at(out, place, I8), self.stored)
+            others = self._others(e, e.at(other, place, I8), values)
+            there = e.at(out, place, I8)
+            for i, value in enumerate(self.kind.finish(e, values, params, others)):
+                t = value.type
+                if self.stored > i * t.count:
+                    e.store_part(value, e.at(there, i * t.count, t.element),
+                                 self.stored - i * t.count)  # fmt: skip
+
+    def _others(self, e: Emitter, other: Value, values: Sequence[Value]) -> list[Value]:
+        if not self.kind.ends.residual:
+            return []
+        t = vector(F32, values[0].type.count)
+        return [e.load_part(e.at(other, i * t.count, F32), t, max(self.stored - i * t.count, 0))
+                for i in range(len(values))]  # fmt: skip
 
     def _loader(self, e: Emitter, rows: Sequence[Value], zeros: Value, begin: Value, pitch: Value,
                 width: Value) -> Load:  # fmt: skip
@@ -136,14 +157,16 @@ class Layer:
     shape: Shape
     before: tuple[int, int]
     taps: Array  # [kh, kw, channels], less the zero point
-    outside: int  # what lies around the picture
+    outside: int  # what lies around the picture; a hybrid convolution learns it from its table
 
 
 def layer(op: Op) -> Layer:
     x, w = _tensor(op, 0), _tensor(op, 1)
     g = window_of(op)
-    taps = _data(w)[0]
-    if x.dtype is not DType.FLOAT32:
+    taps, hybrid = _data(w)[0], is_encoded(op)
+    if hybrid:
+        taps = signed(taps).astype(np.int32)
+    elif x.dtype is not DType.FLOAT32:
         taps = taps.astype(np.int32) - (scale_zero(w)[1] if w.dtype is DType.UINT8 else 0)
     size, out = x.shape[1:3], op.outputs[0].shape[1:3]
     before = []
@@ -153,9 +176,14 @@ def layer(op: Op) -> Layer:
         taps = taps[live.start : live.stop] if axis == 0 else taps[:, live.start : live.stop]
         before.append(g.before[axis] - live.start * g.dilation[axis])
     shape = Shape((taps.shape[0], taps.shape[1]), g.stride, g.dilation)
-    outside = 0 if x.dtype is DType.FLOAT32 else scale_zero(x)[1]
+    outside = 0 if x.dtype is DType.FLOAT32 or hybrid else scale_zero(x)[1]
     return Layer(x.shape[0], (size[0], size[1]), (out[0], out[1]), taps.shape[2], shape,
                  (before[0], before[1]), taps, outside)  # fmt: skip
+
+
+def is_encoded(op: Op) -> bool:
+    """The input's codes were made on the fly: see hybrid.py."""
+    return op.input(TABLE) is not None
 
 
 def _live(size: int, out: int, taps: int, stride: int, dilation: int, before: int) -> range:
@@ -185,7 +213,9 @@ def emit_depthwise(k: StepEmitter, op: Op) -> None:
 
 
 def runs_for(op: Op, job: Layer, target: Target) -> list[Blocks]:
-    return (float_runs if job.taps.dtype.kind == "f" else byte_runs)(op, job, target)
+    if job.taps.dtype.kind == "f":
+        return float_runs(op, job, target)
+    return (short_runs if _tensor(op, 0).dtype is DType.INT16 else byte_runs)(op, job, target)
 
 
 def choose_tiles(job: Layer, runs: Sequence[Blocks], target: Target,
@@ -223,24 +253,36 @@ class Walk:
     """Emits the loops of a step: units of (picture, row tile, group of channel blocks)."""
 
     def __init__(self, k: StepEmitter, op: Op, job: Layer, runs: Sequence[Blocks],
-                 shapes: Sequence[Shape]) -> None:  # fmt: skip
+                 shapes: Sequence[Shape], lines: Lines | None = None) -> None:  # fmt: skip
         self.k, self.op, self.job, self.runs, self.shapes = k, op, job, runs, shapes
-        self.x, self.y = _tensor(op, 0), op.outputs[0]
-        self.item = runs[0].kind.item
-        self.repeat = job.channels // self.x.shape[3]
-        self.pitch = job.channels * self.item
-        self.exact = k.program.places[self.x].slot >= FIRST_ARG and self.repeat == 1
-
-        self.source, self.zeros = k.ptr(self.x), k.constant(self._outside())
+        self.y, self.item = op.outputs[0], runs[0].kind.item
+        self.out_pitch = k.pitch(self.y, job.channels * runs[0].kind.ends.out_item)
+        self.table = k.ptr(_tensor(op, TABLE)) if is_encoded(op) else None
+        self.lines = self._source() if lines is None else lines
+        self.zeros = self._outside() if self.table is None else k.scratch(self._row_bytes)
         packed = [self._pack(run, shape) for run, shape in zip(runs, shapes, strict=True)]
         self.tables = [(k.constant(w), k.constant(p)) for w, p in packed]
-        self.codes = [self._code(run, shape, *both)
-                      for run, shape, both in zip(runs, shapes, packed, strict=True)]  # fmt: skip
-        self.buffers = self._buffers()
+        self.codes = [TileCode(run.kind, shape, run.stored, self.lines.exact, w[0].nbytes,
+                               p[0].nbytes)
+                      for run, shape, (w, p) in zip(runs, shapes, packed, strict=True)]  # fmt: skip
+
+    def _source(self) -> Lines:
+        """The input's rows as they lie. With a depth multiplier they are repeated in scratch,
+        behind the row of zero points of a hybrid convolution."""
+        k, x = self.k, _tensor(self.op, 0)
+        times = self.job.channels // x.shape[3]
+        pitch = k.pitch(x, x.shape[3] * self.item)
+        plain = Memory(k.ptr(x), *self.job.size, pitch, is_theirs(k, x) and times == 1)
+        if times == 1:
+            return plain
+        found = Repeated(plain, k.context, times, self.item)
+        buffers = k.scratch((self.shapes[0].lines + 1) * found.size)
+        return replace(found, buffers=k.at(buffers, found.size, I8))
 
     def emit(self) -> None:
         k, job, rows = self.k, self.job, self.shapes[0].rows
-        target = k.ptr(self.y)
+        target, other = k.ptr(self.y), self.op.input(3)
+        beside = None if other is None else k.ptr(other)
         tiles = math.ceil(job.out[0] / rows)
         groups = self._groups(job.batch * tiles)
         begin, end = k.share(job.batch * tiles * groups)
@@ -249,22 +291,34 @@ class Walk:
             picture, tile = k.div(index, tiles), k.rem(index, tiles)
             y = k.min(k.mul(tile, rows), job.out[0] - rows)
             place = k.add(k.mul(picture, job.out[0]), y)
-            out = k.at(target, k.mul(place, self.line_bytes), I8)
-            self.row_tile(picture, y, out, group, groups)
+            out, added = (None if t is None else k.at(t, k.mul(place, self.line_bytes), I8)
+                          for t in (target, beside))  # fmt: skip
+            if self.table is not None:
+                with k.when(is_first(k, unit, begin, tiles * groups)):
+                    self._fill(self.table, picture)
+            self.row_tile(picture, y, out, group, groups, added)
 
     @property
     def line_bytes(self) -> int:
-        return self.job.out[1] * self.pitch
+        return self.job.out[1] * self.out_pitch
 
-    def row_tile(self, picture: Int, y: Int, out: Value, group: Int = 0, groups: int = 1) -> None:
+    def row_tile(self, picture: Int, y: Int, out: Value, group: Int = 0, groups: int = 1,
+                 other: Value | None = None) -> None:  # fmt: skip
         """The output rows from y on, as many as a tile has; of the channel blocks a group."""
-        lines = self._lines(picture, y)
+        lines = self._lines(picture, y, group)
+        k = self.k
+        table = self.zeros if self.table is None else k.at(self.table, k.mul(picture, 2), I32)
         for run, code, (w, p) in zip(self.runs, self.codes, self.tables, strict=True):
-            self._call(run, code, lines, (self.zeros, w, p, out), group, groups)
+            self._call(run, code, lines, (w, p, out, out if other is None else other, table), group,
+                       groups)  # fmt: skip
 
-    def _outside(self) -> Array:
-        size = self.job.size[1] * self.pitch + 64
-        return np.full(size, self.job.outside & 255, np.uint8)
+    @property
+    def _row_bytes(self) -> int:
+        return -(-(self.job.size[1] * self.lines.pitch + 64) // 64) * 64
+
+    def _outside(self) -> Value:
+        size = self._row_bytes // self.item
+        return self.k.constant(np.full(size, self.job.outside, _tensor(self.op, 0).dtype.numpy))
 
     def _groups(self, units: int) -> int:
         most = max(run.count for run in self.runs)
@@ -280,65 +334,50 @@ class Walk:
         weights = np.stack([kind.pack(block, shape) for block in split])
         return weights, parameters(self.op, self.job, run)
 
-    def _code(self, run: Blocks, shape: Shape, weights: Array, params: Array) -> TileCode:
-        return TileCode(run.kind, shape, run.stored, self.exact, weights[0].nbytes,
-                        params[0].nbytes)  # fmt: skip
-
-    def _lines(self, picture: Int, y: Int) -> list[Value]:
+    def _lines(self, picture: Int, y: Int, group: Int) -> list[Value]:
         """The input rows of a row tile; those outside are the row of zero points."""
         k, job, shape = self.k, self.job, self.shapes[0]
-        height, width = job.size
-        lines = []
-        row_bytes = width * self.x.shape[3] * self.item
-        for line in range(shape.lines):
-            at = k.add(k.mul(y, shape.stride[0]), line * shape.dilation[0] - job.before[0])
-            inside = k.b.icmp_unsigned("<", k.i64(at), I64(height))
-            place = k.b.select(inside, k.i64(k.add(k.mul(picture, height), at)), I64(0))
-            row = k.at(self.source, k.mul(place, row_bytes), I8)
-            if self.buffers is not None:
-                row = self._repeated(self.buffers, line, row)
-            lines.append(k.b.select(inside, row, self.zeros))
-        return lines
+        first = k.sub(k.mul(y, shape.stride[0]), job.before[0])
+        self.lines.make(k, picture, first, shape.lines, group)
+        found = []
+        for index in range(shape.lines):
+            line = k.add(first, index * shape.dilation[0])
+            inside = k.b.icmp_unsigned("<", k.i64(line), I64(job.size[0]))
+            row = self.lines.row(k, picture, k.b.select(inside, k.i64(line), I64(0)), index)
+            found.append(k.b.select(inside, row, self.zeros))
+        return found
 
-    def _buffers(self) -> Value | None:
-        if self.repeat == 1:
-            return None
-        return self.k.scratch(self.shapes[0].lines * self._buffer())
-
-    def _buffer(self) -> int:
-        return self.job.size[1] * self.pitch + 64
-
-    def _repeated(self, buffers: Value, line: int, row: Value) -> Value:
-        """A depth multiplier: the row with every channel as often as it has outputs."""
-        k, t = self.k, F32 if self.item == 4 else I8
-        target = k.at(buffers, line * self._buffer(), I8)
-
-        def build(e: Emitter) -> None:
-            to, source, count = e.args
-            with e.loop(0, count) as i:
-                value = e.load(e.at(source, i, t), t)
-                here = e.at(to, e.mul(i, self.repeat), t)
-                with e.loop(0, self.repeat) as j:
-                    e.store(value, e.at(here, j, t))
-
-        function = k.program.function(f"repeat_{self.item}b_x{self.repeat}", [PTR, PTR, I64], build)
-        k.b.call(function, [target, row, I64(self.job.size[1] * self.x.shape[3])])
-        return target
+    def _fill(self, table: Value, picture: Int) -> None:
+        """The row of zero points of a picture."""
+        k, t = self.k, vector(I8, self.k.target.width)
+        zero = k.load(k.at(table, k.mul(picture, 2), I32), I32, 4)
+        value = k.splat(k.b.trunc(zero, I8), t.count)
+        with k.loop(0, self._row_bytes, t.count) as i:
+            k.store(value, k.at(self.zeros, i, I8))
 
     def _call(self, run: Blocks, code: TileCode, lines: Sequence[Value],
               pointers: Sequence[Value], group: Int, groups: int) -> None:  # fmt: skip
-        """The run's blocks; the last has a function of its own if it stores fewer channels."""
         k, job = self.k, self.job
         first = k.div(k.mul(group, run.count), groups)
         last = k.div(k.mul(k.add(group, 1), run.count), groups)
-        zeros, weights, params, out = pointers
-        skip = run.first * self.item
-        numbers = [job.out[1] * self.pitch, self.pitch, job.size[1], job.out[1], job.before[1],
-                   first, last, math.ceil(job.out[1] / code.shape.columns)]  # fmt: skip
+        weights, params, *ends, table = pointers
+        channel = k.add(run.first, k.mul(first, run.kind.channels))
+        before = channel if self.lines.whole else run.first
+        lines = [k.at(line, k.mul(before, self.item), I8) for line in lines]
+        ends = [k.at(p, k.mul(channel, run.kind.ends.out_item), I8) for p in ends]
+        numbers = [self.line_bytes, self.out_pitch, self.lines.pitch, job.size[1], job.out[1],
+                   job.before[1], k.sub(last, first),
+                   math.ceil(job.out[1] / code.shape.columns)]  # fmt: skip
         function = k.program.function(code.name, code.types, code.build)
-        moved = [k.at(line, skip, I8) for line in lines]
-        k.b.call(function, [*moved, zeros, weights, params, k.at(out, skip, I8),
+        k.b.call(function, [*lines, self.zeros, k.at(weights, k.mul(first, code.weight_bytes), I8),
+                            k.at(params, k.mul(first, code.params_bytes), I8), *ends, table,
                             *map(k.i64, numbers)])  # fmt: skip
+
+
+def is_first(k: StepEmitter, unit: Int, begin: Int, each: int) -> Value:
+    """The first unit of a worker's share, or of `each` that belong together."""
+    first = k.b.icmp_signed("==", k.i64(k.rem(unit, each)), I64(0))
+    return k.b.or_(first, k.b.icmp_signed("==", k.i64(unit), k.i64(begin)))
 
 
 # -- blocks of channels ---------------------------------------------------------------------------
@@ -364,29 +403,57 @@ def runs_of(rows: Sequence[tuple[Kind, int, int]]) -> list[Blocks]:
 
 
 def float_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
-    low, high = ACTIVATION_BOUNDS.get(attr(op, "fused_activation_function"), (-np.inf, np.inf))
     widths = [n for n in (16, 8, 4) if n <= target.lanes]
-    return runs_of([(FloatKind(width, low, high), first, stored)
+    return runs_of([(FloatKind(width, _float_ends(op, Floats)), first, stored)
                     for first, width, stored in split(job.channels, widths)])  # fmt: skip
 
 
+def _float_ends(op: Op, ends: type[Floats]) -> Floats:
+    low, high = ACTIVATION_BOUNDS.get(attr(op, "fused_activation_function"), (-np.inf, np.inf))
+    size = op.outputs[0].dtype.numpy.itemsize
+    return ends(low, high, op.input(3) is not None, op.attrs.get(MAP_ATTR), size)
+
+
+def _code_ends(op: Op, job: Layer) -> Codes | Hybrid:
+    if is_encoded(op):
+        found = _float_ends(op, Hybrid)
+        assert isinstance(found, Hybrid)
+        return found
+    dtype = op.outputs[0].dtype
+    clamp = fused_range(op) != dtype.bounds
+    return Codes(is_bounded(op, job), clamp, dtype.numpy.itemsize, _nudge(op, job)[0])
+
+
+def _nudge(op: Op, job: Layer) -> tuple[Nudge, list[Array]]:
+    if op.outputs[0].dtype is DType.INT16:
+        return Nudge.NONE, []
+    return nudge_of(_scales(op, job), fused_range(op)[0] - scale_zero(op.outputs[0])[1])
+
+
 def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
-    signed = target.activation == "i8"
-    low, high = fused_range(op)
-    depth = {"": 1 if signed else 2}.get(target.dot, 4)
-    base = ByteKind(16, depth, bounded=is_bounded(op, job), signed=signed,
-                    clamp=(low, high) != ((-128, 127) if signed else (0, 255)))  # fmt: skip
+    depth = {"": 1 if target.activation == "i8" else 2}.get(target.dot, 4)
+    base = ByteKind(16, depth, _code_ends(op, job), signed=target.activation == "i8")
     rows: list[tuple[Kind, int, int]] = []
     widths = [n for n in (64, 32, 16) if n <= target.width]
     for first, width, stored in split(job.channels, widths):
         kind = replace(base, channels=width)
         if target.dot == "vnni512" and stored <= 32:
             units = math.ceil(stored / 16)
-            unit = UnitKind(channels=16 * units, quarters=units, bounded=base.bounded)
+            # These clamp always.
+            ends = replace(base.ends, clamp=False) if isinstance(base.ends, Codes) else base.ends
+            unit = UnitKind(channels=16 * units, quarters=units, ends=ends)
             rows.append((_split_wide(unit, job, first), first, stored))
         else:
             rows.append((_split_wide(kind, job, first), first, stored))
     return runs_of(rows)
+
+
+def short_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
+    depth = 1 if target.activation == "i8" else 2
+    ends = _code_ends(op, job)
+    widths = [n for n in (32, 16, 8) if n <= target.width // 2]
+    return runs_of([(ShortKind(width, depth, ends, signed=True), first, stored)
+                    for first, width, stored in split(job.channels, widths)])  # fmt: skip
 
 
 def _split_wide(kind: ByteKind, job: Layer, first: int) -> ByteKind:
@@ -397,8 +464,16 @@ def _split_wide(kind: ByteKind, job: Layer, first: int) -> ByteKind:
 
 
 def _scales(op: Op, job: Layer) -> Array:
-    scale = scale_zero(op.inputs[0])[0] * quant(op.inputs[1]).scale.astype(np.float64)
-    return np.broadcast_to(scale / scale_zero(op.outputs[0])[0], job.channels)
+    """Of sums, in units of the output; of a hybrid convolution, without the activations' step."""
+    w = quant(op.inputs[1]).scale.astype(np.float64)
+    if is_encoded(op):
+        return np.broadcast_to(w, job.channels)
+    scale = scale_zero(op.inputs[0])[0] * w / scale_zero(op.outputs[0])[0]
+    bias = op.input(2)
+    bias_data = None if bias is None else bias.data
+    if _tensor(op, 0).dtype is DType.INT16 and wide_accumulator(op, bias_data):
+        scale = short_multiplier(scale)
+    return np.broadcast_to(scale, job.channels)
 
 
 def _bias(op: Op, job: Layer) -> Array:
@@ -408,35 +483,44 @@ def _bias(op: Op, job: Layer) -> Array:
 
 def is_bounded(op: Op, job: Layer) -> bool:
     """No sum can become so large that rounding by addition fails."""
-    most = np.abs(job.taps).sum(axis=(0, 1)) * 255 + np.abs(_bias(op, job).astype(np.float64))
-    return bool((most * _scales(op, job)).max() < 2.0**21)
+    return bool((largest_sums(op, job) * _scales(op, job)).max() < 2.0**21)
+
+
+def largest_sums(op: Op, job: Layer) -> Array:
+    span = 65535.0 if _tensor(op, 0).dtype is DType.INT16 else 255.0
+    found = np.abs(job.taps).sum(axis=(0, 1)) * span + np.abs(_bias(op, job).astype(np.float64))
+    return np.asarray(found)
 
 
 def parameters(op: Op, job: Layer, run: Blocks) -> Array:
-    """One row a block: bias; for bytes also scales, then rounding term and bounds."""
+    """One row a block: the arrays that the kind's ends read, and what lies behind them."""
     kind = run.kind
     channels = slice(run.first, min(run.first + run.count * kind.channels, job.channels))
 
     def blocks(values: Array, dtype: type) -> Array:
         full: Array = np.zeros(run.count * kind.channels, dtype)
         full[: channels.stop - channels.start] = values[channels]
-        return full.reshape(run.count, kind.channels)
+        words = full.view(np.int32).reshape(run.count, kind.channels)
+        return np.stack([kind.order(block) for block in words])
 
+    bias, totals = _bias(op, job), job.taps.sum(axis=(0, 1), dtype=np.int64)
     if not isinstance(kind, ByteKind):
-        return blocks(_bias(op, job), np.float32)
-    total = _bias(op, job).astype(np.int64) - job.outside * job.taps.sum(
-        axis=(0, 1), dtype=np.int64
-    )
-    biases = blocks(total.astype(np.int32), np.int32)
-    scales = blocks(_scales(op, job).astype(np.float32), np.float32).view(np.int32)
-    tail = kind.tail(scale_zero(op.outputs[0])[1], *fused_range(op))
-    return np.stack([np.concatenate([kind.order(b), kind.order(s), tail])
-                     for b, s in zip(biases, scales, strict=True)])  # fmt: skip
+        return blocks(bias, np.float32)
+    scales = blocks(_scales(op, job), np.float32)
+    if isinstance(kind.ends, Hybrid):
+        arrays = [blocks(totals, np.int32), scales, blocks(bias, np.float32), kind.behind()]
+    else:
+        whole = bias.astype(np.int64) - job.outside * totals
+        tail = kind.ends.tail(scale_zero(op.outputs[0])[1], *fused_range(op))
+        nudge = [blocks(a, np.float32) for a in _nudge(op, job)[1]]
+        arrays = [blocks(whole, np.int32), scales, *nudge, tail, kind.behind()]
+    rows = [np.broadcast_to(a, (run.count, a.shape[-1])) for a in arrays]
+    return np.concatenate(rows, axis=1)
 
 
 def refuses_depthwise(op: Op, target: Target) -> str | None:
     x, w = _tensor(op, 0), _tensor(op, 1)
-    if x.dtype not in (DType.FLOAT32, DType.INT8, DType.UINT8):
+    if x.dtype not in ALLOWED:
         return f"input type {x.dtype.short} has no kernel"
     if is_folded(w):
         return None if x.dtype is DType.FLOAT32 else f"{x.dtype.short} input has no kernel"
@@ -445,15 +529,42 @@ def refuses_depthwise(op: Op, target: Target) -> str | None:
     bias = op.input(2)
     if bias is not None and not bias.is_constant:
         return "the bias is computed at run time"
-    allowed = {DType.FLOAT32: (DType.FLOAT32,), DType.INT8: (DType.INT8, DType.INT4),
-               DType.UINT8: (DType.UINT8,)}[x.dtype]  # fmt: skip
-    if w.dtype not in allowed or op.outputs[0].dtype is not x.dtype:
+    if w.dtype not in ALLOWED[x.dtype] or op.outputs[0].dtype is not x.dtype:
         return f"{x.dtype.short} with weights of {w.dtype.short} has no kernel"
-    if x.dtype is not DType.FLOAT32 and any(t.quant is None for t in (x, w, op.outputs[0])):
-        return "a quantisation is missing"
     if w.shape[1] * w.shape[2] > MOST_TAPS:
         return f"a kernel of {w.shape[1]}x{w.shape[2]} has no kernel"
+    return _refuses_quants(op, x, w)
+
+
+ALLOWED = {DType.FLOAT32: (DType.FLOAT32, *HYBRID_WEIGHTS), DType.INT8: (DType.INT8, DType.INT4),
+           DType.UINT8: (DType.UINT8,), DType.INT16: (DType.INT8,)}  # fmt: skip
+
+
+def _refuses_quants(op: Op, x: Tensor, w: Tensor) -> str | None:
+    if w.dtype is DType.FLOAT32:
+        return None
+    if w.quant is None or w.quant.scale.size not in (1, w.shape[3]):
+        return "the weights' scales do not fit"
+    if x.dtype is DType.FLOAT32:
+        return None
+    if any(t.quant is None or t.quant.scale.size != 1 for t in (x, op.outputs[0])):
+        return "activations are not quantised per tensor"
+    if x.dtype is DType.INT16 and largest_sums(op, layer(op)).max(initial=0) >= 2**31:
+        return "sums may leave 32 bits"
     return None
 
 
-KERNELS = {"DEPTHWISE_CONV_2D": Kernel(emit_depthwise, refuses_depthwise)}
+def reads_apart(op: Op) -> tuple[int, ...]:
+    """Inputs whose pixels may lie apart: not those whose channels are repeated."""
+    return (0,) if _tensor(op, 0).shape[3] == op.outputs[0].shape[3] else ()
+
+
+def writes_apart(op: Op) -> bool:
+    """What is added lies as the result does."""
+    return op.input(3) is None
+
+
+KERNELS = {
+    "DEPTHWISE_CONV_2D": Kernel(emit_depthwise, refuses_depthwise, reads=reads_apart,
+                                writes=writes_apart)
+}  # fmt: skip

@@ -59,7 +59,9 @@ def _graph_text(graph: Graph) -> str:
 
     shown, _ = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
     for op in shown.ops:
-        op.attrs = {k: str(v) if isinstance(v, Expr) else v for k, v in op.attrs.items()}
+        op.attrs = {
+            k: str(v) if isinstance(v, Expr) or k == "guard" else v for k, v in op.attrs.items()
+        }
     return to_text(shown)
 
 
@@ -86,7 +88,7 @@ def _place_text(place: Any) -> str:
     if place is None:
         return "weights"
     if place.slot == ARENA:
-        return f"arena+{place.offset}"
+        return f"arena+{place.offset}" + f"/{place.pitch}" * bool(place.pitch)
     return (
         f"array{place.slot - FIRST_ARG}+{place.offset}"
         if place.offset

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import llvmlite.ir as ir
@@ -60,6 +61,22 @@ def element_type(t: Type) -> Type:
     return t.element if isinstance(t, ir.VectorType) else t
 
 
+class Splat(ir.Constant):  # type: ignore[misc]
+    """One value in every lane, and written once: a list of lanes takes ten times as long."""
+
+    def __init__(self, t: Type, scalar: Value) -> None:
+        self.type, self.constant = t, scalar
+
+    def _get_reference(self) -> str:
+        return f"splat ({self.constant})"
+
+
+@lru_cache(4096)
+def _mask(order: tuple[int, ...]) -> Value:
+    """The lanes that a shuffle takes."""
+    return ir.Constant(vector(I32, len(order)), list(order))
+
+
 class Emitter:
     """Writes one function of a module."""
 
@@ -77,12 +94,11 @@ class Emitter:
 
     def const(self, t: Type, value: Any) -> Value:
         """A constant; for a vector, one value for all lanes or a list."""
-        if isinstance(t, ir.VectorType):
-            values = (
-                list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * t.count
-            )
-            return ir.Constant(t, [_plain(t.element, v) for v in values])
-        return ir.Constant(t, _plain(t, value))
+        if not isinstance(t, ir.VectorType):
+            return ir.Constant(t, _plain(t, value))
+        if isinstance(value, (list, tuple, np.ndarray)):
+            return ir.Constant(t, [_plain(t.element, v) for v in value])
+        return Splat(t, ir.Constant(t.element, _plain(t.element, value)))
 
     def undef(self, t: Type) -> Value:
         return ir.Constant(t, ir.Undefined)
@@ -90,13 +106,11 @@ class Emitter:
     def splat(self, scalar: Value, lanes: int) -> Value:
         t = vector(scalar.type, lanes)
         first = self.b.insert_element(self.undef(t), scalar, I32(0))
-        return self.b.shuffle_vector(
-            first, self.undef(t), ir.Constant(vector(I32, lanes), [0] * lanes)
-        )
+        return self.b.shuffle_vector(first, self.undef(t), _mask((0,) * lanes))
 
     def shuffle(self, a: Value, b: Value | None, order: Sequence[int]) -> Value:
         other = self.undef(a.type) if b is None else b
-        return self.b.shuffle_vector(a, other, ir.Constant(vector(I32, len(order)), list(order)))
+        return self.b.shuffle_vector(a, other, _mask(tuple(order)))
 
     # -- arithmetic on i64 indices, folding constants ---------------------------------------------
 

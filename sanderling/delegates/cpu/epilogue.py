@@ -33,9 +33,9 @@ BYTES = (DType.INT8, DType.UINT8)
 # What the kernels can do. A kernel that learns more gets its name here.
 EPILOGUE_OPS: dict[str, frozenset[str]] = {
     "pad": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D"}),
-    "residual": frozenset({"CONV_2D", "FULLY_CONNECTED"}),
-    "map": frozenset({"CONV_2D", "FULLY_CONNECTED"}),
-    "map of two": frozenset({"CONV_2D", "FULLY_CONNECTED"}),
+    "residual": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
+    "map": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
+    "map of two": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
 }
 
 Able = Mapping[str, frozenset[str]]
@@ -96,6 +96,8 @@ def _beside(made: Op, x: Tensor) -> list[Tensor | None]:
 
 def _takes_residual(made: Op) -> bool:
     free = len(made.inputs) <= 3 and MAP_ATTR not in made.attrs
+    if made.name == "DEPTHWISE_CONV_2D" and made.outputs[0].dtype is not DType.FLOAT32:
+        return False
     return free and activation(made) == "NONE" and len(made.outputs) == 1
 
 
@@ -112,11 +114,7 @@ def _types_match(x: Tensor, y: Tensor, out: Tensor) -> bool:
     if out.dtype is DType.FLOAT32:
         return True
     quants = [t.quant for t in (x, y, out)]
-    if out.dtype not in BYTES or any(q is None or q.scale.size != 1 for q in quants):
-        return False
-    # The codes of the product alone are not rounded any more. That moves the sum by half a step
-    # of theirs: by one unit of the result at most, if their steps are not twice as large as its.
-    return scale_zero(y)[0] <= 2 * scale_zero(out)[0]
+    return out.dtype in BYTES and not any(q is None or q.scale.size != 1 for q in quants)
 
 
 def _is_earlier(graph: Graph, made: Op, other: Op | None, able: frozenset[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Elements chosen by index: gather, embedding lookup, one-hot, top-k, dynamic update.
+"""Elements chosen by index: gather, embedding lookup, one-hot, dynamic update.
 
 An index out of range, which the definitions refuse, is moved into the range here: native code reads
 nothing outside of the tensor.
@@ -15,7 +15,7 @@ import numpy as np
 from ...ir import Array, DType, Op, Tensor
 from ...ops.base import attr
 from .emit import I8, I32, I64, PTR, Emitter, Int, Type, Value, llvm_type
-from .move import present, unmovable, values
+from .move import present, unmovable
 from .program import Kernel, StepEmitter
 from .strided import (
     UNITS,
@@ -51,21 +51,22 @@ def _clamped(e: Emitter, value: Value, last: Int) -> Value:
 
 
 def gather_rows(k: StepEmitter, to: Value, by: Value, index: Value, kind: Type, count: Int,
-                last: int, size: int, stride: int) -> None:  # fmt: skip
-    """Row i of the target is row index[i] of the source: `size` bytes, `stride` bytes apart."""
+                last: int, size: int, stride: int, to_stride: int = 0) -> None:  # fmt: skip
+    """Row i of the target is row index[i] of the source: `size` bytes, `stride` bytes apart; the
+    target's are `to_stride` bytes apart, if that is not their size."""
     known = size <= UNROLLED
     name = f"gather_b{size}_{kind}" if known else f"gather_{kind}"
 
     def build(e: Emitter) -> None:
-        target, source, places, n, most, step, *told = e.args
+        target, source, places, n, most, step, to_step, *told = e.args
         length = size if known else told[0]
         with e.loop(0, n) as i:
             place = _clamped(e, e.load(e.at(places, i, kind), kind), most)
-            copy_run(e, e.at(target, e.mul(i, length), I8), e.at(source, e.mul(place, step), I8),
+            copy_run(e, e.at(target, e.mul(i, to_step), I8), e.at(source, e.mul(place, step), I8),
                      length)  # fmt: skip
 
-    args = [PTR, PTR, PTR, I64, I64, I64] + [I64] * (not known)
-    more = [] if known else [I64(size)]
+    args = [PTR, PTR, PTR, I64, I64, I64, I64] + [I64] * (not known)
+    more = [I64(to_stride or size)] + ([] if known else [I64(size)])
     function = k.program.function(name, args, build)
     k.b.call(function, [to, by, index, k.i64(count), I64(last), I64(stride), *more])
 
@@ -288,90 +289,9 @@ def refuses_update(op: Op, target: Target) -> str | None:
     return unmovable(op, [x, update], ())
 
 
-# -- top k ------------------------------------------------------------------------------------
-
-
-def emit_topk(k: StepEmitter, op: Op) -> None:
-    """A sorted list of the best so far, in the outputs themselves: few elements enter it."""
-    x, (y, where) = present(op), op.outputs
-    n, most = x.shape[-1], y.shape[-1]
-    rows = math.prod(x.shape[:-1])
-    if rows == 0 or most == 0:
-        return
-    t, kind = llvm_type(x.dtype.numpy), _index_type(where)
-    source, target, places = k.ptr(x), k.ptr(y), k.ptr(where)
-    function = _topk_function(k, x.dtype, t, kind)
-    begin, end = k.share(rows)
-    with k.loop(begin, end) as row:
-        k.b.call(function, [k.at(target, k.mul(row, most), t), k.at(places, k.mul(row, most), kind),
-                            k.at(source, k.mul(row, n), t), I64(n), I64(most)])  # fmt: skip
-
-
-def _topk_function(k: StepEmitter, dtype: DType, t: Type, kind: Type) -> Value:
-    def less(e: Emitter, a: Value, b: Value) -> Value:
-        """NaN is larger than all, as in NumPy's order."""
-        if dtype is DType.FLOAT32:
-            return e.b.and_(e.b.not_(e.b.fcmp_ordered(">=", a, b)), e.b.fcmp_ordered("ord", a, a))
-        compare = e.b.icmp_unsigned if dtype is DType.UINT8 else e.b.icmp_signed
-        return compare("<", a, b)
-
-    def build(e: Emitter) -> None:
-        best, where, source, n, most = e.args
-        end = e.b.sub(most, I64(1))
-        with e.loop(0, n) as i:
-            value = e.load(e.at(source, i, t), t)
-            place = e.min(i, end)
-            filling = e.b.icmp_signed("<", i, most)
-            # Before the list is full its last cell holds nothing yet.
-            last = e.load(e.at(best, e.b.select(filling, I64(0), end), t), t)
-            with e.when(e.b.or_(filling, less(e, last, value))):
-                _insert(e, best, where, place, value, i)
-
-    def _insert(
-        e: Emitter, best: Value, where: Value, place: Value, value: Value, i: Value
-    ) -> None:
-        head, look, shift, done = (e.function.append_basic_block(b)
-                                   for b in ("head", "look", "shift", "done"))  # fmt: skip
-        entry = e.b.block
-        e.b.branch(head)
-        e.b.position_at_end(head)
-        j = e.b.phi(I64)
-        j.add_incoming(place, entry)
-        e.b.cbranch(e.b.icmp_signed(">", j, I64(0)), look, done)
-        e.b.position_at_end(look)
-        above = e.b.sub(j, I64(1))
-        other = e.load(e.at(best, above, t), t)
-        e.b.cbranch(less(e, other, value), shift, done)
-        e.b.position_at_end(shift)
-        e.store(other, e.at(best, j, t))
-        e.store(e.load(e.at(where, above, kind), kind), e.at(where, j, kind))
-        j.add_incoming(above, shift)
-        e.b.branch(head)
-        e.b.position_at_end(done)
-        e.store(value, e.at(best, j, t))
-        e.store(e.b.trunc(i, kind) if kind != I64 else i, e.at(where, j, kind))
-
-    name = f"topk_{dtype.short}_{kind}"
-    return k.program.function(name, [PTR, PTR, PTR, I64, I64], build)
-
-
-def refuses_topk(op: Op, target: Target) -> str | None:
-    x, where = present(op), op.outputs[1]
-    if x.dtype.short not in ("f32", "u8", "i8", "i16", "i32", "i64"):
-        return f"elements of type {x.dtype.short}"
-    if where.dtype not in _INDEX or not present(op, 1).is_constant:
-        return "k is known at run time only"
-    if op.outputs[0].shape[-1:] != (max(values(op, 1)[0], 0),):
-        return "the outputs do not have k elements"
-    moved = Op(op.name, op.inputs, op.outputs[:1])
-    return unmovable(moved, [x], ())
-
-
 KERNELS = {
     "GATHER": Kernel(emit_gather, refuses_gather),
     "GATHER_ND": Kernel(emit_gather_nd, refuses_gather_nd),
-    "EMBEDDING_LOOKUP": Kernel(emit_embedding, refuses_embedding),
     "ONE_HOT": Kernel(emit_one_hot, refuses_one_hot),
     "DYNAMIC_UPDATE_SLICE": Kernel(emit_update, refuses_update),
-    "TOPK_V2": Kernel(emit_topk, refuses_topk),
 }

@@ -22,20 +22,28 @@ from .targets import Target
 
 TABLE = 4  # where a product finds the table
 WEIGHTS = (DType.INT8, DType.UINT8, DType.INT4, DType.INT2)
+UPSAMPLE = "cpu.TRANSPOSE_CONV"  # see products.py
+ON_THE_FLY = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", UPSAMPLE)
 CHUNK, CHUNKS = 2048, 32  # elements of a chunk at least, chunks of a group at most
 
 
 def is_hybrid(op: Op) -> bool:
     x, w = op.input(0), op.input(1)
-    if op.name not in ("CONV_2D", "FULLY_CONNECTED") or x is None or w is None:
+    if op.name not in ON_THE_FLY or x is None or w is None:
         return False
-    return x.dtype is DType.FLOAT32 and w.dtype in WEIGHTS
+    return x.dtype is DType.FLOAT32 and is_integer(w)
+
+
+def is_integer(weights: Tensor) -> bool:
+    return weights.dtype in WEIGHTS
 
 
 def is_symmetric(op: Op) -> bool:
     """Whether the activations have no zero point, as the definition has it."""
     if op.name == "FULLY_CONNECTED":
         return not attr(op, "asymmetric_quantize_inputs")
+    if op.name in ("DEPTHWISE_CONV_2D", UPSAMPLE):
+        return False
     x, w = op.inputs[0], op.inputs[1]
     assert x is not None and w is not None
     scales = quant(w).scale
@@ -49,7 +57,7 @@ def quantise_on_the_fly(graph: Graph, target: Target) -> Counter[str]:
     for op in [o for o in graph.ops if is_hybrid(o)]:
         x, w = op.inputs[0], op.inputs[1]
         assert x is not None and w is not None
-        groups = x.shape[0] if op.name == "CONV_2D" else elements(x.shape) // w.shape[1]
+        groups = x.shape[0] if op.name != "FULLY_CONNECTED" else elements(x.shape) // w.shape[1]
         key = (x, groups, is_symmetric(op))
         if key not in known:
             known[key] = _insert(graph, op, *key, target)
@@ -92,12 +100,12 @@ def emit_range(k: StepEmitter, op: Op) -> None:
         first = k.min(k.mul(k.rem(unit, chunks), each), size)
         last = k.min(k.add(first, each), size)
         base = k.at(source, k.mul(k.div(unit, chunks), size), F32)
-        low, high = _range(k, base, first, last, lanes)
+        low, high = range_of(k, base, first, last, lanes)
         for i, value in enumerate((low, high)):
             k.store(value, k.at(target, k.add(k.mul(unit, 2), i), F32), 4)
 
 
-def _range(e: Emitter, base: Value, first: Int, last: Int, lanes: int) -> tuple[Value, Value]:
+def range_of(e: Emitter, base: Value, first: Int, last: Int, lanes: int) -> tuple[Value, Value]:
     """Smallest and largest of elements [first, last), zero among them."""
     t = vector(F32, lanes)
     count = e.sub(last, first)
@@ -136,7 +144,7 @@ def emit_encode(k: StepEmitter, op: Op) -> None:
     with k.loop(begin, end) as unit:
         group, chunk = k.div(unit, chunks), k.rem(unit, chunks)
         low, high = _whole_range(k, k.at(places[1], k.mul(group, 2 * chunks), F32), chunks)
-        find = _symmetric if op.attrs["symmetric"] else _asymmetric
+        find = symmetric_codes if op.attrs["symmetric"] else asymmetric_codes
         zero, step, inverse = find(k, low, high)
         with k.when(k.b.icmp_signed("==", k.i64(chunk), I64(0))):
             there = k.at(places[3], k.mul(group, 2), I32)
@@ -157,7 +165,7 @@ def _whole_range(e: Emitter, ranges: Value, chunks: int) -> tuple[Value, Value]:
     return e.carried[0], e.carried[1]
 
 
-def _symmetric(e: Emitter, low: Value, high: Value) -> tuple[Value, Value, Value]:
+def symmetric_codes(e: Emitter, low: Value, high: Value) -> tuple[Value, Value, Value]:
     """Zero point, step and its inverse, all float32."""
     span = e.fmax(e.b.fneg(low), high)
     flat = e.b.fcmp_ordered("==", span, F32(0))
@@ -165,7 +173,7 @@ def _symmetric(e: Emitter, low: Value, high: Value) -> tuple[Value, Value, Value
     return I32(0), e.b.select(flat, F32(1), e.b.fdiv(span, F32(127))), inverse
 
 
-def _asymmetric(e: Emitter, low: Value, high: Value) -> tuple[Value, Value, Value]:
+def asymmetric_codes(e: Emitter, low: Value, high: Value) -> tuple[Value, Value, Value]:
     """The span is rounded to float32, the rest is computed in float64."""
     b = e.b
     flat = b.fcmp_ordered("==", low, high)

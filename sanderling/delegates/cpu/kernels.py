@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 from . import (
+    control,
     conv,
     depthwise,
+    detect,
     elementwise,
+    fourier,
     fuse_dwpw,
     gather,
     hybrid,
+    lstm,
     mapping,
     matmul,
+    mediapipe,
     move,
+    nms,
+    norm,
     pool,
+    products,
     reduce,
     resize,
+    response,
+    restate,
+    rowwise,
+    scatter,
+    search,
     simple,
+    spectrogram,
+    spread,
+    svdf,
+    topk,
     transposed,
+    volume,
+    words,
 )
 from .program import Kernel
 
+# A later module's row for an op stands in for an earlier one's: `words` asks those before it.
+MODULES = (
+    conv, hybrid, matmul, transposed, depthwise, fuse_dwpw, pool, reduce, rowwise, norm,
+    search, mapping, elementwise, simple, move, gather, topk, resize, control, lstm, svdf,
+    fourier, detect, volume, products, spread, scatter, response, restate, nms, spectrogram,
+    words, mediapipe,
+)  # fmt: skip
 KERNELS: dict[str, Kernel] = {
-    **conv.KERNELS,
-    **hybrid.KERNELS,
-    **matmul.KERNELS,
-    **transposed.KERNELS,
-    **depthwise.KERNELS,
-    **fuse_dwpw.KERNELS,
-    **pool.KERNELS,
-    **reduce.KERNELS,
-    **mapping.KERNELS,
-    **elementwise.KERNELS,
-    **simple.KERNELS,
-    **move.KERNELS,
-    **gather.KERNELS,
-    **resize.KERNELS,
+    name: row for module in MODULES for name, row in module.KERNELS.items()
 }

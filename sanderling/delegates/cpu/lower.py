@@ -14,7 +14,7 @@ from .executable import Compiled, aligned
 from .image import Image, link
 from .jit import compile_modules
 from .kernels import KERNELS
-from .placement import is_free, place
+from .placement import free_from, is_free, place
 from .prepare import prepare
 from .program import Program
 from .sync import emit_run
@@ -26,7 +26,7 @@ ENTRIES = ("invoke", "serve", "stop")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a part is compiled for; part of the cache's key."""
+    """What a part is compiled for, at which precision; part of the cache's key."""
 
     target: Target
     timed: bool = False
@@ -45,8 +45,9 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     weights = aligned(len(program.weights.blob))
     weights[: len(program.weights.blob)] = np.frombuffer(program.weights.blob, np.uint8)
     names = tuple(s.function for s in program.steps)
+    floor = free_from(part, program.places, {s.op for s in program.steps if s.scratch})
     return Compiled(image, weights, arena, program.scratch, names, args, work, settings.timed,
-                    tuple(describe(program)))  # fmt: skip
+                    tuple(describe(program)), floor=floor)  # fmt: skip
 
 
 def effort(op: Op) -> int:

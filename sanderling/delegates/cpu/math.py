@@ -15,6 +15,7 @@ import numpy as np
 from .emit import (
     F32,
     F64,
+    I1,
     I16,
     I32,
     I64,
@@ -30,13 +31,15 @@ from .targets import Target
 
 # (e**r - 1) / r for |r| <= ln(2) / 2: 1.6
 EXP = (1.0, 0.4999912977218628, 0.16666357219219208, 0.041899967938661575, 0.008379485458135605)
-# (log(1 + f) - f + f**2 / 2) / f**3 for sqrt(1/2) <= 1 + f <= sqrt(2): 0.02
+# The same for |r| <= ln(2) / 64, beside a table of 2**(i / 32): 0.9
+EXP_32 = (1.0000146901637366, 0.5000045207530184)
+POWERS_32 = tuple(2 ** (i / 32) for i in range(32))
+# (log(1 + f) - f + f**2 / 2) / f**3 for sqrt(1/2) <= 1 + f <= sqrt(2): 0.02; and to 3/2: 0.7
 LOG = (0.3333331346511841, -0.25000008940696716, 0.2000211924314499, -0.1666799634695053,
        0.14219550788402557, -0.12405591458082199, 0.11888174712657928, -0.11675640940666199,
        0.06746601313352585)  # fmt: skip
-# (sin(x) - x) / x**3 and (cos(x) - 1 + x**2 / 2) / x**4 in x**2, for |x| <= pi / 4: below 0.01
-SIN = (-0.1666666716337204, 0.008333329111337662, -0.0001983933470910415, 2.7183041311218403e-06)
-COS = (0.04166664555668831, -0.0013887366512790322, 2.4438377295155078e-05)
+LOG_SHORT = (0.33333471417427063, -0.24996361136436462, 0.19982320070266724, -0.16788822412490845,
+             0.14904437959194183, -0.12114088982343674, 0.05559667944908142)  # fmt: skip
 # tanh(x) / x = P(x**2) / Q(x**2) up to where it is 1 in float32: 0.4
 TANH_P = (0.9999999790410538, 0.13379715601777728, 0.0034940317996432755, 2.0583437526644827e-05,
           1.3319015373888085e-08)  # fmt: skip
@@ -49,6 +52,12 @@ ERF_P = (1.1283791457703003, 0.1905940661573994, 0.05276934195806853, 0.00377256
 ERF_Q = (1.0, 0.5022423237129016, 0.11418285241402328, 0.014983225836327062,
          0.0011638613758671195, 3.804779097418256e-05)  # fmt: skip
 ERF_END = 3.925
+# (the normal distribution - 1/2) / x likewise; at the end it is a little above 1/2, and is cut.
+PHI_P = (0.3989422619342804, 0.0334443636238575, 0.004651031922549009, 0.00016446490189991891,
+         6.305423994490411e-06, 2.298075685303047e-08)  # fmt: skip
+PHI_Q = (1.0, 0.2504989802837372, 0.028408927842974663, 0.0018600878538563848,
+         7.215276127681136e-05, 1.200673182211176e-06)  # fmt: skip
+PHI_END = 5.5
 
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.4286068203094172e-06  # the first has 14 bits
 ROUNDING = 1.5 * 2**23  # x + ROUNDING has the rounded x in its low bits, for |x| < 2**22
@@ -104,16 +113,17 @@ def is_nan(e: Emitter, x: Value) -> Value:
     return e.b.fcmp_unordered("uno", x, x)
 
 
-def quotient(e: Emitter, a: Value | None, b: Value) -> Value:
-    """a / b (or 1 / b) to two units, for b neither tiny nor huge: AVX512 has a fast reciprocal."""
-    one = e.const(b.type, 1.0)
-    if not is_zmm(e, b):
-        return e.b.fdiv(one if a is None else a, b)
-    name = "llvm.x86.avx512.rcp14.ps.512"
-    inverse = e.call(name, b.type, b, e.const(b.type, 0), _all_lanes(e))
-    q = inverse if a is None else e.b.fmul(a, inverse)
-    rest = e.fma(e.b.fneg(q), b, one if a is None else a)
-    return e.fma(inverse, rest, q)
+def bounded(e: Emitter, x: Value, end: float) -> Value:
+    """Between -end and end. NaN passes."""
+    return e.fmin(e.const(x.type, end), e.fmax(e.const(x.type, -end), x))
+
+
+def cut(e: Emitter, x: Value, end: float) -> Value:
+    """The same, but of NaN comes any such number: one instruction of AVX512."""
+    if not is_zmm(e, x):
+        return bounded(e, x, end)
+    name = "llvm.x86.avx512.mask.range.ps.512"  # 2: the smaller size, the first operand's sign
+    return e.call(name, x.type, x, e.const(x.type, end), I32(2), x, _all_lanes(e), I32(4))
 
 
 def _all_lanes(e: Emitter) -> Value:
@@ -158,33 +168,58 @@ def trunc(e: Emitter, x: Value) -> Value:
 
 def exp(e: Emitter, x: Value) -> Value:
     # Beyond these the result is 0 or infinity; NaN passes both.
-    bounded = e.fmin(e.const(x.type, 89.0), e.fmax(e.const(x.type, -104.0), x))
-    value, shifted = _exp_parts(e, bounded)
-    n = e.b.fsub(shifted, e.const(x.type, ROUNDING))
+    near = e.fmin(e.const(x.type, 89.0), e.fmax(e.const(x.type, -104.0), x))
+    n, r = _whole_and_rest(e, near)
+    value = e.fma(r, polynomial(e, r, EXP), e.const(x.type, 1.0))
     return _scalef(e, value, n) if is_zmm(e, x) else _scale_twice(e, value, n)
 
 
-def exp_normal(e: Emitter, x: Value) -> Value:
-    """For x between -87 and 88, so that the result is a normal number. NaN passes. Right to four
-    units at the ends."""
-    value, shifted = _exp_parts(e, x, rough=True)
+def exp_normal(e: Emitter, x: Value, sign: int = 1) -> Value:
+    """e**(sign * x) for x between -87 and 87, so that the result is a normal number. NaN passes.
+    Right to four units at the ends."""
     if is_zmm(e, x):
-        return _scalef(e, value, e.b.fsub(shifted, e.const(x.type, ROUNDING)))
-    t = like(x.type, I32)
-    n = e.b.shl(e.b.bitcast(shifted, t), e.const(t, 23))  # the other bits fall out
-    return e.b.bitcast(e.b.add(e.b.bitcast(value, t), n), x.type)
-
-
-def _exp_parts(e: Emitter, x: Value, rough: bool = False) -> tuple[Value, Value]:
-    """e**x is the first * 2**n; the second is n + ROUNDING. rough: ln(2) is a float."""
-    t = x.type
-    shifted = e.fma(x, e.const(t, 1 / math.log(2)), e.const(t, ROUNDING))
+        return _exp_by_table(e, x, sign)
+    t, whole = x.type, like(x.type, I32)
+    shifted = e.fma(x, e.const(t, sign / math.log(2)), e.const(t, ROUNDING))
     n = e.b.fsub(shifted, e.const(t, ROUNDING))
-    if rough and e.target.fma:
-        r = e.fma(n, e.const(t, -math.log(2)), x)
-    else:
-        r = e.fma(n, e.const(t, -LN2_LOW), e.fma(n, e.const(t, -LN2_HIGH), x))
-    return e.fma(r, polynomial(e, r, EXP), e.const(t, 1.0)), shifted
+    r = e.fma(n, e.const(t, -sign * math.log(2)), x)
+    if not e.target.fma:
+        high = e.fma(n, e.const(t, -sign * LN2_HIGH), x)
+        r = e.fma(n, e.const(t, -sign * LN2_LOW), high)
+    # A sign is part of the coefficients: LLVM turns the negation of a bounded x into more.
+    signed = [c * sign ** (i + 1) for i, c in enumerate(EXP)]
+    value = e.fma(r, polynomial(e, r, signed), e.const(t, 1.0))
+    power = e.b.shl(e.b.bitcast(shifted, whole), e.const(whole, 23))  # the other bits fall out
+    return e.b.bitcast(e.b.add(e.b.bitcast(value, whole), power), t)
+
+
+def _exp_by_table(e: Emitter, x: Value, sign: int) -> Value:
+    """AVX512 looks up 2**(i / 32), which leaves little to a polynomial, and scales by 2**floor."""
+    t, rounding = x.type, ROUNDING / 32
+    shifted = e.fma(x, e.const(t, sign / math.log(2)), e.const(t, rounding))
+    n = e.b.fsub(shifted, e.const(t, rounding))
+    low, high = e.const(t, POWERS_32[:16]), e.const(t, POWERS_32[16:])
+    index = e.b.bitcast(shifted, like(t, I32))
+    power = e.call("llvm.x86.avx512.vpermi2var.ps.512", t, low, index, high)
+    r = e.fma(n, e.const(t, -sign * math.log(2)), x)
+    rest = e.fma(r, e.const(t, EXP_32[1]), e.const(t, sign * EXP_32[0]))
+    return _scalef(e, e.fma(rest, e.b.fmul(power, r), power), n)
+
+
+def expm1(e: Emitter, x: Value) -> Value:
+    """e**x - 1 for x up to 0, without cancellation."""
+    n, r = _whole_and_rest(e, e.fmax(e.const(x.type, -87.0), x))
+    one = e.const(x.type, 1.0)
+    rest = e.b.fmul(r, polynomial(e, r, EXP))
+    power = _scalef(e, one, n) if is_zmm(e, x) else _scale_twice(e, one, n)
+    return e.fma(power, rest, e.b.fsub(power, one))
+
+
+def _whole_and_rest(e: Emitter, x: Value) -> tuple[Value, Value]:
+    """n and r of x = n * ln(2) + r."""
+    t, rounding = x.type, e.const(x.type, ROUNDING)
+    n = e.b.fsub(e.fma(x, e.const(t, 1 / math.log(2)), rounding), rounding)
+    return n, e.fma(n, e.const(t, -LN2_LOW), e.fma(n, e.const(t, -LN2_HIGH), x))
 
 
 def _scalef(e: Emitter, x: Value, n: Value) -> Value:
@@ -211,18 +246,36 @@ def _where_number(e: Emitter, x: Value) -> Value:
 
 def log(e: Emitter, x: Value) -> Value:
     t = x.type
+    if is_zmm(e, x):
+        mantissa, n = _parts(e, x)
+        return _log_sum(e, mantissa, n, LOG_SHORT)
     tiny = e.b.fcmp_ordered("<", x, e.const(t, 2.0**-126))
     scaled = e.b.select(tiny, e.b.fmul(x, e.const(t, 2.0**23)), x)
     bias = e.b.select(tiny, e.const(t, -23.0), e.const(t, 0.0))
     mantissa, exponent = _split(e, scaled)
     n = e.b.fadd(exponent, bias)
+    return _log_edges(e, x, _log_sum(e, mantissa, n, LOG))
+
+
+def _log_sum(e: Emitter, mantissa: Value, n: Value, coefficients: Sequence[float]) -> Value:
+    t = mantissa.type
     f = e.b.fsub(mantissa, e.const(t, 1.0))
     square = e.b.fmul(f, f)
-    tail = e.b.fmul(e.b.fmul(square, f), polynomial(e, f, LOG))
+    tail = e.b.fmul(e.b.fmul(square, f), polynomial(e, f, coefficients))
     tail = e.fma(n, e.const(t, LN2_LOW), tail)
     tail = e.fma(square, e.const(t, -0.5), tail)
-    value = e.fma(n, e.const(t, LN2_HIGH), e.b.fadd(f, tail))
-    return _log_edges(e, x, value)
+    return e.fma(n, e.const(t, LN2_HIGH), e.b.fadd(f, tail))
+
+
+def _parts(e: Emitter, x: Value) -> tuple[Value, Value]:
+    """A mantissa in [3/4, 3/2) and an exponent, as AVX512 has them: of 0 and infinity the exponent
+    is infinite, of negative numbers the mantissa is NaN."""
+    t, every, one = x.type, _all_lanes(e), e.const(x.type, 1.0)
+    name = "llvm.x86.avx512.mask.getmant.ps.512"
+    mantissa = e.call(name, t, x, I32(0b1011), x, every, I32(4))
+    exponent = e.call("llvm.x86.avx512.mask.getexp.ps.512", t, x, x, every, I32(4))
+    halved = e.b.fcmp_ordered("<", mantissa, one)
+    return mantissa, e.b.select(halved, e.b.fadd(exponent, one), exponent)
 
 
 def _split(e: Emitter, x: Value) -> tuple[Value, Value]:
@@ -285,6 +338,11 @@ def _log2_wide(e: Emitter, x: Value) -> Value:
     return e.b.select(e.b.fcmp_ordered("==", x, e.const(t, np.inf)), edge, value)
 
 
+def exp_wide(e: Emitter, x: Value) -> Value:
+    """Of doubles, to the precision of about 14 digits, within the range of floats."""
+    return _exp2_wide(e, e.b.fmul(x, e.const(x.type, 1 / math.log(2))))
+
+
 def _exp2_wide(e: Emitter, x: Value) -> Value:
     t, bits_t = x.type, like(x.type, I64)
     x = e.fmin(e.fmax(x, e.const(t, -300.0)), e.const(t, 300.0))
@@ -311,72 +369,61 @@ def erf(e: Emitter, x: Value) -> Value:
     return e.b.select(near, inside, copy_sign(e, e.const(x.type, 1.0), x))
 
 
-def _odd_rational(
-    e: Emitter,
-    x: Value,
-    top: Sequence[float],
-    bottom: Sequence[float],
-    end: float,
-    most: float | None,
-) -> Value:
+def _odd_rational(e: Emitter, x: Value, top: Sequence[float], bottom: Sequence[float], end: float,
+                  most: float | None) -> Value:  # fmt: skip
     """x * P(x**2) / Q(x**2), which is +-1 from `end` on, and at most `most`. NaN passes."""
-    t = x.type
-    bounded = e.fmin(e.const(t, end), e.fmax(e.const(t, -end), x))
-    square = e.b.fmul(bounded, bounded)
-    above = e.b.fmul(bounded, polynomial(e, square, top))
-    value = quotient(e, above, polynomial(e, square, bottom))
-    if most is None:
-        return value
-    return e.fmin(e.const(t, most), e.fmax(e.const(t, -most), value))
+    near = bounded(e, x, end)
+    value = _ratio(e, near, top, bottom)
+    return value if most is None else bounded(e, value, most)
+
+
+def _ratio(e: Emitter, x: Value, top: Sequence[float], bottom: Sequence[float]) -> Value:
+    square = e.b.fmul(x, x)
+    return e.b.fdiv(e.b.fmul(x, polynomial(e, square, top)), polynomial(e, square, bottom))
+
+
+def gauss_share(e: Emitter, x: Value) -> Value:
+    """x * (1 + erf(x / sqrt(2))) / 2. Exactly 0 or x from PHI_END on."""
+    phi = cut(e, _ratio(e, cut(e, x, PHI_END), PHI_P, PHI_Q), 0.5)
+    return e.b.fmul(x, e.b.fadd(phi, e.const(x.type, 0.5)))
 
 
 def sigmoid(e: Emitter, x: Value, sign: int) -> Value:
     """1 / (1 + e**(sign * x))."""
-    t = x.type
-    bounded = e.fmin(e.const(t, 87.0), e.fmax(e.const(t, -87.0), x))
-    bounded = bounded if sign > 0 else e.b.fneg(bounded)  # becomes part of the products
-    return quotient(e, None, e.b.fadd(exp_normal(e, bounded), e.const(t, 1.0)))
+    one = e.const(x.type, 1.0)
+    return e.b.fdiv(one, e.b.fadd(exp_normal(e, bounded(e, x, 87.0), sign), one))
 
 
-def sin(e: Emitter, x: Value) -> Value:
-    return _circular(e, x, 0)
-
-
-def cos(e: Emitter, x: Value) -> Value:
-    return _circular(e, x, 1)
-
-
-# pi / 2 in parts of 24 bits, so that products with whole numbers are exact in double.
-_HALF_PI = (1.570796251296997, 7.549789415861596e-08, 5.390302858158119e-15)
-
-
-def _circular(e: Emitter, x: Value, turn: int) -> Value:
-    """sin(x + turn * pi / 2). The reduction is in double: right for |x| up to about 2**29."""
-    t, wide = x.type, like(x.type, F64)
-    magic = e.const(wide, ROUNDING64)
-    angle = e.b.fpext(x, wide)
-    shifted = e.b.fadd(e.b.fmul(angle, e.const(wide, 2 / math.pi)), magic)
-    n = e.b.fsub(shifted, magic)
-    for part in _HALF_PI:
-        angle = e.b.fsub(angle, e.b.fmul(n, e.const(wide, part)))
-    quarter = e.b.trunc(e.b.bitcast(shifted, like(t, I64)), like(t, I32))
-    quarter = e.b.add(quarter, e.const(quarter.type, turn))
-    # Far beyond, where nothing is left of the angle, the answer is at least between -1 and 1.
-    r = e.fmin(e.const(t, 1.0), e.fmax(e.const(t, -1.0), e.b.fptrunc(angle, t)))
-    square = e.b.fmul(r, r)
-    sine = e.fma(e.b.fmul(square, r), polynomial(e, square, SIN), r)
-    cosine = e.fma(square, e.const(t, -0.5), e.const(t, 1.0))
-    cosine = e.fma(e.b.fmul(square, square), polynomial(e, square, COS), cosine)
-    one = e.const(quarter.type, 1)
-    odd = e.b.icmp_signed("==", e.b.and_(quarter, one), one)
-    value = e.b.select(odd, cosine, sine)
-    sign = e.b.shl(e.b.and_(quarter, e.const(quarter.type, 2)), e.const(quarter.type, 30))
-    return e.b.bitcast(e.b.xor(e.b.bitcast(value, quarter.type), sign), t)
+def sigmoid_share(e: Emitter, y: Value, x: Value, sign: int, both: bool) -> Value:
+    """y / (1 + e**(sign * x)); both: y is NaN where x is."""
+    near = cut(e, x, 87.0) if both else bounded(e, x, 87.0)
+    return e.b.fdiv(y, e.b.fadd(exp_normal(e, near, sign), e.const(x.type, 1.0)))
 
 
 def sqrt(e: Emitter, x: Value) -> Value:
-    return e.call(f"llvm.sqrt.{suffix(x.type)}", x.type, x)
+    if not is_zmm(e, x):
+        return e.call(f"llvm.sqrt.{suffix(x.type)}", x.type, x)
+    y = _rough_rsqrt(e, x)
+    root, half = e.b.fmul(x, y), e.b.fmul(y, e.const(x.type, 0.5))
+    rest = e.fma(e.b.fneg(root), root, x)
+    return e.b.select(_ends(e, x), x, e.fma(rest, half, root))
 
 
 def rsqrt(e: Emitter, x: Value) -> Value:
-    return e.b.fdiv(e.const(x.type, 1.0), sqrt(e, x))
+    if not is_zmm(e, x):
+        return e.b.fdiv(e.const(x.type, 1.0), sqrt(e, x))
+    y = _rough_rsqrt(e, x)
+    root, half = e.b.fmul(x, y), e.b.fmul(y, e.const(x.type, 0.5))
+    rest = e.fma(e.b.fneg(root), y, e.const(x.type, 1.0))
+    return e.b.select(_ends(e, x), y, e.fma(rest, half, y))
+
+
+def _rough_rsqrt(e: Emitter, x: Value) -> Value:
+    """To 14 bits: one step of Newton's is enough. Of 0 it is infinite, of negative numbers NaN."""
+    name = "llvm.x86.avx512.rsqrt14.ps.512"
+    return e.call(name, x.type, x, e.const(x.type, 0), _all_lanes(e))
+
+
+def _ends(e: Emitter, x: Value) -> Value:
+    """Zeros and infinity, where Newton's step fails."""
+    return e.call("llvm.x86.avx512.fpclass.ps.512", vector(I1, 16), x, I32(0b1110))

@@ -16,11 +16,14 @@ import numpy as np
 from ...ir import DType, Op, Shape, Tensor
 from ...ops import gemm as definition
 from ...ops.base import attr, elements, scale_zero
-from .cores import Core, FloatCore, padded_depth, panel_bytes, wide_core
+from .bfloat import narrow
+from .conv import BF16_ATTR, product_name
+from .cores import BfloatCore, Core, FloatCore, padded_depth, panel_bytes, wide_core
 from .emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from .gemm import UNITS, Product, estimate, tile_function
+from .products import refuses_connected
 from .program import Kernel, StepEmitter
-from .sinks import ByteSink, FloatSink, RawSink, Sink, params_of, words
+from .sinks import ByteSink, FloatSink, RawSink, Sink, nudge_of, params_of, words
 from .targets import Target
 from .tiles import Panels, Tile
 
@@ -34,6 +37,7 @@ class Side:
     columns: int
     swapped: bool
     zero: int
+    rounded: bool = False  # to bfloat16
 
     @property
     def bytes(self) -> int:
@@ -47,7 +51,7 @@ class Side:
         """Elements as the core multiplies them; zeros beyond count."""
         raw = e.load_part(place, vector(self.element, lanes), count)
         if self.element == F32:
-            return raw
+            return narrow(e, raw) if self.rounded else raw
         t = vector(I16, lanes)
         wide = e.b.sext(raw, t) if self.dtype is DType.INT8 else e.b.zext(raw, t)
         code = e.b.sub(wide, e.const(t, self.zero))
@@ -68,9 +72,11 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     assert x is not None and y is not None
     (m, n), depth = out.shape[-2:], x.shape[-2 if attr(op, "adj_x") else -1]
     plain = out.dtype is DType.INT32
-    left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain))
-    right = Side(y.dtype, depth, n, bool(attr(op, "adj_y")), _zero(y, plain))
+    short = BF16_ATTR in op.attrs
+    left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain), short)
+    right = Side(y.dtype, depth, n, bool(attr(op, "adj_y")), _zero(y, plain), short)
     core: Core = FloatCore() if x.dtype is DType.FLOAT32 else wide_core(k.target)
+    core = BfloatCore() if short else core
     tile = estimate(k.target, core, Product(1, m, n, depth))[1]
     panels = Panels(n, tile.vectors, tile.lanes)
     sink, numbers, common = _finish(op, n)
@@ -99,8 +105,10 @@ def _finish(op: Op, n: int) -> tuple[Sink, tuple[np.ndarray, ...], np.ndarray]:
         return RawSink(), (zeros,), words(0)
     scale = np.broadcast_to(definition.tensor_multiplier(op, op.inputs[0], op.inputs[1]), n)
     low, high = out.dtype.bounds
-    sink = ByteSink(out.dtype is not DType.UINT8, wild=True)
-    return sink, (zeros, scale.astype(np.float32)), words(scale_zero(out)[1], low, high)
+    kind, nudge = nudge_of(scale, -1)
+    sink = ByteSink(out.dtype is not DType.UINT8, wild=True, nudge=kind)
+    numbers = (zeros, scale.astype(np.float32), *nudge)
+    return sink, numbers, words(scale_zero(out)[1], low, high)
 
 
 @dataclass
@@ -202,6 +210,9 @@ def _build_rows(e: Emitter, core: Core, side: Side, lda: int) -> None:
             piece(row, i, lanes)
         with e.loop(whole, side.columns) as i:
             piece(row, i, 1)
+        if side.rounded and side.columns % 2:  # nothing times NaN is NaN
+            there = e.add(e.mul(row, lda), side.columns * core.a_bytes)
+            e.store(I16(0), e.at(target, there, I8))
 
 
 @dataclass(frozen=True)
@@ -306,7 +317,7 @@ def refuses_batch_matmul(op: Op, target: Target) -> str | None:
     if kinds == (DType.INT8,) * 3:
         known = all(t.quant is not None and t.quant.scale.size == 1 for t in (x, y, out))
         return None if known else "it is not quantised per tensor"
-    return f"a product of {' x '.join(d.short for d in kinds[:2])} has no kernel"
+    return refuses_connected(op, target)
 
 
-KERNELS = {"BATCH_MATMUL": Kernel(emit_batch_matmul, refuses_batch_matmul)}
+KERNELS = {"BATCH_MATMUL": Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)}

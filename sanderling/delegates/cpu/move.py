@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from ...ops.base import scale_zero_or_none as codes_of
 from .emit import F32, I8, I32, I64, PTR, Emitter, Int, Value, vector
 from .prepare import AS_THEY_ARE
 from .program import Kernel, Place, StepEmitter
-from .strided import Dim, addresses, collapse, move, offset_of, scalar, seen
+from .strided import Dim, addresses, apart, collapse, move, offset_of, scalar, seen
 from .targets import Target
 
 # A pair of views of equal shape, of output `index` and input `index` (or of a constant).
@@ -248,6 +248,43 @@ def pairs_of(op: Op) -> list[Pair]:
     return MOVES[op.name][0](op)
 
 
+def row_bytes(tensor: Tensor) -> int:
+    """Bytes of a row: of the last axis."""
+    return (tensor.shape[-1] if tensor.shape else 1) * tensor.dtype.bits // 8
+
+
+Pitch = Callable[[Tensor, int], int]  # (tensor, if dense) -> bytes from row to row
+
+
+def _apart(op: Op, pitch: Pitch) -> Iterator[Pair | None]:
+    """The pairs, their views as they are where rows lie apart; None where strides cannot tell."""
+    for index, to, source, by in pairs_of(op):
+        y, x = op.outputs[index], op.inputs[source] if isinstance(source, int) else None
+        there = apart(to, row_bytes(y), pitch(y, row_bytes(y)))
+        here = by if x is None else apart(by, row_bytes(x), pitch(x, row_bytes(x)))
+        yield None if there is None or here is None else (index, there, source, here)
+
+
+def pairs_at(op: Op, pitch: Pitch) -> list[Pair]:
+    """The pairs of an op that can be told so."""
+    found = [pair for pair in _apart(op, pitch) if pair is not None]
+    assert len(found) == len(pairs_of(op)), "rows apart"
+    return found
+
+
+def takes_apart(op: Op) -> bool:
+    """Whether the rows of all tensors may lie apart."""
+    return None not in _apart(op, lambda tensor, dense: 2 * dense)
+
+
+def pitches(places: Mapping[Tensor, Place]) -> Pitch:
+    def pitch(tensor: Tensor, dense: int) -> int:
+        place = places.get(tensor)
+        return place.pitch if place is not None and place.pitch else dense
+
+    return pitch
+
+
 # -- refusals ---------------------------------------------------------------------------------
 
 
@@ -306,7 +343,8 @@ def _refuses_concatenation(op: Op) -> str | None:
 
 
 def in_place(op: Op, pair: Pair, places: dict[Tensor, Place]) -> bool:
-    """The elements lie where they should: target and source are one view of one memory."""
+    """The elements lie where they should: target and source are one view of one memory. The pair
+    is one of pairs_at."""
     index, to, source, by = pair
     x = op.inputs[source] if isinstance(source, int) else None
     here, there = places.get(op.outputs[index]), None if x is None else places.get(x)
@@ -319,7 +357,7 @@ def in_place(op: Op, pair: Pair, places: dict[Tensor, Place]) -> bool:
 
 
 def emit(k: StepEmitter, op: Op) -> None:
-    for pair in pairs_of(op):
+    for pair in pairs_at(op, k.pitch):
         if in_place(op, pair, k.program.places) or pair[1].size == 0:
             continue
         index, to, source, by = pair
@@ -396,4 +434,8 @@ def _build_rescale(e: Emitter, flip: int) -> None:
         one(i, 1)
 
 
-KERNELS = {name: Kernel(emit, refuses) for name in MOVES}
+def _reads_apart(op: Op) -> range:
+    return range(len(op.inputs) if takes_apart(op) else 0)
+
+
+KERNELS = {name: Kernel(emit, refuses, reads=_reads_apart, writes=takes_apart) for name in MOVES}

@@ -12,12 +12,18 @@ from ...ir.rewrite import rewrite
 from ...passes import PIPELINES, Fired, Pass, Report, run_passes
 from ...passes.common import Watch, has_effects, unwatched
 from ...passes.simplify import IDENTITY_RULES, remove_dead
+from .control import inline_branches, inline_composites
 from .elementwise import fuse_chains, lower_elementwise
 from .epilogue import INNER_ATTR, fold_maps, fold_padding, fold_residuals
+from .focus import read_blocks_directly
 from .fuse_dwpw import fuse_pointwise
 from .hybrid import quantise_on_the_fly
-from .reduce import fuse_layer_norm
+from .norm import fuse_layer_norm
+from .precision import round_products
+from .products import use_constant_weights
+from .restate import restate
 from .targets import Target
+from .words import tabulate
 
 VIEWS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 
@@ -45,17 +51,24 @@ WEIGHTS: dict[str, tuple[int, ...]] = {
     "DEPTHWISE_CONV_2D": (1,),
     "FULLY_CONNECTED": (1,),
     "TRANSPOSE_CONV": (1,),
+    "cpu.TRANSPOSE_CONV": (1,),
     "CONV_3D": (1,),
     "EMBEDDING_LOOKUP": (1,),
 }
-# Ops that see codes as they are: as plain numbers, beside an implicit code 0, or with states and
-# weights of one type.
-AS_THEY_ARE = frozenset({
-    "BITCAST", "BITWISE_XOR", "CAST", "FILL", "FLOOR_DIV", "FLOOR_MOD", "ONE_HOT", "RIGHT_SHIFT",
-    "SCATTER_ND", "SPARSE_TO_DENSE", "ZEROS_LIKE",
+# Ops that change the variables they read.
+RECURRENT = frozenset({
     "BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "SVDF",
     "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN",
 })  # fmt: skip
+# Ops that see codes as they are: as plain numbers, beside an implicit code 0, or with states and
+# weights of one type.
+AS_THEY_ARE = frozenset({
+    "BITCAST", "BITWISE_XOR", "CAST", "DILATE", "FILL", "FLOOR_DIV", "FLOOR_MOD", "MATRIX_DIAG",
+    "MATRIX_SET_DIAG", "ONE_HOT", "RIGHT_SHIFT",
+    "SCATTER_ND", "SPARSE_TO_DENSE", "ZEROS_LIKE", "IF",
+}) | RECURRENT  # fmt: skip
+# Of these only the variable keeps its type: their copy moves the codes.
+COPIES = ("READ_VARIABLE", "ASSIGN_VARIABLE")
 # Operands whose codes mean what those of the first operand mean, though they may not say so.
 VALUES = {"PADV2": 2}
 # Ops that round int8 and uint8 in another way: attrs["was_signed"] says which it was.
@@ -106,7 +119,8 @@ class _Unifier:
         return self.fired
 
     def rewrite(self, op: Op) -> None:
-        as_is = op.name in AS_THEY_ARE or any(t is not None and t.is_variable for t in op.inputs)
+        state = any(t is not None and t.is_variable for t in op.inputs)
+        as_is = op.name in AS_THEY_ARE or (state and op.name not in COPIES)
         stay = WEIGHTS.get(op.name, ())
         for place, t in enumerate(op.inputs):  # in place: value_of looks at those before
             old = as_is or place in stay
@@ -199,6 +213,21 @@ def _is_byte(tensor: Tensor) -> bool:
 # -- the kernels' own passes --------------------------------------------------------------------
 
 
+def read_variables(graph: Graph, target: Target) -> Fired:
+    """Who reads a state and does not change it reads a copy from now on: other passes may move the
+    reader behind the op that changes the state."""
+    fired: Fired = Counter()
+    for op in [op for op in graph.ops if op.name not in RECURRENT and op.name not in COPIES]:
+        for place, tensor in enumerate(op.inputs):
+            if tensor is not None and tensor.is_variable:
+                name = f"{tensor.name}/read{len(graph.tensors)}"
+                copy = graph.tensor(name, tensor.dtype, tensor.shape, quant=tensor.quant)
+                graph.insert(Op("READ_VARIABLE", [tensor], [copy]), before=op)
+                graph.set_input(op, place, copy)
+                fired["variable read"] += 1
+    return fired
+
+
 def flush_weights(graph: Graph, target: Target) -> Fired:
     """Weights below 2**-126 become zero, as results do (sync.py): a product with one is slow."""
     fired: Fired = Counter()
@@ -212,6 +241,10 @@ def flush_weights(graph: Graph, target: Target) -> Fired:
             weights.data = np.where(tiny, np.float32(0), weights.data)
             fired["tiny weights"] += 1
     return fired
+
+
+def read_pictures(graph: Graph, target: Target) -> Fired:
+    return read_blocks_directly(graph)
 
 
 def pad_windows(graph: Graph, target: Target) -> Fired:
@@ -236,20 +269,25 @@ def clean(graph: Graph, target: Target) -> Fired:
 
 
 # Once constants are folded: factors and offsets behind a norm must not go into products instead.
-EARLY: tuple[CpuPass, ...] = (fuse_layer_norm,)
+EARLY: tuple[CpuPass, ...] = (read_variables, inline_composites, restate, fuse_layer_norm,
+                              use_constant_weights)  # fmt: skip
 # In this order, after passes.PIPELINES["default"]. Residuals come before maps: a kernel adds, then
 # maps. Elementwise ops are expressions from lower_elementwise on.
 PASSES: tuple[CpuPass, ...] = (
     flush_weights,
+    read_pictures,
     pad_windows,
     add_residuals,
     mark_signed,
     unify_bytes,
     drop_identities,
+    tabulate,
     lower_elementwise,
     fuse_chains,
     map_results,
     quantise_on_the_fly,
     fuse_pointwise,
+    round_products,
     clean,
+    inline_branches,
 )

@@ -10,7 +10,7 @@ caller's arrays.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import llvmlite.ir as ir
@@ -34,10 +34,14 @@ from .targets import Target
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lies: slot of the context, and bytes from there."""
+    """Where a value lies: slot of the context, and bytes from there.
+
+    pitch: bytes from row to row (a row is the last axis) where rows lie apart; 0 if they do not.
+    """
 
     slot: int
     offset: int = 0
+    pitch: int = 0
 
 
 def plain(function: ir.Function) -> ir.Function:
@@ -53,12 +57,15 @@ class Kernel:
 
     emit(k, op) writes the step. refuses(op, target) says why not, of an op as it stands in the
     user's graph (int8, before any pass); None if it is taken. name(op) is the kernel's name in
-    profiles and dumps.
+    profiles and dumps. reads(op): the inputs, and writes(op): whether all outputs may have rows
+    that lie apart; the kernel asks k.pitch for them.
     """
 
     emit: Callable[[StepEmitter, Op], None]
     refuses: Callable[[Op, Target], str | None] = lambda op, target: None
     name: Callable[[Op], str] = lambda op: op.name.lower().replace(".", "_")
+    reads: Callable[[Op], Collection[int]] = lambda op: ()
+    writes: Callable[[Op], bool] = lambda op: False
 
 
 @dataclass(eq=False)
@@ -68,6 +75,7 @@ class Step:
     op: Op
     kernel: str
     function: str
+    scratch: int = 0  # bytes for each worker
 
 
 class Weights:
@@ -127,7 +135,10 @@ class Program:
         k = StepEmitter(self, function)
         emit(k, op)
         k.b.ret_void()
-        self.steps.append(Step(op, kernel, name))
+        for tensor in (*op.inputs, *op.outputs):
+            place = None if tensor is None else self.places.get(tensor)
+            assert place is None or not place.pitch or tensor in k.asked, f"{kernel}: rows apart"
+        self.steps.append(Step(op, kernel, name, k.most_scratch))
 
 
 class StepEmitter(Emitter):
@@ -137,6 +148,8 @@ class StepEmitter(Emitter):
         super().__init__(program.module, function, program.target)
         self.program = program
         self.worker, self.workers, self.context = function.args
+        self.asked: set[Tensor] = set()  # tensors whose pitch the kernel knows
+        self.most_scratch = 0
 
     def slot(self, index: int) -> Value:
         """A pointer of the context. Ask before a loop, not in it: stores may hide its constancy."""
@@ -150,6 +163,12 @@ class StepEmitter(Emitter):
         place = self.program.places[tensor]
         return self.at(self.slot(place.slot), place.offset, I8)
 
+    def pitch(self, tensor: Tensor, dense: int) -> int:
+        """Bytes from row to row; `dense` where they lie one after the other."""
+        self.asked.add(tensor)
+        place = self.program.places.get(tensor)
+        return place.pitch if place is not None and place.pitch else dense
+
     def constant(self, array: Array) -> Value:
         """The address of a constant array, put among the weights."""
         offset = self.program.weights.add(array)
@@ -158,6 +177,7 @@ class StepEmitter(Emitter):
     def scratch(self, size: int) -> Value:
         """This worker's own memory; its contents do not outlive the step."""
         size = -(-size // ALIGN) * ALIGN
+        self.most_scratch = max(self.most_scratch, size)
         self.program.scratch = max(self.program.scratch, size)
         stride = self.load(self.at(self.context, STRIDE, I64), I64, 8)
         return self.at(self.slot(SCRATCH), self.mul(self.worker, stride), I8)

@@ -38,7 +38,8 @@ def emit_nearest(k: StepEmitter, op: Op) -> None:
         return
     n, h, w, c = x.shape
     (_, height), (_, width) = _sizes(op)
-    pixel = c * x.dtype.bits // 8
+    size = c * x.dtype.bits // 8
+    pixel, made = k.pitch(x, size), k.pitch(y, size)
     rows, columns = (nearest_places(op, *s) for s in _sizes(op))
     # Twice the size as a broadcasting strided copy was tried: slower, it does not write in order.
     row_table, column_table = (k.constant(t.astype(np.int32)) for t in (rows, columns))
@@ -47,9 +48,9 @@ def emit_nearest(k: StepEmitter, op: Op) -> None:
     with k.loop(begin, end) as i:
         row = k.b.sext(k.load(k.at(row_table, k.rem(i, height), I32), I32, 4), I64)
         row = k.add(k.mul(k.div(i, height), h), row)
-        gather_rows(k, k.at(target, k.mul(i, width * pixel), I8),
+        gather_rows(k, k.at(target, k.mul(i, width * made), I8),
                     k.at(source, k.mul(row, w * pixel), I8), column_table, I32, width, w - 1,
-                    pixel, pixel)  # fmt: skip
+                    size, pixel, made)  # fmt: skip
 
 
 def refuses_nearest(op: Op, target: Target) -> str | None:
@@ -201,16 +202,17 @@ class Channels:
 
 
 def row_function(k: StepEmitter, flavour: Flavour, shape: Channels) -> Value:
-    """(to, top, bottom, columns, row, n, channels): one row of the result."""
+    """(to, top, bottom, columns, row, n, channels, pixel): one row of the result, whose pixels are
+    `pixel` elements apart."""
 
     def build(e: Emitter) -> None:
-        to, top, bottom, columns, row, n, channels = e.args
+        to, top, bottom, columns, row, n, channels, pixel = e.args
         rows = _weights(e, flavour, row, shape.lanes)
         with e.loop(0, n) as x:
             record = e.at(columns, e.mul(x, 16), I8)
             weights = _weights(e, flavour, record, shape.lanes)
             places = [_place(e, record, i) for i in (0, 1)]
-            begin = e.mul(x, shape.known or channels)
+            begin = e.mul(x, pixel)
 
             def blend(c: Int) -> None:
                 corners = [
@@ -226,7 +228,7 @@ def row_function(k: StepEmitter, flavour: Flavour, shape: Channels) -> Value:
             shape.walk(e, channels, blend)
 
     name = f"bilinear_{flavour.name}_{shape.name}"
-    return k.program.function(name, [PTR, PTR, PTR, PTR, PTR, I64, I64], build)
+    return k.program.function(name, [PTR, PTR, PTR, PTR, PTR, I64, I64, I64], build)
 
 
 def emit_bilinear(k: StepEmitter, op: Op) -> None:
@@ -237,17 +239,19 @@ def emit_bilinear(k: StepEmitter, op: Op) -> None:
     (_, height), (_, width) = sizes = _sizes(op)
     flavour = flavour_of(op)
     rows = k.constant(_table(op, flavour, sizes[0], 1))
-    columns = k.constant(_table(op, flavour, sizes[1], c))
+    item = x.dtype.bits // 8
+    pixel, made = (k.pitch(t, c * item) // item for t in (x, y))
+    columns = k.constant(_table(op, flavour, sizes[1], pixel))
     function = row_function(k, flavour, Channels.of(k.target, flavour, c))
-    target, source, line = k.ptr(y), k.ptr(x), w * c
+    target, source, line = k.ptr(y), k.ptr(x), w * pixel
     begin, end = k.share(n * height)
     with k.loop(begin, end) as i:
         picture = k.at(source, k.mul(k.div(i, height), h * line), flavour.element)
         record = k.at(rows, k.mul(k.rem(i, height), 16), I8)
         top, bottom = (k.at(picture, k.mul(_place(k, record, j), line), flavour.element)
                        for j in (0, 1))  # fmt: skip
-        to = k.at(target, k.mul(i, width * c), flavour.element)
-        k.b.call(function, [to, top, bottom, columns, record, I64(width), I64(c)])
+        to = k.at(target, k.mul(i, width * made), flavour.element)
+        k.b.call(function, [to, top, bottom, columns, record, I64(width), I64(c), I64(made)])
 
 
 def refuses_bilinear(op: Op, target: Target) -> str | None:
@@ -266,6 +270,9 @@ def refuses_bilinear(op: Op, target: Target) -> str | None:
 
 
 KERNELS = {
-    "RESIZE_NEAREST_NEIGHBOR": Kernel(emit_nearest, refuses_nearest),
-    "RESIZE_BILINEAR": Kernel(emit_bilinear, refuses_bilinear),
+    name: Kernel(emit, refuses, reads=lambda op: (0,), writes=lambda op: True)
+    for name, emit, refuses in (
+        ("RESIZE_NEAREST_NEIGHBOR", emit_nearest, refuses_nearest),
+        ("RESIZE_BILINEAR", emit_bilinear, refuses_bilinear),
+    )
 }

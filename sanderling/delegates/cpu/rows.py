@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from ...ir import Array
-from .emit import I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, llvm_type, vector
+from .bfloat import narrow
+from .emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, llvm_type, vector
 from .program import StepEmitter
 
 # Bytes that may be written past a packed row: the next row's, or the margin behind the last.
@@ -48,6 +50,50 @@ class DirectRows:
     def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
         place = k.add(k.mul(row, self.stride), k.mul(group, self.group))
         return k.at(self.pointer, place, I8)
+
+
+@dataclass(frozen=True)
+class RoundedRows:
+    """Rows of float32, `apart` bytes from one to the next, rounded to bfloat16 block by block."""
+
+    pointer: Value
+    apart: int
+    channels: int
+    packs: bool = True
+
+    @property
+    def stride(self) -> int:
+        return packed_stride(-(-self.channels // 2) * 4)
+
+    def memory(self, rows: int) -> int:
+        return rows * self.stride
+
+    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
+        return k.at(memory, k.mul(k.sub(row, start), self.stride), I8)
+
+    def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, group: Int) -> None:
+        left = self.channels % (k.target.width // 2)
+        name = f"round_rows_{left}"
+        function = k.program.function(name, [PTR, PTR] + [I64] * 4, partial(_build_rounded, left))
+        across = k.add(k.mul(start, self.apart), k.mul(group, 4 * self.channels))
+        k.b.call(function, [memory, k.at(self.pointer, across, I8), k.i64(k.sub(end, start)),
+                            I64(self.apart), I64(self.stride),
+                            I64(self.channels - left)])  # fmt: skip
+
+
+def _build_rounded(left: int, e: Emitter) -> None:
+    """(target, source, rows, bytes from row to row of both, whole): `whole` elements in vectors,
+    then `left`, with a zero behind them if they are odd."""
+    target, source, rows, apart, stride, whole = e.args
+    lanes = e.target.width // 2
+    with e.loop(0, rows) as row:
+        here, there = e.at(target, e.mul(row, stride), I8), e.at(source, e.mul(row, apart), I8)
+        with e.loop(0, whole, lanes) as i:
+            value = e.load(e.at(there, i, F32), vector(F32, lanes))
+            e.store(narrow(e, value), e.at(here, i, I16))
+        transfer(e, Round(), e.at(here, whole, I16), e.at(there, whole, F32), I32(0), left)
+        if left % 2:  # nothing times NaN is NaN
+            e.store(I16(0), e.at(here, e.add(whole, left), I16))
 
 
 @dataclass(frozen=True)
@@ -145,6 +191,25 @@ class Widen:
         return e.const(vector(I16, count), 0)
 
 
+@dataclass(frozen=True)
+class Round:
+    """float32 to bfloat16."""
+
+    name: str = "round"
+    element: Type = F32
+    bytes: int = 4
+    out_bytes: int = 2
+
+    def convert(self, e: Emitter, value: Value, zero: Value) -> Value:
+        return narrow(e, value)
+
+    def outside(self, e: Emitter, zero: Value, count: int) -> Value:
+        return e.const(vector(I16, count), 0)
+
+
+Change: TypeAlias = Copy | Widen | Round
+
+
 def copy_of(dtype: np.dtype[np.generic] | type) -> Copy:
     return Copy(llvm_type(dtype), np.dtype(dtype).itemsize)
 
@@ -158,7 +223,7 @@ class PatchRows:
 
     pointer: Value
     window: Window
-    change: Copy | Widen
+    change: Change
     depth: int  # elements of a packed row
     zeros: Value
     zeros_step: int = 0
@@ -193,7 +258,7 @@ class Packer:
     """Writes the function (target, source, zeros, start, end): pack the patches of these pixels."""
 
     window: Window
-    change: Copy | Widen
+    change: Change
     stride: int
     zeros_step: int
 
@@ -208,6 +273,9 @@ class Packer:
             picture = e.at(source, e.mul(n, w.height * w.width * w.step * self.change.bytes), I8)
             here = e.at(target, e.mul(e.sub(pixel, start), self.stride), I8)
             self._patch(e, here, picture, zero, y, x)
+            size = w.kernel[0] * w.kernel[1] * w.channels
+            if isinstance(self.change, Round) and size % 2:  # nothing times NaN is NaN
+                e.store(I16(0), e.at(here, size * self.change.out_bytes, I8))
             e.carry(_next(e, w, x, y, n))
 
     def _patch(self, e: Emitter, target: Value, picture: Value, zero: Value, y: Int,
@@ -270,7 +338,7 @@ class Packer:
                     fill(e, self.change, here, zero, w.channels)
 
 
-def transfer(e: Emitter, change: Copy | Widen, target: Value, source: Value, zero: Value,
+def transfer(e: Emitter, change: Change, target: Value, source: Value, zero: Value,
              length: int) -> None:  # fmt: skip
     """Elements in a row. Reads nothing else; may write up to MARGIN bytes more."""
 
@@ -283,7 +351,7 @@ def transfer(e: Emitter, change: Copy | Widen, target: Value, source: Value, zer
     _pieces(e, change, length, piece)
 
 
-def fill(e: Emitter, change: Copy | Widen, target: Value, zero: Value, length: int) -> None:
+def fill(e: Emitter, change: Change, target: Value, zero: Value, length: int) -> None:
     """What lies beyond the edge."""
 
     def piece(place: Int, count: int) -> None:
@@ -293,7 +361,7 @@ def fill(e: Emitter, change: Copy | Widen, target: Value, zero: Value, length: i
     _pieces(e, change, length, piece)
 
 
-def _pieces(e: Emitter, change: Copy | Widen, length: int,
+def _pieces(e: Emitter, change: Change, length: int,
             piece: Callable[[Int, int], None]) -> None:  # fmt: skip
     """Cut a run: whole vectors, then what is left (in one masked piece where there are such)."""
     most = e.target.width // change.out_bytes
@@ -312,7 +380,7 @@ def _pieces(e: Emitter, change: Copy | Widen, length: int,
         done += count
 
 
-def _full(count: int, change: Copy | Widen) -> int:
+def _full(count: int, change: Change) -> int:
     """Lanes of the masked load for a piece: at least 16 bytes, a power of two."""
     return max(1 << (count - 1).bit_length(), 16 // change.bytes)
 
@@ -350,7 +418,7 @@ class LineRows:
 
     pointer: Value
     window: Window
-    change: Copy | Widen
+    change: Change
     zeros: Value
     zeros_step: int = 0
     group: int = 0  # bytes from group to group, in the copy
@@ -423,7 +491,7 @@ class LinePacker:
     these lines of the output need, all of one image."""
 
     window: Window
-    change: Copy | Widen
+    change: Change
     width: int
     zeros_step: int
 

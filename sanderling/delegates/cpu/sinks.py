@@ -11,14 +11,17 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...ir import Array
 from ...ir.expr import inputs_of
-from .emit import F32, I8, I16, I32, PTR, Emitter, Type, Value, vector
-from .mapping import render_vector
+from ...ops.fixed import quantize_multiplier
+from .bfloat import narrow
+from .emit import F32, I8, I16, I32, PTR, Emitter, Type, Value, suffix, vector
+from .render import render_vector
 from .tiles import Panels, Tile
 
 
@@ -29,9 +32,10 @@ class Ends:
     params: Value
     common: Value
     c: Value
-    ldc: Value  # bytes from row to row, of the residual too
+    ldc: Value  # bytes from row to row
     residual: Value | None = None
     rows: Value | None = None
+    ldr: Value | None = None  # of the residual, if not ldc
 
 
 class Sink(Protocol):
@@ -64,6 +68,15 @@ def params_of(panels: Panels, *arrays: Array) -> Array:
     return np.concatenate(parts)
 
 
+def nudge_of(scale: Array, low: float) -> tuple[Nudge, list[Array]]:
+    """What to add to products that are rounded as the definition rounds 32-bit sums; low: what
+    results are clamped to, above the zero point."""
+    right = np.maximum(-quantize_multiplier(scale)[1], 0)
+    amount = np.where(right > 0, 0.5 ** (right + 1.0), 0).astype(np.float32)
+    kind = Nudge.NONE if not amount.any() else Nudge.UP if low >= 0 else Nudge.AWAY
+    return kind, [amount] if amount.any() else []
+
+
 def words(*values: float | int | np.generic) -> Array:
     """Numbers for `common`: ints as int32, floats as float32."""
     return np.array([np.int32(v) if isinstance(v, int | np.integer)
@@ -80,7 +93,9 @@ def _common(e: Emitter, ends: Ends, word: int, lanes: int, t: Type = F32) -> Val
 
 
 def _place(e: Emitter, base: Value, ends: Ends, row: int, v: int, tile: Tile, size: int) -> Value:
-    return e.at(e.at(base, e.mul(ends.ldc, row), I8), v * tile.lanes * size, I8)
+    apart = base is ends.residual and ends.ldr is not None
+    step = e.mul(ends.ldr if apart else ends.ldc, row)
+    return e.at(e.at(base, step, I8), v * tile.lanes * size, I8)
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,7 @@ class FloatSink:
     where there is no bound, as in LiteRT's kernels); NaN stays NaN.
 
     map: an expression of the result, applied last; its text is part of the name. Where it reads
-    a second input, that is the residual, which then is not added.
+    a second input, that is the residual, which then is not added. c_bytes: 2 for bfloat16.
     """
 
     residual: bool = False
@@ -100,7 +115,8 @@ class FloatSink:
 
     @property
     def name(self) -> str:
-        return "f32" + "_add" * self.residual + _map_name(self.map)
+        kind = "bf16" if self.c_bytes == 2 else "f32"
+        return kind + "_add" * self.residual + _map_name(self.map)
 
     def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
         return [_column(e, params, 0, v, tile, F32) for v in range(tile.vectors)] * tile.rows
@@ -128,7 +144,9 @@ def store_floats(e: Emitter, sink: FloatSink | HybridSink, tile: Tile, columns: 
         value = e.fmin(high, e.fmax(low, value))
         if sink.map is not None:
             value = render_vector(e, sink.map, [value, *inputs])
-        e.store_part(value, _place(e, ends.c, ends, row, v, tile, 4), count)
+        if sink.c_bytes == 2:
+            value = narrow(e, value)
+        e.store_part(value, _place(e, ends.c, ends, row, v, tile, sink.c_bytes), count)
 
 
 def maps_two(expression: Any) -> bool:
@@ -141,14 +159,36 @@ def _map_name(expression: Any) -> str:
     return "_map" + hashlib.blake2b(repr(expression).encode(), digest_size=6).hexdigest()
 
 
+class Nudge(Enum):
+    """How results come to the definition's rounding, which is twice: to 31 bits of the multiplier,
+    then to the nearest, halves away from zero. So what lies less than half a unit of the first
+    rounding below a half goes up; adding that half unit does the same in one rounding."""
+
+    NONE = ""
+    UP = "_up"  # negative results are clamped away
+    AWAY = "_away"  # from zero
+
+
+def scaled(e: Emitter, kind: Nudge, total: Value, scale: Value,
+           nudge: Value | None = None) -> Value:  # fmt: skip
+    """The sum in units of the result, to be rounded to the nearest."""
+    whole = e.b.sitofp(total, scale.type)
+    if nudge is None:
+        return e.b.fmul(whole, scale)
+    if kind is Nudge.UP:
+        return e.fma(whole, scale, nudge)
+    real = e.b.fmul(whole, scale)
+    return e.b.fadd(real, e.call(f"llvm.copysign.{suffix(real.type)}", real.type, nudge, real))
+
+
 @dataclass(frozen=True)
 class ByteSink:
-    """32-bit sums to 8- or 16-bit codes: one float32 product, rounded to the nearest even.
+    """32-bit sums to 8- or 16-bit codes: one float32 product, rounded to the nearest.
 
-    params: bias (which holds the zero points' share), scale. common: zero point, low, high, and for
-    a residual its scale, -zero * scale, and bounds of the sum alone, in units of the output. rows:
-    1 if each row has a number to add to its sums. wild: results may leave 32 bits before they are
-    clamped.
+    params: bias (which holds the zero points' share), scale, nudge if there is one. common: zero
+    point, low, high, and for a residual: its scale, -zero * scale, the product's own bounds, the
+    scale of the product's codes. rows: 1 if each row has a number to add to its sums. wild: results
+    may leave 32 bits before they are clamped.
     """
 
     signed: bool = False
@@ -156,11 +196,15 @@ class ByteSink:
     rows: int = 0
     wild: bool = False
     c_bytes: int = 1
-    arrays: int = 2
+    nudge: Nudge = Nudge.NONE
+
+    @property
+    def arrays(self) -> int:
+        return 2 + (self.nudge is not Nudge.NONE)
 
     @property
     def name(self) -> str:
-        kind = ("s" if self.signed else "u") + str(8 * self.c_bytes)
+        kind = ("s" if self.signed else "u") + str(8 * self.c_bytes) + self.nudge.value
         return kind + "_add" * self.residual + "_row" * self.rows + "_wild" * self.wild
 
     def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
@@ -169,16 +213,17 @@ class ByteSink:
     def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
               ends: Ends) -> None:  # fmt: skip
         used = math.ceil(columns / tile.lanes)
-        scales = [_column(e, ends.params, 1, v, tile, F32) for v in range(used)]
+        factors = [[_column(e, ends.params, array, v, tile, F32) for array in range(1, self.arrays)]
+                   for v in range(used)]  # fmt: skip
         codes = Codes(e, ends, tile, self.signed, self.c_bytes)
-        extra = [_common(e, ends, i, tile.lanes) for i in range(3, 7)] if self.residual else []
+        extra = [_common(e, ends, i, tile.lanes) for i in range(3, 8)] if self.residual else []
         for row in range(tile.rows):
             sums = list(acc[row * tile.vectors : row * tile.vectors + used])
             if ends.rows is not None:
                 more = e.splat(e.load(e.at(ends.rows, row, I32), I32, 4), tile.lanes)
                 sums = [e.b.add(s, more) for s in sums]
-            reals = [e.b.fmul(e.b.sitofp(s, scales[0].type), scale)
-                     for s, scale in zip(sums, scales, strict=True)]  # fmt: skip
+            reals = [scaled(e, self.nudge, total, *numbers)
+                     for total, numbers in zip(sums, factors, strict=True)]  # fmt: skip
             if ends.residual is not None:
                 reals = [self._added(e, tile, columns, row, v, real, ends, extra)
                          for v, real in enumerate(reals)]  # fmt: skip
@@ -189,13 +234,15 @@ class ByteSink:
 
     def _added(self, e: Emitter, tile: Tile, columns: int, row: int, v: int, real: Value,
                ends: Ends, extra: Sequence[Value]) -> Value:  # fmt: skip
+        """The product as it would be stored, and the residual, in units of the output."""
         there = _place(e, ends.residual, ends, row, v, tile, self.c_bytes)
         t = vector(I8 if self.c_bytes == 1 else I16, tile.lanes)
         raw = e.load_part(there, t, columns - v * tile.lanes)
         whole = vector(I32, tile.lanes)
         code = e.b.sext(raw, whole) if self.signed else e.b.zext(raw, whole)
-        real = e.fmin(e.fmax(real, extra[2]), extra[3])
-        return e.b.fadd(e.fma(e.b.sitofp(code, real.type), extra[0], extra[1]), real)
+        factor, offset, low, high, scale = extra
+        real = e.b.sitofp(e.round_int(e.fmin(e.fmax(real, low), high)), real.type)
+        return e.fma(real, scale, e.fma(e.b.sitofp(code, real.type), factor, offset))
 
 
 class Codes:
@@ -306,6 +353,26 @@ class RawSink:
             if columns > v * tile.lanes:
                 there = _place(e, ends.c, ends, row, v, tile, 4)
                 e.store_part(value, there, columns - v * tile.lanes)
+
+
+@dataclass(frozen=True)
+class PartSink:
+    """float32 sums as they are, whole vectors: a part of a result. Neither params nor common."""
+
+    name: str = "part"
+    arrays: int = 0
+    c_bytes: int = 4
+    residual: bool = False
+    rows: int = 0
+
+    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
+        return [e.const(vector(F32, tile.lanes), 0)] * (tile.rows * tile.vectors)
+
+    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
+              ends: Ends) -> None:  # fmt: skip
+        for i, value in enumerate(acc):
+            row, v = divmod(i, tile.vectors)
+            e.store(value, _place(e, ends.c, ends, row, v, tile, 4), 4)
 
 
 def pointer_args(sink: Sink) -> list[Type]:

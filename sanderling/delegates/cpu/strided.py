@@ -68,6 +68,24 @@ def offset_of(view: Array) -> int:
     return view.ctypes.data - root.ctypes.data if view.size else 0
 
 
+def apart(view: Array, row: int, pitch: int) -> Array | None:
+    """The same view of a tensor whose rows of `row` bytes lie `pitch` bytes apart; None if strides
+    cannot tell it."""
+    if view.size == 0 or pitch in (0, row):
+        return view
+    line, first = divmod(offset_of(view), row)
+    within = [step % row != 0 for step in view.strides]
+    reach = [(n - 1) * step for n, step in zip(view.shape, view.strides, strict=True)]
+    inside = [r for r, w in zip(reach, within, strict=True) if w]
+    low, high = (first + sum(r for r in inside if (r < 0) == below) for below in (True, False))
+    if low < 0 or high + view.itemsize > row:
+        return None
+    strides = [s if w else s // row * pitch for s, w in zip(view.strides, within, strict=True)]
+    lines = line + sum(max(r // row, 0) for r, w in zip(reach, within, strict=True) if not w)
+    memory = np.empty((lines + 1) * pitch, np.uint8)
+    return np.ndarray(view.shape, view.dtype, memory, line * pitch + first, strides)
+
+
 @dataclass(frozen=True)
 class Dim:
     """A loop: how often, and the bytes from one to the next in target and source."""

@@ -6,13 +6,15 @@ than cores degrade gently. Where there is no futex (other systems than Linux) th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import groupby
 
 import llvmlite.ir as ir
 
 from .abi import ARRIVED, ASLEEP, EPOCH, LINE, MOST_SPINS, PHASE, STOP, SYNC, SYSCALL, TIMES
-from .emit import I32, I64, PTR, VOID, Emitter, Value
-from .program import Program, plain
+from .control import Guard, guard_of
+from .emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value
+from .program import Program, Step, plain
 
 # futex(2): its number, and the private wait and wake operations.
 _FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -31,17 +33,43 @@ def emit_run(program: Program) -> None:
     run = plain(ir.Function(program.module, ir.FunctionType(VOID, [I64, I64, PTR]), "run"))
     e = Emitter(program.module, run, program.target)
     worker, workers, context = run.args
-    for index, step in enumerate(program.steps):
-        begin = _clock(e, program) if program.timed else None
-        e.b.call(program.module.globals[step.function], [worker, workers, context])
-        if begin is not None:
-            _record(e, program, context, worker, index, begin)
+
+    def wait() -> None:
         with e.when(e.b.icmp_signed(">", workers, I64(1))):
             e.b.call(barrier, [workers, context])
+
+    def steps(numbered: Iterable[tuple[int, Step]]) -> None:
+        for index, step in numbered:
+            begin = _clock(e, program) if program.timed else None
+            e.b.call(program.module.globals[step.function], [worker, workers, context])
+            if begin is not None:
+                _record(e, program, context, worker, index, begin)
+            wait()
+
+    for guard, group in groupby(enumerate(program.steps), lambda pair: guard_of(pair[1].op)):
+        if not guard:
+            steps(group)
+            continue
+        with e.b.if_else(_holds(e, program, context, guard)) as (then, otherwise):
+            with then:
+                steps(group)
+            with otherwise:
+                wait()  # nobody goes on to overwrite the condition before all have seen it
     e.b.ret_void()
     _emit_invoke(program, run)
     _emit_serve(program, run)
     _emit_stop(program)
+
+
+def _holds(e: Emitter, program: Program, context: Value, guard: Guard) -> Value:
+    """All conditions are as they should be; it is the same for all workers."""
+    found = I1(1)
+    for tensor, polarity in guard:
+        place = program.places[tensor]
+        base = e.load(e.at(context, place.slot, PTR), PTR, 8)
+        value = e.load(e.at(base, place.offset, I8), I8)
+        found = e.b.and_(found, e.b.icmp_signed("!=" if polarity else "==", value, I8(0)))
+    return found
 
 
 def _clock(e: Emitter, program: Program) -> Value:

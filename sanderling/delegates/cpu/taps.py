@@ -5,6 +5,7 @@
                 so that a 32-bit lane holds four taps of one channel; interleaving leaves four
                 vectors of 16 channels in an order that packing the results undoes
     unit16, 32  the same for 16 or 32 channels, for what is left of the channels
+    short32     16-bit codes: products of pairs of kernel rows
     madd32      pairs of kernel rows widened to 16 bits, for targets without the dot product
     wide16      one kernel row at a time, widened: NEON without the dot product
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -24,10 +25,8 @@ import numpy as np
 
 from ...ir import Array
 from .emit import F32, I8, I16, I32, Emitter, Type, Value, vector
+from .ends import Codes, Ends, Floats, Hybrid, Params
 from .targets import Target
-
-# Added to a small float, it leaves the nearest whole number in the low bits.
-ROUNDING = 1.5 * 2**23
 
 
 @dataclass(frozen=True)
@@ -91,15 +90,19 @@ class Kind(Protocol):
     @property
     def channels(self) -> int: ...
     @property
-    def item(self) -> int: ...  # bytes of an element
+    def item(self) -> int: ...  # bytes of an element of the input
+    @property
+    def ends(self) -> Ends: ...
     @property
     def load_type(self) -> Type: ...
     def fits(self, shape: Shape, target: Target) -> bool: ...
     def cost(self, shape: Shape) -> float: ...  # instructions for an output
     def pack(self, taps: Array, shape: Shape) -> Array: ...  # [kh, kw, channels] of one block
     def tile(self, e: Emitter, shape: Shape, load: Load, weights: Value,
-             params: Value) -> dict[tuple[int, int], list[Value]]: ...  # fmt: skip
-    def finish(self, e: Emitter, acc: Sequence[Value], params: Value) -> Value: ...
+             params: Params) -> dict[tuple[int, int], list[Value]]: ...  # fmt: skip
+    def order(self, values: Array) -> Array: ...  # of channels, as the accumulators have them
+    def finish(self, e: Emitter, acc: Sequence[Value], params: Params,
+               others: Sequence[Value]) -> list[Value]: ...  # fmt: skip
 
 
 # -- float --------------------------------------------------------------------------------------
@@ -108,15 +111,12 @@ class Kind(Protocol):
 @dataclass(frozen=True)
 class FloatKind:
     channels: int
-    low: float = -np.inf
-    high: float = np.inf
+    ends: Floats
     item: int = 4
 
     @property
     def name(self) -> str:
-        bounds = {(-np.inf, np.inf): "", (0.0, np.inf): "_relu", (0.0, 6.0): "_relu6"}
-        act = bounds.get((self.low, self.high), f"_clamp{self.low:g}to{self.high:g}")
-        return f"f32x{self.channels}{act}"
+        return f"f32x{self.channels}{self.ends.name}"
 
     @property
     def load_type(self) -> Type:
@@ -134,10 +134,10 @@ class FloatKind:
         return taps.astype(np.float32).reshape(-1)
 
     def tile(self, e: Emitter, shape: Shape, load: Load, weights: Value,
-             params: Value) -> dict[tuple[int, int], list[Value]]:  # fmt: skip
+             params: Params) -> dict[tuple[int, int], list[Value]]:  # fmt: skip
         """Row by row: the row's vectors stay in registers while each weight is read once."""
         t = self.load_type
-        bias = e.load(params, t, 4)
+        bias = self.ends.start(e, params, 0, self.channels)
         acc = {(r, c): bias for r in range(shape.rows) for c in range(shape.columns)}
         for line in range(shape.lines):
             x = {at: load(line, at) for at in shape.uses}
@@ -153,14 +153,12 @@ class FloatKind:
                         acc[row, c] = e.fma(x[at], w, acc[row, c])
         return {key: [value] for key, value in acc.items()}
 
-    def finish(self, e: Emitter, acc: Sequence[Value], params: Value) -> Value:
-        """Constants first: NaN passes through, as in the definition."""
-        (value,) = acc
-        if self.low > -np.inf:
-            value = e.fmax(e.const(value.type, self.low), value)
-        if self.high < np.inf:
-            value = e.fmin(e.const(value.type, self.high), value)
-        return value
+    def order(self, values: Array) -> Array:
+        return values
+
+    def finish(self, e: Emitter, acc: Sequence[Value], params: Params,
+               others: Sequence[Value]) -> list[Value]:  # fmt: skip
+        return [self.ends.apply(e, acc[0], others)]
 
 
 # -- bytes --------------------------------------------------------------------------------------
@@ -168,18 +166,16 @@ class FloatKind:
 
 @dataclass(frozen=True)
 class ByteKind:
-    """channels: a vector's bytes; depth: taps that one product takes (4, 2 or 1).
+    """channels: a vector's codes; depth: taps that one product takes (4, 2 or 1).
 
     halves: 2 where weights less their zero point leave 8 bits, so that they are split in two.
-    bounded: sums are known to stay where rounding by addition works, and saturation does the rest.
-    clamp: the activation's bounds are narrower than the type's.
+    quarters: vectors of sums that a vector of codes makes.
     """
 
     channels: int
     depth: int
+    ends: Codes | Hybrid = field(default_factory=Codes)
     halves: int = 1
-    bounded: bool = True
-    clamp: bool = False
     signed: bool = False
     item: int = 1
     quarters: int = 4
@@ -187,8 +183,8 @@ class ByteKind:
     @property
     def name(self) -> str:
         base = {4: "dot", 2: "madd", 1: "wide"}[self.depth]
-        return (f"{'s' * self.signed}{base}{self.channels}" + "_x2" * (self.halves > 1)
-                + "_far" * (not self.bounded) + "_clamp" * self.clamp)  # fmt: skip
+        split = "_x2" * (self.halves > 1)
+        return f"{'s' * self.signed}{base}{self.channels}{split}{self.ends.name}"
 
     @property
     def load_type(self) -> Type:
@@ -234,9 +230,9 @@ class ByteKind:
         return values.reshape(self.channels // 16, 4, 4).transpose(1, 0, 2).reshape(-1)
 
     def tile(self, e: Emitter, shape: Shape, load: Load, weights: Value,
-             params: Value) -> dict[tuple[int, int], list[Value]]:  # fmt: skip
-        t = vector(I32, self.lanes)
-        bias = [e.load(e.at(params, q * self.lanes, I32), t, 4) for q in range(self.quarters)]
+             params: Params) -> dict[tuple[int, int], list[Value]]:  # fmt: skip
+        bias = [self.ends.start(e, params, q * self.lanes, self.lanes)
+                for q in range(self.quarters)]  # fmt: skip
         acc = {(r, c): list(bias) for r in range(shape.rows) for c in range(shape.columns)}
         spread: dict[tuple[int, int], list[Value]] = {}
         for at, group, q, row, c, place in self.work(shape):
@@ -284,7 +280,7 @@ class ByteKind:
         w = e.load(e.at(weights, index * lanes, I16), vector(I16, lanes), 2 * lanes)
         return e.b.add(acc, e.b.mul(e.b.sext(x, acc.type), e.b.sext(w, acc.type)))
 
-    def spread(self, e: Emitter, lines: Sequence[Value], params: Value) -> list[Value]:
+    def spread(self, e: Emitter, lines: Sequence[Value], params: Params) -> list[Value]:
         """Rows of a column -> four vectors, the taps of a channel side by side."""
         zero = e.const(self.load_type, 0)
         rows = [*lines, *[zero] * (self.depth - len(lines))]
@@ -299,54 +295,35 @@ class ByteKind:
                  for high in (0, 1)]  # fmt: skip
         return [unpack(e, a, b, 2, high) for a, b in pairs for high in (0, 1)]
 
-    def finish(self, e: Emitter, acc: Sequence[Value], params: Value) -> Value:
-        """Accumulators -> codes in the channels' order."""
-        whole = [self.whole(e, a, q, params) for q, a in enumerate(acc)]
+    def finish(self, e: Emitter, acc: Sequence[Value], params: Params,
+               others: Sequence[Value]) -> list[Value]:  # fmt: skip
+        """Accumulators -> results in the channels' order."""
+        places = [q * self.lanes for q in range(self.quarters)]
+        made = self.ends.whole if isinstance(self.ends, Codes) else self.ends.real
+        found = [made(e, a, place, self.channels, params)
+                 for a, place in zip(acc, places, strict=True)]  # fmt: skip
+        if isinstance(self.ends, Codes):
+            return [self.codes(e, found, params)]
+        return [self.ends.apply(e, real, others[i : i + 1])
+                for i, real in enumerate(weave(e, found))]  # fmt: skip
+
+    def codes(self, e: Emitter, whole: Sequence[Value], params: Params) -> Value:
+        assert isinstance(self.ends, Codes)
         if self.signed:  # 128-bit vectors: the four in a row are in order
             codes = join(e, whole)
-            codes = e.b.trunc(limit(e, codes, *self.bounds(e, params, codes.type)), self.load_type)
-            return codes
+            bounds = self.ends.bounds(e, params, self.channels, codes.type)
+            return e.b.trunc(limit(e, codes, *bounds), self.load_type)
         words = [e.call(_PACK_DW[self.lanes], vector(I16, 2 * self.lanes), *whole[i : i + 2])
                  for i in (0, 2)]  # fmt: skip
         codes = e.call(_PACK_WB[self.lanes], self.load_type, *words)
-        if self.clamp:
-            low, high = self.bounds(e, params, codes.type)
-            codes = e.b.select(e.b.icmp_unsigned("<", codes, low), low, codes)
-            codes = e.b.select(e.b.icmp_unsigned(">", codes, high), high, codes)
+        if self.ends.clamp:
+            low, high = self.ends.bounds(e, params, self.channels, codes.type)
+            codes = e.umin(e.umax(codes, low), high)
         return codes
 
-    def whole(self, e: Emitter, acc: Value, q: int, params: Value) -> Value:
-        """acc * scale + zero point, rounded to the nearest even, as int32.
-
-        Adding 1.5 * 2**23 leaves the whole number in the low bits, where it is small enough.
-        """
-        t = vector(F32, acc.type.count)
-        scale = e.load(e.at(params, self.channels + q * self.lanes, F32), t, 4)
-        real = e.b.sitofp(acc, t)
-        magic = e.splat(e.load(e.at(params, 2 * self.channels, F32), F32, 4), t.count)
-        if not self.bounded:
-            real = e.b.fmul(real, scale)
-            real = e.fmax(e.fmin(real, e.const(t, 2.0**20)), e.const(t, -(2.0**20)))
-            total = e.b.fadd(real, magic)
-        else:
-            total = e.fma(real, scale, magic)
-        bits = int(np.float32(ROUNDING).view(np.int32))
-        return e.b.sub(e.b.bitcast(total, acc.type), e.const(acc.type, bits))
-
-    def tail(self, zero: int, low: int, high: int) -> Array:
-        """What lies behind the scales: the rounding term and the codes' bounds."""
-        values = np.zeros(16, np.int32)
-        values[0] = np.float32(ROUNDING + zero).view(np.int32)
-        values[1:3] = low, high
-        return values
-
-    def bounds(self, e: Emitter, params: Value, t: Type) -> tuple[Value, Value]:
-        found = []
-        for i in (1, 2):
-            scalar = e.load(e.at(params, 2 * self.channels + i, I32), I32, 4)
-            scalar = scalar if t.element == I32 else e.b.trunc(scalar, t.element)
-            found.append(e.splat(scalar, t.count))
-        return found[0], found[1]
+    def behind(self) -> Array:
+        """Words behind the params that the kind itself needs."""
+        return np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -380,8 +357,8 @@ class UnitKind(ByteKind):
     def order(self, values: Array) -> Array:
         return values.reshape(4, self.quarters, 4).transpose(1, 0, 2).reshape(-1)
 
-    def tail(self, zero: int, low: int, high: int) -> Array:
-        """Behind the others: the bytes of a 4x4 transpose, and dwords that bring rows together."""
+    def behind(self) -> Array:
+        """The bytes of a 4x4 transpose, and dwords that bring rows together."""
         turn = np.arange(64).reshape(4, 4, 4).transpose(0, 2, 1).reshape(-1).astype(np.uint8) & 15
         each = 4 * self.quarters  # dwords of a row
         gather = [
@@ -390,14 +367,12 @@ class UnitKind(ByteKind):
             for lane in range(4)
             for row in range(4)
         ]
-        more = np.array(gather, np.int32)
-        return np.concatenate([super().tail(zero, low, high), turn.view(np.int32), more])
+        return np.concatenate([turn.view(np.int32), np.array(gather, np.int32)])
 
-    def spread(self, e: Emitter, lines: Sequence[Value], params: Value) -> list[Value]:
-        size = self.channels
+    def spread(self, e: Emitter, lines: Sequence[Value], params: Params) -> list[Value]:
         rows = [*lines, *[e.const(self.load_type, 0)] * (4 - len(lines))]
         t, raw = vector(I32, 16), vector(I8, 64)
-        behind = e.at(params, 2 * size + 16, I32)
+        behind = e.at(params.block, self.ends.words(self.channels), I32)
         turn = e.load(behind, raw, 4)
         order = [e.load(e.at(behind, 16 + 16 * u, I32), t, 4) for u in range(self.quarters)]
         pairs = [join(e, rows[i : i + 2]) for i in (0, 2)]
@@ -410,12 +385,55 @@ class UnitKind(ByteKind):
         return [e.call("llvm.x86.avx512.pshuf.b.512", raw, e.b.bitcast(u, raw), turn)
                 for u in units]  # fmt: skip
 
-    def finish(self, e: Emitter, acc: Sequence[Value], params: Value) -> Value:
-        whole = [self.whole(e, a, q, params) for q, a in enumerate(acc)]
+    def codes(self, e: Emitter, whole: Sequence[Value], params: Params) -> Value:
+        assert isinstance(self.ends, Codes)
+        codes = whole[0]
         if self.quarters == 2:
-            whole = [e.call(_PACK_DW[16], vector(I16, 32), *whole)]
-        bounds = self.bounds(e, params, whole[0].type)
-        return e.b.trunc(limit(e, whole[0], *bounds), self.load_type)
+            codes = e.call(_PACK_DW[16], vector(I16, 32), *whole)
+        bounds = self.ends.bounds(e, params, self.channels, codes.type)
+        return e.b.trunc(limit(e, codes, *bounds), self.load_type)
+
+
+@dataclass(frozen=True)
+class ShortKind(ByteKind):
+    """16-bit codes: two kernel rows of a column side by side, or one where there is no product of
+    pairs."""
+
+    item: int = 2
+    quarters: int = 2
+
+    @property
+    def name(self) -> str:
+        return f"short{self.channels}_{self.depth}{self.ends.name}"
+
+    @property
+    def load_type(self) -> Type:
+        return vector(I16, self.channels)
+
+    def arrange(self, block: Array) -> Array:
+        split = block.reshape(self.depth, self.channels // 8, 2, 4)
+        return split.transpose(2, 1, 3, 0).reshape(-1)
+
+    def order(self, values: Array) -> Array:
+        return values.reshape(self.channels // 8, 2, 4).transpose(1, 0, 2).reshape(-1)
+
+    def spread(self, e: Emitter, lines: Sequence[Value], params: Params) -> list[Value]:
+        if self.depth == 1:
+            return [e.shuffle(lines[0], None, range(4 * q, 4 * q + 4)) for q in range(2)]
+        raw = vector(I8, 2 * self.channels)
+        rows = [e.b.bitcast(line, raw) for line in (*lines, e.const(self.load_type, 0))[:2]]
+        return [unpack(e, rows[0], rows[1], 2, high) for high in (0, 1)]
+
+    def codes(self, e: Emitter, whole: Sequence[Value], params: Params) -> Value:
+        assert isinstance(self.ends, Codes)
+        if self.depth == 1:
+            codes = join(e, whole)
+            bounds = self.ends.bounds(e, params, self.channels, codes.type)
+            return e.b.trunc(limit(e, codes, *bounds), self.load_type)
+        codes = e.call(_PACK_DW[self.lanes], self.load_type, *whole)
+        if self.ends.clamp:
+            codes = limit(e, codes, *self.ends.bounds(e, params, self.channels, codes.type))
+        return codes
 
 
 _MADD = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd",
@@ -432,6 +450,31 @@ def join(e: Emitter, vectors: Sequence[Value]) -> Value:
         vectors = [e.shuffle(a, b, range(2 * a.type.count))
                    for a, b in zip(vectors[::2], vectors[1::2], strict=True)]  # fmt: skip
     return vectors[0]
+
+
+def weave(e: Emitter, vectors: Sequence[Value]) -> list[Value]:
+    """Pieces of 128 bits, first all vectors' first ones, then their second ones, and so on."""
+    count, lanes = len(vectors), vectors[0].type.count
+    if count == 1 or lanes == 4:
+        return list(vectors)
+    if count == lanes // 4 == 4:  # each result has a piece of four vectors: by twos
+        low, high = ([e.shuffle(a, b, _pieces(order)) for a, b in zip(vectors[::2], vectors[1::2],
+                      strict=True)] for order in ((0, 1, 4, 5), (2, 3, 6, 7)))  # fmt: skip
+        return [e.shuffle(pair[0], pair[1], _pieces(order)) for pair in (low, high)
+                for order in ((0, 2, 4, 6), (1, 3, 5, 7))]  # fmt: skip
+    per = lanes // 4
+    wanted = [(v, piece) for piece in range(per) for v in range(count)]
+    found = []
+    for first in range(0, len(wanted), per):
+        mine = wanted[first : first + per]
+        a, b = sorted({v for v, _ in mine})
+        order = _pieces([piece + per * (v == b) for v, piece in mine])
+        found.append(e.shuffle(vectors[a], vectors[b], order))
+    return found
+
+
+def _pieces(order: Sequence[int]) -> list[int]:
+    return [4 * piece + i for piece in order for i in range(4)]
 
 
 def limit(e: Emitter, value: Value, low: Value, high: Value) -> Value:

@@ -28,6 +28,7 @@ class Target:
     dot: str  # vnni512, vnni256 (AVX512VL or AVX-VNNI encodings), neon, or "" for none
     activation: str = "u8"  # how 8-bit activations are kept: u8 suits u8 x s8 products
     bf16: bool = False
+    precision: str = "f32"  # of float products: PRECISIONS
 
     @property
     def lanes(self) -> int:
@@ -74,6 +75,9 @@ TARGETS: dict[str, Target] = {
 }  # fmt: skip
 
 
+# How float products may be computed; other float arithmetic is float32 always.
+PRECISIONS = ("f32", "bf16")
+
 # Features that some hosts of a row have beyond it; kernels ask for them one by one.
 EXTRAS = ("avx512vbmi",)
 
@@ -101,10 +105,11 @@ _SPELLING = {"avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx_vnni
 def host_features() -> frozenset[str]:
     """What this CPU offers, by LLVM's names; LLVM itself is asked where there is no /proc."""
     try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            # The first core's: the file is made while it is read, core by core.
+            found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
-        lines = []
-    found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        found = ""
     names = found.partition(":")[2].split()
     if not names:
         from .jit import llvm_features
@@ -116,6 +121,16 @@ def host_features() -> frozenset[str]:
 @cache
 def host_target() -> Target:
     return host(host_features(), platform.machine())
+
+
+def problem(system: str = platform.system(), machine: str = platform.machine()) -> str | None:
+    """Why this machine runs none of our code, or None. Calling conventions, threads and executable
+    memory are Linux's; nobody has tried elsewhere."""
+    if system != "Linux":
+        return f"compiled code runs on Linux only, this is {system}"
+    if machine not in ("x86_64", "aarch64"):
+        return f"there is no compiler for {machine}, only for x86_64 and aarch64"
+    return None
 
 
 def runnable(target: Target) -> bool:

@@ -65,7 +65,13 @@ class Panels:
 LATENCY, CALL, STORE = 4.5, 18.0, 3.0
 # Bytes a cycle at which a panel of B that does not fit the level before comes from the next: each
 # tile reads it anew. (7x7x512 to 512 by 3x3 in f32 took twice as long with panels of 1.2 MB.)
-LEVELS = ((32 * 1024, 128.0), (640 * 1024, 32.0), (1 << 62, 8.0))
+LEVELS = ((32 * 1024, 128.0), (640 * 1024, 22.0), (1 << 62, 8.0))
+
+# Cycles that a step loses where rows and panel do not stay in the first cache, by the panel's
+# vectors: fewer in wide panels, for which a row is read less often. (f32: 7x7x1152 to 192 in 126 us
+# instead of 155, 13x13x512 to 1000 in 1120 instead of 1460; a single vector lost already with half
+# as much: 28x28x240 to 40 in 145 us instead of 108.)
+STALL, OTHERS, FIRST = {1: 3.0, 2: 1.2}, 0.4, 48 * 1024
 
 
 def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float,
@@ -75,6 +81,8 @@ def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float,
     line = vectors * width
     speed = next(speed for size, speed in LEVELS if steps * line <= size)
     step = max(products * work / 2, (rows + vectors) / 2, LATENCY * work / chains, line / speed)
+    if steps * (line + 4 * rows) > (FIRST if vectors > 1 else FIRST // 2):
+        step += STALL.get(vectors, OTHERS)
     return CALL + steps * step + products * (STORE + (chains - 1))
 
 

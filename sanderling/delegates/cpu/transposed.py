@@ -10,7 +10,7 @@ import numpy as np
 from ...ir import DType, Op
 from ...ops.base import attr, quant, scale_zero
 from ...ops.geometry import padding_before
-from .conv import Spread, data, emit_product, refuses_product
+from .conv import BF16_ATTR, Spread, data, emit_product, refuses_product
 from .emit import Int
 from .program import Kernel, StepEmitter
 from .rows import Window
@@ -27,9 +27,8 @@ class Phase:
     pad: int
 
 
-def phases(out: int, size: int, kernel: int, stride: int, same: bool) -> Iterator[Phase]:
+def phases(out: int, kernel: int, stride: int, before: int) -> Iterator[Phase]:
     """Output o sums input i with tap t where o = i * stride + t - before."""
-    before = padding_before(out, kernel, stride, 1, size) if same else 0
     for first in range(min(stride, out)):
         tap = (first + before) % stride
         taps = tuple(range(tap, kernel, stride))
@@ -40,24 +39,38 @@ def phases(out: int, size: int, kernel: int, stride: int, same: bool) -> Iterato
 def as_conv(op: Op) -> Op:
     """The op with a convolution's operands, in no graph: it tells types and scales."""
     bias = [op.inputs[3]] if len(op.inputs) > 3 else []
-    names = ("fused_activation_function", "quantized_bias_type")
+    names = ("fused_activation_function", "quantized_bias_type", BF16_ATTR)
     attrs = {name: op.attrs[name] for name in names if name in op.attrs}
     return Op("CONV_2D", [op.inputs[2], op.inputs[1], *bias], op.outputs, attrs)
 
 
 def emit_transposed(k: StepEmitter, op: Op) -> None:
-    made, x, out = as_conv(op), op.inputs[2], op.outputs[0]
+    emit_upsampled(k, op, as_conv(op))
+
+
+def emit_upsampled(k: StepEmitter, op: Op, made: Op) -> None:
+    """op tells strides and padding; made is the op with a convolution's operands."""
+    x, w = made.inputs[0], made.inputs[1]
+    assert x is not None and w is not None
+    stride = (int(attr(op, "stride_h")), int(attr(op, "stride_w")))
+    same = attr(op, "padding") == "SAME"
+    top, left = (padding_before(op.outputs[0].shape[a], w.shape[a], stride[a - 1], 1, x.shape[a])
+                 if same else 0 for a in (1, 2))  # fmt: skip
+    emit_phases(k, made, stride, (top, left))
+
+
+def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
+                before: tuple[int, int]) -> None:  # fmt: skip
+    x, out = made.inputs[0], made.outputs[0]
     assert x is not None
-    weights, same = data(op.inputs[1]), attr(op, "padding") == "SAME"
+    weights = data(made.inputs[1])
     batch, height, width, channels = x.shape
     _, out_h, out_w, units = out.shape
-    stride = (attr(op, "stride_h"), attr(op, "stride_w"))
     pixel = units * out.dtype.numpy.itemsize
     # Where no tap reaches, one tap that says nothing stands in: the result is the bias.
-    tw = op.inputs[1]
-    empty = scale_zero(tw)[1] if weights.dtype == np.uint8 else 0
-    for ys in phases(out_h, height, weights.shape[1], stride[0], same):
-        for xs in phases(out_w, width, weights.shape[2], stride[1], same):
+    empty = scale_zero(made.inputs[1])[1] if weights.dtype == np.uint8 else 0
+    for ys in phases(out_h, weights.shape[1], stride[0], before[0]):
+        for xs in phases(out_w, weights.shape[2], stride[1], before[1]):
             part = weights[:, ys.taps][:, :, xs.taps]
             if not part.size:
                 shape = (units, max(len(ys.taps), 1), max(len(xs.taps), 1), channels)
@@ -80,7 +93,7 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
     assert shape is not None and w is not None and x is not None
     if not shape.is_constant:
         return "the output's shape is computed at run time"
-    if x.dtype is DType.FLOAT32 and w.dtype is not DType.FLOAT32:
+    if x.dtype is DType.FLOAT32 and w.dtype not in (DType.FLOAT32, DType.INT8):
         return f"a product of {x.dtype.short} x {w.dtype.short} has no kernel"
     if w.dtype is DType.UINT8 and quant(w).scale.size != 1:
         return "uint8 weights with a scale for each channel have no kernel"

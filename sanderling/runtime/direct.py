@@ -1,0 +1,78 @@
+"""The short way through `session.run`: a plan of one step, arrays that need no conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..ir import Array, Signature, Tensor
+from .plan import Binding, has_storage
+
+Row = tuple[str, np.dtype[Any], tuple[int, ...]]  # name, type and shape of an array
+
+
+class Direct:
+    """Runs on the caller's arrays where types, shapes and layouts are those of the binding before.
+
+    The general way looks names up, converts, checks and plans, which takes longer than a small
+    model does.
+    """
+
+    def __init__(self, binding: Binding, inputs: list[Row], outputs: list[Row],
+                 order: list[str]) -> None:  # fmt: skip
+        """inputs in the step's order, outputs in the caller's; order: theirs in the step."""
+        self._binding, self._inputs, self._outputs = binding, inputs, outputs
+        self._run = binding.steps[0][0]
+        self._order = order
+
+    def accepts(self, feeds: object) -> list[Array] | None:
+        """The arrays in the step's order; None if the general way has to look at them."""
+        if type(feeds) is not dict or len(feeds) != len(self._inputs):
+            return None
+        arrays = []
+        for name, dtype, shape in self._inputs:
+            array = feeds.get(name)
+            if (
+                type(array) is not np.ndarray
+                or array.dtype is not dtype
+                or array.shape != shape
+                or not array.flags.c_contiguous
+            ):
+                return None
+            arrays.append(array)
+        return arrays
+
+    def run(self, arrays: list[Array]) -> dict[str, Array]:
+        made = {name: np.empty(shape, dtype) for name, dtype, shape in self._outputs}
+        try:
+            self._run(arrays, [made[name] for name in self._order])
+        except Exception as error:
+            self._binding.blame(0, error)
+        return made
+
+
+def direct(entry: Signature, binding: Binding) -> Direct | None:
+    """The short way for this entry, if there is one."""
+    plan = binding.plan
+    if len(plan.steps) != 1 or plan.variables or plan.resources is not None:
+        return None
+    (step,) = plan.steps
+    fed = _named(entry.inputs, plan.twins)
+    wanted = _named(entry.outputs, plan.twins)
+    plain = len(fed) == len(entry.inputs) and len(wanted) == len(entry.outputs)
+    all_known = all(map(has_storage, (*step.inputs, *step.outputs)))
+    whole = set(wanted) == set(step.outputs) and set(fed) == set(step.inputs)
+    if not plain or not all_known or not whole:
+        return None
+    return Direct(binding, _rows(step.inputs, fed), _rows(wanted, wanted),
+                  [wanted[t] for t in step.outputs])  # fmt: skip
+
+
+def _named(named: Mapping[str, Tensor], twins: Mapping[Tensor, Tensor]) -> dict[Tensor, str]:
+    return {twins[t]: name for name, t in named.items()}
+
+
+def _rows(tensors: Iterable[Tensor], names: Mapping[Tensor, str]) -> list[Row]:
+    return [(names[t], t.dtype.numpy, t.shape) for t in tensors]

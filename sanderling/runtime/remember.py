@@ -1,0 +1,110 @@
+"""Plans on disk: what a file's graph became, at these shapes, on these delegates.
+
+A record holds the tensors that cross a border and, for each step, the name under which its delegate
+keeps what it compiled. A session that starts from it reads no op, verifies, infers and partitions
+nothing. It stands for the content of a file: a model that was changed in memory has none.
+
+A delegate takes part if it has `identity` (a text that tells its settings apart; None: not now) and
+`restore(key, threads)`, which makes an executable again from the `key` that the first one had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..config import MAX_MEMORY
+from ..format import known
+from ..ir import DType, Graph, Model, Op, Shape, Tensor
+from ..store import Store
+from .delegate import Delegate, Limits, Part, Partition
+from .plan import Plan, Step, has_storage, plan_borders
+
+
+class Memory:
+    """The records of plans that one session's settings lead to."""
+
+    def __init__(self, delegates: Sequence[Delegate], limits: Limits, threads: int,
+                 settings: object) -> None:  # fmt: skip
+        self.delegates, self.limits, self.threads = delegates, limits, threads
+        self.store = Store()
+        identities = [getattr(d, "identity", None) for d in delegates]
+        hidden = limits.single_ops  # those who look at all tensors want whole plans
+        self.is_on = self.store.folder is not None and None not in identities and not hidden
+        self._about = identities, limits, settings
+
+    def _name(self, content: str, place: int, shapes: Sequence[Shape]) -> str:
+        about = *self._about, MAX_MEMORY.size()
+        return self.store.name("plan", content, place, shapes, about) + ".plan"
+
+    def recall(self, model: Model, graph: Graph, shapes: Sequence[Shape]) -> Plan | None:
+        """The plan, if the model is as its file says and everything is still there."""
+        content = known.content_of(model) if self.is_on else ""
+        if not content or graph not in model.graphs:
+            return None
+        found = self.store.recall(self._name(content, model.graphs.index(graph), shapes))
+        return None if found is None else self._restored(graph, found)
+
+    def _restored(self, graph: Graph, found: dict[str, Any]) -> Plan | None:
+        tensors = [Tensor(name, DType[dtype], shape) for name, dtype, shape in found["tensors"]]
+
+        def pick(places: Sequence[int]) -> list[Tensor]:
+            return [tensors[i] for i in places]
+
+        # One op stands for each part: nobody asks it what it does.
+        shell = Graph(graph.name, pick(found["inputs"]), pick(found["outputs"]), tensors=tensors)
+        steps = []
+        for who, key, inputs, outputs in found["steps"]:
+            executable = self.delegates[who].restore(key, self.threads)
+            if executable is None:
+                return None
+            op = Op("compiled", pick(inputs), pick(outputs))
+            shell.append(op)
+            part = Part(self.delegates[who], [op], pick(inputs), pick(outputs))
+            steps.append(Step(part, executable, part.inputs, part.outputs))
+        arena = plan_borders(shell, steps, self.limits.single_ops)
+        twins = dict(zip((*graph.inputs, *graph.outputs), (*shell.inputs, *shell.outputs),
+                         strict=True))  # fmt: skip
+        return Plan(shell, Partition([s.part for s in steps], {}), steps, arena, twins,
+                    is_whole=False)  # fmt: skip
+
+    def keep(self, model: Model, content: str, graph: Graph, shapes: Sequence[Shape],
+             made: Plan) -> None:  # fmt: skip
+        """Record a plan that was just made of this graph. content: the model's digest, or ""."""
+        if not self.is_on or graph not in model.graphs or model.file is None:
+            return
+        row = self._row(made)
+        content = content or (_content(model) if row else "")
+        if row and content:
+            self.store.record(self._name(content, model.graphs.index(graph), shapes), row)
+
+    def _row(self, made: Plan) -> dict[str, Any] | None:
+        """A plan as a record; None where it holds what a record cannot say."""
+        steps = made.steps
+        keys = [getattr(s.executable, "key", None) for s in steps]
+        border = dict.fromkeys((*made.graph.inputs, *made.graph.outputs))
+        border |= dict.fromkeys(t for s in steps for t in (*s.inputs, *s.outputs))
+        if not all(keys) or made.variables or made.resources or not all(map(has_storage, border)):
+            return None
+        place = {t: i for i, t in enumerate(border)}
+        whose = [self.delegates.index(s.part.delegate) for s in steps]
+        sides = [[[place[t] for t in side] for side in (s.inputs, s.outputs)] for s in steps]
+        return {
+            "tensors": [[t.name, t.dtype.name, t.shape] for t in border],
+            "inputs": [place[t] for t in made.graph.inputs],
+            "outputs": [place[t] for t in made.graph.outputs],
+            "steps": [[w, k, *s] for w, k, s in zip(whose, keys, sides, strict=True)],
+        }
+
+
+def _content(model: Model) -> str:
+    """The digest of the file that says just what this model does now, remembered from here on; ""
+    if it was changed in memory."""
+    from ..format.load import Loader
+    from ..ir.compare import models_equal
+
+    assert model.file is not None
+    record = known.describe(model)
+    if record is None or models_equal(model, Loader(model.file, model.source, {}).model()):
+        return ""
+    return known.keep(model.file, model.source, record)

@@ -1,0 +1,238 @@
+"""Recurrent operators: the conformance table, states over several runs, blocks of time, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sanderling.delegates.cpu import recurrent
+from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.jit import runnable_targets
+from sanderling.delegates.cpu.targets import Target
+from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ops.execute import initial_value
+from sanderling.runtime.delegate import copy_graph
+from sanderling.runtime.session import Session
+from tests.conformance.harness import Case
+
+from .harness import FLOAT_TOLERANCE, TARGET_NAMES, cases_of, check_cpu, compare, run
+from .qemu import QEMU, run_aarch64
+
+RECURRENT = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "RNN",
+             "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF")  # fmt: skip
+TARGETS = pytest.mark.parametrize("target", runnable_targets(), ids=lambda t: t.name)
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("row", cases_of(*RECURRENT), ids=lambda r: r.id)
+def test_conformance(row: Case, target: str) -> None:
+    reasons = check_cpu(row, target)
+    assert not reasons or "8-bit sums" in reasons or "basic cell of integers" in reasons
+
+
+@pytest.mark.skipif(QEMU is None, reason="apt-get install qemu-user")
+@pytest.mark.parametrize("target", ["neon", "neondot"])
+def test_aarch64(target: str) -> None:
+    """A case of each operator; the variables are inputs of the part."""
+    for name in RECURRENT:
+        row = cases_of(name)[-1 if name != "LSTM" else 0]
+        model = row.model()
+        graph, op = model.main, model.main.ops[0]
+        arrays = row.arrays(model, np.random.default_rng(0))
+        states = [t for t in op.inputs if t is not None and t.is_variable]
+        own, _ = copy_graph(graph, graph.ops, [*graph.inputs, *states], graph.outputs)
+        outputs = [np.zeros(t.shape, t.dtype.numpy) for t in graph.outputs]
+        delegate = CpuDelegate(target, cache=False)
+        assert delegate.refuses(op) is None
+        run_aarch64(delegate.compiled(own), [*arrays, *map(initial_value, states)], outputs)
+        loose = replace(row, tol=row.tol + FLOAT_TOLERANCE)
+        compare(loose, 0, outputs, run(model.compile(["reference"]), arrays))
+
+
+# -- layers of the size that models have --------------------------------------------------------
+
+
+class Layer:
+    """A graph with one LSTM layer: of floats, with float16 or int8 weights, or of integers."""
+
+    def __init__(self, kind: str, shape: Sequence[int], cells: int, seed: int = 0) -> None:
+        self.rng, self.kind, self.cells = np.random.default_rng(seed), kind, cells
+        self.graph, self.shape = Graph(), shape
+        batch, _, depth = shape
+        x, hidden, memory = self.activations(batch)
+        weights = [self.weights(f"w{i}", cells, depth if i < 4 else cells) for i in range(8)]
+        biases = [self.bias(f"b{i}") for i in range(4)]
+        y = self.graph.tensor("y", x.dtype, (*shape[:2], cells), quant=hidden.quant)
+        operands = [x, *weights, None, None, None, *biases, None, None, hidden, memory, *[None] * 4]
+        self.op = self.graph.add("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, [y], cell_clip=10.0,
+                                 fused_activation_function="TANH")  # fmt: skip
+        self.op.intermediates += self.intermediates(hidden.quant)
+        self.graph.outputs = [y]
+
+    @property
+    def model(self) -> Model:
+        return Model([self.graph])
+
+    def activations(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+        graph, state = self.graph, (batch, self.cells)
+        if self.kind != "integer":
+            return (
+                graph.input("x", DType.FLOAT32, self.shape),
+                graph.tensor("hidden", DType.FLOAT32, state, is_variable=True),
+                graph.tensor("memory", DType.FLOAT32, state, is_variable=True),
+            )
+        return (
+            graph.input("x", DType.INT8, self.shape, quant=Quant.of(1 / 64, -3)),
+            graph.tensor("hidden", DType.INT8, state, quant=Quant.of(1 / 128, -1),
+                         is_variable=True),
+            graph.tensor("memory", DType.INT16, state, quant=Quant.of(2.0**-12),
+                         is_variable=True),
+        )  # fmt: skip
+
+    def weights(self, name: str, *shape: int) -> Tensor:
+        if self.kind in ("float", "half"):
+            values = self.rng.normal(size=shape) / np.sqrt(shape[1])
+            return self.floats(name, values)
+        codes = self.rng.integers(-127, 128, shape)
+        scale = 1 / 64 / np.sqrt(shape[1])
+        return self.graph.constant(name, codes, DType.INT8, quant=Quant.of(scale))
+
+    def floats(self, name: str, values: Array) -> Tensor:
+        if self.kind == "float":
+            return self.graph.constant(name, values, DType.FLOAT32)
+        stored = self.graph.constant(f"{name}/half", values, DType.FLOAT16)
+        made = self.graph.tensor(name, DType.FLOAT32, values.shape)
+        self.graph.add("DEQUANTIZE", [stored], [made])
+        return made
+
+    def bias(self, name: str) -> Tensor:
+        if self.kind == "integer":
+            codes = self.rng.integers(-3000, 3000, self.cells)
+            return self.graph.constant(name, codes, DType.INT32, quant=Quant.of(1e-4))
+        return self.graph.constant(name, self.rng.normal(size=self.cells), DType.FLOAT32)
+
+    def intermediates(self, quant: Quant | None) -> list[Tensor]:
+        if self.kind != "integer":
+            return []
+        quants = [*(Quant.of(0.001) for _ in range(4)), quant]
+        return [self.graph.tensor(f"between{i}", DType.INT8 if i == 4 else DType.INT16, (), quant=q)
+                for i, q in enumerate(quants)]  # fmt: skip
+
+    def feed(self) -> Array:
+        if self.kind == "integer":
+            return self.rng.integers(-128, 128, self.shape).astype(np.int8)
+        return self.rng.normal(size=self.shape).astype(np.float32)
+
+
+def assert_same(ours: Array, theirs: Array) -> None:
+    """Integers to the bit."""
+    limit = 0.0 if ours.dtype == np.int8 else 1e-5
+    assert np.abs(ours.astype(np.float64) - theirs).max() <= limit
+    assert np.unique(theirs).size > 10
+
+
+def sessions(layer: Layer, target: Target, **more: Any) -> tuple[Session, Session]:
+    delegate = CpuDelegate(target.name, cache=False)
+    assert delegate.refuses(layer.op) is None
+    return layer.model.compile([delegate], **more), layer.model.compile(["reference"])
+
+
+KINDS = pytest.mark.parametrize("kind", ["float", "half", "hybrid", "integer"])
+
+
+@TARGETS
+@KINDS
+def test_the_state_is_carried(kind: str, target: Target) -> None:
+    """Runs in a row continue the sequence, until the variables are reset."""
+    layer = Layer(kind, (2, 5, 11), 21)
+    ours, theirs = sessions(layer, target)
+    x = layer.feed()
+    first, second = (run(ours, [x])[0] for _ in range(2))
+    assert_same(first, run(theirs, [x])[0])
+    assert_same(second, run(theirs, [x])[0])
+    assert (first != second).any()
+    ours.reset_variables()
+    np.testing.assert_array_equal(run(ours, [x])[0], first)
+
+
+@TARGETS
+@KINDS
+def test_blocks_of_time(kind: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long sequence is fed in blocks; the last one is shorter, and no multiple of a tile."""
+    monkeypatch.setattr(recurrent, "BLOCK", 8 * 4 * 4 * 64)
+    layer = Layer(kind, (1, 21, 9), 40)
+    ours, theirs = sessions(layer, target)
+    for _ in range(2):
+        x = layer.feed()
+        assert_same(run(ours, [x])[0], run(theirs, [x])[0])
+
+
+@KINDS
+def test_threads_do_not_change_the_answer(kind: str) -> None:
+    """Sequences are shared among workers: three of them, and a worker without one."""
+    layer = Layer(kind, (3, 40, 64), 64)
+    x = layer.feed()
+    answers = []
+    for threads in (1, 2, 4):
+        session = layer.model.compile([CpuDelegate(cache=False)], threads=threads)
+        answers.append([run(session, [x])[0] for _ in range(2)])
+    for other in answers[1:]:
+        np.testing.assert_array_equal(other, answers[0])
+
+
+def test_constant_states_are_refused() -> None:
+    layer = Layer("float", (1, 2, 3), 4)
+    op = layer.op
+    layer.graph.set_input(op, 18, layer.graph.constant("h", np.zeros((1, 4)), DType.FLOAT32))
+    assert "not a variable" in str(CpuDelegate(cache=False).refuses(op))
+
+
+@TARGETS
+def test_the_basic_cell_with_states_that_are_passed(target: Target) -> None:
+    """States that are no variables are read, not written: the new ones are outputs."""
+    rng, graph, cells = np.random.default_rng(0), Graph(), 21
+    shapes = {"x": (2, 9), "hidden": (2, cells), "memory": (2, cells)}
+    x, hidden, memory = (graph.input(name, DType.FLOAT32, s) for name, s in shapes.items())
+    weights = graph.constant("w", rng.normal(size=(4 * cells, 9 + cells)) / 4, DType.FLOAT32)
+    bias = graph.constant("b", rng.normal(size=4 * cells), DType.FLOAT32)
+    outputs = [graph.tensor(f"y{i}", DType.FLOAT32, (2, n))
+               for i, n in enumerate((cells, cells, 9 + cells, 4 * cells))]  # fmt: skip
+    graph.add("LSTM", [x, hidden, weights, bias, memory], outputs, kernel_type="BASIC",
+              fused_activation_function="TANH")  # fmt: skip
+    graph.outputs = outputs
+    model = Model([graph])
+    feeds = [rng.normal(size=s).astype(np.float32) for s in shapes.values()]
+    before = [a.copy() for a in feeds]
+    delegate = CpuDelegate(target.name, cache=False)
+    assert delegate.refuses(graph.ops[0]) is None
+    ours = run(model.compile([delegate]), feeds)
+    for a, b in zip(feeds, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(ours, run(model.compile(["reference"]), feeds), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("name", ["RESHAPE", "ABS"])
+@KINDS
+def test_others_see_the_state_of_their_time(kind: str, name: str, before: bool) -> None:
+    """What reads the state before the layer does not see what the layer makes of it, even if it is
+    a view, or becomes part of a later op."""
+    layer = Layer(kind, (1, 3, 8), 16)
+    graph, (hidden, _) = layer.graph, layer.op.inputs[18:20]
+    assert hidden is not None
+    seen, last = (graph.tensor(n, hidden.dtype, (1, 16), quant=hidden.quant)
+                  for n in ("seen", "last"))  # fmt: skip
+    attrs = {"new_shape": [1, 16]} if name == "RESHAPE" else {}
+    graph.insert(Op(name, [hidden], [seen], attrs), before=layer.op if before else None)
+    graph.append(Op("ABS", [seen], [last]))
+    graph.outputs = [last]
+    ours, theirs = (layer.model.compile([d]) for d in (CpuDelegate(cache=False), "reference"))
+    x = layer.feed()
+    for _ in range(2):
+        np.testing.assert_allclose(run(ours, [x])[0], run(theirs, [x])[0], atol=1e-5)
+    assert len(ours.plan().partition.parts) == 1
