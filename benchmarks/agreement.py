@@ -24,7 +24,8 @@ from sanderling import load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.evaluate.inputs import Picture, read_picture
 from sanderling.ir import Array, Graph, Model, Op, Tensor
-from sanderling.ops.execute import evaluate, new_state
+from sanderling.ops.execute import evaluate, initial_value, new_state
+from sanderling.passes.simplify import fold_constants
 from sanderling.runtime.delegate import Options, copy_graph
 from sanderling.runtime.plan import specialise
 
@@ -76,7 +77,9 @@ def apart(graph: Graph, ops: Sequence[Op]) -> tuple[Graph, list[Tensor], list[Te
 def op_by_op(model: Model, name: str = "", seed: int = 0) -> Found:
     """Every op of the main graph on the values that the definitions give."""
     graph, _ = specialise(model.main, [t.shape for t in model.main.inputs])
+    fold_constants(graph)
     values = dict(zip(graph.inputs, feeds(model, seed), strict=True))
+    values |= {t: initial_value(t) for t in graph.tensors if t.is_variable}
     state, delegate = new_state(), CpuDelegate()
     taken: list[Op] = []
     for op, reason in zip(graph.ops, delegate.refuses_each(graph.ops), strict=True):
@@ -86,7 +89,7 @@ def op_by_op(model: Model, name: str = "", seed: int = 0) -> Found:
             taken.append(op)
     found = Found(name, len(taken), len(graph.ops) - len(taken))
     part, given, made = apart(graph, taken)
-    results: list[Array | None] = [np.empty_like(values[t]) for t in made]
+    results: list[Array | None] = [np.empty(t.shape, t.dtype.numpy) for t in made]
     arrays = [np.ascontiguousarray(values[t]) for t in given]
     delegate.compile(part, Options(1, state)).run(arrays, results)
     for tensor, result in zip(made, results, strict=True):

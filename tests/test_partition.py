@@ -366,13 +366,13 @@ def test_any_sharing_is_legal_and_gives_the_same_answers(
 def assert_same_answers(model: Model, delegates: list[Chosen], within: Limits) -> None:
     feeds = {t.name: X + i for i, t in enumerate(model.main.inputs)}
     session = model.compile(
-        delegates,
+        [*delegates, "reference"],
         max_delegated_partitions=within.max_delegated_partitions,
         min_nodes_per_partition=within.min_nodes_per_partition,
         delegate_clustering=within.clustering,
         preserve_all_tensors=within.single_ops,
     )
-    alone = load(dump(model)).compile()
+    alone = load(dump(model)).compile(["reference"])
     for _ in range(2):
         wanted = alone.run(feeds).values()
         for ours, theirs in zip(session.run(feeds).values(), wanted, strict=True):

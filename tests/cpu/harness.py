@@ -34,6 +34,7 @@ EVERYTHING = bool(os.environ.get("SANDERLING_TEST_ALL"))
 TARGET_NAMES = (
     tuple(TARGETS) if EVERYTHING else (*dict.fromkeys((host_target().name, "avx2", "neondot")),)
 )
+RUNNABLE = [name for name in TARGET_NAMES if runnable(TARGETS[name])]
 # Floats: 1e-5 of the largest output, on top of what the case itself allows.
 FLOAT_TOLERANCE = 1e-5
 

@@ -14,19 +14,17 @@ import pytest
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.elementwise import EXPRESSIONS
 from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.jit import runnable_targets
 from sanderling.delegates.cpu.prepare import prepare
 from sanderling.delegates.cpu.targets import host_target
 from sanderling.ir import Array, DType, Graph, Op
 from sanderling.ir import expr as X
 from sanderling.ir.expr import Expr, Input, cast
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, u8
-from tests.cpu.harness import TARGET_NAMES, cases_of, check_cpu, run
+from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, run
 from tests.cpu.qemu import QEMU
 
 EMULATED = QEMU is not None
 
-RUNNABLE = [t.name for t in runnable_targets()]
 F32 = DType.FLOAT32
 x0, x1 = Input(0, F32), Input(1, F32)
 # Every case runs on the cpu, unless one of these is the reason.

@@ -21,15 +21,13 @@ from sanderling.delegates.cpu import (
     words,
 )
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.jit import runnable_targets
 from sanderling.ir import Array
 from tests.conformance.cases_custom import anchors, detection
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
-from tests.cpu.harness import TARGET_NAMES, cases_of, check_cpu, run
+from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, run
 
 MODULES = (detect, fourier, mediapipe, nms, response, restate, scatter, spectrogram, spread, volume)
 OPS = tuple(name for module in MODULES for name in module.KERNELS)
-RUNNABLE = [t.name for t in runnable_targets()]
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("shape is not known", "known at run time only", "dilated transposed", "soft suppression",
            "of these operands has no kernel", "a tensor is empty", "for f16", "a table of bytes",

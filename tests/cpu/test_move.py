@@ -11,13 +11,11 @@ import pytest
 
 from sanderling.delegates.cpu import gather, move, resize
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.jit import runnable_targets
 from sanderling.ir import DType, Graph
 from tests.conformance.harness import Case, T, case, const, f32, i8, i16, i32, i64, u8
-from tests.cpu.harness import TARGET_NAMES, cases_of, check_cpu, run
+from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, run
 
 OPS = (*move.KERNELS, *gather.KERNELS, *resize.KERNELS)
-RUNNABLE = [t.name for t in runnable_targets()]
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("known at run time only", "no place of their own", "quantised table", "table of bytes",
            "type i16", "fused activation", "do not fit together", "shape is not known",
@@ -85,7 +83,7 @@ def lengthy(size: int, n: int) -> list[Case]:
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("size", BY_SIZE)
 def test_lengths(size: int, target: str) -> None:
-    for n in LENGTHS if target == RUNNABLE[0] else LENGTHS[5:7]:
+    for n in LENGTHS if EVERYTHING else LENGTHS[::3] if target == RUNNABLE[0] else LENGTHS[5:7]:
         for row in lengthy(size, n):
             assert check_cpu(row, target, threads=2) == "", row.id
 
