@@ -187,6 +187,14 @@ class Binding:
             self.blame(next(i for i, c in enumerate(self._calls) if c is call), error)
         return self.outputs.copy()
 
+    def only_call(self) -> Callable[[], None] | None:
+        """All that a further run has to do, if it is one call."""
+        if not self._is_static or self.plan.resources is not None or len(self.steps) != 1:
+            return None
+        run, inputs, outputs = self.steps[0]
+        bind = getattr(getattr(run, "__self__", None), "bind", None)
+        return None if bind is None else bind(inputs, outputs)
+
     def _first_run(self) -> list[Array]:
         """Also every other run of a plan whose arrays are made anew or copied in each."""
         index = 0
