@@ -346,3 +346,37 @@ def test_precision_is_part_of_what_is_remembered(
 def test_kernels_say_it() -> None:
     names = [row["kernel"] for row in code(block(), "avx512").report]
     assert names.count("conv_2d_bf16") == 7, names
+
+
+# -- what is rounded, and what is not read ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_halves_go_to_the_even(target: str) -> None:
+    """Times the unit matrix: what comes out is what the operand was rounded to."""
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, (8, 16))
+    y = graph.tensor("y", DType.FLOAT32, (8, 16))
+    unit = graph.constant("unit", np.eye(16), DType.FLOAT32)
+    graph.add("FULLY_CONNECTED", [x, unit, None], [y], fused_activation_function="NONE")
+    graph.outputs = [y]
+    halves = (1 + np.arange(128).reshape(8, 16) * 2.0**-8).astype(np.float32)
+    session = Model([graph]).compile([bf16(target)])
+    np.testing.assert_array_equal(session(halves), rounded(halves))
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_what_a_step_left_behind_does_not_count(kernel: tuple[int, int], target: str) -> None:
+    """Products of odd depth after one whose longer rows were not numbers."""
+    net = Net(1, 6, 6, 35)
+    first = net.conv(8, kernel, HALF)
+    net.last = net.graph.input("z", DType.FLOAT32, (1, 6, 6, 33))
+    second = net.conv(8, kernel, HALF)
+    net.graph.outputs = [first, second]
+    model = Model([net.graph])
+    run = model.compile([bf16(target)])
+    x, z = (net.rng.normal(size=t.shape).astype(np.float32) for t in net.graph.inputs)
+    _, clean = run(x, z)
+    _, after = run(np.full_like(x, np.nan), z)
+    np.testing.assert_array_equal(clean, after)
