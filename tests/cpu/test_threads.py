@@ -183,6 +183,7 @@ def test_signals_reach_python() -> None:
     """Ctrl-C is the main thread's business, whatever the workers do."""
     code = f"""
         import signal, threading
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
         try:
             threading.Timer(0.2, os.kill, (os.getpid(), {int(signal.SIGINT)})).start()
             time.sleep(5)
