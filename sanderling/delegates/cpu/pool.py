@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ir import Array, DType, Op, Tensor
-from ...ops.base import attr, scale_zero
+from ...ops.base import attr
 from ...ops.fixed import ACTIVATION_BOUNDS, fused_range
 from .abi import FIRST_ARG
 from .emit import F32, F64, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
@@ -129,24 +129,14 @@ class Squares(Average):
 
 
 class Mean(Function):
-    """The mean of a whole picture, requantised."""
+    """The mean of a whole picture of floats."""
 
     name = "mean"
 
     def finish(self, e: Emitter, acc: Value, count: Value, params: Value) -> Value:
         lanes = acc.type.count
-        real = vector(F32, lanes)
-        if self.element == F32:
-            divisor = e.b.sitofp(e.splat(e.b.trunc(count, I32), lanes), real)
-            return e.b.fdiv(acc, divisor)
-        low, high, rounding, factor = (number(e, params, i, F32, lanes) for i in range(4))
-        total = e.b.sub(acc, number(e, params, 4, I32, lanes))
-        value = e.b.fmul(e.b.sitofp(total, real), factor)
-        value = e.b.fadd(e.fmin(e.fmax(value, low), high), rounding)
-        return e.b.trunc(e.b.bitcast(value, total.type), vector(I8, lanes))
-
-
-ROUNDING = 1.5 * 2**23  # leaves the nearest whole number in the low bits of a small float
+        divisor = e.b.sitofp(e.splat(e.b.trunc(count, I32), lanes), acc.type)
+        return e.b.fdiv(acc, divisor)
 
 
 def number(e: Emitter, params: Value, index: int, t: Type, lanes: int) -> Value:
@@ -374,14 +364,7 @@ def emit_mean(k: StepEmitter, op: Op) -> None:
     batch, height, width, channels = x.shape
     whole = Geometry((1, height * width), (1, 1), (1, 1), (0, 0, 0, 0))
     picture = Picture(batch, (1, height * width), (1, 1), channels, whole)
-    params = _numbers()
-    if x.dtype is not DType.FLOAT32:
-        (scale, zero), (out_scale, out_zero) = scale_zero(x), scale_zero(out)
-        low, high = (-128, 127) if x.dtype is DType.INT8 else (0, 255)
-        count = height * width
-        params = _numbers([low - out_zero, high - out_zero, ROUNDING + out_zero,
-                           scale / out_scale / count], [zero * count])  # fmt: skip
-    emit_windows(k, x, out, picture, Mean(*_element(x)), params)
+    emit_windows(k, x, out, picture, Mean(*_element(x)), _numbers())
 
 
 def refuses_pool(op: Op, target: Target) -> str | None:
@@ -395,7 +378,7 @@ def refuses_pool(op: Op, target: Target) -> str | None:
 
 def refuses_mean(op: Op, target: Target) -> str | None:
     x, axes = _tensor(op), op.inputs[1]
-    if x.dtype not in (DType.FLOAT32, DType.INT8, DType.UINT8):
+    if x.dtype is not DType.FLOAT32:
         return f"input type {x.dtype.short} has no kernel"
     if axes is None or axes.data is None or len(x.shape) != 4:
         return "only the mean of pictures has a kernel"

@@ -308,9 +308,10 @@ class Reducer:
 
 
 def emit_mean(k: StepEmitter, op: Op) -> None:
-    """The mean of pictures is a pool, which has a kernel of its own."""
+    """The mean of float pictures is a pool, which has a kernel of its own; that of codes has to be
+    rounded as the definition rounds."""
     x = tensor_at(op, 0)
-    if len(x.shape) == 4 and axes_of(op) == (1, 2) and x.dtype in (FLOAT, *BYTES):
+    if len(x.shape) == 4 and axes_of(op) == (1, 2) and x.dtype is FLOAT:
         pool.KERNELS["MEAN"].emit(k, op)
     else:
         emit_fold(k, op)
