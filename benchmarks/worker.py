@@ -71,12 +71,13 @@ def turn(run: Callable[[], object], seconds: float) -> list[float]:
 
 
 def warm(run: Callable[[], object]) -> float:
-    """Run without measuring for a moment; the last run's seconds."""
+    """Run without measuring for a moment; the fastest run's seconds: any other may have been
+    interrupted."""
     end = time.perf_counter() + WARM
-    last = _once(run)
+    best = _once(run)
     while time.perf_counter() < end:
-        last = _once(run)
-    return last
+        best = min(best, _once(run))
+    return best
 
 
 def sentence(error: BaseException, most: int = 200) -> str:
