@@ -13,8 +13,10 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.jit import host_target, runnable
@@ -49,6 +51,15 @@ def cases_of(*ops: str) -> list[Case]:
         if not ops or row.op in ops:
             found[row.op].append(row)
     return [row for rows in found.values() for row in rows[:: -(-len(rows) // MOST_CASES)]]
+
+
+def in_turns(cases: Sequence[Case]) -> list[Any]:
+    """Every case on the best target; of the other targets each takes its turn."""
+    others = [t for t in TARGET_NAMES if t != RUNNABLE[0]]
+    chosen = [(row, RUNNABLE[0]) for row in cases]
+    for index, target in enumerate(others):
+        chosen += [(row, target) for row in cases[index :: len(others)]]
+    return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in chosen]
 
 
 def check_cpu(case: Case, target: str | None = None, threads: int = 1, seed: int = 0,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -24,7 +22,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array
 from tests.conformance.cases_custom import anchors, detection
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
-from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, run
+from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, in_turns, run
 
 MODULES = (detect, fourier, mediapipe, nms, response, restate, scatter, spectrogram, spread, volume)
 OPS = tuple(name for module in MODULES for name in module.KERNELS)
@@ -34,16 +32,7 @@ EXCUSES = ("shape is not known", "known at run time only", "dilated transposed",
            "scales for each block", "no place of their own")  # fmt: skip
 
 
-def _rows() -> list[Any]:
-    """Every case on the best target; of the other targets each takes its turn."""
-    cases, others = cases_of(*OPS), [t for t in TARGET_NAMES if t != RUNNABLE[0]]
-    chosen = [(row, RUNNABLE[0]) for row in cases]
-    for index, target in enumerate(others):
-        chosen += [(row, target) for row in cases[index :: len(others)]]
-    return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in chosen]
-
-
-@pytest.mark.parametrize(("row", "target"), _rows())
+@pytest.mark.parametrize(("row", "target"), in_turns(cases_of(*OPS)))
 def test_conformance(row: Case, target: str) -> None:
     said = check_cpu(row, target)
     assert not said or any(e in said for e in EXCUSES), said

@@ -13,7 +13,7 @@ from sanderling.delegates.cpu import gather, move, resize
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import DType, Graph
 from tests.conformance.harness import Case, T, case, const, f32, i8, i16, i32, i64, u8
-from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, run
+from tests.cpu.harness import EVERYTHING, RUNNABLE, cases_of, check_cpu, in_turns, run
 
 OPS = (*move.KERNELS, *gather.KERNELS, *resize.KERNELS)
 # Every case runs on the cpu, unless one of these is the reason.
@@ -23,16 +23,7 @@ EXCUSES = ("known at run time only", "no place of their own", "quantised table",
 BY_SIZE: dict[int, Callable[..., T]] = {1: u8, 2: i16, 4: f32, 8: i64}
 
 
-def _rows() -> list[Any]:
-    """Every case on the best target; of the other targets each takes its turn."""
-    cases, others = cases_of(*OPS), [t for t in TARGET_NAMES if t != RUNNABLE[0]]
-    chosen = [(row, RUNNABLE[0]) for row in cases]
-    for index, target in enumerate(others):
-        chosen += [(row, target) for row in cases[index :: len(others)]]
-    return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in chosen]
-
-
-@pytest.mark.parametrize(("row", "target"), _rows())
+@pytest.mark.parametrize(("row", "target"), in_turns(cases_of(*OPS)))
 def test_conformance(row: Case, target: str) -> None:
     said = [reason for reason in check_cpu(row, target).split("; ") if reason.startswith(OPS)]
     assert all(any(e in reason for e in EXCUSES) for reason in said), said
