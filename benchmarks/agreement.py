@@ -22,11 +22,11 @@ import numpy as np
 
 from sanderling import load
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.evaluate.inputs import Picture, read_picture
 from sanderling.ir import Array, Graph, Model, Op, Tensor
 from sanderling.ops.execute import evaluate, initial_value, new_state
 from sanderling.passes.simplify import fold_constants
 from sanderling.runtime.delegate import Options, copy_graph
+from sanderling.runtime.inputs import Picture, read_picture
 from sanderling.runtime.plan import specialise
 
 from .common import SHARED, feeds, fresh_cache, machine_line, model_paths, table, write_section

@@ -16,32 +16,29 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.common import (
-    Ratio,
-    cpu_flags,
-    feeds,
     fresh_cache,
-    geometric_mean,
-    machine_line,
-    median_of_rounds,
     milliseconds,
     model_paths,
-    ratio,
     table,
     write_json,
     write_section,
-)  # fmt: skip
-from benchmarks.peers import ENGINES, TITLES, Job
-from benchmarks.to_onnx import cached
-from benchmarks.worker import Samples, measure, sentence
+)
 from sanderling import load
 from sanderling.ir.types import Array
 from sanderling.measure import inspect
+from sanderling.measure.engines import ENGINES, TITLES, job_for
+from sanderling.measure.inputs import feeds
+from sanderling.measure.machine import cpu_flags, machine_line
+from sanderling.measure.record import Setting
+from sanderling.measure.statistics import Ratio, geometric_mean, median_of_rounds, ratio
+from sanderling.measure.to_onnx import cached
+from sanderling.measure.turns import Samples, measure, sentence
 
 SCHEMA = "sanderling.engines/1"
 OURS = "sanderling"
@@ -97,9 +94,10 @@ def run_model(path: Path, engines: Sequence[str], threads: int, precision: str,
         onnx, why = cached(path)
         if why:
             row.errors["onnxruntime"] = why
-    job = Job(str(path), threads, feeds(model), [t.name for t in model.main.inputs],
-              [t.name for t in model.main.outputs], precision, onnx)  # fmt: skip
-    found = measure({e: (e, job) for e in engines if e not in row.errors}, seconds)
+    inputs = feeds(model)
+    settings = [Setting(e, threads, precision=precision) for e in engines if e not in row.errors]
+    jobs = {s.engine: replace(job_for(model, s, inputs), onnx=onnx) for s in settings}
+    found = measure(jobs, seconds)
     row.samples, row.notes = found.samples, found.notes
     row.errors |= found.errors
     _compare(row, found.answers)

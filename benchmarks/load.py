@@ -16,7 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.common import machine_line, table, write_section
+from benchmarks.common import table, write_section
+from sanderling.measure.machine import machine_line
 
 ALLOCATE = "\ndef go():\n    i = e.Interpreter(path)\n    i.allocate_tensors()\n    return i"
 # The package imports its parts when they are first named: that belongs to the import.

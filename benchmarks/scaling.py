@@ -22,20 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import (
-    feeds,
-    fresh_cache,
-    machine_line,
-    median_of_rounds,
-    milliseconds,
-    ratio,
-    table,
-    write_json,
-    write_section,
-)  # fmt: skip
-from benchmarks.peers import Job
-from benchmarks.worker import Samples, measure
+from benchmarks.common import fresh_cache, milliseconds, table, write_json, write_section
 from sanderling import DType, Graph, Model, Quant, Tensor, save
+from sanderling.measure.engines import job_for
+from sanderling.measure.inputs import feeds
+from sanderling.measure.machine import machine_line
+from sanderling.measure.record import Setting
+from sanderling.measure.statistics import median_of_rounds, ratio
+from sanderling.measure.turns import Samples, measure
 
 SCHEMA = "sanderling.scaling/1"
 ENGINES = ("sanderling", "litert")
@@ -139,8 +133,9 @@ def run_point(kind: str, axis: str, value: int, seconds: float, folder: Path) ->
     model = stack(point, kind)
     path = folder / f"{kind}_{axis}_{value}.tflite"
     save(model, path)
-    job = Job(str(path), point.threads, feeds(model), ["x"], [model.main.outputs[0].name])
-    made = measure({e: (e, job) for e in ENGINES}, seconds)
+    model.source, inputs = str(path), feeds(model)
+    jobs = {e: job_for(model, Setting(e, point.threads), inputs) for e in ENGINES}
+    made = measure(jobs, seconds)
     return Found(kind, axis, point, made.samples, made.errors)
 
 

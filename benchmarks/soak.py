@@ -25,10 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import feeds, fresh_cache, machine_line, table, write_json, write_section
-from benchmarks.peers import cpu_delegates
+from benchmarks.common import fresh_cache, table, write_json, write_section
 from sanderling import Model, Session, load
 from sanderling.ir.types import Array
+from sanderling.measure.inputs import feeds
+from sanderling.measure.machine import machine_line
 
 SCHEMA = "sanderling.soak/1"
 BATCHES = (1, 3, 2, 5)
@@ -118,7 +119,7 @@ class Soak:
 
     def _life(self, count: int, threads: int) -> None:
         """A session from load to its end, `count` inferences long."""
-        session = load(self.path).compile(cpu_delegates(), threads=threads)
+        session = load(self.path).compile("cpu", threads=threads)
         batches = itertools.cycle(b for b in BATCHES for _ in range(STAY))
         for batch in itertools.islice(batches, count):
             self._check(batch, _run(session, self.inputs[batch]))

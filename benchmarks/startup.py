@@ -23,18 +23,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common import (
-    ROOT,
-    Ratio,
-    cache_knob,
-    machine_line,
-    model_paths,
-    ratio,
-    table,
-    write_json,
-    write_section,
-)  # fmt: skip
-from benchmarks.worker import sentence
+from benchmarks.common import ROOT, cache_knob, model_paths, table, write_json, write_section
+from sanderling.measure.machine import machine_line
+from sanderling.measure.statistics import Ratio, ratio
+from sanderling.measure.turns import sentence
 
 SCHEMA = "sanderling.startup/1"
 SUBJECTS = ("sanderling cold", "sanderling warm", "litert")

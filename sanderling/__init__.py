@@ -21,13 +21,13 @@ if TYPE_CHECKING:
         TextError,
         UnsupportedError,
     )
-    from .evaluate.inputs import dequantize_array, quantize_array
     from .format import dump, load, save
     from .ir import DType, Graph, Model, Op, Quant, Signature, Tensor
     from .ir.text import from_text, to_text
     from .ir.verify import verify
     from .ops import OPS, Spec, register_custom
     from .runtime.delegate import Delegate, Executable, delegate_names, register_delegate
+    from .runtime.inputs import dequantize_array, quantize_array
     from .runtime.interpreter import (
         Interpreter,
         InterpreterWithCustomOps,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
               "ModelError SanderlingError TextError UnsupportedError",
-    "evaluate.inputs": "dequantize_array quantize_array",
+    "runtime.inputs": "dequantize_array quantize_array",
     "format": "dump load save",
     "ir": "DType Graph Model Op Quant Signature Tensor",
     "ir.text": "from_text to_text",

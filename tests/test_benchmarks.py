@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import common, engines, scaling, soak, startup, to_onnx, worker
-from benchmarks.peers import Job
+from benchmarks import common, engines, scaling, soak, startup
 from sanderling import load, verify
+from sanderling.measure import statistics, to_onnx, turns
+from sanderling.measure.engines import Job, job_for
+from sanderling.measure.inputs import feeds
+from sanderling.measure.record import Setting
 
 DIGITS = Path(str(files("sanderling") / "data")) / "digits_int8.tflite"
 HAS_LITERT = importlib.util.find_spec("ai_edge_litert") is not None
@@ -26,22 +29,22 @@ def fresh() -> Iterator[None]:
         yield
 
 
-def rounds(middle: float, count: int = 12, noise: float = 0.05, seed: int = 0) -> worker.Samples:
+def rounds(middle: float, count: int = 12, noise: float = 0.05, seed: int = 0) -> turns.Samples:
     rng = np.random.default_rng(seed)
     return [list(middle * (1 + noise * rng.standard_normal(8))) for _ in range(count)]
 
 
 def job(path: Path = DIGITS, threads: int = 1) -> Job:
     model = load(DIGITS)
-    return Job(str(path), threads, common.feeds(model), [t.name for t in model.main.inputs],
-               [t.name for t in model.main.outputs])  # fmt: skip
+    model.source = str(path)
+    return job_for(model, Setting(threads=threads), feeds(model))
 
 
 # -- statistics and output ----------------------------------------------------------------------
 
 
 def test_ratio_covers_the_truth() -> None:
-    found = common.ratio(rounds(3.0, seed=1), rounds(2.0, seed=2))
+    found = statistics.ratio(rounds(3.0, seed=1), rounds(2.0, seed=2))
     assert found.low < 1.5 < found.high and found.high - found.low < 0.2
 
 
@@ -50,14 +53,14 @@ def test_ratio_cancels_what_disturbs_both() -> None:
     interval of the ratio."""
     drift = np.linspace(1, 3, 15)
     slow, fast = ([[float(base * d)] for d in drift] for base in (4.0, 2.0))
-    found = common.ratio(slow, fast)
+    found = statistics.ratio(slow, fast)
     assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
 
 
 def test_geometric_mean() -> None:
     pairs = [(8.0, 2.0), (1.0, 1.0)]
-    ratios = [common.ratio(rounds(a, noise=0), rounds(b, noise=0)) for a, b in pairs]
-    mean = common.geometric_mean(ratios)
+    ratios = [statistics.ratio(rounds(a, noise=0), rounds(b, noise=0)) for a, b in pairs]
+    mean = statistics.geometric_mean(ratios)
     assert mean.value == pytest.approx(2) and mean.low == pytest.approx(2)
 
 
@@ -118,35 +121,35 @@ def test_groups(kind: str, group: str) -> None:
 
 def test_short_runs_are_measured_in_blocks() -> None:
     calls = []
-    samples = worker.turn(lambda: calls.append(1), 0.002)
+    samples = turns.turn(lambda: calls.append(1), 0.002)
     assert samples and len(calls) > 100 * len(samples)
 
 
 def test_schedule_keeps_the_budget_and_the_fewest_rounds() -> None:
-    quick, share = worker.schedule([1e-4, 1e-4], 5)
-    assert quick == worker.MOST_ROUNDS and quick * 2 * share < 5
-    assert worker.schedule([2.0, 1e-3], 1) == (worker.FEWEST_ROUNDS, 0.0)
-    assert worker.schedule([], 1) == (0, 0.0)
+    quick, share = turns.schedule([1e-4, 1e-4], 5)
+    assert quick == turns.MOST_ROUNDS and quick * 2 * share < 5
+    assert turns.schedule([2.0, 1e-3], 1) == (turns.FEWEST_ROUNDS, 0.0)
+    assert turns.schedule([], 1) == (0, 0.0)
 
 
 def test_an_engine_that_fails_says_why(tmp_path: Path) -> None:
-    found = worker.measure({"ours": ("sanderling", job(tmp_path / "absent.tflite"))}, 0.1)
+    found = turns.measure({"ours": job(tmp_path / "absent.tflite")}, 0.1)
     assert not found.samples and "absent.tflite" in found.errors["ours"]
 
 
 def test_an_engine_that_dies_is_reported() -> None:
-    subject = worker.Worker("sanderling", job())
+    subject = turns.Worker(job())
     subject.ready()
     subject.process.kill()
     subject.process.join()
-    with pytest.raises((worker.EngineError, OSError), match=r"SIGKILL|[Bb]roken pipe"):
+    with pytest.raises((turns.EngineError, OSError), match=r"SIGKILL|[Bb]roken pipe"):
         subject.samples(0.1)
     subject.close()
 
 
 def test_an_engine_that_hangs_is_ended() -> None:
-    subject = worker.Worker("sanderling", job(), timeout=0.01)
-    with pytest.raises(worker.EngineError, match="no answer"):
+    subject = turns.Worker(job(), timeout=0.01)
+    with pytest.raises(turns.EngineError, match="no answer"):
         subject.ready()
     subject.close()
 
@@ -162,7 +165,7 @@ def test_engines_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "- Sanderling, broken: ModelError" in text
     rows = json.loads(record.read_text("utf-8"))["rows"]
     assert [r["model"] for r in rows] == ["broken", "digits_int8"]
-    assert all(len(s) >= worker.FEWEST_ROUNDS for s in rows[1]["samples"].values())
+    assert all(len(s) >= turns.FEWEST_ROUNDS for s in rows[1]["samples"].values())
 
 
 def test_unknown_engine_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +181,7 @@ def test_stacks_are_models(kind: str) -> None:
     point = scaling.Point(channels=5, resolution=6, depth=2, batch=2)
     model = scaling.stack(point, kind)
     verify(model)
-    answers = model.compile(["reference"])(*common.feeds(model))
+    answers = model.compile(["reference"])(*feeds(model))
     assert answers.shape == (2, 6, 6, 5) and answers.std() > 0
 
 
@@ -242,7 +245,7 @@ def test_startup_measures_each_subject() -> None:
 def test_onnx_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An export runs, or the reason is a sentence."""
     ort = pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(to_onnx, "CACHE", tmp_path)
+    monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path))
     made, why = to_onnx.cached(DIGITS)
     assert made and not why
     session = ort.InferenceSession(made, providers=["CPUExecutionProvider"])

@@ -21,11 +21,11 @@ from sanderling import load, save
 from sanderling.cli import main
 from sanderling.cli.app import app
 from sanderling.cli.common import shorten
-from sanderling.evaluate.inputs import Picture, dequantize_array, quantize_array, read_array
 from sanderling.ir import DType, Graph, Model, Quant, Signature, Tensor
 from sanderling.ir.compare import models_equal
 from sanderling.ir.text import from_text
 from sanderling.measure import inspect as describe
+from sanderling.runtime.inputs import Picture, dequantize_array, quantize_array, read_array
 from sanderling.runtime.session import Session
 
 from .conformance.cases_control import binary, emit, graph

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.common import feeds
 from sanderling import dump, load
 from sanderling.ir import Array
+from sanderling.measure.inputs import feeds
 
 from .conformance.harness import run_litert
 from .shared import MODELS

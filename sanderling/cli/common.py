@@ -6,7 +6,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from shutil import get_terminal_size
@@ -94,6 +95,24 @@ def write_target(file: AtomicFile, content: bytes) -> None:
 def say(text: str) -> None:
     """A word beside the result."""
     typer.echo(text, err=True)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """show(what, done, total): a bar on the terminal's stderr; nothing where nobody looks."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
+               rich.TimeRemainingColumn())  # fmt: skip
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total
+        )
 
 
 def warn(text: str) -> None:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from ..evaluate.inputs import quantize_array
 from ..format import load
 from ..ir import Array, Model
 from ..measure import inspect as describe
+from ..runtime.inputs import quantize_array
 from .common import JsonPath, JsonTarget, si, size
 
 SCHEMA = "sanderling.demo/1"

@@ -16,9 +16,9 @@ import typer
 
 from ..config import MAX_MEMORY
 from ..errors import InputError
-from ..evaluate.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..format import load
 from ..ir import Array, DType, Signature, Tensor
+from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from .common import (
     DelegateNames,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.agreement import CLASSIFIERS, FLOAT_TOLERANCE, op_by_op, top1
-from benchmarks.common import feeds
 from sanderling import load
 from sanderling.ir import Array, Model
+from sanderling.measure.inputs import feeds
 from tests.shared import MODELS, NEEDS
 from tests.shared import model as shared
 

@@ -7,27 +7,33 @@ cheapest call it offers: bound buffers, no copies of inputs or outputs.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sanderling import FallbackWarning, Session, delegate_names, load
-from sanderling.ir.types import Array
+from ..errors import FallbackWarning, InputError, MissingExtraError
+from ..format import load
+from ..ir import Model
+from ..ir.types import Array
+from ..runtime.session import Session
+from .record import Setting
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an engine is to run. Inputs and outputs are in the order of the file's main graph."""
+    """What an engine is to run. Inputs and outputs are in the order of the file's main graph, or of
+    the signature where one is named."""
 
     path: str
-    threads: int
+    setting: Setting
     inputs: list[Array]
     input_names: list[str]
     output_names: list[str]
-    precision: str = "f32"  # of float models; quantised ones are run as they are
+    signature: str = ""
     onnx: str = ""  # the export, for engines that read ONNX
 
 
@@ -35,38 +41,48 @@ class Loaded(NamedTuple):
     run: Callable[[], object]
     answers: Callable[[], list[Array]]  # of the last run
     note: str = ""
+    keep: object = None  # what lives as long as the engine: a session, an interpreter
+
+
+def job_for(model: Model, setting: Setting, inputs: list[Array]) -> Job:
+    """The main graph's job; the model was loaded from a file."""
+    return Job(model.source, setting, inputs, [t.name for t in model.main.inputs],
+               [t.name for t in model.main.outputs])  # fmt: skip
+
+
+@contextmanager
+def _needs(package: str, purpose: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(package, "peers", purpose) from error
 
 
 def sanderling(job: Job) -> Loaded:
     model = load(job.path)
-    options = {"precision": job.precision} if job.precision != "f32" else {}
+    setting = job.setting
+    options = {"precision": setting.precision} if setting.precision != "f32" else {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FallbackWarning)
-        session = model.compile(cpu_delegates(), threads=job.threads, options=options)
-        entry = session.entry(None)
-        places = {t: i for i, t in enumerate(model.main.inputs)}
-        bound = session.bind({n: job.inputs[places[t]] for n, t in entry.inputs.items()})
-    names = {t: n for n, t in entry.outputs.items()}
+        session = Session(model, setting.delegates or ("cpu",), setting.threads, options=options)
+        entry = session.entry(job.signature or None)
+        feeds = dict(zip(job.input_names, job.inputs, strict=True))
+        by_tensor = {t.name: n for n, t in entry.inputs.items()}
+        bound = session.bind({by_tensor.get(n, n): a for n, a in feeds.items()})
+    names = {t.name: n for n, t in entry.outputs.items()}
 
     def answers() -> list[Array]:
-        return [bound.outputs[names[t]] for t in model.main.outputs]
+        return [bound.outputs[names.get(n, n)] for n in job.output_names]
 
-    return Loaded(bound.run, answers, "; ".join([_coverage(session), *_sentences(caught)]))
-
-
-def cpu_delegates() -> list[Any]:
-    """The cpu delegate; what it refuses falls back to the reference inside the session."""
-    if "cpu" in delegate_names():
-        return ["cpu"]
-    from sanderling.delegates.cpu.delegate import CpuDelegate
-
-    return [CpuDelegate()]
+    note = "; ".join([_coverage(session, setting), *_sentences(caught)])
+    return Loaded(bound.run, answers, note, session)
 
 
-def _coverage(session: Session) -> str:
+def _coverage(session: Session, setting: Setting) -> str:
+    first = setting.delegates[0] if setting.delegates else "cpu"
     parts = session.plan().partition.parts
-    ours = sum(len(p.ops) for p in parts if p.delegate.name == "cpu")
-    return f"{ours}/{sum(len(p.ops) for p in parts)} ops on cpu"
+    ours = sum(len(p.ops) for p in parts if p.delegate.name == first)
+    return f"{ours}/{sum(len(p.ops) for p in parts)} ops on {first}"
 
 
 def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
@@ -75,9 +91,9 @@ def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
 
 
 def litert(job: Job) -> Loaded:
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(job.path, num_threads=job.threads)
+    with _needs("ai-edge-litert", "the engine litert"):
+        from ai_edge_litert.interpreter import Interpreter
+    interpreter = Interpreter(job.path, num_threads=job.setting.threads)
     interpreter.allocate_tensors()
     for detail, array in zip(interpreter.get_input_details(), job.inputs, strict=True):
         if tuple(detail["shape"]) != array.shape:
@@ -89,12 +105,12 @@ def litert(job: Job) -> Loaded:
     def answers() -> list[Array]:
         return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
-    return Loaded(interpreter.invoke, answers)
+    return Loaded(interpreter.invoke, answers, keep=interpreter)
 
 
 def openvino(job: Job) -> Loaded:
-    import openvino as ov
-
+    with _needs("openvino", "the engine openvino"):
+        import openvino as ov
     core = ov.Core()
     model = core.read_model(job.path)
     order = _ports(model.inputs, job.input_names)
@@ -103,8 +119,9 @@ def openvino(job: Job) -> Loaded:
     if any(port.partial_shape.is_dynamic for port in order):
         model.reshape(shapes)
     compiled = core.compile_model(model, "CPU", {
-        "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": job.threads, "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": job.precision,
+        "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": job.setting.threads,
+        "INFERENCE_PRECISION_HINT": job.setting.precision,
     })  # fmt: skip
     request = compiled.create_infer_request()
     kept = [ov.Tensor(a, shared_memory=True) for a in job.inputs]
@@ -115,7 +132,7 @@ def openvino(job: Job) -> Loaded:
     def answers() -> list[Array]:
         return [np.array(request.get_tensor(port).data) for port in outputs]
 
-    return Loaded(partial(request.infer, share_outputs=True), answers)
+    return Loaded(partial(request.infer, share_outputs=True), answers, keep=compiled)
 
 
 def _ports(ports: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -127,10 +144,10 @@ def _ports(ports: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 
 def onnxruntime(job: Job) -> Loaded:
-    import onnxruntime as ort
-
+    with _needs("onnxruntime", "the engine onnxruntime"):
+        import onnxruntime as ort
     options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = job.threads, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = job.setting.threads, 1
     options.log_severity_level = 3
     session = ort.InferenceSession(job.onnx, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
@@ -149,7 +166,7 @@ def onnxruntime(job: Job) -> Loaded:
     def answers() -> list[Array]:
         return [v.numpy() for v in binding.get_outputs()]
 
-    return Loaded(partial(session.run_with_iobinding, binding), answers)
+    return Loaded(partial(session.run_with_iobinding, binding), answers, keep=session)
 
 
 def _in_order(have: list[str], wanted: list[str]) -> list[str]:
@@ -162,5 +179,15 @@ ENGINES: dict[str, Callable[[Job], Loaded]] = {
     "openvino": openvino,
     "onnxruntime": onnxruntime,
 }
+
+
+def check_engines(names: Iterable[str]) -> None:
+    """A wrong name is refused before any work, with the names that there are."""
+    for name in names:
+        if name not in ENGINES:
+            raise InputError(f"there is no engine '{name}'",
+                             fix=f"the engines are {', '.join(ENGINES)}")  # fmt: skip
+
+
 TITLES = {"sanderling": "Sanderling", "litert": "LiteRT", "openvino": "OpenVINO",
           "onnxruntime": "ONNX Runtime"}  # fmt: skip

@@ -20,8 +20,9 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.peers import ENGINES, Job
-from sanderling.ir.types import Array
+from ..errors import SanderlingError
+from ..ir.types import Array
+from .engines import ENGINES, Job
 
 BLOCK = 200e-6  # seconds a sample takes at least: the clock and the loop must not count
 WARM = 2e-3  # seconds of untimed runs at the beginning of a turn: caches, clock, woken threads
@@ -30,18 +31,18 @@ FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
 Samples = list[list[float]]  # by round
 
 
-class EngineError(Exception):
+class EngineError(SanderlingError):
     """An engine cannot run a model; the message is the sentence for the table."""
 
 
 # -- in the engine's process --------------------------------------------------------------------
 
 
-def serve(pipe: Connection, engine: str, job: Job) -> None:
+def serve(pipe: Connection, job: Job) -> None:
     """Load, run once, send the answers; then samples for every number of seconds received."""
     os.dup2(sys.stderr.fileno(), 1)  # what engines print must not get into the table
     try:
-        loaded = ENGINES[engine](job)
+        loaded = ENGINES[job.setting.engine](job)
         loaded.run()
         pipe.send(("ready", (loaded.note, loaded.answers(), _once(loaded.run))))
         while (seconds := pipe.recv()) is not None:
@@ -95,11 +96,11 @@ def sentence(error: BaseException, most: int = 200) -> str:
 class Worker:
     """An engine's process, seen from the parent."""
 
-    def __init__(self, engine: str, job: Job, timeout: float = 180) -> None:
+    def __init__(self, job: Job, timeout: float = 180) -> None:
         context = multiprocessing.get_context("spawn")
         self.timeout = timeout
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, engine, job), daemon=True)
+        self.process = context.Process(target=serve, args=(theirs, job), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -148,10 +149,10 @@ class Measured:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def measure(jobs: Mapping[str, tuple[str, Job]], seconds: float, seed: int = 0) -> Measured:
-    """Run subjects (name -> engine, job) in turns for about this many seconds in all."""
+def measure(jobs: Mapping[str, Job], seconds: float, seed: int = 0) -> Measured:
+    """Run subjects in turns for about this many seconds in all."""
     result = Measured()
-    workers = {name: Worker(engine, job) for name, (engine, job) in jobs.items()}
+    workers = {name: Worker(job) for name, job in jobs.items()}
     try:
         once: dict[str, float] = {}
         for name, worker in workers.items():

@@ -1,6 +1,6 @@
 """A .tflite model as ONNX, through tf2onnx, without TensorFlow.
 
-    python benchmarks/to_onnx.py MODEL.tflite OUT.onnx        (pip install tf2onnx onnx)
+    python -m sanderling.measure.to_onnx MODEL.tflite OUT.onnx      (pip install tf2onnx onnx)
 
 tf2onnx needs little of TensorFlow to convert a .tflite file: a decoder of constants and an
 interpreter that knows shapes. `stand_in` provides these. The model is saved anew first, since
@@ -25,11 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from sanderling import load, save
-from sanderling.ir import Graph, Model, Op
+from ..format import load, save
+from ..ir import Graph, Model, Op
+from ..store import Store
 
-ROOT = Path(__file__).resolve().parents[1]
-CACHE = Path.home() / ".cache" / "sanderling-benchmarks" / "onnx"
 OPSET = 18
 # TensorFlow's numbers of types, by their NumPy names.
 TYPES = {1: "f4", 2: "f8", 3: "i4", 4: "u1", 5: "i2", 6: "i1", 8: "c8", 9: "i8", 10: "?",
@@ -38,15 +37,14 @@ TYPES = {1: "f4", 2: "f8", 3: "i4", 4: "u1", 5: "i2", 6: "i1", 8: "c8", 9: "i8",
 
 def cached(path: Path) -> tuple[str, str]:
     """(export, "") from the cache or made now in its own process, or ("", why there is none)."""
+    folder = (Store().folder or Path(tempfile.gettempdir(), f"sanderling-{os.getuid()}")) / "onnx"
     made_of = path.read_bytes() + Path(__file__).read_bytes()
-    target = CACHE / f"{path.stem}-{hashlib.sha256(made_of).hexdigest()[:16]}.onnx"
+    target = folder / f"{path.stem}-{hashlib.sha256(made_of).hexdigest()[:16]}.onnx"
     if target.is_file():
         return str(target), ""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run([sys.executable, __file__, str(path), str(target)], text=True,
-                          capture_output=True, env=os.environ | {"PYTHONPATH": places},
-                          timeout=300)  # fmt: skip
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    done = subprocess.run([sys.executable, "-m", __spec__.name, str(path), str(target)], text=True,
+                          capture_output=True, timeout=300)  # fmt: skip
     if done.returncode == 0:
         return str(target), ""
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
