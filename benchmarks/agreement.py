@@ -23,13 +23,15 @@ import numpy as np
 from sanderling import load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array, Graph, Model, Op, Tensor
+from sanderling.measure.inputs import feeds
+from sanderling.measure.machine import machine_line
 from sanderling.ops.execute import evaluate, initial_value, new_state
 from sanderling.passes.simplify import fold_constants
 from sanderling.runtime.delegate import Options, copy_graph
 from sanderling.runtime.inputs import Picture, read_picture
 from sanderling.runtime.plan import specialise
 
-from .common import SHARED, feeds, fresh_cache, machine_line, model_paths, table, write_section
+from .common import SHARED, fresh_cache, model_paths, table, write_section
 
 # How each classifier wants its pictures, and whether its classes begin with a background.
 CLASSIFIERS: dict[str, tuple[Picture, int]] = {

@@ -48,7 +48,7 @@ class Operands(NamedTuple):
 _SPATIAL = {1: "w", 2: "hw", 3: "dhw"}
 
 
-def _axes(op: Op, sizes: Sequence[int], taps: Sequence[int]) -> list[Axis]:
+def window_axes(op: Op, sizes: Sequence[int], taps: Sequence[int]) -> list[Axis]:
     """The spatial axes of an op whose attributes name strides and dilations by letter."""
     letters, padding = _SPATIAL[len(sizes)], attr(op, "padding")
     return [
@@ -76,7 +76,7 @@ def _conv_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     groups = x[-1] // w[-1]
     require(w[0] % groups == 0, op, f"{w[0]} output channels in {groups} groups")
     _check_bias(op, bias, w[0])
-    return (x[0], *(a.out for a in _axes(op, x[1:-1], w[1:-1])), w[0])
+    return (x[0], *(a.out for a in window_axes(op, x[1:-1], w[1:-1])), w[0])
 
 
 def _shape_of(bias: Array | None) -> Shape | None:
@@ -116,7 +116,7 @@ def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     fits = x[3] > 0 and w[3] % x[3] == 0
     require(fits, op, f"{w[3]} output channels are no multiple of the {x[3]} input channels")
     _check_bias(op, bias, w[3])
-    return (x[0], *(a.out for a in _axes(op, x[1:3], w[1:3])), w[3])
+    return (x[0], *(a.out for a in window_axes(op, x[1:3], w[1:3])), w[3])
 
 
 # -- operands and finish by type ----------------------------------------------------------------
@@ -184,7 +184,7 @@ def _padded(o: Operands, axes: Sequence[Axis]) -> Array:
 
 def _convolve(op: Op, o: Operands) -> Array:
     """[N, spatial..., G * C] with [O, taps..., C] to [N, out..., O]."""
-    axes = _axes(op, o.x.shape[1:-1], o.w.shape[1:-1])
+    axes = window_axes(op, o.x.shape[1:-1], o.w.shape[1:-1])
     channels, groups = o.w.shape[0], o.x.shape[-1] // o.w.shape[-1]
     shape = (o.x.shape[0], *(a.out for a in axes), channels)
     result = np.empty(shape, op.outputs[0].dtype.numpy)
@@ -239,7 +239,7 @@ def _evaluate_depthwise(op: Op, x: Array, w: Array, bias: Array | None = None) -
 
 
 def _depthwise(op: Op, o: Operands, result: Array) -> None:
-    axes = _axes(op, o.x.shape[1:3], o.w.shape[1:3])
+    axes = window_axes(op, o.x.shape[1:3], o.w.shape[1:3])
     live = [a.live_taps() for a in axes]
     axes = [a.trim(r) for a, r in zip(axes, live, strict=True)]
     w = o.w[:, live[0].start : live[0].stop, live[1].start : live[1].stop, 0].astype(o.dtype)
@@ -280,7 +280,7 @@ def _target(op: Op, wanted: list[int], x: Shape, w: Shape, bias: Shape | None) -
     require(len(target) == len(x), op, f"output shape {target} for input {x}")
     fits = target[0] == x[0] and target[-1] == w[0]
     require(fits, op, f"output shape {target} for input {x} and filter {w}")
-    fits = tuple(a.out for a in _axes(op, target[1:-1], w[1:-1])) == x[1:-1]
+    fits = tuple(a.out for a in window_axes(op, target[1:-1], w[1:-1])) == x[1:-1]
     require(fits, op, f"output shape {target} does not belong to input {x}")
     return target
 
@@ -308,7 +308,7 @@ def _evaluate_transposed(
     shape = _target(op, ints(wanted), x.shape, w.shape, _shape_of(bias))
     o = _operands(op, x, w, bias, (2, 1))
     # The geometry is that of the convolution from the output to the input.
-    axes = _axes(op, shape[1:-1], w.shape[1:-1])
+    axes = window_axes(op, shape[1:-1], w.shape[1:-1])
     result = np.empty(shape, op.outputs[0].dtype.numpy)
     for image in range(shape[0]):
         total = _scatter(o, axes, image, shape)

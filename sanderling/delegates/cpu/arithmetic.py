@@ -25,7 +25,6 @@ from .operands import (
     centred,
     coded,
     coded_whole,
-    codes,
     encode,
     is_quantized,
     need,
@@ -38,6 +37,7 @@ from .operands import (
     tensor_at,
     whole_codes,
 )
+from .sums import Plane, Side, clamped, plane
 
 # -- arithmetic ---------------------------------------------------------------------------------
 
@@ -59,29 +59,42 @@ def plus(sign: int) -> Callable[[Op], Expr]:
         if not is_quantized(op.outputs[0]):
             a, b = operand(op, 0), operand(op, 1)
             return result(op, activated(op, a + b if sign > 0 else a - b))
-        (s1, z1), (s2, z2) = scales(op.inputs[0]), scales(op.inputs[1])
-        out, zero = scales(op.outputs[0])
+        for tensor in (tensor_at(op, 0), tensor_at(op, 1), op.outputs[0]):
+            need(tensor.dtype is op.outputs[0].dtype, "its operands differ in type")
+            scales(tensor)
         if op.outputs[0].dtype is DType.INT16:
             return _plus16(op, sign)
-        r1, r2 = s1 / out, sign * s2 / out
-        # One constant for all three zero points: two fused multiply-adds make the sum.
-        rest = codes(op, 1) * r2 + (zero - z1 * r1 - z2 * r2)
-        return coded(op, codes(op, 0) * r1 + rest)
+        found = plane(Side.of(op.inputs[0]), Side.of(op.inputs[1]), clamped(op), sign)
+        return _on_plane(op, found) if found.exact else _plus_fixed(op, sign, 20)
 
     return expression
 
 
+def _on_plane(op: Op, found: Plane) -> Expr:
+    a, b = (cast(operand(op, i), I32) * factor for i, factor in enumerate((found.a, found.b)))
+    zeros = (scales(op.inputs[i])[1] * factor for i, factor in enumerate((found.a, found.b)))
+    total = a + b + (found.above - sum(zeros))
+    if found.above != found.below:
+        total = select(total < found.above, total + (found.below - found.above), total)
+    return coded_whole(op, total >> found.shift)
+
+
 def _plus16(op: Op, sign: int) -> Expr:
-    """In the kernels' own fixed point: float32 has too few bits for sums of 16-bit codes."""
+    """float32 has too few bits for sums of 16-bit codes."""
     shifts = shifts_of_two(op)
     if shifts is not None:
         a, b = (cast(X.rounding_shift_right(cast(operand(op, i), I32), n), I64)
                 for i, n in enumerate(shifts))  # fmt: skip
         return coded_whole(op, a + b if sign > 0 else a - b)
+    return _plus_fixed(op, sign, 15)
+
+
+def _plus_fixed(op: Op, sign: int, left: int) -> Expr:
+    """In the kernels' own fixed point, with so many bits of fraction."""
     s1, s2 = (float(np.float32(scales(t)[0])) for t in op.inputs)
     twice = 2 * max(s1, s2)
-    a, b = (real_product(whole_codes(op, i) << 15, s / twice) for i, s in enumerate((s1, s2)))
-    real = twice / (2.0**15 * scales(op.outputs[0])[0])
+    a, b = (real_product(whole_codes(op, i) << left, s / twice) for i, s in enumerate((s1, s2)))
+    real = twice / (2.0**left * scales(op.outputs[0])[0])
     return coded_whole(op, real_product(a + b if sign > 0 else a - b, real))
 
 

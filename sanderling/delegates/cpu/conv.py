@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import Array, DType, Op, Tensor
+from ...ir import Array, DType, Op, Quant, Tensor
 from ...ops import gemm as definition
 from ...ops.base import attr, elements, quant, scale_zero
 from ...ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range, quantize_multiplier
@@ -22,6 +22,7 @@ from .geometry import window_of
 from .hybrid import TABLE, is_hybrid, is_symmetric
 from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .program import Kernel, StepEmitter
+from .rounding import plain, rescale
 from .rows import (
     Change,
     DirectRows,
@@ -38,16 +39,8 @@ from .rows import (
     copy_of,
     pieces,
 )
-from .sinks import (
-    ByteSink,
-    FloatSink,
-    HybridSink,
-    Nudge,
-    Sink,
-    nudge_of,
-    params_of,
-    words,
-)
+from .sinks import ByteSink, FloatSink, HybridSink, Sink, params_of, sum_words, words
+from .sums import Plane, Side, clamped, plane
 from .targets import Target
 from .winograd import Plan as WinogradPlan
 from .winograd import choose_plan, emit_winograd, fold, folded, suits
@@ -308,32 +301,37 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
         matrix = real - sums
     scale = np.broadcast_to(multiplier(op), n)
     residual = op.input(3)
-    low, high = fused_range(op)
-    zero_out = scale_zero(out)[1]
-    common: list[float] = [zero_out, low, high]
-    own_low, units = float(low - zero_out), 1.0
+    bounds, zero_out = fused_range(op), scale_zero(out)[1]
+    common = [zero_out, *bounds]
+    own, own_zero, away = bounds, zero_out, False
     if residual is not None:
-        more, own_low = _sum_numbers(op, residual)
-        common += more
-        units = 255 * (more[0] + more[-1])
+        sum_plane = _sum_plane(op, residual)
+        own, own_zero = _own_bounds(op), 0
+        common += sum_words(sum_plane, scale_zero(residual)[1], own, target)
+        away = sum_plane.above != sum_plane.below
     top = definition.product_bound(weights, 2 * definition.largest(x.dtype.numpy, zero_in))
-    reach = max((2 * top + np.abs(bias).max(initial=0)) * scale.max(initial=0), units)
+    reach = (2 * top + np.abs(bias).max(initial=0)) * scale.max(initial=0)
     wide = out.dtype.numpy.itemsize == 2
-    kind, nudge = (Nudge.NONE, []) if wide else nudge_of(scale, own_low)
+    once = op.name == "FULLY_CONNECTED" and w.sparsity is None
+    found = plain(scale) if wide else rescale(scale, own, own_zero, target, once)
     sink = ByteSink(out.dtype is not DType.UINT8, residual is not None, int(sums != 0),
-                    bool(reach >= 2**31), out.dtype.numpy.itemsize, kind)  # fmt: skip
-    numbers = (bias.astype(np.int32), scale.astype(np.float32), *nudge)
+                    bool(reach >= 2**31), out.dtype.numpy.itemsize, found.kind,
+                    bounds == out.dtype.bounds, away)  # fmt: skip
+    start = found.start_above(top + np.abs(bias_of(op, n, np.int64)))
+    numbers = ((bias + start).astype(np.int32), *found.factors)
     return Arithmetic(core, sink, matrix, numbers, words(*common), zero_in, sums)
 
 
-def _sum_numbers(op: Op, residual: Tensor) -> tuple[list[float], float]:
-    """What the sink is told of a residual and of the product's own codes; and their lower end."""
-    out = op.outputs[0]
-    unit = scale_zero(out)[0]
-    step, zero = scale_zero(residual)
-    scale, own = op.attrs.get(INNER_ATTR, scale_zero(out))
-    low, high = (float(c - own) for c in out.dtype.bounds)
-    return [float(v) for v in (step / unit, -zero * step / unit, low, high, scale / unit)], low
+def _own_bounds(op: Op) -> tuple[int, int]:
+    """Of the product alone, before a residual is added: without its zero point."""
+    zero = op.attrs[INNER_ATTR][1]
+    low, high = op.outputs[0].dtype.bounds
+    return low - zero, high - zero
+
+
+def _sum_plane(op: Op, residual: Tensor) -> Plane:
+    product = Side(op.attrs[INNER_ATTR][0], *_own_bounds(op))
+    return plane(product, Side.of(residual), clamped(op))
 
 
 def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
@@ -375,9 +373,11 @@ def multiplier(op: Op) -> Array:
     assert x is not None
     fixed = op.name == "CONV_2D" and x.dtype is DType.UINT8 and quant(w).scale.size == 1
     find = definition.tensor_multiplier if fixed else definition.conv_multiplier
-    real = find(op, x, w)
     if INNER_ATTR in op.attrs:  # the product has a scale of its own, before the residual is added
-        real = real * (scale_zero(op.outputs[0])[0] / op.attrs[INNER_ATTR][0])
+        product = op.outputs[0].copy()
+        product.quant = Quant.of(*op.attrs[INNER_ATTR])
+        op = op.copy(op.inputs, [product], [])
+    real = find(op, x, w)
     bias = op.input(2)
     if op.name == "CONV_2D" and x.dtype is DType.INT16 and definition.wide_accumulator(
         op, None if bias is None else bias.data):  # fmt: skip

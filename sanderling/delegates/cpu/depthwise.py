@@ -30,7 +30,7 @@ from .hybrid import TABLE
 from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .lines import Lines, Memory, Repeated, is_theirs
 from .program import Kernel, StepEmitter
-from .sinks import Nudge, nudge_of
+from .rounding import Rescale, plain, rescale
 from .taps import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind
 from .targets import Target
 
@@ -332,7 +332,7 @@ class Walk:
         taps[:, :, : part.shape[2]] = part
         split = np.split(taps, run.count, axis=2)
         weights = np.stack([kind.pack(block, shape) for block in split])
-        return weights, parameters(self.op, self.job, run)
+        return weights, parameters(self.op, self.job, run, self.k.target)
 
     def _lines(self, picture: Int, y: Int, group: Int) -> list[Value]:
         """The input rows of a row tile; those outside are the row of zero points."""
@@ -414,33 +414,36 @@ def _float_ends(op: Op, ends: type[Floats]) -> Floats:
     return ends(low, high, op.input(3) is not None, op.attrs.get(MAP_ATTR), size)
 
 
-def _code_ends(op: Op, job: Layer) -> Codes | Hybrid:
+def _code_ends(op: Op, job: Layer, target: Target) -> Codes | Hybrid:
     if is_encoded(op):
         found = _float_ends(op, Hybrid)
         assert isinstance(found, Hybrid)
         return found
     dtype = op.outputs[0].dtype
     clamp = fused_range(op) != dtype.bounds
-    return Codes(is_bounded(op, job), clamp, dtype.numpy.itemsize, _nudge(op, job)[0])
+    return Codes(is_bounded(op, job), clamp, dtype.numpy.itemsize,
+                 _rescale(op, job, target).kind)  # fmt: skip
 
 
-def _nudge(op: Op, job: Layer) -> tuple[Nudge, list[Array]]:
+def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
+    scales = _scales(op, job)
     if op.outputs[0].dtype is DType.INT16:
-        return Nudge.NONE, []
-    return nudge_of(_scales(op, job), fused_range(op)[0] - scale_zero(op.outputs[0])[1])
+        return plain(scales)
+    return rescale(scales, fused_range(op), scale_zero(op.outputs[0])[1], target)
 
 
 def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     depth = {"": 1 if target.activation == "i8" else 2}.get(target.dot, 4)
-    base = ByteKind(16, depth, _code_ends(op, job), signed=target.activation == "i8")
+    base = ByteKind(16, depth, _code_ends(op, job, target), signed=target.activation == "i8")
     rows: list[tuple[Kind, int, int]] = []
     widths = [n for n in (64, 32, 16) if n <= target.width]
     for first, width, stored in split(job.channels, widths):
         kind = replace(base, channels=width)
         if target.dot == "vnni512" and stored <= 32:
             units = math.ceil(stored / 16)
-            # These clamp always.
-            ends = replace(base.ends, clamp=False) if isinstance(base.ends, Codes) else base.ends
+            ends = base.ends
+            if units == 1 and isinstance(ends, Codes):  # it clamps always
+                ends = replace(ends, clamp=False)
             unit = UnitKind(channels=16 * units, quarters=units, ends=ends)
             rows.append((_split_wide(unit, job, first), first, stored))
         else:
@@ -450,7 +453,7 @@ def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
 
 def short_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     depth = 1 if target.activation == "i8" else 2
-    ends = _code_ends(op, job)
+    ends = _code_ends(op, job, target)
     widths = [n for n in (32, 16, 8) if n <= target.width // 2]
     return runs_of([(ShortKind(width, depth, ends, signed=True), first, stored)
                     for first, width, stored in split(job.channels, widths)])  # fmt: skip
@@ -492,7 +495,7 @@ def largest_sums(op: Op, job: Layer) -> Array:
     return np.asarray(found)
 
 
-def parameters(op: Op, job: Layer, run: Blocks) -> Array:
+def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
     """One row a block: the arrays that the kind's ends read, and what lies behind them."""
     kind = run.kind
     channels = slice(run.first, min(run.first + run.count * kind.channels, job.channels))
@@ -506,14 +509,16 @@ def parameters(op: Op, job: Layer, run: Blocks) -> Array:
     bias, totals = _bias(op, job), job.taps.sum(axis=(0, 1), dtype=np.int64)
     if not isinstance(kind, ByteKind):
         return blocks(bias, np.float32)
-    scales = blocks(_scales(op, job), np.float32)
     if isinstance(kind.ends, Hybrid):
+        scales = blocks(_scales(op, job), np.float32)
         arrays = [blocks(totals, np.int32), scales, blocks(bias, np.float32), kind.behind()]
     else:
-        whole = bias.astype(np.int64) - job.outside * totals
+        numbers = _rescale(op, job, target)
+        start = numbers.start_above(largest_sums(op, job).astype(np.int64))
+        whole = bias.astype(np.int64) - job.outside * totals + start
         tail = kind.ends.tail(scale_zero(op.outputs[0])[1], *fused_range(op))
-        nudge = [blocks(a, np.float32) for a in _nudge(op, job)[1]]
-        arrays = [blocks(whole, np.int32), scales, *nudge, tail, kind.behind()]
+        factors = [blocks(a, a.dtype.type) for a in numbers.factors]
+        arrays = [blocks(whole, np.int32), *factors, tail, kind.behind()]
     rows = [np.broadcast_to(a, (run.count, a.shape[-1])) for a in arrays]
     return np.concatenate(rows, axis=1)
 

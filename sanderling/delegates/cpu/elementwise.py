@@ -250,7 +250,10 @@ def _fuse_flips(graph: Graph, op: Op) -> None:
 
 
 def _is_flip(op: Op) -> bool:
-    return op.name == "cpu.MAP" and len(op.inputs) == 1 and op.attrs["expr"] is flip(op)
+    source = op.inputs[0]
+    if op.name != "cpu.MAP" or len(op.inputs) != 1 or source is None or source.dtype not in BYTES:
+        return False
+    return op.attrs["expr"] is flip(op)
 
 
 def _trimmed(shape: Shape) -> Shape:

@@ -334,6 +334,13 @@ class Emitter:
         name = {32: "avx512.packuswb.512", 16: "avx2.packuswb", 8: "sse2.packuswb.128"}[lanes]
         return self.call(f"llvm.x86.{name}", vector(I8, 2 * lanes), a, b)
 
+    def multiply_pairs(self, a: Value, b: Value) -> Value:
+        """x86: of the pairs of i16 that i32 lanes hold, the products' sums."""
+        lanes = a.type.count
+        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
+        pairs = vector(I16, 2 * lanes)
+        return self.call(f"llvm.x86.{name}", a.type, *(self.b.bitcast(v, pairs) for v in (a, b)))
+
     def join(self, values: Sequence[Value]) -> Value:
         """Vectors of one type, end to end."""
         found = list(values)

@@ -6,8 +6,8 @@ accumulators, one after the other, and behind them what holds for the whole step
     Floats   float32 sums: one array, the bias (the sums start with it)
     Hybrid   sums of codes to float32: totals of the weights, scales, biases; the zero point and the
              step of the activations are the picture's, in a table
-    Codes    sums of codes to codes: bias, scales, what is added before rounding (sinks.Nudge) if
-             something is; then the rounding term and the bounds
+    Codes    sums of codes to codes: bias, the rounding's numbers (rounding.Rescale); then the
+             rounding term, the bounds and the zero point
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ...ir import Array
 from .bfloat import narrow
 from .emit import F32, I32, Emitter, Type, Value, vector
 from .render import render_vector
-from .sinks import Nudge, maps_two, scaled
+from .rounding import Rounding, rescaled, scaled
+from .sinks import maps_two
 
 # Added to a small float, it leaves the nearest whole number in the low bits.
 ROUNDING = 1.5 * 2**23
@@ -120,38 +121,47 @@ class Codes:
     bounded: bool = True
     clamp: bool = False
     out_item: int = 1
-    nudge: Nudge = Nudge.NONE
+    rounding: Rounding = Rounding.NEAREST
     residual: bool = False
 
     @property
     def name(self) -> str:
-        return "_far" * (not self.bounded) + "_clamp" * self.clamp + self.nudge.value
+        return "_far" * (not self.bounded) + "_clamp" * self.clamp + self.rounding.value
 
     def words(self, channels: int) -> int:
         return self._behind(channels) + 16
 
     def _behind(self, channels: int) -> int:
         """Where the arrays end."""
-        return (2 + (self.nudge is not Nudge.NONE)) * channels
+        return (1 + self.rounding.arrays) * channels
 
     def start(self, e: Emitter, params: Params, place: int, lanes: int) -> Value:
         return e.load(e.at(params.block, place, I32), vector(I32, lanes), 4)
 
     def whole(self, e: Emitter, acc: Value, place: int, channels: int, params: Params) -> Value:
-        """acc * scale + zero point, rounded to the nearest, as int32.
-
-        Adding 1.5 * 2**23 leaves the whole number in the low bits, where it is small enough.
-        """
+        """acc * scale + zero point, rounded, as int32."""
         t = vector(F32, acc.type.count)
-        arrays = range(1, 2 + (self.nudge is not Nudge.NONE))
-        scale, *nudge = (e.load(e.at(params.block, i * channels + place, F32), t, 4)
-                         for i in arrays)  # fmt: skip
-        there = e.at(params.block, self._behind(channels), F32)
-        magic = e.splat(e.load(there, F32, 4), t.count)
-        if self.bounded and not nudge:
-            total = e.fma(e.b.sitofp(acc, t), scale, magic)
+        factors = [e.load(e.at(params.block, (1 + i) * channels + place, F32), t, 4)
+                   for i in range(self.rounding.arrays)]  # fmt: skip
+        if self.rounding.is_nearest:
+            return self._nearest(e, acc, factors, self._tail(e, params, channels, 0, F32))
+        ends = [e.const(acc.type, end) for end in (-(1 << 20), 1 << 20)]
+        found = rescaled(e, self.rounding, acc, factors, None if self.bounded else ends)
+        if self.rounding.has_zero:
+            return found
+        return e.b.add(found, e.splat(self._tail(e, params, channels, 3, I32), t.count))
+
+    def _tail(self, e: Emitter, params: Params, channels: int, word: int, t: Type) -> Value:
+        return e.load(e.at(params.block, self._behind(channels) + word, t), t, 4)
+
+    def _nearest(self, e: Emitter, acc: Value, factors: Sequence[Value], term: Value) -> Value:
+        """Adding 1.5 * 2**23 leaves the whole number in the low bits, where it is small enough."""
+        t = vector(F32, acc.type.count)
+        magic = e.splat(term, t.count)
+        if self.bounded and len(factors) == 1:
+            total = e.fma(e.b.sitofp(acc, t), factors[0], magic)
         else:
-            real = scaled(e, self.nudge, acc, scale, *nudge)
+            real = scaled(e, self.rounding, acc, *factors)
             if not self.bounded:
                 real = e.fmax(e.fmin(real, e.const(t, 2.0**20)), e.const(t, -(2.0**20)))
             total = e.b.fadd(real, magic)
@@ -159,16 +169,16 @@ class Codes:
         return e.b.sub(e.b.bitcast(total, acc.type), e.const(acc.type, bits))
 
     def tail(self, zero: int, low: int, high: int) -> Array:
-        """What lies behind the scales: the rounding term and the codes' bounds."""
+        """What lies behind the scales: the rounding term, the codes' bounds, the zero point."""
         values = np.zeros(16, np.int32)
         values[0] = np.float32(ROUNDING + zero).view(np.int32)
-        values[1:3] = low, high
+        values[1:4] = low, high, zero
         return values
 
     def bounds(self, e: Emitter, params: Params, channels: int, t: Type) -> tuple[Value, Value]:
         found = []
         for i in (1, 2):
-            scalar = e.load(e.at(params.block, self._behind(channels) + i, I32), I32, 4)
+            scalar = self._tail(e, params, channels, i, I32)
             scalar = scalar if t.element == I32 else e.b.trunc(scalar, t.element)
             found.append(e.splat(scalar, t.count))
         return found[0], found[1]

@@ -26,6 +26,7 @@ from ...ops.base import scale_zero
 from ...passes.common import Fired, activation, has_effects, is_static, with_attrs
 from ...passes.fuse import zero_padding
 from .geometry import PAD_ATTR, window_of
+from .sums import Side, clamped, plane
 
 MAP_ATTR, INNER_ATTR = "cpu_map", "cpu_inner"
 BYTES = (DType.INT8, DType.UINT8)
@@ -82,6 +83,8 @@ def _fold_add(graph: Graph, match: Match, able: frozenset[str]) -> Op | None:
         return None
     if _is_earlier(graph, made, x.producer, able):
         return None  # the match with the operands exchanged takes the later one
+    if out.dtype in BYTES and not plane(Side.of(y), Side.of(x), clamped(add)).exact:
+        return None  # it has a kernel of its own, which is
     act = activation(add)
     new = with_attrs(made, _beside(made, x), [out], fused_activation_function=act)
     if out.dtype in BYTES:

@@ -23,7 +23,8 @@ from .emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from .gemm import UNITS, Product, estimate, tile_function
 from .products import refuses_connected
 from .program import Kernel, StepEmitter
-from .sinks import ByteSink, FloatSink, RawSink, Sink, nudge_of, params_of, words
+from .rounding import rescale
+from .sinks import ByteSink, FloatSink, RawSink, Sink, params_of, words
 from .targets import Target
 from .tiles import Panels, Tile
 
@@ -79,7 +80,7 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     core = BfloatCore() if short else core
     tile = estimate(k.target, core, Product(1, m, n, depth))[1]
     panels = Panels(n, tile.vectors, tile.lanes)
-    sink, numbers, common = _finish(op, n)
+    sink, numbers, common = _finish(op, n, k.target)
     product = _Product(k, core, sink, tile, panels, left, right, depth)
     table = np.array([batches(x.shape, out.shape, left.bytes),
                       batches(y.shape, out.shape, right.bytes)], np.int64).T  # fmt: skip
@@ -96,7 +97,7 @@ def _zero(tensor: Tensor, plain: bool) -> int:
     return scale_zero(tensor)[1]
 
 
-def _finish(op: Op, n: int) -> tuple[Sink, tuple[np.ndarray, ...], np.ndarray]:
+def _finish(op: Op, n: int, target: Target) -> tuple[Sink, tuple[np.ndarray, ...], np.ndarray]:
     out = op.outputs[0]
     zeros = np.zeros(n, np.int32)
     if out.dtype is DType.FLOAT32:
@@ -104,11 +105,11 @@ def _finish(op: Op, n: int) -> tuple[Sink, tuple[np.ndarray, ...], np.ndarray]:
     if out.dtype is DType.INT32:
         return RawSink(), (zeros,), words(0)
     scale = np.broadcast_to(definition.tensor_multiplier(op, op.inputs[0], op.inputs[1]), n)
-    low, high = out.dtype.bounds
-    kind, nudge = nudge_of(scale, -1)
-    sink = ByteSink(out.dtype is not DType.UINT8, wild=True, nudge=kind)
-    numbers = (zeros, scale.astype(np.float32), *nudge)
-    return sink, numbers, words(scale_zero(out)[1], low, high)
+    zero, bounds = scale_zero(out)[1], out.dtype.bounds
+    found = rescale(scale, bounds, zero, target)
+    sink = ByteSink(out.dtype is not DType.UINT8, wild=True, rounding=found.kind, full=True)
+    numbers = (found.start.astype(np.int32), *found.factors)
+    return sink, numbers, words(zero, *bounds)
 
 
 @dataclass

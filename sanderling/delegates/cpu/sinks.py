@@ -11,17 +11,18 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...ir import Array
 from ...ir.expr import inputs_of
-from ...ops.fixed import quantize_multiplier
 from .bfloat import narrow
-from .emit import F32, I8, I16, I32, PTR, Emitter, Type, Value, suffix, vector
+from .emit import F32, I8, I16, I32, PTR, Emitter, Type, Value, vector
 from .render import render_vector
+from .rounding import Rounding, rescaled
+from .sums import Plane
+from .targets import Target
 from .tiles import Panels, Tile
 
 
@@ -66,15 +67,6 @@ def params_of(panels: Panels, *arrays: Array) -> Array:
             words[: len(mine)] = mine
             parts.append(words)
     return np.concatenate(parts)
-
-
-def nudge_of(scale: Array, low: float) -> tuple[Nudge, list[Array]]:
-    """What to add to products that are rounded as the definition rounds 32-bit sums; low: what
-    results are clamped to, above the zero point."""
-    right = np.maximum(-quantize_multiplier(scale)[1], 0)
-    amount = np.where(right > 0, 0.5 ** (right + 1.0), 0).astype(np.float32)
-    kind = Nudge.NONE if not amount.any() else Nudge.UP if low >= 0 else Nudge.AWAY
-    return kind, [amount] if amount.any() else []
 
 
 def words(*values: float | int | np.generic) -> Array:
@@ -159,36 +151,14 @@ def _map_name(expression: Any) -> str:
     return "_map" + hashlib.blake2b(repr(expression).encode(), digest_size=6).hexdigest()
 
 
-class Nudge(Enum):
-    """How results come to the definition's rounding, which is twice: to 31 bits of the multiplier,
-    then to the nearest, halves away from zero. So what lies less than half a unit of the first
-    rounding below a half goes up; adding that half unit does the same in one rounding."""
-
-    NONE = ""
-    UP = "_up"  # negative results are clamped away
-    AWAY = "_away"  # from zero
-
-
-def scaled(e: Emitter, kind: Nudge, total: Value, scale: Value,
-           nudge: Value | None = None) -> Value:  # fmt: skip
-    """The sum in units of the result, to be rounded to the nearest."""
-    whole = e.b.sitofp(total, scale.type)
-    if nudge is None:
-        return e.b.fmul(whole, scale)
-    if kind is Nudge.UP:
-        return e.fma(whole, scale, nudge)
-    real = e.b.fmul(whole, scale)
-    return e.b.fadd(real, e.call(f"llvm.copysign.{suffix(real.type)}", real.type, nudge, real))
-
-
 @dataclass(frozen=True)
 class ByteSink:
-    """32-bit sums to 8- or 16-bit codes: one float32 product, rounded to the nearest.
+    """32-bit sums to 8- or 16-bit codes.
 
-    params: bias (which holds the zero points' share), scale, nudge if there is one. common: zero
-    point, low, high, and for a residual: its scale, -zero * scale, the product's own bounds, the
-    scale of the product's codes. rows: 1 if each row has a number to add to its sums. wild: results
-    may leave 32 bits before they are clamped.
+    params: bias (which holds the zero points' share, and rounding.Rescale's start), then the
+    rounding's numbers. common: zero point, low, high, and for a residual sum_words. rows: 1 if each
+    row has a number to add to its sums. wild: results may leave 32 bits before they are clamped.
+    full: low and high are the type's ends. away: the residual's sum has two heights (sums.Plane).
     """
 
     signed: bool = False
@@ -196,16 +166,19 @@ class ByteSink:
     rows: int = 0
     wild: bool = False
     c_bytes: int = 1
-    nudge: Nudge = Nudge.NONE
+    rounding: Rounding = Rounding.NEAREST
+    full: bool = False
+    away: bool = False
 
     @property
     def arrays(self) -> int:
-        return 2 + (self.nudge is not Nudge.NONE)
+        return 1 + self.rounding.arrays
 
     @property
     def name(self) -> str:
-        kind = ("s" if self.signed else "u") + str(8 * self.c_bytes) + self.nudge.value
-        return kind + "_add" * self.residual + "_row" * self.rows + "_wild" * self.wild
+        kind = ("s" if self.signed else "u") + str(8 * self.c_bytes) + self.rounding.value
+        added = "_add" * self.residual + "_away" * self.away
+        return kind + added + "_row" * self.rows + "_wild" * self.wild + "_full" * self.full
 
     def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
         return [_column(e, params, 0, v, tile, I32) for v in range(tile.vectors)] * tile.rows
@@ -215,42 +188,75 @@ class ByteSink:
         used = math.ceil(columns / tile.lanes)
         factors = [[_column(e, ends.params, array, v, tile, F32) for array in range(1, self.arrays)]
                    for v in range(used)]  # fmt: skip
-        codes = Codes(e, ends, tile, self.signed, self.c_bytes)
-        extra = [_common(e, ends, i, tile.lanes) for i in range(3, 8)] if self.residual else []
+        extra = [_common(e, ends, i, tile.lanes, I32) for i in range(3, 11)] * self.residual
+        whole = vector(I32, tile.lanes)
+        bounds = extra[:2] or ([e.const(whole, -WILD), e.const(whole, WILD)] if self.wild else None)
+        rows = []
         for row in range(tile.rows):
             sums = list(acc[row * tile.vectors : row * tile.vectors + used])
             if ends.rows is not None:
                 more = e.splat(e.load(e.at(ends.rows, row, I32), I32, 4), tile.lanes)
                 sums = [e.b.add(s, more) for s in sums]
-            reals = [scaled(e, self.nudge, total, *numbers)
+            found = [rescaled(e, self.rounding, total, numbers, bounds)
                      for total, numbers in zip(sums, factors, strict=True)]  # fmt: skip
             if ends.residual is not None:
-                reals = [self._added(e, tile, columns, row, v, real, ends, extra)
-                         for v, real in enumerate(reals)]  # fmt: skip
-            if self.wild:
-                reals = [e.fmin(e.fmax(r, e.const(r.type, -1e6)), e.const(r.type, 1e6))
-                         for r in reals]  # fmt: skip
-            codes.store(row, columns, [e.round_int(r) for r in reals])
+                found = [self._added(e, tile, columns, row, v, mine, ends, extra[2:])
+                         for v, mine in enumerate(found)]  # fmt: skip
+            rows.append(found)
+        Codes(e, ends, tile, self).store(columns, rows)
 
-    def _added(self, e: Emitter, tile: Tile, columns: int, row: int, v: int, real: Value,
+    def _added(self, e: Emitter, tile: Tile, columns: int, row: int, v: int, mine: Value,
                ends: Ends, extra: Sequence[Value]) -> Value:  # fmt: skip
         """The product as it would be stored, and the residual, in units of the output."""
-        there = _place(e, ends.residual, ends, row, v, tile, self.c_bytes)
-        t = vector(I8 if self.c_bytes == 1 else I16, tile.lanes)
-        raw = e.load_part(there, t, columns - v * tile.lanes)
-        whole = vector(I32, tile.lanes)
-        code = e.b.sext(raw, whole) if self.signed else e.b.zext(raw, whole)
-        factor, offset, low, high, scale = extra
-        real = e.b.sitofp(e.round_int(e.fmin(e.fmax(real, low), high)), real.type)
-        return e.fma(real, scale, e.fma(e.b.sitofp(code, real.type), factor, offset))
+        there = _place(e, ends.residual, ends, row, v, tile, 1)
+        raw = e.load_part(there, vector(I8, tile.lanes), columns - v * tile.lanes)
+        other = e.b.sext(raw, mine.type) if self.signed else e.b.zext(raw, mine.type)
+        first, second, plus, shift, above, less = extra
+        total = e.b.add(_pair_products(e, mine, other, first, second), plus)
+        if self.away:
+            negative = e.b.icmp_signed("<", total, above)
+            total = e.b.add(total, e.b.select(negative, less, e.const(total.type, 0)))
+        return e.b.ashr(total, shift)
+
+
+# Far beyond all codes.
+WILD = 1 << 20
+
+
+def sum_words(plane: Plane, zero: int, bounds: tuple[int, int], target: Target) -> list[int]:
+    """What a sink is told of a residual with this zero point; bounds: of the product itself,
+    without its zero point. Ints for `words`."""
+    a, b = plane.a, plane.b
+    if target.triple.startswith("x86"):  # _pair_products
+        first, second = (np.array(pair, np.int16).view(np.int32).item()
+                         for pair in ((a >> 9, b >> 9), (a & 511, b & 511)))  # fmt: skip
+    else:
+        first, second = a, b
+    less = plane.below - plane.above
+    return [*bounds, first, second, plane.above - zero * b, plane.shift, plane.above, less]
+
+
+def _pair_products(e: Emitter, x: Value, y: Value, first: Value, second: Value) -> Value:
+    """a * x + b * y. x86 multiplies 32-bit numbers slowly, pairs of 16-bit ones fast: there a and b
+    are in two parts, side by side as x and y."""
+    if not e.target.triple.startswith("x86"):
+        return e.b.add(e.b.mul(x, first), e.b.mul(y, second))
+    t = x.type
+    low = e.b.and_(x, e.const(t, 0xFFFF))
+    pairs = e.b.or_(low, e.b.shl(y, e.const(t, 16)))
+    high, rest = (e.multiply_pairs(pairs, part) for part in (first, second))
+    return e.b.add(e.b.shl(high, e.const(t, 9)), rest)
 
 
 class Codes:
     """Whole numbers to codes in memory: zero point, bounds, narrow, store a row at a time."""
 
-    def __init__(self, e: Emitter, ends: Ends, tile: Tile, signed: bool, size: int) -> None:
-        self.e, self.ends, self.tile, self.size = e, ends, tile, size
-        self.packs = e.target.triple.startswith("x86") and size == 1 and not signed
+    def __init__(self, e: Emitter, ends: Ends, tile: Tile, sink: ByteSink) -> None:
+        self.e, self.ends, self.tile, self.size = e, ends, tile, sink.c_bytes
+        self.packs = e.target.triple.startswith("x86") and self.size == 1 and not sink.signed
+        # A residual's result is without it.
+        self.shifts = sink.residual or not sink.rounding.has_zero
+        self.full = sink.full
         zero, low, high = (e.load(e.at(ends.common, i, I32), I32, 4) for i in range(3))
         lanes = tile.lanes
         if self.packs:
@@ -259,13 +265,31 @@ class Codes:
         else:
             self.zero, self.low, self.high = (e.splat(x, lanes) for x in (zero, low, high))
 
-    def store(self, row: int, columns: int, values: Sequence[Value]) -> None:
+    def store(self, columns: int, rows: Sequence[Sequence[Value]]) -> None:
+        """A pack makes codes of four vectors: of several rows, where these are short."""
+        used = len(rows[0])
+        if self.packs and used <= 2:
+            for row in range(0, len(rows), 4 // used):
+                self._store_rows(row, columns, rows[row : row + 4 // used])
+            return
+        for row, values in enumerate(rows):
+            for first in range(0, used, 4):
+                group = values[first : first + 4]
+                code = self._packed(group) if self.packs else self._narrow(group)
+                self._store(row, first, columns, code)
+
+    def _store_rows(self, row: int, columns: int, rows: Sequence[Sequence[Value]]) -> None:
+        code = self._packed([value for found in rows for value in found])
+        width = len(rows[0]) * self.tile.lanes
+        for i in range(len(rows)):
+            whole = len(rows) == 1
+            piece = code if whole else self.e.shuffle(code, None, range(i * width, (i + 1) * width))
+            self._store(row + i, 0, columns, piece)
+
+    def _store(self, row: int, first: int, columns: int, code: Value) -> None:
         e, tile = self.e, self.tile
-        for first in range(0, len(values), 4):
-            group = values[first : first + 4]
-            code = self._packed(group) if self.packs else self._narrow(group)
-            there = _place(e, self.ends.c, self.ends, row, first, tile, self.size)
-            e.store_part(code, there, min(columns - first * tile.lanes, code.type.count))
+        there = _place(e, self.ends.c, self.ends, row, first, tile, self.size)
+        e.store_part(code, there, min(columns - first * tile.lanes, code.type.count))
 
     def _packed(self, values: Sequence[Value]) -> Value:
         """x86: two saturating packs, which work on each 16 bytes apart; then the order is mended.
@@ -273,9 +297,11 @@ class Codes:
         e, lanes = self.e, self.tile.lanes
         words = [e.pack_words(values[i], values[min(i + 1, len(values) - 1)])
                  for i in range(0, len(values), 2)]  # fmt: skip
-        words = [e.call(f"llvm.sadd.sat.v{2 * lanes}i16", w.type, w, self.zero) for w in words]
+        if self.shifts:
+            words = [e.call(f"llvm.sadd.sat.v{2 * lanes}i16", w.type, w, self.zero) for w in words]
         codes = e.pack_bytes(words[0], words[-1])
-        codes = e.umin(e.umax(codes, self.low), self.high)
+        if not self.full:
+            codes = e.umin(e.umax(codes, self.low), self.high)
         blocks = lanes // 4
         order = [4 * i + j for j in range(len(values)) for i in range(blocks)]
         quads = e.b.bitcast(codes, vector(I32, lanes))
@@ -286,8 +312,8 @@ class Codes:
     def _narrow(self, values: Sequence[Value]) -> Value:
         e = self.e
         t = vector(I8 if self.size == 1 else I16, self.tile.lanes)
-        codes = [e.b.trunc(e.smin(e.smax(e.b.add(v, self.zero), self.low), self.high), t)
-                 for v in values]  # fmt: skip
+        shifted = [e.b.add(v, self.zero) for v in values] if self.shifts else values
+        codes = [e.b.trunc(e.smin(e.smax(v, self.low), self.high), t) for v in shifted]
         return e.join(codes)
 
 

@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from ...ir import Array
-from .emit import F32, I8, I16, I32, Emitter, Type, Value, vector
+from .emit import F32, I8, I16, I32, I64, Emitter, Type, Value, vector
 from .ends import Codes, Ends, Floats, Hybrid, Params
 from .targets import Target
 
@@ -387,11 +387,16 @@ class UnitKind(ByteKind):
 
     def codes(self, e: Emitter, whole: Sequence[Value], params: Params) -> Value:
         assert isinstance(self.ends, Codes)
-        codes = whole[0]
-        if self.quarters == 2:
-            codes = e.call(_PACK_DW[16], vector(I16, 32), *whole)
-        bounds = self.ends.bounds(e, params, self.channels, codes.type)
-        return e.b.trunc(limit(e, codes, *bounds), self.load_type)
+        if self.quarters == 1:
+            bounds = self.ends.bounds(e, params, self.channels, whole[0].type)
+            return e.b.trunc(limit(e, whole[0], *bounds), self.load_type)
+        words = e.call(_PACK_DW[16], vector(I16, 32), *whole)
+        pairs = e.b.bitcast(e.call(_PACK_WB[16], vector(I8, 64), words, words), vector(I64, 8))
+        codes = e.b.bitcast(e.shuffle(pairs, None, (0, 2, 4, 6)), self.load_type)
+        if self.ends.clamp:
+            low, high = self.ends.bounds(e, params, self.channels, codes.type)
+            codes = e.umin(e.umax(codes, low), high)
+        return codes
 
 
 @dataclass(frozen=True)

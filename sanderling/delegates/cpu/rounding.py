@@ -1,0 +1,288 @@
+"""32-bit sums to codes, rounded as the definition rounds.
+
+The definition multiplies by 31 bits, rounds, divides by a power of two and rounds again, halves
+away from zero. Seen from outside that is a staircase: the code k begins at a sum T(k), which can be
+computed. What meets all 255 steps is the definition:
+
+    FLOOR    (AVX512) the whole part of a line through the steps. The slope is a sum of two floats
+             and so has all bits; the last multiply-add rounds down, which moves no number past a
+             whole one. Most of the line's height is in the start of the sums, so that what is left
+             is small and exact enough.
+    FIXED    (AArch64) the definition's own instructions.
+    NEAREST  (others) one float32 product, to the nearest: now and then, about twice in a million,
+             a number next to a step falls to the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+
+from ...ir import Array
+from ...ops.fixed import quantize_multiplier
+from .emit import F32, I16, I32, Emitter, Value, suffix, vector
+from .targets import Target
+
+
+class Rounding(Enum):
+    """_UP: negative results are clamped away. _AWAY: they are not, and halves go away from zero."""
+
+    NEAREST = ""
+    NEAREST_UP = "_up"
+    NEAREST_AWAY = "_away"
+    FLOOR_UP = "_floor"
+    FLOOR_AWAY = "_floors"
+    FIXED_UP = "_fixed"
+    FIXED_AWAY = "_fixeds"
+    FIXED_LEFT = "_left"  # likewise, and some scales are 1 or more
+
+    @property
+    def arrays(self) -> int:
+        """Numbers for each column."""
+        return _ARRAYS[self]
+
+    @property
+    def has_zero(self) -> bool:
+        """Results come with the zero point in them."""
+        return self is Rounding.FLOOR_UP
+
+    @property
+    def is_fixed(self) -> bool:
+        return self in (Rounding.FIXED_UP, Rounding.FIXED_AWAY, Rounding.FIXED_LEFT)
+
+    @property
+    def is_nearest(self) -> bool:
+        return self in (Rounding.NEAREST, Rounding.NEAREST_UP, Rounding.NEAREST_AWAY)
+
+
+_ARRAYS = {Rounding.NEAREST: 1, Rounding.NEAREST_UP: 2, Rounding.NEAREST_AWAY: 2,
+           Rounding.FLOOR_UP: 3, Rounding.FLOOR_AWAY: 4,
+           Rounding.FIXED_UP: 2, Rounding.FIXED_AWAY: 2, Rounding.FIXED_LEFT: 3}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """start: to be added to the sums. factors: arrays of 32-bit numbers, as the kind has it."""
+
+    kind: Rounding
+    start: Array
+    factors: list[Array]
+
+    def start_above(self, most: Array | int) -> Array:
+        """The start, as far as 32 bits have room for it above the largest sums. Where they have
+        not, codes are at their end long before, or a step is wider than what is lost."""
+        return np.minimum(self.start, np.maximum(2**31 - 1 - most, 0))
+
+
+# -- numbers ------------------------------------------------------------------------------------
+
+
+def rescale(scale: Array, bounds: tuple[int, int], zero: int, target: Target,
+            once: bool = False) -> Rescale:  # fmt: skip
+    """For sums of these scales; bounds: what codes are clamped to. once: the definition has no
+    first rounding, as that of FULLY_CONNECTED."""
+    numbers = np.asarray(scale, np.float64)
+    return _rescale(numbers.tobytes(), bounds[0] - zero, bounds[1] - zero, zero, target, once)
+
+
+@lru_cache(4)  # who asks for the kind, asks for the numbers soon after
+def _rescale(scales: bytes, low: int, high: int, zero: int, target: Target,
+             once: bool) -> Rescale:  # fmt: skip
+    scale = np.frombuffer(scales)
+    if target.width == 64:
+        return _floor(scale, low, high, zero, once)
+    if once:
+        return plain(scale)
+    m, shift = quantize_multiplier(scale)
+    start = np.zeros(len(scale), np.int64)
+    if target.triple.startswith("aarch64"):
+        kind = Rounding.FIXED_UP if low >= 0 else Rounding.FIXED_AWAY
+        arrays = [m, np.minimum(shift, 0)]
+        if (shift > 0).any():
+            kind, arrays = Rounding.FIXED_LEFT, [*arrays, np.maximum(shift, 0)]
+        return Rescale(kind, start, [a.astype(np.int32) for a in arrays])
+    return Rescale(*_nearest(scale, low, start))
+
+
+def plain(scale: Array) -> Rescale:
+    """One float32 product: where codes have 16 bits, or the definition rounds once."""
+    start = np.zeros(len(scale), np.int64)
+    return Rescale(Rounding.NEAREST, start, [scale.astype(np.float32)])
+
+
+def _nearest(scale: Array, low: int, start: Array) -> tuple[Rounding, Array, list[Array]]:
+    """What lies less than half a unit of the first rounding below a half goes up: adding that half
+    unit does the same in one rounding."""
+    right = np.maximum(-quantize_multiplier(scale)[1], 0)
+    amount = np.where(right > 0, 0.5 ** (right + 1.0), 0).astype(np.float32)
+    product = scale.astype(np.float32)
+    if not amount.any():
+        return Rounding.NEAREST, start, [product]
+    kind = Rounding.NEAREST_UP if low >= 0 else Rounding.NEAREST_AWAY
+    return kind, start, [product, amount]
+
+
+# Sums beyond this are not exact in float32.
+EXACT = 1 << 24
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """Where codes begin, channel by channel: T(k) = ceil((k * 2**unit - height) / rise); the height
+    depends on k's sign only. Whole numbers as float64, which has bits enough where near is set;
+    elsewhere steps are out of the sums' reach, or the sums have no room between them."""
+
+    rise: Array
+    unit: Array
+    above: Array  # the height for k > 0
+    below: Array  # for others
+    near: Array
+
+    @classmethod
+    def of(cls, scale: Array, once: bool) -> Stairs:
+        m, shift = quantize_multiplier(scale)
+        near = (shift >= -21) & (shift <= 8) & (m > 0)
+        left, right = (np.where(near, np.maximum(v, 0), 0) for v in (shift, -shift))
+        half, nudge = 2.0 ** (right + 30), 2.0**30
+        above, below = (np.where(right > 0, half + more, nudge) for more in (nudge, -nudge))
+        if once:
+            above, below = half, half - 1
+        return cls(np.maximum(m << left, 1).astype(float), 2.0 ** (right + 31), above, below, near)
+
+    def least(self, k: Array) -> Array:
+        """[channels, k]: the least height at which a line of this rise is at k when the sum is
+        T(k). One rise more, and it is there a sum too early."""
+        # All parts modulo the rise first: a quotient of small numbers rounds past no whole number.
+        step, rise = np.fmod(self.unit, self.rise)[:, None], self.rise[:, None]
+        found = []
+        for height, mine in ((self.below, k[k <= 0]), (self.above, k[k > 0])):
+            rest = np.fmod(height, self.rise)[:, None] - step * mine
+            rest -= np.floor(rest / rise) * rise
+            found.append(height[:, None] - rest)
+        return np.concatenate(found, axis=1)
+
+    def first(self) -> Array:
+        """T(0)."""
+        return -np.floor(self.below / self.rise)
+
+
+def _floor(scale: Array, low: int, high: int, zero: int, once: bool) -> Rescale:
+    """Channels by the hundred: what is computed for each of them and each code stays in cache."""
+    parts = [_lines(scale[i : i + 128], low, high, zero, once) for i in range(0, len(scale), 128)]
+    start, *numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
+    kind = Rounding.FLOOR_UP if low >= 0 else Rounding.FLOOR_AWAY
+    return Rescale(kind, start.astype(np.int64), [n.astype(np.float32) for n in numbers])
+
+
+def _lines(scale: Array, low: int, high: int, zero: int, once: bool) -> list[Array]:
+    """Start, slope in two parts, and one height or two."""
+    stairs = Stairs.of(scale, once)
+    m, shift = quantize_multiplier(scale)
+    slope = m * 2.0 ** (shift - 31)
+    up = low >= 0
+    with np.errstate(divide="ignore"):
+        start = np.rint(np.minimum((zero * up + 0.5) / slope, EXACT // 2))
+    if not up:  # the sums' sign is to tell on which side of the step to 0 they are
+        start = np.where(stairs.near, np.minimum(-stairs.first(), EXACT // 2), start)
+    k = np.arange(low + 1, high + 1)
+    least = stairs.least(k)
+    # Steps that are out of reach bind nothing.
+    seen = stairs.near[:, None] & (np.abs(k) + 1 < ((EXACT - start) * slope)[:, None])
+    least = least if seen.all() else np.where(seen, least, np.nan)
+    # Halves that go away from zero need two lines.
+    sides = [(stairs.above, k > low, k > low)] if up else [
+        (stairs.above, k >= 0, k > 0), (stairs.below, k < 0, k <= 0)]  # fmt: skip
+    heights = [_height(usual, stairs.rise, least[:, at], least[:, before]) / stairs.unit
+               for usual, at, before in sides]  # fmt: skip
+    first = slope.astype(np.float32)
+    return [start, first, slope - first, *(h + zero * up - start * slope for h in heights)]
+
+
+def _height(usual: Array, rise: Array, at: Array, before: Array) -> Array:
+    """The line's height in the middle of what the steps allow: at those of `at` it has reached k,
+    one sum before those of `before` it has not. usual: where no step binds it."""
+    low = np.fmax.reduce(at, axis=1, initial=-np.inf)
+    high = np.fmin.reduce(before, axis=1, initial=np.inf)
+    low = np.where(np.isinf(low), usual - rise, low)
+    high = np.where(np.isinf(high), usual, high)
+    return np.asarray((low + high + rise) / 2)
+
+
+# -- code ---------------------------------------------------------------------------------------
+
+
+def scaled(e: Emitter, kind: Rounding, total: Value, scale: Value,
+           nudge: Value | None = None) -> Value:  # fmt: skip
+    """NEAREST: the sum in units of the result, to be rounded to the nearest."""
+    whole = e.b.sitofp(total, scale.type)
+    if nudge is None:
+        return e.b.fmul(whole, scale)
+    if kind is Rounding.NEAREST_UP:
+        return e.fma(whole, scale, nudge)
+    real = e.b.fmul(whole, scale)
+    return e.b.fadd(real, e.call(f"llvm.copysign.{suffix(real.type)}", real.type, nudge, real))
+
+
+def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
+             bounds: Sequence[Value] | None = None) -> Value:  # fmt: skip
+    """The sums as whole numbers of the result's units. bounds: what they are clamped to; needed
+    where a result could leave 32 bits."""
+    if kind.is_fixed:
+        found = _fixed(e, kind, total, *(e.b.bitcast(f, total.type) for f in factors))
+        return found if bounds is None else e.smin(e.smax(found, bounds[0]), bounds[1])
+    real = scaled(e, kind, total, *factors) if kind.is_nearest else _line(e, total, *factors)
+    if bounds is not None:
+        low, high = (e.b.sitofp(bound, real.type) for bound in bounds)
+        real = e.fmin(e.fmax(real, low), high)
+    return e.round_int(real) if kind.is_nearest else _convert_down(e, real)
+
+
+def _fixed(e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value,
+           left: Value | None = None) -> Value:  # fmt: skip
+    """shift: how far to the right, negative."""
+    t = total.type
+    total = total if left is None else e.b.shl(total, left)
+    high = e.call(f"llvm.aarch64.neon.sqrdmulh.{suffix(t)}", t, total, m)
+    if kind is not Rounding.FIXED_UP:
+        # A negative half would go up. Where nothing is shifted there are no halves.
+        high = e.b.add(high, e.b.ashr(e.b.and_(high, shift), e.const(t, 31)))
+    return e.call(f"llvm.aarch64.neon.srshl.{suffix(t)}", t, high, shift)
+
+
+def _line(e: Emitter, total: Value, first: Value, second: Value, height: Value,
+          below: Value | None = None) -> Value:  # fmt: skip
+    if below is not None:
+        negative = e.b.icmp_signed("<", total, e.const(total.type, 0))
+        height = e.b.select(negative, below, height)
+    whole = e.b.sitofp(total, first.type)
+    return _fma_down(e, whole, first, e.fma(whole, second, height))
+
+
+DOWN = 1 | 8  # how x86 instructions are told: to -infinity, no exceptions
+
+
+def _fma_down(e: Emitter, a: Value, b: Value, c: Value) -> Value:
+    wide = [_widened(e, v) for v in (a, b, c)]
+    t = wide[0].type
+    return _narrowed(e, e.call("llvm.x86.avx512.vfmadd.ps.512", t, *wide, I32(DOWN)), a.type.count)
+
+
+def _convert_down(e: Emitter, a: Value) -> Value:
+    t = vector(I32, 16)
+    name = "llvm.x86.avx512.mask.cvtps2dq.512"
+    found = e.call(name, t, _widened(e, a), e.undef(t), I16(-1), I32(DOWN))
+    return _narrowed(e, found, a.type.count)
+
+
+def _widened(e: Emitter, a: Value) -> Value:
+    """Only instructions on whole registers can be told how to round."""
+    assert a.type.element == F32
+    return a if a.type.count == 16 else e.shuffle(a, None, [i % a.type.count for i in range(16)])
+
+
+def _narrowed(e: Emitter, a: Value, lanes: int) -> Value:
+    return a if lanes == 16 else e.shuffle(a, None, range(lanes))

@@ -1,0 +1,175 @@
+"""Requantisation is the definition's, bit for bit: at the sums where codes begin, and for all pairs
+of codes that are added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sanderling.delegates.cpu import sums
+from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.rounding import rescale
+from sanderling.delegates.cpu.targets import TARGETS, Target, runnable
+from sanderling.ir import Array, DType, Graph, Model, Quant
+
+from .harness import TARGET_NAMES, run, run_emulated
+from .qemu import QEMU
+
+EMULATED = [name for name in TARGET_NAMES if TARGETS[name].triple.startswith("aarch64") and QEMU]
+# Where sums become codes without error; the others may be one off, rarely.
+EXACT = [n for n in TARGET_NAMES if runnable(TARGETS[n]) and TARGETS[n].width == 64] + EMULATED
+TRIED = [n for n in TARGET_NAMES if runnable(TARGETS[n])] + EMULATED
+WINDOW: dict[str, Any] = {"padding": "VALID", "stride_h": 1, "stride_w": 1}
+
+
+def _answers(model: Model, target: str, arrays: Sequence[Array]) -> tuple[Array, Array]:
+    """Ours and the definition's."""
+    delegate = CpuDelegate(target, cache=False)
+    if runnable(delegate.target):
+        ours = run(model.compile([delegate]), arrays)
+    else:
+        ours = run_emulated(model, delegate, arrays)
+    return ours[0], run(model.compile(["reference"]), arrays)[0]
+
+
+# -- sums ---------------------------------------------------------------------------------------
+
+# Scales as models have them, powers of two, where all roundings tie, and ones of dead channels.
+SCALES = np.concatenate([np.exp2(np.random.default_rng(0).uniform(-12, -4, 480)),
+                         np.exp2(np.arange(-12.0, 1.0)), [0.9, 2.0**-21.4, 2.0**-30]])  # fmt: skip
+MORE = 6
+
+
+def _at_steps(op: str, act: str, zero: int, bias: Array | None = None) -> tuple[Model, Array]:
+    """A layer of one product a sum. Biases bring each channel's sums to where some code begins, and
+    pixels to the sums around it."""
+    rng = np.random.default_rng(zero + 200)
+    scales = SCALES.astype(np.float32)
+    low = max(-128, zero) if act == "RELU" else -128
+    k = rng.integers(low + 1, 128, len(scales)) - zero
+    if bias is None:
+        bias = np.clip(np.rint((k - 0.5) / scales), -(2**22), 2**22)
+    graph = Graph()
+    depth = len(scales) if op == "DEPTHWISE_CONV_2D" else 4
+    x = graph.input("x", DType.INT8, (1, 1, 2 * MORE + 1, depth), quant=Quant.of(1.0, 0))
+    if op == "DEPTHWISE_CONV_2D":
+        filters, axis = np.ones((1, 1, 1, depth)), 3
+    else:
+        filters, axis = np.zeros((len(scales), 1, 1, depth)), 0
+        filters[..., 1] = 1
+    w = graph.constant("w", filters, DType.INT8, quant=Quant.of(scales, axis=axis))
+    b = graph.constant("b", bias, DType.INT32, quant=Quant.of(scales))
+    y = graph.tensor("y", DType.INT8, (*x.shape[:3], len(scales)), quant=Quant.of(1.0, zero))
+    attrs = {"depth_multiplier": 1} if op == "DEPTHWISE_CONV_2D" else {}
+    graph.add(op, [x, w, b], [y], fused_activation_function=act, **WINDOW, **attrs)
+    graph.outputs = [y]
+    pixels = np.arange(-MORE, MORE + 1, dtype=np.int8)[:, None]
+    return Model([graph]), np.broadcast_to(pixels, x.shape).copy()
+
+
+@pytest.mark.parametrize("target", EXACT)
+@pytest.mark.parametrize("op", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+@pytest.mark.parametrize(
+    ("act", "zero"), [("RELU", -128), ("RELU", -21), ("NONE", 0), ("NONE", 90)]
+)
+def test_codes_begin_where_the_definition_has_them(
+    act: str, zero: int, op: str, target: str
+) -> None:
+    model, pixels = _at_steps(op, act, zero)
+    ours, wanted = _answers(model, target, [pixels])
+    assert np.array_equal(ours, wanted)
+    assert np.count_nonzero(np.diff(wanted.astype(int), axis=2)) > 300  # they do begin there
+
+
+@pytest.mark.parametrize("target", EXACT)
+@pytest.mark.parametrize("op", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+@pytest.mark.parametrize("act", ["RELU", "NONE"])
+def test_largest_sums_stay_in_32_bits(act: str, op: str, target: str) -> None:
+    """Dead channels have biases at the ends of int32."""
+    ends = np.where(np.arange(len(SCALES)) % 2, 2**31 - 200, 200 - 2**31)
+    ends[SCALES >= 1] = 0  # the definition would shift them out of 32 bits
+    model, pixels = _at_steps(op, act, 5, ends)
+    ours, wanted = _answers(model, target, [pixels])
+    assert np.abs(ours.astype(int) - wanted).max() <= 1  # so large sums are not exact as floats
+    assert np.mean(ours == wanted) > 0.99
+
+
+def test_scales_are_told_apart_by_their_content() -> None:
+    """Numbers are remembered: another target or another scale must not get them."""
+    wide, narrow = (TARGETS[name] for name in ("avx512", "avx2"))
+    made = [rescale(np.array([s]), (0, 255), 0, t) for s, t in ((0.01, wide), (0.02, wide))]
+    assert made[0].factors[0] != made[1].factors[0]
+    assert rescale(np.array([0.01]), (0, 255), 0, narrow).kind is not made[0].kind
+
+
+# -- additions ----------------------------------------------------------------------------------
+
+# (scale, zero point) of both operands and of the result: as trained models have them; powers of
+# two, so that sums tie; operands far apart.
+ADDITIONS = [
+    ((0.18986915, -6), (0.16990492, -31), (0.18754955, -14)),
+    ((0.0927, 4), (0.1361, -13), (0.1519, 20)),
+    ((0.25, 0), (0.25, 5), (0.5, -3)),
+    ((0.125, 10), (0.5, -20), (0.25, 0)),
+    ((0.017, 127), (0.6, -128), (0.59, -100)),
+]
+Operand = tuple[float, int]
+
+
+def _sum(op: str, numbers: Sequence[Operand], act: str, product: bool) -> tuple[Model, list[Array]]:
+    """All pairs of codes; product: the first comes out of a convolution that changes nothing."""
+    graph = Graph()
+    shape = (1, 16, 256, 16)
+    quants = [Quant.of(*n) for n in numbers]
+    x, y = (graph.input(n, DType.INT8, shape, quant=q) for n, q in zip("xy", quants, strict=False))
+    first = x
+    if product:
+        w = graph.constant("w", np.eye(16).reshape(16, 1, 1, 16), DType.INT8, quant=Quant.of(1.0))
+        first = graph.tensor("p", DType.INT8, shape, quant=quants[0])
+        graph.add("CONV_2D", [x, w, None], [first], **WINDOW)
+    out = graph.tensor("z", DType.INT8, shape, quant=quants[2])
+    graph.add(op, [first, y], [out], fused_activation_function=act)
+    graph.outputs = [out]
+    codes = np.arange(-128, 128).astype(np.int8)
+    pairs = [g.reshape(shape) for g in np.meshgrid(codes, codes, indexing="ij")]
+    return Model([graph]), pairs
+
+
+@pytest.mark.parametrize("target", TRIED)
+@pytest.mark.parametrize(("op", "product"), [("ADD", False), ("SUB", False), ("ADD", True)])
+def test_all_pairs_are_added_as_defined(op: str, product: bool, target: str) -> None:
+    for place, numbers in enumerate(ADDITIONS):
+        model, pairs = _sum(op, numbers, "RELU" if place % 2 else "NONE", product)
+        ours, wanted = _answers(model, target, pairs)
+        assert np.array_equal(ours, wanted), numbers
+
+
+def _sides(numbers: Sequence[Operand]) -> list[sums.Side]:
+    return [sums.Side(float(np.float32(s)), -128 - z, 127 - z) for s, z in numbers]
+
+
+def test_planes_are_exact() -> None:
+    rng = np.random.default_rng(1)
+    random = [[(s, int(rng.integers(-128, 128))) for s in (a, b, max(a, b) * rng.uniform(0.6, 2))]
+              for a, b in np.exp2(rng.uniform(-4, 1, (20, 2)))]  # fmt: skip
+    found = [sums.plane(*_sides(numbers)) for numbers in (*ADDITIONS, *random)]
+    assert np.mean([p.exact for p in found]) > 0.9
+    assert all(p.exact for p in found[: len(ADDITIONS)])
+    # Sums that tie need two heights.
+    assert found[2].above > found[2].below
+
+
+@pytest.mark.parametrize("product", [False, True])
+def test_sums_without_a_plane_are_exact_too(product: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sums.plane
+    for module in ("arithmetic", "epilogue"):
+        monkeypatch.setattr(f"sanderling.delegates.cpu.{module}.plane",
+                            lambda *args: replace(real(*args), exact=False))  # fmt: skip
+    model, pairs = _sum("ADD", ADDITIONS[0], "NONE", product)
+    target: Target = TARGETS[TRIED[0]]
+    ours, wanted = _answers(model, target.name, pairs)
+    assert np.array_equal(ours, wanted)
