@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SanderlingError(Exception):
     """The root: catch this to catch everything the package raises on purpose.
@@ -18,6 +20,15 @@ class SanderlingError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text}\n  {self.fix}" if self.fix else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self.what, self.where, self.fix)  # keywords do not pickle
+
+
+def _remade(kind: type[SanderlingError], what: str, where: str, fix: str) -> SanderlingError:
+    error = kind.__new__(kind)
+    SanderlingError.__init__(error, what, where=where, fix=fix)
+    return error
 
 
 class ModelError(SanderlingError, ValueError):

@@ -147,6 +147,8 @@ class Store:
                 status = path.stat()
             except OSError:  # somebody else removed it
                 continue
+            if path.is_dir():  # of another kind, with rules of its own
+                continue
             entries.append((status.st_mtime_ns, status.st_size, path))
         excess = sum(size for _, size, _ in entries) - CACHE_SIZE.size()
         for _, size, path in sorted(entries):

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import DelegateError, UnsupportedError
 from ..ir import Array, Graph, Op, Tensor
+from ..spans import span, tape
 
 if TYPE_CHECKING:
     from ..ops import State
@@ -43,10 +44,31 @@ class ReferenceExecutable:
         from ..ops.execute import run_ops
 
         self.part, self.state, self._run = part, state, run_ops
+        self.nodes: Sequence[int] = ()  # the part's ops as places in the file's graph
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         values = dict(zip(self.part.inputs, inputs, strict=True))
-        results = self._run(self.part.ops, values, self.part.outputs, self.state)
+        tell = None if tape.recorder is None else self._told
+        results = self._run(self.part.ops, values, self.part.outputs, self.state, tell)
+        if tape.recorder is None:
+            self._settle(inputs, results, outputs)
+        else:
+            size = sum(r.nbytes for r in results)
+            with span("copy results out", "copy", {"bytes": size}):
+                self._settle(inputs, results, outputs)
+
+    def _told(self, op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
+        from ..ops.execute import evaluate
+
+        place = self.part.ops.index(op)
+        node = self.nodes[place] if place < len(self.nodes) else -1
+        about = {"op": op.name, "node": node, "step": f"{place} {op.name}", "kernel": "numpy",
+                 "writes": op.where, "delegate": ReferenceDelegate.name}  # fmt: skip
+        with span(op.name, "op", about):
+            return evaluate(op, inputs, state)
+
+    def _settle(self, inputs: Sequence[Array], results: list[Array],
+                outputs: list[Array | None]) -> None:  # fmt: skip
         # Every result is settled before the first is written: a buffer may be another's source.
         own = [_own(r, [*inputs, *results[:i]]) if outputs[i] is None else r
                for i, r in enumerate(results)]  # fmt: skip

@@ -28,6 +28,7 @@ from ..ir import (
     Tensor,
     link,
 )  # fmt: skip
+from ..spans import span
 from . import known
 from .flatbuf import Reader, Table
 from .schema import ENUMS, OPTIONS, TABLES, Field
@@ -45,16 +46,20 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview, *,
 
     external: where the files of external buffer groups are; default, beside the model.
     """
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        path, name, data = None, "", memoryview(source).toreadonly().cast("B")
-    else:
-        path = Path(source)
-        name, data = str(path), _map(path)
-    # A bytearray is its owner's to change.
-    found = None if external or isinstance(source, bytearray) else known.recall(data, path)
-    if found is None:
-        return Loader(data, name, external or {}).model()
-    return known.KnownModel(*found, name, data, lambda shown: Loader(data, name, {}, shown).model())
+    with span("load", "load") as told:
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            path, name, data = None, "", memoryview(source).toreadonly().cast("B")
+        else:
+            path = Path(source)
+            name, data = str(path), _map(path)
+        # A bytearray is its owner's to change.
+        found = None if external or isinstance(source, bytearray) else known.recall(data, path)
+        told.note({"file": name, "bytes": len(data), "recognised": found is not None})
+        if found is None:
+            return Loader(data, name, external or {}).model()
+        return known.KnownModel(
+            *found, name, data, lambda shown: Loader(data, name, {}, shown).model()
+        )
 
 
 def _map(path: Path) -> memoryview:
@@ -87,7 +92,8 @@ class Loader:
 
     def model(self) -> Model:
         try:
-            return self._model()
+            with span("read tables", "load"):
+                return self._model()
         except ModelError as error:
             if not self.source:
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -23,20 +23,24 @@ def execute(graph: Graph, inputs: Sequence[Array], state: State) -> list[Array]:
     return run_ops(graph.ops, dict(zip(graph.inputs, inputs, strict=True)), graph.outputs, state)
 
 
-def run_ops(
-    ops: Sequence[Op], values: dict[Tensor, Array], wanted: Iterable[Tensor], state: State
-) -> list[Array]:
+Evaluate = Callable[[Op, Sequence[Array | None], State], list[Array]]
+
+
+def run_ops(ops: Sequence[Op], values: dict[Tensor, Array], wanted: Iterable[Tensor], state: State,
+            one: Evaluate | None = None) -> list[Array]:  # fmt: skip
     """Evaluate ops in order; a value is dropped after its last use.
 
-    values holds what is fed, variable tensors included; those are changed in place.
+    values holds what is fed, variable tensors included; those are changed in place. one: evaluates
+    an op, for those who look on.
     """
+    one = one or evaluate
     results = list(wanted)
     reads = Counter(t for op in ops for t in op.inputs if t is not None)
     reads.update(results)
     for op in ops:
         outputs = state.constants.get(op)
         if outputs is None:
-            outputs = evaluate(op, [_value(t, values) for t in op.inputs], state)
+            outputs = one(op, [_value(t, values) for t in op.inputs], state)
             _keep(op, outputs, state)
         values.update(zip(op.outputs, outputs, strict=True))
         for tensor in op.inputs:

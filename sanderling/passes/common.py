@@ -13,6 +13,7 @@ import numpy as np
 from ..ir import Array, Graph, Op, Quant, Tensor
 from ..ir.rewrite import Rule, has_side_effects, rewrite
 from ..ops.base import OPS, attr
+from ..spans import span
 
 Fired = Counter[str]
 
@@ -59,7 +60,9 @@ def run_passes(graph: Graph, passes: Iterable[Pass], watch: Watch = unwatched) -
     report = Report()
     for name, run in passes:
         start = time.perf_counter()
-        fired = run(graph)
+        with span(name, "pass") as told:
+            fired = run(graph)
+            told.note({"fired": fired.total(), "ops": len(graph.ops)})
         report.rows.append((name, fired, time.perf_counter() - start))
         watch(name, graph)
     return report

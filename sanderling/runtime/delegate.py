@@ -137,6 +137,7 @@ class Part:
     ops: list[Op]
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)  # the ops' places in the file's graph
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from ..errors import InputError, MissingExtraError
 from ..ir import Array, DType, Tensor
-from ..ops.fixed import round_away
 from .session import converts
 
 ARRAYS = (".npy", ".npz")
@@ -88,7 +87,7 @@ def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
         from PIL import Image
     except ImportError as error:
         raise MissingExtraError("pillow", "image", "reading pictures") from error
-    size, channels, first = _picture_layout(tensor)
+    size, channels, first = picture_layout(tensor)
     try:
         with Image.open(path) as picture:
             converted = picture.convert("L" if channels == 1 else "RGB")
@@ -118,7 +117,7 @@ def _resampling(name: str) -> int:
     return known[name]
 
 
-def _picture_layout(tensor: Tensor) -> tuple[tuple[int, int], int, bool]:
+def picture_layout(tensor: Tensor) -> tuple[tuple[int, int], int, bool]:
     """(width, height), with 0 where the model takes any; channels; and whether they come first."""
     shape = tensor.signature or tensor.shape
     for first, order in ((False, (1, 2, 3)), (True, (2, 3, 1))):
@@ -170,6 +169,8 @@ def fit(array: Array, tensor: Tensor, where: str = "") -> Array:
 
 def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:
     """Reals to the tensor's integers: round(x / scale) + zero_point, clamped."""
+    from ..ops.fixed import round_away  # all operators come with it
+
     quant = tensor.quant
     if quant is None or not quant.scale.size:
         raise InputError("it has no quantisation parameters", where=f"tensor '{tensor.name}'",

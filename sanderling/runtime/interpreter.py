@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..errors import InputError, SanderlingError
 from ..format import known, load
 from ..ir import Array, DType, Graph, Quant, Shape, Signature, Tensor
+from ..spans import span
 from .delegate import Delegate, find_delegate
 from .plan import Binding, Plan, has_storage
 from .session import Session, as_bytes
@@ -86,6 +87,10 @@ class _Allocation:
             blank: list[Array | None] = [None] * len(self.plan.graph.outputs)
             self.binding = self.plan.bind(self.inputs, blank)
         self.binding.run()
+
+    def follow(self) -> None:
+        if self.binding is not None:
+            self.binding.follow()
 
     def find(self, twin: Tensor) -> Array | None:
         """The live array of a tensor, if it has one now."""
@@ -175,12 +180,13 @@ class Interpreter:
     def _allocate(self, graph: Graph) -> None:
         """Plan at the current shapes. Inputs that were set before are kept if they still fit;
         variables start again, as TFLite's do."""
-        with _runtime_errors():
+        with _runtime_errors(), span("allocate_tensors", "allocate"):
             plan = self._session.runnable_plan(graph, self._shapes[graph])
         before = self._ready.get(graph)
         if before is not None and before.plan is plan:
             return
         self._ready[graph] = now = _Allocation(plan)
+        self._session.lasting.add(now)
         self._session.reset_variables(graph)
         if before is not None:
             for old, new in zip(before.inputs, now.inputs, strict=True):

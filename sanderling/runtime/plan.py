@@ -4,7 +4,7 @@ allocate."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -15,6 +15,7 @@ import numpy as np
 from ..config import MAX_MEMORY
 from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
 from ..ir import Array, Graph, Op, Shape, Tensor
+from ..spans import Span, hold, instant, span, tape
 from .arena import ALIGNMENT, ArenaPlan, Item, plan
 from .delegate import (
     Delegate,
@@ -80,6 +81,8 @@ class Step:
     executable: Executable
     inputs: list[Tensor]
     outputs: list[Tensor]
+    # What runs while nobody records, where another stands in for it now.
+    plain: Executable | None = None
 
 
 @dataclass(eq=False)
@@ -95,6 +98,9 @@ class Plan:
     resources: Resources | None = None
     # Otherwise it came from a record: it runs, but the graph is a shell without the real ops.
     is_whole: bool = True
+    # Makes it anew. While runs are recorded, executables that tell of their steps stand in.
+    again: Callable[[], Plan | None] | None = None
+    tells: bool = field(default_factory=lambda: tape.recorder is not None)
     _memory: Array | None = None
 
     def array(self, tensor: Tensor) -> Array | None:
@@ -104,8 +110,33 @@ class Plan:
             return None
         if self._memory is None:
             self._memory = _aligned_bytes(self.arena.size)
+            hold(self, "arena (bytes)", self.arena.size)
         raw = self._memory[place : place + _unpacked_bytes(tensor)]
         return raw.view(tensor.dtype.numpy).reshape(tensor.shape)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that the plan holds, by what they are for; executables may have memory() too."""
+        arena = 0 if self._memory is None else self._memory.nbytes
+        found = {"arena": arena + sum(a.nbytes for a in self.variables.values())}
+        for step in self.steps:
+            tell = getattr(step.executable, "memory", dict)
+            for name, size in tell().items():
+                found[name] = found.get(name, 0) + size
+        return found
+
+    def tell(self) -> None:
+        """Run what tells of its steps from now on."""
+        other = None if self.tells or self.again is None else self.again()
+        self.tells = True
+        if other is not None and len(other.steps) == len(self.steps):
+            for step, telling in zip(self.steps, other.steps, strict=True):
+                step.executable, step.plain = telling.executable, step.executable
+
+    def hush(self) -> None:
+        """Nobody listens any more."""
+        self.tells = False
+        for step in self.steps:
+            step.executable, step.plain = step.plain or step.executable, None
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Binding:
         """A binding whose results are the graph's outputs, in order."""
@@ -195,21 +226,46 @@ class Binding:
         bind = getattr(getattr(run, "__self__", None), "bind", None)
         return None if bind is None else bind(inputs, outputs)
 
+    def follow(self) -> None:
+        """Recording has begun or ended."""
+        self._is_static, self._calls = False, []
+        self._renew()
+
+    def _renew(self) -> None:
+        """Take the executables that the plan has now."""
+        self.steps = [(s.executable.run, inputs, outputs) for s, (_, inputs, outputs)
+                      in zip(self.plan.steps, self.steps, strict=True)]  # fmt: skip
+
     def _first_run(self) -> list[Array]:
-        """Also every other run of a plan whose arrays are made anew or copied in each."""
+        """Also every other run of a plan whose arrays are made anew or copied in each, and every
+        run that is recorded."""
+        if tape.recorder is None:
+            return self._run_steps()
+        self.plan.tell()
+        self._renew()
+        with span("invoke", "run", {"graph": self.plan.graph.name}):
+            return self._run_steps()
+
+    def _run_steps(self) -> list[Array]:
         index = 0
         try:
             for index, (run, inputs, outputs) in enumerate(self.steps):
                 for place, _ in self._moves[index]:
                     outputs[place] = None
-                run(inputs, outputs)  # type: ignore[arg-type]
+                if tape.recorder is None:
+                    run(inputs, outputs)  # type: ignore[arg-type]
+                else:
+                    tell_border(self.plan.steps, index)
+                    with part_span(self.plan.steps[index], index):
+                        run(inputs, outputs)  # type: ignore[arg-type]
                 for place, readers in self._moves[index]:
                     for target, slot in readers:
                         target[slot] = outputs[place]
         except Exception as error:
             self.blame(index, error)
         results = self._collect()
-        self._is_static = not any(self._moves) and self._results_are_in_place(results)
+        fixed = not any(self._moves) and self._results_are_in_place(results)
+        self._is_static = fixed and tape.recorder is None
         return results
 
     def _results_are_in_place(self, results: Sequence[Array]) -> bool:
@@ -244,7 +300,8 @@ class Binding:
                 assert value is not None
                 value = value.copy() if given is None else value
             if given is not None and given is not value:
-                _copy_into(given, value, tensor)
+                with span("copy a result", "copy", {"tensor": tensor.name, "bytes": value.nbytes}):
+                    _copy_into(given, value, tensor)
                 value = given
             results.append(value)
         self.outputs = list(results)
@@ -269,6 +326,25 @@ def _copy_into(given: Array, value: Array, tensor: Tensor) -> None:
     np.copyto(given, value)
 
 
+def part_span(step: Step, index: int) -> Span:
+    part, workers = step.part, getattr(step.executable, "workers", 1)
+    name = part.delegate.name
+    return span(f"part {index} on {name}", "part",
+                {"delegate": name, "ops": len(part.nodes), "workers": workers})  # fmt: skip
+
+
+def tell_border(steps: Sequence[Step], index: int) -> None:
+    """Say which values come from parts on other delegates."""
+    mine = steps[index].part
+    for place, other in enumerate(steps[:index]):
+        crossing = [t for t in steps[index].inputs if t in other.outputs]
+        if crossing:
+            size = sum(_unpacked_bytes(t) for t in crossing if has_storage(t))
+            instant(f"border: part {place} to part {index}", "border", {
+                "from": other.part.delegate.name, "to": mine.delegate.name, "bytes": size,
+                "tensors": [t.name for t in crossing]})  # fmt: skip
+
+
 class Planner:
     """Makes plans for one session's graphs."""
 
@@ -284,17 +360,22 @@ class Planner:
         from ..passes.simplify import fold_constants
         from .resources import lift
 
-        special, twins = specialise(graph, shapes)
+        with span("infer shapes", "plan", {"ops": len(graph.ops)}):
+            special, twins = specialise(graph, shapes)
+        numbers = {op: i for i, op in enumerate(special.ops)}
         if not self.limits.single_ops:
             # Weights that are stored as float16 or sparse are constants to every delegate.
-            fold_constants(special)
+            with span("fold constants", "pass"):
+                fold_constants(special)
         resources = None
         if not self.limits.single_ops and len(self.delegates) > 1:
             resources = lift(special, self.options.state)
         _check_memory(special)
-        found, steps = self._compile(special)
-        made = Plan(special, found, steps, plan_borders(special, steps, self.limits.single_ops),
-                    twins, resources=resources)  # fmt: skip
+        found, steps = self._compile(special, numbers)
+        with span("allocate tensors", "allocate") as told:
+            arena = plan_borders(special, steps, self.limits.single_ops)
+            told.note({"tensors": len(arena.offsets), "bytes": arena.size})
+        made = Plan(special, found, steps, arena, twins, resources=resources)
         for tensor, twin in twins.items():
             if tensor.is_variable:
                 made.variables[twin] = self._variable(tensor)
@@ -307,28 +388,36 @@ class Planner:
             self.variables[tensor] = initial_value(tensor)
         return self.variables[tensor]
 
-    def _compile(self, graph: Graph) -> tuple[Partition, list[Step]]:
+    def _compile(self, graph: Graph, numbers: Mapping[Op, int]) -> tuple[Partition, list[Step]]:
         """Partition and compile; a part that fails is refused to its delegate, and all is shared
-        out again. What was compiled is kept for parts that come out the same."""
+        out again. What was compiled is kept for parts that come out the same. numbers: the ops'
+        places in the file's graph."""
         failed: dict[Op, list[Refusal]] = {}
         compiled: dict[tuple[object, ...], Executable] = {}
         while True:
-            found = partition(graph, self.delegates, self.limits, failed)
+            with span("partition", "partition") as told:
+                found = partition(graph, self.delegates, self.limits, failed)
+                told.note({"ops": len(graph.ops), "parts": [_part_text(p) for p in found.parts]})
             if self.require_full:
                 self._check_full(graph, found)
             for part in found.parts:
+                part.nodes = [numbers.get(op, -1) for op in part.ops]
                 if part.key not in compiled:
                     try:
                         compiled[part.key] = self._executable(graph, part)
                     except DelegateError as error:
                         self._give_up(part, error, failed)
             if all(part.key in compiled for part in found.parts):
+                _tell_refusals(found)
                 return found, [Step(p, compiled[p.key], p.inputs, p.outputs) for p in found.parts]
 
     def _executable(self, graph: Graph, part: Part) -> Executable:
         own, _ = copy_graph(graph, part.ops, part.inputs, part.outputs)
+        about = {"delegate": part.delegate.name, "ops": len(part.ops)}
         try:
-            return part.delegate.compile(own, self.options)
+            with span(f"compile for {part.delegate.name}", "compile", about):
+                made = part.delegate.compile(own, self.options)
+            return name_steps(made, part.nodes)
         except SanderlingError:
             raise
         except Exception as error:
@@ -362,6 +451,30 @@ class Planner:
                 where=f"graph '{graph.name}'",
                 fix=f"leave out require_full_delegation{change}",
             )
+
+
+def name_steps(executable: Executable, nodes: Sequence[int]) -> Executable:
+    """Tell an executable that speaks of its ops which ops of the file they are."""
+    if hasattr(executable, "nodes"):
+        executable.nodes = nodes
+    return executable
+
+
+def _part_text(part: Part) -> str:
+    return f"{len(part.ops)} ops on {part.delegate.name}"
+
+
+def _tell_refusals(found: Partition) -> None:
+    if tape.recorder is None:
+        return
+    home = {op: (part, place) for part in found.parts for place, op in enumerate(part.ops)}
+    for op, refusals in found.refusals.items():
+        part, place = home[op]
+        for refusal in refusals:
+            instant(f"{refusal.delegate} refuses {op.name}", "refusal", {
+                "op": op.name, "node": part.nodes[place], "writes": op.where,
+                "delegate": refusal.delegate, "runs on": part.delegate.name,
+                "reason": refusal.reason})  # fmt: skip
 
 
 def _check_memory(graph: Graph) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 from ..config import MAX_MEMORY
 from ..format import known
 from ..ir import DType, Graph, Model, Op, Shape, Tensor
+from ..spans import tape
 from ..store import Store
 from .delegate import Delegate, Limits, Part, Partition
-from .plan import Plan, Step, has_storage, plan_borders
+from .plan import Plan, Step, has_storage, name_steps, plan_borders
 
 
 class Memory:
@@ -33,8 +34,9 @@ class Memory:
         self.is_on = self.store.folder is not None and None not in identities and not hidden
         self._about = identities, limits, settings
 
-    def _name(self, content: str, place: int, shapes: Sequence[Shape]) -> str:
-        about = *self._about, MAX_MEMORY.size()
+    def _name(self, content: str, place: int, shapes: Sequence[Shape], tells: bool) -> str:
+        """tells: it is a plan for runs that are recorded."""
+        about = *self._about, MAX_MEMORY.size(), tells
         return self.store.name("plan", content, place, shapes, about) + ".plan"
 
     def recall(self, model: Model, graph: Graph, shapes: Sequence[Shape]) -> Plan | None:
@@ -42,7 +44,8 @@ class Memory:
         content = known.content_of(model) if self.is_on else ""
         if not content or graph not in model.graphs:
             return None
-        found = self.store.recall(self._name(content, model.graphs.index(graph), shapes))
+        tells = tape.recorder is not None
+        found = self.store.recall(self._name(content, model.graphs.index(graph), shapes, tells))
         return None if found is None else self._restored(graph, found)
 
     def _restored(self, graph: Graph, found: dict[str, Any]) -> Plan | None:
@@ -54,14 +57,14 @@ class Memory:
         # One op stands for each part: nobody asks it what it does.
         shell = Graph(graph.name, pick(found["inputs"]), pick(found["outputs"]), tensors=tensors)
         steps = []
-        for who, key, inputs, outputs in found["steps"]:
+        for who, key, inputs, outputs, nodes in found["steps"]:
             executable = self.delegates[who].restore(key, self.threads)
             if executable is None:
                 return None
             op = Op("compiled", pick(inputs), pick(outputs))
             shell.append(op)
-            part = Part(self.delegates[who], [op], pick(inputs), pick(outputs))
-            steps.append(Step(part, executable, part.inputs, part.outputs))
+            part = Part(self.delegates[who], [op], pick(inputs), pick(outputs), nodes)
+            steps.append(Step(part, name_steps(executable, nodes), part.inputs, part.outputs))
         arena = plan_borders(shell, steps, self.limits.single_ops)
         twins = dict(zip((*graph.inputs, *graph.outputs), (*shell.inputs, *shell.outputs),
                          strict=True))  # fmt: skip
@@ -75,8 +78,11 @@ class Memory:
             return
         row = self._row(made)
         content = content or (_content(model) if row else "")
-        if row and content:
-            self.store.record(self._name(content, model.graphs.index(graph), shapes), row)
+        # A recording may have begun or ended while parts were compiled.
+        tells = {getattr(s.executable, "tells", made.tells) for s in made.steps} or {made.tells}
+        if row and content and len(tells) == 1:
+            name = self._name(content, model.graphs.index(graph), shapes, *tells)
+            self.store.record(name, row)
 
     def _row(self, made: Plan) -> dict[str, Any] | None:
         """A plan as a record; None where it holds what a record cannot say."""
@@ -89,11 +95,12 @@ class Memory:
         place = {t: i for i, t in enumerate(border)}
         whose = [self.delegates.index(s.part.delegate) for s in steps]
         sides = [[[place[t] for t in side] for side in (s.inputs, s.outputs)] for s in steps]
+        nodes = [s.part.nodes for s in steps]
         return {
             "tensors": [[t.name, t.dtype.name, t.shape] for t in border],
             "inputs": [place[t] for t in made.graph.inputs],
             "outputs": [place[t] for t in made.graph.outputs],
-            "steps": [[w, k, *s] for w, k, s in zip(whose, keys, sides, strict=True)],
+            "steps": [[w, k, *s, n] for w, k, s, n in zip(whose, keys, sides, nodes, strict=True)],
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,6 +16,7 @@ from ..config import DELEGATES
 from ..errors import BusyError, InputError, ModelError, SanderlingError
 from ..format import known
 from ..ir import Array, DType, Graph, Model, Shape, Signature, Tensor
+from ..spans import Follower, followers, span, tape
 from .delegate import Delegate, Limits, Options, resolve
 from .direct import Direct
 from .direct import direct as find_direct
@@ -70,6 +72,9 @@ class Session:
         self._plans: dict[tuple[Graph, tuple[Shape, ...]], Plan] = {}
         self._direct: dict[str | None, Direct | None] = {}
         self._busy = threading.Lock()
+        # Those who keep a binding, and hear when recording begins or ends.
+        self.lasting: weakref.WeakSet[Follower] = weakref.WeakSet()
+        followers.add(self)
 
     @cached_property
     def state(self) -> State:
@@ -88,7 +93,8 @@ class Session:
         if not self._verified:
             from ..ir.verify import verify
 
-            verify(self.model)
+            with span("verify", "load"):
+                verify(self.model)
             self._verified = True
 
     def __repr__(self) -> str:
@@ -115,12 +121,13 @@ class Session:
                 return direct.run(taken)
             finally:
                 self._busy.release()
-        with self._alone():
+        with self._alone(), span("session.run", "api"):
             entry = self.entry(signature)
             arrays = _take(entry.inputs, {} if feeds is None else feeds)
             binding = self._prepare(entry, arrays, outputs or {})
             results = binding.run()
-            self._direct[signature] = find_direct(entry, binding)
+            if tape.recorder is None:
+                self._direct[signature] = find_direct(entry, binding)
             return dict(zip(entry.outputs, results, strict=True))
 
     def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Any:
@@ -150,7 +157,9 @@ class Session:
             entry = self.entry(signature)
             arrays = _take(entry.inputs, feeds, copy=False)
             binding = self._prepare(entry, arrays, outputs or {})
-            return BoundRun(self, binding, list(entry.outputs))
+            made = BoundRun(self, binding, list(entry.outputs))
+            self.lasting.add(made)
+            return made
 
     def _prepare(self, entry: Signature, arrays: Mapping[Tensor, Array],
                  bound: Mapping[str, Array]) -> Binding:  # fmt: skip
@@ -244,22 +253,51 @@ class Session:
         key = (graph, tuple(map(tuple, shapes)))
         made = self._plans.pop(key, None)
         if made is None or (whole and not made.is_whole):
-            made = (None if whole else self._memory.recall(self.model, *key)) or self._make(*key)
+            made = self._new_plan(*key, whole)
+            made.again = _maker(weakref.ref(self), *key)
         while len(self._plans) >= MOST_PLANS * len(self.model.graphs):
             self._plans.pop(next(iter(self._plans)))
         self._plans[key] = made  # the latest stands last: the first is the longest unused
         return made
 
+    def _new_plan(self, graph: Graph, shapes: tuple[Shape, ...], whole: bool) -> Plan:
+        with span("plan", "plan") as told:
+            told.note({"graph": graph.name, "inputs": shapes, "threads": self.threads,
+                       "delegates": [d.name for d in self.delegates]})  # fmt: skip
+            with span("recall a plan", "plan"):
+                made = None if whole else self._memory.recall(self.model, graph, shapes)
+            return made or self._make(graph, shapes)
+
+    def follow(self) -> None:
+        """Recording has begun or ended: the next run goes the long way, which tells of itself if
+        somebody listens. No lock is needed: a run that goes on meanwhile ends as it began."""
+        self._direct.clear()
+        if tape.recorder is None:
+            for made in list(self._plans.values()):
+                made.hush()
+        for keeper in list(self.lasting):
+            keeper.follow()
+
     def _make(self, graph: Graph, shapes: tuple[Shape, ...]) -> Plan:
         content = known.content_of(self.model)
         self._verify()
         made = self._planner.plan(graph, shapes)
-        self._memory.keep(self.model, content, graph, shapes, made)
+        with span("remember the plan", "plan"):
+            self._memory.keep(self.model, content, graph, shapes, made)
         return made
 
     def explain(self) -> str:
         """Which ops run where, and why the others do not run on the delegates before."""
         return self.plan().partition.table()
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that the plans made so far hold: arena, packed_weights, code. The file's own
+        weights are the model's, mapped, and read by delegates that do not pack them."""
+        total: dict[str, int] = {}
+        for made in self._plans.values():
+            for name, size in made.memory().items():
+                total[name] = total.get(name, 0) + size
+        return total
 
     def reset_variables(self, graph: Graph | None = None) -> None:
         """Variable tensors (of one graph, or all) start again from their initial values."""
@@ -292,6 +330,17 @@ class Session:
         return Signature("", main, _by_name(main.inputs), _by_name(main.outputs))
 
 
+def _maker(session: weakref.ref[Session], graph: Graph, shapes: tuple[Shape, ...]
+           ) -> Callable[[], Plan | None]:  # fmt: skip
+    """Makes a plan anew. It does not keep the session: workers leave with its last user."""
+
+    def again() -> Plan | None:
+        found = session()
+        return None if found is None else found._new_plan(graph, shapes, False)
+
+    return again
+
+
 class BoundRun:
     """A run whose arrays are fixed."""
 
@@ -300,16 +349,21 @@ class BoundRun:
         self._call: Callable[[], object] | None = None
 
     def run(self) -> None:
-        if self._call is None:
+        call = self._call
+        if call is None:
             self.session._run_alone(self.binding.run)
             self._call = self.binding.only_call()
             return
         try:
-            self.session._run_alone(self._call)
+            self.session._run_alone(call)
         except SanderlingError:
             raise
         except Exception as error:
             self.binding.blame(0, error)
+
+    def follow(self) -> None:
+        self.binding.follow()
+        self._call = None
 
     @property
     def outputs(self) -> dict[str, Array]:

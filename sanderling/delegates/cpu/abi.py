@@ -5,6 +5,9 @@ from __future__ import annotations
 ALIGN = 64
 # Slots of the context. STRIDE is a number: bytes of scratch for each worker.
 ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FIRST_ARG = range(7)
+# Of code that is traced, TIMES leads to rows of LOG words instead: for each worker one row of its
+# own (thread number) and one for each step (begin, end, end of the wait behind it).
+LOG = 3
 # Bytes that a kernel may read (never write) past the end of a value in the arena or the weights.
 SLACK = 64
 

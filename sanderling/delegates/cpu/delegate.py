@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...config import DUMP
 from ...errors import FallbackWarning, InputError
 from ...ir import Graph, Op
+from ...spans import span, tape
 from .cache import Cache, fingerprint
 from .executable import Compiled, CpuExecutable
 from .targets import PRECISIONS, Target, find, host_target, problem
@@ -110,9 +111,8 @@ class CpuDelegate:
         return replace(row, precision=str(precision))
 
     def compile(self, part: Graph, options: Options) -> Executable:
-        row = self._for(options.extra)
-        key = self._key(part, row)
-        return self._executable(self._compiled(part, key, row), key, options.threads)
+        compiled, key = self._compiled(part, self._for(options.extra))
+        return self._executable(compiled, key, options.threads)
 
     def restore(self, key: str, threads: int) -> Executable | None:
         """What was compiled before under this key, if it is still there."""
@@ -121,29 +121,40 @@ class CpuDelegate:
 
     def _executable(self, compiled: Compiled, key: str, threads: int) -> Executable:
         workers = max(1, min(threads, compiled.macs // WORK_OF_WORKER))
-        return CpuExecutable(compiled, workers, key)
+        if not compiled.traced:
+            return CpuExecutable(compiled, workers, key)
+        from .traced import TracedExecutable
 
-    def _key(self, part: Graph, row: Target) -> str:
+        return TracedExecutable(compiled, workers, key)
+
+    def _key(self, part: Graph, row: Target, traced: bool) -> str:
         content = fingerprint(part.ops, part.inputs, part.outputs)
-        return self.cache.key("part", content, row, self.timed)
+        # Code that tells of its steps has names of its own.
+        return self.cache.key("part", content, row, self.timed, *(["traced"] if traced else []))
 
     def compiled(self, part: Graph) -> Compiled:
         """The part's code: from the cache, or made now (the part is changed then)."""
-        return self._compiled(part, self._key(part, self.target), self.target)
+        return self._compiled(part, self.target)[0]
 
-    def _compiled(self, part: Graph, key: str, row: Target) -> Compiled:
+    def _compiled(self, part: Graph, row: Target) -> tuple[Compiled, str]:
+        """With the key under which it is kept."""
+        traced = tape.recorder is not None  # asked once: others may begin or end a recording
+        key = self._key(part, row, traced)
         root = self.dump or DUMP.text()
         if not root:
-            found = self.cache.load(key)
+            with span("look into the cache", "compile"):
+                found = self.cache.load(key)
             if found is not None:
-                return found
-        with _patience(f"compiling {len(part.ops)} ops for {row.name}"):
+                return found, key
+        what = f"compiling {len(part.ops)} ops for {row.name}"
+        with _patience(what), span(what, "compile"):
             from .dump import Dump, folder_for
             from .lower import Settings, build
 
             folder = folder_for(str(root), part, key) if root else None
-            made = build(part, Settings(row, self.timed), Dump(folder))
-        return self.cache.store(key, made)
+            made = build(part, Settings(row, self.timed, traced), Dump(folder))
+        with span("keep the code", "compile", {"bytes": len(made.image.code)}):
+            return self.cache.store(key, made), key
 
     def explain(self, part: Graph) -> str:
         """The steps that a part becomes: kernels, places, costs. The part is changed."""

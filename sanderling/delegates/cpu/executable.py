@@ -16,6 +16,7 @@ import numpy as np
 
 from ...errors import DelegateError
 from ...ir import Array
+from ...spans import hold
 from .abi import (
     ALIGN,
     ARENA,
@@ -56,6 +57,7 @@ class Compiled:
     report: tuple[dict[str, str], ...] = field(default=())
     # Where the workers' scratch begins in the arena: steps that use it have no tensor behind.
     floor: int = field(kw_only=True)
+    traced: bool = field(default=False, kw_only=True)
 
 
 def aligned(size: int) -> Array:
@@ -133,11 +135,14 @@ class Crew:
 class CpuExecutable:
     """One native call per run. Workers start at the first run and are parked between runs."""
 
+    tells = False  # of its steps, to whoever records
+
     def __init__(self, compiled: Compiled, workers: int, key: str | None = None) -> None:
         """key: the name under which the compiled part is kept."""
         self.compiled, self.workers, self.key = compiled, workers, key
         self._code = Loaded(compiled.image)
         self._arena = aligned(max(compiled.arena, compiled.floor + compiled.scratch * workers))
+        hold(self, "arena (bytes)", self._arena.nbytes)
         scratch = self._arena[compiled.floor :]
         self.times = np.zeros((workers, len(compiled.steps)), np.int64)
         self._sync = aligned(SYNC_WORDS * 4).view(np.int32)
@@ -196,6 +201,11 @@ class CpuExecutable:
         rows = self.compiled.report or [{"step": name} for name in self.compiled.steps]
         return [row | {"ticks": ticks}
                 for row, ticks in zip(rows, self.times.T.tolist(), strict=True)]  # fmt: skip
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by what they hold. Code and weights from the cache are mapped and shared."""
+        return {"packed_weights": self.compiled.weights.nbytes, "arena": self._arena.nbytes,
+                "code": len(self.compiled.image.code)}  # fmt: skip
 
     def reset_times(self) -> None:
         self.times[:] = 0

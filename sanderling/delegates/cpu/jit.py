@@ -7,6 +7,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from ...spans import span
 from .targets import TARGETS, Target, host_target, runnable  # noqa: F401
 
 # The passes beyond code generation: kernels are written the way they should run, so that only
@@ -55,8 +56,10 @@ def optimise(text: str, target: Target) -> tuple[Any, Any]:
 
 
 def compile_object(text: str, target: Target) -> bytes:
-    module, tm = optimise(text, target)
-    return bytes(tm.emit_object(module))
+    with span("LLVM: parse and clean up", "compile"):
+        module, tm = optimise(text, target)
+    with span("LLVM: object code", "compile"):
+        return bytes(tm.emit_object(module))
 
 
 def assembly(text: str, target: Target) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import DelegateError
-from ...ir import Graph, Op
+from ...ir import Graph, Op, Tensor
 from ...ops import cost
+from ...spans import span
 from .dump import Dump, types_text
 from .executable import Compiled, aligned
 from .image import Image, link
 from .jit import compile_modules
 from .kernels import KERNELS
+from .origin import Origins
 from .placement import free_from, is_free, place
 from .prepare import prepare
 from .program import Program
@@ -21,7 +24,7 @@ from .sync import emit_run
 from .targets import Target
 
 # What is called from outside.
-ENTRIES = ("invoke", "serve", "stop")
+ENTRIES = ("invoke", "serve", "stop", "clock")  # clock: of traced code
 
 
 @dataclass(frozen=True)
@@ -30,24 +33,29 @@ class Settings:
 
     target: Target
     timed: bool = False
+    traced: bool = False  # note when each step begins and ends on each worker
 
 
 def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     """From a part to machine code. The part is changed on the way."""
     work = sum(map(effort, part.ops))
     args = len(part.inputs) + len(part.outputs)
+    origins = Origins(part)
     program, arena = lower(part, settings, dump)
-    text = str(program.module)
+    with span("write LLVM IR", "compile"):
+        text = str(program.module)
     dump.text("module.ll", lambda: text)
     dump.code(text, settings.target)
     image = link(compile_modules(text, settings.target))
-    image = Image(image.code, {name: image.entries[name] for name in ENTRIES})
+    image = Image(image.code, {n: at for n, at in image.entries.items() if n in ENTRIES})
     weights = aligned(len(program.weights.blob))
     weights[: len(program.weights.blob)] = np.frombuffer(program.weights.blob, np.uint8)
     names = tuple(s.function for s in program.steps)
     floor = free_from(part, program.places, {s.op for s in program.steps if s.scratch})
+    report = [row | about for row, about in zip(describe(program), origins.of(program.steps),
+                                                strict=True)]  # fmt: skip
     return Compiled(image, weights, arena, program.scratch, names, args, work, settings.timed,
-                    tuple(describe(program)), floor=floor)  # fmt: skip
+                    tuple(report), floor=floor, traced=settings.traced)  # fmt: skip
 
 
 def effort(op: Op) -> int:
@@ -57,7 +65,8 @@ def effort(op: Op) -> int:
 
 
 def describe(program: Program) -> list[dict[str, str]]:
-    """The steps for people: what they do, with which kernel, from where to where."""
+    """The steps for people: what they do, with which kernel, from where to where, and the bytes
+    that they touch."""
     return [
         {
             "step": step.function,
@@ -66,23 +75,33 @@ def describe(program: Program) -> list[dict[str, str]]:
             "inputs": types_text(step.op.inputs, program.places),
             "outputs": types_text(step.op.outputs, program.places),
             "macs": str(cost(step.op).macs),
+            "weights": str(step.weights),
+            "reads": str(_bytes(step.op.inputs)),
+            "writes": str(_bytes(step.op.outputs)),
         }
         for step in program.steps
     ]
+
+
+def _bytes(tensors: Iterable[Tensor | None]) -> int:
+    """Of activations; constants are counted as they are packed."""
+    return sum(t.nbytes for t in tensors if t is not None and not t.is_constant)
 
 
 def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
     """The part as a program with its module written; and the bytes of its arena."""
     dump.graph("given", part)
     prepare(part, settings.target, dump.graph)
-    places, arena = place(part)
-    program = Program(part, settings.target, places, timed=settings.timed)
-    for op in part.ops:
-        kernel = KERNELS.get(op.name)
-        if kernel is None:
-            raise DelegateError(f"{op.name} has no kernel", where=op.where)
-        if not is_free(op, places):
-            program.add_step(op, kernel.name(op), kernel.emit)
-    emit_run(program)
+    with span("place tensors", "compile"):
+        places, arena = place(part)
+    program = Program(part, settings.target, places, timed=settings.timed, traced=settings.traced)
+    with span("emit kernels", "compile"):
+        for op in part.ops:
+            kernel = KERNELS.get(op.name)
+            if kernel is None:
+                raise DelegateError(f"{op.name} has no kernel", where=op.where)
+            if not is_free(op, places):
+                program.add_step(op, kernel.name(op), kernel.emit)
+        emit_run(program)
     dump.steps(lambda: describe(program), arena, program.scratch)
     return program, arena

@@ -76,6 +76,7 @@ class Step:
     kernel: str
     function: str
     scratch: int = 0  # bytes for each worker
+    weights: int = 0  # bytes of constants that it reads
 
 
 class Weights:
@@ -107,6 +108,7 @@ class Program:
     scratch: int = 0  # bytes for each worker
     steps: list[Step] = field(default_factory=list)
     timed: bool = False
+    traced: bool = False
 
     def __post_init__(self) -> None:
         self.module = ir.Module("sanderling")
@@ -138,7 +140,7 @@ class Program:
         for tensor in (*op.inputs, *op.outputs):
             place = None if tensor is None else self.places.get(tensor)
             assert place is None or not place.pitch or tensor in k.asked, f"{kernel}: rows apart"
-        self.steps.append(Step(op, kernel, name, k.most_scratch))
+        self.steps.append(Step(op, kernel, name, k.most_scratch, sum(k.constants.values())))
 
 
 class StepEmitter(Emitter):
@@ -150,6 +152,7 @@ class StepEmitter(Emitter):
         self.worker, self.workers, self.context = function.args
         self.asked: set[Tensor] = set()  # tensors whose pitch the kernel knows
         self.most_scratch = 0
+        self.constants: dict[int, int] = {}  # bytes, by place among the weights
 
     def slot(self, index: int) -> Value:
         """A pointer of the context. Ask before a loop, not in it: stores may hide its constancy."""
@@ -172,6 +175,7 @@ class StepEmitter(Emitter):
     def constant(self, array: Array) -> Value:
         """The address of a constant array, put among the weights."""
         offset = self.program.weights.add(array)
+        self.constants[offset] = array.nbytes
         return self.at(self.slot(WEIGHTS), offset, I8)
 
     def scratch(self, size: int) -> Value:

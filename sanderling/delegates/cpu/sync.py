@@ -11,17 +11,18 @@ from itertools import groupby
 
 import llvmlite.ir as ir
 
-from .abi import ARRIVED, ASLEEP, EPOCH, LINE, MOST_SPINS, PHASE, STOP, SYNC, SYSCALL, TIMES
+from .abi import ARRIVED, ASLEEP, EPOCH, LINE, LOG, MOST_SPINS, PHASE, STOP, SYNC, SYSCALL, TIMES
 from .control import Guard, guard_of
 from .emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value
 from .program import Program, Step, plain
 
-# futex(2): its number, and the private wait and wake operations.
+# gettid(2), and futex(2): its number, and the private wait and wake operations.
+_GETTID = {"x86_64": 186, "aarch64": 178}
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _WAIT, _WAKE, _ALL = 128, 129, 2**31 - 1
 _PAUSE = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (I32(1),))}
 # The counter that a program may read: on AArch64 the cycle counter is the kernel's alone.
-_CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
+CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 
 # The bit of x86's mode register that makes results below 2**-126 zero. Operands stay as they are.
 _FLUSH = 0x8000
@@ -34,18 +35,34 @@ def emit_run(program: Program) -> None:
     e = Emitter(program.module, run, program.target)
     worker, workers, context = run.args
 
+    # Since when the present step runs. Reading the clock takes as long as a tiny step: a step
+    # begins when the one before it ended, unless there was a barrier.
+    since = e.b.alloca(I64) if program.timed and not program.traced else None
+
+    def mark() -> None:
+        if since is not None:
+            e.store(_clock(e, program), since, 8)
+
     def wait() -> None:
         with e.when(e.b.icmp_signed(">", workers, I64(1))):
             e.b.call(barrier, [workers, context])
+            mark()
 
     def steps(numbered: Iterable[tuple[int, Step]]) -> None:
+        mark()
         for index, step in numbered:
-            begin = _clock(e, program) if program.timed else None
+            begin = _clock(e, program) if program.traced else None
             e.b.call(program.module.globals[step.function], [worker, workers, context])
             if begin is not None:
-                _record(e, program, context, worker, index, begin)
+                _log(e, program, context, worker, index, begin)
+            elif since is not None:
+                _record(e, program, context, worker, index, since)
             wait()
+            if program.traced:
+                _log_wait(e, program, context, worker, workers, index)
 
+    if program.traced:
+        _log_thread(e, program, context, worker)
     for guard, group in groupby(enumerate(program.steps), lambda pair: guard_of(pair[1].op)):
         if not guard:
             steps(group)
@@ -59,6 +76,8 @@ def emit_run(program: Program) -> None:
     _emit_invoke(program, run)
     _emit_serve(program, run)
     _emit_stop(program)
+    if program.traced:
+        _emit_clock(program)
 
 
 def _holds(e: Emitter, program: Program, context: Value, guard: Guard) -> Value:
@@ -73,15 +92,61 @@ def _holds(e: Emitter, program: Program, context: Value, guard: Guard) -> Value:
 
 
 def _clock(e: Emitter, program: Program) -> Value:
-    return e.call(_CLOCK[_machine(program)], I64)
+    return e.call(CLOCK[_machine(program)], I64)
 
 
 def _record(e: Emitter, program: Program, context: Value, worker: Value, index: int,
-            begin: Value) -> None:  # fmt: skip
+            since: Value) -> None:  # fmt: skip
     """Add the ticks of this step on this worker to the table of times."""
     times = e.load(e.at(context, TIMES, PTR), PTR, 8)
     cell = e.at(times, e.add(e.mul(worker, len(program.steps)), index), I64)
-    e.store(e.b.add(e.load(cell, I64, 8), e.b.sub(_clock(e, program), begin)), cell, 8)
+    now = _clock(e, program)
+    ticks = e.b.sub(now, e.load(since, I64, 8))
+    e.store(e.b.add(e.load(cell, I64, 8), ticks), cell, 8)
+    e.store(now, since, 8)
+
+
+def _log_row(e: Emitter, program: Program, context: Value, worker: Value, index: int) -> Value:
+    """A worker's row for a step; -1 is its own."""
+    log = e.load(e.at(context, TIMES, PTR), PTR, 8)
+    row = e.add(e.mul(worker, len(program.steps) + 1), index + 1)
+    return e.at(log, e.mul(row, LOG), I64)
+
+
+def _log(e: Emitter, program: Program, context: Value, worker: Value, index: int,
+         begin: Value) -> None:  # fmt: skip
+    row = _log_row(e, program, context, worker, index)
+    for place, value in enumerate((begin, _clock(e, program))):
+        e.store(value, e.at(row, place, I64), 8)
+
+
+def _log_wait(e: Emitter, program: Program, context: Value, worker: Value, workers: Value,
+              index: int) -> None:  # fmt: skip
+    """The end of the wait behind a step. Behind the last one the caller goes on and reads the log:
+    nobody else may write it any more."""
+    several = e.b.icmp_signed(">", workers, I64(1))
+    if index == len(program.steps) - 1:
+        several = e.b.and_(several, e.b.icmp_signed("==", worker, I64(0)))
+    with e.when(several):
+        row = _log_row(e, program, context, worker, index)
+        e.store(_clock(e, program), e.at(row, LOG - 1, I64), 8)
+
+
+def _log_thread(e: Emitter, program: Program, context: Value, worker: Value) -> None:
+    """The number under which the system knows this thread."""
+    row = _log_row(e, program, context, worker, -1)
+
+    def ask(call: Callable[..., Value]) -> None:
+        e.store(call(I64(_GETTID[_machine(program)])), row, 8)
+
+    _with_syscall(e, context, ask)
+
+
+def _emit_clock(program: Program) -> None:
+    """clock(): the ticks that the log is written in."""
+    clock = plain(ir.Function(program.module, ir.FunctionType(I64, []), "clock"))
+    e = Emitter(program.module, clock, program.target)
+    e.b.ret(_clock(e, program))
 
 
 def _machine(program: Program) -> str:
@@ -98,14 +163,22 @@ def _read(e: Emitter, word: Value) -> Value:
 
 def _futex(e: Emitter, program: Program, context: Value, word: Value, operation: int,
            value: Value) -> None:  # fmt: skip
+    number = I64(_FUTEX[_machine(program)])
+
+    def ask(call: Callable[..., Value]) -> None:
+        wide = e.b.zext(value, I64)
+        call(number, e.b.ptrtoint(word, I64), I64(operation), wide, I64(0))
+
+    _with_syscall(e, context, ask)
+
+
+def _with_syscall(e: Emitter, context: Value, ask: Callable[[Callable[..., Value]], None]) -> None:
     """Through libc's syscall(), the one function outside the module: its address stands in the sync
     block (0 where there is none), so that code needs no inline assembly and no relocation."""
-    number = I64(_FUTEX[_machine(program)])
     kind = ir.FunctionType(I64, [I64], var_arg=True)
     syscall = e.load(_word(e, context, SYSCALL), kind.as_pointer(), 8)
     with e.when(e.b.icmp_unsigned("!=", e.b.ptrtoint(syscall, I64), I64(0))):
-        wide = e.b.zext(value, I64)
-        e.b.call(syscall, [number, e.b.ptrtoint(word, I64), I64(operation), wide, I64(0)])
+        ask(lambda *args: e.b.call(syscall, args))
 
 
 def _pause(e: Emitter, program: Program) -> None:

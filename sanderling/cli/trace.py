@@ -1,0 +1,141 @@
+"""`sanderling trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from ..ir import Array, Signature
+from ..measure.insights import Insight, insights
+from ..measure.traces import run_model, summary
+from ..runtime.inputs import Picture
+from ..runtime.trace import Trace, record
+from ..runtime.tracefile import encoder_for, read
+from .common import (
+    DelegateNames,
+    JsonPath,
+    JsonTarget,
+    Plugins,
+    clean,
+    facts,
+    load_plugins,
+    open_target,
+    pairs,
+    progress,
+    warn_unused,
+    write_target,
+)
+from .run import _feeds, _named
+
+SCHEMA = "sanderling.trace/1"
+
+
+def trace(
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help="A .tflite file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE",
+        help="Where the trace goes: .perfetto-trace, .pftrace or .pb (needs the package perfetto), "
+             "or .json.")] = None,
+    runs: Annotated[int, typer.Option(metavar="N", help="Runs to record.")] = 5,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads to use.")] = None,
+    delegate: DelegateNames = [],  # noqa: B006
+    input: Annotated[list[str], typer.Option("--input", "-i", metavar="NAME=FILE",
+        help="A .npy, .npz or picture for an input. Default: random values.")] = [],  # noqa: B006
+    random: Annotated[int, typer.Option(metavar="SEED", min=0,
+        help="Of the random values.")] = 0,
+    shape: Annotated[list[str], typer.Option(metavar="NAME=1,2,3",
+        help="The shape of a random input, for open dimensions.")] = [],  # noqa: B006
+    signature: Annotated[str | None, typer.Option(metavar="KEY",
+        help="The entry point to run, for a model with several.")] = None,
+    read_: Annotated[Path | None, typer.Option("--read", metavar="FILE.json",
+        help="Record nothing: print the insights of an earlier trace.")] = None,
+    plugin: Plugins = [],  # noqa: B006
+    json: JsonPath = "",
+) -> None:  # fmt: skip
+    """Record what happens in a model's load and runs, op by op on every thread, for the Perfetto
+    UI (https://ui.perfetto.dev), and print what stands out.
+
+    To trace a program of yours, set SANDERLING_TRACE=FILE, or use sanderling.trace.record().
+    """
+    if (model is None) == (read_ is None):
+        raise InputError("a model or an earlier trace is needed, and not both" if model else
+                         "neither a model nor an earlier trace is given",
+                         fix="write: sanderling trace MODEL -o FILE, or --read FILE.json"
+                         )  # fmt: skip
+    if read_ is not None:
+        warn_unused({"--output": output, "--threads": threads, "--delegate": delegate,
+                     "--input": input, "--shape": shape, "--signature": signature},
+                    "nothing is recorded")  # fmt: skip
+        with JsonTarget(json) as target:
+            _report(read(read_), str(read_), target)
+        return
+    assert model is not None
+    if output is None:
+        raise InputError("it is not said where the trace goes", where="--output",
+                         fix=f"add -o {model.stem}.perfetto-trace, or a name that ends in .json"
+                         )  # fmt: skip
+    load_plugins(plugin)
+    encode = encoder_for(output)
+
+    def feeds(entry: Signature) -> dict[str, Array]:
+        given = _named(entry.inputs, pairs(input, "--input"), "input")
+        return _feeds(entry, given, Picture(), random, pairs(shape, "--shape"))
+
+    with ExitStack() as opened:
+        file = opened.enter_context(open_target(output))
+        target = opened.enter_context(JsonTarget(json))
+        stopped = None
+        with progress() as show, record() as made:
+            try:
+                run_model(model, runs=runs, threads=threads, delegates=delegate, feeds=feeds,
+                          signature=signature, progress=show)  # fmt: skip
+            except KeyboardInterrupt as interrupt:  # what is recorded is not lost
+                stopped = interrupt
+        write_target(file, encode(made))
+        _report(made, str(model), target)
+        if stopped is not None:
+            raise stopped
+
+
+def _report(made: Trace, about: str, target: JsonTarget) -> None:
+    found = insights(made)
+    result = {
+        "schema": SCHEMA,
+        "of": about,
+        "cores": made.about["cores"],
+        **summary(made),
+        "insights": [vars(i) for i in found],
+    }
+    if not target.write(result):
+        _print(result, found)
+
+
+def _print(about: dict[str, Any], found: Sequence[Insight]) -> None:
+    rows = [
+        ("of", about["of"]),
+        ("recorded", f"{about['slices']} slices on {_some(about['threads'])}"),
+        ("load", _ms(about["load_s"])),
+        ("plan, compile", _ms(about["plan_s"])),
+        ("first run", _ms(about["first_run_s"])),
+        (f"later runs ({max(about['runs'] - 1, 0)})", _ms(about["later_run_s"])),
+    ]
+    typer.echo(facts([r for r in rows if r[1] != "-"]))
+    typer.echo("\nNothing stands out." if not found else "")
+    typer.echo("\n".join(clean_lines(str(i)) for i in found))
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def clean_lines(text: str) -> str:
+    return "\n".join(map(clean, text.splitlines()))
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.3f} ms"
