@@ -1,0 +1,271 @@
+"""`sanderling diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from ..evaluate import diff as behind
+from ..evaluate.diff import Diff
+from ..evaluate.diff_file import COLUMNS, layer_row, number, picture, stage_metrics, summary_lines
+from ..evaluate.layers import Layers
+from ..evaluate.measures import Limits
+from ..picture import kind_of
+from ..runtime.delegate import delegate_names
+from ..runtime.inputs import Picture
+from .common import (
+    JsonPath,
+    JsonTarget,
+    Plugins,
+    load_plugins,
+    open_target,
+    progress,
+    say,
+    table,
+    warn,
+    warn_unused,
+    write_target,
+)
+from .run import numbers
+
+FAILED = 1
+# The guide tool's delegates that are not ours, and what to do instead.
+ELSEWHERE = {
+    "gpu": "this installation has no GPU delegate",
+    "nnapi": "NNAPI is Android's",
+    "hexagon": "Hexagon is a DSP of Qualcomm's phones",
+    "coreml": "Core ML is Apple's",
+}
+
+
+def _guide(flag: str) -> Any:
+    """A flag of the guide's tool, which takes a word after the sign of equality."""
+    return typer.Option(f"--use_{flag}", hidden=True, metavar="true|false")
+
+
+def diff(
+    a: Annotated[Path | None, typer.Argument(metavar="A", help="The reference: a .tflite file."
+        )] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="B",
+        help="The test: another model of the same network. Default: A at another setting.")] = None,
+    delegate_a: Annotated[list[str], typer.Option(metavar="NAME",
+        help="A delegate of the reference; may be repeated, first is best. Default: cpu on one "
+             "thread, or `reference` where both sides would be the same.")] = [],  # noqa: B006
+    delegate_b: Annotated[list[str], typer.Option("--delegate-b", "--delegate", metavar="NAME",
+        help="A delegate of the test; may be repeated. xnnpack is LiteRT with XNNPACK."
+        )] = [],  # noqa: B006
+    engine_a: Annotated[str, typer.Option(metavar="NAME",
+        help="Who runs the reference: sanderling, litert or openvino.")] = "sanderling",
+    engine_b: Annotated[str, typer.Option(metavar="NAME", help="Who runs the test.")
+        ] = "sanderling",
+    threads_a: Annotated[int, typer.Option(metavar="N", help="Threads of the reference.")] = 1,
+    threads_b: Annotated[int, typer.Option("--threads-b", "--num_interpreter_threads", metavar="N",
+        help="Threads of the test.")] = 1,
+    precision_a: Annotated[str, typer.Option(metavar="P",
+        help="Of float products in the reference: f32 or bf16.")] = "f32",
+    precision_b: Annotated[str, typer.Option(metavar="P", help="The same for the test.")] = "f32",
+    runs: Annotated[int | None, typer.Option("--runs", "--num_runs", metavar="N",
+        help="Random inputs, or at most so many of the data. Default: 50, or all.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the random inputs.")] = 0,
+    data: Annotated[Path | None, typer.Option(metavar="PATH",
+        help="Inputs: a .npy, a .npz with arrays by input name, a picture, or a folder of "
+             "pictures or .npy.")] = None,
+    mean: Annotated[str | None, typer.Option(metavar="M[,M,M]",
+        help="For pictures: (pixel - mean) / std.")] = None,
+    std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
+    bgr: Annotated[bool, typer.Option("--bgr", help="For pictures: blue first.")] = False,
+    max_error: Annotated[float | None, typer.Option(metavar="X",
+        help="Exit with 1 if an element of an output is further off, in real units.")] = None,
+    max_avg_error: Annotated[float | None, typer.Option(metavar="X",
+        help="The same for the average error.")] = None,
+    max_raw_error: Annotated[float | None, typer.Option(metavar="N",
+        help="The same in units of quantised outputs.")] = None,
+    max_relative: Annotated[float | None, typer.Option(metavar="X",
+        help="The same for |difference| / |reference|.")] = None,
+    min_cosine: Annotated[float | None, typer.Option(metavar="X",
+        help="Exit with 1 if the cosine of an output is lower.")] = None,
+    min_snr: Annotated[float | None, typer.Option(metavar="DB",
+        help="The same for the signal-to-noise ratio.")] = None,
+    min_top1: Annotated[float | None, typer.Option(metavar="SHARE",
+        help="The same for the share of equal best classes.")] = None,
+    min_top5: Annotated[float | None, typer.Option(metavar="SHARE",
+        help="The same for the best five.")] = None,
+    per_tensor: Annotated[bool, typer.Option("--per-tensor",
+        help="Compare intermediate tensors too: where the error enters and grows.")] = False,
+    bisect: Annotated[bool, typer.Option("--bisect",
+        help="Search the smallest set of ops that must leave the delegate (one model) or be taken "
+             "from A (two models) for the answer to be right: by the limits above, or relative "
+             "error <= 0.001 (floats) or 0.05 (quantised).")] = False,
+    layer_runs: Annotated[int | None, typer.Option(metavar="N", min=1,
+        help="Inputs for --per-tensor. Default: 5.")] = None,
+    bisect_runs: Annotated[int | None, typer.Option(metavar="N", min=1,
+        help="Inputs for each test of --bisect. Default: 3.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Draw the error by layer as .png, .svg or .html; implies --per-tensor.")] = None,
+    plugin: Plugins = [],  # noqa: B006
+    json: JsonPath = "",
+    model_file: Annotated[Path | None, typer.Option("--model_file", metavar="FILE",
+        help="As in TensorFlow Lite's tool: the model to compare at two settings.")] = None,
+    output_file_path: Annotated[Path | None, typer.Option("--output_file_path", metavar="FILE",
+        help="As in TensorFlow Lite's tool: the result as a serialised EvaluationStageMetrics."
+        )] = None,
+    use_gpu: Annotated[str, _guide("gpu")] = "",
+    use_nnapi: Annotated[str, _guide("nnapi")] = "",
+    use_hexagon: Annotated[str, _guide("hexagon")] = "",
+    use_coreml: Annotated[str, _guide("coreml")] = "",
+    use_xnnpack: Annotated[str, _guide("xnnpack")] = "",
+) -> None:  # fmt: skip
+    """Compare the answers and the latency of a test with those of a reference: two settings of one
+    model (delegates, threads, precision, engines), or two models of one network (float against
+    quantised).
+
+    Exit status 1 if a limit (--max-..., --min-...) does not hold.
+    """
+    load_plugins(plugin)
+    model = _model(a, model_file)
+    flags = {"gpu": use_gpu, "nnapi": use_nnapi, "hexagon": use_hexagon, "coreml": use_coreml,
+             "xnnpack": use_xnnpack}  # fmt: skip
+    wanted = [*delegate_b, *(n for n, given in flags.items() if _yes(n, given))]
+    engine_b, wanted = _ours(wanted, engine_b)
+    limits = Limits(max_error, max_avg_error, max_raw_error, max_relative, min_cosine, min_snr,
+                    min_top1, min_top5)  # fmt: skip
+    how = None
+    if mean is not None or std is not None or bgr:
+        how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), bgr=bgr)
+    if plot is not None:
+        kind_of(plot)
+        per_tensor = True
+    _warn_unused(locals())
+    with ExitStack() as opened:
+        drawn = None if plot is None else opened.enter_context(open_target(plot))
+        stage = (opened.enter_context(open_target(output_file_path))
+                 if output_file_path is not None else None)  # fmt: skip
+        target = opened.enter_context(JsonTarget(json))
+        with progress() as show, _kept_when_interrupted():
+            found = behind.diff(
+                model, b, delegate_a=delegate_a, delegate_b=wanted, engine_a=engine_a,
+                engine_b=engine_b, threads_a=threads_a, threads_b=threads_b,
+                precision_a=precision_a, precision_b=precision_b, runs=runs, seed=seed, data=data,
+                picture=how, limits=limits, per_tensor=per_tensor, bisect=bisect,
+                layer_runs=layer_runs, bisect_runs=bisect_runs, progress=show,
+            )  # fmt: skip
+        if drawn is not None and plot is not None:
+            write_target(drawn, picture(found, plot))
+        if stage is not None:
+            write_target(stage, stage_metrics(found))
+        if not target.write(found.to_json()):
+            _print(found)
+    for note in found.notes:
+        warn(note)
+    for sentence in found.failed:
+        say(f"does not hold: {sentence}")
+    if not found.ok:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _kept_when_interrupted() -> Iterator[None]:
+    """What was compared before Ctrl-C is printed."""
+    try:
+        yield
+    except behind.Interrupted as stopped:
+        _print(stopped.found)
+        raise
+
+
+def _model(a: Path | None, model_file: Path | None) -> Path:
+    if (a is None) == (model_file is None):
+        what = "no model is given" if a is None else "A and --model_file both name the reference"
+        raise InputError(what, fix="sanderling diff A.tflite [B.tflite]")
+    chosen = a or model_file
+    assert chosen is not None
+    return chosen
+
+
+def _yes(name: str, given: str) -> bool:
+    if given.lower() not in ("", "true", "false", "1", "0"):
+        raise InputError(f"'{given}' is not true or false", where=f"--use_{name}",
+                         fix=f"write --use_{name}=true")  # fmt: skip
+    return given.lower() in ("true", "1")
+
+
+def _ours(wanted: list[str], engine: str) -> tuple[str, list[str]]:
+    """The guide tool's delegates in our terms: XNNPACK is what LiteRT runs on."""
+    known = delegate_names()
+    for name in wanted:
+        if name in ELSEWHERE and name not in known:
+            raise InputError(
+                f"there is no delegate '{name}': {ELSEWHERE[name]}", where=f"--delegate {name}",
+                fix=f"the delegates here are {', '.join(known)}; xnnpack runs LiteRT",
+            )  # fmt: skip
+    if "xnnpack" not in wanted or "xnnpack" in known:
+        return engine, wanted
+    if len(wanted) > 1 or engine not in ("sanderling", "litert"):
+        raise InputError("xnnpack is LiteRT's and stands alone", where="--delegate xnnpack",
+                         fix="leave the others out")  # fmt: skip
+    return "litert", []
+
+
+def _warn_unused(given: Mapping[str, Any]) -> None:
+    if given["data"] is None:
+        unused = {f"--{n}": given[n] for n in ("mean", "std", "bgr")}
+        warn_unused(unused, "there are no pictures; add --data")
+    if not given["per_tensor"]:
+        warn_unused({"--layer-runs": given["layer_runs"]}, "it is for --per-tensor")
+    if not given["bisect"]:
+        warn_unused({"--bisect-runs": given["bisect_runs"]}, "it is for --bisect")
+
+
+# -- printing -------------------------------------------------------------------------------------
+
+
+def _print(found: Diff) -> None:
+    pieces = ["\n".join(found.guide_lines()), _sides(found), _outputs(found)]
+    if found.layers is not None:
+        pieces += _layers(found.layers)
+    if found.bisection is not None:
+        pieces.append(f"bisect: {found.bisection}")
+    typer.echo("\n\n".join(filter(None, pieces)))
+
+
+def _sides(found: Diff) -> str:
+    rows = []
+    for title, side, latency in zip(("reference", "test"), (found.reference, found.test),
+                                    found.latency, strict=True):  # fmt: skip
+        times = (latency.median, latency.p5, latency.p95)
+        how = "+".join(side["delegates"]) or ("cpu" if side["engine"] == "sanderling" else "")
+        who = f"{side['engine']} {how}".strip()
+        rows.append((title, side["model"], who, side["threads"], side["precision"],
+                     *(f"{t * 1e3:.4g}" for t in times)))  # fmt: skip
+    columns = ["side", "~model", "runs on", ">threads", "precision", ">median ms", ">p5", ">p95"]
+    return table(columns, rows) + f"\ninputs: {found.inputs}"
+
+
+def _outputs(found: Diff) -> str:
+    rows = []
+    for o in found.outputs:
+        types = o.type if o.type == o.test_type else f"{o.type} / {o.test_type}"
+        top = "/".join(f"{o.top[k]:.3g}" for k in (1, 5) if k in o.top) or "-"
+        raw = "-" if o.raw is None else f"{o.raw.avg_error:.3g}/{o.raw.max_error:.3g}"
+        r = o.real
+        absolute = map(number, (r.avg_error, r.std_dev, r.max_error))
+        rows.append((o.index, o.name, types, *absolute, raw, number(r.relative), number(r.snr_db),
+                     f"{r.cosine:.6f}", top))  # fmt: skip
+    columns = [">", "~output", "~type", ">avg error", ">std", ">max", ">raw avg/max", ">relative",
+               ">SNR dB", ">cosine", ">top-1/5"]  # fmt: skip
+    return table(columns, rows)
+
+
+def _layers(layers: Layers) -> list[str]:
+    worst = [(r.index, r.op, r.name, number(r.severity), "; ".join(r.reasons) or r.bound)
+             for r in layers.worst]  # fmt: skip
+    pieces = [table(COLUMNS, map(layer_row, layers.rows))]
+    if worst:
+        found = table([">op", "kind", "~tensor", ">of its bound", "~why"], worst)
+        pieces.append(f"worst layers, by their own error\n{found}")
+    return [*pieces, "\n".join([*summary_lines(layers), *layers.notes])]

@@ -1,0 +1,460 @@
+"""`sanderling eval TASK`: one command for each task, its options are the task's settings."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import MISSING, Field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from ..errors import InputError
+from ..evaluate.run import SCHEMA, Evaluation, Kept, compare_evaluations, evaluate_task
+from ..evaluate.task import Task, find_task, settings_of, task_names
+from ..measure.compat.flags import ALIASES, DELEGATES, Values, parse
+from ..measure.compat.providers import PROVIDERS, choose, unused
+from ..runtime.delegate import delegate_names
+from .common import (
+    JsonTarget,
+    Plugins,
+    open_target,
+    pairs,
+    plural,
+    progress,
+    say,
+    table,
+    warn,
+    write_target,
+)
+
+FAILED = 1
+SHOWN = 10  # failures that are named on the terminal; the record has all
+TYPES = (str, int, float, bool, Path)
+# TensorFlow Lite's tools take flags for every delegate; --help is ours.
+REGISTRAR = {f.name for f in DELEGATES} - {"help"} | set(ALIASES)
+
+
+# -- the options of every task ------------------------------------------------------------------
+
+Common = dict[str, Any]
+COMMON: Common = {
+    "model": (Annotated[Path | None, typer.Argument(metavar="MODEL", help="A .tflite file.")],
+              None),
+    "model_file": (Annotated[Path | None, typer.Option("--model_file", hidden=True)], None),
+    "against": (Annotated[Path | None, typer.Option(metavar="MODEL|FILE.npz",
+        help="Evaluate this one on the same samples, and compare pair by pair; or compare with the "
+             "--predictions of an earlier run.")], None),
+    "against_set": (Annotated[list[str], typer.Option(metavar="NAME=VALUE",
+        help="A setting of the task that is different for --against; may be repeated.")], []),
+    "against_engine": (Annotated[str, typer.Option(metavar="NAME",
+        help="The engine of --against. Default: the same.")], ""),
+    "engine": (Annotated[str, typer.Option(metavar="NAME",
+        help="sanderling, litert, openvino or onnxruntime.")], "sanderling"),
+    "delegate": (Annotated[list[str], typer.Option(metavar="NAME",
+        help="A delegate to prefer; may be repeated, first is best. TensorFlow Lite's names are "
+             "known too.")], []),
+    "threads": (Annotated[int, typer.Option("--threads", "--num_interpreter_threads", metavar="N",
+        min=1, help="Threads of each session.")], 1),
+    "precision": (Annotated[str, typer.Option(metavar="P",
+        help="Of float products on the CPU: f32 or bf16.")], "f32"),
+    "limit": (Annotated[int, typer.Option("--limit", "--num_images", metavar="N", min=0,
+        help="Evaluate the first N samples; 0: all.")], 0),
+    "workers": (Annotated[int, typer.Option(metavar="N", min=1,
+        help="Processes with a session each, which share the samples.")], 1),
+    "decoders": (Annotated[int | None, typer.Option(metavar="N", min=0,
+        help="Processes that prepare samples for the only session. Default: one a processor."
+        )], None),
+    "ray": (Annotated[str, typer.Option(metavar="ADDRESS",
+        help="Share the samples on a Ray cluster: HOST:PORT, auto, or local to start one here."
+        )], ""),
+    "shards": (Annotated[Path | None, typer.Option(metavar="DIR",
+        help="Where to keep what is done, so that an interrupted run goes on. Default: in the "
+             "cache.")], None),
+    "fresh": (Annotated[bool, typer.Option("--fresh",
+        help="Do not go on from an interrupted run.")], False),
+    "predictions": (Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Write each sample's prediction: .npz or .json.")], None),
+    "save_preset": (Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Write the preprocessing as a preset for --preset.")], None),
+    "output_file": (Annotated[Path | None, typer.Option("--output_file_path", metavar="FILE",
+        help="Write the metrics file of TensorFlow Lite's tool.")], None),
+    "require": (Annotated[list[str], typer.Option(metavar="NAME=VALUE",
+        help="Exit with 1 if a figure is less, such as top1=0.85; may be repeated. Of --against: "
+             "compared.top1.difference.low=-0.01.")], []),
+    "max_failures": (Annotated[int | None, typer.Option(metavar="N", min=0,
+        help="Exit with 1 if more samples cannot be read.")], None),
+    "plugin": (Plugins, []),
+    "json": (Annotated[str, typer.Option("--json", metavar="FILE",
+        help="Write the result as JSON; - for stdout.")], ""),
+}  # fmt: skip
+FILES = ("predictions", "save_preset", "output_file")
+NO_EFFECT = {"ray": "workers decoders", "workers": "decoders"}
+
+
+class Tasks(TyperGroup):
+    """Finds a task by its name, or in a user's file."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return task_names()
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        return task_command(find_task(name))
+
+
+class TaskCommand(TyperCommand):
+    """Takes the flags of TensorFlow Lite's tools as they are written there."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {name: p for p in self.params for name in (*p.opts, *p.secondary_opts)}
+        ctx.meta["registrar"], rest = _registrar(args)
+        return super().parse_args(ctx, [a for word in rest for a in _spelled(word, own)])
+
+
+def _registrar(args: Sequence[str]) -> tuple[Values, list[str]]:
+    """Delegate flags, and what is left."""
+    theirs: list[str] = []
+    ours: list[str] = []
+    waiting = list(args)
+    while waiting:
+        word = waiting.pop(0)
+        name = word.removeprefix("--").partition("=")[0]
+        if not word.startswith("--") or name not in REGISTRAR:
+            ours.append(word)
+            continue
+        theirs.append(word)
+        if "=" not in word and waiting and not waiting[0].startswith("-"):
+            theirs += [] if parse([word, waiting[0]])[1] else [waiting.pop(0)]
+    return parse(theirs)[0], ours
+
+
+def _spelled(word: str, own: dict[str, Any]) -> list[str]:
+    """--a_b for --a-b, and --flag=true for --flag."""
+    name, equals, value = word.partition("=")
+    if not word.startswith("--"):
+        return [word]
+    name = name if name in own else name.replace("_", "-")
+    option = own.get(name)
+    if option is None or not equals or not getattr(option, "is_flag", False):
+        return [f"{name}{equals}{value}" if option is not None else word]
+    if value.lower() not in ("true", "false", "1", "0"):
+        raise InputError(f"'{value}' is neither true nor false", where=name, fix=f"write {name}")
+    is_on = value.lower() in ("true", "1")
+    return [name] if is_on else list(option.secondary_opts[:1])
+
+
+def command() -> Any:
+    """The group, for the command line's table of verbs."""
+    made = typer.Typer(cls=Tasks, no_args_is_help=True, add_completion=False, rich_markup_mode=None,
+                       pretty_exceptions_enable=False)  # fmt: skip
+
+    @made.callback()
+    def eval() -> None:
+        """Evaluate a model on a task: accuracy, failures, latency.
+
+        TASK is a name below, or FILE.py (or FILE.py:NAME) with a task of your own.
+        `sanderling eval TASK --help` lists a task's options.
+        """
+
+    return get_command(made)
+
+
+def task_command(kind: type[Task]) -> Any:
+    """The command of one task: its settings and the common options."""
+    fields = [f for f in settings_of(kind) if not f.metadata.get("hidden") and _type(kind, f)]
+    known = {f.name for f in fields}
+    clash = known & set(COMMON)
+    if clash:
+        raise InputError(f"its setting '{min(clash)}' has the name of an option of every task",
+                         where=f"task '{kind.name}'", fix="call it something else")  # fmt: skip
+    options = {"model": COMMON["model"], **{f.name: _option(kind, f) for f in fields}}
+    options |= COMMON
+    hints = {n: hint for n, (hint, _) in options.items()}
+
+    def run(ctx: typer.Context, **values: Any) -> None:
+        settings = {f.name: values.pop(f.name) for f in fields}
+        _run(kind, settings, values, ctx.meta["registrar"])
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    first = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                              annotation=typer.Context)  # fmt: skip
+    rest = [inspect.Parameter(n, keyword, default=default, annotation=hint)
+            for n, (hint, default) in options.items()]  # fmt: skip
+    run.__signature__ = inspect.Signature([first, *rest])  # type: ignore[attr-defined]
+    run.__annotations__ = {"ctx": typer.Context, **hints}
+    run.__doc__ = inspect.cleandoc(kind.__doc__ or "")
+    made = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    made.command(kind.name, cls=TaskCommand)(run)
+    return get_command(made)
+
+
+def _type(kind: type[Task], field: Field[Any]) -> Any:
+    """The field's type, if the command line can read it; else None."""
+    found = typing.get_type_hints(kind)[field.name]
+    inner = [a for a in typing.get_args(found) if a is not types.NoneType]
+    is_optional = isinstance(found, types.UnionType) or typing.get_origin(found) is typing.Union
+    plain = inner[0] if is_optional and len(inner) == 1 else found
+    return found if plain in TYPES or plain == list[str] else None
+
+
+def _option(kind: type[Task], field: Field[Any]) -> tuple[Any, Any]:
+    meta, hint = field.metadata, _type(kind, field)
+    own = f"--{field.name.replace('_', '-')}"
+    names = list(dict.fromkeys([own, *meta.get("names", ())]))
+    default = field.default
+    if default is MISSING:
+        default = ... if field.default_factory is MISSING else field.default_factory()
+    if hint in (bool, bool | None):
+        names = [f"{own}/--no-{own[2:]}", *names[1:]] if default is not False else names
+    info = typer.Option(*names, help=meta.get("help", ""), metavar=meta.get("metavar") or None,
+                        show_default=default not in (..., None, "", [], False))  # fmt: skip
+    return Annotated[hint, info], default
+
+
+# -- doing it -----------------------------------------------------------------------------------
+
+
+def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Values) -> None:
+    for name, others in NO_EFFECT.items():
+        if values[name] not in ("", 1):
+            _warn_unused(values, others.split(), f"--{name}")
+    task = kind(**settings)
+    recorded = task.recorded()
+    with ExitStack() as opened:
+        target = opened.enter_context(JsonTarget(values["json"]))
+        if recorded is not None:
+            return _judge(task, recorded, target, values["require"])
+        files = {n: opened.enter_context(open_target(values[n])) for n in FILES if values[n]}
+        _check_early(task, values)
+        delegates = _delegates(values["delegate"], flags)
+        task.detail = bool(values["against"] or values["predictions"])
+        model = _model(values)
+        found = _evaluate(model, task, values, delegates, model.name)
+        record = found.to_json()
+        if values["against"]:
+            other = _other(kind, settings, values, delegates)
+            compared = compare_evaluations(found, other)
+            record |= {"against": other.to_json(), "compared": compared}
+        if not target.write(record):
+            _print(found, record.get("compared"), values["against"])
+        _tell_failures(found)
+        for name, file in files.items():
+            write_target(file, _content(name, found, values[name]))
+        _check(record, values["require"])
+        _check_failures(found, values["max_failures"])
+
+
+def _judge(task: Task, recorded: dict[str, Any], target: JsonTarget, require: list[str]) -> None:
+    """Results of a file, without a model."""
+    record = {"schema": SCHEMA, "task": task.name, "settings": task.settings(),
+              "metrics": recorded}  # fmt: skip
+    if not target.write(record):
+        typer.echo("\n".join(task.lines(recorded)))
+    _check(record, require)
+
+
+def _check_early(task: Task, values: Common) -> None:
+    """What would be a pity to find out after an hour."""
+    path = values["predictions"]
+    if path and path.suffix not in (".npz", ".json"):
+        raise InputError(f"'{path.suffix}' is no type of predictions", where=str(path),
+                         fix="end it in .npz or .json")  # fmt: skip
+    if values["against"] and type(task).compare is Task.compare:
+        task.compare([], [], [])  # says that there is none
+    pairs(values["require"], "--require")
+    pairs(values["against_set"], "--against-set")
+
+
+def _model(values: Common) -> Path:
+    given = values["model"] or values["model_file"]
+    if given is None:
+        raise InputError("no model is given", fix="write its file behind the task, or --model_file")
+    return Path(given)
+
+
+def _warn_unused(values: Common, names: Sequence[str], because: str) -> None:
+    given = [n for n in names if values[n] not in (None, 1)]
+    if given:
+        warn(f"--{given[0]} has no effect with {because}")
+
+
+def _delegates(names: Sequence[str], flags: Values) -> list[str]:
+    """Ours by their names; TensorFlow Lite's by what stands for them here, or with a warning."""
+    known = {p.flag.removeprefix("use_"): p for p in PROVIDERS}
+    found: list[str] = []
+    for name in names:
+        if name in delegate_names() or name not in known:
+            found.append(name)
+        elif known[name].delegate in delegate_names():
+            found.append(known[name].delegate)
+        else:
+            warn(f"{known[name].absent} The model runs on the CPU")
+    chosen = choose(flags, False)
+    for text in (*chosen.absent, *chosen.said, *unused(flags)):
+        warn(text)
+    return found + ([d.name for d in chosen.delegates] if chosen.applied or chosen.said else [])
+
+
+def _evaluate(model: Path, task: Task, values: Common, delegates: Sequence[str], what: str,
+              engine: str = "") -> Evaluation:  # fmt: skip
+    with progress() as show, _kept(lambda: told):
+        told: list[int] = [0, 0]
+
+        def tell(_: str, done: int, total: int) -> None:
+            told[:] = done, total
+            show(what, done, total)
+
+        return evaluate_task(
+            model, task, engine=engine or values["engine"], delegates=delegates,
+            threads=values["threads"], precision=values["precision"], workers=values["workers"],
+            decoders=values["decoders"], ray=values["ray"], limit=values["limit"],
+            shards=values["shards"], resume=not values["fresh"], plugins=values["plugin"],
+            progress=tell,
+        )  # fmt: skip
+
+
+@contextmanager
+def _kept(told: Any) -> Iterator[None]:
+    """Ctrl-C loses nothing that was done: say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done, total = told()
+        say(f"{done} of {total} samples are done; whole shards of them are kept, and the same "
+            "command goes on from there")  # fmt: skip
+        raise
+
+
+def _other(kind: type[Task], settings: dict[str, Any], values: Common,
+           delegates: Sequence[str]) -> Evaluation | Kept:  # fmt: skip
+    """The evaluation of --against."""
+    path = Path(values["against"])
+    if path.suffix == ".npz":
+        return Kept.read(path)
+    given = pairs(values["against_set"], "--against-set")
+    changed = {n.replace("-", "_"): v for n, v in given.items()}
+    types_of = {f.name: _type(kind, f) for f in settings_of(kind)}
+    for name in changed:
+        if types_of.get(name) is None:
+            raise InputError(f"the task '{kind.name}' has no setting '{name}'",
+                             where="--against-set", fix=f"it has {', '.join(types_of)}"
+                             )  # fmt: skip
+    read = {n: _read(types_of[n], v) for n, v in changed.items()}
+    own = {"save_results": None} if "save_results" in settings else {}  # the file is the other's
+    task = replace(kind(**settings | own | read), detail=True)
+    return _evaluate(path, task, values, delegates, path.name, values["against_engine"])
+
+
+def _read(hint: Any, text: str) -> Any:
+    plain = next((a for a in (*typing.get_args(hint), hint) if a in TYPES), str)
+    if plain is bool:
+        return text.lower() in ("true", "1")
+    try:
+        return plain(text)
+    except ValueError:
+        raise InputError(f"'{text}' is not of type {plain.__name__}", where="--against-set",
+                         fix="check the value") from None  # fmt: skip
+
+
+def _content(name: str, found: Evaluation, path: Path) -> bytes:
+    import json
+
+    if name == "save_preset":
+        pipeline = getattr(found.task, "pipeline", None)
+        if pipeline is None:
+            raise InputError(f"the task '{found.task.name}' has no preprocessing to save",
+                             where="--save-preset", fix="leave it out")  # fmt: skip
+        return (json.dumps(pipeline.to_json(), indent=2) + "\n").encode()
+    if name == "output_file":
+        return found.task.tool_file(found.metrics, found.latency())
+    if path.suffix == ".npz":
+        return found.predictions_npz()
+    return (json.dumps(found.rows_json(), indent=1) + "\n").encode()
+
+
+# -- saying it ----------------------------------------------------------------------------------
+
+
+def _print(found: Evaluation, compared: dict[str, Any] | None, against: Path | None) -> None:
+    latency = found.latency()
+    lines = [f"Num evaluation runs: {len(found.samples) - len(found.failures)}"]
+    for title, stage in (("Preprocessing", "preprocess"), ("Inference", "inference")):
+        if stage in latency:
+            micro = {k: latency[stage][k] * 1e6 for k in ("mean", "std")}
+            lines.append(f"{title} latency: avg={micro['mean']:g}(us), std_dev={micro['std']:.0f}"
+                         "(us)")  # fmt: skip
+    lines += found.task.lines(found.metrics)
+    if compared is not None and against is not None:
+        lines += ["", f"against {against.name}:", *found.task.compared_lines(compared)]
+    typer.echo("\n".join(lines))
+    rows = [(n, *(f"{s[k] * 1e3:.3f}" for k in ("mean", "median", "p95"))) for n, s in
+            latency.items()]  # fmt: skip
+    typer.echo("\n" + table(["stage", ">mean ms", ">median", ">p95"], rows))
+    typer.echo(f"\n{_speed(found)}")
+
+
+def _speed(found: Evaluation) -> str:
+    done = len(found.samples) - found.resumed
+    earlier = f", {found.resumed} were done before" if found.resumed else ""
+    earlier += f", the first after {found.start:.1f} s" if found.start else ""
+    how = ", ".join(f"{k} {v}" for k, v in found.spread.items())
+    how += f"; inferring {found.busy:.0%} of the time" if found.busy is not None else ""
+    return (f"{plural(done, 'sample')} in {found.seconds:.1f} s{earlier}: {found.rate:.1f} a "
+            f"second ({how})")  # fmt: skip
+
+
+def _tell_failures(found: Evaluation) -> None:
+    for note in found.notes:
+        warn(note)
+    if found.failures:
+        warn(f"{len(found.failures)} of {plural(len(found.samples), 'sample')} could not be read "
+             "and are in no figure:")  # fmt: skip
+        for failure in found.failures[:SHOWN]:
+            say(f"  {failure.id}: {failure.why}")
+        if len(found.failures) > SHOWN:
+            say(f"  and {len(found.failures) - SHOWN} more, see --json")
+
+
+def _check_failures(found: Evaluation, most: int | None) -> None:
+    if most is not None and len(found.failures) > most:
+        say(f"sanderling: {len(found.failures)} failures, --max-failures is {most}")
+        raise typer.Exit(FAILED)
+
+
+def _check(record: dict[str, Any], wanted: Sequence[str]) -> None:
+    """Figures that must be reached."""
+    missed = []
+    for name, text in pairs(wanted, "--require").items():
+        value = _figure(record, name)
+        try:
+            least = float(text)
+        except ValueError:
+            raise InputError(f"'{text}' is not a number", where="--require",
+                             fix="write NAME=VALUE, such as top1=0.85") from None  # fmt: skip
+        if not value >= least:
+            missed.append(f"{name} is {value:.6g}, less than {least:g}")
+    for text in missed:
+        say(f"sanderling: {text}")
+    if missed:
+        raise typer.Exit(FAILED)
+
+
+def _figure(record: dict[str, Any], name: str) -> float:
+    place: Any = record if name.startswith("compared.") else record["metrics"]
+    for part in name.split("."):
+        if not isinstance(place, dict) or part not in place:
+            there = [k for k, v in place.items() if isinstance(v, int | float | dict)] if (
+                isinstance(place, dict)) else []  # fmt: skip
+            raise InputError(f"there is no figure '{name}'", where="--require",
+                             fix=f"there are {', '.join(there)}")  # fmt: skip
+        place = place[part]
+    if not isinstance(place, int | float):
+        raise InputError(f"'{name}' is not a number", where="--require",
+                         fix="name a figure, parts with dots between them")  # fmt: skip
+    return float(place)

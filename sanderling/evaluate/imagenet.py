@@ -1,0 +1,208 @@
+"""ImageNet classification, as TensorFlow Lite's tool does it by default."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InputError
+from ..runtime.inputs import PICTURES
+from .classify import Classification
+from .preprocess import Pipeline, adjusted, find_pictures, load_pipeline
+from .task import Metrics, Ports, Prepared, Sample, register_task, setting, stage_metrics
+
+FILES = ("file", "filename", "file_name", "image", "path", "name", "id")
+LABELS = ("label", "class", "class_id", "target", "class1000", "wnid", "category")
+
+
+@register_task
+@dataclass(kw_only=True)
+class ImageNet(Classification):
+    """Top-1 to top-10 accuracy of an image classifier."""
+
+    name = "imagenet"
+    images: Path = setting(
+        "--ground_truth_images_path",
+        metavar="DIR",
+        help="The folder of pictures; or of a folder for each class, in the order of their names.",
+    )
+    labels: Path | None = setting(
+        "--ground_truth_labels",
+        default=None,
+        metavar="FILE",
+        help="The pictures' classes: a text file with one number or name a line, in the order of "
+        "the file names, or with 'FILE CLASS' lines; or a .csv with a header.",
+    )
+    label_column: str = setting(
+        default="", metavar="NAME", help="The column of the .csv that holds the classes."
+    )
+    denylist: Path | None = setting(
+        "--denylist_file_path",
+        "--blacklist_file_path",
+        default=None,
+        metavar="FILE",
+        help="Pictures to leave out: their numbers, from 1, one a line.",
+    )
+    preset: str = setting(
+        default="tflite",
+        metavar="NAME|FILE",
+        help="How pictures become inputs: tflite (central square of 0.875, bilinear, values by the "
+        "input's type), efficientnet-lite, unit, pixels, torchvision, caffe, or a file that "
+        "--save-preset wrote.",
+    )
+    crop: str = setting(
+        default="",
+        metavar="F|HxW|none",
+        help="Crop the middle: a share of the shorter side, or a size.",
+    )
+    short_side: int = setting(default=0, metavar="N", help="First resize the shorter side to N.")
+    resample: str = setting(
+        default="",
+        metavar="HOW",
+        help="tflite, or Pillow's nearest, bilinear, bicubic, lanczos, box, hamming.",
+    )
+    mean: str = setting(default="", metavar="M[,M,M]", help="Inputs are (pixel - mean) / std.")
+    std: str = setting(default="", metavar="S[,S,S]", help="See --mean.")
+    bgr: bool | None = setting(default=None, help="Blue first.")  # fmt: skip
+
+    def open(self, ports: Ports) -> None:
+        super().open(ports)
+        self.pipeline: Pipeline = adjusted(
+            load_pipeline(self.preset), crop=self.crop, short_side=self.short_side,
+            resample=self.resample, mean=self.mean, std=self.std, bgr=self.bgr)  # fmt: skip
+        self.pipeline.check(ports.input)
+
+    def samples(self) -> Sequence[Sample]:
+        found = self._labelled() if self._is_flat() else self._folders()
+        return self.check_labels(self._allowed(found))
+
+    def preprocess(self, sample: Sample) -> Prepared:
+        assert sample.path is not None
+        array, _, seconds = self.pipeline(sample.path, self.ports.input)
+        return Prepared({next(iter(self.ports.inputs)): array}, seconds=seconds)
+
+    def tool_file(self, metrics: Metrics, latency: Mapping[str, Mapping[str, float]]) -> bytes:
+        return stage_metrics(latency, "image_classification_metrics", {
+            "topk_accuracy_metrics": {"topk_accuracies": metrics["topk"]}})  # fmt: skip
+
+    # -- what there is --------------------------------------------------------------------------
+
+    def _is_flat(self) -> bool:
+        if self.labels is not None:
+            return True
+        folders = self.images.is_dir() and any(p.is_dir() for p in self.images.iterdir())
+        if not folders:
+            find_pictures(self.images)  # says what is wrong with the folder itself
+            raise InputError("there are pictures, and nothing says their classes",
+                             where=str(self.images),
+                             fix="give --labels FILE, or a folder for each class")  # fmt: skip
+        return False
+
+    def _folders(self) -> list[Sample]:
+        """Folders are classes 0, 1, ... in the order of their names; or the model's own names."""
+        folders = sorted(p for p in self.images.iterdir() if p.is_dir())
+        numbers = self._numbers([f.name for f in folders])
+        found = [Sample(f"{folder.name}/{p.name}", p, number)
+                 for folder, number in zip(folders, numbers, strict=True)
+                 for p in sorted(folder.iterdir()) if p.suffix.lower() in PICTURES]  # fmt: skip
+        if not found:
+            raise InputError(f"no picture in its {len(folders)} folders", where=str(self.images),
+                             fix="put each class's pictures into a folder of its own")  # fmt: skip
+        return found
+
+    def _numbers(self, folders: list[str]) -> Sequence[int]:
+        by_name = {n.strip().lower(): i for i, n in enumerate(self.names)}
+        known = [by_name.get(f.strip().lower()) for f in folders]
+        if self.names and all(n is not None for n in known):
+            return [n for n in known if n is not None]
+        return range(len(folders))
+
+    def _labelled(self) -> list[Sample]:
+        assert self.labels is not None
+        if not self.labels.is_file():
+            raise InputError("there is no such file", where=str(self.labels),
+                             fix="give the file that holds the pictures' classes")  # fmt: skip
+        try:
+            if self.labels.suffix.lower() == ".csv":
+                return self._from_csv(self.labels)
+            return self._from_text(self.labels.read_text("utf-8-sig").rstrip().splitlines())
+        except UnicodeDecodeError as error:
+            raise InputError(f"not a text file: {error}", where=str(self.labels),
+                             fix="give one class a line, or a .csv") from error  # fmt: skip
+
+    def _from_text(self, lines: list[str]) -> list[Sample]:
+        pictures = find_pictures(self.images)
+        by_name = {p.name: p for p in pictures}
+        pairs = [line.rsplit(maxsplit=1) for line in lines]
+        if pairs and all(len(p) == 2 and p[0] in by_name for p in pairs):
+            return [self._sample(by_name[name], label, i) for i, (name, label) in
+                    enumerate(pairs, 1)]  # fmt: skip
+        if len(lines) != len(pictures):
+            raise InputError(f"{len(lines)} labels for {len(pictures)} pictures in {self.images}",
+                             where=str(self.labels),
+                             fix="give one label a picture, in the order of the file names"
+                             )  # fmt: skip
+        return [self._sample(p, line.strip(), i)
+                for i, (p, line) in enumerate(zip(pictures, lines, strict=True), 1)]  # fmt: skip
+
+    def _from_csv(self, path: Path) -> list[Sample]:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            header = list(reader.fieldnames or [])
+            file = self._column(header, FILES, "")
+            label = self._column(header, LABELS, self.label_column)
+            rows = [(r[file] or "", r[label] or "") for r in reader]
+        by_name = {p.name: p for p in find_pictures(self.images)}
+        missing = [name for name, _ in rows if Path(name).name not in by_name]
+        if missing:
+            raise InputError(f"{len(missing)} of {len(rows)} pictures are not in {self.images}, "
+                             f"the first is '{missing[0]}'", where=str(path),
+                             fix="give the folder that holds them")  # fmt: skip
+        return [self._sample(by_name[Path(name).name], text, i)
+                for i, (name, text) in enumerate(rows, 2)]  # fmt: skip
+
+    def _column(self, header: list[str], usual: Sequence[str], wanted: str) -> str:
+        names = {h.strip().lower(): h for h in header}
+        if wanted and wanted.lower() not in names:
+            raise InputError(f"no column '{wanted}'", where=str(self.labels),
+                             fix=f"the columns are {', '.join(header)}")  # fmt: skip
+        found = [names[n] for n in ([wanted.lower()] if wanted else usual) if n in names]
+        if not found:
+            raise InputError(f"none of its columns is called {', '.join(usual)}",
+                             where=str(self.labels), fix=f"the columns are {', '.join(header)}; "
+                             "choose with --label-column")  # fmt: skip
+        return found[0]
+
+    def _sample(self, path: Path, label: str, line: int) -> Sample:
+        return Sample(path.name, path, self._class(label.strip(), line))
+
+    def _class(self, label: str, line: int) -> int:
+        """A number, or the place of a name among the model's."""
+        if label.lstrip("-").isdecimal():
+            return int(label)
+        places = self.__dict__.setdefault(
+            "_places", {n.strip().lower(): i for i, n in enumerate(self.names)})  # fmt: skip
+        if label.lower() not in places:
+            raise InputError(
+                f"'{label}' is neither a number nor a class name of the model",
+                where=f"{self.labels}, line {line}",
+                fix="give --model-output-labels with all names of the model's classes"
+                if not self.names else f"{self.model_output_labels} does not have it")  # fmt: skip
+        return int(places[label.lower()])
+
+    def _allowed(self, samples: list[Sample]) -> list[Sample]:
+        if self.denylist is None:
+            return samples
+        try:
+            numbers = {int(n) for n in self.denylist.read_text("utf-8-sig").split()}
+        except (OSError, ValueError) as error:
+            raise InputError(f"not a list of numbers: {error}", where=str(self.denylist),
+                             fix="give the numbers of pictures, from 1, one a line"
+                             ) from error  # fmt: skip
+        strange = [n for n in numbers if not 1 <= n <= len(samples)]
+        if strange:
+            raise InputError(f"there is no picture {strange[0]}, there are {len(samples)}",
+                             where=str(self.denylist), fix="numbers count from 1")  # fmt: skip
+        return [s for i, s in enumerate(samples, 1) if i not in numbers]
