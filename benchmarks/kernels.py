@@ -11,23 +11,20 @@ registers, measured beside each row: on a shared machine believe ratios, not fig
 from __future__ import annotations
 
 import argparse
-import ctypes
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
-import llvmlite.ir as ir
 import numpy as np
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.emit import F32, I8, I32, I64, PTR, VOID, Emitter, vector
 from sanderling.delegates.cpu.executable import aligned
-from sanderling.delegates.cpu.image import Loaded, link
-from sanderling.delegates.cpu.jit import compile_object
 from sanderling.delegates.cpu.targets import Target
 from sanderling.format import dump
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
+from sanderling.measure.loops import Work, multiply, ticks, timed
+from sanderling.measure.roofline import best
 from sanderling.ops import cost
 
 
@@ -105,76 +102,16 @@ _BOTH = [
 ROWS = [Row(kind, *shape) for kind in ("f32", "i8") for shape in _BOTH]
 
 
-def native(target: Target, build: Callable[[Emitter], None]) -> Callable[[int, int], None]:
-    """A function (times, memory) in machine code."""
-    module = ir.Module("bench")
-    module.triple = target.triple
-    function = ir.Function(module, ir.FunctionType(VOID, [I64, PTR]), "loop")
-    e = Emitter(module, function, target)
-    build(e)
-    e.b.ret_void()
-    code = Loaded(link(compile_object(str(module), target)))
-    call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.entry("loop"))
-    call.keep = code  # type: ignore[attr-defined]
-    return call
+@cache
+def worker(target: Target, kind: str) -> Work:
+    make = multiply(target, kind)
+    assert make is not None
+    return make()
 
 
-def peak(target: Target, kind: str) -> Callable[[], float]:
-    """Measures multiply-adds a second of one core, in units of 1e9: chains on registers."""
-    dot = kind == "i8" and target.dot.startswith("vnni")
-    pairs = kind == "i8" and not dot
-    chains, lanes = 12, target.lanes
-
-    def build(e: Emitter) -> None:
-        times, memory = e.args
-        t = vector(F32, lanes) if kind == "f32" else vector(I32, lanes)
-        raw = t if kind == "f32" else vector(I8, 4 * lanes)
-        x, y = (e.load(e.at(memory, 64 * i, I8), raw) for i in (0, 1))
-        start = [e.load(e.at(memory, 128, I8), t)] * chains
-        with e.loop(0, times, carry=start) as (_, acc):
-            e.carry([step(e, x, y, a) for a in acc])
-        for i, a in enumerate(e.carried):
-            e.store(a, e.at(memory, 256 + 64 * i, I8))
-
-    def step(e: Emitter, x: Any, y: Any, acc: Any) -> Any:
-        from sanderling.delegates.cpu.cores import DotCore, FloatCore, wide_core
-        from sanderling.delegates.cpu.emit import I16
-
-        if pairs:
-            words = vector(I16, 2 * lanes)
-            return wide_core(target).step(e, e.b.bitcast(x, words), e.b.bitcast(y, words), acc)
-        return (DotCore() if dot else FloatCore()).step(e, x, y, acc)
-
-    loop, memory, times = native(target, build), np.zeros(4096, np.uint8), 20_000
-    depth = 1 if kind == "f32" else 4 if dot else 2
-
-    def measure() -> float:
-        best = min(_timed(lambda: loop(times, memory.ctypes.data)) for _ in range(10))
-        return times * chains * lanes * depth / best / 1e9
-
-    return measure
-
-
-def _timed(run: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
-
-
-def ticks() -> float:
-    """Ticks of the cycle counter a second."""
-    counter = np.zeros(1, np.int64)
-
-    def build(e: Emitter) -> None:
-        e.store(e.call("llvm.readcyclecounter", I64), e.args[1], 8)
-
-    read = native(CpuDelegate().target, build)
-    marks = []
-    for _ in range(2):
-        read(0, counter.ctypes.data)
-        marks.append((time.perf_counter(), int(counter[0])))
-        time.sleep(0.1)
-    return (marks[1][1] - marks[0][1]) / (marks[1][0] - marks[0][0])
+def peak(target: Target, kind: str) -> float:
+    """Multiply-adds a second of one core, in units of 1e9."""
+    return best([worker(target, kind)], tries=10) / 1e9
 
 
 class Ours:
@@ -188,7 +125,8 @@ class Ours:
         gap = np.abs(answer.astype(np.float64) - expected).max()
         assert gap <= (1 if answer.dtype == np.int8 else 1e-4 * top), f"wrong by {gap}"
         self.bound = session.bind({"x": x}, {"y": answer})
-        self.executable: Any = session.plan().steps[0].executable  # type: ignore[attr-defined]
+        plan: Any = session.plan()
+        self.executable = plan.steps[0].executable
         names = self.executable.compiled.steps
         self.step = next(i for i, n in enumerate(names) if "conv" in n or "fully" in n)
         self.rate = rate
@@ -208,7 +146,7 @@ class Litert:
         self.interpreter.set_tensor(self.interpreter.get_input_details()[0]["index"], x)
 
     def run(self) -> float:
-        return _timed(self.interpreter.invoke)
+        return timed(self.interpreter.invoke)
 
 
 def aligned_copy(values: np.ndarray) -> np.ndarray:
@@ -251,8 +189,8 @@ def main() -> None:
     parser.add_argument("--no-litert", action="store_true")
     options = parser.parse_args()
     target = CpuDelegate(options.target).target
-    rate = ticks()
-    loops = {kind: peak(target, kind) for kind in ("f32", "i8")}
+    rate = ticks(target)
+    loops = {kind: partial(peak, target, kind) for kind in ("f32", "i8")}
     print(f"{target.name}: peak {loops['f32']():.0f} GMAC/s f32, {loops['i8']():.0f} i8\n")
     print("| kernel | us | GMAC/s | of peak | LiteRT us | ratio |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")

@@ -1,0 +1,196 @@
+"""`sanderling profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from ..format import load
+from ..ir import Array, Signature
+from ..measure.profile import profile as measure
+from ..measure.profile_export import facts_line, fused_names, node_data_json, plot, to_csv, to_html
+from ..picture import kind_of
+from ..runtime.inputs import Picture
+from ..runtime.session import Session
+from .common import (
+    DelegateNames,
+    JsonPath,
+    JsonTarget,
+    ModelPath,
+    Plugins,
+    load_plugins,
+    open_target,
+    pairs,
+    progress,
+    si,
+    table,
+    write_target,
+)
+from .run import _feeds, _named
+
+Record = dict[str, Any]
+
+
+def profile(
+    model: ModelPath,
+    threads: Annotated[int, typer.Option(metavar="N", help="Threads to use.")] = 1,
+    runs: Annotated[int | None, typer.Option(metavar="N",
+        help="Runs to measure. Default: as many as fit into about 1.5 s.")] = None,
+    delegate: DelegateNames = [],  # noqa: B006
+    engine: Annotated[str, typer.Option(metavar="NAME",
+        help="Whose steps: sanderling, litert or openvino.")] = "sanderling",
+    precision: Annotated[str, typer.Option(metavar="TYPE",
+        help="Of float products: f32 or bf16.")] = "f32",
+    top: Annotated[int, typer.Option(metavar="N", min=0,
+        help="How many of the slowest steps to list.")] = 10,
+    by_type: Annotated[bool, typer.Option("--by-type",
+        help="Print the summary by type only.")] = False,
+    input: Annotated[list[str], typer.Option("--input", "-i", metavar="NAME=FILE",
+        help="A .npy, .npz or picture for an input. Default: random values.")] = [],  # noqa: B006
+    shape: Annotated[list[str], typer.Option(metavar="NAME=1,2,3",
+        help="The shape of a random input, for open dimensions.")] = [],  # noqa: B006
+    signature: Annotated[str | None, typer.Option(metavar="KEY",
+        help="The entry point to run, for a model with several.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE",
+        help="Write the steps as CSV.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE",
+        help="Write a page with the roofline and the tables.")] = None,
+    plot_: Annotated[Path | None, typer.Option("--plot", metavar="FILE",
+        help="Write the roofline as .svg, .png or .html.")] = None,
+    node_data: Annotated[Path | None, typer.Option("--node-data", metavar="FILE.json",
+        help="Write milliseconds by node, for Model Explorer.")] = None,
+    roofline: Annotated[bool, typer.Option("--roofline/--no-roofline",
+        help="Compare with what this machine can do (measured once, in about a second).")] = True,
+    refresh_roofline: Annotated[bool, typer.Option("--refresh-roofline",
+        help="Measure the machine again.")] = False,
+    plugin: Plugins = [],  # noqa: B006
+    json: JsonPath = "",
+) -> None:  # fmt: skip
+    """Show where a model's time goes: every step, its kernel, its distance from the machine's
+    limits, and what to try."""
+    load_plugins(plugin)
+    if plot_ is not None:
+        kind_of(plot_)
+    if plot_ is not None and not roofline and kind_of(plot_) != ".html":
+        raise InputError("a roofline plot without a roofline", where="--plot",
+                         fix="leave out --no-roofline")  # fmt: skip
+    source = load(model)
+    entry = Session(source, ("reference",)).entry(signature)
+    feeds = _arrays(entry, input, shape)
+    makers: list[tuple[Path | None, Callable[[Record], bytes]]] = [
+        (csv, lambda r: to_csv(r).encode()), (html, lambda r: to_html(r).encode()),
+        (plot_, lambda r: plot(r, str(plot_))), (node_data, lambda r: node_data_json(r).encode()),
+    ]  # fmt: skip
+    wanted = [(path, make) for path, make in makers if path is not None]
+    _check_apart([path for path, _ in wanted], json)
+    with ExitStack() as opened:
+        files = [(opened.enter_context(open_target(path)), make) for path, make in wanted]
+        target = opened.enter_context(JsonTarget(json))
+        with progress() as show:
+            record = measure(
+                source, threads=threads, runs=runs, delegates=delegate, engine=engine,
+                precision=precision, inputs=feeds, signature=signature, with_roofline=roofline,
+                refresh_roofline=refresh_roofline, progress=show,
+            )  # fmt: skip
+        for file, make in files:
+            write_target(file, make(record))
+        if not target.write(record):
+            typer.echo(text(record, top, by_type))
+
+
+def _check_apart(paths: list[Path], json: str) -> None:
+    places = [p.absolute() for p in paths] + ([Path(json).absolute()] if json not in ("", "-")
+                                              else [])  # fmt: skip
+    if len(set(places)) < len(places):
+        raise InputError("two results would go into one file", where=str(places[-1]),
+                         fix="give each a name of its own")  # fmt: skip
+
+
+def _arrays(entry: Signature, files: list[str], shapes: list[str]) -> dict[str, Array]:
+    """The inputs that are given, by file or by shape."""
+    given = _named(entry.inputs, pairs(files, "--input"), "input")
+    sizes = _named(entry.inputs, pairs(shapes, "--shape"), "input")
+    asked = Signature(entry.key, entry.graph,
+                      {n: t for n, t in entry.inputs.items() if n in given or n in sizes},
+                      entry.outputs)  # fmt: skip
+    return _feeds(asked, given, Picture(), 0, sizes) if asked.inputs else {}
+
+
+# -- for people ---------------------------------------------------------------------------------
+
+
+def text(record: Record, top: int = 10, by_type: bool = False) -> str:
+    """The tables in TensorFlow Lite's order, what is no step, and the advice."""
+    steps = record["steps"]
+    best = sorted(steps, key=lambda r: -r["ms"])[:top]
+    types = ("Summary by node type", _types(record))
+    blocks = [types] if by_type else [
+        ("Run Order", _steps(record, steps)),
+        ("Top by Computation Time", _steps(record, _summed(best)) if top else ""),
+        types,
+    ]  # fmt: skip
+    lines = [f"{'=' * 30} {title} {'=' * 30}\n{body}" for title, body in blocks if body]
+    lines += [_others(record), facts_line(record), *(f"note: {n}" for n in record["notes"]),
+              "\n".join(record["advice"])]  # fmt: skip
+    return "\n\n".join(lines)
+
+
+def _summed(rows: list[Record]) -> list[Record]:
+    """The running sum in the order of this table."""
+    total, made = 0.0, []
+    for row in rows:
+        total += row["percent"]
+        made.append(row | {"cdf": total})
+    return made
+
+
+_COLUMNS = ("[node type]", ">[first]", ">[avg ms]", ">[min]", ">[%]", ">[cdf%]", ">[mem KB]",
+            ">[times called]", ">[MACs]", ">[G/s]", ">[of roof]", "[bound]", ">[wait]",
+            "[kernel]", ">[node]", "~[Name]")  # fmt: skip
+
+
+def _steps(record: Record, rows: list[Record]) -> str:
+    lines: list[tuple[object, ...]] = []
+    for row in rows:
+        lines.append(_row(row))
+        lines += [(*[""] * (len(_COLUMNS) - 2), name.rpartition(":")[2], name)
+                  for name in fused_names(record, row)]  # fmt: skip
+    return table(_COLUMNS, lines)
+
+
+def _row(row: Record) -> tuple[object, ...]:
+    share = "-" if row["share"] is None else f"{row['share']:.0%}"
+    bound = f"{row['bound']} {row['level']}" if row["bound"] == "memory" else row["bound"]
+    return (row["type"], _ms(row["first_ms"]), _ms(row["ms"]), _ms(row["min_ms"]),
+            f"{row['percent']:.3f}%", f"{row['cdf']:.3f}%", f"{row['mem_kb']:.1f}",
+            f"{row['times_called']:g}", si(row["macs"]) if row["macs"] else "-",
+            f"{row['gops']:.1f}" if row["macs"] else "-", share, bound or "-",
+            f"{row['imbalance']:.0%}", f"{row['delegate']}:{row['kernel']}",
+            row["name"].rpartition(":")[2] if row["nodes"] else "-", row["name"])  # fmt: skip
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.1 else f"{value:.4f}"
+
+
+def _types(record: Record) -> str:
+    columns = ("[Node type]", ">[count]", ">[avg ms]", ">[avg %]", ">[cdf %]", ">[mem KB]",
+               ">[times called]", ">[MACs]", ">[G/s]")  # fmt: skip
+    return table(columns, [
+        (t["type"], t["count"], _ms(t["ms"]), f"{t['percent']:.3f}%", f"{t['cdf']:.3f}%",
+         f"{t['mem_kb']:.1f}", f"{t['times_called']:g}", si(t["macs"]) if t["macs"] else "-",
+         f"{t['gops']:.1f}" if t["macs"] else "-")
+        for t in record["by_type"]
+    ])  # fmt: skip
+
+
+def _others(record: Record) -> str:
+    rows = [("all steps", _ms(record["steps_ms"]),
+             f"{100 * record['steps_ms'] / record['whole']['mean']:.3f}%")]  # fmt: skip
+    rows += [(o["name"], _ms(o["ms"]), f"{o['percent']:.3f}%") for o in record["others"]]
+    return table(("[what]", ">[avg ms]", ">[%]"), rows)

@@ -1,0 +1,248 @@
+"""A profile as other programs and people read it: CSV, Model Explorer's node data, a page."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import picture
+
+Record = dict[str, Any]
+
+# TensorFlow Lite's columns, then ours; what stands in a step's record under another name.
+COLUMNS = {
+    "node type": "type", "first": "first_ms", "avg_ms": "ms", "%": "percent", "cdf%": "cdf",
+    "mem KB": "mem_kb", "times called": "times_called", "name": "name", "step": "index",
+    "part": "part", "delegate": "delegate", "kernel": "kernel", "nodes": "nodes", "helps": "helps",
+    "min_ms": "min_ms", "median_ms": "median_ms", "max_ms": "max_ms", "std_ms": "std_ms",
+    "imbalance": "imbalance", "type of products": "kind", "macs": "macs", "bytes": "bytes",
+    "weight bytes": "bytes_weights", "read bytes": "bytes_read", "written bytes": "bytes_written",
+    "gops": "gops", "gb_s": "gb_s", "intensity": "intensity", "limit_ms": "limit_ms",
+    "share of roofline": "share", "bound": "bound", "memory level": "level",
+}  # fmt: skip
+
+
+def to_csv(record: Record) -> str:
+    """One header, one row a step; then a row for each of what is no step, under its name."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in record["steps"]:
+        writer.writerow([_cell(row[key]) for key in COLUMNS.values()])
+    for row in record["others"]:
+        row = row | {"type": "(no step)"}
+        writer.writerow([_cell(row.get(key)) for key in COLUMNS.values()])
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else value
+
+
+# -- Model Explorer -----------------------------------------------------------------------------
+
+GRADIENT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 0.1, "bgColor": "#fff3b0"},
+            {"stop": 0.5, "bgColor": "#f4a261"}, {"stop": 1, "bgColor": "#d62828"}]  # fmt: skip
+
+
+def node_data(record: Record) -> Record:
+    """Milliseconds by node, for Model Explorer's "Add per-node data".
+
+    Its node ids are the places of ops in the file. A step's time stands at its main op; the ops
+    fused into it have 0, so that sums over groups of the graph stay true.
+    """
+    times: dict[int, float] = {}
+    for row in record["steps"]:
+        owner = record["steps"][row["helps"]] if row["helps"] is not None else row
+        for place in owner["nodes"]:
+            times.setdefault(place, 0.0)
+        if owner["nodes"]:
+            times[main_node(record, owner)] += row["ms"]
+    results = {str(place): {"value": ms} for place, ms in sorted(times.items())}
+    return {record["graph"] or "main": {"results": results, "gradient": GRADIENT}}
+
+
+def main_node(record: Record, row: Record) -> int:
+    """The node that a step is called after."""
+    named: list[int] = [n for n in row["nodes"] if record["nodes"][n]["name"] == row["name"]]
+    return named[0] if named else int(row["nodes"][-1])
+
+
+def node_data_json(record: Record) -> str:
+    return json.dumps(node_data(record), indent=1) + "\n"
+
+
+# -- the picture --------------------------------------------------------------------------------
+
+
+def plot(record: Record, path: str | Path) -> bytes:
+    """The roofline as the bytes of a .png, .svg or .html file."""
+    if picture.kind_of(path) == ".html":
+        return to_html(record).encode()
+    with picture.figure(size=(10, 6)) as (figure, axes):
+        draw(record, axes)
+        return picture.as_file(figure, path, _title(record))
+
+
+def points(record: Record) -> list[Record]:
+    """Steps with a place in the plot: they multiply, and touch memory."""
+    return [r for r in record["steps"] if r["macs"] and r["bytes"] and r["gops"] > 0]
+
+
+def draw(record: Record, axes: Any) -> None:
+    shown, roof = points(record), record["roofline"]
+    low, high = _span([r["intensity"] for r in shown], roof)
+    kinds = list(dict.fromkeys(r["kind"] for r in shown)) or ["f32"]
+    if roof is not None:
+        _roofs(axes, roof, kinds, low, high)
+    total = sum(r["median_ms"] for r in record["steps"]) or 1.0
+    colours = dict(zip(kinds, picture.COLOURS, strict=False))
+    for row in sorted(shown, key=lambda r: -r["median_ms"]):  # small ones on top
+        colour = colours.get(row["kind"], picture.COLOURS[-1])
+        spot = axes.scatter(
+            [row["intensity"]], [row["gops"]], [20 + 2500 * row["median_ms"] / total], color=colour,
+            alpha=0.55, edgecolors="black", linewidths=0.6, zorder=3,
+        )  # fmt: skip
+        spot.set_gid(_mark(row))  # the name of its group in an .svg
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("operations for each byte touched (2 a multiply-add)")
+    axes.set_ylabel("10⁹ operations a second")
+    axes.set_title(_title(record))
+    if shown or roof is not None:
+        axes.legend(loc="lower right", fontsize=9)
+
+
+def _roofs(axes: Any, roof: Record, kinds: Sequence[str], low: float, high: float) -> None:
+    ceiling = max(2 * roof["peaks"].get(k, roof["peaks"]["f32"]) / 1e9 for k in kinds)
+    for level, style in zip(roof["levels"], ("-", "--", "-.", ":"), strict=False):
+        speed = level["bandwidth"] / 1e9
+        end = min(high, ceiling / speed)
+        if end > low:
+            axes.plot([low, end], [low * speed, end * speed], style, color="#555", linewidth=1.2,
+                      label=f"{level['name']}: {speed:.3g} GB/s")  # fmt: skip
+    for colour, kind in zip(picture.COLOURS, kinds, strict=False):
+        peak = 2 * roof["peaks"].get(kind, roof["peaks"]["f32"]) / 1e9
+        axes.plot([low, high], [peak, peak], color=colour, linewidth=1.5,
+                  label=f"peak {kind}: {peak:.3g} G/s")  # fmt: skip
+
+
+def _span(values: Sequence[float], roof: Record | None) -> tuple[float, float]:
+    """A little more than the steps take, and the ridge too."""
+    known = [v for v in values if v > 0]
+    if roof is not None:
+        known += [2 * roof["peaks"]["f32"] / level["bandwidth"] for level in roof["levels"]]
+    known = known or [1.0]
+    return (2.0 ** (math.floor(math.log2(min(known))) - 1),
+            2.0 ** (math.ceil(math.log2(max(known))) + 1))  # fmt: skip
+
+
+def _title(record: Record) -> str:
+    setting = record["setting"]
+    return (f"{Path(record['model']).name or record['graph']}, {setting['engine']}, "
+            f"{setting['threads']} thread{'s' * (setting['threads'] > 1)}: "
+            f"{record['whole']['mean']:.3g} ms")  # fmt: skip
+
+
+# -- the page -----------------------------------------------------------------------------------
+
+
+def to_html(record: Record) -> str:
+    """A page that needs nothing but itself: the roofline with a title on every step, advice, and
+    the tables."""
+    parts = [
+        picture.paragraph(" ".join(record["advice"])),
+        picture.paragraph(facts_line(record), note=True),
+        *(picture.paragraph(note, note=True) for note in record["notes"]),
+        picture.heading("Roofline"), _svg(record),
+        picture.paragraph("A spot is a step, as large as its share of the time; point at it for "
+                          "its name. A step under the sloping part of its line is limited by "
+                          "that level of memory, under the flat part by arithmetic. The distance "
+                          "to the line is what a better kernel could win.", note=True),
+        picture.heading("By type"),
+        picture.html_table(["type", ">count", ">ms", ">%", ">cdf %", ">MACs", ">G/s"],
+                           [(t["type"], t["count"], t["ms"], t["percent"], t["cdf"],
+                             _shown("macs", t["macs"]), t["gops"]) for t in record["by_type"]]),
+        picture.heading("Top by time"),
+        _table(record, sorted(record["steps"], key=lambda r: -r["ms"])[:10]),
+        picture.heading("Run order"),
+        _table(record, record["steps"]),
+        picture.heading("What is no step"),
+        picture.html_table(["what", ">ms", ">%"],
+                           [(o["name"], o["ms"], o["percent"]) for o in record["others"]]),
+    ]  # fmt: skip
+    return picture.page(f"Profile: {_title(record)}", parts)
+
+
+def facts_line(record: Record) -> str:
+    whole, roof = record["whole"], record["roofline"]
+    text = (f"{record['runs']} runs: mean {whole['mean']:.4g} ms, median {whole['median']:.4g}, p5 "
+            f"{whole['p5']:.4g}, p95 {whole['p95']:.4g}, min {whole['min']:.4g}, max "
+            f"{whole['max']:.4g}; first {record['first_ms']:.4g} ms. Accounted for: "
+            f"{record['accounted']:.1%}. Times: {record['method']}.")  # fmt: skip
+    if roof is not None:
+        peaks = ", ".join(f"{k} {2 * v / 1e9:.3g}" for k, v in roof["peaks"].items())
+        levels = ", ".join(f"{v['name']} {v['bandwidth'] / 1e9:.3g}" for v in roof["levels"])
+        text += (f" {roof['cpu']}, {roof['threads']} thread{'s' * (roof['threads'] > 1)}: peaks "
+                 f"in G operations/s: {peaks}; bandwidths in GB/s: {levels}.")  # fmt: skip
+    return text
+
+
+_HTML = {">#": "index", "type": "type", "kernel": "kernel", "on": "delegate", ">first": "first_ms",
+         ">avg ms": "ms", ">min": "min_ms", ">spread": "std_ms", ">%": "percent", ">cdf %": "cdf",
+         ">mem KB": "mem_kb", ">MACs": "macs", ">G/s": "gops", ">GB/s": "gb_s",
+         ">ops/byte": "intensity", ">of roof": "share", "bound": "bound", "level": "level",
+         ">imbalance": "imbalance", "name": "name"}  # fmt: skip
+
+
+def _table(record: Record, rows: Sequence[Record]) -> str:
+    cells = [[_shown(key, row[key]) for key in _HTML.values()] for row in rows]
+    for line, row in zip(cells, rows, strict=True):
+        line[-1] = " ".join([str(line[-1]), *fused_names(record, row)])
+    return picture.html_table(list(_HTML), cells)
+
+
+def _shown(key: str, value: Any) -> Any:
+    if key == "macs":
+        return f"{value / 1e6:.4g} M" if value else "-"
+    return f"{value:.0%}" if key in ("share", "imbalance") and value is not None else value
+
+
+def fused_names(record: Record, row: Record) -> list[str]:
+    """The other ops of a step: `+ ADD [name]:10`."""
+    if len(row["nodes"]) < 2:
+        return []
+    main, nodes = main_node(record, row), record["nodes"]
+    return [f"+ {nodes[n]['type']} {nodes[n]['name']}" for n in row["nodes"] if n != main]
+
+
+def _svg(record: Record) -> str:
+    """The figure with a title on every spot, which browsers show under the pointer."""
+    with picture.figure(size=(11, 6.5)) as (figure, axes):
+        draw(record, axes)
+        text = picture.inline(figure)
+    for row in points(record):
+        group = f'<g id="{_mark(row)}">'
+        title = html.escape(_hover(record, row))
+        text = text.replace(group, f"{group}<title>{title}</title>", 1)
+    return text
+
+
+def _mark(row: Record) -> str:
+    return f"step-{row['index']}"
+
+
+def _hover(record: Record, row: Record) -> str:
+    share = "" if row["share"] is None else f", {row['share']:.0%} of the roofline ({row['bound']})"
+    figures = (f"{row['ms']:.4g} ms ({row['percent']:.1f} %), {row['gops']:.4g} {row['unit']}, "
+               f"{row['intensity']:.3g} operations a byte{share}")  # fmt: skip
+    lines = [f"{row['type']} {row['name']}", *fused_names(record, row), figures]
+    return "\n".join([*lines, f"kernel {row['kernel']}"])
