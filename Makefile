@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all lint fuzz docs clean bench-kernels
+.PHONY: demo test test-all test-ray lint fuzz docs clean bench-kernels
 
 demo: $(VENV)/.installed
 	$(BIN)/sanderling demo
@@ -15,6 +15,11 @@ test: lint
 # Every conformance case on every target of the CPU compiler: about an hour.
 test-all: lint
 	SANDERLING_TEST_ALL=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+# Evaluations on a Ray cluster of two nodes, which is started for the test.
+test-ray: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
+	SANDERLING_TEST_RAY=1 $(BIN)/python -m pytest tests/test_eval_ray.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

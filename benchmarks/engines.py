@@ -2,12 +2,13 @@
 
     python -m benchmarks.engines [MODEL.tflite ...] [--models mobilenet,yolox] [--threads 1,2]
                                  [--seconds 10] [--engines sanderling,litert,openvino,onnxruntime]
-                                 [--json FILE] [--write]
+                                 [--launches 5] [--json FILE] [--write]
 
 Without paths: all of ../shared/models. Only the invoke is timed, inputs already in place. Engines
-take turns in random order, each in a process of its own; figures are medians over rounds, and the
-ratio is peer / sanderling (above 1: sanderling is faster) with a bootstrap 95 % interval. Float
-models run at the same precision everywhere. First answers are compared with each other.
+take turns in random order, each in several fresh processes one after the other; figures are medians
+over rounds, and the ratio is peer / sanderling (above 1: sanderling is faster) with the interval in
+which 95 % of repetitions lie. This is `sanderling bench` over many models. Float models run at the
+same precision everywhere where there is such; first answers are compared with each other.
 `--write` puts the tables into benchmarks/RESULTS.md.
 """
 
@@ -16,7 +17,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -29,26 +31,17 @@ from benchmarks.common import (
     write_json,
     write_section,
 )
-from sanderling import load
-from sanderling.ir.types import Array
-from sanderling.measure import inspect
-from sanderling.measure.engines import ENGINES, TITLES, job_for
-from sanderling.measure.inputs import feeds
+from sanderling.measure.answers import group
+from sanderling.measure.bench import bench
+from sanderling.measure.engines import ENGINES, TITLES
 from sanderling.measure.machine import cpu_flags, machine_line
-from sanderling.measure.record import Setting
-from sanderling.measure.statistics import Ratio, geometric_mean, median_of_rounds, ratio
-from sanderling.measure.to_onnx import cached
-from sanderling.measure.turns import Samples, measure, sentence
+from sanderling.measure.statistics import Ratio, geometric_mean, median_of_rounds, ratio_of_launches
+from sanderling.measure.sweep import BF16
+from sanderling.measure.turns import Samples, sentence
 
 SCHEMA = "sanderling.engines/1"
 OURS = "sanderling"
-BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 GROUPS = ("quantised", "float")
-UNITS = 3  # integer answers may differ by so many units
-# Floats, as a share of the largest answer. A quantised model rounds on its way, each engine in its
-# own manner; at bf16 a number has eight bits.
-TOLERANCE = {("float", "f32"): 1e-3, ("float", "bf16"): 5e-2, ("quantised", "f32"): 5e-2}
-CLASSES = 0.01  # plain integers (classes, indices): this share of them may differ
 
 
 @dataclass
@@ -61,6 +54,7 @@ class Row:
     threads: int
     precision: str = "f32"
     samples: dict[str, Samples] = field(default_factory=dict)
+    launches: dict[str, list[int]] = field(default_factory=dict)  # rounds of each process
     notes: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     gaps: dict[str, str] = field(default_factory=dict)  # peer: how far its answers are from ours
@@ -73,7 +67,12 @@ class Row:
     def against(self, peer: str) -> Ratio | None:
         if OURS not in self.samples or peer not in self.samples:
             return None
-        return ratio(self.samples[peer], self.samples[OURS])
+        return ratio_of_launches(self.by_launch(peer), self.by_launch(OURS))
+
+    def by_launch(self, engine: str) -> list[Samples]:
+        ends = list(accumulate(self.launches[engine]))
+        return [self.samples[engine][end - n : end]
+                for n, end in zip(self.launches[engine], ends, strict=True)]  # fmt: skip
 
     def best(self) -> str | None:
         """The fastest peer."""
@@ -85,69 +84,25 @@ class Row:
 
 
 def run_model(path: Path, engines: Sequence[str], threads: int, precision: str,
-              seconds: float) -> Row:  # fmt: skip
-    model = load(path)
-    kind = str(inspect(model)["quantisation"])
+              options: argparse.Namespace) -> Row:  # fmt: skip
+    share = options.seconds / len(engines)
+    found = bench(path, engines=engines, threads=[threads], precision=[precision], runs=1,
+                  min_secs=share, max_secs=max(4 * share, 1), launches=options.launches,
+                  warmup_secs=0.2)  # fmt: skip
+    kind = str(found.models[path.name]["quantisation"])
     row = Row(path.stem, kind, group(kind), threads, precision)
-    onnx = ""
-    if "onnxruntime" in engines:
-        onnx, why = cached(path)
-        if why:
-            row.errors["onnxruntime"] = why
-    inputs = feeds(model)
-    settings = [Setting(e, threads, precision=precision) for e in engines if e not in row.errors]
-    jobs = {s.engine: replace(job_for(model, s, inputs), onnx=onnx) for s in settings}
-    found = measure(jobs, seconds)
-    row.samples, row.notes = found.samples, found.notes
-    row.errors |= found.errors
-    _compare(row, found.answers)
+    names = {r.setting.name: r.setting.engine for r in found.results}
+    for result in found.results:
+        engine = result.setting.engine
+        if result.error:
+            row.errors[engine] = result.error
+        else:
+            row.samples[engine], row.launches[engine] = result.rounds, result.launches
+            row.notes[engine] = "; ".join(result.notes)
+    for gap in found.answers:
+        row.gaps[names[gap.setting]] = gap.gap
+        row.wrong += [] if gap.fits else [names[gap.setting]]
     return row
-
-
-def group(kind: str) -> str:
-    words = ("full integer", "dynamic range", "int16")
-    return "quantised" if any(w in kind for w in words) else "float"
-
-
-def _compare(row: Row, answers: dict[str, list[Array]]) -> None:
-    """Ours against each peer's; without ours, the peers' against the first of them."""
-    base = OURS if OURS in answers else next(iter(answers), "")
-    limit = TOLERANCE[row.group, row.precision if row.group == "float" else "f32"]
-    for engine, theirs in answers.items():
-        if engine != base:
-            row.gaps[engine], fits = compare(answers[base], theirs, limit)
-            row.wrong += [] if fits else [engine]
-
-
-def compare(ours: Sequence[Array], theirs: Sequence[Array], limit: float) -> tuple[str, bool]:
-    """The largest gap between two engines' answers in words, and whether it is small enough."""
-    if [a.shape for a in ours] != [a.shape for a in theirs]:
-        shapes = " and ".join(str([list(a.shape) for a in both]) for both in (ours, theirs))
-        return f"shapes {shapes}", False
-    gaps = [_gap(a, b, limit) for a, b in zip(ours, theirs, strict=True)]
-    if not gaps:
-        return "no outputs", False
-    return max(gaps, key=lambda g: g[0])[1], all(g[0] <= 1 for g in gaps)
-
-
-def _gap(ours: Array, theirs: Array, limit: float) -> tuple[float, str]:
-    """The gap in parts of what is allowed, and in words."""
-    if not ours.size:
-        return 0.0, "empty"
-    if ours.dtype != theirs.dtype:
-        return np.inf, f"types {ours.dtype} and {theirs.dtype}"
-    if (ours.dtype.itemsize > 2 and ours.dtype.kind in "iu") or ours.dtype.kind == "b":
-        share = float(np.mean(ours != theirs))
-        return share / CLASSES, f"{100 * share:.2g} % differ"
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    gap = float(np.abs(a - b).max())
-    if ours.dtype.kind in "iu":
-        return gap / UNITS, f"{gap:.0f} units"
-    if not np.isfinite(gap):
-        same = bool(np.array_equal(a, b, equal_nan=True))
-        return (0.0 if same else np.inf), "0" if same else "not finite"
-    share = gap / max(float(np.abs(a).max()), 1e-30)
-    return share / limit, f"{share:.0e}" if share else "0"
 
 
 # -- tables -------------------------------------------------------------------------------------
@@ -294,16 +249,16 @@ def measure_all(paths: Sequence[Path], engines: Sequence[str],
         chosen = [p for p in paths if precision == "f32" or p.stem in floats]
         for threads in map(int, options.threads.split(",")):
             for path in chosen:
-                rows.append(guarded(path, engines, threads, precision, options.seconds))
+                rows.append(guarded(path, engines, threads, precision, options))
                 print(_progress(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
 def guarded(path: Path, engines: Sequence[str], threads: int, precision: str,
-            seconds: float) -> Row:  # fmt: skip
+            options: argparse.Namespace) -> Row:  # fmt: skip
     """A row, whatever happens: a model that cannot even be read does not stop the others."""
     try:
-        return run_model(path, engines, threads, precision, seconds)
+        return run_model(path, engines, threads, precision, options)
     except Exception as error:
         why = dict.fromkeys(engines, sentence(error))
         return Row(path.stem, "unreadable", "float", threads, precision, errors=why)
@@ -324,6 +279,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=10, help="a model and thread count")
+    parser.add_argument("--launches", type=int, default=5, help="fresh processes of each engine")
     parser.add_argument("--f32-only", action="store_true", help="no second table at bf16")
     parser.add_argument("--json", metavar="FILE", help="all samples; '-' for stdout")
     parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")

@@ -4,6 +4,7 @@ Names are imported when they are first used, so that `sanderling --version` does
 """
 
 from importlib import import_module as _import_module
+from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__
@@ -21,11 +22,27 @@ if TYPE_CHECKING:
         TextError,
         UnsupportedError,
     )
+    from .evaluate.coco import evaluate_results
+    from .evaluate.diff import diff
+    from .evaluate.run import compare_evaluations, evaluate_task
+    from .evaluate.task import Prepared, Sample, Task, make_task, register_task, setting
     from .format import dump, load, save
     from .ir import DType, Graph, Model, Op, Quant, Signature, Tensor
     from .ir.text import from_text, to_text
     from .ir.verify import verify
+    from .measure.bench import bench
+    from .measure.compat import benchmark_model
+    from .measure.insights import insights
+    from .measure.profile import profile
+    from .measure.traces import trace_model
     from .ops import OPS, Spec, register_custom
+    from .optimize.data import read_samples
+    from .optimize.quantize import quantize
+    from .optimize.recipe import Choice
+    from .optimize.report import Report
+    from .optimize.suggest import suggest
+    from .optimize.target import Target, TargetMissedError
+    from .runtime import trace
     from .runtime.delegate import Delegate, Executable, delegate_names, register_delegate
     from .runtime.inputs import dequantize_array, quantize_array
     from .runtime.interpreter import (
@@ -41,11 +58,26 @@ _HOMES = {
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
               "ModelError SanderlingError TextError UnsupportedError",
     "runtime.inputs": "dequantize_array quantize_array",
+    "evaluate.coco": "evaluate_results",
+    "evaluate.diff": "diff",
+    "evaluate.run": "compare_evaluations evaluate_task",
+    "evaluate.task": "Prepared Sample Task make_task register_task setting",
     "format": "dump load save",
     "ir": "DType Graph Model Op Quant Signature Tensor",
     "ir.text": "from_text to_text",
     "ir.verify": "verify",
+    "measure.bench": "bench",
+    "measure.compat": "benchmark_model",
+    "measure.insights": "insights",
+    "measure.profile": "profile",
+    "measure.traces": "trace_model",
     "ops": "OPS Spec register_custom",
+    "optimize.data": "read_samples",
+    "optimize.quantize": "quantize",
+    "optimize.recipe": "Choice",
+    "optimize.report": "Report",
+    "optimize.suggest": "suggest",
+    "optimize.target": "Target TargetMissedError",
     "runtime.delegate": "Delegate Executable delegate_names register_delegate",
     "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType SignatureRunner "
                            "load_delegate",
@@ -53,22 +85,30 @@ _HOMES = {
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "measure", "ops",
-             "passes", "runtime")  # fmt: skip
+             "optimize", "passes", "runtime")  # fmt: skip
+_MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "OPS", "BusyError", "DType", "Delegate", "DelegateError", "Executable", "FallbackWarning",
-    "FormatWarning", "Graph", "InputError", "Interpreter", "InterpreterWithCustomOps",
-    "MissingExtraError", "Model", "ModelError", "Op", "OpResolverType", "Quant", "SanderlingError",
-    "Session", "Signature", "SignatureRunner", "Spec", "Tensor", "TextError", "UnsupportedError",
-    "__version__", "delegate_names", "dequantize_array", "dump", "from_text", "load",
-    "load_delegate", "quantize_array", "register_custom", "register_delegate", "save", "to_text",
-    "verify",
+    "OPS", "BusyError", "Choice", "DType", "Delegate", "DelegateError", "Executable",
+    "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
+    "InterpreterWithCustomOps", "MissingExtraError", "Model", "ModelError", "Op",
+    "OpResolverType", "Prepared", "Quant", "Report", "Sample", "SanderlingError", "Session",
+    "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task", "Tensor",
+    "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",
+    "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
+    "evaluate_results", "evaluate_task", "from_text", "insights", "load", "load_delegate",
+    "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
+    "register_delegate", "register_task", "save", "setting", "suggest", "to_text", "trace",
+    "trace_model", "verify",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return _import_module(f".{name}", __name__)
+    if name in _MODULES:
+        found = globals()[name] = _import_module(f".{_MODULES[name]}", __name__)
+        return found
     if name not in _HOME:
         raise AttributeError(f"module 'sanderling' has no attribute '{name}'")
     found = globals()[name] = getattr(_import_module(f".{_HOME[name]}", __name__), name)
@@ -77,3 +117,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if _environ.get("SANDERLING_TRACE"):  # config.TRACE, read here without importing anything
+    _import_module(".runtime.trace", __name__).record_until_exit(_environ["SANDERLING_TRACE"])

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import common, engines, scaling, soak, startup
 from sanderling import load, verify
-from sanderling.measure import statistics, to_onnx, turns
+from sanderling.measure import answers, statistics, to_onnx, turns
 from sanderling.measure.engines import Job, job_for
 from sanderling.measure.inputs import feeds
 from sanderling.measure.record import Setting
@@ -99,7 +99,7 @@ COMPARED = [
 @pytest.mark.parametrize("case", COMPARED, ids=lambda c: c[0])
 def test_answers_are_compared(case: tuple[str, np.ndarray, np.ndarray, str, bool]) -> None:
     _, ours, theirs, words, fits = case
-    assert engines.compare([ours], [theirs], 1e-3) == (words, fits)
+    assert answers.compare([ours], [theirs], 1e-3) == (words, fits)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_answers_are_compared(case: tuple[str, np.ndarray, np.ndarray, str, bool
     ],
 )
 def test_groups(kind: str, group: str) -> None:
-    assert engines.group(kind) == group
+    assert answers.group(kind) == group
 
 
 # -- turns --------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_an_engine_that_dies_is_reported() -> None:
     subject = turns.Worker(job())
     subject.ready()
     subject.process.kill()
-    subject.process.join()
+    subject.process.wait()
     with pytest.raises((turns.EngineError, OSError), match=r"SIGKILL|[Bb]roken pipe"):
         subject.samples(0.1)
     subject.close()
@@ -158,7 +158,17 @@ def test_an_engine_that_hangs_is_ended() -> None:
 def test_engines_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken, record = tmp_path / "broken.tflite", tmp_path / "record.json"
     broken.write_bytes(b"not a model")
-    flags = ["--engines", "sanderling,litert", "--threads", "1", "--seconds", "0.2", "--f32-only"]
+    flags = [
+        "--engines",
+        "sanderling,litert",
+        "--threads",
+        "1",
+        "--seconds",
+        "0.2",
+        "--f32-only",
+        "--launches",
+        "2",
+    ]
     assert engines.main([str(broken), str(DIGITS), *flags, "--json", str(record)]) == 0
     text = capsys.readouterr().out
     assert "| digits_int8 | full integer" in text and "litert 0 units" in text
@@ -181,8 +191,8 @@ def test_stacks_are_models(kind: str) -> None:
     point = scaling.Point(channels=5, resolution=6, depth=2, batch=2)
     model = scaling.stack(point, kind)
     verify(model)
-    answers = model.compile(["reference"])(*feeds(model))
-    assert answers.shape == (2, 6, 6, 5) and answers.std() > 0
+    made = model.compile(["reference"])(*feeds(model))
+    assert made.shape == (2, 6, 6, 5) and made.std() > 0
 
 
 def measured(axis: str, times: dict[int, float], theirs: float) -> list[scaling.Found]:

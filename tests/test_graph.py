@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,12 +141,26 @@ def test_what_things_show() -> None:
     assert repr(signature) == "<Signature serve(a) -> b>"
 
 
+class Looked(list[Tensor]):
+    """Counts the tensors that are looked at."""
+
+    count = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        self.count += len(found) if isinstance(key, slice) else 1
+        return found
+
+    def __iter__(self) -> Any:
+        self.count += len(self)
+        return super().__iter__()
+
+
 def test_large_graphs_are_built_in_linear_time() -> None:
-    graph = Graph()
+    graph = Graph(tensors=(tensors := Looked()))
     value = graph.input("x", F32, (1,))
-    start = time.perf_counter()
-    for _ in range(20_000):
+    for _ in range(2_000):
         value, last = Tensor("t", F32, (1,)), value
         graph.insert(Op("ABS", [last], [value]))
-    assert time.perf_counter() - start < 2
-    assert len(graph.tensors) == 20_001
+    assert len(tensors) == 2_001 and graph.tensors is tensors
+    assert tensors.count < 10 * len(tensors)

@@ -19,7 +19,8 @@ from typer.main import get_command
 from ..errors import InputError, SanderlingError
 from ..version import __version__
 
-VERBS = ("run", "inspect", "demo")
+VERBS = ("run", "inspect", "bench", "benchmark_model", "profile", "trace", "diff", "eval",
+         "quantize", "demo")  # fmt: skip
 BAD_INPUT, INTERRUPTED, NO_READER = 2, 130, 141
 
 
@@ -79,7 +80,11 @@ class Verbs(TyperGroup):
 @cache
 def _command(name: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    alone.command(name)(getattr(import_module(f".{name}", __package__), name))
+    module = import_module(f".{name}", __package__)
+    if hasattr(module, "command"):  # a verb that has verbs
+        return module.command()
+    # A verb with a command line of its own says how much of it is to be read here.
+    alone.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
     return get_command(alone)
 
 

@@ -8,18 +8,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
-from traceback import extract_tb
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError, SanderlingError
+from ..errors import InputError
 from ..format import AtomicFile
+from ..runtime.plugins import load_plugins as load_plugins
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A .tflite file.")]
 JsonPath = Annotated[
@@ -106,8 +104,12 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     from rich import progress as rich
     from rich.console import Console
 
+    class Rate(rich.ProgressColumn):
+        def render(self, task: Any) -> Any:
+            return f"{task.speed:.1f}/s" if task.speed else ""
+
     columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
-               rich.TimeRemainingColumn())  # fmt: skip
+               Rate(), rich.TimeRemainingColumn())  # fmt: skip
     with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda what, done, total: bar.update(
@@ -124,34 +126,6 @@ def warn_unused(options: Mapping[str, object], why: str) -> None:
     given = [name for name, value in options.items() if value not in (None, False, "", [])]
     if given:
         warn(f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: {why}")
-
-
-def load_plugins(paths: Iterable[Path]) -> None:
-    """Run the user's files, which register custom operators and delegates."""
-    for number, path in enumerate(paths):
-        if not path.is_file():
-            raise InputError("there is no such file", where=f"--plugin {path}",
-                             fix="give a Python file that calls sanderling.register_custom"
-                             )  # fmt: skip
-        loader = SourceFileLoader(f"sanderling_plugin_{number}", str(path))
-        module = ModuleType(loader.name)
-        module.__file__ = str(path)
-        sys.modules[loader.name] = module
-        try:
-            loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            said = error.what if isinstance(error, SanderlingError) else error
-            raise InputError(
-                f"it cannot be run: {type(error).__name__}: {said}{_line_of(error, path)}",
-                where=f"--plugin {path}",
-                fix=f"correct it; to see more, run: python {path}",
-            ) from error
-
-
-def _line_of(error: BaseException, path: Path) -> str:
-    """The last line of the file that the error went through."""
-    places = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == str(path)]
-    return f" (line {places[-1]})" if places else ""
 
 
 def _plain(value: Any) -> Any:

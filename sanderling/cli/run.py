@@ -82,7 +82,7 @@ def run(
     source = load(model)
     session = Session(source, delegate, threads)
     entry = session.entry(signature)
-    picture = Picture(_numbers(mean, "--mean"), _numbers(std, "--std"), resample or "bilinear", bgr)
+    picture = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
     names = None if labels is None else Labels.read(labels, label_offset or 0)
     given = _named(entry.inputs, pairs(input, "--input"), "input")
     feeds = _feeds(entry, given, picture, random, pairs(shape, "--shape"))
@@ -194,7 +194,7 @@ def _shape(text: str | None, tensor: Tensor) -> tuple[int, ...]:
     return shape
 
 
-def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:

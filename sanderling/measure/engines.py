@@ -1,32 +1,35 @@
 """The engines: how each loads a model, binds its inputs once, and runs.
 
 An engine is a function from a Job to a Loaded. Only `Loaded.run` is timed, and each engine gets the
-cheapest call it offers: bound buffers, no copies of inputs or outputs.
+cheapest call it offers: bound buffers, no copies of inputs or outputs. It says when it has read the
+file (`mark("loaded")`), so that memory can be told apart; what it does after that is its init.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import FallbackWarning, InputError, MissingExtraError
+from ..errors import FallbackWarning, InputError, MissingExtraError, UnsupportedError
 from ..format import load
 from ..ir import Model
 from ..ir.types import Array
+from ..runtime.plan import Plan
 from ..runtime.session import Session
 from .record import Setting
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an engine is to run. Inputs and outputs are in the order of the file's main graph, or of
-    the signature where one is named."""
+    """What an engine is to run. Inputs and outputs are in the order of the graph that is run: the
+    file's main graph, or that of the signature which is named."""
 
     path: str
     setting: Setting
@@ -35,6 +38,17 @@ class Job:
     output_names: list[str]
     signature: str = ""
     onnx: str = ""  # the export, for engines that read ONNX
+    graph: int = 0  # the place of that graph in the file
+    cpus: tuple[int, ...] = ()  # to run on; () is all that the process may use
+    plugins: tuple[str, ...] = ()  # files that are run first
+    verbose: bool = False  # let through what the engine prints
+
+
+Mark = Callable[[str], None]
+
+
+def _ignore(stage: str) -> None:
+    """Nobody wants to know."""
 
 
 class Loaded(NamedTuple):
@@ -42,45 +56,87 @@ class Loaded(NamedTuple):
     answers: Callable[[], list[Array]]  # of the last run
     note: str = ""
     keep: object = None  # what lives as long as the engine: a session, an interpreter
+    refresh: Callable[[], None] = lambda: None  # to be called when the job's arrays were changed
+    memory: Callable[[], dict[str, int]] = dict  # bytes by what holds them, where it tells
+    facts: dict[str, object] = {}  # noqa: RUF012
 
 
-def job_for(model: Model, setting: Setting, inputs: list[Array]) -> Job:
-    """The main graph's job; the model was loaded from a file."""
-    return Job(model.source, setting, inputs, [t.name for t in model.main.inputs],
-               [t.name for t in model.main.outputs])  # fmt: skip
+def job_for(model: Model, setting: Setting, inputs: list[Array], signature: str = "",
+            **more: Any) -> Job:  # fmt: skip
+    """The job of the main graph, or of a signature's; the model was loaded from a file."""
+    graph = model.signature(signature).graph if signature else model.main
+    return Job(model.source, setting, inputs, [t.name for t in graph.inputs],
+               [t.name for t in graph.outputs], signature, graph=model.graphs.index(graph),
+               **more)  # fmt: skip
 
 
-@contextmanager
-def _needs(package: str, purpose: str) -> Iterator[None]:
+TITLES = {"sanderling": "Sanderling", "litert": "LiteRT", "openvino": "OpenVINO",
+          "onnxruntime": "ONNX Runtime"}  # fmt: skip
+# What an engine's package is called, and what is imported of it.
+PACKAGES = {
+    "litert": ("ai-edge-litert", "ai_edge_litert.interpreter"),
+    "openvino": ("openvino", "openvino"),
+    "onnxruntime": ("onnxruntime", "onnxruntime"),
+}
+
+
+def import_engine(name: str) -> None:
+    """Import the engine's package; one that is not installed is a sentence."""
+    if name in PACKAGES:
+        package, module = PACKAGES[name]
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise MissingExtraError(package, "peers", f"the engine {name}") from error
+
+
+def is_installed(name: str) -> bool:
+    """Without importing it."""
     try:
-        yield
-    except ImportError as error:
-        raise MissingExtraError(package, "peers", purpose) from error
+        return name not in PACKAGES or find_spec(PACKAGES[name][1].split(".")[0]) is not None
+    except ValueError:  # a module that was put there by hand has no spec
+        return True
 
 
-def sanderling(job: Job) -> Loaded:
+def _only_main(job: Job) -> None:
+    if job.graph:
+        raise UnsupportedError(
+            f"{TITLES[job.setting.engine]} reads a file's main graph only, and signature "
+            f"'{job.signature}' is another"
+        )
+
+
+def sanderling(job: Job, mark: Mark = _ignore) -> Loaded:
     model = load(job.path)
     setting = job.setting
     options = {"precision": setting.precision} if setting.precision != "f32" else {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FallbackWarning)
         session = Session(model, setting.delegates or ("cpu",), setting.threads, options=options)
-        entry = session.entry(job.signature or None)
+        signature = job.signature or None
+        entry = session.entry(signature)
+        mark("loaded")
         feeds = dict(zip(job.input_names, job.inputs, strict=True))
-        by_tensor = {t.name: n for n, t in entry.inputs.items()}
-        bound = session.bind({by_tensor.get(n, n): a for n, a in feeds.items()})
+        bound = session.bind({n: feeds[t.name] for n, t in entry.inputs.items()},
+                             signature=signature)  # fmt: skip
     names = {t.name: n for n, t in entry.outputs.items()}
 
     def answers() -> list[Array]:
         return [bound.outputs[names.get(n, n)] for n in job.output_names]
 
-    note = "; ".join([_coverage(session, setting), *_sentences(caught)])
-    return Loaded(bound.run, answers, note, session)
+    plan = bound.binding.plan
+    note = "; ".join([_coverage(plan, setting), *_sentences(caught)])
+    facts: dict[str, object] = {"start": "compiled now" if plan.is_whole else "from the cache"}
+    return Loaded(bound.run, answers, note, session, memory=session.memory, facts=facts)
 
 
-def _coverage(session: Session, setting: Setting) -> str:
+def _coverage(plan: Plan, setting: Setting) -> str:
+    """Which share of the ops the wanted delegate runs. The plan that is run is asked, not a new
+    one: that would hold memory of its own. One from the cache knows no ops, but is all its."""
     first = setting.delegates[0] if setting.delegates else "cpu"
-    parts = session.plan().partition.parts
+    parts = plan.partition.parts
+    if not plan.is_whole and all(p.delegate.name == first for p in parts):
+        return f"all ops on {first}"
     ours = sum(len(p.ops) for p in parts if p.delegate.name == first)
     return f"{ours}/{sum(len(p.ops) for p in parts)} ops on {first}"
 
@@ -90,29 +146,63 @@ def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     return [str(w.message).splitlines()[0].replace(";", ",") for w in fell]
 
 
-def litert(job: Job) -> Loaded:
-    with _needs("ai-edge-litert", "the engine litert"):
-        from ai_edge_litert.interpreter import Interpreter
+def litert(job: Job, mark: Mark = _ignore) -> Loaded:
+    import_engine("litert")
+    from ai_edge_litert.interpreter import Interpreter
+
     interpreter = Interpreter(job.path, num_threads=job.setting.threads)
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), job.inputs, strict=True):
-        if tuple(detail["shape"]) != array.shape:
-            interpreter.resize_tensor_input(detail["index"], array.shape)
-            interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), job.inputs, strict=True):
-        interpreter.set_tensor(detail["index"], array)
+    mark("loaded")
+    graph = job.graph
+    inputs, outputs = _litert_places(interpreter, job)
+
+    def core() -> Any:
+        """The wrapper below the Python class takes the number of a graph everywhere. Who keeps it
+        keeps the interpreter from running."""
+        return interpreter._interpreter
+
+    core().AllocateTensors(graph)
+    sizes = [interpreter._get_tensor_details(i, graph)["shape"] for i in inputs]
+    for place, size, array in zip(inputs, sizes, job.inputs, strict=True):
+        if tuple(size) != array.shape:
+            core().ResizeInputTensor(place, np.array(array.shape, np.int32), False, graph)
+            core().AllocateTensors(graph)
+
+    def feed() -> None:
+        for place, array in zip(inputs, job.inputs, strict=True):
+            core().SetTensor(place, array, graph)
 
     def answers() -> list[Array]:
-        return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+        return [core().GetTensor(place, graph) for place in outputs]
 
-    return Loaded(interpreter.invoke, answers, keep=interpreter)
+    feed()
+    run = (lambda: core().Invoke(graph)) if graph else interpreter.invoke
+    return Loaded(run, answers, keep=interpreter, refresh=feed)
 
 
-def openvino(job: Job) -> Loaded:
-    with _needs("openvino", "the engine openvino"):
-        import openvino as ov
+def _litert_places(interpreter: Any, job: Job) -> tuple[list[int], list[int]]:
+    """The numbers of the inputs and outputs, in the job's order."""
+    if not job.graph:
+        sides = interpreter.get_input_details(), interpreter.get_output_details()
+        inputs, outputs = ([int(d["index"]) for d in side] for side in sides)
+        return inputs, outputs
+    signature = interpreter._get_full_signature_list()[job.signature]
+    found = []
+    for side, names in (("inputs", job.input_names), ("outputs", job.output_names)):
+        places = signature[side].values()
+        by_name = {interpreter._get_tensor_details(i, job.graph)["name"]: i for i in places}
+        found.append([by_name[name] for name in names])
+    return found[0], found[1]
+
+
+def openvino(job: Job, mark: Mark = _ignore, **more: Any) -> Loaded:
+    """more: properties of the compiled model."""
+    import_engine("openvino")
+    import openvino as ov
+
+    _only_main(job)
     core = ov.Core()
     model = core.read_model(job.path)
+    mark("loaded")
     order = _ports(model.inputs, job.input_names)
     # An open batch dimension stands for 0 .. n: without this the engine would time an empty input.
     shapes = {port: list(a.shape) for port, a in zip(order, job.inputs, strict=True)}
@@ -121,7 +211,7 @@ def openvino(job: Job) -> Loaded:
     compiled = core.compile_model(model, "CPU", {
         "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": job.setting.threads,
-        "INFERENCE_PRECISION_HINT": job.setting.precision,
+        "INFERENCE_PRECISION_HINT": job.setting.precision, **more,
     })  # fmt: skip
     request = compiled.create_infer_request()
     kept = [ov.Tensor(a, shared_memory=True) for a in job.inputs]
@@ -143,13 +233,16 @@ def _ports(ports: Sequence[Any], names: Sequence[str]) -> list[Any]:
     return list(ports)
 
 
-def onnxruntime(job: Job) -> Loaded:
-    with _needs("onnxruntime", "the engine onnxruntime"):
-        import onnxruntime as ort
+def onnxruntime(job: Job, mark: Mark = _ignore) -> Loaded:
+    import_engine("onnxruntime")
+    import onnxruntime as ort
+
+    _only_main(job)
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = job.setting.threads, 1
     options.log_severity_level = 3
     session = ort.InferenceSession(job.onnx, options, providers=["CPUExecutionProvider"])
+    mark("loaded")
     binding = session.io_binding()
     inputs = _in_order([i.name for i in session.get_inputs()], job.input_names)
     outputs = _in_order([o.name for o in session.get_outputs()], job.output_names)
@@ -173,7 +266,7 @@ def _in_order(have: list[str], wanted: list[str]) -> list[str]:
     return list(wanted) if sorted(have) == sorted(wanted) else have
 
 
-ENGINES: dict[str, Callable[[Job], Loaded]] = {
+ENGINES: dict[str, Callable[[Job, Mark], Loaded]] = {
     "sanderling": sanderling,
     "litert": litert,
     "openvino": openvino,
@@ -187,7 +280,3 @@ def check_engines(names: Iterable[str]) -> None:
         if name not in ENGINES:
             raise InputError(f"there is no engine '{name}'",
                              fix=f"the engines are {', '.join(ENGINES)}")  # fmt: skip
-
-
-TITLES = {"sanderling": "Sanderling", "litert": "LiteRT", "openvino": "OpenVINO",
-          "onnxruntime": "ONNX Runtime"}  # fmt: skip

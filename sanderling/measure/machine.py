@@ -42,10 +42,64 @@ def _version(package: str) -> str:
         return "absent"
 
 
+# Features that kernels are chosen by: what a difference between two machines may come from.
+TELLING = ("sse4_2", "avx", "fma", "avx2", "avx_vnni", "avx512f", "avx512vl", "avx512_vnni",
+           "avx512_bf16", "amx_int8", "amx_bf16", "neon", "asimd", "asimddp", "i8mm", "bf16",
+           "sve")  # fmt: skip
+CPUS = Path("/sys/devices/system/cpu")
+
+
+def features() -> list[str]:
+    have = cpu_flags()
+    return [name for name in TELLING if name in have]
+
+
+def frequencies() -> list[float]:
+    """MHz of each CPU now; empty where the system does not say."""
+    files = sorted(CPUS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    found = [_number(f) for f in files]
+    if all(f is not None for f in found) and found:
+        return [f / 1000 for f in found if f is not None]
+    return [float(m) for m in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _cpuinfo(), re.MULTILINE)]
+
+
+def governors() -> list[str]:
+    """The frequency governors in use, each once."""
+    files = CPUS.glob("cpu[0-9]*/cpufreq/scaling_governor")
+    return sorted({text.strip() for f in files if (text := _read(f))})
+
+
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def usable_cpus() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> float | None:
+    text = _read(path).strip()
+    return float(text) if text.isdecimal() else None
+
+
 def machine() -> dict[str, Any]:
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count() or 0,
+        "usable": len(usable_cpus()),
+        "features": features(),
+        "mhz": [round(f) for f in frequencies()],
+        "governors": governors(),
+        "memory": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
         "load": round(os.getloadavg()[0], 1),  # what else ran; the benchmark itself counts too
         "versions": versions(),

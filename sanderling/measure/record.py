@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import accumulate
 from typing import Any
 
 from .statistics import Summary, summary
@@ -19,6 +20,7 @@ class Setting:
     delegates: tuple[str, ...] = ()
     precision: str = "f32"  # of float models; quantised ones are run as they are
     device: str = "local"
+    contend: int = 0  # busy threads of others beside it
 
     @property
     def name(self) -> str:
@@ -27,6 +29,7 @@ class Setting:
         parts += ["+".join(self.delegates)] if self.delegates else []
         parts += [f"{self.threads} thread{'s' * (self.threads > 1)}"]
         parts += [self.precision] if self.precision != "f32" else []
+        parts += [f"{self.contend} busy beside"] if self.contend else []
         return ", ".join(parts)
 
 
@@ -47,6 +50,32 @@ class Result:
     memory: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     error: str = ""
+    stated: Summary | None = None  # by a device that keeps its samples to itself
+    # What is known only of local runs, which are repeated in several fresh processes.
+    launches: list[int] = field(default_factory=list)  # how many of the rounds each process gave
+    inits: list[float] = field(default_factory=list)  # of each process; init is their median
+    firsts: list[float] = field(default_factory=list)
+    begun: list[float] = field(default_factory=list)  # seconds from the first round of any setting
+    block: int = 1  # inferences that a sample is the mean of
+    imports: float | None = None  # of the engine's package
+    stable: bool = True  # the warm-up came to rest within its time
+    cpu_seconds: float = 0.0
+    switches: int = 0  # times that the scheduler took a CPU away
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def by_launch(self) -> list[list[list[float]]]:
+        """The rounds of each process."""
+        if not self.launches:
+            return [self.rounds] if self.rounds else []
+        ends = list(accumulate(self.launches))
+        return [self.rounds[end - n : end] for n, end in zip(self.launches, ends, strict=True)]
+
+    @property
+    def throughput(self) -> float | None:
+        """Inferences a second, one after the other."""
+        found = self.summary
+        return 1 / found.mean if found and found.mean else None
 
     @property
     def samples(self) -> list[float]:
@@ -54,16 +83,19 @@ class Result:
 
     @property
     def summary(self) -> Summary | None:
-        return summary(self.samples)
+        return self.stated or summary(self.samples)
 
     def to_json(self) -> dict[str, Any]:
         """With the summary, which a reader wants first."""
         found = self.summary
-        return asdict(self) | {"summary": found.to_json() if found else None}
+        figures = {"summary": found.to_json() if found else None, "throughput": self.throughput}
+        return {"name": self.setting.name} | asdict(self) | figures
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Result:
         known = {f.name: record[f.name] for f in fields(cls) if f.name in record}
-        setting = dict(known["setting"])
+        named = {f.name for f in fields(Setting)}
+        setting = {k: v for k, v in known["setting"].items() if k in named}
         setting["delegates"] = tuple(setting.get("delegates", ()))
-        return cls(**known | {"setting": Setting(**setting)})
+        stated = Summary(**known["stated"]) if known.get("stated") else None
+        return cls(**known | {"setting": Setting(**setting), "stated": stated})

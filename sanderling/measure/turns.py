@@ -2,118 +2,102 @@
 
 Each engine gets a process for a model, so that a crash, a thread pool or an allocator of one does
 not touch another. The parent gives turns in random order: in a turn one engine runs and the others
-sleep on their pipes. All samples are kept.
+sleep on their pipes. All samples are kept. What runs in the engine's process is in child.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
+from ..config import TRACE
 from ..errors import SanderlingError
 from ..ir.types import Array
-from .engines import ENGINES, Job
+from . import memory
+from .child import BLOCK, WARM, Order, Pace, Ready, Turn, Usage, Warmed, sentence, serve, turn, warm
+from .engines import Job
 
-BLOCK = 200e-6  # seconds a sample takes at least: the clock and the loop must not count
-WARM = 2e-3  # seconds of untimed runs at the beginning of a turn: caches, clock, woken threads
+__all__ = [
+    "BLOCK", "Budget", "EngineError", "Launch", "Measured", "Pace", "Ready", "Samples", "WARM",
+    "Worker", "launch", "measure", "schedule", "sentence", "turn", "warm",
+]  # fmt: skip
+
 REST = 3e-3  # between turns: thread pools spin for a while after their last run
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
+POLL = 0.01  # between two looks at a process whose peak the kernel does not keep for us
 Samples = list[list[float]]  # by round
+Beside = Callable[[], AbstractContextManager[object]]  # what goes on beside a turn
 
 
 class EngineError(SanderlingError):
     """An engine cannot run a model; the message is the sentence for the table."""
 
 
-# -- in the engine's process --------------------------------------------------------------------
-
-
-def serve(pipe: Connection, job: Job) -> None:
-    """Load, run once, send the answers; then samples for every number of seconds received."""
-    os.dup2(sys.stderr.fileno(), 1)  # what engines print must not get into the table
-    try:
-        loaded = ENGINES[job.setting.engine](job)
-        loaded.run()
-        pipe.send(("ready", (loaded.note, loaded.answers(), _once(loaded.run))))
-        while (seconds := pipe.recv()) is not None:
-            pipe.send(("samples", turn(loaded.run, seconds)))
-    except Exception as error:
-        pipe.send(("error", sentence(error)))
-
-
-def _once(run: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
-
-
-def turn(run: Callable[[], object], seconds: float) -> list[float]:
-    """Seconds a run, in samples of enough runs to be measured, for about this long."""
-    once = warm(run)
-    count = max(1, round(BLOCK / max(once, 1e-7)))
-    samples: list[float] = []
-    end = time.perf_counter() + seconds
-    while not samples or time.perf_counter() < end:
-        begin = time.perf_counter()
-        for _ in range(count):
-            run()
-        samples.append((time.perf_counter() - begin) / count)
-    return samples
-
-
-def warm(run: Callable[[], object]) -> float:
-    """Run without measuring for a moment; the fastest run's seconds: any other may have been
-    interrupted."""
-    end = time.perf_counter() + WARM
-    best = _once(run)
-    while time.perf_counter() < end:
-        best = min(best, _once(run))
-    return best
-
-
-def sentence(error: BaseException, most: int = 200) -> str:
-    """An error as one line of a table."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # OpenVINO says where in its source it was before it says what is wrong.
-    lines = [n for n in lines if not n.startswith(("Exception from", "Check '"))] or lines
-    text = " ".join(lines).replace("|", "/") or "no message"
-    return f"{type(error).__name__}: {text[:most]}{'...' if len(text) > most else ''}"
-
-
-# -- in the parent ------------------------------------------------------------------------------
-
-
 class Worker:
     """An engine's process, seen from the parent."""
 
     def __init__(self, job: Job, timeout: float = 180) -> None:
-        context = multiprocessing.get_context("spawn")
         self.timeout = timeout
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, job), daemon=True)
-        self.process.start()
-        theirs.close()
+        self.highest = 0  # resident bytes, where only looking tells
+        self._watched = False
+        self.pipe, theirs = multiprocessing.Pipe()
+        # Not multiprocessing's own way, which runs the caller's script again in every child. In a
+        # session of its own: Ctrl-C is for the parent, and its end ends the pipe.
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; from {serve.__module__} import main; main()"
+        )
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
+                env={k: v for k, v in os.environ.items() if k != TRACE.name},
+            )  # fmt: skip
+        with contextlib.suppress(OSError):  # who asks it next is told that it died
+            self.pipe.send(job)
 
-    def ready(self) -> tuple[str, list[Array], float]:
-        """Note, first answers, and the seconds of the second run."""
-        return self._receive()
+    def ready(self) -> Ready:
+        """What the process has to say once it has loaded the model and run it."""
+        made: Ready = self._receive()
+        self._watched = "peak.init" not in made.memory and bool(made.memory)
+        return made
 
     def samples(self, seconds: float) -> list[float]:
-        self.pipe.send(seconds)
+        return self.turn(Order(seconds)).samples
+
+    def turn(self, order: Order) -> Turn:
+        return self._ask("turn", order)
+
+    def warm_up(self, order: Order) -> Warmed:
+        return self._ask("warm", order)
+
+    def usage(self) -> Usage:
+        """What the runs took of the machine."""
+        found: Usage = self._ask("usage", None)
+        if self._watched:
+            found.memory["peak.runs"] = self.highest
+        return found
+
+    def _ask(self, what: str, content: object) -> Any:
+        try:
+            self.pipe.send((what, content))
+        except OSError as error:
+            raise EngineError(self._death()) from error
         return self._receive()
 
     def _receive(self) -> Any:
-        if not self.pipe.poll(self.timeout):
+        if not self._wait():
             self.process.kill()
             raise EngineError(f"no answer within {self.timeout:.0f} s")
         try:
@@ -124,19 +108,161 @@ class Worker:
             raise EngineError(content)
         return content
 
+    def _wait(self) -> bool:
+        if not self._watched:
+            return self.pipe.poll(self.timeout)
+        end = time.monotonic() + self.timeout
+        while not self.pipe.poll(POLL):
+            self.highest = max(self.highest, memory.resident(self.process.pid or 0))
+            if time.monotonic() > end:
+                return False
+        return True
+
     def _death(self) -> str:
-        self.process.join(5)
-        code = self.process.exitcode or 0
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        code = self.process.returncode or 0
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
         return f"the process died with {name}"
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # it may be dead already
             self.pipe.send(None)
-        self.process.join(5)
-        if self.process.is_alive():
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
             self.process.kill()
+            self.process.wait()
         self.pipe.close()
+
+
+# -- one launch: fresh processes, then turns ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long one configuration is measured in one launch: rounds of turns, which have so many
+    runs and seconds together at least, and no more seconds than the limit."""
+
+    seconds: float
+    runs: int = 1
+    limit: float = math.inf
+    rounds: int = FEWEST_ROUNDS
+    warm_seconds: float = 0.0
+    warm_limit: float = 0.0
+    warm_runs: int = 1
+    pace: Pace = field(default_factory=Pace)
+
+    def rounds_for(self, once: float) -> int:
+        """A turn has one run that is not measured and one that is, at least: a slow model gets
+        fewer rounds."""
+        room = int(self.limit / (2 * once)) if math.isfinite(self.limit) else self.rounds
+        return max(1, min(self.rounds, room))
+
+    def order(self, rounds: int) -> Order:
+        """What is asked for in each of so many rounds."""
+        return Order(self.seconds / rounds, math.ceil(self.runs / rounds), self.limit / rounds,
+                     self.pace)  # fmt: skip
+
+    @property
+    def warm_order(self) -> Order:
+        return Order(self.warm_seconds, self.warm_runs, self.warm_limit, self.pace)
+
+
+@dataclass
+class Launch:
+    """What one process gave; `error` and no rounds if it failed."""
+
+    ready: Ready | None = None
+    warm: Warmed = field(default_factory=Warmed)
+    rounds: Samples = field(default_factory=list)
+    begun: list[float] = field(default_factory=list)  # when each round began, on one clock for all
+    block: int = 1  # inferences in a sample
+    usage: Usage = field(default_factory=Usage)
+    error: str = ""
+
+
+def launch(
+    jobs: Mapping[str, Job],
+    budget: Budget,
+    rng: random.Random,
+    tick: Callable[[str], None] = lambda what: None,
+    beside: Mapping[str, Beside] | None = None,
+    timeout: float = 180,
+) -> dict[str, Launch]:
+    """Each job in a fresh process, measured in turns. Processes start one after the other, in
+    random order, so that nothing runs beside their loading."""
+    found = {name: Launch() for name in jobs}
+    workers: dict[str, Worker] = {}
+    try:
+        for name in rng.sample(list(jobs), len(jobs)):
+            tick(f"{name}: load")
+            with (beside or {}).get(name, nullcontext)():
+                workers[name] = Worker(jobs[name], timeout)
+                _try(found[name], partial(_begin, found[name], workers[name], budget))
+        _rounds(found, workers, budget, rng, tick, beside or {})
+        for name, worker in workers.items():
+            _try(found[name], partial(_end, found[name], worker))
+    except BaseException:  # nobody waits for what they are doing
+        for worker in workers.values():
+            worker.process.kill()
+        raise
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return found
+
+
+def _begin(made: Launch, worker: Worker, budget: Budget) -> None:
+    made.ready = worker.ready()
+    if budget.warm_limit > 0:
+        made.warm = worker.warm_up(budget.warm_order)
+
+
+def _end(made: Launch, worker: Worker) -> None:
+    made.usage = worker.usage()
+
+
+def _rounds(found: dict[str, Launch], workers: Mapping[str, Worker], budget: Budget,
+            rng: random.Random, tick: Callable[[str], None],
+            beside: Mapping[str, Beside]) -> None:  # fmt: skip
+    living = [n for n in workers if not found[n].error]
+    slowest = max((_once(found[n]) for n in living), default=0.0)
+    rounds = budget.rounds_for(slowest) if living else 0
+    for _ in range(rounds):
+        names = [n for n in living if not found[n].error]
+        for name in rng.sample(names, len(names)):
+            tick(name)
+            time.sleep(REST)
+            with beside.get(name, nullcontext)():
+                order = budget.order(rounds)
+                _try(found[name], partial(_turn, found[name], workers[name], order))
+
+
+def _once(made: Launch) -> float:
+    assert made.ready is not None
+    return min([made.ready.once, *made.warm.samples[-3:]])
+
+
+def _turn(made: Launch, worker: Worker, order: Order) -> None:
+    begun = time.perf_counter()
+    done = worker.turn(order)
+    made.begun.append(begun)
+    made.rounds.append(done.samples)
+    made.block = max(made.block, done.block)
+
+
+def _try(made: Launch, call: Callable[[], object]) -> None:
+    if made.error:
+        return
+    try:
+        call()
+    except EngineError as error:
+        made.error = str(error)
+        made.rounds, made.begun = [], []
+
+
+# -- the short way: one launch, a total of seconds ----------------------------------------------
 
 
 @dataclass
@@ -153,31 +279,25 @@ def measure(jobs: Mapping[str, Job], seconds: float, seed: int = 0) -> Measured:
     """Run subjects in turns for about this many seconds in all."""
     result = Measured()
     workers = {name: Worker(job) for name, job in jobs.items()}
+    found = {name: Launch() for name in jobs}
     try:
-        once: dict[str, float] = {}
         for name, worker in workers.items():
-            found = _try(result, name, worker.ready)
-            if found is not None:
-                result.notes[name], result.answers[name], once[name] = found
-        _rounds(result, {n: workers[n] for n in once}, once, seconds, random.Random(seed))
+            _try(found[name], partial(_begin, found[name], worker, Budget(0)))
+        once = [found[n].ready.once for n in jobs if found[n].ready]  # type: ignore[union-attr]
+        rounds, share = schedule(once, seconds)
+        budget = Budget(share * rounds, runs=0, rounds=rounds)
+        _rounds(found, workers, budget, random.Random(seed), lambda what: None, {})
     finally:
         for worker in workers.values():
             worker.close()
+    for name, made in found.items():
+        if made.ready is not None:
+            result.notes[name], result.answers[name] = made.ready.note, made.ready.answers
+        if made.error:
+            result.errors[name] = made.error
+        elif made.rounds:
+            result.samples[name] = made.rounds
     return result
-
-
-def _rounds(result: Measured, workers: dict[str, Worker], once: Mapping[str, float],
-            seconds: float, rng: random.Random) -> None:  # fmt: skip
-    rounds, share = schedule(once.values(), seconds)
-    for _ in range(rounds):
-        names = [n for n in workers if n not in result.errors]
-        for name in rng.sample(names, len(names)):
-            time.sleep(REST)
-            samples = _try(result, name, partial(workers[name].samples, share))
-            if samples is not None:
-                result.samples.setdefault(name, []).append(samples)
-    for name in result.errors:
-        result.samples.pop(name, None)
 
 
 def schedule(once: Iterable[float], seconds: float) -> tuple[int, float]:
@@ -189,11 +309,3 @@ def schedule(once: Iterable[float], seconds: float) -> tuple[int, float]:
     least = sum(2 * t + WARM + REST for t in times)
     rounds = int(min(MOST_ROUNDS, max(FEWEST_ROUNDS, seconds / (1.5 * least))))
     return rounds, max(0.0, seconds / rounds - least) / len(times)
-
-
-def _try(result: Measured, name: str, call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except EngineError as error:
-        result.errors[name] = str(error)
-        return None

@@ -54,11 +54,11 @@ def cases_of(*ops: str) -> list[Case]:
 
 
 def in_turns(cases: Sequence[Case]) -> list[Any]:
-    """Every case on the best target; of the other targets each takes its turn."""
+    """Every case on the best target; of the other targets each takes its turn, or all."""
     others = [t for t in TARGET_NAMES if t != RUNNABLE[0]]
     chosen = [(row, RUNNABLE[0]) for row in cases]
     for index, target in enumerate(others):
-        chosen += [(row, target) for row in cases[index :: len(others)]]
+        chosen += [(row, target) for row in (cases if EVERYTHING else cases[index :: len(others)])]
     return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in chosen]
 
 

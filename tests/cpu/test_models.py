@@ -24,6 +24,8 @@ SMALL = [p for p in MODELS if EVERYTHING or p.stat().st_size < 1_300_000]
 # Activations are rounded at run time there: a last bit can become a whole step, and what follows
 # from it differs by per cents, between LiteRT's own kernels too.
 ROUNDED_ON_THE_FLY = ("yamnet_drq", "mlperftiny_kws_drq")
+# A net that amplifies last bits: LiteRT's answer to the same noise is 2.7e-4 from the definition's.
+TOLERANCE = {"yolox_nano_416_coco_f32": 2 * FLOAT_TOLERANCE}
 
 
 @pytest.mark.parametrize("path", [*OWN, *SMALL], ids=lambda p: p.stem)
@@ -47,7 +49,8 @@ def test_float_models(path: Path) -> None:
                             strict=True):  # fmt: skip
         if ours.dtype.kind == "f" and path.stem not in ROUNDED_ON_THE_FLY:
             span = np.abs(wanted).max(initial=0.0)
-            np.testing.assert_allclose(ours, wanted, rtol=0, atol=FLOAT_TOLERANCE * span)
+            share = TOLERANCE.get(path.stem, FLOAT_TOLERANCE)
+            np.testing.assert_allclose(ours, wanted, rtol=0, atol=share * span)
         assert ours.shape == wanted.shape and ours.dtype == wanted.dtype
 
 

@@ -1,0 +1,115 @@
+"""A measurement against an earlier one: what changed, how surely, and whether that is too much."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .record import Result
+from .statistics import Ratio, ratio_of_launches
+
+REGRESSED, SLOWER, SAME, FASTER = "regressed", "slower", "same", "faster"
+NEW, BROKEN, UNTOLD = "not in the baseline", "fails now", "not told: no samples"
+FAILURES = (REGRESSED, BROKEN)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting then and now. ratio is now / then, with its 95 % interval."""
+
+    model: str
+    setting: str
+    verdict: str
+    before: float | None = None  # median seconds
+    after: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read(path: str | os.PathLike[str], schema: str) -> dict[str, Any]:
+    """An earlier result, as --json wrote it."""
+    fix = "give a file that `sanderling bench --json FILE` wrote"
+    try:
+        record = json.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"it cannot be read: {error.strerror}", where=str(path), fix=fix
+        ) from error
+    except ValueError as error:
+        raise InputError(f"it is not JSON: {error}", where=str(path), fix=fix) from error
+    if not isinstance(record, dict) or record.get("schema") != schema:
+        found = record.get("schema") if isinstance(record, dict) else type(record).__name__
+        raise InputError(f"its schema is {found!r}, not '{schema}'", where=str(path), fix=fix)
+    return record
+
+
+def changes(results: Sequence[Result], before: Mapping[str, Any],
+            limit: float | None = None) -> list[Change]:  # fmt: skip
+    """What became of each setting. A regression is sure: the whole interval lies beyond the limit
+    (0.05: five percent), so that noise alone fails a job one time in forty at most."""
+    then = {_key(r): r for r in map(Result.from_json, before["results"]) if r.rounds}
+    return [_change(now, then.get(_key(now)), limit) for now in results]
+
+
+def _key(result: Result) -> tuple[str, str]:
+    """Models are the same if their files are called the same: folders differ between machines."""
+    return Path(result.model).name, result.setting.name
+
+
+def _change(now: Result, then: Result | None, limit: float | None) -> Change:
+    name = now.model, now.setting.name
+    if then is None or then.summary is None:
+        return Change(*name, NEW, after=now.summary.median if now.summary else None)
+    if now.summary is None:
+        return Change(*name, BROKEN, before=then.summary.median)
+    if not now.rounds:  # a device that keeps them to itself
+        return Change(*name, UNTOLD, then.summary.median, now.summary.median)
+    found = ratio_of_launches(now.by_launch, then.by_launch, paired=False)
+    return Change(*name, _verdict(found, limit), then.summary.median, now.summary.median,
+                  found.value, found.low, found.high)  # fmt: skip
+
+
+def _verdict(found: Ratio, limit: float | None) -> str:
+    if limit is not None and found.low > 1 + limit:
+        return REGRESSED
+    return SLOWER if found.low > 1 else FASTER if found.high < 1 else SAME
+
+
+def differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
+    """How the machines differ in what speed depends on, as sentences."""
+    found = []
+    for key, what in (("cpu", "CPU"), ("cores", "number of cores"), ("features", "features"),
+                      ("governors", "governor"), ("system", "system")):  # fmt: skip
+        if key in now and key in then and now[key] != then[key]:
+            found.append(f"another {what} ({_plain(then[key])} then, {_plain(now[key])} now)")
+    versions = then.get("versions", {})
+    for package, version in now.get("versions", {}).items():
+        if package not in ("python", "sanderling") and versions.get(package, version) != version:
+            found.append(f"another {package} ({versions[package]} then, {version} now)")
+    return found
+
+
+def _plain(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def percent(text: str) -> float:
+    """'5%' or '0.05' or '5': a share. A plain number from 1 on is percent."""
+    digits = text.strip().removesuffix("%")
+    try:
+        value = float(digits)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1000:
+        raise InputError(f"'{text}' is not a share", where="--max-regression",
+                         fix="write it as 5%")  # fmt: skip
+    return value / 100 if text.strip().endswith("%") or value >= 1 else value

@@ -1,0 +1,488 @@
+"""`sanderling.bench`: latency, init and memory of models on engines at settings, with its noise."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..config import CACHE
+from ..errors import InputError, MissingExtraError, SanderlingError, UnsupportedError
+from ..format import load
+from ..ir import Model, Shape
+from ..ir.types import Array
+from ..runtime.delegate import find_delegate
+from ..runtime.plugins import load_plugins
+from ..runtime.session import Session
+from . import noise
+from .answers import compare_all, tolerance
+from .contend import Busy
+from .engines import PACKAGES, Job, check_engines, is_installed, job_for
+from .inputs import Feeding
+from .inspect import inspect
+from .machine import machine, usable_cpus
+from .noise import Disturbance, Look, disturbances
+from .record import Result, Setting
+from .statistics import Ratio, ratio_of_launches
+from .sweep import (
+    PRECISIONS,
+    Recommendation,
+    combinations,
+    delegate_choices,
+    recommend,
+    thread_counts,
+    why_not,
+)
+from .turns import Beside, Budget, Launch, Pace, launch
+
+SCHEMA = "sanderling.bench/1"
+LAUNCHES, ROUNDS = 5, 5
+BLOCK = 20e-6  # seconds: runs that take longer are measured one by one
+ONE_LAUNCH = Disturbance("launches", "one process says nothing of how processes differ, and the "
+                         "intervals are too narrow", "use --launches 5")  # fmt: skip
+TOGETHER = 8  # processes that live at a time; more settings are measured in batches
+Progress = Callable[[str, int, int], None]
+ModelPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One setting of a model against the first: how many times as long it takes."""
+
+    model: str
+    setting: str
+    against: str
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far a setting's answers are from the first's."""
+
+    model: str
+    setting: str
+    gap: str
+    fits: bool
+
+
+@dataclass
+class Bench:
+    """What `bench` found: `to_json` is the record."""
+
+    results: list[Result] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    answers: list[Gap] = field(default_factory=list)
+    recommendations: list[Recommendation] = field(default_factory=list)
+    warnings: list[Disturbance] = field(default_factory=list)
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=machine)
+    settings: dict[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def of(self, model: str) -> list[Result]:
+        return [r for r in self.results if r.model == model]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "machine": self.machine,
+            "settings": self.settings,
+            "models": self.models,
+            "results": [r.to_json() for r in self.results],
+            "comparisons": [asdict(c) for c in self.comparisons],
+            "answers": [asdict(g) for g in self.answers],
+            "recommendations": [r.to_json() for r in self.recommendations],
+            "warnings": [w.to_json() for w in self.warnings],
+            "interrupted": self.interrupted,
+        }
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; what was measured by then is in `bench`."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the measurement goes, apart from what is measured."""
+
+    runs: int = 50
+    min_secs: float = 1.0
+    max_secs: float = 30.0
+    warmup_runs: int = 1
+    warmup_secs: float = 1.0
+    launches: int = LAUNCHES
+    run_frequency: float = 0.0
+    run_delay: float = 0.0
+    cpus: tuple[int, ...] = ()
+    cold: bool = False
+    verbose: bool = False
+    timeout: float = 180.0
+    seed: int = 0
+
+    def check(self) -> None:
+        least = {"runs": 1, "launches": 1, "warmup_runs": 0, "min_secs": 0, "warmup_secs": 0,
+                 "run_frequency": 0, "run_delay": 0}  # fmt: skip
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise InputError(f"{name} is {getattr(self, name)}", where=name,
+                                 fix=f"give {bound} or more")  # fmt: skip
+        if self.max_secs <= 0 or self.max_secs < self.min_secs:
+            raise InputError(f"at most {self.max_secs:g} s, at least {self.min_secs:g}",
+                             where="max_secs", fix="give max_secs above min_secs")  # fmt: skip
+        strange = [c for c in self.cpus if c not in usable_cpus()]
+        if strange:
+            raise InputError(f"CPU {strange[0]} may not be used here", where="cpus",
+                             fix=f"these may: {', '.join(map(str, usable_cpus()))}")  # fmt: skip
+        if self.cpus and not hasattr(os, "sched_setaffinity"):
+            raise UnsupportedError("this system cannot pin a process to CPUs", where="cpus")
+
+    @property
+    def budget(self) -> Budget:
+        """Of one launch."""
+        share = 1 / self.launches
+        pace = Pace(BLOCK, self.run_frequency, self.run_delay)
+        return Budget(self.min_secs * share, -(-self.runs // self.launches), self.max_secs * share,
+                      ROUNDS, 0.0, self.warmup_secs, self.warmup_runs, pace)  # fmt: skip
+
+
+def bench(
+    models: ModelPath | Sequence[ModelPath],
+    *,
+    engines: Sequence[str] = ("sanderling",),
+    threads: Sequence[int] = (),
+    delegates: Sequence[tuple[str, ...]] = (),
+    precision: Sequence[str] = (),
+    sweep: bool = False,
+    contend: int = 0,
+    signature: str = "",
+    shapes: Mapping[str, Shape] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    inputs: Mapping[str, str | Path] | None = None,
+    plugins: Sequence[str | Path] = (),
+    progress: Progress = lambda what, done, total: None,
+    **plan: Any,
+) -> Bench:
+    """Measure models on engines, every configuration in fresh processes and in turns.
+
+    engines, threads, delegates and precision are lists: each combination is one configuration, and
+    the first is what the others are compared with. sweep fills those that are not given with all
+    that this machine has. contend: each again beside so many busy processes. shapes, ranges and
+    inputs (files) are by the input's name, "" for the only one. Further names are those of
+    `sanderling.measure.bench.Plan`: runs, min_secs, max_secs, warmup_runs, warmup_secs, launches,
+    run_frequency, run_delay, cpus, cold, verbose, timeout, seed.
+
+    A configuration that fails is in the results with its reason. Interrupted, it raises
+    Interrupted, which has what was measured so far.
+    """
+    paths = [models] if isinstance(models, str | os.PathLike) else list(models)
+    how = _plan(plan)
+    check_engines(engines)
+    load_plugins(plugins)  # they may bring delegates
+    axes = _axes(engines, threads, delegates, precision, sweep, contend)
+    feeding = Feeding(shapes or {}, ranges or {}, inputs or {}, how.seed)
+    files = tuple(str(Path(p).absolute()) for p in plugins)
+    subjects = [Subject.of(p, n, feeding, signature, files, axes) for p, n in _names(paths)]
+    if not subjects:
+        raise InputError("no model is given", fix="give one .tflite file or more")
+    made = Bench(settings=vars(how) | {"engines": list(engines), "signature": signature})
+    bar = _Bar(progress, how, subjects)
+    try:
+        for subject in subjects:
+            _measure(made, subject, how, bar)
+    except KeyboardInterrupt as error:
+        made.interrupted = True
+        raise Interrupted(made) from error
+    _refuse_nothing(made)
+    made.warnings += [ONE_LAUNCH] if how.launches < 2 and made.comparisons else []
+    return made
+
+
+def _names(paths: Sequence[ModelPath]) -> Iterator[tuple[ModelPath, str]]:
+    """What models are called: the file's name, or the path where two files have the same."""
+    short = [Path(p).name for p in paths]
+    for path, name in zip(paths, short, strict=True):
+        yield path, name if short.count(name) == 1 else str(path)
+
+
+def _plan(given: Mapping[str, Any]) -> Plan:
+    unknown = sorted(set(given) - set(Plan.__dataclass_fields__))
+    if unknown:
+        raise TypeError(f"bench() has no argument '{unknown[0]}'")
+    how = Plan(**given)
+    how = replace(how, cpus=tuple(how.cpus))
+    how.check()
+    return how
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What is combined; `swept` are those that nobody asked for by name."""
+
+    engines: Sequence[str]
+    threads: Sequence[int]
+    delegates: Sequence[tuple[str, ...]]
+    precision: Sequence[str]
+    contend: int
+    swept: bool
+
+
+def _axes(engines: Sequence[str], threads: Sequence[int], delegates: Sequence[tuple[str, ...]],
+          precision: Sequence[str], sweep: bool, contend: int) -> Axes:  # fmt: skip
+    for count in threads:
+        if count < 1:
+            raise InputError(f"threads is {count}", where="threads", fix="give 1 or more")
+    for name in precision:
+        if name not in PRECISIONS:
+            raise InputError(f"there is no precision '{name}'",
+                             fix=f"one of {', '.join(PRECISIONS)}")  # fmt: skip
+    for chosen in delegates:
+        for delegate in chosen:
+            find_delegate(delegate)  # its error lists what there is
+    if contend < 0:
+        raise InputError(f"contend is {contend}", where="contend", fix="give 0 or more")
+    counts = threads or (thread_counts() if sweep or contend else [1])
+    return Axes(engines, counts, delegates or (delegate_choices() if sweep else [()]),
+                precision or (PRECISIONS if sweep else PRECISIONS[:1]), contend,
+                swept=sweep and not precision)  # fmt: skip
+
+
+# -- one model ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Subject:
+    """A model, its inputs, and the settings that it is to be measured at."""
+
+    name: str
+    model: Model
+    inputs: list[Array]
+    signature: str
+    plugins: tuple[str, ...]
+    settings: list[Setting]
+    kind: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, path: ModelPath, name: str, feeding: Feeding, signature: str,
+           plugins: tuple[str, ...], axes: Axes) -> Subject:  # fmt: skip
+        model = load(path)
+        entry = Session(model, ("reference",)).entry(signature or None)
+        about = inspect(model)
+        kind = str(about["quantisation"])
+        wanted = combinations(axes.engines, axes.threads, axes.delegates, axes.precision,
+                              axes.contend)  # fmt: skip
+        if axes.swept:
+            wanted = [s for s in wanted if not why_not(s, kind)]
+        facts = {"path": str(path), "quantisation": kind, "macs": about["macs"],
+                 "parameters": about["parameters"], "file": about["file_bytes"],
+                 "weights": about["weight_bytes"],
+                 "inputs": {n: t.type_text for n, t in entry.inputs.items()}}  # fmt: skip
+        return cls(name, model, feeding.arrays(entry), signature, plugins, wanted, kind,
+                   facts)  # fmt: skip
+
+    def why_not(self, setting: Setting) -> str:
+        reason = why_not(setting, self.kind)
+        if not reason and not is_installed(setting.engine):
+            package = PACKAGES[setting.engine][0]
+            reason = " ".join(str(_missing(setting.engine, package)).split())
+        return reason
+
+    def job(self, setting: Setting, how: Plan, onnx: str) -> Job:
+        more = {"cpus": how.cpus, "plugins": self.plugins, "onnx": onnx, "verbose": how.verbose}
+        return job_for(self.model, setting, self.inputs, self.signature, **more)
+
+
+def _missing(engine: str, package: str) -> MissingExtraError:
+    return MissingExtraError(package, "peers", f"the engine {engine}")
+
+
+class _Bar:
+    """Counts steps; a configuration that fails makes the bar jump, no more."""
+
+    def __init__(self, show: Progress, how: Plan, subjects: Sequence[Subject]) -> None:
+        self.show, self.done, self.model = show, 0, ""
+        self.total = sum(len(s.settings) for s in subjects) * how.launches * (1 + ROUNDS)
+
+    def step(self, what: str) -> None:
+        self.show(f"{self.model}: {what}", min(self.done, self.total), self.total)
+        self.done += 1
+
+
+def _measure(made: Bench, subject: Subject, how: Plan, bar: _Bar) -> None:
+    """One model: all settings in batches, then what they are to each other."""
+    bar.model = subject.name
+    made.models[subject.name] = subject.facts
+    refused = {s: why for s in subject.settings if (why := subject.why_not(s))}
+    onnx, why = _export(subject, [s for s in subject.settings if s not in refused], bar)
+    refused |= {s: why for s in subject.settings if s.engine == "onnxruntime" and why}
+    open_ = [s for s in subject.settings if s not in refused]
+    jobs = {s: subject.job(s, how, onnx) for s in open_}
+    found: dict[Setting, list[Launch]] = {}
+    batch: dict[Setting, int] = {}
+    before, used = Look.now(), _used()
+    try:
+        for number, group in enumerate(_batches(open_, random.Random(how.seed))):
+            batch |= dict.fromkeys(group, number)
+            _launches({s: jobs[s] for s in group}, how, bar, found)
+    finally:
+        results = [
+            _result(subject, s, found.get(s, []), refused.get(s, "")) for s in subject.settings
+        ]
+        origin = min((r.begun[0] for r in results if r.begun), default=0.0)
+        for result in results:
+            result.facts["batch"] = batch.get(result.setting, 0)
+            result.begun = [b - origin for b in result.begun]
+        made.results += [r for r in results if r.error or r.rounds]
+        _judge(made, subject, results, found)
+        made.warnings += [w for r in results for w in noise.of_result(r)]
+    made.warnings += disturbances(before, Look.now(), _used() - used)
+
+
+def _used() -> float:
+    """CPU seconds of this process and of all that have ended below it."""
+    found = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(f.ru_utime + f.ru_stime for f in found)
+
+
+def _export(subject: Subject, settings: Iterable[Setting], bar: _Bar) -> tuple[str, str]:
+    if not any(s.engine == "onnxruntime" for s in settings):
+        return "", ""
+    from .to_onnx import cached
+
+    bar.show(f"{subject.name}: ONNX export", bar.done, bar.total)
+    made, why = cached(Path(subject.model.source))
+    if "No module named" in why:
+        needed = MissingExtraError("tf2onnx", "onnx", "an ONNX file for the engine onnxruntime")
+        why = " ".join(str(needed).split())
+    return made, why
+
+
+def _batches(settings: Sequence[Setting], rng: random.Random) -> Iterator[list[Setting]]:
+    """All at once if they are few; otherwise shuffled, then as many as may live together."""
+    order = list(settings)
+    if len(order) > TOGETHER:
+        rng.shuffle(order)
+    for start in range(0, len(order), TOGETHER):
+        yield order[start : start + TOGETHER]
+
+
+def _launches(jobs: Mapping[Setting, Job], how: Plan, bar: _Bar,
+              found: dict[Setting, list[Launch]]) -> None:  # fmt: skip
+    """Several times fresh processes for all of them; who fails is not tried again."""
+    with ExitStack() as opened:
+        beside: dict[str, Beside] = {}
+        for count in {s.contend for s in jobs if s.contend}:
+            busy = opened.enter_context(Busy(count, how.cpus))
+            beside |= {s.name: busy.on for s in jobs if s.contend == count}
+        for number in range(how.launches):
+            living = {s: j for s, j in jobs.items()
+                      if not any(x.error for x in found.get(s, []))}  # fmt: skip
+            rng = random.Random(how.seed * 1000 + number)
+            with _cache(how.cold):
+                done = launch({s.name: j for s, j in living.items()}, how.budget, rng, bar.step,
+                              beside, how.timeout)  # fmt: skip
+            for setting in living:
+                found.setdefault(setting, []).append(done[setting.name])
+
+
+@contextmanager
+def _cache(cold: bool) -> Iterator[None]:
+    """Cold: an empty cache of compiled code, so that init has all there is to do."""
+    if not cold:
+        yield
+        return
+    before = os.environ.get(CACHE.name)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[CACHE.name] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(CACHE.name)
+            os.environ |= {} if before is None else {CACHE.name: before}
+
+
+# -- from launches to a result ------------------------------------------------------------------
+
+
+def _result(subject: Subject, setting: Setting, launches: Sequence[Launch], why: str) -> Result:
+    made = Result(subject.name, setting, error=why)
+    failed = [x.error for x in launches if x.error]
+    if failed or not launches:
+        made.error = made.error or (failed[0] if failed else "")
+        return made
+    made.rounds = [r for x in launches for r in x.rounds]
+    made.launches = [len(x.rounds) for x in launches]
+    made.begun = [b for x in launches for b in x.begun]
+    made.warmup = [s for x in launches for s in x.warm.samples]
+    made.stable = sum(x.warm.stable for x in launches) * 2 > len(launches)
+    made.block = max(x.block for x in launches)
+    made.cpu_seconds = sum(x.usage.cpu_seconds for x in launches)
+    made.switches = sum(x.usage.switches for x in launches)
+    _starts(made, subject, launches)
+    return made
+
+
+def _starts(made: Result, subject: Subject, launches: Sequence[Launch]) -> None:
+    """Init, the first inference, memory: medians over the processes."""
+    ready = [x.ready for x in launches if x.ready is not None]
+    made.inits, made.firsts = [r.init for r in ready], [r.first for r in ready]
+    made.init, made.first = median(made.inits), median(made.firsts)
+    made.imports = median(r.imports for r in ready)
+    made.notes = [n for n in ready[0].note.split("; ") if n]
+    made.facts |= {"starts": [r.facts.get("start", "") for r in ready]}
+    held = [x.ready.memory | x.usage.memory for x in launches if x.ready is not None]
+    keys = [k for k in dict.fromkeys(k for h in held for k in h) if all(k in h for h in held)]
+    made.memory = {"file": subject.facts["file"], "weights": subject.facts["weights"]}
+    made.memory |= {k: int(median(h[k] for h in held)) for k in keys}
+
+
+def ratio(slow: Result, fast: Result) -> Ratio:
+    """How many times as long; settings of one batch shared their rounds."""
+    together = slow.facts.get("batch") == fast.facts.get("batch") and slow.model == fast.model
+    return ratio_of_launches(slow.by_launch, fast.by_launch, paired=together)
+
+
+def _judge(made: Bench, subject: Subject, results: Sequence[Result],
+           found: Mapping[Setting, Sequence[Launch]]) -> None:  # fmt: skip
+    sound = [r for r in results if r.rounds and not r.setting.contend]
+    for other in sound[1:]:
+        one = ratio(other, sound[0])
+        made.comparisons.append(Comparison(subject.name, other.setting.name, sound[0].setting.name,
+                                           one.value, one.low, one.high))  # fmt: skip
+    answers = {r.setting.name: ready.answers for r in sound
+               if (ready := found[r.setting][0].ready) is not None}  # fmt: skip
+    limits = {r.setting.name: tolerance(subject.kind, r.setting.precision) for r in sound}
+    base = sound[0].setting.name if sound else ""
+    gaps = [Gap(subject.name, name, gap, fits)
+            for name, (gap, fits) in compare_all(answers, base, limits).items()]  # fmt: skip
+    made.answers += gaps
+    chosen = recommend(sound, ratio, [g.setting for g in gaps if not g.fits])
+    made.recommendations += [chosen] if chosen else []
+
+
+def _refuse_nothing(made: Bench) -> None:
+    """Where nothing at all could be measured, the reason is an error."""
+    if any(r.rounds for r in made.results):
+        return
+    first = made.results[0]
+    engine = first.setting.engine
+    if not is_installed(engine):
+        raise _missing(engine, PACKAGES[engine][0])
+    raise SanderlingError(first.error, where=f"{first.model}, {first.setting.name}",
+                          fix="no other setting was measured either")  # fmt: skip

@@ -1,0 +1,125 @@
+"""Settings to be tried, and the one to be taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..runtime.delegate import delegate_names
+from .answers import group
+from .engines import TITLES
+from .machine import cpu_flags, usable_cpus
+from .memory import growth
+from .record import Result, Setting
+from .statistics import Ratio
+
+BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
+PRECISIONS = ("f32", "bf16")
+HAS_BF16 = ("sanderling", "openvino")  # the engines that have it on a CPU
+AS_GOOD = 1.02  # slower by less is not worth a thread
+NEAR = 1.1  # slower by more is no equal, however wide the interval
+
+
+def thread_counts() -> list[int]:
+    """1, 2, 4, ... up to the CPUs that may be used, and their number itself."""
+    cpus = len(usable_cpus())
+    return sorted({1, cpus, *(1 << n for n in range(cpus.bit_length()) if 1 << n <= cpus)})
+
+
+def delegate_choices() -> list[tuple[str, ...]]:
+    """The reference is left out: it is there to be exact, and takes a hundred times as long."""
+    return [(name,) for name in delegate_names() if name != "reference"]
+
+
+def combinations(engines: Sequence[str], threads: Sequence[int],
+                 delegates: Sequence[tuple[str, ...]], precisions: Sequence[str],
+                 contend: int = 0) -> list[Setting]:  # fmt: skip
+    """Every combination that means something: peers have no delegates of ours."""
+    made = [
+        Setting(engine, count, chosen, precision, contend=busy)
+        for engine in engines
+        for precision in precisions
+        for chosen in (delegates if engine == "sanderling" else [()])
+        for count in threads
+        for busy in ([0, contend] if contend else [0])
+    ]
+    return list(dict.fromkeys(made))
+
+
+def why_not(setting: Setting, kind: str) -> str:
+    """Why a setting makes no sense for a model of this kind, or ""."""
+    if setting.precision == "f32":
+        return ""
+    if setting.engine not in HAS_BF16:
+        return f"{TITLES[setting.engine]} has no {setting.precision} on a CPU"
+    if group(kind) != "float":
+        return f"a quantised model ({kind}) does not run at {setting.precision}"
+    if not cpu_flags() & BF16:
+        return f"this CPU has no instructions for {setting.precision}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The setting to take for a model, and why that one."""
+
+    model: str
+    setting: str
+    seconds: float
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def recommend(results: Sequence[Result], compare: Callable[[Result, Result], Ratio],
+              unlike: Sequence[str] = ()) -> Recommendation | None:  # fmt: skip
+    """Of one model's results: the fastest or, of those that cannot be told from it, the one that
+    takes least: threads, then precision lost, then memory. unlike: names of settings whose answers
+    are off."""
+    sound = [r for r in results if r.summary and not r.setting.contend
+             and r.setting.name not in unlike]  # fmt: skip
+    if len(sound) < 2:
+        return None
+    fastest = min(sound, key=_median)
+    near = [r for r in sound if r is fastest or _as_good(compare(r, fastest))]
+    chosen = min(near, key=_cost)
+    return Recommendation(chosen.model, chosen.setting.name, _median(chosen),
+                          _reason(chosen, fastest, near, compare))  # fmt: skip
+
+
+def _median(result: Result) -> float:
+    assert result.summary is not None
+    return result.summary.median
+
+
+def _as_good(slower: Ratio) -> bool:
+    return slower.value <= AS_GOOD or (slower.low <= 1.0 and slower.value <= NEAR)
+
+
+def _cost(result: Result) -> tuple[int, bool, float, float]:
+    memory = growth(result.memory, "peak.runs") or growth(result.memory, "ready.rss") or 0
+    # A megabyte more or less is no reason.
+    return (result.setting.threads, result.setting.precision != "f32", round(memory / 1e6),
+            _median(result))  # fmt: skip
+
+
+def _reason(chosen: Result, fastest: Result, near: Sequence[Result],
+            compare: Callable[[Result, Result], Ratio]) -> str:  # fmt: skip
+    if chosen is fastest:
+        if len(near) == 1:
+            return "it is the fastest, beyond the noise"
+        return f"the fastest; {len(near) - 1} more cannot be told from it and take no less"
+    ratio = compare(chosen, fastest)
+    gains = _gains(chosen, fastest)
+    return (f"{fastest.setting.name} is not surely faster (ratio {ratio}), and this one takes "
+            f"{' and '.join(gains)}")  # fmt: skip
+
+
+def _gains(chosen: Result, fastest: Result) -> list[str]:
+    threads = fastest.setting.threads - chosen.setting.threads
+    found = [f"{threads} thread{'s' * (threads > 1)} fewer"] if threads > 0 else []
+    if fastest.setting.precision != "f32" == chosen.setting.precision:
+        found.append("no lower precision")
+    return found or ["less memory"]
