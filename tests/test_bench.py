@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import random
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -195,7 +197,8 @@ def test_a_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "engine openvino needs the package 'openvino'" in said and "pip install" in said
     monkeypatch.setattr(home, "launch", fake_launch)
     ran = call(INT8, "--engines", "openvino,sanderling", *QUICK)
-    assert "needs the package 'openvino'" in ran.stdout and "sanderling, 1 thread" in ran.stdout
+    assert "needs the package 'openvino', which is not installed: pip install" in ran.stdout
+    assert "sanderling, 1 thread" in ran.stdout
 
 
 def test_an_onnx_file_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,6 +271,34 @@ def test_signatures_of_other_graphs(tmp_path: Path) -> None:
         _only_main(home.job_for(model, Setting("openvino"), [values], "other"))
 
 
+def test_imports_are_no_part_of_init() -> None:
+    code = ("import sys; from sanderling.measure.engines import import_engine as f; "
+            "name = 'sanderling.delegates.cpu.delegate'; early = name in sys.modules; "
+            "f('sanderling'); print(early, name in sys.modules)")  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "True"]
+
+
+def test_a_process_that_compiled_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(jobs: dict[str, Any], *_: object, **__: object) -> dict[str, home.Launch]:
+        made = fake_launch(jobs)
+        for one in made.values():
+            first = next(starts)
+            one.ready = child.Ready("", [np.zeros(1)], 1e-3, 0.0, 5.0 if first else 0.1, 1e-3,
+                                    {"start.rss": 0, "ready.rss": 900 if first else 9},
+                                    {"start": "compiled now" if first else "from the cache"}
+                                    )  # fmt: skip
+        return made
+
+    starts = iter([True, False])
+    monkeypatch.setattr(home, "launch", launch)
+    (found,) = home.bench(INT8, launches=2).results
+    assert found.init == 0.1 and found.inits == [5.0, 0.1] and found.memory["ready.rss"] == 9
+    starts = iter([True])
+    (found,) = home.bench(INT8, launches=1).results
+    assert found.init == 5.0 and found.memory["ready.rss"] == 900
+
+
 # -- sweeps, contention, tables -----------------------------------------------------------------
 
 
@@ -304,6 +335,8 @@ def test_a_wide_interval_makes_no_equal() -> None:
     slow.rounds = [[3e-3 * f] for f in (0.3, 1, 1, 1, 4) for _ in range(5)]
     found = sweep.recommend([slow, measured(setting=Setting(threads=2))], home.ratio)
     assert found is not None and found.setting == Setting(threads=2).name
+    assert "sanderling, 1 thread cannot be told from it" in found.why
+    assert "beyond the noise" not in found.why
 
 
 def test_wrong_answers_and_load_are_not_recommended() -> None:

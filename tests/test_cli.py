@@ -20,7 +20,7 @@ import sanderling
 from sanderling import load, save
 from sanderling.cli import main
 from sanderling.cli.app import app
-from sanderling.cli.common import shorten
+from sanderling.cli.common import shorten, table
 from sanderling.ir import DType, Graph, Model, Quant, Signature, Tensor
 from sanderling.ir.compare import models_equal
 from sanderling.ir.text import from_text
@@ -372,6 +372,24 @@ def test_names_are_shortened(text: str, room: int, short: str) -> None:
     assert shorten(text, room) == short and len(shorten(text, room)) <= room
 
 
+def test_a_wide_table_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns, row = ["what", ">peak of runs", ">size", ">in all"], ["a setting", "1 K", "2 K", "3 K"]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert table(columns, [row]).splitlines()[0] == "what       peak of runs  size  in all"
+    monkeypatch.setenv("COLUMNS", "28")
+    assert table(columns, [row], labels=1).splitlines() == [
+        "           peak",
+        "             of         in",
+        "what       runs  size  all",
+        "---------  ----  ----  ---",
+        "a setting   1 K   2 K  3 K",
+    ]
+    monkeypatch.setenv("COLUMNS", "22")
+    first, second = table(columns, [row], labels=1).split("\n\n")
+    assert first.splitlines()[-1] == "a setting   1 K   2 K"
+    assert second.splitlines()[-1] == "a setting  3 K"
+
+
 def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
     g = Graph("\x1b[2J")
     g.outputs = [g.input("\x1b[31mred\n", DType.FLOAT32, (1,))]
@@ -670,3 +688,8 @@ def test_the_version_does_not_wait_for_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "rich", "llvmlite"} & set(done.stdout.split())
+
+
+def test_lists_of_verbs_are_whole_sentences() -> None:
+    for words in (["--help"], ["eval", "--help"]):
+        assert "..." not in call(*words).stdout.replace("[ARGS]...", "")

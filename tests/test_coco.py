@@ -148,6 +148,7 @@ def test_results_from_the_command_line(pair: tuple[Path, Path], tmp_path: Path) 
     assert record["schema"] == "sanderling.eval/1" and record["metrics"]["AP"] == wanted[0]
     assert set(record["metrics"]["by_category"]) == set(NAMES[:4])
     call(*words, "--require", "AP=0.99", status=1)
+    assert "--limit has no effect" in call(*words, "--limit", 1).stderr
 
 
 def test_nothing_found_is_zero(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -298,6 +298,24 @@ def test_delegates_that_are_elsewhere(name: str) -> None:
     call(f"--model_file={F32}", f"--use_{name}=false", "--num_runs=1")
 
 
+def test_flags_of_delegates_are_known() -> None:
+    said = call(f"--model_file={F32}", "--num_runs=1", "--nnapi_accelerator_name", "edgetpu").stderr
+    assert "--nnapi_accelerator_name has no effect without --use_nnapi=true" in said
+    said = call(f"--model_file={F32}", "--use_nnapi=true", "--nnapi_accelerator_name=edgetpu",
+                status=2).stderr  # fmt: skip
+    assert "there is no delegate 'nnapi'" in said
+    text = call(f"--model_file={F32}", "--num_runs=1", "--external_delegate_path=reference").stdout
+    assert re.search(r"test +\S+ +sanderling reference", text)
+
+
+def test_open_dimensions_do_not_hide_another_network() -> None:
+    first, second = small(), small()
+    for model, size in ((first, 4), (second, 5)):
+        model.main.inputs[0].signature = (-1, size)
+    with pytest.raises(InputError, match=r"f32\[-1,4\] .* against f32\[-1,5\]"):
+        diff(first, second, runs=1)
+
+
 # -- settings and limits --------------------------------------------------------------------------
 
 
@@ -776,7 +794,7 @@ def small(inputs: int = 1, shape: tuple[int, ...] = (1, 4)) -> Model:
     (["two.tflite", "--data", "some.npz"], "no array 'x1'"),
     (["two.tflite", "--data", "uneven.npz"], "unequal numbers of samples"),
     ([F32, "--plot", "error.pdf"], "is not a kind of picture"),
-    ([F32, "--use_gpu=perhaps"], "not true or false"),
+    ([F32, "--use_gpu=perhaps"], "it takes true, false, 1 or 0"),
     ([F32, "other.tflite", "--json", "no/where.json"], "no/where.json"),
 ])  # fmt: skip
 def test_bad_input_is_a_sentence(

@@ -294,6 +294,8 @@ def test_a_users_mistakes_are_explained(parity: list[object], tmp_path: Path) ->
     assert "AttributeError" in said(*parity, "--fault", "task")
     assert "preprocess of task 'parity' failed on sample" in said(*parity, "--fault", "task",
                                                                   "--decoders", 1)  # fmt: skip
+    absent = said(*parity[:2], "--from", tmp_path / "absent.npz")
+    assert "absent.npz" in absent and "(parity.py, line" in absent and "settings" in absent
     assert "registers no task 'other'" in said(f"{parity[0]}:other", F32)
     (tmp_path / "none.py").write_text("x = 1")
     assert "it registers no task" in said(tmp_path / "none.py", F32)

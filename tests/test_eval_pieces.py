@@ -283,6 +283,29 @@ def test_labels_come_in_many_forms(digits: Path, alone: Evaluation, tmp_path: Pa
         not found.metrics["confusions"])  # fmt: skip
 
 
+def test_folders_are_never_guessed(digits: Path, tmp_path: Path) -> None:
+    picture = next((digits / "img").iterdir()).read_bytes()
+
+    def truths(*folders: str, **settings: Any) -> set[int]:
+        root = tmp_path / "-".join(folders)
+        for name in folders:
+            (root / name).mkdir(parents=True)
+            (root / name / "a.png").write_bytes(picture)
+        task = digit_task(digits, labels=None, images=root, **settings)
+        task.open(Ports.of(load(INT8)))
+        return {s.truth for s in task.samples()}
+
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(f"d{i}" for i in range(10)))
+    assert truths("7", "3") == {7, 3}
+    assert truths("d2", "d8", model_output_labels=names) == {2, 8}
+    assert truths(*"abcdefghij") == set(range(10))
+    with pytest.raises(InputError, match="2 folders, the model has 10 classes"):
+        truths("cat", "dog")
+    with pytest.raises(InputError, match="'dog' has no class name"):
+        truths("d3", "dog", model_output_labels=names)
+
+
 def test_a_denylist_counts_from_one(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "deny.txt").write_text("1\n3\n")
     task = digit_task(digits, denylist=tmp_path / "deny.txt")

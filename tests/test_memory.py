@@ -94,6 +94,7 @@ def test_the_peak_remembers_until_it_is_reset(probe: dict) -> None:  # type: ign
 def test_without_proc_nothing_is_claimed() -> None:
     assert memory.snapshot("none") == {} and memory.peak("none") is None
     assert memory.growth({}, "peak.runs") is None
+    assert memory.at_least(2, 3) == 3 and memory.at_least(2, None) == 2
 
 
 # -- a session's own account --------------------------------------------------------------------

@@ -29,6 +29,7 @@ from sanderling.measure import roofline as roofs
 from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
 from sanderling.measure.profile_ours import CALL, LOST, Row
 from sanderling.measure.roofline import Level, Roofline, cache_sizes, roofline
+from sanderling.measure.statistics import summary
 from tests.cpu.models import stack
 
 DIGITS = Path(sanderling.__file__).parent / "data" / "digits_int8.tflite"
@@ -215,6 +216,27 @@ def test_the_limit_is_compute_or_memory() -> None:
     assert profiles.limit(row, None, 0, 1.0)["share"] is None
 
 
+def test_work_that_is_not_known_has_no_limit() -> None:
+    found = profiles.limit(Row("Add (ND)", "", "xnnpack", ""), ROOF, held=1000, seconds=1e-6)
+    assert found == {"limit_ms": None, "share": None, "bound": "", "level": ""}
+    row = Row("CONV_2D", "", "xnnpack", "", macs=1, kind="i8")  # below what the clock can tell
+    assert profiles.limit(row, ROOF, held=1000, seconds=0.0)["share"] is None
+
+
+def test_a_disturbed_profile_says_so() -> None:
+    quiet, busy = (summary([1.0] * 9 + [last]) for last in (2.0, 50.0))
+    assert quiet is not None and busy is not None
+    assert not profiles._disturbed(quiet)
+    assert "5.9 times as long as the median" in profiles._disturbed(busy)[0]
+
+
+def test_rates_by_type_are_those_of_the_median() -> None:
+    step = {"type": "CONV_2D", "ms": 9.0, "median_ms": 1.0, "macs": 5e8} | dict.fromkeys(
+        ("percent", "mem_kb", "times_called", "bytes"), 1)  # fmt: skip
+    (found,) = profiles._by_type([step, step])
+    assert found["ms"] == 18 and found["gops"] == pytest.approx(1e3)
+
+
 def test_the_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path))
     calls: list[int] = []
@@ -333,6 +355,22 @@ def test_litert_tells_its_ops(tmp_path: Path) -> None:
     assert set(products) <= set(matched)
     assert all(matched[i]["macs"] == record["nodes"][i]["macs"] > 0 for i in products)
     assert total(record) == pytest.approx(record["whole"]["mean"], rel=1e-6)
+
+
+def test_what_a_peer_does_between_its_ops() -> None:
+    def lost(*times: list[float]) -> list[float]:
+        rows = [Row("", "", "", "", times=t) for t in times]
+        return profile_peers._lost(ours.Taken(rows, whole=[3.0, 9.0]))
+
+    assert lost([1.0, 1.0], [1.0, 2.0]) == [1.0, 6.0]  # by run
+    assert lost([2.0], [1.0]) == [3.0]  # of the means
+
+
+def test_a_costly_profiler_is_told() -> None:
+    (said,) = profile_peers._cost([2e-3, 2e-3, 9e-3], [1e-3])
+    assert "a run takes 1 ms, not 2 (medians)" in said
+    assert not profile_peers._cost([1e-3], [1e-3]) and not profile_peers._cost([], [1e-3])
+    assert 1 <= len(profile_peers._timed(lambda: None)) <= profile_peers.PLAIN_RUNS
 
 
 def test_rows_are_matched_by_order_or_not_at_all() -> None:

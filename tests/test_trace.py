@@ -839,6 +839,7 @@ def test_inputs_are_the_users(tmp_path: Path) -> None:
     ([DIGITS, "--read", "x.json"], "not both"),
     (["--read", "none.json"], "No such file"),
     (["--read", "garbage.json"], "garbage.json: not a trace"),
+    (["--read", DIGITS], "it is not JSON"),
     (["--read", "other.json"], "not a trace"),
     ([DIGITS, "-o", "x.json", "--delegate", "none"], "no delegate 'none'"),
 ], ids=str)  # fmt: skip

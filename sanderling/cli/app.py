@@ -83,8 +83,12 @@ def _command(name: str) -> Any:
     module = import_module(f".{name}", __package__)
     if hasattr(module, "command"):  # a verb that has verbs
         return module.command()
-    # A verb with a command line of its own says how much of it is to be read here.
-    alone.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+    from .common import summary  # not needed for --version
+
+    verb = getattr(module, name)
+    # A verb with a command line of its own says how it is read, and how much of it here.
+    alone.command(name, cls=getattr(module, "COMMAND", None), short_help=summary(verb.__doc__),
+                  context_settings=getattr(module, "CONTEXT", None))(verb)  # fmt: skip
     return get_command(alone)
 
 
@@ -109,7 +113,7 @@ def options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True,
                                  help="Print the version and stop."),
 ) -> None:  # fmt: skip
-    """Run and inspect .tflite models."""
+    """Run, measure, shrink and verify .tflite models."""
 
 
 def start() -> None:

@@ -27,6 +27,7 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    facts,
     open_target,
     pairs,
     plural,
@@ -43,7 +44,7 @@ TABLES = {".md": modeltable.as_markdown, ".html": modeltable.as_html}
 
 
 def bench(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...",
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL",
         help="One .tflite file or more.")],
     engines: Annotated[str, typer.Option(metavar="LIST",
         help="Engines to compare, the first is what others are compared with: sanderling, litert, "
@@ -311,7 +312,7 @@ def _report(found: Bench, changes: Sequence[earlier.Change], sweep: bool, known:
         _section("memory by what holds it, in bytes", views.held(found)),
         _section("resident memory, + from before the load", views.resident(found)),
         _section("beside busy processes", views.contention(found)),
-        _section("not measured", views.failures(found)),
+        _failures(found),
         _section("against the baseline", views.changes(changes)),
         *views.fallbacks(found),
         *views.best_under_load(found),
@@ -321,6 +322,12 @@ def _report(found: Bench, changes: Sequence[earlier.Change], sweep: bool, known:
     return "\n\n".join(p for p in parts if p)
 
 
+def _failures(found: Bench) -> str:
+    """Reasons are sentences: they go on below themselves."""
+    rows = views.failures(found)[1]
+    return "not measured\n\n" + facts((", ".join(r[:-1]), r[-1]) for r in rows) if rows else ""
+
+
 def _section(title: str, content: views.Table) -> str:
-    text = table(*content)
+    text = table(*content, labels=1 + content[0].index("setting"))
     return f"{title}\n\n{text}" if text else ""

@@ -168,23 +168,62 @@ def shorten(text: str, room: int) -> str:
 GAP = "  "
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int = 0) -> str:
     """Lines of a plain table, "" without rows. A column that starts with > is right-aligned; one
-    that starts with ~ is shortened where the line would be too long."""
+    that starts with ~ is shortened where the line would be too long. labels: how many columns say
+    what a row is; a table that still does not fit goes on below itself, under these."""
     cells = [[clean(cell) for cell in row] for row in rows]
     if not cells:
         return ""
-    names = [column.lstrip(">~") for column in columns]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    if width():
+    heads = [[column.lstrip(">~") for column in columns]]
+    widths = _widths(heads + cells)
+    if width() and _excess(widths) > 0:
+        heads = _broken(heads[0], _widths(cells))
+        widths = _widths(heads + cells)
         _narrow(widths, [i for i, column in enumerate(columns) if column.startswith("~")])
-    lines = [names, ["-" * w for w in widths], *cells]
-    return "\n".join(_line(line, columns, widths) for line in lines)
+    lines = [*heads, ["-" * w for w in widths], *cells]
+    return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
+
+
+def _block(shown: Sequence[int], lines: Sequence[Sequence[str]], columns: Sequence[str],
+           widths: Sequence[int]) -> str:  # fmt: skip
+    names, room = [columns[i] for i in shown], [widths[i] for i in shown]
+    parts = ([line[i] for i in shown] for line in lines)
+    return "\n".join(_line(part, names, room) for part in parts if any(part))
+
+
+def _widths(lines: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def _excess(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1) - width()
+
+
+def _broken(names: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
+    """Names of columns as several lines, where what stands below is narrower than they are."""
+    pieces = [wrap(name, max(room, 1), break_long_words=False, break_on_hyphens=False)
+              for name, room in zip(names, widths, strict=True)]  # fmt: skip
+    height = max(map(len, pieces))
+    return [list(line) for line in zip(*([""] * (height - len(p)) + p for p in pieces),
+                                       strict=True)]  # fmt: skip
+
+
+def _blocks(widths: Sequence[int], labels: int) -> list[list[int]]:
+    """Which columns stand side by side: all, or as many as fit behind the labels."""
+    if not labels or not width() or _excess(widths) <= 0:
+        return [list(range(len(widths)))]
+    made = [list(range(labels))]
+    for i in range(labels, len(widths)):
+        if len(made[-1]) > labels and _excess([widths[k] for k in (*made[-1], i)]) > 0:
+            made.append(list(range(labels)))
+        made[-1].append(i)
+    return made
 
 
 def _narrow(widths: list[int], flexible: Sequence[int], least: int = 12) -> None:
     """Take columns from the widest until the line fits, or none can give any more."""
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width()
+    excess = _excess(widths)
     while excess > 0 and flexible:
         widest = max(flexible, key=lambda i: widths[i])
         if widths[widest] <= least:
@@ -211,6 +250,12 @@ def facts(rows: Iterable[tuple[str, object]]) -> str:
         pieces = wrap(value, room, break_on_hyphens=False) or [""]
         lines += [f"{name if i == 0 else '':<{indent}}{p}".rstrip() for i, p in enumerate(pieces)]
     return "\n".join(lines)
+
+
+def summary(text: str | None, most: int = 110) -> str:
+    """The first sentence of a help text, for a list; of a long one what comes before the colon."""
+    sentence = " ".join((text or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+    return sentence if len(sentence) <= most else sentence.partition(": ")[0]
 
 
 def plural(count: int, what: str) -> str:

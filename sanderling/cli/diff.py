@@ -15,6 +15,8 @@ from ..evaluate.diff import Diff
 from ..evaluate.diff_file import COLUMNS, layer_row, number, picture, stage_metrics, summary_lines
 from ..evaluate.layers import Layers
 from ..evaluate.measures import Limits
+from ..measure.compat.flags import Values
+from ..measure.compat.providers import EXTERNAL, external, unused
 from ..picture import kind_of
 from ..runtime.delegate import delegate_names
 from ..runtime.inputs import Picture
@@ -32,6 +34,7 @@ from .common import (
     write_target,
 )
 from .run import numbers
+from .tool_flags import ToolCommand
 
 FAILED = 1
 # The guide tool's delegates that are not ours, and what to do instead.
@@ -40,15 +43,14 @@ ELSEWHERE = {
     "nnapi": "NNAPI is Android's",
     "hexagon": "Hexagon is a DSP of Qualcomm's phones",
     "coreml": "Core ML is Apple's",
+    "ynnpack": "YNNPACK is LiteRT's",
 }
-
-
-def _guide(flag: str) -> Any:
-    """A flag of the guide's tool, which takes a word after the sign of equality."""
-    return typer.Option(f"--use_{flag}", hidden=True, metavar="true|false")
+ASKED = ("xnnpack", *ELSEWHERE)  # by --use_xnnpack=true and the like
+COMMAND = ToolCommand
 
 
 def diff(
+    ctx: typer.Context,
     a: Annotated[Path | None, typer.Argument(metavar="A", help="The reference: a .tflite file."
         )] = None,
     b: Annotated[Path | None, typer.Argument(metavar="B",
@@ -114,11 +116,6 @@ def diff(
     output_file_path: Annotated[Path | None, typer.Option("--output_file_path", metavar="FILE",
         help="As in TensorFlow Lite's tool: the result as a serialised EvaluationStageMetrics."
         )] = None,
-    use_gpu: Annotated[str, _guide("gpu")] = "",
-    use_nnapi: Annotated[str, _guide("nnapi")] = "",
-    use_hexagon: Annotated[str, _guide("hexagon")] = "",
-    use_coreml: Annotated[str, _guide("coreml")] = "",
-    use_xnnpack: Annotated[str, _guide("xnnpack")] = "",
 ) -> None:  # fmt: skip
     """Compare the answers and the latency of a test with those of a reference: two settings of one
     model (delegates, threads, precision, engines), or two models of one network (float against
@@ -128,10 +125,10 @@ def diff(
     """
     load_plugins(plugin)
     model = _model(a, model_file)
-    flags = {"gpu": use_gpu, "nnapi": use_nnapi, "hexagon": use_hexagon, "coreml": use_coreml,
-             "xnnpack": use_xnnpack}  # fmt: skip
-    wanted = [*delegate_b, *(n for n, given in flags.items() if _yes(n, given))]
+    flags: Values = ctx.meta["registrar"]
+    wanted = [*delegate_b, *(d for d in ASKED if flags.on(f"use_{d}"))]
     engine_b, wanted = _ours(wanted, engine_b)
+    others = [external(flags)] if flags.text(EXTERNAL) else []
     limits = Limits(max_error, max_avg_error, max_raw_error, max_relative, min_cosine, min_snr,
                     min_top1, min_top5)  # fmt: skip
     how = None
@@ -141,6 +138,8 @@ def diff(
         kind_of(plot)
         per_tensor = True
     _warn_unused(locals())
+    for text in unused(flags):
+        warn(text)
     with ExitStack() as opened:
         drawn = None if plot is None else opened.enter_context(open_target(plot))
         stage = (opened.enter_context(open_target(output_file_path))
@@ -148,7 +147,7 @@ def diff(
         target = opened.enter_context(JsonTarget(json))
         with progress() as show, _kept_when_interrupted():
             found = behind.diff(
-                model, b, delegate_a=delegate_a, delegate_b=wanted, engine_a=engine_a,
+                model, b, delegate_a=delegate_a, delegate_b=[*wanted, *others], engine_a=engine_a,
                 engine_b=engine_b, threads_a=threads_a, threads_b=threads_b,
                 precision_a=precision_a, precision_b=precision_b, runs=runs, seed=seed, data=data,
                 picture=how, limits=limits, per_tensor=per_tensor, bisect=bisect,
@@ -185,13 +184,6 @@ def _model(a: Path | None, model_file: Path | None) -> Path:
     chosen = a or model_file
     assert chosen is not None
     return chosen
-
-
-def _yes(name: str, given: str) -> bool:
-    if given.lower() not in ("", "true", "false", "1", "0"):
-        raise InputError(f"'{given}' is not true or false", where=f"--use_{name}",
-                         fix=f"write --use_{name}=true")  # fmt: skip
-    return given.lower() in ("true", "1")
 
 
 def _ours(wanted: list[str], engine: str) -> tuple[str, list[str]]:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from ..errors import InputError
 from ..evaluate.run import SCHEMA, Evaluation, Kept, compare_evaluations, evaluate_task
 from ..evaluate.task import Task, find_task, settings_of, task_names
-from ..measure.compat.flags import ALIASES, DELEGATES, Values, parse
+from ..measure.compat.flags import Values
 from ..measure.compat.providers import PROVIDERS, choose, unused
 from ..runtime.delegate import delegate_names
 from .common import (
@@ -29,16 +29,16 @@ from .common import (
     plural,
     progress,
     say,
+    summary,
     table,
     warn,
     write_target,
 )
+from .tool_flags import ToolCommand
 
 FAILED = 1
 SHOWN = 10  # failures that are named on the terminal; the record has all
 TYPES = (str, int, float, bool, Path)
-# TensorFlow Lite's tools take flags for every delegate; --help is ours.
-REGISTRAR = {f.name for f in DELEGATES} - {"help"} | set(ALIASES)
 
 
 # -- the options of every task ------------------------------------------------------------------
@@ -95,6 +95,7 @@ COMMON: Common = {
         help="Write the result as JSON; - for stdout.")], ""),
 }  # fmt: skip
 FILES = ("predictions", "save_preset", "output_file")
+USED_WITHOUT_MODEL = ("require", "plugin", "json")
 NO_EFFECT = {"ray": "workers decoders", "workers": "decoders"}
 
 
@@ -106,47 +107,6 @@ class Tasks(TyperGroup):
 
     def get_command(self, ctx: Any, name: str) -> Any:
         return task_command(find_task(name))
-
-
-class TaskCommand(TyperCommand):
-    """Takes the flags of TensorFlow Lite's tools as they are written there."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {name: p for p in self.params for name in (*p.opts, *p.secondary_opts)}
-        ctx.meta["registrar"], rest = _registrar(args)
-        return super().parse_args(ctx, [a for word in rest for a in _spelled(word, own)])
-
-
-def _registrar(args: Sequence[str]) -> tuple[Values, list[str]]:
-    """Delegate flags, and what is left."""
-    theirs: list[str] = []
-    ours: list[str] = []
-    waiting = list(args)
-    while waiting:
-        word = waiting.pop(0)
-        name = word.removeprefix("--").partition("=")[0]
-        if not word.startswith("--") or name not in REGISTRAR:
-            ours.append(word)
-            continue
-        theirs.append(word)
-        if "=" not in word and waiting and not waiting[0].startswith("-"):
-            theirs += [] if parse([word, waiting[0]])[1] else [waiting.pop(0)]
-    return parse(theirs)[0], ours
-
-
-def _spelled(word: str, own: dict[str, Any]) -> list[str]:
-    """--a_b for --a-b, and --flag=true for --flag."""
-    name, equals, value = word.partition("=")
-    if not word.startswith("--"):
-        return [word]
-    name = name if name in own else name.replace("_", "-")
-    option = own.get(name)
-    if option is None or not equals or not getattr(option, "is_flag", False):
-        return [f"{name}{equals}{value}" if option is not None else word]
-    if value.lower() not in ("true", "false", "1", "0"):
-        raise InputError(f"'{value}' is neither true nor false", where=name, fix=f"write {name}")
-    is_on = value.lower() in ("true", "1")
-    return [name] if is_on else list(option.secondary_opts[:1])
 
 
 def command() -> Any:
@@ -190,7 +150,7 @@ def task_command(kind: type[Task]) -> Any:
     run.__annotations__ = {"ctx": typer.Context, **hints}
     run.__doc__ = inspect.cleandoc(kind.__doc__ or "")
     made = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    made.command(kind.name, cls=TaskCommand)(run)
+    made.command(kind.name, cls=ToolCommand, short_help=summary(run.__doc__))(run)
     return get_command(made)
 
 
@@ -229,6 +189,7 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
     with ExitStack() as opened:
         target = opened.enter_context(JsonTarget(values["json"]))
         if recorded is not None:
+            _warn_no_model(values)
             return _judge(task, recorded, target, values["require"])
         files = {n: opened.enter_context(open_target(values[n])) for n in FILES if values[n]}
         _check_early(task, values)
@@ -257,6 +218,13 @@ def _judge(task: Task, recorded: dict[str, Any], target: JsonTarget, require: li
     if not target.write(record):
         typer.echo("\n".join(task.lines(recorded)))
     _check(record, require)
+
+
+def _warn_no_model(values: Common) -> None:
+    for name, (_, default) in COMMON.items():
+        if name not in USED_WITHOUT_MODEL and values[name] != default:
+            option = "the model" if name == "model" else f"--{name.replace('_', '-')}"
+            warn(f"{option} has no effect: results are judged as they are given")
 
 
 def _check_early(task: Task, values: Common) -> None:

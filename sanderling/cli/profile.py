@@ -151,7 +151,7 @@ def _summed(rows: list[Record]) -> list[Record]:
 
 _COLUMNS = ("[node type]", ">[first]", ">[avg ms]", ">[min]", ">[%]", ">[cdf%]", ">[mem KB]",
             ">[times called]", ">[MACs]", ">[G/s]", ">[of roof]", "[bound]", ">[wait]",
-            "[kernel]", ">[node]", "~[Name]")  # fmt: skip
+            "~[kernel]", ">[node]", "~[Name]")  # fmt: skip
 
 
 def _steps(record: Record, rows: list[Record]) -> str:
@@ -167,9 +167,10 @@ def _row(row: Record) -> tuple[object, ...]:
     share = "-" if row["share"] is None else f"{row['share']:.0%}"
     bound = f"{row['bound']} {row['level']}" if row["bound"] == "memory" else row["bound"]
     return (row["type"], _ms(row["first_ms"]), _ms(row["ms"]), _ms(row["min_ms"]),
-            f"{row['percent']:.3f}%", f"{row['cdf']:.3f}%", f"{row['mem_kb']:.1f}",
-            f"{row['times_called']:g}", si(row["macs"]) if row["macs"] else "-",
-            f"{row['gops']:.1f}" if row["macs"] else "-", share, bound or "-",
+            f"{row['percent']:.3f}%", f"{row['cdf']:.3f}%",
+            f"{row['mem_kb']:.1f}" if row["bytes"] else "-", f"{row['times_called']:g}",
+            si(row["macs"]) if row["macs"] else "-",
+            f"{row['gops']:.1f}" if row["gops"] else "-", share, bound or "-",
             f"{row['imbalance']:.0%}", f"{row['delegate']}:{row['kernel']}",
             row["name"].rpartition(":")[2] if row["nodes"] else "-", row["name"])  # fmt: skip
 
@@ -183,8 +184,8 @@ def _types(record: Record) -> str:
                ">[times called]", ">[MACs]", ">[G/s]")  # fmt: skip
     return table(columns, [
         (t["type"], t["count"], _ms(t["ms"]), f"{t['percent']:.3f}%", f"{t['cdf']:.3f}%",
-         f"{t['mem_kb']:.1f}", f"{t['times_called']:g}", si(t["macs"]) if t["macs"] else "-",
-         f"{t['gops']:.1f}" if t["macs"] else "-")
+         f"{t['mem_kb']:.1f}" if t["bytes"] else "-", f"{t['times_called']:g}",
+         si(t["macs"]) if t["macs"] else "-", f"{t['gops']:.1f}" if t["gops"] else "-")
         for t in record["by_type"]
     ])  # fmt: skip
 

@@ -117,7 +117,8 @@ class Arrays(Classification):
             unknown = [t for t in texts if t not in places]
             if unknown:
                 raise InputError(f"'{unknown[0]}' is not a class name of the model", where=where,
-                                 fix="give --model-output-labels, with a name for every class"
+                                 fix="give --model-output-labels, with a name for every class, or "
+                                 f"choose the labels with --labels, of {', '.join(self.content)}"
                                  )  # fmt: skip
             return [places[t] for t in texts]
         if values.ndim == 2 and values.shape[1] == self.classes:

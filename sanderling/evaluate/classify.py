@@ -180,7 +180,8 @@ class Classification(Task):
         if metrics["confusions"]:
             pairs = [f"{' / '.join(_short(n) for n in c['names'])} ({c['times']})"
                      for c in metrics["confusions"][:5]]  # fmt: skip
-            found.append(f"most confused: {', '.join(pairs)}")
+            counted = " (numbers of the model)" if offset["value"] and not self.names else ""
+            found.append(f"most confused{counted}: {', '.join(pairs)}")
         worst = [w for w in metrics["worst_classes"][:5] if w["samples"] > 1]
         if worst:
             shares = [f"{_short(w['name'])} ({w['right']} of {w['samples']})" for w in worst]

@@ -314,8 +314,8 @@ def _guess(outputs: Sequence[Tensor], size: Size, model: str) -> Head:
             if shapes[0][axis] == boxes:
                 return HEADS[name]
     heads = "; ".join(f"{h.name}: {h.what}" for h in HEADS.values())
-    raise InputError(f"its {len(outputs)} outputs are those of no known detector: "
-                     f"{_listed(outputs)}", where=model,
+    ones = "its output is that" if len(outputs) == 1 else f"its {len(outputs)} outputs are those"
+    raise InputError(f"{ones} of no known detector: {_listed(outputs)}", where=model,
                      fix=f"say which with --head ({heads})")  # fmt: skip
 
 

@@ -197,7 +197,8 @@ def _setting(engine: str, delegates: str | Delegate | Sequence[str | Delegate], 
                          fix=f"one of {', '.join(ENGINES_HERE)}")  # fmt: skip
     chosen = [delegates] if isinstance(delegates, str | Delegate) else list(delegates)
     if engine != "sanderling" and chosen:
-        raise InputError(f"the engine '{engine}' takes no delegate", where=f"delegate {chosen[0]}",
+        name = chosen[0] if isinstance(chosen[0], str) else chosen[0].name
+        raise InputError(f"the engine '{engine}' takes no delegate", where=f"delegate {name}",
                          fix="leave the delegate or the engine out")  # fmt: skip
     import_engine(engine)
     for delegate in chosen:

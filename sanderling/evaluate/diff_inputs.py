@@ -101,10 +101,11 @@ def _by_shape(ours: list[Tensor], theirs: list[Tensor]) -> Couples:
 
 
 def _fits(pair: tuple[Tensor, Tensor]) -> bool:
-    """Open dimensions are run with their stand-ins, which must agree too; a shape that is known
-    only in the run is compared then."""
-    a, b = pair
-    return a.shape == b.shape or a.is_dynamic or b.is_dynamic
+    """Dimensions that both files state must agree; open ones are compared in the run."""
+    a, b = (t.signature or t.shape for t in pair)
+    if -1 not in a and -1 not in b:
+        return a == b
+    return len(a) == len(b) and all(m == n or -1 in (m, n) for m, n in zip(a, b, strict=True))
 
 
 def comparable(a: Tensor, b: Tensor) -> bool:

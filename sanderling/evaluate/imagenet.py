@@ -26,7 +26,8 @@ class ImageNet(Classification):
     images: Path = setting(
         "--ground_truth_images_path",
         metavar="DIR",
-        help="The folder of pictures; or of a folder for each class, in the order of their names.",
+        help="The folder of pictures; or of folders of classes, called by number or name, or one "
+        "for each class of the model in the order of their names.",
     )
     labels: Path | None = setting(
         "--ground_truth_labels",
@@ -36,7 +37,10 @@ class ImageNet(Classification):
         "the file names, or with 'FILE CLASS' lines; or a .csv with a header.",
     )
     label_column: str = setting(
-        default="", metavar="NAME", help="The column of the .csv that holds the classes."
+        default="",
+        metavar="NAME",
+        help="The column of the .csv that holds the classes. Default: the first of "
+        f"{', '.join(LABELS)}.",
     )
     denylist: Path | None = setting(
         "--denylist_file_path",
@@ -101,7 +105,7 @@ class ImageNet(Classification):
         return False
 
     def _folders(self) -> list[Sample]:
-        """Folders are classes 0, 1, ... in the order of their names; or the model's own names."""
+        """Folders are named by class, number or name; or are all classes, in their names' order."""
         folders = sorted(p for p in self.images.iterdir() if p.is_dir())
         numbers = self._numbers([f.name for f in folders])
         found = [Sample(f"{folder.name}/{p.name}", p, number)
@@ -115,8 +119,20 @@ class ImageNet(Classification):
     def _numbers(self, folders: list[str]) -> Sequence[int]:
         by_name = {n.strip().lower(): i for i, n in enumerate(self.names)}
         known = [by_name.get(f.strip().lower()) for f in folders]
-        if self.names and all(n is not None for n in known):
+        if all(f.isdecimal() for f in folders):
+            return [int(f) for f in folders]
+        if any(n is not None for n in known):
+            strange = [f for f, n in zip(folders, known, strict=True) if n is None]
+            if strange:
+                raise InputError(f"the folder '{strange[0]}' has no class name of the model",
+                                 where=str(self.images),
+                                 fix=f"call it as {self.model_output_labels} does")  # fmt: skip
             return [n for n in known if n is not None]
+        if len(folders) not in (self.classes, self.classes - 1):  # one may be the background
+            raise InputError(f"{len(folders)} folders, the model has {self.classes} classes: which "
+                             "is which?", where=str(self.images),
+                             fix="call the folders by the numbers of their classes, or give "
+                             "--model-output-labels with their names")  # fmt: skip
         return range(len(folders))
 
     def _labelled(self) -> list[Sample]:

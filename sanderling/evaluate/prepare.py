@@ -66,13 +66,20 @@ class blame:
             expected += (OSError, ValueError)
         if error is None or isinstance(error, expected) or not isinstance(error, Exception):
             return
-        last = extract_tb(trace)[-1]
         raise TaskError(
             f"{self.method} of task '{self.task.name}' failed"
             + (f" on sample '{self.sample.id}'" if self.sample else "")
-            + f": {type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})",
-            fix="correct the task",
-        ) from error
+            + f": {type(error).__name__}: {error} ({self._place(trace)})",
+            fix="check the task's settings, or correct the task" if isinstance(error, OSError)
+            else "correct the task") from error  # fmt: skip
+
+    def _place(self, trace: Any) -> str:
+        """The last line in the task's own file; what it called is rarely to blame."""
+        frames = extract_tb(trace)
+        code = getattr(getattr(type(self.task), self.method), "__code__", None)
+        own = [f for f in frames if code is not None and f.filename == code.co_filename]
+        last = (own or frames)[-1]
+        return f"{Path(last.filename).name}, line {last.lineno}"
 
 
 # -- preparing in other processes ---------------------------------------------------------------

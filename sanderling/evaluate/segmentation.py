@@ -141,8 +141,9 @@ class Segmentation(Pictured):
                              fix="masks have their picture's size")  # fmt: skip
         worst = int(mask.max(initial=0))
         if worst >= len(self.names):
-            raise InputError(f"it has class {worst}, the model's are 0 to {len(self.names) - 1}",
-                             where=str(path), fix="say how they match: --mask-classes or --mapping"
+            # As one sentence: it is shown where every sample fails, and the remedy is for all.
+            raise InputError(f"it has class {worst}, the model's are 0 to {len(self.names) - 1}; "
+                             "--mask-classes or --mapping say how they match", where=str(path)
                              )  # fmt: skip
         return mask
 

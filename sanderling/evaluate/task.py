@@ -287,7 +287,8 @@ def load_task(path: Path, name: str = "") -> type[Task]:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the task's file cannot be read: {error}", where=str(path),
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"the task's file cannot be read: {why}", where=str(path),
                          fix="give a Python file that registers a task") from error  # fmt: skip
     return Source(str(path), text).task(name)
 

@@ -149,9 +149,9 @@ def start(job: Job) -> tuple[Loaded, Ready]:
     loaded = ENGINES[job.setting.engine](job, mark)
     init = time.perf_counter() - loading - away
     highest = memory.peak()
-    if may_reset and highest is not None:
-        held["peak.init"] = highest
     mark("ready")
+    if may_reset and highest is not None:
+        held["peak.init"] = memory.at_least(highest, held.get("ready.rss"))
     first = once(loaded.run)
     mark("first")
     answers = loaded.answers()
@@ -176,7 +176,7 @@ def usage(since: tuple[float, int]) -> Usage:
     held = memory.staged("end", memory.snapshot())
     highest = memory.peak()
     if highest is not None and memory.reset_peak():
-        held["peak.runs"] = highest
+        held["peak.runs"] = memory.at_least(highest, held.get("end.rss"))
     return Usage(held, seconds - since[0], switches - since[1])
 
 

@@ -21,6 +21,7 @@ from ..errors import FallbackWarning, InputError, MissingExtraError, Unsupported
 from ..format import load
 from ..ir import Model
 from ..ir.types import Array
+from ..runtime.delegate import BUILTIN
 from ..runtime.plan import Plan
 from ..runtime.session import Session
 from .record import Setting
@@ -81,7 +82,11 @@ PACKAGES = {
 
 
 def import_engine(name: str) -> None:
-    """Import the engine's package; one that is not installed is a sentence."""
+    """Import the engine's package; one that is not installed is a sentence. Of our own it is the
+    delegates, which are otherwise imported when a session is made: no engine's init holds that."""
+    if name == "sanderling":
+        for home in BUILTIN.values():
+            import_module(home.partition(":")[0])
     if name in PACKAGES:
         package, module = PACKAGES[name]
         try:
@@ -132,10 +137,10 @@ def sanderling(job: Job, mark: Mark = _ignore) -> Loaded:
 
 def _coverage(plan: Plan, setting: Setting) -> str:
     """Which share of the ops the wanted delegate runs. The plan that is run is asked, not a new
-    one: that would hold memory of its own. One from the cache knows no ops, but is all its."""
+    one: that would hold memory of its own. One from the cache knows no ops, but all are its."""
     first = setting.delegates[0] if setting.delegates else "cpu"
     parts = plan.partition.parts
-    if not plan.is_whole and all(p.delegate.name == first for p in parts):
+    if all(p.delegate.name == first for p in parts):
         return f"all ops on {first}"
     ours = sum(len(p.ops) for p in parts if p.delegate.name == first)
     return f"{ours}/{sum(len(p.ops) for p in parts)} ops on {first}"

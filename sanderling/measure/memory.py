@@ -70,5 +70,11 @@ def growth(memory: dict[str, int], until: str, since: str = "start.rss") -> int 
     return memory[until] - memory[since]
 
 
+def at_least(highest: int, now: int | None) -> int:
+    """A peak that is no lower than what was resident right after: the kernel's high-water mark
+    lags by the pages that a CPU has not yet reported, smaps_rollup counts them all."""
+    return max(highest, now or 0)
+
+
 def largest(values: Iterable[int | None]) -> int | None:
     return max((v for v in values if v is not None), default=None)

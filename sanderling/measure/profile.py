@@ -22,7 +22,7 @@ from .machine import machine
 from .profile_ours import CALL, LOST, Row, Taken, node_name, profile_ours, work
 from .record import Setting
 from .roofline import Progress, Roofline, roofline
-from .statistics import summary
+from .statistics import Summary, summary
 
 SCHEMA = "sanderling.profile/1"
 Record = dict[str, Any]
@@ -31,6 +31,7 @@ PROFILED = ("sanderling", "litert", "openvino")
 SECONDS, FEWEST, MOST = 1.5, 5, 2000
 # A median run so many times longer than its steps' medians was disturbed.
 NOISY = 1.25
+DISTURBED = 1.5  # a mean that is so many medians tells of other programs, not of the model
 
 
 def profile(
@@ -172,7 +173,7 @@ def _record(model: Model, graph: Graph, setting: Setting, taken: Taken,
         "by_type": _by_type(rows),
         "nodes": [_node(i, op) for i, op in enumerate(graph.ops)],
         "free": _free(graph, taken.rows),
-        "notes": [*taken.notes, *_noise(rows, others, whole.median)],
+        "notes": [*taken.notes, *_noise(rows, others, whole.median), *_disturbed(whole)],
     }
     record["advice"] = advice(record)
     return record
@@ -187,6 +188,14 @@ def _noise(rows: Sequence[Record], others: Sequence[Record], median: float) -> l
     return [f"the median run took {median / typical:.1f} times as long as the medians of its steps "
             f"add up to, so runs were interrupted: stop other programs, or use fewer threads"
             ]  # fmt: skip
+
+
+def _disturbed(whole: Summary) -> list[str]:
+    if whole.mean < DISTURBED * whole.median:
+        return []
+    return [f"the mean run took {whole.mean / whole.median:.1f} times as long as the median one: "
+            f"something else ran meanwhile, and averages and percentages hold it; trust the "
+            f"medians (--json, --csv), or stop other programs and measure again"]  # fmt: skip
 
 
 def _accounted(taken: Taken) -> float:
@@ -230,12 +239,14 @@ def limit(row: Row, roof: Roofline | None, held: int, seconds: float) -> Record:
     near, far = roof.level(row.weights + row.read + row.written), roof.level(held)
     memory = (row.read + row.written) / near.bandwidth + row.weights / far.bandwidth
     least = max(compute, memory)
+    if not least:  # the work of a peer's step that no op of the file was found for
+        return {"limit_ms": None, "share": None, "bound": "", "level": ""}
     names = [near.name] if row.read + row.written else []
     names += [far.name] if row.weights and far.name not in names else []
     return {
         "limit_ms": 1e3 * least,
-        "share": least / seconds if seconds > 0 else 0.0,
-        "bound": "" if not least else "compute" if compute >= memory else "memory",
+        "share": least / seconds if seconds > 0 else None,  # below what a peer's clock can tell
+        "bound": "compute" if compute >= memory else "memory",
         "level": "+".join(names),
     }
 
@@ -256,7 +267,7 @@ def _shares(rows: Sequence[Record], total: float) -> None:
 def _by_type(rows: Iterable[Record]) -> list[Record]:
     """The steps by their type, most time first."""
     found: dict[str, Record] = {}
-    figures = ("ms", "percent", "mem_kb", "times_called", "macs", "bytes")
+    figures = ("ms", "median_ms", "percent", "mem_kb", "times_called", "macs", "bytes")
     for row in rows:
         blank = {"type": row["type"], "count": 0} | dict.fromkeys(figures, 0)
         into = found.setdefault(row["type"], blank)
@@ -266,7 +277,9 @@ def _by_type(rows: Iterable[Record]) -> list[Record]:
     made = sorted(found.values(), key=lambda r: -r["ms"])
     for into, cdf in zip(made, accumulate(r["percent"] for r in made), strict=True):
         into["cdf"] = cdf
-        into["gops"] = 2 * into["macs"] / into["ms"] / 1e6 if into["ms"] > 0 else 0.0
+        # At the medians, as a step's own: an interruption says nothing about kernels.
+        typical = into["median_ms"]
+        into["gops"] = 2 * into["macs"] / typical / 1e6 if typical > 0 else 0.0
     return made
 
 

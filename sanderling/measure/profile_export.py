@@ -186,8 +186,9 @@ def facts_line(record: Record) -> str:
     whole, roof = record["whole"], record["roofline"]
     text = (f"{record['runs']} runs: mean {whole['mean']:.4g} ms, median {whole['median']:.4g}, p5 "
             f"{whole['p5']:.4g}, p95 {whole['p95']:.4g}, min {whole['min']:.4g}, max "
-            f"{whole['max']:.4g}; first {record['first_ms']:.4g} ms. Accounted for: "
-            f"{record['accounted']:.1%}. Times: {record['method']}.")  # fmt: skip
+            f"{whole['max']:.4g}; first {record['first_ms']:.4g} ms. Of the "
+            f"typical run {record['accounted']:.1%} are accounted for. Times: "
+            f"{record['method']}.")  # fmt: skip
     if roof is not None:
         peaks = ", ".join(f"{k} {2 * v / 1e9:.3g}" for k, v in roof["peaks"].items())
         levels = ", ".join(f"{v['name']} {v['bandwidth'] / 1e9:.3g}" for v in roof["levels"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from ..errors import InputError, UnsupportedError
@@ -16,6 +17,8 @@ from .profile_ours import LOST, WARM, Row, Taken, node_name, work
 from .record import Setting
 
 Turns = Callable[[Callable[[], None]], None]
+PLAIN_RUNS, PLAIN_SECS = 50, 0.3  # to see what a profiler costs
+COSTLY = 1.1  # times as long with it as without
 
 # What engines call the ops that multiply, and the file's ops that may stand behind it (a 1x1
 # convolution is a matrix product to them). The first word that a name holds decides.
@@ -70,7 +73,29 @@ def litert(model: Model, setting: Setting, feeds: Mapping[str, Array], signature
     for row in taken.rows:
         row.times.clear()
     turns(sample)
+    with quiet():
+        plain = _timed(subject.run)
+    taken.notes += _cost(taken.whole, plain)
     return _finished(taken, nodes)
+
+
+def _timed(run: Callable[[], object]) -> list[float]:
+    """Some runs without a profiler."""
+    made: list[float] = []
+    while not made or (len(made) < PLAIN_RUNS and sum(made) < PLAIN_SECS):
+        begin = time.perf_counter()
+        run()
+        made.append(time.perf_counter() - begin)
+    return made
+
+
+def _cost(profiled: Sequence[float], plain: Sequence[float]) -> list[str]:
+    """A peer's profiler may take longer than the model; that is no time of the model's."""
+    if not profiled or median(profiled) < COSTLY * median(plain):
+        return []
+    return [f"without its profiler a run takes {1e3 * median(plain):.3g} ms, not "
+            f"{1e3 * median(profiled):.3g} (medians): the difference is the profiler's, and stands "
+            f"in '{LOST}'"]  # fmt: skip
 
 
 def openvino(model: Model, setting: Setting, feeds: Mapping[str, Array], signature: str | None,
@@ -152,11 +177,16 @@ def _finished(taken: Taken, nodes: Sequence[Op]) -> Taken:
             _add_cost(row, nodes[place])
         if row.nodes:
             row.name = node_name(nodes[row.nodes[0]], row.nodes[0])
-    # Times of rows are runs' or means: only the means of both can be compared.
-    inside = sum(sum(r.times) / len(r.times) for r in taken.rows if r.times)
-    whole = sum(taken.whole) / len(taken.whole)
-    taken.others = {LOST: [whole - inside]}
+    taken.others = {LOST: _lost(taken)}
     return taken
+
+
+def _lost(taken: Taken) -> list[float]:
+    """By run, or on average where an engine tells only means of its rows."""
+    times = [r.times for r in taken.rows if r.times]
+    if all(len(t) == len(taken.whole) for t in times):
+        return [whole - sum(t[i] for t in times) for i, whole in enumerate(taken.whole)]
+    return [sum(taken.whole) / len(taken.whole) - sum(sum(t) / len(t) for t in times)]
 
 
 def _match(rows: Sequence[Row], nodes: Sequence[Op]) -> str:

@@ -85,8 +85,9 @@ def recommend(results: Sequence[Result], compare: Callable[[Result, Result], Rat
     fastest = min(sound, key=_median)
     near = [r for r in sound if r is fastest or _as_good(compare(r, fastest))]
     chosen = min(near, key=_cost)
+    unsure = [r for r in sound if not any(r is n for n in near) and compare(r, fastest).low <= 1]
     return Recommendation(chosen.model, chosen.setting.name, _median(chosen),
-                          _reason(chosen, fastest, near, compare))  # fmt: skip
+                          _reason(chosen, fastest, near, unsure, compare))  # fmt: skip
 
 
 def _median(result: Result) -> float:
@@ -105,9 +106,13 @@ def _cost(result: Result) -> tuple[int, bool, float, float]:
             _median(result))  # fmt: skip
 
 
-def _reason(chosen: Result, fastest: Result, near: Sequence[Result],
+def _reason(chosen: Result, fastest: Result, near: Sequence[Result], unsure: Sequence[Result],
             compare: Callable[[Result, Result], Ratio]) -> str:  # fmt: skip
     if chosen is fastest:
+        if len(near) == 1 and unsure:
+            return (f"its median is the lowest, but {unsure[0].setting.name} cannot be told from "
+                    f"it (ratio {compare(unsure[0], fastest)}): measure longer, or on a quieter "
+                    f"machine")  # fmt: skip
         if len(near) == 1:
             return "it is the fastest, beyond the noise"
         return f"the fastest; {len(near) - 1} more cannot be told from it and take no less"

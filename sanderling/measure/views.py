@@ -47,7 +47,8 @@ def _labelled(bench: Bench, columns: Sequence[str]) -> list[str]:
 
 
 def _label(bench: Bench, model: str, cells: Iterable[str]) -> list[str]:
-    return [model, *cells] if several_models(bench) else list(cells)
+    # Names that must be shortened are told apart by their ends.
+    return [model.removesuffix(".tflite"), *cells] if several_models(bench) else list(cells)
 
 
 def sorted_results(bench: Bench) -> list[Result]:
@@ -59,7 +60,7 @@ def sorted_results(bench: Bench) -> list[Result]:
 
 
 def latency(bench: Bench, by_speed: bool = False) -> Table:
-    columns = ["~setting", ">median ms", ">repeats within", ">p5", ">p95", ">mean", ">std", ">min",
+    columns = ["setting", ">median ms", ">repeats within", ">p5", ">p95", ">mean", ">std", ">min",
                ">max", ">runs/s", ">runs"]  # fmt: skip
     results = sorted_results(bench) if by_speed else [r for r in bench.results if r.summary]
     return _labelled(bench, columns), [_label(bench, r.model, _latency(r)) for r in results]
@@ -89,8 +90,8 @@ def _alone(bench: Bench) -> list[Result]:
 
 
 def starting(bench: Bench) -> Table:
-    columns = ["~setting", ">import ms", ">init ms", ">first run ms", ">warm-up runs", "init was",
-               "runs"]  # fmt: skip
+    columns = ["setting", ">import ms", ">init ms", ">first run ms", ">warm-up runs", "init was",
+               "on"]  # fmt: skip
     rows = []
     for r in _alone(bench):
         imports = r.imports if r.setting.engine in PACKAGES else None
@@ -113,12 +114,12 @@ def held(bench: Bench) -> Table:
     processes share them."""
     rows = [_label(bench, r.model, [r.setting.name, *(size(r.memory.get(n)) for n in PARTS)])
             for r in _alone(bench) if r.memory]  # fmt: skip
-    return _labelled(bench, ["~setting", *(f">{text}" for text in PARTS.values())]), rows
+    return _labelled(bench, ["setting", *(f">{text}" for text in PARTS.values())]), rows
 
 
 def resident(bench: Bench) -> Table:
     """What the kernel counts. Growth is from just before the load, so that Python is not in it."""
-    columns = ["~setting", ">before load", ">+load", ">+init", ">+first run", ">+peak of init",
+    columns = ["setting", ">before load", ">+load", ">+init", ">+first run", ">+peak of init",
                ">+peak of runs", ">+anonymous", ">+files", ">PSS at the end"]  # fmt: skip
     rows = [_label(bench, r.model, _resident(r)) for r in _alone(bench) if "start.rss" in r.memory]
     return _labelled(bench, columns), rows
@@ -143,7 +144,7 @@ def comparisons(bench: Bench) -> Table:
         words = "-" if gap is None else gap.gap if gap.fits else f"DIFFER: {gap.gap}"
         rows.append(_label(bench, c.model, [c.setting, str(c), c.against, _verdict(c.low, c.high),
                                             words]))  # fmt: skip
-    return _labelled(bench, ["~setting", ">times as long", "~as", "so it is", "answers"]), rows
+    return _labelled(bench, ["setting", ">times as long", "as", "so it is", "answers"]), rows
 
 
 def fallbacks(bench: Bench) -> list[str]:
@@ -162,7 +163,7 @@ def failures(bench: Bench) -> Table:
 
 def contention(bench: Bench) -> Table:
     """Latency by thread count, alone and beside busy processes."""
-    columns = ["~setting", ">alone: median ms", ">mean", ">p95", ">beside load: median ms",
+    columns = ["setting", ">alone: median ms", ">mean", ">p95", ">beside load: median ms",
                ">mean", ">p95", ">median is longer by"]  # fmt: skip
     rows = []
     for alone, beside in contended(bench):
@@ -220,7 +221,7 @@ def changes(found: Sequence[Change]) -> Table:
         interval = "-" if c.ratio is None else f"{c.ratio:.3f} [{c.low:.3f}, {c.high:.3f}]"
         rows.append([c.model, c.setting, milliseconds(c.before), milliseconds(c.after), interval,
                      c.verdict])  # fmt: skip
-    return ["~model", "~setting", ">before ms", ">now ms", ">now / before", "verdict"], rows
+    return ["~model", "setting", ">before ms", ">now ms", ">now / before", "verdict"], rows
 
 
 def blocks(bench: Bench) -> list[str]:

@@ -123,8 +123,9 @@ def read(path: str | os.PathLike[str]) -> Trace:
         raise InputError(f"cannot read the trace: {error.strerror or error}",
                          where=os.fspath(path), fix="check the path") from error  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = "it is not JSON" if isinstance(error, UnicodeDecodeError) else error
         raise InputError(
-            f"not a trace that `sanderling trace -o FILE.json` wrote: {error}",
+            f"not a trace that `sanderling trace -o FILE.json` wrote: {why}",
             where=os.fspath(path),
             fix="give such a file; Perfetto's own format is for https://ui.perfetto.dev",
         ) from error

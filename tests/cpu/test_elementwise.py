@@ -34,7 +34,7 @@ EXCUSES = ("no kernel", "divisor may be zero", "do not fit together", "not defin
            "leave no code", "shape is not known", "strings and handles")  # fmt: skip
 
 
-# The definition multiplies -inf by 0; the compiled function's logistic is never 0. See docs/runtime.
+# The definition multiplies -inf by 0; the compiled code's logistic is never 0. See docs/runtime.
 GELU_OF_INFINITY = "GELU|special|f32|14|approximate=True"
 
 

@@ -63,7 +63,7 @@ def choose(values: Values, profiled: bool) -> Chosen:
     rows = {p.flag: p for p in PROVIDERS}
     for name, value in values.given.items():
         if name == EXTERNAL and value:
-            found.applied.append(Applied("EXTERNAL", _external(values)))
+            found.applied.append(Applied("EXTERNAL", external(values)))
         elif name in rows and value:
             _apply(rows[name], values, found)
     if "use_xnnpack" in values.given:
@@ -99,7 +99,7 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
     found.applied.append(Applied(provider.title, delegate))
 
 
-def _external(values: Values) -> Delegate:
+def external(values: Values) -> Delegate:
     options: dict[str, Any] = {}
     for item in filter(None, values.text("external_delegate_options").split(";")):
         key, colon, value = item.partition(":")

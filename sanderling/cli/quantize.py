@@ -1,0 +1,384 @@
+"""`sanderling quantize`."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from ..evaluate.task import Task, find_task, make_task, settings_of
+from ..format import AtomicFile, dump, load
+from ..ir import Model
+from ..optimize.accuracy import compare_accuracy
+from ..optimize.data import Samples, read_samples
+from ..optimize.latency import compare_latency
+from ..optimize.page import (
+    ACCURACY,
+    CANDIDATES,
+    LATENCY,
+    TRIALS,
+    accuracy_rows,
+    candidate_rows,
+    latency_rows,
+    report_page,
+    target_line,
+    trial_rows,
+)
+from ..optimize.quantize import quantize as behind
+from ..optimize.recipe import Recipe, read_recipe
+from ..optimize.report import Report
+from ..optimize.scheme import MODES
+from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
+from ..optimize.suggest import suggest as advise
+from ..optimize.target import Target, TargetMissedError
+from ..picture import figure
+from .common import (
+    JsonPath,
+    JsonTarget,
+    ModelPath,
+    Plugins,
+    facts,
+    load_plugins,
+    open_target,
+    plural,
+    progress,
+    say,
+    size,
+    table,
+    warn,
+    warn_unused,
+    write_target,
+)
+
+FAILED = 1
+SHOWN = 10  # rows of a long list on the terminal; the record has all
+RULE = re.compile(r",(?=\s*(?:op|name|mode|from|to|start|stop)\s*=)")
+
+
+def quantize(
+    model: ModelPath,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE",
+        help="Where the quantised model goes; without it the result is shown alone.")] = None,
+    mode: Annotated[str, typer.Option(metavar="MODE",
+        help=f"One of {', '.join(m for m in MODES if m != 'float')}.")] = "int8",
+    data: Annotated[Path | None, typer.Option(metavar="PATH",
+        help="Samples like those the model will see: a folder of pictures or arrays, a .npz with "
+             "rows by input name, a .npy. Without it ranges are made up.")] = None,
+    samples: Annotated[int, typer.Option(metavar="N", min=0,
+        help="At most so many of them, spread evenly; 0: all.")] = 200,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE",
+        help="How pictures become inputs: tflite (default), efficientnet-lite, unit, pixels, "
+             "torchvision, caffe, resize, yolox, or a file of `sanderling eval --save-preset`."
+        )] = "",
+    mean: Annotated[str, typer.Option(metavar="M[,M,M]", help="Inputs are (value - mean) / std."
+        )] = "",
+    std: Annotated[str, typer.Option(metavar="S[,S,S]", help="See --mean.")] = "",
+    crop: Annotated[str, typer.Option(metavar="F|HxW|none", help="Crop the middle of pictures."
+        )] = "",
+    resample: Annotated[str, typer.Option(metavar="HOW",
+        help="tflite, or Pillow's nearest, bilinear, bicubic, lanczos, box, hamming.")] = "",
+    bgr: Annotated[bool, typer.Option("--bgr", help="Blue first.")] = False,
+    signature: Annotated[str, typer.Option(metavar="KEY",
+        help="The signature whose names the arrays of --data have.")] = "",
+    recipe: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Rules of which op gets which mode (.yaml, .json); they come after --mode and win."
+        )] = None,
+    rule: Annotated[list[str], typer.Option(metavar="RULE",
+        help='One more rule, such as "op=SOFTMAX,mode=float" or "name=*/head/*,mode=int16x8"; may '
+             "be repeated, the last that fits wins.")] = [],  # noqa: B006
+    ranges: Annotated[str, typer.Option(metavar="HOW",
+        help="auto, minmax, average, percentile, mse or entropy.")] = "auto",
+    weights: Annotated[str, typer.Option(metavar="HOW", help="auto, max or mse.")] = "auto",
+    corrections: Annotated[str, typer.Option(metavar="NAME[,NAME]",
+        help="auto, none, or the corrections to make, such as bias or bias,adaround.")] = "auto",
+    inputs: Annotated[str, typer.Option(metavar="TYPE",
+        help="Of the model's inputs: float32, int8, uint8 or int16.")] = "float32",
+    outputs: Annotated[str, typer.Option(metavar="TYPE", help="The same for its outputs.")
+        ] = "float32",
+    minimum: Annotated[int, typer.Option(metavar="N", min=0,
+        help="Elements of a weight that dynamic and weight-only modes store as integers.")] = 1024,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if any op would stay float.")
+        ] = False,
+    min_agreement: Annotated[float | None, typer.Option(metavar="SHARE",
+        help="Target: on so many of the held-out samples the largest output is float's.")] = None,
+    min_snr: Annotated[float | None, typer.Option(metavar="DB",
+        help="Target: the signal-to-noise ratio of the outputs on held-out samples.")] = None,
+    max_drop: Annotated[float | None, typer.Option(metavar="SHARE",
+        help="Target: how much the figure of --task may be below float's; 0.01 is one point."
+        )] = None,
+    task: Annotated[str, typer.Option(metavar="TASK",
+        help="A task of `sanderling eval`, or FILE.py:NAME: its figures before and after are in "
+             "the report.")] = "",
+    task_option: Annotated[list[str], typer.Option(metavar="NAME=VALUE",
+        help="A setting of the task, as its option without dashes; may be repeated.")] = [],  # noqa: B006
+    task_limit: Annotated[int, typer.Option(metavar="N", min=0,
+        help="At most so many of the task's samples; 0: all.")] = 0,
+    metric: Annotated[str, typer.Option(metavar="NAME",
+        help="The task's figure that counts. Default: its headline.")] = "",
+    finer: Annotated[str, typer.Option(metavar="MODE[,MODE]",
+        help="What ops get that lose too much. Default: int16x8, then float.")] = "",
+    anyway: Annotated[bool, typer.Option("--anyway",
+        help="Write the model also if it misses the target.")] = False,
+    keep: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Keep the statistics here: an interrupted calibration goes on, a second one is free."
+        )] = None,
+    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="Threads to run with.")
+        ] = None,
+    latency: Annotated[bool, typer.Option("--latency",
+        help="Measure before and after, by our runtime and by LiteRT.")] = False,
+    report: Annotated[Path | None, typer.Option(metavar="FILE.html",
+        help="Write the report as a page: ranges, errors, sizes, trials.")] = None,
+    suggest: Annotated[bool, typer.Option("--suggest",
+        help="Quantise nothing: say which mode fits the situation, and the command for it.")
+        ] = False,
+    accelerator: Annotated[str, typer.Option(metavar="NAME",
+        help=f"For --suggest: {', '.join(ACCELERATORS)}.")] = "none",
+    goal: Annotated[str, typer.Option(metavar="GOAL",
+        help=f"For --suggest: {', '.join(GOALS)}.")] = "size",
+    labelled: Annotated[bool, typer.Option("--labelled",
+        help="For --suggest: the data has labels and the model can be trained.")] = False,
+    plugin: Plugins = [],  # noqa: B006
+    json: JsonPath = "",
+) -> None:  # fmt: skip
+    """Quantise a float model after its training: smaller, faster, with a report of what it cost.
+
+    With samples (--data) several ways are tried and the best on a held-out part is kept. A target
+    (--min-agreement, --max-drop) gives a finer mode to as few ops as needed; exit status 1 if it
+    cannot be met, and then no model is written. --suggest names the mode to use.
+    """
+    load_plugins(plugin)
+    if suggest:
+        given = "labelled" if labelled else "samples" if data else "none"
+        _suggest(advise(model, data=given, accelerator=accelerator, goal=goal,
+                        data_path=str(data or "")), json)  # fmt: skip
+        return
+    warn_unused({"--accelerator": accelerator != "none", "--goal": goal != "size",
+                 "--labelled": labelled}, "they are for --suggest")  # fmt: skip
+    _check_output(model, output, strict, mode)
+    rules = _recipe(recipe, rule)
+    judge = make_task(task, **_settings(task, task_option)) if task else None
+    if judge is None:
+        unread = {"--task-option": task_option, "--task-limit": task_limit, "--metric": metric}
+        warn_unused(unread, "there is no --task")
+    wanted = _target(min_agreement, min_snr, max_drop, judge, task_limit, metric, finer)
+    if wanted is None:
+        warn_unused({"--finer": finer, "--anyway": anyway}, "there is no target")
+    with ExitStack() as opened:
+        target = opened.enter_context(JsonTarget(json))
+        file = opened.enter_context(open_target(output)) if output else None
+        paper = opened.enter_context(_open_page(report)) if report else None
+        if keep:
+            open_target(keep).discard()
+        source = load(model)
+        found = _samples(data, source, samples=samples, preset=preset, mean=mean, std=std,
+                         crop=crop, resample=resample, bgr=bgr, signature=signature)  # fmt: skip
+        with progress() as show, _kept(keep):
+            made = _quantised(
+                source, mode, found, recipe=rules, ranges=ranges, weights=weights,
+                corrections=corrections, inputs=inputs, outputs=outputs, minimum=minimum,
+                strict=strict, target=wanted, keep=keep, threads=threads, progress=show,
+            )  # fmt: skip
+            if judge is not None:
+                made.report.accuracy = compare_accuracy(source, made.model, judge, task_limit, show)
+            if latency:
+                show("measuring", 0, 1)
+                made.report.latency = compare_latency(source, made.model, threads or 1)
+        if found is not None and not made.report.samples:
+            warn("--data was not looked at: no op has integer activations")
+            found = None
+        # All is made before anything is written.
+        content, sheet = dump(made.model), report_page(made.report).encode() if paper else b""
+        is_kept = made.missed is None or anyway
+        if file and is_kept:
+            write_target(file, content)
+        if paper:
+            write_target(paper, sheet)
+        if not target.write(made.report.to_json()):
+            _print(made.report, found, output if is_kept else None)
+    if made.missed is not None:
+        raise _failed(made.missed, bool(file) and not is_kept)
+
+
+@dataclass
+class _Made:
+    model: Model
+    report: Report
+    missed: TargetMissedError | None = None
+
+
+def _quantised(*given: Any, **options: Any) -> _Made:
+    try:
+        return _Made(*behind(*given, **options))
+    except TargetMissedError as error:
+        return _Made(error.model, error.report, error)
+
+
+# -- what is asked --------------------------------------------------------------------------------
+
+
+def _check_output(model: Path, output: Path | None, strict: bool, mode: str) -> None:
+    if output is not None and output.exists() and model.exists() and output.samefile(model):
+        raise InputError("the output is the model itself", where=str(output),
+                         fix="give another name: the float model is worth keeping")  # fmt: skip
+    if output is None:
+        warn("no -o FILE: the result is shown and nothing is written")
+    if strict and mode in MODES and not MODES[mode].is_integer:
+        warn(f"--strict has no effect: the mode {mode} leaves activations float")
+
+
+def _open_page(path: Path) -> AtomicFile:
+    with figure():  # a missing package is said before the work
+        return open_target(path)
+
+
+def _recipe(path: Path | None, texts: list[str]) -> Recipe | None:
+    rules: list[Any] = list(read_recipe(path)) if path else []
+    rules += read_recipe([parse_rule(t) for t in texts])
+    return rules or None
+
+
+def parse_rule(text: str) -> dict[str, str]:
+    """op=SOFTMAX,mode=float; a comma within a name stays."""
+    parts = [part.partition("=") for part in RULE.split(text)]
+    if any(not equals or not value.strip() for _, equals, value in parts):
+        raise InputError(f"'{text}' is not a rule", where="--rule",
+                         fix='write for example "op=SOFTMAX,mode=float"')  # fmt: skip
+    return {key.strip(): value.strip() for key, _, value in parts}
+
+
+def _target(min_agreement: float | None, min_snr: float | None, max_drop: float | None,
+            task: Task | None, limit: int, metric: str, finer: str) -> Target | None:  # fmt: skip
+    modes = [m for m in finer.split(",") if m]
+    if min_agreement is None and min_snr is None and max_drop is None:
+        return None
+    judge = task if max_drop is not None else None  # the others are about held-out samples
+    return Target(min_agreement, min_snr, max_drop, judge, metric, limit, modes)
+
+
+def _settings(task: str, texts: list[str]) -> dict[str, Any]:
+    """The task's settings in their types; a list is one that is given several times."""
+    kind = find_task(task)
+    known = {f.name for f in settings_of(kind)}
+    made: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        if not equals or name not in known:
+            fix = f"write NAME=VALUE, with a name of {', '.join(sorted(known))}"
+            raise InputError(f"'{text}' is no setting of the task '{kind.name}'",
+                             where="--task-option", fix=fix)  # fmt: skip
+        made |= {name: _typed(kind, name, value, made.get(name))}
+    return made
+
+
+def _typed(kind: type[Task], name: str, text: str, before: Any) -> Any:
+    hint = typing.get_type_hints(kind)[name]
+    inner = [a for a in typing.get_args(hint) if a is not types.NoneType]
+    if hint == list[str]:
+        return [*(before or []), text]
+    plain = inner[0] if inner else hint
+    if plain is bool:
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"'{text}' is neither true nor false", where=f"--task-option {name}",
+                             fix=f"write {name}=true")  # fmt: skip
+        return text.lower() == "true"
+    try:
+        return plain(text)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"'{text}' is no {plain.__name__}", where=f"--task-option {name}",
+                         fix="see `sanderling eval TASK --help`") from error  # fmt: skip
+
+
+def _samples(data: Path | None, source: Model, **how: Any) -> Samples | None:
+    if data is None:
+        unread = {f"--{n}": v for n, v in how.items() if n != "samples"}
+        warn_unused(unread, "there is no --data")
+        return None
+    found = read_samples(data, source, **how | {"bgr": True if how["bgr"] else None})
+    for text in found.warnings:
+        warn(f"--{text}")
+    return found
+
+
+@contextmanager
+def _kept(keep: Path | None) -> Iterator[None]:
+    """Ctrl-C loses nothing that was seen: say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if keep is not None and keep.is_file():
+            say(f"the statistics so far are in {keep}; the same command goes on from there")
+        raise
+
+
+# -- what is told ---------------------------------------------------------------------------------
+
+
+def _print(report: Report, samples: Samples | None, output: Path | None) -> None:
+    pieces = [_summary(report, samples, output), table(CANDIDATES, candidate_rows(report))]
+    if report.target:
+        pieces += [target_line(report), table(TRIALS, trial_rows(report))]
+    if report.accuracy:
+        lines = [table(ACCURACY, accuracy_rows(report)[:SHOWN]), *report.accuracy["lines"]]
+        pieces += ["\n".join(lines)]
+    pieces += [table(LATENCY, latency_rows(report))]
+    pieces += [_listed("stayed float", [tuple(r.values()) for r in report.stayed_float]),
+               _listed("XNNPACK will not take", [tuple(r.values()) for r in report.refused])
+               ]  # fmt: skip
+    pieces += [_notes(report.notes)]
+    typer.echo("\n\n".join(filter(None, pieces)))
+
+
+def _notes(texts: list[str], most: int = 5) -> str:
+    more = [f"{len(texts) - most} more in --json and --report"] if len(texts) > most else []
+    rows = [("note" if not i else "", text) for i, text in enumerate([*texts[:most], *more])]
+    return facts(rows) if rows else ""
+
+
+def _summary(report: Report, samples: Samples | None, output: Path | None) -> str:
+    modes = ", ".join(f"{plural(count, 'op')} {name}" for name, count in report.modes.items())
+    rows: list[tuple[str, object]] = [("model", report.source)]
+    rows += [("written", output)] if output else []
+    rows += [("modes", modes)]
+    rows += [("data", samples.text)] if samples is not None else []
+    for name, before, after in (("size", report.size_before, report.size_after),
+                                ("zipped", report.zipped_before, report.zipped_after)):  # fmt: skip
+        rows.append((name, f"{size(before)} -> {size(after)} ({after / before:.1%})"))
+    return facts(rows)
+
+
+def _listed(title: str, rows: list[tuple[object, ...]]) -> str:
+    if not rows:
+        return ""
+    more = f"\nand {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return f"{title}:\n{table(['op', '~output', '~because'], rows[:SHOWN])}{more}"
+
+
+def _failed(missed: TargetMissedError, held_back: bool) -> typer.Exit:
+    say(f"sanderling: {missed.what}\n  {missed.fix}")
+    if held_back:
+        say("  no model is written; --anyway writes the best one")
+    return typer.Exit(FAILED)
+
+
+def _suggest(found: Suggestion, json: str) -> None:
+    with JsonTarget(json) as target:
+        if target.write(found.to_json()):
+            return
+    share = found.expected_size / found.size
+    rows: list[tuple[str, object]] = [("model", found.model["source"]), ("mode", found.mode)]
+    rows += [("size", f"{size(found.size)} -> about {size(found.expected_size)} ({share:.0%})")]
+    rows += [("because" if not i else "", text) for i, text in enumerate(found.reasons)]
+    rows += [("mind" if not i else "", text) for i, text in enumerate(found.cautions)]
+    other = table(["otherwise", ">about", "when"],
+                  [(o["mode"], size(o["expected_size"]), o["when"]) for o in found.otherwise]
+                  )  # fmt: skip
+    typer.echo("\n\n".join(filter(None, [facts(rows), f"$ {found.command}", other])))

@@ -1,0 +1,56 @@
+"""Flags as TensorFlow Lite's tools write them: --a_b, --flag=true, those of every delegate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from typer.core import TyperCommand
+
+from ..errors import InputError
+from ..measure.compat.flags import ALIASES, DELEGATES, Values, parse
+
+# The tools take flags for every delegate; --help is ours.
+REGISTRAR = {f.name for f in DELEGATES} - {"help"} | set(ALIASES)
+
+
+class ToolCommand(TyperCommand):
+    """Takes the flags of TensorFlow Lite's tools as they are written there. Those about delegates
+    are in `ctx.meta["registrar"]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {name: p for p in self.params for name in (*p.opts, *p.secondary_opts)}
+        ctx.meta["registrar"], rest = _registrar(args)
+        return super().parse_args(ctx, [a for word in rest for a in _spelled(word, own)])
+
+
+def _registrar(args: Sequence[str]) -> tuple[Values, list[str]]:
+    """Delegate flags, and what is left."""
+    theirs: list[str] = []
+    ours: list[str] = []
+    waiting = list(args)
+    while waiting:
+        word = waiting.pop(0)
+        name = word.removeprefix("--").partition("=")[0]
+        if not word.startswith("--") or name not in REGISTRAR:
+            ours.append(word)
+            continue
+        theirs.append(word)
+        if "=" not in word and waiting and not waiting[0].startswith("-"):
+            theirs += [] if parse([word, waiting[0]])[1] else [waiting.pop(0)]
+    return parse(theirs)[0], ours
+
+
+def _spelled(word: str, own: dict[str, Any]) -> list[str]:
+    """--a_b for --a-b, and --flag=true for --flag."""
+    name, equals, value = word.partition("=")
+    if not word.startswith("--"):
+        return [word]
+    name = name if name in own else name.replace("_", "-")
+    option = own.get(name)
+    if option is None or not equals or not getattr(option, "is_flag", False):
+        return [f"{name}{equals}{value}" if option is not None else word]
+    if value.lower() not in ("true", "false", "1", "0"):
+        raise InputError(f"'{value}' is neither true nor false", where=name, fix=f"write {name}")
+    is_on = value.lower() in ("true", "1")
+    return [name] if is_on else list(option.secondary_opts[:1])

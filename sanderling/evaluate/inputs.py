@@ -1,3 +1,0 @@
-"""Moved to runtime/inputs.py."""
-
-from ..runtime.inputs import *  # noqa: F403

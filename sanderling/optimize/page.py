@@ -1,0 +1,212 @@
+"""The report as one HTML file with its plots in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..picture import COLOURS, figure, heading, html_table, inline, page, paragraph
+from .report import Layer, Report, Trial
+
+# Rounding alone costs a root mean square error of 1/sqrt(12) of a step; the guide of TensorFlow's
+# quantisation debugger takes 0.7 for a layer that is worth a look.
+ROUNDING, SUSPECT = 0.289, 0.7
+
+
+def report_page(report: Report) -> str:
+    """A whole page; what was not measured is not on it."""
+    name = Path(report.source).name or "model"
+    return page(f"Quantisation of {name}", _parts(report))
+
+
+def _parts(report: Report) -> Iterator[str]:
+    for note in report.notes:
+        yield paragraph(note)
+    yield heading("Size")
+    yield html_table(["", ">bytes", ">zipped"], size_rows(report))
+    if report.latency:
+        yield heading("Latency on this machine")
+        yield html_table(LATENCY, latency_rows(report))
+    if report.accuracy:
+        yield heading(f"Accuracy: {report.accuracy['task']}")
+        yield html_table(ACCURACY, accuracy_rows(report))
+        yield from (paragraph(line, note=True) for line in report.accuracy["lines"])
+    if report.target:
+        yield heading("Target")
+        yield paragraph(target_line(report))
+        yield _trials_plot(report)
+        yield html_table(TRIALS, trial_rows(report))
+    if report.candidates:
+        yield heading("Ways that were tried")
+        yield paragraph("Judged on samples that calibrated nothing.", note=True)
+        yield html_table(CANDIDATES, candidate_rows(report))
+    yield heading("Modes and rules")
+    yield html_table(["mode", ">ops"], list(report.modes.items()))
+    yield html_table(["rule", "mode"], [(rule_text(r), r["mode"]) for r in report.rules])
+    yield from _layers(report.layers)
+    yield from _lists(report)
+
+
+def _lists(report: Report) -> Iterator[str]:
+    if report.stayed_float:
+        yield heading("Stayed float")
+        yield html_table(["op", "output", "because"], [tuple(r.values()) for r in
+                                                       report.stayed_float])  # fmt: skip
+    if report.refused:
+        yield heading("What XNNPACK will not take")
+        yield html_table(["op", "output", "because"], [tuple(r.values()) for r in report.refused])
+
+
+# -- rows, which the terminal shows too -----------------------------------------------------------
+
+LATENCY = ["engine", ">before, ms", ">after, ms", ">times as fast", "note"]
+CANDIDATES = ["way", ">SNR, dB", ">agreement", ""]
+ACCURACY = ["figure", ">before", ">after", ">change"]
+TRIALS = ["trial", ">score", ">bytes", ">ms", "meets it", "Pareto", ""]
+
+
+def size_rows(report: Report) -> list[tuple[object, ...]]:
+    share = [
+        f"{a / b:.1%}" if b else "-"
+        for a, b in (
+            (report.size_after, report.size_before),
+            (report.zipped_after, report.zipped_before),
+        )
+    ]
+    return [("before", report.size_before, report.zipped_before),
+            ("after", report.size_after, report.zipped_after), ("share", *share)]  # fmt: skip
+
+
+def candidate_rows(report: Report) -> list[tuple[object, ...]]:
+    return [(c.name, f"{c.snr:.1f}", f"{c.agreement:.1%}", "chosen" if c.chosen else "")
+            for c in report.candidates]  # fmt: skip
+
+
+def trial_rows(report: Report) -> list[tuple[object, ...]]:
+    return [(t.name, f"{t.score:.4g}", t.size, f"{t.latency * 1e3:.3g}", "yes" if t.meets else "no",
+             "*" if t.pareto else "", "chosen" if t.chosen else "") for t in report.trials
+            ]  # fmt: skip
+
+
+def latency_rows(report: Report) -> list[tuple[object, ...]]:
+    return [_latency_row(r) for r in report.latency]
+
+
+def _latency_row(row: dict[str, Any]) -> tuple[object, ...]:
+    if "error" in row:
+        return row["engine"], "-", "-", "-", row["error"].splitlines()[0]
+    speed = f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+    return (row["engine"], f"{row['before'] * 1e3:.3g}", f"{row['after'] * 1e3:.3g}", speed,
+            f"{row['threads']} thread{'s' * (row['threads'] != 1)}")  # fmt: skip
+
+
+def accuracy_rows(report: Report) -> list[tuple[object, ...]]:
+    """Plain figures that both have, the headline first."""
+    before, after = report.accuracy["before"], report.accuracy["after"]
+    shared = [k for k, v in before.items() if isinstance(v, float) and k in after]
+    order = sorted(shared, key=lambda k: k != report.accuracy["headline"])
+    return [(k, f"{before[k]:.4g}", f"{after[k]:.4g}", f"{after[k] - before[k]:+.4g}")
+            for k in order]  # fmt: skip
+
+
+def target_line(report: Report) -> str:
+    found = report.target
+    word = "met" if found["met"] else "missed"
+    kept = len(found["kept"])
+    return (f"{found['text']}: {word} with {found['reached']:.4g} (float {found['float']:.4g}), "
+            f"{kept} op{'s' * (kept != 1)} in a finer mode, {len(report.trials)} trials"
+            )  # fmt: skip
+
+
+def rule_text(rule: dict[str, str]) -> str:
+    names = {"start": "from", "stop": "to"}
+    said = {names.get(k, k): v for k, v in rule.items() if k != "mode" and v not in ("*", "")}
+    parts = [f"{k}: {v}" for k, v in said.items()]
+    return ", ".join(parts) or "everything"
+
+
+# -- plots ----------------------------------------------------------------------------------------
+
+
+def _layers(layers: Sequence[Layer]) -> Iterator[str]:
+    if not layers:
+        return
+    yield heading("Ranges by layer")
+    yield paragraph("Bars: what the codes can say. Lines: what was seen; beyond the bar it is "
+                    "clipped.", note=True)  # fmt: skip
+    yield _ranges_plot(layers)
+    if any(x.snr is not None for x in layers):
+        yield heading("Error by layer")
+        yield paragraph(f"Against the float model on held-out samples. {ROUNDING:.2f} of a step is "
+                        f"what rounding alone costs; above {SUSPECT} a layer is worth a look.",
+                        note=True)  # fmt: skip
+        yield _error_plot(layers)
+    columns = [">#", "tensor", "op", ">bits", ">seen low", ">seen high", ">scale", ">zero point",
+               ">clipped", ">SNR, dB", ">RMSE/scale"]  # fmt: skip
+    rows = [(i, x.name, x.op, x.bits, x.low, x.high, x.scale, x.zero_point, f"{x.clipped:.3%}",
+             x.snr, x.rmse_over_scale) for i, x in enumerate(layers)]  # fmt: skip
+    yield html_table(columns, rows)
+
+
+def bounds(layer: Layer) -> tuple[float, float]:
+    """The least and the largest number that the layer's codes stand for."""
+    low, high = -(2 ** (layer.bits - 1)), 2 ** (layer.bits - 1) - 1
+    return (low - layer.zero_point) * layer.scale, (high - layer.zero_point) * layer.scale
+
+
+def _ranges_plot(layers: Sequence[Layer]) -> str:
+    at = np.arange(len(layers))
+    low, high = np.array([bounds(x) for x in layers]).T
+    with figure(size=(11, 4)) as (made, axes):
+        axes.bar(at, high - low, bottom=low, color=COLOURS[5], alpha=0.6, label="codes")
+        axes.vlines(at, [x.low for x in layers], [x.high for x in layers], color=COLOURS[6],
+                    linewidth=1, label="seen")  # fmt: skip
+        # Layers may differ by orders of magnitude; around zero the scale is linear.
+        least = float(np.median(np.maximum(np.abs(low), np.abs(high)))) or 1.0
+        axes.set_yscale("symlog", linthresh=least)
+        axes.set(xlabel="layer", ylabel="value")
+        axes.legend()
+        return inline(made)
+
+
+def _error_plot(layers: Sequence[Layer]) -> str:
+    with figure(2, 1, size=(11, 6)) as (made, (above, below)):
+        _line(above, layers, "snr", "SNR, dB")
+        _line(below, layers, "rmse_over_scale", "RMSE / scale")
+        for value, text in ((ROUNDING, "rounding alone"), (SUSPECT, "worth a look")):
+            below.axhline(value, linestyle="--", color=COLOURS[1], linewidth=1)
+            below.annotate(f"{value:.2g} {text}", (0, value), fontsize=8)
+        below.set_yscale("log")
+        below.set(xlabel="layer")
+        return inline(made)
+
+
+def _line(axes: Any, layers: Sequence[Layer], what: str, label: str) -> None:
+    found = [(i, v) for i, x in enumerate(layers) if (v := getattr(x, what)) is not None]
+    axes.plot(*zip(*found, strict=True), marker="o", markersize=3)
+    axes.set(ylabel=label)
+
+
+MARKS = {"chosen": ("*", 13, 1), "Pareto": ("o", 7, 0), "other": ("x", 5, 6)}  # size, colour
+
+
+def _trials_plot(report: Report) -> str:
+    # Float is its own reference: infinitely near, and far away in the plot.
+    trials = [t for t in report.trials if report.target["figure"] != "snr" or t.name != "float"]
+    with figure(1, 2, size=(11, 4)) as (made, both):
+        for axes, what, unit, label in ((both[0], "size", 1e6, "MB"),
+                                        (both[1], "latency", 1e-3, "ms")):  # fmt: skip
+            for name, (mark, big, colour) in MARKS.items():
+                kind = [t for t in trials if _mark(t) == name]
+                axes.plot([getattr(t, what) / unit for t in kind], [t.score for t in kind], mark,
+                          color=COLOURS[colour], markersize=big, label=name)  # fmt: skip
+            axes.set(xlabel=label, ylabel=report.target["figure"])
+        both[1].legend()
+        return inline(made)
+
+
+def _mark(trial: Trial) -> str:
+    return "chosen" if trial.chosen else "Pareto" if trial.pareto else "other"

@@ -1,0 +1,323 @@
+"""The graph with codes in it: operands converted, weights encoded, the interface chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..ir import Array, Blockwise, DType, Graph, Op, Quant, Tensor
+from ..ops.fixed import round_away
+from . import recurrent
+from .rules import ASYMMETRIC, RULES, STORED
+from .scheme import Grid, Mode
+from .solve import FLOAT, Solution, Value
+from .weights import (
+    Coded,
+    Floats,
+    channel_scales,
+    encode,
+    encode_bias,
+    encode_blocks,
+    enough_for_bias,
+)
+
+_DEQUANTIZE_VERSION = {DType.INT8: 2, DType.INT16: 3, DType.FLOAT16: 3, DType.INT4: 6}
+PER_CHANNEL_DEQUANTIZE = 5
+NEEDS_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D")
+HALF_MAX = 65504.0
+# Fused activations that are operators too.
+UNFUSED = ("RELU", "RELU6", "RELU_N1_TO_1")
+
+
+@dataclass
+class WeightOptions:
+    """How weights become codes. `rounded` replaces a weight's codes with better ones (AdaRound):
+    (op, reals, scales) -> codes, or None to round to nearest."""
+
+    method: str = "max"
+    minimum: int = 1024  # elements of a weight that dynamic and weight-only modes store as codes
+    rounded: Callable[[Op, Array, Floats], Array | None] = lambda op, reals, scales: None
+
+
+@dataclass
+class Written:
+    """What became of the weights, for the report and the corrections."""
+
+    weights: dict[Op, Coded] = field(default_factory=dict)
+    repaired: list[str] = field(default_factory=list)  # ops whose bias would have overflowed
+
+
+class Writer:
+    """Rewrites one graph in place."""
+
+    def __init__(self, graph: Graph, solution: Solution, options: WeightOptions,
+                 ranges: recurrent.Ranges = lambda tensor, grid: None) -> None:  # fmt: skip
+        self.graph, self.solution, self.options, self.ranges = graph, solution, options, ranges
+        self.made: dict[object, Tensor] = {}
+        self.stored: dict[Tensor, Tensor] = {}  # float weights, and their codes
+        self.written = Written()
+
+    def run(self) -> Written:
+        for tensor in self.graph.inputs:
+            if bits := self.solution.home.get(tensor, FLOAT):  # it is fed as codes
+                self._settle(tensor, bits)
+        for op in list(self.graph.ops):
+            if self.solution.domain(op):
+                self._integer(op)
+            else:
+                self._float(op)
+        self._share_stored()
+        return self.written
+
+    # -- ops ----------------------------------------------------------------------------------
+
+    def _integer(self, op: Op) -> None:
+        row, bits = RULES[op.name], self.solution.domain(op)
+        mode = self.solution.modes[op]
+        for place in row.operands(op):
+            self._set(op, place, self._operand(op, place))
+        if row.weights:
+            self._weights(op, mode)
+        for tensor in op.outputs if row.real_out else []:
+            self._settle(tensor, bits)
+        if row.recurrent:
+            recurrent.Integer(self.graph, op, self.ranges).write()
+        if bits == 16 and op.name in ("ADD", "SUB"):
+            op.attrs["pot_scale_int16"] = False
+        op.version = max(op.version, row.versions[bits])
+
+    def _float(self, op: Op) -> None:
+        mode = self.solution.modes[op]
+        for place, tensor in enumerate(op.inputs):
+            if tensor is None:
+                continue
+            if self.solution.home.get(tensor, FLOAT):
+                self._set(op, place, self.as_float(tensor, op))
+            elif tensor.is_constant and mode.half and tensor.dtype is DType.FLOAT32:
+                self._set(op, place, self._half(tensor, op))
+        if mode.weights is None or mode.is_integer:
+            return
+        if op.name in STORED:
+            self._stored(op, mode)
+        elif op.name in recurrent.WEIGHTS:
+            self._recurrent(op, mode)
+
+    def _set(self, op: Op, place: int, tensor: Tensor) -> None:
+        if op.inputs[place] is not tensor:
+            self.graph.set_input(op, place, tensor)
+
+    # -- values -------------------------------------------------------------------------------
+
+    def _settle(self, tensor: Tensor, bits: int) -> None:
+        """The tensor holds codes from now on."""
+        quant = self.solution.quant(Value(tensor, bits))
+        tensor.dtype, tensor.quant = _dtype(bits), quant
+
+    def _operand(self, op: Op, place: int) -> Tensor:
+        tensor = op.inputs[place]
+        assert tensor is not None
+        value = self.solution.value(op, place, tensor)
+        if tensor.is_constant:
+            return self._once(value, lambda: self._constant(tensor, value))
+        if self.solution.home.get(tensor, FLOAT) == value.bits and value.use is None:
+            return tensor
+        return self._once(value, lambda: self._convert(tensor, value, op))
+
+    def _once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def _constant(self, tensor: Tensor, value: Value) -> Tensor:
+        quant, dtype = self.solution.quant(value), _dtype(value.bits)
+        low, high = dtype.bounds
+        assert tensor.data is not None
+        codes = round_away(tensor.data.astype(np.float64) / quant.scale[0]) + quant.zero_point[0]
+        kept = np.clip(codes, low, high).astype(dtype.numpy)
+        return self.graph.constant(f"{tensor.name}/{dtype.short}", kept, dtype, quant=quant)
+
+    def _convert(self, tensor: Tensor, value: Value, reader: Op) -> Tensor:
+        dtype = _dtype(value.bits)
+        made = self.graph.tensor(f"{tensor.name}/{dtype.short}", dtype, tensor.shape,
+                                 signature=tensor.signature, quant=self.solution.quant(value)
+                                 )  # fmt: skip
+        version = 2 if DType.INT16 in (dtype, tensor.dtype) else 1
+        self.graph.insert(Op("QUANTIZE", [tensor], [made], version=version), before=reader)
+        return made
+
+    def as_float(self, tensor: Tensor, reader: Op | None) -> Tensor:
+        return self._once(("float", tensor), lambda: self._dequantize(tensor, reader, "f32"))
+
+    def _dequantize(self, tensor: Tensor, reader: Op | None, suffix: str) -> Tensor:
+        made = self.graph.tensor(f"{tensor.name}/{suffix}", DType.FLOAT32, tensor.shape,
+                                 signature=tensor.signature)  # fmt: skip
+        version = _DEQUANTIZE_VERSION[tensor.dtype]
+        if tensor.quant is not None and tensor.quant.per_axis:
+            version = max(version, PER_CHANNEL_DEQUANTIZE)
+        self.graph.insert(Op("DEQUANTIZE", [tensor], [made], version=version), before=reader)
+        return made
+
+    # -- weights ------------------------------------------------------------------------------
+
+    def _weights(self, op: Op, mode: Mode) -> None:
+        row = RULES[op.name]
+        assert mode.weights is not None
+        source = op.inputs[row.data[0]]
+        assert source is not None and source.quant is not None and row.bias is not None
+        scale = float(source.quant.scale[0])
+        bias_tensor = op.input(row.bias)
+        bias = None if bias_tensor is None else bias_tensor.data
+        for place, axis in row.weights.items():
+            weight = op.inputs[place]
+            assert weight is not None and weight.data is not None
+            scales = channel_scales(weight.data, mode.weights, axis, self.options.method)
+            enough = enough_for_bias(scales, bias, scale, mode.bias_bits)
+            if (enough > scales).any():
+                self.written.repaired.append(op.where)
+            coded = self._coded(op, weight.data, enough, mode.weights, axis)
+            self.graph.set_input(op, place, self._store(weight, coded, mode.weights))
+            self._bias(op, row.bias, bias_tensor, coded, scale, mode.bias_bits)
+
+    def _coded(self, op: Op, reals: Array, scales: Floats, grid: Grid, axis: int) -> Coded:
+        coded = encode(reals, scales, grid, axis)
+        better = self.options.rounded(op, reals, scales)
+        coded = coded if better is None else replace(coded, codes=better)
+        self.written.weights[op] = coded
+        return coded
+
+    def _store(self, weight: Tensor, coded: Coded, grid: Grid) -> Tensor:
+        key = "weight", weight, coded.codes.tobytes(), coded.quant.scale.tobytes()
+        return self._once(key, lambda: self.graph.constant(weight.name, coded.codes, grid.dtype,
+                                                           quant=coded.quant))  # fmt: skip
+
+    def _bias(self, op: Op, place: int, tensor: Tensor | None, coded: Coded, source: float,
+              bits: int) -> None:  # fmt: skip
+        axis = coded.quant.axis
+        if tensor is None and op.name not in NEEDS_BIAS:
+            return
+        reals = np.zeros(coded.codes.shape[axis], np.float32) if tensor is None else tensor.data
+        assert reals is not None
+        made = encode_bias(reals, source, coded.quant.scale.astype(np.float64), bits)
+        name = f"{op.outputs[0].name}/bias" if tensor is None else tensor.name
+        stored = self.graph.constant(name, made.codes, quant=made.quant)
+        while len(op.inputs) <= place:
+            op.inputs.append(None)
+        self.graph.set_input(op, place, stored)
+
+    def _stored(self, op: Op, mode: Mode) -> None:
+        """Weights as codes while the op computes in float."""
+        assert mode.weights is not None
+        row, grid = STORED[op.name], mode.weights
+        for place, axis in row.operands.items():
+            weight = op.input(place)
+            if weight is None or weight.data is None or weight.dtype is not DType.FLOAT32:
+                continue
+            if weight.data.size < self.options.minimum:
+                continue
+            if mode.expanded or row.version is None or grid.bits not in row.bits:
+                self._expand(op, place, self._stored_weight(op, weight, grid, axis))
+                continue
+            held = replace(grid, per_channel=False, block=0) if row.whole else grid
+            self._set(op, place, self._stored_weight(op, weight, held, axis))
+            op.version = max(op.version, row.version)
+            if op.name in ASYMMETRIC:
+                op.attrs["asymmetric_quantize_inputs"] = True
+            if row.through:
+                self._expand_result(op)
+
+    def _recurrent(self, op: Op, mode: Mode) -> None:
+        """All of a recurrent op's weights, or none."""
+        assert mode.weights is not None
+        version = recurrent.HYBRID_VERSION.get(op.name)
+        for place in recurrent.stored_places(op, self.options.minimum):
+            weight = op.inputs[place]
+            assert weight is not None
+            if mode.expanded or version is None:
+                self._expand(op, place, self._stored_weight(op, weight, mode.weights, 0))
+                continue
+            grid = recurrent.hybrid_grid(mode.weights)
+            self._set(op, place, self._stored_weight(op, weight, grid, 0))
+            op.version = max(op.version, version)
+            op.attrs["asymmetric_quantize_inputs"] = True
+
+    def _expand(self, op: Op, place: int, made: Tensor) -> None:
+        self._set(op, place, self._once(("expanded", made),
+                                        lambda: self._dequantize(made, op, "f32")))  # fmt: skip
+
+    def _expand_result(self, op: Op) -> None:
+        """What the op moved was codes: they become the float result behind it."""
+        source = op.inputs[0]
+        assert source is not None
+        name = f"{op.outputs[0].name}/{source.dtype.short}"
+        expand = Op("DEQUANTIZE", [], [], version=_DEQUANTIZE_VERSION[source.dtype])
+        self._behind(op, expand, name, source.dtype, source.quant)
+
+    def _stored_weight(self, op: Op, weight: Tensor, grid: Grid, axis: int) -> Tensor:
+        assert weight.data is not None
+        if grid.block and not self._takes_blocks(op, weight, grid.block):
+            grid = replace(grid, block=0, per_channel=True)
+        if grid.block:
+            self._unfuse(op)
+            made = self._once(("blocks", weight, grid), lambda: self._blocks(weight, grid))
+        else:
+            scales = channel_scales(weight.data, grid, axis, self.options.method)
+            made = self._store(weight, self._coded(op, weight.data, scales, grid, axis), grid)
+        self.stored.setdefault(weight, made)
+        return made
+
+    def _takes_blocks(self, op: Op, weight: Tensor, block: int) -> bool:
+        clamp = op.attrs.get("fused_activation_function", "NONE")
+        return (op.name == "FULLY_CONNECTED" and weight.shape[1] % block == 0
+                and clamp in ("NONE", *UNFUSED))  # fmt: skip
+
+    def _unfuse(self, op: Op) -> None:
+        """LiteRT's kernel for blocks forgets the fused activation: it becomes an op of its own."""
+        clamp = op.attrs.get("fused_activation_function", "NONE")
+        if clamp == "NONE":
+            return
+        op.attrs["fused_activation_function"] = "NONE"
+        self._behind(op, Op(clamp, [], []), f"{op.outputs[0].name}/sum", DType.FLOAT32, None)
+
+    def _behind(self, op: Op, last: Op, name: str, dtype: DType, quant: Quant | None) -> None:
+        """`last` makes the op's result from what the op makes now."""
+        out = op.outputs[0]
+        between = self.graph.tensor(name, dtype, out.shape, signature=out.signature, quant=quant)
+        op.outputs[0], between.producer, out.producer = between, op, None
+        last.inputs, last.outputs = [between], [out]
+        after = self.graph.ops.index(op) + 1
+        self.graph.insert(last, self.graph.ops[after] if after < len(self.graph.ops) else None)
+
+    def _share_stored(self) -> None:
+        """A weight that is stored as codes is not stored as float beside them for an op of the same
+        kind of mode that cannot take codes: it reads the codes, made float."""
+        for weight, made in self.stored.items():
+            for op in list(dict.fromkeys(weight.users)):
+                mode = self.solution.modes.get(op)
+                if mode is None or mode.weights is None or mode.is_integer:
+                    continue
+                for place, tensor in enumerate(op.inputs):
+                    if tensor is weight:
+                        self._set(op, place, self._dequantize(made, op, "f32"))
+
+    def _blocks(self, weight: Tensor, grid: Grid) -> Tensor:
+        assert weight.data is not None
+        codes, scales = encode_blocks(weight.data, grid)
+        held = self.graph.constant(f"{weight.name}/scales", scales)
+        quant = Quant(np.zeros(0, np.float32), np.zeros(0, np.int64), 0,
+                      block=Blockwise(held, None, grid.block))  # fmt: skip
+        return self.graph.constant(weight.name, codes, grid.dtype, quant=quant)
+
+    def _half(self, tensor: Tensor, reader: Op) -> Tensor:
+        def make() -> Tensor:
+            assert tensor.data is not None
+            kept = np.clip(tensor.data, -HALF_MAX, HALF_MAX).astype(np.float16)
+            stored = self.graph.constant(f"{tensor.name}/f16", kept)
+            return self._dequantize(stored, reader, "f32")
+
+        return self._once(("half", tensor), make)
+
+
+def _dtype(bits: int) -> DType:
+    return {8: DType.INT8, 16: DType.INT16}[bits]

@@ -1,0 +1,240 @@
+"""What corrections are for: a quantised model near its float one, also where channels are scaled
+apart; and that they say what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sanderling import dump, load
+from sanderling.errors import InputError, UnsupportedError
+from sanderling.ir import Array, DType, Graph, Model, Op
+from sanderling.optimize.calibrate import Calibration, Watcher, calibrate
+from sanderling.optimize.equalise import equalise, pairs
+from sanderling.optimize.prepare import prepared
+from sanderling.optimize.quantize import Job, quantize
+from sanderling.optimize.recipe import Choice
+from sanderling.optimize.report import Candidate, signal_to_noise
+from sanderling.optimize.rounding import settle, settle_each
+from sanderling.optimize.walk import Walk
+from sanderling.optimize.work import Plan, Shown, Work, copy_of
+
+from .mobile import mobile, samples, twist
+from .quantised import ours
+
+DATA = samples(24)
+TEST = samples(12, seed=9)
+PLAIN: dict[str, Any] = {"ranges": "minmax", "weights": "max", "corrections": "none"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def uncompiled() -> Iterator[None]:
+    """By the definitions: models as small as these would be compiled longer than they run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (Watcher, Shown):
+            patch.setattr(kind, "delegates", ["reference"])
+        yield
+
+
+def logits(model: Model) -> list[Array]:
+    """What the softmax reads, as reals."""
+    shown = Shown(model, ["logits"], 1)
+    return [shown.run({"x": x})["logits"] for x in TEST]
+
+
+def ratio(wanted: Model, given: Model) -> float:
+    pairs = zip(logits(wanted), logits(given), strict=True)
+    return float(np.mean([signal_to_noise(w, g) for w, g in pairs]))
+
+
+# -- channels scaled apart ------------------------------------------------------------------------
+
+
+def test_equalisation_saves_what_plain_ranges_lose() -> None:
+    model = mobile()
+    straight = logits(model)
+    twist(model, 6)
+    for one, other in zip(straight, logits(model), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)  # the same function
+    plain, _ = quantize(model, "int8", DATA, **PLAIN)
+    made, report = quantize(model, "int8", DATA)
+    assert ratio(model, plain) < 12
+    assert ratio(model, made) > 20
+    chosen = next(c for c in report.candidates if c.chosen)
+    assert "equalise" in chosen.name
+    assert "equalise" in report.notes[0] and "dB" in report.notes[0]
+
+
+def calibrated(model: Model, data: list[Array]) -> Calibration:
+    names = {t.name for pair in pairs(model.main) for t in pair.tensors}
+    return calibrate(Watcher(copy_of(model), 1, names), data)
+
+
+def test_equalisation_leaves_the_float_model_as_it_was() -> None:
+    model = prepared(mobile())
+    twist(model, 5)
+    before = copy_of(model)
+    changed = equalise(model.main, calibrated(model, DATA))
+    assert {"deep0", "wide0", "deep1", "wide1"} <= set(changed)
+    for x in TEST:
+        np.testing.assert_allclose(ours(model, [x])[0], ours(before, [x])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_pairs_end_where_a_factor_does_not_pass() -> None:
+    model = mobile()
+    found = {(p.first.outputs[0].name, p.second.outputs[0].name) for p in pairs(model.main)}
+    # A residual sum has two makers; what two ops read cannot be scaled for one of them.
+    assert ("deep0", "point0") in found and ("wide1", "logits") in found
+    assert not {a for a, _ in found} & {"stem", "point0"}
+    tanh = mobile("TANH")
+    assert {p.first.outputs[0].name for p in pairs(tanh.main)} == {"point1"}
+
+
+def test_a_channel_that_was_clamped_at_6_keeps_its_size() -> None:
+    model = prepared(mobile("RELU6"))
+    for pair in pairs(model.main):
+        tensor = pair.first.inputs[2]
+        assert tensor is not None and tensor.data is not None
+        tensor.data = np.where(np.arange(tensor.data.size) == 0, 50, tensor.data / 40).astype("f4")
+        weights = pair.first.inputs[1]
+        assert weights is not None and weights.data is not None
+        weights.data = weights.data / 40
+    before = copy_of(model)
+    changed = equalise(model.main, calibrated(model, DATA))
+    assert changed and all(by[0] == 1 and by[1:].min() < 0.2 for by in changed.values())
+    for x in TEST:
+        np.testing.assert_allclose(ours(model, [x])[0], ours(before, [x])[0], rtol=1e-4, atol=1e-5)
+
+
+# -- bias and rounding ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def work() -> Work:
+    return Work(Job(prepared(mobile(seed=8)), [Choice("int8")]), samples(40), threads=1)
+
+
+def test_bias_correction_brings_the_means_back(work: Work) -> None:
+    shifts = {}
+    for plan in (Plan(weights="max"), Plan(corrections=("bias",))):
+        shown = Shown(work.make(plan).model, None, 1)
+        off = [shown.run(f)["logits"] - work.watcher.run(f)["logits"] for f in work.correcting]
+        shifts[plan.corrections] = np.abs(np.mean(off, axis=0)).mean()
+    assert shifts["bias",] < 0.5 * shifts[()]
+
+
+def test_the_walk_is_one_unit_from_the_integer_kernels(work: Work) -> None:
+    made = work.make(Plan())
+    last: dict[str, Array] = {}
+    walk = Walk(made.model.main, work.correcting[:2])
+    walk.run(lambda op, w: last.update({t.name: w.values[t][1] for t in w.values}))
+    model = copy_of(made.model)
+    model.main.outputs = [t for op in model.main.ops for t in op.outputs]
+    exact = dict(zip([t.name for t in model.main.outputs], ours(model, [work.correcting[1]["x"]]),
+                     strict=True))  # fmt: skip
+    compared = [n for n in last if n in exact and exact[n].dtype == np.int8]
+    assert len(compared) > 6
+    for name in compared:
+        gap = np.abs(last[name].astype(int) - exact[name].astype(int))
+        assert gap.max() <= 2 and np.mean(gap > 0) < 0.1, name
+
+
+def test_rounding_makes_the_sums_right() -> None:
+    rng = np.random.default_rng(0)
+    mixed = rng.normal(size=(60, 90)) @ rng.normal(size=(90, 90)) + 3  # inputs that move together
+    gram, weights = mixed.T @ mixed / 60, rng.normal(0, 20, (90, 7))
+    codes = settle(weights, gram, -127, 127)
+    assert np.abs(codes - weights).max() < 1 + 1e-9  # up or down, never further
+    error, plain = (np.square(mixed @ (c - weights)).sum() for c in (codes, np.rint(weights)))
+    assert error < 0.4 * plain
+    each = settle_each(weights, np.repeat(gram[..., None], 7, axis=2), -127, 127)
+    assert np.square(mixed @ (each - weights)).sum() < 0.4 * plain
+
+
+def test_adaround_helps_where_weights_are_the_noise(work: Work) -> None:
+    """int16 activations: what is left is the weights' rounding."""
+    fine = Work(Job(work.job.float_model, [Choice("int16x8")]), samples(40), threads=1)
+    plain, better = (ratio(fine.job.float_model, fine.make(Plan(corrections=c)).model)
+                     for c in (("bias",), ("adaround", "bias")))  # fmt: skip
+    assert better > plain + 1
+
+
+# -- choosing -------------------------------------------------------------------------------------
+
+
+def candidate(snrs: list[float], agreement: float = 1.0) -> Candidate:
+    return Candidate("c", float(np.mean(snrs)), agreement, snrs=snrs)
+
+
+def test_a_dearer_way_must_be_better_beyond_chance() -> None:
+    base = candidate([20.0, 22.0, 24.0, 21.0])
+    assert candidate([20.5, 22.6, 24.4, 21.5]).beats(base)
+    assert not candidate([25.0, 19.0, 26.0, 18.5]).beats(base)  # better on two, worse on two
+    assert not candidate([20.0, 22.0, 24.01, 21.0]).beats(base)
+    # Much noise less, but another first class: it takes more to be believed.
+    assert not candidate([21.5, 22.1, 25.4, 21.2], 0.9).beats(base)
+
+
+def test_the_report_tells_of_every_layer() -> None:
+    model = mobile()
+    made, report = quantize(model, "int8", DATA)
+    rows = {row.name: row for row in report.layers}
+    assert {"x", "stem", "deep0", "sum0", "logits", "probabilities"} <= set(rows)
+    for row in rows.values():
+        assert row.bits == 8 and row.scale > 0 and row.low <= row.high and row.clipped < 0.05
+        assert row.snr is not None and row.snr > 15, row
+        assert row.rmse_over_scale is not None and row.rmse_over_scale < 4
+    # What the input loses is rounding alone: a step's uniform noise, 1 / sqrt(12).
+    assert rows["x"].rmse_over_scale == pytest.approx(0.289, abs=0.01)
+    assert rows["stem"].weight_bits == 8 and 30 < (rows["stem"].weight_snr or 0) < 60
+    assert rows["sum0"].weight_snr is None
+    assert report.size_after == len(dump(made)) < report.size_before
+    assert report.zipped_after < report.zipped_before
+    assert sum(c.chosen for c in report.candidates) == 1 and len(report.candidates) >= 4
+
+
+def test_int16_activations_are_within_noise_of_float() -> None:
+    model = mobile(seed=2)
+    made, _ = quantize(model, "int16x8", DATA)
+    wanted, given = logits(model), logits(made)
+    assert ratio(model, made) > 32
+    assert all(w.argmax() == g.argmax() for w, g in zip(wanted, given, strict=True))
+
+
+# -- asking ---------------------------------------------------------------------------------------
+
+
+def test_unknown_names_are_refused() -> None:
+    for how in ({"corrections": "biass"}, {"weights": "best"}, {"ranges": "widest"}):
+        with pytest.raises(InputError, match="there is no"):
+            quantize(mobile(), "int8", DATA[:1], **how)  # type: ignore[arg-type]
+
+
+def test_stated_ways_are_taken_as_they_are() -> None:
+    _, report = quantize(mobile(), "int8", DATA, ranges="mse", weights="max",
+                         corrections=["bias", "adaround"])  # fmt: skip
+    assert [c.name for c in report.candidates] == ["mse ranges + max weights + adaround + bias"]
+
+
+def test_strict_refuses_before_it_reads_data() -> None:
+    graph = Graph("main")
+    x = graph.input("x", DType.FLOAT32, (1, 4))
+    y = graph.tensor("y", DType.FLOAT32, (1, 4))
+    graph.append(Op("COS", [x], [y]))
+    graph.outputs = [y]
+
+    def never() -> Iterator[Array]:
+        raise AssertionError("the data was read")
+        yield
+
+    with pytest.raises(UnsupportedError, match="COS"):
+        quantize(Model([graph]), "int8", never(), strict=True)
+
+
+def test_a_saved_model_says_the_same() -> None:
+    made, _ = quantize(mobile(), "int8", DATA[:6], **PLAIN)
+    again = load(bytes(dump(made)))
+    assert np.array_equal(ours(made, [TEST[0]])[0], ours(again, [TEST[0]])[0])
