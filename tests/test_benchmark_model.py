@@ -320,10 +320,16 @@ def test_state_before_and_after() -> None:
     assert "...lities" in text  # probabilities, cut to nine
 
 
+def listen() -> None:
+    """To Ctrl-C, which background jobs ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupted_it_says_what_it_has() -> None:
     words = ["benchmark_model", f"--graph={INT8}", "--min_secs=60", "--warmup_min_secs=0"]
     process = subprocess.Popen([sys.executable, "-um", "sanderling", *words], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               preexec_fn=listen)  # fmt: skip
     assert process.stdout is not None
     for line in process.stdout:
         if "at least 60 seconds" in line:

@@ -342,7 +342,9 @@ def test_interrupted_it_leaves_nothing(phone: Callable[..., Phone], tmp_path: Pa
     words = [f"--graph={MODEL}", "--device=android",
              f"--device_binary={device.tool(before='exec sleep 20')}"]  # fmt: skip
     process = subprocess.Popen([sys.executable, "-m", "sanderling", "benchmark_model", *words],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               # Background jobs ignore Ctrl-C.
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
                                )  # fmt: skip
     deadline = time.monotonic() + 30
     while not any("--graph" in c[-1] for c in (device.calls if device.left else [])):

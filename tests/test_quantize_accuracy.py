@@ -109,6 +109,15 @@ def test_a_channel_that_was_clamped_at_6_keeps_its_size() -> None:
         np.testing.assert_allclose(ours(model, [x])[0], ours(before, [x])[0], rtol=1e-4, atol=1e-5)
 
 
+def test_where_nothing_is_to_be_equalised_the_rest_is_still_corrected() -> None:
+    model = mobile("RELU_N1_TO_1", widths=(12,))
+    assert not pairs(model.main)
+    made, without = (quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
+                     for c in ("equalise,bias", "bias"))  # fmt: skip
+    plain, _ = quantize(model, "int8", DATA, **PLAIN)
+    assert bytes(dump(made)) == bytes(dump(without)) != bytes(dump(plain))
+
+
 # -- bias and rounding ----------------------------------------------------------------------------
 
 

@@ -22,8 +22,8 @@ Range = tuple[float, float]
 # An operand with other readers joins a group only if its own range is not less than this share of
 # the group's: two bits are the most that the others lose.
 LEAST_SHARE = 0.25
-# Scores this far below the largest add nothing to a softmax, as its integer kernel counts too: a mask
-# of -10000 needs no codes.
+# Scores this far below the largest add nothing to a softmax, as its integer kernel counts too: a
+# mask of -10000 needs no codes.
 SOFTMAX_REACH = 32.0
 FLOAT = 0
 
