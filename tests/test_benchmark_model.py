@@ -540,7 +540,10 @@ def test_the_result_file(tmp_path: Path) -> None:
                 "--report_peak_memory_footprint=1").stdout  # fmt: skip
     found, printed = decode("BenchmarkResult", path.read_bytes()), log.parse(text)
     assert found["name"] == "x" and found["misc_metrics"]["num_runs"] == 3
-    assert found["latency_metrics"]["avg_ms"] == pytest.approx(printed.inference["avg"] / 1e3)
+    assert found["latency_metrics"]["avg_ms"] == pytest.approx(
+        printed.inference["avg"] / 1e3,
+        rel=1e-4,  # the line has six digits
+    )
     assert found["latency_metrics"]["init_ms"] == pytest.approx((printed.init or 0) / 1e3, rel=1e-3)
     assert found["memory_metrics"]["peak_mem_mb"] == pytest.approx(printed.memory["peak"], rel=1e-4)
     assert f"INFO: Saved benchmark result to: {path}" in text
