@@ -100,9 +100,9 @@ def diff(
     per_tensor: Annotated[bool, typer.Option("--per-tensor",
         help="Compare intermediate tensors too: where the error enters and grows.")] = False,
     bisect: Annotated[bool, typer.Option("--bisect",
-        help="Search the smallest set of ops that must leave the delegate (one model) or be taken "
-             "from A (two models) for the answer to be right: by the limits above, or relative "
-             "error <= 0.001 (floats) or 0.05 (quantised).")] = False,
+        help="Search a minimal set of ops (not one could be left out) that must leave the "
+             "delegate (one model) or be taken from A (two models) for the answer to be right: by "
+             "the limits above, or relative error <= 0.001 (floats) or 0.05 (quantised).")] = False,
     layer_runs: Annotated[int | None, typer.Option(metavar="N", min=1,
         help="Inputs for --per-tensor. Default: 5.")] = None,
     bisect_runs: Annotated[int | None, typer.Option(metavar="N", min=1,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
 from ..ir import Array
+from ..runtime.inputs import class_names
 from .common import plural, warn
 
 # What the number of classes, less that of names, usually means.
@@ -32,16 +32,7 @@ class Labels:
 
     @staticmethod
     def read(path: Path, offset: int) -> Labels:
-        try:
-            names = path.read_text("utf-8-sig").rstrip().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read the labels: {error}", where=str(path),
-                             fix="give a text file with one class name a line"
-                             ) from error  # fmt: skip
-        if not names:
-            raise InputError("there is no label in it", where=str(path),
-                             fix="give a text file with one class name a line")  # fmt: skip
-        return Labels(path, names, offset)
+        return Labels(path, class_names(path), offset)
 
     def best(self, outputs: Mapping[str, Array], count: int) -> dict[str, list[dict[str, Any]]]:
         """The best classes of every output that holds class scores, for each row of a batch."""

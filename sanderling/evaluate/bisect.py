@@ -1,4 +1,4 @@
-"""The smallest set of ops that must change sides for the answer to be right.
+"""A minimal set of ops that must change sides for the answer to be right.
 
 Two settings of one model: ops that must leave the test's delegates and run where the reference
 runs them. Two models: layers that must be the reference's (stay float), while all others are the

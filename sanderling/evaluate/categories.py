@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputError
+from ..runtime.inputs import class_names
 from .official import Truth, loosely
 
 UNUSED = {"???", "n/a", "background", "unlabeled", "unknown", "bg"}
@@ -46,15 +47,7 @@ class Labels:
 
     @staticmethod
     def read(path: Path) -> Labels:
-        try:
-            lines = path.read_text("utf-8-sig").rstrip().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read the labels: {error}", where=str(path),
-                             fix="give a text file with one class name a line"
-                             ) from error  # fmt: skip
-        if not lines:
-            raise InputError("there is no label in it", where=str(path),
-                             fix="give a text file with one class name a line")  # fmt: skip
+        lines = class_names(path)
         parts = [re.match(r"\s*(\d+)(?:\s*[:,]\s*|\s+)(\S.*)$", line) for line in lines]
         if all(parts):
             named = {int(m[1]): m[2].strip() for m in parts if m}

@@ -12,26 +12,13 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array
+from ..runtime.inputs import class_names
 from .paired import paired, score_distance, wilson
 from .task import Metrics, Ports, Prediction, Sample, Task, setting
 
 TOP = 10
 LOOKED_AT = 100  # samples whose scores decide the offset
 AUTO = "auto"
-
-
-def class_names(path: Path) -> list[str]:
-    """One a line."""
-    try:
-        names = path.read_text("utf-8-sig").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read the labels: {said}", where=str(path),
-                         fix="give a text file with one class name a line") from error  # fmt: skip
-    if not names:
-        raise InputError("there is no label in it", where=str(path),
-                         fix="give a text file with one class name a line")  # fmt: skip
-    return names
 
 
 def top(scores: Array, count: int) -> Array:

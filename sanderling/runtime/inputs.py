@@ -209,3 +209,17 @@ def _broadcast(values: Array, tensor: Tensor) -> Array:
     shape = [1] * len(tensor.shape)
     shape[tensor.quant.axis] = -1
     return values.reshape(shape)
+
+
+def class_names(path: Path) -> list[str]:
+    """The names of a label file, one a line."""
+    try:
+        names = path.read_text("utf-8-sig").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot read the labels: {said}", where=str(path),
+                         fix="give a text file with one class name a line") from error  # fmt: skip
+    if not names:
+        raise InputError("there is no label in it", where=str(path),
+                         fix="give a text file with one class name a line")  # fmt: skip
+    return names
