@@ -18,7 +18,7 @@ from tests.cpu.harness import EVERYTHING, RUNNABLE, cases_of, check_cpu, in_turn
 OPS = (*move.KERNELS, *gather.KERNELS, *resize.KERNELS)
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("known at run time only", "no place of their own", "quantised table", "table of bytes",
-           "type i16", "fused activation", "do not fit together", "shape is not known",
+           "indices of type i16", "fused activation", "do not fit together", "shape is not known",
            "strings and handles")  # fmt: skip
 BY_SIZE: dict[int, Callable[..., T]] = {1: u8, 2: i16, 4: f32, 8: i64}
 

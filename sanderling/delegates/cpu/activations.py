@@ -23,11 +23,13 @@ from .operands import (
     coded_whole,
     codes,
     encode,
+    larger,
     need,
     operand,
     real_product,
     result,
     scales,
+    smaller,
     tensor_at,
     whole_codes,
 )
@@ -155,6 +157,16 @@ def along(op: Op, q: Quant, shape: Shape, *arrays: Array) -> list[Tensor]:
             for i, a in enumerate(arrays)]  # fmt: skip
 
 
+def _nearest_word(units: Expr, zero: int) -> Expr:
+    """As the definition has it: halves away from zero (what is added is the float below a half, so
+    that less than a half stays 0)."""
+    low, high = DType.INT16.bounds
+    bounded = smaller(larger(units, float(low - zero)), float(high - zero))
+    half = float(np.nextafter(np.float32(0.5), np.float32(0)))
+    whole = cast(bounded + select(bounded < 0.0, Const(-half, F32), Const(half, F32)), I32)
+    return cast(whole + zero, DType.INT16)
+
+
 def quantize(op: Op) -> Lowered | Expr:
     x, out = tensor_at(op, 0), op.outputs[0]
     words = x.dtype is DType.INT16 and out.dtype is I32
@@ -172,6 +184,8 @@ def quantize(op: Op) -> Lowered | Expr:
     q = quant(out)
     if not q.per_axis:
         scale, zero = scales(out)
+        if out.dtype is DType.INT16:
+            return _nearest_word(Input(0, F32) / float(np.float32(scale)), zero)
         return encode(Input(0, F32) * (1 / scale) + zero, low, high, out.dtype)
     zeros = np.resize(q.zero_point, q.scale.size)
     params = along(op, q, x.shape, 1 / q.scale.astype(np.float64), zeros)

@@ -14,7 +14,17 @@ from ...ops.base import attr, elements, quant, scale_zero
 from ...ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range, quantize_multiplier
 from .abi import FIRST_ARG
 from .bfloat import rounded
-from .cores import BfloatCore, Core, DotCore, FloatCore, pack, padded_depth, wide_core
+from .cores import (
+    BfloatCore,
+    Core,
+    DotCore,
+    FloatCore,
+    chunk_of,
+    far,
+    pack,
+    padded_depth,
+    wide_core,
+)
 from .emit import Int
 from .epilogue import INNER_ATTR, MAP_ATTR
 from .gemm import Operands, Plan, Product, estimate, plan_product, walk
@@ -22,7 +32,7 @@ from .geometry import window_of
 from .hybrid import TABLE, is_hybrid, is_symmetric
 from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .program import Kernel, StepEmitter
-from .rounding import plain, rescale
+from .rounding import rescale
 from .rows import (
     Change,
     DirectRows,
@@ -44,6 +54,7 @@ from .sums import Plane, Side, clamped, plane
 from .targets import Target
 from .winograd import Plan as WinogradPlan
 from .winograd import choose_plan, emit_winograd, fold, folded, suits
+from .wordcodes import refuses_words, word_rescale, word_rounding
 
 # Marks products that round their operands to bfloat16: see precision.py.
 BF16_ATTR = "cpu_bf16"
@@ -300,6 +311,9 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
         sums = 0 if _fits(real) else _middle(real)
         matrix = real - sums
     scale = np.broadcast_to(multiplier(op), n)
+    if x.dtype is DType.INT16 and not word_rounding(op).is_fixed:
+        sizes = np.abs(real).sum(axis=1, dtype=np.int64)
+        core = far(wide_core(target), int(sizes.max()), int(np.abs(real).max()))
     residual = op.input(3)
     bounds, zero_out = fused_range(op), scale_zero(out)[1]
     common = [zero_out, *bounds]
@@ -311,9 +325,14 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
         away = sum_plane.above != sum_plane.below
     top = definition.product_bound(weights, 2 * definition.largest(x.dtype.numpy, zero_in))
     reach = (2 * top + np.abs(bias).max(initial=0)) * scale.max(initial=0)
-    wide = out.dtype.numpy.itemsize == 2
-    once = op.name == "FULLY_CONNECTED" and w.sparsity is None
-    found = plain(scale) if wide else rescale(scale, own, own_zero, target, once)
+    if out.dtype.numpy.itemsize == 2:
+        given = bias_of(op, n, np.int64)
+        near = not chunk_of(core)
+        found = word_rescale(word_rounding(op), scale, given, zero_out, bounds[0], near)
+        bias = bias - given if found.kind.has_bias else bias
+    else:
+        single = op.name == "FULLY_CONNECTED" and w.sparsity is None
+        found = rescale(scale, own, own_zero, target, once=single)
     sink = ByteSink(out.dtype is not DType.UINT8, residual is not None, int(sums != 0),
                     bool(reach >= 2**31), out.dtype.numpy.itemsize, found.kind,
                     bounds == out.dtype.bounds, away)  # fmt: skip
@@ -370,26 +389,19 @@ def _middle(weights: Array) -> int:
 def multiplier(op: Op) -> Array:
     """Accumulator units to output units, by channel."""
     x, w = op.inputs[0], op.inputs[1]
-    assert x is not None
-    fixed = op.name == "CONV_2D" and x.dtype is DType.UINT8 and quant(w).scale.size == 1
-    find = definition.tensor_multiplier if fixed else definition.conv_multiplier
+    assert x is not None and w is not None
+    kinds = (op.name, x.dtype if op.name == "CONV_2D" else w.dtype)
+    single = kinds in SINGLE and quant(w).scale.size == 1
+    find = definition.tensor_multiplier if single else definition.conv_multiplier
     if INNER_ATTR in op.attrs:  # the product has a scale of its own, before the residual is added
         product = op.outputs[0].copy()
         product.quant = Quant.of(*op.attrs[INNER_ATTR])
         op = op.copy(op.inputs, [product], [])
-    real = find(op, x, w)
-    bias = op.input(2)
-    if op.name == "CONV_2D" and x.dtype is DType.INT16 and definition.wide_accumulator(
-        op, None if bias is None else bias.data):  # fmt: skip
-        return short_multiplier(real)
-    return real
+    return find(op, x, w)
 
 
-def short_multiplier(real: Array) -> Array:
-    """As the definition has it for 64-bit sums: 15 bits of the multiplier count."""
-    m, shift = quantize_multiplier(real)
-    reduced = np.where(m < 0x7FFF0000, (m + (1 << 15)) >> 16, 0x7FFF)
-    return np.asarray(reduced * 2.0 ** (shift - 15))
+# Ops, and the types of activations or weights, whose product of single scales is a float32.
+SINGLE = {("CONV_2D", DType.UINT8), ("FULLY_CONNECTED", DType.INT16)}
 
 
 # -- what is taken ------------------------------------------------------------------------------
@@ -420,11 +432,18 @@ def refuses_product(op: Op, target: Target) -> str | None:
 
 
 def _refuses_range(op: Op, x: Tensor, w: Tensor) -> str | None:
-    """The definition wraps around at 32 bits; the kernels scale in floating point."""
+    """Sums that the definition wraps around, or that the kernels do not hold."""
     if x.dtype is DType.FLOAT32:
         return None
     offset = scale_zero(w)[1] if quant(w).scale.size == 1 else 0
     matrix = data(w).reshape(w.shape[0], -1).astype(np.int32) - offset
+    if x.dtype is DType.INT16:
+        if np.abs(matrix).max(initial=0) >= 2**15 or scale_zero(x)[1]:
+            return "a zero point does not go with 16 bits"
+        kind, bias = word_rounding(op), bias_of(op, w.shape[0], np.int64)
+        if not kind.is_fixed:
+            sums = np.abs(matrix).sum(axis=1, dtype=np.int64) << 15
+            return refuses_words(kind, multiplier(op), sums, bias)
     bound = definition.product_bound(matrix, definition.largest(x.dtype.numpy, scale_zero(x)[1]))
     bound += int(np.abs(bias_of(op, w.shape[0], np.int64)).max(initial=0))
     left = np.maximum(quantize_multiplier(multiplier(op))[1], 0).max(initial=0)

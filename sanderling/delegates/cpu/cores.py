@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -90,17 +90,20 @@ class DotCore:
 @dataclass(frozen=True)
 class PairCore:
     """16 bit x 16 bit in pairs (x86's multiply-add of words). 8-bit operands are widened, their
-    zero points subtracted, so that sums are exact without any correction."""
+    zero points subtracted, so that sums are exact without any correction.
+
+    chunk: how many steps 32 bits hold, where they do not hold all; see `far`."""
 
     name: str = "s16"
     depth: int = 2
     a_bytes: int = 2
     b_type: type = np.int16
     acc: Type = I32
+    chunk: int = 0
 
     def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
         lanes = acc.type.count
-        if e.target.dot == "vnni512":
+        if e.target.dot.startswith("vnni"):
             return e.call(f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", acc.type, acc, a, column)
         name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
         return e.b.add(acc, e.call(f"llvm.x86.{name}", acc.type, a, column))
@@ -115,6 +118,7 @@ class WordCore:
     a_bytes: int = 2
     b_type: type = np.int16
     acc: Type = I32
+    chunk: int = 0
 
     def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
         return e.b.add(acc, e.b.mul(e.b.sext(a, acc.type), e.b.sext(column, acc.type)))
@@ -122,6 +126,20 @@ class WordCore:
 
 def wide_core(target: Target) -> PairCore | WordCore:
     return PairCore() if target.triple.startswith("x86") else WordCore()
+
+
+def far(core: PairCore | WordCore, total: int, peak: int) -> PairCore | WordCore:
+    """The core for 16-bit activations and weights whose sizes sum up to `total` and go up to
+    `peak`, less than 2**15. Where sums may leave 32 bits, whatever the activations, they go on in
+    float64 every `chunk` steps."""
+    if (total + 1) << 15 < 2**31:  # 1: rounding.SPLIT
+        return core
+    chunk = (2**31 - 1) // (core.depth * peak << 15)
+    return replace(core, name=f"{core.name}_far{chunk}", chunk=chunk)
+
+
+def chunk_of(core: Core) -> int:
+    return core.chunk if isinstance(core, PairCore | WordCore) else 0
 
 
 def unit_type(core: Core) -> Type:

@@ -20,8 +20,8 @@ import numpy as np
 from ...ir import Array, DType, Op, Tensor
 from ...ops.base import attr, quant, scale_zero
 from ...ops.fixed import ACTIVATION_BOUNDS, fused_range
-from ...ops.gemm import signed, wide_accumulator
-from .conv import is_folded, short_multiplier
+from ...ops.gemm import signed
+from .conv import is_folded
 from .emit import F32, I8, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from .ends import Codes, Floats, Hybrid, Params
 from .epilogue import MAP_ATTR
@@ -30,9 +30,10 @@ from .hybrid import TABLE
 from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .lines import Lines, Memory, Repeated, is_theirs
 from .program import Kernel, StepEmitter
-from .rounding import Rescale, plain, rescale
+from .rounding import Rescale, Rounding, rescale
 from .taps import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind
 from .targets import Target
+from .wordcodes import refuses_words, word_rescale, word_rounding
 
 # Code for one tile grows with its taps; a larger kernel is not worth the compile time.
 MOST_TAPS = 1024
@@ -421,15 +422,17 @@ def _code_ends(op: Op, job: Layer, target: Target) -> Codes | Hybrid:
         return found
     dtype = op.outputs[0].dtype
     clamp = fused_range(op) != dtype.bounds
-    return Codes(is_bounded(op, job), clamp, dtype.numpy.itemsize,
-                 _rescale(op, job, target).kind)  # fmt: skip
+    kind = _rescale(op, job, target).kind
+    bounded = kind.has_bias or is_bounded(op, job)
+    return Codes(bounded, clamp, dtype.numpy.itemsize, kind)
 
 
 def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
-    scales = _scales(op, job)
+    scales, zero = _scales(op, job), scale_zero(op.outputs[0])[1]
     if op.outputs[0].dtype is DType.INT16:
-        return plain(scales)
-    return rescale(scales, fused_range(op), scale_zero(op.outputs[0])[1], target)
+        bias = _bias(op, job).astype(np.int64)
+        return word_rescale(word_rounding(op), scales, bias, zero, fused_range(op)[0])
+    return rescale(scales, fused_range(op), zero, target)
 
 
 def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
@@ -472,10 +475,6 @@ def _scales(op: Op, job: Layer) -> Array:
     if is_encoded(op):
         return np.broadcast_to(w, job.channels)
     scale = scale_zero(op.inputs[0])[0] * w / scale_zero(op.outputs[0])[0]
-    bias = op.input(2)
-    bias_data = None if bias is None else bias.data
-    if _tensor(op, 0).dtype is DType.INT16 and wide_accumulator(op, bias_data):
-        scale = short_multiplier(scale)
     return np.broadcast_to(scale, job.channels)
 
 
@@ -503,8 +502,8 @@ def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
     def blocks(values: Array, dtype: type) -> Array:
         full: Array = np.zeros(run.count * kind.channels, dtype)
         full[: channels.stop - channels.start] = values[channels]
-        words = full.view(np.int32).reshape(run.count, kind.channels)
-        return np.stack([kind.order(block) for block in words])
+        rows = full.reshape(run.count, kind.channels)
+        return np.stack([kind.order(block) for block in rows]).view(np.int32)
 
     bias, totals = _bias(op, job), job.taps.sum(axis=(0, 1), dtype=np.int64)
     if not isinstance(kind, ByteKind):
@@ -515,7 +514,8 @@ def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
     else:
         numbers = _rescale(op, job, target)
         start = numbers.start_above(largest_sums(op, job).astype(np.int64))
-        whole = bias.astype(np.int64) - job.outside * totals + start
+        own = 0 if numbers.kind.has_bias else bias.astype(np.int64)
+        whole = own - job.outside * totals + start
         tail = kind.ends.tail(scale_zero(op.outputs[0])[1], *fused_range(op))
         factors = [blocks(a, a.dtype.type) for a in numbers.factors]
         arrays = [blocks(whole, np.int32), *factors, tail, kind.behind()]
@@ -554,9 +554,20 @@ def _refuses_quants(op: Op, x: Tensor, w: Tensor) -> str | None:
         return None
     if any(t.quant is None or t.quant.scale.size != 1 for t in (x, op.outputs[0])):
         return "activations are not quantised per tensor"
-    if x.dtype is DType.INT16 and largest_sums(op, layer(op)).max(initial=0) >= 2**31:
-        return "sums may leave 32 bits"
-    return None
+    return _refuses_sums(op) if x.dtype is DType.INT16 else None
+
+
+def _refuses_sums(op: Op) -> str | None:
+    """Of 16-bit activations."""
+    if scale_zero(op.inputs[0])[1]:
+        return "a zero point does not go with 16 bits"
+    job, kind = layer(op), word_rounding(op)
+    bias = _bias(op, job)
+    sums = np.abs(job.taps).sum(axis=(0, 1), dtype=np.int64) << 15
+    if kind is Rounding.SHORT and sums.max(initial=0) < 2**31 - 2**15:
+        return refuses_words(kind, _scales(op, job), sums, bias)
+    fits = largest_sums(op, job).max(initial=0) < 2**31
+    return None if fits else "sums may leave 32 bits"
 
 
 def reads_apart(op: Op) -> tuple[int, ...]:

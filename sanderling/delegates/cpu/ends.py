@@ -23,7 +23,7 @@ from ...ir import Array
 from .bfloat import narrow
 from .emit import F32, I32, Emitter, Type, Value, vector
 from .render import render_vector
-from .rounding import Rounding, rescaled, scaled
+from .rounding import Rounding, load_factors, rescaled, scaled
 from .sinks import maps_two
 
 # Added to a small float, it leaves the nearest whole number in the low bits.
@@ -140,16 +140,16 @@ class Codes:
 
     def whole(self, e: Emitter, acc: Value, place: int, channels: int, params: Params) -> Value:
         """acc * scale + zero point, rounded, as int32."""
-        t = vector(F32, acc.type.count)
-        factors = [e.load(e.at(params.block, (1 + i) * channels + place, F32), t, 4)
-                   for i in range(self.rounding.arrays)]  # fmt: skip
+        lanes = acc.type.count
+        numbers = e.at(params.block, channels, I32)
+        factors = load_factors(e, self.rounding, numbers, channels, place, lanes)
         if self.rounding.is_nearest:
             return self._nearest(e, acc, factors, self._tail(e, params, channels, 0, F32))
         ends = [e.const(acc.type, end) for end in (-(1 << 20), 1 << 20)]
         found = rescaled(e, self.rounding, acc, factors, None if self.bounded else ends)
         if self.rounding.has_zero:
             return found
-        return e.b.add(found, e.splat(self._tail(e, params, channels, 3, I32), t.count))
+        return e.b.add(found, e.splat(self._tail(e, params, channels, 3, I32), lanes))
 
     def _tail(self, e: Emitter, params: Params, channels: int, word: int, t: Type) -> Value:
         return e.load(e.at(params.block, self._behind(channels) + word, t), t, 4)

@@ -14,9 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .cores import BfloatCore, Core, PairCore, WordCore, padded_depth, panel_bytes, tile_step
-from .emit import F32, I8, I32, I64, PTR, VOID, Emitter, Int, Value
+from .cores import (
+    BfloatCore,
+    Core,
+    PairCore,
+    WordCore,
+    chunk_of,
+    padded_depth,
+    panel_bytes,
+    tile_step,
+)
+from .emit import F32, I8, I32, I64, PTR, VOID, Emitter, Int, Value, vector
 from .program import StepEmitter
+from .rounding import as_double
 from .rows import MARGIN, RowSource, RowWords
 from .sinks import Ends, Sink, pointer_args
 from .targets import Target
@@ -51,6 +61,8 @@ def tile_function(k: StepEmitter, core: Core, sink: Sink, tile: Tile, columns: i
         ends = Ends(params, common, c, ldc, residual, rest[0] if rest else None, ldr)
         rows = [e.at(a, e.mul(lda, r), I8) for r in range(tile.rows)]
         start = sink.start(e, params, tile)
+        if chunk_of(core):
+            start = [as_double(e, v) for v in start]
         if pieces is None:
             acc = _sum(e, core, tile, rows, b, steps, start, fetch)
         else:
@@ -91,6 +103,25 @@ def _sum_lines(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, 
 
 def _sum(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps: Value,
          start: list[Value], fetch: Fetch | None) -> list[Value]:  # fmt: skip
+    chunk = chunk_of(core)
+    if not chunk:
+        return _sum_near(e, core, tile, rows, b, steps, start, fetch)
+    a_step, b_step = core.depth * core.a_bytes, panel_bytes(core, core.depth, tile.columns)
+    zeros = [e.const(vector(core.acc, tile.lanes), 0)] * len(start)
+    # The float64 sums lie in memory while a chunk is summed.
+    with e.loop(0, steps, chunk, carry=start) as (first, acc):
+        here = [e.at(r, e.mul(first, a_step), I8) for r in rows]
+        there = e.at(b, e.mul(first, b_step), I8)
+        own = None if fetch is None else fetch.after(e, first)
+        count = e.min(chunk, e.sub(steps, first))
+        part = _sum_near(e, core, tile, here, there, count, zeros, own)
+        e.carry([e.b.fadd(x, as_double(e, y)) for x, y in zip(acc, part, strict=True)])
+    return e.carried
+
+
+def _sum_near(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps: Value,
+              start: list[Value], fetch: Fetch | None) -> list[Value]:  # fmt: skip
+    """Steps whose sums the accumulators hold."""
     a_step = core.depth * core.a_bytes
     b_step = panel_bytes(core, core.depth, tile.columns)
 
@@ -165,7 +196,8 @@ class Plan:
 
 def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     """Cycles of the product, rows packed, and its tile."""
-    work = 2.0 if isinstance(core, PairCore | WordCore) and target.dot != "vnni512" else 1.0
+    wide = isinstance(core, PairCore | WordCore) and not target.dot.startswith("vnni")
+    work = 2.0 if wide else 1.0
     if isinstance(core, BfloatCore) and not target.bf16:
         work = 2.0
     steps = padded_depth(core, size.k) // core.depth

@@ -1,14 +1,15 @@
 """BATCH_MATMUL: products whose right side is computed at run time, packed panel by panel.
 
 Integers are widened to 16 bits without their zero points on both sides, so that nothing has to be
-corrected afterwards.
+corrected afterwards. Products of 16-bit codes would overflow in twos: those of the right side are
+taken apart into two bytes, which are columns side by side.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,13 +19,13 @@ from ...ops import gemm as definition
 from ...ops.base import attr, elements, scale_zero
 from .bfloat import narrow
 from .conv import BF16_ATTR, product_name
-from .cores import BfloatCore, Core, FloatCore, padded_depth, panel_bytes, wide_core
+from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
 from .emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from .gemm import UNITS, Product, estimate, tile_function
 from .products import refuses_connected
 from .program import Kernel, StepEmitter
-from .rounding import rescale
-from .sinks import ByteSink, FloatSink, RawSink, Sink, params_of, words
+from .rounding import long, rescale
+from .sinks import ByteSink, Ends, FloatSink, RawSink, Sink, params_of, words
 from .targets import Target
 from .tiles import Panels, Tile
 
@@ -46,13 +47,15 @@ class Side:
 
     @property
     def element(self) -> Type:
-        return F32 if self.dtype is DType.FLOAT32 else I8
+        return {DType.FLOAT32: F32, DType.INT16: I16}.get(self.dtype, I8)
 
     def load(self, e: Emitter, place: Value, lanes: int, count: int) -> Value:
         """Elements as the core multiplies them; zeros beyond count."""
         raw = e.load_part(place, vector(self.element, lanes), count)
         if self.element == F32:
             return narrow(e, raw) if self.rounded else raw
+        if self.element == I16:
+            return raw
         t = vector(I16, lanes)
         wide = e.b.sext(raw, t) if self.dtype is DType.INT8 else e.b.zext(raw, t)
         code = e.b.sub(wide, e.const(t, self.zero))
@@ -76,17 +79,35 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     short = BF16_ATTR in op.attrs
     left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain), short)
     right = Side(y.dtype, depth, n, bool(attr(op, "adj_y")), _zero(y, plain), short)
-    core: Core = FloatCore() if x.dtype is DType.FLOAT32 else wide_core(k.target)
-    core = BfloatCore() if short else core
-    tile = estimate(k.target, core, Product(1, m, n, depth))[1]
-    panels = Panels(n, tile.vectors, tile.lanes)
-    sink, numbers, common = _finish(op, n, k.target)
-    product = _Product(k, core, sink, tile, panels, left, right, depth)
+    core = _core(x.dtype, k.target, depth, short)
+    parts = 2 if y.dtype is DType.INT16 else 1
+    tile = _tile(k.target, core, m, n, depth, parts)
+    panels = Panels(n, tile.vectors // parts, tile.lanes)
+    sink, numbers, common = _finish(op, n, k.target, parts)
+    product = _Product(k, core, sink, tile, panels, left, right, depth, parts)
     table = np.array([batches(x.shape, out.shape, left.bytes),
                       batches(y.shape, out.shape, right.bytes)], np.int64).T  # fmt: skip
     places = [k.ptr(t) for t in (x, y, out)]
     where = [k.constant(a) for a in (table, params_of(panels, *numbers), common)]
     product.emit(len(table), places, where)
+
+
+def _core(dtype: DType, target: Target, depth: int, short: bool) -> Core:
+    if dtype is DType.FLOAT32:
+        return BfloatCore() if short else FloatCore()
+    core = wide_core(target)
+    return far(core, 255 * depth, 255) if dtype is DType.INT16 else core
+
+
+def _tile(target: Target, core: Core, m: int, n: int, depth: int, parts: int) -> Tile:
+    """Both parts of a column are in one tile."""
+    whole = math.ceil(n / target.lanes) * target.lanes * parts if parts > 1 else n
+    tile = estimate(target, core, Product(1, m, whole, depth))[1]
+    if tile.vectors % parts == 0:
+        return tile
+    if tile.vectors > 1:
+        return replace(tile, vectors=tile.vectors - 1)
+    return replace(tile, rows=max(tile.rows // 2, 1), vectors=2)
 
 
 def _zero(tensor: Tensor, plain: bool) -> int:
@@ -97,7 +118,8 @@ def _zero(tensor: Tensor, plain: bool) -> int:
     return scale_zero(tensor)[1]
 
 
-def _finish(op: Op, n: int, target: Target) -> tuple[Sink, tuple[np.ndarray, ...], np.ndarray]:
+def _finish(op: Op, n: int, target: Target,
+            parts: int) -> tuple[Sink, tuple[np.ndarray, ...], np.ndarray]:  # fmt: skip
     out = op.outputs[0]
     zeros = np.zeros(n, np.int32)
     if out.dtype is DType.FLOAT32:
@@ -106,10 +128,50 @@ def _finish(op: Op, n: int, target: Target) -> tuple[Sink, tuple[np.ndarray, ...
         return RawSink(), (zeros,), words(0)
     scale = np.broadcast_to(definition.tensor_multiplier(op, op.inputs[0], op.inputs[1]), n)
     zero, bounds = scale_zero(out)[1], out.dtype.bounds
+    if out.dtype is DType.INT16:
+        found = long(scale)
+        inner = ByteSink(True, c_bytes=2, rounding=found.kind, full=True)
+        return LongSink(inner, parts), (zeros, *found.factors), words(zero, *bounds)
     found = rescale(scale, bounds, zero, target)
     sink = ByteSink(out.dtype is not DType.UINT8, wild=True, rounding=found.kind, full=True)
     numbers = (found.start.astype(np.int32), *found.factors)
     return sink, numbers, words(zero, *bounds)
+
+
+@dataclass(frozen=True)
+class LongSink:
+    """Sums, or the neighbouring sums of low and high bytes, as 64-bit integers for another sink."""
+
+    inner: ByteSink
+    parts: int
+    residual: bool = False
+    rows: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"sum{self.parts}_{self.inner.name}"
+
+    @property
+    def arrays(self) -> int:
+        return self.inner.arrays
+
+    @property
+    def c_bytes(self) -> int:
+        return self.inner.c_bytes
+
+    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
+        return [e.const(vector(I32, tile.lanes), 0)] * (tile.rows * tile.vectors)
+
+    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
+              ends: Ends) -> None:  # fmt: skip
+        t = vector(I64, tile.lanes)
+        sums = [(e.b.sext if v.type.element == I32 else e.b.fptosi)(v, t) for v in acc]
+        if self.parts == 2:
+            byte = e.const(t, 8)
+            sums = [e.b.add(low, e.b.shl(high, byte))
+                    for low, high in zip(sums[::2], sums[1::2], strict=True)]  # fmt: skip
+            tile = replace(tile, vectors=tile.vectors // 2)
+        self.inner.store(e, tile, columns, sums, ends)
 
 
 @dataclass
@@ -122,6 +184,7 @@ class _Product:
     left: Side
     right: Side
     depth: int
+    parts: int  # that the right side's codes are taken into
 
     def emit(self, count: int, places: Sequence[Value], where: Sequence[Value]) -> None:
         """Units of work: a matrix of the result x a group of panels."""
@@ -131,7 +194,7 @@ class _Product:
         groups = math.ceil(panels.count / per_group)
         packs = self.left.swapped or self.core.a_bytes == 2
         self.lda = padded_depth(self.core, self.depth) * self.core.a_bytes
-        size = -(-panel_bytes(self.core, self.depth, panels.columns) // 64) * 64
+        size = -(-panel_bytes(self.core, self.depth, panels.columns * self.parts) // 64) * 64
         memory = k.scratch(size + self.left.rows * self.lda + 64)
         begin, end = k.share(count * groups)
         with k.loop(begin, end) as unit:
@@ -158,7 +221,7 @@ class _Product:
     def panel(self, panel: Int, vectors: int, columns: int, a: Value, b: Value, c: Value,
               memory: Value, where: Sequence[Value]) -> None:  # fmt: skip
         k, panels = self.k, self.panels
-        tile = Tile(self.tile.rows, vectors, self.tile.lanes, self.tile.chains)
+        tile = replace(self.tile, vectors=vectors * self.parts)
         self.pack_panel(panel, columns, tile, b, memory)
         function = tile_function(k, self.core, self.sink, tile, columns)
         params = k.at(where[1], k.mul(panel, 4 * self.sink.arrays * panels.columns), I8)
@@ -179,7 +242,7 @@ class _Product:
         source = k.at(b, k.mul(panel, self.panels.columns * step * side.bytes), I8)
         kind = f"{side.dtype.short}_z{side.zero}_{side.rows}x{side.columns}" + "_t" * side.swapped
         name = f"panel_{self.core.name}_{kind}_{tile.columns}_n{columns}"
-        writer = _Panel(self.core, side, self.depth, tile, columns)
+        writer = _Panel(self.core, side, self.depth, tile, columns, self.parts)
         function = k.program.function(name.replace("-", "m"), [PTR, PTR], writer.build)
         k.b.call(function, [memory, source])
 
@@ -225,6 +288,7 @@ class _Panel:
     depth: int
     tile: Tile
     columns: int
+    parts: int = 1
 
     def build(self, e: Emitter) -> None:
         if self.side.swapped:
@@ -248,17 +312,25 @@ class _Panel:
     def _step(self, e: Emitter, i: Int, rows: int) -> None:
         core, lanes, (target, source) = self.core, self.tile.lanes, e.args
         for v in range(self.tile.vectors):
-            count = self.columns - v * lanes
+            first, part = v // self.parts * lanes, v % self.parts
+            count = self.columns - first
             found = []
             for r in range(core.depth):
                 row = e.add(e.mul(i, core.depth), r)
-                place = e.mul(e.add(e.mul(row, self.side.columns), v * lanes), self.side.bytes)
-                found.append(self.side.load(e, e.at(source, place, I8), lanes, count)
+                place = e.mul(e.add(e.mul(row, self.side.columns), first), self.side.bytes)
+                found.append(self._load(e, e.at(source, place, I8), lanes, count, part)
                              if r < rows else e.const(vector(I16, lanes), 0))  # fmt: skip
             value = found[0] if len(found) == 1 else e.shuffle(
                 found[0], found[1], [j for i in range(lanes) for j in (i, lanes + i)])  # fmt: skip
             size = core.depth * core.a_bytes * lanes
             e.store(value, e.at(target, e.add(e.mul(i, self.line), v * size), I8))
+
+    def _load(self, e: Emitter, place: Value, lanes: int, count: int, part: int) -> Value:
+        value = self.side.load(e, place, lanes, count)
+        if self.parts == 1:
+            return value
+        t = value.type
+        return e.b.ashr(value, e.const(t, 8)) if part else e.b.and_(value, e.const(t, 255))
 
     def _across(self, e: Emitter) -> None:
         """From [N, K]: squares of lanes x lanes steps, transposed."""
@@ -277,13 +349,13 @@ class _Panel:
         unit = F32 if core.name == "f32" else I32 if size == 4 else I16
         rows = []
         for j in range(lanes):
-            column = v * lanes + j
+            column = v // self.parts * lanes + j
             if column >= self.columns:
                 rows.append(e.const(vector(unit, lanes), 0))
                 continue
             place = e.add(e.mul(block, lanes * core.depth), column * self.depth)
             there = e.at(source, e.mul(place, self.side.bytes), I8)
-            value = self.side.load(e, there, lanes * core.depth, count)
+            value = self._load(e, there, lanes * core.depth, count, v % self.parts)
             t = vector(unit, lanes)
             rows.append(value if value.type == t else e.b.bitcast(value, t))
         steps = math.ceil(count / core.depth)
@@ -315,10 +387,22 @@ def refuses_batch_matmul(op: Op, target: Target) -> str | None:
     kinds = (x.dtype, y.dtype, out.dtype)
     if kinds == (DType.FLOAT32,) * 3 or kinds == (DType.INT8, DType.INT8, DType.INT32):
         return None
-    if kinds == (DType.INT8,) * 3:
+    if kinds in INTEGER:
         known = all(t.quant is not None and t.quant.scale.size == 1 for t in (x, y, out))
-        return None if known else "it is not quantised per tensor"
+        return _refuses_words(op) if known else "it is not quantised per tensor"
     return refuses_connected(op, target)
+
+
+INTEGER = {(DType.INT8,) * 3, (DType.INT16,) * 3, (DType.INT16, DType.INT8, DType.INT16)}
+
+
+def _refuses_words(op: Op) -> str | None:
+    """Of 16-bit codes."""
+    held = [t for t in (*op.inputs, *op.outputs) if t is not None and t.dtype is DType.INT16]
+    if any(scale_zero(t)[1] for t in held):
+        return "a zero point does not go with 16 bits"
+    scale = definition.tensor_multiplier(op, op.inputs[0], op.inputs[1])
+    return "the output's scale is too small" if held and scale.max() >= 2**14 else None
 
 
 KERNELS = {"BATCH_MATMUL": Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)}

@@ -161,8 +161,10 @@ def real_product(x: Expr, real: float) -> Expr:
 
 
 def fixed_product(x: Expr, m: int, shift: int) -> Expr:
-    wide = cast(cast(x << max(shift, 0), I32), I64) * m + (1 << 30)
-    high = X.minimum(wide >> 31, 2**31 - 1)
+    given = cast(cast(x << max(shift, 0), I32), I64)
+    # A half, as that of the larger scale of a sum, needs no product. No m is so large that the
+    # definition's saturation could begin.
+    high = (given + 1) >> 1 if m == 1 << 30 else (given * m + (1 << 30)) >> 31
     right = max(-shift, 0)
     if not right:
         return high

@@ -16,6 +16,7 @@ from .emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from .gather import gather_rows
 from .move import present, unmovable
 from .program import Kernel, StepEmitter
+from .rounding import as_double, away
 from .targets import Target
 
 
@@ -66,8 +67,8 @@ def refuses_nearest(op: Op, target: Target) -> str | None:
 class Flavour:
     """How elements are loaded, blended and stored.
 
-    fixed: weights have 10 fractional bits, as the definition has it for int8; it is exact. signed:
-    how codes are kept, which need not be how the user has them.
+    fixed: weights have 10 fractional bits, as the definition has it for int8 and int16; it is
+    exact. signed: how codes are kept, which need not be how the user has them.
     """
 
     element: Type
@@ -78,7 +79,14 @@ class Flavour:
     def name(self) -> str:
         if self.element == F32:
             return "f32"
+        if self.is_wide:
+            return "i16"
         return f"{'i8' if self.signed else 'u8'}{'_fixed' if self.fixed else ''}"
+
+    @property
+    def is_wide(self) -> bool:
+        """Sums leave 32 bits; they are in float64."""
+        return self.element == I16
 
     @property
     def weight(self) -> Type:
@@ -101,8 +109,11 @@ class Flavour:
     def blend(self, e: Emitter, corners: list[Value], rows: list[Value], columns: list[Value]
               ) -> Value:  # fmt: skip
         """corners: top left, bottom left, top right, bottom right."""
-        left, right = (self._sum(e, corners[i : i + 2], rows) for i in (0, 2))
-        return self._sum(e, [left, right], columns)
+        sides = [self._sum(e, corners[i : i + 2], rows) for i in (0, 2)]
+        if self.is_wide:
+            sides, columns = ([as_double(e, v) for v in vs] for vs in (sides, columns))
+            return e.fma(sides[1], columns[1], e.b.fmul(sides[0], columns[0]))
+        return self._sum(e, sides, columns)
 
     def _sum(self, e: Emitter, parts: list[Value], weights: list[Value]) -> Value:
         (a, b), (near, far) = parts, weights
@@ -115,6 +126,10 @@ class Flavour:
         t = value.type
         if self.element == F32:
             e.store_part(value, place, count)
+            return
+        if self.is_wide:
+            whole = away(e, e.b.fmul(value, e.const(t, 0.5**20)))
+            e.store_part(e.b.trunc(whole, vector(I16, lanes)), place, count)
             return
         if self.fixed:
             # Halves away from zero, as seen from the code that means zero.
@@ -131,6 +146,8 @@ def flavour_of(op: Op) -> Flavour:
     x = present(op)
     if x.dtype is DType.FLOAT32:
         return Flavour(F32)
+    if x.dtype is DType.INT16:
+        return Flavour(I16, fixed=True, signed=True)
     return Flavour(I8, bool(op.attrs.get("was_signed")), x.dtype is DType.INT8)
 
 
@@ -182,7 +199,7 @@ class Channels:
         widths = [n for n in (64, 32, 16, 8, 4, 2, 1) if n <= min(below, target.lanes)]
         # Pixels do not begin at vector boundaries: a wide store often meets two cache lines. The 3
         # was fitted to 21 floats, which take 0.53 ms in two vectors of 16, 0.33 in three of 8.
-        size = 4 if flavour.element == F32 else 1
+        size = {F32: 4, I16: 2, I8: 1}[flavour.element]
         lanes = min(widths, key=lambda n: -(-channels // n) * (1 + 3 * n * size / 64))
         return cls(lanes, lanes, channels if channels <= cls.MOST * lanes else 0)
 
@@ -256,12 +273,12 @@ def emit_bilinear(k: StepEmitter, op: Op) -> None:
 
 def refuses_bilinear(op: Op, target: Target) -> str | None:
     x = present(op)
-    if x.dtype.short not in ("f32", "u8", "i8"):
+    if x.dtype.short not in ("f32", "u8", "i8", "i16"):
         return f"elements of type {x.dtype.short}"
     if 0 in x.shape[1:3] or (attr(op, "align_corners") and attr(op, "half_pixel_centers")):
         return "an image without pixels, or options that exclude each other"
     try:
-        flavour = Flavour(I8 if x.dtype.bits == 8 else F32, x.dtype is DType.INT8)
+        flavour = Flavour(F32, fixed=x.dtype in (DType.INT8, DType.INT16))
         for size in _sizes(op):
             _table(op, flavour, size, 1)
     except (SanderlingError, *DATA_ERRORS) as error:

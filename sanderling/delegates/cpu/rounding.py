@@ -8,14 +8,21 @@ computed. What meets all 255 steps is the definition:
              and so has all bits; the last multiply-add rounds down, which moves no number past a
              whole one. Most of the line's height is in the start of the sums, so that what is left
              is small and exact enough.
-    FIXED    (AArch64) the definition's own instructions.
+    FIXED    (AArch64; 16-bit codes of 32-bit sums) the definition's own arithmetic.
     NEAREST  (others) one float32 product, to the nearest: now and then, about twice in a million,
              a number next to a step falls to the other side.
+
+16-bit codes:
+
+    SPLIT    64-bit sums, by 15 bits: those that 32 bits hold are multiplied in halves of 16 bits
+    SHORT    those that leave 32 bits, in float64, which is exact
+    LONG     in 64-bit integers, where both operands have 16 bits and float64 would not hold it
+    ONCE     FULLY_CONNECTED: the definition itself multiplies in float64
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -24,7 +31,9 @@ import numpy as np
 
 from ...ir import Array
 from ...ops.fixed import quantize_multiplier
-from .emit import F32, I16, I32, Emitter, Value, suffix, vector
+from .emit import F32, F64, I16, I32, Emitter, Type, Value, suffix, vector
+from .fixedpoint import divide_by_pot, high_mul
+from .math import like
 from .targets import Target
 
 
@@ -39,16 +48,30 @@ class Rounding(Enum):
     FIXED_UP = "_fixed"
     FIXED_AWAY = "_fixeds"
     FIXED_LEFT = "_left"  # likewise, and some scales are 1 or more
+    SPLIT = "_split"
+    SHORT = "_short"
+    LONG = "_long"
+    ONCE = "_once"
+
+    @property
+    def types(self) -> tuple[Type, ...]:
+        """Of the numbers for each column."""
+        return _TYPES[self]
 
     @property
     def arrays(self) -> int:
-        """Numbers for each column."""
-        return _ARRAYS[self]
+        """The numbers' 32-bit words."""
+        return sum(map(word_count, self.types))
 
     @property
     def has_zero(self) -> bool:
         """Results come with the zero point in them."""
-        return self is Rounding.FLOOR_UP
+        return self in (Rounding.FLOOR_UP, Rounding.SPLIT, Rounding.SHORT)
+
+    @property
+    def has_bias(self) -> bool:
+        """Sums are given without the bias."""
+        return self in (Rounding.SPLIT, Rounding.SHORT, Rounding.ONCE)
 
     @property
     def is_fixed(self) -> bool:
@@ -59,14 +82,34 @@ class Rounding(Enum):
         return self in (Rounding.NEAREST, Rounding.NEAREST_UP, Rounding.NEAREST_AWAY)
 
 
-_ARRAYS = {Rounding.NEAREST: 1, Rounding.NEAREST_UP: 2, Rounding.NEAREST_AWAY: 2,
-           Rounding.FLOOR_UP: 3, Rounding.FLOOR_AWAY: 4,
-           Rounding.FIXED_UP: 2, Rounding.FIXED_AWAY: 2, Rounding.FIXED_LEFT: 3}  # fmt: skip
+_TYPES = {Rounding.NEAREST: (F32,), Rounding.NEAREST_UP: (F32,) * 2,
+          Rounding.NEAREST_AWAY: (F32,) * 2,
+          Rounding.FLOOR_UP: (F32,) * 3, Rounding.FLOOR_AWAY: (F32,) * 4,
+          Rounding.FIXED_UP: (I32,) * 2, Rounding.FIXED_AWAY: (I32,) * 2,
+          Rounding.FIXED_LEFT: (I32,) * 3,
+          Rounding.SPLIT: (I32,) * 6, Rounding.SHORT: (F64, F64, I32), Rounding.LONG: (I32,) * 2,
+          Rounding.ONCE: (F64, F64)}  # fmt: skip
+
+
+def word_count(t: Type) -> int:
+    return 2 if t == F64 else 1
+
+
+def load_factors(e: Emitter, kind: Rounding, place: Value, width: int, first: int,
+                 lanes: int) -> list[Value]:  # fmt: skip
+    """The numbers of `lanes` columns from `first` on: place holds arrays of `width` of them, one
+    after the other."""
+    found, at = [], 0
+    for t in kind.types:
+        there = e.at(place, at + first * word_count(t), I32)
+        found.append(e.load(there, vector(t, lanes), 4))
+        at += width * word_count(t)
+    return found
 
 
 @dataclass(frozen=True)
 class Rescale:
-    """start: to be added to the sums. factors: arrays of 32-bit numbers, as the kind has it."""
+    """start: to be added to the sums. factors: arrays of numbers, as the kind has it."""
 
     kind: Rounding
     start: Array
@@ -74,7 +117,10 @@ class Rescale:
 
     def start_above(self, most: Array | int) -> Array:
         """The start, as far as 32 bits have room for it above the largest sums. Where they have
-        not, codes are at their end long before, or a step is wider than what is lost."""
+        not, codes are at their end long before, or a step is wider than what is lost. (That of
+        SPLIT is not for rounding, and has room: cores.far.)"""
+        if self.kind is Rounding.SPLIT:
+            return self.start
         return np.minimum(self.start, np.maximum(2**31 - 1 - most, 0))
 
 
@@ -97,19 +143,61 @@ def _rescale(scales: bytes, low: int, high: int, zero: int, target: Target,
         return _floor(scale, low, high, zero, once)
     if once:
         return plain(scale)
-    m, shift = quantize_multiplier(scale)
-    start = np.zeros(len(scale), np.int64)
     if target.triple.startswith("aarch64"):
-        kind = Rounding.FIXED_UP if low >= 0 else Rounding.FIXED_AWAY
-        arrays = [m, np.minimum(shift, 0)]
-        if (shift > 0).any():
-            kind, arrays = Rounding.FIXED_LEFT, [*arrays, np.maximum(shift, 0)]
-        return Rescale(kind, start, [a.astype(np.int32) for a in arrays])
-    return Rescale(*_nearest(scale, low, start))
+        return fixed(scale, low)
+    return Rescale(*_nearest(scale, low, np.zeros(len(scale), np.int64)))
+
+
+def fixed(scale: Array, low: int) -> Rescale:
+    """The definition's own steps; low: of codes without their zero point."""
+    m, shift = quantize_multiplier(scale)
+    kind = Rounding.FIXED_UP if low >= 0 else Rounding.FIXED_AWAY
+    arrays = [m, np.minimum(shift, 0)]
+    if (shift > 0).any():
+        kind, arrays = Rounding.FIXED_LEFT, [*arrays, np.maximum(shift, 0)]
+    return Rescale(kind, np.zeros(len(scale), np.int64), [a.astype(np.int32) for a in arrays])
+
+
+def _fifteen(scale: Array) -> tuple[Array, Array]:
+    """m and n of the scale m / 2**n, as the definition has it for 64-bit sums."""
+    m, shift = quantize_multiplier(scale)
+    return np.where(m < 0x7FFF0000, (m + (1 << 15)) >> 16, 0x7FFF), 15 - shift
+
+
+def long(scale: Array) -> Rescale:
+    """For 64-bit sums without bias."""
+    factors = [a.astype(np.int32) for a in _fifteen(scale)]
+    return Rescale(Rounding.LONG, np.zeros(len(scale), np.int64), factors)
+
+
+def short(scale: Array, bias: Array, zero: int, near: bool) -> Rescale:
+    """For 64-bit sums: floor((sum * m + c) / 2**n). near: of sums that 32 bits hold."""
+    reduced, bits = _fifteen(scale)
+    height = bias * reduced + (np.int64(1) << (bits - 1))
+    rest = height & ((np.int64(1) << bits) - 1)
+    whole = (height >> bits) + zero
+    if near and bits.min(initial=16) >= 16:
+        words = [reduced << 16, reduced, rest >> 16, rest & 0xFFFF, bits - 16, whole]
+        start = np.full(len(scale), 1 << 15)
+        return Rescale(Rounding.SPLIT, start, [w.astype(np.int32) for w in words])
+    # The nearest of (sum * m + rest) / 2**n - 1/2 + half a unit: that is never between two.
+    above = (2 * rest + 1) * 0.5 ** (bits + 1.0) - 0.5
+    return Rescale(Rounding.SHORT, np.zeros(len(scale), np.int64),
+                   [reduced * 0.5**bits, above, whole.astype(np.int32)])  # fmt: skip
+
+
+# How far a result of `short` may go, which the definition wraps around at 2**31; and its sums.
+SHORT_REACH, SHORT_SUMS = 1 << 30, 1 << 36
+
+
+def once(scale: Array, bias: Array) -> Rescale:
+    """As FULLY_CONNECTED has it."""
+    start = np.zeros(len(scale), np.int64)
+    return Rescale(Rounding.ONCE, start, [scale.astype(np.float64), bias.astype(np.float64)])
 
 
 def plain(scale: Array) -> Rescale:
-    """One float32 product: where codes have 16 bits, or the definition rounds once."""
+    """One float32 product: where the definition rounds once."""
     start = np.zeros(len(scale), np.int64)
     return Rescale(Rounding.NEAREST, start, [scale.astype(np.float32)])
 
@@ -231,14 +319,71 @@ def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
              bounds: Sequence[Value] | None = None) -> Value:  # fmt: skip
     """The sums as whole numbers of the result's units. bounds: what they are clamped to; needed
     where a result could leave 32 bits."""
+    if kind in _WORDS:
+        return _WORDS[kind](e, total, *factors)
     if kind.is_fixed:
-        found = _fixed(e, kind, total, *(e.b.bitcast(f, total.type) for f in factors))
+        found = _fixed(e, kind, total, *factors)
         return found if bounds is None else e.smin(e.smax(found, bounds[0]), bounds[1])
-    real = scaled(e, kind, total, *factors) if kind.is_nearest else _line(e, total, *factors)
+    real = _real(e, kind, total, factors)
     if bounds is not None:
         low, high = (e.b.sitofp(bound, real.type) for bound in bounds)
         real = e.fmin(e.fmax(real, low), high)
+    if kind is Rounding.ONCE:
+        return away(e, real)
     return e.round_int(real) if kind.is_nearest else _convert_down(e, real)
+
+
+def _real(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value]) -> Value:
+    if kind is Rounding.ONCE:
+        scale, bias = factors
+        return e.b.fmul(e.b.fadd(as_double(e, total), bias), scale)
+    return scaled(e, kind, total, *factors) if kind.is_nearest else _line(e, total, *factors)
+
+
+def as_double(e: Emitter, total: Value) -> Value:
+    t = like(total.type, F64)
+    return total if total.type == t else e.b.sitofp(total, t)
+
+
+def _split(e: Emitter, total: Value, m_high: Value, m: Value, c_high: Value, c: Value,
+           shift: Value, whole: Value) -> Value:  # fmt: skip
+    """With 2**15 in it, the sum's upper half is rounded, and what is left has 16 bits with sign."""
+    t, half = total.type, e.const(total.type, 16)
+    rest = e.b.xor(total, e.const(t, 1 << 15))
+    if e.target.triple.startswith("x86"):
+        high, low = e.multiply_pairs(total, m_high), e.multiply_pairs(rest, m)
+    else:
+        high = e.b.mul(e.b.ashr(total, half), m)
+        low = e.b.mul(e.b.ashr(e.b.shl(rest, half), half), m)
+    high, low = e.b.add(high, c_high), e.b.add(low, c)
+    return e.b.add(e.b.ashr(e.b.add(high, e.b.ashr(low, half)), shift), whole)
+
+
+def _short(e: Emitter, total: Value, factor: Value, above: Value, whole: Value) -> Value:
+    """Nothing is rounded before the end, with or without a fused multiply-add."""
+    return e.b.add(e.round_int(e.fma(as_double(e, total), factor, above)), whole)
+
+
+def _long(e: Emitter, total: Value, m: Value, bits: Value) -> Value:
+    t = total.type
+    m, bits = (e.b.zext(v, t) for v in (m, bits))
+    half = e.b.lshr(e.b.shl(e.const(t, 1), bits), e.const(t, 1))
+    return e.b.trunc(e.b.ashr(e.b.add(e.b.mul(total, m), half), bits), like(t, I32))
+
+
+_WORDS: dict[Rounding, Callable[..., Value]] = {
+    Rounding.SPLIT: _split,
+    Rounding.SHORT: _short,
+    Rounding.LONG: _long,
+}
+
+
+def away(e: Emitter, real: Value) -> Value:
+    """To the nearest, halves away from zero. What is added is less than a half, so that the number
+    below a half does not become 1; where that counts, the sum is rounded up."""
+    half = e.const(real.type, float(np.nextafter(0.5, 0)))
+    more = e.call(f"llvm.copysign.{suffix(real.type)}", real.type, half, real)
+    return e.b.fptosi(e.b.fadd(real, more), like(real.type, I32))
 
 
 def _fixed(e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value,
@@ -246,6 +391,8 @@ def _fixed(e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value,
     """shift: how far to the right, negative."""
     t = total.type
     total = total if left is None else e.b.shl(total, left)
+    if not e.target.triple.startswith("aarch64"):
+        return divide_by_pot(e, high_mul(e, total, m), e.b.sub(e.const(t, 0), shift))
     high = e.call(f"llvm.aarch64.neon.sqrdmulh.{suffix(t)}", t, total, m)
     if kind is not Rounding.FIXED_UP:
         # A negative half would go up. Where nothing is shifted there are no halves.

@@ -18,9 +18,9 @@ import numpy as np
 from ...ir import Array
 from ...ir.expr import inputs_of
 from .bfloat import narrow
-from .emit import F32, I8, I16, I32, PTR, Emitter, Type, Value, vector
+from .emit import F32, I8, I16, I32, I64, PTR, Emitter, Type, Value, vector
 from .render import render_vector
-from .rounding import Rounding, rescaled
+from .rounding import Rounding, load_factors, rescaled
 from .sums import Plane
 from .targets import Target
 from .tiles import Panels, Tile
@@ -58,14 +58,13 @@ class Sink(Protocol):
 
 
 def params_of(panels: Panels, *arrays: Array) -> Array:
-    """The arrays [n] of 32-bit words, panel by panel."""
+    """The arrays [n] of 32- or 64-bit numbers, panel by panel."""
     parts = []
     for first, columns in panels.spans():
         for array in arrays:
-            words = np.zeros(columns, np.int32)
-            mine = np.ascontiguousarray(array[first : first + columns]).view(np.int32)
-            words[: len(mine)] = mine
-            parts.append(words)
+            mine = np.zeros(columns, array.dtype)
+            mine[: len(array[first:])] = array[first : first + columns]
+            parts.append(mine.view(np.int32))
     return np.concatenate(parts)
 
 
@@ -153,7 +152,7 @@ def _map_name(expression: Any) -> str:
 
 @dataclass(frozen=True)
 class ByteSink:
-    """32-bit sums to 8- or 16-bit codes.
+    """Sums to 8- or 16-bit codes.
 
     params: bias (which holds the zero points' share, and rounding.Rescale's start), then the
     rounding's numbers. common: zero point, low, high, and for a residual sum_words. rows: 1 if each
@@ -186,7 +185,8 @@ class ByteSink:
     def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
               ends: Ends) -> None:  # fmt: skip
         used = math.ceil(columns / tile.lanes)
-        factors = [[_column(e, ends.params, array, v, tile, F32) for array in range(1, self.arrays)]
+        numbers = e.at(ends.params, tile.columns, I32)
+        factors = [load_factors(e, self.rounding, numbers, tile.columns, v * tile.lanes, tile.lanes)
                    for v in range(used)]  # fmt: skip
         extra = [_common(e, ends, i, tile.lanes, I32) for i in range(3, 11)] * self.residual
         whole = vector(I32, tile.lanes)
@@ -197,8 +197,8 @@ class ByteSink:
             if ends.rows is not None:
                 more = e.splat(e.load(e.at(ends.rows, row, I32), I32, 4), tile.lanes)
                 sums = [e.b.add(s, more) for s in sums]
-            found = [rescaled(e, self.rounding, total, numbers, bounds)
-                     for total, numbers in zip(sums, factors, strict=True)]  # fmt: skip
+            found = [rescaled(e, self.rounding, total, mine, bounds)
+                     for total, mine in zip(sums, factors, strict=True)]  # fmt: skip
             if ends.residual is not None:
                 found = [self._added(e, tile, columns, row, v, mine, ends, extra[2:])
                          for v, mine in enumerate(found)]  # fmt: skip
@@ -253,28 +253,31 @@ class Codes:
 
     def __init__(self, e: Emitter, ends: Ends, tile: Tile, sink: ByteSink) -> None:
         self.e, self.ends, self.tile, self.size = e, ends, tile, sink.c_bytes
-        self.packs = e.target.triple.startswith("x86") and self.size == 1 and not sink.signed
+        self.packs = e.target.triple.startswith("x86") and sink.signed == (self.size == 2)
+        self.vectors = 4 // self.size  # that a pack takes
         # A residual's result is without it.
         self.shifts = sink.residual or not sink.rounding.has_zero
         self.full = sink.full
         zero, low, high = (e.load(e.at(ends.common, i, I32), I32, 4) for i in range(3))
         lanes = tile.lanes
         if self.packs:
-            self.zero = e.splat(e.b.trunc(zero, I16), 2 * lanes)
-            self.low, self.high = (e.splat(e.b.trunc(x, I8), 4 * lanes) for x in (low, high))
+            words = self.size == 2
+            self.zero = e.splat(zero, lanes) if words else e.splat(e.b.trunc(zero, I16), 2 * lanes)
+            code, count = (I16, 2 * lanes) if words else (I8, 4 * lanes)
+            self.low, self.high = (e.splat(e.b.trunc(x, code), count) for x in (low, high))
         else:
             self.zero, self.low, self.high = (e.splat(x, lanes) for x in (zero, low, high))
 
     def store(self, columns: int, rows: Sequence[Sequence[Value]]) -> None:
-        """A pack makes codes of four vectors: of several rows, where these are short."""
-        used = len(rows[0])
-        if self.packs and used <= 2:
-            for row in range(0, len(rows), 4 // used):
-                self._store_rows(row, columns, rows[row : row + 4 // used])
+        """A pack makes codes of several vectors: of several rows, where these are short."""
+        used, most = len(rows[0]), self.vectors
+        if self.packs and 2 * used <= most:
+            for row in range(0, len(rows), most // used):
+                self._store_rows(row, columns, rows[row : row + most // used])
             return
         for row, values in enumerate(rows):
-            for first in range(0, used, 4):
-                group = values[first : first + 4]
+            for first in range(0, used, most):
+                group = values[first : first + most]
                 code = self._packed(group) if self.packs else self._narrow(group)
                 self._store(row, first, columns, code)
 
@@ -292,22 +295,33 @@ class Codes:
         e.store_part(code, there, min(columns - first * tile.lanes, code.type.count))
 
     def _packed(self, values: Sequence[Value]) -> Value:
-        """x86: two saturating packs, which work on each 16 bytes apart; then the order is mended.
+        """x86: saturating packs, which work on each 16 bytes apart; then the order is mended.
         Saturation does the clamping to the type."""
+        e, lanes = self.e, self.tile.lanes
+        codes = self._words(values) if self.size == 2 else self._bytes(values)
+        # Four codes of a vector are together.
+        count = codes.type.count // 4
+        order = [self.vectors * i + j for j in range(len(values)) for i in range(lanes // 4)]
+        fours = e.b.bitcast(codes, vector(I32 if self.size == 1 else I64, count))
+        if order != list(range(count)):
+            fours = e.shuffle(fours, None, order)
+        return e.b.bitcast(fours, vector(codes.type.element, 4 * len(order)))
+
+    def _words(self, values: Sequence[Value]) -> Value:
+        e = self.e
+        if self.shifts:
+            values = [e.b.add(v, self.zero) for v in values]
+        codes = e.pack_words(values[0], values[-1])
+        return codes if self.full else e.smin(e.smax(codes, self.low), self.high)
+
+    def _bytes(self, values: Sequence[Value]) -> Value:
         e, lanes = self.e, self.tile.lanes
         words = [e.pack_words(values[i], values[min(i + 1, len(values) - 1)])
                  for i in range(0, len(values), 2)]  # fmt: skip
         if self.shifts:
             words = [e.call(f"llvm.sadd.sat.v{2 * lanes}i16", w.type, w, self.zero) for w in words]
         codes = e.pack_bytes(words[0], words[-1])
-        if not self.full:
-            codes = e.umin(e.umax(codes, self.low), self.high)
-        blocks = lanes // 4
-        order = [4 * i + j for j in range(len(values)) for i in range(blocks)]
-        quads = e.b.bitcast(codes, vector(I32, lanes))
-        if order != list(range(lanes)):
-            quads = e.shuffle(quads, None, order)
-        return e.b.bitcast(quads, vector(I8, 4 * len(order)))
+        return codes if self.full else e.umin(e.umax(codes, self.low), self.high)
 
     def _narrow(self, values: Sequence[Value]) -> Value:
         e = self.e
