@@ -2,20 +2,23 @@
 
     python -m benchmarks.engines [MODEL.tflite ...] [--models mobilenet,yolox] [--threads 1,2]
                                  [--seconds 10] [--engines sanderling,litert,openvino,onnxruntime]
-                                 [--launches 5] [--json FILE] [--write]
+                                 [--launches 5] [--minutes 15] [--json FILE] [--write]
 
 Without paths: all of ../shared/models. Only the invoke is timed, inputs already in place. Engines
 take turns in random order, each in several fresh processes one after the other; figures are medians
 over rounds, and the ratio is peer / sanderling (above 1: sanderling is faster) with the interval in
 which 95 % of repetitions lie. This is `sanderling bench` over many models. Float models run at the
 same precision everywhere where there is such; first answers are compared with each other.
-`--write` puts the tables into benchmarks/RESULTS.md.
+`--minutes` shares out that time: what starting processes takes is learnt on the way, the rest goes
+to the measurements, which get no longer than `--seconds` and no shorter than 1.5; launches stay, so
+that intervals do. `--write` puts the tables into benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
@@ -83,11 +86,37 @@ class Row:
 # -- measuring ----------------------------------------------------------------------------------
 
 
-def run_model(path: Path, engines: Sequence[str], threads: int, precision: str,
-              options: argparse.Namespace) -> Row:  # fmt: skip
-    share = options.seconds / len(engines)
+class Allowance:
+    """Seconds for the next measurement: as many as asked for, or as what is left allows."""
+
+    LEAST = 1.5
+    START = 1.0  # of a process: import, load, first runs; until that is known
+
+    def __init__(self, seconds: float, minutes: float, total: int, processes: int) -> None:
+        self.most, self.left, self.extra = seconds, total, list[float]()
+        self.start = self.START * processes
+        self.end = time.monotonic() + 60 * minutes if minutes else None
+        self.begun = self.given = 0.0
+
+    def next(self) -> float:
+        """Called once for each; what the last took beyond its seconds is what starting costs."""
+        now = time.monotonic()
+        if self.begun:
+            self.extra.append(now - self.begun - self.given)
+        self.begun, self.given = now, self.most
+        if self.end is not None:
+            start = sum(self.extra) / len(self.extra) if self.extra else self.start
+            share = (self.end - now) / max(self.left, 1) - start
+            self.given = min(self.most, max(self.LEAST, share))
+        self.left -= 1
+        return self.given
+
+
+def run_model(path: Path, engines: Sequence[str], threads: int, precision: str, seconds: float,
+              launches: int) -> Row:  # fmt: skip
+    share = seconds / len(engines)
     found = bench(path, engines=engines, threads=[threads], precision=[precision], runs=1,
-                  min_secs=share, max_secs=max(4 * share, 1), launches=options.launches,
+                  min_secs=share, max_secs=max(4 * share, 1), launches=launches,
                   warmup_secs=0.2)  # fmt: skip
     kind = str(found.models[path.name]["quantisation"])
     row = Row(path.stem, kind, group(kind), threads, precision)
@@ -244,21 +273,25 @@ def measure_all(paths: Sequence[Path], engines: Sequence[str],
                 options: argparse.Namespace) -> list[Row]:  # fmt: skip
     """All models at f32; where the CPU has bf16, the float ones again at bf16."""
     rows: list[Row] = []
+    counts = [int(n) for n in options.threads.split(",")]
+    allowance = Allowance(options.seconds, options.minutes, len(paths) * len(counts),
+                          len(engines) * options.launches)  # fmt: skip
     for precision in ["f32", "bf16"] if cpu_flags() & BF16 and not options.f32_only else ["f32"]:
         floats = {r.model for r in rows if r.group == "float"}
         chosen = [p for p in paths if precision == "f32" or p.stem in floats]
-        for threads in map(int, options.threads.split(",")):
+        for threads in counts:
             for path in chosen:
-                rows.append(guarded(path, engines, threads, precision, options))
+                rows.append(guarded(path, engines, threads, precision, allowance.next(),
+                                    options.launches))  # fmt: skip
                 print(_progress(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
-def guarded(path: Path, engines: Sequence[str], threads: int, precision: str,
-            options: argparse.Namespace) -> Row:  # fmt: skip
+def guarded(path: Path, engines: Sequence[str], threads: int, precision: str, seconds: float,
+            launches: int) -> Row:  # fmt: skip
     """A row, whatever happens: a model that cannot even be read does not stop the others."""
     try:
-        return run_model(path, engines, threads, precision, options)
+        return run_model(path, engines, threads, precision, seconds, launches)
     except Exception as error:
         why = dict.fromkeys(engines, sentence(error))
         return Row(path.stem, "unreadable", "float", threads, precision, errors=why)
@@ -279,6 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=10, help="a model and thread count")
+    parser.add_argument("--minutes", type=float, default=0, help="for all of it, about")
     parser.add_argument("--launches", type=int, default=5, help="fresh processes of each engine")
     parser.add_argument("--f32-only", action="store_true", help="no second table at bf16")
     parser.add_argument("--json", metavar="FILE", help="all samples; '-' for stdout")

@@ -1,10 +1,11 @@
 """Is the stated interval honest? The same comparison again and again, and how often runs agree.
 
-    python -m benchmarks.repeatability MODEL.tflite [--engines sanderling,litert] [--repeats 10]
-                                       [--min-secs 0.5] [--launches 5] [--json FILE] [--write]
+    python -m benchmarks.repeatability [MODEL.tflite ...] [--engines sanderling,litert]
+                                       [--repeats 10] [--min-secs 0.5] [--launches 5]
+                                       [--json FILE] [--write]
 
-Two runs agree if the ratio of each lies in the interval of the other. All ordered pairs count: with
-ten runs there are 90. The bound is nine of ten.
+Without paths: three of ../shared/models. Two runs agree if the ratio of each lies in the interval
+of the other. All ordered pairs count: with ten runs there are 90. The bound is nine of ten.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.common import table, write_json, write_section
+from benchmarks.common import model_paths, table, write_json, write_section
 from sanderling.measure.bench import Comparison, bench
 from sanderling.measure.machine import machine_line
 
 SCHEMA = "sanderling.repeatability/1"
 BOUND = 0.9
+MODELS = "mobilenet_v1_0.25,kws_drq,resnet8_cifar10_int8"
 
 
 def agreement(found: Sequence[Comparison]) -> float:
@@ -59,7 +61,8 @@ def report(found: dict[str, dict[str, list[Comparison]]]) -> tuple[str, bool]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    found = {Path(p).stem: repeat(Path(p), options) for p in options.models}
+    paths = model_paths(options.models, "" if options.models else MODELS)
+    found = {path.stem: repeat(path, options) for path in paths}
     text, good = report(found)
     print(text)
     if options.json:
@@ -77,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--engines", default="sanderling,litert")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--min-secs", type=float, default=0.5)

@@ -1,7 +1,23 @@
 """What every test may rely on."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Callable, Iterator
+
+import pytest
 
 # pytest-xdist tells its workers how wide the terminal is; tables are to be whole unless a test says
 # otherwise.
 os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture
+def wrong() -> Iterator[Callable[..., None]]:
+    """Register a delegate that computes the ops with these outputs wrongly."""
+    import sanderling
+
+    from .twins import Wrong
+
+    yield lambda *names: sanderling.register_delegate("wrong", lambda: Wrong(names))
+    sanderling.runtime.delegate._registered.pop("wrong", None)

@@ -443,8 +443,34 @@ def test_an_interrupt_keeps_what_was_measured(
     record = json.loads(target.read_text("utf-8"))
     assert record["interrupted"] and [r["model"] for r in record["results"]] == [INT8.name]
     calls[:] = [{}, {}]
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as nothing:
         home.bench(INT8)
+    assert not nothing.value.bench.results
+
+
+def test_an_interrupt_keeps_the_samples_of_a_model_that_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second round of the first processes: one round is whole, and one of one setting."""
+    turns: list[str] = []
+
+    def turn(made: home.Launch, *more: object) -> None:
+        turns.append("")
+        if len(turns) == 4:
+            raise KeyboardInterrupt
+        real(made, *more)
+
+    from sanderling.measure import turns as engines
+
+    real = engines._turn
+    monkeypatch.setattr(engines, "_turn", turn)
+    target = tmp_path / "a.json"
+    ran = call(INT8, *QUICK, "--threads", "1,2", "--json", target, status=130)
+    assert "interrupted; 2 results kept, 2 of them from fewer runs" in ran.stderr
+    record = json.loads(target.read_text("utf-8"))
+    assert record["interrupted"] and all(r["partial"] for r in record["results"])
+    assert sorted(len(r["rounds"]) for r in record["results"]) == [1, 2]
+    assert record["comparisons"] and "too narrow" in ran.stderr
 
 
 def test_cold_starts_get_an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,9 +502,10 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: Bench, then: B
     ("ms", "noise", "verdict", "status"),
     [
         (1.0, 0.01, "same", 0),
-        (1.045, 0.001, "slower", 0),  # surely slower, but within the limit
+        (1.045, 0.001, "slower", 0),  # surely slower, but perhaps within the limit
         (1.5, 0.01, "regressed", 1),
-        (1.07, 0.3, "same", 0),  # beyond the limit, but not surely
+        (1.07, 0.3, "cannot tell", 0),  # beyond the limit, but not surely
+        (1.0, 0.3, "cannot tell", 0),
         (0.5, 0.01, "faster", 0),
     ],
 )
@@ -489,6 +516,8 @@ def test_a_regression_must_be_sure(
     now, then = made(measured(ms=ms, noise=noise)), made(measured(noise=noise))
     ran = against(tmp_path, monkeypatch, now, then, "--max-regression", "5%", status=status)
     assert verdict in ran.stdout.split("against the baseline")[1]
+    doubt = "by more than 5 % cannot be told" in ran.stderr
+    assert doubt == (verdict in ("cannot tell", "slower"))
     against(tmp_path, monkeypatch, now, then)  # without a limit nothing is a failure
 
 

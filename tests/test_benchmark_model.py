@@ -1,68 +1,36 @@
-"""`benchmark_model`: TensorFlow Lite's flags, loop, lines and files; a reader of its logs reads
-ours."""
+"""`benchmark_model`: TensorFlow Lite's flags, loop and lines; a reader of its logs reads ours."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import sanderling
-from sanderling.cli.app import app
-from sanderling.errors import DelegateError, InputError
-from sanderling.ir import DType, Graph, Model, Signature, Tensor
-from sanderling.measure.compat import flags, ops, proto, tool
+from sanderling.errors import InputError
+from sanderling.ir import DType, Model, Signature, Tensor
+from sanderling.measure.compat import flags
 from sanderling.measure.compat.inputs import RANGES, Source, name_and_file
 from sanderling.measure.compat.loop import Clock, Pace, repeat
 from sanderling.measure.compat.stat import Stat
 from sanderling.measure.devices import log
-from sanderling.runtime import delegate as delegates
 
-from .shared import NEEDS
-from .shared import model as shared_model
-from .test_devices import NEW, Phone, phone  # noqa: F401
-from .wire import SCHEMAS, decode
-
-INT8 = str(files("sanderling") / "data" / "digits_int8.tflite")
-F32 = str(files("sanderling") / "data" / "digits_f32.tflite")
-# The loop's rule is tested by itself; whole commands need not take its second and a half.
-SHORT = ("--num_runs=3", "--min_secs=0", "--warmup_min_secs=0")
-
-
-def call(*words: object, status: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["benchmark_model", *map(str, words)])
-    assert result.exit_code == status, result.output + repr(result.exception)
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
-
-
-def stored(folder: Path, model: Model, name: str = "model.tflite") -> str:
-    sanderling.save(model, folder / name)
-    return str(folder / name)
-
-
-def binary(op: str, dtype: DType = DType.FLOAT32) -> Graph:
-    made = Graph(op.lower())
-    inputs = [made.input(f"{op}_{name}", dtype, (2, 3)) for name in "ab"]
-    result = made.tensor(f"{op}_y", dtype, (2, 3))
-    made.add(op, inputs, [result], fused_activation_function="NONE")
-    made.outputs = [result]
-    return made
-
+from .benchmark_tool import (
+    F32,
+    INT8,
+    SHORT,
+    binary,
+    call,
+    named_delegates,  # noqa: F401
+    stored,
+)
 
 # -- the flags ------------------------------------------------------------------------------------
 
@@ -119,10 +87,14 @@ def test_the_documentation_has_the_table() -> None:
     assert flags.markdown() in page.read_text()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--help=true"], []])
-def test_help_lists_every_flag(words: list[str]) -> None:
-    text = call(*words).stdout
+@pytest.mark.parametrize("words, status", [(["--help"], 0), (["--help=true"], 0), ([], 1)])
+def test_help_lists_every_flag(words: list[str], status: int) -> None:
+    """Without any flag it is an error, as the tool's: nothing goes to stdout."""
+    ran = call(*words, status=status)
+    text = ran.stderr if status else ran.stdout
     assert "Usage" in text and all(f"--{name}=" in text for name in flags.FLAGS)
+    assert ("Please specify the name of your TF Lite input file" in text) == bool(status)
+    assert not (status and ran.stdout)
 
 
 # -- arithmetic and loop --------------------------------------------------------------------------
@@ -339,387 +311,3 @@ def test_interrupted_it_says_what_it_has() -> None:
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130 and "interrupted" in err
     assert "Interrupted" in out and log.parse(out).inference["avg"] > 0
-
-
-# -- delegates ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("flag, says", [
-    ("use_gpu", "GPU acceleration is unsupported on this platform. There is no delegate 'gpu'"),
-    ("use_nnapi", "NNAPI acceleration is unsupported on this platform."),
-    ("use_hexagon", "Could not create Hexagon delegate"),
-    ("use_coreml", "CoreML acceleration is unsupported on this platform."),
-])  # fmt: skip
-def test_delegates_that_are_not_there(flag: str, says: str) -> None:
-    if flag.removeprefix("use_") in sanderling.delegate_names():
-        pytest.skip("this delegate exists")
-    text = call(f"--graph={INT8}", *SHORT, f"--{flag}=true").stdout
-    assert f"WARN: {says}" in text and log.parse(text).is_complete
-
-
-@pytest.fixture
-def named(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Delegates registered for one test."""
-    table = dict(delegates._registered)
-    monkeypatch.setattr(delegates, "_registered", table)
-    yield table
-
-
-class Picky:
-    """A delegate that takes some types of ops."""
-
-    def __init__(self, name: str, takes: set[str], fails: bool = False) -> None:
-        self.name, self.takes, self.fails = name, takes, fails
-        self.flags: dict[str, Any] = {}
-
-    def take_flags(self, given: dict[str, Any]) -> None:
-        self.flags = given
-
-    def refuses(self, op: Any) -> str | None:
-        return None if op.name in self.takes else "not mine"
-
-    def compile(self, part: Graph, options: Any) -> Any:
-        if self.fails:
-            raise DelegateError("it cannot")
-        return delegates.find_delegate("reference").compile(part, options)
-
-
-def test_a_registered_delegate_takes_effect(named: dict[str, Any]) -> None:
-    gpu = Picky("gpu", {"CONV_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"})
-    named["gpu"] = lambda: gpu
-    text = call(f"--graph={F32}", *SHORT, "--use_gpu=true", "--gpu_backend=cl").stdout
-    assert ("Explicitly applied GPU delegate, and the model graph will be completely executed by "
-            "the delegate.") in text  # fmt: skip
-    assert gpu.flags == {"gpu_backend": "cl"} and "has no effect" not in text
-
-
-def test_several_delegates_in_the_order_of_their_flags(named: dict[str, Any]) -> None:
-    named["gpu"] = lambda: Picky("gpu", {"CONV_2D"})
-    text = call(f"--graph={F32}", *SHORT, "--use_gpu=true", "--use_xnnpack=true").stdout
-    assert "Going to apply 2 delegates one after another." in text
-    assert (
-        "GPU delegate, and the model graph will be partially executed by the delegate w/ 1" in text
-    )
-    text = call(f"--graph={F32}", *SHORT, "--use_xnnpack=true", "--use_gpu=true").stdout
-    assert "Though GPU delegate is explicitly applied, the model graph will not be executed" in text
-
-
-def test_use_xnnpack_is_the_cpu_delegate_or_plain_kernels() -> None:
-    def parts(*words: str) -> list[Any]:
-        found = json.loads(call(f"--graph={F32}", *SHORT, "--json=-", *words).stdout)
-        return found["runs"][0]["delegates"]
-
-    assert parts() == parts("--use_xnnpack=true") == [{"name": "cpu", "parts": 1}]
-    assert parts("--use_xnnpack=false") == [{"name": "reference", "parts": 1}]
-    assert "takes the part of XNNPACK" in call(f"--graph={F32}", *SHORT, "--use_xnnpack").stdout
-
-
-def test_full_delegation_is_a_check(named: dict[str, Any]) -> None:
-    named["gpu"] = lambda: Picky("gpu", {"CONV_2D"})
-    must = f"--graph={F32}", *SHORT, "--require_full_delegation=true"
-    assert "completely" in call(*must, "--use_xnnpack=true").stdout
-    for words in ([], ["--use_gpu=true"]):
-        assert "Disallowed CPU fallback detected" in call(*must, *words, status=1).stderr
-
-
-def test_flags_without_effect_are_answered() -> None:
-    text = call(f"--graph={INT8}", *SHORT, "--use_caching=true", "--nnapi_allow_fp16=1",
-                "--xnnpack_weight_cache_file_path=w", "--allow_fp16=false").stdout  # fmt: skip
-    assert "WARN: --use_caching has no effect: weights are always packed once" in text
-    assert "WARN: --nnapi_allow_fp16 has no effect without --use_nnapi=true" in text
-    assert "--xnnpack_weight_cache_file_path has no effect" in text and "--allow_fp16" not in text
-
-
-def test_external_delegates_are_registered_names(named: dict[str, Any]) -> None:
-    named["mine"] = lambda: Picky("mine", {"SOFTMAX"})
-    text = call(f"--graph={F32}", *SHORT, "--external_delegate_path=mine").stdout
-    assert "Explicitly applied EXTERNAL delegate" in text
-    said = call(f"--graph={F32}", *SHORT, "--external_delegate_path=libx.so", status=2).stderr
-    assert "Failed to load delegate from libx.so" in said
-
-
-# -- several settings -----------------------------------------------------------------------------
-
-
-def test_all_options_are_measured_and_failures_survive() -> None:
-    text = call(f"--graph={INT8}", *SHORT, "--perf_options_list=all").stdout
-    found = log.parse(text)
-    cpu = {f"cpu w/ {n} threads{x}" for n in (1, 2, 4) for x in ("", " (xnnpack)")}
-    assert cpu <= found.options.keys() and all(found.options[name] for name in cpu)
-    if "gpu" not in sanderling.delegate_names():
-        assert found.options["gpu-default"] is None and "there is no delegate 'gpu'" in text
-        assert list(found.options)[-1] == "gpu-default"
-    means = [s["avg"] for s in found.options.values() if s]
-    assert means == sorted(means)
-    assert "              gpu-default: " in text or "gpu-default" not in text  # 26 wide
-
-
-def test_one_failing_option_does_not_end_the_others(named: dict[str, Any]) -> None:
-    named["gpu"] = lambda: Picky("gpu", set())
-    named["nnapi"] = lambda: (_ for _ in ()).throw(DelegateError("driver crashed"))
-    text = call(f"--graph={INT8}", *SHORT, "--perf_options_list=gpu,nnapi",
-                "--random_shuffle_benchmark_runs=false").stdout  # fmt: skip
-    found = log.parse(text).options
-    assert found["gpu-default"] and found["nnapi(w/o accel name)"] is None
-    assert "failed: driver crashed" in text
-
-
-def test_none_is_the_given_flags_once() -> None:
-    text = call(f"--graph={INT8}", *SHORT, "--perf_options_list=none", "--num_threads=2").stdout
-    assert list(log.parse(text).options) == ["cpu w/ 2 threads"]
-
-
-def test_settings_are_shuffled_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sanderling.measure.compat import options
-
-    seen: list[list[Any]] = []
-    monkeypatch.setattr(options.random, "shuffle", lambda x: seen.append(list(x)))
-    call(f"--graph={INT8}", *SHORT, "--perf_options_list=cpu")
-    call(f"--graph={INT8}", *SHORT, "--perf_options_list=cpu", "--random_shuffle_benchmark_runs=0")
-    assert len(seen) == 1 and len(seen[0]) == 6
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-def profiled(*words: str) -> tuple[str, log.Log]:
-    text = call(f"--graph={INT8}", *SHORT, "--enable_op_profiling=true", *words).stdout
-    return text, log.parse(text)
-
-
-def test_op_profiling_prints_the_tools_tables() -> None:
-    text, found = profiled()
-    assert text.count("============================== Run Order =====") == 2
-    assert "Profiling Info for Benchmark Initialization:" in text and "AllocateTensors/0" in text
-    assert [o.type for o in found.ops if o.type.isupper()] == [
-        "CONV_2D", "CONV_2D", "FULLY_CONNECTED", "SOFTMAX"]  # fmt: skip
-    assert sum(o.share for o in found.ops) == pytest.approx(100, abs=0.1)
-    assert sum(o.share for o in found.types) == pytest.approx(100, abs=0.1)
-    assert next(o.name for o in found.ops if o.type == "SOFTMAX") == "[probabilities]:4"
-
-
-def test_plain_kernels_are_profiled_op_by_op() -> None:
-    _, found = profiled("--use_xnnpack=false")
-    assert [o.type for o in found.ops] == [
-        "CONV_2D", "CONV_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"]  # fmt: skip
-
-
-def test_the_csv_is_one_table(tmp_path: Path) -> None:
-    path = tmp_path / "ops.csv"
-    profiled("--op_profiling_output_mode=csv", f"--op_profiling_output_file={path}")
-    rows = list(csv.DictReader(io.StringIO(path.read_text())))
-    assert set(rows[0]) == set(ops.CSV_COLUMNS)
-    order = [r for r in rows if r["table"] == "run order" and r["stage"] == "run"]
-    assert sum(float(r["%"]) for r in order) == pytest.approx(100, abs=0.01)
-    kinds = [r for r in rows if r["table"] == "by type" and r["stage"] == "run"]
-    assert {r["node type"]: int(r["count"]) for r in kinds}["CONV_2D"] == 2
-    assert float(order[-1]["cdf%"]) == pytest.approx(100, abs=0.01)
-    profiled(f"--profiling_output_csv_file={path}", "--op_profiling_csv_layout=tflite")
-    text = path.read_text()
-    assert "node type, first, avg_ms, %, cdf%, mem KB, times called, name" in text
-    assert "============================== Run Order ==" in text and "%, " in text
-
-
-def test_a_name_with_a_comma_is_quoted_or_loses_it() -> None:
-    profile = ops.Profile([ops.Node("SPLIT", "[a, b]:0", [2.0])], runs=1)
-    (row, *_) = csv.DictReader(io.StringIO(ops.csv_table({"run": profile})))
-    assert row["name"] == "[a, b]:0"
-    assert "[a\t b]:0" in ops.csv_tflite(profile)
-
-
-def test_profile_as_json(tmp_path: Path) -> None:
-    path = tmp_path / "ops.json"
-    profiled("--op_profiling_output_mode=json", f"--op_profiling_output_file={path}")
-    nodes = json.loads(path.read_text())["run"]["nodes"]
-    assert sum(n["share"] for n in nodes) == pytest.approx(1) and nodes[0]["times_called"] == 1
-
-
-def test_the_result_file(tmp_path: Path) -> None:
-    path = tmp_path / "result.pb"
-    text = call(f"--graph={INT8}", *SHORT, f"--result_file_path={path}", "--benchmark_name=x",
-                "--report_peak_memory_footprint=1").stdout  # fmt: skip
-    found, printed = decode("BenchmarkResult", path.read_bytes()), log.parse(text)
-    assert found["name"] == "x" and found["misc_metrics"]["num_runs"] == 3
-    assert found["latency_metrics"]["avg_ms"] == pytest.approx(
-        printed.inference["avg"] / 1e3,
-        rel=1e-4,  # the line has six digits
-    )
-    assert found["latency_metrics"]["init_ms"] == pytest.approx((printed.init or 0) / 1e3, rel=1e-3)
-    assert found["memory_metrics"]["peak_mem_mb"] == pytest.approx(printed.memory["peak"], rel=1e-4)
-    assert f"INFO: Saved benchmark result to: {path}" in text
-
-
-def test_the_profile_file(tmp_path: Path) -> None:
-    path = tmp_path / "profile.pb"
-    profiled("--op_profiling_output_mode=proto", f"--op_profiling_output_file={path}")
-    found = decode("BenchmarkProfilingData", path.read_bytes())
-    (subgraph,) = found["runtime_profile"]["subgraph_profiles"]
-    softmax = next(o for o in subgraph["per_op_profiles"] if o["node_type"] == "SOFTMAX")
-    assert softmax["inference_microseconds"]["count"] == 3 and softmax["name"].endswith(":4")
-    text, _ = profiled("--op_profiling_output_mode=proto")
-    assert 'node_type: "SOFTMAX"' in text
-
-
-def test_runtime_details_say_who_runs_what(tmp_path: Path) -> None:
-    path = tmp_path / "details.pb"
-    call(f"--graph={INT8}", *SHORT, "--export_model_runtime_info=true",
-         f"--model_runtime_info_output_file={path}")  # fmt: skip
-    (subgraph,) = decode("ModelRuntimeDetails", path.read_bytes())["subgraphs"]
-    part = subgraph["nodes"][-1]
-    replaced = [0, 1, 2, 3, 4]
-    details = {"delegate_name": "cpu", "tflite_node_ids_replaced": replaced}
-    assert part["delegate_node_details"] == details
-    assert [n["delegated_to_node_id"] for n in subgraph["nodes"][:-1]] == [5] * 5
-    assert subgraph["execution_plan"] == [5] and len(subgraph["edges"]) == 13
-
-
-def test_outputs_as_example(tmp_path: Path) -> None:
-    path, raw = tmp_path / "example.pb", tmp_path / "raw"
-    call(f"--graph={F32}", *SHORT, f"--output_proto_filepath={path}", f"--output_filepath={raw}")
-    (entry,) = decode("Example", path.read_bytes())["features"]["feature"]
-    assert entry["key"] == "probabilities"
-    np.testing.assert_array_equal(entry["value"]["float_list"]["value"], np.fromfile(raw, "f4"))
-    assert sum(entry["value"]["float_list"]["value"]) == pytest.approx(1, abs=1e-5)
-
-
-def test_protobuf_reads_what_we_write() -> None:
-    """Google's own reader, where it is installed."""
-    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
-    from google.protobuf import descriptor_pool, message_factory
-
-    file = descriptor_pb2.FileDescriptorProto(name="t.proto", package="t", syntax="proto2")
-    for message in ("BenchmarkResult", "LatencyMetrics", "MemoryMetrics", "MiscMetrics"):
-        made = file.message_type.add(name=message)
-        for number, text in SCHEMAS[message].items():
-            kind, name = text.split()
-            code = {"f": 2, "i": 3, "s": 9}.get(kind, 11)
-            more = {"type_name": f".t.{kind}"} if code == 11 else {}
-            made.field.add(name=name, number=number, label=1, type=code, **more)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.BenchmarkResult"))
-    found = kind.FromString(proto.encode("BenchmarkResult", {
-        "name": "ü", "latency_metrics": {"avg_ms": 1.5}, "misc_metrics": {"num_runs": 300},
-        "memory_metrics": {"init_footprint_kb": -7}}))  # fmt: skip
-    assert (found.name, found.latency_metrics.avg_ms, found.misc_metrics.num_runs,
-            found.memory_metrics.init_footprint_kb) == ("ü", 1.5, 300, -7)  # fmt: skip
-
-
-# -- what is wrong --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("words, says", [
-    (["--num_runs=3"], "Please specify the name of your TF Lite input file with --graph"),
-    (["--graph=/nowhere.tflite"], "/nowhere.tflite"),
-    ([f"--graph={INT8}", "--num_threads=0"], "num_threads is 0"),
-    ([f"--graph={INT8}", "--num_threads=-2"], "num_threads is -2"),
-    ([f"--graph={INT8}", "--num_runs=many"], "Failed to parse flag 'num_runs'"),
-    (["--graph=fd:9"], "Failed to parse model file size"),
-    (["--graph=fd:99:0:9"], "the descriptor cannot be read"),
-    ([f"--graph={INT8}", "--input_layer=a"], "The number of items in --input_layer_shape"),
-    ([f"--graph={INT8}", "--input_layer=image", "--input_layer_shape=1,-1,8,1"],
-     "Any unknown sizes in the shapes"),
-    ([f"--graph={INT8}", "--input_layer=image", "--input_layer_shape=1,8,8"],
-     "Input tensor #0 should have 4 dimensions!"),
-    ([f"--graph={INT8}", "--input_layer=image", "--input_layer_shape=1,8,9,1"],
-     "the model does not run on this shape"),
-    ([f"--graph={INT8}", "--input_layer=a,b", "--input_layer_shape=1:1"], "Inputs mismatch"),
-    ([f"--graph={INT8}", "--input_layer=image", "--input_layer_shape=1,x"], "Incorrect size"),
-    ([f"--graph={INT8}", "--input_layer=image", "--input_layer_shape=1,8,8,1",
-      "--input_layer_value_range=image,5,2"], "Wrong low and high value"),
-    ([f"--graph={INT8}", "--input_layer=image", "--input_layer_shape=1,8,8,1",
-      "--input_layer_value_range=image,0,300"], "0 to 300 is not a range of i8"),
-    ([f"--graph={INT8}", "--input_layer_value_range=image,0"], "Wrong input value range item"),
-    ([f"--graph={INT8}", "--input_layer_value_range=image,0,1"], "Cannot find the corresponding"),
-    ([f"--graph={INT8}", "--input_layer=image", "--input_layer_shape=1,8,8,1",
-      f"--input_layer_value_files=image:{INT8}"], "It should be 64 bytes"),
-    ([f"--graph={INT8}", "--input_layer=image", "--input_layer_shape=1,8,8,1",
-      "--input_layer_value_files=image:/nowhere"], "Failed to read the input_layer_value_file"),
-    ([f"--graph={INT8}", "--signature_to_run_for=x"], "Signature not specified or incorrect"),
-    ([f"--graph={INT8}", "--enable_op_profiling=1", "--op_profiling_output_mode=xml"],
-     "Output mode xml is not supported"),
-    ([f"--graph={INT8}", "--result_file_path=/nowhere/r.pb"], "cannot write"),
-    ([f"--graph={INT8}", "--output_filepath=/"], "it is a folder"),
-    ([f"--graph={INT8}", "--output_filepath=same", "--result_file_path=same"],
-     "two results would go into this file"),
-    ([f"--graph={INT8}", "--json=/nowhere/r.json"], "cannot write"),
-    ([f"--graph={INT8}", "--perf_options_list=cpu,tpu"], "There are invalid perf options"),
-    ([f"--graph={INT8}", "--perf_options_list=none,cpu"], "The 'none' option can not be used"),
-    (["--graph=/nowhere.tflite", "--perf_options_list=cpu"], "/nowhere.tflite"),
-    ([f"--graph={INT8}", "--perf_options_list=dsp"], "no setting could be measured"),
-    ([f"--graph={INT8}", "--precision=f8"], "no precision 'f8'"),
-    ([f"--graph={INT8}", "--plugin=/nowhere.py"], "there is no such file"),
-    ([f"--graph={INT8}", "--device=fridge"], "there is no device 'fridge'"),
-    ([f"--graph={INT8}", "--device=android", "--adb=no_such_adb"],
-     "the command 'no_such_adb' is not there"),
-    ([f"--graph={INT8}", "--device=ios"], "needs its parameters, or its log"),
-])  # fmt: skip
-def test_bad_input_is_a_sentence_and_status_2(words: list[str], says: str) -> None:
-    found = call(*words, status=2)
-    assert says in found.stderr and "Traceback" not in found.stderr
-    assert found.stderr.count("sanderling: ") == 1
-
-
-def test_an_unwritable_file_is_said_before_the_run(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    if os.access(tmp_path, os.W_OK):
-        pytest.skip("this user may write everywhere")
-    found = call(f"--graph={INT8}", f"--output_filepath={tmp_path / 'x'}", status=2)
-    assert "cannot write" in found.stderr and "Running benchmark" not in found.stdout
-
-
-def test_a_file_without_its_switch_is_not_written(tmp_path: Path) -> None:
-    path = tmp_path / "ops.csv"
-    text = call(f"--graph={INT8}", *SHORT, f"--op_profiling_output_file={path}").stdout
-    assert "has no effect without --enable_op_profiling=true" in text and not path.exists()
-
-
-def test_a_failed_run_leaves_no_file(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    call(f"--graph={INT8}", f"--output_filepath={out}", "--signature_to_run_for=no", status=2)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_bad_interval_is_warned_of() -> None:
-    text = call(f"--graph={INT8}", *SHORT, "--memory_footprint_check_interval_ms=0").stdout
-    assert "This value is invalid, and it will be set to the default value 50 (ms)." in text
-
-
-# -- devices --------------------------------------------------------------------------------------
-
-
-def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:  # noqa: F811
-    device: Phone = phone()
-    found = call(f"--graph={INT8}", "--num_threads=4", "--use_gpu=true", "--max_secs=20",
-                 "--device=android", f"--device_binary={device.tool(NEW)}", "--json=-")  # fmt: skip
-    (run,) = json.loads(found.stdout)["runs"]
-    assert run["setting"]["device"] == "android:PHONE1" and run["summary"]["count"] == 82
-    line = next(c[-1] for c in device.calls if "--graph" in c[-1])
-    assert "--num_threads=4 --use_gpu=true --max_secs=20" in line
-    assert "Inference (avg): 12200.2" in found.stderr
-
-
-def test_a_device_that_fails_is_status_2(phone: Any) -> None:  # noqa: F811
-    device: Phone = phone(full=True)
-    found = call(f"--graph={INT8}", "--device=android", f"--device_binary={device.tool()}",
-                 status=2)  # fmt: skip
-    assert "the device's disk is full" in found.stderr
-
-
-# -- a real model ---------------------------------------------------------------------------------
-
-
-@NEEDS
-def test_a_shared_model() -> None:
-    path = shared_model("coral_mobilenet_v1_0.25_128_quant")
-    text = call(f"--graph={path}", *SHORT, "--num_threads=2", "--enable_op_profiling=true").stdout
-    found = log.parse(text)
-    assert found.is_complete and "DEPTHWISE_CONV_2D" in {o.type for o in found.types}
-
-
-def test_threads_are_used() -> None:
-    """The session gets the number that was asked for."""
-    run = tool.run_once(flags.Values({"graph": INT8, "num_threads": 2, "num_runs": 1,
-                                      "min_secs": 0.0, "warmup_min_secs": 0.0}),
-                        lambda *_: None)  # fmt: skip
-    assert run.result.setting.threads == 2

@@ -183,6 +183,19 @@ def test_unknown_engine_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no engine 'abacus'" in capsys.readouterr().err
 
 
+def test_minutes_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four measurements in one minute; each takes 5 s more than it is given, for processes."""
+    now = 100.0
+    monkeypatch.setattr(engines.time, "monotonic", lambda: now)
+    allowance, given = engines.Allowance(seconds=30, minutes=1, total=4, processes=3), []
+    for _ in range(4):
+        given.append(allowance.next())
+        now += given[-1] + 5
+    assert given[0] == 12 and sum(given) + 20 == pytest.approx(60)
+    assert engines.Allowance(seconds=30, minutes=0, total=4, processes=3).next() == 30
+    assert engines.Allowance(seconds=30, minutes=0.01, total=4, processes=3).next() == 1.5
+
+
 # -- the other benchmarks -----------------------------------------------------------------------
 
 

@@ -1,87 +1,31 @@
-"""Profiles: steps with their ops, sums, rooflines, exports, and the verb."""
+"""Profiles: steps with their ops, sums, rooflines."""
 
 from __future__ import annotations
 
-import csv
-import importlib.util
-import io
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import sanderling
-from sanderling import picture
-from sanderling.cli.app import app
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.targets import host_target
-from sanderling.errors import InputError, UnsupportedError
-from sanderling.format import save
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure import loops, profile_peers
 from sanderling.measure import profile as profiles
 from sanderling.measure import profile_ours as ours
 from sanderling.measure import roofline as roofs
-from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
 from sanderling.measure.profile_ours import CALL, LOST, Row
-from sanderling.measure.roofline import Level, Roofline, cache_sizes, roofline
+from sanderling.measure.roofline import Roofline, cache_sizes, roofline
 from sanderling.measure.statistics import summary
 from tests.cpu.models import stack
 
-DIGITS = Path(sanderling.__file__).parent / "data" / "digits_int8.tflite"
-Record = dict[str, Any]
-# Round figures, and a clock that is right.
-ROOF = Roofline("a machine", "a target", 1, 1e9, {"f32": 50e9, "i16": 100e9, "i8": 200e9},
-                [Level("L1", 32_000, 400e9), Level("L2", 1_000_000, 100e9),
-                 Level("memory", None, 10e9)])  # fmt: skip
-
-needs_litert = pytest.mark.skipif(not importlib.util.find_spec("ai_edge_litert"),
-                                  reason="pip install ai-edge-litert")  # fmt: skip
-needs_pictures = pytest.mark.skipif(not importlib.util.find_spec("matplotlib"),
-                                    reason="pip install matplotlib")  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the measurement of this machine."""
-    made = Roofline(**{**ROOF.__dict__, "ticks": ticks()})
-    for module in (profiles, ours):
-        monkeypatch.setattr(module, "roofline", lambda *_, **__: made)
-
-
-def ticks(known: list[float] = []) -> float:  # noqa: B006  measured once
-    if not known:
-        known.append(loops.ticks(host_target(), 0.01))
-    return known[0]
-
-
-def residual() -> Model:
-    """A convolution whose result is added to its input: one step of two ops, then a view."""
-    model = stack(quantised=False, layers=2, size=6, channels=8)
-    graph = model.main
-    end = graph.outputs[0]
-    total = graph.tensor('sum, "of" <two>', DType.FLOAT32, end.shape)
-    graph.add("ADD", [end, graph.inputs[0]], [total], fused_activation_function="NONE")
-    shape = graph.constant("shape", np.int32([1, -1]))
-    flat = graph.tensor("flat", DType.FLOAT32, (1, 288))
-    graph.add("RESHAPE", [total, shape], [flat], new_shape=[1, -1])
-    graph.outputs = [flat]
-    return model
-
-
-def saved(model: Model, folder: Path) -> Path:
-    path = folder / "model.tflite"
-    save(model, path)
-    return path
-
-
-def total(record: Record) -> float:
-    return float(record["steps_ms"] + record["others_ms"])
-
+from .profiling import (
+    ROOF,
+    known_machine,  # noqa: F401
+    residual,
+    total,
+)
 
 # -- our own steps ------------------------------------------------------------------------------
 
@@ -161,6 +105,13 @@ def test_steps_that_help_are_told_apart() -> None:
     assert all(s["name"] == "for [y0]:0" and not s["macs"] for s in helpers)
 
 
+def test_a_model_that_does_nothing() -> None:
+    graph = Graph()
+    graph.outputs = [graph.input("x", DType.FLOAT32, (1, 4))]
+    record = sanderling.profile(Model([graph]), runs=2, with_roofline=False)
+    assert not record["steps"] and [o["name"] for o in record["others"]] == [ours.AROUND]
+
+
 def test_a_constant_named_after_an_output_hides_no_op() -> None:
     model = stack(quantised=False, layers=1)
     model.main.tensors[2].name = "y0/ReadVariableOp"
@@ -168,7 +119,7 @@ def test_a_constant_named_after_an_output_hides_no_op() -> None:
     assert step["nodes"] == [0]
 
 
-def test_another_delegate_is_one_row() -> None:
+def test_another_delegate_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other:
         name = "other"
 
@@ -184,20 +135,99 @@ def test_another_delegate_is_one_row() -> None:
 
     other = Other()
     other.compile = lambda part, options: Executable(Other.compile(other, part, options))  # type: ignore[method-assign]
-    sanderling.register_delegate("other", lambda: other)
+    monkeypatch.setitem(sanderling.runtime.delegate._registered, "other", lambda: other)
     (row,) = sanderling.profile(residual(), runs=2, delegates=("other",))["steps"]
     assert row["nodes"] == [0, 1, 2, 3] and row["delegate"] == "other" and row["ms"] > 0
 
 
-def test_what_a_call_costs_is_taken_off_the_rest() -> None:
-    class Native(ours.Native):
-        def __init__(self, workers: int) -> None:
-            self.workers = workers
+class Clockwork:
+    """A run of 100 us: 60 inside of native code, 50 of them in its two steps."""
 
-    for workers, rest in ((1, LOST), (2, "barriers")):
-        pieces = dict(ours._pieces(Native(workers), np.array([1.0]), 0.2, clocked=False))
-        assert pieces[CALL] == pytest.approx(0.2) and pieces[rest] == pytest.approx(0.8)
-    assert ours.Nothing().call() >= 0
+    workers = 1
+    compiled: Any = type("Compiled", (), {"timed": True})
+
+    def __init__(self) -> None:
+        self.times, self.inside, self.counts, self.runs = np.zeros((1, 2)), np.zeros(1), True, 0
+
+    def run(self) -> None:
+        self.runs += 1
+        if self.counts:
+            self.times += [[20, 30]]
+            self.inside += 60
+
+    def count(self, on: bool) -> None:
+        self.counts = on
+
+    def reset_times(self) -> None:
+        self.times[:], self.inside[:] = 0, 0
+
+
+def watched(clockwork: Clockwork, how: ours.Counting) -> ours.Ours:
+    made = object.__new__(ours.Ours)
+    made.parts, made.rows = (
+        [ours.Native(clockwork, 1e6)],
+        [Row("A", "", "", ""), Row("B", "", "", "")],
+    )
+    made.counting, made.whole, made.gaps, made.left = how, [], [], []
+    made.bound = clockwork  # type: ignore[assignment]
+    return made
+
+
+@pytest.mark.parametrize(("workers", "rest"), [(1, LOST), (2, "barriers")])
+def test_all_is_measured_where_it_is_spent(
+    workers: int, rest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is guessed from the sum that it explains: around a call, and within."""
+    clockwork = Clockwork()
+    clockwork.workers = workers
+    made = watched(clockwork, ours.Counting(together=3))
+    monkeypatch.setattr(ours.time, "perf_counter", lambda: clockwork.runs * 100e-6)
+    made.sample()
+    assert made.whole == pytest.approx([100e-6])
+    assert [r.times for r in made.rows] == [pytest.approx([20e-6]), pytest.approx([30e-6])]
+    assert made.others() == {CALL: pytest.approx([40e-6]), rest: pytest.approx([10e-6])}
+
+
+def test_one_run_of_several_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clockwork = Clockwork()
+    made = watched(clockwork, ours.Counting(together=3, every=4))
+    seen: list[bool] = []
+    monkeypatch.setattr(clockwork, "run", lambda: seen.append(clockwork.counts))
+    made.sample()
+    assert seen == [False] * 9 + [True] * 3 and len(made.counting.plain) == 1
+
+
+@pytest.mark.parametrize(("once", "together", "every"), [
+    (4e-6, 125, 1), (1e-6, 500, 2), (0.0, 5000, 16), (1e-3, 1, 1),
+])  # fmt: skip
+def test_the_shorter_a_run_the_fewer_are_counted(once: float, together: int, every: int) -> None:
+    made = watched(Clockwork(), ours.Counting())
+    made.run = lambda times=1: once  # type: ignore[method-assign]
+    made.settle()
+    assert (made.counting.together, made.counting.every) == (together, every)
+
+
+def test_a_short_run_says_how_it_was_counted() -> None:
+    counting = {"together": 57, "every": 4, "cost": 0.031, "plain_ms": 0.0034}
+    first, second = profiles._told(counting)
+    assert "mean of 57" in first and "adds +3.1%" in second and "one of 4" in second
+    assert profiles._told({"together": 1, "every": 1, "cost": None, "plain_ms": None}) == []
+
+
+def test_code_that_counts_can_leave_it() -> None:
+    """The whole call is counted too, and holds its steps."""
+    session = sanderling.Session(stack(layers=2), [CpuDelegate(timed=True)])
+    executable: Any = session.plan(session.model.main).steps[0].executable
+    feed = {"x": np.zeros((1, 14, 14, 32), np.int8)}
+    session.run(feed)
+    assert executable.times.min() > 0 and executable.inside[0] >= executable.times.sum()
+    executable.reset_times()
+    executable.count(False)
+    session.run(feed)
+    assert not executable.times.any() and not executable.inside[0]
+    executable.count(True)
+    session.run(feed)
+    assert executable.times.min() > 0
 
 
 # -- the roofline -------------------------------------------------------------------------------
@@ -274,217 +304,3 @@ def test_caches_are_read_from_the_system(tmp_path: Path) -> None:
             (folder / name).write_text(content + "\n")
     assert cache_sizes(tmp_path) == [("L1", 48 << 10, False), ("L2", 2 << 20, False)]
     assert [name for name, *_ in cache_sizes(tmp_path / "none")] == ["L1", "L2", "L3"]
-
-
-# -- exports ------------------------------------------------------------------------------------
-
-
-def test_csv_parses() -> None:
-    record = sanderling.profile(residual(), runs=2)
-    rows = list(csv.DictReader(io.StringIO(to_csv(record))))
-    steps = [r for r in rows if r["node type"] != "(no step)"]
-    assert len(steps) == 2 and len(rows) == 2 + len(record["others"])
-    assert list(rows[0])[:8] == ["node type", "first", "avg_ms", "%", "cdf%", "mem KB",
-                                 "times called", "name"]  # fmt: skip
-    assert steps[1]["nodes"] == "1 2" and float(steps[1]["avg_ms"]) > 0
-    assert float(rows[-1]["cdf%"]) == pytest.approx(100)
-
-
-def test_csv_keeps_names_with_commas_and_quotes() -> None:
-    model = residual()
-    model.main.tensors[-3].name = 'a, "b"\nc'
-    record = sanderling.profile(model, runs=1)
-    record["steps"][0]["name"] = 'a, "b"\nc'
-    rows = list(csv.DictReader(io.StringIO(to_csv(record))))
-    assert rows[0]["name"] == 'a, "b"\nc'
-
-
-def test_node_data_sums_to_the_steps() -> None:
-    """Keys are the places of ops in the file: Model Explorer's node ids."""
-    record = sanderling.profile(stack(layers=2), runs=2)
-    (graph,) = node_data(record).values()
-    assert list(graph["results"]) == ["0", "1"]
-    values = [r["value"] for r in graph["results"].values()]
-    assert sum(values) == pytest.approx(record["steps_ms"]) and min(values) > 0
-    stops = [g["stop"] for g in graph["gradient"]]
-    assert stops[0] == 0 and stops[-1] == 1
-    fused = next(iter(node_data(sanderling.profile(residual(), runs=1)).values()))["results"]
-    assert fused["1"]["value"] > 0 and fused["2"]["value"] == 0
-
-
-@needs_pictures
-def test_the_page_needs_nothing_else() -> None:
-    record = sanderling.profile(residual(), runs=2)
-    page = to_html(record)
-    assert page.count("<title>") == 1 + 2  # the page's, and one for each step
-    assert "+ ADD [sum, &quot;of&quot; &lt;two&gt;]:2" in page
-    assert not re.search(r'(src|href)="(?!#)', page.replace('xlink:href="#', 'x="#'))
-    assert all(line in page for line in ("Roofline", "By type", "Run order", "What is no step"))
-
-
-@needs_pictures
-@pytest.mark.parametrize("name", ["p.svg", "p.png", "p.html"])
-def test_plots_are_of_the_kind_of_their_name(name: str) -> None:
-    record = sanderling.profile(stack(layers=1), runs=1)
-    begins = {".svg": b"<?xml", ".png": b"\x89PNG", ".html": b"<!doctype html>"}
-    assert plot(record, name).startswith(begins[picture.kind_of(name)])
-
-
-@needs_pictures
-def test_a_model_without_products_has_a_plot() -> None:
-    graph = Graph()
-    x = graph.input("x", DType.FLOAT32, (4,))
-    y = graph.tensor("y", DType.FLOAT32, (4,))
-    graph.add("ABS", [x], [y])
-    graph.outputs = [y]
-    record = sanderling.profile(Model([graph]), runs=1)
-    assert plot(record, "p.svg") and to_html(record)
-
-
-# -- other engines ------------------------------------------------------------------------------
-
-
-@needs_litert
-def test_litert_tells_its_ops(tmp_path: Path) -> None:
-    record = sanderling.profile(DIGITS, runs=3, engine="litert")
-    model = sanderling.load(DIGITS)
-    assert record["runs"] == 3 and "LiteRT's profiler" in record["method"]
-    matched = {n: s for s in record["steps"] for n in s["nodes"]}
-    products = [i for i, op in enumerate(model.main.ops)
-                if op.name in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")]  # fmt: skip
-    assert set(products) <= set(matched)
-    assert all(matched[i]["macs"] == record["nodes"][i]["macs"] > 0 for i in products)
-    assert total(record) == pytest.approx(record["whole"]["mean"], rel=1e-6)
-
-
-def test_what_a_peer_does_between_its_ops() -> None:
-    def lost(*times: list[float]) -> list[float]:
-        rows = [Row("", "", "", "", times=t) for t in times]
-        return profile_peers._lost(ours.Taken(rows, whole=[3.0, 9.0]))
-
-    assert lost([1.0, 1.0], [1.0, 2.0]) == [1.0, 6.0]  # by run
-    assert lost([2.0], [1.0]) == [3.0]  # of the means
-
-
-def test_a_costly_profiler_is_told() -> None:
-    (said,) = profile_peers._cost([2e-3, 2e-3, 9e-3], [1e-3])
-    assert "a run takes 1 ms, not 2 (medians)" in said
-    assert not profile_peers._cost([1e-3], [1e-3]) and not profile_peers._cost([], [1e-3])
-    assert 1 <= len(profile_peers._timed(lambda: None)) <= profile_peers.PLAIN_RUNS
-
-
-def test_rows_are_matched_by_order_or_not_at_all() -> None:
-    ops = list(residual().main.ops)
-
-    def rows(*kinds: str) -> list[Row]:
-        return [Row(kind, "", "", "") for kind in kinds]
-
-    good = rows("Convolution (NHWC, F32) IGEMM", "Clamp (NC)", "Fully Connected (NC, F32) GEMM")
-    assert "by their order" in profile_peers._match(good, ops)
-    assert [r.nodes for r in good] == [[0], [], [1]]
-    bad = rows("Convolution (NHWC, F32) IGEMM")
-    assert "cannot be matched" in profile_peers._match(bad, ops) and not bad[0].nodes
-    wrong = rows("Convolution (NHWC, F32) DWConv", "Convolution (NHWC, F32) DWConv")
-    assert "cannot be matched" in profile_peers._match(wrong, ops)
-
-
-def test_an_engine_that_fails_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> Any:
-        raise RuntimeError("Check failed\n\nno translator for X\n")
-
-    monkeypatch.setitem(profile_peers.PEERS, "openvino", fails)
-    with pytest.raises(UnsupportedError, match="no translator for X"):
-        sanderling.profile(DIGITS, engine="openvino")
-
-
-# -- the verb -----------------------------------------------------------------------------------
-
-
-def cli(*words: object) -> Result:
-    return CliRunner().invoke(app, ["profile", *map(str, words)])
-
-
-def test_the_verb_prints_tables_and_writes_files(tmp_path: Path) -> None:
-    files = {"--csv": tmp_path / "p.csv", "--node-data": tmp_path / "n.json",
-             "--json": tmp_path / "p.json"}  # fmt: skip
-    done = cli(saved(residual(), tmp_path), "--runs", 2,
-               *(word for pair in files.items() for word in pair))  # fmt: skip
-    assert done.exit_code == 0, done.output
-    text = done.stdout
-    assert re.search(r"\[node type\] +\[first\] +\[avg ms\].*\[times called\].*\[Name\]", text)
-    for title in ("Run Order", "Top by Computation Time", "Summary by node type"):
-        assert f"===== {title} =====" in text
-    assert '+ ADD [sum, "of" <two>]:2' in text and "call into native code" in text
-    record = json.loads(files["--json"].read_text())
-    assert record["schema"] == "sanderling.profile/1" and len(record["advice"]) == 3
-    assert record["advice"][1] in text
-    assert len(files["--csv"].read_text().splitlines()) == 1 + 2 + len(record["others"])
-    assert "main" in json.loads(files["--node-data"].read_text()) or record["graph"]
-
-
-def test_the_verb_takes_inputs_and_shapes(tmp_path: Path) -> None:
-    path = saved(stack(quantised=False, layers=1, size=6, channels=8), tmp_path)
-    np.save(tmp_path / "x.npy", np.zeros((1, 6, 6, 8), np.float32))
-    done = cli(path, "--runs", 1, "--input", tmp_path / "x.npy", "--by-type")
-    assert done.exit_code == 0 and "Run Order" not in done.stdout, done.output
-    done = cli(path, "--runs", 1, "--shape", "1,9,6,8", "--json", "-")
-    assert json.loads(done.stdout)["macs"] == 9 * 6 * 64
-
-
-BAD = {
-    "missing model": (["nowhere.tflite"], "nowhere.tflite"),
-    "zero threads": ([DIGITS, "--threads", 0], "threads is 0"),
-    "zero runs": ([DIGITS, "--runs", 0], "runs is 0"),
-    "unknown engine": ([DIGITS, "--engine", "abacus"], "there is no engine 'abacus'"),
-    "engine without ops": ([DIGITS, "--engine", "onnxruntime"], "no times of single ops"),
-    "delegate of a peer": ([DIGITS, "--engine", "litert", "--delegate", "cpu"], "no delegates"),
-    "unknown delegate": ([DIGITS, "--delegate", "abacus"], "there is no delegate 'abacus'"),
-    "unknown input": ([DIGITS, "--input", "z=x.npy"], "there is no input 'z'"),
-    "missing file": ([DIGITS, "--input", "nowhere.npy"], "nowhere.npy"),
-    "wrong shape": ([DIGITS, "--shape", "2"], "has 1 size"),
-    "unknown signature": ([DIGITS, "--signature", "abacus"], "no signature 'abacus'"),
-    "unwritable": ([DIGITS, "--csv", "/nowhere/p.csv"], "no folder '/nowhere'"),
-    "kind of plot": ([DIGITS, "--plot", "p.gif"], "'.gif' is not a kind of picture"),
-    "plot of nothing": ([DIGITS, "--plot", "p.png", "--no-roofline"], "without a roofline"),
-    "one file twice": ([DIGITS, "--csv", "p.x", "--html", "p.x"], "into one file"),
-    "precision": ([DIGITS, "--precision", "f8"], "no precision 'f8'"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_a_sentence(case: str, tmp_path: Path,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    words, says = BAD[case]
-    done = cli(*words)
-    assert done.exit_code == 2 and says in done.stderr, done.output
-    assert not done.stdout and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("engine", ["litert", "openvino"])
-def test_a_peer_that_is_not_installed(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ai_edge_litert", "ai_edge_litert.interpreter", "openvino"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
-    done = cli(DIGITS, "--engine", engine)
-    assert done.exit_code == 2 and "pip install 'sanderling[peers]'" in done.stderr
-
-
-def test_python_refuses_what_the_verb_refuses() -> None:
-    with pytest.raises(InputError, match="there is no input 'z'"):
-        sanderling.profile(DIGITS, inputs={"z": np.zeros(1)})
-    with pytest.raises(InputError, match="threads is 0"):
-        sanderling.profile(DIGITS, threads=0)
-    with pytest.raises(InputError, match="an array of shape"):
-        sanderling.profile(residual(), inputs={"x": np.zeros(3, np.float32)})
-
-
-def test_what_profiling_costs_is_measured(capsys: pytest.CaptureFixture[str],
-                                          tmp_path: Path) -> None:  # fmt: skip
-    from benchmarks import profile_cost
-
-    record = tmp_path / "cost.json"
-    words = [str(DIGITS), "--seconds", "0.05", "--threads", "1", "--json", str(record)]
-    assert profile_cost.main(words) in (0, 1)  # a busy machine decides
-    assert "| digits_int8 | 1 | 1 |" in capsys.readouterr().out
-    (row,) = json.loads(record.read_text())["rows"]
-    assert row["plain"] > 0 and row["low"] <= row["cost"] <= row["high"]

@@ -173,10 +173,12 @@ def bench(
             files.write(found)
             if not target.write(record):
                 typer.echo(_report(found, changes, sweep, known))
-            for text in sentences(found.warnings):
+            for text in (*sentences(found.warnings), *earlier.doubts(changes, limit)):
                 warn(text)
         if interrupt is not None:
-            say(f"interrupted; {plural(len(found.results), 'result')} kept")
+            partial = sum(r.partial for r in found.results)
+            some = f", {partial} of them from fewer runs" if partial else ""
+            say(f"interrupted; {plural(len(found.results), 'result')} kept{some}")
             raise interrupt
     if limit is not None and any(c.verdict in earlier.FAILURES for c in changes):
         raise typer.Exit(REGRESSION)

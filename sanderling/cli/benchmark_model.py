@@ -10,6 +10,7 @@ from .common import JsonTarget, say
 # The tool's flags are one table of their own (measure/compat/flags.py); nothing is parsed here.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 CHECK_FAILED = 1
+NO_FLAGS = 1  # as the tool's
 
 
 def benchmark_model(ctx: typer.Context) -> None:
@@ -23,7 +24,11 @@ def benchmark_model(ctx: typer.Context) -> None:
     values, unknown = flags.parse(ctx.args)
     if values.on("help") or not ctx.args:
         typer.echo(f"Usage: sanderling benchmark_model --graph=MODEL [--flag=value]...\n\n"
-                   f"{benchmark_model.__doc__}\n{flags.usage()}")  # fmt: skip
+                   f"{benchmark_model.__doc__}\n{flags.usage()}", err=not ctx.args)  # fmt: skip
+        if not ctx.args:
+            say("\nERROR: Please specify the name of your TF Lite input file with --graph\n"
+                "ERROR: Benchmarking failed.")  # fmt: skip
+            raise typer.Exit(NO_FLAGS)
         return
     with JsonTarget(values.text("json")) as target:
         log = printer(to_stderr=target.to_stdout)

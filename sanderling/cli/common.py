@@ -166,6 +166,7 @@ def shorten(text: str, room: int) -> str:
 
 
 GAP = "  "
+READABLE = 24  # letters of a name that is shortened
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int = 0) -> str:
@@ -183,6 +184,23 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int 
         _narrow(widths, [i for i, column in enumerate(columns) if column.startswith("~")])
     lines = [*heads, ["-" * w for w in widths], *cells]
     return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
+
+
+def fitting(columns: Sequence[str], rows: Iterable[Sequence[object]],
+            spare: Sequence[str]) -> list[int]:  # fmt: skip
+    """The columns that a line has room for: of `spare` the first go first, where it is too long
+    even with names broken and with the flexible columns as short as READABLE."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    kept = list(range(len(columns)))
+    if not cells or not width():
+        return kept
+    heads = _broken([column.lstrip(">~") for column in columns], _widths(cells))
+    widths = [min(w, READABLE) if column.startswith("~") else w
+              for column, w in zip(columns, _widths(heads + cells), strict=True)]  # fmt: skip
+    for name in spare:
+        if _excess([widths[i] for i in kept]) > 0:
+            kept.remove(columns.index(name))
+    return kept
 
 
 def _block(shown: Sequence[int], lines: Sequence[Sequence[str]], columns: Sequence[str],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
@@ -23,12 +24,14 @@ from .common import (
     JsonTarget,
     ModelPath,
     Plugins,
+    fitting,
     load_plugins,
     open_target,
     pairs,
     progress,
     si,
     table,
+    width,
     write_target,
 )
 from .run import _feeds, _named
@@ -128,13 +131,16 @@ def text(record: Record, top: int = 10, by_type: bool = False) -> str:
     """The tables in TensorFlow Lite's order, what is no step, and the advice."""
     steps = record["steps"]
     best = sorted(steps, key=lambda r: -r["ms"])[:top]
+    shown = fitting(_COLUMNS, _lines(record, steps), _SPARE)
     types = ("Summary by node type", _types(record))
     blocks = [types] if by_type else [
-        ("Run Order", _steps(record, steps)),
-        ("Top by Computation Time", _steps(record, _summed(best)) if top else ""),
+        ("Run Order", _steps(_lines(record, steps), shown)),
+        ("Top by Computation Time", _steps(_lines(record, _summed(best)), shown)),
         types,
     ]  # fmt: skip
-    lines = [f"{'=' * 30} {title} {'=' * 30}\n{body}" for title, body in blocks if body]
+    rule = "=" * 30 if not width() else "=" * max(3, min(30, (width() - 25) // 2))
+    lines = [f"{rule} {title} {rule}\n{body}" for title, body in blocks if body]
+    lines += [] if by_type else _left_out(shown)
     lines += [_others(record), facts_line(record), *(f"note: {n}" for n in record["notes"]),
               "\n".join(record["advice"])]  # fmt: skip
     return "\n\n".join(lines)
@@ -154,13 +160,29 @@ _COLUMNS = ("[node type]", ">[first]", ">[avg ms]", ">[min]", ">[%]", ">[cdf%]",
             "~[kernel]", ">[node]", "~[Name]")  # fmt: skip
 
 
-def _steps(record: Record, rows: list[Record]) -> str:
+# Left out of a line that is too long, in this order.
+_SPARE = (">[times called]", ">[first]", ">[cdf%]", ">[min]", ">[mem KB]", ">[wait]", ">[MACs]",
+          "[bound]", ">[node]", ">[G/s]", "~[kernel]", ">[of roof]")  # fmt: skip
+
+
+def _lines(record: Record, rows: list[Record]) -> list[tuple[object, ...]]:
+    """Steps, with their fused ops below them."""
     lines: list[tuple[object, ...]] = []
     for row in rows:
         lines.append(_row(row))
         lines += [(*[""] * (len(_COLUMNS) - 2), name.rpartition(":")[2], name)
                   for name in fused_names(record, row)]  # fmt: skip
-    return table(_COLUMNS, lines)
+    return lines
+
+
+def _steps(lines: list[tuple[object, ...]], shown: list[int]) -> str:
+    return table([_COLUMNS[i] for i in shown], [[line[i] for i in shown] for line in lines])
+
+
+def _left_out(shown: list[int]) -> list[str]:
+    gone = [c.strip(">~[]") for i, c in enumerate(_COLUMNS) if i not in shown]
+    return [fill(f"left out of these lines, which are {width()} wide: {', '.join(gone)}; --csv and "
+                 f"--json have them", max(width(), 40))] if gone else []  # fmt: skip
 
 
 def _row(row: Record) -> tuple[object, ...]:
@@ -182,12 +204,15 @@ def _ms(value: float) -> str:
 def _types(record: Record) -> str:
     columns = ("[Node type]", ">[count]", ">[avg ms]", ">[avg %]", ">[cdf %]", ">[mem KB]",
                ">[times called]", ">[MACs]", ">[G/s]")  # fmt: skip
-    return table(columns, [
+    rows: list[tuple[object, ...]] = [
         (t["type"], t["count"], _ms(t["ms"]), f"{t['percent']:.3f}%", f"{t['cdf']:.3f}%",
          f"{t['mem_kb']:.1f}" if t["bytes"] else "-", f"{t['times_called']:g}",
          si(t["macs"]) if t["macs"] else "-", f"{t['gops']:.1f}" if t["gops"] else "-")
         for t in record["by_type"]
-    ])  # fmt: skip
+    ]  # fmt: skip
+    shown = fitting(columns, rows, (">[times called]", ">[mem KB]", ">[cdf %]", ">[MACs]", ">[G/s]",
+                                    ">[count]"))  # fmt: skip
+    return table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
 def _others(record: Record) -> str:

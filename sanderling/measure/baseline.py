@@ -14,8 +14,10 @@ from .record import Result
 from .statistics import Ratio, ratio_of_launches
 
 REGRESSED, SLOWER, SAME, FASTER = "regressed", "slower", "same", "faster"
+UNSURE = "cannot tell"
 NEW, BROKEN, UNTOLD = "not in the baseline", "fails now", "not told: no samples"
 FAILURES = (REGRESSED, BROKEN)
+EQUAL = 0.05  # where no limit is given: what differs by less is the same
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,25 @@ def _change(now: Result, then: Result | None, limit: float | None) -> Change:
 def _verdict(found: Ratio, limit: float | None) -> str:
     if limit is not None and found.low > 1 + limit:
         return REGRESSED
-    return SLOWER if found.low > 1 else FASTER if found.high < 1 else SAME
+    if found.low > 1 or found.high < 1:
+        return SLOWER if found.low > 1 else FASTER
+    most = 1 + (EQUAL if limit is None else limit)
+    return SAME if found.low >= 1 / most and found.high <= most else UNSURE
+
+
+def doubts(changes: Sequence[Change], limit: float | None) -> list[str]:
+    """Which changes the intervals are too wide for, and what to do, as one sentence or none."""
+    most = 1 + (EQUAL if limit is None else limit)
+    asked = (UNSURE,) if limit is None else (UNSURE, SLOWER)
+    wide = [c for c in changes if c.verdict in asked
+            and c.low is not None and c.high is not None and c.low <= most < c.high]  # fmt: skip
+    if not wide:
+        return []
+    names = ", ".join(f"{c.model} at {c.setting} ({c.low:.2f} to {c.high:.2f})" for c in wide[:3])
+    more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
+    return [f"whether it became slower by more than {100 * (most - 1):.3g} % cannot be told for "
+            f"{names}{more}: their intervals are too wide; measure longer, both times, with a "
+            f"larger --min-secs, --runs or --launches, on a quiet machine"]  # fmt: skip
 
 
 def differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:

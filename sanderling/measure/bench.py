@@ -207,10 +207,16 @@ def bench(
             _measure(made, subject, how, bar)
     except KeyboardInterrupt as error:
         made.interrupted = True
+        _warn_of_one(made)
         raise Interrupted(made) from error
     _refuse_nothing(made)
-    made.warnings += [ONE_LAUNCH] if how.launches < 2 and made.comparisons else []
+    _warn_of_one(made)
     return made
+
+
+def _warn_of_one(made: Bench) -> None:
+    few = any(len(r.launches) == 1 for r in made.results)
+    made.warnings += [ONE_LAUNCH] if few and made.comparisons else []
 
 
 def _names(paths: Sequence[ModelPath]) -> Iterator[tuple[ModelPath, str]]:
@@ -351,6 +357,9 @@ def _measure(made: Bench, subject: Subject, how: Plan, bar: _Bar) -> None:
         origin = min((r.begun[0] for r in results if r.begun), default=0.0)
         for result in results:
             result.facts["batch"] = batch.get(result.setting, 0)
+            if result.rounds:
+                mine = found[result.setting]
+                result.partial = len(mine) < how.launches or mine[-1].cut
             result.begun = [b - origin for b in result.begun]
         made.results += [r for r in results if r.error or r.rounds]
         _judge(made, subject, results, found)
@@ -398,11 +407,16 @@ def _launches(jobs: Mapping[Setting, Job], how: Plan, bar: _Bar,
             living = {s: j for s, j in jobs.items()
                       if not any(x.error for x in found.get(s, []))}  # fmt: skip
             rng = random.Random(how.seed * 1000 + number)
-            with _cache(how.cold):
-                done = launch({s.name: j for s, j in living.items()}, how.budget, rng, bar.step,
-                              beside, how.timeout)  # fmt: skip
-            for setting in living:
-                found.setdefault(setting, []).append(done[setting.name])
+            done: dict[str, Launch] = {}
+            try:
+                with _cache(how.cold):
+                    done = launch({s.name: j for s, j in living.items()}, how.budget, rng,
+                                  bar.step, beside, how.timeout, done)  # fmt: skip
+            finally:  # interrupted, it has given something all the same
+                for setting in living:
+                    one = done.get(setting.name, Launch())
+                    if one.rounds or one.error:
+                        found.setdefault(setting, []).append(one)
 
 
 @contextmanager
@@ -450,6 +464,7 @@ def _starts(made: Result, subject: Subject, launches: Sequence[Launch]) -> None:
     made.facts |= {"starts": [r.facts.get("start", "") for r in ready]}
     alike = [x for x in launches if x.ready and x.ready.facts.get("start") == "from the cache"]
     alike = alike or [x for x in launches if x.ready]
+    alike = [x for x in alike if not x.cut] or alike  # what its runs took is not known
     typical = [x.ready for x in alike if x.ready is not None]
     made.init, made.first = median(r.init for r in typical), median(r.first for r in typical)
     made.imports = median(r.imports for r in ready)

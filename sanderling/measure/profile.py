@@ -164,6 +164,7 @@ def _record(model: Model, graph: Graph, setting: Setting, taken: Taken,
         "first_ms": 1e3 * taken.first,
         "whole": whole.to_json(),
         "samples_ms": [1e3 * t for t in taken.whole],
+        "counting": _counting(taken),
         "steps_ms": sums["steps"],
         "others_ms": sums["others"],
         "accounted": _accounted(taken),
@@ -173,10 +174,35 @@ def _record(model: Model, graph: Graph, setting: Setting, taken: Taken,
         "by_type": _by_type(rows),
         "nodes": [_node(i, op) for i, op in enumerate(graph.ops)],
         "free": _free(graph, taken.rows),
-        "notes": [*taken.notes, *_noise(rows, others, whole.median), *_disturbed(whole)],
+        "notes": [
+            *taken.notes,
+            *_told(_counting(taken)),
+            *_noise(rows, others, whole.median),
+            *_disturbed(whole),
+        ],
     }
     record["advice"] = advice(record)
     return record
+
+
+def _counting(taken: Taken) -> Record:
+    """How runs were counted, and what that added to those that were; None: too little to ask."""
+    how = taken.counting
+    cost = float(np.median(np.divide(taken.whole, how.plain))) - 1 if how.plain else None
+    plain = 1e3 * float(np.median(how.plain)) if how.plain else None
+    return {"together": how.together, "every": how.every, "plain_ms": plain, "cost": cost}
+
+
+def _told(counting: Record) -> list[str]:
+    found = []
+    if counting["together"] > 1:
+        found.append(f"runs this short are timed together: a sample is the mean of "
+                     f"{counting['together']}")  # fmt: skip
+    if counting["cost"] is not None:
+        found.append(f"counting adds {counting['cost']:+.1%} to a run, so one of "
+                     f"{counting['every']} is counted; the others took "
+                     f"{counting['plain_ms']:.4g} ms")  # fmt: skip
+    return found
 
 
 def _noise(rows: Sequence[Record], others: Sequence[Record], median: float) -> list[str]:

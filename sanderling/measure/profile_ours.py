@@ -3,20 +3,20 @@ clock around what Python calls."""
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..delegates.cpu.delegate import CpuDelegate
-from ..delegates.cpu.targets import problem
 from ..delegates.reference import ReferenceExecutable
 from ..errors import FallbackWarning, SanderlingError
-from ..ir import Array, DType, Graph, Model, Op
+from ..ir import Array, Graph, Model, Op
 from ..ops import cost
 from ..ops.base import DATA_ERRORS, Cost
 from ..ops.execute import evaluate, run_ops
@@ -24,11 +24,19 @@ from ..runtime.delegate import Delegate
 from ..runtime.plan import Plan, Step
 from ..runtime.session import Session
 from .record import Setting
-from .roofline import roofline
 from .statistics import Floats
 
 WARM = 2  # runs before what counts
+# Seconds: shorter runs are timed together, about so long: the clock must not count, nor what is
+# done between samples, and what is measured is a model that is in the caches.
+SHORT, BLOCK = 20e-6, 500e-6
+QUICK, TRIES = 1e-3, 20  # of a run that is shorter, the best of several says how long it takes
+# Counting may add this share to a run, on average over all: where it is more, only one of several
+# runs is counted, of RAREST at least. READING: seconds that it takes a step, most of them for the
+# clock (8 to 10 ns on Ice Lake, in a virtual machine).
+MOST_COST, READING, RAREST = 0.01, 10e-9, 16
 CALL, LOST = "call into native code", "not accounted for"
+BETWEEN, AROUND = "between parts", "around the call"
 # Ops that touch as many elements of their table as they return.
 LOOKUPS = {"EMBEDDING_LOOKUP", "GATHER", "GATHER_ND"}
 
@@ -56,6 +64,16 @@ class Row:
 
 
 @dataclass
+class Counting:
+    """How runs were counted: a sample is the mean of `together` of them, and one run of `every` is
+    counted. plain: seconds of those that are not, by sample."""
+
+    together: int = 1
+    every: int = 1
+    plain: list[float] = field(default_factory=list)
+
+
+@dataclass
 class Taken:
     """What an engine told. A row's times and `others` (what is no step: calls, barriers, gaps)
     belong to the runs of `whole`, one by one."""
@@ -67,23 +85,28 @@ class Taken:
     workers: int = 1
     notes: list[str] = field(default_factory=list)
     method: str = "ticks counted inside the native code"
+    counting: Counting = field(default_factory=Counting)
 
 
 # -- a part of a plan, watched ------------------------------------------------------------------
 
 
 class Native:
-    """The steps of compiled code: it counts their ticks itself."""
+    """The steps of compiled code: it counts their ticks itself, and those of the whole call."""
 
     def __init__(self, executable: Any, ticks: float) -> None:
         self.executable, self.ticks = executable, ticks
         self.workers: int = executable.workers
 
-    def take(self) -> Floats:
-        """Seconds of [worker, step] since the last time."""
+    def take(self) -> tuple[Floats, float]:
+        """Since the last time: seconds of [worker, step], and of the part."""
         found: Floats = self.executable.times / self.ticks
+        wall = float(self.executable.inside[0]) / self.ticks
         self.executable.reset_times()
-        return found
+        return found, wall
+
+    def count(self, on: bool) -> None:
+        self.executable.count(on)
 
 
 class Reference:
@@ -91,7 +114,8 @@ class Reference:
 
     workers = 1
 
-    def __init__(self, executable: ReferenceExecutable) -> None:
+    def __init__(self, executable: ReferenceExecutable, clock: Clock) -> None:
+        self.clock = clock
         self.place = {op: i for i, op in enumerate(executable.part.ops)}
         self.spent = np.zeros((1, len(self.place)))
         executable._run = partial(self._run)
@@ -107,9 +131,12 @@ class Reference:
         finally:
             self.spent[0, self.place[op]] += time.perf_counter() - begin
 
-    def take(self) -> Floats:
+    def take(self) -> tuple[Floats, float]:
         found, self.spent = self.spent, np.zeros_like(self.spent)
-        return found
+        return found, self.clock.take()
+
+    def count(self, on: bool) -> None:
+        """It always is: beside what Python takes, the clock is nothing."""
 
 
 class Opaque:
@@ -118,12 +145,14 @@ class Opaque:
     workers = 1
 
     def __init__(self, clock: Clock) -> None:
-        self.clock, self.before = clock, 0.0
+        self.clock = clock
 
-    def take(self) -> Floats:
-        found = self.clock.spent - self.before
-        self.before = self.clock.spent
-        return np.array([[found]])
+    def take(self) -> tuple[Floats, float]:
+        found = self.clock.take()
+        return np.array([[found]]), found
+
+    def count(self, on: bool) -> None:
+        """It always is."""
 
 
 class Clock:
@@ -131,6 +160,10 @@ class Clock:
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.spent = inner, 0.0
+
+    def take(self) -> float:
+        found, self.spent = self.spent, 0.0
+        return found
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         begin = time.perf_counter()
@@ -155,7 +188,7 @@ Part = Native | Reference | Opaque
 # -- rows: what the parts consist of ------------------------------------------------------------
 
 
-class _Writer:
+class Writer:
     """Writes the rows of a plan's parts, in run order."""
 
     def __init__(self, graph: Graph, plan: Plan, precision: str) -> None:
@@ -273,23 +306,16 @@ class Ours:
             shapes = [by_tensor[t].shape for t in entry.graph.inputs]
             plan = self.session.plan(entry.graph, shapes)
         self.notes = [str(w.message).splitlines()[0] for w in caught]
-        # A run that is more than one call has Python in it, told apart by clocks. One part is the
-        # whole run, which is timed anyway: a clock would cost as much as a small model's step.
-        self.clocked = len(plan.steps) > 1 or plan.resources is not None
-        self.clocks = [Clock(s.executable) for s in plan.steps]
-        self.parts = [_watch(s, c, ticks) for s, c in zip(plan.steps, self.clocks, strict=True)]
+        self.parts = [watch(s, ticks) for s in plan.steps]
         self.rows = self._rows(entry.graph, plan, setting.precision)
-        for step, part, clock in zip(plan.steps, self.parts, self.clocks, strict=True):
-            if self.clocked or not isinstance(part, Native):
-                step.executable = clock
         self.bound = self.session.bind(feeds, signature=signature)
-        self._spent = [0.0] * len(self.clocks)
+        self.counting = Counting()
         self.whole: list[float] = []
-        self.gaps: list[float] = []  # between parts
+        self.gaps: list[float] = []  # what is no part's
         self.left: list[list[float]] = []  # of each part, beside its steps
 
     def _rows(self, graph: Graph, plan: Plan, precision: str) -> list[Row]:
-        writer = _Writer(graph, plan, precision)
+        writer = Writer(graph, plan, precision)
         for number, (step, part) in enumerate(zip(plan.steps, self.parts, strict=True)):
             writer.part(number, step, part)
         return writer.rows
@@ -298,136 +324,113 @@ class Ours:
     def workers(self) -> int:
         return max((p.workers for p in self.parts), default=1)
 
-    def run(self) -> float:
+    def run(self, times: int = 1) -> float:
+        """Seconds of a run, the mean of so many."""
+        run = self.bound.run
         begin = time.perf_counter()
-        self.bound.run()
-        return time.perf_counter() - begin
+        for _ in range(times):
+            run()
+        return (time.perf_counter() - begin) / times
+
+    def count(self, on: bool) -> None:
+        for part in self.parts:
+            part.count(on)
 
     def first(self) -> float:
         whole = self.run()
-        found = np.concatenate([p.take().max(axis=0) for p in self.parts] or [np.zeros(0)])
-        for row, spent in zip(self.rows, found, strict=True):
+        found = [part.take()[0].max(axis=0) for part in self.parts]
+        for row, spent in zip(self.rows, np.concatenate([*found, np.zeros(0)]), strict=True):
             row.first = float(spent)
-        self._walls(whole)
         return whole
 
+    def runs(self) -> float:
+        """The runs of a sample: seconds of one that is counted."""
+        how = self.counting
+        if how.every > 1:
+            self.count(False)
+            how.plain.append(self.run(how.together * (how.every - 1)))
+            self.count(True)
+        return self.run(how.together)
+
     def sample(self) -> None:
-        """One run, with all that it tells."""
-        whole = self.run()
-        walls = self._walls(whole)
-        sums, at = [], 0
+        """Runs, with all that they tell."""
+        how, whole = self.counting, self.runs()
+        sums, walls, at = [], [], 0
         for part in self.parts:
-            spent = part.take()
+            spent, wall = part.take()
+            spent, wall = spent / how.together, wall / how.together
             slowest = spent.max(axis=0)
             for row, most, mine in zip(self.rows[at:], slowest, spent.T, strict=False):
                 row.times.append(float(most))
                 row.idle.append(float(most - mine.mean()))
             at += len(slowest)
             sums.append(float(slowest.sum()))
+            walls.append(wall)
         self.whole.append(whole)
         self.gaps.append(whole - sum(walls))
         self.left.append([w - s for w, s in zip(walls, sums, strict=True)])
 
-    def _walls(self, whole: float) -> list[float]:
-        """Seconds that each part took in the last run."""
-        if not self.clocked:
-            return [whole] * len(self.parts)
-        found = [c.spent - before for c, before in zip(self.clocks, self._spent, strict=True)]
-        self._spent = [c.spent for c in self.clocks]
-        return found
+    def settle(self) -> None:
+        """How many runs make a sample, and which of them are counted."""
+        once = min(self.run() for _ in range(3))
+        if once < QUICK:  # one that was interrupted says nothing
+            once = max(min(self.run(3) for _ in range(TRIES)), 1e-7)
+        cost = len(self.rows) * READING / once
+        self.counting.every = min(max(1, math.ceil(cost / MOST_COST)), RAREST)
+        self.counting.together = max(1, round(BLOCK / once)) if once < SHORT else 1
+        for part in self.parts:
+            part.take()
 
-    def others(self, call: float) -> dict[str, list[float]]:
-        """What is no step's time, by run. call: what a call costs, known from a model that does
-        nothing; what then remains of compiled parts is barriers, or nobody's."""
-        found: dict[str, Floats] = {}
-        if self.clocked:
-            name = "between parts" if len(self.parts) > 1 else "around the call"
-            found[name] = np.array(self.gaps)
+    def others(self) -> dict[str, list[float]]:
+        """What is no step's time, by run: all of it is measured where it is spent. Around a call,
+        by the clock around the run and the ticks of the call; within, by those and the steps'."""
+        native = [isinstance(part, Native) for part in self.parts]
+        name = BETWEEN if len(native) > 1 else CALL if any(native) else AROUND
+        found = {name: np.array(self.gaps)}
         for part, rest in zip(self.parts, np.array(self.left).T, strict=True):
-            for name, seconds in _pieces(part, rest, call, self.clocked):
-                found[name] = found.get(name, np.zeros(len(rest))) + seconds
+            if not isinstance(part, Opaque):
+                name = _rest(part)
+                found[name] = found.get(name, np.zeros(len(rest))) + rest
         return {name: seconds.tolist() for name, seconds in found.items()}
 
     def forget(self) -> None:
         """What was measured so far only warmed up."""
-        self.whole.clear()
-        self.left.clear()
-        self.gaps.clear()
+        for kept in (self.whole, self.left, self.gaps, self.counting.plain):
+            kept.clear()
         for row in self.rows:
             row.times.clear()
             row.idle.clear()
 
 
-def _pieces(part: Part, rest: Floats, call: float,
-            clocked: bool) -> Iterator[tuple[str, Floats]]:  # fmt: skip
-    if isinstance(part, Opaque):
-        return
+def _rest(part: Part) -> str:
+    """What a part does beside its steps."""
     if isinstance(part, Reference):
-        yield "around the reference's ops", rest
-    elif clocked and part.workers == 1:  # the clock stands around the call and nothing else
-        yield CALL, rest
-    else:
-        yield CALL, np.full_like(rest, call)
-        yield "barriers" if part.workers > 1 else LOST, rest - call
+        return "around the reference's ops"
+    return "barriers" if part.workers > 1 else LOST
 
 
-def _watch(step: Step, clock: Clock, ticks: float) -> Part:
+def watch(step: Step, ticks: float) -> Part:
+    """Before the plan is bound: a part that does not time itself is wrapped."""
     executable = step.executable
-    if isinstance(executable, ReferenceExecutable):
-        return Reference(executable)
     compiled = getattr(executable, "compiled", None)
     if compiled is not None and getattr(compiled, "timed", False):
         return Native(executable, ticks)
+    clock = step.executable = Clock(executable)
+    if isinstance(executable, ReferenceExecutable):
+        return Reference(executable, clock)
     return Opaque(clock)
-
-
-class Nothing:
-    """Finds what a call costs: from Python to native code and back, by a model that does next to
-    nothing, sampled as any other and in turns with the model itself. So it is no guess from the
-    sum that it is to explain."""
-
-    FEWEST = 50
-
-    def __init__(self) -> None:
-        self.ours = _nothing()
-        self.ours.forget()
-
-    def sample(self) -> None:
-        self.ours.sample()
-
-    def call(self) -> float:
-        while len(self.ours.left) < self.FEWEST:
-            self.sample()
-        return max(0.0, float(np.median([left for (left,) in self.ours.left])))
-
-
-@cache
-def _nothing() -> Ours:
-    graph = Graph("nothing")
-    x = graph.input("x", DType.FLOAT32, (1, 4))
-    y = graph.tensor("y", DType.FLOAT32, (1, 4))
-    graph.add("SOFTMAX", [x], [y], beta=1.0)
-    graph.outputs = [y]
-    feeds = {"x": np.zeros((1, 4), np.float32)}
-    return Ours(Model([graph]), Setting(), feeds, None, roofline(1).ticks)
 
 
 def profile_ours(model: Model, setting: Setting, feeds: Mapping[str, Array],
                  signature: str | None, ticks: float, turns: Callable[[Callable[[], None]], None],
                  ) -> Taken:  # fmt: skip
-    """turns(sample) decides how many runs are measured."""
+    """turns(sample) decides how many samples are taken."""
     ours = Ours(model, setting, feeds, signature, ticks)
     first = ours.first()
     for _ in range(WARM):
         ours.sample()
+    ours.settle()
     ours.forget()
-    nothing = Nothing() if problem() is None else None
-
-    def sample() -> None:
-        ours.sample()
-        if nothing is not None:
-            nothing.sample()
-
-    turns(sample)
-    others = ours.others(nothing.call() if nothing is not None else 0.0)
-    return Taken(ours.rows, ours.whole, first, others, ours.workers, ours.notes)
+    turns(ours.sample)
+    return Taken(ours.rows, ours.whole, first, ours.others(), ours.workers, ours.notes,
+                 counting=ours.counting)  # fmt: skip

@@ -60,6 +60,7 @@ class Result:
     imports: float | None = None  # of the engine's package
     stable: bool = True  # the warm-up came to rest within its time
     cpu_seconds: float = 0.0
+    partial: bool = False  # interrupted before all of its processes had their time
     switches: int = 0  # times that the scheduler took a CPU away
     facts: dict[str, Any] = field(default_factory=dict)
 

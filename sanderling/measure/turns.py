@@ -180,6 +180,7 @@ class Launch:
     block: int = 1  # inferences in a sample
     usage: Usage = field(default_factory=Usage)
     error: str = ""
+    cut: bool = False  # interrupted
 
 
 def launch(
@@ -189,10 +190,13 @@ def launch(
     tick: Callable[[str], None] = lambda what: None,
     beside: Mapping[str, Beside] | None = None,
     timeout: float = 180,
+    found: dict[str, Launch] | None = None,
 ) -> dict[str, Launch]:
     """Each job in a fresh process, measured in turns. Processes start one after the other, in
-    random order, so that nothing runs beside their loading."""
-    found = {name: Launch() for name in jobs}
+    random order, so that nothing runs beside their loading. found: what is measured goes in here
+    meanwhile, for those who interrupt it."""
+    found = {} if found is None else found
+    found |= {name: Launch() for name in jobs}
     workers: dict[str, Worker] = {}
     try:
         for name in rng.sample(list(jobs), len(jobs)):
@@ -204,6 +208,8 @@ def launch(
         for name, worker in workers.items():
             _try(found[name], partial(_end, found[name], worker))
     except BaseException:  # nobody waits for what they are doing
+        for made in found.values():
+            made.cut = True
         for worker in workers.values():
             worker.process.kill()
         raise

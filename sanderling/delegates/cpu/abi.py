@@ -5,6 +5,8 @@ from __future__ import annotations
 ALIGN = 64
 # Slots of the context. STRIDE is a number: bytes of scratch for each worker.
 ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FIRST_ARG = range(7)
+# Of code that counts, TIMES leads to ticks by [worker, step], then one word more: those of the
+# whole call. Where it is 0, nothing is counted.
 # Of code that is traced, TIMES leads to rows of LOG words instead: for each worker one row of its
 # own (thread number) and one for each step (begin, end, end of the wait behind it).
 LOG = 3

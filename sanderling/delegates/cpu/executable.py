@@ -144,12 +144,15 @@ class CpuExecutable:
         self._arena = aligned(max(compiled.arena, compiled.floor + compiled.scratch * workers))
         hold(self, "arena (bytes)", self._arena.nbytes)
         scratch = self._arena[compiled.floor :]
-        self.times = np.zeros((workers, len(compiled.steps)), np.int64)
+        self._ticks = np.zeros(workers * len(compiled.steps) + 1, np.int64)
+        self.times = self._ticks[:-1].reshape(workers, len(compiled.steps))
+        self.inside = self._ticks[-1:]  # of the whole call
+        self._table = address(self._ticks)
         self._sync = aligned(SYNC_WORDS * 4).view(np.int32)
         self._context = np.zeros(FIRST_ARG + compiled.args, np.int64)
         for slot, memory in ((ARENA, self._arena), (WEIGHTS, compiled.weights),
                              (SCRATCH, scratch), (SYNC, self._sync),
-                             (TIMES, self.times)):  # fmt: skip
+                             (TIMES, self._ticks)):  # fmt: skip
             self._context[slot] = address(memory)
         self._context[STRIDE] = compiled.scratch
         self._where = address(self._context)
@@ -208,7 +211,11 @@ class CpuExecutable:
                 "code": len(self.compiled.image.code)}  # fmt: skip
 
     def reset_times(self) -> None:
-        self.times[:] = 0
+        self._ticks[:] = 0
+
+    def count(self, on: bool) -> None:
+        """Whether runs from now on are counted; needs timed=True."""
+        self._context[TIMES] = self._table if on else 0
 
     def close(self) -> None:
         """Send the workers home; the next run calls new ones."""

@@ -35,13 +35,11 @@ def emit_run(program: Program) -> None:
     e = Emitter(program.module, run, program.target)
     worker, workers, context = run.args
 
-    # Since when the present step runs. Reading the clock takes as long as a tiny step: a step
-    # begins when the one before it ended, unless there was a barrier.
-    since = e.b.alloca(I64) if program.timed and not program.traced else None
+    times = _Times(e, program, context) if program.timed and not program.traced else None
 
     def mark() -> None:
-        if since is not None:
-            e.store(_clock(e, program), since, 8)
+        if times is not None:
+            times.mark()
 
     def wait() -> None:
         with e.when(e.b.icmp_signed(">", workers, I64(1))):
@@ -55,8 +53,8 @@ def emit_run(program: Program) -> None:
             e.b.call(program.module.globals[step.function], [worker, workers, context])
             if begin is not None:
                 _log(e, program, context, worker, index, begin)
-            elif since is not None:
-                _record(e, program, context, worker, index, since)
+            elif times is not None:
+                times.add(worker, index)
             wait()
             if program.traced:
                 _log_wait(e, program, context, worker, workers, index)
@@ -95,15 +93,30 @@ def _clock(e: Emitter, program: Program) -> Value:
     return e.call(CLOCK[_machine(program)], I64)
 
 
-def _record(e: Emitter, program: Program, context: Value, worker: Value, index: int,
-            since: Value) -> None:  # fmt: skip
-    """Add the ticks of this step on this worker to the table of times."""
-    times = e.load(e.at(context, TIMES, PTR), PTR, 8)
-    cell = e.at(times, e.add(e.mul(worker, len(program.steps)), index), I64)
-    now = _clock(e, program)
-    ticks = e.b.sub(now, e.load(since, I64, 8))
-    e.store(e.b.add(e.load(cell, I64, 8), ticks), cell, 8)
-    e.store(now, since, 8)
+class _Times:
+    """Ticks, added to the table of times. Reading the clock takes as long as a tiny step: a step
+    begins when the one before it ended, unless there was a barrier. A run without a table is not
+    counted: a branch a step is all that it pays."""
+
+    def __init__(self, e: Emitter, program: Program, context: Value) -> None:
+        self.e, self.program = e, program
+        self.since = e.b.alloca(I64)
+        self.table = e.load(e.at(context, TIMES, PTR), PTR, 8)
+        self.counts = e.b.icmp_unsigned("!=", e.b.ptrtoint(self.table, I64), I64(0))
+
+    def mark(self) -> None:
+        with self.e.when(self.counts):
+            self.e.store(_clock(self.e, self.program), self.since, 8)
+
+    def add(self, row: Value, index: int) -> None:
+        """What passed since the mark, to a cell; the next begins here."""
+        e = self.e
+        with e.when(self.counts):
+            cell = e.at(self.table, e.add(e.mul(row, len(self.program.steps)), index), I64)
+            now = _clock(e, self.program)
+            ticks = e.b.sub(now, e.load(self.since, I64, 8))
+            e.store(e.b.add(e.load(cell, I64, 8), ticks), cell, 8)
+            e.store(now, self.since, 8)
 
 
 def _log_row(e: Emitter, program: Program, context: Value, worker: Value, index: int) -> Value:
@@ -302,11 +315,16 @@ def _emit_invoke(program: Program, run: ir.Function) -> None:
     invoke = plain(ir.Function(program.module, ir.FunctionType(VOID, [I64, PTR]), "invoke"))
     e = Emitter(program.module, invoke, program.target)
     workers, context = invoke.args
+    times = _Times(e, program, context) if program.timed and not program.traced else None
+    if times is not None:
+        times.mark()
     with e.when(e.b.icmp_signed(">", workers, I64(1))):
         _announce(e, program, context, _word(e, context, EPOCH))
     restore = _flush_tiny(e, program)
     e.b.call(run, [I64(0), workers, context])
     restore()
+    if times is not None:
+        times.add(workers, 0)  # the cell behind the last worker's
     e.b.ret_void()
 
 

@@ -31,6 +31,7 @@ class TracedExecutable(CpuExecutable):
         self._log = np.zeros((workers, len(compiled.steps) + 1, LOG), np.int64)
         self._context[TIMES] = address(self._log)
         self._clock = _CLOCK(self._code.entry("clock"))
+        self._counts = compiled.timed
         self.nodes: Sequence[int] = ()  # the part's ops as places in the file's graph
 
     @cached_property
@@ -53,8 +54,11 @@ class TracedExecutable(CpuExecutable):
 
         return call
 
+    def count(self, on: bool) -> None:
+        self._counts = on
+
     def _told_run(self) -> None:
-        if tape.recorder is None and not self.compiled.timed:  # the recording is over
+        if tape.recorder is None and not self._counts:  # the recording is over
             self._invoke(self.workers, self._where)
             return
         log, clock, now = self._log, self._clock, time.perf_counter_ns
@@ -63,8 +67,9 @@ class TracedExecutable(CpuExecutable):
         begin = now(), clock()
         self._invoke(self.workers, self._where)
         end = clock(), now()
-        if self.compiled.timed:
+        if self._counts:
             self.times += log[:, 1:, 1] - log[:, 1:, 0]
+            self.inside += end[0] - begin[1]
         recorder = tape.recorder
         if recorder is not None:
             threads = _named(log[:, 0, 0].tolist(), self)

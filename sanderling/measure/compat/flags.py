@@ -43,6 +43,7 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _NO_GPU = "needs a delegate named 'gpu'"
 _NO_NNAPI = "needs a delegate named 'nnapi', which only Android could have"
 
+HELP = (Flag("help", False, "print the flags and stop", here="status 0; the tool's is an error"),)
 CORE = (
     Flag("num_runs", 50, "expected runs: a minimum, see min_secs and max_secs", "Min num runs"),
     Flag("min_secs", 1.0, "seconds to run for at least; may raise the number of runs",
@@ -131,7 +132,6 @@ MODEL = (
          "Tensor allocation type display length"),
 )  # fmt: skip
 DELEGATES = (
-    Flag("help", False, "print the flags and stop"),
     Flag("max_delegated_partitions", 0, "parts that a delegate gets at most; 0: all",
          "Max number of delegated partitions"),
     Flag("min_nodes_per_partition", 0, "ops that a delegate's part has at least",
@@ -231,7 +231,7 @@ OWN = (
     Flag("adb", "adb", "the adb command"),
 )  # fmt: skip
 GROUPS: dict[str, tuple[Flag, ...]] = {
-    "Runs": CORE, "The model and its output": MODEL, "Delegates": DELEGATES,
+    "Help": HELP, "Runs": CORE, "The model and its output": MODEL, "Delegates": DELEGATES,
     "Several settings in one run": OPTIONS, "Not the tool's": OWN,
 }  # fmt: skip
 FLAGS = {flag.name: flag for group in GROUPS.values() for flag in group}
@@ -355,10 +355,10 @@ def parameter_lines(values: Values) -> list[str]:
     always = {"graph", "signature_to_run_for"}
     lines = [f"Log parameter values verbosely: [{shown(verbose)}]"]
     for flag in (*CORE, *MODEL, *DELEGATES):
-        if flag.label and (verbose or flag.name in values.given or flag.name in always):
-            lines.append(f"{flag.label}: [{shown(values[flag.name])}]")
         if flag is DELEGATES[0] and (verbose or "num_threads" in values.given):
             lines.append(f"#threads used for CPU inference: [{values['num_threads']}]")
+        if flag.label and (verbose or flag.name in values.given or flag.name in always):
+            lines.append(f"{flag.label}: [{shown(values[flag.name])}]")
     return lines
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ...delegates.cpu.targets import host_target, problem
 from ...ir import Graph
 from ...runtime.plan import Plan, Step
-from ..profile_ours import Clock, Native, Part, _watch, _Writer
+from ..profile_ours import Part, Writer, watch
 from .stat import Stat
 
 TOP = 10  # rows of "Top by Computation Time"
@@ -99,22 +99,19 @@ class Recorder:
     part that does not time itself is wrapped."""
 
     def __init__(self, graph: Graph, plan: Plan, precision: str) -> None:
-        writer = _Writer(graph, plan, precision)
+        writer = Writer(graph, plan, precision)
         self._parts: list[Part] = []
         for number, step in enumerate(plan.steps):
-            clock = Clock(step.executable)
-            part = _watch(step, clock, tick_rate() if _counts_ticks(step) else 1.0)
+            part = watch(step, tick_rate() if _counts_ticks(step) else 1.0)
             writer.part(number, step, part)
             self._parts.append(part)
-            if not isinstance(part, Native):
-                step.executable = clock
         nodes = [Node(row.type, row.name, delegate=row.delegate) for row in writer.rows]
         self.profile = Profile(nodes)
 
     def take(self, keep: bool) -> None:
         """After a run: its times, which are forgotten where nobody keeps them (warm-up)."""
         # A step lasts as long as its slowest worker needs.
-        found = [float(s) * 1e6 for part in self._parts for s in part.take().max(axis=0)]
+        found = [float(s) * 1e6 for part in self._parts for s in part.take()[0].max(axis=0)]
         if keep:
             self.profile.runs += 1
             for node, micros in zip(self.profile.nodes, found, strict=True):

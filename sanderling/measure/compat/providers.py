@@ -86,10 +86,7 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
     try:
         delegate = find_delegate(provider.delegate)
     except InputError:
-        found.absent.append(
-            f"{provider.absent} There is no delegate '{provider.delegate}' "
-            f"(there are {', '.join(delegate_names())}); its ops run on the CPU"
-        )
+        found.absent.append(absence(provider))
         return
     if provider.delegate == "cpu":
         found.said.append("The cpu delegate takes the part of XNNPACK")
@@ -97,6 +94,12 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
     if take is not None:
         take({n: values[n] for n in values.given if provider.family and provider.family in n})
     found.applied.append(Applied(provider.title, delegate))
+
+
+def absence(provider: Provider) -> str:
+    """What is said of a delegate that is not here: the tool's sentence, and what happens now."""
+    return (f"{provider.absent.rstrip('.')}. There is no delegate '{provider.delegate}' (there are "
+            f"{', '.join(delegate_names())}); its ops run on the CPU")  # fmt: skip
 
 
 def external(values: Values) -> Delegate:

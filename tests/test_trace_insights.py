@@ -1,0 +1,115 @@
+"""What a trace tells: threads, barriers, borders."""
+
+from __future__ import annotations
+
+from sanderling.measure.insights import insights
+from sanderling.runtime.trace import Instant, Slice, Trace
+
+from .tracing import (
+    surroundings,  # noqa: F401
+    trace_about,
+    trace_mixed,
+)
+
+
+def made_up(workers: int = 2, cores: int = 2, threads: int = 2, **work: tuple[int, ...]) -> Trace:
+    """Two equal runs: for each step the nanoseconds of each worker, all beginning together."""
+    found = Trace(trace_about() | {"cores": cores}, end=10**9)
+    found.slices.append(Slice(1, 0, 1, "plan", "plan", {"threads": threads}))
+    begin = 10
+    for _ in range(2):
+        at = begin
+        for place, (name, times) in enumerate(work.items()):
+            for worker, time in enumerate(times):
+                row = {"op": name, "step": f"{place} {name}", "node": place, "kernel": "k",
+                       "delegate": "cpu"}  # fmt: skip
+                found.slices += [
+                    Slice(worker + 1, at, at + time, name, "op", row),
+                    Slice(worker + 1, at + time, at + max(times), "barrier", "barrier",
+                          {"behind": row["step"]}),
+                ]  # fmt: skip
+            at += max(times)
+        found.slices += [Slice(1, begin, at, "invoke", "run", {}),
+                         Slice(1, begin, at, "part", "part", {"workers": workers})]  # fmt: skip
+        begin = at + 10
+    return found
+
+
+def kinds(made: Trace) -> dict[str, str]:
+    return {i.kind: str(i) for i in insights(made)}
+
+
+LONG = 1_000_000
+
+
+def test_an_even_run_gives_no_insight() -> None:
+    assert not kinds(made_up(a=(LONG, LONG), b=(LONG, LONG), c=(LONG, LONG)))
+
+
+def test_threads_and_cores() -> None:
+    crowd = {f"s{i}": (LONG,) * 4 for i in range(4)}
+    found = kinds(made_up(4, 2, 4, **crowd))
+    assert "4 threads compute at once, 2 cores" in found["threads"]
+    assert "threads=2 or fewer" in found["threads"]
+    assert not kinds(made_up(4, 4, 4, **crowd))
+
+
+def test_sessions_side_by_side_count_together() -> None:
+    made = made_up(2, 3, a=(LONG, LONG), b=(LONG, LONG), c=(LONG, LONG))
+    assert "threads" not in kinds(made)
+    made.slices += [s._replace(thread=s.thread + 10) for s in made.of_kind("part")]
+    assert "4 threads compute at once, 3 cores" in kinds(made)["threads"]
+
+
+def test_barriers_name_the_worst_step() -> None:
+    found = kinds(made_up(a=(LONG, LONG), lopsided=(LONG, 1), c=(LONG, LONG)))
+    assert "17 % of the workers' time" in found["barriers"]
+    assert "share (100 %) behind step 1 lopsided" in found["barriers"]
+    assert "only one worker has work in it" in found["barriers"]
+    uneven = kinds(made_up(a=(LONG, LONG // 2), b=(LONG, LONG), c=(LONG, LONG // 2)))
+    assert "do not end together" in uneven["barriers"]
+
+
+def test_workers_that_take_turns() -> None:
+    made = made_up(a=(LONG, LONG), b=(LONG, LONG), c=(LONG, LONG))
+    assert "turns" not in kinds(made)
+    late = []
+    for s in made.slices:  # worker 1 begins when worker 0 has ended
+        if s.begin >= 3 * LONG + 20 or s.kind == "barrier":
+            continue
+        if s.kind == "op":
+            place = int(s.args["step"][0])
+            shift = place * LONG + (LONG if s.thread == 2 else 0)
+            s = s._replace(begin=s.begin + shift, end=s.end + shift)
+        elif s.kind in ("run", "part"):
+            s = s._replace(end=s.begin + 6 * LONG + 5)
+        late.append(s)
+    made.slices = sorted(late, key=lambda s: s.begin)
+    assert "only 50 % of the workers' time is work" in kinds(made)["turns"]
+
+
+def test_work_that_is_too_small() -> None:
+    found = kinds(made_up(1, 8, 8, a=(LONG,), b=(LONG,), c=(LONG,)))
+    assert "8 threads were asked for, there is work for 1" in found["small"]
+    found = kinds(made_up(a=(800, 800), b=(900, 900), c=(900, 900)))
+    assert "0.867 us" in found["small steps"]
+
+
+def test_one_op_dominates() -> None:
+    found = kinds(made_up(a=(LONG, LONG), big=(8 * LONG, 8 * LONG), c=(LONG, LONG)))
+    assert "big (node 1, kernel k on cpu) takes 80 %" in found["dominating"]
+
+
+def test_fallbacks_and_borders_of_a_real_run() -> None:
+    found = kinds(trace_mixed())
+    assert "'cpu' does not run custom.TraceTest (node 1): on 'reference'" in found["fallback"]
+    assert "custom.TraceTest has no kernel" in found["fallback"]
+    assert "borders between parts 2 times (2 KiB)" in found["borders"]
+    assert all("\n  why: " in text and "\n  do: " in text for text in found.values())
+
+
+def test_a_fallback_without_runs() -> None:
+    made = Trace(trace_about(), end=1)
+    made.instants.append(Instant(1, 0, "", "refusal", {
+        "op": "A", "node": 0, "delegate": "gpu", "runs on": "cpu", "reason": "no"}))  # fmt: skip
+    assert "A (node 0)" in kinds(made)["fallback"]
