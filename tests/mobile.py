@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
-from sanderling.optimize.equalise import pairs
+from sanderling.optimize.equalise import regions
 
 SIDE = 12
 
@@ -66,11 +66,13 @@ def _layer(graph: Graph, kind: str, x: Tensor, name: str, weights: Array, channe
 def twist(model: Model, spread: float, seed: int = 1) -> None:
     """Channels between two layers are scaled by up to 2**spread either way, and back behind."""
     rng = np.random.default_rng(seed)
-    for pair in pairs(model.main):
-        by = np.exp2(rng.uniform(-spread, spread, pair.channels)).astype(np.float32)
-        _times(pair.first, 1, by[:, None, None, None] if pair.first.name == "CONV_2D" else by)
-        _times(pair.first, 2, by)
-        _times(pair.second, 1, 1 / by)
+    for region in regions(model.main):
+        by = np.exp2(rng.uniform(-spread, spread, region.channels)).astype(np.float32)
+        for op in region.writers:
+            _times(op, 1, by[:, None, None, None] if op.name == "CONV_2D" else by)
+            _times(op, 2, by)
+        for op in region.readers:
+            _times(op, 1, 1 / by)
 
 
 def _times(op: Op, place: int, factors: Array) -> None:

@@ -140,6 +140,12 @@ def test_a_large_tensor_is_counted_in_part_but_its_extremes_are_exact() -> None:
     assert len(held) >= 80  # of every channel, not of those at one place
 
 
+def test_the_higher_the_power_the_less_is_clipped() -> None:
+    tails = np.random.default_rng(0).laplace(0, 1, (200, 500)).astype(np.float32)
+    ends = [METHODS[m](statistics(tails), Grid(8, symmetric=False))[1] for m in ("mse", "l3")]
+    assert 3 < ends[0] < ends[1] < tails.max()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_find_ranges(method: str) -> None:
     rng = np.random.default_rng(0)
@@ -150,7 +156,8 @@ def test_methods_find_ranges(method: str) -> None:
     outlier = plain.copy()
     outlier[3, 4] = 100.0
     far = METHODS[method](statistics(outlier, *[plain] * 9), grid)[1]
-    assert far == 100 if method == "minmax" else far < 95
+    # One value of a hundred thousand: cubed, its error outweighs nearly everybody's steps.
+    assert far == 100 if method == "minmax" else far < (100 if method == "l3" else 95)
     zeros = METHODS[method](statistics(np.zeros((4, 4), np.float32)), grid)
     assert zeros == (0.0, 0.0)
 

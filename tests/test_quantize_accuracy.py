@@ -11,15 +11,17 @@ import pytest
 
 from sanderling import dump, load
 from sanderling.errors import InputError, UnsupportedError
-from sanderling.ir import Array, DType, Graph, Model, Op
+from sanderling.ir import Array, DType, Graph, Model, Op, Quant
 from sanderling.optimize.calibrate import Calibration, Watcher, calibrate
-from sanderling.optimize.equalise import equalise, pairs
+from sanderling.optimize.correct import layers
+from sanderling.optimize.equalise import equalise, regions, trade
 from sanderling.optimize.prepare import prepared
 from sanderling.optimize.quantize import Job, quantize
 from sanderling.optimize.recipe import Choice
 from sanderling.optimize.report import Candidate, signal_to_noise
 from sanderling.optimize.rounding import settle, settle_each
-from sanderling.optimize.walk import Walk
+from sanderling.optimize.scaling import ScaleCorrection
+from sanderling.optimize.walk import Beside, Walk
 from sanderling.optimize.work import Plan, Shown, Work, copy_of
 
 from .mobile import mobile, samples, twist
@@ -69,7 +71,7 @@ def test_equalisation_saves_what_plain_ranges_lose() -> None:
 
 
 def calibrated(model: Model, data: list[Array]) -> Calibration:
-    names = {t.name for pair in pairs(model.main) for t in pair.tensors}
+    names = {t.name for region in regions(model.main) for t in region.tensors}
     return calibrate(Watcher(copy_of(model), 1, names), data)
 
 
@@ -83,23 +85,39 @@ def test_equalisation_leaves_the_float_model_as_it_was() -> None:
         np.testing.assert_allclose(ours(model, [x])[0], ours(before, [x])[0], rtol=1e-4, atol=1e-5)
 
 
-def test_pairs_end_where_a_factor_does_not_pass() -> None:
-    model = mobile()
-    found = {(p.first.outputs[0].name, p.second.outputs[0].name) for p in pairs(model.main)}
-    # A residual sum has two makers; what two ops read cannot be scaled for one of them.
-    assert ("deep0", "point0") in found and ("wide1", "logits") in found
-    assert not {a for a, _ in found} & {"stem", "point0"}
-    tanh = mobile("TANH")
-    assert {p.first.outputs[0].name for p in pairs(tanh.main)} == {"point1"}
+def test_regions_end_where_a_factor_does_not_pass() -> None:
+    found = {r.tensors[0].name: r for r in regions(mobile().main)}
+    names = {n: [op.outputs[0].name for op in r.readers] for n, r in found.items()}
+    assert names["deep0"] == ["point0"] and names["wide1"] == ["logits"]
+    # A residual sum ties what its blocks add; all of them write it and all that follow read it.
+    stream = found["stem"]
+    assert {t.name for t in stream.tensors} >= {"stem", "point0", "sum0"}
+    assert {op.outputs[0].name for op in stream.writers} == {"stem", "point0"}
+    tanh = {t.name for r in regions(mobile("TANH").main) for t in r.tensors}
+    assert "deep0" not in tanh and "wide0" not in tanh
+
+
+def test_a_residual_stream_is_equalised_as_a_whole() -> None:
+    model = prepared(mobile())
+    stream = next(r for r in regions(model.main) if len(r.writers) > 1)
+    before = copy_of(model)
+    trade(model.main, stream, np.exp2(np.linspace(-5, 5, stream.channels)))
+    plain, made = (quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
+                   for c in ("none", "equalise"))  # fmt: skip
+    assert ratio(model, made) > ratio(model, plain) + 6
+    changed = equalise(model.main, calibrated(model, DATA))
+    assert {t.name for t in stream.tensors} <= set(changed)
+    for x in TEST:
+        np.testing.assert_allclose(ours(model, [x])[0], ours(before, [x])[0], rtol=1e-3, atol=1e-4)
 
 
 def test_a_channel_that_was_clamped_at_6_keeps_its_size() -> None:
     model = prepared(mobile("RELU6"))
-    for pair in pairs(model.main):
-        tensor = pair.first.inputs[2]
+    for op in (op for region in regions(model.main) for op in region.writers):
+        tensor = op.inputs[2]
         assert tensor is not None and tensor.data is not None
         tensor.data = np.where(np.arange(tensor.data.size) == 0, 50, tensor.data / 40).astype("f4")
-        weights = pair.first.inputs[1]
+        weights = op.inputs[1]
         assert weights is not None and weights.data is not None
         weights.data = weights.data / 40
     before = copy_of(model)
@@ -111,7 +129,7 @@ def test_a_channel_that_was_clamped_at_6_keeps_its_size() -> None:
 
 def test_where_nothing_is_to_be_equalised_the_rest_is_still_corrected() -> None:
     model = mobile("RELU_N1_TO_1", widths=(12,))
-    assert not pairs(model.main)
+    assert not regions(model.main)
     made, without = (quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
                      for c in ("equalise,bias", "bias"))  # fmt: skip
     plain, _ = quantize(model, "int8", DATA, **PLAIN)
@@ -133,6 +151,38 @@ def test_bias_correction_brings_the_means_back(work: Work) -> None:
         off = [shown.run(f)["logits"] - work.watcher.run(f)["logits"] for f in work.correcting]
         shifts[plan.corrections] = np.abs(np.mean(off, axis=0)).mean()
     assert shifts["bias",] < 0.5 * shifts[()]
+
+
+def test_scale_correction_takes_a_shrinking_back(work: Work) -> None:
+    """Weights that say 10 % less than they should, and what the next layer reads with them."""
+    made = work.make(Plan())
+    weights = next(op for op in made.model.main.ops if op.name == "DEPTHWISE_CONV_2D").inputs[1]
+    assert weights is not None and weights.quant is not None
+    weights.quant = Quant.of(weights.quant.scale * np.float32(0.9), 0, weights.quant.axis)
+    graph = work.job.float_model.main
+    twins = {name: twin.weights for name, twin in layers(graph).items()}
+    visit = ScaleCorrection(twins, Beside(graph, work.correcting))
+    Walk(made.model.main, work.correcting).run(visit)
+    assert np.median(visit.factors["deep0"]) == pytest.approx(1 / 0.9, abs=0.01)
+    others = [np.median(by) for name, by in visit.factors.items() if name != "deep0"]
+    assert len(others) > 4 and others == pytest.approx([1.0] * len(others), abs=0.03)
+
+
+def stem(model: Model) -> list[tuple[Array, Array]]:
+    """(codes, scales) of the weights and of the bias."""
+    op = next(op for op in model.main.ops if op.name == "CONV_2D")
+    held = [t for t in op.inputs[1:] if t is not None and t.quant is not None]
+    return [(np.asarray(t.data), t.quant.scale) for t in held if t.quant]
+
+
+def test_the_scale_is_new_and_what_codes_and_bias_say_is_not(work: Work) -> None:
+    plain, made = (stem(work.make(Plan(corrections=c)).model) for c in ((), ("scale",)))
+    (codes, scale), (bias, unit) = plain
+    (same, scaled), (moved, new_unit) = made
+    assert np.array_equal(codes, same)
+    by = scaled / scale
+    assert 0.8 <= by.min() < by.max() <= 1.25
+    np.testing.assert_allclose(moved * new_unit, bias * unit, atol=float(new_unit.max()))
 
 
 def test_the_walk_is_one_unit_from_the_integer_kernels(work: Work) -> None:

@@ -11,9 +11,9 @@ from sanderling.optimize.scheme import MODES
 from sanderling.optimize.xnnpack import reason, refused
 
 from .conformance.harness import Case
+from .nets import EVERYTHING, WEIGHTED, tower
 from .quantised import delegated, litert, quantised
 from .test_quantize_rules import MODELS, _feeds
-from .test_quantize_write import EVERYTHING, WEIGHTED, tower
 
 # Taken or not for reasons that are not known: adjoint operands of different ranks.
 UNKNOWN = ("BATCH_MATMUL",)

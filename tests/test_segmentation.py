@@ -345,6 +345,37 @@ def test_keypoints_end_to_end(crowd: dict[str, Path]) -> None:
     assert whole["AP"] < 0.5 and whole["pictures"] == 6  # one guess a picture, in the wrong place
 
 
+def test_two_keypoint_models_are_compared_in_pairs(crowd: dict[str, Path]) -> None:
+    """The other model swaps two keypoints and has the rest right."""
+    task = ["--against", crowd["model"], "--against-set",
+            f"keypoint_order={','.join(map(str, (1, 0, *range(2, 17))))}"]  # fmt: skip
+    made = json.loads(call(*pose(crowd, *task, "--json", "-")).stdout)
+    people, found = made["metrics"]["people"], made["compared"]
+    assert made["against"]["metrics"]["AP"] == pytest.approx(found["AP"]["theirs"])
+    assert made["metrics"]["AP"] == pytest.approx(found["AP"]["ours"])
+    assert found["PCK"]["ours"] == 1 and found["PCK"]["theirs"] == pytest.approx(15 / 17)
+    # Everybody loses the same two of 17: no draw of pictures shows another difference.
+    gap = found["PCK"]["difference"]
+    assert gap["low"] == pytest.approx(2 / 17) == gap["high"]
+    each = found["by_keypoint"]
+    assert [n for n in each if each[n]["right"]["only_ours"]] == ["k0", "k1"]
+    assert each["k0"]["right"]["only_ours"] == people
+    assert each["k0"]["mcnemar"]["exact"] == pytest.approx(2 * 0.5**people)
+    assert each["k2"]["mcnemar"]["exact"] == 1 and found["apart"]["median"] == 0
+    said = call(*pose(crowd, *task)).stdout
+    assert "PCK@0.2: 1.0000 against 0.8824, difference +0.1176 (95 % interval +0.1176" in said
+    assert f"k0: right here only {people}, there only 0; McNemar's p = " in said
+    assert "2 of 17 keypoints differ" in said and "k2: right here" not in said
+
+
+def test_a_keypoint_model_equals_itself_and_its_kept_predictions(crowd: dict[str, Path]) -> None:
+    kept = crowd["root"] / "kept.npz"
+    call(*pose(crowd, "--look", "picture", "--predictions", kept))
+    said = call(*pose(crowd, "--look", "picture", "--against", kept)).stdout
+    assert "difference +0.0000 (95 % interval +0.0000 to +0.0000)" in said
+    assert "McNemar" not in said and "median 0, p95 0" in said
+
+
 def test_keypoints_in_another_order(crowd: dict[str, Path]) -> None:
     turned = ",".join(str(i) for i in (*range(1, 17), 0))
     made = json.loads(call(*pose(crowd, "--keypoint-order", turned, "--json", "-")).stdout)
@@ -384,9 +415,9 @@ def test_pck_by_torso() -> None:
     truth = np.zeros((17, 3))
     truth[:, 2] = 2
     truth[12, :2] = (30, 40)
-    assert task._reach({"bbox": [0, 0, 7, 9]}, truth) == 50
+    assert task._size({"bbox": [0, 0, 7, 9]}, truth) == 50
     truth[5, 2] = 0
-    assert task._reach({"bbox": [0, 0, 7, 9]}, truth) == 9
+    assert task._size({"bbox": [0, 0, 7, 9]}, truth) == 9
 
 
 @shared.NEEDS

@@ -15,8 +15,9 @@ from ..evaluate.diff import Diff
 from ..evaluate.diff_file import COLUMNS, layer_row, number, picture, stage_metrics, summary_lines
 from ..evaluate.layers import Layers
 from ..evaluate.measures import Limits
+from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..measure.compat.flags import Values
-from ..measure.compat.providers import EXTERNAL, external, unused
+from ..measure.compat.providers import EXTERNAL, PROVIDERS, external, unused
 from ..picture import kind_of
 from ..runtime.delegate import delegate_names
 from ..runtime.inputs import Picture
@@ -34,18 +35,9 @@ from .common import (
     write_target,
 )
 from .run import numbers
-from .tool_flags import ToolCommand
+from .tool_flags import ToolCommand, delegates_here
 
 FAILED = 1
-# The guide tool's delegates that are not ours, and what to do instead.
-ELSEWHERE = {
-    "gpu": "this installation has no GPU delegate",
-    "nnapi": "NNAPI is Android's",
-    "hexagon": "Hexagon is a DSP of Qualcomm's phones",
-    "coreml": "Core ML is Apple's",
-    "ynnpack": "YNNPACK is LiteRT's",
-}
-ASKED = ("xnnpack", *ELSEWHERE)  # by --use_xnnpack=true and the like
 COMMAND = ToolCommand
 
 
@@ -77,6 +69,9 @@ def diff(
     data: Annotated[Path | None, typer.Option(metavar="PATH",
         help="Inputs: a .npy, a .npz with arrays by input name, a picture, or a folder of "
              "pictures or .npy.")] = None,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE",
+        help="How pictures become inputs, as in `sanderling eval imagenet`. Default: stretched, "
+             "floats from 0 to 1.")] = "",
     mean: Annotated[str | None, typer.Option(metavar="M[,M,M]",
         help="For pictures: (pixel - mean) / std.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
@@ -126,13 +121,17 @@ def diff(
     load_plugins(plugin)
     model = _model(a, model_file)
     flags: Values = ctx.meta["registrar"]
-    wanted = [*delegate_b, *(d for d in ASKED if flags.on(f"use_{d}"))]
+    flagged = [p.flag for p in PROVIDERS if flags.on(p.flag)]
+    wanted = [*delegate_b, *(flag.removeprefix("use_") for flag in flagged)]
+    engine_a, delegate_a = _ours(delegate_a, engine_a)
     engine_b, wanted = _ours(wanted, engine_b)
     others = [external(flags)] if flags.text(EXTERNAL) else []
     limits = Limits(max_error, max_avg_error, max_raw_error, max_relative, min_cosine, min_snr,
                     min_top1, min_top5)  # fmt: skip
-    how = None
-    if mean is not None or std is not None or bgr:
+    how: Picture | Pipeline | None = None
+    if preset:
+        how = adjusted(load_pipeline(preset), mean=mean or "", std=std or "", bgr=bgr or None)
+    elif mean is not None or std is not None or bgr:
         how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), bgr=bgr)
     if plot is not None:
         kind_of(plot)
@@ -188,16 +187,10 @@ def _model(a: Path | None, model_file: Path | None) -> Path:
 
 def _ours(wanted: list[str], engine: str) -> tuple[str, list[str]]:
     """The guide tool's delegates in our terms: XNNPACK is what LiteRT runs on."""
-    known = delegate_names()
-    for name in wanted:
-        if name in ELSEWHERE and name not in known:
-            raise InputError(
-                f"there is no delegate '{name}': {ELSEWHERE[name]}", where=f"--delegate {name}",
-                fix=f"the delegates here are {', '.join(known)}; xnnpack runs LiteRT",
-            )  # fmt: skip
-    if "xnnpack" not in wanted or "xnnpack" in known:
-        return engine, wanted
-    if len(wanted) > 1 or engine not in ("sanderling", "litert"):
+    if "xnnpack" not in wanted or "xnnpack" in delegate_names():
+        return engine, delegates_here(wanted)
+    others = delegates_here([name for name in wanted if name != "xnnpack"])
+    if others or engine not in ("sanderling", "litert"):
         raise InputError("xnnpack is LiteRT's and stands alone", where="--delegate xnnpack",
                          fix="leave the others out")  # fmt: skip
     return "litert", []
@@ -205,7 +198,7 @@ def _ours(wanted: list[str], engine: str) -> tuple[str, list[str]]:
 
 def _warn_unused(given: Mapping[str, Any]) -> None:
     if given["data"] is None:
-        unused = {f"--{n}": given[n] for n in ("mean", "std", "bgr")}
+        unused = {f"--{n}": given[n] for n in ("preset", "mean", "std", "bgr")}
         warn_unused(unused, "there are no pictures; add --data")
     if not given["per_tensor"]:
         warn_unused({"--layer-runs": given["layer_runs"]}, "it is for --per-tensor")

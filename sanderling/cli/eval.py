@@ -19,8 +19,7 @@ from ..errors import InputError
 from ..evaluate.run import SCHEMA, Evaluation, Kept, compare_evaluations, evaluate_task
 from ..evaluate.task import Task, find_task, settings_of, task_names
 from ..measure.compat.flags import Values
-from ..measure.compat.providers import PROVIDERS, choose, unused
-from ..runtime.delegate import delegate_names
+from ..measure.compat.providers import choose, unused
 from .common import (
     JsonTarget,
     Plugins,
@@ -34,7 +33,7 @@ from .common import (
     warn,
     write_target,
 )
-from .tool_flags import ToolCommand
+from .tool_flags import ToolCommand, delegates_here
 
 FAILED = 1
 SHOWN = 10  # failures that are named on the terminal; the record has all
@@ -69,8 +68,8 @@ COMMON: Common = {
     "workers": (Annotated[int, typer.Option(metavar="N", min=1,
         help="Processes with a session each, which share the samples.")], 1),
     "decoders": (Annotated[int | None, typer.Option(metavar="N", min=0,
-        help="Processes that prepare samples for the only session. Default: one a processor."
-        )], None),
+        help="Processes that prepare samples for the only session; 0: none. Default: threads of "
+             "its own process, for a task of yours one process a processor.")], None),
     "ray": (Annotated[str, typer.Option(metavar="ADDRESS",
         help="Share the samples on a Ray cluster: HOST:PORT, auto, or local to start one here."
         )], ""),
@@ -253,16 +252,8 @@ def _warn_unused(values: Common, names: Sequence[str], because: str) -> None:
 
 
 def _delegates(names: Sequence[str], flags: Values) -> list[str]:
-    """Ours by their names; TensorFlow Lite's by what stands for them here, or with a warning."""
-    known = {p.flag.removeprefix("use_"): p for p in PROVIDERS}
-    found: list[str] = []
-    for name in names:
-        if name in delegate_names() or name not in known:
-            found.append(name)
-        elif known[name].delegate in delegate_names():
-            found.append(known[name].delegate)
-        else:
-            warn(f"{known[name].absent} The model runs on the CPU")
+    """Of --delegate, and of the tools' flags."""
+    found = delegates_here(names)
     chosen = choose(flags, False)
     for text in (*chosen.absent, *chosen.said, *unused(flags)):
         warn(text)

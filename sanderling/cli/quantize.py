@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,23 +18,25 @@ from ..evaluate.task import Task, find_task, make_task, settings_of
 from ..format import AtomicFile, dump, load
 from ..ir import Model
 from ..optimize.accuracy import compare_accuracy
-from ..optimize.data import Samples, read_samples
+from ..optimize.data import Samples, SignatureSamples, read_samples
 from ..optimize.latency import compare_latency
 from ..optimize.page import (
     ACCURACY,
     CANDIDATES,
     LATENCY,
+    LAYERS,
     TRIALS,
     accuracy_rows,
     candidate_rows,
     latency_rows,
+    layer_table,
     report_page,
     target_line,
     trial_rows,
 )
 from ..optimize.quantize import quantize as behind
 from ..optimize.recipe import Recipe, read_recipe
-from ..optimize.report import Report
+from ..optimize.report import Layer, Report
 from ..optimize.scheme import MODES
 from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
 from ..optimize.suggest import suggest as advise
@@ -69,11 +71,12 @@ def quantize(
         help="Where the quantised model goes; without it the result is shown alone.")] = None,
     mode: Annotated[str, typer.Option(metavar="MODE",
         help=f"One of {', '.join(m for m in MODES if m != 'float')}.")] = "int8",
-    data: Annotated[Path | None, typer.Option(metavar="PATH",
+    data: Annotated[list[str], typer.Option(metavar="[SIGNATURE=]PATH",
         help="Samples like those the model will see: a folder of pictures or arrays, a .npz with "
-             "rows by input name, a .npy. Without it ranges are made up.")] = None,
+             "rows by input name, a .npy. May be repeated, once for each signature. Without it "
+             "ranges are made up.")] = [],  # noqa: B006
     samples: Annotated[int, typer.Option(metavar="N", min=0,
-        help="At most so many of them, spread evenly; 0: all.")] = 200,
+        help="At most so many of each, spread evenly; 0: all.")] = 200,
     preset: Annotated[str, typer.Option(metavar="NAME|FILE",
         help="How pictures become inputs: tflite (default), efficientnet-lite, unit, pixels, "
              "torchvision, caffe, resize, yolox, or a file of `sanderling eval --save-preset`."
@@ -95,7 +98,7 @@ def quantize(
         help='One more rule, such as "op=SOFTMAX,mode=float" or "name=*/head/*,mode=int16x8"; may '
              "be repeated, the last that fits wins.")] = [],  # noqa: B006
     ranges: Annotated[str, typer.Option(metavar="HOW",
-        help="auto, minmax, average, percentile, mse or entropy.")] = "auto",
+        help="auto, minmax, average, percentile, mse, l3 or entropy.")] = "auto",
     weights: Annotated[str, typer.Option(metavar="HOW", help="auto, max or mse.")] = "auto",
     corrections: Annotated[str, typer.Option(metavar="NAME[,NAME]",
         help="auto, none, or the corrections to make, such as bias or bias,adaround.")] = "auto",
@@ -158,7 +161,7 @@ def quantize(
     if suggest:
         given = "labelled" if labelled else "samples" if data else "none"
         _suggest(advise(model, data=given, accelerator=accelerator, goal=goal,
-                        data_path=str(data or "")), json)  # fmt: skip
+                        data_path=data[0] if data else ""), json)  # fmt: skip
         return
     warn_unused({"--accelerator": accelerator != "none", "--goal": goal != "size",
                  "--labelled": labelled}, "they are for --suggest")  # fmt: skip
@@ -297,15 +300,36 @@ def _typed(kind: type[Task], name: str, text: str, before: Any) -> Any:
                          fix="see `sanderling eval TASK --help`") from error  # fmt: skip
 
 
-def _samples(data: Path | None, source: Model, **how: Any) -> Samples | None:
-    if data is None:
+def _samples(data: list[str], source: Model, **how: Any) -> Samples | SignatureSamples | None:
+    if not data:
         unread = {f"--{n}": v for n, v in how.items() if n != "samples"}
         warn_unused(unread, "there is no --data")
         return None
-    found = read_samples(data, source, **how | {"bgr": True if how["bgr"] else None})
+    paths = _by_signature(data, source)
+    if "" not in paths:
+        warn_unused({"--signature": how["signature"]}, "--data states it")
+    found = read_samples(
+        paths.get("") or paths, source, **how | {"bgr": True if how["bgr"] else None}
+    )
     for text in found.warnings:
         warn(f"--{text}")
     return found
+
+
+def _by_signature(texts: list[str], source: Model) -> dict[str, str]:
+    """Paths by the signature before the equals sign; "" where there is none."""
+    known = [s.key for s in source.signatures]
+    made: dict[str, str] = {}
+    for text in texts:
+        key, equals, path = text.partition("=")
+        key, path = (key, path) if equals and key in known else ("", text)
+        if key in made or (made and "" in {key, *made}):
+            raise InputError(f"{len(texts)} of them, and which is for what is not said",
+                             where="--data", fix="write SIGNATURE=PATH, once for each of "
+                             f"{', '.join(known) or 'its signatures; this model has none'}"
+                             )  # fmt: skip
+        made[key] = path
+    return made
 
 
 @contextmanager
@@ -322,7 +346,7 @@ def _kept(keep: Path | None) -> Iterator[None]:
 # -- what is told ---------------------------------------------------------------------------------
 
 
-def _print(report: Report, samples: Samples | None, output: Path | None) -> None:
+def _print(report: Report, samples: Samples | SignatureSamples | None, output: Path | None) -> None:
     pieces = [_summary(report, samples, output), table(CANDIDATES, candidate_rows(report))]
     if report.target:
         pieces += [target_line(report), table(TRIALS, trial_rows(report))]
@@ -330,6 +354,8 @@ def _print(report: Report, samples: Samples | None, output: Path | None) -> None
         lines = [table(ACCURACY, accuracy_rows(report)[:SHOWN]), *report.accuracy["lines"]]
         pieces += ["\n".join(lines)]
     pieces += [table(LATENCY, latency_rows(report))]
+    if report.layers:
+        pieces += [_layers(report.layers)]
     pieces += [_listed("stayed float", [tuple(r.values()) for r in report.stayed_float]),
                _listed("XNNPACK will not take", [tuple(r.values()) for r in report.refused])
                ]  # fmt: skip
@@ -343,7 +369,9 @@ def _notes(texts: list[str], most: int = 5) -> str:
     return facts(rows) if rows else ""
 
 
-def _summary(report: Report, samples: Samples | None, output: Path | None) -> str:
+def _summary(
+    report: Report, samples: Samples | SignatureSamples | None, output: Path | None
+) -> str:
     modes = ", ".join(f"{plural(count, 'op')} {name}" for name, count in report.modes.items())
     rows: list[tuple[str, object]] = [("model", report.source)]
     rows += [("written", output)] if output else []
@@ -353,6 +381,13 @@ def _summary(report: Report, samples: Samples | None, output: Path | None) -> st
                                 ("zipped", report.zipped_before, report.zipped_after)):  # fmt: skip
         rows.append((name, f"{size(before)} -> {size(after)} ({after / before:.1%})"))
     return facts(rows)
+
+
+def _layers(layers: Sequence[Layer]) -> str:
+    more = len(layers) > SHOWN
+    rows = layer_table(layers, SHOWN if more else 0)
+    title = f"the {SHOWN} of {len(layers)} layers furthest from float" if more else "layers"
+    return f"{title}:\n{table(LAYERS, rows)}"
 
 
 def _listed(title: str, rows: list[tuple[object, ...]]) -> str:

@@ -9,6 +9,9 @@ from typer.core import TyperCommand
 
 from ..errors import InputError
 from ..measure.compat.flags import ALIASES, DELEGATES, Values, parse
+from ..measure.compat.providers import PROVIDERS, absence
+from ..runtime.delegate import delegate_names
+from .common import warn
 
 # The tools take flags for every delegate; --help is ours.
 REGISTRAR = {f.name for f in DELEGATES} - {"help"} | set(ALIASES)
@@ -22,6 +25,20 @@ class ToolCommand(TyperCommand):
         own = {name: p for p in self.params for name in (*p.opts, *p.secondary_opts)}
         ctx.meta["registrar"], rest = _registrar(args)
         return super().parse_args(ctx, [a for word in rest for a in _spelled(word, own)])
+
+
+def delegates_here(names: Sequence[str]) -> list[str]:
+    """Ours by their names; TensorFlow Lite's by what stands for them here. One that is not here is
+    told of and left out, as the tools do."""
+    known = {p.flag.removeprefix("use_"): p for p in PROVIDERS}
+    found = []
+    for name in names:
+        theirs = None if name in delegate_names() else known.get(name)
+        if theirs is None or theirs.delegate in delegate_names():
+            found.append(name if theirs is None else theirs.delegate)
+        else:
+            warn(absence(theirs))
+    return found
 
 
 def _registrar(args: Sequence[str]) -> tuple[Values, list[str]]:

@@ -23,7 +23,11 @@ AUTO = "auto"
 
 def top(scores: Array, count: int) -> Array:
     """The best classes. Of equal scores the first is the better, as in TensorFlow Lite's tool."""
-    return np.argsort(-scores, kind="stable")[:count].astype(np.int32)
+    keys = -scores
+    last = np.partition(keys, count - 1)[count - 1]
+    # Only these have to be sorted, those that tie with the last among them.
+    near = np.flatnonzero(keys <= last) if last == last else np.arange(keys.size)  # NaNs are last
+    return near[np.argsort(keys[near], kind="stable")[:count]].astype(np.int32)
 
 
 @dataclass(kw_only=True)

@@ -66,6 +66,7 @@ class Coco(Pictured):
     """
 
     name: ClassVar[str] = "coco"
+    in_threads: ClassVar[bool] = True
     headline: ClassVar[str] = "AP"
 
     images: Path | None = setting("--ground_truth_images_path", default=None,

@@ -27,6 +27,7 @@ from .diff_inputs import Couples, Source, as_real, comparable, couple, input_nam
 from .handed import delegates_of, load_engine
 from .layers import Comparison, Layers, Progress, compare_layers, own_couples
 from .measures import Errors, Limits, Tally, TopTally
+from .preprocess import Pipeline
 from .walk import Walker
 
 SCHEMA = "sanderling.diff/1"
@@ -121,7 +122,7 @@ def diff(
     runs: int | None = None,
     seed: int = 0,
     data: str | Path | Array | Mapping[str, Array] | None = None,
-    picture: Picture | None = None,
+    picture: Picture | Pipeline | None = None,
     limits: Limits | None = None,
     per_tensor: bool = False,
     bisect: bool = False,
@@ -134,8 +135,9 @@ def diff(
 
     Without b, or where b is a, one model is compared at two settings; if those are the same too,
     the reference runs on the delegate `reference`, the definition of every operator. data: a file,
-    a folder, an array, or arrays by input name; default are `runs` (50) random inputs. Limits are
-    given as `limits` or by name: max_error=..., min_cosine=...
+    a folder, an array, or arrays by input name; default are `runs` (50) random inputs. picture:
+    how pictures become inputs, simply or as a preset of `load_pipeline` has it. Limits are given as
+    `limits` or by name: max_error=..., min_cosine=...
     """
     show = progress or (lambda what, done, total: None)
     wanted = limits or _limits(more)

@@ -22,6 +22,7 @@ from ..runtime.inputs import (
     quantize_array,
     read_array,
 )
+from .preprocess import Pipeline
 
 MEAN, SPREAD = 0.5, 1 / 3  # of the guide's Gaussian, which is cut to [0, 1)
 PLAIN_INTEGERS = (0, 99)  # wide integers without a scale: numbers of words, places, classes
@@ -219,12 +220,17 @@ class Files(Source):
     """A folder of pictures or arrays, one file a run, for a model with one input."""
 
     paths: Sequence[Path] = ()
-    picture: Picture | None = None
+    picture: Picture | Pipeline | None = None
 
     def value(self, index: int, lead: Tensor) -> Array:
         path = self.paths[index]
         if path.suffix.lower() in ARRAYS:
             return _raw_array(path, lead)
+        if isinstance(self.picture, Pipeline):
+            # Reals where a side takes them: a preset's values depend on the input's type.
+            pair = next(pair for pair in self.couples if lead in pair)
+            made = self.picture(path, next((t for t in pair if t.dtype.is_float), lead))[0]
+            return _checked(made, lead, str(path))
         return _checked(read_array(path, lead, self.picture), lead, str(path))
 
 
@@ -248,7 +254,7 @@ class Arrays(Source):
 
 
 def source(couples: Couples, data: Any, runs: int | None, seed: int,
-           picture: Picture | None = None,
+           picture: Picture | Pipeline | None = None,
            names: Mapping[Tensor, str] | None = None) -> Source:  # fmt: skip
     """data: None for random values, a file, a folder, an array, or arrays by input name. names:
     what else the reference's inputs are called."""
@@ -263,7 +269,7 @@ def source(couples: Couples, data: Any, runs: int | None, seed: int,
     return _from_arrays(couples, data, runs, "arrays", known)
 
 
-def _from_path(couples: Couples, path: Path, runs: int | None, picture: Picture | None,
+def _from_path(couples: Couples, path: Path, runs: int | None, picture: Picture | Pipeline | None,
                names: Names) -> Source:  # fmt: skip
     if not path.exists():
         raise InputError("there is no such file or folder", where=str(path), fix="check the path")
@@ -277,7 +283,9 @@ def _from_path(couples: Couples, path: Path, runs: int | None, picture: Picture 
     return _from_arrays(couples, arrays, runs, str(path), names)
 
 
-def _from_files(couples: Couples, path: Path, runs: int | None, picture: Picture | None) -> Source:
+def _from_files(
+    couples: Couples, path: Path, runs: int | None, picture: Picture | Pipeline | None
+) -> Source:
     known = PICTURES | set(ARRAYS)
     paths = [path] if path.is_file() else sorted(
         p for p in path.rglob("*") if p.suffix.lower() in known)  # fmt: skip

@@ -23,6 +23,7 @@ class ImageNet(Classification):
     """Top-1 to top-10 accuracy of an image classifier."""
 
     name = "imagenet"
+    in_threads = True
     images: Path = setting(
         "--ground_truth_images_path",
         metavar="DIR",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +14,17 @@ from ..errors import InputError
 from ..ir import Array
 from ..runtime.inputs import picture_layout
 from .official import Record, Truth, evaluate_official, find_engine, summary
+from .paired import paired
 from .pictured import Pictured, check_folder
 from .preprocess import Frame, Letterbox, Pipeline, Resize, Size, Step, numbers
+from .resample import Curves, Figure, compared, compared_line
 from .task import Metrics, Ports, Prediction, Prepared, Sample, register_task, setting
 
 LOOKS = ("person", "picture")
 NORMS = ("box", "torso")
 TORSO = (5, 6, 11, 12)  # COCO's shoulders and hips
 COCO_KEYPOINTS = 17
+MOST_TESTS = 5  # keypoints that are told of two models; the record has all
 WIDTH_OF_MULTIPOSE = 56  # 17 of (y, x, score), a box, its score
 
 
@@ -68,6 +71,7 @@ class Keypoints(Pictured):
     """
 
     name: ClassVar[str] = "keypoints"
+    in_threads: ClassVar[bool] = True
     headline: ClassVar[str] = "AP"
 
     images: Path = setting("--ground_truth_images_path", help="The folder of pictures.")
@@ -175,19 +179,60 @@ class Keypoints(Pictured):
     # -- all of them ------------------------------------------------------------------------
 
     def metric(self, samples: Sequence[Sample], predictions: Sequence[Prediction]) -> Metrics:
-        rows = [row for s, p in zip(samples, predictions, strict=True)
-                for row in self._results(s.data[0], p)]  # fmt: skip
+        rows = self._rows(samples, predictions)
         images = {s.data[0] for s in samples}
-        found = evaluate_official(self.truth, rows, images, "keypoints", self.evaluator,
-                                  self._sigmas())  # fmt: skip
-        counted = [a for a in self.people if a["image_id"] in images]
-        right, total = self._pck(counted, rows)
-        names = self._names()
-        return {**found.figures(), "evaluator": found.engine, "pictures": len(images),
-                "people": len(counted), "PCK": float(right.sum() / max(total.sum(), 1)),
+        official = evaluate_official(self.truth, rows, images, "keypoints", self.evaluator,
+                                     self._sigmas())  # fmt: skip
+        found = self._found(images, rows)
+        right, total = found.right.sum(axis=0), found.counts.sum(axis=0)
+        return {**official.figures(), "evaluator": official.engine, "pictures": len(images),
+                "people": len(found.right), "PCK": float(right.sum() / max(total.sum(), 1)),
                 "PCK_at": self.pck, "PCK_by_keypoint": {
-                    n: float(r / t) for n, r, t in zip(names, right, total, strict=True) if t},
+                    n: float(r / t) for n, r, t in zip(self._names(), right, total, strict=True)
+                    if t},
                 "notes": list(self.truth.notes)}  # fmt: skip
+
+    def compare(self, samples: Sequence[Sample], ours: Sequence[Prediction],
+                theirs: Sequence[Prediction]) -> Metrics:  # fmt: skip
+        """AP and PCK with intervals over pictures, which are drawn whole: people and keypoints of
+        one picture are right or wrong together. McNemar's test is of one keypoint at a time, where
+        a person is a trial."""
+        images = sorted({s.data[0] for s in samples})
+        sides = [self._rows(samples, side) for side in (ours, theirs)]
+        runs = [evaluate_official(self.truth, rows, images, "keypoints", "pycocotools",
+                                  self._sigmas()).run for rows in sides]  # fmt: skip
+        a, b = (self._found(images, rows) for rows in sides)
+        by_keypoint = {
+            n: paired(a.right[seen, k], b.right[seen, k])
+            for k, n in enumerate(self._names())
+            if (seen := a.counts[:, k]).any()
+        }
+        return {"AP": compared(Curves(runs[0]), Curves(runs[1]), len(images)),
+                "PCK": compared(a.share(images), b.share(images), len(images)),
+                "PCK_at": self.pck, "by_keypoint": by_keypoint, "apart": _apart(a, b)}  # fmt: skip
+
+    def compared_lines(self, made: Metrics) -> list[str]:
+        pairs = made["by_keypoint"]
+        changed = [n for n in pairs if pairs[n]["difference"]["value"]]
+        changed.sort(key=lambda n: pairs[n]["mcnemar"]["exact"])
+        lines = [compared_line("AP", made["AP"]),
+                 compared_line(f"PCK@{made['PCK_at']:g}", made["PCK"])]  # fmt: skip
+        for name in changed[:MOST_TESTS]:
+            right, test = pairs[name]["right"], pairs[name]["mcnemar"]
+            lines.append(f"  {name}: right here only {right['only_ours']}, there only "
+                         f"{right['only_theirs']}; McNemar's p = {test['exact']:.3g}, mid-p "
+                         f"{test['mid']:.3g}")  # fmt: skip
+        if changed:
+            lines.append(f"  {len(changed)} of {len(pairs)} keypoints differ; of {len(pairs)} "
+                         f"tests one in 20 has p < 0.05 by chance")  # fmt: skip
+        if (apart := made["apart"])["median"] is not None:
+            lines.append(f"apart from each other, in parts of the person's size: median "
+                         f"{apart['median']:.3g}, p95 {apart['p95']:.3g}")  # fmt: skip
+        return lines
+
+    def _rows(self, samples: Sequence[Sample], side: Sequence[Prediction]) -> list[Record]:
+        return [row for s, p in zip(samples, side, strict=True)
+                for row in self._results(s.data[0], p)]  # fmt: skip
 
     def _results(self, image: int, prediction: Prediction) -> list[Record]:
         found = prediction["points"].shape[1]
@@ -217,26 +262,27 @@ class Keypoints(Pictured):
         named = self.truth.categories[0].get("keypoints") or []
         return list(named) if len(named) == self.count else [str(i) for i in range(self.count)]
 
-    def _pck(self, people: Sequence[Record], rows: Sequence[Record]) -> tuple[Array, Array]:
-        """Right and annotated, by keypoint. A person is paired with what was found closest."""
+    def _found(self, images: Collection[int], rows: Sequence[Record]) -> Found:
+        """A person is paired with what was found closest."""
         by_image: dict[int, list[Array]] = {}
         for row in rows:
             by_image.setdefault(row["image_id"], []).append(
                 np.array(row["keypoints"]).reshape(-1, 3)[:, :2]
             )
-        right, total = np.zeros(self.count), np.zeros(self.count)
-        for person in people:
-            truth = np.array(person["keypoints"], float).reshape(-1, 3)
-            counts = truth[:, 2] > 0
-            reach = self.pck * self._reach(person, truth)
-            away = [np.hypot(*(f - truth[:, :2]).T) for f in by_image.get(person["image_id"], [])]
-            total += counts
+        people = [a for a in self.people if a["image_id"] in images]
+        truth = np.array([a["keypoints"] for a in people], float).reshape(-1, self.count, 3)
+        counts, points = truth[..., 2] > 0, np.full((*truth.shape[:2], 2), np.nan)
+        for i, person in enumerate(people):
+            there = by_image.get(person["image_id"], [])
+            away = [np.hypot(*(f - truth[i, :, :2]).T)[counts[i]].sum() for f in there]
             if away:
-                best = min(away, key=lambda a: float(a[counts].sum()))
-                right += counts & (best <= reach)
-        return right, total
+                points[i] = there[int(np.argmin(away))]
+        sizes = np.array([self._size(a, t) for a, t in zip(people, truth, strict=True)])
+        far = np.hypot(*np.moveaxis(points - truth[..., :2], -1, 0))
+        right = counts & (far <= self.pck * sizes[:, None])  # NaN is not near
+        return Found([a["image_id"] for a in people], counts, right, points, sizes)
 
-    def _reach(self, person: Record, truth: Array) -> float:
+    def _size(self, person: Record, truth: Array) -> float:
         if self.pck_size == "torso" and len(truth) > max(TORSO) and (truth[TORSO, 2] > 0).all():
             corners = truth[list(TORSO), :2]
             return float(np.hypot(*(corners[0] - corners[3])))
@@ -246,6 +292,33 @@ class Keypoints(Pictured):
         each = [f"  {n}: {v:.6g}" for n, v in metrics["PCK_by_keypoint"].items()]
         return [*summary(metrics, "keypoints"), f"PCK@{metrics['PCK_at']:g}: {metrics['PCK']:.6g}",
                 *each, *(f"note: {n}" for n in metrics["notes"])]  # fmt: skip
+
+
+@dataclass
+class Found:
+    """Of each annotated person."""
+
+    images: list[int]
+    counts: Array  # [people, keypoints]: is annotated
+    right: Array  # the same shape
+    points: Array  # [people, keypoints, (x, y)]; NaN where nothing was found
+    sizes: Array  # pixels
+
+    def share(self, images: Sequence[int]) -> Figure:
+        """PCK of pictures that count as often as they are drawn."""
+        place = {image: i for i, image in enumerate(images)}
+        home = np.array([place[i] for i in self.images], np.intp)
+        right, total = (np.bincount(home, a.sum(axis=1), len(images))
+                        for a in (self.right, self.counts))  # fmt: skip
+        return lambda weights: float(right @ weights) / max(float(total @ weights), 1.0)
+
+
+def _apart(a: Found, b: Found) -> Metrics:
+    """How far the two models put a person's keypoints from each other, whatever is right."""
+    far = np.hypot(*np.moveaxis(a.points - b.points, -1, 0)) / a.sizes[:, None]
+    seen = far[a.counts & np.isfinite(far)]
+    places = {"median": 50, "p95": 95, "max": 100}
+    return {n: float(np.percentile(seen, p)) if seen.size else None for n, p in places.items()}
 
 
 def _annotated(annotation: Record) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..delegates.cpu import pictures
 from ..errors import InputError, MissingExtraError
-from ..ir import Array
+from ..ir import Array, DType
 from ..runtime.inputs import PICTURES
+from .lent import borrowed
 
 RAW = ".rgb8"  # TensorFlow Lite's tool reads bare pixels, already of the model's size
 Size = tuple[int, int]  # height, width
@@ -19,9 +22,80 @@ Size = tuple[int, int]  # height, width
 # -- resizing -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Finish:
+    """What resized pixels become: (pixel - mean) * factor, rounded to float32 twice, as reals or as
+    integers cut off towards zero. flipped: blue first; mean and factor are in the new order."""
+
+    mean: tuple[float, ...] = (0.0,)
+    factor: tuple[float, ...] = (1.0,)
+    dtype: DType = DType.FLOAT32
+    flipped: bool = False
+
+    def __call__(self, pixels: Array) -> Array:
+        """The definition."""
+        ordered = pixels[..., ::-1] if self.flipped else pixels
+        if self.mean == (0.0,) and self.factor == (1.0,):
+            return ordered.astype(self.dtype.numpy)
+        made = (ordered - np.asarray(self.mean, np.float32)) * np.asarray(self.factor, np.float32)
+        return np.asarray(made, self.dtype.numpy)
+
+    @cached_property
+    def values(self) -> Array:
+        """As the compiled code wants them: a row of means and one of factors."""
+        made = np.zeros((2, pictures.LANES), np.float32)
+        made[:, : pictures.COLOURS] = [np.resize(v, pictures.COLOURS) for v in
+                                       (self.mean, self.factor)]  # fmt: skip
+        return made
+
+
 def resize(pixels: Array, size: Size, how: str) -> Array:
     """tflite gives float32; Pillow's give uint8 of uint8."""
-    return tflite_bilinear(pixels, size) if how == "tflite" else _pillow(pixels, size, how)
+    return finished(pixels, size, Finish()) if how == "tflite" else _pillow(pixels, size, how)
+
+
+def finished(pixels: Array, size: Size, finish: Finish) -> Array:
+    """`finish` of TensorFlow Lite's bilinear; in one pass where there is code for it."""
+    made = _compiled(pixels, size, finish)
+    if made is not None:
+        return made
+    return finish(pixels if pixels.shape[:2] == size else tflite_bilinear(pixels, size))
+
+
+COMPILED = (DType.FLOAT32, DType.UINT8, DType.INT8)
+
+
+def _compiled(pixels: Array, size: Size, finish: Finish) -> Array | None:
+    height, width, colours = pixels.shape
+    if pixels.dtype != np.uint8 or colours != pictures.COLOURS or not pixels.size:
+        return None
+    if finish.dtype not in COMPILED:
+        return None
+    flipped = finish.flipped
+    if pixels.strides[2] == -1:
+        pixels, flipped = pixels[..., ::-1], not flipped
+    if pixels.strides[2] != 1:
+        pixels = np.ascontiguousarray(pixels)
+    same, is_float = (height, width) == size, finish.dtype is DType.FLOAT32
+    run = pictures.function(pictures.Kind(not same, flipped, is_float))
+    if run is None:
+        return None
+    made = np.empty((*size, colours), finish.dtype.numpy)
+    # Held here: another thread may push them out of the cache.
+    rows, columns = _records(height, size[0]), _records(width, size[1])
+    run(made.ctypes.data, pixels.ctypes.data, *pixels.strides[:2], rows.ctypes.data,
+        columns.ctypes.data, *size, finish.values.ctypes.data)  # fmt: skip
+    return made
+
+
+@lru_cache(256)
+def _records(old: int, new: int) -> Array:
+    """_taps as the compiled code wants them."""
+    low, high, share = _taps(old, new)
+    made = np.empty((new, 4), np.int32)
+    made[:, 0], made[:, 1] = low, high
+    made[:, 2], made[:, 3] = (1 - share).view(np.int32), share.view(np.int32)
+    return made
 
 
 @lru_cache(256)
@@ -103,13 +177,19 @@ def find_pictures(folder: Path) -> list[Path]:
     return found
 
 
-def read_pixels(path: Path, colours: int = 3) -> Array:
-    """uint8 [height, width, colours]; InputError where the file is not a whole picture."""
+def read_pixels(path: Path, colours: int = 3, lent: bool = False) -> Array:
+    """uint8 [height, width, colours]; InputError where the file is not a whole picture.
+
+    lent: in Pillow's own memory where that can be had, without a copy; pixels then lie four bytes
+    apart.
+    """
     image = image_module()
     try:
         with image.open(path) as picture:
             mode = "L" if colours == 1 else "RGB"
-            pixels = np.asarray(picture if picture.mode == mode else picture.convert(mode))
+            picture = picture if picture.mode == mode else picture.convert(mode)
+            pixels = borrowed(picture) if lent and mode == "RGB" else None
+            pixels = np.asarray(picture) if pixels is None else pixels
     except (OSError, ValueError, SyntaxError, EOFError, image.DecompressionBombError) as error:
         said = str(error).replace(f" {str(path)!r}", "")
         raise InputError(f"not a readable picture: {said}", where=str(path),

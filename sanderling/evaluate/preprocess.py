@@ -7,9 +7,11 @@ is a small record with one function. `PRESETS` has the usual ones; a preset file
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +20,7 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array, DType, Tensor
 from ..runtime.inputs import is_quantized, picture_layout, quantize_array
-from .pixels import RAW, read_raw
+from .pixels import RAW, Finish, finished, read_raw
 from .pixels import Size as Size
 from .pixels import find_pictures as find_pictures
 from .pixels import image_module as image_module
@@ -41,7 +43,8 @@ class Frame:
     scale: tuple[float, float] = (1.0, 1.0)
     origin: tuple[float, float] = (0.0, 0.0)
     is_raw: bool = False  # comes in the model's size: crop and resize let it pass
-    is_normal: bool = False
+    is_normal: bool = False  # reals, whatever the input's type
+    is_typed: bool = False  # what the input takes
 
     @property
     def size(self) -> Size:
@@ -117,11 +120,14 @@ class Resize(Step):
         _check_how(self.how, "resize")
         _demand(not (self.size and self.short), "resize", "both size and short", "give one")
 
+    def size_for(self, frame: Frame) -> Size:
+        if not self.short:
+            return self.size or frame.target
+        height, width = (max(1, int(self.short * n / min(frame.size))) for n in frame.size)
+        return height, width
+
     def apply(self, frame: Frame) -> None:
-        size = self.size or frame.target
-        if self.short:
-            shortest = min(frame.size)
-            size = tuple(max(1, int(self.short * n / shortest)) for n in frame.size)  # type: ignore[assignment]
+        size = self.size_for(frame)
         if size != frame.size or self.how == "tflite":
             frame.resized(resize(frame.pixels, size, self.how))
 
@@ -181,13 +187,18 @@ class Normalise(Step):
         _demand(all(s > 0 for s in self.std), "normalise", f"std {self.std}", "above 0")
 
     def apply(self, frame: Frame) -> None:
+        self.check(frame)
+        frame.pixels = finished(frame.pixels, frame.size, self.finish())
+        frame.is_normal = True
+
+    def check(self, frame: Frame) -> None:
         colours = frame.pixels.shape[2]
         for name, values in (("mean", self.mean), ("std", self.std)):
             _demand(len(values) in (1, colours), "normalise", f"{len(values)} numbers for {name}",
                     f"give one, or {colours}: the model's colours")  # fmt: skip
-        inverse = (1 / np.asarray(self.std, np.float64)).astype(np.float32)
-        frame.pixels = (frame.pixels - np.asarray(self.mean, np.float32)) * inverse
-        frame.is_normal = True
+
+    def finish(self) -> Finish:
+        return Finish(self.mean, tuple(1 / s for s in self.std))
 
 
 STEPS: dict[str, type[Step]] = {s.do: s for s in (Crop, Resize, Letterbox, Colour, Normalise)}
@@ -206,7 +217,7 @@ def _check_how(how: str, step: str) -> None:
 
 def _round(value: float) -> int:
     """Half away from zero, as C's round."""
-    return int(np.floor(value + 0.5))
+    return math.floor(value + 0.5)
 
 
 # -- pipelines ----------------------------------------------------------------------------------
@@ -233,14 +244,18 @@ class Pipeline:
             frame = Frame(read_raw(path, (height, width), colours), (height, width),
                           (height, width), is_raw=True)  # fmt: skip
         else:
-            pixels = read_pixels(path, colours)
+            pixels = read_pixels(path, colours, lent=True)
             size = pixels.shape[0], pixels.shape[1]
             frame = Frame(pixels, (height or size[0], width or size[1]), size)
         clock("decode")
-        for step in self.steps:
+        ending = None if frame.is_raw else _ending(self.steps, tensor.dtype)
+        for step in self.steps[: -len(ending.steps) if ending else None]:
             if not (frame.is_raw and isinstance(step, _PASS_RAW)):
                 step.apply(frame)
             clock(step.do)
+        if ending is not None:
+            ending.apply(frame)
+            clock(ending.name)
         array = _typed(frame, tensor)
         array = np.ascontiguousarray(array.transpose(2, 0, 1) if first else array)[None]
         clock("convert")
@@ -307,18 +322,55 @@ def _step(record: Any, where: str) -> Step:
                          fix="see the steps that --save-preset writes") from error  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Ending:
+    """The steps from the last resize on, done in one pass with the conversion to the input's type;
+    the same numbers as one by one."""
+
+    steps: tuple[Step, ...]
+    finish: Finish
+    is_normal: bool
+
+    @property
+    def name(self) -> str:
+        return "+".join(s.do for s in self.steps)
+
+    def apply(self, frame: Frame) -> None:
+        first, last = self.steps[0], self.steps[-1]
+        assert isinstance(first, Resize)
+        if isinstance(last, Normalise):
+            last.check(frame)
+        frame.resized(finished(frame.pixels, first.size_for(frame), self.finish))
+        frame.is_normal, frame.is_typed = self.is_normal, not self.is_normal
+
+
+@lru_cache(64)
+def _ending(steps: tuple[Step, ...], dtype: DType) -> Ending | None:
+    """None where the steps end in another way."""
+    rest = list(steps)
+    norm = rest.pop() if rest and isinstance(rest[-1], Normalise) else None
+    colour = rest.pop() if rest and isinstance(rest[-1], Colour) else None
+    if not rest or not isinstance(rest[-1], Resize) or rest[-1].how != "tflite":
+        return None
+    finish = norm.finish() if isinstance(norm, Normalise) else _by_type(dtype)
+    flipped = isinstance(colour, Colour) and colour.order == "bgr"
+    return Ending(steps[len(rest) - 1 :], replace(finish, flipped=flipped), norm is not None)
+
+
 def _typed(frame: Frame, tensor: Tensor) -> Array:
     pixels, dtype = frame.pixels, tensor.dtype
     if frame.is_normal:
         if is_quantized(tensor):
             return quantize_array(pixels[None], tensor)[0]
         return np.asarray(pixels, dtype.numpy)
+    return pixels if frame.is_typed else finished(pixels, frame.size, _by_type(dtype))
+
+
+def _by_type(dtype: DType) -> Finish:
+    """What TensorFlow Lite's tools do to pixels, by the input's type."""
     if dtype.is_float:
-        shifted = (pixels - np.float32(127.5)) * np.float32(1 / 127.5)
-        return np.asarray(shifted, dtype.numpy)
-    if dtype is DType.INT8:
-        return (pixels.astype(np.float32) - np.float32(128)).astype(np.int8)
-    return pixels.astype(dtype.numpy)
+        return Finish((127.5,), (1 / 127.5,), dtype)
+    return Finish((128.0,), dtype=dtype) if dtype is DType.INT8 else Finish(dtype=dtype)
 
 
 # -- presets ------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The engine of evaluations: samples in, one record out, at the speed of the session.
 
-One process feeds one session: other processes decode, this one infers. `workers=N` gives shards to
-N processes, each with a session of its own; `ray=` gives them to a cluster. Whoever did it,
-outcomes are put back into the order of the samples before any figure is made of them, so that the
-figures are the same.
+One process feeds one session: threads, or other processes, decode while it infers. `workers=N`
+gives shards to N processes, each with a session of its own; `ray=` gives them to a cluster. Whoever
+did it, outcomes are put back into the order of the samples before any figure is made of them, so
+that the figures are the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..measure.machine import machine
 from ..measure.record import Setting
 from ..measure.statistics import summary
 from . import pool
+from .ahead import prepared
 from .columns import listed, pack, rows, transposed, unpack
 from .pool import Lost, Pool
 from .prepare import Decoding, Slots, blame, slot_size
@@ -36,11 +38,12 @@ from .shards import (
     cut,
     fingerprint,
 )
-from .task import Metrics, Prediction, Recipe, Sample, Source, Task
+from .task import Metrics, Prediction, Prepared, Recipe, Sample, Source, Task
 
 SCHEMA = "sanderling.eval/1"
 DECODE_DEPTH = 3  # samples that each decoding process has ahead
 FEW = 128  # samples for which no other process is worth its start
+MOST_THREADS = 8  # more would wait for Python's lock
 Progress = Callable[[str, int, int], None]
 Done = Generator[tuple[int, list[Outcome]], None, None]
 Came = tuple[list[Sample], list[Prediction]]
@@ -180,8 +183,9 @@ def evaluate_task(
     """Run a task on a model.
 
     workers:  processes with a session each; 1: this process has the only session
-    decoders: processes that prepare samples for this one's session; default: one a processor, none
-              where workers or a cluster prepare their own
+    decoders: processes that prepare samples for this one's session; 0: it prepares them itself, one
+              after the other. Default: threads of this process where the task allows that (those of
+              the package do), else a process for each processor. Workers prepare their own
     ray:      the address of a Ray cluster that does the work ("auto", "local", HOST:PORT)
     limit:    at most so many samples, the first ones; 0: all
     shards:   the folder that keeps what is done, so that an interrupted run can go on; default: in
@@ -208,9 +212,9 @@ def evaluate_task(
     elif workers > 1:
         run.collect(run.by_workers(workers))
     else:
-        count = _decoders(decoders, 0 if task.is_light else len(samples))
-        spread["decoders"] = count
-        run.collect(run.here(count))
+        count, ahead = _ahead(task, decoders, len(run.samples), threads)
+        spread |= {"decoders": count} | ({"decoding threads": ahead} if ahead else {})
+        run.collect(run.here(count, ahead))
     return run.result(spread)
 
 
@@ -230,13 +234,18 @@ def _samples(task: Task, limit: int) -> list[Sample]:
     return samples[:limit] if limit else samples
 
 
-def _decoders(wanted: int | None, samples: int) -> int:
-    if wanted is not None:
-        return wanted
-    if samples <= FEW:
-        return 0
+def _ahead(task: Task, decoders: int | None, samples: int, threads: int) -> tuple[int, int]:
+    """How many processes prepare samples for this one, and how many of its threads."""
+    if decoders is not None:
+        return decoders, 0
+    if task.is_light:
+        return 0, 0
     allowed = getattr(os, "sched_getaffinity", None)  # Linux's
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
+    processors = len(allowed(0)) if allowed else os.cpu_count() or 1
+    if task.runs_in_threads():
+        # The session has its processors; and its thread prepares too when it has nothing to do.
+        return 0, max(0, min(processors - threads, MOST_THREADS, samples // 4))
+    return (processors if samples > FEW else 0), 0
 
 
 @dataclass
@@ -299,7 +308,7 @@ class Run:
         if not self.left:
             return
         _ = self.first.runner
-        with Pool(min(count, len(self.left)), self.work, depth=1) as children:
+        with Pool(min(count, len(self.left)), self.work) as children:
             for number, answer in children.run((s.number, s) for s in self.left):
                 if isinstance(answer, Lost):
                     raise InputError(_lost(self.all[number], answer),
@@ -308,13 +317,20 @@ class Run:
                 yield number, answer
             self._note_deaths(children)
 
-    def here(self, decoders: int) -> Done:
-        if decoders <= 0:
-            for shard in self.left:
-                for i, sample in enumerate(shard.samples):
-                    yield shard.number, [self.first.one(shard.start + i, sample)]
-        elif self.left:
+    def here(self, decoders: int, threads: int) -> Done:
+        if decoders > 0 and self.left:
             yield from self._pipelined(decoders)
+            return
+        jobs = [(index, self.samples[index]) for index in self._homes]
+        with closing(prepared(self.first.task, jobs, threads)) as ready:
+            for index, made in ready:
+                outcome = self.first.finish(index, self.samples[index], made)
+                yield self._homes[index], [outcome]
+
+    @cached_property
+    def _homes(self) -> dict[int, int]:
+        """The shards of the samples that are left."""
+        return {s.start + i: s.number for s in self.left for i in range(len(s.samples))}
 
     @property
     def _decoding(self) -> Decoding:
@@ -336,24 +352,20 @@ class Run:
 
     def _fed(self, children: Pool, slots: Slots | None, free: list[int]) -> Done:
         taken: dict[int, int] = {}
-        home = {s.start + i: s for s in self.left for i in range(len(s.samples))}
 
         def jobs() -> Iterator[tuple[int, Any]]:
-            for index in home:
+            for index in self._homes:
                 taken[index] = slot = free.pop()
                 place = (str(slots.path), slots.size, slot) if slots else ("", 0, slot)
                 yield index, (self.samples[index], *place)
 
         for index, answer in children.run(jobs()):
-            if isinstance(answer, Lost):
-                outcome = Outcome(index, failure=answer.how)
-            elif isinstance(answer, str):
-                outcome = Outcome(index, failure=answer)
-            else:
-                answer.feeds = slots.take(answer.feeds) if slots else answer.feeds
-                outcome = self.first.finish(index, self.samples[index], answer)
+            if isinstance(answer, Prepared) and slots:
+                answer.feeds = slots.take(answer.feeds)
+            made = answer.how if isinstance(answer, Lost) else answer
+            outcome = self.first.finish(index, self.samples[index], made)
             free.append(taken.pop(index))
-            yield home[index].number, [outcome]
+            yield self._homes[index], [outcome]
 
     def _note_deaths(self, children: Pool) -> None:
         if children.deaths:

@@ -40,6 +40,7 @@ class Segmentation(Pictured):
     """
 
     name: ClassVar[str] = "segmentation"
+    in_threads: ClassVar[bool] = True
     headline: ClassVar[str] = "mIoU"
 
     images: Path = setting("--ground_truth_images_path", help="The folder of pictures.")
@@ -175,7 +176,7 @@ class Segmentation(Pictured):
         return made
 
     def compared_lines(self, made: Metrics) -> list[str]:
-        return [compared_line(n, made[n]) for n in ("mIoU", "pixel_accuracy")]
+        return [compared_line(n.replace("_", " "), made[n]) for n in ("mIoU", "pixel_accuracy")]
 
     def lines(self, metrics: Metrics) -> list[str]:
         shown = {"mIoU": "mIoU", "pixel accuracy": "pixel_accuracy", "mean accuracy":

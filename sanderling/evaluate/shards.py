@@ -23,8 +23,9 @@ from ..ir import Array
 from ..measure.record import Setting
 from ..store import Store
 from ..version import __version__
+from .ahead import prepared
 from .columns import canonical, pack, rows, transposed, unpack
-from .prepare import Feeds, TaskError, blame, prepare
+from .prepare import Feeds, TaskError, blame
 from .runner import PeerRunner, Runner, make_runner, warm_up
 from .task import Ports, Prediction, Prepared, Recipe, Sample, Source, Task, run_each
 
@@ -98,16 +99,14 @@ class Evaluator:
         return made
 
     def shard(self, shard: Shard) -> list[Outcome]:
-        return [self.one(shard.start + i, s) for i, s in enumerate(shard.samples)]
+        jobs = list(enumerate(shard.samples, shard.start))
+        return [self.finish(index, shard.samples[index - shard.start], made)
+                for index, made in prepared(self.task, jobs)]  # fmt: skip
 
-    def one(self, index: int, sample: Sample) -> Outcome:
-        made = prepare(self.task, sample)
+    def finish(self, index: int, sample: Sample, made: Prepared | str) -> Outcome:
+        """Inference and what follows it, unless there are no inputs, but the reason why."""
         if isinstance(made, str):
             return Outcome(index, failure=made)
-        return self.finish(index, sample, made)
-
-    def finish(self, index: int, sample: Sample, made: Prepared) -> Outcome:
-        """Inference and what follows it."""
         _ = self.runner  # its making does not count
         begin = time.perf_counter()
         try:

@@ -138,8 +138,16 @@ class Task:
     headline: ClassVar[str] = ""
     # preprocess costs so little that no other process is worth its start.
     is_light: ClassVar[bool] = False
+    # preprocess may run in several threads at once; said by the class that defines it.
+    in_threads: ClassVar[bool] = False
     # Keep in predictions all that `compare` needs: set for --against and --predictions.
     detail: bool = field(default=False, metadata={"hidden": True})
+
+    @classmethod
+    def runs_in_threads(cls) -> bool:
+        """A class that defines another preprocess does not inherit the promise."""
+        home = next(kind for kind in cls.__mro__ if "preprocess" in vars(kind))
+        return bool(vars(home).get("in_threads", False))
 
     def open(self, ports: Ports) -> None:
         """Bind to a model; checks that it fits belong here. Called once wherever the task works."""

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import InputError
 from ..evaluate.pixels import RAW
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline, numbers
-from ..ir import Array, Model, Signature, Tensor
+from ..ir import Array, Model, Tensor
 from ..runtime.inputs import ARRAYS, PICTURES, fit
 
 Feeds = dict[str, Array]  # by the name of the input's tensor
@@ -48,8 +48,32 @@ class Samples(Sequence[Feeds]):
         return (self.read(i) for i in self.chosen)
 
 
+@dataclass
+class SignatureSamples(Mapping[str, Samples]):
+    """Samples of signatures that run graphs of their own, by signature."""
+
+    parts: dict[str, Samples]
+
+    def __getitem__(self, key: str) -> Samples:
+        return self.parts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @property
+    def text(self) -> str:
+        return "; ".join(f"{key}: {part.text}" for key, part in self.parts.items())
+
+    @property
+    def warnings(self) -> list[str]:
+        return [text for part in self.parts.values() for text in part.warnings]
+
+
 def read_samples(
-    data: str | Path | Array | Mapping[str, Array],
+    data: str | Path | Array | Mapping[str, Array] | Mapping[str, str | Path],
     model: Model,
     *,
     samples: int = 0,
@@ -60,34 +84,71 @@ def read_samples(
     resample: str = "",
     bgr: bool | None = None,
     signature: str = "",
-) -> Samples:
+) -> Samples | SignatureSamples:
     """Samples for `quantize`, in the types and shapes that the model takes.
 
     data: a folder of pictures (those in folders below it too) or of .npy and .npz files, one sample
     a file; or a .npz or .npy whose rows are samples. Arrays belong to inputs by the name of the
     input's tensor or by the signature's; where they are called SIGNATURE/INPUT, each signature has
-    rows of its own. samples: at most so many, spread evenly over all; 0: all.
+    rows of its own, and so it has in {SIGNATURE: path}. Signatures that run graphs of their own
+    stay apart in what is returned.
+    samples: at most so many of each signature, spread evenly over all; 0: all.
     preset, mean, std, crop, resample, bgr: as in `sanderling eval imagenet`; mean and std hold for
     arrays too.
     """
     if samples < 0:
         raise InputError(f"{samples} samples", where="samples", fix="give 1 or more, or 0 for all")
-    inputs = _Inputs.of(model, signature)
-    if not isinstance(data, str | Path):
-        return _from_any(data, model, inputs, samples, _steps(mean, std), "arrays")
-    path = Path(data)
-    if not path.exists():
-        raise InputError("there is no such file or folder", where=str(path), fix="check the path")
-    how = adjusted(load_pipeline(preset or "tflite"), crop=crop, mean=mean, std=std,
-                   resample=resample, bgr=bgr)  # fmt: skip
-    if path.is_dir():
-        return _from_folder(path, inputs, samples, how, _steps(mean, std))
-    if path.suffix.lower() in {*PICTURES, RAW}:
-        return _from_pictures([path], inputs, samples, how, str(path))
-    made = _from_any(_load(path), model, inputs, samples, _steps(mean, std), str(path))
-    unread = {"preset": preset, "crop": crop, "resample": resample, "bgr": bgr}
-    made.warnings += [f"{n} has no effect: the data are arrays" for n, v in unread.items() if v]
-    return made
+    steps = _steps(mean, std)
+
+    def read(given: Any, key: str) -> dict[str, Samples]:
+        if not isinstance(given, str | Path):
+            return _from_any(given, model, key, samples, steps, "arrays")
+        path = Path(given)
+        if not path.exists():
+            raise InputError("there is no such file or folder", where=str(path),
+                             fix="check the path")  # fmt: skip
+        how = adjusted(load_pipeline(preset or "tflite"), crop=crop, mean=mean, std=std,
+                       resample=resample, bgr=bgr)  # fmt: skip
+        inputs = _Inputs.of(model, key)
+        if path.is_dir():
+            return {key: _from_folder(path, inputs, samples, how, steps)}
+        if path.suffix.lower() in {*PICTURES, RAW}:
+            return {key: _from_pictures([path], inputs, samples, how, str(path))}
+        made = _from_any(_load(path), model, key, samples, steps, str(path))
+        unread = {"preset": preset, "crop": crop, "resample": resample, "bgr": bgr}
+        for part in made.values():
+            part.warnings += [f"{n} has no effect: the data are arrays" for n, v in unread.items()
+                              if v]  # fmt: skip
+        return made
+
+    if isinstance(data, Mapping) and any(isinstance(v, str | Path) for v in data.values()):
+        parts = {k: part for key, path in data.items() for k, part in read(path, key).items()}
+    else:
+        parts = read(data, signature)
+    return _joined(parts, model)
+
+
+def _joined(parts: Mapping[str, Samples], model: Model) -> Samples | SignatureSamples:
+    """One after the other what the main graph takes; by signature where other graphs are run."""
+    own = [key for key in parts if not key or model.signature(key).graph is model.main]
+    if len(own) == len(parts):
+        return _chained(list(parts.values()))
+    entries = [s.key for s in model.signatures if s.graph is model.main]
+    if not own or not entries:
+        raise InputError("there are no samples for the model's main graph", where="data",
+                         fix=f"give some for {entries[0]!r} too" if entries else
+                         "the main graph has no signature: quantise its own file")  # fmt: skip
+    others = {key: part for key, part in parts.items() if key not in own}
+    return SignatureSamples({own[0] or entries[0]: _chained([parts[k] for k in own]), **others})
+
+
+def _chained(parts: Sequence[Samples]) -> Samples:
+    if len(parts) == 1:
+        return parts[0]
+    places = [(part, i) for part in parts for i in range(len(part))]
+    return Samples(lambda i: places[i][0][places[i][1]], range(len(places)),
+                   "; ".join(part.text for part in parts),
+                   [text for part in parts for text in part.warnings])  # fmt: skip
 
 
 # -- inputs -----------------------------------------------------------------------------------
@@ -95,18 +156,23 @@ def read_samples(
 
 @dataclass
 class _Inputs:
-    """The main graph's inputs, and what each may be called."""
+    """A graph's inputs, and what each may be called."""
 
     tensors: list[Tensor]
     names: dict[str, str]  # by which an array may go -> the tensor's
+    fed: dict[str, str]  # the tensor's -> the sample's
 
     @staticmethod
     def of(model: Model, signature: str) -> _Inputs:
-        tensors = list(model.main.inputs)
-        known = [s for s in model.signatures if s.graph is model.main]
-        chosen = [_signature(model, known, signature)] if signature else known
-        names = {n: t.name for s in chosen for n, t in s.inputs.items()}
-        return _Inputs(tensors, names | {t.name: t.name for t in tensors})
+        """Of the main graph, or of the one that the signature runs."""
+        graph = model.signature(signature).graph if signature else model.main
+        tensors = list(graph.inputs)
+        known = [s for s in model.signatures if s.graph is graph and signature in ("", s.key)]
+        names = {n: t.name for s in known for n, t in s.inputs.items()}
+        fed = {t.name: t.name for t in tensors}
+        if graph is not model.main:  # whose tensors' names are unique in their graph alone
+            fed |= {tensor: name for name, tensor in names.items()}
+        return _Inputs(tensors, names | {t.name: t.name for t in tensors}, fed)
 
     @property
     def only(self) -> Tensor | None:
@@ -115,15 +181,6 @@ class _Inputs:
     def listed(self) -> str:
         shown = {tensor: name for name, tensor in reversed(self.names.items())}
         return ", ".join(f"'{shown[t.name]}' {t.type_text}" for t in self.tensors)
-
-
-def _signature(model: Model, known: Sequence[Signature], key: str) -> Signature:
-    found = model.signature(key)  # says which there are
-    if found not in known:
-        raise InputError(f"the signature '{key}' runs a graph of its own; the model's main graph "
-                         "is what is calibrated", where="signature",
-                         fix=f"choose of {', '.join(s.key for s in known) or 'none'}")  # fmt: skip
-    return found
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -162,7 +219,8 @@ def _from_pictures(paths: Sequence[Path], inputs: _Inputs, most: int, how: Pipel
                          fix="give a .npz with an array for each input, by name")  # fmt: skip
     how.check(tensor)
     chosen = _spread(len(paths), most)
-    return Samples(lambda i: {tensor.name: how(paths[i], tensor)[0]}, chosen,
+    name = inputs.fed[tensor.name]
+    return Samples(lambda i: {name: how(paths[i], tensor)[0]}, chosen,
                    f"{len(chosen)} of {len(paths)} pictures of {where}, prepared by "
                    f"{how.name or 'steps of your own'}")  # fmt: skip
 
@@ -170,7 +228,8 @@ def _from_pictures(paths: Sequence[Path], inputs: _Inputs, most: int, how: Pipel
 def _one_file(path: Path, inputs: _Inputs, steps: Steps) -> Feeds:
     """A file that is one sample: not rows, the inputs themselves."""
     arrays = _by_input(_load(path), inputs, str(path))
-    return {t.name: _fitted(_scaled(arrays[t.name], steps), t, str(path)) for t in inputs.tensors}
+    return {inputs.fed[t.name]: _fitted(_scaled(arrays[t.name], steps), t, str(path))
+            for t in inputs.tensors}  # fmt: skip
 
 
 # -- arrays -----------------------------------------------------------------------------------
@@ -189,24 +248,20 @@ def _load(path: Path) -> Any:
                          ) from error  # fmt: skip
 
 
-def _from_any(data: Any, model: Model, inputs: _Inputs, most: int, steps: Steps, where: str
-              ) -> Samples:  # fmt: skip
-    """Rows of one kind, or of each signature that names are prefixed with."""
-    known = [s.key for s in model.signatures]
+def _from_any(data: Any, model: Model, signature: str, most: int, steps: Steps, where: str
+              ) -> dict[str, Samples]:  # fmt: skip
+    """Rows of the signature stated, or of each that names are prefixed with."""
+    inputs = _Inputs.of(model, signature)
+    known = [signature] if signature else [s.key for s in model.signatures]
     groups: dict[str, dict[str, Array]] = {}
     for name in data if isinstance(data, Mapping) else ():
         key = next((k for k in known if name.startswith(f"{k}/")), None)
         if key is not None and name not in inputs.names:
             groups.setdefault(key, {})[name[len(key) + 1 :]] = data[name]
     if not groups:
-        return _from_arrays(data, inputs, most, steps, where)
-    parts = [_from_arrays(arrays, _Inputs.of(model, key), 0, steps, f"{where}, {key}")
-             for key, arrays in groups.items()]  # fmt: skip
-    places = [(part, i) for part in parts for i in range(len(part))]
-    chosen = _spread(len(places), most)
-    return Samples(lambda i: places[i][0][places[i][1]], chosen,
-                   f"{len(chosen)} of {len(places)} rows of {where} ({', '.join(groups)})"
-                   )  # fmt: skip
+        return {signature: _from_arrays(data, inputs, most, steps, where)}
+    return {key: _from_arrays(arrays, _Inputs.of(model, key), most, steps, f"{where}, {key}")
+            for key, arrays in groups.items()}  # fmt: skip
 
 
 def _from_arrays(data: Any, inputs: _Inputs, most: int, steps: Steps, where: str) -> Samples:
@@ -223,7 +278,8 @@ def _from_arrays(data: Any, inputs: _Inputs, most: int, steps: Steps, where: str
     chosen = _spread(count, most)
 
     def read(i: int) -> Feeds:
-        return {t.name: _fitted(_scaled(r[i], steps), t, where) for t, r in rows.items()}
+        return {inputs.fed[t.name]: _fitted(_scaled(r[i], steps), t, where)
+                for t, r in rows.items()}  # fmt: skip
 
     return Samples(read, chosen, f"{len(chosen)} of {count} rows of {where}")
 

@@ -1,14 +1,16 @@
-"""Cross-layer equalisation: channels of very different size share one scale badly, so the layer
-that makes them and the layer that reads them trade factors. The float model stays what it was.
+"""Cross-layer equalisation: channels of very different size share one scale badly, so the layers
+that make them and the layers that read them trade factors. The float model stays what it was.
 
-A positive factor passes through RELU and through what lies between (pooling, zero padding) as it
-is. RELU6 lets it pass only where the clamp is not reached: such a channel may be scaled as long as
-its values stay below 6, one that calibration saw at 6 keeps its size.
+A positive factor passes through RELU and through what lies between (pooling, zero padding, adding
+what has the same factor) as it is, so it must be the same for a whole region: in a residual network
+for all blocks that add to one stream. RELU6 lets it pass only where the clamp is not reached: such
+a channel may be scaled as long as its values stay below 6, one that calibration saw at 6 keeps its
+size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +23,7 @@ from .walk import is_layer
 
 Floats = npt.NDArray[np.float64]
 PASSING = ("NONE", "RELU", "RELU6")
+SUMS = ("ADD", "SUB")
 BETWEEN = ("RELU", "LEAKY_RELU", "MAX_POOL_2D", "AVERAGE_POOL_2D", "PAD", "RESHAPE", "SQUEEZE",
            "MEAN")  # fmt: skip
 SIX = 6.0 * (1 - 1e-3)  # a channel that comes so near has been clamped
@@ -35,47 +38,56 @@ PEAK = 0.25  # a channel's root mean square, as a share of its largest value
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two layers and the tensors on the way from one to the other, in order."""
+class Region:
+    """Tensors whose channels can only be scaled together, and the layers around them."""
 
-    first: Op
-    second: Op
     tensors: tuple[Tensor, ...]
-
-    @property
-    def channels(self) -> int:
-        return self.tensors[0].shape[-1]
-
-
-def pairs(graph: Graph) -> list[Pair]:
-    """Where factors can be traded: a layer whose result one other layer reads, and nobody else."""
-    shown = set(graph.outputs)
-    found = (_pair(op, shown) for op in graph.ops if is_layer(op) and _own(op))
-    return [pair for pair in found if pair is not None]
+    writers: tuple[Op, ...]
+    readers: tuple[Op, ...]
+    channels: int
 
 
-def _pair(first: Op, shown: set[Tensor]) -> Pair | None:
-    if first.attrs.get("fused_activation_function", "NONE") not in PASSING:
-        return None
-    tensors = [first.outputs[0]]
-    channels = tensors[0].shape[-1] if tensors[0].shape else 0
-    while True:
-        users = set(tensors[-1].users)
-        if len(users) != 1 or tensors[-1] in shown:
-            return None
-        reader = next(iter(users))
-        if is_layer(reader):
-            whole = Pair(first, reader, tuple(tensors))
-            return whole if _own(reader) and _reads(reader, tensors[-1], channels) else None
-        if not _passes(reader, tensors[-1], channels):
-            return None
-        tensors.append(reader.outputs[0])
+def regions(graph: Graph) -> list[Region]:
+    """Where factors can be traded: nobody but layers makes or reads the region's tensors."""
+    shown = {*graph.inputs, *graph.outputs}
+    found: list[Region] = []
+    met: set[Tensor] = set()
+    for op in filter(is_layer, graph.ops):
+        if op.outputs[0] not in met:
+            tensors, region = _grown(op.outputs[0], shown)
+            met |= tensors
+            found += [region] if region else []
+    return found
+
+
+def _grown(first: Tensor, shown: set[Tensor]) -> tuple[set[Tensor], Region | None]:
+    """The tensors that share the first one's factors as far as they were followed; None if one of
+    them is made or read by something that lets no factor pass."""
+    channels = first.shape[-1] if first.shape else 0
+    members = {first: None}  # in the order in which they are met
+    writers: dict[Op, None] = {}
+    readers: dict[Op, None] = {}
+    for tensor in (following := [first]):
+        made = tensor.producer
+        if tensor in shown or made is None or not tensor.users:
+            return set(members), None
+        for op in (made, *tensor.users):
+            if op is made and _writes(op, channels):
+                writers[op] = None
+            elif op is not made and is_layer(op) and _reads(op, tensor, channels):
+                readers[op] = None
+            elif (tied := _tied(op, channels)) is None:
+                return set(members), None
+            else:
+                more = [t for t in tied if t not in members]
+                members |= dict.fromkeys(more)
+                following += more
+    return set(members), Region(tuple(members), tuple(writers), tuple(readers), channels)
 
 
 def _own(op: Op) -> bool:
     """Nobody else reads its weights."""
-    weights = _weights(op)
-    return len(weights.users) == 1
+    return len(_weights(op).users) == 1
 
 
 def _weights(op: Op) -> Tensor:
@@ -84,83 +96,125 @@ def _weights(op: Op) -> Tensor:
     return weights
 
 
+def _writes(op: Op, channels: int) -> bool:
+    """A layer whose channels can be made larger or smaller."""
+    activation = op.attrs.get("fused_activation_function", "NONE")
+    return (is_layer(op) and _own(op) and activation in PASSING
+            and op.outputs[0].shape[-1] == channels)  # fmt: skip
+
+
 def _reads(op: Op, tensor: Tensor, channels: int) -> bool:
     """The tensor is what the weights are multiplied with, channel by channel."""
     if op.inputs[RULES[op.name].data[0]] is not tensor or op.inputs.count(tensor) > 1:
         return False
     width = _weights(op).shape[-1]
-    return width == channels or op.name == "DEPTHWISE_CONV_2D" or (
-        op.name == "FULLY_CONNECTED" and width % channels == 0)  # fmt: skip
+    return _own(op) and (width == channels or op.name == "DEPTHWISE_CONV_2D" or (
+        op.name == "FULLY_CONNECTED" and width % channels == 0))  # fmt: skip
 
 
-def _passes(op: Op, tensor: Tensor, channels: int) -> bool:
-    """A factor for each channel before the op is the same factor after it."""
-    if op.name not in BETWEEN or op.inputs[0] is not tensor or op.inputs.count(tensor) > 1:
-        return False
+def _tied(op: Op, channels: int) -> list[Tensor] | None:
+    """The op's tensors, if a factor for each channel of one is the same factor in all of them."""
     if op.attrs.get("fused_activation_function", "NONE") not in ("NONE", "RELU"):
+        return None
+    out, data = op.outputs[0], op.inputs[:2] if op.name in SUMS else op.inputs[:1]
+    tied = [t for t in data if t is not None and not t.is_constant]
+    if len(tied) != len(data) or not out.shape or any(t.shape[-1] % channels for t in (out, *tied)):
+        return None
+    if op.name in SUMS:
+        return [*tied, out] if all(t.shape == out.shape for t in tied) else None
+    return [*tied, out] if op.name in BETWEEN and _keeps_channels(op) else None
+
+
+def _keeps_channels(op: Op) -> bool:
+    if op.name not in ("PAD", "MEAN"):
+        return True
+    source, places = op.inputs[0], op.inputs[1]
+    if source is None or places is None or places.data is None:
         return False
-    out = op.outputs[0]
     if op.name == "PAD":
-        pads = op.inputs[1]
-        return pads is not None and pads.data is not None and not pads.data[-1].any()
-    if op.name == "MEAN":
-        axes = op.inputs[1]
-        rank = len(tensor.shape)
-        return axes is not None and axes.data is not None and bool(
-            (np.atleast_1d(axes.data) % rank != rank - 1).all())  # fmt: skip
-    return bool(out.shape) and out.shape[-1] % channels == 0
+        return not places.data[-1].any()
+    rank = len(source.shape)
+    return bool((np.atleast_1d(places.data) % rank != rank - 1).all())
 
 
 # -- factors --------------------------------------------------------------------------------------
 
 
-def factors(pair: Pair, seen: Statistics | None) -> Floats | None:
+def factors(region: Region, calibration: Calibration) -> Floats | None:
     """What each channel is divided by; None where nothing is gained."""
-    if seen is None or seen.lows is None or seen.highs is None:
+    sizes = [s for t in region.tensors if (s := _size(calibration.tensors.get(t.name))) is not None]
+    sizes = [s.reshape(-1, region.channels).max(axis=0) for s in sizes]
+    if len(sizes) != len(region.tensors):
         return None
-    size = np.maximum(np.abs(seen.lows), np.abs(seen.highs)).astype(np.float64)
-    if len(size) != pair.channels or not size.any():
-        return None
-    free = pair.second.name == "DEPTHWISE_CONV_2D"  # its weights have a scale for each channel
-    made = [_powered(pair, size, power) for power in (POWERS[-1:] if free else POWERS)]
-    best = min(made, key=lambda by: _noise(pair, size, by))
-    before, after = (_noise(pair, size, by) for by in (np.ones(len(size)), best))
+    # As small as the region's tensors are on the whole: each with the weight of its own step.
+    shape = np.sqrt(np.mean([np.square(s / s.max()) for s in sizes], axis=0))
+    fixed = (shape == 0) | _clamped(region, calibration)
+    made = [_powered(shape, fixed, power) for power in POWERS]
+    best = min(made, key=lambda by: _noise(region, sizes, by))
+    before, after = (_noise(region, sizes, by) for by in (np.ones(region.channels), best))
     return best if after < WORTH * before else None
 
 
-def _powered(pair: Pair, size: Floats, power: float) -> Floats:
-    """1: all channels become about as large as the largest; 0: they stay. So does a channel that
-    calibration saw clamped, and one that it never saw alive."""
-    made = np.clip(ROOM * size / size.max(), 1 / MOST, 1.0) ** power
-    clamped = pair.first.attrs.get("fused_activation_function") == "RELU6"
-    made[(size == 0) | (clamped & (size >= SIX))] = 1.0
-    return np.asarray(made)
+def _size(seen: Statistics | None) -> Floats | None:
+    """The largest value of each channel, whatever its sign."""
+    if seen is None or seen.lows is None or seen.highs is None:
+        return None
+    size = np.maximum(np.abs(seen.lows), np.abs(seen.highs)).astype(np.float64)
+    return size if size.any() else None
 
 
-def _noise(pair: Pair, size: Floats, by: Floats) -> float:
-    """Of the second layer's sums, about: what its inputs' steps and its weights' steps add."""
-    weights = np.asarray(_weights(pair.second).data, np.float64)
-    step = (size / by).max() / CODES
-    if pair.second.name == "DEPTHWISE_CONV_2D":
+def _clamped(region: Region, calibration: Calibration) -> npt.NDArray[np.bool_]:
+    """Channels that calibration saw at a RELU6's 6: they keep their size."""
+    found = np.zeros(region.channels, bool)
+    for op in region.writers:
+        size = _size(calibration.tensors.get(op.outputs[0].name))
+        if op.attrs.get("fused_activation_function") == "RELU6" and size is not None:
+            found |= size >= SIX
+    return found
+
+
+def _powered(shape: Floats, fixed: npt.NDArray[np.bool_], power: float) -> Floats:
+    """1: all channels become about as large as the largest; 0: they stay."""
+    made = np.clip(ROOM * shape / shape.max(), 1 / MOST, 1.0) ** power
+    return np.where(fixed, 1.0, made)
+
+
+def _noise(region: Region, sizes: Sequence[Floats], by: Floats) -> float:
+    """Of the readers' sums, about: what their inputs' steps and their weights' steps add."""
+    steps = sum(float((size / by).max() / CODES) ** 2 for size in sizes)
+    largest = np.max(sizes, axis=0) / by
+    return sum(_reader_noise(op, steps, largest, by) for op in region.readers)
+
+
+def _reader_noise(op: Op, steps: float, size: Floats, by: Floats) -> float:
+    weights = np.asarray(_weights(op).data, np.float64)
+    if op.name == "DEPTHWISE_CONV_2D":  # its weights have a scale for each channel
         taps = weights.reshape(-1, len(by), weights.shape[-1] // len(by))
-        return float((np.square(step * by) * np.square(taps).sum(axis=(0, 2))).sum())
+        return float(steps * (np.square(by) * np.square(taps).sum(axis=(0, 2))).sum())
     rows = weights.reshape(len(weights), -1, len(by))
-    inputs = np.square(step * by) * np.square(rows).sum(axis=(0, 1))
-    steps = np.abs(rows * by).max(axis=(1, 2)) / CODES * 2
-    powers = np.square(PEAK * size / by).sum() * rows.shape[1]
-    return float(inputs.sum() + np.square(steps).sum() * powers)
+    inputs = steps * np.square(by) * np.square(rows).sum(axis=(0, 1))
+    own_steps = np.abs(rows * by).max(axis=(1, 2)) / CODES * 2
+    powers = np.square(PEAK * size).sum() * rows.shape[1]
+    return float(inputs.sum() + np.square(own_steps).sum() * powers)
 
 
 def equalise(graph: Graph, calibration: Calibration) -> dict[str, Floats]:
     """Trade factors in the float graph; returns them for each tensor that they changed."""
     found: dict[str, Floats] = {}
-    for pair in pairs(graph):
-        made = factors(pair, calibration.tensors.get(pair.tensors[0].name))
+    for region in regions(graph):
+        made = factors(region, calibration)
         if made is not None:
-            _divide(graph, pair.first, made)
-            _multiply(graph, pair.second, made)
-            found |= {t.name: np.tile(made, t.shape[-1] // pair.channels) for t in pair.tensors}
+            trade(graph, region, made)
+            found |= {t.name: np.tile(made, t.shape[-1] // region.channels) for t in region.tensors}
     return found
+
+
+def trade(graph: Graph, region: Region, by: Floats) -> None:
+    """The region's channels become smaller by these factors, what reads them larger."""
+    for op in region.writers:
+        _divide(graph, op, by)
+    for op in region.readers:
+        _multiply(graph, op, by)
 
 
 def _divide(graph: Graph, op: Op, by: Floats) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,25 @@ def _lists(report: Report) -> Iterator[str]:
 LATENCY = ["engine", ">before, ms", ">after, ms", ">times as fast", "note"]
 CANDIDATES = ["way", ">SNR, dB", ">agreement", ""]
 ACCURACY = ["figure", ">before", ">after", ">change"]
-TRIALS = ["trial", ">score", ">bytes", ">ms", "meets it", "Pareto", ""]
+TRIALS = ["trial", ">score", ">of those that choose", ">bytes", ">ms", "meets it", "Pareto", ""]
+
+
+LAYERS = [">#", "~tensor", "op", ">bits", ">seen low", ">seen high", ">scale", ">zero point",
+          ">clipped", ">SNR, dB", ">RMSE/scale", ">weight bits", ">weight SNR"]  # fmt: skip
+
+
+def layer_table(layers: Sequence[Layer], most: int = 0) -> list[tuple[object, ...]]:
+    """In the order of the model; or the few that are furthest from float, the worst first."""
+    numbered = list(enumerate(layers))
+    if most:
+        numbered.sort(key=lambda row: math.inf if row[1].snr is None else row[1].snr)
+    return [(i, x.name, x.op, x.bits, _short(x.low), _short(x.high), _short(x.scale), x.zero_point,
+             f"{x.clipped:.3%}", _short(x.snr), _short(x.rmse_over_scale), x.weight_bits or "-",
+             _short(x.weight_snr)) for i, x in numbered[: most or None]]  # fmt: skip
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def size_rows(report: Report) -> list[tuple[object, ...]]:
@@ -86,9 +105,9 @@ def candidate_rows(report: Report) -> list[tuple[object, ...]]:
 
 
 def trial_rows(report: Report) -> list[tuple[object, ...]]:
-    return [(t.name, f"{t.score:.4g}", t.size, f"{t.latency * 1e3:.3g}", "yes" if t.meets else "no",
-             "*" if t.pareto else "", "chosen" if t.chosen else "") for t in report.trials
-            ]  # fmt: skip
+    return [(t.name, f"{t.score:.4g}", "-" if t.choice is None else f"{t.choice:.4g}", t.size,
+             f"{t.latency * 1e3:.3g}", "yes" if t.meets else "no", "*" if t.pareto else "",
+             "chosen" if t.chosen else "") for t in report.trials]  # fmt: skip
 
 
 def latency_rows(report: Report) -> list[tuple[object, ...]]:
@@ -144,11 +163,7 @@ def _layers(layers: Sequence[Layer]) -> Iterator[str]:
                         f"what rounding alone costs; above {SUSPECT} a layer is worth a look.",
                         note=True)  # fmt: skip
         yield _error_plot(layers)
-    columns = [">#", "tensor", "op", ">bits", ">seen low", ">seen high", ">scale", ">zero point",
-               ">clipped", ">SNR, dB", ">RMSE/scale"]  # fmt: skip
-    rows = [(i, x.name, x.op, x.bits, x.low, x.high, x.scale, x.zero_point, f"{x.clipped:.3%}",
-             x.snr, x.rmse_over_scale) for i, x in enumerate(layers)]  # fmt: skip
-    yield html_table(columns, rows)
+    yield html_table(LAYERS, layer_table(layers))
 
 
 def bounds(layer: Layer) -> tuple[float, float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from ..errors import InputError, UnsupportedError
 from ..format import load
@@ -83,7 +84,7 @@ class Job:
 def quantize(
     model: Model | str | os.PathLike[str],
     mode: str = "int8",
-    data: Data | str | Path | None = None,
+    data: Data | str | Path | Mapping[str, str | Path] | None = None,
     *,
     recipe: str | Path | Recipe | None = None,
     ranges: str = "auto",
@@ -102,7 +103,7 @@ def quantize(
 
     mode: see MODES; a recipe's rules come after it and win. data: samples like those the model will
     see (arrays by input name, a sequence in the order of the inputs, or the only input's array),
-    samples by signature, {name: samples}, or a folder or file of them (see read_samples).
+    samples by signature, {name: samples}, or folders or files of them (see read_samples).
     ranges, weights, corrections: "auto" tries what is worth trying and keeps what is best on a part
     of the data that calibrated nothing; or the name of a method. strict: no op may stay float.
     target: accuracy to hold; as few ops as needed get a finer mode, or TargetMissedError is raised.
@@ -114,7 +115,7 @@ def quantize(
     wish = Wish.of(ranges, weights, corrections)
     base = Job(ready, rules, inputs=inputs, outputs=outputs,
                weights=WeightOptions(minimum=minimum))  # fmt: skip
-    data = read_samples(data, source) if isinstance(data, str | Path) else data
+    data = _samples(data, source)
     if target is None and not any(m.is_integer for m in all_modes(ready.graphs, rules).values()):
         made = base.run()
         return made.model, Report.of(source, ready, made.model, made.solution, rules)
@@ -134,6 +135,15 @@ def quantize(
     if target is not None:
         target.conclude(reached, report)
     return best.model, report
+
+
+def _samples(data: Data | str | Path | Mapping[str, str | Path] | None,
+             model: Model) -> Data | None:  # fmt: skip
+    """What names files is read; samples are taken as they are."""
+    paths = list(data.values()) if isinstance(data, Mapping) else [data]
+    if paths and all(isinstance(path, str | Path) for path in paths):
+        return read_samples(cast("Mapping[str, str | Path]", data), model)
+    return cast("Data | None", data)
 
 
 def _check_strict(job: Job, ranges: Callable[[Tensor, Grid], Range | None]) -> None:

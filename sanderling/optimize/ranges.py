@@ -13,6 +13,7 @@ from .calibrate import Counts, Statistics
 from .scheme import Grid
 
 Range = tuple[float, float]
+Method = Callable[[Statistics, Grid], Range]
 Floats = npt.NDArray[np.float64]
 STEPS = 64  # candidates for each end
 LEAST = 0.2  # of the whole range: nothing is clipped to less
@@ -38,35 +39,44 @@ def percentile(s: Statistics, grid: Grid) -> Range:
     return float(low), float(high)
 
 
-def mse(s: Statistics, grid: Grid) -> Range:
-    """The range with the least mean squared error: clipping weighed against the size of a step."""
-    values, counts = s.values()
-    low, high = min(s.low, 0.0), max(s.high, 0.0)
-    if grid.symmetric:
-        most = max(-low, high)
-        ends = most * np.linspace(LEAST, 1, STEPS)
-        best = ends[np.argmin([_error(values, counts, -e, e, grid) for e in ends])]
-        return -float(best), float(best)
-    # One end at a time, twice: the ends hardly depend on each other.
-    for _ in range(2):
-        highs = high * np.linspace(LEAST, 1, STEPS) if high > 0 else np.zeros(1)
-        high = float(highs[np.argmin([_error(values, counts, low, h, grid) for h in highs])])
-        lows = low * np.linspace(LEAST, 1, STEPS) if low < 0 else np.zeros(1)
-        low = float(lows[np.argmin([_error(values, counts, e, high, grid) for e in lows])])
-    return low, high
+def least_error(power: float) -> Method:
+    """The range with the least mean error to this power: clipping weighed against the size of a
+    step. The higher the power, the more a clipped value counts."""
+
+    def method(s: Statistics, grid: Grid) -> Range:
+        values, counts = s.values()
+
+        def error(low: float, high: float) -> float:
+            return _error(values, counts, low, high, grid, power)
+
+        low, high = min(s.low, 0.0), max(s.high, 0.0)
+        if grid.symmetric:
+            ends = max(-low, high) * np.linspace(LEAST, 1, STEPS)
+            best = float(ends[np.argmin([error(-e, e) for e in ends])])
+            return -best, best
+        # One end at a time, twice: the ends hardly depend on each other.
+        for _ in range(2):
+            highs = high * np.linspace(LEAST, 1, STEPS) if high > 0 else np.zeros(1)
+            high = float(highs[np.argmin([error(low, h) for h in highs])])
+            lows = low * np.linspace(LEAST, 1, STEPS) if low < 0 else np.zeros(1)
+            low = float(lows[np.argmin([error(e, high) for e in lows])])
+        return low, high
+
+    return method
 
 
-def _error(values: Floats, counts: Counts, low: float, high: float, grid: Grid) -> float:
-    """Sum of squared errors: clipped values by how far, the others by a step's uniform noise. Zero
-    is exact."""
+def _error(values: Floats, counts: Counts, low: float, high: float, grid: Grid,
+           power: float) -> float:  # fmt: skip
+    """Sum of errors to the power: clipped values by how far, the others by a step's uniform noise.
+    Zero is exact."""
     least, most = grid.bounds
     step = (high - low) / (most - least)
     first, last = np.searchsorted(values, low), np.searchsorted(values, high, "right")
-    below, above = values[:first] - low, values[last:] - high
-    clipped = float(counts[:first] @ below**2 + counts[last:] @ above**2)
+    below, above = low - values[:first], values[last:] - high
+    clipped = float(counts[:first] @ below**power + counts[last:] @ above**power)
     inside = values[first:last]
     moving = float(counts[first:last] @ (inside != 0.0))
-    return clipped + moving * step**2 / 12
+    return clipped + moving * (step / 2) ** power / (power + 1)
 
 
 def entropy(s: Statistics, grid: Grid) -> Range:
@@ -103,12 +113,13 @@ def _divergence(fine: Floats, edges: Floats, low: float, high: float, levels: in
     return float((p[both] * np.log(p[both] / q[both])).sum() + (lost * np.log(lost / 1e-6)).sum())
 
 
-METHODS: dict[str, Callable[[Statistics, Grid], Range]] = {
-    "minmax": minmax, "average": average, "percentile": percentile, "mse": mse, "entropy": entropy,
+METHODS: dict[str, Method] = {
+    "minmax": minmax, "average": average, "percentile": percentile, "mse": least_error(2),
+    "l3": least_error(3), "entropy": entropy,
 }  # fmt: skip
 
 
-def method_of(name: str) -> Callable[[Statistics, Grid], Range]:
+def method_of(name: str) -> Method:
     if name not in METHODS:
         raise InputError(f"there is no range method '{name}'",
                          fix=f"the methods: {', '.join(METHODS)}")  # fmt: skip

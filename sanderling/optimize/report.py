@@ -77,9 +77,10 @@ class Trial:
     """One model that was tried on the way to a target."""
 
     name: str
-    score: float  # what the target is about
+    score: float  # what the target is about, on samples that judge
     size: int  # bytes
-    latency: float  # seconds a run, on this machine
+    latency: float  # seconds of the fastest run, on this machine
+    choice: float | None = None  # the same on the samples that choose, where those are others
     kept: list[str] = field(default_factory=list)  # outputs of the ops that got the finer mode
     meets: bool = False
     pareto: bool = False  # none is better in one of score, size and latency and as good in the rest
@@ -150,8 +151,7 @@ def layer_rows(work: Work, made: Quantised) -> list[Layer]:
     """The activations that became codes: their scales, what they clip, how far they are off."""
     calibration = work.variant(bool(made.factors)).job.calibration
     assert calibration is not None
-    errors = _errors(work, made)
-    weights = _weights(made)
+    errors, weights = tensor_errors(work, made, work.held), stored_weights(made)
     rows = []
     for tensor in (t for op in made.model.main.ops for t in op.outputs):
         name = own_name(tensor.name)
@@ -173,7 +173,7 @@ def layer_rows(work: Work, made: Quantised) -> list[Layer]:
 
 
 @dataclass
-class _Error:
+class TensorError:
     """Of one tensor, over samples."""
 
     power: float = 0.0
@@ -194,23 +194,24 @@ class _Error:
         return math.sqrt(self.noise / max(self.count, 1))
 
 
-def _errors(work: Work, made: Quantised) -> dict[str, _Error]:
-    """Of every tensor that both models have, by name."""
+def tensor_errors(work: Work, made: Quantised, samples: Sequence[Mapping[str, Array]],
+                  ) -> dict[str, TensorError]:  # fmt: skip
+    """Of every tensor that both models have, by name, on the first of the samples."""
     from .work import Shown
 
     shown = Shown(made.model, None, work.threads)
-    found: dict[str, _Error] = {}
-    for feeds in work.held[:MOST_ROWS]:
+    found: dict[str, TensorError] = {}
+    for feeds in samples[:MOST_ROWS]:
         given, wanted = shown.run(feeds), work.watcher.run(feeds)
         for name in given.keys() & wanted.keys():
             if given[name].shape == wanted[name].shape:
                 by = made.factors.get(name)
                 real = wanted[name] if by is None else wanted[name] / by.astype(np.float32)
-                found.setdefault(name, _Error()).add(real, given[name])
+                found.setdefault(name, TensorError()).add(real, given[name])
     return found
 
 
-def _weights(made: Quantised) -> dict[str, tuple[int, float]]:
+def stored_weights(made: Quantised) -> dict[str, tuple[int, float]]:
     """(bits, signal-to-noise ratio) of each layer's weights, by the name of what it makes."""
     twins = layers(made.float_model.main)
     found = {}

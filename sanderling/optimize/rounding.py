@@ -104,9 +104,9 @@ class AdaRound:
             return
         if weights.data is None or weights.quant is None or len(weights.users) > 1:
             return
-        if op.name == "CONV_2D" and weights.shape[-1] != source.shape[-1]:
-            return  # groups, each with a matrix of its own
-        rows = _rows(op, walk.reals(source), np.random.default_rng(self.seed))
+        if grouped(op):
+            return
+        rows = some_rows(op, walk.reals(source), np.random.default_rng(self.seed))
         low, high = weights.dtype.bounds
         scale = weights.quant.scale.astype(np.float64)
         settle_op = _settle_depthwise if op.name == "DEPTHWISE_CONV_2D" else _settle_product
@@ -140,6 +140,23 @@ def _settle_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
     return codes, after / max(before, 1e-30)
 
 
+def grouped(op: Op) -> bool:
+    """Channels in groups, each with a matrix of its own."""
+    source, weights = op.inputs[0], op.inputs[1]
+    assert source is not None and weights is not None
+    return op.name == "CONV_2D" and weights.shape[-1] != source.shape[-1]
+
+
+def sums_of(op: Op, rows: Array, weights: Array) -> Array:
+    """What the layer makes of some_rows(): [windows, channels], without bias and activation."""
+    if op.name != "DEPTHWISE_CONV_2D":
+        return np.asarray(rows @ weights.reshape(len(weights), -1).T)
+    taps = weights.reshape(-1, weights.shape[-1])
+    seen = rows.reshape(len(rows), len(taps), -1)
+    seen = np.repeat(seen, weights.shape[-1] // seen.shape[-1], axis=2)
+    return np.asarray(np.einsum("ntc,tc->nc", seen, taps))
+
+
 def effort(graph: Graph) -> float:
     """Multiply-adds that the layers take, about."""
     return float(sum(_effort(op) for op in graph.ops if op.name in KINDS and is_layer(op)))
@@ -159,7 +176,7 @@ def _error(errors: Floats, gram: Floats) -> float:
     return float((errors * (gram @ errors)).sum())
 
 
-def _rows(op: Op, samples: list[Array], rng: np.random.Generator) -> Array:
+def some_rows(op: Op, samples: list[Array], rng: np.random.Generator) -> Array:
     """What the weights are multiplied with: [windows, taps * input channels], a random choice."""
     most = DEPTHWISE_ROWS if op.name == "DEPTHWISE_CONV_2D" else ROWS
     each = max(1, most // len(samples))

@@ -3,6 +3,9 @@
 Ops are ranked by the noise that each adds to the signal of held-out samples; one pass over the
 quantised model tells. As many of the worst get the finer mode as the target needs (doubling, then
 halving the interval); then ops are given back that turn out not to need it.
+
+The best of many suits the samples that chose it a little too well. So one half of the samples
+chooses, and what holds there is judged by the other half, which can only refuse.
 """
 
 from __future__ import annotations
@@ -11,21 +14,18 @@ import glob
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SanderlingError
-from ..evaluate.task import Task
+from ..evaluate.task import Metrics, Task
 from ..format import dump
-from ..ir import Model, Op
+from ..ir import Array, Model, Op
 from .accuracy import evaluated
 from .correct import own_name
 from .recipe import Choice, all_modes
-from .report import Candidate, Trial
-from .report import _errors as layer_errors
-from .report import _weights as layer_weights
+from .report import Candidate, Trial, stored_weights, tensor_errors
 from .scheme import mode_of
-from .work import Shown, coded
+from .work import HELD_OUT, Shown, coded
 
 if TYPE_CHECKING:
     from .quantize import Quantised
@@ -37,9 +37,10 @@ FINER = {"int8": ("int16x8", "float"), "int16x8": ("float",), "dynamic": ("float
          "dynamic-int4": ("dynamic", "float"), "block-int4": ("dynamic", "float"),
          "weight-int4": ("weight-int8", "float"), "weight-int8": ("float",),
          "float16": ("float",)}  # fmt: skip
-MOST_GIVEN_BACK = 6  # ops that are tried one by one; each trial is a whole judgement
+MOST_GIVEN_BACK = 12  # attempts; each is a whole judgement
 LITTLE_LEFT = 0.75  # of float's size: more is hardly worth it
-TIMED = 8  # samples that a trial's latency is the median of
+TIMED = 0.1  # seconds that a trial is timed for
+LEAST_HALF = 10  # samples; of fewer than two such halves all choose and all judge
 Unit = tuple[str, ...]  # ops that only help together, by their first outputs
 
 
@@ -70,7 +71,8 @@ class Target:
     metric: str = ""
     limit: int = 0
     finer: Sequence[str] = ()
-    _float_score: float | None = field(default=None, init=False, repr=False)
+    _float: Trial | None = field(default=None, init=False, repr=False)
+    _counts: tuple[int, int] = field(default=(0, 0), init=False, repr=False)  # choose, judge
 
     def __post_init__(self) -> None:
         given = (self.min_agreement, self.min_snr, self.max_drop)
@@ -104,39 +106,69 @@ class Target:
             return self.metric or self.task.headline
         return "snr" if self.min_snr is not None else "agreement"
 
-    def holds(self, score: float) -> bool:
+    def holds(self, score: float, of_float: float = 0.0) -> bool:
         if self.max_drop is None:
             least = self.min_agreement if self.min_agreement is not None else self.min_snr
             return score >= (least or 0.0)
-        assert self._float_score is not None
-        return score >= self._float_score - self.max_drop - 1e-12
+        return score >= of_float - self.max_drop - 1e-12
+
+    def suits(self, trial: Trial) -> bool:
+        """On the samples that choose."""
+        assert self._float is not None
+        if trial.choice is None:
+            return self.holds(trial.score, self._float.score)
+        return self.holds(trial.choice, self._float.choice or 0.0)
+
+    def meets(self, trial: Trial) -> bool:
+        """On those that choose and on those that judge."""
+        assert self._float is not None
+        return self.suits(trial) and self.holds(trial.score, self._float.score)
 
     # -- measuring ----------------------------------------------------------------------------
 
     def measure_float(self, work: Work) -> Trial:
         """The reference: its own agreement is 1."""
         model = work.job.float_model
-        trial = self._trial(work, model, "float")
-        self._float_score = trial.score
-        trial.meets = True
-        return trial
+        self._float = self._trial(work, model, "float")
+        self._float.meets = True
+        return self._float
 
     def _trial(self, work: Work, model: Model, name: str) -> Trial:
-        candidate, seconds = _judged(work, model, name)
-        score = candidate.snr if self.min_snr is not None else candidate.agreement
-        if self.task is not None:
-            score = self._on_task(model)
-        return Trial(name, score, len(dump(model)), seconds)
+        given, seconds = _ran(work, model)
+        scores = self._on_held(work, given) if self.task is None else self._on_task(model)
+        choice = scores[0] if len(scores) == 2 else None
+        return Trial(name, scores[-1], len(dump(model)), seconds, choice)
 
-    def _on_task(self, model: Model) -> float:
+    def _on_held(self, work: Work, given: Sequence[Mapping[str, Array]]) -> list[float]:
+        parts = self._parts(len(given))
+        found = [Candidate.of("", work.wanted[p], given[p], work.judged, work.outputs)
+                 for p in parts]  # fmt: skip
+        return [c.snr if self.min_snr is not None else c.agreement for c in found]
+
+    def _on_task(self, model: Model) -> list[float]:
         assert self.task is not None
         found = evaluated(model, self.task, self.limit)
-        score = found.metrics.get(self.figure)
+        samples, predictions = found.came_through
+        parts = self._parts(len(samples))
+        if len(parts) == 1:
+            return [self._figure_of(found.metrics)]
+        return [self._figure_of(found.task.metric(samples[p], predictions[p])) for p in parts]
+
+    def _figure_of(self, metrics: Metrics) -> float:
+        assert self.task is not None
+        score = metrics.get(self.figure)
         if not isinstance(score, int | float):
-            there = [k for k, v in found.metrics.items() if isinstance(v, int | float)]
+            there = [k for k, v in metrics.items() if isinstance(v, int | float)]
             raise InputError(f"the task '{self.task.name}' gives no figure '{self.figure}'",
                              where="target", fix=f"it gives {', '.join(there)}")  # fmt: skip
         return float(score)
+
+    def _parts(self, count: int) -> list[slice]:
+        """Samples that choose and samples that judge, every other one; or all, for both."""
+        parts = halves(count)
+        sizes = [len(range(count)[p]) for p in parts]
+        self._counts = sizes[0], sizes[-1]
+        return parts
 
     # -- the way to it ------------------------------------------------------------------------
 
@@ -146,7 +178,9 @@ class Target:
         way.trials.append(self.measure_float(work))
         first = way.add(self._trial(work, best.model, plan.name), best, way.rules)
         if not first.meets:
-            way.search(orders(work, best))
+            # A task has samples of its own: then none of those held out judges.
+            part = slice(None) if self.task is not None else halves(len(work.held))[0]
+            way.search(orders(work, best, work.held[part]))
         assert way.best is not None
         way.best.trial.chosen = True
         mark_pareto(way.trials)
@@ -160,7 +194,9 @@ class Target:
             "reached": chosen.score, "float": reached.trials[0].score, "kept": chosen.kept,
             "task": self.task.name if self.task else None,
             "settings": self.task.settings() if self.task else None,
+            **self._judgement(reached.trials[1:]),
         }  # fmt: skip
+        report.notes += self._story(report.target)
         share = chosen.size / reached.trials[0].size
         if chosen.kept and share > LITTLE_LEFT:
             report.notes.append(f"Little is left of the quantisation: {len(chosen.kept)} ops are "
@@ -173,6 +209,34 @@ class Target:
                 reached.made.model, report,
                 fix="relax the target, give more samples, or choose a finer mode",
             )  # fmt: skip
+
+    def _judgement(self, trials: Sequence[Trial]) -> dict[str, Any]:
+        """Whom the figure is of, and how often the samples that judge were asked."""
+        asked = [t for t in trials if self.suits(t)]
+        return {"chosen_on": self._counts[0], "judged_on": self._counts[1],
+                "apart": trials[0].choice is not None, "tried": len(trials),
+                "judged": len(asked), "refused": sum(not t.meets for t in asked)}  # fmt: skip
+
+    def _story(self, found: Mapping[str, Any]) -> list[str]:
+        if found["apart"] and found["tried"] == 1 and found["met"]:
+            return [f"It holds on both halves of the samples; figures are of the second, "
+                    f"{found['judged_on']} of them."]  # fmt: skip
+        if found["apart"]:
+            refused = f"{found['refused']} of them refused" if found["refused"] else "none refused"
+            return [f"{found['chosen_on']} samples chose among {found['tried']} models; what held "
+                    f"there was judged by {found['judged_on']} others, which can only refuse: "
+                    f"{found['judged']}, {refused}. Figures are of the latter."]  # fmt: skip
+        if found["tried"] == 1:
+            return []
+        needed = 2 * LEAST_HALF
+        more = "" if self.task else f" (of {needed * HELD_OUT} samples so many are held out)"
+        return [f"The {found['judged_on']} samples that chose are those that judge, so the figure "
+                f"flatters: {needed} or more are divided into halves, one to choose and one to "
+                f"judge{more}."]  # fmt: skip
+
+
+def halves(count: int) -> list[slice]:
+    return [slice(0, None, 2), slice(1, None, 2)] if count >= 2 * LEAST_HALF else [slice(None)]
 
 
 @dataclass
@@ -200,7 +264,8 @@ class _Found:
         trial = self.trial
         if trial.meets:
             return 1, -len(trial.kept), -trial.size
-        return 0, trial.score, -trial.size
+        both = trial.score if trial.choice is None else min(trial.score, trial.choice)
+        return 0, both, -trial.size
 
 
 class _Way:
@@ -215,7 +280,7 @@ class _Way:
         self.tried: dict[tuple[str, tuple[str, ...]], Trial] = {}
 
     def add(self, trial: Trial, made: Quantised, rules: list[Choice]) -> Trial:
-        trial.meets = self.target.holds(trial.score)
+        trial.meets = self.target.meets(trial)
         self.trials.append(trial)
         found = _Found(trial, made, rules)
         if self.best is None or found.rank > self.best.rank:
@@ -253,7 +318,8 @@ class _Way:
                 fewer = units if best is None else units[: len(best) - 1]
                 best = self._fewest(mode, fewer, how) or best
             if best:
-                return self._give_back(mode, best)
+                place = {name: i for i, name in enumerate(_union(found["last first"]))}
+                return self._give_back(mode, sorted(best, key=lambda name: place[name]))
 
     def _finer(self) -> Sequence[str]:
         """By the mode that most ops have."""
@@ -283,11 +349,18 @@ class _Way:
         return _union(units[:enough])
 
     def _give_back(self, mode: str, kept: list[str]) -> None:
-        """Ops whose finer mode turns out not to be needed, the least noisy first."""
-        for name in list(reversed(kept))[:MOST_GIVEN_BACK]:
-            fewer = [k for k in kept if k != name]
-            if fewer and self.attempt(mode, fewer, "some given back").meets:
+        """Ops whose finer mode turns out not to be needed. Neighbours go together, in ever shorter
+        stretches: a lone coarse op between finer ones costs two roundings, a stretch too."""
+        left, length, start = MOST_GIVEN_BACK, len(kept) // 2, 0
+        while left and length:
+            fewer = kept[:start] + kept[start + length :]
+            if self.attempt(mode, fewer, "some given back").meets:
                 kept = fewer
+            else:
+                start += length
+            left -= 1
+            if start >= len(kept) or length >= len(kept):
+                length, start = min(length, len(kept)) // 2, 0
 
 
 def _union(units: Sequence[Unit]) -> list[str]:
@@ -305,29 +378,31 @@ def _beats(one: Trial, other: Trial) -> bool:
     return ours != theirs and all(a >= b for a, b in zip(ours, theirs, strict=True))
 
 
-def _judged(work: Work, model: Model, name: str) -> tuple[Candidate, float]:
-    """How the model does on the samples held out, and the median seconds of a run by our runtime,
-    in this process: one compilation for both."""
+def _ran(work: Work, model: Model) -> tuple[list[dict[str, Array]], float]:
+    """What the model says of the samples held out, and the seconds of the fastest run by our
+    runtime, in this process: one compilation for both. Trials lie minutes apart; of their times the
+    least depends least on what else the machine does."""
     shown = Shown(model, work.judged, work.threads)
     given = [shown.run(feeds) for feeds in work.held]
-    taken = []
-    for feeds in work.held[:TIMED]:
-        codes = coded(shown.inputs, feeds)
+    codes = coded(shown.inputs, work.held[0])
+    taken: list[float] = []
+    end = time.perf_counter() + TIMED
+    while not taken or time.perf_counter() < end:
         begin = time.perf_counter()
         shown.session.run(codes)
         taken.append(time.perf_counter() - begin)
-    found = Candidate.of(name, work.wanted, given, work.judged, work.outputs)
-    return found, median(taken)
+    return given, min(taken)
 
 
 # -- which ops add the noise ----------------------------------------------------------------------
 
 
-def orders(work: Work, made: Quantised) -> dict[str, list[Unit]]:
+def orders(work: Work, made: Quantised, samples: Sequence[Mapping[str, Array]],
+           ) -> dict[str, list[Unit]]:  # fmt: skip
     """Which ops to make finer, first the most promising. A value keeps its bits only if the ops
     that read it are as fine as the one that makes it, so a unit is an op and its readers. Two
     orders: by the noise that ops add, and from the outputs backwards, where units meet at once."""
-    noise = own_noise(work, made)
+    noise = own_noise(work, made, samples)
     graph = work.job.float_model.main
     stay = {own_name(op.outputs[0].name) for op in made.solution.reasons if op.outputs}
     chosen = all_modes(work.job.float_model.graphs, work.job.recipe)
@@ -345,11 +420,13 @@ def _unit(op: Op, moved: Collection[str]) -> Unit:
     return tuple(n for n in names if n in moved)
 
 
-def own_noise(work: Work, made: Quantised) -> dict[str, float]:
+def own_noise(work: Work, made: Quantised, samples: Sequence[Mapping[str, Array]],
+              ) -> dict[str, float]:  # fmt: skip
     """Noise over signal that each layer itself adds, by what it makes: the rounding of its result,
     and that of its weights. What came in with its operands is not its own."""
-    signals = {n: e.power / max(e.count, 1) for n, e in layer_errors(work, made).items()}
-    found = {name: 10 ** (-snr / 10) for name, (_, snr) in layer_weights(made).items()}
+    errors = tensor_errors(work, made, samples)
+    signals = {n: e.power / max(e.count, 1) for n, e in errors.items()}
+    found = {name: 10 ** (-snr / 10) for name, (_, snr) in stored_weights(made).items()}
     for tensor in (t for op in made.model.main.ops for t in op.outputs):
         name = own_name(tensor.name)
         if tensor.quant is not None and tensor.quant.is_set and signals.get(name):

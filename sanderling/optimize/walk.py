@@ -110,9 +110,16 @@ class Walk:
             if is_layer(op):
                 visit(op, self)
             if count < places[-1]:
-                for tensor, arrays in zip(op.outputs, self.outputs(op), strict=True):
-                    self.values[tensor] = arrays
-            self._forget(op)
+                self.step(op)
+
+    def step(self, op: Op) -> None:
+        """Run one op; what nobody reads any more is forgotten."""
+        for tensor, arrays in zip(op.outputs, self.outputs(op), strict=True):
+            self.values[tensor] = arrays
+        for tensor in (t for t in op.inputs if t is not None):
+            self.left[tensor] -= 1
+            if not self.left[tensor]:
+                self.values.pop(tensor, None)
 
     def outputs(self, op: Op) -> list[list[Array]]:
         """The op's results, by output, for each sample."""
@@ -164,12 +171,21 @@ class Walk:
             return mean
         return np.asarray((mean - quant.zero_point) * quant.scale.astype(np.float64))
 
-    def _forget(self, op: Op) -> None:
-        for tensor in op.inputs:
-            if tensor is not None:
-                self.left[tensor] -= 1
-                if not self.left[tensor]:
-                    self.values.pop(tensor, None)
+
+class Beside:
+    """The float model, walked in step with the quantised one."""
+
+    def __init__(self, graph: Graph, feeds: Sequence[Mapping[str, Array]]) -> None:
+        self.walk, self.ops = Walk(graph, feeds), iter(graph.ops)
+        self.tensors = {t.name: t for t in graph.tensors}
+
+    def reals(self, name: str) -> list[Array]:
+        """Of a tensor that is about to be read. Layers are asked for in the graph's order, so
+        nothing is forgotten before."""
+        tensor = self.tensors[name]
+        while tensor not in self.walk.values:
+            self.walk.step(next(self.ops))
+        return self.walk.values[tensor]
 
 
 def real_bias_of(bias: Tensor) -> Array:

@@ -8,6 +8,7 @@ they come.
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from ..delegates.cpu.delegate import CpuDelegate
 from ..delegates.cpu.executable import cores
 from ..errors import InputError
 from ..format import dump, load
-from ..ir import Array, Model, Op, Tensor
+from ..ir import Array, Graph, Model, Op, Tensor
 from ..runtime.delegate import Delegate
 from ..runtime.inputs import quantize_array
 from ..runtime.session import Session
@@ -37,21 +38,25 @@ from .calibrate import (
     synthetic,
 )
 from .correct import BiasCorrection, layers, mean_sums, own_name
-from .equalise import divided, equalise, pairs, stretched
+from .equalise import divided, equalise, regions, stretched
 from .graphs import Nest, entry_statistics
 from .ranges import method_of
 from .recipe import all_modes
 from .report import Candidate
 from .rounding import AdaRound, effort
+from .scaling import ScaleCorrection
 from .threads import one_thread_each
-from .walk import Visit, Walk, mean_maps, reals
+from .walk import Beside, Visit, Walk, mean_maps, reals
 
 if TYPE_CHECKING:
     from .quantize import Job, Quantised
 
 Data = Iterable[Sample] | Mapping[str, Iterable[Sample]]
-# Samples that the corrections look at: their means settle long before ranges do.
-CORRECTING = 32
+# Samples that the corrections look at, and bytes that their values may take: in either model a few
+# of the largest tensors are alive at a time, as float32 and as codes.
+CORRECTING, LEAST_CORRECTING = 64, 8
+CORRECTING_BYTES = 1 << 30
+ALIVE = 3 * (4 + 1)
 HELD_OUT = 5  # one sample in so many judges the candidates and calibrates nothing
 MOST_HELD = 64
 # Multiply-adds that "auto" spends on AdaRound: about half a minute.
@@ -71,7 +76,7 @@ def copy_of(model: Model) -> Model:
 # -- ways -----------------------------------------------------------------------------------------
 
 
-CORRECTIONS = ("equalise", "adaround", "bias")  # in the order in which they are done
+CORRECTIONS = ("equalise", "adaround", "scale", "bias")  # in the order in which they are done
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,12 @@ class Wish:
         first = Plan("minmax" if ranges == "auto" else ranges, "max" if weights == "auto" else
                      weights, tuple(c for c in CORRECTIONS if c in stated))  # fmt: skip
         auto = any(c.strip() == "auto" for c in named)
-        steps: list[Step] = [lambda p: p.plus("bias"), lambda p: p.plus("equalise")] if auto else []
+        steps: list[Step] = []
+        if auto:
+            steps += [lambda p: p.plus("bias"), lambda p: p.plus("scale"),
+                      lambda p: p.plus("equalise")]  # fmt: skip
         if ranges == "auto":
-            steps.append(lambda p: replace(p, ranges="mse"))
+            steps.append(lambda p: replace(p, ranges="l3"))
         if weights == "auto":
             steps.append(lambda p: replace(p, weights="mse"))
         if auto:
@@ -145,10 +153,9 @@ class Work:
         self.progress, self.threads = progress, threads or cores()
         self.notes: list[str] = []
         model, graph = job.float_model, job.float_model.main
-        self.pairs = pairs(graph)
-        by_channel = {t.name for pair in self.pairs for t in pair.tensors}
+        by_channel = {t.name for region in regions(graph) for t in region.tensors}
         self.watcher = Nest(copy_of(model), self.threads, by_channel)
-        self.held_out, self.kept = _Least(MOST_HELD), _Least(CORRECTING)
+        self.held_out, self.kept = _Least(MOST_HELD), _Least(_correcting(graph))
         given = self._made_up(model) if data is None else _of_signatures(data, model)
         total = len(given) if isinstance(given, Sequence) else 0
         identity = hashlib.sha256(dump(model)).hexdigest()
@@ -208,7 +215,7 @@ class Work:
             return False
         if "adaround" in plan.corrections and effort(self.job.float_model.main) > MOST_EFFORT:
             self.notes.append("AdaRound was not tried: the layers are so large that it takes "
-                              "minutes (corrections: equalise, adaround, bias).")  # fmt: skip
+                              f"minutes (corrections: {', '.join(CORRECTIONS)}).")  # fmt: skip
             return False
         return True
 
@@ -232,9 +239,12 @@ class Work:
         job = replace(variant.job, recipe=self.job.recipe, ranges=plan.ranges, weights=options)
         made = job.run()
         visits: list[Visit] = []
+        graph = variant.job.float_model.main
+        weights = {name: twin.weights for name, twin in layers(graph).items()}
         if "adaround" in plan.corrections:
-            twins = layers(variant.job.float_model.main)
-            visits.append(AdaRound({name: twin.weights for name, twin in twins.items()}))
+            visits.append(AdaRound(weights))
+        if "scale" in plan.corrections:
+            visits.append(ScaleCorrection(weights, Beside(graph, self.correcting)))
         if "bias" in plan.corrections:
             visits.append(BiasCorrection(divided(self.sums, variant.factors)))
         if visits:
@@ -346,6 +356,12 @@ def coded(inputs: Mapping[str, Tensor], feeds: Mapping[str, Array]) -> dict[str,
 def as_codes(model: Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """A float model's sample as the quantised one takes it."""
     return coded({t.name: t for t in model.main.inputs}, feeds)
+
+
+def _correcting(graph: Graph) -> int:
+    """How many samples the corrections can look at."""
+    largest = max((math.prod(t.shape) for op in graph.ops for t in op.outputs), default=1)
+    return min(max(CORRECTING_BYTES // max(ALIVE * largest, 1), LEAST_CORRECTING), CORRECTING)
 
 
 def _each(visits: Sequence[Visit]) -> Visit:

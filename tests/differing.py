@@ -1,0 +1,52 @@
+"""What the tests of `sanderling diff` share: its command, the digits models, damaged copies."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from typer.testing import CliRunner, Result
+
+from sanderling import Model, load
+from sanderling.cli.app import app
+from sanderling.ir import DType, Graph
+
+DATA = Path(str(files("sanderling") / "data"))
+F32, INT8 = str(DATA / "digits_f32.tflite"), str(DATA / "digits_int8.tflite")
+F = np.float32
+# Both on the definitions: where it does not matter who computes, nothing is compiled.
+EXACT: Any = {"delegate_a": ["reference"], "delegate_b": ["reference"]}
+BY_DEFINITION = ("--delegate-a", "reference", "--delegate-b", "reference")
+
+
+def call(*words: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["diff", *map(str, words)])
+    assert result.exit_code == status, result.output + repr(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def damaged(path: str, layer: int, noise: float = 0.1, channel: int | None = None) -> Model:
+    """A copy with one layer's weights perturbed."""
+    model = load(path)
+    weights = model.main.ops[layer].inputs[1]
+    assert weights is not None and weights.data is not None
+    old = weights.data.astype(np.float64)
+    change = np.random.default_rng(0).normal(size=old.shape) * noise * np.abs(old).max()
+    if channel is not None:
+        change[np.arange(len(old)) != channel] = 0
+    limits = weights.dtype.bounds if weights.dtype.is_integer else (-np.inf, np.inf)
+    new = np.clip(old + change, *limits)
+    weights.data = np.rint(new) if weights.dtype.is_integer else new
+    return model
+
+
+def small(inputs: int = 1, shape: tuple[int, ...] = (1, 4)) -> Model:
+    graph = Graph()
+    xs = [graph.input(f"x{i}", DType.FLOAT32, shape) for i in range(inputs)]
+    y = graph.tensor("y", DType.FLOAT32, shape)
+    graph.add("ABS", [xs[0]], [y])
+    graph.outputs = [y]
+    return Model([graph])
