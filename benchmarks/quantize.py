@@ -29,6 +29,7 @@ import numpy as np
 
 from sanderling import load, save
 from sanderling.evaluate.paired import paired, snr
+from sanderling.evaluate.preprocess import PRESETS
 from sanderling.ir import Array, Model, Signature
 from sanderling.measure.machine import machine_line
 from sanderling.optimize.correct import layers
@@ -37,7 +38,7 @@ from sanderling.optimize.prepare import prepared
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.scheme import MODES
 from sanderling.optimize.work import copy_of, judged
-from sanderling.runtime.inputs import Picture, dequantize_array, quantize_array, read_picture
+from sanderling.runtime.inputs import dequantize_array, quantize_array
 
 from .common import SHARED, table, write_section
 
@@ -112,7 +113,8 @@ def photographs(calibrating: int) -> tuple[list[Array], list[Array], Array]:
     with (folder / "labels.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     tensor = load(SHARED / "models" / f"{NET}.tflite").main.inputs[0]
-    read = [read_picture(folder / "img" / r["file"], tensor, Picture((127,), (128,))) for r in rows]
+    prepare = PRESETS["efficientnet-lite"]
+    read = [prepare(folder / "img" / row["file"], tensor)[0] for row in rows]
     test = [i for i in range(len(rows)) if i % 3]
     return (read[::3][:calibrating], [read[i] for i in test],
             np.array([int(rows[i]["class1000"]) for i in test]))  # fmt: skip
