@@ -37,6 +37,7 @@ from sanderling.optimize.equalise import regions, trade
 from sanderling.optimize.prepare import prepared
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.scheme import MODES
+from sanderling.optimize.solve import SOFTMAX_REACH
 from sanderling.optimize.work import copy_of, judged
 from sanderling.runtime.inputs import dequantize_array, quantize_array
 
@@ -243,7 +244,13 @@ def _row(given: Scores, wanted: Scores, labels: Array) -> list[str]:
     low, high = (100 * end for end in ends)
     return [f"{right.mean():.2%}", f"{100 * drop.mean():.2f} ({low:.2f} to {high:.2f})",
             f"{test['mcnemar']['mid']:.2f}", f"{np.mean(given.classes == wanted.classes):.2%}",
-            f"{snr(wanted.logits, given.logits):.1f}"]  # fmt: skip
+            f"{_heard_snr(wanted.logits, given.logits):.1f}"]  # fmt: skip
+
+
+def _heard_snr(wanted: Array, given: Array) -> float:
+    """Of logits that a softmax makes something of; it hears none so far below the largest."""
+    floor = wanted.max(axis=1, keepdims=True) - SOFTMAX_REACH / 2
+    return snr(np.maximum(wanted, floor), np.maximum(given, floor))
 
 
 # -- CIFAR-10 -------------------------------------------------------------------------------------

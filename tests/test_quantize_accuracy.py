@@ -237,6 +237,19 @@ def test_a_dearer_way_must_be_better_beyond_chance() -> None:
     assert not candidate([21.5, 22.1, 25.4, 21.2], 0.9).beats(base)
 
 
+def test_scores_that_no_softmax_hears_are_not_judged() -> None:
+    """One class is so improbable that its score needs no codes: the others are to be right."""
+    model = mobile()
+    dense = next(op for op in model.main.ops if op.name == "FULLY_CONNECTED")
+    bias = dense.inputs[2]
+    assert bias is not None and bias.data is not None
+    far = np.where(np.arange(10) == 3, -500, bias.data)
+    bias.data = far.astype(np.float32)
+    made, report = quantize(model, "int8", DATA)
+    assert max(c.snr for c in report.candidates) > 20
+    assert ratio(model, made) < 20  # with what nobody hears
+
+
 def test_the_report_tells_of_every_layer() -> None:
     model = mobile()
     made, report = quantize(model, "int8", DATA)

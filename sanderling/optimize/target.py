@@ -383,7 +383,7 @@ def _ran(work: Work, model: Model) -> tuple[list[dict[str, Array]], float]:
     runtime, in this process: one compilation for both. Trials lie minutes apart; of their times the
     least depends least on what else the machine does."""
     shown = Shown(model, work.judged, work.threads)
-    given = [shown.run(feeds) for feeds in work.held]
+    given = work.heard([shown.run(feeds) for feeds in work.held])
     codes = coded(shown.inputs, work.held[0])
     taken: list[float] = []
     end = time.perf_counter() + TIMED

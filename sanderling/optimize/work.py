@@ -45,6 +45,7 @@ from .recipe import all_modes
 from .report import Candidate
 from .rounding import AdaRound, effort
 from .scaling import ScaleCorrection
+from .solve import SOFTMAX_REACH
 from .threads import one_thread_each
 from .walk import Beside, Visit, Walk, mean_maps, reals
 
@@ -173,6 +174,8 @@ class Work:
                               " calibrated.")  # fmt: skip
         self.judged = [judged(t).name for t in graph.outputs]
         self.outputs = [t.name for t in graph.outputs]
+        self.softened = {judged(t).name for t in graph.outputs
+                         if t.producer is not None and t.producer.name == "SOFTMAX"}  # fmt: skip
         self.plan = Plan()  # the one chosen
         self._variants: dict[bool, Variant] = {}
 
@@ -298,13 +301,23 @@ class Work:
     def wanted(self) -> list[dict[str, Array]]:
         """What the float model says of the samples held out."""
         names = {*self.judged, *self.outputs}
-        return [{n: np.array(a) for n, a in self.watcher.run(f).items() if n in names}
-                for f in self.held]  # fmt: skip
+        said = ({n: np.array(a) for n, a in self.watcher.run(f).items() if n in names}
+                for f in self.held)  # fmt: skip
+        return [self._heard(one, one) for one in said]
 
     def judge(self, name: str, model: Model) -> Candidate:
         shown = Shown(model, self.judged, self.threads)
-        given = [shown.run(f) for f in self.held]
+        given = self.heard([shown.run(f) for f in self.held])
         return Candidate.of(name, self.wanted, given, self.judged, self.outputs)
+
+    def heard(self, given: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+        """Of the samples held out, what a softmax makes something of: a range that leaves out
+        scores far below the largest (see SOFTMAX_REACH) does no harm, and is not to be blamed."""
+        return [self._heard(g, w) for g, w in zip(given, self.wanted, strict=True)]
+
+    def _heard(self, given: Mapping[str, Array], wanted: Mapping[str, Array]) -> dict[str, Array]:
+        return {n: np.maximum(a, wanted[n].max(axis=-1, keepdims=True) - SOFTMAX_REACH / 2)
+                if n in self.softened else a for n, a in given.items()}  # fmt: skip
 
 
 def judged(tensor: Tensor) -> Tensor:
