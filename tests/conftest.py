@@ -21,3 +21,16 @@ def wrong() -> Iterator[Callable[..., None]]:
 
     yield lambda *names: sanderling.register_delegate("wrong", lambda: Wrong(names))
     sanderling.runtime.delegate._registered.pop("wrong", None)
+
+
+@pytest.fixture(scope="module")
+def uncompiled() -> Iterator[None]:
+    """Quantisation by the definitions: the tests' small models would be compiled longer than they
+    run."""
+    from sanderling.optimize.calibrate import Watcher
+    from sanderling.optimize.work import Shown
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (Watcher, Shown):
+            patch.setattr(kind, "delegates", ["reference"])
+        yield

@@ -18,20 +18,13 @@ from sanderling.optimize.calibrate import Statistics, Watcher, calibrate, glance
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.ranges import METHODS
 from sanderling.optimize.scheme import Grid
-from sanderling.optimize.work import DataWarning, Shown
+from sanderling.optimize.work import DataWarning
 
 from .mobile import mobile, samples
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
 DATA = samples(20)
 QUICK: dict[str, Any] = {"ranges": "mse", "weights": "max", "corrections": "adaround,bias"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def uncompiled() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for kind in (Watcher, Shown):
-            patch.setattr(kind, "delegates", ["reference"])
-        yield
 
 
 def statistics(*arrays: Array) -> Statistics:

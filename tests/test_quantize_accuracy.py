@@ -27,18 +27,10 @@ from sanderling.optimize.work import Plan, Shown, Work, copy_of
 from .mobile import mobile, samples, twist
 from .quantised import ours
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
 DATA = samples(24)
 TEST = samples(12, seed=9)
 PLAIN: dict[str, Any] = {"ranges": "minmax", "weights": "max", "corrections": "none"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def uncompiled() -> Iterator[None]:
-    """By the definitions: models as small as these would be compiled longer than they run."""
-    with pytest.MonkeyPatch.context() as patch:
-        for kind in (Watcher, Shown):
-            patch.setattr(kind, "delegates", ["reference"])
-        yield
 
 
 def logits(model: Model) -> list[Array]:

@@ -99,13 +99,11 @@ class AdaRound:
 
     def __call__(self, op: Op, walk: Walk) -> None:
         name = own_name(op.outputs[0].name)
-        weights, source = op.input(1), op.input(0)
-        if op.name not in KINDS or name not in self.reals or weights is None or source is None:
+        if name not in self.reals or not adjustable(op):
             return
-        if weights.data is None or weights.quant is None or len(weights.users) > 1:
-            return
-        if grouped(op):
-            return
+        source, weights = op.inputs[0], op.inputs[1]
+        assert source is not None and weights is not None
+        assert weights.data is not None and weights.quant is not None
         rows = some_rows(op, walk.reals(source), np.random.default_rng(self.seed))
         low, high = weights.dtype.bounds
         scale = weights.quant.scale.astype(np.float64)
@@ -140,11 +138,15 @@ def _settle_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
     return codes, after / max(before, 1e-30)
 
 
-def grouped(op: Op) -> bool:
-    """Channels in groups, each with a matrix of its own."""
-    source, weights = op.inputs[0], op.inputs[1]
-    assert source is not None and weights is not None
-    return op.name == "CONV_2D" and weights.shape[-1] != source.shape[-1]
+def adjustable(op: Op) -> bool:
+    """A product whose weights are codes that nobody else reads. Not of channels in groups: each has
+    a matrix of its own."""
+    source, weights = op.input(0), op.input(1)
+    if op.name not in KINDS or source is None or weights is None:
+        return False
+    if weights.data is None or weights.quant is None or len(weights.users) > 1:
+        return False
+    return op.name != "CONV_2D" or weights.shape[-1] == source.shape[-1]
 
 
 def sums_of(op: Op, rows: Array, weights: Array) -> Array:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..ir import Array, Op, Quant, Tensor
 from .correct import own_name
-from .rounding import KINDS, grouped, some_rows, sums_of
+from .rounding import adjustable, some_rows, sums_of
 from .walk import Beside, Walk, real_bias_of, reals
 from .weights import encode_bias
 
@@ -35,12 +35,11 @@ class ScaleCorrection:
 
     def __call__(self, op: Op, walk: Walk) -> None:
         name = own_name(op.outputs[0].name)
-        if op.name not in KINDS or name not in self.reals or grouped(op):
+        if name not in self.reals or not adjustable(op):
             return
         source, weights, bias = op.inputs[0], op.inputs[1], op.input(2)
         assert source is not None and weights is not None
-        if weights.data is None or weights.quant is None or len(weights.users) > 1:
-            return
+        assert weights.data is not None and weights.quant is not None
         if source.quant is None or (bias is not None and bias.dtype.is_float):
             return
         given, wanted = (
@@ -50,9 +49,9 @@ class ScaleCorrection:
                 (self.beside.reals(own_name(source.name)), self.reals[name]),
             )
         )
-        by = _factors(given, wanted)
-        self.factors[name] = by if weights.quant.scale.size > 1 else _factors(
-            given.reshape(-1, 1), wanted.reshape(-1, 1))  # fmt: skip
+        if weights.quant.scale.size == 1:  # one factor for all channels
+            given, wanted = given.reshape(-1, 1), wanted.reshape(-1, 1)
+        self.factors[name] = _factors(given, wanted)
         _rescale(weights, bias, float(source.quant.scale[0]), self.factors[name])
 
 
