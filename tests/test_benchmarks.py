@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import common, engines, scaling, soak, startup
+from benchmarks import common, engines, revisions, scaling, soak, startup
 from sanderling import load, verify
 from sanderling.measure import answers, statistics, to_onnx, turns
 from sanderling.measure.engines import Job, job_for
@@ -261,6 +261,13 @@ def test_startup_measures_each_subject() -> None:
     assert {"sanderling cold", "litert"} <= set(samples)
     assert all(s[0]["total_s"] >= s[0]["ready_s"] > 0 for s in samples.values())
     assert "| digits |" in startup.report({"digits": samples}, {})
+
+
+def test_revisions_are_compared(tmp_path: Path) -> None:
+    places = [revisions.check_out(None, tmp_path / name) for name in ("old", "new")]
+    found = revisions.compare(places, DIGITS, rounds=1, seconds=0.01)
+    assert len(found) == len(revisions.FIGURES)
+    assert all(r.value > 0 for r in found)
 
 
 @NEEDS_LITERT
