@@ -35,6 +35,9 @@ DELEGATES = Knob("SANDERLING_DELEGATES", "", "default delegates, by name, separa
 CACHE = Knob("SANDERLING_CACHE", "", "folder of compiled code, or off; default ~/.cache/sanderling")
 CACHE_SIZE = Knob("SANDERLING_CACHE_SIZE", "1g", "most bytes of compiled code kept")
 DUMP = Knob("SANDERLING_DUMP", "", "folder that every stage of a compilation is written to")
+HOST = Knob(
+    "SANDERLING_HOST", "", "a CPU target that this machine is to pass for; default detected"
+)
 TRACE = Knob("SANDERLING_TRACE", "", "file that a trace of the whole process is written to")
 
-KNOBS = (MAX_MEMORY, DELEGATES, CACHE, CACHE_SIZE, DUMP, TRACE)
+KNOBS = (MAX_MEMORY, DELEGATES, CACHE, CACHE_SIZE, DUMP, HOST, TRACE)

@@ -326,7 +326,8 @@ def _scatter(o: Operands, axes: Sequence[Axis], image: int, shape: Shape) -> Arr
         places = [a.slices(tap) for a, tap in zip(axes, taps, strict=True)]
         source = pixels[tuple(inside for inside, _ in places)]
         if source.size:
-            total[tuple(outside for _, outside in places)] += source @ w[(slice(None), *taps)].T
+            stamp: Array = w[(slice(None), *taps)]  # type: ignore[arg-type, unused-ignore]
+            total[tuple(outside for _, outside in places)] += source @ stamp.T
     return total
 
 

@@ -136,8 +136,7 @@ def _hot_shape(op: Op, indices: Shape, depth: list[int]) -> Shape:
 def _one_hot(op: Op, indices: Array, depth: Array, hot_value: Array, cold: Array) -> Array:
     axis = _hot_axis(op, indices.ndim)
     shape = sized(op, _hot_shape(op, indices.shape, ints(depth)))
-    classes = np.arange(shape[axis], dtype=np.int32)
-    classes = classes.reshape(-1, *(1,) * (indices.ndim - axis))
+    classes = np.arange(shape[axis], dtype=np.int32).reshape(-1, *(1,) * (indices.ndim - axis))
     hot = np.expand_dims(indices.astype(np.int32), axis) == classes
     return np.where(hot, scalar(op, hot_value, "the on value"), scalar(op, cold, "the off value"))
 

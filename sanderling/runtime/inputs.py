@@ -95,7 +95,7 @@ def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
                 wanted or own for wanted, own in zip(size, converted.size, strict=True)
             )
             resized = converted.resize((width, height), _resampling(how.resample))
-            pixels = np.asarray(resized, np.float32).reshape(height, width, channels)
+            pixels: Array = np.asarray(resized, np.float32).reshape(height, width, channels)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         if isinstance(error, InputError):
             raise

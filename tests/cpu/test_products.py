@@ -13,9 +13,8 @@ from sanderling.delegates.cpu.conv import plain_cycles
 from sanderling.delegates.cpu.delegate import CpuDelegate, build
 from sanderling.delegates.cpu.epilogue import INNER_ATTR
 from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.jit import host_target, runnable
 from sanderling.delegates.cpu.rows import Window
-from sanderling.delegates.cpu.targets import TARGETS
+from sanderling.delegates.cpu.targets import TARGETS, host_target
 from sanderling.delegates.cpu.tiles import Panels, choose
 from sanderling.ir import Array, DType, Graph, Op, Quant, Tensor
 from sanderling.ir.expr import Expr, Input, apply
@@ -23,10 +22,9 @@ from sanderling.ops.base import scale_zero
 from sanderling.ops.execute import evaluate, new_state
 from tests.conformance.harness import Case, T, case, f32, i8, u8, weights
 
-from .harness import EVERYTHING, TARGET_NAMES, cases_of, check_cpu
+from .harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for
 
 OPS = ("CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL", "TRANSPOSE_CONV")
-RUNNABLE = tuple(name for name, t in TARGETS.items() if runnable(t))
 SAME: dict[str, Any] = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
 STRIDED: dict[str, Any] = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
 
@@ -110,7 +108,7 @@ def _run(graph: Graph, target: str, *arrays: Array) -> Array:
     """The graph as it stands, on the delegate alone."""
     out = graph.outputs[0]
     result = np.empty(out.shape, out.dtype.numpy)
-    CpuExecutable(build(CpuDelegate(target), graph), 1).run(arrays, [result])
+    CpuExecutable(build(cpu_for(target), graph), 1).run(arrays, [result])
     return result
 
 
@@ -176,8 +174,8 @@ def test_map(second: bool, target: str) -> None:
     op = graph.add("CONV_2D", [x, w, b, *([r] if second else [])], [y], **SAME)
     op.attrs["cpu_map"] = expr
     graph.outputs = [y]
-    if not runnable(TARGETS[target]):
-        build(CpuDelegate(target), graph)
+    if target not in RUNNABLE:
+        build(cpu_for(target), graph)
         return
     feeds = (_feed(x, 0), _feed(r, 1))
     ours = _run(graph, target, *feeds)

@@ -15,12 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...config import DUMP
-from ...errors import FallbackWarning, InputError
+from ...errors import DelegateError, FallbackWarning, InputError
 from ...ir import Graph, Op
 from ...spans import span, tape
 from .cache import Cache, fingerprint
 from .executable import Compiled, CpuExecutable
-from .targets import PRECISIONS, Target, find, host_target, problem
+from .targets import (
+    PRECISIONS,
+    Target,
+    emulatable,
+    emulated,
+    find,
+    host_target,
+    problem,
+    runnable,
+)
 
 if TYPE_CHECKING:
     from ...runtime.delegate import Executable, Options
@@ -29,6 +38,8 @@ if TYPE_CHECKING:
 # worker and four barriers took 12 to 18 us on a machine whose cores were busy, 800,000 int8
 # multiply-adds on one worker 5.5 us; to be fitted again on a quiet machine.
 WORK_OF_WORKER = 1_000_000
+# What load_delegate("cpu", options) takes: the constructor's parameters.
+OPTIONS = frozenset({"target", "timed", "dump", "cache", "precision", "emulate"})
 # A compilation that takes longer says so on a terminal.
 PATIENCE = 0.5
 
@@ -38,7 +49,7 @@ class CpuDelegate:
 
     target: a row of targets.TARGETS, default this machine's. timed: count the ticks of every step.
     dump: a folder that every stage is written to. cache: False keeps nothing on disk. precision: of
-    float products, f32 or bf16. emulate: bf16 also without instructions for it, slowly.
+    float products, f32 or bf16. emulate: a target or bf16 also without instructions for it, slowly.
     """
 
     name = "cpu"
@@ -48,6 +59,7 @@ class CpuDelegate:
                  emulate: bool = False) -> None:  # fmt: skip
         self.emulate = emulate
         row = host_target() if target is None else find(target)
+        row = emulated(row) if emulate and not runnable(row) and emulatable(row) else row
         self.target: Target = self._at(row, precision)
         self.problem = problem()
         self.timed = timed
@@ -56,10 +68,10 @@ class CpuDelegate:
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Options by name, as load_delegate(name, options) passes them."""
-        unknown = sorted(set(options) - {"target", "timed", "dump", "cache", "precision"})
+        unknown = sorted(set(options) - OPTIONS)
         if unknown:
             raise InputError(f"the cpu delegate has no option '{unknown[0]}'",
-                             fix="it has target, timed, dump, cache and precision")  # fmt: skip
+                             fix=f"it has {', '.join(sorted(OPTIONS))}")  # fmt: skip
         self.__init__(**options)  # type: ignore[misc]
 
     def refuses(self, op: Op) -> str | None:
@@ -111,6 +123,10 @@ class CpuDelegate:
         return replace(row, precision=str(precision))
 
     def compile(self, part: Graph, options: Options) -> Executable:
+        if not runnable(self.target):
+            raise DelegateError(f"this machine cannot run code for {self.target.name}",
+                                where="delegate 'cpu'",
+                                fix="leave the target out, or give emulate=True")  # fmt: skip
         compiled, key = self._compiled(part, self._for(options.extra))
         return self._executable(compiled, key, options.threads)
 

@@ -8,7 +8,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ...spans import span
-from .targets import TARGETS, Target, host_target, runnable  # noqa: F401
+from .emulated import emulate
+from .targets import Target
 
 # The passes beyond code generation: kernels are written the way they should run, so that only
 # clean-up is left to do; loop vectorisers and unrollers would cost more time than they save.
@@ -32,10 +33,6 @@ def llvm_features() -> frozenset[str]:
     return frozenset(k for k, on in llvm.get_host_cpu_features().items() if on)
 
 
-def runnable_targets() -> list[Target]:
-    return [t for t in TARGETS.values() if runnable(t)]
-
-
 def machine(target: Target) -> Any:
     _initialised()
     return llvm.Target.from_triple(target.triple).create_target_machine(
@@ -46,7 +43,7 @@ def machine(target: Target) -> Any:
 def optimise(text: str, target: Target) -> tuple[Any, Any]:
     """Parse, verify and clean up a module; returns it with the machine that made it."""
     tm = machine(target)
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(emulate(text, target) if target.emulated else text)
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
