@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...config import DUMP
+from ...config import CHECKED, DUMP
 from ...errors import DelegateError, FallbackWarning, InputError
 from ...ir import Graph, Op
 from ...spans import span, tape
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # multiply-adds on one worker 5.5 us; to be fitted again on a quiet machine.
 WORK_OF_WORKER = 1_000_000
 # What load_delegate("cpu", options) takes: the constructor's parameters.
-OPTIONS = frozenset({"target", "timed", "dump", "cache", "precision", "emulate"})
+OPTIONS = frozenset({"target", "timed", "dump", "cache", "precision", "emulate", "checked"})
 # A compilation that takes longer says so on a terminal.
 PATIENCE = 0.5
 
@@ -50,14 +50,17 @@ class CpuDelegate:
     target: a row of targets.TARGETS, default this machine's. timed: count the ticks of every step.
     dump: a folder that every stage is written to. cache: False keeps nothing on disk. precision: of
     float products, f32 or bf16. emulate: a target or bf16 also without instructions for it, slowly.
+    checked: test every access to memory, and raise where one leaves its tensor; slow, to find
+    defects with.
     """
 
     name = "cpu"
 
     def __init__(self, target: str | None = None, timed: bool = False,
                  dump: str | Path | None = None, cache: bool = True, precision: str = "f32",
-                 emulate: bool = False) -> None:  # fmt: skip
+                 emulate: bool = False, checked: bool | None = None) -> None:  # fmt: skip
         self.emulate = emulate
+        self.checked = CHECKED.is_on() if checked is None else checked
         row = host_target() if target is None else find(target)
         row = emulated(row) if emulate and not runnable(row) and emulatable(row) else row
         self.target: Target = self._at(row, precision)
@@ -103,7 +106,7 @@ class CpuDelegate:
         if self.cache.folder is None or self.dump or DUMP.text():
             return None
         row = self.target
-        return f"cpu {row.name} {row.features} {row.precision} {self.timed}"
+        return f"cpu {row.name} {row.features} {row.precision} {self.timed} {self.checked}"
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """A session's options: raises or warns when it is made, not when it first runs."""
@@ -145,8 +148,9 @@ class CpuDelegate:
 
     def _key(self, part: Graph, row: Target, traced: bool) -> str:
         content = fingerprint(part.ops, part.inputs, part.outputs)
-        # Code that tells of its steps has names of its own.
-        return self.cache.key("part", content, row, self.timed, *(["traced"] if traced else []))
+        # Code that tells of its steps has names of its own, as has code that checks.
+        more = [name for name, on in (("traced", traced), ("checked", self.checked)) if on]
+        return self.cache.key("part", content, row, self.timed, *more)
 
     def compiled(self, part: Graph) -> Compiled:
         """The part's code: from the cache, or made now (the part is changed then)."""
@@ -168,7 +172,7 @@ class CpuDelegate:
             from .lower import Settings, build
 
             folder = folder_for(str(root), part, key) if root else None
-            made = build(part, Settings(row, self.timed, traced), Dump(folder))
+            made = build(part, Settings(row, self.timed, traced, self.checked), Dump(folder))
         with span("keep the code", "compile", {"bytes": len(made.image.code)}):
             return self.cache.store(key, made), key
 
@@ -182,17 +186,23 @@ class CpuDelegate:
 def build(delegate: CpuDelegate, part: Graph) -> Compiled:
     """The part's code, made now."""
     from .dump import Dump
-    from .lower import Settings, build
+    from .lower import build
 
-    return build(part, Settings(delegate.target, delegate.timed), Dump(None))
+    return build(part, _settings(delegate), Dump(None))
 
 
 def lower(part: Graph, delegate: CpuDelegate) -> tuple[Any, int]:
     """The part as a program with its module written, and the bytes of its arena."""
     from .dump import Dump
-    from .lower import Settings, lower
+    from .lower import lower
 
-    return lower(part, Settings(delegate.target, delegate.timed), Dump(None))
+    return lower(part, _settings(delegate), Dump(None))
+
+
+def _settings(delegate: CpuDelegate) -> Any:
+    from .lower import Settings
+
+    return Settings(delegate.target, delegate.timed, checked=delegate.checked)
 
 
 @cache
