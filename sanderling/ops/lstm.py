@@ -178,10 +178,32 @@ def _lstm_macs(op: Op) -> int:
 
 
 HYBRID = "hybrid i8/u8 weights"
-define("LSTM", infer=_infer_lstm, evaluate=_lstm, family="lstm", types="f32 i8 u8", arity=(5, 24),
+# A cell's operands; without the input gate (CIFG) the first of each four is absent.
+_WEIGHTS = "f32 i8q u8q"
+_FLOAT = (
+    f"admit?[2]: w, 3 w[2]: {_WEIGHTS}, admit_recurrent?[1-2]: r, 3 r[1-2]: {_WEIGHTS}, "
+    f"3 peephole?[1]: {_WEIGHTS}, admit_bias?[1]: f32, 3 bias[1]: f32, "
+    f"projection?[2]: {_WEIGHTS}, projection_bias?[1]: f32"
+)
+_ONE = f"{_FLOAT}, 2 state!: f32, 4 norm?[1]: f32"
+_INTEGER = (
+    "admit?[2]: i8q, 3 w[2]: i8q, admit_recurrent?[2]: i8q, 3 r[2]: i8q, 3 peephole?[1]: i16q, "
+    "admit_bias?[1]: i32, 3 bias[1]: i32, projection?[2]: i8q, projection_bias?[1]: i32, "
+    "state!: i8q, cell!: i16q, 4 norm?[1]: i16q"
+)
+_BOTH = f"{_FLOAT}, {_FLOAT}, 4 state!: f32, aux?[3]: f32, 8 aux_weights?[2]: {_WEIGHTS}"
+_BASIC = (
+    "x[2]: f32, activation[2]: f32, weights[2]: f32, bias[1]: f32, state[2]: f32 "
+    "-> f32, f32, f32, f32 | "
+    "x[2]: u8, activation[2]: u8, weights[2]: u8q, bias[1]: i32q, state[2]: i16 "
+    "-> u8, i16q, u8, i16"
+)
+define("LSTM", infer=_infer_lstm, evaluate=_lstm, family="lstm",
+       takes=f"x[2]: f32, {_ONE} -> f32 | x[2]: i8q, {_INTEGER} -> i8q | {_BASIC}",
        macs=_lstm_macs, notes=f"full and basic kernels; {HYBRID}; i8 with i16 cell")  # fmt: skip
 define("UNIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_lstm, evaluate=_sequence_lstm, family="lstm",
-       types="f32 i8", arity=(20, 24), macs=weight_macs,
+       takes=f"x[3]: f32, {_ONE} -> f32 | x[3]: i8q, {_INTEGER} -> i8q", macs=weight_macs,
        notes=f"{HYBRID}; i8 with i16 cell")  # fmt: skip
 define("BIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_bidirectional, evaluate=_bidirectional_lstm,
-       family="lstm", types="f32", arity=48, macs=weight_macs, notes=HYBRID)  # fmt: skip
+       family="lstm", takes=f"x[3]: f32, {_BOTH} -> f32, second?: f32",
+       macs=weight_macs, notes=HYBRID)  # fmt: skip

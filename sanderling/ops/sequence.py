@@ -240,12 +240,16 @@ def weight_macs(op: Op) -> int:
     return rows * sum(elements(t.shape) for t in matrices if len(t.shape) == 2)
 
 
-define("RNN", infer=_infer_rnn, evaluate=_rnn, family="sequence", types="f32", arity=5,
-       macs=weight_macs, notes="hybrid i8/u8 weights")  # fmt: skip
+_RNN = "w[2]: f32 i8q u8q, recurrent[2]: w, bias[1]: f32, state!: f32"
+define("RNN", infer=_infer_rnn, evaluate=_rnn, family="sequence",
+       takes=f"x[2]: f32, {_RNN} -> f32", macs=weight_macs,
+       notes="hybrid i8/u8 weights")  # fmt: skip
 define("UNIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_rnn, evaluate=_sequence_rnn, family="sequence",
-       types="f32", arity=5, macs=weight_macs, notes="hybrid i8/u8 weights")  # fmt: skip
+       takes=f"x[3]: f32, {_RNN} -> f32", macs=weight_macs,
+       notes="hybrid i8/u8 weights")  # fmt: skip
 define("BIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_bidirectional_rnn, evaluate=_bidirectional_rnn,
-       family="sequence", types="f32", arity=12, macs=weight_macs,
+       family="sequence", macs=weight_macs,
+       takes=f"x[3]: f32, {_RNN}, {_RNN}, aux?[3]: f32, 2 aux_weights?[2]: w -> f32, second?: f32",
        notes="hybrid i8/u8 weights")  # fmt: skip
 
 
@@ -312,5 +316,9 @@ def _infer_svdf(op: Op, specs: Specs) -> Spec:
     return out_spec(op, None if x is None or feature is None else (x[0], feature[0] // rank))
 
 
-define("SVDF", infer=_infer_svdf, evaluate=_svdf, family="sequence", types="f32 i8", arity=5,
+_SVDF = (
+    "x[2]: f32, feature[2]: f32 i8q u8q, time[2]: feature, bias?[1]: f32, state!: f32 -> f32 | "
+    "x[2]: i8q, feature[2]: i8q, time[2]: i16q, bias?[1]: i32, state!: i16q -> i8q"
+)
+define("SVDF", infer=_infer_svdf, evaluate=_svdf, family="sequence", takes=_SVDF,
        macs=weight_macs, notes="hybrid i8/u8 weights; i8 with i16 state")  # fmt: skip
