@@ -146,9 +146,15 @@ def _zero(op: Op) -> int:
     return scale_zero_or_none(op.outputs[0])[1] if op.outputs[0].dtype.bits <= 16 else 0
 
 
-def _check_fill(op: Op, value: Shape | None) -> None:
+def _check_pairs(op: Op, shape: Shape, paddings: Shape, value: Shape | None = None) -> None:
+    wanted = (len(shape), 2)
+    require(paddings == wanted, op, f"paddings of shape {paddings}", f"they are {wanted}")
     if value is not None:
         single(op, value, "the value to pad with")
+
+
+def _check_fill(op: Op, value: Shape) -> None:
+    single(op, value, "the value to fill up with")
 
 
 def _pad(op: Op, x: Array, paddings: Array, value: Array | None = None) -> Array:
@@ -192,11 +198,12 @@ def _dilate(op: Op, x: Array, factors: Array, value: Array) -> Array:
     return pad_general(op, x, value, edges, edges, [n - 1 for n in ints(factors)])
 
 
-define("PAD PADV2", infer=fitting(_check_fill, [2], shaped(_padded, by=[1])),
+define("PAD PADV2", infer=fitting(_check_pairs, [0, 1, 2], shaped(_padded, by=[1])),
        evaluate=on(_pad, needs=2), family="layout",
        takes="x: f32 f16 bf16 u8 i8 i16 i32 i64 bool, paddings: i8 i16 i32 i64, value?: x "
              "-> x")  # fmt: skip
-define("MIRROR_PAD", infer=shaped(_mirrored, by=[1]), evaluate=on(_mirror_pad), family="layout",
+define("MIRROR_PAD", infer=fitting(_check_pairs, [0, 1], shaped(_mirrored, by=[1])),
+       evaluate=on(_mirror_pad), family="layout",
        takes=f"x: {MOVABLE}, paddings: {INDEX} -> x")  # fmt: skip
 define("DILATE", infer=fitting(_check_fill, [2], shaped(_dilated, by=[1])),
        evaluate=on(_dilate), family="layout",
@@ -293,7 +300,7 @@ def _batch_to_space(op: Op, x: Array, block: Array, crops: Array) -> Array:
     return x[(slice(None), *kept)]
 
 
-_BLOCKS = f"x: {MOVABLE}, block: {INDEX}, edges: {INDEX} -> x"
+_BLOCKS = f"x: {MOVABLE}, block[1]: {INDEX}, edges[2]: {INDEX} -> x"
 define("SPACE_TO_DEPTH", infer=shaped(_deep), evaluate=on(_space_to_depth), family="layout",
        takes="x[4]: f32 u8 i8 i32 i64 -> x")  # fmt: skip
 define("DEPTH_TO_SPACE", infer=shaped(_wide), evaluate=on(_depth_to_space), family="layout",
