@@ -305,9 +305,10 @@ def refuses(op: Op, target: Target) -> str | None:
     operands = [op.input(i) for i in moved]
     if op.name in ("CONCATENATION", "PACK"):
         operands = list(op.inputs)
-    if op.name == "PADV2" and not present(op, 2).is_constant:
-        operands.append(op.input(2))
-        constants += (2,) * (present(op, 2).dtype.bits == 8)
+    value = op.input(2) if op.name in ("PAD", "PADV2") else None
+    if value is not None and not value.is_constant:
+        operands.append(value)
+        constants += (2,) * (value.dtype.bits == 8)
     said = unmovable(op, operands, constants)
     if said is None and op.name == "CONCATENATION":
         said = _refuses_concatenation(op)

@@ -77,6 +77,18 @@ class Kernel:
     writes: Callable[[Op], bool] = lambda op: False
 
 
+def refuses_tensors(op: Op) -> str | None:
+    """Why compiled code cannot hold an op's tensors."""
+    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
+    if not all(t.dtype.is_fixed_size for t in tensors):
+        return "strings and handles are Python's"
+    if any(t.is_dynamic for t in tensors):
+        return "a shape is not known before the run"
+    if any(t.dtype.is_packed and not t.is_constant for t in tensors):
+        return "values of less than a byte are constants only"
+    return None
+
+
 @dataclass(eq=False)
 class Step:
     """One op of the lowered graph with the name of its kernel."""
