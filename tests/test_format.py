@@ -28,6 +28,7 @@ from sanderling import (
 )
 from sanderling.format import flatbuf, schema
 from sanderling.format.flatbuf import Reader, Writer
+from sanderling.format.schema import ENUMS
 from sanderling.ir import DType, ExternalData, Graph, Model, Tensor
 from sanderling.ir.compare import models_equal
 
@@ -329,6 +330,31 @@ def test_illegal_contents_name_their_place(changes: dict[str, Any], message: str
     with pytest.raises(ModelError, match=message) as caught:
         load(bytes(Writer().finish("Model", row)))
     assert caught.value.fix or "schema" in str(caught.value)
+
+
+EMPTY: list[dict[str, Any]] = [
+    {"shape_signature": []},
+    {"quantization": {"scale": [], "zero_point": [], "min": [], "max": []}},
+    {"quantization": {"zero_point": [3]}},
+    {"quantization": {}},
+    {"variant_tensors": []},
+    {"name": ""},
+]
+
+
+@pytest.mark.parametrize("field", EMPTY, ids=[str(row) for row in EMPTY])
+def test_an_empty_vector_says_nothing(field: dict[str, Any]) -> None:
+    """As TFLite takes it: the tensor is as if the vector was not there."""
+    tensors = [{"shape": [1, 2, 2, 1]} | field, {"shape": [1, 2, 2, 1]}]
+    graph = {"tensors": tensors, "inputs": [0], "outputs": [1], "name": "",
+             "operators": [{"inputs": [0], "outputs": [1]}]}  # fmt: skip
+    code = {"builtin_code": ENUMS["BuiltinOperator"].index("NEG")}
+    row = {"version": 3, "buffers": [{}, {"data": b""}], "subgraphs": [graph],
+           "operator_codes": [code], "signature_defs": [], "metadata": []}  # fmt: skip
+    made = load(bytes(Writer().finish("Model", row)))
+    verify(made)
+    x = np.ones((1, 2, 2, 1), np.float32)
+    np.testing.assert_array_equal(made.compile("reference")(x), -x)
 
 
 def test_a_file_error_names_the_file(tmp_path: Path) -> None:

@@ -297,6 +297,43 @@ def test_variables_start_again_when_shapes_change() -> None:
     both(snippet)
 
 
+def variable_inputs() -> dict[str, bytes]:
+    """Graph inputs that are marked as variables: one that nothing writes, and a state."""
+    plain = graph("main", binary("SUB"), ("f32", (1, 3)), ("f32", (1, 3)))
+    plain.inputs[1].is_variable = True
+    state = _svdf("f32", 1, 4, 3, 1, 3).model()
+    state.main.inputs += [t for t in state.main.tensors if t.is_variable]
+    return {"read": dump(Model([plain])), "written": dump(state)}
+
+
+@pytest.mark.parametrize("kind", ["read", "written"])
+def test_an_input_that_is_a_variable_is_given_by_the_caller(kind: str) -> None:
+    """It starts at zero, is what set_tensor says, and keeps what the model writes to it."""
+    content = variable_inputs()[kind]
+
+    def snippet(m: Any) -> Any:
+        interpreter = m.Interpreter(model_content=content)
+        interpreter.allocate_tensors()
+        first, second = interpreter.get_input_details()
+        found = []
+
+        def run() -> None:
+            interpreter.invoke()
+            for detail in (*interpreter.get_output_details(), second):
+                found.append(interpreter.get_tensor(detail["index"]))
+
+        interpreter.set_tensor(first["index"], noise(first))
+        run()
+        run()
+        interpreter.set_tensor(second["index"], noise(second))
+        run()
+        interpreter.reset_all_variables()
+        run()
+        return found
+
+    both(snippet)
+
+
 def test_resource_variables_persist() -> None:
     content = dump(Model(accumulator("f32", (3,))))
 

@@ -417,6 +417,23 @@ def test_variables_outlive_a_plan_but_not_a_session() -> None:
     np.testing.assert_array_equal(two(F([1, 1, 1])), [1, 1, 1])
 
 
+@pytest.mark.parametrize("delegates", [["reference"], ["cpu", "reference"]])
+def test_an_input_that_is_a_variable_is_the_callers(delegates: list[str]) -> None:
+    """Also one that the model writes: a run starts from what is fed, which stays as it is."""
+    plain = model(binary("SUB"), ("f32", (3,)), ("f32", (3,)))
+    plain.main.inputs[1].is_variable = True
+    session = plain.compile(delegates)
+    np.testing.assert_array_equal(session(F([5, 6, 7]), F([1, 2, 3])), [4, 4, 4])
+    np.testing.assert_array_equal(session(F([5, 6, 7, 8]), F([1, 2, 3, 4])), [4, 4, 4, 4])
+    svdf = _svdf("f32", 1, 4, 3, 1, 3).model()
+    svdf.main.inputs += [t for t in svdf.main.tensors if t.is_variable]
+    session, x, state = svdf.compile(delegates), np.ones((1, 4), F), np.full((1, 9), 0.5, F)
+    first = session(x, state)
+    np.testing.assert_array_equal(session(x, state), first)
+    np.testing.assert_array_equal(state, np.full((1, 9), 0.5, F))
+    assert not np.allclose(session(x, np.zeros((1, 9), F)), first)
+
+
 @pytest.mark.parametrize("flag, wanted", [(True, 2 * X), (False, X * X)])
 def test_if(flag: bool, wanted: Array) -> None:
     session = Model(choose(binary("ADD"), binary("MUL"))).compile()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sanderling.errors import ModelError
 from sanderling.ir import Blockwise, Buffer, DType, Graph, Model, Op, Quant, Signature, Tensor
-from sanderling.ir.verify import MODEL_RULES, RULES, problems, verify
+from sanderling.ir.verify import MODEL_RULES, MOST_NESTED, RULES, problems, verify
 
 
 def legal() -> Model:
@@ -92,6 +92,13 @@ def self_call(model: Model) -> None:
     called.add("CALL", called.inputs, [], body=called)
 
 
+def too_deep(model: Model) -> None:
+    for level in range(MOST_NESTED + 1):
+        inner, outer = model.graphs[-1], Graph(f"level{level}")
+        outer.add("CALL", [], [], body=inner)
+        model.graphs.append(outer)
+
+
 def same_key(model: Model) -> None:
     model.signatures.append(Signature("serve", model.graphs[1]))
 
@@ -147,6 +154,7 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("called graphs are the model's", "it calls graph 'stranger'", calls_stranger),
     ("no recursion", "in a circle, among 'main', 'called'", recursion),
     ("no recursion", "in a circle, among 'called'", self_call),
+    ("graphs are not nested too deeply", f"more than {MOST_NESTED} deep", too_deep),
     ("signatures name inputs and outputs", "its input 'x' is no input of graph 'main'",
      lambda m: m.signatures[0].inputs.update(x=tensor(m, "a"))),
     ("signatures name inputs and outputs", "its output 'y' is no output",

@@ -56,7 +56,9 @@ def keep(data: memoryview, source: str, record: Record) -> str:
     sketch, content = _sketch(data, store), digest(data)
     if store.recall(sketch) != [content, record]:
         store.record(sketch, [content, record])
-    _note(store, Path(source) if source else None, sketch, content)
+    # The file may be another by now, or the model a copy of what was in it.
+    if source and _digest_of(Path(source)) == content:
+        _note(store, Path(source), sketch, content)
     return content
 
 
@@ -68,6 +70,20 @@ def _note(store: Store, path: Path | None, sketch: str, content: str) -> None:
 
 def digest(data: memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _digest_of(path: Path) -> str:
+    """Of what is in the file now; "" if it cannot be read."""
+    made = hashlib.sha256()
+    try:
+        if not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                made.update(piece)
+    except OSError:
+        return ""
+    return made.hexdigest()
 
 
 def _stamp(path: Path | None, store: Store) -> str:

@@ -217,7 +217,7 @@ class Loader:
             dtype,
             shape,
             buffer=self._constant(row, where),
-            signature=None if row["shape_signature"] is None else _ints(row["shape_signature"]),
+            signature=_ints(row["shape_signature"]) or None,  # some writers leave an empty one
             sparsity=_sparsity(row["sparsity"], len(shape), where),
             is_variable=row["is_variable"],
             has_rank=row["has_rank"],
@@ -239,7 +239,8 @@ class Loader:
         if q is None:
             return
         scale = _array(q["scale"], np.float32)
-        zero = _array(q["zero_point"], np.int64)
+        # Zero points without scales say nothing: TFLite does not look at them.
+        zero = _array(q["zero_point"] if scale.size else None, np.int64)
         if zero.size == 0 and scale.size:
             zero = np.zeros(scale.size, np.int64)
         if zero.size == 1 and scale.size > 1:

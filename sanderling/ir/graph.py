@@ -473,6 +473,22 @@ class Model:
         raise MissingNameError(f"{asked}; there are: {names}")
 
 
+def reachable(graphs: Iterable[Graph]) -> list[Graph]:
+    """These graphs and all that they call, each once, what is called before who calls it."""
+    found: dict[Graph, None] = {}
+    entered: set[Graph] = set()
+    waiting = list(graphs)
+    while waiting:
+        graph = waiting[-1]
+        inner = [] if graph in entered else [g for op in graph.ops for g in op.subgraphs]
+        entered.add(graph)
+        missing = [g for g in inner if g not in entered]
+        waiting += missing
+        if not missing:
+            found[waiting.pop()] = None
+    return list(found)
+
+
 def link(op: Op) -> None:
     """Enter an op's uses into its tensors."""
     for tensor in _present(op.inputs):

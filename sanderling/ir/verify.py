@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import ModelError
-from .graph import Graph, Model, Op, Signature, Tensor
+from .graph import Graph, Model, Op, Signature, Tensor, reachable
 from .types import Quant
 
 
@@ -310,6 +310,20 @@ def _no_recursion(model: Model) -> Iterator[Problem]:
         )
 
 
+# Those who look at a graph look at what it calls, one inside the other.
+MOST_NESTED = 48
+
+
+def _nesting(model: Model) -> Iterator[Problem]:
+    depth: dict[Graph, int] = {}
+    for graph in reachable(model.graphs):
+        called = (g for op in graph.ops for g in op.subgraphs)
+        depth[graph] = 1 + max((depth.get(g, 0) for g in called), default=0)
+        if depth[graph] == MOST_NESTED + 2:  # who calls it is deeper still: said once
+            what = f"graphs call each other more than {MOST_NESTED} deep"
+            yield Problem(f"graph '{graph.name}'", what, "put the innermost graphs in place")
+
+
 def _true_signatures(model: Model) -> Iterator[Problem]:
     own, keys = set(map(id, model.graphs)), Counter(s.key for s in model.signatures)
     for signature in model.signatures:
@@ -359,5 +373,6 @@ MODEL_RULES: tuple[Rule, ...] = (
     Rule("a model has graphs", _has_graphs),
     Rule("called graphs are the model's", _calls_own_graphs),
     Rule("no recursion", _no_recursion),
+    Rule("graphs are not nested too deeply", _nesting),
     Rule("signatures name inputs and outputs", _true_signatures),
 )

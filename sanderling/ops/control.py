@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from contextvars import ContextVar
 
 import numpy as np
 
 from ..errors import ModelError, UnsupportedError
-from ..ir import Array, DType, Graph, Op, Tensor
+from ..ir import Array, DType, Graph, Op, Tensor, reachable
 from .base import (
     ANYTHING,
+    FOLD_ELEMENTS,
     OPS,
     Arrays,
     Spec,
@@ -51,6 +53,42 @@ def _infer_graph(graph: Graph, inputs: Sequence[Spec]) -> list[Spec]:
     return [spec(t) for t in graph.outputs]
 
 
+class _Calls:
+    """What one outermost call has inferred: a graph once for the same specs, however many calls
+    lead to it, or the work would double with each level of nesting."""
+
+    def __init__(self) -> None:
+        self.known: dict[Hashable, tuple[Sequence[Spec], list[Spec]]] = {}
+        self.ops = 0
+
+    def infer(self, op: Op, graph: Graph, specs: Sequence[Spec]) -> list[Spec]:
+        key = graph, tuple(map(_spec_key, specs))
+        if key not in self.known:
+            self.ops += len(graph.ops)
+            if self.ops > MOST_INFERRED:
+                raise ModelError(
+                    f"the graphs that it calls come to more than {MOST_INFERRED} ops",
+                    where=op.where,
+                    fix="call them with the same shapes, or at fewer places",
+                )
+            # The specs are kept: a key may hold the identity of a value.
+            self.known[key] = specs, _infer_graph(graph, specs)
+        return self.known[key][1]
+
+
+# Ops of called graphs that one call may lead to, each counted once for all specs it is seen with.
+MOST_INFERRED = 1 << 16
+_calls: ContextVar[_Calls | None] = ContextVar("calls", default=None)
+
+
+def _spec_key(spec: Spec) -> Hashable:
+    """Small values by what they are, for they are computed anew; large ones are the file's own."""
+    value = spec.value
+    if value is None or value.size > FOLD_ELEMENTS or value.dtype == object:
+        return spec.dtype, spec.shape, id(value)
+    return spec.dtype, spec.shape, value.tobytes()
+
+
 def _infer_call(op: Op, graph: Graph, args: Specs) -> list[Spec]:
     """Inference of a call, with counts and types checked: the graph's own shapes do not count."""
     _check_count(op, graph, len(args))
@@ -58,10 +96,14 @@ def _infer_call(op: Op, graph: Graph, args: Specs) -> list[Spec]:
     given = [operand(op, args, i) for i in range(len(args))]
     _check_types(op, f"an input of graph '{graph.name}'", graph.inputs, given)
     _check_types(op, f"an output of graph '{graph.name}'", graph.outputs, op.outputs)
+    calls = _calls.get() or _Calls()
+    token = _calls.set(calls)
     try:
-        return _infer_graph(graph, given)
+        return calls.infer(op, graph, given)
     except RecursionError:
         raise _endless(op) from None
+    finally:
+        _calls.reset(token)
 
 
 def _check_count(op: Op, graph: Graph, count: int) -> None:
@@ -88,7 +130,7 @@ def _check_types(
 
 def _endless(op: Op) -> ModelError:
     return ModelError(
-        "graphs call each other without end",
+        "graphs call each other without end, or too deeply",
         where=op.where,
         fix="a graph must not call itself, directly or through others",
     )
@@ -221,11 +263,16 @@ def _call_once(op: Op, state: State) -> list[Array]:
 
 def _macs(op: Op) -> int:
     """The costliest branch; a loop counts once, for nobody knows how often it runs."""
-    return max((sum(_row_macs(inner) for inner in graph.ops) for graph in op.subgraphs), default=0)
+    found: dict[Graph, int] = {}
+    for graph in reachable(op.subgraphs):
+        found[graph] = sum(_inner_macs(inner, found) for inner in graph.ops)
+    return max((found[graph] for graph in op.subgraphs), default=0)
 
 
-def _row_macs(op: Op) -> int:
+def _inner_macs(op: Op, found: Mapping[Graph, int]) -> int:
     row = OPS.get(op.name)
+    if row is not None and row.macs is _macs:
+        return max((found.get(graph, 0) for graph in op.subgraphs), default=0)
     return row.macs(op) if row else 0
 
 

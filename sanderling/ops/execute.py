@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from ..errors import ModelError, SanderlingError
-from ..ir import Array, DType, Graph, Op, Tensor
+from ..ir import Array, DType, Graph, Op, Shape, Tensor
 from .base import DATA_ERRORS, State, as_list, check, custom_mistake, definition, error_text
 
 
@@ -19,8 +19,11 @@ def new_state() -> State:
 
 
 def execute(graph: Graph, inputs: Sequence[Array], state: State) -> list[Array]:
-    """Evaluate the graph on arrays in the order of its inputs."""
-    return run_ops(graph.ops, dict(zip(graph.inputs, inputs, strict=True)), graph.outputs, state)
+    """Evaluate the graph on arrays in the order of its inputs, which stay as they are: one that the
+    graph treats as a variable is written to."""
+    values = {t: a.copy() if t.is_variable else a
+              for t, a in zip(graph.inputs, inputs, strict=True)}  # fmt: skip
+    return run_ops(graph.ops, values, graph.outputs, state)
 
 
 Evaluate = Callable[[Op, Sequence[Array | None], State], list[Array]]
@@ -112,10 +115,10 @@ def _custom_results(op: Op, inputs: Sequence[Array | None], found: object) -> li
     return [np.asarray(a) for a in arrays]
 
 
-def initial_value(tensor: Tensor) -> Array:
+def initial_value(tensor: Tensor, shape: Shape | None = None) -> Array:
     """A variable tensor before its first use: TFLite clears it to zero, or to the zero point of
     an int8 tensor."""
-    value = np.zeros(tensor.shape, tensor.dtype.numpy)
+    value = np.zeros(tensor.shape if shape is None else shape, tensor.dtype.numpy)
     quant = tensor.quant
     if tensor.dtype is DType.INT8 and quant is not None and quant.zero_point.any():
         value.fill(quant.zero_point.astype(np.int8)[0])

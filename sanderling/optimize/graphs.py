@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -101,13 +101,23 @@ class Nest(Watcher):
     """A watcher that also sees the graphs that its graph calls, and the states of its recurrent
     ops."""
 
-    def __init__(self, model: Model, threads: int | None = None,
-                 by_channel: Collection[str] = ()) -> None:  # fmt: skip
+    def __init__(self, model: Model, threads: int | None = None, by_channel: Collection[str] = (),
+                 nests: dict[int, Nest] | None = None, numbers: Sequence[int] = ()) -> None:  # fmt: skip
+        """nests: those of graphs that are watched already, by the graphs' numbers in the outermost
+        model; numbers: of this model's graphs."""
+        nests, numbers = {} if nests is None else nests, numbers or range(len(model.graphs))
         self.calls = [op for op in model.main.ops if op.name in _SINKS and _plain(op)]
         self.recurrent = [op for op in model.main.ops if recurrent.has_states(op)]
         places = {id(g): i for i, g in enumerate(model.graphs)}
-        self.inner = {id(g): Nest(_entered(model, places[id(g)]), threads, by_channel)
-                      for op in self.calls for g in op.subgraphs}  # fmt: skip
+        self.inner: dict[int, Nest] = {}
+        for graph in (g for op in self.calls for g in op.subgraphs):
+            place = places[id(graph)]
+            number = numbers[place]
+            if number not in nests:
+                rest = [n for n in numbers if n != number]
+                nests[number] = Nest(_entered(model, place), threads, by_channel, nests,
+                                     [number, *rest])  # fmt: skip
+            self.inner[id(graph)] = nests[number]
         fed = set(model.main.inputs)
         more = [t for op in self.calls for t in op.inputs
                 if t is not None and not t.is_constant and t not in fed]  # fmt: skip
@@ -134,7 +144,7 @@ class Nest(Watcher):
         given = [_value(t, values) for t in op.inputs]
         if op.name == "IF":
             chosen = op.attrs["then_subgraph_index" if given[0].item() else "else_subgraph_index"]
-            for graph in op.subgraphs:
+            for graph in dict.fromkeys(op.subgraphs):  # both may be one
                 yield self.inner[id(graph)], _named(graph, given[1:]), graph is chosen
             return
         condition, body = (op.attrs[k] for k in ("cond_subgraph_index", "body_subgraph_index"))

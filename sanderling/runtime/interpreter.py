@@ -113,7 +113,7 @@ class _Allocation:
 
 
 def _input_place(plan: Plan, tensor: Tensor) -> Array:
-    place = plan.array(tensor)
+    place = plan.variables[tensor] if tensor in plan.variables else plan.array(tensor)
     return np.full(tensor.shape, b"", np.object_) if place is None else place
 
 

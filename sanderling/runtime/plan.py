@@ -167,6 +167,9 @@ class Binding:
             if array is not None and tensor.producer is not None and tensor not in arrays:
                 arrays[tensor] = array
         self._arrays = arrays
+        # An input that is a variable too: what the caller gives is its value before each run.
+        self._fed = [(plan.variables[t], a) for t, a in zip(plan.graph.inputs, inputs, strict=True)
+                     if t in plan.variables and plan.variables[t] is not a]  # fmt: skip
         self.steps = [
             (s.executable.run, [self._array(t) for t in s.inputs],
              [self._array(t) for t in s.outputs])
@@ -200,6 +203,8 @@ class Binding:
                               if read is tensor]  # fmt: skip
 
     def run(self) -> list[Array]:
+        for variable, array in self._fed:
+            np.copyto(variable, array)
         shared = self.plan.resources
         if shared is not None and shared.state.version != self._version:
             self._calls = []
@@ -220,7 +225,8 @@ class Binding:
 
     def only_call(self) -> Callable[[], None] | None:
         """All that a further run has to do, if it is one call."""
-        if not self._is_static or self.plan.resources is not None or len(self.steps) != 1:
+        alone = self._is_static and len(self.steps) == 1 and not self._fed
+        if not alone or self.plan.resources is not None:
             return None
         run, inputs, outputs = self.steps[0]
         bind = getattr(getattr(run, "__self__", None), "bind", None)
@@ -378,15 +384,17 @@ class Planner:
         made = Plan(special, found, steps, arena, twins, resources=resources)
         for tensor, twin in twins.items():
             if tensor.is_variable:
-                made.variables[twin] = self._variable(tensor)
+                made.variables[twin] = self._variable(tensor, twin.shape)
         return made
 
-    def _variable(self, tensor: Tensor) -> Array:
+    def _variable(self, tensor: Tensor, shape: Shape) -> Array:
+        """A variable that is an input takes the shape that the caller gives it."""
         from ..ops.execute import initial_value
 
-        if tensor not in self.variables:
-            self.variables[tensor] = initial_value(tensor)
-        return self.variables[tensor]
+        found = self.variables.get(tensor)
+        if found is None or found.shape != shape:
+            found = self.variables[tensor] = initial_value(tensor, shape)
+        return found
 
     def _compile(self, graph: Graph, numbers: Mapping[Op, int]) -> tuple[Partition, list[Step]]:
         """Partition and compile; a part that fails is refused to its delegate, and all is shared

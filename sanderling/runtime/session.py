@@ -306,7 +306,7 @@ class Session:
                 if graph is None or tensor in graph.tensors:
                     from ..ops.execute import initial_value
 
-                    array[...] = initial_value(tensor)
+                    array[...] = initial_value(tensor, array.shape)
 
     # -- names ----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sanderling import Interpreter, load, save, store
+from sanderling import Interpreter, dump, load, save, store
 from sanderling.delegates.cpu import cache
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.errors import CacheWarning, ModelError
@@ -177,6 +177,25 @@ def test_another_file_in_its_place_is_seen(path: Path, in_place: bool) -> None:
     model = load(path)
     np.testing.assert_array_equal(run(model), expected(stack(seed=7)))
     assert not np.array_equal(run(load(path)), expected(stack()))
+
+
+def test_a_model_that_is_not_the_file_at_its_source(tmp_path: Path) -> None:
+    """A copy that names the file, or the file replaced while its model was compiled."""
+    path = tmp_path / "model.tflite"
+    save(stack(), path)
+    held, copy = load(path), load(bytes(dump(renamed(load(path)))))
+    copy.source = str(path)
+    run(copy)
+    assert load(path).main.inputs[0].name == held.main.inputs[0].name
+    save(renamed(load(path)), path)
+    run(held)
+    assert load(path).main.inputs[0].name == "another"
+    run(load(path))
+
+
+def renamed(model: Model) -> Model:
+    model.main.inputs[0].name = "another"
+    return model
 
 
 def test_damage_to_a_known_file_is_refused(path: Path) -> None:

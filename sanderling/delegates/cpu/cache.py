@@ -14,7 +14,7 @@ import marshal
 import mmap
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import Array, Graph, Op, Quant, Tensor
+from ...ir import Array, Graph, Op, Quant, Tensor, reachable
 from ...store import DIGEST, Store
 from .abi import SLACK
 from .executable import Compiled
@@ -44,6 +44,15 @@ def fingerprint(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[T
 
     whole=False leaves large constants out.
     """
+    called: dict[Graph, bytes] = {}
+    for graph in reachable(g for op in ops for g in op.subgraphs):
+        called[graph] = _digest(graph.ops, graph.inputs, graph.outputs, whole, called)
+    return _digest(ops, inputs, outputs, whole, called)
+
+
+def _digest(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[Tensor], whole: bool,
+            called: Mapping[Graph, bytes]) -> bytes:  # fmt: skip
+    """called: the digests of the graphs that these ops call."""
     numbers: dict[Tensor | None, int] = {None: -1}
     rows: list[object] = []
 
@@ -57,19 +66,24 @@ def fingerprint(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[T
 
     for op in ops:
         border = [list(map(number, ts)) for ts in (op.inputs, op.outputs, op.intermediates)]
-        rows.append((op.name, op.version, _attr_rows(op, whole), border))
+        rows.append((op.name, op.version, _attr_rows(op, called), border))
     rows.append((list(map(number, inputs)), list(map(number, outputs))))
     try:
         text = marshal.dumps(rows, 2)  # later versions depend on who else holds an object
-    except ValueError:  # subgraphs, strings of NumPy
+    except ValueError:  # strings of NumPy
         text = repr(rows).encode()
     return hashlib.sha256(text).digest()
 
 
-def _attr_rows(op: Op, whole: bool) -> list[tuple[str, object]]:
+def _attr_rows(op: Op, called: Mapping[Graph, bytes]) -> list[tuple[str, object]]:
     """Attributes; a graph by what it computes."""
-    return [(name, fingerprint(v.ops, v.inputs, v.outputs, whole) if isinstance(v, Graph) else v)
-            for name, v in sorted(op.attrs.items())]  # fmt: skip
+
+    def row(value: object) -> object:
+        if isinstance(value, list):
+            return [row(v) for v in value]
+        return called[value] if isinstance(value, Graph) else value
+
+    return [(name, row(value)) for name, value in sorted(op.attrs.items())]
 
 
 def _tensor_row(tensor: Tensor, whole: bool) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...errors import SanderlingError
-from ...ir import DType, Graph, Op, Tensor
+from ...ir import DType, Graph, Op, Tensor, reachable
 from ...passes import Fired
 from ...passes.common import has_effects, reshape, same_quant
 from ...passes.simplify import fold_constants
@@ -31,6 +31,9 @@ from .targets import Target
 Guard = tuple[tuple[Tensor, bool], ...]
 GUARD = "guard"
 COMPOSITE, DECOMPOSITION = "STABLEHLO_COMPOSITE", "decomposition_subgraph_index"
+# Code is written for each op of a graph at each place that calls it. Nested calls of the same
+# graphs would be millions of ops: this many copies of each, and a few whatever the graphs are.
+MOST_COPIES, ALWAYS_INLINED = 8, 128
 # The branches of an IF by the condition under which they run.
 BRANCHES = ((True, "then_subgraph_index"), (False, "else_subgraph_index"))
 
@@ -138,6 +141,9 @@ def refuses_composite(op: Op, target: Target) -> str | None:
 
 def _refuses_call(op: Op, name: str, args: Sequence[Tensor | None],
                   target: Target) -> str | None:  # fmt: skip
+    size, own = inlined_size(op)
+    if size > ALWAYS_INLINED + MOST_COPIES * own:
+        return f"the {own} ops of the graphs that it calls would be {size} in its place"
     try:
         branch, given = bound(op.attrs[name], args)
     except (SanderlingError, AssertionError, ValueError, KeyError, AttributeError) as error:
@@ -146,6 +152,19 @@ def _refuses_call(op: Op, name: str, args: Sequence[Tensor | None],
         return f"graph '{branch.name}' sees its arguments under other scales"
     said = _refuses_branch(branch, op, target)
     return None if said is None else f"in graph '{branch.name}': {said}"
+
+
+def inlined_size(op: Op) -> tuple[int, int]:
+    """The ops that stand in the place of this one when all calls below it are put in place, and
+    those of the graphs themselves."""
+    size: dict[Graph, int] = {}
+
+    def steps(op: Op) -> int:
+        return sum((size.get(g, 0) for g in op.subgraphs), 1)
+
+    for graph in reachable(op.subgraphs):
+        size[graph] = sum(map(steps, graph.ops))
+    return steps(op), sum(len(graph.ops) for graph in size)
 
 
 def _refuses_branch(branch: Graph, op: Op, target: Target) -> str | None:
