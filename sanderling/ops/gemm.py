@@ -220,6 +220,9 @@ def block_scales(op: Op, block: Blockwise, w: Array) -> npt.NDArray[np.float32]:
     scales = None if block.scales is None else block.scales.data
     require(w.ndim == 2 and scales is not None, op, "blockwise weights are no matrix with scales")
     assert scales is not None
+    zeros = None if block.zero_points is None else block.zero_points.data
+    require(zeros is None or not zeros.any(), op, "blockwise weights have zero points",
+            fix="kernels take weights in blocks as symmetric")  # fmt: skip
     rows, depth = w.shape
     fits = block.block_size > 0 and depth % block.block_size == 0
     require(fits, op, f"depth {depth} is no whole number of blocks of {block.block_size}")
