@@ -224,9 +224,10 @@ def _var_handle(op: Op, state: State) -> Array:
 
 
 def _infer_read(op: Op, specs: Specs) -> Spec:
-    """The graph states a variable's shape; a scalar's cannot be told from an unknown one."""
+    """The graph states a variable's shape; no sizes mean a scalar only where it says so."""
     out = op.outputs[0]
-    return out_spec(op, None if out.is_dynamic or not out.shape else out.shape)
+    known = not out.is_dynamic and (out.shape or out.has_rank)
+    return out_spec(op, out.shape if known else None)
 
 
 def held(op: Op, key: object, state: State, shape: tuple[int, ...] | None = None) -> Array:
