@@ -334,7 +334,12 @@ def scale_zero_or_none(tensor: Tensor | None) -> tuple[float, int]:
 def require(condition: bool, op: Op, what: str, fix: str = "") -> None:
     """A legality check of inference or evaluation."""
     if not condition:
-        raise ModelError(what, where=op.where, fix=fix or "its inputs or attributes do not fit")
+        raise unfit(op, what, fix)
+
+
+def unfit(op: Op, what: str, fix: str = "") -> ModelError:
+    """The error of a legality check: where every run checks, its text is made only on failure."""
+    return ModelError(what, where=op.where, fix=fix or "its inputs or attributes do not fit")
 
 
 def out_spec(op: Op, shape: Shape | None, index: int = 0, value: Array | None = None) -> Spec:
@@ -358,7 +363,10 @@ def operand(op: Op, found: Sequence[T | None], index: int = 0) -> T:
 
 def given(op: Op, inputs: Arrays) -> list[Array]:
     """The operands of an evaluation that requires them all."""
-    return [operand(op, inputs, index) for index in range(len(inputs))]
+    found = [a for a in inputs if a is not None]
+    if len(found) < len(inputs):
+        return [operand(op, inputs, index) for index in range(len(inputs))]
+    return found
 
 
 def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> Evaluate:
@@ -370,10 +378,10 @@ def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> E
     def evaluate(op: Op, inputs: Arrays, *state: State) -> Array | Sequence[Array]:
         given(op, inputs[:needs])
         # Some functions return views of their operands; one of a variable would change with it.
-        kept = (
+        kept = [
             a.copy() if a is not None and t is not None and t.is_variable else a
             for a, t in zip(inputs, op.inputs, strict=True)
-        )
+        ]
         return function(op, *kept, *state)
 
     return evaluate
@@ -453,12 +461,15 @@ def one_axis(op: Op, axis: npt.ArrayLike, rank: int) -> int:
 
 def broadcast_shapes(op: Op, *shapes: Shape) -> Shape:
     """NumPy's rule, as TFLite's; the error names both shapes."""
+    if len(set(shapes)) == 1:
+        return shapes[0]
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     result = []
     for sizes in zip(*padded, strict=True):
         wide = {n for n in sizes if n != 1}
-        require(len(wide) <= 1, op, f"shapes {' and '.join(map(str, shapes))} do not broadcast")
+        if len(wide) > 1:
+            raise unfit(op, f"shapes {' and '.join(map(str, shapes))} do not broadcast")
         result.append(wide.pop() if wide else 1)
     return tuple(result)
 
@@ -477,13 +488,11 @@ def elements(shape: Sequence[int]) -> int:
 def sized(op: Op, dims: Iterable[Any]) -> Shape:
     """A shape that comes from data, checked: a hostile value allocates nothing."""
     shape = tuple(int(n) for n in dims)
-    require(all(n >= 0 for n in shape), op, f"shape {shape} has a negative size")
-    require(
-        elements(shape) <= MAX_ELEMENTS,
-        op,
-        f"a result of shape {shape} is too large",
-        f"the limit is {MAX_ELEMENTS} elements; the model or an input is damaged",
-    )
+    if shape and min(shape) < 0:
+        raise unfit(op, f"shape {shape} has a negative size")
+    if elements(shape) > MAX_ELEMENTS:
+        fix = f"the limit is {MAX_ELEMENTS} elements; the model or an input is damaged"
+        raise unfit(op, f"a result of shape {shape} is too large", fix)
     return shape
 
 

@@ -302,12 +302,13 @@ def _var_handle(op: Op, state: State) -> Array:
 
 
 def _infer_read(op: Op, specs: Specs) -> Spec:
-    """The graph states a variable's shape; a scalar's cannot be told from an unknown one."""
+    """The graph states a variable's shape; no sizes mean a scalar only where it says so."""
     out = op.outputs[0]
     if _is_tensor(op):
         variable = operand(op, specs)
         return Spec(variable.dtype, variable.shape)
-    return out_spec(op, None if out.is_dynamic or not out.shape else out.shape)
+    known = not out.is_dynamic and (out.shape or out.has_rank)
+    return out_spec(op, out.shape if known else None)
 
 
 def _infer_assign(op: Op, specs: Specs) -> list[Spec]:

@@ -136,14 +136,16 @@ def _quantize_rows(rows: Array, asymmetric: bool) -> tuple[Array, Array]:
 
 
 def _fc_blockwise(op: Op, rows: Array, w: Array, bias: Array | None, block: Blockwise) -> Array:
-    """4-bit weights with a scale for each block along the depth. LiteRT's default kernels run it
+    """Weights with a scale for each block along the depth. LiteRT's default kernels run it
     (its reference kernels do not): always with asymmetric inputs, block sums added in float32."""
     scales = gemm.block_scales(op, block, w)
     units, blocks = scales.shape
     codes, steps = _quantize_rows(rows, asymmetric=True)
-    by_block = codes.reshape(-1, blocks, block.block_size).transpose(1, 0, 2)
-    weights = w.reshape(units, blocks, block.block_size).transpose(1, 2, 0).astype(np.float32)
-    acc = ((by_block @ weights) * scales.T[:, None]).sum(axis=0)
+    dtype = gemm.exact_type(op, gemm.product_bound(w.reshape(-1, block.block_size), 255))
+    by_block = codes.reshape(-1, blocks, block.block_size).transpose(1, 0, 2).astype(dtype)
+    weights = w.reshape(units, blocks, block.block_size).transpose(1, 2, 0).astype(dtype)
+    sums = (by_block @ weights).astype(np.float32)
+    acc = (sums * scales.T[:, None]).sum(axis=0)
     one = np.ones(1, np.float32)
     return gemm.hybrid_finish(op, steps[None, :, None], one, bias, fixed.fused_float)(acc, 0)
 
@@ -246,8 +248,8 @@ _BMM = (
 )
 define("FULLY_CONNECTED", infer=_infer_fc, evaluate=on(_evaluate_fc, needs=2), family="matmul",
        takes=_FC, macs=_fc_macs,
-       notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, blockwise "
-             "i4; sparse; shuffled 4x16")  # fmt: skip
+       notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, also "
+             "blockwise; sparse; shuffled 4x16")  # fmt: skip
 define("BATCH_MATMUL", infer=shaped(_bmm_shape, data=[0, 1]), evaluate=on(_evaluate_bmm),
        family="matmul", takes=_BMM, macs=_bmm_macs,
        notes="hybrid i8; i16 with i8; i8 to i32")  # fmt: skip

@@ -207,9 +207,7 @@ class Session:
         if len(arrays) != len(graph.inputs):
             raise ModelError(f"called with {len(arrays)} values, it takes {len(graph.inputs)}",
                              where=f"graph '{graph.name}'")  # fmt: skip
-        plan = self._plan(graph, [a.shape for a in arrays])
-        outputs = [_fresh(plan.twins[t]) for t in graph.outputs]
-        return plan.bind(arrays, outputs).run()
+        return self._plan(graph, [a.shape for a in arrays]).call(arrays)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -7,11 +7,12 @@ import math
 
 import numpy as np
 
-from ...ir import DType, Op
+from ...ir import Array, DType, Op, Tensor
 from ...ops.base import attr
-from ...ops.gemm import signed
+from ...ops.gemm import block_scales, signed
 from . import gather
 from .emit import F32, I8, I64, PTR, Emitter, Int, Type, llvm_type, vector
+from .hybrid import unfit_blocks
 from .indices import Indices, all_inside, index_type
 from .move import present, unmovable
 from .program import Kernel, StepEmitter
@@ -141,18 +142,31 @@ def emit_embedding(k: StepEmitter, op: Op) -> None:
     if table.dtype is y.dtype:
         gather.emit_embedding(k, op)
         return
-    assert table.data is not None and table.quant is not None
-    rows, size = table.shape[0], math.prod(table.shape[1:])
-    codes = k.constant(signed(table.data))
-    scales = k.constant(np.broadcast_to(table.quant.scale, rows).astype(np.float32))
+    assert table.data is not None
+    rows, size, steps = table.shape[0], math.prod(table.shape[1:]), _scales(op, table)
+    blocks = steps.shape[1]
+    codes, scales = k.constant(signed(table.data)), k.constant(steps)
     target, places = k.ptr(y), k.ptr(index)
     function = k.program.function("row_from_i8", [PTR, PTR, F32, I64], _build_row)
     indices, kind = Indices.of(k), index_type(index)
     begin, end = k.share(math.prod(index.shape))
     with k.loop(begin, end) as i:
         row = indices.at(k, places, i, kind, rows)
-        k.b.call(function, [k.at(target, k.mul(i, size), F32), k.at(codes, k.mul(row, size), I8),
-                            k.load(k.at(scales, row, F32), F32, 4), I64(size)])  # fmt: skip
+        with k.loop(0, blocks) as block:
+            here, there = (k.add(k.mul(n, blocks), block) for n in (i, row))
+            k.b.call(function, [k.at(target, k.mul(here, size // blocks), F32),
+                                k.at(codes, k.mul(there, size // blocks), I8),
+                                k.load(k.at(scales, there, F32), F32, 4),
+                                I64(size // blocks)])  # fmt: skip
+
+
+def _scales(op: Op, table: Tensor) -> Array:
+    """Of each row, or of its blocks: [rows, blocks]."""
+    assert table.data is not None and table.quant is not None
+    if table.quant.block is not None:
+        return block_scales(op, table.quant.block, table.data)
+    each = table.quant.scale.astype(np.float32).reshape(-1, 1)
+    return np.broadcast_to(each, (table.shape[0], 1))
 
 
 def _build_row(e: Emitter) -> None:
@@ -177,10 +191,13 @@ def refuses_embedding(op: Op, target: Target) -> str | None:
     quant = table.quant
     if table.data is None or table.dtype not in _CODES or y.dtype is not DType.FLOAT32:
         return f"a table of {table.dtype.short} for {y.dtype.short} has no kernel"
-    if quant is None or quant.block is not None or np.any(quant.zero_point):
-        return "a table with zero points, or with scales for each block"
-    if quant.scale.size not in (1, table.shape[0]) or index.dtype not in _INDEX or 0 in table.shape:
+    if quant is None or np.any(quant.zero_point):
+        return "a table with zero points"
+    scaled = quant.block is not None or quant.scale.size in (1, table.shape[0])
+    if not scaled or index.dtype not in _INDEX or 0 in table.shape:
         return "its operands do not fit together"
+    if quant.block is not None and (reason := unfit_blocks(op, quant.block, table.data)):
+        return reason
     return None if all_inside(index, table.shape[0]) else "an index is out of range"
 
 
