@@ -25,7 +25,7 @@ from ..spans import span
 from .delegate import Delegate, find_delegate
 from .feeds import as_array, as_bytes, type_hint
 from .plan import Binding, Plan, has_storage
-from .session import Session
+from .session import OfThisProcess, Session
 
 Details = dict[str, Any]
 
@@ -136,7 +136,7 @@ class _Loan:
         return self._array.__array_interface__
 
 
-class Interpreter:
+class Interpreter(OfThisProcess):
     """Runs a .tflite model; see TensorFlow Lite's documentation of the same class."""
 
     def __init__(
@@ -508,7 +508,7 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
     return True
 
 
-class SignatureRunner:
+class SignatureRunner(OfThisProcess):
     """Runs one signature of an Interpreter's model, by the names its author gave."""
 
     def __init__(self, interpreter: Interpreter | None = None,

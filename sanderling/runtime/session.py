@@ -7,17 +7,18 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config import DELEGATES
-from ..errors import BusyError, InputError, ModelError, SanderlingError
+from ..errors import BusyError, DelegateError, InputError, ModelError, SanderlingError
+from ..forks import renews
 from ..format import known
 from ..ir import Array, Graph, Model, Shape, Signature, Tensor
 from ..spans import Follower, followers, span, tape
-from .delegate import Delegate, Limits, Options, resolve
+from .delegate import FALLBACK, Delegate, Limits, Options, resolve
 from .direct import Direct
 from .direct import direct as find_direct
 from .feeds import take
@@ -31,7 +32,19 @@ if TYPE_CHECKING:
 MOST_PLANS = 8
 
 
-class Session:
+class OfThisProcess:
+    """Not to be copied: what it holds (code, threads, memory, state) belongs to this process."""
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "it cannot be pickled or copied: it holds compiled code, threads and state of this "
+            "process",
+            where=type(self).__name__,
+            fix="hand on the model, which pickles by its bytes, or its path, and compile it there",
+        )
+
+
+class Session(OfThisProcess):
     """Runs a model. Each plan (shapes, delegates, arena) is made once and kept.
 
     A session belongs to one thread at a time: a second one gets a BusyError. For parallel work
@@ -73,9 +86,16 @@ class Session:
         self._plans: dict[tuple[Graph, tuple[Shape, ...]], Plan] = {}
         self._direct: dict[str | None, Direct | None] = {}
         self._busy = threading.Lock()
+        renews(self)
         # Those who keep a binding, and hear when recording begins or ends.
         self.lasting: weakref.WeakSet[Follower] = weakref.WeakSet()
         followers.add(self)
+        if require_full_delegation or any(d.name not in FALLBACK for d in self.delegates):
+            self._plan_early()
+
+    def renew_lock(self) -> None:
+        """In a forked child nobody runs this session, whoever did in the parent."""
+        self._busy = threading.Lock()
 
     @cached_property
     def state(self) -> State:
@@ -88,6 +108,20 @@ class Session:
     def _planner(self) -> Planner:
         settings = Options(self.threads, self.state, self._extra)
         return Planner(self.delegates, self._limits, settings, self._require_full, self.variables)
+
+    def _plan_early(self) -> None:
+        """Let delegates of others, and who insists on one, complain now and not at the first run.
+        That needs shapes; if the model has some that it cannot run on, that is for the run to say,
+        which may bring others."""
+        graph = self.entry(None).graph
+        if any(t.is_dynamic for t in graph.inputs):
+            return
+        try:
+            self.runnable_plan(graph, [t.shape for t in graph.inputs])
+        except DelegateError:
+            raise
+        except SanderlingError:
+            return
 
     def _verify(self) -> None:
         """Once: before the first plan that is made from the graph itself."""
@@ -117,11 +151,11 @@ class Session:
         direct = self._direct.get(signature)
         taken = direct.accepts(feeds) if direct is not None and not outputs else None
         if direct is not None and taken is not None:
-            self._occupy()
+            busy = self._occupy()
             try:
                 return direct.run(taken)
             finally:
-                self._busy.release()
+                busy.release()
         with self._alone(), span("session.run", "api"):
             entry = self.entry(signature)
             arrays = take(entry.inputs, {} if feeds is None else feeds)
@@ -214,27 +248,30 @@ class Session:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        self._occupy()
+        busy = self._occupy()
         try:
             yield
         finally:
-            self._busy.release()
+            busy.release()
 
-    def _occupy(self) -> None:
-        if not self._busy.acquire(blocking=False):
+    def _occupy(self) -> threading.Lock:
+        """The lock, locked: to be released by whoever asked, even if the session has another one by
+        then (forks.py)."""
+        busy = self._busy
+        if not busy.acquire(False):
             raise BusyError(
                 "this session is running in another thread",
                 fix="give each thread its own session: model.compile(...) shares the weights",
             )
+        return busy
 
     def _run_alone(self, run: Callable[[], object]) -> None:
         """`with self._alone(): run()` without the microsecond that the context manager takes."""
-        if not self._busy.acquire(False):
-            self._occupy()
+        busy = self._occupy()
         try:
             run()
         finally:
-            self._busy.release()
+            busy.release()
 
     # -- planning -------------------------------------------------------------------------------
 
@@ -342,7 +379,7 @@ def _maker(session: weakref.ref[Session], graph: Graph, shapes: tuple[Shape, ...
     return again
 
 
-class BoundRun:
+class BoundRun(OfThisProcess):
     """A run whose arrays are fixed."""
 
     def __init__(self, session: Session, binding: Binding, names: list[str]) -> None:
