@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import out_of_range
 from ..ir import Array, Op, Shape
 from .base import (
     Spec,
@@ -56,8 +57,11 @@ def _gather(op: Op, x: Array, places: Array) -> Array:
 
 
 def check_range(op: Op, indices: Array, sizes: npt.ArrayLike) -> None:
-    inside = np.all((indices >= 0) & (indices < np.asarray(sizes, np.int64)))
-    require(bool(inside), op, "an index is out of range", "the indices do not fit the shape")
+    sizes = np.broadcast_to(np.asarray(sizes, np.int64), indices.shape)
+    outside = (indices < 0) | (indices >= sizes)
+    if outside.any():
+        raise out_of_range("an index", int(indices[outside][0]), int(sizes[outside][0]),
+                           where=op.where)  # fmt: skip
 
 
 define("GATHER", infer=shaped(_gathered, data=[0, 1]), evaluate=on(_gather), family="index",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import out_of_range
 from ..ir import Array, Op, Shape
 from .base import (
     MOVABLE,
@@ -47,8 +48,10 @@ def _reverse_sequence(op: Op, x: Array, lengths: Array) -> Array:
     fits = 0 <= along < x.ndim and 0 <= batch < x.ndim and along != batch
     require(fits, op, f"seq_dim {along} and batch_dim {batch} of rank {x.ndim}")
     size, counts = x.shape[along], lengths.reshape(-1).astype(np.int64)
-    inside = bool(np.all((counts >= 0) & (counts <= size)))
-    require(inside and counts.size == x.shape[batch], op, f"lengths do not fit the shape {x.shape}")
+    require(counts.size == x.shape[batch], op, f"lengths do not fit the shape {x.shape}")
+    outside = (counts < 0) | (counts > size)
+    if outside.any():
+        raise out_of_range("a length", int(counts[outside][0]), size + 1, where=op.where)
     steps = np.arange(size)
     index = np.where(steps < counts[:, None], counts[:, None] - 1 - steps, steps)
     wide = [1] * x.ndim

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 ALIGN = 64
 # Slots of the context. STRIDE is a number: bytes of scratch for each worker.
-ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FIRST_ARG = range(7)
+ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, FIRST_ARG = range(10)
+# FAULT is 0, or one more than the number of the site (program.py) that met what it must not accept;
+# VALUE is what it met, LIMIT the end of what it accepts. `invoke` returns FAULT: see faults.py.
 # Of code that counts, TIMES leads to ticks by [worker, step], then one word more: those of the
 # whole call. Where it is 0, nothing is counted.
 # Of code that is traced, TIMES leads to rows of LOG words instead: for each worker one row of its

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from ...spans import hold
 from .abi import (
     ALIGN,
     ARENA,
+    FAULT,
     FIRST_ARG,
+    LIMIT,
     MOST_SPINS,
     SCRATCH,
     SLACK,
@@ -29,11 +31,13 @@ from .abi import (
     SYNC_WORDS,
     SYSCALL,
     TIMES,
+    VALUE,
     WEIGHTS,
 )
+from .faults import Site, error_of
 from .image import Image, Loaded
 
-_INVOKE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
+_INVOKE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 # Turns of the spin loop before a worker sleeps, at most; a turn is about 45 ns on Intel since
 # Skylake, 10 ns elsewhere. See sync.py for how the limit adapts.
@@ -58,6 +62,8 @@ class Compiled:
     # Where the workers' scratch begins in the arena: steps that use it have no tensor behind.
     floor: int = field(kw_only=True)
     traced: bool = field(default=False, kw_only=True)
+    # What the code may complain of, by the number that it notes.
+    sites: tuple[Site, ...] = field(default=(), kw_only=True)
 
 
 def aligned(size: int) -> Array:
@@ -176,7 +182,8 @@ class CpuExecutable:
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         self._enter(_addresses(inputs, outputs))
-        self._invoke(self.workers, self._where)
+        if self._invoke(self.workers, self._where):
+            self._complain()
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Callable[[], None]:
         """A run on these arrays: nothing is looked up again."""
@@ -187,9 +194,16 @@ class CpuExecutable:
         def call(kept: object = kept) -> None:
             if self._entered is not mine:
                 self._enter(mine)
-            invoke(workers, where)
+            if invoke(workers, where):
+                self._complain()
 
         return call
+
+    def _complain(self) -> NoReturn:
+        """Raise what the run has noted; the next one begins without it."""
+        fault, value, limit = (int(self._context[slot]) for slot in (FAULT, VALUE, LIMIT))
+        self._context[FAULT] = 0
+        raise error_of(self.compiled.sites[fault - 1], value, limit)
 
     def _enter(self, addresses: list[int]) -> None:
         """Put the arrays' addresses into the context, and see that the workers are there."""

@@ -55,7 +55,8 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     report = [row | about for row, about in zip(describe(program), origins.of(program.steps),
                                                 strict=True)]  # fmt: skip
     return Compiled(image, weights, arena, program.scratch, names, args, work, settings.timed,
-                    tuple(report), floor=floor, traced=settings.traced)  # fmt: skip
+                    tuple(report), floor=floor, traced=settings.traced,
+                    sites=tuple(program.sites))  # fmt: skip
 
 
 def effort(op: Op) -> int:

@@ -29,6 +29,7 @@ from .abi import (  # kernels take them from here
     WEIGHTS,
 )
 from .emit import I8, I64, PTR, VOID, Emitter, Int, Type, Value
+from .faults import Site
 from .targets import Target
 
 
@@ -109,6 +110,7 @@ class Program:
     steps: list[Step] = field(default_factory=list)
     timed: bool = False
     traced: bool = False
+    sites: list[Site] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.module = ir.Module("sanderling")
@@ -134,7 +136,7 @@ class Program:
         function = ir.Function(self.module, ir.FunctionType(VOID, [I64, I64, PTR]), name)
         plain(function)
         function.attributes.add("noinline")
-        k = StepEmitter(self, function)
+        k = StepEmitter(self, function, op)
         emit(k, op)
         k.b.ret_void()
         for tensor in (*op.inputs, *op.outputs):
@@ -146,13 +148,19 @@ class Program:
 class StepEmitter(Emitter):
     """An Emitter for a step: it knows where tensors lie and which share of the work is its own."""
 
-    def __init__(self, program: Program, function: ir.Function) -> None:
+    def __init__(self, program: Program, function: ir.Function, op: Op) -> None:
         super().__init__(program.module, function, program.target)
         self.program = program
         self.worker, self.workers, self.context = function.args
         self.asked: set[Tensor] = set()  # tensors whose pitch the kernel knows
         self.most_scratch = 0
         self.constants: dict[int, int] = {}  # bytes, by place among the weights
+        self.op = op
+
+    def site(self, kind: str, what: str) -> int:
+        """The number under which this step notes what it must not accept: see faults.py."""
+        self.program.sites.append({"kind": kind, "op": self.op.where, "what": what})
+        return len(self.program.sites) - 1
 
     def slot(self, index: int) -> Value:
         """A pointer of the context. Ask before a loop, not in it: stores may hide its constancy."""

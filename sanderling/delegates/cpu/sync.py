@@ -11,7 +11,20 @@ from itertools import groupby
 
 import llvmlite.ir as ir
 
-from .abi import ARRIVED, ASLEEP, EPOCH, LINE, LOG, MOST_SPINS, PHASE, STOP, SYNC, SYSCALL, TIMES
+from .abi import (
+    ARRIVED,
+    ASLEEP,
+    EPOCH,
+    FAULT,
+    LINE,
+    LOG,
+    MOST_SPINS,
+    PHASE,
+    STOP,
+    SYNC,
+    SYSCALL,
+    TIMES,
+)
 from .control import Guard, guard_of
 from .emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value
 from .program import Program, Step, plain
@@ -311,8 +324,8 @@ def _barrier(program: Program) -> ir.Function:
 
 
 def _emit_invoke(program: Program, run: ir.Function) -> None:
-    """invoke(workers, context), called by the user's thread: it is worker 0."""
-    invoke = plain(ir.Function(program.module, ir.FunctionType(VOID, [I64, PTR]), "invoke"))
+    """invoke(workers, context), called by the user's thread: it is worker 0. Returns the fault."""
+    invoke = plain(ir.Function(program.module, ir.FunctionType(I64, [I64, PTR]), "invoke"))
     e = Emitter(program.module, invoke, program.target)
     workers, context = invoke.args
     times = _Times(e, program, context) if program.timed and not program.traced else None
@@ -325,7 +338,7 @@ def _emit_invoke(program: Program, run: ir.Function) -> None:
     restore()
     if times is not None:
         times.add(workers, 0)  # the cell behind the last worker's
-    e.b.ret_void()
+    e.b.ret(e.load(e.at(context, FAULT, I64), I64, 8))
 
 
 def _emit_serve(program: Program, run: ir.Function) -> None:

@@ -59,13 +59,14 @@ class TracedExecutable(CpuExecutable):
 
     def _told_run(self) -> None:
         if tape.recorder is None and not self._counts:  # the recording is over
-            self._invoke(self.workers, self._where)
+            if self._invoke(self.workers, self._where):
+                self._complain()
             return
         log, clock, now = self._log, self._clock, time.perf_counter_ns
         log[:] = 0  # a step that is skipped leaves its row as it is
         # In this order: what happens in between lies in between on both clocks.
         begin = now(), clock()
-        self._invoke(self.workers, self._where)
+        fault = self._invoke(self.workers, self._where)
         end = clock(), now()
         if self._counts:
             self.times += log[:, 1:, 1] - log[:, 1:, 0]
@@ -74,6 +75,8 @@ class TracedExecutable(CpuExecutable):
         if recorder is not None:
             threads = _named(log[:, 0, 0].tolist(), self)
             recorder.native(self.rows, partial(_nanoseconds, log.copy(), begin, end), threads)
+        if fault:
+            self._complain()
 
 
 def _nanoseconds(log: Array, begin: tuple[int, int], end: tuple[int, int]) -> Array:
