@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
+from ..forks import renews
 from ..ir import DType, Graph, Model, Quant, Signature, Tensor
 from ..store import Store
 
@@ -235,12 +236,16 @@ class KnownModel(Model):
     def __init__(self, record: Record, content: str, source: str, data: memoryview,
                  read: Callable[[Sequence[KnownGraph]], Model]) -> None:  # fmt: skip
         self._record, self._content, self._read_file = record, content, read
-        self._lock = threading.RLock()
+        self.renew_lock()
+        renews(self)
         self._own = [KnownGraph(row, self._read) for row in record["graphs"]]
         signatures = [self._signature(*row) for row in record["signatures"]]
         super().__init__([*self._own], signatures, description=record["description"],
                          weights_outside=record["outside"], source=source, file=data)  # fmt: skip
         del self.metadata, self.unknown
+
+    def renew_lock(self) -> None:
+        self._lock = threading.RLock()
 
     def _signature(self, key: str, index: int, *sides: Mapping[str, int]) -> Signature:
         graph = self._own[index]

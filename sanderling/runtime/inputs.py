@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ..errors import InputError, MissingExtraError
 from ..ir import Array, DType, Tensor
-from .session import converts
+from .feeds import as_bytes, converts, type_hint
+from .feeds import is_quantized as is_quantized  # for those who read inputs
 
 ARRAYS = (".npy", ".npz")
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
@@ -158,12 +159,14 @@ def fit(array: Array, tensor: Tensor, where: str = "") -> Array:
         return array
     if array.dtype.kind == "f" and not tensor.dtype.is_float and tensor.quant is not None:
         return quantize_array(array, tensor)
-    if tensor.dtype is DType.STRING or converts(array, tensor.dtype.numpy):
+    if tensor.dtype is DType.STRING:
+        return as_bytes(array)
+    if converts(array, tensor):
         return array.astype(tensor.dtype.numpy)
     raise InputError(
         f"an array of {array.dtype} does not fit {tensor.type_text}",
         where=where or f"input '{tensor.name}'",
-        fix=f"convert it to {tensor.dtype.numpy}",
+        fix=type_hint(tensor, array),
     )
 
 
@@ -184,11 +187,6 @@ def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:
     with np.errstate(all="ignore"):  # infinities become the largest and smallest code
         codes = round_away(reals / scale) + zero
     return np.clip(codes, *tensor.dtype.bounds).astype(tensor.dtype.numpy)
-
-
-def is_quantized(tensor: Tensor) -> bool:
-    """Integers that stand for reals."""
-    return tensor.dtype.is_integer and tensor.quant is not None and tensor.quant.scale.size > 0
 
 
 def dequantize_array(codes: npt.ArrayLike, tensor: Tensor) -> Array:

@@ -382,6 +382,7 @@ class Planner:
         self.options = options
         self.require_full = require_full
         self.variables = variables  # by the original graph's tensor: they outlive a plan
+        self._told: set[str] = set()  # what was warned of: plans for other shapes fail alike
 
     def plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
         from ..passes.simplify import fold_constants
@@ -422,6 +423,7 @@ class Planner:
         out again. What was compiled is kept for parts that come out the same. numbers: the ops'
         places in the file's graph."""
         failed: dict[Op, list[Refusal]] = {}
+        errors: dict[str, DelegateError] = {}  # the first of each delegate that failed
         compiled: dict[tuple[object, ...], Executable] = {}
         while True:
             with span("partition", "partition") as told:
@@ -436,8 +438,10 @@ class Planner:
                         compiled[part.key] = self._executable(graph, part)
                     except DelegateError as error:
                         self._give_up(part, error, failed)
+                        errors.setdefault(part.delegate.name, error)
             if all(part.key in compiled for part in found.parts):
                 _tell_refusals(found)
+                self._warn(errors, failed)
                 return found, [Step(p, compiled[p.key], p.inputs, p.outputs) for p in found.parts]
 
     def _executable(self, graph: Graph, part: Part) -> Executable:
@@ -458,13 +462,19 @@ class Planner:
         """Remember that this delegate failed on these ops, or re-raise if nobody is left."""
         if self.require_full or part.delegate is self.delegates[-1]:
             raise error
-        warnings.warn(
-            f"delegate '{part.delegate.name}' could not compile {len(part.ops)} ops and they run "
-            f"elsewhere: {error}", FallbackWarning, stacklevel=2,
-        )  # fmt: skip
         refusal = Refusal(part.delegate.name, f"it failed to compile them: {error.what}")
         for op in part.ops:
             failed.setdefault(op, []).append(refusal)
+
+    def _warn(self, errors: Mapping[str, DelegateError], failed: Mapping[Op, list[Refusal]]
+              ) -> None:  # fmt: skip
+        """Say of each delegate once what it could not do."""
+        for name, error in errors.items():
+            ops = sum(any(r.delegate == name for r in refusals) for refusals in failed.values())
+            text = f"delegate '{name}' could not compile {ops} ops and they run elsewhere: {error}"
+            if text not in self._told:
+                self._told.add(text)
+                warnings.warn(text, FallbackWarning, stacklevel=2)
 
     def _check_full(self, graph: Graph, found: Partition) -> None:
         first = self.delegates[0]

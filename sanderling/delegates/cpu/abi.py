@@ -12,6 +12,13 @@ ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, FIRST_ARG = r
 # Of code that is traced, TIMES leads to rows of LOG words instead: for each worker one row of its
 # own (thread number) and one for each step (begin, end, end of the wait behind it).
 LOG = 3
+# Words of the record behind `call`, the entry that Python calls (pycall.py): whether it may run by
+# itself; what `invoke` is given; how many arrays it takes; addresses of Python's functions and
+# objects. save is 0 where the GIL is kept.
+RECORD = ("ready", "workers", "context", "args", "array", "save", "restore", "none", "keep", "ask",
+          "attend")  # fmt: skip
+# Words of a Python object: its type; of an array or a ctypes structure, where its data is.
+OBJECT_TYPE, OBJECT_DATA = 1, 2
 # Bytes that a kernel may read (never write) past the end of a value in the arena or the weights.
 SLACK = 64
 

@@ -24,7 +24,7 @@ from .sync import emit_run
 from .targets import Target
 
 # What is called from outside.
-ENTRIES = ("invoke", "serve", "stop", "clock")  # clock: of traced code
+ENTRIES = ("call", "invoke", "serve", "stop", "clock")  # clock: of traced code
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from .abi import (
 from .control import Guard, guard_of
 from .emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value, plain
 from .program import Program, Step
+from .pycall_code import emit_call
 
 # gettid(2), and futex(2): its number, and the private wait and wake operations.
 _GETTID = {"x86_64": 186, "aarch64": 178}
@@ -84,7 +85,7 @@ def emit_run(program: Program) -> None:
             with otherwise:
                 wait()  # nobody goes on to overwrite the condition before all have seen it
     e.b.ret_void()
-    _emit_invoke(program, run)
+    emit_call(program, _emit_invoke(program, run))
     _emit_serve(program, run)
     _emit_stop(program)
     if program.traced:
@@ -323,7 +324,7 @@ def _barrier(program: Program) -> ir.Function:
     return program.function("barrier", [I64, PTR], build, trusted=True)
 
 
-def _emit_invoke(program: Program, run: ir.Function) -> None:
+def _emit_invoke(program: Program, run: ir.Function) -> ir.Function:
     """invoke(workers, context), called by the user's thread: it is worker 0. Returns the fault."""
     invoke = plain(ir.Function(program.module, ir.FunctionType(I64, [I64, PTR]), "invoke"))
     e = Emitter(program.module, invoke, program.target)
@@ -339,6 +340,7 @@ def _emit_invoke(program: Program, run: ir.Function) -> None:
     if times is not None:
         times.add(workers, 0)  # the cell behind the last worker's
     e.b.ret(e.load(e.at(context, FAULT, I64), I64, 8))
+    return invoke
 
 
 def _emit_serve(program: Program, run: ir.Function) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from ...ir import Array
 from ...spans import Args, tape
 from .abi import LOG, TIMES
-from .executable import Compiled, CpuExecutable, _addresses, address
+from .executable import Compiled, CpuExecutable, address
 
 _CLOCK = ctypes.CFUNCTYPE(ctypes.c_int64)
 
@@ -40,19 +40,12 @@ class TracedExecutable(CpuExecutable):
         steps = enumerate(self.compiled.report)
         return [_row(number, about, self.nodes) for number, about in steps]
 
-    def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        self._enter(_addresses(inputs, outputs))
+    def _caller(self) -> Callable[..., None]:
+        return self._told
+
+    def _told(self, *arrays: Array) -> None:
+        self._enter([address(a) for a in arrays])
         self._told_run()
-
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Callable[[], None]:
-        mine = _addresses(inputs, outputs)
-
-        def call(kept: object = (*inputs, *outputs)) -> None:
-            if self._entered is not mine:
-                self._enter(mine)
-            self._told_run()
-
-        return call
 
     def count(self, on: bool) -> None:
         self._counts = on
