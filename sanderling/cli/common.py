@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
+from ..evaluate.kinds import MEASURES
 from ..format import AtomicFile
 from ..runtime.plugins import load_plugins as load_plugins
 
@@ -33,6 +34,13 @@ Plugins = Annotated[
     list[Path],
     typer.Option("--plugin", metavar="FILE.py",
                  help="A Python file to run first: it registers custom operators or delegates."),
+]  # fmt: skip
+
+OutputKinds = Annotated[
+    list[str],
+    typer.Option("--output-kind", metavar="[OUTPUT=]KIND",
+                 help=f"What an output is, where the model does not tell: {', '.join(MEASURES)}. "
+                      "It decides by which figure it is judged; may be repeated."),
 ]  # fmt: skip
 
 
