@@ -168,7 +168,7 @@ BAD: list[tuple[str, tuple[object, ...], str]] = [
     ("no picture", (INT8, "--plot", "a.bmp"), "'.bmp' is not a kind of picture"),
     ("no table", (INT8, "-o", "a.docx"), "'.docx' is not a kind of table"),
     ("no baseline", (INT8, "--baseline", ABSENT), "cannot be read"),
-    ("baseline is no JSON", (INT8, "--baseline", INT8), "not JSON"),
+    ("baseline is no JSON", (INT8, "--baseline", INT8), "not a text in UTF-8"),
     ("regression of nothing", (INT8, "--max-regression", "5%"), "add --baseline"),
     ("no plugin", (INT8, "--plugin", ABSENT), "no such file"),
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    at_hand,
     facts,
     open_target,
     pairs,
@@ -44,8 +45,8 @@ TABLES = {".md": modeltable.as_markdown, ".html": modeltable.as_html}
 
 
 def bench(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL",
-        help="One .tflite file or more.")],
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL", callback=at_hand,
+        help="One .tflite file or more; - for stdin.")],
     engines: Annotated[str, typer.Option(metavar="LIST",
         help="Engines to compare, the first is what others are compared with: sanderling, litert, "
              "openvino, onnxruntime.")] = "sanderling",

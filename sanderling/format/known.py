@@ -8,6 +8,7 @@ times, as make and git do, or else by a digest of all its bytes.
 from __future__ import annotations
 
 import hashlib
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +97,7 @@ def _stamp(path: Path | None, store: Store) -> str:
     except OSError:
         return ""
     times = status.st_mtime_ns, status.st_ctime_ns
-    if max(times) > time.time_ns() - SETTLED_NS:
+    if not stat.S_ISREG(status.st_mode) or max(times) > time.time_ns() - SETTLED_NS:
         return ""
     place = str(path.absolute()), status.st_dev, status.st_ino, status.st_size
     return store.name("seen", place, times) + ".seen"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import read_data
 from .record import Result
 from .statistics import Ratio, ratio_of_launches
 
@@ -42,14 +42,7 @@ class Change:
 def read(path: str | os.PathLike[str], schema: str) -> dict[str, Any]:
     """An earlier result, as --json wrote it."""
     fix = "give a file that `sanderling bench --json FILE` wrote"
-    try:
-        record = json.loads(Path(path).read_text("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"it cannot be read: {error.strerror}", where=str(path), fix=fix
-        ) from error
-    except ValueError as error:
-        raise InputError(f"it is not JSON: {error}", where=str(path), fix=fix) from error
+    record = read_data(path, "the baseline", fix)
     if not isinstance(record, dict) or record.get("schema") != schema:
         found = record.get("schema") if isinstance(record, dict) else type(record).__name__
         raise InputError(f"its schema is {found!r}, not '{schema}'", where=str(path), fix=fix)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, MissingExtraError
+from ..files import read_text
 from ..ir import Array, DType, Tensor
 from .feeds import as_bytes, converts, type_hint
 from .feeds import is_quantized as is_quantized  # for those who read inputs
@@ -211,13 +212,8 @@ def _broadcast(values: Array, tensor: Tensor) -> Array:
 
 def class_names(path: Path) -> list[str]:
     """The names of a label file, one a line."""
-    try:
-        names = path.read_text("utf-8-sig").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read the labels: {said}", where=str(path),
-                         fix="give a text file with one class name a line") from error  # fmt: skip
+    fix = "give a text file with one class name a line"
+    names = read_text(path, "the labels", fix).rstrip().splitlines()
     if not names:
-        raise InputError("there is no label in it", where=str(path),
-                         fix="give a text file with one class name a line")  # fmt: skip
+        raise InputError("there is no label in it", where=str(path), fix=fix)
     return names
