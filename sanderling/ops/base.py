@@ -183,6 +183,13 @@ def check(op: Op) -> OpDef:
     return row
 
 
+def check_known(graph: Graph) -> None:
+    """Check the ops that have a row, for those who work on graphs that nobody has planned."""
+    for op in graph.ops:
+        if op.name in OPS:
+            check(op)
+
+
 def infer(op: Op, specs: Specs) -> list[Spec]:
     """Shapes and types of the outputs, checked."""
     row = definition(op)
@@ -285,10 +292,10 @@ class Cost:
 
 
 def cost(op: Op) -> Cost:
-    """The cost at the shapes the graph states."""
+    """The cost at the shapes the graph states; an op that is not legal computes nothing."""
     row = OPS.get(op.name)
     return Cost(
-        macs=row.macs(op) if row else 0,
+        macs=row.macs(op) if row is not None and row.rule.allows(op) else 0,
         bytes_read=sum(t.nbytes for t in op.inputs if t is not None),
         bytes_written=sum(t.nbytes for t in op.outputs),
     )
