@@ -25,7 +25,7 @@ class Pace:
 
 def repeat(run: Callable[[], None], samples: list[float], runs: int, min_secs: float,
            max_secs: float, pace: Pace, before: Callable[[], None] = lambda: None,
-           after: Callable[[], None] = lambda: None, clock: Clock = Clock()) -> None:  # noqa: B008  # fmt: skip
+           after: Callable[[], None] = lambda: None, clock: Clock = Clock()) -> None:  # fmt: skip
     """Add the seconds of each run to the samples: while (done < runs or min_secs are not over) and
     max_secs are not. Only `run` is timed."""
     start = now = clock.now()
