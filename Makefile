@@ -2,29 +2,62 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+LINT := $(VENV)-lint
 WORKERS ?= 2
+# Python versions that the README promises.
+PYTHONS ?= 3.10 3.11 3.12 3.13
+# What compiled code depends on the machine for, run again as older machines would see it.
+HOSTS ?= generic avx2
+MACHINE := tests/cpu/test_models.py tests/cpu/test_warm.py tests/cpu/test_cache.py \
+	tests/cpu/test_threads.py tests/cpu/test_dump.py tests/test_interpreter.py tests/test_models.py
 
-.PHONY: demo test test-all test-ray lint fuzz docs clean bench-kernels
+.PHONY: demo test test-all test-hosts test-pythons test-lowest test-ray lint fuzz docs clean \
+	bench-kernels
 
 demo: $(VENV)/.installed
 	$(BIN)/sanderling demo
 
-test: lint
+test: lint $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS)
+	for host in $(HOSTS); do \
+		SANDERLING_HOST=$$host $(BIN)/python -m pytest -n $(WORKERS) $(MACHINE) || exit 1; done
 
 # Every conformance case on every target of the CPU compiler: about an hour.
-test-all: lint
+test-all: lint $(VENV)/.installed-dev
 	SANDERLING_TEST_ALL=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+# The suite as other machines would see it; instructions that this one lacks are emulated.
+test-hosts: $(VENV)/.installed-dev
+	for host in generic avx2 avx2vnni avx512 avx512vnni; do \
+		echo "host reported as $$host"; \
+		SANDERLING_HOST=$$host $(BIN)/python -m pytest -n $(WORKERS) || exit 1; done
+
+# The suite on every promised Python that this machine has.
+test-pythons:
+	for v in $(PYTHONS); do \
+		if python$$v -c '' 2>/dev/null; then echo "Python $$v"; \
+			$(MAKE) test PYTHON=python$$v VENV=.venv-$$v HOSTS= || exit 1; \
+		else echo "Python $$v is not on this machine"; fi; done
+
+# The suite with the lowest versions that pyproject.toml admits, on the lowest Python.
+test-lowest: LOWEST := .venv-lowest
+test-lowest:
+	python3.10 -m venv $(LOWEST)
+	$(LOWEST)/bin/python scripts/lowest.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(LOWEST)/lowest.txt --editable '.[dev]'
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS)
 
 # Evaluations on a Ray cluster of two nodes, which is started for the test.
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
 	SANDERLING_TEST_RAY=1 $(BIN)/python -m pytest tests/test_eval_ray.py
 
-lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+# With tools and stubs of its own: see requirements-lint.txt.
+lint: $(LINT)/.installed
+	$(LINT)/bin/ruff check .
+	$(LINT)/bin/ruff format --check .
+	$(LINT)/bin/mypy
 
 # The long fuzz run: 20,000 mutations of real models, each in bounded time and memory; a part of
 # them compiled as well.
@@ -41,7 +74,7 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python scripts/support_matrix.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -52,3 +85,9 @@ $(VENV)/.installed-dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@ $(VENV)/.installed
+
+$(LINT)/.installed: requirements-lint.txt
+	$(PYTHON) -m venv $(LINT)
+	$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement requirements-lint.txt
+	touch $@

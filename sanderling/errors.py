@@ -35,6 +35,12 @@ class ModelError(SanderlingError, ValueError):
     """The model file or graph is not legal."""
 
 
+def out_of_range(what: str, value: int, limit: int, *, where: str) -> ModelError:
+    """The one error for an index that only the run knows, whoever computes the operator."""
+    return ModelError(f"{what} is out of range: {value} is not in 0 to {limit - 1}", where=where,
+                      fix="the indices do not fit the shape")  # fmt: skip
+
+
 class TextError(ModelError):
     """The text form of a graph could not be parsed."""
 

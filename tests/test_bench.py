@@ -168,7 +168,7 @@ BAD: list[tuple[str, tuple[object, ...], str]] = [
     ("no picture", (INT8, "--plot", "a.bmp"), "'.bmp' is not a kind of picture"),
     ("no table", (INT8, "-o", "a.docx"), "'.docx' is not a kind of table"),
     ("no baseline", (INT8, "--baseline", ABSENT), "cannot be read"),
-    ("baseline is no JSON", (INT8, "--baseline", INT8), "not JSON"),
+    ("baseline is no JSON", (INT8, "--baseline", INT8), "not a text in UTF-8"),
     ("regression of nothing", (INT8, "--max-regression", "5%"), "add --baseline"),
     ("no plugin", (INT8, "--plugin", ABSENT), "no such file"),
 ]  # fmt: skip
@@ -526,6 +526,47 @@ def test_what_fails_now_and_what_is_new(tmp_path: Path, monkeypatch: pytest.Monk
     now = made(broken, measured(setting=Setting(threads=2)))
     ran = against(tmp_path, monkeypatch, now, made(measured()), "--max-regression", "5", status=1)
     assert "fails now" in ran.stdout and "not in the baseline" in ran.stdout
+
+
+def test_nothing_compared_fails_the_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, then = made(measured("new.tflite")), made(measured("old.tflite"))
+    ran = against(tmp_path, monkeypatch, now, then, "--max-regression", "5%", status=1)
+    assert "nothing was compared" in ran.stderr and "not measured now" in ran.stdout
+    assert "new.tflite at sanderling, 1 thread" in ran.stderr
+    assert "old.tflite at sanderling, 1 thread" in ran.stderr
+    against(tmp_path, monkeypatch, now, then)  # no gate, no failure
+
+
+def test_what_was_not_compared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    then = made(measured(), measured(setting=Setting(threads=4)))
+    now = made(measured(), measured(setting=Setting(threads=2)))
+    ran = against(tmp_path, monkeypatch, now, then, "--max-regression", "5%")
+    assert "not all was compared" in ran.stderr
+    assert "not in the baseline: m.tflite at sanderling, 2 threads" in ran.stderr
+    assert "not measured now: m.tflite at sanderling, 4 threads" in ran.stderr
+
+
+def test_two_files_of_one_name_are_not_mixed_up() -> None:
+    then = made(measured("a/m.tflite"), measured("b/m.tflite", ms=3))
+    now = [measured("b/m.tflite", ms=3), measured("a/m.tflite")]
+    assert [c.verdict for c in baseline.changes(now, then.to_json(), 0.5)] == ["same", "same"]
+
+
+@pytest.mark.parametrize(
+    ("delegates", "name"),
+    [
+        ((), "sanderling, 1 thread"),
+        (("cpu",), "sanderling, 1 thread"),
+        (("cpu", "reference"), "sanderling, 1 thread"),
+        (("reference",), "sanderling, reference, 1 thread"),
+        (("mine", "cpu"), "sanderling, mine, 1 thread"),
+        (("mine", "reference"), "sanderling, mine+reference, 1 thread"),
+    ],
+)
+def test_one_setting_has_one_name(delegates: tuple[str, ...], name: str) -> None:
+    assert Setting(delegates=delegates).name == name
+    both = sweep.combinations(["sanderling"], [1], [delegates, (*delegates, "reference")], ["f32"])
+    assert len({s.name for s in both}) == len(both)
 
 
 def test_another_machine_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_presets_survive_json(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not a preset"),
+        ("{", "the preset cannot be read"),
         ("[]", "not a preset"),
         ('{"schema": "other/1", "steps": []}', "other/1"),
         ('{"schema": "sanderling.preprocess/1", "steps": [{"do": "blur"}]}', "no step"),

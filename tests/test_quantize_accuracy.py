@@ -21,9 +21,11 @@ from sanderling.optimize.recipe import Choice
 from sanderling.optimize.report import Candidate, signal_to_noise
 from sanderling.optimize.rounding import settle, settle_each
 from sanderling.optimize.scaling import ScaleCorrection
+from sanderling.optimize.target import Target
 from sanderling.optimize.walk import Beside, Walk
 from sanderling.optimize.work import Plan, Shown, Work, copy_of
 
+from .digits import F32, IMAGES
 from .mobile import mobile, samples, twist
 from .quantised import ours
 
@@ -216,8 +218,9 @@ def test_adaround_helps_where_weights_are_the_noise(work: Work) -> None:
 # -- choosing -------------------------------------------------------------------------------------
 
 
-def candidate(snrs: list[float], agreement: float = 1.0) -> Candidate:
-    return Candidate("c", float(np.mean(snrs)), agreement, snrs=snrs)
+def candidate(snrs: list[float], agreements: list[float] | None = None) -> Candidate:
+    same = [1.0] * len(snrs) if agreements is None else agreements
+    return Candidate("c", float(np.mean(snrs)), float(np.mean(same)), snrs=snrs, agreements=same)
 
 
 def test_a_dearer_way_must_be_better_beyond_chance() -> None:
@@ -226,7 +229,51 @@ def test_a_dearer_way_must_be_better_beyond_chance() -> None:
     assert not candidate([25.0, 19.0, 26.0, 18.5]).beats(base)  # better on two, worse on two
     assert not candidate([20.0, 22.0, 24.01, 21.0]).beats(base)
     # Much noise less, but another first class: it takes more to be believed.
-    assert not candidate([21.5, 22.1, 25.4, 21.2], 0.9).beats(base)
+    assert not candidate([21.5, 22.1, 25.4, 21.2], [1, 1, 1, 0]).beats(base)
+
+
+def test_a_way_that_is_better_in_both_figures_is_kept() -> None:
+    """Noise 0.9 dB less, but not surely; and the first class is right more often."""
+    base = candidate([28.0, 29.0, 30.0, 28.2], [0, 1, 1, 0])
+    better = candidate([32.9, 27.5, 30.5, 27.9], [1, 1, 1, 0])
+    assert better.beats(base) and better.needed == 0.05
+    assert better.gain == pytest.approx(0.9) and better.against == "c"
+    assert not candidate([32.9, 27.5, 30.5, 27.9], [0, 1, 1, 0]).beats(base)
+
+
+def test_a_surely_higher_agreement_outweighs_a_little_noise() -> None:
+    base = candidate([28.0, 29.0, 30.0, 28.2] * 4, [0, 1, 0, 0] * 4)
+    other = candidate([27.9, 29.1, 29.5, 28.1] * 4, [1, 1, 1, 1] * 4)
+    assert other.beats(base) and not base.beats(other)
+
+
+def test_the_story_says_why_the_first_way_stays() -> None:
+    _, report = quantize(F32, "int8", [image[None] for image in IMAGES[:8]])
+    assert report.candidates[0].chosen
+    story = next(n for n in report.notes if "ways" in n)
+    assert "none of the others gains what the rule asks" in story and "+0.0 dB" not in story
+    assert report.samples + report.held_out == 8
+    assert f"{report.held_out} samples held out of 8" in story
+    for later in report.candidates[1:]:
+        assert later.gain is not None and later.needed is not None and later.gain <= later.needed
+
+
+def test_agreement_is_asked_of_classifiers_alone() -> None:
+    """The same network without its softmax, under a name that tells nothing: a regressor."""
+    model = mobile()
+    graph = model.main
+    graph.outputs = [graph.ops[-1].inputs[0] or graph.outputs[0]]
+    graph.outputs[0].name, model.signatures = "y", []
+    _, report = quantize(model, "int8", DATA, **PLAIN)
+    assert report.kinds["y"]["kind"] == "values"
+    assert [c.agreement for c in report.candidates] == [None] * len(report.candidates)
+    _, report = quantize(model, "int8", DATA, output_kind="scores", **PLAIN)
+    assert report.kinds["y"] == {"kind": "scores", "why": "stated"}
+    assert report.candidates[0].agreement is not None
+    _, report = quantize(model, "int8", DATA, target=Target(min_agreement=0.2), **PLAIN)
+    assert any("Nothing tells that the outputs are scores" in n for n in report.notes)
+    with pytest.raises(InputError, match="no kind of output"):
+        quantize(model, "int8", DATA, output_kind={"y": "sounds"})
 
 
 def test_scores_that_no_softmax_hears_are_not_judged() -> None:

@@ -164,7 +164,7 @@ def test_masks_that_cannot_be_read_are_named_and_counted(scenes: dict[str, Path]
     (("--masks", "strange"), "no picture of"),
     (("--labels", "voc"), "21 labels, the model has 3 classes"),
     (("--at", "home"), "one of mask, model"),
-    (("--mapping", "labels.txt"), "not a mapping"),
+    (("--mapping", "labels.txt"), "the mapping cannot be read"),
     (("--mask-classes", "mapping.json"), "not a list of classes"),
     (("--ignore", "70000"), "70000 is no mask's number"),
     (("--mapping", "huge.json"), "99999 is no mask's number"),

@@ -94,11 +94,61 @@ def test_runs_by_name_by_place_and_mixed() -> None:
 
 def test_takes_what_converts_without_loss() -> None:
     session = double().compile()
-    for fed in (X.tolist(), X.astype(np.float64), X.astype(np.int8), X[:, ::-1][:, ::-1],
-                np.asfortranarray(X), X.astype(">f4")):  # fmt: skip
+    for fed in (X.tolist(), X.astype(int).tolist(), X.astype(np.float64), X[:, ::-1][:, ::-1],
+                np.asfortranarray(X), X.astype(">f4"), X.astype(np.float16)):  # fmt: skip
         np.testing.assert_array_equal(session(fed), 2 * X)
     relu = quantised().compile()
     np.testing.assert_array_equal(relu([[5, -5, 127, -128]]), [[5, -3, 127, -3]])
+    assert echo("i32")(np.uint8([3])) == 3 and echo("i64")(np.int32([3])) == 3
+
+
+def echo(kind: str, quant: Quant | None = None) -> Session:
+    made = model(lambda g, x: [emit(g, "RESHAPE", [x], (1,), kind, new_shape=[1])], (kind, (1,)))
+    made.main.inputs[0].quant = made.main.outputs[0].quant = quant
+    return made.compile(["reference"])
+
+
+# Types decide, not values: 0 and 1 would fit everywhere. Input, whether it is quantised, what is
+# given, words of the refusal.
+REFUSED = [
+    ("i8", True, np.uint8, r"an array of uint8, the model takes int8\n.*x\.astype\(np\.int8\)"),
+    ("i8", True, np.int64, r"round\(x / 0\.5\) \+ 3"),
+    ("i8", True, np.float32, "quantise it first"),
+    ("i8", True, np.bool_, r"x\.astype\(np\.int8\)"),
+    ("u8", True, np.int8, "quantise the reals that it stands for"),
+    ("i16", True, np.uint8, "quantise the reals that it stands for"),
+    ("i8", False, np.uint8, r"x\.astype\(np\.int8\)"),
+    ("i32", False, np.int64, r"x\.astype\(np\.int32\)"),
+    ("i32", False, np.float32, r"x\.astype\(np\.int32\)"),
+    ("i32", False, np.bool_, r"x\.astype\(np\.int32\)"),
+    ("f32", False, np.uint8, r"scale it as the model expects: x\.astype\(np\.float32\)"),
+    ("f32", False, np.bool_, r"x\.astype\(np\.float32\)"),
+    ("f32", False, np.complex64, r"x\.astype\(np\.float32\)"),
+    ("bool", False, np.uint8, r"x\.astype\(np\.bool\)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "quantised", "given", "words"), REFUSED)
+@pytest.mark.parametrize("value", [0, 1])
+def test_types_are_checked_not_values(
+    kind: str, quantised: bool, given: type, words: str, value: int
+) -> None:
+    session = echo(kind, Quant.of(0.5, 3) if quantised else None)
+    with pytest.raises(InputError, match=rf"input 'main_in0': (.|\n)*{words}"):
+        session(np.array([value], given))
+
+
+def test_python_numbers_have_no_type() -> None:
+    assert echo("i8", Quant.of(0.5, 3))([5]) == 5 and echo("f32")([5]) == 5
+    for wrong in ([300], [2**70], [True], [0.5], [np.uint8(5)]):
+        with pytest.raises(InputError, match="input 'main_in0'"):
+            echo("i8", Quant.of(0.5, 3))(wrong)
+
+
+def test_strings_keep_their_nuls() -> None:
+    session = echo("str")
+    for fed in ([b"ab\0"], np.array([b"ab\0"], object), ["ab\0"]):
+        assert session(fed).tolist() == [b"ab\0"]
 
 
 def feed(a: Any = X, b: Any = X, **more: Any) -> Callable[[], object]:
@@ -534,7 +584,7 @@ def test_the_hint_to_quantise_is_for_reals() -> None:
     with pytest.raises(InputError, match=r"sanderling\.quantize_array\(x, session\.entry\(None\)"):
         session(X)
     with pytest.raises(InputError, match="its values must be -128 to 127"):
-        session(np.full((2, 3), 300))
+        session([[300] * 3] * 2)
     codes = quantize_array(X, session.entry(None).inputs["main_in0"])
     np.testing.assert_array_equal(dequantize_array(session(codes), made.main.outputs[0]), X)
 
@@ -542,7 +592,7 @@ def test_the_hint_to_quantise_is_for_reals() -> None:
 def test_an_output_of_another_type_than_the_graph_states() -> None:
     wrong = model(lambda g, x: [emit(g, "RESHAPE", [x], (2, 3), new_shape=[2, 3])],
                   ("i8", (2, 3)))  # fmt: skip
-    with pytest.raises(SanderlingError, match=r"RESHAPE 'main_1': .*int8.*\n.*the graph says f32"):
+    with pytest.raises(SanderlingError, match=r"RESHAPE 'main_1': .*is f32\n.*it gives i8"):
         wrong.compile(delegates=["reference"])(np.zeros((2, 3), np.int8))
 
 

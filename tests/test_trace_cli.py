@@ -152,8 +152,8 @@ def test_inputs_are_the_users(tmp_path: Path) -> None:
     ([], "neither a model"),
     ([DIGITS, "--read", "x.json"], "not both"),
     (["--read", "none.json"], "No such file"),
-    (["--read", "garbage.json"], "garbage.json: not a trace"),
-    (["--read", DIGITS], "it is not JSON"),
+    (["--read", "garbage.json"], "garbage.json: the trace cannot be read"),
+    (["--read", DIGITS], "not a text in UTF-8"),
     (["--read", "other.json"], "not a trace"),
     ([DIGITS, "-o", "x.json", "--delegate", "none"], "no delegate 'none'"),
 ], ids=str)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -35,6 +36,8 @@ def sentences() -> Iterator[None]:
         message, status = str(error), BAD_INPUT
     except MemoryError:
         message, status = "not enough memory; try smaller inputs", BAD_INPUT
+    except RecursionError:
+        message, status = "something is nested too deeply; simplify the model or file", BAD_INPUT
     except KeyboardInterrupt:
         message, status = "interrupted", INTERRUPTED
     except BrokenPipeError:
@@ -42,11 +45,29 @@ def sentences() -> Iterator[None]:
         _drop_output()
     except OSError as error:
         _drop_output()
-        place = f"'{error.filename}': " if error.filename else "cannot write the output: "
-        message, status = f"{place}{error.strerror or error}", BAD_INPUT
+        message, status = _about(error), BAD_INPUT
     if message:
-        typer.echo(f"sanderling: {message}", err=True)
+        with suppress(OSError):  # there may be nobody to tell
+            typer.echo(f"sanderling: {message}", err=True)
     raise typer.Exit(status)
+
+
+# What to do about what the system says; anything else is a matter of path and permissions.
+_FIXES = {
+    errno.ENOSPC: "free some space, or write elsewhere",
+    errno.EDQUOT: "free some space, or write elsewhere",
+    errno.EBADF: "it is closed: do not close it, or send it to /dev/null",
+    errno.EMFILE: "allow more open files: ulimit -n 4096",
+    errno.ENOMEM: "close other programs, or try smaller inputs",
+}
+
+
+def _about(error: OSError) -> str:
+    """What the system refused, where, and what to do. Files of the user have sentences of their
+    own, where they are opened: this is for the rest."""
+    place = f"'{error.filename}'" if error.filename else "cannot write the output"
+    fix = _FIXES.get(error.errno or 0, "check the path and its permissions")
+    return f"{place}: {error.strerror or error}\n  {fix}"
 
 
 def _drop_output() -> None:
@@ -118,11 +139,23 @@ def options(
 
 def start() -> None:
     """Run the command line that the process was given."""
+    _open_closed()
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names in models are in any script
     app(prog_name="sanderling")
+
+
+def _open_closed() -> None:
+    """Streams that the shell closed (`>&-`). A file must not get their numbers, and results that
+    nobody can read are an error: what is written to such a stdout fails."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -27,6 +27,7 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    at_hand,
     facts,
     open_target,
     pairs,
@@ -44,8 +45,8 @@ TABLES = {".md": modeltable.as_markdown, ".html": modeltable.as_html}
 
 
 def bench(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL",
-        help="One .tflite file or more.")],
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL", callback=at_hand,
+        help="One .tflite file or more; - for stdin.")],
     engines: Annotated[str, typer.Option(metavar="LIST",
         help="Engines to compare, the first is what others are compared with: sanderling, litert, "
              "openvino, onnxruntime.")] = "sanderling",
@@ -94,7 +95,8 @@ def bench(
         help="Compare with a result that --json wrote earlier.")] = None,
     max_regression: Annotated[str, typer.Option(metavar="PERCENT",
         help="With --baseline: exit with status 1 if a setting became slower by more than this, "
-             "the whole interval of the ratio lying beyond it. For example 5%.")] = "",
+             "the whole interval of the ratio lying beyond it, or if nothing could be compared. "
+             "For example 5%.")] = "",
     plot: Annotated[list[Path], typer.Option(metavar="FILE",
         help="Write histograms, time series and sweep charts: .png, .svg or .html.")] = [],  # noqa: B006
     known: Annotated[bool, typer.Option("--table",
@@ -173,14 +175,15 @@ def bench(
             files.write(found)
             if not target.write(record):
                 typer.echo(_report(found, changes, sweep, known))
-            for text in (*sentences(found.warnings), *earlier.doubts(changes, limit)):
+            for text in (*sentences(found.warnings), *earlier.uncompared(changes),
+                         *earlier.doubts(changes, limit)):  # fmt: skip
                 warn(text)
         if interrupt is not None:
             partial = sum(r.partial for r in found.results)
             some = f", {partial} of them from fewer runs" if partial else ""
             say(f"interrupted; {plural(len(found.results), 'result')} kept{some}")
             raise interrupt
-    if limit is not None and any(c.verdict in earlier.FAILURES for c in changes):
+    if limit is not None and earlier.failed(changes):
         raise typer.Exit(REGRESSION)
 
 

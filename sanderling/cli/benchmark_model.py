@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from ..errors import SanderlingError
-from .common import JsonTarget, say
+from .common import JsonTarget, at_hand, say
 
 # The tool's flags are one table of their own (measure/compat/flags.py); nothing is parsed here.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -30,6 +32,8 @@ def benchmark_model(ctx: typer.Context) -> None:
                 "ERROR: Benchmarking failed.")  # fmt: skip
             raise typer.Exit(NO_FLAGS)
         return
+    if graph := values.text("graph"):
+        values.given["graph"] = str(at_hand(Path(graph)))
     with JsonTarget(values.text("json")) as target:
         log = printer(to_stderr=target.to_stdout)
         log("INFO", "STARTING!")

@@ -8,18 +8,47 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
+from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import InputError
+from ..evaluate.kinds import MEASURES
+from ..files import STDIN, is_stream, read_bytes
 from ..format import AtomicFile
 from ..runtime.plugins import load_plugins as load_plugins
 
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A .tflite file.")]
+
+def at_hand(given: Path | Sequence[Path] | None) -> Any:
+    """Models as files that other processes can open too. What comes through a pipe, or through
+    stdin (`-`), is read now and kept in a temporary file until the end."""
+    if given is None or isinstance(given, Path):
+        return _spooled(given) if given is not None and is_stream(given) else given
+    return [at_hand(path) for path in given]
+
+
+@cache
+def _spooled(path: Path) -> Path:
+    name = "stdin" if str(path) in (STDIN, "/dev/stdin") else path.stem
+    kept = Path(_spool().name) / f"{name}.tflite"
+    kept.write_bytes(read_bytes(path, "the model"))
+    return kept
+
+
+@cache
+def _spool() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="sanderling-")  # removed when the process ends
+
+
+A_MODEL = "A .tflite file; - for stdin."
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help=A_MODEL, callback=at_hand, show_default=False)
+]
 JsonPath = Annotated[
     str, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout.")
 ]
@@ -33,6 +62,13 @@ Plugins = Annotated[
     list[Path],
     typer.Option("--plugin", metavar="FILE.py",
                  help="A Python file to run first: it registers custom operators or delegates."),
+]  # fmt: skip
+
+OutputKinds = Annotated[
+    list[str],
+    typer.Option("--output-kind", metavar="[OUTPUT=]KIND",
+                 help=f"What an output is, where the model does not tell: {', '.join(MEASURES)}. "
+                      "It decides by which figure it is judged; may be repeated."),
 ]  # fmt: skip
 
 

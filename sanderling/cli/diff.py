@@ -25,6 +25,7 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    at_hand,
     load_plugins,
     open_target,
     progress,
@@ -43,9 +44,9 @@ COMMAND = ToolCommand
 
 def diff(
     ctx: typer.Context,
-    a: Annotated[Path | None, typer.Argument(metavar="A", help="The reference: a .tflite file."
-        )] = None,
-    b: Annotated[Path | None, typer.Argument(metavar="B",
+    a: Annotated[Path | None, typer.Argument(metavar="A", callback=at_hand,
+        help="The reference: a .tflite file; - for stdin.")] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="B", callback=at_hand,
         help="The test: another model of the same network. Default: A at another setting.")] = None,
     delegate_a: Annotated[list[str], typer.Option(metavar="NAME",
         help="A delegate of the reference; may be repeated, first is best. Default: cpu on one "
@@ -107,6 +108,7 @@ def diff(
     plugin: Plugins = [],  # noqa: B006
     json: JsonPath = "",
     model_file: Annotated[Path | None, typer.Option("--model_file", metavar="FILE",
+        callback=at_hand,
         help="As in TensorFlow Lite's tool: the model to compare at two settings.")] = None,
     output_file_path: Annotated[Path | None, typer.Option("--output_file_path", metavar="FILE",
         help="As in TensorFlow Lite's tool: the result as a serialised EvaluationStageMetrics."

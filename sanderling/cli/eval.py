@@ -21,8 +21,10 @@ from ..evaluate.task import Task, find_task, settings_of, task_names
 from ..measure.compat.flags import Values
 from ..measure.compat.providers import choose, unused
 from .common import (
+    A_MODEL,
     JsonTarget,
     Plugins,
+    at_hand,
     open_target,
     pairs,
     plural,
@@ -44,10 +46,11 @@ TYPES = (str, int, float, bool, Path)
 
 Common = dict[str, Any]
 COMMON: Common = {
-    "model": (Annotated[Path | None, typer.Argument(metavar="MODEL", help="A .tflite file.")],
-              None),
-    "model_file": (Annotated[Path | None, typer.Option("--model_file", hidden=True)], None),
-    "against": (Annotated[Path | None, typer.Option(metavar="MODEL|FILE.npz",
+    "model": (Annotated[Path | None, typer.Argument(metavar="MODEL", help=A_MODEL,
+        callback=at_hand)], None),
+    "model_file": (Annotated[Path | None, typer.Option("--model_file", hidden=True,
+        callback=at_hand)], None),
+    "against": (Annotated[Path | None, typer.Option(metavar="MODEL|FILE.npz", callback=at_hand,
         help="Evaluate this one on the same samples, and compare pair by pair; or compare with the "
              "--predictions of an earlier run.")], None),
     "against_set": (Annotated[list[str], typer.Option(metavar="NAME=VALUE",

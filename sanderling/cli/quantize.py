@@ -28,6 +28,7 @@ from ..optimize.page import (
     TRIALS,
     accuracy_rows,
     candidate_rows,
+    judged_line,
     latency_rows,
     layer_table,
     report_page,
@@ -36,7 +37,7 @@ from ..optimize.page import (
 )
 from ..optimize.quantize import quantize as behind
 from ..optimize.recipe import Recipe, read_recipe
-from ..optimize.report import Layer, Report
+from ..optimize.report import KEPT_IF, Layer, Report
 from ..optimize.scheme import MODES
 from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
 from ..optimize.suggest import suggest as advise
@@ -46,10 +47,12 @@ from .common import (
     JsonPath,
     JsonTarget,
     ModelPath,
+    OutputKinds,
     Plugins,
     facts,
     load_plugins,
     open_target,
+    pairs,
     plural,
     progress,
     say,
@@ -130,6 +133,7 @@ def quantize(
         help="What ops get that lose too much. Default: int16x8, then float.")] = "",
     anyway: Annotated[bool, typer.Option("--anyway",
         help="Write the model also if it misses the target.")] = False,
+    output_kind: OutputKinds = [],  # noqa: B006
     keep: Annotated[Path | None, typer.Option(metavar="FILE",
         help="Keep the statistics here: an interrupted calibration goes on, a second one is free."
         )] = None,
@@ -188,6 +192,7 @@ def quantize(
                 source, mode, found, recipe=rules, ranges=ranges, weights=weights,
                 corrections=corrections, inputs=inputs, outputs=outputs, minimum=minimum,
                 strict=strict, target=wanted, keep=keep, threads=threads, progress=show,
+                output_kind=pairs(output_kind, "--output-kind"),
             )  # fmt: skip
             if judge is not None:
                 made.report.accuracy = compare_accuracy(source, made.model, judge, task_limit, show)
@@ -347,7 +352,7 @@ def _kept(keep: Path | None) -> Iterator[None]:
 
 
 def _print(report: Report, samples: Samples | SignatureSamples | None, output: Path | None) -> None:
-    pieces = [_summary(report, samples, output), table(CANDIDATES, candidate_rows(report))]
+    pieces = [_summary(report, samples, output), _candidates(report)]
     if report.target:
         pieces += [target_line(report), table(TRIALS, trial_rows(report))]
     if report.accuracy:
@@ -361,6 +366,13 @@ def _print(report: Report, samples: Samples | SignatureSamples | None, output: P
                ]  # fmt: skip
     pieces += [_notes(report.notes)]
     typer.echo("\n\n".join(filter(None, pieces)))
+
+
+def _candidates(report: Report) -> str:
+    if not report.candidates:
+        return ""
+    lines = [table(CANDIDATES, candidate_rows(report)), judged_line(report)]
+    return "\n".join(lines + [KEPT_IF] * (len(report.candidates) > 1))
 
 
 def _notes(texts: list[str], most: int = 5) -> str:

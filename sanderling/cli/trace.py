@@ -17,10 +17,12 @@ from ..runtime.inputs import Picture
 from ..runtime.trace import Trace, record
 from ..runtime.tracefile import encoder_for, read
 from .common import (
+    A_MODEL,
     DelegateNames,
     JsonPath,
     JsonTarget,
     Plugins,
+    at_hand,
     clean,
     facts,
     load_plugins,
@@ -36,7 +38,8 @@ SCHEMA = "sanderling.trace/1"
 
 
 def trace(
-    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help="A .tflite file.")] = None,
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help=A_MODEL,
+        callback=at_hand)] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE",
         help="Where the trace goes: .perfetto-trace, .pftrace or .pb (needs the package perfetto), "
              "or .json.")] = None,

@@ -13,6 +13,7 @@ from ..spans import span, tape
 
 if TYPE_CHECKING:
     from ..ops import State
+    from ..ops.execute import Evaluate
     from ..runtime.delegate import Executable, Options
 
 
@@ -30,10 +31,6 @@ class ReferenceDelegate:
         return None
 
     def compile(self, part: Graph, options: Options) -> Executable:
-        from ..ops import check
-
-        for op in part.ops:
-            check(op)
         return ReferenceExecutable(part, options.state)
 
 
@@ -41,21 +38,21 @@ class ReferenceExecutable:
     """Evaluates the ops in order; results are copied into the caller's buffers."""
 
     def __init__(self, part: Graph, state: State) -> None:
-        from ..ops.execute import run_ops
+        from ..ops.execute import Routine
 
-        self.part, self.state, self._run = part, state, run_ops
+        self.part, self.state = part, state
+        self._routine = Routine(part.ops, part.inputs, part.outputs)
         self.nodes: Sequence[int] = ()  # the part's ops as places in the file's graph
+        self.watch: Evaluate | None = None  # evaluates an op, for a profile
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        values = dict(zip(self.part.inputs, inputs, strict=True))
-        tell = None if tape.recorder is None else self._told
-        results = self._run(self.part.ops, values, self.part.outputs, self.state, tell)
         if tape.recorder is None:
+            self._settle(inputs, self._routine.run(inputs, self.state, self.watch), outputs)
+            return
+        results = self._routine.run(inputs, self.state, self._told)
+        size = sum(r.nbytes for r in results)
+        with span("copy results out", "copy", {"bytes": size}):
             self._settle(inputs, results, outputs)
-        else:
-            size = sum(r.nbytes for r in results)
-            with span("copy results out", "copy", {"bytes": size}):
-                self._settle(inputs, results, outputs)
 
     def _told(self, op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
         from ..ops.execute import evaluate

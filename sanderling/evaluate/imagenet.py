@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
+from ..files import read_text
 from ..runtime.inputs import PICTURES
 from .classify import Classification
 from .preprocess import Pipeline, adjusted, find_pictures, load_pipeline
@@ -138,16 +140,10 @@ class ImageNet(Classification):
 
     def _labelled(self) -> list[Sample]:
         assert self.labels is not None
-        if not self.labels.is_file():
-            raise InputError("there is no such file", where=str(self.labels),
-                             fix="give the file that holds the pictures' classes")  # fmt: skip
-        try:
-            if self.labels.suffix.lower() == ".csv":
-                return self._from_csv(self.labels)
-            return self._from_text(self.labels.read_text("utf-8-sig").rstrip().splitlines())
-        except UnicodeDecodeError as error:
-            raise InputError(f"not a text file: {error}", where=str(self.labels),
-                             fix="give one class a line, or a .csv") from error  # fmt: skip
+        text = read_text(self.labels, "the labels", "give one class a line, or a .csv")
+        if self.labels.suffix.lower() == ".csv":
+            return self._from_csv(self.labels, text)
+        return self._from_text(text.rstrip().splitlines())
 
     def _from_text(self, lines: list[str]) -> list[Sample]:
         pictures = find_pictures(self.images)
@@ -164,13 +160,16 @@ class ImageNet(Classification):
         return [self._sample(p, line.strip(), i)
                 for i, (p, line) in enumerate(zip(pictures, lines, strict=True), 1)]  # fmt: skip
 
-    def _from_csv(self, path: Path) -> list[Sample]:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            header = list(reader.fieldnames or [])
-            file = self._column(header, FILES, "")
-            label = self._column(header, LABELS, self.label_column)
+    def _from_csv(self, path: Path, text: str) -> list[Sample]:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        header = list(reader.fieldnames or [])
+        file = self._column(header, "the pictures' names", FILES, "")
+        label = self._column(header, "the classes", LABELS, self.label_column)
+        try:
             rows = [(r[file] or "", r[label] or "") for r in reader]
+        except csv.Error as error:
+            raise InputError(f"not a .csv: {error}", where=f"{path}, line {reader.line_num + 1}",
+                             fix="check that the file is complete") from error  # fmt: skip
         by_name = {p.name: p for p in find_pictures(self.images)}
         missing = [name for name, _ in rows if Path(name).name not in by_name]
         if missing:
@@ -180,17 +179,25 @@ class ImageNet(Classification):
         return [self._sample(by_name[Path(name).name], text, i)
                 for i, (name, text) in enumerate(rows, 2)]  # fmt: skip
 
-    def _column(self, header: list[str], usual: Sequence[str], wanted: str) -> str:
+    def _column(self, header: list[str], what: str, usual: Sequence[str], wanted: str) -> str:
         names = {h.strip().lower(): h for h in header}
         if wanted and wanted.lower() not in names:
             raise InputError(f"no column '{wanted}'", where=str(self.labels),
                              fix=f"the columns are {', '.join(header)}")  # fmt: skip
         found = [names[n] for n in ([wanted.lower()] if wanted else usual) if n in names]
         if not found:
-            raise InputError(f"none of its columns is called {', '.join(usual)}",
-                             where=str(self.labels), fix=f"the columns are {', '.join(header)}; "
-                             "choose with --label-column")  # fmt: skip
+            raise InputError(f"the column of {what} is missing: its first line names the columns, "
+                             f"and none is called {' or '.join(usual)}", where=str(self.labels),
+                             fix=self._first_line(header, usual))  # fmt: skip
         return found[0]
+
+    def _first_line(self, header: list[str], usual: Sequence[str]) -> str:
+        """What to do about a column that is missing: most often there is no line of names."""
+        if any(Path(name).suffix.lower() in PICTURES for name in header):
+            return (f"the first line, {','.join(header)}, is a picture: put a line before it such "
+                    f"as {FILES[0]},{LABELS[0]}")  # fmt: skip
+        other = "; choose with --label-column" if usual is LABELS else ""
+        return f"the columns are {', '.join(header) or 'none'}: call one {usual[0]}{other}"
 
     def _sample(self, path: Path, label: str, line: int) -> Sample:
         return Sample(path.name, path, self._class(label.strip(), line))
@@ -212,12 +219,13 @@ class ImageNet(Classification):
     def _allowed(self, samples: list[Sample]) -> list[Sample]:
         if self.denylist is None:
             return samples
+        fix = "give the numbers of pictures, from 1, one a line"
+        text = read_text(self.denylist, "the denylist", fix)
         try:
-            numbers = {int(n) for n in self.denylist.read_text("utf-8-sig").split()}
-        except (OSError, ValueError) as error:
+            numbers = {int(n) for n in text.split()}
+        except ValueError as error:
             raise InputError(f"not a list of numbers: {error}", where=str(self.denylist),
-                             fix="give the numbers of pictures, from 1, one a line"
-                             ) from error  # fmt: skip
+                             fix=fix) from error  # fmt: skip
         strange = [n for n in numbers if not 1 <= n <= len(samples)]
         if strange:
             raise InputError(f"there is no picture {strange[0]}, there are {len(samples)}",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError, MissingExtraError
+from ..files import parse_data, read_bytes, read_data
 from ..ir import Array
 from .ground_truth import read_ground_truth
 
@@ -76,9 +76,10 @@ class Truth:
     @staticmethod
     def read(path: Path) -> Truth:
         """COCO's JSON, or the ground-truth file of TensorFlow Lite's tool (binary)."""
-        content = _read(path, "the annotations")
+        content = read_bytes(path, "the annotations")
         if content.lstrip()[:1] in (b"{", b"["):
-            return _from_json(_parse(content, path), str(path))
+            record = parse_data(content, path, "the annotations", COMPLETE)
+            return _from_json(record, str(path))
         return Truth(*read_ground_truth(content, str(path)), str(path), in_parts=True)
 
     @property
@@ -114,22 +115,7 @@ def _in_pixels(annotation: Record, size: Sequence[int]) -> Record:
     return annotation | {"bbox": box, "area": box[2] * box[3]}
 
 
-def _read(path: Path, what: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {what}: {error.strerror or error}", where=str(path),
-                         fix="check the path") from error  # fmt: skip
-
-
-def _parse(content: bytes, path: Path) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not readable JSON: {error}", where=str(path),
-                         fix="check that the file is complete") from error  # fmt: skip
-
-
+COMPLETE = "check that the file is complete"
 COCO_FORM = (
     'COCO annotations are {"images": [{"id", "file_name"}...], "annotations": [{"id", "image_id", '
     '"category_id", "bbox"}...], "categories": [{"id", "name"}...]}'
@@ -202,7 +188,7 @@ def _box(row: Record, name: str, where: str) -> list[float]:
 
 def read_results(path: Path, truth: Truth, needed: str = "bbox") -> list[Record]:
     """COCO results: [{"image_id", "category_id", "bbox" or "keypoints", "score"}...]."""
-    rows = _parse(_read(path, "the results"), path)
+    rows = read_data(path, "the results", COMPLETE)
     form = f'results are [{{"image_id", "category_id", "{needed}", "score"}}...]'
     if not isinstance(rows, list):
         raise InputError("not COCO results: it is not a list", where=str(path), fix=form)

@@ -6,7 +6,6 @@ is a small record with one function. `PRESETS` has the usual ones; a preset file
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import InputError
+from ..files import read_data
 from ..ir import Array, DType, Tensor
 from ..runtime.inputs import is_quantized, picture_layout, quantize_array
 from .pixels import RAW, Finish, finished, read_raw
@@ -398,11 +398,7 @@ def load_pipeline(name: str) -> Pipeline:
         raise InputError(f"there is no preset '{name}'", where="--preset",
                          fix=f"the presets are {', '.join(PRESETS)}, or give a file that "
                          "--save-preset wrote")  # fmt: skip
-    try:
-        record = json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
-        raise InputError(f"not a preset: {error}", where=str(path),
-                         fix="write one with --save-preset") from error  # fmt: skip
+    record = read_data(path, "the preset", "write one with --save-preset")
     return Pipeline.from_json(record if isinstance(record, dict) else {}, str(path))
 
 

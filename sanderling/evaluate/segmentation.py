@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import InputError
+from ..files import read_data
 from ..ir import Array, Tensor
 from .categories import ALIASES, Labels, is_unused
 from .official import loosely
@@ -293,12 +293,12 @@ def read_mask(path: Path) -> Array:
 
 
 def read_mapping(path: Path) -> dict[int, int | None]:
+    fix = 'write {"mask number": class, ...}'
+    record = read_data(path, "the mapping", fix)
     try:
-        record = json.loads(path.read_text("utf-8"))
         return {_number(k): None if v is None else int(v) for k, v in record.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise InputError(f"not a mapping: {error}", where=str(path),
-                         fix='write {"mask number": class, ...}') from error  # fmt: skip
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"not a mapping: {error}", where=str(path), fix=fix) from error
 
 
 def _number(value: str | int) -> int:
@@ -311,13 +311,13 @@ def read_classes(path: Path) -> dict[int, str]:
     """Names of the masks' numbers: COCO's categories, or a list of labels."""
     if path.suffix.lower() != ".json":
         return Labels.read(path).names
+    fix = 'write [{"id": 1, "name": "person"}, ...]'
+    record = read_data(path, "the classes", fix)
     try:
-        record = json.loads(path.read_text("utf-8"))
         rows = record["categories"] if isinstance(record, dict) else record
         return {_number(c["id"]): str(c["name"]) for c in rows}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"not a list of classes: {error}", where=str(path),
-                         fix='write [{"id": 1, "name": "person"}, ...]') from error  # fmt: skip
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"not a list of classes: {error}", where=str(path), fix=fix) from error
 
 
 def match_names(theirs: Mapping[int, str], ours: Sequence[str], where: str) -> dict[int, int]:

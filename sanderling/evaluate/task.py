@@ -50,6 +50,7 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
 
 from ..errors import InputError, MissingNameError, SanderlingError
+from ..files import read_text
 from ..ir import Array, Model, Tensor
 
 # What is kept of a sample's outputs: arrays (of any length from sample to sample), numbers,
@@ -292,12 +293,7 @@ def _takes_path(hint: Any) -> bool:
 
 def load_task(path: Path, name: str = "") -> type[Task]:
     """The task that a file registers; name: which, where it registers several."""
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"the task's file cannot be read: {why}", where=str(path),
-                         fix="give a Python file that registers a task") from error  # fmt: skip
+    text = read_text(path, "the task's file", "give a Python file that registers a task")
     return Source(str(path), text).task(name)
 
 

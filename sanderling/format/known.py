@@ -8,6 +8,7 @@ times, as make and git do, or else by a digest of all its bytes.
 from __future__ import annotations
 
 import hashlib
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
+from ..forks import renews
 from ..ir import DType, Graph, Model, Quant, Signature, Tensor
 from ..store import Store
 
@@ -95,7 +97,7 @@ def _stamp(path: Path | None, store: Store) -> str:
     except OSError:
         return ""
     times = status.st_mtime_ns, status.st_ctime_ns
-    if max(times) > time.time_ns() - SETTLED_NS:
+    if not stat.S_ISREG(status.st_mode) or max(times) > time.time_ns() - SETTLED_NS:
         return ""
     place = str(path.absolute()), status.st_dev, status.st_ino, status.st_size
     return store.name("seen", place, times) + ".seen"
@@ -235,12 +237,16 @@ class KnownModel(Model):
     def __init__(self, record: Record, content: str, source: str, data: memoryview,
                  read: Callable[[Sequence[KnownGraph]], Model]) -> None:  # fmt: skip
         self._record, self._content, self._read_file = record, content, read
-        self._lock = threading.RLock()
+        self.renew_lock()
+        renews(self)
         self._own = [KnownGraph(row, self._read) for row in record["graphs"]]
         signatures = [self._signature(*row) for row in record["signatures"]]
         super().__init__([*self._own], signatures, description=record["description"],
                          weights_outside=record["outside"], source=source, file=data)  # fmt: skip
         del self.metadata, self.unknown
+
+    def renew_lock(self) -> None:
+        self._lock = threading.RLock()
 
     def _signature(self, key: str, index: int, *sides: Mapping[str, int]) -> Signature:
         graph = self._own[index]

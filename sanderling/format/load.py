@@ -6,11 +6,12 @@ import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from ..errors import InputError, ModelError
+from ..files import is_stream, read_bytes
 from ..ir import (
     CUSTOM,
     Array,
@@ -37,6 +38,7 @@ UNKNOWN = "unknown."
 OPTIONAL = -1  # the index of an absent operand
 
 External = Mapping[str, str | os.PathLike[str]]
+Content = TypeVar("Content", bytes, int)
 
 
 def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview, *,
@@ -63,17 +65,25 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview, *,
 
 
 def _map(path: Path) -> memoryview:
+    if is_stream(path):
+        return memoryview(_some(read_bytes(path, "the model"), path))
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise ModelError("the file is empty", where=str(path), fix="get the file again")
+            _some(os.fstat(file.fileno()).st_size, path)
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise InputError(
-            f"cannot read the model: {error.strerror or error}",
-            where=str(path),
-            fix="check the path and its permissions",
-        ) from error
+    except ModelError:
+        raise
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InputError(f"cannot read the model: {said}", where=str(path),
+                         fix="check the path and its permissions") from error  # fmt: skip
+
+
+def _some(content: Content, path: Path) -> Content:
+    """The content, or its size, if there is any."""
+    if not content:
+        raise ModelError("the file is empty", where=str(path), fix="get the file again")
+    return content
 
 
 class Loader:

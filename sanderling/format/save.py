@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -47,6 +48,9 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
         file.write(data)
 
 
+BESIDE = 40  # letters of the target's name in the name of the file beside it
+
+
 class AtomicFile:
     """A file beside the target, made now, that takes its place when it is written.
 
@@ -55,14 +59,17 @@ class AtomicFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.target = path.resolve() if path.is_symlink() else path
+        self.target = path
         self.temporary: Path | None = None
-        if path.exists() and not path.is_file():
-            return  # a device or pipe is written as it is
         with self._errors():
+            if _is_special(path):
+                return  # a device or pipe is written as it is
             import tempfile  # slow, and not needed to read
 
-            handle, name = tempfile.mkstemp(dir=self.target.parent, prefix=f".{path.name}.")
+            self.target = path.resolve() if path.is_symlink() else path
+            # A name may be as long as the file system allows: what is beside it must be no longer.
+            beside = f".{path.name[:BESIDE]}."
+            handle, name = tempfile.mkstemp(dir=self.target.parent, prefix=beside)
             os.close(handle)
             self.temporary = Path(name)
 
@@ -94,12 +101,21 @@ class AtomicFile:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise InputError(
-                f"cannot write: {error.strerror or error}",
+                f"cannot write: {said}",
                 where=str(self.path),
                 fix="check the folder, its permissions and the free space",
             ) from error
+
+
+def _is_special(path: Path) -> bool:
+    """Neither a file nor a place for one. Links that go in a circle are an error here."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _umask() -> int:

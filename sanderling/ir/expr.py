@@ -15,6 +15,7 @@ NumPy, LLVM and OpenCL are such tables, and so is `simplify`.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,6 +150,16 @@ _LEAVES = ("input", "const")
 # Unique nodes, as long as somebody holds them.
 _NODES: WeakValueDictionary[Any, Expr] = WeakValueDictionary()
 _LOCK = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A thread that held it may not be there in a forked child."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _bits(value: Number, dtype: DType) -> bytes:

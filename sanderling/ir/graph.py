@@ -461,6 +461,12 @@ class Model:
 
         return Session(self, delegates, threads, **options)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied by the bytes of its file: graphs are webs of references."""
+        from ..format import dump
+
+        return _from_bytes, (dump(self), self.source)
+
     def signature(self, key: str | None = None) -> Signature:
         """The entry point with this key, or the only one; the error lists what there is."""
         if key is None and len(self.signatures) == 1:
@@ -487,6 +493,14 @@ def reachable(graphs: Iterable[Graph]) -> list[Graph]:
         if not missing:
             found[waiting.pop()] = None
     return list(found)
+
+
+def _from_bytes(content: bytes, source: str) -> Model:
+    from ..format import load
+
+    made = load(content)
+    made.source = source
+    return made
 
 
 def link(op: Op) -> None:

@@ -98,7 +98,7 @@ def densify(values: Array, sparsity: Sparsity, shape: Shape) -> Array:
     _check_expansion(values, sparsity, shape)
     rank = len(shape)
     # Coordinates are built level by level: position p of a level has a parent and an index.
-    parents = np.zeros(1, np.int64)
+    parents: Array = np.zeros(1, np.int64)
     coords: list[Array] = []
     for dim in sparsity.dims:
         owner, index = _expand_level(dim, len(parents))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import read_data
 from .record import Result
 from .statistics import Ratio, ratio_of_launches
 
 REGRESSED, SLOWER, SAME, FASTER = "regressed", "slower", "same", "faster"
 UNSURE = "cannot tell"
 NEW, BROKEN, UNTOLD = "not in the baseline", "fails now", "not told: no samples"
+GONE = "not measured now"
 FAILURES = (REGRESSED, BROKEN)
 EQUAL = 0.05  # where no limit is given: what differs by less is the same
 
@@ -40,14 +42,7 @@ class Change:
 def read(path: str | os.PathLike[str], schema: str) -> dict[str, Any]:
     """An earlier result, as --json wrote it."""
     fix = "give a file that `sanderling bench --json FILE` wrote"
-    try:
-        record = json.loads(Path(path).read_text("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"it cannot be read: {error.strerror}", where=str(path), fix=fix
-        ) from error
-    except ValueError as error:
-        raise InputError(f"it is not JSON: {error}", where=str(path), fix=fix) from error
+    record = read_data(path, "the baseline", fix)
     if not isinstance(record, dict) or record.get("schema") != schema:
         found = record.get("schema") if isinstance(record, dict) else type(record).__name__
         raise InputError(f"its schema is {found!r}, not '{schema}'", where=str(path), fix=fix)
@@ -58,13 +53,24 @@ def changes(results: Sequence[Result], before: Mapping[str, Any],
             limit: float | None = None) -> list[Change]:  # fmt: skip
     """What became of each setting. A regression is sure: the whole interval lies beyond the limit
     (0.05: five percent), so that noise alone fails a job one time in forty at most."""
-    then = {_key(r): r for r in map(Result.from_json, before["results"]) if r.rounds}
-    return [_change(now, then.get(_key(now)), limit) for now in results]
+    then = _by_name(r for r in map(Result.from_json, before["results"]) if r.summary)
+    measured = _by_name(results)
+    gone = [Change(r.model, r.setting.name, GONE, before=r.summary.median)
+            for key, r in then.items() if key not in measured and r.summary]  # fmt: skip
+    return [_change(now, then.get(key), limit) for key, now in measured.items()] + gone
 
 
-def _key(result: Result) -> tuple[str, str]:
-    """Models are the same if their files are called the same: folders differ between machines."""
-    return Path(result.model).name, result.setting.name
+def _by_name(results: Iterable[Result]) -> dict[tuple[str, str], Result]:
+    """Models are the same if their files are called the same: folders differ between machines.
+    Two files of one name are told apart by their folders."""
+    listed = list(results)
+    shared = Counter(Path(model).name for model in {r.model for r in listed})
+    return {(_short(r.model, shared), r.setting.name): r for r in listed}
+
+
+def _short(model: str, shared: Mapping[str, int]) -> str:
+    name = Path(model).name
+    return name if shared[name] == 1 else model
 
 
 def _change(now: Result, then: Result | None, limit: float | None) -> Change:
@@ -73,7 +79,7 @@ def _change(now: Result, then: Result | None, limit: float | None) -> Change:
         return Change(*name, NEW, after=now.summary.median if now.summary else None)
     if now.summary is None:
         return Change(*name, BROKEN, before=then.summary.median)
-    if not now.rounds:  # a device that keeps them to itself
+    if not now.rounds or not then.rounds:  # a device that keeps them to itself
         return Change(*name, UNTOLD, then.summary.median, now.summary.median)
     found = ratio_of_launches(now.by_launch, then.by_launch, paired=False)
     return Change(*name, _verdict(found, limit), then.summary.median, now.summary.median,
@@ -87,6 +93,32 @@ def _verdict(found: Ratio, limit: float | None) -> str:
         return SLOWER if found.low > 1 else FASTER
     most = 1 + (EQUAL if limit is None else limit)
     return SAME if found.low >= 1 / most and found.high <= most else UNSURE
+
+
+def failed(changes: Sequence[Change]) -> bool:
+    """Whether a gate must fail: something became too slow, or fails, or nothing was compared."""
+    return any(c.verdict in FAILURES for c in changes) or not _compared(changes)
+
+
+def _compared(changes: Sequence[Change]) -> list[Change]:
+    return [c for c in changes if c.ratio is not None or c.verdict == BROKEN]
+
+
+def uncompared(changes: Sequence[Change]) -> list[str]:
+    """Which settings have no partner on the other side, as one sentence or none."""
+    new, gone, untold = ([f"{c.model} at {c.setting}" for c in changes if c.verdict == verdict]
+                         for verdict in (NEW, GONE, UNTOLD))  # fmt: skip
+    parts = [f"{what}: {'; '.join(names)}"
+             for what, names in (("Measured now, not in the baseline", new),
+                                 ("In the baseline, not measured now", gone),
+                                 ("Without samples on one side", untold)) if names]  # fmt: skip
+    if not parts:
+        return []
+    if _compared(changes):
+        return [f"not all was compared. {'. '.join(parts)}"]
+    return [f"nothing was compared with the baseline. {'. '.join(parts)}. Models are "
+            "paired by the file's name and the setting's: give the model its name in the baseline, "
+            "measure the same settings, or make the baseline anew with --json"]  # fmt: skip
 
 
 def doubts(changes: Sequence[Change], limit: float | None) -> list[str]:

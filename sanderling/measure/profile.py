@@ -15,7 +15,8 @@ from ..delegates.cpu.targets import problem
 from ..errors import InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Array, Graph, Model
-from ..runtime.session import Session, as_fed
+from ..runtime.feeds import as_fed
+from ..runtime.session import Session
 from .engines import check_engines
 from .inputs import plausible
 from .machine import machine

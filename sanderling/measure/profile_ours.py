@@ -19,7 +19,7 @@ from ..errors import FallbackWarning, SanderlingError
 from ..ir import Array, Graph, Model, Op
 from ..ops import cost
 from ..ops.base import DATA_ERRORS, Cost
-from ..ops.execute import evaluate, run_ops
+from ..ops.execute import evaluate
 from ..runtime.delegate import Delegate
 from ..runtime.plan import Plan, Step
 from ..runtime.session import Session
@@ -118,11 +118,7 @@ class Reference:
         self.clock = clock
         self.place = {op: i for i, op in enumerate(executable.part.ops)}
         self.spent = np.zeros((1, len(self.place)))
-        executable._run = partial(self._run)
-
-    def _run(self, *args: Any) -> list[Array]:
-        ops, values, wanted, state = args[:4]
-        return run_ops(ops, values, wanted, state, self._evaluate)
+        executable.watch = self._evaluate
 
     def _evaluate(self, op: Op, inputs: Sequence[Array | None], state: Any) -> list[Array]:
         begin = time.perf_counter()

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate
 from typing import Any
 
+from ..runtime.delegate import FALLBACK
 from .statistics import Summary, summary
 
 
@@ -26,11 +27,25 @@ class Setting:
     def name(self) -> str:
         """Short and unique among settings: what a table's row is called."""
         parts = [self.engine if self.device == "local" else f"{self.device} {self.engine}"]
-        parts += ["+".join(self.delegates)] if self.delegates else []
+        chosen = _shortest(self.delegates) if self.device == "local" else self.delegates
+        parts += ["+".join(chosen)] if chosen else []
         parts += [f"{self.threads} thread{'s' * (self.threads > 1)}"]
         parts += [self.precision] if self.precision != "f32" else []
         parts += [f"{self.contend} busy beside"] if self.contend else []
         return ", ".join(parts)
+
+
+def _shortest(delegates: tuple[str, ...]) -> tuple[str, ...]:
+    """The fewest delegates that ask for the same: none, cpu and cpu+reference are one setting."""
+    whole = _with_fallback(delegates)
+    return next(w for n in range(len(whole) + 1) if _with_fallback(w := whole[:n]) == whole)
+
+
+def _with_fallback(delegates: tuple[str, ...]) -> tuple[str, ...]:
+    """As `runtime.delegate.resolve` completes them: whoever stands after the last gets no op."""
+    if FALLBACK[-1] in delegates:
+        return delegates[: delegates.index(FALLBACK[-1]) + 1]
+    return delegates + tuple(n for n in FALLBACK if n not in delegates)
 
 
 @dataclass

@@ -44,7 +44,10 @@ def combinations(engines: Sequence[str], threads: Sequence[int],
         for count in threads
         for busy in ([0, contend] if contend else [0])
     ]
-    return list(dict.fromkeys(made))
+    unique: dict[str, Setting] = {}
+    for setting in made:
+        unique.setdefault(setting.name, setting)
+    return list(unique.values())
 
 
 def why_not(setting: Setting, kind: str) -> str:

@@ -14,14 +14,10 @@ import numpy as np
 
 from ..ir import Array, DType, Op, Shape
 from .base import (
-    Spec,
-    Specs,
     attr,
     broadcast_shapes,
     define,
     on,
-    operand,
-    out_spec,
     require,
     same_as_input,
     scale_zero,
@@ -87,14 +83,14 @@ def _clamp(op: Op, x: Array, low: float, high: float) -> Array:
 
 # name: bounds, types
 CLAMPS: dict[str, tuple[float, float, str]] = {
-    "RELU": (0, np.inf, "f32 i8 u8 i16"),
-    "RELU6": (0, 6, "f32 i8 u8 i16"),
-    "RELU_N1_TO_1": (-1, 1, "f32 i8 u8"),
-    "RELU_0_TO_1": (0, 1, "f32 i8 u8"),
+    "RELU": (0, np.inf, "f32 i8q u8q i16q"),
+    "RELU6": (0, 6, "f32 i8q u8q i16q"),
+    "RELU_N1_TO_1": (-1, 1, "f32 i8q u8q"),
+    "RELU_0_TO_1": (0, 1, "f32 i8q u8q"),
 }
 for _name, (_low, _high, _types) in CLAMPS.items():
     define(_name, infer=same_as_input, evaluate=on(partial(_clamp, low=_low, high=_high)),
-           family="activation", types=_types)  # fmt: skip
+           family="activation", takes=f"x: {_types} -> x")  # fmt: skip
 
 
 # -- smooth functions ---------------------------------------------------------------------------
@@ -164,12 +160,13 @@ def _gelu(op: Op, x: Array) -> Array:
 
 
 define("LOGISTIC", infer=same_as_input, evaluate=on(_logistic), family="activation",
-       types="f32 f16 bf16 i8 u8 i16")  # fmt: skip
+       takes="x: f32 f16 bf16 i8q u8q i16q -> x")  # fmt: skip
 define("TANH", infer=same_as_input, evaluate=on(_tanh), family="activation",
-       types="f32 f16 bf16 i8 u8 i16")  # fmt: skip
-define("ELU", infer=same_as_input, evaluate=on(_elu), family="activation", types="f32 i8")
+       takes="x: f32 f16 bf16 i8q u8q i16q -> x")  # fmt: skip
+define("ELU", infer=same_as_input, evaluate=on(_elu), family="activation",
+       takes="x: f32 i8q -> x")  # fmt: skip
 define("GELU", infer=same_as_input, evaluate=on(_gelu), family="activation",
-       types="f32 f16 i8 u8 i16")  # fmt: skip
+       takes="x: f32 f16 i8q u8q i16q -> x")  # fmt: skip
 
 
 # -- hard swish ---------------------------------------------------------------------------------
@@ -207,7 +204,7 @@ def _hard_swish(op: Op, x: Array) -> Array:
 
 
 define("HARD_SWISH", infer=same_as_input, evaluate=on(_hard_swish), family="activation",
-       types="f32 i8 u8")  # fmt: skip
+       takes="x: f32 i8q u8q -> x")  # fmt: skip
 
 
 # -- slopes below zero --------------------------------------------------------------------------
@@ -227,7 +224,7 @@ def _leaky_relu(op: Op, x: Array) -> Array:
 
 
 define("LEAKY_RELU", infer=same_as_input, evaluate=on(_leaky_relu), family="activation",
-       types="f32 i8 u8 i16")  # fmt: skip
+       takes="x: f32 i8q u8q i16q -> x")  # fmt: skip
 
 
 def _prelu_shape(op: Op, shape: Shape, alpha: Shape) -> Shape:
@@ -249,7 +246,7 @@ def _prelu(op: Op, x: Array, alpha: Array) -> Array:
 
 
 define("PRELU", infer=shaped(_prelu_shape, data=[0, 1]), evaluate=on(_prelu), family="activation",
-       types="f32 i8 u8 i16", arity=2,
+       takes="x: f32 i8q u8q, alpha: x -> x | x: i16q, alpha: i8q i16q -> x",
        notes="an int16 input goes with an int8 alpha; LiteRT misreads an int16 one")  # fmt: skip
 
 
@@ -289,7 +286,6 @@ def _exp_rows(op: Op, x: Array, beta: float) -> tuple[Array, Array, Array, Array
 def _softmax(op: Op, x: Array) -> Array:
     target = op.outputs[0].dtype
     beta = float(np.float32(attr(op, "beta")))
-    require(x.ndim > 0, op, "a scalar has no softmax")
     if x.dtype.kind == "f":
         return _softmax_float(x.astype(np.float32), np.float32(beta)).astype(target.numpy)
     if x.dtype == np.int16:
@@ -327,22 +323,13 @@ def _softmax16(op: Op, x: Array, beta: float) -> Array:
     return clamp_to(found, 0, 32767, DType.INT16)
 
 
-def _softmax_spec(op: Op, specs: Specs) -> Spec:
-    """The same type, or int16 from an 8-bit input."""
-    source, target = operand(op, specs), op.outputs[0].dtype
-    widened = source.dtype in (DType.INT8, DType.UINT8) and target is DType.INT16
-    fits = target is source.dtype or widened
-    require(fits, op, f"{source.dtype.short} in, {target.short} out is not supported")
-    return out_spec(op, source.shape)
-
-
-define("SOFTMAX", infer=_softmax_spec, evaluate=on(_softmax), family="activation",
-       types="f32 f16 i8 u8 i16", notes="i8 and u8 to i16 too")  # fmt: skip
+define("SOFTMAX", infer=same_as_input, evaluate=on(_softmax), family="activation",
+       takes="x[1-]: f32 f16 i8q u8q i16q -> x | x[1-]: i8q u8q -> i16",
+       notes="i8 and u8 to i16 too")  # fmt: skip
 
 
 def _log_softmax(op: Op, x: Array) -> Array:
     target = op.outputs[0].dtype
-    require(x.ndim > 0, op, "a scalar has no softmax")
     if x.dtype == np.float32:
         diff = _below_max(x)
         logs: Array = diff - np.log(np.sum(np.exp(diff), axis=-1, keepdims=True))
@@ -361,4 +348,4 @@ def _log_softmax(op: Op, x: Array) -> Array:
 
 
 define("LOG_SOFTMAX", infer=same_as_input, evaluate=on(_log_softmax), family="activation",
-       types="f32 i8 u8")  # fmt: skip
+       takes="x[1-]: f32 i8q u8q -> x")  # fmt: skip

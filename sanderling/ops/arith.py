@@ -6,14 +6,12 @@ A quantised operand is always int8, uint8 or int16 with a scale; int16 without o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
 from ..ir import Array, DType, Op, Shape, Tensor
 from .base import (
-    MANY,
     MOVABLE,
     Arrays,
     Evaluate,
@@ -80,14 +78,6 @@ def _float_scales(op: Op) -> list[np.float32]:
     fits = all(0 < s < np.inf for s in scales)
     require(fits, op, "a scale is not positive", "the model was quantised wrongly")
     return scales
-
-
-# -- inference ----------------------------------------------------------------------------------
-
-
-def _infer_bool(op: Op, specs: Specs) -> Spec:
-    """A comparison gives bools, whatever type the file states."""
-    return replace(broadcast_inputs(op, specs), dtype=DType.BOOL)
 
 
 # -- plain numbers ------------------------------------------------------------------------------
@@ -402,19 +392,23 @@ def _select(op: Op, inputs: Arrays) -> Array:
 
 
 def _binary(
-    names: str, evaluate: Evaluate, types: str, notes: str = "", infer: Infer = broadcast_inputs
-) -> None:
-    define(names, infer=infer, evaluate=evaluate, family="arith", types=types, arity=2, notes=notes)
+    names: str, evaluate: Evaluate, types: str, notes: str = "", infer: Infer = broadcast_inputs,
+    more: str = "",
+) -> None:  # fmt: skip
+    """more: forms besides that of two operands of the result's type."""
+    takes = f"x: {types}, y: x -> x{more}"
+    define(names, infer=infer, evaluate=evaluate, family="arith", takes=takes, notes=notes)
 
 
-_binary("ADD", _plus(+1), "f32 f16 i8 u8 i16 i32 i64", "int16 with power-of-two or any scales")
-_binary("SUB", _plus(-1), "f32 i8 u8 i16 i32 i64", "int16 with power-of-two or any scales")
-_binary("MUL", _mul, "f32 f16 i8 u8 i16 i32 u32 i64 c64", "int16 x int16 to 8 bits")
-_binary("DIV", _div, "f32 i8 u8 i16 i32", "codes: a quotient below half a step is 0")
+_binary("ADD", _plus(+1), "f32 f16 i8q u8q i16 i32 i64", "int16 with power-of-two or any scales")
+_binary("SUB", _plus(-1), "f32 i8q u8q i16 i32 i64", "int16 with power-of-two or any scales")
+_binary("MUL", _mul, "f32 f16 i8q u8q i16 i32 u32 i64 c64", "int16 x int16 to 8 bits",
+        more=" | x: i16, y: x -> i8q u8q")  # fmt: skip
+_binary("DIV", _div, "f32 i8q u8q i16 i32", "codes: a quotient below half a step is 0")
 _binary("POW", _power, "f32 i32")
 _binary("FLOOR_DIV", _floor_div, "f32 i8 i16 i32", "integers are divided as codes")
 _binary("FLOOR_MOD", _floor_mod, "f32 i8 i16 i32 i64", "integers are divided as codes")
-_binary("SQUARED_DIFFERENCE", _squared_difference, "f32 i8 i32")
+_binary("SQUARED_DIFFERENCE", _squared_difference, "f32 i8q i32")
 _binary("ATAN2", _atan2, "f32 f16 bf16 f64", "no broadcasting", _infer_same)
 
 _PLAIN: tuple[tuple[str, Binary, str], ...] = (
@@ -436,10 +430,11 @@ _COMPARISONS: tuple[tuple[str, Binary, bool, str], ...] = (
 for _name, _function, _types in _PLAIN:
     _binary(_name, _plain(_function), _types)
 for _name, _function, _codes, _types in _COMPARISONS:
-    _binary(_name, _compare(_function, _codes), _types, infer=_infer_bool)
+    define(_name, infer=broadcast_inputs, evaluate=_compare(_function, _codes), family="arith",
+           takes=f"x: {_types}, y: x -> bool")  # fmt: skip
 
-define("ADD_N", infer=_infer_same, evaluate=_add_n, family="arith", types="f32 i32",
-       arity=(2, MANY))  # fmt: skip
-define("LOGICAL_NOT", infer=same_as_input, evaluate=_not, family="arith", types="bool")
-define("SELECT SELECT_V2", infer=_infer_select, evaluate=_select, family="arith", main=1, arity=3,
-       types=MOVABLE)  # fmt: skip
+define("ADD_N", infer=_infer_same, evaluate=_add_n, family="arith",
+       takes="x: f32 i32, y: x, more*: x -> x")  # fmt: skip
+define("LOGICAL_NOT", infer=same_as_input, evaluate=_not, family="arith", takes="x: bool -> x")
+define("SELECT SELECT_V2", infer=_infer_select, evaluate=_select, family="arith",
+       takes=f"condition: bool, x: {MOVABLE}, y: x -> x")  # fmt: skip

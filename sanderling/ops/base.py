@@ -19,6 +19,7 @@ from ..errors import InputError, ModelError, SanderlingError, UnsupportedError
 from ..format.schema import ENUMS, default_options
 from ..ir import CUSTOM, Array, DType, Graph, Op, Quant, Shape, Tensor
 from ..ir.graph import closest
+from .legal import MANY, Rule, parse
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,30 +67,48 @@ Infer = Callable[[Op, Specs], "Spec | Sequence[Spec]"]
 Evaluate = Callable[..., "Array | Sequence[Array]"]
 Macs = Callable[[Op], int]
 # rule(op, shapes ..., integers of operands ...) -> output shape; see `shaped`.
-Rule = Callable[..., Sequence[int]]
+ShapeRule = Callable[..., Sequence[int]]
 
 
 @dataclass(frozen=True)
 class OpDef:
-    """One row. types are the element types of operand `main` that evaluation accepts."""
+    """One row. takes: which operands and results are legal, as legal.py has it."""
 
     name: str
     infer: Infer
     evaluate: Evaluate
     family: str
-    types: tuple[str, ...] = ()
-    main: int = 0
-    arity: tuple[int, int] = (1, 1)  # fewest and most inputs, the optional ones included
+    takes: str
     macs: Macs = lambda op: 0
     stateful: bool = False
     notes: str = ""  # what is special, for the support matrix: "hybrid i8/i4 weights", ...
     registered: bool = False  # a user's own: its mistakes are reported as the user's
 
+    @property
+    def rule(self) -> Rule:
+        return parse(self.takes)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Element types that the main operand may have; none where it may have any."""
+        return self.rule.types
+
+    @property
+    def main(self) -> int:
+        """The operand that decides about the others."""
+        return self.rule.main
+
+    @property
+    def arity(self) -> tuple[int, int]:
+        """Fewest and most inputs, the optional ones included."""
+        return self.rule.counts
+
 
 OPS: dict[str, OpDef] = {}
-MANY = 1 << 30  # an arity without upper bound
 # Kernels that only move elements take any type of 8 to 64 bits.
+INDEX = "i32 i64"
 MOVABLE = "f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64"
+ANYTHING = "x*: any -> y*: any"  # the rule of operators that nothing is known of
 # A larger result is refused: a few hostile bytes in a FILL or TILE must not exhaust the memory.
 MAX_ELEMENTS = 1 << 31
 FOLD_ELEMENTS = 1024  # values up to this size are computed during inference
@@ -104,20 +123,15 @@ def define(
     infer: Infer,
     evaluate: Evaluate,
     family: str,
-    types: str = "",
-    main: int = 0,
-    arity: int | tuple[int, int] = 1,
+    takes: str,
     macs: Macs = lambda op: 0,
     stateful: bool = False,
     notes: str = "",
 ) -> None:
     """Enter one row for each of the names (separated by blanks)."""
-    span = (arity, arity) if isinstance(arity, int) else arity
     for name in names.split():
         assert name not in OPS, f"{name} is defined twice"
-        OPS[name] = OpDef(
-            name, infer, evaluate, family, tuple(types.split()), main, span, macs, stateful, notes
-        )
+        OPS[name] = OpDef(name, infer, evaluate, family, takes, macs, stateful, notes)
 
 
 def register_custom(
@@ -141,8 +155,8 @@ def register_custom(
         if not callable(given):
             raise InputError(f"{what} is {given!r}, not a function", where=f"custom.{code}",
                              fix=f"give {what}=a function of (op, inputs)")  # fmt: skip
-    row = OpDef(CUSTOM + code, infer, evaluate, "custom", arity=(0, MANY), macs=macs,
-                stateful=stateful, registered=True)  # fmt: skip
+    row = OpDef(CUSTOM + code, infer, evaluate, "custom", ANYTHING, macs, stateful,
+                registered=True)  # fmt: skip
     OPS[row.name] = row
 
 
@@ -163,31 +177,19 @@ def definition(op: Op) -> OpDef:
 
 
 def check(op: Op) -> OpDef:
-    """Look the op up, and check its operand count and main type."""
+    """Look the op up, and check its operands and results by the row's rule."""
     row = definition(op)
-    low, high = row.arity
-    if not low <= len(op.inputs) <= high:
-        wants = (
-            f"{low}" if low == high else f"{low} or more" if high == MANY else f"{low} to {high}"
-        )
-        raise ModelError(
-            f"{len(op.inputs)} inputs, it takes {wants}",
-            where=op.where,
-            fix="the model is damaged or was built wrongly",
-        )
-    main = op.input(row.main)
-    if row.types and main is not None and main.dtype.short not in row.types:
-        raise UnsupportedError(
-            f"type {main.dtype.short} is not supported",
-            where=op.where,
-            fix=f"it takes {', '.join(row.types)}",
-        )
+    row.rule.check(op)
     return row
 
 
 def infer(op: Op, specs: Specs) -> list[Spec]:
     """Shapes and types of the outputs, checked."""
-    row = check(op)
+    row = definition(op)
+    rule = row.rule
+    form = rule.check(op)
+    if rule.is_ranked:
+        rule.check_ranks(op, form, [None if s is None else s.shape for s in specs])
     try:
         with np.errstate(all="ignore"):
             found = row.infer(op, specs)
@@ -205,7 +207,19 @@ def infer(op: Op, specs: Specs) -> list[Spec]:
         ) from error
     if row.registered:
         return _custom_specs(op, found)
-    return fold(op, row, specs, [found] if isinstance(found, Spec) else list(found))
+    made = [found] if isinstance(found, Spec) else list(found)
+    _check_results(op, made)
+    return fold(op, row, specs, made)
+
+
+def _check_results(op: Op, found: Sequence[Spec]) -> None:
+    """What inference says of the results is what the graph states."""
+    gives, states = len(found), len(op.outputs)
+    require(gives == states, op, f"{states} outputs, it gives {gives}")
+    for spec, tensor in zip(found, op.outputs, strict=True):
+        if spec.dtype is not tensor.dtype:
+            what = f"result '{tensor.name}' is {tensor.dtype.short}, it gives {spec.dtype.short}"
+            raise ModelError(what, where=op.where, fix="the model is damaged or was built wrongly")
 
 
 def custom_mistake(op: Op, what: str) -> ModelError:
@@ -320,7 +334,12 @@ def scale_zero_or_none(tensor: Tensor | None) -> tuple[float, int]:
 def require(condition: bool, op: Op, what: str, fix: str = "") -> None:
     """A legality check of inference or evaluation."""
     if not condition:
-        raise ModelError(what, where=op.where, fix=fix or "its inputs or attributes do not fit")
+        raise unfit(op, what, fix)
+
+
+def unfit(op: Op, what: str, fix: str = "") -> ModelError:
+    """The error of a legality check: where every run checks, its text is made only on failure."""
+    return ModelError(what, where=op.where, fix=fix or "its inputs or attributes do not fit")
 
 
 def out_spec(op: Op, shape: Shape | None, index: int = 0, value: Array | None = None) -> Spec:
@@ -344,7 +363,10 @@ def operand(op: Op, found: Sequence[T | None], index: int = 0) -> T:
 
 def given(op: Op, inputs: Arrays) -> list[Array]:
     """The operands of an evaluation that requires them all."""
-    return [operand(op, inputs, index) for index in range(len(inputs))]
+    found = [a for a in inputs if a is not None]
+    if len(found) < len(inputs):
+        return [operand(op, inputs, index) for index in range(len(inputs))]
+    return found
 
 
 def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> Evaluate:
@@ -356,10 +378,10 @@ def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> E
     def evaluate(op: Op, inputs: Arrays, *state: State) -> Array | Sequence[Array]:
         given(op, inputs[:needs])
         # Some functions return views of their operands; one of a variable would change with it.
-        kept = (
+        kept = [
             a.copy() if a is not None and t is not None and t.is_variable else a
             for a, t in zip(inputs, op.inputs, strict=True)
-        )
+        ]
         return function(op, *kept, *state)
 
     return evaluate
@@ -369,7 +391,7 @@ def shapes_known(specs: Specs) -> bool:
     return all(s is None or s.shape is not None for s in specs)
 
 
-def shaped(rule: Rule, data: Sequence[int] = (0,), by: Sequence[int] = ()) -> Infer:
+def shaped(rule: ShapeRule, data: Sequence[int] = (0,), by: Sequence[int] = ()) -> Infer:
     """infer: one output, of the shape that the rule makes of operands' shapes and integers.
 
     rule(op, shape of each operand in `data`, integers of each operand in `by`); evaluation calls
@@ -389,6 +411,29 @@ def shaped(rule: Rule, data: Sequence[int] = (0,), by: Sequence[int] = ()) -> In
 def same_as_input(op: Op, specs: Specs) -> Spec:
     """infer: one output of the first input's shape."""
     return out_spec(op, operand(op, specs).shape)
+
+
+def fitting(
+    rule: Callable[..., object], data: Sequence[int], infer: Infer = same_as_input
+) -> Infer:
+    """infer, after rule(op, shape of each operand in `data`) has not objected.
+
+    The shape of an absent operand is None. Evaluation calls the same rule: compiled code checks
+    nothing, so what operands must have in common is to be known before it is written.
+    """
+
+    def check_and_infer(op: Op, specs: Specs) -> Spec | Sequence[Spec]:
+        given = [specs[index] if index < len(specs) else None for index in data]
+        if shapes_known(given):
+            rule(op, *(None if s is None else s.shape for s in given))
+        return infer(op, specs)
+
+    return check_and_infer
+
+
+def single(op: Op, shape: Shape, what: str) -> None:
+    """A check of an operand that is one value."""
+    require(elements(shape) == 1, op, f"{what} has shape {list(shape)}, one value is needed")
 
 
 def ints(values: npt.ArrayLike | None) -> list[int]:
@@ -416,12 +461,15 @@ def one_axis(op: Op, axis: npt.ArrayLike, rank: int) -> int:
 
 def broadcast_shapes(op: Op, *shapes: Shape) -> Shape:
     """NumPy's rule, as TFLite's; the error names both shapes."""
+    if len(set(shapes)) == 1:
+        return shapes[0]
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     result = []
     for sizes in zip(*padded, strict=True):
         wide = {n for n in sizes if n != 1}
-        require(len(wide) <= 1, op, f"shapes {' and '.join(map(str, shapes))} do not broadcast")
+        if len(wide) > 1:
+            raise unfit(op, f"shapes {' and '.join(map(str, shapes))} do not broadcast")
         result.append(wide.pop() if wide else 1)
     return tuple(result)
 
@@ -440,13 +488,11 @@ def elements(shape: Sequence[int]) -> int:
 def sized(op: Op, dims: Iterable[Any]) -> Shape:
     """A shape that comes from data, checked: a hostile value allocates nothing."""
     shape = tuple(int(n) for n in dims)
-    require(all(n >= 0 for n in shape), op, f"shape {shape} has a negative size")
-    require(
-        elements(shape) <= MAX_ELEMENTS,
-        op,
-        f"a result of shape {shape} is too large",
-        f"the limit is {MAX_ELEMENTS} elements; the model or an input is damaged",
-    )
+    if shape and min(shape) < 0:
+        raise unfit(op, f"shape {shape} has a negative size")
+    if elements(shape) > MAX_ELEMENTS:
+        fix = f"the limit is {MAX_ELEMENTS} elements; the model or an input is damaged"
+        raise unfit(op, f"a result of shape {shape} is too large", fix)
     return shape
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import ModelError, UnsupportedError
 from ..ir import Array, DType, Graph, Op, Tensor, reachable
 from .base import (
+    ANYTHING,
     FOLD_ELEMENTS,
-    MANY,
     OPS,
     Arrays,
     Spec,
@@ -90,14 +90,16 @@ def _spec_key(spec: Spec) -> Hashable:
 
 
 def _infer_call(op: Op, graph: Graph, args: Specs) -> list[Spec]:
-    """Inference of a call, with the counts checked."""
+    """Inference of a call, with counts and types checked: the graph's own shapes do not count."""
     _check_count(op, graph, len(args))
     _check_outputs(op, graph)
-    specs = [operand(op, args, i) for i in range(len(args))]
+    given = [operand(op, args, i) for i in range(len(args))]
+    _check_types(op, f"an input of graph '{graph.name}'", graph.inputs, given)
+    _check_types(op, f"an output of graph '{graph.name}'", graph.outputs, op.outputs)
     calls = _calls.get() or _Calls()
     token = _calls.set(calls)
     try:
-        return calls.infer(op, graph, specs)
+        return calls.infer(op, graph, given)
     except RecursionError:
         raise _endless(op) from None
     finally:
@@ -112,6 +114,18 @@ def _check_count(op: Op, graph: Graph, count: int) -> None:
 def _check_outputs(op: Op, graph: Graph) -> None:
     gives, wants = len(graph.outputs), len(op.outputs)
     require(gives == wants, op, f"graph '{graph.name}' gives {gives} values for {wants} outputs")
+
+
+def _check_types(
+    op: Op, what: str, inside: Sequence[Tensor], outside: Sequence[Spec | Tensor]
+) -> None:
+    for tensor, other in zip(inside, outside, strict=True):
+        require(
+            tensor.dtype is other.dtype,
+            op,
+            f"'{tensor.name}', {what}, is {tensor.dtype.short}, outside it is {other.dtype.short}",
+            "a graph takes and gives what the operator that calls it takes and gives",
+        )
 
 
 def _endless(op: Op) -> ModelError:
@@ -179,15 +193,26 @@ def _infer_while(op: Op, specs: Specs) -> list[Spec]:
     Starts from the inputs' shapes and forgets each that the body changes, until nothing changes.
     """
     body = _graph(op, "body_subgraph_index")
-    shapes = [operand(op, specs, i).shape for i in range(len(specs))]
+    given = [operand(op, specs, i) for i in range(len(specs))]
+    _check_condition(op, given)
+    require(len(op.outputs) == len(given), op, f"{len(op.outputs)} outputs, {len(given)} inputs")
+    shapes = [s.shape for s in given]
     while True:
         found = _infer_call(
-            op, body, [Spec(t.dtype, s) for t, s in zip(body.inputs, shapes, strict=False)]
+            op, body, [Spec(g.dtype, s) for g, s in zip(given, shapes, strict=True)]
         )
         kept = [s if f.shape == s else None for s, f in zip(shapes, found, strict=True)]
         if kept == shapes:
-            return [out_spec(op, s, i) for i, s in enumerate(shapes)]
+            return [Spec(g.dtype, s) for g, s in zip(given, shapes, strict=True)]
         shapes = kept
+
+
+def _check_condition(op: Op, given: Sequence[Spec]) -> None:
+    condition = _graph(op, "cond_subgraph_index")
+    _check_count(op, condition, len(given))
+    _check_types(op, f"an input of graph '{condition.name}'", condition.inputs, given)
+    gives = [t.dtype.short for t in condition.outputs]
+    require(gives == ["bool"], op, f"the condition gives {', '.join(gives)}", "it gives one bool")
 
 
 def _while(op: Op, inputs: Arrays, state: State) -> list[Array]:
@@ -216,6 +241,11 @@ def _composite(op: Op, inputs: Arrays, state: State) -> list[Array]:
     graph = _graph(op, "decomposition_subgraph_index")
     _check_outputs(op, graph)
     return _call(op, graph, inputs, state)
+
+
+def _infer_call_once(op: Op, specs: Specs) -> list[Spec]:
+    _check_count(op, _graph(op, "init_subgraph_index"), 0)
+    return []
 
 
 def _call_once(op: Op, state: State) -> list[Array]:
@@ -272,9 +302,22 @@ def _var_handle(op: Op, state: State) -> Array:
 
 
 def _infer_read(op: Op, specs: Specs) -> Spec:
-    """The graph states a variable's shape; a scalar's cannot be told from an unknown one."""
+    """The graph states a variable's shape; no sizes mean a scalar only where it says so."""
     out = op.outputs[0]
-    return out_spec(op, None if out.is_dynamic or not out.shape else out.shape)
+    if _is_tensor(op):
+        variable = operand(op, specs)
+        return Spec(variable.dtype, variable.shape)
+    known = not out.is_dynamic and (out.shape or out.has_rank)
+    return out_spec(op, out.shape if known else None)
+
+
+def _infer_assign(op: Op, specs: Specs) -> list[Spec]:
+    variable, value = operand(op, specs), operand(op, specs, 1)
+    if _is_tensor(op):
+        fits = variable.shape == value.shape and variable.dtype is value.dtype
+        require(fits, op, f"it assigns {value.dtype.short}{value.shape} to a variable of "
+                f"{variable.dtype.short}{variable.shape}")  # fmt: skip
+    return []
 
 
 def held(op: Op, key: object, state: State, shape: tuple[int, ...] | None = None) -> Array:
@@ -324,21 +367,24 @@ def _assign(op: Op, inputs: Arrays, state: State) -> list[Array]:
 
 # -- rows ---------------------------------------------------------------------------------------
 
-define("IF", infer=_infer_branches, evaluate=_branch, family="control", types="bool",
-       arity=(1, MANY), macs=_macs, stateful=True)  # fmt: skip
-define("STABLEHLO_CASE", infer=_infer_branches, evaluate=_branch, family="control", types="i32",
-       arity=(1, MANY), macs=_macs, stateful=True,
+define("IF", infer=_infer_branches, evaluate=_branch, family="control",
+       takes="condition: bool, values*: any -> results*: any", macs=_macs,
+       stateful=True)  # fmt: skip
+define("STABLEHLO_CASE", infer=_infer_branches, evaluate=_branch, family="control",
+       takes="index: i32, values*: any -> results*: any", macs=_macs, stateful=True,
        notes="an index outside the branches means the last")  # fmt: skip
-define("WHILE", infer=_infer_while, evaluate=_while, family="control", arity=(0, MANY), macs=_macs,
-       stateful=True, notes="shapes may change between iterations")  # fmt: skip
+define("WHILE", infer=_infer_while, evaluate=_while, family="control", takes=ANYTHING,
+       macs=_macs, stateful=True, notes="shapes may change between iterations")  # fmt: skip
 define("STABLEHLO_COMPOSITE", infer=_infer_composite, evaluate=_composite, family="control",
-       arity=(0, MANY), macs=_macs, stateful=True, notes="runs the decomposition")  # fmt: skip
-define("CALL_ONCE", infer=lambda op, specs: [], evaluate=on(_call_once), family="control", arity=0,
-       macs=_macs, stateful=True)  # fmt: skip
+       takes=ANYTHING, macs=_macs, stateful=True, notes="runs the decomposition")  # fmt: skip
+define("CALL_ONCE", infer=_infer_call_once, evaluate=on(_call_once), family="control",
+       takes="->", macs=_macs, stateful=True)  # fmt: skip
 define("VAR_HANDLE", infer=lambda op, specs: out_spec(op, ()), evaluate=on(_var_handle),
-       family="control", arity=0, stateful=True)  # fmt: skip
+       family="control", takes="-> resource", stateful=True)  # fmt: skip
 # In a plan the handle may be a variable tensor, of any type.
 define("READ_VARIABLE", infer=_infer_read, evaluate=on(_read), family="control",
-       stateful=True, notes="the handle is a resource or an i32")  # fmt: skip
-define("ASSIGN_VARIABLE", infer=lambda op, specs: [], evaluate=_assign, family="control",
-       arity=2, stateful=True, notes="the handle is a resource or an i32")  # fmt: skip
+       takes="handle: resource i32 -> any | x!: any -> x", stateful=True,
+       notes="the handle is a resource or an i32")  # fmt: skip
+define("ASSIGN_VARIABLE", infer=_infer_assign, evaluate=_assign, family="control",
+       takes="handle: resource i32, value: any -> | x!: any, value: x ->", stateful=True,
+       notes="the handle is a resource or an i32")  # fmt: skip

@@ -62,9 +62,11 @@ def _dilation(op: Op, letter: str) -> int:
     return 1 if op.name == "TRANSPOSE_CONV" else int(attr(op, name))
 
 
-def _check_bias(op: Op, bias: Shape | None, channels: int) -> None:
+def _check_channels(op: Op, bias: Shape | None, channels: int) -> None:
+    """Bias and scales are there for each output channel."""
     fits = bias is None or elements(bias) == channels
     require(fits, op, f"bias of shape {bias} for {channels} output channels")
+    gemm.check_scales(op, op.input(1), channels)
 
 
 def _conv_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
@@ -75,7 +77,7 @@ def _conv_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     require(fits, op, f"{x[-1]} input channels are no multiple of the filter's {w[-1]}")
     groups = x[-1] // w[-1]
     require(w[0] % groups == 0, op, f"{w[0]} output channels in {groups} groups")
-    _check_bias(op, bias, w[0])
+    _check_channels(op, bias, w[0])
     return (x[0], *(a.out for a in window_axes(op, x[1:-1], w[1:-1])), w[0])
 
 
@@ -115,7 +117,7 @@ def _depthwise_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     require(len(x) == 4 and len(w) == 4 and w[0] == 1, op, f"input {x} and filter {w} do not fit")
     fits = x[3] > 0 and w[3] % x[3] == 0
     require(fits, op, f"{w[3]} output channels are no multiple of the {x[3]} input channels")
-    _check_bias(op, bias, w[3])
+    _check_channels(op, bias, w[3])
     return (x[0], *(a.out for a in window_axes(op, x[1:3], w[1:3])), w[3])
 
 
@@ -275,7 +277,7 @@ def _target(op: Op, wanted: list[int], x: Shape, w: Shape, bias: Shape | None) -
     """The output shape that the first input states; w is [O, taps..., C]."""
     require(len(x) == len(w) and len(w) in (4, 5), op, f"input {x}, filter {w}: wrong ranks")
     require(x[-1] == w[-1], op, f"{x[-1]} input channels, the filter has {w[-1]}")
-    _check_bias(op, bias, w[0])
+    _check_channels(op, bias, w[0])
     target = sized(op, wanted)
     require(len(target) == len(x), op, f"output shape {target} for input {x}")
     fits = target[0] == x[0] and target[-1] == w[0]
@@ -326,7 +328,8 @@ def _scatter(o: Operands, axes: Sequence[Axis], image: int, shape: Shape) -> Arr
         places = [a.slices(tap) for a, tap in zip(axes, taps, strict=True)]
         source = pixels[tuple(inside for inside, _ in places)]
         if source.size:
-            total[tuple(outside for _, outside in places)] += source @ w[(slice(None), *taps)].T
+            stamp: Array = w[(slice(None), *taps)]  # type: ignore[arg-type, unused-ignore]
+            total[tuple(outside for _, outside in places)] += source @ stamp.T
     return total
 
 
@@ -355,19 +358,30 @@ def _transposed_macs(op: Op) -> int:
     return 0 if w is None or x is None else elements(x.shape[:-1]) * elements(w.shape)
 
 
+# Input, weights and bias of the convolutions; narrow weights are unpacked to int8.
+_FLOAT = "x: f32, w: f32 i8Q i4Q i2Q u8Q, bias?: f32 -> f32"
+_CODES = ("x: u8q, w: u8q, bias?: i32 -> u8q | x: i8q, w: i8Q i4Q i2Q, bias?: i32 -> i8q | "
+          "x: i16q, w: i8Q i4Q i2Q, bias?: i32 i64 -> i16q")  # fmt: skip
+_CONV = f"{_FLOAT} | {_CODES}"
+_TRANSPOSED = ("shape: i32, w: f32 i8Q i4Q i2Q u8Q, x: f32, bias?: f32 -> f32 | "
+               "shape: i32, w: u8q, x: u8q, bias?: i32 -> u8q | "
+               "shape: i32, w: i8Q i4Q i2Q, x: i8q, bias?: i32 -> i8q | "
+               "shape: i32, w: i8Q i4Q i2Q, x: i16q, bias?: i32 i64 -> i16q")  # fmt: skip
 _HYBRID = "hybrid (float activations, quantised weights)"
 
 define("CONV_2D", infer=_infer(_conv_shape), evaluate=on(_evaluate_conv, needs=2), family="conv",
-       types="f32 u8 i8 i16", arity=(2, 3), macs=_conv_macs,
+       takes=_CONV, macs=_conv_macs,
        notes=f"grouped; i8/i4 weights per channel; {_HYBRID} i8 i4")  # fmt: skip
 define("DEPTHWISE_CONV_2D", infer=_infer(_depthwise_shape),
-       evaluate=on(_evaluate_depthwise, needs=2), family="conv", types="f32 u8 i8 i16",
-       arity=(2, 3), macs=_depthwise_macs,
+       evaluate=on(_evaluate_depthwise, needs=2), family="conv", takes=_CONV,
+       macs=_depthwise_macs,
        notes=f"i8/i4 weights per channel; {_HYBRID} i8")  # fmt: skip
 define("CONV_3D", infer=_infer(_conv3d_shape), evaluate=on(_evaluate_conv3d, needs=2),
-       family="conv", types="f32", arity=(2, 3), macs=_conv3d_macs)  # fmt: skip
+       family="conv", takes="x[5]: f32, w[5]: f32, bias?: f32 -> f32",
+       macs=_conv3d_macs)  # fmt: skip
 define("TRANSPOSE_CONV", infer=_infer_transposed, evaluate=on(_evaluate_transposed, needs=3),
-       family="conv", types="f32 u8 i8 i16", main=2, arity=(3, 4), macs=_transposed_macs,
+       family="conv", takes=_TRANSPOSED, macs=_transposed_macs,
        notes=f"{_HYBRID} i8")  # fmt: skip
 define("CONV_3D_TRANSPOSE", infer=_infer_transposed, evaluate=on(_evaluate_transposed, needs=3),
-       family="conv", types="f32", main=2, arity=(3, 4), macs=_transposed_macs)  # fmt: skip
+       family="conv", takes="shape: i32, w[5]: f32, x[5]: f32, bias?: f32 -> f32",
+       macs=_transposed_macs)  # fmt: skip

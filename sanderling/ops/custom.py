@@ -20,12 +20,13 @@ from .base import (
     Specs,
     define,
     elements,
+    fitting,
     on,
     operand,
     out_spec,
     require,
-    same_as_input,
     scale_zero,
+    single,
     sized,
     unknown_outputs,
 )
@@ -88,7 +89,6 @@ def _detection_rows(op: Op, options: dict[str, Any]) -> int:
 def _infer_detection(op: Op, specs: Specs) -> list[Spec]:
     rows = _detection_rows(op, detection_options(op))
     shapes: list[Shape] = [(1, rows, 4), (1, rows), (1, rows), (1,)]
-    require(len(op.outputs) == len(shapes), op, "it has four outputs")
     return [out_spec(op, shape, i) for i, shape in enumerate(shapes)]
 
 
@@ -152,21 +152,25 @@ def _detect_regular(boxes: Array, scores: Array, options: dict[str, Any]) -> Fou
     return np.arange(order.size), box[order], kind[order], order.size
 
 
+def _check_detection(op: Op, boxes: Shape, scores: Shape, anchors: Shape) -> int:
+    """How many scores of a box are of no class: the background's, or none."""
+    require(boxes[0] == scores[0] == 1, op, "only a batch of one is supported")
+    fits = boxes[1] == scores[1] <= anchors[0] and boxes[2] >= 4 and anchors[1] == 4
+    require(fits, op, "boxes, scores and anchors do not fit")
+    options = detection_options(op)
+    classes = int(options["num_classes"])
+    background = scores[2] - classes
+    fits = classes > 0 and background in (0, 1)
+    require(fits, op, f"{scores[2]} scores a box for {classes} classes")
+    some = _detection_rows(op, options) > 0 or bool(options["use_regular_nms"])
+    require(some, op, "max_classes_per_detection must be positive")
+    return background
+
+
 def _detection(op: Op, boxes: Array, scores: Array, anchors: Array) -> list[Array]:
     options = detection_options(op)
-    rows, classes = _detection_rows(op, options), int(options["num_classes"])
-    require(boxes.ndim == scores.ndim == 3 and anchors.ndim == 2, op, "ranks must be 3, 3 and 2")
-    require(boxes.shape[0] == scores.shape[0] == 1, op, "only a batch of one is supported")
-    require(
-        boxes.shape[1] == scores.shape[1] <= anchors.shape[0]
-        and boxes.shape[2] >= 4
-        and anchors.shape[1] == 4,
-        op,
-        "boxes, scores and anchors do not fit",
-    )
-    background = scores.shape[2] - classes
-    fits = classes > 0 and background in (0, 1)
-    require(fits, op, f"{scores.shape[2]} scores a box for {classes} classes")
+    rows = _detection_rows(op, options)
+    background = _check_detection(op, boxes.shape, scores.shape, anchors.shape)
     corners = _decode_boxes(
         _real(op.inputs[0], boxes)[0],
         _real(op.inputs[2], anchors)[: boxes.shape[1]],
@@ -175,7 +179,6 @@ def _detection(op: Op, boxes: Array, scores: Array, anchors: Array) -> list[Arra
     require(not np.any(corners[:, :2] > corners[:, 2:]), op, "a box has a negative size")
     points = _real(op.inputs[1], scores)[0, :, background:]
     regular = bool(options["use_regular_nms"])
-    require(rows > 0 or regular, op, "max_classes_per_detection must be positive")
     found = (_detect_regular if regular else _detect_fast)(corners, points, options)
     return _detections(op, rows, corners, points, found)
 
@@ -190,8 +193,11 @@ def _detections(op: Op, rows: int, corners: Array, points: Array, found: Found) 
     return [where, what, how_sure, np.array([count], np.float32)]
 
 
-define("custom.TFLite_Detection_PostProcess", infer=_infer_detection, evaluate=on(_detection),
-       family="custom", types="f32 u8", arity=3, notes="fast and regular suppression")  # fmt: skip
+define("custom.TFLite_Detection_PostProcess",
+       infer=fitting(_check_detection, [0, 1, 2], _infer_detection), evaluate=on(_detection),
+       family="custom",
+       takes="x[3]: f32 u8q, scores[3]: f32 u8q, anchors[2]: f32 u8q -> f32, f32, f32, f32",
+       notes="fast and regular suppression")  # fmt: skip
 
 
 # -- audio: AudioSpectrogram and Mfcc -----------------------------------------------------------
@@ -216,7 +222,6 @@ def _infer_spectrogram(op: Op, specs: Specs) -> Spec:
 
 def _spectrogram(op: Op, x: Array) -> Array:
     """Squared (or plain) magnitudes of Hann-windowed frames, [channel, frame, frequency]."""
-    require(x.ndim == 2, op, "it takes [samples, channels]")
     window, stride, frames, length = spectrogram_sizes(op, x.shape[0])
     shape = sized(op, (x.shape[1], frames, 1 + length // 2))
     if not elements(shape):
@@ -229,7 +234,7 @@ def _spectrogram(op: Op, x: Array) -> Array:
 
 
 define("custom.AudioSpectrogram", infer=_infer_spectrogram, evaluate=on(_spectrogram),
-       family="custom", types="f32")  # fmt: skip
+       family="custom", takes="x[2]: f32 -> f32")  # fmt: skip
 
 
 def mfcc_options(op: Op) -> dict[str, int]:
@@ -282,9 +287,13 @@ def mel_weights(op: Op, bins: int, rate: float) -> Array | None:
     return weights[:, 1:-1]
 
 
+def _check_rate(op: Op, x: Shape, rate: Shape) -> None:
+    single(op, rate, "the sample rate")
+    require(elements(x) > 0, op, f"an input of shape {x} is empty")
+
+
 def _mfcc(op: Op, x: Array, rate: Array) -> Array:
-    fits = x.ndim == 3 and rate.size == 1 and elements(x.shape) > 0
-    require(fits, op, "it takes [channels, frames, frequencies] and a sample rate")
+    _check_rate(op, x.shape, rate.shape)
     options = mfcc_options(op)
     channels, count = options["filterbank_channel_count"], options["dct_coefficient_count"]
     weights = mel_weights(op, x.shape[2], float(rate.reshape(())))
@@ -298,15 +307,21 @@ def _mfcc(op: Op, x: Array, rate: Array) -> Array:
     return found
 
 
-define("custom.Mfcc", infer=_infer_mfcc, evaluate=on(_mfcc), family="custom", types="f32", arity=2)
+define("custom.Mfcc", infer=fitting(_check_rate, [0, 1], _infer_mfcc), evaluate=on(_mfcc),
+       family="custom",
+       takes="x[3]: f32, rate: i32 -> f32")  # fmt: skip
 
 
 # -- NumericVerify and aeq.hadamard_rotation ----------------------------------------------------
 
 
+def _check_same(op: Op, a: Shape, b: Shape) -> None:
+    require(a == b, op, f"its inputs differ in shape: {a} and {b}")
+
+
 def _numeric_verify(op: Op, x: Array, reference: Array) -> Array:
     """Quantised minus reference; an error where the difference is more than the tolerance."""
-    require(x.shape == reference.shape, op, "its inputs differ in shape")
+    _check_same(op, x.shape, reference.shape)
     options = flex_options(op, tolerance=0.0, log_if_failed=False)
     quantised = op.inputs[0]
     if quantised is None or quantised.dtype is DType.FLOAT16:
@@ -323,8 +338,9 @@ def _numeric_verify(op: Op, x: Array, reference: Array) -> Array:
     return difference
 
 
-define("custom.NumericVerify", infer=same_as_input, evaluate=on(_numeric_verify), family="custom",
-       types="u8 i8 i16 f16", arity=2)  # fmt: skip
+define("custom.NumericVerify", infer=fitting(_check_same, [0, 1]), evaluate=on(_numeric_verify),
+       family="custom",
+       takes="x: u8q i8q i16q f16, reference: f32 -> f32")  # fmt: skip
 
 
 def _hadamard(x: Array) -> Array:
@@ -340,16 +356,22 @@ def _hadamard(x: Array) -> Array:
     return scaled
 
 
-def _hadamard_rotation(op: Op, x: Array) -> Array:
+def _hadamard_size(op: Op, shape: Shape) -> int:
     size = int(flex_options(op, hadamard_size=0)["hadamard_size"])
-    require(x.ndim in (2, 3), op, "it takes rank 2 or 3")
-    fits = size > 0 and size & (size - 1) == 0 and x.shape[-1] % size == 0
-    require(fits, op, f"blocks of {size} do not divide rows of {x.shape[-1]}")
+    fits = size > 0 and size & (size - 1) == 0 and shape[-1] % size == 0
+    require(fits, op, f"blocks of {size} do not divide rows of {shape[-1]}")
+    return size
+
+
+def _hadamard_rotation(op: Op, x: Array) -> Array:
+    size = _hadamard_size(op, x.shape)
     return _hadamard(x.reshape(-1, size)).reshape(x.shape)
 
 
-define("custom.aeq.hadamard_rotation", infer=same_as_input, evaluate=on(_hadamard_rotation),
-       family="custom", types="f32", macs=lambda op: elements(op.outputs[0].shape))  # fmt: skip
+define("custom.aeq.hadamard_rotation", infer=fitting(_hadamard_size, [0]),
+       evaluate=on(_hadamard_rotation),
+       family="custom", takes="x[2-3]: f32 -> f32",
+       macs=lambda op: elements(op.outputs[0].shape))  # fmt: skip
 
 
 # -- MediaPipe ----------------------------------------------------------------------------------
@@ -387,10 +409,14 @@ def _infer_transposed(op: Op, specs: Specs) -> Spec:
     return out_spec(op, sized(op, (x[0], height, width, w[0])))
 
 
+def _check_transposed(op: Op, x: Shape, w: Shape, bias: Shape) -> None:
+    require(bias == w[:1], op, f"bias {bias} for filter {w}")
+    require(elements(x) > 0 and elements(w) > 0, op, "an input is empty")
+
+
 def _transposed(op: Op, x: Array, w: Array, bias: Array) -> Array:
     """A transposed convolution that starts from the bias."""
-    require(x.ndim == w.ndim == 4 and bias.shape == w.shape[:1], op, "its inputs do not fit")
-    require(x.size > 0 and w.size > 0, op, "an input is empty")
+    _check_transposed(op, x.shape, w.shape, bias.shape)
     (sy, height, top), (sx, width, left) = transposed_sizes(op, x.shape, w.shape)
     rows, columns = x.shape[1:3]
     taps_y, taps_x = w.shape[1:3]
@@ -407,8 +433,10 @@ def _transposed_macs(op: Op) -> int:
     return 0 if x is None or w is None else elements(x.shape[:3]) * elements(w.shape)
 
 
-define("custom.Convolution2DTransposeBias", infer=_infer_transposed, evaluate=on(_transposed),
-       family="custom", types="f32", arity=3, macs=_transposed_macs, notes="MediaPipe")  # fmt: skip
+define("custom.Convolution2DTransposeBias",
+       infer=fitting(_check_transposed, [0, 1, 2], _infer_transposed), evaluate=on(_transposed),
+       family="custom", takes="x[4]: f32, w[4]: f32, bias[1]: f32 -> f32", macs=_transposed_macs,
+       notes="MediaPipe")  # fmt: skip
 
 
 def pool_options(op: Op) -> tuple[str, tuple[int, int], tuple[int, int], str]:
@@ -437,7 +465,6 @@ def _infer_argmax_pool(op: Op, specs: Specs) -> list[Spec]:
 
 def _argmax_pool(op: Op, x: Array) -> list[Array]:
     """Maxima, and where in the window they were (plus 0.1, for those who truncate)."""
-    require(x.ndim == 4, op, "it takes rank 4")
     _, _, (_, width), activation = pool_options(op)
     axes = pool_axes(op, x.shape)
     shape = sized(op, (x.shape[0], *(a.out for a in axes), x.shape[3]))
@@ -454,7 +481,7 @@ def _argmax_pool(op: Op, x: Array) -> list[Array]:
 
 
 define("custom.MaxPoolingWithArgmax2D", infer=_infer_argmax_pool, evaluate=on(_argmax_pool),
-       family="custom", types="f32", notes="MediaPipe")  # fmt: skip
+       family="custom", takes="x[4]: f32 -> f32, f32", notes="MediaPipe")  # fmt: skip
 
 
 def _infer_unpool(op: Op, specs: Specs) -> Spec:
@@ -465,7 +492,7 @@ def _infer_unpool(op: Op, specs: Specs) -> Spec:
 
 def _unpool(op: Op, x: Array, indices: Array) -> Array:
     """Every value at the place that its index names; the rest is zero."""
-    require(x.ndim == 4 and x.shape == indices.shape, op, "its inputs differ in shape")
+    _check_same(op, x.shape, indices.shape)
     _, strides, taps, _ = pool_options(op)
     n, rows, columns, depth = x.shape
     sizes = rows * taps[0], columns * taps[1]
@@ -486,5 +513,6 @@ def _unpool(op: Op, x: Array, indices: Array) -> Array:
     return result
 
 
-define("custom.MaxUnpooling2D", infer=_infer_unpool, evaluate=on(_unpool), family="custom",
-       types="f32", arity=2, notes="MediaPipe")  # fmt: skip
+define("custom.MaxUnpooling2D", infer=fitting(_check_same, [0, 1], _infer_unpool),
+       evaluate=on(_unpool), family="custom",
+       takes="x[4]: f32, indices[4]: f32 -> f32", notes="MediaPipe")  # fmt: skip

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,54 +20,118 @@ def new_state() -> State:
 def execute(graph: Graph, inputs: Sequence[Array], state: State) -> list[Array]:
     """Evaluate the graph on arrays in the order of its inputs, which stay as they are: one that the
     graph treats as a variable is written to."""
-    values = {t: a.copy() if t.is_variable else a
-              for t, a in zip(graph.inputs, inputs, strict=True)}  # fmt: skip
-    return run_ops(graph.ops, values, graph.outputs, state)
+    own = [a.copy() if t.is_variable else a for t, a in zip(graph.inputs, inputs, strict=True)]
+    return Routine(graph.ops, graph.inputs, graph.outputs).run(own, state)
 
 
 Evaluate = Callable[[Op, Sequence[Array | None], State], list[Array]]
 
 
-def run_ops(ops: Sequence[Op], values: dict[Tensor, Array], wanted: Iterable[Tensor], state: State,
-            one: Evaluate | None = None) -> list[Array]:  # fmt: skip
-    """Evaluate ops in order; a value is dropped after its last use.
+def run_ops(ops: Sequence[Op], values: Mapping[Tensor, Array], wanted: Iterable[Tensor],
+            state: State, one: Evaluate | None = None) -> list[Array]:  # fmt: skip
+    """Evaluate ops in order, once. values holds what is fed, variable tensors included; those are
+    changed in place. one: evaluates an op, for those who look on."""
+    return Routine(ops, list(values), wanted).run(list(values.values()), state, one)
 
-    values holds what is fed, variable tensors included; those are changed in place. one: evaluates
-    an op, for those who look on.
-    """
-    one = one or evaluate
-    results = list(wanted)
-    reads = Counter(t for op in ops for t in op.inputs if t is not None)
-    reads.update(results)
-    for op in ops:
-        outputs = state.constants.get(op)
-        if outputs is None:
-            outputs = one(op, [_value(t, values) for t in op.inputs], state)
-            _keep(op, outputs, state)
-        values.update(zip(op.outputs, outputs, strict=True))
-        for tensor in op.inputs:
-            if tensor is not None:
-                reads[tensor] -= 1
-                if reads[tensor] == 0:
-                    values.pop(tensor, None)
-    return [_required(t, values) for t in results]
+
+class Routine:
+    """Ops in order, with what is the same in every run worked out once: whether they are legal,
+    where their operands lie in a list of values, and which of these nobody reads any more."""
+
+    def __init__(self, ops: Sequence[Op], given: Sequence[Tensor],
+                 wanted: Iterable[Tensor]) -> None:  # fmt: skip
+        results = list(wanted)
+        self._places: dict[Tensor, int] = {}
+        self._given = [self._place(t) for t in given]
+        made = set(given)
+        self._unmade: list[Tensor] = []  # constants, variables that nobody gave, mistakes
+        for op in ops:
+            check(op)
+            self._expect(made, op.inputs)
+            made.update(op.outputs)
+        self._expect(made, results)
+        self._results = [self._place(t) for t in results]
+        drops = self._drops(ops, results)
+        self._steps = [(op, [self._place(t) for t in op.inputs],
+                        [self._place(t) for t in op.outputs], drops[i], _is_constant(op))
+                       for i, op in enumerate(ops)]  # fmt: skip
+        self._start: list[Array | None] | None = None
+
+    def _place(self, tensor: Tensor | None) -> int:
+        """The last value stands for an operand that is absent."""
+        return -1 if tensor is None else self._places.setdefault(tensor, len(self._places))
+
+    def _expect(self, made: set[Tensor], tensors: Iterable[Tensor | None]) -> None:
+        found = [t for t in tensors if t is not None and t not in made]
+        self._unmade += found
+        made.update(found)
+
+    def _drops(self, ops: Sequence[Op], results: list[Tensor]) -> list[list[int]]:
+        """For each op what it is the last to read."""
+        found: list[list[int]] = []
+        seen = {*results, *self._unmade}
+        for op in reversed(ops):
+            last = [t for t in dict.fromkeys(op.inputs) if t is not None and t not in seen]
+            seen.update(last)
+            found.append([self._place(t) for t in last])
+        return found[::-1]
+
+    def run(self, given: Sequence[Array], state: State,
+            one: Evaluate | None = None) -> list[Array]:  # fmt: skip
+        """The wanted values. one: evaluates an op, for those who look on."""
+        values = self._values()
+        for place, array in zip(self._given, given, strict=True):
+            values[place] = array
+        with np.errstate(all="ignore"):
+            for op, reads, writes, drops, constant in self._steps:
+                outputs = state.constants.get(op) if constant else None
+                if outputs is None:
+                    inputs = [values[place] for place in reads]
+                    outputs = (one or _evaluated)(op, inputs, state)
+                    if constant:
+                        _keep(op, outputs, state)
+                for place, array in zip(writes, outputs, strict=True):
+                    values[place] = array
+                for place in drops:
+                    values[place] = None
+        return [values[place] for place in self._results]  # type: ignore[misc]
+
+    def _values(self) -> list[Array | None]:
+        """What there is before anything is given."""
+        if self._start is None:
+            self._start = [None] * (len(self._places) + 1)
+            for tensor in self._unmade:
+                self._start[self._places[tensor]] = tensor.data
+            self._unmade = [t for t in self._unmade if t.data is None]
+        values = self._start.copy()
+        for tensor in self._unmade:
+            values[self._places[tensor]] = _initial(tensor)
+        return values
+
+
+def _is_constant(op: Op) -> bool:
+    from_constants = bool(op.inputs) and all(t is None or t.is_constant for t in op.inputs)
+    return from_constants and not definition(op).stateful
 
 
 def _keep(op: Op, outputs: list[Array], state: State) -> None:
     """Weights that are stored narrow or sparse are expanded once, not in every run."""
-    from_constants = bool(op.inputs) and all(t is None or t.is_constant for t in op.inputs)
-    if from_constants and not definition(op).stateful:
-        for array in outputs:
-            array.flags.writeable = False
-        state.constants[op] = outputs
+    for array in outputs:
+        array.flags.writeable = False
+    state.constants[op] = outputs
 
 
 def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
     """One op on arrays; anything it cannot do is an error that names it."""
-    row = check(op)
+    check(op)
+    with np.errstate(all="ignore"):
+        return _evaluated(op, inputs, state)
+
+
+def _evaluated(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
+    row = definition(op)
     try:
-        with np.errstate(all="ignore"):
-            found = row.evaluate(op, inputs, state) if row.stateful else row.evaluate(op, inputs)
+        found = row.evaluate(op, inputs, state) if row.stateful else row.evaluate(op, inputs)
     except SanderlingError as error:
         if error.where:
             raise
@@ -125,20 +188,11 @@ def initial_value(tensor: Tensor, shape: Shape | None = None) -> Array:
     return value
 
 
-def _value(tensor: Tensor | None, values: dict[Tensor, Array]) -> Array | None:
-    return None if tensor is None else _required(tensor, values)
-
-
-def _required(tensor: Tensor, values: dict[Tensor, Array]) -> Array:
-    found = values.get(tensor)
-    if found is None:
-        found = tensor.data
-    if found is None and tensor.is_variable:
-        found = values[tensor] = initial_value(tensor)
-    if found is None:
+def _initial(tensor: Tensor) -> Array:
+    if not tensor.is_variable:
         raise ModelError(
             "nothing computes it",
             where=f"tensor '{tensor.name}'",
             fix="the graph's order is wrong, or an input was not given",
         )
-    return found
+    return initial_value(tensor)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UnsupportedError
-from ..ir import Array, Blockwise, Op, Tensor
+from ..ir import Array, Blockwise, Op, Shape, Tensor
 from . import fixed
-from .base import attr, quant, require, scale_zero
+from .base import attr, elements, quant, require, scale_zero
 
 # What becomes of a block of accumulators [rows, outputs] of one image (its batch index).
 Finish = Callable[[Array, int], Array]
@@ -210,22 +210,40 @@ def quantize_rows(rows: Array, asymmetric: bool) -> tuple[Array, Array, Array]:
 
 def weight_scales(op: Op, w: Tensor | None, channels: int) -> npt.NDArray[np.float32]:
     """Scales of the output channels: one for all, or one for each."""
-    scales = quant(w).scale
-    require(scales.size in (1, channels), op, f"{scales.size} scales for {channels} channels")
-    return scales
+    check_scales(op, w, channels)
+    return quant(w).scale
+
+
+def check_scales(op: Op, w: Tensor | None, channels: int) -> None:
+    """Codes have one scale, or one for each channel."""
+    if w is None or w.quant is None or not w.dtype.is_integer or w.quant.block is not None:
+        return
+    count = w.quant.scale.size
+    require(count in (1, channels), op, f"'{w.name}' has {count} scales for {channels} channels")
+
+
+def check_blocks(op: Op, block: Blockwise, shape: Shape) -> Shape:
+    """The shape of the scales of a matrix that is quantised in blocks along its rows."""
+    scales = block.scales
+    fits = len(shape) == 2 and scales is not None and scales.is_constant
+    require(fits, op, "blockwise weights are no matrix with scales")
+    assert scales is not None
+    zeros = None if block.zero_points is None else block.zero_points.data
+    require(zeros is None or not zeros.any(), op, "blockwise weights have zero points",
+            fix="kernels take weights in blocks as symmetric")  # fmt: skip
+    rows, depth = shape
+    fits = block.block_size > 0 and depth % block.block_size == 0
+    require(fits, op, f"depth {depth} is no whole number of blocks of {block.block_size}")
+    blocks, count = depth // block.block_size, elements(scales.shape)
+    require(count == rows * blocks, op, f"{count} scales for {rows * blocks} blocks")
+    return rows, blocks
 
 
 def block_scales(op: Op, block: Blockwise, w: Array) -> npt.NDArray[np.float32]:
     """Scales [rows, blocks] of a matrix that is quantised in blocks along its rows."""
-    scales = None if block.scales is None else block.scales.data
-    require(w.ndim == 2 and scales is not None, op, "blockwise weights are no matrix with scales")
-    assert scales is not None
-    rows, depth = w.shape
-    fits = block.block_size > 0 and depth % block.block_size == 0
-    require(fits, op, f"depth {depth} is no whole number of blocks of {block.block_size}")
-    blocks = depth // block.block_size
-    require(scales.size == rows * blocks, op, f"{scales.size} scales for {rows * blocks} blocks")
-    return scales.reshape(rows, blocks).astype(np.float32)
+    shape = check_blocks(op, block, w.shape)
+    assert block.scales is not None and block.scales.data is not None
+    return block.scales.data.reshape(shape).astype(np.float32)
 
 
 def hybrid_finish(

@@ -75,11 +75,16 @@ def _blend(x: Array, rows: Taps, columns: Taps) -> Array:
     return result
 
 
-def _bilinear(op: Op, x: Array, size: Array) -> Array:
-    _, height, width, _ = sized(op, _resized(op, x.shape, ints(size)))
-    require(height > 0 and width > 0, op, f"the new size {height}x{width} is not positive")
+def _blended(op: Op, shape: Shape, size: list[int]) -> Shape:
+    found = _resized(op, shape, size)
+    require(min(size) > 0, op, f"the new size {size} is not positive")
     fits = not (attr(op, "align_corners") and attr(op, "half_pixel_centers"))
     require(fits, op, "align_corners and half_pixel_centers exclude each other")
+    return found
+
+
+def _bilinear(op: Op, x: Array, size: Array) -> Array:
+    _, height, width, _ = sized(op, _blended(op, x.shape, ints(size)))
     sizes = (x.shape[1], height), (x.shape[2], width)
     if x.dtype == np.int8 or x.dtype == np.int16:
         rows, columns = (fixed_taps(op, old, new) for old, new in sizes)
@@ -91,8 +96,8 @@ def _bilinear(op: Op, x: Array, size: Array) -> Array:
     return blended if x.dtype == np.float32 else (blended + np.float32(0.5)).astype(x.dtype)
 
 
-define("RESIZE_BILINEAR", infer=shaped(_resized, by=[1]), evaluate=on(_bilinear), family="image",
-       arity=2, types="f32 u8 i8 i16",
+define("RESIZE_BILINEAR", infer=shaped(_blended, by=[1]), evaluate=on(_bilinear), family="image",
+       takes="x[4]: f32 u8 i8 i16, size[1]: i32 -> x",
        macs=lambda op: 4 * elements(op.outputs[0].shape))  # fmt: skip
 
 
@@ -116,4 +121,5 @@ def _nearest(op: Op, x: Array, size: Array) -> Array:
 
 
 define("RESIZE_NEAREST_NEIGHBOR", infer=shaped(_resized, by=[1]), evaluate=on(_nearest),
-       family="image", arity=2, types="f32 f16 bf16 u8 i8 u16 i16 i32 u32 bool")  # fmt: skip
+       family="image",
+       takes="x[4]: f32 f16 bf16 u8 i8 u16 i16 i32 u32 bool, size[1]: i32 -> x")  # fmt: skip

@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import out_of_range
 from ..ir import Array, Op, Shape
 from .base import (
+    INDEX,
     Spec,
     Specs,
     attr,
     axis_in,
     define,
+    elements,
+    fitting,
     ints,
     on,
     operand,
@@ -23,6 +27,7 @@ from .base import (
     same_as_input,
     scalar,
     shaped,
+    single,
     sized,
     unknown_outputs,
 )
@@ -56,12 +61,15 @@ def _gather(op: Op, x: Array, places: Array) -> Array:
 
 
 def check_range(op: Op, indices: Array, sizes: npt.ArrayLike) -> None:
-    inside = np.all((indices >= 0) & (indices < np.asarray(sizes, np.int64)))
-    require(bool(inside), op, "an index is out of range", "the indices do not fit the shape")
+    sizes = np.broadcast_to(np.asarray(sizes, np.int64), indices.shape)
+    outside = (indices < 0) | (indices >= sizes)
+    if outside.any():
+        raise out_of_range("an index", int(indices[outside][0]), int(sizes[outside][0]),
+                           where=op.where)  # fmt: skip
 
 
 define("GATHER", infer=shaped(_gathered, data=[0, 1]), evaluate=on(_gather), family="index",
-       arity=2, types="f32 f16 bf16 u8 i4 i8 i16 u16 i32 i64 bool str",
+       takes="x: f32 f16 bf16 u8 i4 i8 i16 u16 i32 i64 bool str, indices: i16 i32 i64 -> x",
        notes="indices i16, i32 or i64; strings of rank 1")  # fmt: skip
 
 
@@ -91,7 +99,8 @@ def _gather_nd(op: Op, x: Array, indices: Array) -> Array:
 
 
 define("GATHER_ND", infer=shaped(_gathered_nd, data=[0, 1]), evaluate=on(_gather_nd),
-       family="index", arity=2, types="f32 f16 bf16 u8 i8 i16 u16 i32 i64 bool str",
+       family="index",
+       takes="x: f32 f16 bf16 u8 i8 i16 u16 i32 i64 bool str, indices[1-]: i16 i32 i64 -> x",
        notes="indices i16, i32 or i64")  # fmt: skip
 
 
@@ -118,7 +127,8 @@ def _scatter_nd(op: Op, indices: Array, updates: Array, wanted: Array) -> Array:
 
 
 define("SCATTER_ND", infer=shaped(_scattered, data=[0, 1], by=[2]), evaluate=on(_scatter_nd),
-       family="index", arity=3, main=1, types="f32 u8 i8 i32 i64 bool")  # fmt: skip
+       family="index",
+       takes="indices[1-]: i32, x: f32 u8 i8 i32 i64 bool, shape: i32 -> x")  # fmt: skip
 
 
 def _hot_axis(op: Op, rank: int) -> int:
@@ -133,36 +143,47 @@ def _hot_shape(op: Op, indices: Shape, depth: list[int]) -> Shape:
     return (*indices[:axis], int(scalar(op, depth, "the depth")), *indices[axis:])
 
 
+def _check_values(op: Op, hot: Shape, cold: Shape) -> None:
+    single(op, hot, "the on value")
+    single(op, cold, "the off value")
+
+
 def _one_hot(op: Op, indices: Array, depth: Array, hot_value: Array, cold: Array) -> Array:
     axis = _hot_axis(op, indices.ndim)
     shape = sized(op, _hot_shape(op, indices.shape, ints(depth)))
-    classes = np.arange(shape[axis], dtype=np.int32)
-    classes = classes.reshape(-1, *(1,) * (indices.ndim - axis))
+    classes = np.arange(shape[axis], dtype=np.int32).reshape(-1, *(1,) * (indices.ndim - axis))
     hot = np.expand_dims(indices.astype(np.int32), axis) == classes
     return np.where(hot, scalar(op, hot_value, "the on value"), scalar(op, cold, "the off value"))
 
 
-define("ONE_HOT", infer=shaped(_hot_shape, by=[1]), evaluate=on(_one_hot), family="index", arity=4,
-       main=2, types="f32 i8 u8 i32 i64 bool", notes="indices i32 or i64")  # fmt: skip
+define("ONE_HOT", infer=fitting(_check_values, [2, 3], shaped(_hot_shape, by=[1])),
+       evaluate=on(_one_hot), family="index",
+       takes=f"indices: {INDEX}, depth: i32, x: f32 i8 u8 i32 i64 bool, off: x -> x",
+       notes="indices i32 or i64")  # fmt: skip
+
+
+def _dense(op: Op, indices: Shape, values: Shape, default: Shape, shape: list[int]) -> list[int]:
+    require(len(shape) <= 4, op, f"an output of {len(shape)} dimensions", "it makes at most 4")
+    single(op, default, "the default")
+    count, depth = indices if len(indices) == 2 else (elements(indices), 1)
+    require(depth == len(shape), op, f"indices {indices} into shape {shape}")
+    require(elements(values) in (1, count), op, f"{elements(values)} values, {count} indices")
+    return shape
 
 
 def _sparse_to_dense(op: Op, indices: Array, wanted: Array, values: Array, default: Array) -> Array:
     """A value at each index, the default elsewhere; the last of equal indices wins."""
-    shape = sized(op, ints(wanted))
-    fits = indices.ndim < 3 and len(shape) <= 4
-    require(fits, op, "indices must have rank 2 or less, the output 4 or less")
-    require(values.ndim < 2, op, "values must be a vector")
+    shape = sized(op, _dense(op, indices.shape, values.shape, default.shape, ints(wanted)))
     places = indices.reshape(-1, 1) if indices.ndim < 2 else indices
-    require(places.shape[1] == len(shape), op, f"indices {indices.shape} into shape {shape}")
-    require(values.size in (1, len(places)), op, f"{values.size} values, {len(places)} indices")
     check_range(op, places, shape)
     result = np.full(shape, scalar(op, default, "the default"), values.dtype)
     result[tuple(places.T)] = values
     return result
 
 
-define("SPARSE_TO_DENSE", infer=shaped(lambda op, dims: dims, data=[], by=[1]),
-       evaluate=on(_sparse_to_dense), family="index", arity=4, main=2, types="f32 i8 u8 i32 i64",
+define("SPARSE_TO_DENSE", infer=shaped(_dense, data=[0, 2, 3], by=[1]),
+       evaluate=on(_sparse_to_dense), family="index",
+       takes=f"indices[0-2]: {INDEX}, shape: {INDEX}, x[0-1]: f32 i8 u8 i32 i64, default: x -> x",
        notes="indices i32 or i64")  # fmt: skip
 
 
@@ -194,8 +215,9 @@ def _topk(op: Op, x: Array, count: Array) -> list[Array]:
     return [values, places.astype(op.outputs[1].dtype.numpy)]
 
 
-define("TOPK_V2", infer=_infer_topk, evaluate=on(_topk), family="index", arity=2,
-       types="f32 u8 i8 i16 i32 i64", notes="k and indices i32 or i16")  # fmt: skip
+define("TOPK_V2", infer=_infer_topk, evaluate=on(_topk), family="index",
+       takes="x[1-]: f32 u8 i8 i16 i32 i64, k: i16 i32 -> x, i16 i32",
+       notes="k and indices i32 or i16")  # fmt: skip
 
 
 def _infer_unique(op: Op, specs: Specs) -> list[Spec]:
@@ -213,7 +235,7 @@ def _unique(op: Op, x: Array) -> list[Array]:
 
 
 define("UNIQUE", infer=_infer_unique, evaluate=on(_unique), family="index",
-       types="f32 u8 i8 i16 i32 i64", notes="indices i32 or i64")  # fmt: skip
+       takes=f"x[1]: f32 u8 i8 i16 i32 i64 -> x, {INDEX}", notes="indices i32 or i64")  # fmt: skip
 
 
 def _infer_where(op: Op, specs: Specs) -> Spec:
@@ -229,7 +251,7 @@ def _where(op: Op, condition: Array) -> Array:
 
 
 define("WHERE", infer=_infer_where, evaluate=on(_where), family="index",
-       types="bool f32 i8 u8 i32 u32 i64")  # fmt: skip
+       takes="x[1-]: bool f32 i8 u8 i32 u32 i64 -> i64")  # fmt: skip
 
 
 def _bucketize(op: Op, x: Array) -> Array:
@@ -243,7 +265,7 @@ def _bucketize(op: Op, x: Array) -> Array:
 
 
 define("BUCKETIZE", infer=same_as_input, evaluate=on(_bucketize), family="index",
-       types="f32 f64 i32 i64")  # fmt: skip
+       takes="x: f32 f64 i32 i64 -> i32")  # fmt: skip
 
 
 def _densify(op: Op, x: Array) -> Array:
@@ -251,7 +273,8 @@ def _densify(op: Op, x: Array) -> Array:
     return x.copy()
 
 
-define("DENSIFY", infer=same_as_input, evaluate=on(_densify), family="index", types="f32 f16 i8")
+define("DENSIFY", infer=same_as_input, evaluate=on(_densify), family="index",
+       takes="x: f32 f16 i8 -> x")  # fmt: skip
 
 
 # -- non-maximum suppression --------------------------------------------------------------------
@@ -356,11 +379,17 @@ def _infer_nms(op: Op, specs: Specs) -> list[Spec]:
     return [out_spec(op, () if i == last else shape, i) for i in range(len(op.outputs))]
 
 
+def _check_boxes(op: Op, boxes: Shape, scores: Shape, *scalars: Shape) -> None:
+    fits = boxes[1] == 4 and scores == boxes[:1]
+    require(fits, op, f"boxes {boxes} and scores {scores} do not fit together")
+    for shape in scalars:
+        single(op, shape, "a threshold or count")
+
+
 def _nms(op: Op, boxes: Array, scores: Array, count: Array, *more: Array) -> list[Array]:
+    _check_boxes(op, boxes.shape, scores.shape)
     iou_limit, score_limit, *rest = (scalar(op, v, "a threshold") for v in more)
     sigma = rest[0] if rest else np.float32(0)
-    fits = boxes.ndim == 2 and boxes.shape[1] == 4 and scores.shape == boxes.shape[:1]
-    require(fits, op, f"boxes {boxes.shape} and scores {scores.shape} do not fit together")
     require(bool(sigma >= 0), op, f"sigma is {sigma}")
     most = _most(op, count)
     chosen, kept = _suppress(boxes, scores, most, iou_limit, score_limit, sigma)
@@ -370,7 +399,12 @@ def _nms(op: Op, boxes: Array, scores: Array, count: Array, *more: Array) -> lis
     return [indices, values, number] if rest else [indices, number]
 
 
-define("NON_MAX_SUPPRESSION_V4", infer=_infer_nms, evaluate=on(_nms), family="index", arity=5,
-       types="f32", notes="zeros fill the outputs up to the number asked for")  # fmt: skip
-define("NON_MAX_SUPPRESSION_V5", infer=_infer_nms, evaluate=on(_nms), family="index", arity=6,
-       types="f32", notes="sigma 0: hard suppression")  # fmt: skip
+_BOXES = "x[2]: f32, scores[1]: f32, count: i32, overlap: f32, least: f32"
+define("NON_MAX_SUPPRESSION_V4", infer=fitting(_check_boxes, range(5), _infer_nms),
+       evaluate=on(_nms), family="index",
+       takes=f"{_BOXES} -> i32, i32",
+       notes="zeros fill the outputs up to the number asked for")  # fmt: skip
+define("NON_MAX_SUPPRESSION_V5", infer=fitting(_check_boxes, range(6), _infer_nms),
+       evaluate=on(_nms), family="index",
+       takes=f"{_BOXES}, sigma: f32 -> i32, f32, i32",
+       notes="sigma 0: hard suppression")  # fmt: skip

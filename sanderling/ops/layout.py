@@ -6,19 +6,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import out_of_range
 from ..ir import Array, Op, Shape
 from .base import (
+    INDEX,
     MOVABLE,
+    Spec,
+    Specs,
     attr,
     axis_in,
     define,
+    elements,
+    fitting,
     ints,
     on,
+    operand,
     require,
     same_as_input,
     scalar,
     scale_zero_or_none,
     shaped,
+    single,
     sized,
 )
 
@@ -35,20 +43,39 @@ def _transposed(op: Op, shape: Shape, perm: list[int]) -> list[int]:
     return [shape[a] for a in _order(op, len(shape), perm)]
 
 
+def _reversed(op: Op, shape: Shape, axes: list[int]) -> tuple[int, ...]:
+    named = [axis_in(op, a, len(shape)) for a in axes]
+    require(len(set(named)) == len(named), op, f"axes {axes} name one twice")
+    return tuple(named)
+
+
+def _infer_reverse(op: Op, specs: Specs) -> Spec:
+    x, axes = operand(op, specs), operand(op, specs, 1).value
+    if x.shape is not None and axes is not None:
+        _reversed(op, x.shape, ints(axes))
+    return same_as_input(op, specs)
+
+
 def _reverse(op: Op, x: Array, axes: Array) -> Array:
-    named = [axis_in(op, a, x.ndim) for a in ints(axes)]
-    require(len(set(named)) == len(named), op, f"axes {ints(axes)} name one twice")
-    return np.flip(x, tuple(named))
+    return np.flip(x, _reversed(op, x.shape, ints(axes)))
+
+
+def _check_lengths(op: Op, shape: Shape, lengths: Shape) -> tuple[int, int]:
+    along, batch, rank = int(attr(op, "seq_dim")), int(attr(op, "batch_dim")), len(shape)
+    fits = 0 <= along < rank and 0 <= batch < rank and along != batch
+    require(fits, op, f"seq_dim {along} and batch_dim {batch} of rank {rank}")
+    count = elements(lengths)
+    require(count == shape[batch], op, f"{count} lengths do not fit the shape {shape}")
+    return along, batch
 
 
 def _reverse_sequence(op: Op, x: Array, lengths: Array) -> Array:
     """Along seq_dim, the first lengths[b] elements of batch b are turned round."""
-    along, batch = int(attr(op, "seq_dim")), int(attr(op, "batch_dim"))
-    fits = 0 <= along < x.ndim and 0 <= batch < x.ndim and along != batch
-    require(fits, op, f"seq_dim {along} and batch_dim {batch} of rank {x.ndim}")
+    along, batch = _check_lengths(op, x.shape, lengths.shape)
     size, counts = x.shape[along], lengths.reshape(-1).astype(np.int64)
-    inside = bool(np.all((counts >= 0) & (counts <= size)))
-    require(inside and counts.size == x.shape[batch], op, f"lengths do not fit the shape {x.shape}")
+    outside = (counts < 0) | (counts > size)
+    if outside.any():
+        raise out_of_range("a length", int(counts[outside][0]), size + 1, where=op.where)
     steps = np.arange(size)
     index = np.where(steps < counts[:, None], counts[:, None] - 1 - steps, steps)
     wide = [1] * x.ndim
@@ -57,13 +84,14 @@ def _reverse_sequence(op: Op, x: Array, lengths: Array) -> Array:
     return np.take_along_axis(x, np.broadcast_to(index, x.shape), along)
 
 
-define("TRANSPOSE", infer=shaped(_transposed, by=[1]), family="layout", types=f"{MOVABLE} i4 u4",
-       evaluate=on(lambda op, x, perm: x.transpose(_order(op, x.ndim, ints(perm)))),
-       arity=2)  # fmt: skip
-define("REVERSE_V2", infer=same_as_input, evaluate=on(_reverse), family="layout", arity=2,
-       types="f32 f16 bf16 u8 i8 i16 i32 i64 bool")  # fmt: skip
-define("REVERSE_SEQUENCE", infer=same_as_input, evaluate=on(_reverse_sequence), family="layout",
-       types="f32 u8 i16 i32 i64", arity=2)  # fmt: skip
+define("TRANSPOSE", infer=shaped(_transposed, by=[1]), family="layout",
+       takes=f"x: {MOVABLE} i4 u4, perm: {INDEX} -> x",
+       evaluate=on(lambda op, x, perm: x.transpose(_order(op, x.ndim, ints(perm)))))  # fmt: skip
+define("REVERSE_V2", infer=_infer_reverse, evaluate=on(_reverse), family="layout",
+       takes=f"x: f32 f16 bf16 u8 i8 i16 i32 i64 bool, axes: {INDEX} -> x")  # fmt: skip
+define("REVERSE_SEQUENCE", infer=fitting(_check_lengths, [0, 1]),
+       evaluate=on(_reverse_sequence), family="layout",
+       takes=f"x: f32 u8 i16 i32 i64, lengths: {INDEX} -> x")  # fmt: skip
 
 
 # -- pad ----------------------------------------------------------------------------------------
@@ -120,6 +148,17 @@ def _zero(op: Op) -> int:
     return scale_zero_or_none(op.outputs[0])[1] if op.outputs[0].dtype.bits <= 16 else 0
 
 
+def _check_pairs(op: Op, shape: Shape, paddings: Shape, value: Shape | None = None) -> None:
+    wanted = (len(shape), 2)
+    require(paddings == wanted, op, f"paddings of shape {paddings}", f"they are {wanted}")
+    if value is not None:
+        single(op, value, "the value to pad with")
+
+
+def _check_fill(op: Op, value: Shape) -> None:
+    single(op, value, "the value to fill up with")
+
+
 def _pad(op: Op, x: Array, paddings: Array, value: Array | None = None) -> Array:
     pairs = _pairs(op, x.ndim, ints(paddings))
     fill = np.asarray(_zero(op), x.dtype) if value is None else value
@@ -161,12 +200,16 @@ def _dilate(op: Op, x: Array, factors: Array, value: Array) -> Array:
     return pad_general(op, x, value, edges, edges, [n - 1 for n in ints(factors)])
 
 
-define("PAD PADV2", infer=shaped(_padded, by=[1]), evaluate=on(_pad, needs=2), family="layout",
-       types="f32 f16 bf16 u8 i8 i16 i32 i64 bool", arity=(2, 3))  # fmt: skip
-define("MIRROR_PAD", infer=shaped(_mirrored, by=[1]), evaluate=on(_mirror_pad), family="layout",
-       types=MOVABLE, arity=2)  # fmt: skip
-define("DILATE", infer=shaped(_dilated, by=[1]), evaluate=on(_dilate), family="layout",
-       types=f"{MOVABLE} c128", arity=3)  # fmt: skip
+define("PAD PADV2", infer=fitting(_check_pairs, [0, 1, 2], shaped(_padded, by=[1])),
+       evaluate=on(_pad, needs=2), family="layout",
+       takes="x: f32 f16 bf16 u8 i8 i16 i32 i64 bool, paddings: i8 i16 i32 i64, value?: x "
+             "-> x")  # fmt: skip
+define("MIRROR_PAD", infer=fitting(_check_pairs, [0, 1], shaped(_mirrored, by=[1])),
+       evaluate=on(_mirror_pad), family="layout",
+       takes=f"x: {MOVABLE}, paddings: {INDEX} -> x")  # fmt: skip
+define("DILATE", infer=fitting(_check_fill, [2], shaped(_dilated, by=[1])),
+       evaluate=on(_dilate), family="layout",
+       takes=f"x: {MOVABLE} c128, factors: {INDEX}, value: x -> x")  # fmt: skip
 
 
 # -- blocks between space, depth and batch ------------------------------------------------------
@@ -259,14 +302,15 @@ def _batch_to_space(op: Op, x: Array, block: Array, crops: Array) -> Array:
     return x[(slice(None), *kept)]
 
 
+_BLOCKS = f"x: {MOVABLE}, block[1]: {INDEX}, edges[2]: {INDEX} -> x"
 define("SPACE_TO_DEPTH", infer=shaped(_deep), evaluate=on(_space_to_depth), family="layout",
-       types="f32 u8 i8 i32 i64")  # fmt: skip
+       takes="x[4]: f32 u8 i8 i32 i64 -> x")  # fmt: skip
 define("DEPTH_TO_SPACE", infer=shaped(_wide), evaluate=on(_depth_to_space), family="layout",
-       types="f32 u8 i8 i32 i64")  # fmt: skip
+       takes="x[4]: f32 u8 i8 i32 i64 -> x")  # fmt: skip
 define("SPACE_TO_BATCH_ND", infer=shaped(_batched, by=[1, 2]), evaluate=on(_space_to_batch),
-       family="layout", types=MOVABLE, arity=3)  # fmt: skip
+       family="layout", takes=_BLOCKS)  # fmt: skip
 define("BATCH_TO_SPACE_ND", infer=shaped(_spread, by=[1, 2]), evaluate=on(_batch_to_space),
-       family="layout", types=MOVABLE, arity=3)  # fmt: skip
+       family="layout", takes=_BLOCKS)  # fmt: skip
 
 
 # -- diagonals ----------------------------------------------------------------------------------
@@ -285,8 +329,14 @@ def _matrix_diag(op: Op, x: Array) -> Array:
     return result
 
 
+def _check_diagonal(op: Op, shape: Shape, diagonal: Shape) -> None:
+    wanted = (*shape[:-2], min(shape[-2:]))
+    fits = elements(diagonal) == elements(wanted)
+    require(fits, op, f"a diagonal of shape {diagonal}", f"it takes {wanted}")
+
+
 def _matrix_set_diag(op: Op, x: Array, diagonal: Array) -> Array:
-    require(x.ndim >= 2, op, f"an input of rank {x.ndim}", "it takes matrices")
+    _check_diagonal(op, x.shape, diagonal.shape)
     places = np.arange(min(x.shape[-2:]))
     result = x.copy()
     result[..., places, places] = diagonal.reshape(*x.shape[:-2], places.size)
@@ -296,6 +346,7 @@ def _matrix_set_diag(op: Op, x: Array, diagonal: Array) -> Array:
 # LiteRT's kernels treat every type they do not name as float32, which reads past the end of bool.
 _NAMED = "f32 u8 i8 i16 i32 u32 i64"
 define("MATRIX_DIAG", infer=shaped(_square), evaluate=on(_matrix_diag), family="layout",
-       types=_NAMED)  # fmt: skip
-define("MATRIX_SET_DIAG", infer=same_as_input, evaluate=on(_matrix_set_diag), family="layout",
-       types=_NAMED, arity=2)  # fmt: skip
+       takes=f"x[1-]: {_NAMED} -> x")  # fmt: skip
+define("MATRIX_SET_DIAG", infer=fitting(_check_diagonal, [0, 1]),
+       evaluate=on(_matrix_set_diag), family="layout",
+       takes=f"x[2-]: {_NAMED}, diagonal[1-]: x -> x")  # fmt: skip

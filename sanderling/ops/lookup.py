@@ -16,6 +16,7 @@ from .base import (
     attr,
     define,
     elements,
+    fitting,
     on,
     operand,
     out_spec,
@@ -26,7 +27,7 @@ from .base import (
 from .control import handle, resource_key
 from .farmhash import fingerprint64
 from .fixed import wrap32
-from .gemm import block_scales, signed
+from .gemm import block_scales, check_blocks, signed
 from .index import check_range
 
 MOST_GRAMS = 1 << 22  # skip-grams grow like a binomial; more than this is an attack or a mistake
@@ -44,7 +45,19 @@ def _rows(op: Op, table: Array, ids: Array) -> Array:
 def _embedded(op: Op, ids: Shape, table: Shape) -> Shape:
     fits = len(ids) == 1 and len(table) >= 2
     require(fits, op, "it takes a vector of indices and a table")
+    values, out = op.inputs[1], op.outputs[0]
+    if values is not None and values.quant is not None and values.dtype is not out.dtype:
+        _check_rows(op, values.quant, table)
     return (*ids, *table[1:])
+
+
+def _check_rows(op: Op, quant: Quant, table: Shape) -> None:
+    """The scales of a table that is looked up as reals."""
+    if quant.block is not None:
+        check_blocks(op, quant.block, table)
+        return
+    require(not np.any(quant.zero_point), op, "only symmetric tables are supported")
+    require(quant.scale.size in (1, table[0]), op, "scales must be one, or one a row")
 
 
 def _embedding(op: Op, ids: Array, table: Array) -> Array:
@@ -54,9 +67,6 @@ def _embedding(op: Op, ids: Array, table: Array) -> Array:
     assert values is not None
     if values.dtype is out.dtype:
         return rows
-    fits = out.dtype.short in ("f32", "f16")
-    require(fits, op, f"it does not turn {values.dtype.short} into {out.dtype.short}")
-    require(values.quant is not None, op, "the table has no quantisation parameters")
     assert values.quant is not None
     # The kernel reads unsigned codes as signed ones, so 255 means -1.
     scale = _row_scales(op, values.quant, table, ids)
@@ -67,8 +77,6 @@ def _row_scales(op: Op, quant: Quant, table: Array, ids: Array) -> Array:
     """The scale of every element looked up, in a shape that broadcasts to the rows."""
     if quant.block is not None:
         return np.repeat(block_scales(op, quant.block, table)[ids], quant.block.block_size, axis=1)
-    require(not np.any(quant.zero_point), op, "only symmetric tables are supported")
-    require(quant.scale.size in (1, table.shape[0]), op, "scales must be one, or one a row")
     scale = np.broadcast_to(quant.scale, table.shape[:1])[ids]
     return scale.reshape(-1, *[1] * (table.ndim - 1))
 
@@ -83,13 +91,17 @@ def _infer_sparse(op: Op, specs: Specs) -> Spec:
     return out_spec(op, (*map(int, shape.value[:-1]), *values.shape[1:]))
 
 
+def _check_sparse(op: Op, ids: Shape, places: Shape, dense: Shape, weights: Shape) -> None:
+    fits = places == (*ids, *dense) and dense[0] > 0
+    require(fits, op, "indices must have a row for each id and a column for each dimension")
+    require(weights == ids, op, "ids and weights must correspond")
+
+
 def _embedding_sparse(
     op: Op, ids: Array, places: Array, dense: Array, weights: Array, table: Array
 ) -> Array:
     """Weighted sums of table rows, one for each cell of the dense shape but its last dimension."""
-    fits = places.ndim == 2 and places.shape == (ids.size, dense.size)
-    require(fits, op, "indices must have a row for each id and a column for each dimension")
-    require(weights.shape == ids.shape and table.ndim >= 2, op, "ids and weights must correspond")
+    _check_sparse(op, ids.shape, places.shape, dense.shape, weights.shape)
     outer, width = sized(op, dense[:-1]), table.shape[1:]
     places = places[:, :-1]
     check_range(op, places, outer)
@@ -122,9 +134,13 @@ def _infer_table_lookup(op: Op, specs: Specs) -> list[Spec]:
     return [out_spec(op, rows), out_spec(op, ids.shape, 1)]
 
 
-def _table_lookup(op: Op, ids: Array, keys: Array, values: Array) -> list[Array]:
-    fits = keys.ndim == 1 and keys.size > 0 and keys.shape == values.shape[:1]
+def _check_keys(op: Op, keys: Shape, values: Shape) -> None:
+    fits = keys[0] > 0 and keys == values[:1]
     require(fits, op, "it takes a key for each value, and at least one")
+
+
+def _table_lookup(op: Op, ids: Array, keys: Array, values: Array) -> list[Array]:
+    _check_keys(op, keys.shape, values.shape)
     place = np.minimum(np.searchsorted(keys, ids), keys.size - 1)
     hit = keys[place] == ids
     found = values[place].copy()
@@ -196,10 +212,16 @@ def _lsh_shape(op: Op, seeds: Shape) -> Shape:
     return (seeds[0] if kind == "SPARSE" else seeds[0] * seeds[1],)
 
 
+def _check_items(op: Op, seeds: Shape, items: Shape, weights: Shape | None = None) -> None:
+    _lsh_shape(op, seeds)
+    require(items[0] >= 1, op, "it takes at least one item")
+    fits = weights is None or weights == items[:1]
+    require(fits, op, f"weights {weights} for items {items}", "it takes one weight an item")
+
+
 def _lsh(op: Op, seeds: Array, items: Array, *weights: Array) -> Array:
     """A bit for each seed: the sign of the weighted sum of the items' fingerprints."""
-    _lsh_shape(op, seeds.shape)
-    require(items.ndim >= 1 and items.shape[0] >= 1, op, "it takes at least one item")
+    _check_items(op, seeds.shape, items.shape, *(w.shape for w in weights))
     functions, bits = seeds.shape
     signs = _signs(seeds.astype(np.float32).reshape(-1), items, *weights).reshape(functions, bits)
     if attr(op, "type") == "DENSE":
@@ -273,22 +295,32 @@ def _grams(words: int, size: int, skip: int) -> Iterator[list[int]]:
 # -- rows ---------------------------------------------------------------------------------------
 
 define("EMBEDDING_LOOKUP", infer=shaped(_embedded, data=[0, 1]), evaluate=on(_embedding),
-       family="lookup", types=f"{MOVABLE} i4 i2", main=1, arity=2,
+       family="lookup",
+       takes=f"ids[1]: i32, x[2-]: {MOVABLE} i4 i2 -> x | "
+             "ids[1]: i32, x[2-]: i8Q u8Q i4Q i2Q -> f32 f16",
        notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, row or block")  # fmt: skip
-define("EMBEDDING_LOOKUP_SPARSE", infer=_infer_sparse, evaluate=on(_embedding_sparse),
-       family="lookup", types="f32", main=4, arity=5)  # fmt: skip
-define("HASHTABLE_LOOKUP", infer=_infer_table_lookup, evaluate=on(_table_lookup), family="lookup",
-       types=f"{MOVABLE} str", main=2, arity=3)  # fmt: skip
-define("LSH_PROJECTION", infer=shaped(_lsh_shape), evaluate=on(_lsh), family="lookup",
-       types=MOVABLE, main=1, arity=(2, 3))  # fmt: skip
+define("EMBEDDING_LOOKUP_SPARSE", infer=fitting(_check_sparse, range(4), _infer_sparse),
+       evaluate=on(_embedding_sparse),
+       family="lookup",
+       takes="ids[1]: i32, places[2]: i32, shape[1]: i32, weights[1]: f32, x[2-]: f32 "
+             "-> f32")  # fmt: skip
+define("HASHTABLE_LOOKUP", infer=fitting(_check_keys, [1, 2], _infer_table_lookup),
+       evaluate=on(_table_lookup), family="lookup",
+       takes=f"ids: i32, keys[1]: i32, x[1-]: {MOVABLE} str -> x, u8")  # fmt: skip
+define("LSH_PROJECTION", infer=fitting(_check_items, range(3), shaped(_lsh_shape)),
+       evaluate=on(_lsh), family="lookup",
+       takes=f"seeds[2]: f32, x[1-]: {MOVABLE}, weights?: f32 -> i32")  # fmt: skip
 define("SKIP_GRAM", infer=lambda op, specs: out_spec(op, None), evaluate=on(_skip_gram),
-       family="lookup", types="str")  # fmt: skip
+       family="lookup", takes="x: str -> str")  # fmt: skip
 define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=on(_hashtable),
-       family="lookup", arity=0, stateful=True)  # fmt: skip
+       family="lookup", takes="-> resource", stateful=True)  # fmt: skip
 define("HASHTABLE_IMPORT", infer=lambda op, specs: [], evaluate=on(_import), family="lookup",
-       types="i64 str", main=1, arity=3, stateful=True)  # fmt: skip
+       stateful=True,
+       takes="table: resource, x: i64, values: str -> | "
+             "table: resource, x: str, values: i64 ->")  # fmt: skip
 define("HASHTABLE_FIND", infer=lambda op, specs: out_spec(op, operand(op, specs, 1).shape),
-       evaluate=on(_find), family="lookup", types="i64 str", main=1, arity=3,
-       stateful=True)  # fmt: skip
+       evaluate=on(_find), family="lookup", stateful=True,
+       takes="table: resource, x: i64, default: str -> str | "
+             "table: resource, x: str, default: i64 -> i64")  # fmt: skip
 define("HASHTABLE_SIZE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=on(_size),
-       family="lookup", types="resource", stateful=True)  # fmt: skip
+       family="lookup", takes="table: resource -> i64", stateful=True)  # fmt: skip

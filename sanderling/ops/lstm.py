@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Array, Op, Shape
+from ..ir import Array, DType, Op, Shape
 from .base import (
     Arrays,
     Spec,
@@ -16,6 +16,8 @@ from .base import (
     out_spec,
     require,
     scale_zero,
+    shapes_known,
+    unknown_outputs,
 )
 from .fixed import divide_by_pot, high_mul, quantize_multiplier, wrap32
 from .lstm_cell import Cell, Places, float_step
@@ -25,6 +27,8 @@ from .sequence import (
     merge,
     scan,
     stacked_inputs,
+    stacked_shapes,
+    steps,
     swap_time,
     three_dimensions,
     two_outputs,
@@ -54,7 +58,6 @@ def _lstm(op: Op, inputs: Arrays) -> Array | list[Array]:
     if attr(op, "kernel_type") == "BASIC":
         return _basic(op, inputs)
     x = operand(op, inputs, 0)
-    require(x.ndim == 2, op, f"input {x.shape} should be [batch, depth]")
     out: Array = _run(op, inputs, ONE_CELL, x[None])[0]
     return out
 
@@ -75,16 +78,8 @@ def _bidirectional_lstm(op: Op, inputs: Arrays) -> Array | list[Array]:
 
 def _basic(op: Op, inputs: Arrays) -> list[Array]:
     """Activation, state, and the two temporaries that the operator shows as outputs."""
-    x, activation, weights, bias, state = (operand(op, inputs, k) for k in range(5))
-    require(all(a.ndim == 2 for a in (x, activation, weights, state)), op, "operands do not fit")
-    batch, depth = activation.shape
-    fits = (
-        x.shape[0] == batch
-        and state.shape == (batch, depth)
-        and bias.shape == (4 * depth,)
-        and weights.shape == (4 * depth, x.shape[1] + depth)
-    )
-    require(fits, op, "the operands' shapes do not fit")
+    x, activation, weights, bias, state = every = [operand(op, inputs, k) for k in range(5)]
+    _check_basic(op, *(a.shape for a in every))
     joined = np.concatenate([x, activation], axis=1)
     run = _basic_float if x.dtype.kind == "f" else _basic_integer
     out, new_state, gates = run(op, joined, weights, bias, state)
@@ -108,8 +103,6 @@ def _basic_integer(
     op: Op, x: Array, weights: Array, bias: Array, state: Array
 ) -> tuple[Array, Array, Array]:
     """uint8 with zero point 128 (whatever the file says), and an int16 state of scale 2**-11."""
-    types = x.dtype == np.uint8 and weights.dtype == np.uint8 and state.dtype == np.int16
-    require(types, op, "the basic kernel takes float32, or uint8 with an int16 state")
     state_scale = scale_zero(op.outputs[1])[0]
     require(abs(np.log2(state_scale) + 11) < 1e-3, op, "the state's scale is not 2**-11")
     zero, bias_scale = scale_zero(op.input(2))[1], scale_zero(op.input(3))[0]
@@ -139,32 +132,56 @@ def _multiply_up(x: Array, multiplier: Array, shift: Array) -> Array:
 def _infer_lstm(op: Op, specs: Specs) -> Spec | list[Spec]:
     if op.name == "LSTM" and attr(op, "kernel_type") == "BASIC":
         return _infer_basic(op, specs)
-    x, recurrent = operand(op, specs).shape, operand(op, specs, 8).shape
-    if x is None or recurrent is None:
+    if not shapes_known(specs):
         return out_spec(op, None)
-    shape = (*x[:-1], recurrent[-1])
-    state, batch = operand(op, specs, ONE_CELL.state).known, _batch(op, x)
-    fits = elements(state) == batch * shape[-1]
-    require(fits, op, f"an output state of {state} for {batch} sequences of {shape[-1]} units")
-    return out_spec(op, shape)
+    x = operand(op, specs).known
+    cell = _cell(op, specs, ONE_CELL, steps(op, x))
+    return out_spec(op, (*x[:-1], cell.outputs))
 
 
-def _batch(op: Op, x: Shape) -> int:
-    """Sequences that run side by side: the first axis, or the second after the time."""
-    return x[1] if op.name != "LSTM" and attr(op, "time_major") else x[0]
+def _cell(op: Op, specs: Specs, at: Places, x: Shape, aux: Shape | None = None) -> Cell:
+    """One cell with made-up operands: all that its sizes say is checked."""
+    every = [None if s is None else _blank(s.dtype, s.known) for s in specs]
+    kind = operand(op, specs).dtype
+    cell = Cell.of(op, every, at, _blank(kind, x), None if aux is None else _blank(kind, aux))
+    cell.check_states()
+    return cell
+
+
+def _blank(dtype: DType, shape: Shape) -> Array:
+    """An array that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype.numpy), shape)
 
 
 def _infer_basic(op: Op, specs: Specs) -> list[Spec]:
-    x, activation = operand(op, specs).shape, operand(op, specs, 1).shape
-    require(len(op.outputs) == 4, op, f"{len(op.outputs)} outputs, not 4")
-    shapes: list[Shape | None] = [None] * 4
-    if x is not None and activation is not None:
-        batch, depth = activation
-        shapes = [activation, activation, (batch, x[1] + depth), (batch, 4 * depth)]
+    require(len(op.inputs) == 5, op, f"{len(op.inputs)} inputs", "the basic cell takes 5")
+    if not shapes_known(specs):
+        return unknown_outputs(op)
+    x, activation, weights, bias, state = (operand(op, specs, k).known for k in range(5))
+    _check_basic(op, x, activation, weights, bias, state)
+    batch, depth = activation
+    shapes = [activation, activation, (batch, x[1] + depth), (batch, 4 * depth)]
     return [out_spec(op, shape, i) for i, shape in enumerate(shapes)]
 
 
+def _check_basic(
+    op: Op, x: Shape, activation: Shape, weights: Shape, bias: Shape, state: Shape
+) -> None:
+    batch, depth = activation
+    fits = (
+        x[0] == batch
+        and state == activation
+        and bias == (4 * depth,)
+        and weights == (4 * depth, x[1] + depth)
+    )
+    require(fits, op, "the operands' shapes do not fit")
+
+
 def _infer_bidirectional(op: Op, specs: Specs) -> list[Spec]:
+    if shapes_known(specs):
+        x, backward_x, aux = stacked_shapes(op, specs, 39, op.input(41) is not None)
+        _cell(op, specs, FORWARD, x, aux)
+        _cell(op, specs, BACKWARD, backward_x, aux)
     forward, backward = operand(op, specs, 8).shape, operand(op, specs, 25).shape
     units = None if forward is None or backward is None else (forward[1], backward[1])
     return two_outputs(op, operand(op, specs).shape, units)
@@ -178,10 +195,32 @@ def _lstm_macs(op: Op) -> int:
 
 
 HYBRID = "hybrid i8/u8 weights"
-define("LSTM", infer=_infer_lstm, evaluate=_lstm, family="lstm", types="f32 i8 u8", arity=(5, 24),
+# A cell's operands; without the input gate (CIFG) the first of each four is absent.
+_WEIGHTS = "f32 i8q u8q"
+_FLOAT = (
+    f"admit?[2]: w, 3 w[2]: {_WEIGHTS}, admit_recurrent?[1-2]: r, 3 r[1-2]: {_WEIGHTS}, "
+    f"3 peephole?[1]: {_WEIGHTS}, admit_bias?[1]: f32, 3 bias[1]: f32, "
+    f"projection?[2]: {_WEIGHTS}, projection_bias?[1]: f32"
+)
+_ONE = f"{_FLOAT}, 2 state!: f32, 4 norm?[1]: f32"
+_INTEGER = (
+    "admit?[2]: i8q, 3 w[2]: i8q, admit_recurrent?[2]: i8q, 3 r[2]: i8q, 3 peephole?[1]: i16q, "
+    "admit_bias?[1]: i32, 3 bias[1]: i32, projection?[2]: i8q, projection_bias?[1]: i32, "
+    "state!: i8q, cell!: i16q, 4 norm?[1]: i16q"
+)
+_BOTH = f"{_FLOAT}, {_FLOAT}, 4 state!: f32, aux?[3]: f32, 8 aux_weights?[2]: {_WEIGHTS}"
+_BASIC = (
+    "x[2]: f32, activation[2]: f32, weights[2]: f32, bias[1]: f32, state[2]: f32 "
+    "-> f32, f32, f32, f32 | "
+    "x[2]: u8, activation[2]: u8, weights[2]: u8q, bias[1]: i32q, state[2]: i16 "
+    "-> u8, i16q, u8, i16"
+)
+define("LSTM", infer=_infer_lstm, evaluate=_lstm, family="lstm",
+       takes=f"x[2]: f32, {_ONE} -> f32 | x[2]: i8q, {_INTEGER} -> i8q | {_BASIC}",
        macs=_lstm_macs, notes=f"full and basic kernels; {HYBRID}; i8 with i16 cell")  # fmt: skip
 define("UNIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_lstm, evaluate=_sequence_lstm, family="lstm",
-       types="f32 i8", arity=(20, 24), macs=weight_macs,
+       takes=f"x[3]: f32, {_ONE} -> f32 | x[3]: i8q, {_INTEGER} -> i8q", macs=weight_macs,
        notes=f"{HYBRID}; i8 with i16 cell")  # fmt: skip
 define("BIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_bidirectional, evaluate=_bidirectional_lstm,
-       family="lstm", types="f32", arity=48, macs=weight_macs, notes=HYBRID)  # fmt: skip
+       family="lstm", takes=f"x[3]: f32, {_BOTH} -> f32, second?: f32",
+       macs=weight_macs, notes=HYBRID)  # fmt: skip

@@ -16,7 +16,7 @@ from .base import Arrays, attr, operand, require, scale_zero
 from .fixed import fused_float
 from .gemm import signed
 from .lut import sigmoid
-from .sequence import Matrix, Rows, matrix, state_view
+from .sequence import Matrix, Rows, check_state, matrix, state_view
 
 INPUT, FORGET, CELL, OUTPUT = range(4)
 # step(x, aux) advances a cell by one time step and returns its output.
@@ -80,6 +80,9 @@ class Cell:
         for gate in cell.gates:
             for index in (at.input(gate), at.recurrent(gate), at.bias(gate)):
                 cell.need(index)
+        if aux is not None:
+            for gate in cell.gates:
+                cell.need(at.aux_of(gate))
         sizes = f"{cell.cells} cells make {cell.outputs} outputs without a projection"
         require(cell.get(at.projection) is not None or cell.cells == cell.outputs, op, sizes)
         require(attr(op, "cell_clip") >= 0 and attr(op, "proj_clip") >= 0, op, "a clip is negative")
@@ -120,6 +123,10 @@ class Cell:
 
     def weight(self, index: int | None) -> Matrix | None:
         return None if index is None else matrix(self.op.input(index), self.get(index))
+
+    def check_states(self) -> None:
+        for index, units in ((self.at.state, self.outputs), (self.at.state + 1, self.cells)):
+            check_state(self.op, self.need(index).shape, (self.batch, units))
 
     def states(self) -> tuple[Array, Array]:
         """Output state and cell state, to be changed in place."""

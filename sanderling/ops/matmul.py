@@ -30,6 +30,7 @@ def _fc_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
     require(len(w) == 2, op, f"weights of shape {w} are no matrix")
     units, depth = w
     require(bias is None or elements(bias) == units, op, f"bias of shape {bias} for {units} units")
+    _check_scales(op, w)
     if attr(op, "keep_num_dims"):
         require(len(x) > 0 and x[-1] == depth, op, f"input {x} does not end in {depth}")
         return (*x[:-1], units)
@@ -37,6 +38,13 @@ def _fc_shape(op: Op, x: Shape, w: Shape, bias: Shape | None) -> Shape:
         return (elements(x[:-1]), units)
     require(elements(x) % depth == 0, op, f"input {x} is no whole number of rows of {depth}")
     return (elements(x) // depth, units)
+
+
+def _check_scales(op: Op, w: Shape) -> None:
+    weights = op.inputs[1]
+    if weights is not None and weights.quant is not None and weights.quant.block is not None:
+        gemm.check_blocks(op, weights.quant.block, w)
+    gemm.check_scales(op, weights, w[0])
 
 
 def _is_shuffled(op: Op) -> bool:
@@ -128,14 +136,16 @@ def _quantize_rows(rows: Array, asymmetric: bool) -> tuple[Array, Array]:
 
 
 def _fc_blockwise(op: Op, rows: Array, w: Array, bias: Array | None, block: Blockwise) -> Array:
-    """4-bit weights with a scale for each block along the depth. LiteRT's default kernels run it
+    """Weights with a scale for each block along the depth. LiteRT's default kernels run it
     (its reference kernels do not): always with asymmetric inputs, block sums added in float32."""
     scales = gemm.block_scales(op, block, w)
     units, blocks = scales.shape
     codes, steps = _quantize_rows(rows, asymmetric=True)
-    by_block = codes.reshape(-1, blocks, block.block_size).transpose(1, 0, 2)
-    weights = w.reshape(units, blocks, block.block_size).transpose(1, 2, 0).astype(np.float32)
-    acc = ((by_block @ weights) * scales.T[:, None]).sum(axis=0)
+    dtype = gemm.exact_type(op, gemm.product_bound(w.reshape(-1, block.block_size), 255))
+    by_block = codes.reshape(-1, blocks, block.block_size).transpose(1, 0, 2).astype(dtype)
+    weights = w.reshape(units, blocks, block.block_size).transpose(1, 2, 0).astype(dtype)
+    sums = (by_block @ weights).astype(np.float32)
+    acc = (sums * scales.T[:, None]).sum(axis=0)
     one = np.ones(1, np.float32)
     return gemm.hybrid_finish(op, steps[None, :, None], one, bias, fixed.fused_float)(acc, 0)
 
@@ -163,6 +173,7 @@ def _bmm_shape(op: Op, x: Shape, y: Shape) -> Shape:
     rows, depth = (x[-1], x[-2]) if attr(op, "adj_x") else (x[-2], x[-1])
     columns, other = (y[-2], y[-1]) if attr(op, "adj_y") else (y[-1], y[-2])
     require(depth == other, op, f"{x} and {y} do not fit: {depth} against {other}")
+    gemm.check_scales(op, op.inputs[1], columns)
     return (*broadcast_shapes(op, x[:-2], y[:-2]), rows, columns)
 
 
@@ -225,10 +236,20 @@ def _bmm_macs(op: Op) -> int:
     return elements(op.outputs[0].shape) * x.shape[-2 if attr(op, "adj_x") else -1]
 
 
+_FC = (
+    "x: f32, w: f32 i8Q i4Q i2Q u8Q, bias?: f32 -> f32 | "
+    "x: u8q, w: u8q, bias?: i32 -> u8q i16q, shuffled?: u8 | "
+    "x: i8q, w: i8Q i4Q i2Q, bias?: i32 -> i8q | "
+    "x: i16q, w: i8Q i4Q i2Q i16Q, bias?: i32 i64 -> i16q"
+)
+_BMM = (
+    "x: f32, y: f32 i8Q i4Q -> f32 | x: i8q, y: i8Q i4Q -> i8q | x: i8, y: i8 -> i32 | "
+    "x: i16q, y: i16q i8Q i4Q -> i16q"
+)
 define("FULLY_CONNECTED", infer=_infer_fc, evaluate=on(_evaluate_fc, needs=2), family="matmul",
-       types="f32 u8 i8 i16", arity=(2, 3), macs=_fc_macs,
-       notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, blockwise "
-             "i4; sparse; shuffled 4x16")  # fmt: skip
+       takes=_FC, macs=_fc_macs,
+       notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, also "
+             "blockwise; sparse; shuffled 4x16")  # fmt: skip
 define("BATCH_MATMUL", infer=shaped(_bmm_shape, data=[0, 1]), evaluate=on(_evaluate_bmm),
-       family="matmul", types="f32 i8 i16", arity=2, macs=_bmm_macs,
+       family="matmul", takes=_BMM, macs=_bmm_macs,
        notes="hybrid i8; i16 with i8; i8 to i32")  # fmt: skip

@@ -87,8 +87,8 @@ def _macs(op: Op) -> int:
 
 
 define("AVERAGE_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_average), family="pool",
-       types="f32 u8 i8 i16", macs=_macs)  # fmt: skip
+       takes="x[4]: f32 u8q i8q i16q -> x", macs=_macs)  # fmt: skip
 define("MAX_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_max), family="pool",
-       types="f32 u8 i8 i16")  # fmt: skip
-define("L2_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_l2), family="pool", types="f32",
-       macs=_macs)  # fmt: skip
+       takes="x[4]: f32 u8q i8q i16q -> x")  # fmt: skip
+define("L2_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_l2), family="pool",
+       takes="x[4]: f32 -> x", macs=_macs)  # fmt: skip

@@ -12,22 +12,24 @@ import numpy.typing as npt
 
 from ..ir import Array, Op, Shape
 from .base import (
+    INDEX,
     Spec,
     Specs,
     attr,
     axis_in,
     define,
     elements,
+    fitting,
     ints,
     on,
     one_axis,
     operand,
     out_spec,
     require,
-    same_as_input,
     scalar,
     scale_zero,
     shaped,
+    single,
     sized,
 )
 from .fixed import (
@@ -158,13 +160,15 @@ REDUCTIONS: dict[str, Callable[..., Array]] = {
     "REDUCE_ALL": partial(_reduce, function=np.logical_and),
 }
 _REDUCED_TYPES = {
-    "MEAN": "f32 i32 i64 u8 i8 i16",
+    "MEAN": "f32 i32 i64 u8q i8q i16q",
+    "SUM": "f32 i32 i64 u8q i8q i16q bool",
     "REDUCE_ANY": "bool",
     "REDUCE_ALL": "bool",
 }
+_REDUCED = "f32 i32 i64 u8 i8 i16 bool"
 for _name, _function in REDUCTIONS.items():
-    define(_name, infer=shaped(_reduced, by=[1]), evaluate=on(_function), family="reduce", arity=2,
-           types=_REDUCED_TYPES.get(_name, "f32 i32 i64 u8 i8 i16 bool"),
+    define(_name, infer=shaped(_reduced, by=[1]), evaluate=on(_function), family="reduce",
+           takes=f"x: {_REDUCED_TYPES.get(_name, _REDUCED)}, axes: {INDEX} -> x",
            notes="u8 only without quantisation" if _name == "REDUCE_PROD" else "")  # fmt: skip
 
 
@@ -192,15 +196,22 @@ def _arg(op: Op, x: Array, axis: Array, quiet: np.ufunc, loud: np.ufunc) -> Arra
 
 for _name, _pair in (("ARG_MAX", (np.fmax, np.maximum)), ("ARG_MIN", (np.fmin, np.minimum))):
     define(_name, infer=shaped(_without_axis, by=[1]),
-           evaluate=on(partial(_arg, quiet=_pair[0], loud=_pair[1])), family="reduce", arity=2,
-           types="f32 u8 i8 i32 bool", notes="axis i32 or i64; indices i32 or i64")  # fmt: skip
+           evaluate=on(partial(_arg, quiet=_pair[0], loud=_pair[1])), family="reduce",
+           takes=f"x[1-]: f32 u8 i8 i32 bool, axis: {INDEX} -> {INDEX}",
+           notes="axis i32 or i64; indices i32 or i64")  # fmt: skip
 
 
 # -- cumulative sum -----------------------------------------------------------------------------
 
 
+def _infer_cumsum(op: Op, specs: Specs) -> Spec:
+    x, axis = operand(op, specs), operand(op, specs, 1).value
+    if x.shape is not None and axis is not None:
+        one_axis(op, axis, len(x.shape))
+    return out_spec(op, x.shape)
+
+
 def _cumsum(op: Op, x: Array, axis: Array) -> Array:
-    require(x.ndim > 0, op, "a scalar has no axis to sum along")
     place = one_axis(op, axis, x.ndim)
     ordered = np.flip(x, place) if attr(op, "reverse") else x
     total = np.cumsum(ordered, axis=place, dtype=x.dtype)
@@ -210,8 +221,8 @@ def _cumsum(op: Op, x: Array, axis: Array) -> Array:
     return np.ascontiguousarray(np.flip(total, place) if attr(op, "reverse") else total)
 
 
-define("CUMSUM", infer=same_as_input, evaluate=on(_cumsum), family="reduce", arity=2,
-       types="f32 i32 i64")  # fmt: skip
+define("CUMSUM", infer=_infer_cumsum, evaluate=on(_cumsum), family="reduce",
+       takes=f"x[1-]: f32 i32 i64, axis: {INDEX} -> x")  # fmt: skip
 
 
 # -- windows ------------------------------------------------------------------------------------
@@ -271,16 +282,24 @@ def _windowed(op: Op, shape: Shape, *numbers: list[int]) -> Shape:
     return window_shape(shape, *numbers)
 
 
-def _window(op: Op, x: Array, init: Array, *numbers: Array) -> Array:
+def _check_window(op: Op, init: Shape) -> None:
+    single(op, init, "the initial value")
     function = attr(op, "reduce_function")
     require(function in WINDOW_FUNCTIONS, op, f"reduction {function} is not defined")
+
+
+def _window(op: Op, x: Array, init: Array, *numbers: Array) -> Array:
+    _check_window(op, init.shape)
+    function = attr(op, "reduce_function")
     window, strides, dilations = map(ints, numbers)
     _windowed(op, x.shape, window, strides, dilations)
     return reduce_windows(x, init, window, strides, dilations, function)
 
 
-define("REDUCE_WINDOW", infer=shaped(_windowed, by=[2, 3, 4]), evaluate=on(_window),
-       family="reduce", arity=5, types="f32 f64 i8 i16 i32 i64 u8 bool",
+define("REDUCE_WINDOW", infer=fitting(_check_window, [1], shaped(_windowed, by=[2, 3, 4])),
+       evaluate=on(_window),
+       family="reduce",
+       takes=f"x[1-6]: f32 f64 i8 i16 i32 i64 u8 bool, init: x, 3 numbers: {INDEX} -> x",
        macs=lambda op: elements(op.outputs[0].shape) * _window_size(op))  # fmt: skip
 
 
@@ -314,8 +333,8 @@ def _segment_sum(op: Op, x: Array, ids: Array) -> Array:
     return result
 
 
-define("SEGMENT_SUM", infer=_infer_segment_sum, evaluate=on(_segment_sum), family="reduce", arity=2,
-       types="f32 i32")  # fmt: skip
+define("SEGMENT_SUM", infer=_infer_segment_sum, evaluate=on(_segment_sum), family="reduce",
+       takes="x[1-]: f32 i32, ids[1]: i32 -> x")  # fmt: skip
 
 
 def _segmented(op: Op, shape: Shape, ids: Shape, count: list[int]) -> Shape:
@@ -343,5 +362,5 @@ for _name, _ufunc in (
     ("SUM", np.add),
 ):
     define(f"UNSORTED_SEGMENT_{_name}", infer=shaped(_segmented, data=[0, 1], by=[2]),
-           evaluate=on(partial(_unsorted, function=_ufunc)), family="reduce", arity=3,
-           types="f32 i32")  # fmt: skip
+           evaluate=on(partial(_unsorted, function=_ufunc)), family="reduce",
+           takes="x: f32 i32, ids: i32, count: i32 -> x")  # fmt: skip

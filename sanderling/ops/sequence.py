@@ -5,7 +5,7 @@ State tensors are variables: their arrays are changed in place and live on betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,10 +19,12 @@ from .base import (
     attr,
     define,
     elements,
+    fitting,
     operand,
     out_spec,
     require,
     scale_zero,
+    shapes_known,
     unknown_outputs,
 )
 from .fixed import fused_float, multiply, quantize_multiplier, to_codes, wrap32
@@ -110,8 +112,20 @@ def state_view(op: Op, inputs: Arrays, index: int, shape: Shape) -> Array:
         f"input {index} is not a variable tensor",
         "the state of a recurrent operator must be a variable",
     )
-    require(array.size == elements(shape), op, f"state {array.shape} should be {shape}")
+    check_state(op, array.shape, shape)
     return array.reshape(shape)
+
+
+def check_state(op: Op, found: Shape, shape: Shape) -> None:
+    """A state has the elements of this shape, whatever its own."""
+    require(elements(found) == elements(shape), op, f"state {found} should be {shape}")
+
+
+def steps(op: Op, x: Shape) -> Shape:
+    """The shape of an input as [time, batch, depth]."""
+    if len(x) == 2:
+        return (1, *x)
+    return x if attr(op, "time_major") else (x[1], x[0], x[2])
 
 
 def three_dimensions(op: Op, inputs: Arrays, index: int = 0) -> Array:
@@ -133,11 +147,11 @@ def _run_rnn(
     reverse: bool = False,
 ) -> Array:
     """One direction over x [time, batch, depth]; base is the index of its first weights."""
+    _check_rnn(op, _shapes_of(inputs), base, x.shape, None if aux is None else aux.shape, aux_index)
     bias, batch = operand(op, inputs, base + 2), x.shape[1]
     units = len(bias)
-    to_input = _rnn_weights(op, inputs, base, (units, x.shape[2]))
-    to_state = _rnn_weights(op, inputs, base + 1, (units, units))
-    to_aux = None if aux is None else _rnn_weights(op, inputs, aux_index, (units, aux.shape[2]))
+    to_input, to_state = (_rnn_weights(op, inputs, base + k) for k in (0, 1))
+    to_aux = None if aux is None else _rnn_weights(op, inputs, aux_index)
     state = state_view(op, inputs, base + 3, (batch, units))
     asymmetric = attr(op, "asymmetric_quantize_inputs")
 
@@ -152,17 +166,14 @@ def _run_rnn(
     return scan(step, x.shape[0], (batch, units), x.dtype, reverse)
 
 
-def _rnn_weights(op: Op, inputs: Arrays, index: int, shape: Shape) -> Matrix:
-    array = operand(op, inputs, index)
-    require(array.shape == shape, op, f"weights {array.shape} should be {shape}")
-    found = matrix(op.input(index), array)
+def _rnn_weights(op: Op, inputs: Arrays, index: int) -> Matrix:
+    found = matrix(op.input(index), operand(op, inputs, index))
     assert found is not None
     return found
 
 
 def _rnn(op: Op, inputs: Arrays) -> Array:
     x = operand(op, inputs, 0)
-    require(x.ndim == 2, op, f"input {x.shape} should be [batch, depth]")
     out: Array = _run_rnn(op, inputs, 1, x[None])[0]
     return out
 
@@ -191,11 +202,28 @@ def stacked_inputs(
     """
     time_major = attr(op, "time_major")
     x = swap_time(three_dimensions(op, inputs), time_major)
-    if inputs[index] is None:
+    if op.input(index) is None:
         return x, x, None
     second = swap_time(three_dimensions(op, inputs, index), time_major)
-    require(second.shape[:2] == x.shape[:2], op, f"inputs {x.shape}, {second.shape} do not fit")
+    _check_beside(op, x.shape, second.shape)
     return (x, x, second) if has_weights else (x, second, None)
+
+
+def _check_beside(op: Op, x: Shape, second: Shape) -> None:
+    require(second[:2] == x[:2], op, f"inputs {x}, {second} do not fit")
+
+
+def stacked_shapes(
+    op: Op, specs: Specs, index: int, has_weights: bool
+) -> tuple[Shape, Shape, Shape | None]:
+    """As stacked_inputs, of shapes that are known."""
+    x, other = operand(op, specs).known, specs[index] if index < len(specs) else None
+    if other is None:
+        return steps(op, x), steps(op, x), None
+    second = other.known
+    _check_beside(op, x, second)
+    pair = steps(op, x), steps(op, second)
+    return (pair[0], *pair) if has_weights else (*pair, None)
 
 
 def merge(op: Op, forward: Array, backward: Array) -> Array | list[Array]:
@@ -205,12 +233,46 @@ def merge(op: Op, forward: Array, backward: Array) -> Array | list[Array]:
     return [swap_time(forward, time_major), swap_time(backward, time_major)]
 
 
+Shapes = Sequence["Shape | None"]
+
+
+def _shapes_of(operands: Specs | Arrays) -> Shapes:
+    return [None if found is None else found.shape for found in operands]
+
+
+def _check_rnn(
+    op: Op, shapes: Shapes, base: int, x: Shape, aux: Shape | None = None, aux_index: int = 0
+) -> None:
+    """One direction's operands fit together; x and aux are [time, batch, depth]."""
+    _, batch, depth = x
+    units = operand(op, shapes, base + 2)[0]
+    wanted = [(base, (units, depth)), (base + 1, (units, units))]
+    if aux is not None:
+        wanted.append((aux_index, (units, aux[2])))
+    for index, shape in wanted:
+        found = operand(op, shapes, index)
+        require(found == shape, op, f"input {index}, weights {found}, should be {shape}")
+    check_state(op, operand(op, shapes, base + 3), (batch, units))
+
+
 def _infer_rnn(op: Op, specs: Specs) -> Spec:
-    x, w = operand(op, specs).shape, operand(op, specs, 1).shape
-    return out_spec(op, None if x is None or w is None else (*x[:-1], w[0]))
+    if not shapes_known(specs):
+        return out_spec(op, None)
+    shapes = _shapes_of(specs)
+    x = operand(op, shapes)
+    _check_rnn(op, shapes, 1, steps(op, x))
+    return out_spec(op, (*x[:-1], operand(op, shapes, 1)[0]))
 
 
 def _infer_bidirectional_rnn(op: Op, specs: Specs) -> list[Spec]:
+    if shapes_known(specs):
+        x, backward_x, aux = stacked_shapes(op, specs, 9, op.input(10) is not None)
+        _check_rnn(op, _shapes_of(specs), 1, x, aux, 10)
+        _check_rnn(op, _shapes_of(specs), 5, backward_x, aux, 11)
+    return _both_outputs(op, specs)
+
+
+def _both_outputs(op: Op, specs: Specs) -> list[Spec]:
     x = operand(op, specs).shape
     forward, backward = operand(op, specs, 1).shape, operand(op, specs, 5).shape
     units = None if forward is None or backward is None else (forward[0], backward[0])
@@ -240,12 +302,16 @@ def weight_macs(op: Op) -> int:
     return rows * sum(elements(t.shape) for t in matrices if len(t.shape) == 2)
 
 
-define("RNN", infer=_infer_rnn, evaluate=_rnn, family="sequence", types="f32", arity=5,
-       macs=weight_macs, notes="hybrid i8/u8 weights")  # fmt: skip
+_RNN = "w[2]: f32 i8q u8q, recurrent[2]: w, bias[1]: f32, state!: f32"
+define("RNN", infer=_infer_rnn, evaluate=_rnn, family="sequence",
+       takes=f"x[2]: f32, {_RNN} -> f32", macs=weight_macs,
+       notes="hybrid i8/u8 weights")  # fmt: skip
 define("UNIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_rnn, evaluate=_sequence_rnn, family="sequence",
-       types="f32", arity=5, macs=weight_macs, notes="hybrid i8/u8 weights")  # fmt: skip
+       takes=f"x[3]: f32, {_RNN} -> f32", macs=weight_macs,
+       notes="hybrid i8/u8 weights")  # fmt: skip
 define("BIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_bidirectional_rnn, evaluate=_bidirectional_rnn,
-       family="sequence", types="f32", arity=12, macs=weight_macs,
+       family="sequence", macs=weight_macs,
+       takes=f"x[3]: f32, {_RNN}, {_RNN}, aux?[3]: f32, 2 aux_weights?[2]: w -> f32, second?: f32",
        notes="hybrid i8/u8 weights")  # fmt: skip
 
 
@@ -254,13 +320,9 @@ define("BIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_bidirectional_rnn, evaluate=_b
 
 def _svdf(op: Op, inputs: Arrays) -> Array:
     x, feature, time = (operand(op, inputs, k) for k in range(3))
-    require(x.ndim == 2 and feature.ndim == 2 and time.ndim == 2, op, "operands are not matrices")
-    filters, memory, rank = feature.shape[0], time.shape[1], attr(op, "rank")
-    require(rank > 0 and filters % rank == 0, op, f"{filters} filters are not a multiple of {rank}")
-    fits = feature.shape[1] == x.shape[1] and time.shape[0] == filters and memory > 0
-    require(fits, op, f"weights {feature.shape} and {time.shape} do not fit input {x.shape}")
-    bias, state = inputs[3], state_view(op, inputs, 4, (len(x), filters, memory))
-    require(bias is None or bias.shape == (filters // rank,), op, "the bias does not fit")
+    shapes = [None if a is None else a.shape for a in inputs]
+    _check_svdf(op, x.shape, feature.shape, time.shape, shapes[3], operand(op, shapes, 4))
+    bias, state = inputs[3], state_view(op, inputs, 4, (len(x), *time.shape))
     state[..., :-1] = state[..., 1:].copy()
     run = _svdf_float if x.dtype.kind == "f" else _svdf_integer
     return run(op, x, feature, time, bias, state)
@@ -282,11 +344,6 @@ def _svdf_float(
 def _svdf_integer(
     op: Op, x: Array, feature: Array, time: Array, bias: Array | None, state: Array
 ) -> Array:
-    fits = state.dtype == np.int16 and time.dtype == np.int16
-    require(fits, op, "the state and the time weights should be int16")
-    # LiteRT insists on RELU and does not apply it: the output's range is left to do that.
-    fits = attr(op, "fused_activation_function") == "RELU"
-    require(fits, op, "the integer kernel takes only the activation RELU")
     (input_scale, input_zero), output_scale = scale_zero(op.inputs[0]), scale_zero(op.outputs[0])[0]
     feature_scale, time_scale, state_scale = (scale_zero(op.inputs[k])[0] for k in (1, 2, 4))
     centred = x.astype(np.float64) - input_zero
@@ -306,11 +363,31 @@ def _sum_ranks(op: Op, x: Array) -> Array:
     return total
 
 
+def _check_svdf(
+    op: Op, x: Shape, feature: Shape, time: Shape, bias: Shape | None, state: Shape
+) -> None:
+    filters, rank = feature[0], attr(op, "rank")
+    require(rank > 0 and filters % rank == 0, op, f"{filters} filters are not a multiple of {rank}")
+    fits = feature[1] == x[1] and time[0] == filters and time[1] > 0
+    require(fits, op, f"weights {feature} and {time} do not fit input {x}")
+    require(bias in (None, (filters // rank,)), op, f"the bias {bias} does not fit")
+    check_state(op, state, (x[0], *time))
+    # LiteRT insists on RELU and does not apply it: the output's range is left to do that.
+    fits = op.outputs[0].dtype.is_float or attr(op, "fused_activation_function") == "RELU"
+    require(fits, op, "the integer kernel takes only the activation RELU")
+
+
 def _infer_svdf(op: Op, specs: Specs) -> Spec:
-    x, feature, rank = operand(op, specs).shape, operand(op, specs, 1).shape, attr(op, "rank")
-    require(rank > 0, op, f"rank {rank} is not positive")
-    return out_spec(op, None if x is None or feature is None else (x[0], feature[0] // rank))
+    x, feature = operand(op, specs).shape, operand(op, specs, 1).shape
+    if x is None or feature is None:
+        return out_spec(op, None)
+    return out_spec(op, (x[0], feature[0] // attr(op, "rank")))
 
 
-define("SVDF", infer=_infer_svdf, evaluate=_svdf, family="sequence", types="f32 i8", arity=5,
+_SVDF = (
+    "x[2]: f32, feature[2]: f32 i8q u8q, time[2]: feature, bias?[1]: f32, state!: f32 -> f32 | "
+    "x[2]: i8q, feature[2]: i8q, time[2]: i16q, bias?[1]: i32, state!: i16q -> i8q"
+)
+define("SVDF", infer=fitting(_check_svdf, range(5), _infer_svdf),
+       evaluate=_svdf, family="sequence", takes=_SVDF,
        macs=weight_macs, notes="hybrid i8/u8 weights; i8 with i16 state")  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..ir import Array, DType, Op, Shape, Tensor
 from .base import (
-    MANY,
+    INDEX,
     MAX_ELEMENTS,
     MOVABLE,
     Infer,
@@ -24,13 +24,13 @@ from .base import (
     axis_in,
     define,
     elements,
+    fitting,
     ints,
     on,
     one_axis,
     operand,
     out_spec,
     require,
-    same_as_input,
     scalar,
     scale_zero_or_none,
     shaped,
@@ -90,12 +90,14 @@ def _expanded(op: Op, shape: Shape, axis: list[int]) -> Shape:
     return (*shape[:place], 1, *shape[place:])
 
 
+_VIEWED = f"{MOVABLE} i4 u4 c128 str"
+# A shape that is not a vector of int32 is overlooked, as LiteRT does.
 define("RESHAPE", infer=_infer_reshape, evaluate=on(_reshape, needs=1), family="shape",
-       types=f"{MOVABLE} i4 u4 c128 str", arity=(1, 2))  # fmt: skip
-define("SQUEEZE", infer=shaped(_squeezed), family="shape", types=f"{MOVABLE} i4 u4 c128 str",
+       takes=f"x: {_VIEWED}, shape?: any -> x")  # fmt: skip
+define("SQUEEZE", infer=shaped(_squeezed), family="shape", takes=f"x: {_VIEWED} -> x",
        evaluate=on(lambda op, x: x.reshape(_squeezed(op, x.shape))))  # fmt: skip
-define("EXPAND_DIMS", infer=shaped(_expanded, by=[1]), family="shape", arity=2,
-       types=f"{MOVABLE} i4 u4 c128 str",
+define("EXPAND_DIMS", infer=shaped(_expanded, by=[1]), family="shape",
+       takes=f"x: {_VIEWED}, axis: {INDEX} -> x",
        evaluate=on(lambda op, x, axis: x.reshape(_expanded(op, x.shape, ints(axis)))))  # fmt: skip
 
 
@@ -147,12 +149,12 @@ def _infer_broadcast_args(op: Op, specs: Specs) -> Spec:
     return out_spec(op, (max(elements(operand(op, specs, i).known) for i in (0, 1)),))
 
 
-define("SHAPE", infer=_infer_shape, family="shape",
+define("SHAPE", infer=_infer_shape, family="shape", takes="x: any -> i32 i64",
        evaluate=lambda op, inputs: _shape_of(op, inputs[0].shape))  # fmt: skip
-define("RANK", infer=_infer_rank, family="shape",
+define("RANK", infer=_infer_rank, family="shape", takes="x: any -> i32",
        evaluate=lambda op, inputs: np.array(inputs[0].ndim, np.int32))  # fmt: skip
 define("BROADCAST_ARGS", infer=_infer_broadcast_args, evaluate=on(_broadcast_args), family="shape",
-       types="i32 i64", arity=2)  # fmt: skip
+       takes="x[1]: i32 i64, y[1]: x -> x")  # fmt: skip
 
 
 # -- from a shape to elements -------------------------------------------------------------------
@@ -192,11 +194,11 @@ def _tile(op: Op, x: Array, times: Array) -> Array:
 
 
 define("BROADCAST_TO", infer=shaped(_broadcast, by=[1]), evaluate=on(_broadcast_to), family="shape",
-       types=f"{MOVABLE} c128", arity=2)  # fmt: skip
+       takes=f"x: {MOVABLE} c128, shape: {INDEX} -> x")  # fmt: skip
 define("FILL", infer=shaped(_filled, data=[1], by=[0]), evaluate=on(_fill), family="shape",
-       types=f"{MOVABLE} str", main=1, arity=2)  # fmt: skip
+       takes=f"dims: {INDEX}, x[0]: {MOVABLE} str -> x")  # fmt: skip
 define("TILE", infer=shaped(_tiled, by=[1]), evaluate=on(_tile), family="shape",
-       types=f"{MOVABLE} str", arity=2)  # fmt: skip
+       takes=f"x: {MOVABLE} str, multiples: {INDEX} -> x")  # fmt: skip
 
 
 def _range_size(op: Op, start: Array, limit: Array, delta: Array) -> int:
@@ -225,8 +227,8 @@ def _infer_range(op: Op, specs: Specs) -> Spec:
     return out_spec(op, (_range_size(op, *(v for v in values if v is not None)),))
 
 
-define("RANGE", infer=_infer_range, evaluate=on(_range), family="shape", types="f32 i32 i64",
-       arity=3)  # fmt: skip
+define("RANGE", infer=_infer_range, evaluate=on(_range), family="shape",
+       takes="x: f32 i32 i64, limit: x, delta: x -> x")  # fmt: skip
 
 
 # -- join and split -----------------------------------------------------------------------------
@@ -375,16 +377,16 @@ def _split_v(op: Op, x: Array, sizes: Array, axis: Array) -> list[Array]:
 
 
 define("CONCATENATION", infer=_infer_concatenation, evaluate=on(_concatenation), family="shape",
-       types="f32 f16 bf16 i4 u8 i8 i16 i32 u32 i64 bool", arity=(1, MANY),
+       takes="x: f32 f16 bf16 i4 u8 i8 i16 i32 u32 i64 bool, more*: x -> x",
        notes="uint8 inputs are rescaled to the output's scale")  # fmt: skip
-define("PACK", infer=_infer_pack, evaluate=on(_pack), family="shape", arity=(1, MANY),
-       types="f32 u8 i8 i16 i32 u32 i64")  # fmt: skip
+define("PACK", infer=_infer_pack, evaluate=on(_pack), family="shape",
+       takes="x: f32 u8 i8 i16 i32 u32 i64, more*: x -> x")  # fmt: skip
 define("UNPACK", infer=_infer_unpack, evaluate=on(_unpack), family="shape",
-       types="f32 f16 bf16 u8 i8 i16 i32 bool")  # fmt: skip
+       takes="x: f32 f16 bf16 u8 i8 i16 i32 bool -> parts*: x")  # fmt: skip
 define("SPLIT", infer=_infer_split(1, 0, None), evaluate=on(_split), family="shape",
-       types="f32 u8 i8 i16 i32 i64", main=1, arity=2)  # fmt: skip
+       takes=f"axis: {INDEX}, x: f32 u8 i8 i16 i32 i64 -> parts*: x")  # fmt: skip
 define("SPLIT_V", infer=_infer_split(0, 2, 1), evaluate=on(_split_v), family="shape",
-       types="f32 u8 i8 i16 i32 i64", arity=3)  # fmt: skip
+       takes=f"x: f32 u8 i8 i16 i32 i64, sizes: {INDEX}, axis: {INDEX} -> parts*: x")  # fmt: skip
 
 
 # -- cut ----------------------------------------------------------------------------------------
@@ -406,11 +408,15 @@ def _slice(op: Op, x: Array, begin: Array, size: Array) -> Array:
     return x[tuple(slice(b, b + n) for b, n in zip(ints(begin), sizes, strict=True))]
 
 
-def _update_slice(op: Op, x: Array, update: Array, start: Array) -> Array:
-    fits = update.ndim == x.ndim == start.size and all(
-        u <= n for u, n in zip(update.shape, x.shape, strict=True)
+def _check_update(op: Op, shape: Shape, update: Shape, start: Shape) -> None:
+    fits = len(update) == len(shape) == elements(start) and all(
+        u <= n for u, n in zip(update, shape, strict=True)
     )
-    require(fits, op, f"an update {update.shape} at {start.size} starts does not fit in {x.shape}")
+    require(fits, op, f"an update {update} at {elements(start)} starts does not fit in {shape}")
+
+
+def _update_slice(op: Op, x: Array, update: Array, start: Array) -> Array:
+    _check_update(op, x.shape, update.shape, start.shape)
     result = x.copy()
     # A start too far out is moved in, so that the whole update is written.
     starts = [
@@ -421,9 +427,10 @@ def _update_slice(op: Op, x: Array, update: Array, start: Array) -> Array:
 
 
 define("SLICE", infer=shaped(_sliced, by=[1, 2]), evaluate=on(_slice), family="shape",
-       types=f"{MOVABLE} i4 str", arity=3)  # fmt: skip
-define("DYNAMIC_UPDATE_SLICE", infer=same_as_input, evaluate=on(_update_slice), family="shape",
-       types=f"{MOVABLE} i4 c128", arity=3)  # fmt: skip
+       takes=f"x: {MOVABLE} i4 str, begin: {INDEX}, size: {INDEX} -> x")  # fmt: skip
+define("DYNAMIC_UPDATE_SLICE", infer=fitting(_check_update, [0, 1, 2]),
+       evaluate=on(_update_slice), family="shape",
+       takes=f"x: {MOVABLE} i4 c128, update: x, start: {INDEX} -> x")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -528,4 +535,4 @@ def _as_slice(indices: range) -> slice:
 
 
 define("STRIDED_SLICE", infer=_infer_strided_slice, evaluate=on(_strided_slice), family="shape",
-       types=f"{MOVABLE} str", arity=4)  # fmt: skip
+       takes=f"x: {MOVABLE} str, begin: {INDEX}, end: {INDEX}, strides: {INDEX} -> x")  # fmt: skip

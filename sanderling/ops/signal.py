@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ir import Array, Op, Shape
 from .base import (
+    INDEX,
     State,
     attr,
     define,
@@ -48,13 +49,13 @@ def _rfft_macs(op: Op) -> int:
     return int(2 * points * math.log2(max(2, points)))
 
 
-define("RFFT2D", infer=shaped(_rfft_shape, by=[1]), evaluate=on(_rfft), family="signal", arity=2,
-       types="f32", macs=_rfft_macs,
+define("RFFT2D", infer=shaped(_rfft_shape, by=[1]), evaluate=on(_rfft), family="signal",
+       takes="x[2-]: f32, lengths: i32 -> c64", macs=_rfft_macs,
        notes="any lengths; LiteRT takes powers of two only")  # fmt: skip
 
 for _name, _part in (("REAL", np.real), ("IMAG", np.imag), ("COMPLEX_ABS", np.abs)):
     define(_name, infer=same_as_input, evaluate=on(lambda op, x, part=_part: part(x).copy()),
-           family="signal", types="c64 c128")  # fmt: skip
+           family="signal", takes="x: c64 -> f32 | x: c128 -> f64")  # fmt: skip
 
 
 # -- random numbers -----------------------------------------------------------------------------
@@ -95,7 +96,8 @@ def _random(op: Op, dims: Array, state: State, draw: Callable[[Array], Array]) -
 
 for _name, _draw in (("RANDOM_UNIFORM", _uniform), ("RANDOM_STANDARD_NORMAL", _normal)):
     define(_name, infer=shaped(lambda op, dims: dims, data=[], by=[0]),
-           evaluate=on(partial(_random, draw=_draw)), family="signal", types="i32", stateful=True,
+           evaluate=on(partial(_random, draw=_draw)), family="signal", takes="shape: i32 -> f32",
+           stateful=True,
            notes="the same numbers as LiteRT for the same seeds")  # fmt: skip
 
 
@@ -129,5 +131,5 @@ def _multinomial(op: Op, logits: Array, number: Array, state: State) -> Array:
 
 
 define("MULTINOMIAL", infer=shaped(_samples, by=[1]), evaluate=on(_multinomial), family="signal",
-       arity=2, types="f32", stateful=True,
+       takes=f"x[2]: f32, count: i32 -> {INDEX}", stateful=True,
        notes="the same numbers as LiteRT for seeds")  # fmt: skip

@@ -9,17 +9,19 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..ir import Array, Graph, Op, Shape
 from .base import (
+    INDEX,
     Spec,
     Specs,
     attr,
     define,
     elements,
+    fitting,
     ints,
     on,
     operand,
     out_spec,
     require,
-    same_as_input,
+    single,
     sized,
 )
 from .layout import pad_general, padded_shape
@@ -55,14 +57,18 @@ ELEMENTWISE_TYPES = {
 }
 
 
+def _check_same(op: Op, a: Shape, b: Shape) -> None:
+    require(a == b, op, f"its inputs differ in shape: {a} and {b}")
+
+
 def _elementwise(op: Op, a: Array, b: Array) -> Array:
-    require(a.shape == b.shape and a.dtype == b.dtype, op, "its inputs differ in shape or type")
+    _check_same(op, a.shape, b.shape)
     return ELEMENTWISE[op.name](a, b).astype(a.dtype)
 
 
 for _name in ELEMENTWISE:
-    define(_name, infer=same_as_input, evaluate=on(_elementwise), family="stablehlo", arity=2,
-           types=ELEMENTWISE_TYPES.get(_name, _NUMBERS))  # fmt: skip
+    define(_name, infer=fitting(_check_same, [0, 1]), evaluate=on(_elementwise), family="stablehlo",
+           takes=f"x: {ELEMENTWISE_TYPES.get(_name, _NUMBERS)}, y: x -> x")  # fmt: skip
 
 
 # -- padding ------------------------------------------------------------------------------------
@@ -82,8 +88,14 @@ def _pad(op: Op, x: Array, fill: Array) -> Array:
     return pad_general(op, x, fill, low, high, inside)
 
 
-define("STABLEHLO_PAD", infer=_infer_pad, evaluate=on(_pad), family="stablehlo", arity=2,
-       types=f"{_NUMBERS} bf16 c64", notes="edges may be negative; interior padding")  # fmt: skip
+def _check_value(op: Op, shape: Shape) -> None:
+    single(op, shape, "the initial value or padding")
+
+
+define("STABLEHLO_PAD", infer=fitting(_check_value, [1], _infer_pad),
+       evaluate=on(_pad), family="stablehlo",
+       takes=f"x: {_NUMBERS} bf16 c64, fill: x -> x",
+       notes="edges may be negative; interior padding")  # fmt: skip
 
 
 # -- reductions over windows --------------------------------------------------------------------
@@ -152,8 +164,9 @@ def _reduce_window_macs(op: Op) -> int:
     return elements(op.outputs[0].shape) * elements(ints(attr(op, "window_dimensions")))
 
 
-define("STABLEHLO_REDUCE_WINDOW", infer=_infer_reduce_window, evaluate=on(_reduce_window),
-       family="stablehlo", arity=2, types="f32 f64 i8 i16 i32 i64 u8 bool",
+define("STABLEHLO_REDUCE_WINDOW", infer=fitting(_check_value, [1], _infer_reduce_window),
+       evaluate=on(_reduce_window),
+       family="stablehlo", takes="x[1-6]: f32 f64 i8 i16 i32 i64 u8 bool, init: x -> x",
        macs=_reduce_window_macs,
        notes="the body is one op: add, multiply, maximum, minimum, and, or")  # fmt: skip
 
@@ -161,13 +174,21 @@ define("STABLEHLO_REDUCE_WINDOW", infer=_infer_reduce_window, evaluate=on(_reduc
 # -- gather and scatter -------------------------------------------------------------------------
 
 
+def _check_starts(op: Op, indices: Shape, dims: Sequence[int], rank: int) -> Shape:
+    """The shape of the batch: indices without the axis of the index vectors."""
+    axis = int(attr(op, "index_vector_dim"))
+    require(0 <= axis <= len(indices), op, f"index_vector_dim is {axis} in rank {len(indices)}")
+    size = 1 if axis == len(indices) else indices[axis]
+    fits = len(dims) <= size and all(0 <= d < rank for d in dims)
+    require(fits, op, f"index vectors of {size} for the axes {list(dims)}")
+    return indices[:axis] + indices[axis + 1 :]
+
+
 def _starts(op: Op, indices: Array, dims: Sequence[int], rank: int) -> Array:
     """Where each window starts: index vectors spread over the operand's axes, [batch..., rank]."""
+    _check_starts(op, indices.shape, dims, rank)
     axis = int(attr(op, "index_vector_dim"))
-    require(0 <= axis <= indices.ndim, op, f"index_vector_dim is {axis} in rank {indices.ndim}")
     vectors = indices[..., None] if axis == indices.ndim else np.moveaxis(indices, axis, -1)
-    fits = len(dims) <= vectors.shape[-1] and all(0 <= d < rank for d in dims)
-    require(fits, op, f"index vectors of {vectors.shape[-1]} for the axes {list(dims)}")
     starts = np.zeros((*vectors.shape[:-1], rank), np.int64)
     for k, dim in enumerate(dims):
         starts[..., dim] = vectors[..., k]
@@ -218,8 +239,7 @@ def _infer_gather(op: Op, specs: Specs) -> Spec:
     if x.shape is None or indices.shape is None:
         return out_spec(op, None)
     sizes, _ = _gather_shapes(op, x.shape, indices.shape)
-    axis = int(attr(op, "index_vector_dim"))
-    batch = [n for a, n in enumerate(indices.shape) if a != axis]
+    batch = _check_starts(op, indices.shape, ints(attr(op, "start_index_map")), len(x.shape))
     order = _gather_order(op, len(batch), ints(attr(op, "offset_dims")))
     return out_spec(op, sized(op, ([*batch, *sizes][a] for a in order)))
 
@@ -235,24 +255,34 @@ def _gather(op: Op, x: Array, indices: Array) -> Array:
     return np.ascontiguousarray(x[tuple(places)].transpose(order))
 
 
-define("STABLEHLO_GATHER", infer=_infer_gather, evaluate=on(_gather), family="stablehlo", arity=2,
-       types=f"{_NUMBERS} bf16 c64")  # fmt: skip
+define("STABLEHLO_GATHER", infer=_infer_gather, evaluate=on(_gather), family="stablehlo",
+       takes=f"x: {_NUMBERS} bf16 c64, indices: {INDEX} -> x")  # fmt: skip
 
 _SCATTER: dict[str, np.ufunc] = {
     "ADD": np.add, "MUL": np.multiply, "MAXIMUM": np.maximum, "MINIMUM": np.minimum
 }  # fmt: skip
 
 
+def _check_scatter(
+    op: Op, shape: Shape, indices: Shape, updates: Shape
+) -> tuple[list[int], list[int], list[int]]:
+    """Axes of the updates that are windows, those of the operand they lie along, and the rest."""
+    dims = ints(attr(op, "scatter_dims_to_operand_dims"))
+    batch = _check_starts(op, indices, dims, len(shape))
+    windows = ints(attr(op, "update_window_dims"))
+    axes = _kept(len(shape), ints(attr(op, "inserted_window_dims")))
+    batches = _kept(len(updates), windows)
+    fits = len(windows) == len(axes) and all(0 <= d < len(updates) for d in windows)
+    require(fits, op, f"update_window_dims {windows} do not fit the axes {axes}")
+    fits = tuple(updates[d] for d in batches) == batch
+    require(fits, op, f"updates of shape {updates} for indices of shape {indices}")
+    return windows, axes, batches
+
+
 def _scatter(op: Op, x: Array, indices: Array, updates: Array) -> Array:
     """Updates in row order; those that fall outside are left out, one element at a time."""
+    windows, axes, batches = _check_scatter(op, x.shape, indices.shape, updates.shape)
     starts = _starts(op, indices, ints(attr(op, "scatter_dims_to_operand_dims")), x.ndim)
-    windows = ints(attr(op, "update_window_dims"))
-    axes = _kept(x.ndim, ints(attr(op, "inserted_window_dims")))
-    batches = _kept(updates.ndim, windows)
-    fits = len(windows) == len(axes) and all(0 <= d < updates.ndim for d in windows)
-    require(fits, op, f"update_window_dims {windows} do not fit the axes {axes}")
-    fits = tuple(updates.shape[d] for d in batches) == starts.shape[:-1]
-    require(fits, op, f"updates of shape {updates.shape} for indices of shape {indices.shape}")
     window = [(axis, updates.shape[d]) for axis, d in zip(axes, windows, strict=True)]
     # [batch..., window...] back to the order of the updates
     order = np.argsort([*batches, *windows])
@@ -284,8 +314,9 @@ def _apply(op: Op, result: Array, places: Sequence[Array], updates: Array) -> Ar
     return result
 
 
-define("STABLEHLO_SCATTER", infer=same_as_input, evaluate=on(_scatter), family="stablehlo", arity=3,
-       types=_NUMBERS,
+define("STABLEHLO_SCATTER", infer=fitting(_check_scatter, [0, 1, 2]),
+       evaluate=on(_scatter), family="stablehlo",
+       takes=f"x: {_NUMBERS}, indices: {INDEX}, updates: x -> x",
        notes="the computation is empty (update) or one op: add, multiply, maximum, "
              "minimum")  # fmt: skip
 
@@ -293,11 +324,16 @@ define("STABLEHLO_SCATTER", infer=same_as_input, evaluate=on(_scatter), family="
 # -- random bits --------------------------------------------------------------------------------
 
 
+def _check_state(op: Op, state: Shape) -> bool:
+    is_threefry = bool(attr(op, "algorithm") == "THREEFRY")
+    fits = state == (2,) or (state == (3,) and not is_threefry)
+    require(fits, op, f"a state of shape {state} does not fit the algorithm")
+    return is_threefry
+
+
 def _random_bits(op: Op, state: Array) -> list[Array]:
     """State: a key and a 64-bit counter of blocks; Philox may have two more words."""
-    is_threefry = attr(op, "algorithm") == "THREEFRY"
-    fits = state.shape in ((2,),) if is_threefry else state.shape in ((2,), (3,))
-    require(fits, op, f"a state of shape {state.shape} does not fit the algorithm")
+    is_threefry = _check_state(op, state.shape)
     words = np.ascontiguousarray(state).view(np.uint32)
     shape, dtype = sized(op, op.outputs[1].shape), op.outputs[1].dtype
     wanted, size = elements(shape) * dtype.bits // 32, 2 if is_threefry else 4
@@ -317,11 +353,10 @@ def _random_bits(op: Op, state: Array) -> list[Array]:
 
 def _infer_random_bits(op: Op, specs: Specs) -> list[Spec]:
     """The graph alone says how many bits are wanted."""
-    fits = len(op.outputs) == 2 and op.outputs[1].dtype.short in ("i32", "u32", "i64", "u64")
-    require(fits, op, "it gives a state and an array of 32 or 64-bit integers")
     return [out_spec(op, operand(op, specs).shape), out_spec(op, op.outputs[1].shape, 1)]
 
 
-define("STABLEHLO_RNG_BIT_GENERATOR", infer=_infer_random_bits, evaluate=on(_random_bits),
-       family="stablehlo", types="u64",
+define("STABLEHLO_RNG_BIT_GENERATOR", infer=fitting(_check_state, [0], _infer_random_bits),
+       evaluate=on(_random_bits),
+       family="stablehlo", takes="x[1]: u64 -> x, i32 u32 i64 u64",
        notes="Philox4x32 and Threefry2x32, bit for bit")  # fmt: skip

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ..errors import UnsupportedError
-from ..ir import Array, DType, Op, Quant
+from ..ir import Array, DType, Op, Quant, Tensor
 from .base import (
     Spec,
     Specs,
     attr,
     define,
     elements,
+    fitting,
     on,
     operand,
     out_spec,
@@ -61,7 +61,7 @@ PLAIN: dict[str, tuple[Function, str]] = {
 for _name, (_function, _types) in PLAIN.items():
     _notes = "codes are negated as they are" if _name == "NEG" else ""
     define(_name, infer=same_as_input, evaluate=on(lambda op, x, f=_function: f(x)), family="unary",
-           types=_types, notes=_notes)  # fmt: skip
+           takes=f"x: {_types} -> x", notes=_notes)  # fmt: skip
 
 
 # -- functions with quantised kernels -----------------------------------------------------------
@@ -140,12 +140,14 @@ def _rsqrt(op: Op, x: Array) -> Array:
     return np.where(codes == 0, op.outputs[0].dtype.bounds[1], found).astype(found.dtype)
 
 
-define("ABS", infer=same_as_input, evaluate=on(_abs), family="unary", types="f32 i8 i16 i32")
-define("LOG", infer=same_as_input, evaluate=on(_log), family="unary", types="f32 i8 i16")
-define("EXP", infer=same_as_input, evaluate=on(_exp), family="unary", types="f32 i8 i16")
-define("SQRT", infer=same_as_input, evaluate=on(_sqrt), family="unary", types="f32 i8 i16",
+_SCALED = "x: f32 i8q i16q -> x"
+define("ABS", infer=same_as_input, evaluate=on(_abs), family="unary",
+       takes="x: f32 i8q i16 i32 -> x")  # fmt: skip
+define("LOG", infer=same_as_input, evaluate=on(_log), family="unary", takes=_SCALED)
+define("EXP", infer=same_as_input, evaluate=on(_exp), family="unary", takes=_SCALED)
+define("SQRT", infer=same_as_input, evaluate=on(_sqrt), family="unary", takes=_SCALED,
        notes="quantised results are truncated; negative values are refused")  # fmt: skip
-define("RSQRT", infer=same_as_input, evaluate=on(_rsqrt), family="unary", types="f32 i8 i16",
+define("RSQRT", infer=same_as_input, evaluate=on(_rsqrt), family="unary", takes=_SCALED,
        notes="negative quantised values are refused")  # fmt: skip
 
 
@@ -157,10 +159,6 @@ CAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 i4 u4 i
 def _cast(op: Op, x: Array) -> Array:
     """C's conversions, except that a float that does not fit saturates, and NaN is the largest."""
     target = op.outputs[0].dtype
-    if target.short not in CAST_TYPES.split():
-        raise UnsupportedError(
-            f"cast to {target.short} is not supported", where=op.where, fix=f"it takes {CAST_TYPES}"
-        )
     if x.dtype.kind == "c" and target.numpy.kind != "c":
         x = x.real
     floating = x.dtype.kind in "fV" or x.dtype == ml_dtypes.bfloat16
@@ -184,7 +182,8 @@ def _saturate(x: Array, target: DType) -> Array:
     return np.where(inside, codes, np.where(wide <= low, low, high)).astype(target.numpy)
 
 
-define("CAST", infer=same_as_input, evaluate=on(_cast), family="unary", types=CAST_TYPES,
+define("CAST", infer=same_as_input, evaluate=on(_cast), family="unary",
+       takes=f"x: {CAST_TYPES} -> {CAST_TYPES}",
        notes="int4, uint4 and int2 from and to f32 in LiteRT, any type here")  # fmt: skip
 
 
@@ -219,7 +218,8 @@ def _bitcast(op: Op, x: Array) -> Array:
 
 
 BITCAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 u64 bool c64 c128"
-define("BITCAST", infer=_bitcast_spec, evaluate=on(_bitcast), family="unary", types=BITCAST_TYPES)
+define("BITCAST", infer=_bitcast_spec, evaluate=on(_bitcast), family="unary",
+       takes=f"x: {BITCAST_TYPES} -> {BITCAST_TYPES}")  # fmt: skip
 
 
 # -- quantise, dequantise -----------------------------------------------------------------------
@@ -230,32 +230,43 @@ def _along(op: Op, q: Quant, shape: tuple[int, ...]) -> tuple[Array, Array]:
     if not q.per_axis:
         return q.scale[0], q.zero_point[0]
     rank = len(shape)
-    fits = 0 <= q.axis < rank and shape[q.axis] == q.scale.size
-    require(fits, op, f"{q.scale.size} scales along axis {q.axis} do not fit shape {shape}")
     spread = tuple(q.scale.size if i == q.axis else 1 for i in range(rank))
     return q.scale.reshape(spread), np.resize(q.zero_point, q.scale.size).reshape(spread)
 
 
+def _check_along(op: Op, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+    q = None if tensor is None or tensor.dtype.is_float else tensor.quant
+    if q is not None and q.per_axis:
+        fits = 0 <= q.axis < len(shape) and shape[q.axis] == q.scale.size
+        require(fits, op, f"{q.scale.size} scales along axis {q.axis} do not fit shape {shape}")
+
+
+def _check_quantize(op: Op, shape: tuple[int, ...]) -> None:
+    _check_along(op, op.outputs[0], shape)
+
+
+def _check_dequantize(op: Op, shape: tuple[int, ...]) -> None:
+    _check_along(op, op.inputs[0], shape)
+    require(op.inputs[0] is None or not _is_blockwise(op.inputs[0]), op, "blocks of scales")
+
+
+def _is_blockwise(tensor: Tensor) -> bool:
+    return tensor.quant is not None and tensor.quant.block is not None
+
+
 # source -> targets, as LiteRT has them
 QUANTIZE_TYPES = {
-    "f32": "i4 u4 i8 u8 i16",
-    "i8": "i8 u8 i16",
-    "u8": "i8 u8 i16",
-    "i16": "i8 i16 i32",
-    "i32": "i8 i16",
+    "f32": "i4Q u4Q i8Q u8Q i16Q",
+    "i8q u8q": "i8q u8q i16q",
+    "i16q": "i8q i16q i32q",
+    "i32q": "i8q i16q",
 }
 
 
 def _quantize(op: Op, x: Array) -> Array:
     target, source = op.outputs[0].dtype, op.inputs[0]
     assert source is not None
-    targets = QUANTIZE_TYPES[source.dtype.short]
-    if target.short not in targets.split():
-        raise UnsupportedError(
-            f"{source.dtype.short} to {target.short} is not supported",
-            where=op.where,
-            fix=f"it makes {targets}",
-        )
+    _check_quantize(op, x.shape)
     low, high = target.bounds
     if source.dtype is DType.FLOAT32:
         scale, zero = _along(op, quant(op.outputs[0]), x.shape)
@@ -268,25 +279,24 @@ def _quantize(op: Op, x: Array) -> Array:
     return clamp_to(wrap32(codes + zero_out), low, high, target)
 
 
-define("QUANTIZE", infer=same_as_input, evaluate=on(_quantize), family="unary",
-       types="f32 i8 u8 i16 i32",
+define("QUANTIZE", infer=fitting(_check_quantize, [0]), evaluate=on(_quantize), family="unary",
+       takes=" | ".join(f"x: {x} -> {y}" for x, y in QUANTIZE_TYPES.items()),
        notes="f32 to i4 u4 i8 u8 i16, per channel too; between integer types")  # fmt: skip
-
-
-def _dequantize_spec(op: Op, specs: Specs) -> Spec:
-    return Spec(DType.FLOAT32, operand(op, specs).shape)  # whatever type the file states
 
 
 def _dequantize(op: Op, x: Array) -> Array:
     source = op.inputs[0]
     if source is not None and source.dtype.is_float:
         return x.astype(np.float32)
+    _check_dequantize(op, x.shape)
     scale, zero = _along(op, quant(source), x.shape)
     return (scale.astype(np.float64) * (x.astype(np.int64) - zero)).astype(np.float32)
 
 
-define("DEQUANTIZE", infer=_dequantize_spec, evaluate=on(_dequantize), family="unary",
-       types="f16 f8e4m3fn f8e5m2 i2 i4 u4 i8 u8 i16", notes="per channel too")  # fmt: skip
+define("DEQUANTIZE", infer=fitting(_check_dequantize, [0]), evaluate=on(_dequantize),
+       family="unary",
+       takes="x: f16 f8e4m3fn f8e5m2 i2Q i4Q u4Q i8Q u8Q i16Q -> f32",
+       notes="per channel too")  # fmt: skip
 
 
 def _fake_quant(op: Op, x: Array) -> Array:
@@ -304,7 +314,8 @@ def _fake_quant(op: Op, x: Array) -> Array:
     return found
 
 
-define("FAKE_QUANT", infer=same_as_input, evaluate=on(_fake_quant), family="unary", types="f32",
+define("FAKE_QUANT", infer=same_as_input, evaluate=on(_fake_quant), family="unary",
+       takes="x: f32 -> x",
        notes="narrow_range too, which LiteRT refuses")  # fmt: skip
 
 
@@ -337,7 +348,7 @@ def _row_macs(op: Op) -> int:
 
 
 define("L2_NORMALIZATION", infer=same_as_input, evaluate=on(_l2_normalize), family="unary",
-       types="f32 i8 u8", macs=_row_macs)  # fmt: skip
+       takes="x[1-]: f32 i8q u8q -> x", macs=_row_macs)  # fmt: skip
 
 
 def _local_response(op: Op, x: Array) -> Array:
@@ -362,4 +373,4 @@ def _window_macs(op: Op) -> int:
 
 
 define("LOCAL_RESPONSE_NORMALIZATION", infer=same_as_input, evaluate=on(_local_response),
-       family="unary", types="f32", macs=_window_macs)  # fmt: skip
+       family="unary", takes="x[4]: f32 -> x", macs=_window_macs)  # fmt: skip

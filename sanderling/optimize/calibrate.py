@@ -26,7 +26,8 @@ from ..errors import InputError, ModelError, SanderlingError
 from ..format import write_atomic
 from ..ir import Array, DType, Graph, Model, Tensor
 from ..runtime.delegate import Delegate
-from ..runtime.session import Session, as_fed
+from ..runtime.feeds import as_fed
+from ..runtime.session import Session
 
 BUCKETS = 1 << 16
 Counts = npt.NDArray[np.int64]

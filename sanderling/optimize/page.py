@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..picture import COLOURS, figure, heading, html_table, inline, page, paragraph
-from .report import Layer, Report, Trial
+from ..evaluate.kinds import MEASURES
+from .report import KEPT_IF, Layer, Report, Trial
 
 # Rounding alone costs a root mean square error of 1/sqrt(12) of a step; the guide of TensorFlow's
 # quantisation debugger takes 0.7 for a layer that is worth a look.
@@ -42,8 +43,9 @@ def _parts(report: Report) -> Iterator[str]:
         yield html_table(TRIALS, trial_rows(report))
     if report.candidates:
         yield heading("Ways that were tried")
-        yield paragraph("Judged on samples that calibrated nothing.", note=True)
+        yield paragraph(judged_line(report), note=True)
         yield html_table(CANDIDATES, candidate_rows(report))
+        yield paragraph(KEPT_IF, note=True)
     yield heading("Modes and rules")
     yield html_table(["mode", ">ops"], list(report.modes.items()))
     yield html_table(["rule", "mode"], [(rule_text(r), r["mode"]) for r in report.rules])
@@ -64,7 +66,7 @@ def _lists(report: Report) -> Iterator[str]:
 # -- rows, which the terminal shows too -----------------------------------------------------------
 
 LATENCY = ["engine", ">before, ms", ">after, ms", ">times as fast", "note"]
-CANDIDATES = ["way", ">SNR, dB", ">agreement", ""]
+CANDIDATES = ["way", ">SNR, dB", ">agreement", ">gain, dB", ">needed, dB", ""]
 ACCURACY = ["figure", ">before", ">after", ">change"]
 TRIALS = ["trial", ">score", ">of those that choose", ">bytes", ">ms", "meets it", "Pareto", ""]
 
@@ -100,8 +102,25 @@ def size_rows(report: Report) -> list[tuple[object, ...]]:
 
 
 def candidate_rows(report: Report) -> list[tuple[object, ...]]:
-    return [(c.name, f"{c.snr:.1f}", f"{c.agreement:.1%}", "chosen" if c.chosen else "")
+    """The gain is over the best way before; the first has none."""
+    return [(c.name, f"{c.snr:.1f}", "-" if c.agreement is None else f"{c.agreement:.1%}",
+             _signed(c.gain), _signed(c.needed), "chosen" if c.chosen else "")
             for c in report.candidates]  # fmt: skip
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
+
+
+def judged_line(report: Report) -> str:
+    """Whom the figures are of, and what the agreement is."""
+    whole = report.samples + report.held_out
+    held = (f"{report.held_out} of {whole} samples were held out and calibrated nothing"
+            if report.held_out else "No sample was held out: those that calibrated judge"
+            )  # fmt: skip
+    said = "; ".join(f"'{name}' is taken for {k['kind']} ({k['why']}): {MEASURES[k['kind']]}"
+                     for name, k in report.kinds.items())  # fmt: skip
+    return f"{held}. Outputs: {said}."
 
 
 def trial_rows(report: Report) -> list[tuple[object, ...]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from ..errors import InputError, UnsupportedError
+from ..evaluate.kinds import read_kinds
 from ..format import load
 from ..ir import DType, Model, Tensor
 from ..ir.verify import verify
@@ -96,6 +97,7 @@ def quantize(
     strict: bool = False,
     target: Target | None = None,
     keep: str | Path | None = None,
+    output_kind: str | Mapping[str, str] | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Model, Report]:
@@ -107,11 +109,13 @@ def quantize(
     ranges, weights, corrections: "auto" tries what is worth trying and keeps what is best on a part
     of the data that calibrated nothing; or the name of a method. strict: no op may stay float.
     target: accuracy to hold; as few ops as needed get a finer mode, or TargetMissedError is raised.
-    keep: a file for the statistics, so that an interrupted calibration goes on.
+    keep: a file for the statistics, so that an interrupted calibration goes on. output_kind:
+    what outputs are (see evaluate.kinds), for all or by name, where the model does not tell.
     """
     source = model if isinstance(model, Model) else load(model)
     rules = [Choice(mode_of(mode).name), *(read_recipe(recipe) if recipe else [])]
     ready = prepared(source)
+    stated = read_kinds(output_kind, [t.name for t in ready.main.outputs])
     wish = Wish.of(ranges, weights, corrections)
     base = Job(ready, rules, inputs=inputs, outputs=outputs,
                weights=WeightOptions(minimum=minimum))  # fmt: skip
@@ -121,7 +125,7 @@ def quantize(
         return made.model, Report.of(source, ready, made.model, made.solution, rules)
     if strict:
         _check_strict(base, lambda tensor, grid: (-1.0, 1.0))
-    work = Work(base, data, keep, threads, progress)
+    work = Work(base, data, keep, threads, progress, stated)
     if strict:
         _check_strict(work.job, work.job.range_of)
     best, candidates = work.choose(wish)
@@ -129,7 +133,8 @@ def quantize(
         reached = target.reach(work, best, work.plan)
         best, rules = reached.made, reached.rules
     report = Report.of(source, ready, best.model, best.solution, rules)
-    report.candidates, report.samples = candidates, work.samples
+    report.candidates, report.samples, report.held_out = candidates, work.samples, work.away
+    report.kinds = {name: {"kind": k.name, "why": k.why} for name, k in work.kinds.items()}
     report.notes += work.notes + _notes(best) + untaken(ready, work.job.calibration)
     report.layers = layer_rows(work, best)
     if target is not None:

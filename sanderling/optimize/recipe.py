@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,7 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, MissingExtraError
+from ..errors import InputError
+from ..files import read_data
 from ..ir import Graph, Op, Tensor
 from ..ir.graph import closest
 from .scheme import Mode, mode_of
@@ -39,38 +39,17 @@ class Choice:
 
 
 KEYS = {"from": "start", "to": "stop"} | {f.name: f.name for f in fields(Choice)}
+FIX = "give a .yaml or .json file: a list of rules, each with a mode"
 Recipe = Sequence[Choice | Mapping[str, Any]]
 
 
 def read_recipe(given: str | Path | Recipe) -> list[Choice]:
     """From a file (.yaml, .yml, .json), or from rules in Python."""
     if isinstance(given, str | Path):
-        return _choices(_parse(Path(given)), str(given))
+        return _choices(
+            read_data(given, "the recipe", FIX, Path(given).suffix != ".json"), str(given)
+        )
     return _choices(given, "recipe")
-
-
-def _parse(path: Path) -> Any:
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the recipe cannot be read: {error}", where=str(path),
-                         fix="give a .yaml or .json file") from error  # fmt: skip
-    try:
-        return json.loads(text) if path.suffix == ".json" else _yaml(text)
-    except ValueError as error:
-        raise InputError(f"not a well-formed recipe: {error}", where=str(path),
-                         fix="it is a list of rules, each with a mode") from error  # fmt: skip
-
-
-def _yaml(text: str) -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingExtraError("pyyaml", "quantize", "a recipe in YAML") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
 
 
 def _choices(rules: Any, where: str) -> list[Choice]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..evaluate.kinds import Kind, agreement
 from ..format import dump
 from ..ir import Array, Model
 from .correct import layers, own_name
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
 SCHEMA = "sanderling.quantize/1"
 MOST_SNR = 120.0  # dB, of what is equal
 LEAST_GAIN = 0.05  # dB that are worth something
+SURE = 2  # standard errors beyond which the agreement has surely risen
+# Standard errors of the gain that a way needs, by what became of the agreement.
+DOUBT = {"rose surely": -3, "rose": 0, "same": 1, "fell": 3}
+KEPT_IF = (
+    "Each way is held against the best before it, sample by sample, and kept if the SNR gains more "
+    f"than needed: {LEAST_GAIN} dB, and one standard error of the mean gain. Where the agreement "
+    f"rises as well, {LEAST_GAIN} dB are enough; where it falls, three standard errors are needed; "
+    "where it rises by more than two standard errors of its own, a loss of up to three is accepted."
+)
 MOST_ROWS = 16  # samples that the rows of layers are measured on
 
 
@@ -36,28 +46,53 @@ class Candidate:
 
     name: str
     snr: float  # dB of the outputs (of what a softmax reads), mean over samples
-    agreement: float  # share of samples whose largest output is the float model's
+    agreement: float | None  # with float's first class, mean over samples; None of a regressor
     chosen: bool = False
+    against: str = ""  # the best way before it
+    gain: float | None = None  # dB over that one
+    needed: float | None = None  # dB that it had to gain: see KEPT_IF
 
     snrs: list[float] = field(default_factory=list, repr=False)  # by sample
+    agreements: list[float] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(cls, name: str, wanted: Sequence[Mapping[str, Array]],
            given: Sequence[Mapping[str, Array]], judged: Sequence[str],
-           outputs: Sequence[str]) -> Candidate:  # fmt: skip
-        snrs = [float(np.mean([signal_to_noise(w[n], g[n]) for n in judged]))
-                for w, g in zip(wanted, given, strict=True)]  # fmt: skip
-        same = [w[n].argmax() == g[n].argmax() for w, g in zip(wanted, given, strict=True)
-                for n in outputs if w[n].size > 1]  # fmt: skip
-        return cls(name, float(np.mean(snrs)), float(np.mean(same)) if same else 1.0, snrs=snrs)
+           kinds: Mapping[str, Kind]) -> Candidate:  # fmt: skip
+        """judged: whose SNR counts; kinds: of the outputs."""
+        pairs = list(zip(wanted, given, strict=True))
+        snrs = [_mean([signal_to_noise(w[n], g[n]) for n in judged]) for w, g in pairs]
+        agreeing = [n for n, kind in kinds.items() if kind.agrees]
+        same = [_mean([agreement(kinds[n].name, w[n], g[n]) for n in agreeing])
+                for w, g in pairs if agreeing]  # fmt: skip
+        return cls(name, _mean(snrs), _mean(same) if same else None, snrs=snrs, agreements=same)
 
     def beats(self, other: Candidate) -> bool:
-        """Sample by sample, by more than one standard error; and where it names the first class
-        less often, by more than three."""
-        gains = np.subtract(self.snrs, other.snrs)
-        error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
-        needed = 1 if self.agreement >= other.agreement else 3
-        return float(gains.mean()) > max(needed * error, LEAST_GAIN)
+        """By KEPT_IF; the figures that it takes are kept."""
+        gain, error = _paired(self.snrs, other.snrs)
+        factor = DOUBT[self._agreement_against(other)]
+        self.against, self.gain = other.name, gain
+        self.needed = factor * error if factor < 0 else max(factor * error, LEAST_GAIN)
+        return gain > self.needed
+
+    def _agreement_against(self, other: Candidate) -> str:
+        more, error = _paired(self.agreements, other.agreements)
+        if more > 0:
+            return "rose surely" if more > SURE * error else "rose"
+        return "same" if more == 0 else "fell"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """The mean difference sample by sample, and its standard error."""
+    apart = np.subtract(ours, theirs)
+    if not apart.size:
+        return 0.0, 0.0
+    error = float(apart.std(ddof=1)) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0
+    return float(apart.mean()), error
 
 
 def signal_to_noise(wanted: Array, given: Array) -> float:
@@ -117,7 +152,9 @@ class Report:
     zipped_after: int
     rules: list[dict[str, str]]
     stayed_float: list[dict[str, str]]
-    samples: int = 0
+    samples: int = 0  # that calibrated
+    held_out: int = 0  # that calibrated nothing and judge
+    kinds: dict[str, dict[str, str]] = field(default_factory=dict)  # of the outputs, and why
     layers: list[Layer] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

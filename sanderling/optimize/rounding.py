@@ -154,7 +154,7 @@ def sums_of(op: Op, rows: Array, weights: Array) -> Array:
     if op.name != "DEPTHWISE_CONV_2D":
         return np.asarray(rows @ weights.reshape(len(weights), -1).T)
     taps = weights.reshape(-1, weights.shape[-1])
-    seen = rows.reshape(len(rows), len(taps), -1)
+    seen: Array = rows.reshape(len(rows), len(taps), -1)
     seen = np.repeat(seen, weights.shape[-1] // seen.shape[-1], axis=2)
     return np.asarray(np.einsum("ntc,tc->nc", seen, taps))
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SanderlingError
+from ..evaluate.kinds import AGREEING, SCORES, Kind
 from ..evaluate.task import Metrics, Task
 from ..format import dump
 from ..ir import Array, Model, Op
@@ -56,7 +57,8 @@ class TargetMissedError(SanderlingError):
 class Target:
     """What the quantised model must hold. One of:
 
-    min_agreement: the share of held-out samples whose largest output is the float model's
+    min_agreement: the share of held-out samples whose largest output is the float model's; of
+                   masks, of their pixels
     min_snr:       dB of the outputs on held-out samples
     max_drop:      of a task's figure, float's minus the quantised model's; task: as `make_task`
                    gives it; metric: which figure, default the task's headline; limit: at most so
@@ -141,9 +143,15 @@ class Target:
 
     def _on_held(self, work: Work, given: Sequence[Mapping[str, Array]]) -> list[float]:
         parts = self._parts(len(given))
-        found = [Candidate.of("", work.wanted[p], given[p], work.judged, work.outputs)
-                 for p in parts]  # fmt: skip
-        return [c.snr if self.min_snr is not None else c.agreement for c in found]
+        kinds = self._kinds(work)
+        found = [Candidate.of("", work.wanted[p], given[p], work.judged, kinds) for p in parts]
+        return [c.snr if self.min_snr is not None else c.agreement or 0.0 for c in found]
+
+    def _kinds(self, work: Work) -> Mapping[str, Kind]:
+        """Who asks for agreement wants the largest output compared, whatever the outputs are."""
+        if any(kind.agrees for kind in work.kinds.values()):
+            return work.kinds
+        return dict.fromkeys(work.kinds, Kind(SCORES, "agreement is the target"))
 
     def _on_task(self, model: Model) -> list[float]:
         assert self.task is not None
@@ -196,7 +204,7 @@ class Target:
             "settings": self.task.settings() if self.task else None,
             **self._judgement(reached.trials[1:]),
         }  # fmt: skip
-        report.notes += self._story(report.target)
+        report.notes += self._story(report.target) + self._doubt(report)
         share = chosen.size / reached.trials[0].size
         if chosen.kept and share > LITTLE_LEFT:
             report.notes.append(f"Little is left of the quantisation: {len(chosen.kept)} ops are "
@@ -217,6 +225,13 @@ class Target:
                 "apart": trials[0].choice is not None, "tried": len(trials),
                 "judged": len(asked), "refused": sum(not t.meets for t in asked)}  # fmt: skip
 
+    def _doubt(self, report: Report) -> list[str]:
+        if self.min_agreement is None or any(k["kind"] in AGREEING for k in report.kinds.values()):
+            return []
+        said = ", ".join(f"'{name}' ({k['why']})" for name, k in report.kinds.items())
+        return [f"Nothing tells that the outputs are scores of classes: {said}. If they are not, "
+                "agreement means nothing: give --min-snr instead."]  # fmt: skip
+
     def _story(self, found: Mapping[str, Any]) -> list[str]:
         if found["apart"] and found["tried"] == 1 and found["met"]:
             return [f"It holds on both halves of the samples; figures are of the second, "
@@ -229,7 +244,7 @@ class Target:
         if found["tried"] == 1:
             return []
         needed = 2 * LEAST_HALF
-        more = "" if self.task else f" (of {needed * HELD_OUT} samples so many are held out)"
+        more = "" if self.task else f" (of {needed * HELD_OUT} samples about so many are held out)"
         return [f"The {found['judged_on']} samples that chose are those that judge, so the figure "
                 f"flatters: {needed} or more are divided into halves, one to choose and one to "
                 f"judge{more}."]  # fmt: skip

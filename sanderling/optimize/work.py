@@ -21,6 +21,7 @@ import numpy as np
 from ..delegates.cpu.delegate import CpuDelegate
 from ..delegates.cpu.executable import cores
 from ..errors import InputError
+from ..evaluate.kinds import output_kind
 from ..format import dump, load
 from ..ir import Array, Graph, Model, Op, Tensor
 from ..runtime.delegate import Delegate
@@ -58,8 +59,11 @@ Data = Iterable[Sample] | Mapping[str, Iterable[Sample]]
 CORRECTING, LEAST_CORRECTING = 64, 8
 CORRECTING_BYTES = 1 << 30
 ALIVE = 3 * (4 + 1)
-HELD_OUT = 5  # one sample in so many judges the candidates and calibrates nothing
-MOST_HELD = 64
+# A sample has one chance in so many to be held out, by what it holds: it judges the candidates and
+# calibrates nothing, whatever else is given beside it, also when a kept calibration goes on with
+# more samples. Of few samples it may therefore be more or fewer than this share.
+HELD_OUT = 5
+MOST_HELD = 64  # of more that are held out these judge
 # Multiply-adds that "auto" spends on AdaRound: about half a minute.
 MOST_EFFORT = 6e11
 
@@ -150,8 +154,10 @@ class Work:
     """One float model with its data. Ranges are found once, and as many ways tried as one likes."""
 
     def __init__(self, job: Job, data: Data | None, keep: str | Path | None = None,
-                 threads: int | None = None, progress: Progress | None = None) -> None:  # fmt: skip
+                 threads: int | None = None, progress: Progress | None = None,
+                 kinds: Mapping[str, str] | None = None) -> None:  # fmt: skip
         self.progress, self.threads = progress, threads or cores()
+        self.away = 0  # samples that were held out
         self.notes: list[str] = []
         model, graph = job.float_model, job.float_model.main
         by_channel = {t.name for region in regions(graph) for t in region.tensors}
@@ -162,18 +168,18 @@ class Work:
         identity = hashlib.sha256(dump(model)).hexdigest()
         found = calibrate(self.watcher, given, keep, identity, progress, total, self._take)
         if not found.samples:  # so few that all were held out
-            found = calibrate(self.watcher, self.held_out.sorted())
+            found, self.away = calibrate(self.watcher, self.held_out.sorted()), 0
         for key, part in _others(data, model).items():
             found.tensors |= entry_statistics(model, key, part, self.threads, progress)
         self.job = replace(job, calibration=found)
         self.samples = found.samples
         self.correcting = _alike(self.kept.sorted() or self.held_out.sorted())
         self.held = self.held_out.sorted() or self.kept.sorted()
-        if not self.held_out.items:
-            self.notes.append("So few samples that none was held out: the figures are of those that"
-                              " calibrated.")  # fmt: skip
+        if not self.away:
+            self.notes.append("So few samples that none could be held out: the figures are of those"
+                              " that calibrated.")  # fmt: skip
         self.judged = [judged(t).name for t in graph.outputs]
-        self.outputs = [t.name for t in graph.outputs]
+        self.kinds = {t.name: output_kind(t, kinds) for t in graph.outputs}
         self.softened = {judged(t).name for t in graph.outputs
                          if t.producer is not None and t.producer.name == "SOFTMAX"}  # fmt: skip
         self.plan = Plan()  # the one chosen
@@ -181,6 +187,7 @@ class Work:
 
     def _take(self, name: str, feeds: dict[str, Array]) -> bool:
         held = int(name, 16) % HELD_OUT == 0
+        self.away += held
         (self.held_out if held else self.kept).add(name, feeds)
         return not held
 
@@ -230,10 +237,21 @@ class Work:
     def _story(self, candidates: Sequence[Candidate], leader: Candidate) -> list[str]:
         if len(candidates) == 1:
             return []
-        gain = leader.snr - candidates[0].snr
-        return [f"Of {len(candidates)} ways, judged on {len(self.held)} samples held out, "
-                f"{leader.name} is kept: {leader.snr:.1f} dB, {gain:+.1f} dB over "
-                f"{candidates[0].name}."]  # fmt: skip
+        first = candidates[0]
+        start = f"Of {len(candidates)} ways, judged on {self._judges}, {leader.name} is kept: "
+        if leader is not first:
+            return [f"{start}{leader.snr:.1f} dB, {leader.snr - first.snr:+.1f} dB over "
+                    f"{first.name}."]  # fmt: skip
+        nearest = max(candidates[1:], key=lambda c: (c.gain or 0.0) - (c.needed or 0.0))
+        return [f"{start}none of the others gains what the rule asks. The nearest, {nearest.name}, "
+                f"gains {nearest.gain:+.2f} dB and needed {nearest.needed:.2f}."]  # fmt: skip
+
+    @property
+    def _judges(self) -> str:
+        if not self.away:
+            return f"{len(self.held)} samples"
+        some = "" if len(self.held) == self.away else f" of {self.away}"
+        return f"{len(self.held)}{some} samples held out of {self.away + self.samples}"
 
     def make(self, plan: Plan) -> Quantised:
         variant = self.variant("equalise" in plan.corrections)
@@ -300,7 +318,7 @@ class Work:
     @cached_property
     def wanted(self) -> list[dict[str, Array]]:
         """What the float model says of the samples held out."""
-        names = {*self.judged, *self.outputs}
+        names = {*self.judged, *self.kinds}
         said = ({n: np.array(a) for n, a in self.watcher.run(f).items() if n in names}
                 for f in self.held)  # fmt: skip
         return [self._heard(one, one) for one in said]
@@ -308,7 +326,7 @@ class Work:
     def judge(self, name: str, model: Model) -> Candidate:
         shown = Shown(model, self.judged, self.threads)
         given = self.heard([shown.run(f) for f in self.held])
-        return Candidate.of(name, self.wanted, given, self.judged, self.outputs)
+        return Candidate.of(name, self.wanted, given, self.judged, self.kinds)
 
     def heard(self, given: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
         """Of the samples held out, what a softmax makes something of: a range that leaves out

@@ -259,7 +259,7 @@ def zero_padding(op: Op) -> tuple[int, int, int, int] | None:
         return None
     if not is_static(x, out) or np.any(amounts < 0) or np.any(amounts[[0, 3]]):
         return None
-    if op.name == "PADV2" and not _pads_zero(op, x):
+    if op.input(2) is not None and not _pads_zero(op, x):
         return None
     top, bottom, left, right = map(int, amounts[1:3].reshape(-1))
     return top, bottom, left, right

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, MissingExtraError
+from ..files import read_text
 from ..ir import Array, DType, Tensor
-from .session import converts
+from .feeds import as_bytes, converts, type_hint
+from .feeds import is_quantized as is_quantized  # for those who read inputs
 
 ARRAYS = (".npy", ".npz")
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
@@ -95,7 +97,7 @@ def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
                 wanted or own for wanted, own in zip(size, converted.size, strict=True)
             )
             resized = converted.resize((width, height), _resampling(how.resample))
-            pixels = np.asarray(resized, np.float32).reshape(height, width, channels)
+            pixels: Array = np.asarray(resized, np.float32).reshape(height, width, channels)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         if isinstance(error, InputError):
             raise
@@ -158,12 +160,14 @@ def fit(array: Array, tensor: Tensor, where: str = "") -> Array:
         return array
     if array.dtype.kind == "f" and not tensor.dtype.is_float and tensor.quant is not None:
         return quantize_array(array, tensor)
-    if tensor.dtype is DType.STRING or converts(array, tensor.dtype.numpy):
+    if tensor.dtype is DType.STRING:
+        return as_bytes(array)
+    if converts(array, tensor):
         return array.astype(tensor.dtype.numpy)
     raise InputError(
         f"an array of {array.dtype} does not fit {tensor.type_text}",
         where=where or f"input '{tensor.name}'",
-        fix=f"convert it to {tensor.dtype.numpy}",
+        fix=type_hint(tensor, array),
     )
 
 
@@ -184,11 +188,6 @@ def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:
     with np.errstate(all="ignore"):  # infinities become the largest and smallest code
         codes = round_away(reals / scale) + zero
     return np.clip(codes, *tensor.dtype.bounds).astype(tensor.dtype.numpy)
-
-
-def is_quantized(tensor: Tensor) -> bool:
-    """Integers that stand for reals."""
-    return tensor.dtype.is_integer and tensor.quant is not None and tensor.quant.scale.size > 0
 
 
 def dequantize_array(codes: npt.ArrayLike, tensor: Tensor) -> Array:
@@ -213,13 +212,8 @@ def _broadcast(values: Array, tensor: Tensor) -> Array:
 
 def class_names(path: Path) -> list[str]:
     """The names of a label file, one a line."""
-    try:
-        names = path.read_text("utf-8-sig").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read the labels: {said}", where=str(path),
-                         fix="give a text file with one class name a line") from error  # fmt: skip
+    fix = "give a text file with one class name a line"
+    names = read_text(path, "the labels", fix).rstrip().splitlines()
     if not names:
-        raise InputError("there is no label in it", where=str(path),
-                         fix="give a text file with one class name a line")  # fmt: skip
+        raise InputError("there is no label in it", where=str(path), fix=fix)
     return names

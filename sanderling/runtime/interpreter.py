@@ -7,21 +7,25 @@ import and nothing else. Tensor indices are places in the file, as they are ther
 from __future__ import annotations
 
 import enum
+import inspect
+import operator
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, SanderlingError
+from ..errors import InputError, ModelError, SanderlingError
 from ..format import known, load
-from ..ir import Array, DType, Graph, Quant, Shape, Signature, Tensor
+from ..ir import Array, DType, Graph, Model, Quant, Shape, Signature, Tensor
 from ..spans import span
 from .delegate import Delegate, find_delegate
+from .feeds import as_array, as_bytes, type_hint
 from .plan import Binding, Plan, has_storage
-from .session import Session, as_bytes
+from .session import OfThisProcess, Session
 
 Details = dict[str, Any]
 
@@ -32,6 +36,10 @@ class InvokeError(SanderlingError, RuntimeError):
 
 class LoadDelegateError(InputError, OSError):
     """TFLite raises ValueError or OSError where a delegate cannot be loaded; this is both."""
+
+
+class WrongTypeError(InputError, TypeError):
+    """TFLite's binding raises TypeError where an argument has a type it cannot take."""
 
 
 @contextmanager
@@ -81,14 +89,18 @@ class _Allocation:
         # Strings have no place in an arena; they are held here.
         self.inputs = [_input_place(plan, t) for t in plan.graph.inputs]
         self.binding: Binding | None = None
+        # All that a further run has to do, if it is one call.
+        self.call: Callable[[], None] | None = None
 
     def run(self) -> None:
         if self.binding is None:
             blank: list[Array | None] = [None] * len(self.plan.graph.outputs)
             self.binding = self.plan.bind(self.inputs, blank)
         self.binding.run()
+        self.call = self.binding.only_call()
 
     def follow(self) -> None:
+        self.call = None
         if self.binding is not None:
             self.binding.follow()
 
@@ -117,13 +129,24 @@ def _input_place(plan: Plan, tensor: Tensor) -> Array:
     return np.full(tensor.shape, b"", np.object_) if place is None else place
 
 
-class Interpreter:
+class _Loan:
+    """A tensor's memory in a user's hands: it lives as long as any array or slice made of it."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self._array.__array_interface__
+
+
+class Interpreter(OfThisProcess):
     """Runs a .tflite model; see TensorFlow Lite's documentation of the same class."""
 
     def __init__(
         self,
         model_path: str | os.PathLike[str] | None = None,
-        model_content: bytes | None = None,
+        model_content: bytes | bytearray | memoryview | None = None,
         experimental_delegates: Sequence[str | Delegate] | None = None,
         num_threads: int | None = None,
         experimental_op_resolver_type: OpResolverType = OpResolverType.AUTO,
@@ -134,27 +157,19 @@ class Interpreter:
         experimental_disable_delegate_node_fusion: bool = False,
         experimental_force_delegate_node_profiling: bool = False,
     ) -> None:
-        if num_threads is not None and not isinstance(num_threads, int):
-            raise ValueError("type of num_threads should be int")
-        if num_threads is not None and num_threads < 1:
-            raise ValueError("num_threads should >= 1")
-        if bool(model_path) == bool(model_content):
-            raise ValueError(
-                "Can't both provide `model_path` and `model_content`"
-                if model_path
-                else "`model_path` or `model_content` must be specified."
-            )
+        _check_threads(num_threads)
         resolver = getattr(experimental_op_resolver_type, "name", "")
         if resolver not in OpResolverType.__members__:
-            raise ValueError(
-                f"Unrecognized passed in op resolver type: {experimental_op_resolver_type}"
+            raise InputError(
+                f"Unrecognized passed in op resolver type: {experimental_op_resolver_type}",
+                fix=f"an OpResolverType: {', '.join(OpResolverType.__members__)}",
             )
         self._compress_zero_points = experimental_compress_quantization_zero_points
         self._preserve = experimental_preserve_all_tensors
         delegates = list(experimental_delegates or ())
         if resolver == "BUILTIN_REF" and not delegates:
             delegates = ["reference"]
-        model = load(model_path if model_path else model_content)  # type: ignore[arg-type]
+        model = _model(model_path, model_content)
         self._session = Session(
             model,
             delegates,
@@ -162,20 +177,37 @@ class Interpreter:
             delegate_clustering=not experimental_disable_delegate_clustering,
             preserve_all_tensors=self._preserve or experimental_disable_delegate_node_fusion,
         )
+        self._main = model.main
         self._shapes = {g: [t.shape for t in g.inputs] for g in model.graphs}
         self._ready: dict[Graph, _Allocation] = {}
+        self._lent: set[weakref.ref[_Loan]] = set()  # a loan that ends takes itself out
 
     # -- preparing ------------------------------------------------------------------------------
 
     def allocate_tensors(self) -> None:
         """Plan at the current input shapes. Call it first, and again after a resize."""
+        self._ensure_safe()
         self._allocate(self._main)
 
     def resize_tensor_input(
         self, input_index: int, tensor_size: Sequence[int], strict: bool = False
     ) -> None:
         """Give an input another shape, before allocate_tensors(). strict: open dimensions only."""
+        self._ensure_safe()
         self._resize(self._main, input_index, tensor_size, strict)
+
+    def _safe_to_run(self) -> bool:
+        """Nobody holds an array that tensor(...)() has returned, or a slice of one."""
+        return not self._lent
+
+    def _ensure_safe(self) -> None:
+        if self._lent:
+            raise InvokeError(
+                "There is at least 1 reference to internal data in the interpreter in the form of "
+                "a numpy array or slice",
+                fix="hold the function that tensor() returns, not the array that it returns: "
+                "del the array, or copy it",
+            )
 
     def _allocate(self, graph: Graph) -> None:
         """Plan at the current shapes. Inputs that were set before are kept if they still fit;
@@ -196,12 +228,13 @@ class Interpreter:
     def _resize(self, graph: Graph, index: int, size: Sequence[int], strict: bool) -> None:
         tensor = known.tensor_at(graph, index)
         if tensor is None or tensor not in graph.inputs:
-            raise RuntimeError(f"Attempting to resize tensor {index}, which is not an input; the "
-                               f"inputs are {[graph.tensors.index(t) for t in graph.inputs]}"
-                               )  # fmt: skip
+            raise InvokeError(f"Attempting to resize tensor {index}, which is not an input",
+                              fix=f"the inputs are {[graph.tensors.index(t) for t in graph.inputs]}"
+                              )  # fmt: skip
         shape = tuple(int(n) for n in np.asarray(size, np.int32).reshape(-1))
         if any(n < 0 for n in shape):
-            raise RuntimeError(f"Cannot resize to {list(shape)}: a size is negative")
+            raise InvokeError(f"Cannot resize to {list(shape)}: a size is negative",
+                              where=f"input {index}", fix="give sizes of 0 or more")  # fmt: skip
         place = graph.inputs.index(tensor)
         if strict:
             _check_strict(tensor, shape, index)
@@ -213,11 +246,32 @@ class Interpreter:
 
     def invoke(self) -> None:
         """Run once on what set_tensor has written."""
-        self._invoke(self._main)
+        ready = self._ready.get(self._main)
+        call = None if ready is None or self._lent else ready.call
+        busy = self._session._busy
+        # The quick way, written out: every call less counts. All that is not as it was before, and
+        # all that goes wrong, takes the long one.
+        if call is None or not busy.acquire(False):
+            self._ensure_safe()
+            self._invoke(self._main)
+            return
+        try:
+            call()
+        except Exception as error:
+            self._blame(error)
+        finally:
+            busy.release()
+
+    def _blame(self, error: Exception) -> NoReturn:
+        binding = self._ready[self._main].binding
+        assert binding is not None
+        with _runtime_errors():
+            binding.blame(0, error)
 
     def _invoke(self, graph: Graph) -> None:
         if graph not in self._ready:
-            raise RuntimeError("Invoke called on model that is not ready: call allocate_tensors()")
+            raise InvokeError("Invoke called on model that is not ready",
+                              fix="call allocate_tensors() first")  # fmt: skip
         try:
             self._session._run_alone(self._ready[graph].run)
         except SanderlingError as error:
@@ -231,16 +285,17 @@ class Interpreter:
     def _set(self, graph: Graph, index: int, value: npt.ArrayLike) -> None:
         tensor = self._tensor(graph, index)
         if graph not in self._ready:
-            raise ValueError("Cannot set tensor: Tensor is unallocated. Try calling "
+            raise InputError("Cannot set tensor: Tensor is unallocated. Try calling "
                              "allocate_tensors() first")  # fmt: skip
         target = self._live(graph, index)
-        array = np.asarray(value)
+        array = as_array(tensor, value, tensor.name)
         if tensor.dtype is DType.STRING and array.dtype.kind in "OSU":
             array = as_bytes(array)
         elif array.dtype != tensor.dtype.numpy:
-            raise ValueError(
+            raise InputError(
                 f"Cannot set tensor: Got value of type {_type_name(array.dtype)} but expected type "
-                f"{tensor.dtype.name} for input {index}, name: {tensor.name} "
+                f"{tensor.dtype.name} for input {index}, name: {tensor.name}",
+                fix=type_hint(tensor, array),
             )
         _check_dimensions(array.shape, target.shape, index)
         target[...] = array
@@ -250,29 +305,38 @@ class Interpreter:
         return self._value(self._graph(subgraph_index), tensor_index)
 
     def _value(self, graph: Graph, index: int) -> Array:
+        return _copied(self._held(graph, index))
+
+    def _held(self, graph: Graph, index: int) -> Array:
         data = self._tensor(graph, index).data
-        return np.array(data if data is not None else self._live(graph, index))
+        return data if data is not None else self._live(graph, index)
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:
-        """A function that returns a view of the tensor's memory. Get the view anew after
-        allocate_tensors()."""
+        """A function that returns a view of the tensor's memory. Hold the function and not the
+        view: nothing can be invoked, allocated or resized while a view lives. Scalars and strings
+        have no memory that can be shown: they come as copies."""
         return lambda: self._view(tensor_index)
 
     def _view(self, index: int) -> Array:
-        data = self._tensor(self._main, index).data
-        return data if data is not None else self._live(self._main, index)
+        found = self._held(self._main, index)
+        if not found.ndim or found.dtype == np.object_:
+            return _copied(found)
+        loan = _Loan(found)
+        self._lent.add(weakref.ref(loan, self._lent.discard))
+        return np.asarray(loan).view(found.dtype)  # small floats have no code of their own
 
     def _live(self, graph: Graph, index: int) -> Array:
         tensor = self._tensor(graph, index)
         if graph not in self._ready:
-            raise ValueError("Tensor data is null. Run allocate_tensors() first")
+            raise InputError("Tensor data is null. Run allocate_tensors() first")
         ready = self._ready[graph]
         twin = self._twin(graph, tensor)
         found = None if twin is None else ready.find(twin)
         if found is None:
-            raise ValueError(
-                f"Tensor data is null: '{tensor.name}' is not kept. Run invoke() first; for a "
-                "tensor inside the graph use experimental_preserve_all_tensors=True"
+            raise InputError(
+                f"Tensor data is null: '{tensor.name}' is not kept",
+                fix="run invoke() first; for a tensor inside the graph use "
+                "experimental_preserve_all_tensors=True",
             )
         return found
 
@@ -310,9 +374,10 @@ class Interpreter:
         """A function of named arrays that runs a signature; no key is needed for the only one."""
         signatures = self._session.model.signatures
         if signature_key is None and len(signatures) != 1:
-            raise ValueError(
+            raise InputError(
                 f"SignatureDef signature_key is None and model has {len(signatures)} Signatures. "
-                "None is only allowed when the model has 1 SignatureDef"
+                "None is only allowed when the model has 1 SignatureDef",
+                fix=_keys_text(signatures),
             )
         return SignatureRunner(self, signature_key if signature_key else signatures[0].key)
 
@@ -326,7 +391,10 @@ class Interpreter:
         return [self._details(graph, places[t]) for t in tensors]
 
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> Details:
-        return self._details(self._graph(subgraph_index), tensor_index)
+        graph = self._graph(subgraph_index)
+        if known.tensor_at(graph, tensor_index) is None:
+            raise InputError(f"Tensor with no shape found. {_no_tensor(graph, tensor_index)}")
+        return self._details(graph, tensor_index)
 
     def _details(self, graph: Graph, index: int) -> Details:
         tensor = self._tensor(graph, index)
@@ -376,7 +444,8 @@ class Interpreter:
     def _get_op_details(self, op_index: int) -> Details:
         graph = self._main
         if not 0 <= op_index < len(graph.ops):
-            raise ValueError(f"Invalid node index {op_index}; the model has {len(graph.ops)}")
+            raise InputError(f"Invalid node index {op_index}",
+                             fix=f"the model has {len(graph.ops)} nodes")  # fmt: skip
         op = graph.ops[op_index]
         places = {t: i for i, t in enumerate(graph.tensors)}
         inputs = [-1 if t is None else places[t] for t in op.inputs]
@@ -405,30 +474,24 @@ class Interpreter:
 
     # -- looking up -----------------------------------------------------------------------------
 
-    @property
-    def _main(self) -> Graph:
-        return self._session.model.main
-
     def _graph(self, index: int) -> Graph:
         graphs = self._session.model.graphs
         if not 0 <= index < len(graphs):
-            raise ValueError(f"subgraph_index is out of range: {index} for the model, which has "
+            raise InputError(f"subgraph_index is out of range: {index} for the model, which has "
                              f"{len(graphs)} subgraphs.")  # fmt: skip
         return graphs[index]
 
     def _tensor(self, graph: Graph, index: int) -> Tensor:
-        found = known.tensor_at(graph, index)
+        found = known.tensor_at(graph, _index(index))
         if found is None:
-            raise ValueError(
-                f"Invalid tensor index {index} exceeds max tensor index {len(graph.tensors) - 1}"
-            )
+            raise InputError(_no_tensor(graph, index))
         return found
 
 
 class InterpreterWithCustomOps(Interpreter):
     """An Interpreter whose custom operators are registered first.
 
-    A registerer is a function to call, or a tuple (name, evaluate, infer).
+    A registerer is a function without arguments to call, or a tuple (name, evaluate, infer).
     """
 
     def __init__(
@@ -436,44 +499,63 @@ class InterpreterWithCustomOps(Interpreter):
         custom_op_registerers: Iterable[Callable[[], Any] | tuple[str, Any, Any]] | None = None,
         **more: Any,
     ) -> None:
-        from ..ops import register_custom
-
         for registerer in custom_op_registerers or ():
-            if isinstance(registerer, tuple):
-                name, evaluate, infer = registerer
-                register_custom(name, evaluate=evaluate, infer=infer)
-            elif callable(registerer):
-                registerer()
-            else:
-                raise ValueError(f"{registerer!r} is not a function or (name, evaluate, infer); "
-                                 "native registerers cannot be used")  # fmt: skip
+            _register(registerer)
         super().__init__(**more)
 
 
-class SignatureRunner:
+def _register(registerer: object) -> None:
+    from ..ops import register_custom
+
+    native = "TFLite's own registerers are native code of its runtime, which is not used here: "
+    fix = f"{native}give a function without arguments, or (name, evaluate, infer)"
+    if isinstance(registerer, str):
+        raise InputError(f"Looking up symbol '{registerer}' failed", fix=fix)
+    if isinstance(registerer, tuple) and len(registerer) == 3:
+        name, evaluate, infer = registerer
+        register_custom(name, evaluate=evaluate, infer=infer)
+    elif callable(registerer) and _takes_nothing(registerer):
+        registerer()
+    else:
+        raise InputError(f"{registerer!r} cannot register an operator", fix=fix)
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):  # it has no signature, or it needs arguments
+        return False
+    return True
+
+
+class SignatureRunner(OfThisProcess):
     """Runs one signature of an Interpreter's model, by the names its author gave."""
 
     def __init__(self, interpreter: Interpreter | None = None,
                  signature_key: str | None = None) -> None:  # fmt: skip
         if not interpreter:
-            raise ValueError("None interpreter provided.")
+            raise InputError("None interpreter provided.")
         if not signature_key:
-            raise ValueError("None signature_key provided.")
+            raise InputError("None signature_key provided.")
         try:
             self._signature = interpreter._session.model.signature(signature_key)
         except KeyError:
-            raise ValueError(f'Invalid signature_key provided: "{signature_key}".') from None
+            raise InputError(f'Invalid signature_key provided: "{signature_key}".',
+                             fix=_keys_text(interpreter._session.model.signatures)
+                             ) from None  # fmt: skip
         self._interpreter = interpreter
         self._index = known.places_of(self._signature.graph)
 
     def __call__(self, **arrays: Any) -> dict[str, Array]:
         wanted = self._signature.inputs
         if len(arrays) != len(wanted):
-            raise ValueError("Invalid number of inputs provided for running a SignatureDef, "
-                             f"expected {len(wanted)} vs provided {len(arrays)}")  # fmt: skip
+            raise InputError("Invalid number of inputs provided for running a SignatureDef, "
+                             f"expected {len(wanted)} vs provided {len(arrays)}",
+                             fix=f"the inputs are {', '.join(wanted)}")  # fmt: skip
         for name in arrays:
             if name not in wanted:
-                raise ValueError(f"Invalid Input name ({name}) for SignatureDef")
+                raise InputError(f"Invalid Input name ({name}) for SignatureDef",
+                                 fix=f"the inputs are {', '.join(wanted)}")  # fmt: skip
         graph, interpreter = self._signature.graph, self._interpreter
         places = {name: self._index[wanted[name]] for name in arrays}
         for name, value in arrays.items():
@@ -501,30 +583,96 @@ class SignatureRunner:
                 for n in sorted(tensors)}  # fmt: skip
 
 
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not isinstance(threads, int):
+        raise InputError("type of num_threads should be int", where="num_threads",
+                         fix=f"it is {threads!r}: give int(...)")  # fmt: skip
+    if threads is not None and threads < 1:
+        raise InputError("num_threads should >= 1", where="num_threads",
+                         fix="give 1 or more, or None for a default")  # fmt: skip
+
+
+def _model(path: str | os.PathLike[str] | None, content: Any) -> Model:
+    """From the one of the two that is given; the errors say what LiteRT's say first."""
+    if path and content is not None:
+        raise InputError("Can't both provide `model_path` and `model_content`", fix="give one")
+    if not path and (content is None or len(content) == 0):
+        raise InputError("`model_path` or `model_content` must be specified.",
+                         fix="give a path or the bytes of a .tflite file")  # fmt: skip
+    try:
+        return load(os.fsdecode(path) if path else _buffer(content))
+    except ModelError as error:
+        raise ModelError(f"The model is not a valid Flatbuffer buffer: {error.what}",
+                         where=error.where, fix=error.fix) from error  # fmt: skip
+    except InputError as error:
+        if isinstance(error, WrongTypeError):
+            raise
+        raise InputError(f"Could not open '{os.fsdecode(path or '')}': {error.what}",
+                         fix=error.fix) from error  # fmt: skip
+
+
+def _buffer(content: Any) -> bytes | bytearray | memoryview:
+    """Anything that shows its memory: bytes, a bytearray, an mmap, an array of bytes."""
+    if isinstance(content, bytes | bytearray):
+        return content
+    try:
+        return memoryview(content)
+    except TypeError as error:
+        raise WrongTypeError(f"model_content is of type {type(content).__name__}",
+                             fix="give the file's bytes, or model_path=...") from error  # fmt: skip
+
+
+def _index(index: object) -> int:
+    try:
+        return operator.index(index)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise WrongTypeError(f"a tensor index of type {type(index).__name__}",
+                             fix="give the 'index' of get_input_details() and its like"
+                             ) from error  # fmt: skip
+
+
+def _no_tensor(graph: Graph, index: int) -> str:
+    return f"Invalid tensor index {index} exceeds max tensor index {len(graph.tensors) - 1}"
+
+
+def _keys_text(signatures: Sequence[Signature]) -> str:
+    return f"the keys are {', '.join(repr(s.key) for s in signatures) or 'none'}"
+
+
+def _copied(array: Array) -> Array:
+    """As LiteRT returns it: a tensor without dimensions is a NumPy scalar."""
+    copy = np.array(array)
+    return copy if copy.ndim or copy.dtype == np.object_ else copy[()]
+
+
 def _check_strict(tensor: Tensor, shape: Shape, index: int) -> None:
     """Only dimensions that the file leaves open may change."""
     fixed = tensor.signature or tensor.shape
     if len(shape) != len(fixed):
-        raise RuntimeError(f"Attempting to resize tensor {index} of {len(fixed)} dimensions to "
-                           f"{len(shape)}")  # fmt: skip
+        raise InvokeError(f"Attempting to resize tensor {index} of {len(fixed)} dimensions to "
+                          f"{len(shape)}", fix="leave out strict=True")  # fmt: skip
     for axis, (stated, wanted) in enumerate(zip(fixed, shape, strict=True)):
         if stated not in (-1, wanted):
-            raise RuntimeError(
+            raise InvokeError(
                 f"Attempting to resize dimension {axis} of tensor {index} with value {stated} to "
                 f"{wanted}. ResizeInputTensorStrict only allows mutating unknown dimensions "
-                "identified by -1."
+                "identified by -1.",
+                fix="leave out strict=True",
             )
 
 
 def _check_dimensions(got: Shape, wanted: Shape, index: int) -> None:
     mismatch = "Cannot set tensor: Dimension mismatch. "
     if len(got) != len(wanted):
-        raise ValueError(f"{mismatch}Got {len(got)} but expected {len(wanted)} for input {index}.")
+        raise InputError(f"{mismatch}Got {len(got)} but expected {len(wanted)} for input {index}.",
+                         fix=f"reshape it to {list(wanted)}")  # fmt: skip
     for axis, (size, expected) in enumerate(zip(got, wanted, strict=True)):
         if size != expected:
-            raise ValueError(
+            raise InputError(
                 f"{mismatch}Got {size} but expected {expected} for dimension {axis} of input "
-                f"{index}."
+                f"{index}.",
+                fix=f"give an array of shape {list(wanted)}, or call resize_tensor_input() and "
+                "allocate_tensors() first",
             )
 
 

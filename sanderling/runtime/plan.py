@@ -102,6 +102,7 @@ class Plan:
     again: Callable[[], Plan | None] | None = None
     tells: bool = field(default_factory=lambda: tape.recorder is not None)
     _memory: Array | None = None
+    _called: tuple[list[Array], Binding] | None = None
 
     def array(self, tensor: Tensor) -> Array | None:
         """This tensor's place in the arena, as a view; None if it has none."""
@@ -126,6 +127,7 @@ class Plan:
 
     def tell(self) -> None:
         """Run what tells of its steps from now on."""
+        self._called = None
         other = None if self.tells or self.again is None else self.again()
         self.tells = True
         if other is not None and len(other.steps) == len(self.steps):
@@ -134,13 +136,24 @@ class Plan:
 
     def hush(self) -> None:
         """Nobody listens any more."""
-        self.tells = False
+        self.tells, self._called = False, None
         for step in self.steps:
             step.executable, step.plain = step.plain or step.executable, None
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Binding:
         """A binding whose results are the graph's outputs, in order."""
         return Binding(self, inputs, outputs, self.graph.outputs)
+
+    def call(self, arrays: Sequence[Array]) -> list[Array]:
+        """The results for these arrays, as arrays of their own: how control flow runs a graph, time
+        and again, so that what the arrays are bound to is kept."""
+        if self._called is None or tape.recorder is not None:
+            inputs = [np.empty(a.shape, a.dtype) for a in arrays]
+            self._called = inputs, self.bind(inputs, [None] * len(self.graph.outputs))
+        inputs, binding = self._called
+        for target, source in zip(inputs, arrays, strict=True):
+            np.copyto(target, source)
+        return [a.copy() for a in binding.run()]
 
 
 def _aligned_bytes(size: int) -> Array:
@@ -177,10 +190,13 @@ class Binding:
         ]  # fmt: skip
         self._moves = [list(self._late_values(i)) for i in range(len(self.steps))]
         self._given = list(outputs)
+        self._makers = self._find_makers()
         self.outputs: list[Array] = []
-        # Where no array changes between runs, all that a second run does is to make these calls.
+        # Where no array changes between runs, all that a second run does is to make these calls and
+        # to copy what no step writes where it is wanted.
         self._is_static = False
         self._calls: list[Callable[[], None]] = []
+        self._copies: list[tuple[Array, Array]] = []  # target, source
         self._version = -1  # of the state whose arrays are bound
 
     def _array(self, tensor: Tensor) -> Array | None:
@@ -207,7 +223,7 @@ class Binding:
             np.copyto(variable, array)
         shared = self.plan.resources
         if shared is not None and shared.state.version != self._version:
-            self._calls = []
+            self._calls, self._is_static = [], False
             self._version = shared.settle(
                 [(s.inputs, arrays) for s, (_, arrays, _) in zip(self.plan.steps, self.steps,
                                                                  strict=True)])  # fmt: skip
@@ -221,12 +237,16 @@ class Binding:
                 call()
         except Exception as error:
             self.blame(next(i for i, c in enumerate(self._calls) if c is call), error)
+        for target, source in self._copies:
+            np.copyto(target, source)
         return self.outputs.copy()
 
     def only_call(self) -> Callable[[], None] | None:
         """All that a further run has to do, if it is one call."""
         alone = self._is_static and len(self.steps) == 1 and not self._fed
         if not alone or self.plan.resources is not None:
+            return None
+        if self._copies:
             return None
         run, inputs, outputs = self.steps[0]
         bind = getattr(getattr(run, "__self__", None), "bind", None)
@@ -270,13 +290,8 @@ class Binding:
         except Exception as error:
             self.blame(index, error)
         results = self._collect()
-        fixed = not any(self._moves) and self._results_are_in_place(results)
-        self._is_static = fixed and tape.recorder is None
+        self._is_static = not any(self._moves) and tape.recorder is None
         return results
-
-    def _results_are_in_place(self, results: Sequence[Array]) -> bool:
-        written = [a for _, _, outputs in self.steps for a in outputs]
-        return all(any(a is w for w in written) for a in results)
 
     def blame(self, index: int, error: Exception) -> NoReturn:
         """Re-raise with the place: what a delegate raises is a DelegateError for the user."""
@@ -293,19 +308,25 @@ class Binding:
                             fix="leave this delegate out, and report the failure to its author",
                             ) from error  # fmt: skip
 
+    def _find_makers(self) -> list[tuple[list[Array | None], int] | None]:
+        """For each wanted tensor the outputs of the step that makes it, and its place there."""
+        found = {t: (outs, place)
+                 for (_, _, outs), s in zip(self.steps, self.plan.steps, strict=True)
+                 for place, t in enumerate(s.outputs)}  # fmt: skip
+        return [found.get(t) for t in self.wanted]
+
     def _collect(self) -> list[Array]:
         """Outputs in the graph's order; what no step computes is passed through."""
-        made = {t: a for (_, _, outs), s in zip(self.steps, self.plan.steps, strict=True)
-                for t, a in zip(s.outputs, outs, strict=True)}  # fmt: skip
-        results = []
-        for tensor, given in zip(self.wanted, self._given, strict=True):
-            value = made.get(tensor)
+        self._copies, results = [], []
+        for tensor, given, maker in zip(self.wanted, self._given, self._makers, strict=True):
+            value = None if maker is None else maker[0][maker[1]]
             if value is None:
                 value = self._array(tensor)
                 value = tensor.data if value is None else value
                 assert value is not None
-                value = value.copy() if given is None else value
+                given = np.empty(value.shape, value.dtype) if given is None else given
             if given is not None and given is not value:
+                self._copies.append((given, value))
                 with span("copy a result", "copy", {"tensor": tensor.name, "bytes": value.nbytes}):
                     _copy_into(given, value, tensor)
                 value = given
@@ -361,6 +382,7 @@ class Planner:
         self.options = options
         self.require_full = require_full
         self.variables = variables  # by the original graph's tensor: they outlive a plan
+        self._told: set[str] = set()  # what was warned of: plans for other shapes fail alike
 
     def plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
         from ..passes.simplify import fold_constants
@@ -401,6 +423,7 @@ class Planner:
         out again. What was compiled is kept for parts that come out the same. numbers: the ops'
         places in the file's graph."""
         failed: dict[Op, list[Refusal]] = {}
+        errors: dict[str, DelegateError] = {}  # the first of each delegate that failed
         compiled: dict[tuple[object, ...], Executable] = {}
         while True:
             with span("partition", "partition") as told:
@@ -415,8 +438,10 @@ class Planner:
                         compiled[part.key] = self._executable(graph, part)
                     except DelegateError as error:
                         self._give_up(part, error, failed)
+                        errors.setdefault(part.delegate.name, error)
             if all(part.key in compiled for part in found.parts):
                 _tell_refusals(found)
+                self._warn(errors, failed)
                 return found, [Step(p, compiled[p.key], p.inputs, p.outputs) for p in found.parts]
 
     def _executable(self, graph: Graph, part: Part) -> Executable:
@@ -437,13 +462,19 @@ class Planner:
         """Remember that this delegate failed on these ops, or re-raise if nobody is left."""
         if self.require_full or part.delegate is self.delegates[-1]:
             raise error
-        warnings.warn(
-            f"delegate '{part.delegate.name}' could not compile {len(part.ops)} ops and they run "
-            f"elsewhere: {error}", FallbackWarning, stacklevel=2,
-        )  # fmt: skip
         refusal = Refusal(part.delegate.name, f"it failed to compile them: {error.what}")
         for op in part.ops:
             failed.setdefault(op, []).append(refusal)
+
+    def _warn(self, errors: Mapping[str, DelegateError], failed: Mapping[Op, list[Refusal]]
+              ) -> None:  # fmt: skip
+        """Say of each delegate once what it could not do."""
+        for name, error in errors.items():
+            ops = sum(any(r.delegate == name for r in refusals) for refusals in failed.values())
+            text = f"delegate '{name}' could not compile {ops} ops and they run elsewhere: {error}"
+            if text not in self._told:
+                self._told.add(text)
+                warnings.warn(text, FallbackWarning, stacklevel=2)
 
     def _check_full(self, graph: Graph, found: Partition) -> None:
         first = self.delegates[0]

@@ -7,19 +7,21 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config import DELEGATES
-from ..errors import BusyError, InputError, ModelError, SanderlingError
+from ..errors import BusyError, DelegateError, InputError, ModelError, SanderlingError
+from ..forks import renews
 from ..format import known
-from ..ir import Array, DType, Graph, Model, Shape, Signature, Tensor
+from ..ir import Array, Graph, Model, Shape, Signature, Tensor
 from ..spans import Follower, followers, span, tape
-from .delegate import Delegate, Limits, Options, resolve
+from .delegate import FALLBACK, Delegate, Limits, Options, resolve
 from .direct import Direct
 from .direct import direct as find_direct
+from .feeds import take
 from .plan import Binding, Plan, Planner
 from .remember import Memory
 
@@ -30,7 +32,19 @@ if TYPE_CHECKING:
 MOST_PLANS = 8
 
 
-class Session:
+class OfThisProcess:
+    """Not to be copied: what it holds (code, threads, memory, state) belongs to this process."""
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "it cannot be pickled or copied: it holds compiled code, threads and state of this "
+            "process",
+            where=type(self).__name__,
+            fix="hand on the model, which pickles by its bytes, or its path, and compile it there",
+        )
+
+
+class Session(OfThisProcess):
     """Runs a model. Each plan (shapes, delegates, arena) is made once and kept.
 
     A session belongs to one thread at a time: a second one gets a BusyError. For parallel work
@@ -72,9 +86,16 @@ class Session:
         self._plans: dict[tuple[Graph, tuple[Shape, ...]], Plan] = {}
         self._direct: dict[str | None, Direct | None] = {}
         self._busy = threading.Lock()
+        renews(self)
         # Those who keep a binding, and hear when recording begins or ends.
         self.lasting: weakref.WeakSet[Follower] = weakref.WeakSet()
         followers.add(self)
+        if require_full_delegation or any(d.name not in FALLBACK for d in self.delegates):
+            self._plan_early()
+
+    def renew_lock(self) -> None:
+        """In a forked child nobody runs this session, whoever did in the parent."""
+        self._busy = threading.Lock()
 
     @cached_property
     def state(self) -> State:
@@ -87,6 +108,20 @@ class Session:
     def _planner(self) -> Planner:
         settings = Options(self.threads, self.state, self._extra)
         return Planner(self.delegates, self._limits, settings, self._require_full, self.variables)
+
+    def _plan_early(self) -> None:
+        """Let delegates of others, and who insists on one, complain now and not at the first run.
+        That needs shapes; if the model has some that it cannot run on, that is for the run to say,
+        which may bring others."""
+        graph = self.entry(None).graph
+        if any(t.is_dynamic for t in graph.inputs):
+            return
+        try:
+            self.runnable_plan(graph, [t.shape for t in graph.inputs])
+        except DelegateError:
+            raise
+        except SanderlingError:
+            return
 
     def _verify(self) -> None:
         """Once: before the first plan that is made from the graph itself."""
@@ -116,14 +151,14 @@ class Session:
         direct = self._direct.get(signature)
         taken = direct.accepts(feeds) if direct is not None and not outputs else None
         if direct is not None and taken is not None:
-            self._occupy()
+            busy = self._occupy()
             try:
                 return direct.run(taken)
             finally:
-                self._busy.release()
+                busy.release()
         with self._alone(), span("session.run", "api"):
             entry = self.entry(signature)
-            arrays = _take(entry.inputs, {} if feeds is None else feeds)
+            arrays = take(entry.inputs, {} if feeds is None else feeds)
             binding = self._prepare(entry, arrays, outputs or {})
             results = binding.run()
             if tape.recorder is None:
@@ -155,7 +190,7 @@ class Session:
         """Fix the arrays once, run many times: `bound.run()` does no look-up and no check."""
         with self._alone():
             entry = self.entry(signature)
-            arrays = _take(entry.inputs, feeds, copy=False)
+            arrays = take(entry.inputs, feeds, copy=False)
             binding = self._prepare(entry, arrays, outputs or {})
             made = BoundRun(self, binding, list(entry.outputs))
             self.lasting.add(made)
@@ -207,33 +242,34 @@ class Session:
         if len(arrays) != len(graph.inputs):
             raise ModelError(f"called with {len(arrays)} values, it takes {len(graph.inputs)}",
                              where=f"graph '{graph.name}'")  # fmt: skip
-        plan = self._plan(graph, [a.shape for a in arrays])
-        outputs = [_fresh(plan.twins[t]) for t in graph.outputs]
-        return plan.bind(arrays, outputs).run()
+        return self._plan(graph, [a.shape for a in arrays]).call(arrays)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        self._occupy()
+        busy = self._occupy()
         try:
             yield
         finally:
-            self._busy.release()
+            busy.release()
 
-    def _occupy(self) -> None:
-        if not self._busy.acquire(blocking=False):
+    def _occupy(self) -> threading.Lock:
+        """The lock, locked: to be released by whoever asked, even if the session has another one by
+        then (forks.py)."""
+        busy = self._busy
+        if not busy.acquire(False):
             raise BusyError(
                 "this session is running in another thread",
                 fix="give each thread its own session: model.compile(...) shares the weights",
             )
+        return busy
 
     def _run_alone(self, run: Callable[[], object]) -> None:
         """`with self._alone(): run()` without the microsecond that the context manager takes."""
-        if not self._busy.acquire(False):
-            self._occupy()
+        busy = self._occupy()
         try:
             run()
         finally:
-            self._busy.release()
+            busy.release()
 
     # -- planning -------------------------------------------------------------------------------
 
@@ -341,7 +377,7 @@ def _maker(session: weakref.ref[Session], graph: Graph, shapes: tuple[Shape, ...
     return again
 
 
-class BoundRun:
+class BoundRun(OfThisProcess):
     """A run whose arrays are fixed."""
 
     def __init__(self, session: Session, binding: Binding, names: list[str]) -> None:
@@ -354,12 +390,16 @@ class BoundRun:
             self.session._run_alone(self.binding.run)
             self._call = self.binding.only_call()
             return
+        # As _run_alone, written out: a call less, and a small model takes no longer than a call.
+        busy = self.session._busy
+        if not busy.acquire(False):
+            self.session._occupy()
         try:
-            self.session._run_alone(call)
-        except SanderlingError:
-            raise
+            call()
         except Exception as error:
             self.binding.blame(0, error)
+        finally:
+            busy.release()
 
     def follow(self) -> None:
         self.binding.follow()
@@ -390,104 +430,6 @@ def _fresh(tensor: Tensor) -> Array | None:
     """A new array for an output, so that the caller may keep it; None if its shape is unknown."""
     known = not tensor.is_dynamic and tensor.dtype.is_fixed_size
     return np.empty(tensor.shape, tensor.dtype.numpy) if known else None
-
-
-def _take(wanted: Mapping[str, Tensor], feeds: Mapping[str, npt.ArrayLike],
-          copy: bool = True) -> dict[Tensor, Array]:  # fmt: skip
-    """Match arrays to tensors by name, and check them."""
-    if not isinstance(feeds, Mapping):
-        names = ", ".join(f"{n!r}: array" for n in wanted)
-        raise InputError(
-            f"feeds is of type {type(feeds).__name__}, not arrays by name",
-            where="session.run",
-            fix=f"write session.run({{{names}}}), or session({', '.join(wanted)}) by place",
-        )
-    unknown = [name for name in feeds if name not in wanted]
-    missing = [name for name in wanted if name not in feeds]
-    if unknown or missing:
-        raise InputError(
-            " and ".join([f"there is no input '{n}'" for n in unknown]
-                         + [f"input '{n}' is missing" for n in missing]),
-            fix="the inputs are " + ", ".join(f"{n} {t.type_text}" for n, t in wanted.items()),
-        )  # fmt: skip
-    return {t: as_fed(t, feeds[name], name, copy) for name, t in wanted.items()}
-
-
-def as_fed(tensor: Tensor, value: npt.ArrayLike, name: str, copy: bool = True) -> Array:
-    """The caller's array itself where type and layout fit; a safe conversion otherwise.
-
-    copy=False insists on the caller's own array, for bindings.
-    """
-    array = _as_array(value, name)
-    if tensor.dtype is DType.STRING and copy:
-        array = as_bytes(array)
-    elif array.dtype != tensor.dtype.numpy:
-        if not copy or not converts(array, tensor.dtype.numpy):
-            raise InputError(
-                f"an array of {array.dtype}, the model takes {tensor.dtype.numpy}",
-                where=f"input '{name}'",
-                fix=_type_hint(tensor, name, array),
-            )
-        array = array.astype(tensor.dtype.numpy)
-    check_shape(tensor, array.shape, name)
-    if not array.flags.c_contiguous:
-        if not copy:
-            raise InputError("the array is not contiguous", where=f"input '{name}'",
-                             fix="bind np.ascontiguousarray(x)")  # fmt: skip
-        array = np.ascontiguousarray(array)
-    return array
-
-
-def _as_array(value: npt.ArrayLike, name: str) -> Array:
-    try:
-        return np.asarray(value)
-    except ValueError as error:  # lists of unequal length
-        raise InputError(f"it is not an array: {error}", where=f"input '{name}'",
-                         fix="give an array, or lists of equal length") from error  # fmt: skip
-
-
-def converts(array: Array, wanted: np.dtype[Any]) -> bool:
-    """Reals convert to reals (and losing digits is fine); integers where every value fits."""
-    if array.dtype.kind in "iu" and wanted.kind in "iu":
-        limits = np.iinfo(wanted)
-        return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
-    return array.dtype.kind != "O" and np.can_cast(array.dtype, wanted, "same_kind")
-
-
-def as_bytes(array: Array) -> Array:
-    """Strings as TFLite holds them: bytes objects."""
-    made = np.empty(array.shape, np.object_)
-    made.reshape(-1)[:] = [_text(s) for s in array.flat]
-    return made
-
-
-def _text(value: object) -> bytes:
-    if isinstance(value, str | bytes):
-        return value.encode() if isinstance(value, str) else bytes(value)
-    raise InputError(f"{value!r} is not a string", fix="give an array of str or bytes")
-
-
-def _type_hint(tensor: Tensor, name: str, array: Array) -> str:
-    quant, reals = tensor.quant, array.dtype.kind == "f" and not tensor.dtype.is_float
-    if reals and quant is not None and quant.scale.size == 1:
-        return (f"quantise it first: sanderling.quantize_array(x, session.entry(None).inputs"
-                f"[{name!r}]), that is round(x / {quant.scale[0]:g}) + {quant.zero_point[0]}"
-                )  # fmt: skip
-    if array.dtype.kind in "iu" and tensor.dtype.is_integer:
-        low, high = tensor.dtype.bounds
-        return f"its values must be {low} to {high}"
-    return f"convert it: x.astype(np.{tensor.dtype.numpy})"
-
-
-def check_shape(tensor: Tensor, shape: Shape, name: str) -> None:
-    """Open dimensions take any size; the others may be resized too, as TFLite allows, but not the
-    number of dimensions of a tensor whose rank is known."""
-    if len(shape) != len(tensor.shape) and tensor.shape:
-        raise InputError(
-            f"an array of shape {list(shape)}, the model takes {tensor.type_text}",
-            where=f"input '{name}'",
-            fix=f"reshape it to {len(tensor.shape)} dimensions",
-        )
 
 
 def _check_outputs(wanted: Mapping[str, Tensor], given: Mapping[str, Array],

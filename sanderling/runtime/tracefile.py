@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, MissingExtraError
+from ..files import read_data
 from ..spans import Args
 from .trace import Count, Instant, Slice, Trace
 
@@ -113,22 +114,17 @@ def _plain_args(args: Args) -> dict[str, str | int | float | bool]:
 
 def read(path: str | os.PathLike[str]) -> Trace:
     """A trace that was saved as JSON."""
+    fix = ("give what `sanderling trace -o FILE.json` wrote; Perfetto's own format is for "
+           "https://ui.perfetto.dev")  # fmt: skip
+    content = read_data(path, "the trace", fix)
     try:
-        content = json.loads(Path(path).read_bytes())
         head = content["otherData"]
         if head["schema"] != SCHEMA:
             raise ValueError(f"its schema is {head['schema']}")
         return _from_chrome(content["traceEvents"], head)
-    except OSError as error:
-        raise InputError(f"cannot read the trace: {error.strerror or error}",
-                         where=os.fspath(path), fix="check the path") from error  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = "it is not JSON" if isinstance(error, UnicodeDecodeError) else error
-        raise InputError(
-            f"not a trace that `sanderling trace -o FILE.json` wrote: {why}",
-            where=os.fspath(path),
-            fix="give such a file; Perfetto's own format is for https://ui.perfetto.dev",
-        ) from error
+        raise InputError(f"not a trace that `sanderling trace -o FILE.json` wrote: {error}",
+                         where=os.fspath(path), fix=fix) from error  # fmt: skip
 
 
 def _from_chrome(events: Sequence[Args], head: Args) -> Trace:

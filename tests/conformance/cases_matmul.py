@@ -150,12 +150,14 @@ SPARSE = [
 ]
 
 
-def _blockwise(rows: int, units: int, depth: int, block: int) -> Case:
-    """Int4 weights with a scale a block: LiteRT's reference kernels give nonsense, so the judge is
-    the float product. (Its default kernel without XNNPACK agrees with ours to 2e-7.)"""
+def _blockwise(rows: int, units: int, depth: int, block: int, dtype: DType = DType.INT4) -> Case:
+    """Weights with a scale a block: LiteRT's reference kernels give nonsense, so the judge is the
+    float product. (Its default kernel for int4 without XNNPACK agrees with ours to 2e-7.)"""
     rng = np.random.default_rng(11)
-    codes = rng.integers(-8, 8, (units, depth)).astype(np.int8)
+    low, high = dtype.bounds
+    codes = rng.integers(low, high + 1, (units, depth)).astype(np.int8)
     steps = rng.uniform(0.01, 0.1, (units, depth // block)).astype(np.float16)
+    bias = rng.uniform(-1, 1, units).astype(np.float32)
 
     def build() -> Model:
         graph = Graph("main")
@@ -163,16 +165,28 @@ def _blockwise(rows: int, units: int, depth: int, block: int) -> Case:
         scales = graph.constant("scales", steps)
         none = np.zeros(0, np.float32)
         quant = Quant(none, none.astype(np.int64), block=Blockwise(scales, None, block))
-        w = graph.constant("w", codes, DType.INT4, quant=quant)
+        w = graph.constant("w", codes, dtype, quant=quant)
         out = Tensor("out", DType.FLOAT32, (rows, units))
-        graph.insert(Op("FULLY_CONNECTED", [x, w], [out], version=13))
+        operands = [x, w, graph.constant("bias", bias)]
+        graph.insert(Op("FULLY_CONNECTED", operands, [out], version=13))
         graph.outputs = [out]
         return Model([graph])
 
     real = codes * np.repeat(steps.astype(np.float32), block, axis=1)
-    return Case("FULLY_CONNECTED", name="blockwise", build=build, litert=False, tol=0.02,
+    name = f"blockwise_{dtype.short}_{rows}x{units}x{depth}_{block}"
+    return Case("FULLY_CONNECTED", name=name, build=build, litert=False, tol=0.02,
                 feeds=lambda rng: [f32(rows, depth).random(rng)],
-                expect=lambda x: [x @ real.T])  # fmt: skip
+                expect=lambda x: [x @ real.T + bias])  # fmt: skip
+
+
+BLOCKWISE = [
+    _blockwise(3, 8, 64, 32),
+    _blockwise(1, 75, 512, 64),
+    _blockwise(19, 40, 256, 128),
+    _blockwise(2, 21, 512, 256, DType.INT8),
+    _blockwise(7, 9, 96, 32, DType.INT8),
+    _blockwise(4, 17, 96, 48, DType.INT2),
+]
 
 
 # Left, right, adj_x, adj_y.
@@ -212,5 +226,5 @@ BATCHED = [
 ]  # fmt: skip
 
 CASES: list[Case] = [
-    *FLOAT, *UINT8, *INT8, *INT16, *HYBRID, *ODD, *SPARSE, _blockwise(3, 8, 64, 32), *BATCHED,
+    *FLOAT, *UINT8, *INT8, *INT16, *HYBRID, *ODD, *SPARSE, *BLOCKWISE, *BATCHED,
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 
 from sanderling.format import dump
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
-from sanderling.ops import Spec, infer
+from sanderling.ops import OPS, Spec, infer
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,16 +176,18 @@ class Case:
         return Model([graph, *op.subgraphs])
 
     def _outputs(self, graph: Graph, tensors: list[Tensor | None]) -> list[Tensor]:
-        """The stated outputs; shapes (and, unstated, the type of the first input) inferred."""
+        """The stated outputs with shapes inferred; unstated, one of the only type it can have, or
+        of that of the first input."""
         first = next(t for t in tensors if t is not None)
-        stated = self.out or (T((), first.dtype.short),)
+        only = {t for form in OPS[self.op].rule.forms for t in form.results.each[0].types}
+        kind = only.pop() if len(only) == 1 else first.dtype
+        stated = self.out or (T((), kind.short),)
         made = [Tensor(f"out{i}", DType.parse(t.dtype), t.shape, quant=t.quant)
                 for i, t in enumerate(stated)]  # fmt: skip
         probe = Op(self.op, tensors, made, self.attrs, version=self.version)
         specs = [None if t is None else Spec(t.dtype, t.shape, t.data) for t in tensors]
         for tensor, spec in zip(made, infer(probe, specs), strict=True):
             tensor.shape = spec.shape or ()
-            tensor.dtype = spec.dtype
             graph.tensors.append(tensor)
         return made
 

@@ -1,5 +1,5 @@
-"""The conformance table on the cpu delegate: every target this machine runs, judged by the
-reference definitions; targets it cannot run are compiled and linked.
+"""The conformance table on the cpu delegate: every target this machine runs or emulates, judged by
+the reference definitions; the others are compiled and linked.
 
     @pytest.mark.parametrize("target", TARGET_NAMES)
     @pytest.mark.parametrize("row", cases_of("CONV_2D", "DEPTHWISE_CONV_2D"), ids=lambda r: r.id)
@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.jit import host_target, runnable
-from sanderling.delegates.cpu.targets import TARGETS
+from sanderling.delegates.cpu.targets import TARGETS, emulatable, host_target, runnable
 from sanderling.ir import Array, Model
 from sanderling.runtime.delegate import Limits, copy_graph, partition
 from sanderling.runtime.plan import specialise
@@ -31,17 +30,27 @@ from tests.conformance.harness import Case, difference
 from .qemu import run_aarch64
 
 # A case costs a compilation. `make test` takes a few cases of each operator, spread over its list,
-# on the host's target, AVX2 and one of AArch64; `make test-all` takes all cases on all targets.
+# on the host's target, and other machines' targets take turns; `make test-all` takes all cases on
+# all targets.
 EVERYTHING = bool(os.environ.get("SANDERLING_TEST_ALL"))
-TARGET_NAMES = (
-    tuple(TARGETS) if EVERYTHING else (*dict.fromkeys((host_target().name, "avx2", "neondot")),)
-)
-RUNNABLE = [name for name in TARGET_NAMES if runnable(TARGETS[name])]
+OTHERS = ("avx512vnni", "avx2", "generic", "neondot")
+TARGET_NAMES = tuple(TARGETS) if EVERYTHING else (*dict.fromkeys((host_target().name, *OTHERS)),)
+# The host's own first.
+RUNNABLE = sorted((n for n in TARGET_NAMES if runnable(TARGETS[n]) or emulatable(TARGETS[n])),
+                  key=lambda name: name != host_target().name)  # fmt: skip
 # Floats: 1e-5 of the largest output, on top of what the case itself allows.
 FLOAT_TOLERANCE = 1e-5
 
 
 MOST_CASES = 1 << 30 if EVERYTHING else 5
+
+
+def cpu_for(target: str | None = None, **options: Any) -> CpuDelegate:
+    """The delegate for this target; instructions that the machine lacks are emulated."""
+    return CpuDelegate(target, **{"cache": False, "emulate": True, **options})
+
+
+RUNNABLE_ROWS = [cpu_for(name).target for name in RUNNABLE]
 
 
 def cases_of(*ops: str) -> list[Case]:
@@ -54,9 +63,9 @@ def cases_of(*ops: str) -> list[Case]:
 
 
 def in_turns(cases: Sequence[Case]) -> list[Any]:
-    """Every case on the best target; of the other targets each takes its turn, or all."""
-    others = [t for t in TARGET_NAMES if t != RUNNABLE[0]]
-    chosen = [(row, RUNNABLE[0]) for row in cases]
+    """Every case on the host's target; of the other targets each takes its turn, or all."""
+    others = [t for t in TARGET_NAMES if t != host_target().name]
+    chosen = [(row, host_target().name) for row in cases]
     for index, target in enumerate(others):
         chosen += [(row, target) for row in (cases if EVERYTHING else cases[index :: len(others)])]
     return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in chosen]
@@ -67,9 +76,9 @@ def check_cpu(case: Case, target: str | None = None, threads: int = 1, seed: int
     """Run the case on the cpu delegate and compare with the reference delegate.
 
     Returns "" if every op ran on the cpu, else the delegate's reasons against the others. A target
-    that this machine cannot run is compiled, not run; with `emulate`, AArch64 code runs in qemu.
+    of another architecture is compiled, not run; with `emulate`, AArch64 code runs in qemu.
     """
-    delegate = CpuDelegate(target, cache=False)
+    delegate = cpu_for(target)
     model = case.model()
     rng = np.random.default_rng(seed)
     feeds = [[np.asarray(a) for a in case.arrays(model, rng)] for _ in range(case.runs)]

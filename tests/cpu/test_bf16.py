@@ -21,16 +21,16 @@ from sanderling.delegates.cpu.delegate import CpuDelegate, lower
 from sanderling.delegates.cpu.executable import Compiled
 from sanderling.delegates.cpu.jit import assembly
 from sanderling.delegates.cpu.precision import DATA, round_products
-from sanderling.delegates.cpu.targets import TARGETS, runnable
+from sanderling.delegates.cpu.targets import TARGETS
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
 from sanderling.ops.execute import evaluate, new_state
 from sanderling.runtime.delegate import copy_graph
 
+from .harness import RUNNABLE, cpu_for
 from .models import feed, stack
 from .qemu import QEMU, run_aarch64
 
-RUNNABLE = tuple(name for name, t in TARGETS.items() if runnable(t))
 SAME: dict[str, Any] = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
 VALID = SAME | {"padding": "VALID"}
 HALF = SAME | {"stride_h": 2, "stride_w": 2}
@@ -149,7 +149,7 @@ def _operand(op: Op, place: int, values: Mapping[Tensor, Array]) -> Array | None
 
 
 def bf16(target: str) -> CpuDelegate:
-    return CpuDelegate(target, cache=False, precision="bf16", emulate=True)
+    return cpu_for(target, precision="bf16")
 
 
 def code(model: Model, target: str) -> Compiled:

@@ -239,4 +239,4 @@ def test_the_host_is_known_without_llvm() -> None:
 
     wanted = {f for row in targets.TARGETS.values() for f in row.needs}
     wanted -= {"sse2", "neon"}
-    assert targets.host_features() & wanted == llvm_features() & wanted
+    assert targets.cpu_features() & wanted == llvm_features() & wanted

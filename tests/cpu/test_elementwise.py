@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.elementwise import EXPRESSIONS
 from sanderling.delegates.cpu.executable import CpuExecutable
 from sanderling.delegates.cpu.prepare import prepare
@@ -21,7 +20,7 @@ from sanderling.ir import Array, DType, Graph, Op
 from sanderling.ir import expr as X
 from sanderling.ir.expr import Expr, Input, cast
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, u8
-from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, run
+from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
 from tests.cpu.qemu import QEMU
 
 EMULATED = QEMU is not None
@@ -63,7 +62,7 @@ def run_map(expr: Expr, *arrays: Array, target: str, workers: int = 1) -> Array:
     out = graph.tensor("y", expr.dtype, shape)
     graph.insert(Op("cpu.MAP", inputs, [out], {"expr": expr}))
     graph.outputs = [out]
-    executable = CpuExecutable(CpuDelegate(target, cache=False).compiled(graph), workers)
+    executable = CpuExecutable(cpu_for(target).compiled(graph), workers)
     result = np.empty(shape, expr.dtype.numpy)
     executable.run([np.ascontiguousarray(a) for a in arrays], [result])
     executable.close()
@@ -255,7 +254,7 @@ def test_words_are_exact(name: str, count: int, target: str) -> None:
         row = case(name, *operands, out=[i16(scale=out)], **more)
         model = row.model()
         feeds = row.arrays(model, np.random.default_rng(10))
-        found, wanted = (run(model.compile([d]), feeds) for d in (CpuDelegate(target), "reference"))
+        found, wanted = (run(model.compile([d]), feeds) for d in (cpu_for(target), "reference"))
         np.testing.assert_array_equal(found[0], wanted[0])
 
 
@@ -270,7 +269,7 @@ def test_tables(target: str) -> None:
         out = graph.tensor("y", DType.UINT8, x.shape)
         graph.add("cpu.LUT", [source], [out], table=table)
         graph.outputs = [out]
-        executable = CpuExecutable(CpuDelegate(target, cache=False).compiled(graph), 1)
+        executable = CpuExecutable(cpu_for(target).compiled(graph), 1)
         result = np.zeros(size, np.uint8)
         executable.run([x], [result])
         np.testing.assert_array_equal(result, table[x])

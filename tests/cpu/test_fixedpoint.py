@@ -13,12 +13,14 @@ import pytest
 from sanderling.delegates.cpu import fixedpoint
 from sanderling.delegates.cpu.emit import I16, I32, I64, PTR, VOID, Emitter, Value, vector
 from sanderling.delegates.cpu.image import Loaded, link
-from sanderling.delegates.cpu.jit import compile_object, runnable_targets
+from sanderling.delegates.cpu.jit import compile_object
 from sanderling.delegates.cpu.targets import Target
 from sanderling.ir import Array
 from sanderling.ops import fixed, lut
 
-TARGETS = pytest.mark.parametrize("target", runnable_targets(), ids=lambda t: t.name)
+from .harness import RUNNABLE_ROWS
+
+TARGETS = pytest.mark.parametrize("target", RUNNABLE_ROWS, ids=lambda t: t.name)
 
 
 def run(target: Target, x: Array, make: Callable[[Emitter, Value], Value]) -> Array:

@@ -11,13 +11,13 @@ import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.image import Image, Loaded, link
-from sanderling.delegates.cpu.jit import compile_object, runnable_targets
+from sanderling.delegates.cpu.jit import compile_object
 from sanderling.delegates.cpu.targets import TARGETS, Target
 from sanderling.errors import DelegateError
 from sanderling.runtime.delegate import copy_graph
 from tests.conformance.harness import Case
 
-from .harness import EVERYTHING, cases_of, check_cpu, run
+from .harness import EVERYTHING, RUNNABLE_ROWS, cases_of, check_cpu, cpu_for, run
 from .models import feed, stack
 from .qemu import QEMU, run_aarch64
 
@@ -53,7 +53,7 @@ def calls_and_tables(module: ir.Module) -> None:
     b.ret(b.add(b.call(inner, [b.function.args[0]]), b.fptosi(scaled, I64)))
 
 
-@pytest.mark.parametrize("target", runnable_targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", RUNNABLE_ROWS, ids=lambda t: t.name)
 def test_calls_and_constants(target: Target) -> None:
     loaded = Loaded(image_of(target, calls_and_tables))
     entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_float)(loaded.entry("entry"))
@@ -82,7 +82,7 @@ def test_a_call_to_the_outside_is_an_error(target: Target) -> None:
 def test_aarch64_code_runs(target: str, quantised: bool) -> None:
     model = stack(quantised, layers=2, size=7, channels=24)
     graph = model.main
-    delegate = CpuDelegate(target, cache=False, timed=True)
+    delegate = cpu_for(target, timed=True)
     assert not any(delegate.refuses(op) for op in graph.ops)
     own, _ = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
     x = feed(model)

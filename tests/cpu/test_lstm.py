@@ -11,7 +11,6 @@ import pytest
 
 from sanderling.delegates.cpu import recurrent
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.jit import runnable_targets
 from sanderling.delegates.cpu.targets import Target
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ops.execute import initial_value
@@ -19,12 +18,21 @@ from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
 from tests.conformance.harness import Case
 
-from .harness import FLOAT_TOLERANCE, TARGET_NAMES, cases_of, check_cpu, compare, run
+from .harness import (
+    FLOAT_TOLERANCE,
+    RUNNABLE_ROWS,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    compare,
+    cpu_for,
+    run,
+)
 from .qemu import QEMU, run_aarch64
 
 RECURRENT = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "RNN",
              "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF")  # fmt: skip
-TARGETS = pytest.mark.parametrize("target", runnable_targets(), ids=lambda t: t.name)
+TARGETS = pytest.mark.parametrize("target", RUNNABLE_ROWS, ids=lambda t: t.name)
 
 
 @pytest.mark.parametrize("target", TARGET_NAMES)
@@ -46,7 +54,7 @@ def test_aarch64(target: str) -> None:
         states = [t for t in op.inputs if t is not None and t.is_variable]
         own, _ = copy_graph(graph, graph.ops, [*graph.inputs, *states], graph.outputs)
         outputs = [np.zeros(t.shape, t.dtype.numpy) for t in graph.outputs]
-        delegate = CpuDelegate(target, cache=False)
+        delegate = cpu_for(target)
         assert delegate.refuses(op) is None
         run_aarch64(delegate.compiled(own), [*arrays, *map(initial_value, states)], outputs)
         loose = replace(row, tol=row.tol + FLOAT_TOLERANCE)
@@ -136,7 +144,7 @@ def assert_same(ours: Array, theirs: Array) -> None:
 
 
 def sessions(layer: Layer, target: Target, **more: Any) -> tuple[Session, Session]:
-    delegate = CpuDelegate(target.name, cache=False)
+    delegate = cpu_for(target.name)
     assert delegate.refuses(layer.op) is None
     return layer.model.compile([delegate], **more), layer.model.compile(["reference"])
 
@@ -207,7 +215,7 @@ def test_the_basic_cell_with_states_that_are_passed(target: Target) -> None:
     model = Model([graph])
     feeds = [rng.normal(size=s).astype(np.float32) for s in shapes.values()]
     before = [a.copy() for a in feeds]
-    delegate = CpuDelegate(target.name, cache=False)
+    delegate = cpu_for(target.name)
     assert delegate.refuses(graph.ops[0]) is None
     ours = run(model.compile([delegate]), feeds)
     for a, b in zip(feeds, before, strict=True):

@@ -22,7 +22,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array
 from tests.conformance.cases_custom import anchors, detection
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
-from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, in_turns, run
+from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, in_turns, run
 
 MODULES = (detect, fourier, mediapipe, nms, response, restate, scatter, spectrogram, spread, volume)
 OPS = tuple(name for module in MODULES for name in module.KERNELS)
@@ -226,7 +226,7 @@ def test_words_are_looked_up(name: str, target: str) -> None:
     assert kernels == (["softmax"] if name == "SOFTMAX" else ["lut16"])
     model, feed = row.model(), [np.random.default_rng(1).integers(-32768, 32768, (5, 77))]
     arrays = [a.astype(np.int16) for a in feed]
-    ours = run(model.compile([CpuDelegate(target, cache=False)], threads=2), arrays)
+    ours = run(model.compile([cpu_for(target)], threads=2), arrays)
     theirs = run(model.compile(["reference"]), arrays)
     assert np.array_equal(ours[0], theirs[0])
 

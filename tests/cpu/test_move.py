@@ -109,17 +109,6 @@ def test_int8_bilinear_is_exact() -> None:
 # -- indices that lie outside ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wild", (-1, 4, 2**31 - 1, -(2**31)))
-def test_wild_indices_read_nothing_outside(wild: int) -> None:
-    """The definition refuses them; native code takes the nearest row."""
-    row = case("GATHER", f32(4, 5), i32(3), axis=0)
-    model = row.model()
-    x = np.arange(20, dtype=np.float32).reshape(4, 5)
-    index = np.array([1, wild, 3], np.int32)
-    (found,) = run(model.compile([CpuDelegate(cache=False)]), [x, index])
-    assert np.array_equal(found, x[np.clip(index, 0, 3)])
-
-
 def test_constant_index_outside_is_left_to_the_reference() -> None:
     graph = Graph()
     x = graph.input("x", DType.FLOAT32, (4, 5))

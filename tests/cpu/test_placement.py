@@ -12,7 +12,7 @@ from sanderling.delegates.cpu.abi import ARENA, FIRST_ARG
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.placement import free_from, is_free, place
 from sanderling.ir import DType, Graph, Model, Tensor
-from tests.cpu.harness import run
+from tests.cpu.harness import cpu_for, run
 
 pytestmark = pytest.mark.filterwarnings("error::sanderling.errors.FallbackWarning")
 F32 = DType.FLOAT32
@@ -118,7 +118,7 @@ class Maker:
         """Run twice on the cpu, and compare with the reference."""
         self.graph.outputs = list(outputs)
         model = Model([self.graph])
-        ours = model.compile([CpuDelegate(target, cache=False)], threads=threads)
+        ours = model.compile([cpu_for(target)], threads=threads)
         theirs = model.compile(["reference"])
         rng = np.random.default_rng(0)
         for _ in range(2):

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu import reduce, rowwise, search
-from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.prepare import prepare
 from sanderling.delegates.cpu.targets import host_target
 from sanderling.ir import Array, DType, Graph, Model
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, i64, u8
-from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, run
+from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
 from tests.cpu.qemu import QEMU
 
 EMULATED = QEMU is not None
@@ -88,7 +87,7 @@ def test_softmax_makes_no_denormal_numbers(target: str) -> None:
         model = case("SOFTMAX", f32(3, length), beta=1.0).model()
         x = np.linspace(-200, 0, 3 * length).reshape(3, length).astype(np.float32)
         x[1, 3], x[2, 5] = np.nan, -np.inf
-        found = np.asarray(model.compile([CpuDelegate(target)])(x))
+        found = np.asarray(model.compile([cpu_for(target)])(x))
         assert np.all(np.isnan(found[1]))
         rows = found[::2]
         assert not np.any((rows > 0) & (rows < np.finfo(np.float32).tiny))
@@ -116,7 +115,7 @@ def test_the_largest_in_order(target: str) -> None:
             if dtype is np.float32:
                 for first, value in enumerate((np.nan, 0.0, -0.0, -np.inf, np.inf)):
                     x.reshape(-1)[first :: 7 + first] = value
-            values, places = model.compile([CpuDelegate(target)])(x)
+            values, places = model.compile([cpu_for(target)])(x)
             wanted = model.compile(["reference"])(x)
             np.testing.assert_array_equal(places, wanted[1])
             np.testing.assert_array_equal(values, wanted[0])
@@ -133,7 +132,7 @@ def test_sums_of_codes_are_exact(name: str, target: str) -> None:
             model = row.model()
             feeds = row.arrays(model, np.random.default_rng(8))
             found, wanted = (run(model.compile([d]), feeds)
-                             for d in (CpuDelegate(target), "reference"))  # fmt: skip
+                             for d in (cpu_for(target), "reference"))  # fmt: skip
             np.testing.assert_array_equal(found[0], wanted[0])
 
 
@@ -178,5 +177,5 @@ def test_layer_norm(target: str) -> None:
         model = _layer_norm(shape)
         x = np.random.default_rng(1).normal(2, 3, shape).astype(np.float32)
         wanted = model.compile(["reference"])(x)
-        found = model.compile([CpuDelegate(target)])(x)
+        found = model.compile([cpu_for(target)])(x)
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)

@@ -11,24 +11,23 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu import sums
-from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.rounding import rescale
 from sanderling.delegates.cpu.targets import TARGETS, Target, runnable
 from sanderling.ir import Array, DType, Graph, Model, Quant
 
-from .harness import TARGET_NAMES, run, run_emulated
+from .harness import RUNNABLE, TARGET_NAMES, cpu_for, run, run_emulated
 from .qemu import QEMU
 
 EMULATED = [name for name in TARGET_NAMES if TARGETS[name].triple.startswith("aarch64") and QEMU]
 # Where sums become codes without error; the others may be one off, rarely.
-EXACT = [n for n in TARGET_NAMES if runnable(TARGETS[n]) and TARGETS[n].width == 64] + EMULATED
-TRIED = [n for n in TARGET_NAMES if runnable(TARGETS[n])] + EMULATED
+EXACT = [n for n in RUNNABLE if TARGETS[n].width == 64] + EMULATED
+TRIED = [*RUNNABLE, *EMULATED]
 WINDOW: dict[str, Any] = {"padding": "VALID", "stride_h": 1, "stride_w": 1}
 
 
 def _answers(model: Model, target: str, arrays: Sequence[Array]) -> tuple[Array, Array]:
     """Ours and the definition's."""
-    delegate = CpuDelegate(target, cache=False)
+    delegate = cpu_for(target)
     if runnable(delegate.target):
         ours = run(model.compile([delegate]), arrays)
     else:

@@ -11,7 +11,7 @@ import pytest
 from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.cache import fingerprint
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
-from sanderling.delegates.cpu.targets import TARGETS, runnable
+from sanderling.delegates.cpu.targets import TARGETS
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ops.execute import new_state
 from sanderling.runtime.delegate import copy_graph
@@ -30,10 +30,9 @@ from tests.conformance.cases_control import (
     variable,
 )
 
-from .harness import EVERYTHING, TARGET_NAMES, cases_of, check_cpu
+from .harness import EVERYTHING, RUNNABLE, cases_of, check_cpu, cpu_for
 from .qemu import QEMU, run_aarch64
 
-RUNNABLE = [t for t in TARGET_NAMES if runnable(TARGETS[t])]
 OPS = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "IF", "STABLEHLO_COMPOSITE")
 
 
@@ -58,7 +57,7 @@ def part_of(main: Graph) -> Graph:
 
 
 def steps_of(main: Graph, target: str = RUNNABLE[0]) -> list[str]:
-    program, _ = lower(part_of(main), CpuDelegate(target, cache=False))
+    program, _ = lower(part_of(main), cpu_for(target))
     return [s.kernel for s in program.steps]
 
 
@@ -106,7 +105,7 @@ SIZES = [(1, 1, 1), (2, 3, 40), (3, 1, 17), (16, 1, 64), (31, 2, 33), (5, 1, 23)
 def test_windows_of_any_size(dtype: DType, target: str) -> None:
     for rows, new, channels in SIZES if EVERYTHING else SIZES[2::2]:
         model = stream(dtype, rows, new, channels)
-        ours = model.compile([CpuDelegate(target)], threads=1 + rows % 3)
+        ours = model.compile([cpu_for(target)], threads=1 + rows % 3)
         theirs = model.compile(["reference"])
         assert whole(ours)
         rng = np.random.default_rng(0)
@@ -140,8 +139,8 @@ def test_a_read_is_free_unless_the_assignment_comes_first() -> None:
 def test_other_targets_compile_it() -> None:
     for target in TARGETS:
         for dtype in (DType.INT8, DType.FLOAT32):
-            CpuDelegate(target, cache=False).compiled(part_of(stream(dtype, 3, 1, 17).main))
-        made = CpuDelegate(target, cache=False).compiled(part_of(choose(*BRANCHES)[0]))
+            cpu_for(target).compiled(part_of(stream(dtype, 3, 1, 17).main))
+        made = cpu_for(target).compiled(part_of(choose(*BRANCHES)[0]))
         assert made.steps
 
 
@@ -183,7 +182,7 @@ ROW = ("f32", (1, 64))
 
 def check_both(model: Model, threads: int = 1, target: str | None = None) -> None:
     """Every combination of the flags, on fresh and on used memory."""
-    ours = model.compile([CpuDelegate(target)], threads=threads)
+    ours = model.compile([cpu_for(target)], threads=threads)
     theirs = model.compile(["reference"])
     assert whole(ours), ours.explain()
     rng = np.random.default_rng(1)

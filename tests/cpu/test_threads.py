@@ -179,6 +179,31 @@ def test_a_forked_child_runs() -> None:
     assert run_python(code) == "done\n"
 
 
+def test_forked_in_the_midst_of_a_run() -> None:
+    """Another thread is in native code with its workers: the child has neither, and runs."""
+    code = """
+        import signal, threading, warnings
+        warnings.simplefilter("ignore")
+        over = threading.Event()
+        def work():
+            while not over.is_set():
+                assert np.array_equal(session(x), expected)
+        thread = threading.Thread(target=work)
+        thread.start()
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                right = all(np.array_equal(session(x), expected) for _ in range(3))
+                os._exit(0 if right else 1)
+            assert os.waitpid(child, 0)[1] == 0
+        over.set()
+        thread.join()
+        print("done")
+    """
+    assert run_python(code) == "done\n"
+
+
 def test_signals_reach_python() -> None:
     """Ctrl-C is the main thread's business, whatever the workers do."""
     code = f"""

@@ -261,7 +261,7 @@ def test_settings_have_plans_of_their_own(path: Path, folder: Path) -> None:
 
     assert plans() == 1
     x = feed(stack())
-    for delegates in (["reference"], [CpuDelegate(target="avx2"), "reference"]):
+    for delegates in (["reference"], [CpuDelegate(timed=True), "reference"]):
         model = load(path)
         model.compile(delegates)(x)
         assert is_read(model)

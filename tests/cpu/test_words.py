@@ -15,7 +15,16 @@ from sanderling.delegates.cpu.targets import TARGETS, runnable
 from sanderling.ir import Array, DType, Graph, Model, Quant
 from tests.conformance.harness import Case, T, case, const, i16, weights
 
-from .harness import RUNNABLE, TARGET_NAMES, check_cpu, compile_only, refused, run, run_emulated
+from .harness import (
+    RUNNABLE,
+    TARGET_NAMES,
+    check_cpu,
+    compile_only,
+    cpu_for,
+    refused,
+    run,
+    run_emulated,
+)
 from .qemu import QEMU
 
 EMULATED = [name for name in TARGET_NAMES if TARGETS[name].triple.startswith("aarch64") and QEMU]
@@ -25,7 +34,7 @@ WINDOW: dict[str, Any] = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
 
 def _exact(model: Model, target: str, arrays: list[Array]) -> Array:
     """All ops are compiled, and the answer is the definition's."""
-    delegate = CpuDelegate(target, cache=False)
+    delegate = cpu_for(target)
     if runnable(delegate.target):
         session = model.compile([delegate])
         ours = run(session, arrays)

@@ -192,7 +192,7 @@ def _mapped(handle: int) -> Compiled:
     begin = -(-(16 + length) // PAGE) * PAGE
     after = begin + -(-code // PAGE) * PAGE
     weights = np.frombuffer(memory, np.uint8, data + SLACK, after)
-    about |= {k: tuple(about[k]) for k in ("steps", "report")}
+    about |= {k: tuple(about[k]) for k in ("steps", "report", "sites")}
     return Compiled(image=Image(_executable(handle, code, begin, memory), entries),
                     weights=weights, **about)  # fmt: skip
 

@@ -25,7 +25,7 @@ from ...passes.simplify import fold_constants
 from ...runtime.delegate import copy_graph
 from ...runtime.plan import specialise
 from .emit import I8, Int, Type, Value, vector
-from .program import Kernel, StepEmitter
+from .program import Kernel, StepEmitter, refuses_tensors
 from .targets import Target
 
 Guard = tuple[tuple[Tensor, bool], ...]
@@ -182,12 +182,9 @@ def _refuses_inner(op: Op, target: Target) -> str | None:
     from .kernels import KERNELS
 
     kernel = KERNELS.get(op.name)
-    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
     if kernel is None or (has_effects(op) and op.name not in ("IF", COMPOSITE)):
         return "it has no kernel, or a state"
-    if any(t.is_dynamic or not t.dtype.is_fixed_size for t in tensors):
-        return "a shape is not known before the run"
-    return kernel.refuses(op, target)
+    return refuses_tensors(op) or kernel.refuses(op, target)
 
 
 def inline_composites(graph: Graph, target: Target) -> Fired:

@@ -16,12 +16,14 @@ from .abi import FIRST_ARG
 from .bfloat import rounded
 from .cores import (
     BfloatCore,
+    BlockCore,
     Core,
     DotCore,
     FloatCore,
     chunk_of,
     far,
     pack,
+    pack_blocks,
     padded_depth,
     wide_core,
 )
@@ -29,7 +31,7 @@ from .emit import Int
 from .epilogue import INNER_ATTR, MAP_ATTR
 from .gemm import Operands, Plan, Product, estimate, plan_product, walk
 from .geometry import window_of
-from .hybrid import TABLE, is_hybrid, is_symmetric
+from .hybrid import TABLE, block_of, is_hybrid, is_symmetric, unfit_blocks
 from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .program import Kernel, StepEmitter
 from .rounding import rescale
@@ -49,7 +51,7 @@ from .rows import (
     copy_of,
     pieces,
 )
-from .sinks import ByteSink, FloatSink, HybridSink, Sink, params_of, sum_words, words
+from .sinks import BlockSink, ByteSink, FloatSink, HybridSink, Sink, params_of, sum_words, words
 from .sums import Plane, Side, clamped, plane
 from .targets import Target
 from .winograd import Plan as WinogradPlan
@@ -124,6 +126,7 @@ class Arithmetic:
     common: Array
     zero: int = 0  # of the activations: what lies beyond the picture's edge
     sums: int = 0  # how often a row's own sum is added to its results
+    scales: Array | None = None  # of blocks along the depth
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,8 @@ def packed(kind: Arithmetic, size: Product, plan: Plan) -> Array:
     """The weights of all groups, packed for the core; each line of taps filled up to its depth."""
     n = size.groups * size.n
     matrix = kind.matrix
+    if isinstance(kind.core, BlockCore) and kind.scales is not None:
+        return pack_blocks(kind.core, matrix, kind.scales, plan.panels)
     if size.lines > 1:
         full = np.zeros((n, size.lines, size.k // size.lines), matrix.dtype)
         full[:, :, : matrix.shape[1] // size.lines] = matrix.reshape(n, size.lines, -1)
@@ -267,7 +272,7 @@ def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
     x = op.inputs[0]
     assert x is not None
     if op.input(TABLE) is not None:
-        return _hybrid(op, weights, target)
+        return (_hybrid if block_of(op) is None else _blockwise)(op, weights, target)
     if BF16_ATTR in op.attrs:
         return replace(_float(op, weights), core=BfloatCore(), matrix=rounded(weights))
     return _float(op, weights) if x.dtype is DType.FLOAT32 else _integer(op, weights, target)
@@ -369,6 +374,17 @@ def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
     return Arithmetic(core, sink, matrix, numbers, words(*bounds(op)))
 
 
+def _blockwise(op: Op, weights: Array, target: Target) -> Arithmetic:
+    """As _hybrid, with scales for blocks of the depth."""
+    w, block = op.inputs[1], block_of(op)
+    assert w is not None and block is not None
+    core = BlockCore(wide_core(target), block.block_size, w.dtype.bits)
+    sink = BlockSink(op.input(3) is not None, map=op.attrs.get(MAP_ATTR))
+    numbers = (bias_of(op, len(weights), np.float32),)
+    scales = definition.block_scales(op, block, weights)
+    return Arithmetic(core, sink, weights, numbers, words(*bounds(op)), scales=scales)
+
+
 def core_for(dtype: DType, target: Target, real: Array) -> Core:
     if dtype is DType.UINT8 and target.dot.startswith("vnni"):
         return DotCore()
@@ -428,7 +444,24 @@ def refuses_product(op: Op, target: Target) -> str | None:
         return "the bias is computed at run time"
     if is_hybrid(op) and attr(op, "fused_activation_function") not in ACTIVATION_BOUNDS:
         return f"activation {attr(op, 'fused_activation_function')} has no kernel"
+    if block_of(op) is not None:
+        return _refuses_blocks(op, x, w, out)
     return _refuses_types(x, w, out) or _refuses_range(op, x, w)
+
+
+# Blocks are whole steps of every core, whatever the weights' bits.
+WHOLE_BLOCK = 16
+
+
+def _refuses_blocks(op: Op, x: Tensor, w: Tensor, out: Tensor) -> str | None:
+    block = block_of(op)
+    assert block is not None
+    if op.name != "FULLY_CONNECTED" or not is_hybrid(op) or out.dtype is not DType.FLOAT32:
+        types = f"{x.dtype.short} x {w.dtype.short} to {out.dtype.short}"
+        return f"a product of {types} with weights in blocks has no kernel"
+    if w.dtype is DType.UINT8 or block.block_size % WHOLE_BLOCK:
+        return f"{w.dtype.short} weights in blocks of {block.block_size} have no kernel"
+    return unfit_blocks(op, block, data(w))
 
 
 def _refuses_range(op: Op, x: Tensor, w: Tensor) -> str | None:

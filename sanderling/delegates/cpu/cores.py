@@ -124,6 +124,46 @@ class WordCore:
         return e.b.add(acc, e.b.mul(e.b.sext(a, acc.type), e.b.sext(column, acc.type)))
 
 
+@dataclass(frozen=True)
+class BlockCore:
+    """Weights with a scale for each block of `size` along the depth: `inner` sums a block in
+    integers, the blocks are summed in float32.
+
+    B begins each block with its columns' scales. A byte holds the weights of `parts` steps of the
+    inner core: read as they are stored, 4-bit weights take a quarter of the memory of words."""
+
+    inner: PairCore | WordCore
+    size: int
+    bits: int
+    a_bytes: int = 2
+    b_type: type = np.int8
+    acc: Type = F32
+
+    @property
+    def name(self) -> str:
+        return f"{self.inner.name}_w{self.bits}b{self.size}"
+
+    @property
+    def parts(self) -> int:
+        return 8 // self.bits
+
+    @property
+    def depth(self) -> int:
+        return self.inner.depth * self.parts
+
+    def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
+        return self.inner.step(e, a, column, acc)
+
+    def widened(self, e: Emitter, raw: Value) -> list[Value]:
+        """The words of each part of a vector of bytes."""
+        t = vector(I16, raw.type.count)
+        whole = e.b.sext(raw, t)
+        return [e.b.ashr(e.b.shl(whole, e.const(t, 16 - (p + 1) * self.bits)),
+                         e.const(t, 16 - self.bits)) if p + 1 < self.parts
+                else e.b.ashr(whole, e.const(t, 8 - self.bits))
+                for p in range(self.parts)]  # fmt: skip
+
+
 def wide_core(target: Target) -> PairCore | WordCore:
     return PairCore() if target.triple.startswith("x86") else WordCore()
 
@@ -158,9 +198,29 @@ def column_type(core: Core, lanes: int) -> Type:
 def tile_step(e: Emitter, core: Core, a: Sequence[Value], b: Value, acc: Sequence[Value],
               tile: Tile) -> list[Value]:  # fmt: skip
     """One inner step of a tile: a are the rows' addresses, b that of the panel's columns."""
-    t, unit = column_type(core, tile.lanes), unit_type(core)
+    if isinstance(core, BlockCore):
+        return _block_step(e, core, a, b, acc, tile)
+    t = column_type(core, tile.lanes)
     size = core.depth * core.a_bytes * tile.lanes
     columns = [e.load(e.at(b, v * size, I8), t, size) for v in range(tile.vectors)]
+    return _products(e, core, a, columns, acc, tile)
+
+
+def _block_step(e: Emitter, core: BlockCore, a: Sequence[Value], b: Value, acc: Sequence[Value],
+                tile: Tile) -> list[Value]:  # fmt: skip
+    """Part by part: each has its own elements of A."""
+    size = core.inner.depth * tile.lanes
+    found = [core.widened(e, e.load(e.at(b, v * size, I8), vector(I8, size), size))
+             for v in range(tile.vectors)]  # fmt: skip
+    for part, columns in enumerate(zip(*found, strict=True)):
+        here = [e.at(row, part * core.inner.depth * core.a_bytes, I8) for row in a]
+        acc = _products(e, core.inner, here, columns, acc, tile)
+    return list(acc)
+
+
+def _products(e: Emitter, core: Core, a: Sequence[Value], columns: Sequence[Value],
+              acc: Sequence[Value], tile: Tile) -> list[Value]:  # fmt: skip
+    t, unit = column_type(core, tile.lanes), unit_type(core)
     out = []
     for row, pointer in enumerate(a):
         x = e.splat(e.load(pointer, unit, core.a_bytes), tile.lanes)
@@ -187,5 +247,25 @@ def pack(core: Core, weights: Array, panels: Panels) -> Array:
     return np.concatenate(parts)
 
 
+def pack_blocks(core: BlockCore, weights: Array, scales: Array, panels: Panels) -> Array:
+    """[n, k] and [n, blocks] -> for each panel and block the scales, then the steps' bytes."""
+    blocks, inner = scales.shape[1], core.inner.depth
+    parts = []
+    for first, columns in panels.spans():
+        codes, steps = (np.zeros((columns, a.shape[1]), t)
+                        for a, t in ((weights, np.uint8), (scales, np.float32)))  # fmt: skip
+        mine = slice(first, first + columns)
+        codes[: len(weights[mine])] = weights[mine].astype(np.int8).view(np.uint8)
+        steps[: len(scales[mine])] = scales[mine]
+        deep = (codes & (2**core.bits - 1)).reshape(columns, blocks, -1, core.parts, inner)
+        places = np.arange(core.parts, dtype=np.uint8)[:, None] * np.uint8(core.bits)
+        whole = np.bitwise_or.reduce(deep << places, axis=3).transpose(1, 2, 0, 3)
+        heads = np.ascontiguousarray(steps.T).view(np.uint8).reshape(blocks, -1)
+        parts.append(np.hstack([heads, whole.reshape(blocks, -1)]).reshape(-1))
+    return np.concatenate(parts)
+
+
 def panel_bytes(core: Core, k: int, columns: int) -> int:
+    if isinstance(core, BlockCore):
+        return k // core.size * 4 * columns + padded_depth(core, k) * columns // core.parts
     return padded_depth(core, k) * columns * np.dtype(core.b_type).itemsize

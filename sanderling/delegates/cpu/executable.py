@@ -9,8 +9,8 @@ import signal
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from ...spans import hold
 from .abi import (
     ALIGN,
     ARENA,
+    FAULT,
     FIRST_ARG,
+    LIMIT,
     MOST_SPINS,
     SCRATCH,
     SLACK,
@@ -29,15 +31,21 @@ from .abi import (
     SYNC_WORDS,
     SYSCALL,
     TIMES,
+    VALUE,
     WEIGHTS,
 )
+from .faults import Site, error_of
 from .image import Image, Loaded
+from .pycall import Record, builtin, fits
 
-_INVOKE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
+_INVOKE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 # Turns of the spin loop before a worker sleeps, at most; a turn is about 45 ns on Intel since
 # Skylake, 10 ns elsewhere. See sync.py for how the limit adapts.
 SPIN = 4000
+# Multiplications, or bytes written, of a run that is over before the GIL would have been handed on:
+# about two microseconds.
+TINY = 10_000
 # More workers than cores: a spinning worker keeps the one it waits for from running.
 SPIN_CROWDED = 20
 
@@ -58,6 +66,8 @@ class Compiled:
     # Where the workers' scratch begins in the arena: steps that use it have no tensor behind.
     floor: int = field(kw_only=True)
     traced: bool = field(default=False, kw_only=True)
+    # What the code may complain of, by the number that it notes.
+    sites: tuple[Site, ...] = field(default=(), kw_only=True)
 
 
 def aligned(size: int) -> Array:
@@ -72,10 +82,6 @@ def address(array: Array, byte: Any = ctypes.c_char, addressof: Any = ctypes.add
     except (TypeError, ValueError):  # read-only, empty, or of a type that has no buffer format
         found = array.ctypes.data
     return found
-
-
-def _addresses(inputs: Sequence[Array], outputs: Sequence[Array | None]) -> list[int]:
-    return [address(a) for a in (*inputs, *outputs)]  # type: ignore[arg-type]
 
 
 @cache
@@ -161,7 +167,8 @@ class CpuExecutable:
             self._context.data, FIRST_ARG * 8
         )
         self._invoke = _INVOKE(self._code.entry("invoke"))
-        self._entered: list[int] | None = None
+        self._builtin: Callable[..., None] | None = None
+        self._record: Record | None = None
         self._crew: Crew | None = None
         self._reset()
         if workers > 1:
@@ -169,35 +176,56 @@ class CpuExecutable:
 
     def _reset(self) -> None:
         """Nobody waits and nobody works."""
-        self._crew = self._entered = None
+        self._crew = None
+        if self._record is not None:
+            self._record.ready = self.workers == 1
         self._sync[:] = 0
         self._sync[MOST_SPINS] = SPIN if self.workers <= cores() else SPIN_CROWDED
         self._sync[SYSCALL : SYSCALL + 2].view(np.int64)[0] = _syscall()
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        self._enter(_addresses(inputs, outputs))
-        self._invoke(self.workers, self._where)
+        (self._builtin or self._caller())(*inputs, *outputs)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Callable[[], None]:
         """A run on these arrays: nothing is looked up again."""
-        mine = _addresses(inputs, outputs)
-        invoke, workers, where = self._invoke, self.workers, self._where
-        kept = *inputs, *outputs
+        made = partial(self._caller(), *inputs, *outputs)
+        made.executable = self  # type: ignore[attr-defined]  # held as long as somebody may call
+        return made
 
-        def call(kept: object = kept) -> None:
-            if self._entered is not mine:
-                self._enter(mine)
-            invoke(workers, where)
+    def _caller(self) -> Callable[..., None]:
+        """A run on these inputs and outputs, in order: the code itself, if Python can call it."""
+        if self._builtin is None and fits():
+            self._builtin, self._record = builtin(
+                self._code.entry("call"), _attendant(weakref.ref(self)),
+                self.workers == 1 and self.compiled.macs <= TINY, self.workers, self._where,
+                self.compiled.args,
+            )  # fmt: skip
+            self._record.ready = self.workers == 1 or self._crew is not None
+        return self._builtin or self._attend
 
-        return call
+    def _attend(self, *arrays: Array) -> None:
+        """What the code does not do by itself: call the workers, look into arrays of other kinds,
+        complain."""
+        if self._context[FAULT]:
+            self._complain()
+        self._enter([address(a) for a in arrays])
+        if self._invoke(self.workers, self._where):
+            self._complain()
+
+    def _complain(self) -> NoReturn:
+        """Raise what the run has noted; the next one begins without it."""
+        fault, value, limit = (int(self._context[slot]) for slot in (FAULT, VALUE, LIMIT))
+        self._context[FAULT] = 0
+        raise error_of(self.compiled.sites[fault - 1], value, limit)
 
     def _enter(self, addresses: list[int]) -> None:
         """Put the arrays' addresses into the context, and see that the workers are there."""
         self._args[:] = addresses
-        self._entered = addresses
         if self._crew is None and self.workers > 1:
             self._crew = Crew(self.workers, self._code.entry("serve"), self._code.entry("stop"),
                               self._where)  # fmt: skip
+        if self._record is not None:
+            self._record.ready = 1
 
     def records(self) -> list[dict[str, Any]]:
         """The steps with the ticks that each worker has spent in them; needs timed=True."""
@@ -226,6 +254,17 @@ class CpuExecutable:
     def __del__(self) -> None:
         if getattr(self, "_crew", None) is not None:
             self.close()
+
+
+def _attendant(owner: weakref.ref[CpuExecutable]) -> Callable[..., None]:
+    """Without a circle: the workers leave with the last user."""
+
+    def attend(*arrays: Array) -> None:
+        executable = owner()
+        assert executable is not None, "whoever calls holds it"
+        executable._attend(*arrays)
+
+    return attend
 
 
 # Executables with threads. At exit they are sent home before Python takes things apart; a forked

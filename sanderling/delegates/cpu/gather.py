@@ -1,8 +1,4 @@
-"""Elements chosen by index: gather, embedding lookup, one-hot, dynamic update.
-
-An index out of range, which the definitions refuse, is moved into the range here: native code reads
-nothing outside of the tensor.
-"""
+"""Elements chosen by index: gather, embedding lookup, one-hot, dynamic update."""
 
 from __future__ import annotations
 
@@ -10,11 +6,12 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from ...ir import Array, DType, Op, Tensor
 from ...ops.base import attr
-from .emit import I8, I32, I64, PTR, Emitter, Int, Type, Value, llvm_type
+from .emit import I8, I32, I64, PTR, Emitter, Int, Type, Value
+from .indices import ARGS as INDICES
+from .indices import TYPES as _INDEX
+from .indices import Indices, all_inside, index_type
 from .move import present, unmovable
 from .program import Kernel, StepEmitter
 from .strided import (
@@ -31,18 +28,13 @@ from .strided import (
 )
 from .targets import Target
 
-_INDEX = (DType.INT16, DType.INT32, DType.INT64)
-
 
 def _size(tensor: Tensor) -> int:
     return tensor.dtype.bits // 8
 
 
-def _index_type(tensor: Tensor) -> Type:
-    return llvm_type(tensor.dtype.numpy)
-
-
 def _clamped(e: Emitter, value: Value, last: Int) -> Value:
+    """As the definition of the dynamic update has it."""
     wide = value if value.type == I64 else e.b.sext(value, I64)
     return e.max(e.min(wide, last), 0)
 
@@ -51,24 +43,26 @@ def _clamped(e: Emitter, value: Value, last: Int) -> Value:
 
 
 def gather_rows(k: StepEmitter, to: Value, by: Value, index: Value, kind: Type, count: Int,
-                last: int, size: int, stride: int, to_stride: int = 0) -> None:  # fmt: skip
-    """Row i of the target is row index[i] of the source: `size` bytes, `stride` bytes apart; the
-    target's are `to_stride` bytes apart, if that is not their size."""
+                most: int, size: int, stride: int, to_stride: int = 0) -> None:  # fmt: skip
+    """Row i of the target is row index[i], one of `most`, of the source: `size` bytes, `stride`
+    bytes apart; the target's are `to_stride` bytes apart, if that is not their size."""
     known = size <= UNROLLED
     name = f"gather_b{size}_{kind}" if known else f"gather_{kind}"
 
     def build(e: Emitter) -> None:
-        target, source, places, n, most, step, to_step, *told = e.args
+        target, source, places, context, number, n, rows, step, to_step, *told = e.args
         length = size if known else told[0]
+        theirs = Indices(k.program, context, number)
         with e.loop(0, n) as i:
-            place = _clamped(e, e.load(e.at(places, i, kind), kind), most)
+            place = theirs.at(e, places, i, kind, rows)
             copy_run(e, e.at(target, e.mul(i, to_step), I8), e.at(source, e.mul(place, step), I8),
                      length)  # fmt: skip
 
-    args = [PTR, PTR, PTR, I64, I64, I64, I64] + [I64] * (not known)
+    args = [PTR, PTR, PTR, *INDICES, I64, I64, I64, I64] + [I64] * (not known)
     more = [I64(to_stride or size)] + ([] if known else [I64(size)])
     function = k.program.function(name, args, build)
-    k.b.call(function, [to, by, index, k.i64(count), I64(last), I64(stride), *more])
+    k.b.call(function, [to, by, index, *Indices.of(k).args, k.i64(count), I64(most), I64(stride),
+                        *more])  # fmt: skip
 
 
 def _lookup(k: StepEmitter, y: Tensor, table: Tensor, index: Tensor, batches: int, outer: int,
@@ -77,7 +71,7 @@ def _lookup(k: StepEmitter, y: Tensor, table: Tensor, index: Tensor, batches: in
     count = math.prod(index.shape) // batches
     if count == 0 or inner == 0:
         return
-    kind = _index_type(index)
+    kind = index_type(index)
     target, source, places = k.ptr(y), k.ptr(table), k.ptr(index)
     pieces = min(math.ceil(UNITS / (batches * outer)), count)
     length = math.ceil(count / pieces)
@@ -89,7 +83,7 @@ def _lookup(k: StepEmitter, y: Tensor, table: Tensor, index: Tensor, batches: in
         to = k.mul(k.add(k.mul(row, count), first), inner)
         at = k.add(k.mul(k.div(row, outer), count), first)
         gather_rows(k, k.at(target, to, I8), k.at(source, k.mul(row, size * inner), I8),
-                    k.at(places, at, kind), kind, length, size - 1, inner, inner)  # fmt: skip
+                    k.at(places, at, kind), kind, length, size, inner, inner)  # fmt: skip
 
 
 def _gather_sizes(op: Op) -> tuple[int, int, int, int]:
@@ -127,19 +121,13 @@ def _even(index: Array | None) -> slice | None:
     return slice(places[0], None if stop < 0 else stop, step)
 
 
-def _outside(index: Tensor, sizes: Sequence[int]) -> bool:
-    """A constant index that the definition refuses: the reference is to say so."""
-    data = index.data
-    return data is not None and bool(np.any((data < 0) | (data >= np.asarray(sizes))))
-
-
 def refuses_gather(op: Op, target: Target) -> str | None:
     x, index = present(op), present(op, 1)
     if index.dtype not in _INDEX:
         return f"indices of type {index.dtype.short}"
     if 0 in x.shape:
         return "an empty table"
-    if _outside(index, [_gather_sizes(op)[2]]):
+    if not all_inside(index, _gather_sizes(op)[2]):
         return "an index is out of range"
     return unmovable(op, [x], ())
 
@@ -158,27 +146,28 @@ def refuses_embedding(op: Op, target: Target) -> str | None:
         return "a table of bytes"
     if index.dtype not in _INDEX or 0 in table.shape:
         return "an empty table, or indices of an unusual type"
-    if _outside(index, [table.shape[0]]):
+    if not all_inside(index, table.shape[0]):
         return "an index is out of range"
     return unmovable(op, [table], ())
 
 
 def emit_gather_nd(k: StepEmitter, op: Op) -> None:
-    """The last axis of the indices holds coordinates; each is moved into its range."""
+    """The last axis of the indices holds coordinates."""
     x, index, y = present(op), present(op, 1), op.outputs[0]
-    depth, kind = index.shape[-1], _index_type(index)
+    depth, kind = index.shape[-1], index_type(index)
     count = math.prod(index.shape[:-1])
     size = math.prod(x.shape[depth:]) * _size(x)
     steps = [math.prod(x.shape[j + 1 : depth]) * size for j in range(depth)]
     if count == 0 or size == 0:
         return
     target, source, places = k.ptr(y), k.ptr(x), k.ptr(index)
+    indices = Indices.of(k)
     begin, end = k.share(count)
     with k.loop(begin, end) as i:
         by: Int = 0
         for j in range(depth):
-            place = k.load(k.at(places, k.add(k.mul(i, depth), j), kind), kind)
-            by = k.add(by, k.mul(_clamped(k, place, x.shape[j] - 1), steps[j]))
+            place = indices.at(k, places, k.add(k.mul(i, depth), j), kind, x.shape[j])
+            by = k.add(by, k.mul(place, steps[j]))
         copy_rows(k, k.at(target, k.mul(i, size), I8), k.at(source, by, I8), 1, size, 0, 0)
 
 
@@ -188,7 +177,7 @@ def refuses_gather_nd(op: Op, target: Target) -> str | None:
         return f"indices of type {index.dtype.short}"
     if 0 in x.shape or index.shape[-1] == 0:
         return "an empty table, or indices without coordinates"
-    if _outside(index, x.shape[: index.shape[-1]]):
+    if not all_inside(index, *x.shape[: index.shape[-1]]):
         return "an index is out of range"
     return unmovable(op, [x], ())
 
@@ -208,7 +197,7 @@ def emit_one_hot(k: StepEmitter, op: Op) -> None:
     before, depth, behind = _one_hot_sizes(op)
     if 0 in y.shape:
         return
-    size, kind, t = _size(y), _index_type(index), raw_type(_size(y))
+    size, kind, t = _size(y), index_type(index), raw_type(_size(y))
     target, places = k.ptr(y), k.ptr(index)
     hot, off = k.load(k.ptr(present(op, 2)), t), k.ptr(present(op, 3))
     fill, row = splat_function(k, size), depth * behind * size
@@ -242,7 +231,7 @@ def emit_update(k: StepEmitter, op: Op) -> None:
     axis = next((i for i, n in enumerate(x.shape) if n > 1), 0)
     row = x.nbytes // x.shape[axis] if x.shape else x.nbytes
     target, source, new, starts = (k.ptr(t) for t in (y, x, update, start))
-    kind = _index_type(start)
+    kind = index_type(start)
     box = addresses(y)[tuple(slice(0, n) for n in update.shape)]
     offset: Int = 0
     first: Int = 0

@@ -16,6 +16,7 @@ from functools import partial
 
 from .cores import (
     BfloatCore,
+    BlockCore,
     Core,
     PairCore,
     WordCore,
@@ -103,6 +104,8 @@ def _sum_lines(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, 
 
 def _sum(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps: Value,
          start: list[Value], fetch: Fetch | None) -> list[Value]:  # fmt: skip
+    if isinstance(core, BlockCore):
+        return _sum_blocks(e, core, tile, rows, b, steps, start, fetch)
     chunk = chunk_of(core)
     if not chunk:
         return _sum_near(e, core, tile, rows, b, steps, start, fetch)
@@ -116,6 +119,23 @@ def _sum(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps:
         count = e.min(chunk, e.sub(steps, first))
         part = _sum_near(e, core, tile, here, there, count, zeros, own)
         e.carry([e.b.fadd(x, as_double(e, y)) for x, y in zip(acc, part, strict=True)])
+    return e.carried
+
+
+def _sum_blocks(e: Emitter, core: BlockCore, tile: Tile, rows: list[Value], b: Value, steps: Value,
+                start: list[Value], fetch: Fetch | None) -> list[Value]:  # fmt: skip
+    """Each block in integers, then scaled and added to the float32 sums."""
+    each, t = core.size // core.depth, vector(F32, tile.lanes)
+    zeros = [e.const(vector(core.inner.acc, tile.lanes), 0)] * len(start)
+    with e.loop(0, e.div(steps, each), carry=start) as (block, acc):
+        here = [e.at(r, e.mul(block, core.size * core.a_bytes), I8) for r in rows]
+        head = e.at(b, e.mul(block, panel_bytes(core, core.size, tile.columns)), I8)
+        scales = [e.load(e.at(head, v * tile.lanes, F32), t, 4) for v in range(tile.vectors)]
+        own = None if fetch is None else fetch.after(e, e.mul(block, each))
+        there = e.at(head, tile.columns, F32)
+        part = _sum_near(e, core, tile, here, there, I64(each), zeros, own)
+        e.carry([e.b.fadd(x, e.b.fmul(e.b.sitofp(y, t), scales[i % tile.vectors]))
+                 for i, (x, y) in enumerate(zip(acc, part, strict=True))])  # fmt: skip
     return e.carried
 
 
@@ -196,12 +216,14 @@ class Plan:
 
 def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     """Cycles of the product, rows packed, and its tile."""
-    wide = isinstance(core, PairCore | WordCore) and not target.dot.startswith("vnni")
+    inner = core.inner if isinstance(core, BlockCore) else core
+    wide = isinstance(inner, PairCore | WordCore) and not target.dot.startswith("vnni")
     work = 2.0 if wide else 1.0
     if isinstance(core, BfloatCore) and not target.bf16:
         work = 2.0
-    steps = padded_depth(core, size.k) // core.depth
-    cycles, tile = choose(target, size.inner, size.n, steps, work, size.lines == 1)
+    steps = padded_depth(core, size.k) // inner.depth
+    chained = size.lines == 1 and inner is core
+    cycles, tile = choose(target, size.inner, size.n, steps, work, chained)
     return cycles * size.outer * size.groups, tile
 
 

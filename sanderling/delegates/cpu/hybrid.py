@@ -14,8 +14,10 @@ from collections import Counter
 
 import numpy as np
 
-from ...ir import DType, Graph, Op, Tensor
+from ...errors import ModelError
+from ...ir import Array, Blockwise, DType, Graph, Op, Tensor
 from ...ops.base import attr, elements, quant
+from ...ops.gemm import block_scales
 from .emit import F32, F64, I8, I32, I64, Emitter, Int, Value, vector
 from .program import Kernel, StepEmitter
 from .targets import Target
@@ -38,8 +40,25 @@ def is_integer(weights: Tensor) -> bool:
     return weights.dtype in WEIGHTS
 
 
+def block_of(op: Op) -> Blockwise | None:
+    """How the weights are cut into blocks with a scale each, if they are."""
+    w = op.input(1)
+    return None if w is None or w.quant is None else w.quant.block
+
+
+def unfit_blocks(op: Op, block: Blockwise, weights: Array) -> str | None:
+    """Why the definition does not take weights with these blocks."""
+    try:
+        block_scales(op, block, weights)
+    except ModelError as error:
+        return error.what
+    return None
+
+
 def is_symmetric(op: Op) -> bool:
     """Whether the activations have no zero point, as the definition has it."""
+    if block_of(op) is not None:
+        return False
     if op.name == "FULLY_CONNECTED":
         return not attr(op, "asymmetric_quantize_inputs")
     if op.name in ("DEPTHWISE_CONV_2D", UPSAMPLE):

@@ -24,7 +24,7 @@ from .sync import emit_run
 from .targets import Target
 
 # What is called from outside.
-ENTRIES = ("invoke", "serve", "stop", "clock")  # clock: of traced code
+ENTRIES = ("call", "invoke", "serve", "stop", "clock")  # clock: of traced code
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Settings:
     target: Target
     timed: bool = False
     traced: bool = False  # note when each step begins and ends on each worker
+    checked: bool = False  # test every access to memory
 
 
 def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
@@ -46,7 +47,7 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
         text = str(program.module)
     dump.text("module.ll", lambda: text)
     dump.code(text, settings.target)
-    image = link(compile_modules(text, settings.target))
+    image = link(compile_modules(text, settings.target, quick=settings.checked))
     image = Image(image.code, {n: at for n, at in image.entries.items() if n in ENTRIES})
     weights = aligned(len(program.weights.blob))
     weights[: len(program.weights.blob)] = np.frombuffer(program.weights.blob, np.uint8)
@@ -55,7 +56,8 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     report = [row | about for row, about in zip(describe(program), origins.of(program.steps),
                                                 strict=True)]  # fmt: skip
     return Compiled(image, weights, arena, program.scratch, names, args, work, settings.timed,
-                    tuple(report), floor=floor, traced=settings.traced)  # fmt: skip
+                    tuple(report), floor=floor, traced=settings.traced,
+                    sites=tuple(program.sites))  # fmt: skip
 
 
 def effort(op: Op) -> int:
@@ -94,7 +96,8 @@ def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
     prepare(part, settings.target, dump.graph)
     with span("place tensors", "compile"):
         places, arena = place(part)
-    program = Program(part, settings.target, places, timed=settings.timed, traced=settings.traced)
+    program = Program(part, settings.target, places, timed=settings.timed, traced=settings.traced,
+                      checked=settings.checked)  # fmt: skip
     with span("emit kernels", "compile"):
         for op in part.ops:
             kernel = KERNELS.get(op.name)

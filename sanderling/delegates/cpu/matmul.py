@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from ...ir import DType, Op, Shape, Tensor
+from ...ir import Array, DType, Op, Shape, Tensor
 from ...ops import gemm as definition
 from ...ops.base import attr, elements, scale_zero
 from .bfloat import narrow
@@ -119,7 +119,7 @@ def _zero(tensor: Tensor, plain: bool) -> int:
 
 
 def _finish(op: Op, n: int, target: Target,
-            parts: int) -> tuple[Sink, tuple[np.ndarray, ...], np.ndarray]:  # fmt: skip
+            parts: int) -> tuple[Sink, tuple[Array, ...], Array]:  # fmt: skip
     out = op.outputs[0]
     zeros = np.zeros(n, np.int32)
     if out.dtype is DType.FLOAT32:

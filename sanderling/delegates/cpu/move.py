@@ -20,7 +20,7 @@ from ...ops.base import DATA_ERRORS, attr, ints
 from ...ops.base import scale_zero_or_none as codes_of
 from .emit import F32, I8, I32, I64, PTR, Emitter, Int, Value, vector
 from .prepare import AS_THEY_ARE
-from .program import Kernel, Place, StepEmitter
+from .program import Kernel, Place, StepEmitter, row_bytes
 from .strided import Dim, addresses, apart, collapse, move, offset_of, scalar, seen
 from .targets import Target
 
@@ -248,11 +248,6 @@ def pairs_of(op: Op) -> list[Pair]:
     return MOVES[op.name][0](op)
 
 
-def row_bytes(tensor: Tensor) -> int:
-    """Bytes of a row: of the last axis."""
-    return (tensor.shape[-1] if tensor.shape else 1) * tensor.dtype.bits // 8
-
-
 Pitch = Callable[[Tensor, int], int]  # (tensor, if dense) -> bytes from row to row
 
 
@@ -310,9 +305,10 @@ def refuses(op: Op, target: Target) -> str | None:
     operands = [op.input(i) for i in moved]
     if op.name in ("CONCATENATION", "PACK"):
         operands = list(op.inputs)
-    if op.name == "PADV2" and not present(op, 2).is_constant:
-        operands.append(op.input(2))
-        constants += (2,) * (present(op, 2).dtype.bits == 8)
+    value = op.input(2) if op.name in ("PAD", "PADV2") else None
+    if value is not None and not value.is_constant:
+        operands.append(value)
+        constants += (2,) * (value.dtype.bits == 8)
     said = unmovable(op, operands, constants)
     if said is None and op.name == "CONCATENATION":
         said = _refuses_concatenation(op)

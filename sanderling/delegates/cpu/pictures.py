@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import os
 from collections.abc import Callable
 from functools import cache
 from itertools import product
@@ -56,6 +57,16 @@ def function(kind: Kind) -> Function | None:
 
 
 _ONE = Lock()
+
+
+def _renew_lock() -> None:
+    """A thread that held it may not be there in a forked child."""
+    global _ONE
+    _ONE = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @cache

@@ -70,7 +70,7 @@ AS_THEY_ARE = frozenset({
 # Of these only the variable keeps its type: their copy moves the codes.
 COPIES = ("READ_VARIABLE", "ASSIGN_VARIABLE")
 # Operands whose codes mean what those of the first operand mean, though they may not say so.
-VALUES = {"PADV2": 2}
+VALUES = {"PAD": 2, "PADV2": 2}
 # Ops that round int8 and uint8 in another way: attrs["was_signed"] says which it was.
 SIGN_MATTERS = ("AVERAGE_POOL_2D", "RESIZE_BILINEAR")
 

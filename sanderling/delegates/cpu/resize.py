@@ -50,7 +50,7 @@ def emit_nearest(k: StepEmitter, op: Op) -> None:
         row = k.b.sext(k.load(k.at(row_table, k.rem(i, height), I32), I32, 4), I64)
         row = k.add(k.mul(k.div(i, height), h), row)
         gather_rows(k, k.at(target, k.mul(i, width * made), I8),
-                    k.at(source, k.mul(row, w * pixel), I8), column_table, I32, width, w - 1,
+                    k.at(source, k.mul(row, w * pixel), I8), column_table, I32, width, w,
                     size, pixel, made)  # fmt: skip
 
 

@@ -1,8 +1,5 @@
-"""Rows whose places are known at run time: SCATTER_ND, REVERSE_SEQUENCE, EMBEDDING_LOOKUP of codes.
-
-An index out of range, which the definitions refuse, is moved into the range: native code writes
-nothing outside of the tensor.
-"""
+"""Rows whose places are known at run time: SCATTER_ND, REVERSE_SEQUENCE, EMBEDDING_LOOKUP of
+codes."""
 
 from __future__ import annotations
 
@@ -10,11 +7,13 @@ import math
 
 import numpy as np
 
-from ...ir import DType, Op, Tensor
+from ...ir import Array, DType, Op, Tensor
 from ...ops.base import attr
-from ...ops.gemm import signed
+from ...ops.gemm import block_scales, signed
 from . import gather
-from .emit import F32, I8, I64, PTR, Emitter, Int, Type, Value, llvm_type, vector
+from .emit import F32, I8, I64, PTR, Emitter, Int, Type, llvm_type, vector
+from .hybrid import unfit_blocks
+from .indices import Indices, all_inside, index_type
 from .move import present, unmovable
 from .program import Kernel, StepEmitter
 from .strided import copy_rows
@@ -24,36 +23,20 @@ _INDEX = (DType.INT32, DType.INT64)
 PIECE = 4096  # bytes of a row that are worth a worker
 
 
-def index_at(e: Emitter, base: Value, place: Int, kind: Type, last: int) -> Value:
-    """An index, moved into 0..last."""
-    value = e.load(e.at(base, place, kind), kind)
-    wide = value if kind == I64 else e.b.sext(value, I64)
-    return e.max(e.min(wide, last), 0)
-
-
-def _kind(tensor: Tensor) -> Type:
-    return llvm_type(tensor.dtype.numpy)
-
-
-def _inside(tensor: Tensor, sizes: list[int], lowest: int = 0) -> bool:
-    """Of a constant: all indices are in the range; of others it shows at run time."""
-    data = tensor.data
-    return data is None or bool(np.all((data >= lowest) & (data < np.asarray(sizes))))
-
-
 # -- scatter ------------------------------------------------------------------------------------
 
 
 def emit_scatter(k: StepEmitter, op: Op) -> None:
     """Pieces of the rows are shared, so that a place's updates are added up in order."""
     index, updates, y = present(op), present(op, 1), op.outputs[0]
-    depth, kind, t = index.shape[-1], _kind(index), _kind(y)
+    depth, kind, t = index.shape[-1], index_type(index), llvm_type(y.dtype.numpy)
     count, size = math.prod(index.shape[:-1]), y.dtype.bits // 8
     row, rows = math.prod(y.shape[depth:]), math.prod(y.shape[:depth])
     if 0 in y.shape:
         return
     steps = [math.prod(y.shape[j + 1 : depth]) for j in range(depth)]
     target, source, places = (k.ptr(x) for x in (y, updates, index))
+    indices = Indices.of(k)
     piece = max(-(-row // 8), PIECE // size)
     pieces = -(-row // piece)
     clear = k.program.function("clear_bytes", [PTR, I64], _build_clear)
@@ -69,7 +52,7 @@ def emit_scatter(k: StepEmitter, op: Op) -> None:
         with k.loop(0, count) as i:
             place: Int = 0
             for j in range(depth):
-                found = index_at(k, places, k.add(k.mul(i, depth), j), kind, y.shape[j] - 1)
+                found = indices.at(k, places, k.add(k.mul(i, depth), j), kind, y.shape[j])
                 place = k.add(place, k.mul(found, steps[j]))
             to, by = k.add(k.mul(place, row), first), k.add(k.mul(i, row), first)
             k.b.call(add, [k.at(target, to, t), k.at(source, by, t), k.i64(length)])
@@ -104,7 +87,7 @@ def refuses_scatter(op: Op, target: Target) -> str | None:
     depth = index.shape[-1]
     if updates.shape != (*index.shape[:-1], *y.shape[depth:]):
         return "its operands do not fit together"
-    if 0 in y.shape or not _inside(index, list(y.shape[:depth])):
+    if 0 in y.shape or not all_inside(index, *y.shape[:depth]):
         return "an index is out of range"
     if updates.dtype in (DType.FLOAT16, DType.BFLOAT16) or updates.dtype is not y.dtype:
         return f"updates of type {updates.dtype.short} have no kernel"
@@ -124,11 +107,12 @@ def emit_reverse(k: StepEmitter, op: Op) -> None:
     outer = math.prod(x.shape[:low])
     step = row if along == high else row * x.shape[high] * between
     target, source, counts = k.ptr(op.outputs[0]), k.ptr(x), k.ptr(lengths)
+    indices, kind = Indices.of(k, "a length"), index_type(lengths)
     begin, end = k.share(outer * x.shape[low] * between)
     with k.loop(begin, end) as unit, k.loop(0, x.shape[high]) as last:
         first = k.rem(k.div(unit, between), x.shape[low])
         place, number = (last, first) if along == high else (first, last)
-        count = index_at(k, counts, number, _kind(lengths), size)
+        count = indices.at(k, counts, number, kind, size + 1)
         turned = k.sub(k.sub(count, 1), place)
         inside = k.less(place, count)
         from_place = k.b.select(inside, k.i64(turned), k.i64(place))
@@ -145,7 +129,7 @@ def refuses_reverse(op: Op, target: Target) -> str | None:
         return "its operands do not fit together"
     if lengths.dtype not in _INDEX or math.prod(lengths.shape) != x.shape[batch]:
         return "its operands do not fit together"
-    if not _inside(lengths, [x.shape[along] + 1]):
+    if not all_inside(lengths, x.shape[along] + 1):
         return "a length is out of range"
     return unmovable(op, [x], ())
 
@@ -158,17 +142,31 @@ def emit_embedding(k: StepEmitter, op: Op) -> None:
     if table.dtype is y.dtype:
         gather.emit_embedding(k, op)
         return
-    assert table.data is not None and table.quant is not None
-    rows, size = table.shape[0], math.prod(table.shape[1:])
-    codes = k.constant(signed(table.data))
-    scales = k.constant(np.broadcast_to(table.quant.scale, rows).astype(np.float32))
+    assert table.data is not None
+    rows, size, steps = table.shape[0], math.prod(table.shape[1:]), _scales(op, table)
+    blocks = steps.shape[1]
+    codes, scales = k.constant(signed(table.data)), k.constant(steps)
     target, places = k.ptr(y), k.ptr(index)
     function = k.program.function("row_from_i8", [PTR, PTR, F32, I64], _build_row)
+    indices, kind = Indices.of(k), index_type(index)
     begin, end = k.share(math.prod(index.shape))
     with k.loop(begin, end) as i:
-        row = index_at(k, places, i, _kind(index), rows - 1)
-        k.b.call(function, [k.at(target, k.mul(i, size), F32), k.at(codes, k.mul(row, size), I8),
-                            k.load(k.at(scales, row, F32), F32, 4), I64(size)])  # fmt: skip
+        row = indices.at(k, places, i, kind, rows)
+        with k.loop(0, blocks) as block:
+            here, there = (k.add(k.mul(n, blocks), block) for n in (i, row))
+            k.b.call(function, [k.at(target, k.mul(here, size // blocks), F32),
+                                k.at(codes, k.mul(there, size // blocks), I8),
+                                k.load(k.at(scales, there, F32), F32, 4),
+                                I64(size // blocks)])  # fmt: skip
+
+
+def _scales(op: Op, table: Tensor) -> Array:
+    """Of each row, or of its blocks: [rows, blocks]."""
+    assert table.data is not None and table.quant is not None
+    if table.quant.block is not None:
+        return block_scales(op, table.quant.block, table.data)
+    each = table.quant.scale.astype(np.float32).reshape(-1, 1)
+    return np.broadcast_to(each, (table.shape[0], 1))
 
 
 def _build_row(e: Emitter) -> None:
@@ -193,11 +191,14 @@ def refuses_embedding(op: Op, target: Target) -> str | None:
     quant = table.quant
     if table.data is None or table.dtype not in _CODES or y.dtype is not DType.FLOAT32:
         return f"a table of {table.dtype.short} for {y.dtype.short} has no kernel"
-    if quant is None or quant.block is not None or np.any(quant.zero_point):
-        return "a table with zero points, or with scales for each block"
-    if quant.scale.size not in (1, table.shape[0]) or index.dtype not in _INDEX or 0 in table.shape:
+    if quant is None or np.any(quant.zero_point):
+        return "a table with zero points"
+    scaled = quant.block is not None or quant.scale.size in (1, table.shape[0])
+    if not scaled or index.dtype not in _INDEX or 0 in table.shape:
         return "its operands do not fit together"
-    return None if _inside(index, [table.shape[0]]) else "an index is out of range"
+    if quant.block is not None and (reason := unfit_blocks(op, quant.block, table.data)):
+        return reason
+    return None if all_inside(index, table.shape[0]) else "an index is out of range"
 
 
 KERNELS = {

@@ -374,6 +374,29 @@ class HybridSink:
 
 
 @dataclass(frozen=True)
+class BlockSink(HybridSink):
+    """Sums that cores.BlockCore has scaled to float32: sum * step[row] + bias. params: bias."""
+
+    arrays: int = 1
+
+    @property
+    def name(self) -> str:
+        return "blocks" + "_add" * self.residual + _map_name(self.map)
+
+    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
+        return [e.const(vector(F32, tile.lanes), 0)] * (tile.rows * tile.vectors)
+
+    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
+              ends: Ends) -> None:  # fmt: skip
+        biases = [_column(e, ends.params, 0, v, tile, F32) for v in range(tile.vectors)]
+        steps = [e.splat(e.load(e.at(ends.rows, 2 * row + 1, I32), F32, 4), tile.lanes)
+                 for row in range(tile.rows)]  # fmt: skip
+        reals = [e.b.fadd(e.b.fmul(value, steps[i // tile.vectors]), biases[i % tile.vectors])
+                 for i, value in enumerate(acc)]  # fmt: skip
+        store_floats(e, self, tile, columns, reals, ends)
+
+
+@dataclass(frozen=True)
 class RawSink:
     """The 32-bit sums themselves."""
 

@@ -11,10 +11,24 @@ from itertools import groupby
 
 import llvmlite.ir as ir
 
-from .abi import ARRIVED, ASLEEP, EPOCH, LINE, LOG, MOST_SPINS, PHASE, STOP, SYNC, SYSCALL, TIMES
+from .abi import (
+    ARRIVED,
+    ASLEEP,
+    EPOCH,
+    FAULT,
+    LINE,
+    LOG,
+    MOST_SPINS,
+    PHASE,
+    STOP,
+    SYNC,
+    SYSCALL,
+    TIMES,
+)
 from .control import Guard, guard_of
-from .emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value
-from .program import Program, Step, plain
+from .emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value, plain
+from .program import Program, Step
+from .pycall_code import emit_call
 
 # gettid(2), and futex(2): its number, and the private wait and wake operations.
 _GETTID = {"x86_64": 186, "aarch64": 178}
@@ -71,7 +85,7 @@ def emit_run(program: Program) -> None:
             with otherwise:
                 wait()  # nobody goes on to overwrite the condition before all have seen it
     e.b.ret_void()
-    _emit_invoke(program, run)
+    emit_call(program, _emit_invoke(program, run))
     _emit_serve(program, run)
     _emit_stop(program)
     if program.traced:
@@ -255,7 +269,7 @@ def _waiter(program: Program) -> ir.Function:
         with e.when(e.b.icmp_signed(">", count, I32(0))):
             _set_limit(e, context, limit, e.b.shl(most, I32(1)))
 
-    return program.function("await", [PTR, I64, I32], build)
+    return program.function("await", [PTR, I64, I32], build, trusted=True)
 
 
 def _sleep(e: Emitter, program: Program, context: Value, word: Value, old: Value) -> None:
@@ -307,12 +321,12 @@ def _barrier(program: Program) -> ir.Function:
             with otherwise:
                 e.b.call(_waiter(program), [context, I64(PHASE), old])
 
-    return program.function("barrier", [I64, PTR], build)
+    return program.function("barrier", [I64, PTR], build, trusted=True)
 
 
-def _emit_invoke(program: Program, run: ir.Function) -> None:
-    """invoke(workers, context), called by the user's thread: it is worker 0."""
-    invoke = plain(ir.Function(program.module, ir.FunctionType(VOID, [I64, PTR]), "invoke"))
+def _emit_invoke(program: Program, run: ir.Function) -> ir.Function:
+    """invoke(workers, context), called by the user's thread: it is worker 0. Returns the fault."""
+    invoke = plain(ir.Function(program.module, ir.FunctionType(I64, [I64, PTR]), "invoke"))
     e = Emitter(program.module, invoke, program.target)
     workers, context = invoke.args
     times = _Times(e, program, context) if program.timed and not program.traced else None
@@ -325,7 +339,8 @@ def _emit_invoke(program: Program, run: ir.Function) -> None:
     restore()
     if times is not None:
         times.add(workers, 0)  # the cell behind the last worker's
-    e.b.ret_void()
+    e.b.ret(e.load(e.at(context, FAULT, I64), I64, 8))
+    return invoke
 
 
 def _emit_serve(program: Program, run: ir.Function) -> None:

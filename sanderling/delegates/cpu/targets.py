@@ -1,7 +1,8 @@
 """Targets: what a CPU offers, as rows of one table.
 
 The host is detected; a target can be forced by name, so that AVX2 code is made and run on a machine
-that has AVX512 as well.
+that has AVX512 as well. SANDERLING_HOST makes this machine report another's features, so that
+everything runs as it would there; what it lacks is emulated (emulated.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from ...config import HOST
 from ...errors import InputError
 
 
@@ -29,6 +31,7 @@ class Target:
     activation: str = "u8"  # how 8-bit activations are kept: u8 suits u8 x s8 products
     bf16: bool = False
     precision: str = "f32"  # of float products: PRECISIONS
+    emulated: bool = False  # instructions that this machine lacks are written in others
 
     @property
     def lanes(self) -> int:
@@ -88,9 +91,13 @@ def find(name: str) -> Target:
     return TARGETS[name]
 
 
+def _triple(machine: str) -> str:
+    return _ARM if machine in ("aarch64", "arm64") else _X86
+
+
 def host(features: frozenset[str], machine: str) -> Target:
     """The best row for a machine that reports these features."""
-    triple = _ARM if machine in ("aarch64", "arm64") else _X86
+    triple = _triple(machine)
     row = next(t for t in TARGETS.values() if t.triple == triple and t.needs <= features)
     extras = [f"+{name}" for name in EXTRAS if name in features and row.width == 64]
     return replace(row, features=(*row.features, *extras))
@@ -102,7 +109,7 @@ _SPELLING = {"avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx_vnni
 
 
 @cache
-def host_features() -> frozenset[str]:
+def cpu_features() -> frozenset[str]:
     """What this CPU offers, by LLVM's names; LLVM itself is asked where there is no /proc."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
@@ -118,9 +125,38 @@ def host_features() -> frozenset[str]:
     return frozenset(_SPELLING.get(n, n) for n in names) | {"sse2", "neon"}
 
 
-@cache
+def host_features() -> frozenset[str]:
+    """What the host reports: all that its CPU offers, or what SANDERLING_HOST has it report."""
+    return _reported(HOST.text())[0]
+
+
 def host_target() -> Target:
-    return host(host_features(), platform.machine())
+    return _reported(HOST.text())[1]
+
+
+@cache
+def _reported(name: str) -> tuple[frozenset[str], Target]:
+    machine = platform.machine()
+    if not name:
+        return cpu_features(), host(cpu_features(), machine)
+    row = find(name)
+    if row.needs <= cpu_features() and row.triple == _triple(machine):
+        return row.needs, row
+    return row.needs, emulated(row)
+
+
+def emulated(row: Target) -> Target:
+    """The row in this machine's instructions."""
+    own = host(cpu_features(), platform.machine())
+    if not emulatable(row):
+        raise InputError(f"this machine can neither run nor emulate the target '{row.name}'",
+                         fix="x86-64 targets are emulated on a CPU that has AVX2")  # fmt: skip
+    return replace(row, features=own.features, bf16=False, emulated=True)
+
+
+def emulatable(row: Target) -> bool:
+    own = host(cpu_features(), platform.machine())
+    return row.triple == own.triple == _X86 and own.width >= 32
 
 
 def problem(system: str = platform.system(), machine: str = platform.machine()) -> str | None:
@@ -135,4 +171,6 @@ def problem(system: str = platform.system(), machine: str = platform.machine()) 
 
 def runnable(target: Target) -> bool:
     """Whether this machine can execute the target's code."""
+    if target.emulated:
+        return True
     return target.triple == host_target().triple and target.needs <= host_features()

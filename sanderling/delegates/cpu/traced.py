@@ -12,7 +12,7 @@ import numpy as np
 from ...ir import Array
 from ...spans import Args, tape
 from .abi import LOG, TIMES
-from .executable import Compiled, CpuExecutable, _addresses, address
+from .executable import Compiled, CpuExecutable, address
 
 _CLOCK = ctypes.CFUNCTYPE(ctypes.c_int64)
 
@@ -40,32 +40,26 @@ class TracedExecutable(CpuExecutable):
         steps = enumerate(self.compiled.report)
         return [_row(number, about, self.nodes) for number, about in steps]
 
-    def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        self._enter(_addresses(inputs, outputs))
+    def _caller(self) -> Callable[..., None]:
+        return self._told
+
+    def _told(self, *arrays: Array) -> None:
+        self._enter([address(a) for a in arrays])
         self._told_run()
-
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Callable[[], None]:
-        mine = _addresses(inputs, outputs)
-
-        def call(kept: object = (*inputs, *outputs)) -> None:
-            if self._entered is not mine:
-                self._enter(mine)
-            self._told_run()
-
-        return call
 
     def count(self, on: bool) -> None:
         self._counts = on
 
     def _told_run(self) -> None:
         if tape.recorder is None and not self._counts:  # the recording is over
-            self._invoke(self.workers, self._where)
+            if self._invoke(self.workers, self._where):
+                self._complain()
             return
         log, clock, now = self._log, self._clock, time.perf_counter_ns
         log[:] = 0  # a step that is skipped leaves its row as it is
         # In this order: what happens in between lies in between on both clocks.
         begin = now(), clock()
-        self._invoke(self.workers, self._where)
+        fault = self._invoke(self.workers, self._where)
         end = clock(), now()
         if self._counts:
             self.times += log[:, 1:, 1] - log[:, 1:, 0]
@@ -74,6 +68,8 @@ class TracedExecutable(CpuExecutable):
         if recorder is not None:
             threads = _named(log[:, 0, 0].tolist(), self)
             recorder.native(self.rows, partial(_nanoseconds, log.copy(), begin, end), threads)
+        if fault:
+            self._complain()
 
 
 def _nanoseconds(log: Array, begin: tuple[int, int], end: tuple[int, int]) -> Array:

@@ -48,7 +48,7 @@ def is_tabled(op: Op) -> bool:
 
 def table_of(op: Op) -> Array:
     """The function of every code, the smallest first."""
-    codes = np.arange(-CODES // 2, CODES // 2).astype(np.int16)
+    codes: Array = np.arange(-CODES // 2, CODES // 2).astype(np.int16)
     if op.name in ROOTS:
         codes = np.maximum(codes, np.int16(scale_zero(op.inputs[0])[1]))
     found = OPS[op.name].evaluate(op, [codes])
