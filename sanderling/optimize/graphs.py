@@ -102,7 +102,8 @@ class Nest(Watcher):
     ops."""
 
     def __init__(self, model: Model, threads: int | None = None, by_channel: Collection[str] = (),
-                 nests: dict[int, Nest] | None = None, numbers: Sequence[int] = ()) -> None:  # fmt: skip
+                 nests: dict[int, Nest] | None = None,
+                 numbers: Sequence[int] = ()) -> None:  # fmt: skip
         """nests: those of graphs that are watched already, by the graphs' numbers in the outermost
         model; numbers: of this model's graphs."""
         nests, numbers = {} if nests is None else nests, numbers or range(len(model.graphs))

@@ -391,6 +391,7 @@ class Planner:
         with span("infer shapes", "plan", {"ops": len(graph.ops)}):
             special, twins = specialise(graph, shapes)
         numbers = {op: i for i, op in enumerate(special.ops)}
+        _check_memory(special)
         if not self.limits.single_ops:
             # Weights that are stored as float16 or sparse are constants to every delegate.
             with span("fold constants", "pass"):
@@ -398,7 +399,6 @@ class Planner:
         resources = None
         if not self.limits.single_ops and len(self.delegates) > 1:
             resources = lift(special, self.options.state)
-        _check_memory(special)
         found, steps = self._compile(special, numbers)
         with span("allocate tensors", "allocate") as told:
             arena = plan_borders(special, steps, self.limits.single_ops)
