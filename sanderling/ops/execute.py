@@ -69,7 +69,8 @@ class Routine:
         self._results = [self._place(t) for t in results]
         drops = self._drops(ops, results)
         self._steps = [(op, [self._place(t) for t in op.inputs],
-                        [self._place(t) for t in op.outputs], drops[i], _is_constant(op),
+                        [self._place(t) for t in op.outputs], drops[i],
+                        _is_constant(op) and not set(given).intersection(op.inputs),
                         any(t.is_dynamic for t in op.outputs))
                        for i, op in enumerate(ops)]  # fmt: skip
         self._start: list[Array | None] | None = None
