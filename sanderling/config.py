@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from .errors import InputError
 
@@ -34,7 +36,48 @@ class Knob:
         return int(digits) << unit
 
 
-MAX_MEMORY = Knob("SANDERLING_MAX_MEMORY", "16g", "most bytes that the tensors of one run may take")
+@cache
+def _half_of_the_memory() -> int:
+    """Of what the machine has, or of what its control groups leave to this process."""
+    return min(_physical(), *_group_limits()) // 2
+
+
+def _physical() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return 16 << 30
+
+
+def _group_limits(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> list[int]:
+    """The limits of this process's control groups (version 2, or 1) and of those around them."""
+    lines = (_text(own) or "").splitlines()
+    place = next((s.split("::", 1)[1] for s in lines if s.startswith("0::")), "/")
+    inner = Path(root, place.lstrip("/"))
+    above = [p for p in (inner, *inner.parents) if p.is_relative_to(root)]
+    files = [*(p / "memory.max" for p in above), Path(root, "memory/memory.limit_in_bytes")]
+    found = [text.strip() for text in map(_text, files) if text]
+    return [int(text) for text in found if text.isdigit()] or [1 << 62]
+
+
+def _text(path: str | Path) -> str | None:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class MemoryKnob(Knob):
+    """A size whose default follows the machine."""
+
+    def size(self) -> int:
+        return Knob.size(self) if self.text().strip() else _half_of_the_memory()
+
+
+MAX_MEMORY = MemoryKnob("SANDERLING_MAX_MEMORY", "",
+                        "most bytes of a run's tensors and temporaries; default: half of the memory"
+                        )  # fmt: skip
 DELEGATES = Knob("SANDERLING_DELEGATES", "", "default delegates, by name, separated by commas")
 CACHE = Knob("SANDERLING_CACHE", "", "folder of compiled code, or off; default ~/.cache/sanderling")
 CACHE_SIZE = Knob("SANDERLING_CACHE_SIZE", "1g", "most bytes of compiled code kept")

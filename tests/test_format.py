@@ -287,6 +287,17 @@ def test_wrong_attributes_are_named() -> None:
         dump(Model([graph]))
 
 
+def test_what_cannot_be_stored_is_named() -> None:
+    graph = Graph()
+    x = graph.input("x", DType.BOOL, (2**31,))
+    with pytest.raises(ModelError, match="shape cannot be stored as int32"):
+        dump(Model([graph]))
+    x.shape = (1,)
+    graph.add("IF", [x], [graph.tensor("y", DType.BOOL, (1,))], then_subgraph_index=0)
+    with pytest.raises(ModelError, match="IfOptions names 0, no graph of the model"):
+        dump(Model([graph]))
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from sanderling import (
     OPS,
     BusyError,
     InputError,
+    ModelError,
     SanderlingError,
     Session,
     Spec,
@@ -482,6 +483,36 @@ def test_an_input_that_is_a_variable_is_the_callers(delegates: list[str]) -> Non
     np.testing.assert_array_equal(session(x, state), first)
     np.testing.assert_array_equal(state, np.full((1, 9), 0.5, F))
     assert not np.allclose(session(x, np.zeros((1, 9), F)), first)
+
+
+@pytest.mark.parametrize("delegates", [["reference"], ["cpu", "reference"]])
+def test_flags_that_a_file_may_set_anywhere(delegates: list[str]) -> None:
+    """An input with values in the file is the caller's; a computed variable is computed."""
+    made = model(binary("SUB"), ("f32", (3,)), ("f32", (3,)))
+    made.main.inputs[1].data = F([9, 9, 9])
+    for content in (made, load(bytes(dump(made)))):
+        session = content.compile(delegates)
+        for y in (F([1, 2, 3]), F([2, 3, 4])):
+            np.testing.assert_array_equal(session(F([5, 6, 7]), y), F([5, 6, 7]) - y)
+    made = model(lambda g, a: [emit(g, "NEG", [emit(g, "ABS", [a], (2, 3))], (2, 3))])
+    for op in made.main.ops:
+        op.outputs[0].is_variable = True
+    np.testing.assert_array_equal(made.compile(delegates)(-X), -X)
+
+
+@pytest.mark.parametrize("delegates", [["reference"], ["cpu", "reference"]])
+def test_a_variable_of_another_shape_than_the_reader_says(delegates: list[str]) -> None:
+    made = Model(accumulator("f32", (3,)))
+    for op in (op for g in made.graphs for op in g.ops if op.name == "READ_VARIABLE"):
+        op.outputs[0].shape = (1, 3)
+    with pytest.raises(ModelError, match=r"has shape \[3\], the output \[1, 3\]"):
+        made.compile(delegates)(F([1, 2, 3]))
+
+
+def test_a_constant_without_elements_compiles() -> None:
+    empty = graph("main", lambda g: [emit(g, "EXP", [const(g, np.zeros((3, 0, 2)))], (3, 0, 2))])
+    made = Model([empty])
+    assert made.compile(["cpu"], require_full_delegation=True)().shape == (3, 0, 2)
 
 
 @pytest.mark.parametrize("flag, wanted", [(True, 2 * X), (False, X * X)])

@@ -122,6 +122,8 @@ BROKEN: list[tuple[str, str, Break]] = [
      lambda m: append(m, [], [tensor(m, "w")])),
     ("constants and inputs are not computed", "tensor 'x', which is a graph input",
      lambda m: append(m, [], [tensor(m, "x")])),
+    ("a variable is not a constant", "values of its own",
+     lambda m: setattr(tensor(m, "w"), "is_variable", True)),
     ("producer and users are true", "its producer is not",
      lambda m: setattr(tensor(m, "a"), "producer", None)),
     ("producer and users are true", "its producer is not",

@@ -252,7 +252,12 @@ class Writer:
         if field.element == "enum":
             values = [_stored(field, v) for v in values]
         name = {"graph": "int32", "enum": "uint32"}.get(field.element, field.type)
-        return self.builder.CreateNumpyVector(np.ascontiguousarray(values, _NUMPY[name]))
+        try:
+            array = np.ascontiguousarray(values, _NUMPY[name])
+        except (OverflowError, TypeError, ValueError) as error:
+            raise ModelError(f"{field.name} cannot be stored as {name}: {error}",
+                             fix="give values that the file's type can hold") from error  # fmt: skip
+        return self.builder.CreateNumpyVector(array)
 
     def _bytes(self, values: bytes | memoryview | Array | Iterable[int]) -> int:
         """A byte vector, aligned: any of them may hold weights."""

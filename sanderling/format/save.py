@@ -278,6 +278,9 @@ class Saver:
 
     def _options(self, table: str, attrs: Mapping[str, Any]) -> Table:
         def index(graph: Graph | None) -> int:
+            if graph is not None and id(graph) not in self.graphs:
+                raise ModelError(f"attribute of {table} names {graph!r}, no graph of the model",
+                                 fix="give a Graph that is in model.graphs")  # fmt: skip
             return -1 if graph is None else self.graphs[id(graph)]
 
         row = dict(attrs)

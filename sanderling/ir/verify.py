@@ -139,7 +139,8 @@ def _computed_before_read(graph: Graph) -> Iterator[Problem]:
     for op in (*graph.ops, outputs):
         where = f"outputs of graph '{graph.name}'" if op is outputs else op.where
         for tensor in _present(op.inputs):
-            if not (id(tensor) in known or tensor.is_constant or tensor.is_variable):
+            kept = tensor.is_variable and id(tensor) not in producers
+            if not (id(tensor) in known or tensor.is_constant or kept):
                 yield _unknown_value(where, tensor, producers)
                 known.add(id(tensor))  # say it once
         known.update(map(id, op.outputs))
@@ -182,6 +183,13 @@ def _given_not_computed(graph: Graph) -> Iterator[Problem]:
                     f"it writes {_tensor(tensor)}, which is {kind}",
                     "give the op an output of its own",
                 )
+
+
+def _variable_or_constant(graph: Graph) -> Iterator[Problem]:
+    for tensor in graph.tensors:
+        if tensor.is_variable and tensor.is_constant:
+            what = "it is a variable, and has values of its own"
+            yield Problem(_tensor(tensor), what, "make it the one or the other")
 
 
 def _true_links(graph: Graph) -> Iterator[Problem]:
@@ -360,6 +368,7 @@ RULES: tuple[Rule, ...] = (
     Rule("values are computed before they are read", _computed_before_read),
     Rule("a tensor has one producer", _one_producer),
     Rule("constants and inputs are not computed", _given_not_computed),
+    Rule("a variable is not a constant", _variable_or_constant),
     Rule("producer and users are true", _true_links),
     Rule("constants have the bytes their type takes", _constant_size),
     Rule("shapes are legal", _legal_shape),

@@ -351,7 +351,9 @@ def _is_tensor(op: Op) -> bool:
 def _read(op: Op, variable: Array, state: State) -> Array:
     if _is_tensor(op):
         return variable.copy()
-    return np.array(held(op, resource_key(op, variable), state))
+    out = op.outputs[0]
+    stated = None if out.is_dynamic or not out.shape else out.shape
+    return np.array(held(op, resource_key(op, variable), state, stated))
 
 
 def _assign(op: Op, inputs: Arrays, state: State) -> list[Array]:

@@ -6,9 +6,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..errors import ModelError, SanderlingError
+from ..config import MAX_MEMORY
+from ..errors import InputError, ModelError, SanderlingError
 from ..ir import Array, DType, Graph, Op, Shape, Tensor
-from .base import DATA_ERRORS, State, as_list, check, custom_mistake, definition, error_text
+from .base import (
+    DATA_ERRORS,
+    Spec,
+    State,
+    as_list,
+    check,
+    custom_mistake,
+    definition,
+    elements,
+    error_text,
+)
+
+# Bytes for each element that an op reads or makes: definitions compute in doubles, with a few
+# arrays at a time. The largest seen is 40, for MULTINOMIAL.
+TEMPORARY = 32
 
 
 def new_state() -> State:
@@ -47,13 +62,16 @@ class Routine:
         self._unmade: list[Tensor] = []  # constants, variables that nobody gave, mistakes
         for op in ops:
             check(op)
+            _claim(op, op.outputs)
             self._expect(made, op.inputs)
             made.update(op.outputs)
         self._expect(made, results)
         self._results = [self._place(t) for t in results]
         drops = self._drops(ops, results)
         self._steps = [(op, [self._place(t) for t in op.inputs],
-                        [self._place(t) for t in op.outputs], drops[i], _is_constant(op))
+                        [self._place(t) for t in op.outputs], drops[i],
+                        _is_constant(op) and not set(given).intersection(op.inputs),
+                        any(t.is_dynamic for t in op.outputs))
                        for i, op in enumerate(ops)]  # fmt: skip
         self._start: list[Array | None] | None = None
 
@@ -83,10 +101,12 @@ class Routine:
         for place, array in zip(self._given, given, strict=True):
             values[place] = array
         with np.errstate(all="ignore"):
-            for op, reads, writes, drops, constant in self._steps:
+            for op, reads, writes, drops, constant, late in self._steps:
                 outputs = state.constants.get(op) if constant else None
                 if outputs is None:
                     inputs = [values[place] for place in reads]
+                    if late:
+                        _claim_late(op, inputs)
                     outputs = (one or _evaluated)(op, inputs, state)
                     if constant:
                         _keep(op, outputs, state)
@@ -121,9 +141,38 @@ def _keep(op: Op, outputs: list[Array], state: State) -> None:
     state.constants[op] = outputs
 
 
+def _claim(op: Op, made: Iterable[Tensor | Spec]) -> None:
+    """Refuse an op whose evaluation would take more memory than it may; made: its results. What it
+    reads is there already; what it makes of constants is in proportion to the file."""
+    read = [t.shape for t in op.inputs if t is not None and not t.is_constant]
+    written = [r.shape for r in made if r.shape is not None]
+    need, most = TEMPORARY * sum(map(elements, (*read, *written))), MAX_MEMORY.size()
+    if need > most:
+        raise InputError(
+            f"to evaluate it may take {need} bytes, more than the limit of {most}",
+            where=op.where,
+            fix=f"use smaller input shapes, or set {MAX_MEMORY.name}",
+        )
+
+
+def _claim_late(op: Op, inputs: Sequence[Array | None]) -> None:
+    """As _claim, where shapes depend on values: now these are there."""
+    row = definition(op)
+    if row.registered or op.subgraphs:  # called graphs are planned, or executed, by themselves
+        return
+    specs = [None if t is None or a is None else Spec(t.dtype, a.shape, a)
+             for t, a in zip(op.inputs, inputs, strict=True)]  # fmt: skip
+    try:
+        found = row.infer(op, specs)
+    except DATA_ERRORS:
+        return  # the evaluation says what is wrong
+    _claim(op, [found] if isinstance(found, Spec) else found)
+
+
 def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
     """One op on arrays; anything it cannot do is an error that names it."""
     check(op)
+    _claim(op, op.outputs)
     with np.errstate(all="ignore"):
         return _evaluated(op, inputs, state)
 

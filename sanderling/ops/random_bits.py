@@ -13,6 +13,7 @@ import numpy as np
 from ..ir import Array
 
 _MASK = 2**32 - 1
+AT_ONCE = 1 << 14  # blocks whose rounds are computed together: they take ten times the result
 
 
 def threefry(key: Array, counter: Sequence[Array]) -> Array:
@@ -50,6 +51,12 @@ class Philox:
 
     def blocks(self, count: int) -> Array:
         """The next count blocks of four 32-bit words, one a row."""
+        made = np.empty((count, 4), np.uint32)
+        for begin in range(0, count, AT_ONCE):
+            made[begin : begin + AT_ONCE] = self._next(min(AT_ONCE, count - begin))
+        return made
+
+    def _next(self, count: int) -> Array:
         first = np.uint64(self.counter & (2**64 - 1))
         low = first + np.arange(count, dtype=np.uint64)
         high = np.uint64(self.counter >> 64) + (low < first)  # the carry

@@ -108,9 +108,15 @@ def _samples(op: Op, logits: Shape, number: list[int]) -> Shape:
 
 def _uniform_double(words: Array) -> Array:
     """Doubles in [0, 1): 20 bits of one word, 32 of the next."""
-    pairs = words.reshape(-1, 2).astype(np.uint64)
-    bits = (pairs[:, 0] & np.uint64(0xFFFFF)) << np.uint64(32) | pairs[:, 1]
-    return (bits | np.uint64(1023 << 52)).view(np.float64) - 1.0
+    first, second = words.reshape(-1, 2).T
+    bits = first.astype(np.uint64)
+    bits &= np.uint64(0xFFFFF)
+    bits <<= np.uint64(32)
+    bits |= second
+    bits |= np.uint64(1023 << 52)
+    numbers: Array = bits.view(np.float64)
+    numbers -= 1.0
+    return numbers
 
 
 def _multinomial(op: Op, logits: Array, number: Array, state: State) -> Array:

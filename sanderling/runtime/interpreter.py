@@ -220,6 +220,9 @@ class Interpreter(OfThisProcess):
         self._ready[graph] = now = _Allocation(plan)
         self._session.lasting.add(now)
         self._session.reset_variables(graph)
+        for tensor, place in zip(graph.inputs, now.inputs, strict=True):
+            if tensor.data is not None and tensor.shape == place.shape:
+                place[...] = tensor.data  # what it is until it is set
         if before is not None:
             for old, new in zip(before.inputs, now.inputs, strict=True):
                 if old.shape == new.shape:
@@ -308,7 +311,8 @@ class Interpreter(OfThisProcess):
         return _copied(self._held(graph, index))
 
     def _held(self, graph: Graph, index: int) -> Array:
-        data = self._tensor(graph, index).data
+        tensor = self._tensor(graph, index)
+        data = None if tensor in graph.inputs else tensor.data
         return data if data is not None else self._live(graph, index)
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:

@@ -47,7 +47,9 @@ def specialise(graph: Graph, shapes: Sequence[Shape]) -> tuple[Graph, dict[Tenso
     made, twins = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
     specs: dict[Tensor, Spec] = {}
     for tensor, shape in zip(made.inputs, shapes, strict=True):
+        # It is what the caller gives, whatever the file holds for it.
         tensor.shape, tensor.signature = tuple(shape), None
+        tensor.buffer, tensor.sparsity = None, None
         specs[tensor] = Spec(tensor.dtype, tensor.shape)
     for op in made.ops:
         # A constant or a variable is as the file says.
@@ -55,6 +57,7 @@ def specialise(graph: Graph, shapes: Sequence[Shape]) -> tuple[Graph, dict[Tenso
                  for t in op.inputs]  # fmt: skip
         for tensor, spec in zip(op.outputs, infer(op, given), strict=True):
             specs[tensor] = spec
+            tensor.is_variable = False  # it is computed in every run
             _set_shape(tensor, spec)
     return made, twins
 
@@ -391,6 +394,7 @@ class Planner:
         with span("infer shapes", "plan", {"ops": len(graph.ops)}):
             special, twins = specialise(graph, shapes)
         numbers = {op: i for i, op in enumerate(special.ops)}
+        _check_memory(special)
         if not self.limits.single_ops:
             # Weights that are stored as float16 or sparse are constants to every delegate.
             with span("fold constants", "pass"):
@@ -398,14 +402,13 @@ class Planner:
         resources = None
         if not self.limits.single_ops and len(self.delegates) > 1:
             resources = lift(special, self.options.state)
-        _check_memory(special)
         found, steps = self._compile(special, numbers)
         with span("allocate tensors", "allocate") as told:
             arena = plan_borders(special, steps, self.limits.single_ops)
             told.note({"tensors": len(arena.offsets), "bytes": arena.size})
         made = Plan(special, found, steps, arena, twins, resources=resources)
         for tensor, twin in twins.items():
-            if tensor.is_variable:
+            if twin.is_variable:
                 made.variables[twin] = self._variable(tensor, twin.shape)
         return made
 

@@ -166,7 +166,7 @@ SHORT, LONG = 256, 2048
 def lengthen(m: Map) -> Map:
     """Repeat constants that go along a short innermost loop, so that the loop gets longer."""
     sizes = m.layout.sizes
-    if len(sizes) < 2 or sizes[-1] >= SHORT:
+    if len(sizes) < 2 or sizes[-1] >= SHORT or 0 in sizes:
         return m
     rows, inner = sizes[-2], sizes[-1]
     repeated = []
