@@ -12,7 +12,7 @@ import pytest
 
 from sanderling.delegates.cpu import sums
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.rounding import rescale
+from sanderling.delegates.cpu.rounding import Rounding, rescale
 from sanderling.delegates.cpu.targets import TARGETS, Target, runnable
 from sanderling.ir import Array, DType, Graph, Model, Quant
 
@@ -43,11 +43,16 @@ SCALES = np.concatenate([np.exp2(np.random.default_rng(0).uniform(-12, -4, 480))
 MORE = 6
 
 
-def _at_steps(op: str, act: str, zero: int, bias: Array | None = None) -> tuple[Model, Array]:
+# Those of which each target makes lines; the others send a layer to fixed point.
+USUAL = SCALES[:480]
+
+
+def _at_steps(op: str, act: str, zero: int, bias: Array | None = None,
+              of: Array = SCALES) -> tuple[Model, Array]:  # fmt: skip
     """A layer of one product a sum. Biases bring each channel's sums to where some code begins, and
     pixels to the sums around it."""
     rng = np.random.default_rng(zero + 200)
-    scales = SCALES.astype(np.float32)
+    scales = of.astype(np.float32)
     low = max(-128, zero) if act == "RELU" else -128
     k = rng.integers(low + 1, 128, len(scales)) - zero
     if bias is None:
@@ -78,10 +83,33 @@ def _at_steps(op: str, act: str, zero: int, bias: Array | None = None) -> tuple[
 def test_codes_begin_where_the_definition_has_them(
     act: str, zero: int, op: str, target: str
 ) -> None:
-    model, pixels = _at_steps(op, act, zero)
-    ours, wanted = _answers(model, target, [pixels])
-    assert np.array_equal(ours, wanted)
-    assert np.count_nonzero(np.diff(wanted.astype(int), axis=2)) > 300  # they do begin there
+    for scales in (SCALES, USUAL):
+        model, pixels = _at_steps(op, act, zero, of=scales)
+        ours, wanted = _answers(model, target, [pixels])
+        assert np.array_equal(ours, wanted)
+        assert np.count_nonzero(np.diff(wanted.astype(int), axis=2)) > 300  # they do begin there
+
+
+LINES = {name: "floor" if row.width == 64 else "line" for name, row in TARGETS.items()
+         if row.fma and row.triple.startswith("x86")}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", LINES)
+@pytest.mark.parametrize("zero", [-128, 7])
+def test_usual_scales_have_lines(zero: int, target: str) -> None:
+    """What is slower is left to scales that need it. Lines are checked at every step of every
+    channel before they are taken, so that targets that this machine lacks are right as well."""
+    for scales in (USUAL, np.array([0.003, 2.0**-30])):
+        found = rescale(scales, (-128, 127), zero, 1 << 20, TARGETS[target])
+        assert found.kind.value.startswith(f"_{LINES[target]}")
+    assert rescale(np.array([0.7]), (-128, 127), zero, 1 << 32, TARGETS[target]).kind.is_fixed
+
+
+def test_lines_that_miss_a_step_are_not_taken() -> None:
+    """Powers of two tie in the first rounding, where a negative sum goes another way."""
+    ties = np.array([2.0**-6])
+    kinds = [rescale(ties, (-128, 127), zero, 1 << 20, TARGETS["avx2"]).kind for zero in (-128, 0)]
+    assert kinds == [Rounding.LINE_UP, Rounding.FIXED_AWAY]
 
 
 @pytest.mark.parametrize("target", TRIED)

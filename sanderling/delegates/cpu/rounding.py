@@ -8,7 +8,11 @@ computed. What meets all 255 steps is the definition:
              and so has all bits; the last multiply-add rounds down, which moves no number past a
              whole one. Most of the line's height is in the start of the sums, so that what is left
              is small and exact enough.
-    FIXED    (others; 16-bit codes of 32-bit sums) the definition's own arithmetic.
+    LINE     (others with a fused multiply-add) one multiply-add of a float64 that holds the sum in
+             its low bits, to the nearest whole number. The slope is a bit above the definition's,
+             which settles ties; that it moves no step is checked for each channel and code.
+    FIXED    (AArch64, plain vectors; where the others do not hold; 16-bit codes of 32-bit sums) the
+             definition's own arithmetic.
 
 16-bit codes:
 
@@ -29,7 +33,7 @@ import numpy as np
 
 from ...ir import Array
 from ...ops.fixed import quantize_multiplier
-from .emit import F32, F64, I16, I32, Emitter, Type, Value, suffix, vector
+from .emit import F32, F64, I1, I16, I32, Emitter, Type, Value, suffix, vector
 from .fixedpoint import divide_by_pot, high_mul
 from .math import like
 from .targets import Target
@@ -40,6 +44,8 @@ class Rounding(Enum):
 
     FLOOR_UP = "_floor"
     FLOOR_AWAY = "_floors"
+    LINE_UP = "_line"
+    LINE_AWAY = "_lines"
     FIXED_UP = "_fixed"
     FIXED_AWAY = "_fixeds"
     FIXED_LEFT = "_left"  # likewise, and some scales are 1 or more
@@ -61,7 +67,7 @@ class Rounding(Enum):
     @property
     def has_zero(self) -> bool:
         """Results come with the zero point in them."""
-        return self in (Rounding.FLOOR_UP, Rounding.SPLIT, Rounding.SHORT)
+        return self in (Rounding.FLOOR_UP, Rounding.LINE_UP, Rounding.SPLIT, Rounding.SHORT)
 
     @property
     def has_bias(self) -> bool:
@@ -76,6 +82,7 @@ class Rounding(Enum):
 _TYPES = {Rounding.FLOOR_UP: (F32,) * 3, Rounding.FLOOR_AWAY: (F32,) * 4,
           Rounding.FIXED_UP: (I32,) * 2, Rounding.FIXED_AWAY: (I32,) * 2,
           Rounding.FIXED_LEFT: (I32,) * 3,
+          Rounding.LINE_UP: (F64,) * 2, Rounding.LINE_AWAY: (F64,) * 2,
           Rounding.SPLIT: (I32,) * 6, Rounding.SHORT: (F64, F64, I32), Rounding.LONG: (I32,) * 2,
           Rounding.ONCE: (F64, F64)}  # fmt: skip
 
@@ -106,8 +113,9 @@ class Rescale:
 
     def leaves_32_bits(self, reach: Array) -> bool:
         """Whether results could, before they are clamped; reach: their sizes. Integer arithmetic
-        wraps around as the definition's does."""
-        return not self.kind.is_fixed and bool(np.max(reach, initial=0) >= 2**31)
+        wraps around as the definition's does, and a line's slope is below a half."""
+        exact = self.kind.is_fixed or self.kind in _LINES
+        return not exact and bool(np.max(reach, initial=0) >= 2**31)
 
 
 # -- numbers ------------------------------------------------------------------------------------
@@ -128,7 +136,9 @@ def _rescale(scales: bytes, most: bytes, low: int, high: int, zero: int,
     scale, reach = np.frombuffer(scales), np.frombuffer(most)
     if target.width == 64 and _floor_holds(scale, reach, low, high, zero):
         return _floor(scale, low, high, zero)
-    return fixed(scale, low)
+    vectors = target.fma and target.triple.startswith("x86")
+    line = _line_of(scale, reach, low, high, zero) if vectors else None
+    return fixed(scale, low) if line is None else line
 
 
 def fixed(scale: Array, low: int) -> Rescale:
@@ -177,6 +187,42 @@ def once(scale: Array, bias: Array) -> Rescale:
     """As FULLY_CONNECTED has it."""
     start = np.zeros(len(scale), np.int64)
     return Rescale(Rounding.ONCE, start, [scale.astype(np.float64), bias.astype(np.float64)])
+
+
+# A float64 with a whole number in its low bits: what is added to it, and what its results have.
+HOLDS, MIDDLE = 2.0**52, 1.5 * 2.0**52
+
+
+def _line_of(scale: Array, most: Array, low: int, high: int, zero: int) -> Rescale | None:
+    """Result k begins at the sum T(k) = ceil((k * 2**unit - above) / m). In units of 2**(-unit-22)
+    the line is (m * 2**22 + 1) * sum + above * 2**22 there: `above` is half of 2**unit and 2**30,
+    which is what the 1 makes of HOLDS. None where that is not the definition for all sums."""
+    m, shift = quantize_multiplier(scale)
+    # Channels whose results are all 0 need no line.
+    m = np.where(most * scale < 0.25, 0, m)
+    right = np.where(m > 0, -shift, 1)
+    if right.min(initial=1) < 1 or right.max(initial=1) > 21 or most.max(initial=0) > 2**62:
+        return None
+    unit, up = right + 31, low >= 0
+    parts = range(0, len(scale), 128)  # what is computed for each channel and code stays in cache
+    if not all(_line_holds(m[i : i + 128], unit[i : i + 128], low, high) for i in parts):
+        return None
+    slope = np.where(m > 0, m * 2.0**22 + 1, 0) * 0.5 ** (unit + 22.0)
+    height = MIDDLE + zero * up - m * 2.0 ** (52 - unit)
+    kind = Rounding.LINE_UP if up else Rounding.LINE_AWAY
+    return Rescale(kind, np.zeros(len(scale), np.int64), [slope, height])
+
+
+def _line_holds(m: Array, unit: Array, low: int, high: int) -> bool:
+    """At T(k) the line has reached k, a sum before it has not; and where negative sums have the
+    results of positive ones, nothing ties in the first rounding, which goes up."""
+    m, unit = m[m > 0, None], unit[m > 0, None]
+    k = np.arange(1, max(high, -low + 1) + 1)
+    distance = (k << unit) - (np.int64(1) << (unit - 1)) - (1 << 30)
+    first = -(-distance // m)
+    over = first * m - distance
+    not_before = (m - over) << 22 > first - 1
+    return bool(not_before.all() and (low >= 0 or over.all()))
 
 
 # Sums beyond this are not exact in float32.
@@ -291,8 +337,8 @@ def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
     where a result could leave 32 bits."""
     if kind in _WORDS:
         return _WORDS[kind](e, total, *factors)
-    if kind.is_fixed:
-        found = _fixed(e, kind, total, *factors)
+    if kind.is_fixed or kind in _LINES:
+        found = (_fixed if kind.is_fixed else _held)(e, kind, total, *factors)
         return found if bounds is None else e.smin(e.smax(found, bounds[0]), bounds[1])
     real = _real(e, kind, total, factors)
     if bounds is not None:
@@ -368,6 +414,37 @@ def _fixed(e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value,
         # A negative half would go up. Where nothing is shifted there are no halves.
         high = e.b.add(high, e.b.ashr(e.b.and_(high, shift), e.const(t, 31)))
     return e.call(f"llvm.aarch64.neon.srshl.{suffix(t)}", t, high, shift)
+
+
+_LINES = (Rounding.LINE_UP, Rounding.LINE_AWAY)
+
+
+def _held(e: Emitter, kind: Rounding, total: Value, slope: Value, height: Value) -> Value:
+    """Sums beside the upper half of HOLDS are float64. Results are in the low halves."""
+    t, n = total.type, total.type.count
+    size = (e.smax(total, e.const(t, 0)) if kind is Rounding.LINE_UP
+            else e.call(f"llvm.abs.{suffix(t)}", t, total, I1(0)))  # fmt: skip
+    upper = e.const(t, int(np.float64(HOLDS).view(np.int64)) >> 32)
+    halves = []
+    for half in (0, 2):  # of each four lanes, as x86 puts two vectors together
+        lanes = [i + j for i in range(half, n, 4) for j in (0, 1)]
+        pairs = e.shuffle(size, upper, [v for i in lanes for v in (i, n + i)])
+        real, a, b = (e.b.bitcast(pairs, vector(F64, n // 2)),
+                      *(e.shuffle(v, None, lanes) for v in (slope, height)))  # fmt: skip
+        halves.append(e.b.bitcast(e.fma(real, a, b), t))
+    order = [v + 4 * i for i in range(n // 4) for v in (0, 2, n, n + 2)]
+    found = e.shuffle(*halves, order)
+    return found if kind is Rounding.LINE_UP else _with_sign(e, found, total)
+
+
+_SIGNS = {8: "llvm.x86.avx2.psign.d", 4: "llvm.x86.ssse3.psign.d.128"}
+
+
+def _with_sign(e: Emitter, size: Value, of: Value) -> Value:
+    if of.type.count in _SIGNS:
+        return e.call(_SIGNS[of.type.count], of.type, size, of)
+    negative = e.b.ashr(of, e.const(of.type, 31))
+    return e.b.sub(e.b.xor(size, negative), negative)
 
 
 def _line(e: Emitter, total: Value, first: Value, second: Value, height: Value,
