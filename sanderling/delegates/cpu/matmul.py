@@ -74,7 +74,7 @@ def batches(shape: Shape, out: Shape, item: int) -> list[int]:
 def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     x, y, out = op.inputs[0], op.inputs[1], op.outputs[0]
     assert x is not None and y is not None
-    (m, n), depth = out.shape[-2:], x.shape[-2 if attr(op, "adj_x") else -1]
+    (m, n), depth = out.shape[-2:], _depth(op)
     plain = out.dtype is DType.INT32
     short = BF16_ATTR in op.attrs
     left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain), short)
@@ -90,6 +90,12 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     places = [k.ptr(t) for t in (x, y, out)]
     where = [k.constant(a) for a in (table, params_of(panels, *numbers), common)]
     product.emit(len(table), places, where)
+
+
+def _depth(op: Op) -> int:
+    x = op.inputs[0]
+    assert x is not None
+    return x.shape[-2 if attr(op, "adj_x") else -1]
 
 
 def _core(dtype: DType, target: Target, depth: int, short: bool) -> Core:
@@ -132,8 +138,11 @@ def _finish(op: Op, n: int, target: Target,
         found = long(scale)
         inner = ByteSink(True, c_bytes=2, rounding=found.kind, full=True)
         return LongSink(inner, parts), (zeros, *found.factors), words(zero, *bounds)
-    found = rescale(scale, bounds, zero, target)
-    sink = ByteSink(out.dtype is not DType.UINT8, wild=True, rounding=found.kind, full=True)
+    sizes = [definition.largest(t.dtype.numpy, scale_zero(t)[1]) for t in op.inputs[:2] if t]
+    most = np.full(n, _depth(op) * math.prod(sizes))
+    found = rescale(scale, bounds, zero, most, target)
+    sink = ByteSink(out.dtype is not DType.UINT8, wild=found.leaves_32_bits(most * scale),
+                    rounding=found.kind, full=True)  # fmt: skip
     numbers = (found.start.astype(np.int32), *found.factors)
     return sink, numbers, words(zero, *bounds)
 
