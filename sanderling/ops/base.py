@@ -49,6 +49,8 @@ class State:
     """
 
     call: Callable[[Graph, Sequence[Array]], list[Array]]
+    # Runs (condition, body) on arrays as a loop; None where it cannot: call by call then.
+    loop: Callable[[Graph, Graph, Sequence[Array]], list[Array] | None] = lambda *graphs: None
     # A resource's array: assigned in place while type and shape stay; version counts new arrays.
     variables: dict[Any, Array] = field(default_factory=dict)
     version: int = 0

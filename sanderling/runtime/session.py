@@ -102,7 +102,7 @@ class Session(OfThisProcess):
         """What operators keep from run to run."""
         from ..ops import State
 
-        return State(call=self._call)
+        return State(self._call, self._loop)
 
     @cached_property
     def _planner(self) -> Planner:
@@ -243,6 +243,13 @@ class Session(OfThisProcess):
             raise ModelError(f"called with {len(arrays)} values, it takes {len(graph.inputs)}",
                              where=f"graph '{graph.name}'")  # fmt: skip
         return self._plan(graph, [a.shape for a in arrays]).call(arrays)
+
+    def _loop(self, condition: Graph, body: Graph,
+              arrays: Sequence[Array]) -> list[Array] | None:  # fmt: skip
+        """How a WHILE runs, where its values keep their shapes."""
+        shapes = [a.shape for a in arrays]
+        test, step = self._plan(condition, shapes), self._plan(body, shapes)
+        return step.loop(test, arrays)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

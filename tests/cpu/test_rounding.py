@@ -138,7 +138,7 @@ def test_sums_wrap_around_as_the_definition_has_them(op: str, dtype: DType, targ
     """No bound on the sums sends a layer to the reference: 32 bits wrap, with the zero point's
     share folded into the bias as well as without."""
     model, x = _wrapping(op, dtype)
-    delegate = CpuDelegate(target, cache=False)
+    delegate = cpu_for(target)
     assert delegate.refuses(model.main.ops[0]) is None
     ours, wanted = _answers(model, target, [x])
     assert np.array_equal(ours, wanted)

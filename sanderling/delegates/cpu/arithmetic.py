@@ -197,6 +197,13 @@ def power(op: Op) -> Expr:
     return result(op, _repeated(a, round(value)) if whole else a**value)
 
 
+def atan2(op: Op) -> Expr:
+    need(tensor_at(op, 0).shape == tensor_at(op, 1).shape, "its inputs differ in shape")
+    y = operand(op, 0)
+    need(y.dtype is F32, f"type {y.dtype.short} has no kernel")
+    return result(op, X.atan2(y, operand(op, 1)))
+
+
 def _repeated(a: Expr, exponent: int) -> Expr:
     """Repeated squaring; LiteRT clamps every product to the finite range."""
     if exponent == 1:

@@ -32,6 +32,7 @@ from .activations import (
 )
 from .arithmetic import (
     add_n,
+    atan2,
     bitwise_xor,
     choose,
     compare,
@@ -74,6 +75,7 @@ EXPRESSIONS: dict[str, Callable[[Op], Expr | Lowered]] = {
     "FLOOR_DIV": floor_div,
     "FLOOR_MOD": floor_mod,
     "POW": power,
+    "ATAN2": atan2,
     "ADD_N": add_n,
     "EQUAL": compare("equal", False),
     "NOT_EQUAL": compare("not_equal", False),

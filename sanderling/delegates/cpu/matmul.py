@@ -16,7 +16,8 @@ import numpy as np
 
 from ...ir import Array, DType, Op, Shape, Tensor
 from ...ops import gemm as definition
-from ...ops.base import attr, elements, scale_zero
+from ...ops.base import attr, elements, has_scale, scale_zero
+from ...ops.matmul import has_column_scales
 from .bfloat import narrow
 from .conv import BF16_ATTR, product_name
 from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
@@ -132,7 +133,7 @@ def _finish(op: Op, n: int, target: Target,
         return FloatSink(), (zeros,), words(np.float32(-np.inf), np.float32(np.inf))
     if out.dtype is DType.INT32:
         return RawSink(), (zeros,), words(0)
-    scale = np.broadcast_to(definition.tensor_multiplier(op, op.inputs[0], op.inputs[1]), n)
+    scale = np.broadcast_to(definition.product_multiplier(op), n)
     zero, bounds = scale_zero(out)[1], out.dtype.bounds
     if out.dtype is DType.INT16:
         found = long(scale)
@@ -397,8 +398,10 @@ def refuses_batch_matmul(op: Op, target: Target) -> str | None:
     if kinds == (DType.FLOAT32,) * 3 or kinds == (DType.INT8, DType.INT8, DType.INT32):
         return None
     if kinds in INTEGER:
-        known = all(t.quant is not None and t.quant.scale.size == 1 for t in (x, y, out))
-        return _refuses_words(op) if known else "it is not quantised per tensor"
+        known = all(t.quant is not None and t.quant.scale.size == 1 for t in (x, out))
+        if not known or not has_scale(y) or not has_column_scales(op):
+            return "it is quantised neither per tensor nor per column"
+        return _refuses_words(op)
     return refuses_connected(op, target)
 
 
@@ -410,7 +413,7 @@ def _refuses_words(op: Op) -> str | None:
     held = [t for t in (*op.inputs, *op.outputs) if t is not None and t.dtype is DType.INT16]
     if any(scale_zero(t)[1] for t in held):
         return "a zero point does not go with 16 bits"
-    scale = definition.tensor_multiplier(op, op.inputs[0], op.inputs[1])
+    scale = definition.product_multiplier(op)
     return "the output's scale is too small" if held and scale.max() >= 2**14 else None
 
 

@@ -359,6 +359,7 @@ _RULES: dict[str, Rule] = {
     "rsqrt": _function(math.rsqrt),
     "sin": _function(circular.sin),
     "cos": _function(circular.cos),
+    "atan2": _function(circular.atan2),
     "erf": _function(math.erf),
     "floor": _function(math.floor),
     "ceil": _function(math.ceil),
