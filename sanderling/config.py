@@ -19,6 +19,10 @@ class Knob:
     def text(self) -> str:
         return os.environ.get(self.name, self.default)
 
+    def is_on(self) -> bool:
+        """Anything but nothing and 0."""
+        return self.text().strip() not in ("", "0")
+
     def size(self) -> int:
         """A number of bytes: digits with an optional k, m, g."""
         text = self.text().strip().lower()
@@ -35,6 +39,7 @@ DELEGATES = Knob("SANDERLING_DELEGATES", "", "default delegates, by name, separa
 CACHE = Knob("SANDERLING_CACHE", "", "folder of compiled code, or off; default ~/.cache/sanderling")
 CACHE_SIZE = Knob("SANDERLING_CACHE_SIZE", "1g", "most bytes of compiled code kept")
 DUMP = Knob("SANDERLING_DUMP", "", "folder that every stage of a compilation is written to")
+CHECKED = Knob("SANDERLING_CHECKED", "", "1: compiled code tests every access to memory, slowly")
 TRACE = Knob("SANDERLING_TRACE", "", "file that a trace of the whole process is written to")
 
-KNOBS = (MAX_MEMORY, DELEGATES, CACHE, CACHE_SIZE, DUMP, TRACE)
+KNOBS = (MAX_MEMORY, DELEGATES, CACHE, CACHE_SIZE, DUMP, CHECKED, TRACE)

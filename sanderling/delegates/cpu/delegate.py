@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...config import DUMP
+from ...config import CHECKED, DUMP
 from ...errors import FallbackWarning, InputError
 from ...ir import Graph, Op
 from ...spans import span, tape
@@ -38,15 +38,17 @@ class CpuDelegate:
 
     target: a row of targets.TARGETS, default this machine's. timed: count the ticks of every step.
     dump: a folder that every stage is written to. cache: False keeps nothing on disk. precision: of
-    float products, f32 or bf16. emulate: bf16 also without instructions for it, slowly.
+    float products, f32 or bf16. emulate: bf16 also without instructions for it, slowly. checked:
+    test every access to memory, and raise where one leaves its tensor; slow, to find defects with.
     """
 
     name = "cpu"
 
     def __init__(self, target: str | None = None, timed: bool = False,
                  dump: str | Path | None = None, cache: bool = True, precision: str = "f32",
-                 emulate: bool = False) -> None:  # fmt: skip
+                 emulate: bool = False, checked: bool | None = None) -> None:  # fmt: skip
         self.emulate = emulate
+        self.checked = CHECKED.is_on() if checked is None else checked
         row = host_target() if target is None else find(target)
         self.target: Target = self._at(row, precision)
         self.problem = problem()
@@ -56,10 +58,11 @@ class CpuDelegate:
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Options by name, as load_delegate(name, options) passes them."""
-        unknown = sorted(set(options) - {"target", "timed", "dump", "cache", "precision"})
+        known = ("target", "timed", "dump", "cache", "precision", "checked")
+        unknown = sorted(set(options) - set(known))
         if unknown:
             raise InputError(f"the cpu delegate has no option '{unknown[0]}'",
-                             fix="it has target, timed, dump, cache and precision")  # fmt: skip
+                             fix=f"it has {', '.join(known)}")  # fmt: skip
         self.__init__(**options)  # type: ignore[misc]
 
     def refuses(self, op: Op) -> str | None:
@@ -91,7 +94,7 @@ class CpuDelegate:
         if self.cache.folder is None or self.dump or DUMP.text():
             return None
         row = self.target
-        return f"cpu {row.name} {row.features} {row.precision} {self.timed}"
+        return f"cpu {row.name} {row.features} {row.precision} {self.timed} {self.checked}"
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """A session's options: raises or warns when it is made, not when it first runs."""
@@ -129,8 +132,9 @@ class CpuDelegate:
 
     def _key(self, part: Graph, row: Target, traced: bool) -> str:
         content = fingerprint(part.ops, part.inputs, part.outputs)
-        # Code that tells of its steps has names of its own.
-        return self.cache.key("part", content, row, self.timed, *(["traced"] if traced else []))
+        # Code that tells of its steps has names of its own, as has code that checks.
+        more = [name for name, on in (("traced", traced), ("checked", self.checked)) if on]
+        return self.cache.key("part", content, row, self.timed, *more)
 
     def compiled(self, part: Graph) -> Compiled:
         """The part's code: from the cache, or made now (the part is changed then)."""
@@ -152,7 +156,7 @@ class CpuDelegate:
             from .lower import Settings, build
 
             folder = folder_for(str(root), part, key) if root else None
-            made = build(part, Settings(row, self.timed, traced), Dump(folder))
+            made = build(part, Settings(row, self.timed, traced, self.checked), Dump(folder))
         with span("keep the code", "compile", {"bytes": len(made.image.code)}):
             return self.cache.store(key, made), key
 
@@ -166,17 +170,23 @@ class CpuDelegate:
 def build(delegate: CpuDelegate, part: Graph) -> Compiled:
     """The part's code, made now."""
     from .dump import Dump
-    from .lower import Settings, build
+    from .lower import build
 
-    return build(part, Settings(delegate.target, delegate.timed), Dump(None))
+    return build(part, _settings(delegate), Dump(None))
 
 
 def lower(part: Graph, delegate: CpuDelegate) -> tuple[Any, int]:
     """The part as a program with its module written, and the bytes of its arena."""
     from .dump import Dump
-    from .lower import Settings, lower
+    from .lower import lower
 
-    return lower(part, Settings(delegate.target, delegate.timed), Dump(None))
+    return lower(part, _settings(delegate), Dump(None))
+
+
+def _settings(delegate: CpuDelegate) -> Any:
+    from .lower import Settings
+
+    return Settings(delegate.target, delegate.timed, checked=delegate.checked)
 
 
 @cache

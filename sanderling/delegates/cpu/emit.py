@@ -33,6 +33,7 @@ Int: TypeAlias = Any  # an int, or an i64 Value
 _SUFFIX = {str(t): name for t, name in (
     (I1, "i1"), (I8, "i8"), (I16, "i16"), (I32, "i32"), (I64, "i64"), (F16, "f16"), (F32, "f32"),
     (F64, "f64"), (PTR, "p0"))}  # fmt: skip
+_BITS = {str(F16): 16, str(F32): 32, str(F64): 64, str(PTR): 64}
 _OF_NUMPY = {"b1": I8, "i1": I8, "u1": I8, "i2": I16, "u2": I16, "i4": I32, "u4": I32, "i8": I64,
              "u8": I64, "f2": F16, "f4": F32, "f8": F64}  # fmt: skip
 
@@ -77,12 +78,39 @@ def _mask(order: tuple[int, ...]) -> Value:
     return ir.Constant(vector(I32, len(order)), list(order))
 
 
+def bytes_of(t: Type) -> int:
+    """What a value takes in memory."""
+    if isinstance(t, ir.VectorType):
+        return -(-t.count * _bits(t.element) // 8)
+    return -(-_bits(t) // 8)
+
+
+def _bits(t: Type) -> int:
+    return int(t.width) if isinstance(t, ir.IntType) else _BITS[str(t)]
+
+
+def plain(function: ir.Function) -> ir.Function:
+    """No exceptions, and no loop turned into a call of memset or memcpy: nobody defines them."""
+    function.attributes.add("nounwind")
+    set.add(function.attributes, '"no-builtins"')
+    return function
+
+
+class Builder(ir.IRBuilder):  # type: ignore[misc]
+    """llvmlite's, through which every access to memory goes; extents.py has one that checks."""
+
+    def touched(self, pointer: Value, size: int, writes: bool) -> Value:
+        """Where these bytes are to be read or written."""
+        return pointer
+
+
 class Emitter:
     """Writes one function of a module."""
 
-    def __init__(self, module: ir.Module, function: ir.Function, target: Target) -> None:
+    def __init__(self, module: ir.Module, function: ir.Function, target: Target,
+                 builder: Callable[[ir.Block], Builder] = Builder) -> None:  # fmt: skip
         self.module, self.function, self.target = module, function, target
-        self.b = ir.IRBuilder(function.append_basic_block("entry"))
+        self.b = builder(function.append_basic_block("entry"))
         self.args = function.args
         self._pending: list[list[Value] | None] = []
         self.carried: list[Value] = []
@@ -178,9 +206,16 @@ class Emitter:
         """The first `count` lanes; the others are zero and their memory is not touched."""
         if count >= t.count:
             return self.load(pointer, t)
-        mask = self.const(vector(I1, t.count), [i < count for i in range(t.count)])
-        name = f"llvm.masked.load.{suffix(t)}.p0"
-        return self.call(name, t, pointer, I32(1), mask, self.const(t, 0))
+        return self.load_lanes(pointer, self.const(t, 0), range(count))
+
+    def load_lanes(self, pointer: Value, beside: Value, lanes: range) -> Value:
+        """These lanes of a vector, the others as they are in `beside`."""
+        t, size = beside.type, bytes_of(beside.type.element)
+        first = self.at(pointer, lanes.start * size, I8)
+        there = self.b.touched(first, len(lanes) * size, writes=False)
+        mask = self.const(vector(I1, t.count), [i in lanes for i in range(t.count)])
+        return self.call(f"llvm.masked.load.{suffix(t)}.p0", t,
+                         self.at(there, -lanes.start * size, I8), I32(1), mask, beside)  # fmt: skip
 
     def store_part(self, value: Value, pointer: Value, count: int) -> None:
         """Store the first `count` lanes and touch nothing else."""
@@ -194,7 +229,8 @@ class Emitter:
             self._store_pieces(value, pointer, count)
             return
         mask = self.const(vector(I1, t.count), [i < count for i in range(t.count)])
-        self.call(f"llvm.masked.store.{suffix(t)}.p0", VOID, value, pointer, I32(1), mask)
+        there = self.b.touched(pointer, count * bytes_of(t.element), writes=True)
+        self.call(f"llvm.masked.store.{suffix(t)}.p0", VOID, value, there, I32(1), mask)
 
     def _store_pieces(self, value: Value, pointer: Value, count: int) -> None:
         done = 0

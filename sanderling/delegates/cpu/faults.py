@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...errors import SanderlingError, out_of_range
+from ...errors import DelegateError, SanderlingError, out_of_range
+from .image import REPORT
 
-# kind: a row of ERRORS; op: where it is in the graph; what: what kind of index it is.
+# kind: a row of ERRORS; step: its name; op: where it is in the graph; what: what kind of index it
+# is, or the memory that an access has left.
 Site = dict[str, str]
 
 
@@ -18,7 +20,17 @@ def _index(site: Site, value: int, limit: int) -> SanderlingError:
     return out_of_range(site["what"], value, limit, where=site["op"])
 
 
-ERRORS: dict[str, Callable[[Site, int, int], SanderlingError]] = {"index": _index}
+def _access(site: Site, offset: int, size: int) -> SanderlingError:
+    """Of the checked build: see extents.py."""
+    said = f"{site['step']} {site['kind']}s {size} bytes at {offset} of {site['what']}"
+    return DelegateError(said, where=site["op"], fix=REPORT)
+
+
+ERRORS: dict[str, Callable[[Site, int, int], SanderlingError]] = {
+    "index": _index,
+    "read": _access,
+    "write": _access,
+}
 
 
 def error_of(site: Site, value: int, limit: int) -> SanderlingError:

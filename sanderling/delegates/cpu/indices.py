@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import llvmlite.ir as ir
 import numpy as np
 
 from ...ir import DType, Tensor
-from .abi import FAULT, LIMIT, VALUE
 from .emit import I64, PTR, Emitter, Int, Type, Value, llvm_type
+from .noting import note
 from .program import Program, StepEmitter
 
 TYPES = (DType.INT16, DType.INT32, DType.INT64)
@@ -54,21 +53,5 @@ class Indices:
         wide = value if kind == I64 else e.b.sext(value, I64)
         inside = e.b.icmp_unsigned("<", wide, e.i64(size))
         with e.b.if_then(e.b.not_(inside), likely=False):
-            e.b.call(_note(self.program), [*self.args, wide, e.i64(size)])
+            e.b.call(note(self.program), [*self.args, wide, e.i64(size)])
         return e.b.select(inside, wide, I64(0))
-
-
-def _note(program: Program) -> ir.Function:
-    """note(context, number, value, limit): the first of a run is kept, whoever it comes from."""
-
-    def build(e: Emitter) -> None:
-        context, number, value, limit = e.args
-        fault = e.at(context, FAULT, I64)
-        old = e.b.cmpxchg(fault, I64(0), e.b.add(number, I64(1)), "monotonic", "monotonic")
-        with e.when(e.b.extract_value(old, 1)):
-            e.store(value, e.at(context, VALUE, I64), 8)
-            e.store(limit, e.at(context, LIMIT, I64), 8)
-
-    found = program.function("note", [*ARGS, I64, I64], build)
-    found.attributes.add("noinline")
-    return found

@@ -36,18 +36,22 @@ def runnable_targets() -> list[Target]:
     return [t for t in TARGETS.values() if runnable(t)]
 
 
-def machine(target: Target) -> Any:
+def machine(target: Target, quick: bool = False) -> Any:
     _initialised()
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=",".join(target.features), opt=2, reloc="pic", codemodel="small"
-    )
+        cpu=target.cpu, features=",".join(target.features), opt=0 if quick else 2, reloc="pic",
+        codemodel="small",
+    )  # fmt: skip
 
 
-def optimise(text: str, target: Target) -> tuple[Any, Any]:
-    """Parse, verify and clean up a module; returns it with the machine that made it."""
-    tm = machine(target)
+def optimise(text: str, target: Target, quick: bool = False) -> tuple[Any, Any]:
+    """Parse, verify and clean up a module; returns it with the machine that made it. quick: leave
+    it as it is, for code that runs a few times."""
+    tm = machine(target, quick)
     module = llvm.parse_assembly(text)
     module.verify()
+    if quick:
+        return module, tm
     options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = llvm.create_pass_builder(tm, options)
@@ -55,9 +59,9 @@ def optimise(text: str, target: Target) -> tuple[Any, Any]:
     return module, tm
 
 
-def compile_object(text: str, target: Target) -> bytes:
+def compile_object(text: str, target: Target, quick: bool = False) -> bytes:
     with span("LLVM: parse and clean up", "compile"):
-        module, tm = optimise(text, target)
+        module, tm = optimise(text, target, quick)
     with span("LLVM: object code", "compile"):
         return bytes(tm.emit_object(module))
 
@@ -67,5 +71,5 @@ def assembly(text: str, target: Target) -> str:
     return str(tm.emit_assembly(module))
 
 
-def compile_modules(text: str, target: Target) -> bytes:
-    return compile_object(text, target)
+def compile_modules(text: str, target: Target, quick: bool = False) -> bytes:
+    return compile_object(text, target, quick)

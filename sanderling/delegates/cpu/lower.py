@@ -34,6 +34,7 @@ class Settings:
     target: Target
     timed: bool = False
     traced: bool = False  # note when each step begins and ends on each worker
+    checked: bool = False  # test every access to memory
 
 
 def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
@@ -46,7 +47,7 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
         text = str(program.module)
     dump.text("module.ll", lambda: text)
     dump.code(text, settings.target)
-    image = link(compile_modules(text, settings.target))
+    image = link(compile_modules(text, settings.target, quick=settings.checked))
     image = Image(image.code, {n: at for n, at in image.entries.items() if n in ENTRIES})
     weights = aligned(len(program.weights.blob))
     weights[: len(program.weights.blob)] = np.frombuffer(program.weights.blob, np.uint8)
@@ -95,7 +96,8 @@ def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
     prepare(part, settings.target, dump.graph)
     with span("place tensors", "compile"):
         places, arena = place(part)
-    program = Program(part, settings.target, places, timed=settings.timed, traced=settings.traced)
+    program = Program(part, settings.target, places, timed=settings.timed, traced=settings.traced,
+                      checked=settings.checked)  # fmt: skip
     with span("emit kernels", "compile"):
         for op in part.ops:
             kernel = KERNELS.get(op.name)

@@ -20,7 +20,7 @@ from ...ops.base import DATA_ERRORS, attr, ints
 from ...ops.base import scale_zero_or_none as codes_of
 from .emit import F32, I8, I32, I64, PTR, Emitter, Int, Value, vector
 from .prepare import AS_THEY_ARE
-from .program import Kernel, Place, StepEmitter
+from .program import Kernel, Place, StepEmitter, row_bytes
 from .strided import Dim, addresses, apart, collapse, move, offset_of, scalar, seen
 from .targets import Target
 
@@ -246,11 +246,6 @@ MOVES: dict[str, tuple[Callable[[Op], list[Pair]], tuple[int, ...], tuple[int, .
 
 def pairs_of(op: Op) -> list[Pair]:
     return MOVES[op.name][0](op)
-
-
-def row_bytes(tensor: Tensor) -> int:
-    """Bytes of a row: of the last axis."""
-    return (tensor.shape[-1] if tensor.shape else 1) * tensor.dtype.bits // 8
 
 
 Pitch = Callable[[Tensor, int], int]  # (tensor, if dense) -> bytes from row to row

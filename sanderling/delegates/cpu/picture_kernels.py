@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from .emit import F32, I8, I32, I64, PTR, VOID, Emitter, Value, vector
+from .emit import F32, I8, I32, I64, PTR, VOID, Emitter, Value, plain, vector
 from .pictures import ARGUMENTS, COLOURS, KINDS, LANES, Kind
-from .program import plain
 from .targets import Target
 
 _BYTES, _WORDS, _REALS = (vector(t, LANES) for t in (I8, I32, F32))

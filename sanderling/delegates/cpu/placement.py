@@ -22,9 +22,9 @@ from ...runtime.arena import Item, plan
 from .abi import ALIGN, ARENA, FIRST_ARG
 from .kernels import KERNELS
 from .mapping import Map, lengthen
-from .move import MOVES, in_place, pairs_at, pairs_of, pitches, rescales, row_bytes
+from .move import MOVES, in_place, pairs_at, pairs_of, pitches, rescales
 from .prepare import VIEWS
-from .program import Place
+from .program import Place, extent_of, row_bytes
 from .strided import Dim, collapse, offset_of
 
 # A map whose rows are whole vectors computes every element once, so that it may overwrite what it
@@ -75,7 +75,7 @@ def free_from(part: Graph, places: Mapping[Tensor, Place], ops: Collection[Op]) 
     for tensor, spot in places.items():
         first = bisect_left(steps, born.get(tensor, 0))
         if spot.slot == ARENA and first < len(steps) and steps[first] <= last[tensor]:
-            end = max(end, spot.offset + _extent(tensor, spot.pitch))
+            end = max(end, spot.offset + extent_of(tensor, spot.pitch))
     return -(-end // ALIGN) * ALIGN
 
 
@@ -317,7 +317,7 @@ class _Planner:
         begin = block.members[x].offset
         end = begin + x.nbytes
         over = [t for t, s in block.members.items()
-                if s.offset < end and s.offset + _extent(t, s.pitch) > begin]  # fmt: skip
+                if s.offset < end and s.offset + extent_of(t, s.pitch) > begin]  # fmt: skip
         if any(self.last.get(t, 0) > step or self.born.get(t, 0) > step for t in over):
             return False
         return all(t is None or t is x or t not in over for t in op.inputs)
@@ -337,14 +337,6 @@ class _Planner:
 
     def _life(self, block: Block) -> tuple[int, int]:
         return (min(self.born[t] for t in block.members), max(self.last[t] for t in block.members))
-
-
-def _extent(tensor: Tensor, pitch: int) -> int:
-    """Bytes from a tensor's first to behind its last."""
-    if not pitch or not tensor.nbytes:
-        return tensor.nbytes
-    row = row_bytes(tensor)
-    return (tensor.nbytes // row - 1) * pitch + row
 
 
 def _overwritable(op: Op) -> list[Tensor]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import llvmlite.ir as ir
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from ...ir import Array, Graph, Op, Tensor
 from .abi import (  # kernels take them from here
     ALIGN,
-    ARENA,  # noqa: F401
+    ARENA,
     FIRST_ARG,  # noqa: F401
     SCRATCH,
     SLACK,  # noqa: F401
@@ -28,7 +29,8 @@ from .abi import (  # kernels take them from here
     TIMES,  # noqa: F401
     WEIGHTS,
 )
-from .emit import I8, I64, PTR, VOID, Emitter, Int, Type, Value
+from .emit import I8, I64, PTR, VOID, Builder, Emitter, Int, Type, Value, plain
+from .extents import CheckedBuilder, Extent
 from .faults import Site
 from .targets import Target
 
@@ -45,11 +47,17 @@ class Place:
     pitch: int = 0
 
 
-def plain(function: ir.Function) -> ir.Function:
-    """No exceptions, and no loop turned into a call of memset or memcpy: nobody defines them."""
-    function.attributes.add("nounwind")
-    set.add(function.attributes, '"no-builtins"')
-    return function
+def row_bytes(tensor: Tensor) -> int:
+    """Bytes of a row: of the last axis."""
+    return (tensor.shape[-1] if tensor.shape else 1) * tensor.dtype.bits // 8
+
+
+def extent_of(tensor: Tensor, pitch: int) -> int:
+    """Bytes from a tensor's first to behind its last."""
+    if not pitch or not tensor.nbytes:
+        return tensor.nbytes
+    row = row_bytes(tensor)
+    return (tensor.nbytes // row - 1) * pitch + row
 
 
 @dataclass(frozen=True)
@@ -110,25 +118,40 @@ class Program:
     steps: list[Step] = field(default_factory=list)
     timed: bool = False
     traced: bool = False
+    checked: bool = False
     sites: list[Site] = field(default_factory=list)
+    # Functions that are told the extents of their pointers.
+    told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.module = ir.Module("sanderling")
         self.module.triple = self.target.triple
 
     def function(
-        self, name: str, args: Sequence[Type], build: Callable[[Emitter], None]
-    ) -> ir.Function:
-        """A function of the module, written when it is first asked for: kernels share tiles."""
+        self, name: str, args: Sequence[Type], build: Callable[[Emitter], None],
+        trusted: bool = False,
+    ) -> ir.Function:  # fmt: skip
+        """A function of the module, written when it is first asked for: kernels share tiles.
+        trusted: it touches what is the compiler's own, and is not checked."""
         found = self.module.globals.get(name)
         if found is None:
-            found = ir.Function(self.module, ir.FunctionType(VOID, list(args)), name)
+            pointers = [a for a in args if a == PTR] if self.checked and not trusted else []
+            found = ir.Function(self.module, ir.FunctionType(VOID, [*args, *pointers]), name)
             found.linkage = "internal"
             plain(found)
-            emitter = Emitter(self.module, found, self.target)
+            if pointers:
+                self.told.add(name)
+            emitter = Emitter(self.module, found, self.target, self.builder(trusted))
+            emitter.args, extents = found.args[: len(args)], found.args[len(args) :]
+            if isinstance(emitter.b, CheckedBuilder):
+                emitter.b.take([a for a in emitter.args if a.type == PTR], extents)
             build(emitter)
             emitter.b.ret_void()
         return found
+
+    def builder(self, trusted: bool = False) -> Callable[[ir.Block], Builder]:
+        """What kernels emit through."""
+        return partial(CheckedBuilder, self) if self.checked and not trusted else Builder
 
     def add_step(self, op: Op, kernel: str, emit: Callable[[StepEmitter, Op], None]) -> None:
         """Write the step's function: emit(k, op) fills it."""
@@ -149,18 +172,31 @@ class StepEmitter(Emitter):
     """An Emitter for a step: it knows where tensors lie and which share of the work is its own."""
 
     def __init__(self, program: Program, function: ir.Function, op: Op) -> None:
-        super().__init__(program.module, function, program.target)
-        self.program = program
+        super().__init__(program.module, function, program.target, program.builder())
+        self.program, self.op = program, op
         self.worker, self.workers, self.context = function.args
         self.asked: set[Tensor] = set()  # tensors whose pitch the kernel knows
         self.most_scratch = 0
         self.constants: dict[int, int] = {}  # bytes, by place among the weights
-        self.op = op
+        if isinstance(self.b, CheckedBuilder):
+            self.b.trust(self.context, self._sites("the context", 0))
 
     def site(self, kind: str, what: str) -> int:
         """The number under which this step notes what it must not accept: see faults.py."""
-        self.program.sites.append({"kind": kind, "op": self.op.where, "what": what})
+        self.program.sites.append({"kind": kind, "op": self.op.where, "what": what,
+                                   "step": self.function.name})  # fmt: skip
         return len(self.program.sites) - 1
+
+    def _sites(self, what: str, size: int) -> int:
+        """Of a read that leaves these bytes; the next is of a write."""
+        text = f"{what} ({size} bytes)"
+        return min(self.site(kind, text) for kind in ("read", "write"))
+
+    def _own(self, pointer: Value, extent: Extent) -> Value:
+        """The pointer, which may touch these bytes."""
+        if not isinstance(self.b, CheckedBuilder):
+            return pointer
+        return self.b.own(pointer, extent, self._sites(extent.what, extent.size))
 
     def slot(self, index: int) -> Value:
         """A pointer of the context. Ask before a loop, not in it: stores may hide its constancy."""
@@ -172,7 +208,15 @@ class StepEmitter(Emitter):
             assert tensor.data is not None
             return self.constant(tensor.data)
         place = self.program.places[tensor]
-        return self.at(self.slot(place.slot), place.offset, I8)
+        return self._own(self.at(self.slot(place.slot), place.offset, I8), self._extent(tensor))
+
+    def _extent(self, tensor: Tensor) -> Extent:
+        """A tensor's own bytes. Behind a caller's array there may be nothing to read."""
+        place = self.program.places[tensor]
+        size, row = extent_of(tensor, place.pitch), row_bytes(tensor) if place.pitch else 0
+        writable = tensor in self.op.outputs or tensor.is_variable
+        return Extent(f"tensor '{tensor.name}'", size, place.slot == ARENA, writable, place.pitch,
+                      row)  # fmt: skip
 
     def pitch(self, tensor: Tensor, dense: int) -> int:
         """Bytes from row to row; `dense` where they lie one after the other."""
@@ -184,15 +228,18 @@ class StepEmitter(Emitter):
         """The address of a constant array, put among the weights."""
         offset = self.program.weights.add(array)
         self.constants[offset] = array.nbytes
-        return self.at(self.slot(WEIGHTS), offset, I8)
+        return self._own(self.at(self.slot(WEIGHTS), offset, I8),
+                         Extent("a constant", array.nbytes, slack=True))  # fmt: skip
 
     def scratch(self, size: int) -> Value:
         """This worker's own memory; its contents do not outlive the step."""
-        size = -(-size // ALIGN) * ALIGN
-        self.most_scratch = max(self.most_scratch, size)
-        self.program.scratch = max(self.program.scratch, size)
+        whole = -(-size // ALIGN) * ALIGN
+        taken = whole * (1 + self.program.checked)  # the extents of the pointers in it lie behind
+        self.most_scratch = max(self.most_scratch, taken)
+        self.program.scratch = max(self.program.scratch, taken)
         stride = self.load(self.at(self.context, STRIDE, I64), I64, 8)
-        return self.at(self.slot(SCRATCH), self.mul(self.worker, stride), I8)
+        return self._own(self.at(self.slot(SCRATCH), self.mul(self.worker, stride), I8),
+                         Extent("scratch", size, writable=True, shadow=whole))  # fmt: skip
 
     def share(self, units: int) -> tuple[Int, Int]:
         """This worker's range of the units: contiguous, sizes differing by at most one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import llvmlite.ir as ir
 
 from .abi import FIRST_ARG, OBJECT_DATA, OBJECT_TYPE, RECORD
-from .emit import I64, PTR, VOID, Emitter, Type, Value
-from .program import Program, plain
+from .emit import I64, PTR, VOID, Emitter, Type, Value, plain
+from .program import Program
 
 
 class _Record:

@@ -26,8 +26,8 @@ from .abi import (
     TIMES,
 )
 from .control import Guard, guard_of
-from .emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value
-from .program import Program, Step, plain
+from .emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value, plain
+from .program import Program, Step
 from .pycall_code import emit_call
 
 # gettid(2), and futex(2): its number, and the private wait and wake operations.
@@ -269,7 +269,7 @@ def _waiter(program: Program) -> ir.Function:
         with e.when(e.b.icmp_signed(">", count, I32(0))):
             _set_limit(e, context, limit, e.b.shl(most, I32(1)))
 
-    return program.function("await", [PTR, I64, I32], build)
+    return program.function("await", [PTR, I64, I32], build, trusted=True)
 
 
 def _sleep(e: Emitter, program: Program, context: Value, word: Value, old: Value) -> None:
@@ -321,7 +321,7 @@ def _barrier(program: Program) -> ir.Function:
             with otherwise:
                 e.b.call(_waiter(program), [context, I64(PHASE), old])
 
-    return program.function("barrier", [I64, PTR], build)
+    return program.function("barrier", [I64, PTR], build, trusted=True)
 
 
 def _emit_invoke(program: Program, run: ir.Function) -> ir.Function:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...ir import Array, DType, Op
 from .cores import FloatCore, pack
-from .emit import F32, I1, I8, I32, I64, PTR, Emitter, Int, Value, suffix, vector
+from .emit import F32, I8, I64, PTR, Emitter, Int, Value, vector
 from .gemm import UNITS, tile_function
 from .program import StepEmitter
 from .rows import Window, packed_stride
@@ -155,11 +155,10 @@ class Runs:
         t, each = vector(F32, lanes), self.channels // self.count
         value = e.const(t, 0)
         for run in range(self.count):
-            inside = [run * each <= first + i < (run + 1) * each for i in range(lanes)]
-            if any(inside):
+            inside = range(max(run * each - first, 0), min((run + 1) * each - first, lanes))
+            if inside:
                 there = e.at(pointer, run * self.apart + 4 * (first - run * each), I8)
-                value = e.call(f"llvm.masked.load.{suffix(t)}.p0", t, there, I32(1),
-                               e.const(vector(I1, lanes), inside), value)  # fmt: skip
+                value = e.load_lanes(there, value, inside)
         return value
 
 
