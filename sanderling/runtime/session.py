@@ -151,7 +151,9 @@ class Session(OfThisProcess):
         direct = self._direct.get(signature)
         taken = direct.accepts(feeds) if direct is not None and not outputs else None
         if direct is not None and taken is not None:
-            busy = self._occupy()
+            busy = self._busy
+            if not busy.acquire(False):
+                self._occupy()
             try:
                 return direct.run(taken)
             finally:
