@@ -362,6 +362,7 @@ def _print(report: Report, samples: Samples | SignatureSamples | None, output: P
     if report.layers:
         pieces += [_layers(report.layers)]
     pieces += [_listed("stayed float", [tuple(r.values()) for r in report.stayed_float]),
+               _listed("got another mode", [tuple(r.values()) for r in report.fell_back]),
                _listed("XNNPACK will not take", [tuple(r.values()) for r in report.refused])
                ]  # fmt: skip
     pieces += [_notes(report.notes)]

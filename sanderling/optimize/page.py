@@ -58,6 +58,10 @@ def _lists(report: Report) -> Iterator[str]:
         yield heading("Stayed float")
         yield html_table(["op", "output", "because"], [tuple(r.values()) for r in
                                                        report.stayed_float])  # fmt: skip
+    if report.fell_back:
+        yield heading("Got another mode")
+        yield html_table(["op", "output", "because"], [tuple(r.values()) for r in
+                                                       report.fell_back])  # fmt: skip
     if report.refused:
         yield heading("What XNNPACK will not take")
         yield html_table(["op", "output", "because"], [tuple(r.values()) for r in report.refused])

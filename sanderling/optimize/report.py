@@ -13,11 +13,10 @@ import numpy as np
 
 from ..evaluate.kinds import Kind, agreement
 from ..format import dump
-from ..ir import Array, Model
+from ..ir import Array, Model, Op
 from .correct import layers, own_name
 from .recipe import Choice
 from .rules import RULES
-from .solve import Solution
 from .walk import reals
 from .xnnpack import refused
 
@@ -152,6 +151,7 @@ class Report:
     zipped_after: int
     rules: list[dict[str, str]]
     stayed_float: list[dict[str, str]]
+    fell_back: list[dict[str, str]] = field(default_factory=list)  # ops that got another mode
     samples: int = 0  # that calibrated
     held_out: int = 0  # that calibrated nothing and judge
     kinds: dict[str, dict[str, str]] = field(default_factory=dict)  # of the outputs, and why
@@ -165,19 +165,26 @@ class Report:
     trials: list[Trial] = field(default_factory=list)
 
     @classmethod
-    def of(cls, source: Model, ready: Model, made: Model, solution: Solution,
-           rules: Sequence[Choice]) -> Report:  # fmt: skip
-        before, after = bytes(dump(source)), bytes(dump(made))
-        counted = Counter(m.name for m in solution.modes.values())
-        floats = [{"op": op.name, "output": op.outputs[0].name, "reason": why}
-                  for op, why in solution.reasons.items()]  # fmt: skip
-        slow = [{"op": op.name, "output": op.outputs[0].name if op.outputs else "", "reason": why}
-                for op, why in refused(made)]  # fmt: skip
-        return cls(source.source, dict(counted), len(before), len(after), _zipped(before),
-                   _zipped(after), [asdict(r) for r in rules], floats, refused=slow)  # fmt: skip
+    def of(cls, source: Model, made: Quantised, rules: Sequence[Choice]) -> Report:
+        solution, written = made.solution, made.written
+        before, after = bytes(dump(source)), bytes(dump(made.model))
+        became = {op: written.became.get(op, "float") for op in solution.modes}
+        left = solution.reasons | {op: why for op, why in written.reasons.items()
+                                   if became[op] == "float"}  # fmt: skip
+        floats = [_row(op, why) for op, why in left.items()]
+        other = [_row(op, f"{written.became[op]} instead of {solution.modes[op].name}: {why}")
+                 for op, why in written.reasons.items() if became[op] != "float"]  # fmt: skip
+        slow = [_row(op, why) for op, why in refused(made.model)]
+        return cls(source.source, dict(Counter(became.values())), len(before), len(after),
+                   _zipped(before), _zipped(after), [asdict(r) for r in rules], floats, other,
+                   refused=slow)  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)
+
+
+def _row(op: Op, why: str) -> dict[str, str]:
+    return {"op": op.name, "output": op.outputs[0].name if op.outputs else "", "reason": why}
 
 
 def _zipped(content: bytes) -> int:
