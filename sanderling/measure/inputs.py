@@ -13,6 +13,7 @@ from ..config import MAX_MEMORY
 from ..errors import InputError
 from ..ir import Array, DType, Model, Shape, Signature, Tensor
 from ..runtime.inputs import ARRAYS, PICTURES, quantize_array, read_array
+from ..runtime.plan import specialise
 
 T = TypeVar("T")
 
@@ -82,6 +83,28 @@ def by_input(inputs: Mapping[str, Tensor], given: Mapping[str, T]) -> dict[str, 
             raise InputError(f"there is no input '{name}'",
                              fix=f"the inputs are {', '.join(inputs)}")  # fmt: skip
     return named
+
+
+def input_shapes(model: Model, shapes: Mapping[str, Shape]) -> dict[Tensor, Shape]:
+    """Shapes that are given for inputs of the main graph, by the names of tensors or of the
+    signature; checked."""
+    inputs = {t.name: t for t in model.main.inputs}
+    for signature in model.signatures:
+        if signature.graph is model.main:
+            inputs = dict(signature.inputs) | {n: t for n, t in inputs.items()
+                                               if t not in signature.inputs.values()}  # fmt: skip
+    return {inputs[n]: checked_shape(n, inputs[n], s) for n, s in by_input(inputs, shapes).items()}
+
+
+def resize(model: Model, shapes: Mapping[str, Shape]) -> None:
+    """The main graph's inputs get these shapes, and all that is computed from them its own."""
+    if not shapes:
+        return
+    given = input_shapes(model, shapes)
+    _, twins = specialise(model.main, [given.get(t, t.shape) for t in model.main.inputs])
+    for tensor, twin in twins.items():
+        if not twin.is_dynamic and not tensor.is_constant:
+            tensor.shape = twin.shape
 
 
 def checked_shape(name: str, tensor: Tensor, shape: Shape | None) -> Shape:
