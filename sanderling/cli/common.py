@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..evaluate.kinds import MEASURES
 from ..files import STDIN, is_stream, read_bytes
 from ..format import AtomicFile
+from ..ir import Shape
 from ..runtime.plugins import load_plugins as load_plugins
 
 
@@ -64,6 +65,13 @@ Plugins = Annotated[
                  help="A Python file to run first: it registers custom operators or delegates."),
 ]  # fmt: skip
 
+Shapes = Annotated[
+    list[str],
+    typer.Option("--shape", metavar="[NAME=]1,2,3",
+                 help="The shape of an input, for open dimensions or to resize it; may be "
+                      "repeated."),
+]  # fmt: skip
+
 OutputKinds = Annotated[
     list[str],
     typer.Option("--output-kind", metavar="[OUTPUT=]KIND",
@@ -85,6 +93,17 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
             raise InputError(f"nothing stands after {key}=", where=option,
                              fix="write NAME=VALUE, or VALUE for the only one")  # fmt: skip
         found[key] = value
+    return found
+
+
+def read_shapes(texts: Iterable[str]) -> dict[str, Shape]:
+    """--shape options, by input name."""
+    found: dict[str, Shape] = {}
+    for name, text in pairs(texts, "--shape").items():
+        if not all(n.strip().isdecimal() for n in text.split(",")):
+            raise InputError(f"'{text}' is not a shape", where="--shape",
+                             fix="write sizes with commas: 1,224,224,3")  # fmt: skip
+        found[name] = tuple(int(n) for n in text.split(","))
     return found
 
 

@@ -293,14 +293,29 @@ class Cost:
     bytes_written: int
 
 
+# Ops that look at an operand's shape alone.
+UNREAD = {"SHAPE", "RANK", "ZEROS_LIKE"}
+# The operand of which an op reads no more elements than it writes.
+PICKED = {"GATHER": 0, "GATHER_ND": 0, "SLICE": 0, "STRIDED_SLICE": 0, "EMBEDDING_LOOKUP": 1}
+
+
 def cost(op: Op) -> Cost:
     """The cost at the shapes the graph states; an op that is not legal computes nothing."""
     row = OPS.get(op.name)
     return Cost(
         macs=row.macs(op) if row is not None and row.rule.allows(op) else 0,
-        bytes_read=sum(t.nbytes for t in op.inputs if t is not None),
+        bytes_read=sum(_read(op, place) for place in range(len(op.inputs))),
         bytes_written=sum(t.nbytes for t in op.outputs),
     )
+
+
+def _read(op: Op, place: int) -> int:
+    tensor = op.inputs[place]
+    if tensor is None or op.name in UNREAD:
+        return 0
+    if PICKED.get(op.name) == place and op.outputs:
+        return min(tensor.nbytes, tensor.dtype.nbytes(op.outputs[0].shape))
+    return tensor.nbytes
 
 
 # -- small helpers shared by the families -------------------------------------------------------

@@ -230,7 +230,10 @@ class Session(OfThisProcess):
             fed = dict(zip(entry.graph.inputs, shapes, strict=True))
             changed = {n: t for n, t in entry.inputs.items() if fed[t] != t.shape}
             if not changed:
-                raise
+                unset = _unset(entry, error)
+                if unset is None:
+                    raise
+                raise unset from error
             given = ", ".join(f"'{n}' {list(fed[t])}" for n, t in changed.items())
             takes = ", ".join(f"'{n}' {t.type_text}" for n, t in changed.items())
             raise InputError(
@@ -373,6 +376,27 @@ class Session(OfThisProcess):
             return signatures[0]
         main = self.model.main
         return Signature("", main, _by_name(main.inputs), _by_name(main.outputs))
+
+
+def _unset(entry: Signature, error: ModelError) -> InputError | None:
+    """Where dimensions are open and the file's stand-ins for them do not go through the model."""
+    left = {n: t for n, t in entry.inputs.items() if t.is_dynamic}
+    if not left:
+        return None
+    stand_ins = ", ".join(str(list(t.shape)) for t in left.values())
+    stated = " ".join(f"--shape {n}={_example(t)}" for n, t in left.items())
+    return InputError(
+        f"sizes are left open, and on the file's stand-ins for them, {stand_ins}, the model does "
+        f"not run: {error.where}: {error.what}",
+        where=", ".join(f"input '{n}' {t.type_text}" for n, t in left.items()),
+        fix=f"feed arrays of the sizes that you need, or state them, for example {stated}",
+    )
+
+
+def _example(tensor: Tensor) -> str:
+    """A batch of one, and some size for every other open dimension."""
+    signature = tensor.signature or ()
+    return ",".join(str(n if n >= 0 else 64 if i else 1) for i, n in enumerate(signature))
 
 
 def _maker(session: weakref.ref[Session], graph: Graph, shapes: tuple[Shape, ...]

@@ -20,7 +20,7 @@ from sanderling.ir.types import DType
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case
 
-from .harness import EVERYTHING, RUNNABLE, check_cpu
+from .harness import EVERYTHING, RUNNABLE, check_cpu, cpu_for
 
 BYTES = 4 * 24  # of each tensor
 Wrong = Callable[[StepEmitter, Tensor, Tensor], None]

@@ -18,7 +18,7 @@ from tests import shared
 from tests.conformance.cases_control import binary, choose, const, emit
 from tests.conformance.harness import Case, T, case, f32, i16, i32, i64, weights
 
-from .harness import RUNNABLE, run
+from .harness import RUNNABLE, cpu_for, run
 
 
 def row(made: Case, limit: int) -> tuple[Case, int]:
