@@ -16,6 +16,7 @@ from typing import Any
 
 Show = Callable[[str, int, int], None]  # what, done, in all
 PATIENCE = 0.5  # seconds of silence on a terminal
+TELLING = 1.0  # seconds of work that tell how long the rest takes
 FIRST, OFTEN, LATER = 5.0, 10.0, 60.0  # seconds to the first line, between lines, after a minute
 
 
@@ -24,14 +25,38 @@ def lines_too(wanted: bool = True) -> None:
     _HOW.lines = wanted
 
 
-@contextmanager
-def hushed(quiet: bool) -> Iterator[None]:
-    """Nothing of this within, if so asked."""
-    before, _HOW.quiet = _HOW.quiet, _HOW.quiet or quiet
-    try:
-        yield
-    finally:
-        _HOW.quiet = before
+def hush(quiet: bool) -> None:
+    """From now on nothing is told, or all is."""
+    _HOW.quiet = quiet
+
+
+def announce(text: str) -> None:
+    """A line beforehand, for who has to wait for the command."""
+    if _HOW.lines and not _HOW.quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+class Estimate:
+    """Says once how long a piece of work takes, as soon as its first steps tell; nothing about
+    what is soon over."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.what, self.total = what, total
+        self.begin: float | None = None
+
+    def step(self, done: int) -> None:
+        """So many are done. The first one has the work of a beginning in it, and does not count."""
+        now = time.monotonic()
+        if self.begin is None:
+            self.begin, self.first = now, done
+            return
+        spent = now - self.begin
+        if not self.total or done <= self.first or spent < TELLING:
+            return
+        whole = spent / (done - self.first) * (self.total - self.first)
+        if whole > FIRST:
+            announce(f"{self.what} takes about {duration(whole)}")
+        self.total = 0  # said
 
 
 def duration(seconds: float) -> str:

@@ -27,6 +27,7 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    Quiet,
     at_hand,
     facts,
     open_target,
@@ -122,6 +123,7 @@ def bench(
         help="ios: what the app has printed.")] = "",
     adb: Annotated[str, typer.Option(metavar="PATH", help="The adb command.")] = "adb",
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Measure models: latency, init and memory, on one engine or several side by side.

@@ -19,7 +19,7 @@ import typer
 from ..errors import InputError
 from ..files import STDIN, is_stream, read_bytes
 from ..format import AtomicFile
-from ..progress import hushed as hushed
+from ..progress import hush
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
 
@@ -52,7 +52,16 @@ ModelPath = Annotated[
 JsonPath = Annotated[
     str, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell how far long work is.")]
+
+
+def _hush(quiet: bool) -> bool:
+    hush(quiet)  # for all that the verb does: it need not hand the option on
+    return quiet
+
+
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", callback=_hush, help="Do not tell how far long work is.")
+]
 DelegateNames = Annotated[
     list[str],
     typer.Option("--delegate", metavar="NAME",

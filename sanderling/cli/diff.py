@@ -25,6 +25,7 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    Quiet,
     at_hand,
     load_plugins,
     open_target,
@@ -106,6 +107,7 @@ def diff(
     plot: Annotated[Path | None, typer.Option(metavar="FILE",
         help="Draw the error by layer as .png, .svg or .html; implies --per-tensor.")] = None,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
     model_file: Annotated[Path | None, typer.Option("--model_file", metavar="FILE",
         callback=at_hand,

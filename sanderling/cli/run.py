@@ -32,7 +32,6 @@ from .common import (
     Plugins,
     Quiet,
     clean,
-    hushed,
     load_plugins,
     open_target,
     pairs,
@@ -130,7 +129,6 @@ def run(
     with ExitStack() as opened:
         files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
         target = opened.enter_context(JsonTarget(json))
-        opened.enter_context(hushed(quiet))
         show = opened.enter_context(progress()) if len(jobs) > 1 else _nothing
         for number, (title, job) in enumerate(zip(titles(jobs), jobs, strict=True)):
             show("files", number, len(jobs))
