@@ -26,6 +26,7 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    Quiet,
     Shapes,
     at_hand,
     facts,
@@ -123,6 +124,7 @@ def bench(
         help="ios: what the app has printed.")] = "",
     adb: Annotated[str, typer.Option(metavar="PATH", help="The adb command.")] = "adb",
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Measure models: latency, init and memory, on one engine or several side by side.

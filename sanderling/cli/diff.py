@@ -27,6 +27,7 @@ from .common import (
     JsonTarget,
     OutputKinds,
     Plugins,
+    Quiet,
     Shapes,
     at_hand,
     load_plugins,
@@ -113,6 +114,7 @@ def diff(
     plot: Annotated[Path | None, typer.Option(metavar="FILE",
         help="Draw the error by layer as .png, .svg or .html; implies --per-tensor.")] = None,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
     model_file: Annotated[Path | None, typer.Option("--model_file", metavar="FILE",
         callback=at_hand,

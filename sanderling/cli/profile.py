@@ -25,6 +25,7 @@ from .common import (
     JsonTarget,
     ModelPath,
     Plugins,
+    Quiet,
     fitting,
     load_plugins,
     open_target,
@@ -73,6 +74,7 @@ def profile(
     refresh_roofline: Annotated[bool, typer.Option("--refresh-roofline",
         help="Measure the machine again.")] = False,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Show where a model's time goes: every step, its kernel, its distance from the machine's

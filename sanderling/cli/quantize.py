@@ -50,6 +50,7 @@ from .common import (
     ModelPath,
     OutputKinds,
     Plugins,
+    Quiet,
     Shapes,
     facts,
     load_plugins,
@@ -157,6 +158,7 @@ def quantize(
     labelled: Annotated[bool, typer.Option("--labelled",
         help="For --suggest: the data has labels and the model can be trained.")] = False,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Quantise a float model after its training: smaller, faster, with a report of what it cost.

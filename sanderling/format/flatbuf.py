@@ -256,7 +256,7 @@ class Writer:
             array = np.ascontiguousarray(values, _NUMPY[name])
         except (OverflowError, TypeError, ValueError) as error:
             raise ModelError(f"{field.name} cannot be stored as {name}: {error}",
-                             fix="give values that the file's type can hold") from error  # fmt: skip
+                             fix="give values that the type can hold") from error  # fmt: skip
         return self.builder.CreateNumpyVector(array)
 
     def _bytes(self, values: bytes | memoryview | Array | Iterable[int]) -> int:

@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..ir import Array, DType, Model, Shape, Signature, Tensor
 from ..runtime.inputs import ARRAYS, PICTURES, quantize_array, read_array
 from ..runtime.plan import specialise
+from ..runtime.sound import SOUNDS
 
 T = TypeVar("T")
 
@@ -141,7 +142,7 @@ def _within(name: str, tensor: Tensor, span: tuple[float, float], shape: Shape,
 
 
 def _read(name: str, tensor: Tensor, path: Path, shape: Shape, resized: bool) -> Array:
-    if path.suffix.lower() in {*ARRAYS, *PICTURES}:
+    if path.suffix.lower() in {*ARRAYS, *PICTURES, *SOUNDS}:
         array = read_array(path, tensor, name=name)
     else:
         array = _read_raw(name, tensor, path, shape)
