@@ -39,11 +39,13 @@ DECISIVE = 4096
 
 
 def fingerprint(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[Tensor],
-                whole: bool = True) -> bytes:  # fmt: skip
+                whole: bool = True, known: dict[Graph, bytes] | None = None) -> bytes:  # fmt: skip
     """A digest of everything that compiling these ops depends on; names do not count.
 
-    whole=False leaves large constants out.
+    whole=False leaves large constants out. known: digests of graphs that were asked for before;
+    graphs that call each other twice would else be read twice as often at every level.
     """
+    known = {} if known is None else known
     numbers: dict[Tensor | None, int] = {None: -1}
     rows: list[object] = []
 
@@ -57,7 +59,7 @@ def fingerprint(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[T
 
     for op in ops:
         border = [list(map(number, ts)) for ts in (op.inputs, op.outputs, op.intermediates)]
-        rows.append((op.name, op.version, _attr_rows(op, whole), border))
+        rows.append((op.name, op.version, _attr_rows(op, whole, known), border))
     rows.append((list(map(number, inputs)), list(map(number, outputs))))
     try:
         text = marshal.dumps(rows, 2)  # later versions depend on who else holds an object
@@ -66,10 +68,16 @@ def fingerprint(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[T
     return hashlib.sha256(text).digest()
 
 
-def _attr_rows(op: Op, whole: bool) -> list[tuple[str, object]]:
+def _attr_rows(op: Op, whole: bool, known: dict[Graph, bytes]) -> list[tuple[str, object]]:
     """Attributes; a graph by what it computes."""
-    return [(name, fingerprint(v.ops, v.inputs, v.outputs, whole) if isinstance(v, Graph) else v)
+    return [(name, _graph_row(v, whole, known) if isinstance(v, Graph) else v)
             for name, v in sorted(op.attrs.items())]  # fmt: skip
+
+
+def _graph_row(graph: Graph, whole: bool, known: dict[Graph, bytes]) -> bytes:
+    if graph not in known:
+        known[graph] = fingerprint(graph.ops, graph.inputs, graph.outputs, whole, known)
+    return known[graph]
 
 
 def _tensor_row(tensor: Tensor, whole: bool) -> tuple[object, ...]:

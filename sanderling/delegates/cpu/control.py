@@ -25,7 +25,7 @@ from ...passes.simplify import fold_constants
 from ...runtime.delegate import copy_graph
 from ...runtime.plan import specialise
 from .emit import I8, Int, Type, Value, vector
-from .program import Kernel, StepEmitter
+from .program import Kernel, StepEmitter, unplaced
 from .targets import Target
 
 Guard = tuple[tuple[Tensor, bool], ...]
@@ -33,6 +33,12 @@ GUARD = "guard"
 COMPOSITE, DECOMPOSITION = "STABLEHLO_COMPOSITE", "decomposition_subgraph_index"
 # The branches of an IF by the condition under which they run.
 BRANCHES = ((True, "then_subgraph_index"), (False, "else_subgraph_index"))
+CALLS = DECOMPOSITION, *(name for _, name in BRANCHES)
+
+
+# Branches are put in place again wherever they are called from: a few graphs that call each other
+# can become any number of ops.
+MOST_INLINED, MOST_NESTED = 1000, 32
 
 
 # -- copies -------------------------------------------------------------------------------------
@@ -138,6 +144,8 @@ def refuses_composite(op: Op, target: Target) -> str | None:
 
 def _refuses_call(op: Op, name: str, args: Sequence[Tensor | None],
                   target: Target) -> str | None:  # fmt: skip
+    if _inlined(op.attrs[name], {}) > MOST_INLINED:
+        return f"the graphs that it calls are more than {MOST_INLINED} ops, or nested too deeply"
     try:
         branch, given = bound(op.attrs[name], args)
     except (SanderlingError, AssertionError, ValueError, KeyError, AttributeError) as error:
@@ -146,6 +154,18 @@ def _refuses_call(op: Op, name: str, args: Sequence[Tensor | None],
         return f"graph '{branch.name}' sees its arguments under other scales"
     said = _refuses_branch(branch, op, target)
     return None if said is None else f"in graph '{branch.name}': {said}"
+
+
+def _inlined(graph: Graph, known: dict[Graph, int], depth: int = 0) -> int:
+    """The ops of a graph once those it calls are in their place; of each graph they are counted
+    once."""
+    if depth > MOST_NESTED:
+        return MOST_INLINED + 1
+    if graph not in known:
+        called = [op.attrs[name] for op in graph.ops for name in CALLS if name in op.attrs]
+        inner = (_inlined(g, known, depth + 1) for g in called)
+        known[graph] = len(graph.ops) + sum(inner)
+    return known[graph]
 
 
 def _refuses_branch(branch: Graph, op: Op, target: Target) -> str | None:
@@ -163,12 +183,9 @@ def _refuses_inner(op: Op, target: Target) -> str | None:
     from .kernels import KERNELS
 
     kernel = KERNELS.get(op.name)
-    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
     if kernel is None or (has_effects(op) and op.name not in ("IF", COMPOSITE)):
         return "it has no kernel, or a state"
-    if any(t.is_dynamic or not t.dtype.is_fixed_size for t in tensors):
-        return "a shape is not known before the run"
-    return kernel.refuses(op, target)
+    return unplaced(op) or kernel.refuses(op, target)
 
 
 def inline_composites(graph: Graph, target: Target) -> Fired:

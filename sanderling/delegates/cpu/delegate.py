@@ -67,17 +67,14 @@ class CpuDelegate:
 
     def refuses(self, op: Op) -> str | None:
         from .kernels import KERNELS
+        from .program import unplaced
 
         if self.problem is not None:
             return self.problem
         kernel = KERNELS.get(op.name)
         if kernel is None:
             return f"{op.name} has no kernel"
-        if not all(t is None or t.dtype.is_fixed_size for t in (*op.inputs, *op.outputs)):
-            return "strings and handles are Python's"
-        if any(t is not None and t.is_dynamic for t in (*op.inputs, *op.outputs)):
-            return "a shape is not known before the run"
-        return kernel.refuses(op, self.target)
+        return unplaced(op) or kernel.refuses(op, self.target)
 
     def refuses_each(self, ops: Sequence[Op]) -> list[str | None]:
         """The reasons against many ops at once; remembered, since asking needs the kernels."""
