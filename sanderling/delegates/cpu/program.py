@@ -62,8 +62,8 @@ def unplaced(op: Op) -> str | None:
         return "strings and handles are Python's"
     if any(t.is_dynamic for t in tensors):
         return "a shape is not known before the run"
-    packed = next((t for t in tensors if t.dtype.is_packed and not t.is_constant), None)
-    return packed and f"elements of type {packed.dtype.short} have no place of their own"
+    packed = [t.dtype.short for t in tensors if t.dtype.is_packed and not t.is_constant]
+    return f"elements of type {packed[0]} have no place of their own" if packed else None
 
 
 def row_bytes(tensor: Tensor) -> int:
