@@ -118,6 +118,15 @@ def test_constant_index_outside_is_left_to_the_reference() -> None:
     assert CpuDelegate(cache=False).refuses(op) == "an index is out of range"
 
 
+@pytest.mark.parametrize("kind", ("i4", "u4"))
+def test_elements_that_share_a_byte_are_left_to_the_reference(kind: str) -> None:
+    """The views copied the bytes that the file takes, half of those in memory."""
+    for row in (case("RESHAPE", T((3, 5), kind), const([15], "i32"), new_shape=[15]),
+                case("SQUEEZE", T((1, 3, 5), kind), squeeze_dims=[0]),
+                case("EXPAND_DIMS", T((3, 5), kind), const([0], "i32"))):  # fmt: skip
+        assert f"elements of type {kind}" in check_cpu(row)
+
+
 # -- rescaling -------------------------------------------------------------------------------------
 
 

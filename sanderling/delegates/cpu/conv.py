@@ -176,6 +176,10 @@ def row_words(k: StepEmitter, op: Op, kind: Arithmetic, w: Window) -> RowWords |
     return SumWords(kind.matrix.shape[1], kind.sums) if kind.sums else None
 
 
+# Bytes of the lines that one line of the result needs. Dilation costs nothing in the file.
+MOST_LINES = 1 << 25
+
+
 def row_source(
     k: StepEmitter,
     x: Tensor | None,
@@ -210,11 +214,10 @@ def row_source(
                     w.kernel[0] * runs)  # fmt: skip
     # Of floats what lies behind a line of taps counts: it may be no number.
     whole = not isinstance(core, BfloatCore) or run % core.depth == 0
-    able = whole and not w.is_rows and not kind.sums
+    direct = w.inside and same and not (theirs and run % core.depth)
+    taps = LineRows(source, w, change, zeros, step, w.channels * change.out_bytes, not direct)
+    able = whole and not w.is_rows and not kind.sums and taps.memory(w.out_width) <= MOST_LINES
     if able and _lines_pay(k.target, core, patches, lines):
-        direct = w.inside and same and not (theirs and run % core.depth)
-        taps = LineRows(source, w, change, zeros, step, w.channels * change.out_bytes,
-                        not direct)  # fmt: skip
         return lines, taps, taps.memory(w.out_width)
     depth = padded_depth(core, depth)
     packed = PatchRows(source, w, change, depth, zeros, step, w.channels * item)

@@ -96,8 +96,34 @@ def plain(function: ir.Function) -> ir.Function:
     return function
 
 
+class Budget:
+    """How many instructions may still be written."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OverBudget
+
+
+class OverBudget(Exception):
+    """Raised in the middle of a kernel; program.py tells whose."""
+
+
 class Builder(ir.IRBuilder):  # type: ignore[misc]
-    """llvmlite's, through which every access to memory goes; extents.py has one that checks."""
+    """llvmlite's, through which every instruction goes and every access to memory; extents.py has
+    one that checks. Without a budget, the code is the compiler's own and short."""
+
+    def __init__(self, block: ir.Block, budget: Budget | None = None) -> None:
+        super().__init__(block)
+        self.budget = budget
+
+    def _insert(self, instr: Value) -> None:
+        super()._insert(instr)
+        if self.budget is not None:
+            self.budget.spend()
 
     def touched(self, pointer: Value, size: int, writes: bool) -> Value:
         """Where these bytes are to be read or written."""

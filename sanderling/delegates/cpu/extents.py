@@ -56,7 +56,7 @@ class CheckedBuilder(Builder):
     at places of its own choice."""
 
     def __init__(self, program: Program, block: ir.Block) -> None:
-        super().__init__(block)
+        super().__init__(block, program.budget)
         self.program = program
         self.extents: dict[Value, Value | None] = {}
         self._sink: Value | None = None

@@ -16,7 +16,7 @@ from .emit import F32, I64, Emitter, Int, Value, vector
 from .move import present
 from .program import Kernel, StepEmitter
 from .targets import Target
-from .transposed import emit_phases
+from .transposed import emit_phases, refuses_phases
 
 # -- transposed convolution ---------------------------------------------------------------------
 
@@ -34,7 +34,12 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
     tensors = [present(op), present(op, 1), *op.outputs]
     if any(t.dtype is not DType.FLOAT32 or len(t.shape) != 4 for t in tensors):
         return "only a product of floats has a kernel"
-    return _wrong(op) or refuses_product(_as_conv(op), target)
+    return _wrong(op) or _refuses_strides(op) or refuses_product(_as_conv(op), target)
+
+
+def _refuses_strides(op: Op) -> str | None:
+    sizes = transposed_sizes(op, present(op).shape, present(op, 1).shape)
+    return refuses_phases(op.outputs[0].shape[1:3], [stride for stride, _, _ in sizes])
 
 
 def _wrong(op: Op) -> str | None:

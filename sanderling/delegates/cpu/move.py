@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import SanderlingError
+from ...errors import SanderlingError, UnsupportedError
 from ...ir import Array, DType, Op, Tensor
 from ...ops import OPS
 from ...ops.base import DATA_ERRORS, attr, ints
@@ -26,6 +26,16 @@ from .targets import Target
 
 # A pair of views of equal shape, of output `index` and input `index` (or of a constant).
 Pair = tuple[int, Array, "int | Array", Array]
+
+
+# Each pair is a walk of its own, of some 15 instructions; blocks of more places than FEW_PIECES are
+# one walk where they can.
+FEW_PIECES, MOST_PIECES = 16, 512
+
+
+def _need_few(pieces: int) -> None:
+    if pieces > MOST_PIECES:
+        raise UnsupportedError(f"it moves {pieces} pieces, more than {MOST_PIECES}")
 
 
 def present(op: Op, index: int = 0) -> Tensor:
@@ -112,13 +122,15 @@ def _mirror_pad(op: Op) -> list[Pair]:
             range(before - 1 + edge, edge - 1, -1),
             range(n - 1 - edge, n - 1 - edge - after, -1),
         )
-        parts.append([(slice(0, before), left), (slice(before, before + n), range(n)),
-                      (slice(before + n, before + n + after), right)])  # fmt: skip
-    found = []
+        three = [(slice(0, before), left), (slice(before, before + n), range(n)),
+                 (slice(before + n, before + n + after), right)]  # fmt: skip
+        parts.append([part for part in three if part[1]])
+    _need_few(math.prod(map(len, parts)))
+    found: list[Pair] = []
     for choice in itertools.product(*parts):
         source = addresses(x)[tuple(_as_slice(r) for _, r in choice)]
         found.append((0, whole[tuple(s for s, _ in choice)], 0, source))
-    return [p for p in found if p[1].size]
+    return found
 
 
 def _as_slice(indices: range) -> slice:
@@ -147,6 +159,7 @@ def _phases(flat: Array, spread: Array, blocks: list[int], shifts: list[int]
             ) -> list[tuple[Array, list[slice], Array]]:  # fmt: skip
     """For each place within a block: its batches of `flat`, the box of them that exists in
     `spread`, and that part of `spread`. `shifts`: how far spread begins inside the blocks."""
+    _need_few(math.prod(blocks))
     found = []
     per = spread.shape[0]
     for index, place in enumerate(itertools.product(*map(range, blocks))):
@@ -163,8 +176,27 @@ def _phases(flat: Array, spread: Array, blocks: list[int], shifts: list[int]
     return found
 
 
+def _whole_blocks(flat: Tensor, spread: Tensor, blocks: list[int]) -> tuple[Array, Array]:
+    """The same where blocks are whole: one view of each."""
+    batch, *sizes = spread.shape
+    last = 2 * len(blocks)
+    split = [n for size, block in zip(sizes, blocks, strict=False) for n in (size // block, block)]
+    view = addresses(spread, (batch, *split, *sizes[len(blocks) :]))
+    order = *range(2, last + 1, 2), 0, *range(1, last, 2), *range(last + 1, view.ndim)
+    view = view.transpose(order)
+    return addresses(flat, view.shape), view
+
+
+def _are_many(op: Op) -> bool:
+    """Blocks of so many places that one walk over all of them is better than one for each."""
+    return math.prod(values(op, 1)) > FEW_PIECES and not any(values(op, 2))
+
+
 def _space_to_batch(op: Op) -> list[Pair]:
     x, y = present(op), op.outputs[0]
+    if _are_many(op):
+        whole, source = _whole_blocks(y, x, values(op, 1))
+        return [(0, whole, 0, source)]
     found: list[Pair] = []
     before = values(op, 2)[::2]
     for batches, inner, taken in _phases(addresses(y), addresses(x), values(op, 1), before):
@@ -175,6 +207,9 @@ def _space_to_batch(op: Op) -> list[Pair]:
 
 def _batch_to_space(op: Op) -> list[Pair]:
     x, y = present(op), op.outputs[0]
+    if _are_many(op):
+        source, whole = _whole_blocks(x, y, values(op, 1))
+        return [(0, whole, 0, source)]
     crops = values(op, 2)[::2]
     found = _phases(addresses(x), addresses(y), values(op, 1), crops)
     return [(0, taken, 0, batches[tuple(inner)]) for batches, inner, taken in found if taken.size]
@@ -319,6 +354,9 @@ def _wrong(op: Op) -> str | None:
     """What the definition says against its operands; the reference will say it again."""
     try:
         found = pairs_of(op)
+        _need_few(len(found))
+    except UnsupportedError as error:
+        return error.what
     except (SanderlingError, *DATA_ERRORS) as error:
         return f"its operands do not fit together: {error}"
     if any(to.shape != by.shape for _, to, _, by in found):

@@ -17,6 +17,7 @@ from functools import partial
 import llvmlite.ir as ir
 import numpy as np
 
+from ...errors import DelegateError
 from ...ir import Array, Graph, Op, Tensor
 from .abi import (  # kernels take them from here
     ALIGN,
@@ -29,10 +30,17 @@ from .abi import (  # kernels take them from here
     TIMES,  # noqa: F401
     WEIGHTS,
 )
-from .emit import I8, I64, PTR, VOID, Builder, Emitter, Int, Type, Value, plain
+from .emit import I8, I64, PTR, VOID, Budget, Builder, Emitter, Int, OverBudget, Type, Value, plain
 from .extents import CheckedBuilder, Extent
 from .faults import Site
 from .targets import Target
+
+# How many instructions a file can make the compiler write. LLVM takes 3 s for a step of 16,000, and
+# more than a minute for one of 60,000. Of the models that are tested with, the longest step has
+# 3,000 and the longest part 25,000.
+MOST_OF_STEP, MOST_OF_PART = 30_000, 1_000_000
+MOST_SCRATCH = 1 << 30  # bytes for each worker
+CHECKS = 3  # more of them for each, in a checked build
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,9 @@ class Program:
     sites: list[Site] = field(default_factory=list)
     # Functions that are told the extents of their pointers.
     told: set[str] = field(default_factory=set)
+    budget: Budget = field(default_factory=Budget)
+    # Instructions that the steps have still to share.
+    left: int = MOST_OF_PART
 
     def __post_init__(self) -> None:
         self.module = ir.Module("sanderling")
@@ -163,7 +174,9 @@ class Program:
 
     def builder(self, trusted: bool = False) -> Callable[[ir.Block], Builder]:
         """What kernels emit through."""
-        return partial(CheckedBuilder, self) if self.checked and not trusted else Builder
+        if self.checked and not trusted:
+            return partial(CheckedBuilder, self)
+        return partial(Builder, budget=self.budget)
 
     def add_step(self, op: Op, kernel: str, emit: Callable[[StepEmitter, Op], None]) -> None:
         """Write the step's function: emit(k, op) fills it."""
@@ -171,9 +184,16 @@ class Program:
         function = ir.Function(self.module, ir.FunctionType(VOID, [I64, I64, PTR]), name)
         plain(function)
         function.attributes.add("noinline")
-        k = StepEmitter(self, function, op)
-        emit(k, op)
-        k.b.ret_void()
+        self.budget.left = most = min(MOST_OF_STEP * (1 + CHECKS * self.checked), self.left)
+        try:
+            k = StepEmitter(self, function, op)
+            emit(k, op)
+            k.b.ret_void()
+        except OverBudget:
+            raise DelegateError(f"{kernel} is more than {most} instructions", where=op.where,
+                                fix="it runs elsewhere; compiled code of it would be too long",
+                                ) from None  # fmt: skip
+        self.left -= most - self.budget.left
         for tensor in (*op.inputs, *op.outputs):
             place = None if tensor is None else self.places.get(tensor)
             assert place is None or not place.pitch or tensor in k.asked, f"{kernel}: rows apart"
@@ -245,6 +265,9 @@ class StepEmitter(Emitter):
 
     def scratch(self, size: int) -> Value:
         """This worker's own memory; its contents do not outlive the step."""
+        if size > MOST_SCRATCH:
+            raise DelegateError(f"it takes {size} bytes to work in", where=self.op.where,
+                                fix="it runs elsewhere")  # fmt: skip
         whole = -(-size // ALIGN) * ALIGN
         taken = whole * (1 + self.program.checked)  # the extents of the pointers in it lie behind
         self.most_scratch = max(self.most_scratch, taken)

@@ -49,18 +49,24 @@ def _elementwise(op: Op) -> list[Op] | None:
     return [Op(CHOICES[op.name], [a, b], [other]), Op("SELECT_V2", [other, b, a], [y])]
 
 
+# A few numbers of the file stand for tables of any size.
+MOST_WEIGHTS = 1 << 22
+
+
 def _mfcc(op: Op) -> list[Op] | None:
     x, rate, y = op.inputs[0], op.inputs[1], op.outputs[0]
     if x is None or rate is None or rate.data is None or rate.data.size != 1 or 0 in x.shape:
         return None
     try:
         options = mfcc_options(op)
+        channels, count = options["filterbank_channel_count"], options["dct_coefficient_count"]
+        if channels * (x.shape[2] + count) > MOST_WEIGHTS:
+            return None
         filters = mel_weights(op, x.shape[2], float(rate.data.reshape(())))
     except SanderlingError:
         return None
     if filters is None:
         return None
-    channels, count = options["filterbank_channel_count"], options["dct_coefficient_count"]
     angles = np.pi / channels * np.arange(count)[:, None] * (np.arange(channels) + 0.5)
     cosines = np.sqrt(2.0 / channels) * np.cos(angles)
     wide = (*x.shape[:2], channels)

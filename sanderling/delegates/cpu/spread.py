@@ -57,10 +57,12 @@ def _dilate(op: Op) -> list[Part]:
     x, whole = present(op), addresses(op.outputs[0])
     grid = [slice(None, None, f) for f in values(op, 1)]
     found: list[Part] = [(whole[tuple(grid)], 0, addresses(x))]
-    for axis, factor in enumerate(values(op, 1)):
-        for start in range(1, factor):
-            view = whole[(*grid[:axis], slice(start, None, factor))]
-            found.append((view, 2, scalar(whole.itemsize, view.shape)))
+    for axis, (n, factor) in enumerate(zip(x.shape, values(op, 1), strict=True)):
+        # Behind the first element, groups of `factor` end with one on the grid.
+        behind = whole[(*grid[:axis], slice(1, None))]
+        groups = behind.reshape(*behind.shape[:axis], n - 1, factor, *behind.shape[axis + 1 :])
+        view = groups[(*[slice(None)] * (axis + 1), slice(0, factor - 1))]
+        found.append((view, 2, scalar(whole.itemsize, view.shape)))
     return found
 
 

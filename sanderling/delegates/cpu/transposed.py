@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,9 @@ from .emit import Int
 from .program import Kernel, StepEmitter
 from .rows import Window
 from .targets import Target
+
+# Each phase is a product of its own, of some 60 instructions; beyond, LLVM takes many seconds.
+MOST_PHASES = 256
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,11 @@ def phases(out: int, kernel: int, stride: int, before: int) -> Iterator[Phase]:
         yield Phase(first, -(-(out - first) // stride), taps[::-1], max(len(taps), 1) - 1 - base)
 
 
+def refuses_phases(outs: Sequence[int], strides: Sequence[int]) -> str | None:
+    count = math.prod(map(min, outs, strides))
+    return f"its strides make {count} convolutions" if count > MOST_PHASES else None
+
+
 def as_conv(op: Op) -> Op:
     """The op with a convolution's operands, in no graph: it tells types and scales."""
     bias = [op.inputs[3]] if len(op.inputs) > 3 else []
@@ -52,11 +61,15 @@ def emit_upsampled(k: StepEmitter, op: Op, made: Op) -> None:
     """op tells strides and padding; made is the op with a convolution's operands."""
     x, w = made.inputs[0], made.inputs[1]
     assert x is not None and w is not None
-    stride = (int(attr(op, "stride_h")), int(attr(op, "stride_w")))
+    stride = _strides(op)
     same = attr(op, "padding") == "SAME"
     top, left = (padding_before(op.outputs[0].shape[a], w.shape[a], stride[a - 1], 1, x.shape[a])
                  if same else 0 for a in (1, 2))  # fmt: skip
     emit_phases(k, made, stride, (top, left))
+
+
+def _strides(op: Op) -> tuple[int, int]:
+    return int(attr(op, "stride_h")), int(attr(op, "stride_w"))
 
 
 def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
@@ -97,7 +110,8 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
         return f"a product of {x.dtype.short} x {w.dtype.short} has no kernel"
     if w.dtype is DType.UINT8 and quant(w).scale.size != 1:
         return "uint8 weights with a scale for each channel have no kernel"
-    return refuses_product(as_conv(op), target)
+    said = refuses_phases(op.outputs[0].shape[1:3], _strides(op))
+    return said or refuses_product(as_conv(op), target)
 
 
 KERNELS = {"TRANSPOSE_CONV": Kernel(emit_transposed, refuses_transposed)}

@@ -21,7 +21,7 @@ from .gemm import Operands, Product, plan_product, walk
 from .program import Kernel, StepEmitter
 from .rows import DirectRows, Packer, RowSource, Window, copy_of, fill, packed_stride
 from .targets import Target
-from .transposed import Phase, phases
+from .transposed import Phase, phases, refuses_phases
 
 FLOAT = copy_of(np.float32)
 
@@ -165,13 +165,17 @@ def as_conv(op: Op) -> Op:
     return Op("CONV_3D", [op.inputs[2], op.inputs[1], *op.inputs[3:4]], op.outputs, attrs)
 
 
+def _strides(op: Op) -> list[int]:
+    return [int(attr(op, f"stride_{c}")) for c in "dhw"]
+
+
 def emit_transposed(k: StepEmitter, op: Op) -> None:
     made, x = as_conv(op), op.inputs[2]
     assert x is not None
     weights, same = data(op.inputs[1]).transpose(3, 0, 1, 2, 4), attr(op, "padding") == "SAME"
     batch, *sizes, channels = x.shape
     _, *outs, units = op.outputs[0].shape
-    strides = [int(attr(op, f"stride_{c}")) for c in "dhw"]
+    strides = _strides(op)
     each = []
     for out, size, taps, stride in zip(outs, sizes, weights.shape[1:4], strides, strict=True):
         before = padding_before(out, taps, stride, 1, size) if same else 0
@@ -214,7 +218,8 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
         return "the output's shape is computed at run time"
     if any(int(attr(op, f"dilation_{c}_factor")) != 1 for c in "dhw"):
         return "a dilated transposed convolution has no kernel"
-    return _refuses_floats(op, *op.inputs[1:3]) or refuses_product(as_conv(op), target)
+    said = refuses_phases(op.outputs[0].shape[1:4], _strides(op))
+    return said or _refuses_floats(op, *op.inputs[1:3]) or refuses_product(as_conv(op), target)
 
 
 KERNELS = {
