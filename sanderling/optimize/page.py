@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..picture import COLOURS, figure, heading, html_table, inline, page, paragraph
 from ..evaluate.kinds import MEASURES
+from ..picture import COLOURS, figure, heading, html_table, inline, page, paragraph
 from .report import KEPT_IF, Layer, Report, Trial
 
 # Rounding alone costs a root mean square error of 1/sqrt(12) of a step; the guide of TensorFlow's
