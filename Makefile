@@ -64,6 +64,7 @@ lint: $(LINT)/.installed
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz --count 20000
 	$(BIN)/python -m tests.fuzz --count 2000 --delegate cpu
+	$(BIN)/python -m tests.semantic --count 100000 --seed 1500 --workers $(WORKERS)
 
 # Each kernel's share of the machine's measured peak, and LiteRT's time for the same op.
 bench-kernels: $(VENV)/.installed-dev

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,7 @@ from .version import __version__
 
 Made = TypeVar("Made")
 DIGEST = 32
-_RECORD = b"sandrl-record-01"
+_RECORD = b"sandrl-record-02"
 
 
 @cache
@@ -69,13 +70,23 @@ def _llvm() -> object:
     return version.read_bytes() if version.exists() else spec.origin
 
 
+# What a decoder raises at content that is not what it should be, whatever its checksum says.
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
+          ArithmeticError, RecursionError)  # fmt: skip
+# An entry is opened as it lies there: not what a link leads to, and a pipe does not wait.
+_READ = os.O_RDONLY | sum(getattr(os, f"O_{k}", 0) for k in ("NOFOLLOW", "NONBLOCK", "CLOEXEC"))
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+
+
 class Store:
     """The folder of entries; place is the folder, or "off", default what the environment says."""
 
     def __init__(self, place: str | None = None) -> None:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         text = CACHE.text() if place is None else place
-        self.folder = _folder(text or f"{base}/sanderling", os.environ.get("HOME"))
+        home = os.environ.get("HOME")
+        self.folder = _folder(text, home) if text else _default_folder(base, home)
 
     def name(self, kind: str, *content: object) -> str:
         """An entry's name: a digest of its content's origin and of who makes it."""
@@ -84,28 +95,31 @@ class Store:
 
     # -- records: small entries in JSON -----------------------------------------------------------
 
-    def recall(self, name: str) -> Any:
-        """The record of this name, or None."""
-        return self.read(name, _record)
+    def recall(self, name: str, decode: Callable[[Any], Made] = lambda content: content
+               ) -> Made | None:  # fmt: skip
+        """decode(content) of the record of this name, or None."""
+        return self.read(name, lambda handle: decode(_record(handle, name)))
 
     def record(self, name: str, content: object) -> None:
-        text = json.dumps(content).encode()
+        text = json.dumps([name, content]).encode()
         self.write(name, [_RECORD, hashlib.sha256(text).digest(), text])
 
     # -- files ------------------------------------------------------------------------------------
 
     def read(self, name: str, decode: Callable[[int], Made]) -> Made | None:
-        """decode(handle) of an entry's file; a damaged one (ValueError) is removed, and said so."""
+        """decode(handle) of an entry's file; a damaged one is removed, and said so."""
         if self.folder is None:
             return None
-        path = self.folder / name
         try:
-            handle = os.open(path, os.O_RDONLY)
+            handle = self._open(name)
         except OSError:
             return None
+        if handle is None:
+            return None
         try:
-            return decode(handle) if _is_private(self.folder) else None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return decode(handle)
+        except DAMAGE as error:
+            path = self.folder / name
             warnings.warn(f"the cached code {path} is damaged and is made anew: {error}",
                           CacheWarning, stacklevel=2)  # fmt: skip
             with suppress(OSError):
@@ -114,24 +128,40 @@ class Store:
         finally:
             os.close(handle)
 
+    def _open(self, name: str) -> int | None:
+        """A handle of an entry that nobody else can have written. Owners and modes are those of
+        what is open: what lies under the names may change meanwhile."""
+        with self._opened() as folder:
+            if folder is None:
+                return None
+            handle = os.open(name, _READ, dir_fd=folder)
+        status = os.fstat(handle)
+        if stat.S_ISREG(status.st_mode) and _is_own(status):
+            return handle
+        os.close(handle)
+        _warn_once(f"{self.folder}/{name} is not used: it is not a file of this user's own")
+        return None
+
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """The folder; None if others may write to it."""
+        assert self.folder is not None
+        handle = os.open(self.folder, _FOLDER)
+        try:
+            yield handle if _is_private(handle, self.folder) else None
+        finally:
+            os.close(handle)
+
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> bool:
         """Make an entry; False if it cannot be kept."""
         if self.folder is None or _who() != _compiler():  # edited while it ran
             return False
-        import tempfile  # not needed for what is there already
-
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_private(self.folder):
-                return False
-            handle, beside = tempfile.mkstemp(prefix=".new-", dir=self.folder)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.writelines(pieces)
-                Path(beside).replace(self.folder / name)
-            except BaseException:
-                Path(beside).unlink(missing_ok=True)
-                raise
+            with self._opened() as folder:
+                if folder is None:
+                    return False
+                _write_beside(name, pieces, folder)
         except OSError as error:
             _warn_once(f"compiled code cannot be kept in {self.folder}: {error}")
             return False
@@ -144,10 +174,10 @@ class Store:
         entries = []
         for path in self.folder.iterdir():
             try:
-                status = path.stat()
+                status = path.lstat()
             except OSError:  # somebody else removed it
                 continue
-            if path.is_dir():  # of another kind, with rules of its own
+            if stat.S_ISDIR(status.st_mode):  # of another kind, with rules of its own
                 continue
             entries.append((status.st_mtime_ns, status.st_size, path))
         excess = sum(size for _, size, _ in entries) - CACHE_SIZE.size()
@@ -158,11 +188,26 @@ class Store:
             excess -= size
 
 
+def _write_beside(name: str, pieces: Iterable[bytes | memoryview], folder: int) -> None:
+    """A file in an open folder, whole or not at all."""
+    beside = f".new-{os.urandom(8).hex()}"
+    handle = os.open(beside, _NEW, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(pieces)
+        os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside, dir_fd=folder)
+        raise
+
+
 @cache
 def _folder(text: str, home: str | None) -> Path | None:
     """None: nothing is kept, because that is wanted, or because there is no home or no owner.
     home is what `~` stands for, where the environment says so."""
-    if text == "off" or not hasattr(os, "getuid"):
+    nowhere = text.startswith("~") and home == ""  # it would be the root folder
+    if text == "off" or nowhere or not hasattr(os, "getuid"):
         return None
     try:
         return Path(text).expanduser()
@@ -170,12 +215,22 @@ def _folder(text: str, home: str | None) -> Path | None:
         return None
 
 
-def _record(handle: int) -> Any:
+@cache
+def _default_folder(base: str, home: str | None) -> Path | None:
+    """Where nobody asked for a folder, it does not depend on where the program is started."""
+    found = _folder(f"{base}/sanderling", home)
+    return found if found is not None and found.is_absolute() else None
+
+
+def _record(handle: int, name: str) -> Any:
     raw = os.read(handle, os.fstat(handle).st_size)
     head, text = raw[: len(_RECORD) + DIGEST], raw[len(_RECORD) + DIGEST :]
     if head != _RECORD + hashlib.sha256(text).digest():
         raise ValueError("its checksum is wrong")
-    return json.loads(text)
+    said, content = json.loads(text)
+    if said != name:
+        raise ValueError("it is another entry's")
+    return content
 
 
 @cache
@@ -184,12 +239,17 @@ def _warn_once(text: str) -> None:
                   stacklevel=2)  # fmt: skip
 
 
-def _is_private(folder: Path) -> bool:
+def _is_own(status: os.stat_result) -> bool:
+    """This user's, or the system's, and nobody else may write to it."""
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022
+
+
+def _is_private(handle: int, folder: Path) -> bool:
     """Code is only run from a folder that nobody else can write to."""
-    status = folder.stat()
+    status = os.fstat(handle)
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         _warn_once(f"the cache {folder} is not used: others may write to it")
         return False
     if status.st_mode & 0o077:
-        folder.chmod(0o700)
+        os.fchmod(handle, 0o700)
     return True

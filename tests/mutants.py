@@ -176,7 +176,7 @@ def change_quant(model: Model, graph: Graph, rng: Rng) -> bool:
     quant = tensor.quant
     kind = pick(rng, ("none", "set", "scale", "zero", "axis", "channels", "theirs"))
     low, high = tensor.dtype.bounds if tensor.dtype.is_integer else (-128, 127)
-    zero = int(pick(rng, (0, low, high, 3)))
+    zero = min(int(pick(rng, (0, low, high, 3))), 2**63 - 1)
     if kind == "none":
         tensor.quant = None
     elif kind == "theirs":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -511,8 +512,31 @@ def test_a_variable_of_another_shape_than_the_reader_says(delegates: list[str]) 
 
 def test_a_constant_without_elements_compiles() -> None:
     empty = graph("main", lambda g: [emit(g, "EXP", [const(g, np.zeros((3, 0, 2)))], (3, 0, 2))])
-    made = Model([empty])
-    assert made.compile(["cpu"], require_full_delegation=True)().shape == (3, 0, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Model([empty]).compile(["cpu"])().shape == (3, 0, 2)
+
+
+@pytest.mark.parametrize("op, attrs", [
+    ("MAX_POOL_2D", {"filter_height": 2, "filter_width": 2, "stride_h": 1, "stride_w": 1}),
+    ("RELU", {}),
+])  # fmt: skip
+def test_an_op_of_constants_alone_gives_an_output(op: str, attrs: dict[str, int]) -> None:
+    x = np.arange(16, dtype=F).reshape(1, 4, 4, 1)
+    made = graph("main", lambda g: [emit(g, op, [const(g, x)], (1, 4, 4, 1), **attrs)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [Model([made]).compile(d)() for d in ("reference", "cpu")]
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_reduction_of_a_scalar_compiles() -> None:
+    made = model(lambda g, a: [emit(g, "REDUCE_MIN", [a, const(g, [0], "i32")], (1,),
+                                    keep_dims=True)], ("f32", ()))  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [made.compile(d)(np.array(2.5, F)) for d in ("reference", "cpu")]
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("flag, wanted", [(True, 2 * X), (False, X * X)])

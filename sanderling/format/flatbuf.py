@@ -255,8 +255,10 @@ class Writer:
         try:
             array = np.ascontiguousarray(values, _NUMPY[name])
         except (OverflowError, TypeError, ValueError) as error:
-            raise ModelError(f"{field.name} cannot be stored as {name}: {error}",
-                             fix="give values that the type can hold") from error  # fmt: skip
+            raise ModelError(
+                f"{field.name} cannot be stored as {name}: {error}",
+                fix="give values that the file's type can hold",
+            ) from error
         return self.builder.CreateNumpyVector(array)
 
     def _bytes(self, values: bytes | memoryview | Array | Iterable[int]) -> int:

@@ -39,9 +39,9 @@ def recall(data: memoryview, path: Path | None) -> tuple[Record, str] | None:
     if store.folder is None:
         return None
     stamp = _stamp(path, store)
-    seen = store.recall(stamp) if stamp else None
+    seen = store.recall(stamp, _pair) if stamp else None
     sketch = seen[0] if seen else _sketch(data, store)
-    found = store.recall(sketch)
+    found = store.recall(sketch, _content_and_record)
     if found is None:
         return None
     content, record = found
@@ -52,11 +52,25 @@ def recall(data: memoryview, path: Path | None) -> tuple[Record, str] | None:
     return record, content
 
 
+def _pair(found: Sequence[Any]) -> tuple[str, str]:
+    sketch, content = found
+    if not isinstance(sketch, str) or not isinstance(content, str) or "/" in sketch:
+        raise ValueError("it does not name a record")
+    return sketch, content
+
+
+def _content_and_record(found: Sequence[Any]) -> tuple[str, Record]:
+    content, record = found
+    if not isinstance(content, str) or not isinstance(record, dict):
+        raise ValueError("it does not describe a model")
+    return content, record
+
+
 def keep(data: memoryview, source: str, record: Record) -> str:
     """Remember content that is verified; returns its digest."""
     store = Store()
     sketch, content = _sketch(data, store), digest(data)
-    if store.recall(sketch) != [content, record]:
+    if store.recall(sketch, _content_and_record) != (content, record):
         store.record(sketch, [content, record])
     # The file may be another by now, or the model a copy of what was in it.
     if source and _digest_of(Path(source)) == content:

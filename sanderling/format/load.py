@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ from ..ir import (
     link,
 )  # fmt: skip
 from ..spans import span
+from ..store import DAMAGE
 from . import known
 from .flatbuf import Reader, Table
 from .schema import ENUMS, OPTIONS, TABLES, Field
@@ -57,11 +59,12 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview, *,
         # A bytearray is its owner's to change.
         found = None if external or isinstance(source, bytearray) else known.recall(data, path)
         told.note({"file": name, "bytes": len(data), "recognised": found is not None})
-        if found is None:
-            return Loader(data, name, external or {}).model()
-        return known.KnownModel(
-            *found, name, data, lambda shown: Loader(data, name, {}, shown).model()
-        )
+        if found is not None:
+            with contextlib.suppress(*DAMAGE):  # of a record: the file says it all
+                return known.KnownModel(
+                    *found, name, data, lambda shown: Loader(data, name, {}, shown).model()
+                )
+        return Loader(data, name, external or {}).model()
 
 
 def _map(path: Path) -> memoryview:

@@ -75,9 +75,9 @@ def roofline(threads: int = 1, progress: Progress | None = None, refresh: bool =
     threads = max(1, min(threads, cores()))
     target, store = host_target(), Store()
     name = store.name("roofline", cpu_name(), target, threads, cores(), _boot(), KINDS)
-    known = None if refresh else store.recall(name)
+    known = None if refresh else store.recall(name, Roofline.from_json)
     if known is not None:
-        return Roofline.from_json(known)
+        return known
     made = measure(target, threads, progress or (lambda what, done, total: None))
     store.record(name, made.to_json())
     return made

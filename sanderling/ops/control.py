@@ -18,6 +18,7 @@ from .base import (
     Specs,
     State,
     attr,
+    cost,
     define,
     given,
     infer,
@@ -281,7 +282,7 @@ def _inner_macs(op: Op, found: Mapping[Graph, int]) -> int:
     row = OPS.get(op.name)
     if row is not None and row.macs is _macs:
         return max((found.get(graph, 0) for graph in op.subgraphs), default=0)
-    return row.macs(op) if row else 0
+    return cost(op).macs
 
 
 # -- variables ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ..format import known
 from ..ir import DType, Graph, Model, Op, Shape, Tensor
 from ..spans import tape
 from ..store import Store
-from .delegate import Delegate, Limits, Part, Partition
+from .delegate import Delegate, Executable, Limits, Part, Partition
 from .plan import Plan, Step, has_storage, name_steps, plan_borders
 
 
@@ -45,10 +45,12 @@ class Memory:
         if not content or graph not in model.graphs:
             return None
         tells = tape.recorder is not None
-        found = self.store.recall(self._name(content, model.graphs.index(graph), shapes, tells))
-        return None if found is None else self._restored(graph, found)
+        name = self._name(content, model.graphs.index(graph), shapes, tells)
+        made = self.store.recall(name, lambda found: [self._restored(graph, shapes, found)])
+        return None if made is None else made[0]
 
-    def _restored(self, graph: Graph, found: dict[str, Any]) -> Plan | None:
+    def _restored(self, graph: Graph, shapes: Sequence[Shape], found: dict[str, Any]
+                  ) -> Plan | None:  # fmt: skip
         tensors = [Tensor(name, DType[dtype], shape) for name, dtype, shape in found["tensors"]]
 
         def pick(places: Sequence[int]) -> list[Tensor]:
@@ -56,12 +58,14 @@ class Memory:
 
         # One op stands for each part: nobody asks it what it does.
         shell = Graph(graph.name, pick(found["inputs"]), pick(found["outputs"]), tensors=tensors)
+        _check_border(graph, shapes, shell)
         steps = []
         for who, key, inputs, outputs, nodes in found["steps"]:
             executable = self.delegates[who].restore(key, self.threads)
             if executable is None:
                 return None
             op = Op("compiled", pick(inputs), pick(outputs))
+            _check_sizes(executable, [*op.inputs, *op.outputs])
             shell.append(op)
             part = Part(self.delegates[who], [op], pick(inputs), pick(outputs), nodes)
             steps.append(Step(part, name_steps(executable, nodes), part.inputs, part.outputs))
@@ -102,6 +106,21 @@ class Memory:
             "outputs": [place[t] for t in made.graph.outputs],
             "steps": [[w, k, *s, n] for w, k, s, n in zip(whose, keys, sides, nodes, strict=True)],
         }
+
+
+def _check_border(graph: Graph, shapes: Sequence[Shape], shell: Graph) -> None:
+    """A record's inputs and outputs are the graph's, of the shapes that are asked for."""
+    sides = ((graph.inputs, shell.inputs), (graph.outputs, shell.outputs))
+    same = all([t.dtype for t in a] == [t.dtype for t in b] for a, b in sides)
+    if not same or [tuple(s) for s in shapes] != [t.shape for t in shell.inputs]:
+        raise ValueError("it is not of this graph")
+
+
+def _check_sizes(executable: Executable, border: Sequence[Tensor | None]) -> None:
+    """Code reads and writes as many bytes as it was made for."""
+    sizes = getattr(executable, "sizes", None)
+    if sizes is not None and list(sizes) != [t.dtype.nbytes(t.shape) for t in border if t]:
+        raise ValueError("its tensors are not those of its code")
 
 
 def _content(model: Model) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +98,130 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder: Path) -> None:
     store._warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="others may write"):
         np.testing.assert_array_equal(run(stack()), expected)
+
+
+def plant(path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something that is not this user's own file, in the place of an entry."""
+    if how == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif how == "link":
+        path.rename(path.with_name("elsewhere"))
+        path.symlink_to(path.with_name("elsewhere"))
+    elif how == "writable":
+        path.chmod(0o666)
+    elif how == "folder":
+        path.unlink()
+        path.mkdir()
+    elif how == "owner":
+        os.chown(path, 12345, -1)
+    else:
+        real, inode = os.fstat, path.stat().st_ino
+
+        def fstat(handle: int) -> os.stat_result:
+            row = list(real(handle)[:10])
+            row[4] = 12345 if row[1] == inode else row[4]
+            return os.stat_result(row)
+
+        monkeypatch.setattr(store.os, "fstat", fstat)
+
+
+ROOT_ALONE = pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+PLANTED = ["pipe", "link", "writable", "folder", "faked owner",
+           pytest.param("owner", marks=ROOT_ALONE)]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", PLANTED)
+@pytest.mark.filterwarnings("ignore::sanderling.errors.CacheWarning")
+def test_what_is_planted_is_not_read(
+    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither read nor waited for; a file of our own takes its place."""
+    kept = store.Store()
+    kept.record("name", 1)
+    plant(folder / "name", how, monkeypatch)
+    assert kept.read("name", lambda handle: pytest.fail("it was read")) is None
+    monkeypatch.undo()
+    monkeypatch.setenv("SANDERLING_CACHE", str(folder))
+    if how != "folder":
+        kept.record("name", 2)
+        assert kept.recall("name") == 2
+
+
+def test_planted_code_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(stack())
+    plant(entries(folder)[0], "faked owner", monkeypatch)
+    forget()
+    store._warn_once.cache_clear()
+    with pytest.warns(CacheWarning, match="not a file of this user's own"):
+        np.testing.assert_array_equal(run(stack()), expected)
+
+
+def test_a_folder_that_is_exchanged_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that is checked is the one that is read from."""
+    kept, real, name = store.Store(), store._is_private, "name"
+    kept.record(name, "ours")
+
+    def exchanged(handle: int, path: Path) -> bool:
+        folder.rename(folder.with_name("before"))
+        folder.mkdir()
+        (folder / name).write_bytes(b"planted")
+        return real(handle, path)
+
+    monkeypatch.setattr(store, "_is_private", exchanged)
+    assert kept.recall(name) == "ours"
+
+
+def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """The entry with another description, and a checksum that fits it."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[8:16], "little")
+    about, begin = json.loads(raw[16 : 16 + length]), -(-(16 + length) // cache.PAGE) * cache.PAGE
+    change(about)
+    text = json.dumps(about).encode()
+    head = cache.MAGIC + len(text).to_bytes(8, "little") + text
+    body = head + bytes(-len(head) % cache.PAGE) + raw[begin : -store.DIGEST]
+    path.write_bytes(body + cache.digest(np.frombuffer(body, np.uint64)))
+
+
+WRONG: list[Callable[[dict[str, Any]], object]] = [
+    lambda about: about.update(key="another"),
+    lambda about: about.update(code=1 << 40),
+    lambda about: about.update(data=1 << 40),
+    lambda about: about["entries"].update(invoke=1 << 40),
+    lambda about: about["entries"].clear(),
+    lambda about: about.update(arena=-1),
+    lambda about: about.update(sizes=[]),
+    lambda about: about.pop("steps"),
+    lambda about: about.update(unknown=1),
+    lambda about: about.update(args="2"),
+]
+
+
+def test_wrong_content_with_a_right_checksum_is_not_taken(folder: Path) -> None:
+    made = session(stack())
+    expected = made(feed(made.model))
+    (path,) = entries(folder)
+    whole = path.read_bytes()
+    for change in WRONG:
+        path.write_bytes(whole)
+        forged(path, change)
+        forget()
+        with pytest.warns(CacheWarning, match="made anew"):
+            assert Cache().load(path.stem) is None
+    np.testing.assert_array_equal(run(stack()), expected)
+
+
+def test_an_empty_home_is_not_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDERLING_CACHE", "")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "")
+    assert Cache().folder is None
+    monkeypatch.setenv("SANDERLING_CACHE", "~/cache")
+    assert Cache().folder is None
+    monkeypatch.setenv("SANDERLING_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which its rules forbid
+    assert Cache().folder is None
 
 
 def test_weights_and_code_are_mapped_from_the_file(folder: Path) -> None:

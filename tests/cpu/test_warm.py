@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
 import textwrap
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,6 +250,55 @@ def test_damaged_records_are_made_anew(path: Path, folder: Path, kind: str, spoi
         model = load(path)
         np.testing.assert_array_equal(run(model), expected(stack()))
     assert not is_read(model)
+
+
+def forge(path: Path, change: Callable[[Any], object], name: str = "") -> None:
+    """Another content with a checksum that fits."""
+    said, content = json.loads(path.read_bytes()[len(store._RECORD) + store.DIGEST :])
+    changed = change(content)
+    text = json.dumps([name or said, content if changed is None else changed]).encode()
+    path.write_bytes(store._RECORD + hashlib.sha256(text).digest() + text)
+
+
+CHANGES: list[tuple[str, Callable[[Any], object]]] = [
+    ("plan", lambda r: r.pop("steps")),
+    ("plan", lambda r: r["inputs"].append(99)),
+    ("plan", lambda r: r["inputs"].clear()),
+    ("plan", lambda r: r["tensors"][0].__setitem__(1, "NONE")),
+    ("plan", lambda r: r["tensors"][0].__setitem__(2, [1, 1])),
+    ("plan", lambda r: r["tensors"][1].__setitem__(2, [1, 1])),
+    ("plan", lambda r: r["tensors"][1].__setitem__(1, "FLOAT64")),
+    ("plan", lambda r: r["steps"][0].__setitem__(0, 7)),
+    ("plan", lambda r: r["steps"][0].__setitem__(2, [])),
+    ("plan", lambda r: [1, 2]),
+    ("seen", lambda r: [1]),
+    ("seen", lambda r: ["../elsewhere", "x"]),
+    ("model", lambda r: 5),
+    ("model", lambda r: [r[0], {}]),
+    ("model", lambda r: r[1]["graphs"][0].pop()),
+    ("model", lambda r: r[1]["graphs"][0][1].append(99)),
+    ("model", lambda r: r[1]["signatures"].append(["key", 9, {}, {}])),
+]
+
+
+@pytest.mark.filterwarnings("ignore::sanderling.errors.CacheWarning")
+def test_wrong_records_with_a_right_checksum(path: Path, folder: Path) -> None:
+    load(path)
+    good = {p: p.read_bytes() for p in folder.iterdir()}
+    for kind, change in CHANGES:
+        for name, content in good.items():
+            name.write_bytes(content)
+        for record in folder.glob(f"*.{kind}"):
+            forge(record, change)
+        cache._loaded.clear()
+        np.testing.assert_array_equal(run(load(path)), expected(stack()))
+
+
+def test_a_record_under_anothers_name(path: Path, folder: Path) -> None:
+    for record in folder.glob("*.plan"):
+        forge(record, lambda r: None, "another")
+    with pytest.warns(CacheWarning, match="another entry's"):
+        np.testing.assert_array_equal(run(load(path)), expected(stack()))
 
 
 def test_a_plan_whose_code_is_gone_is_made_anew(path: Path, folder: Path) -> None:

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,22 +127,28 @@ class Cache(Store):
         path = self.folder / f"{key}.part"
         found = _loaded.get(path)
         if found is None:
-            found = self.read(path.name, _mapped)
+            found = self.read(path.name, partial(_mapped, key))
             if found is not None:
                 _loaded[path] = found
         return found
 
     def store(self, key: str, made: Compiled) -> Compiled:
         """Keep it; returns the same thing mapped from the file, which others can share."""
-        if self.folder is None or not self.write(f"{key}.part", _entry(made)):
+        if self.folder is None or not self.write(f"{key}.part", _entry(key, made)):
             return made
         self.evict()
         return self.load(key) or made
 
     def load_reasons(self, key: str, count: int) -> list[str | None] | None:
         """The remembered answers to `refuses`, if there are as many as were asked."""
-        found = self.recall(f"{key}.reasons")
-        return found if isinstance(found, list) and len(found) == count else None
+
+        def checked(found: list[str | None]) -> list[str | None]:
+            texts = all(f is None or isinstance(f, str) for f in found)
+            if len(found) != count or not texts or not isinstance(found, list):
+                raise ValueError(f"it is not {count} answers")
+            return found
+
+        return self.recall(f"{key}.reasons", checked)
 
     def store_reasons(self, key: str, reasons: Sequence[str | None]) -> None:
         self.record(f"{key}.reasons", reasons)
@@ -154,11 +161,12 @@ class Cache(Store):
 _PLAIN = tuple(f.name for f in fields(Compiled) if f.name not in ("image", "weights"))
 
 
-def _entry(made: Compiled) -> list[bytes]:
+def _entry(key: str, made: Compiled) -> list[bytes]:
     """MAGIC, length of the description, description | code | weights | digest."""
     weights = made.weights[: made.weights.size - SLACK].tobytes()
     about: dict[str, Any] = {name: getattr(made, name) for name in _PLAIN}
-    about |= {"entries": made.image.entries, "code": len(made.image.code), "data": len(weights)}
+    about |= {"entries": made.image.entries, "code": len(made.image.code), "data": len(weights),
+              "key": key}  # fmt: skip
     text = json.dumps(about).encode()
     head = MAGIC + len(text).to_bytes(8, "little") + text
     pieces = head, bytes(made.image.code), weights + bytes(SLACK)
@@ -174,8 +182,8 @@ def digest(words: Array) -> bytes:
     return hashlib.sha256(b"".join(s.tobytes() for s in sums)).digest()
 
 
-def _mapped(handle: int) -> Compiled:
-    """The entry in this file; ValueError if it is not whole."""
+def _mapped(key: str, handle: int) -> Compiled:
+    """The entry in this file; ValueError if it is not whole, or not that of this key."""
     with suppress(OSError):  # somebody else's folder
         os.utime(handle)  # the least recently used go first
     size = os.fstat(handle).st_size
@@ -188,13 +196,28 @@ def _mapped(handle: int) -> Compiled:
         raise ValueError("its checksum is wrong")
     length = int.from_bytes(memory[8:16], "little")
     about = json.loads(memory[16 : 16 + length])
+    if about.pop("key") != key:
+        raise ValueError("it is another entry's")
     code, data, entries = (about.pop(k) for k in ("code", "data", "entries"))
     begin = -(-(16 + length) // PAGE) * PAGE
     after = begin + -(-code // PAGE) * PAGE
+    _check_sizes(about, code, data, entries, size - DIGEST - after)
     weights = np.frombuffer(memory, np.uint8, data + SLACK, after)
-    about |= {k: tuple(about[k]) for k in ("steps", "report", "sites")}
+    about |= {k: tuple(about[k]) for k in ("steps", "report", "sites", "sizes")}
     return Compiled(image=Image(_executable(handle, code, begin, memory), entries),
                     weights=weights, **about)  # fmt: skip
+
+
+def _check_sizes(about: dict[str, Any], code: int, data: int, entries: dict[str, int],
+                 room: int) -> None:  # fmt: skip
+    """Nothing that is said lies outside of what is there. room: the bytes behind the code."""
+    numbers = [about[k] for k in ("arena", "scratch", "args", "macs", "floor")]
+    places = [*numbers, *entries.values(), *about["sizes"], code, data]
+    if not all(isinstance(n, int) and n >= 0 for n in places):
+        raise ValueError("its numbers are wrong")
+    inside = all(at < code for at in entries.values()) and data + SLACK <= room
+    if not inside or len(about["sizes"]) != about["args"] or "invoke" not in entries:
+        raise ValueError("its sizes do not fit each other")
 
 
 def _executable(handle: int, size: int, begin: int, memory: mmap.mmap) -> bytes | mmap.mmap:

@@ -66,6 +66,8 @@ class Compiled:
     # Where the workers' scratch begins in the arena: steps that use it have no tensor behind.
     floor: int = field(kw_only=True)
     traced: bool = field(default=False, kw_only=True)
+    # Bytes of the inputs and outputs that the code was made for.
+    sizes: tuple[int, ...] = field(default=(), kw_only=True)
     # What the code may complain of, by the number that it notes.
     sites: tuple[Site, ...] = field(default=(), kw_only=True)
 
@@ -142,6 +144,11 @@ class CpuExecutable:
     """One native call per run. Workers start at the first run and are parked between runs."""
 
     tells = False  # of its steps, to whoever records
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the inputs and outputs."""
+        return self.compiled.sizes
 
     def __init__(self, compiled: Compiled, workers: int, key: str | None = None) -> None:
         """key: the name under which the compiled part is kept."""

@@ -40,7 +40,7 @@ class Settings:
 def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     """From a part to machine code. The part is changed on the way."""
     work = sum(map(effort, part.ops))
-    args = len(part.inputs) + len(part.outputs)
+    sizes = tuple(t.dtype.nbytes(t.shape) for t in (*part.inputs, *part.outputs))
     origins = Origins(part)
     program, arena = lower(part, settings, dump)
     with span("write LLVM IR", "compile"):
@@ -55,8 +55,8 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     floor = free_from(part, program.places, {s.op for s in program.steps if s.scratch})
     report = [row | about for row, about in zip(describe(program), origins.of(program.steps),
                                                 strict=True)]  # fmt: skip
-    return Compiled(image, weights, arena, program.scratch, names, args, work, settings.timed,
-                    tuple(report), floor=floor, traced=settings.traced,
+    return Compiled(image, weights, arena, program.scratch, names, len(sizes), work,
+                    settings.timed, tuple(report), floor=floor, traced=settings.traced, sizes=sizes,
                     sites=tuple(program.sites))  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import product
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import DelegateError
 from ...store import Store
@@ -84,13 +84,20 @@ def _code() -> dict[str, Function]:
 _LIVING: list[Loaded] = []  # code is not taken away from those who have its address
 
 
+def _kept(row: dict[str, Any]) -> Image:
+    code, entries = base64.b64decode(row["code"]), dict(row["entries"])
+    if not all(isinstance(at, int) and 0 <= at < len(code) for at in entries.values()):
+        raise ValueError("its functions lie outside of its code")
+    return Image(code, entries)
+
+
 def _image(target: Target) -> Image:
     """From the store, or made and kept there."""
     store = Store()
     name = f"{store.name('pictures', target.name, target.features)}.pictures"
-    kept = store.recall(name)
+    kept = store.recall(name, _kept)
     if kept is not None:
-        return Image(base64.b64decode(kept["code"]), kept["entries"])
+        return kept
     made = compiled(target)
     store.record(name, {"code": base64.b64encode(made.code).decode(), "entries": made.entries})
     return made

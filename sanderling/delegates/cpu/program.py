@@ -94,6 +94,8 @@ def refuses_tensors(op: Op) -> str | None:
         return "a shape is not known before the run"
     if any(t.dtype.is_packed and not t.is_constant for t in tensors):
         return "values of less than a byte are constants only"
+    if op.inputs and all(t is None or t.is_constant for t in op.inputs):
+        return "it is of constants alone, and computed once"
     return None
 
 
