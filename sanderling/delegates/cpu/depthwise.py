@@ -422,9 +422,10 @@ def _code_ends(op: Op, job: Layer, target: Target) -> Codes | Hybrid:
         return found
     dtype = op.outputs[0].dtype
     clamp = fused_range(op) != dtype.bounds
-    found = _rescale(op, job, target)
-    far = not found.kind.has_bias and found.leaves_32_bits(largest_sums(op, job) * _scales(op, job))
-    return Codes(not far, clamp, dtype.numpy.itemsize, found.kind)
+    numbers = _rescale(op, job, target)
+    reach = largest_sums(op, job) * _scales(op, job)
+    bounded = numbers.kind.has_bias or not numbers.leaves_32_bits(reach)
+    return Codes(bounded, clamp, dtype.numpy.itemsize, numbers.kind)
 
 
 def _rescale(op: Op, job: Layer, target: Target) -> Rescale:

@@ -433,7 +433,7 @@ def _held(e: Emitter, kind: Rounding, total: Value, slope: Value, height: Value)
                       *(e.shuffle(v, None, lanes) for v in (slope, height)))  # fmt: skip
         halves.append(e.b.bitcast(e.fma(real, a, b), t))
     order = [v + 4 * i for i in range(n // 4) for v in (0, 2, n, n + 2)]
-    found = e.shuffle(*halves, order)
+    found = e.shuffle(halves[0], halves[1], order)
     return found if kind is Rounding.LINE_UP else _with_sign(e, found, total)
 
 
