@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import common, engines, revisions, scaling, soak, startup
+from benchmarks import common, engines, revisions, scaling, small, soak, startup
 from sanderling import load, verify
 from sanderling.measure import answers, statistics, to_onnx, turns
 from sanderling.measure.engines import Job, job_for
@@ -283,3 +283,12 @@ def test_onnx_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = tmp_path / "bad.tflite"
     bad.write_bytes(b"x")
     assert to_onnx.cached(bad)[1].startswith("no ONNX export: ")
+
+
+@NEEDS_LITERT
+def test_small_models_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "SAMPLE", 0.0)
+    rows = {name: row for name, *row in small.rows()}
+    assert any(name.startswith("WHILE") for name in rows)
+    ours, theirs, remark = small.measure(*rows["IF|same shapes"], rounds=2)
+    assert ours > 0 and theirs > 0 and remark == ""

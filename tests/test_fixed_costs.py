@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sanderling.ir import Graph, Model, Tensor
-from sanderling.ops import execute
+from sanderling.ops import execute, lut
 from sanderling.runtime.plan import Binding, Plan
 from tests.conformance.cases import CASES
 from tests.conformance.cases_control import emit, graph
@@ -44,6 +44,15 @@ def test_inputs_that_are_outputs_are_copied_and_nothing_else(
         bound.run()
         found = [a.tolist() for a in bound.binding.outputs]
         assert found == [[value] * 2, [value + 1] * 2, [value] * 2]
+
+
+def test_fixed_point_functions_of_words_are_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A basic LSTM of four cells took milliseconds of NumPy calls."""
+    every = np.arange(-(2**15), 2**15)
+    for looked_up, computed in ((lut.logistic_fixed, lut._logistic), (lut.tanh_fixed, lut._tanh)):
+        np.testing.assert_array_equal(looked_up(every, 3), computed(every, 3, 16))
+    _forbid(monkeypatch, lut, "exp_negative")
+    assert lut.logistic_fixed(every[:4], 3).shape == lut.tanh_fixed(every[:4], 3).shape == (4,)
 
 
 @pytest.mark.parametrize("delegate", ["reference", "cpu"])

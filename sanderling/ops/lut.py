@@ -263,8 +263,31 @@ def leading_zeros(x: Array) -> Array:
     return 32 - np.frexp(np.asarray(x, np.float64))[1].astype(np.int64)
 
 
-def logistic_fixed(x: Array, integer_bits: int, bits: int = 16) -> Array:
-    """gemmlowp's logistic: raw with no integer bits. The int16 LSTM uses integer_bits=3."""
+def logistic_fixed(x: Array, integer_bits: int) -> Array:
+    """gemmlowp's logistic of 16-bit words: raw with no integer bits. The LSTM has 3 of them."""
+    return _looked_up(_logistic, x, integer_bits)
+
+
+def tanh_fixed(x: Array, integer_bits: int) -> Array:
+    """gemmlowp's tanh of 16-bit words: raw with no integer bits."""
+    return _looked_up(_tanh, x, integer_bits)
+
+
+Fixed = Callable[[Array, int, int], Array]
+
+
+def _looked_up(function: Fixed, x: Array, integer_bits: int) -> Array:
+    """From a table: a hundred operations on arrays take long for a few cells."""
+    found: Array = _every(function, integer_bits)[np.asarray(x, np.int64) + 2**15]
+    return found
+
+
+@cache
+def _every(function: Fixed, integer_bits: int) -> Array:
+    return function(np.arange(-(2**15), 2**15), integer_bits, 16)
+
+
+def _logistic(x: Array, integer_bits: int, bits: int) -> Array:
     x = np.asarray(x, np.int64)
     most = 2 ** (bits - 1) - 1
     positive = one_over_one_plus(exp_negative(-np.abs(x), integer_bits, bits), bits)
@@ -272,8 +295,7 @@ def logistic_fixed(x: Array, integer_bits: int, bits: int = 16) -> Array:
     return np.where(x == 0, 1 << (bits - 2), found)
 
 
-def tanh_fixed(x: Array, integer_bits: int, bits: int = 16) -> Array:
-    """gemmlowp's tanh: raw with no integer bits."""
+def _tanh(x: Array, integer_bits: int, bits: int) -> Array:
     x = np.asarray(x, np.int64)
     # 2x costs nothing: it is the same raw number with one integer bit more
     decay = exp_negative(-np.abs(x), integer_bits + 1, bits)
