@@ -89,6 +89,8 @@ class _Allocation:
         # Strings have no place in an arena; they are held here.
         self.inputs = [_input_place(plan, t) for t in plan.graph.inputs]
         self.binding: Binding | None = None
+        # Arrays that stay where they are, by the tensor's index: looked up once.
+        self.places: dict[int, Array] = {}
         # All that a further run has to do, if it is one call.
         self.call: Callable[[], None] | None = None
 
@@ -132,12 +134,10 @@ def _input_place(plan: Plan, tensor: Tensor) -> Array:
 class _Loan:
     """A tensor's memory in a user's hands: it lives as long as any array or slice made of it."""
 
-    def __init__(self, array: Array) -> None:
-        self._array = array
+    __slots__ = ("__array_interface__", "__weakref__", "array")
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return self._array.__array_interface__
+    def __init__(self, array: Array) -> None:
+        self.array, self.__array_interface__ = array, array.__array_interface__
 
 
 class Interpreter(OfThisProcess):
@@ -286,8 +286,19 @@ class Interpreter(OfThisProcess):
         self._set(self._main, tensor_index, value)
 
     def _set(self, graph: Graph, index: int, value: npt.ArrayLike) -> None:
+        ready = self._ready.get(graph)
+        place = None if ready is None or type(index) is not int else ready.places.get(index)
+        # A plain array of the same type and shape needs no second look.
+        if (
+            place is not None
+            and type(value) is np.ndarray
+            and value.dtype is place.dtype
+            and value.shape == place.shape
+        ):
+            place[...] = value
+            return
         tensor = self._tensor(graph, index)
-        if graph not in self._ready:
+        if ready is None:
             raise InputError("Cannot set tensor: Tensor is unallocated. Try calling "
                              "allocate_tensors() first")  # fmt: skip
         target = self._live(graph, index)
@@ -305,12 +316,16 @@ class Interpreter(OfThisProcess):
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
         """A copy of the tensor's value."""
-        return self._value(self._graph(subgraph_index), tensor_index)
+        graph = self._graph(subgraph_index) if subgraph_index else self._main
+        return self._value(graph, tensor_index)
 
     def _value(self, graph: Graph, index: int) -> Array:
         return _copied(self._held(graph, index))
 
     def _held(self, graph: Graph, index: int) -> Array:
+        ready = self._ready.get(graph)
+        if ready is not None and type(index) is int and index in ready.places:
+            return ready.places[index]
         tensor = self._tensor(graph, index)
         data = None if tensor in graph.inputs else tensor.data
         return data if data is not None else self._live(graph, index)
@@ -342,6 +357,8 @@ class Interpreter(OfThisProcess):
                 fix="run invoke() first; for a tensor inside the graph use "
                 "experimental_preserve_all_tensors=True",
             )
+        if twin is not None and has_storage(twin):
+            ready.places[index] = found
         return found
 
     def reset_all_variables(self) -> None:
@@ -645,7 +662,7 @@ def _keys_text(signatures: Sequence[Signature]) -> str:
 
 def _copied(array: Array) -> Array:
     """As LiteRT returns it: a tensor without dimensions is a NumPy scalar."""
-    copy = np.array(array)
+    copy = array.copy()
     return copy if copy.ndim or copy.dtype == np.object_ else copy[()]
 
 

@@ -20,6 +20,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.executable import TINY, CpuExecutable
 from sanderling.delegates.cpu.pycall import fits
 from sanderling.ir import DType, Graph, Model
+from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
 
 from ..conformance.cases_control import binary, emit, graph
@@ -250,3 +251,11 @@ def test_inputs_without_elements(way: str) -> None:
     session = Model([empty]).compile([CpuDelegate()])
     for _ in range(3):
         assert session(np.zeros((0, 3), F)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("target", ["generic", "avx2", "neon"])
+def test_every_target_has_the_entry(target: str) -> None:
+    """It calls through addresses that it is given, so no target needs a relocation for it."""
+    main = total().main
+    part, _ = copy_graph(main, main.ops, main.inputs, main.outputs)
+    assert "call" in CpuDelegate(target, cache=False).compiled(part).image.entries
