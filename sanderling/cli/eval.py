@@ -23,10 +23,12 @@ from ..measure.compat.providers import choose, unused
 from .common import (
     JsonTarget,
     Plugins,
+    Shapes,
     open_target,
     pairs,
     plural,
     progress,
+    read_shapes,
     say,
     summary,
     table,
@@ -89,6 +91,7 @@ COMMON: Common = {
              "compared.top1.difference.low=-0.01.")], []),
     "max_failures": (Annotated[int | None, typer.Option(metavar="N", min=0,
         help="Exit with 1 if more samples cannot be read.")], None),
+    "shape": (Shapes, []),
     "plugin": (Plugins, []),
     "json": (Annotated[str, typer.Option("--json", metavar="FILE",
         help="Write the result as JSON; - for stdout.")], ""),
@@ -274,7 +277,7 @@ def _evaluate(model: Path, task: Task, values: Common, delegates: Sequence[str],
             threads=values["threads"], precision=values["precision"], workers=values["workers"],
             decoders=values["decoders"], ray=values["ray"], limit=values["limit"],
             shards=values["shards"], resume=not values["fresh"], plugins=values["plugin"],
-            progress=tell,
+            shapes=read_shapes(values["shape"]), progress=tell,
         )  # fmt: skip
 
 
