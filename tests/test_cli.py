@@ -747,6 +747,31 @@ def test_inspect_counts_shared_weights_once_and_shape_reads_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("verb", ["run", "bench", "profile", "trace", "diff", "inspect",
-                                  "quantize"])  # fmt: skip
+                                  "quantize", "eval imagenet"])  # fmt: skip
 def test_every_verb_that_needs_a_shape_takes_one(verb: str) -> None:
-    assert "--shape" in call(verb, "--help").stdout
+    assert "--shape" in call(*verb.split(), "--help").stdout
+
+
+def test_open_sizes_of_pictures_are_stated_to_eval_and_quantize(tmp_path: Path) -> None:
+    """A classifier of pictures of any size; the file's stand-in is one pixel."""
+    g = Graph()
+    x = g.input("x", DType.FLOAT32, (1, 1, 1, 3), signature=(1, -1, -1, 3))
+    mean, out = g.tensor("mean", DType.FLOAT32, (1, 3)), g.tensor("scores", DType.FLOAT32, (1, 3))
+    g.add("MEAN", [x, g.constant("axes", np.array([1, 2], np.int32))], [mean], keep_dims=False)
+    g.add("SOFTMAX", [mean], [out], beta=9.0)
+    g.outputs = [out]
+    path = stored(tmp_path, Model([g]))
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for number, colour in enumerate(("red", "lime", "blue")):
+        image = Image.new("RGB", (8, 8), "white")
+        image.paste(colour, (0, 0, 8, 7))
+        image.save(pictures / f"{number}.png")
+    (tmp_path / "labels.txt").write_text("0\n1\n2\n")
+    words = path, "--images", pictures, "--labels", tmp_path / "labels.txt", "--shape", "1,8,8,3"
+    text = call("eval", "imagenet", *words, "--preset", "unit", "--delegate", "reference").stdout
+    assert "Top-1 Accuracy: 1" in text
+    made = tmp_path / "made.tflite"
+    call("quantize", path, "-o", made, "--data", pictures, "--shape", "x=1,8,8,3", "--corrections",
+         "none", "--ranges", "minmax", "--weights", "max")  # fmt: skip
+    assert load(made).main.inputs[0].shape == (1, 8, 8, 3)

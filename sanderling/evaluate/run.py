@@ -12,7 +12,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..ir import Shape
 from ..measure.machine import machine
 from ..measure.record import Setting
 from ..measure.statistics import summary
@@ -178,6 +179,7 @@ def evaluate_task(
     shards: str | os.PathLike[str] | None = None,
     resume: bool = True,
     plugins: Iterable[str | os.PathLike[str]] = (),
+    shapes: Mapping[str, Shape] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Run a task on a model.
@@ -191,6 +193,7 @@ def evaluate_task(
     shards:   the folder that keeps what is done, so that an interrupted run can go on; default: in
               the cache. resume: use what lies there
     plugins:  Python files that register operators or delegates, run in every process
+    shapes:   of inputs, by name, for open dimensions
     progress: called with (what, samples done, samples in all)
     """
     if pool.is_child:
@@ -198,7 +201,8 @@ def evaluate_task(
                          fix='put that under `if __name__ == "__main__":`')  # fmt: skip
     setting = Setting(engine, threads, tuple(delegates), precision)
     sources = tuple(Source(str(p), Path(p).read_text("utf-8")) for p in plugins)
-    work = Work(os.fspath(model), setting, Recipe.of(task), sources)
+    sizes = tuple((name, tuple(shape)) for name, shape in (shapes or {}).items())
+    work = Work(os.fspath(model), setting, Recipe.of(task), sources, sizes)
     begin = time.perf_counter()
     first = Evaluator(work, task)
     samples = _samples(task, limit)

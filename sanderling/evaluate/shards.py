@@ -19,7 +19,8 @@ import numpy as np
 
 from ..errors import CacheWarning, InputError, SanderlingError
 from ..format import load
-from ..ir import Array
+from ..ir import Array, Shape
+from ..measure.inputs import resize
 from ..measure.record import Setting
 from ..store import Store
 from ..version import __version__
@@ -75,6 +76,7 @@ class Work:
     setting: Setting
     recipe: Recipe
     plugins: tuple[Source, ...] = ()
+    shapes: tuple[tuple[str, Shape], ...] = ()  # of inputs, by name, where they are not the file's
 
     def __call__(self) -> Callable[[Shard], list[Outcome]]:
         """What a pool's process answers shards with."""
@@ -88,6 +90,7 @@ class Evaluator:
         run_each(work.plugins)
         self.work = work
         self.model = load(work.model)
+        resize(self.model, dict(work.shapes))
         self.ports = Ports.of(self.model)
         self.task = task or work.recipe.make()
         self.task.open(self.ports)
@@ -214,7 +217,7 @@ def fingerprint(work: Work, digest: str, samples: Sequence[Sample]) -> str:
         "version": __version__, "model": digest, "setting": asdict(work.setting),
         "task": [work.recipe.name, {k: str(v) for k, v in work.recipe.settings.items()}],
         "sources": [s.text for s in (work.recipe.source, *work.plugins) if s is not None],
-        "samples": [_stamp(s) for s in samples],
+        "samples": [_stamp(s) for s in samples], "shapes": work.shapes,
     }  # fmt: skip
     return Store().name("evaluation", hashlib.sha256(json.dumps(made_of).encode()).hexdigest())
 

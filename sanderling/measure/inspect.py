@@ -78,6 +78,7 @@ def _graph(known: Known, counted: set[Buffer]) -> Record:
     """counted: the weights that graphs and ops before have."""
     graph = known.given
     arena = None if known.problem else plan_graph(known.graph)
+    offsets = {} if arena is None else arena.offsets
     places = {t: i for i, t in enumerate(graph.tensors)}
     ops = [_op(i, op, known, places, counted) for i, op in enumerate(graph.ops)]
     return {
@@ -92,7 +93,7 @@ def _graph(known: Known, counted: set[Buffer]) -> Record:
         "macs": None if known.problem else sum(op["macs"] for op in ops),
         "arena_bytes": arena and arena.size,
         "arena_bytes_without_reuse": arena and arena.total,
-        "tensors": [_tensor(i, t, known, arena and arena.offsets.get(known.twin(t)))
+        "tensors": [_tensor(i, t, known, offsets.get(known.twin(t)))
                     for i, t in enumerate(graph.tensors)],
         "ops": ops,
     }  # fmt: skip

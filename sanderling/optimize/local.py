@@ -37,8 +37,9 @@ class Couple:
                 given.append(None if tensor is None else tensor.data)
                 known.append(None if other is None else other.data)
             else:
-                given.append(codes(floats[own_name(tensor.name)], tensor))
-                known.append(reals(given[-1], tensor))
+                held = codes(floats[own_name(tensor.name)], tensor)
+                given.append(held)
+                known.append(reals(held, tensor))
         made, wanted = _evaluated(self.op, given), evaluate(self.twin, known, new_state())
         for tensor, ours, theirs in zip(self.op.outputs, made, wanted, strict=True):
             yield own_name(tensor.name), theirs, reals(ours, tensor)
