@@ -29,6 +29,7 @@ from .common import (
     Plugins,
     Quiet,
     at_hand,
+    encoded,
     facts,
     open_target,
     pairs,
@@ -221,7 +222,7 @@ class _Files:
         for file in self.plots:
             write_target(file, plots.picture(found, file.path))
         for file in self.tables:
-            write_target(file, TABLES[file.path.suffix.lower()](found).encode())
+            write_target(file, encoded(TABLES[file.path.suffix.lower()](found)))
 
 
 # -- options ------------------------------------------------------------------------------------

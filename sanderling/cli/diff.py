@@ -247,13 +247,13 @@ def _outputs(found: Diff) -> str:
                      f"{r.cosine:.6f}", top))  # fmt: skip
     columns = [">", "~output", "~type", ">avg error", ">std", ">max", ">raw avg/max", ">relative",
                ">SNR dB", ">cosine", ">top-1/5"]  # fmt: skip
-    return table(columns, rows)
+    return table(columns, rows, labels=2)
 
 
 def _layers(layers: Layers) -> list[str]:
     worst = [(r.index, r.op, r.name, number(r.severity), "; ".join(r.reasons) or r.bound)
              for r in layers.worst]  # fmt: skip
-    pieces = [table(COLUMNS, map(layer_row, layers.rows))]
+    pieces = [table(COLUMNS, map(layer_row, layers.rows), labels=3)]
     if worst:
         found = table([">op", "kind", "~tensor", ">of its bound", "~why"], worst)
         pieces.append(f"worst layers, by their own error\n{found}")

@@ -25,6 +25,7 @@ from .common import (
     ModelPath,
     Plugins,
     Quiet,
+    encoded,
     fitting,
     load_plugins,
     open_target,
@@ -88,7 +89,7 @@ def profile(
     entry = Session(source, ("reference",)).entry(signature)
     feeds = _arrays(entry, input, shape)
     makers: list[tuple[Path | None, Callable[[Record], bytes]]] = [
-        (csv, lambda r: to_csv(r).encode()), (html, lambda r: to_html(r).encode()),
+        (csv, lambda r: encoded(to_csv(r))), (html, lambda r: to_html(r).encode()),
         (plot_, lambda r: plot(r, str(plot_))), (node_data, lambda r: node_data_json(r).encode()),
     ]  # fmt: skip
     wanted = [(path, make) for path, make in makers if path is not None]
