@@ -24,7 +24,8 @@ INT8 = str(DATA / "digits_int8.tflite")
 
 
 @pytest.mark.parametrize("text, width", [
-    ("abc", 3), ("숫자", 4), ("数字", 4), ("🐦", 2), ("é", 1), ("e\u0301", 1), ("\uff41", 2), ("", 0),
+    ("abc", 3), ("숫자", 4), ("数字", 4), ("🐦", 2), ("é", 1),
+    ("e\u0301", 1), ("\uff41", 2), ("", 0),
 ])  # fmt: skip
 def test_cells(text: str, width: int) -> None:
     assert cells(text) == width

@@ -24,6 +24,7 @@ from ..glyphs import shorten as shorten
 from ..progress import hush
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
+from . import complete
 
 
 def at_hand(given: Path | Sequence[Path] | None) -> Any:
@@ -66,7 +67,7 @@ Quiet = Annotated[
 ]
 DelegateNames = Annotated[
     list[str],
-    typer.Option("--delegate", metavar="NAME",
+    typer.Option("--delegate", metavar="NAME", autocompletion=complete.DELEGATE,
                  help="A delegate to prefer; may be repeated, first is best."),
 ]  # fmt: skip
 

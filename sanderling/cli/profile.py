@@ -18,6 +18,7 @@ from ..measure.profile_export import facts_line, fused_names, node_data_json, pl
 from ..picture import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.session import Session
+from . import complete
 from .common import (
     DelegateNames,
     JsonPath,
@@ -47,9 +48,9 @@ def profile(
     runs: Annotated[int | None, typer.Option(metavar="N",
         help="Runs to measure. Default: as many as fit into about 1.5 s.")] = None,
     delegate: DelegateNames = [],  # noqa: B006
-    engine: Annotated[str, typer.Option(metavar="NAME",
+    engine: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
         help="Whose steps: sanderling, litert or openvino.")] = "sanderling",
-    precision: Annotated[str, typer.Option(metavar="TYPE",
+    precision: Annotated[str, typer.Option(metavar="TYPE", autocompletion=complete.PRECISION,
         help="Of float products: f32 or bf16.")] = "f32",
     top: Annotated[int, typer.Option(metavar="N", min=0,
         help="How many of the slowest steps to list.")] = 10,

@@ -23,6 +23,7 @@ from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
+from . import complete
 from .batch import Files, batch, several, titles
 from .common import (
     DelegateNames,
@@ -77,7 +78,7 @@ def run(
         help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
              "themselves for integer inputs.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE",
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
         help="With --picture: how pictures become inputs, as in `sanderling eval`. Default: what "
              "suits the model.")] = "",
     rate: Annotated[int | None, typer.Option(metavar="HZ", min=1,
