@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
-from tempfile import TemporaryDirectory
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +24,9 @@ from ..progress import hush
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
 from . import complete
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 
 def at_hand(given: Path | Sequence[Path] | None) -> Any:
@@ -45,6 +47,8 @@ def _spooled(path: Path) -> Path:
 
 @cache
 def _spool() -> TemporaryDirectory[str]:
+    from tempfile import TemporaryDirectory  # slow, and seldom needed
+
     return TemporaryDirectory(prefix="sanderling-")  # removed when the process ends
 
 
