@@ -1,5 +1,6 @@
-"""Letters in pictures: a font that has them where there is one, other spellings where there is
-none. A box in place of a letter tells nobody anything."""
+"""Letters: how wide they are on a terminal, how names are shortened, and in pictures a font that
+has them, or another spelling where there is none. A box in place of a letter tells nobody anything.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,75 @@ HANGUL = range(0xAC00, 0xD7A4)
 # Families that are known to have many scripts are looked into first.
 _LIKELY = ("noto sans cjk", "noto sans kr", "nanum", "malgun", "apple sd gothic", "undotum",
            "baekmuk", "noto", "droid", "unifont", "arial unicode")  # fmt: skip
+BOXES = ("last resort", "lastresort")  # it has a box for every letter there is
 DEFAULT = "DejaVu Sans"  # comes with matplotlib
+
+
+# -- on a terminal --------------------------------------------------------------------------------
+
+
+def cells(text: str) -> int:
+    """Columns that a text takes: letters of East Asia and emoji take two, accents none."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+@cache
+def _cells(letter: str) -> int:
+    if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def padded(text: str, width: int, right: bool = False) -> str:
+    """Filled up to a width, on its left if it stands to the right."""
+    room = " " * (width - cells(text))
+    return room + text if right else text + room
+
+
+def head(text: str, room: int) -> str:
+    """As much of the beginning as fits."""
+    if text.isascii():
+        return text[: max(room, 0)]
+    for count, letter in enumerate(text):
+        room -= _cells(letter)
+        if room < 0:
+            return text[:count]
+    return text
+
+
+def _tail(text: str, room: int) -> str:
+    return head(text[::-1], room)[::-1]
+
+
+def shorten(text: str, room: int) -> str:
+    """At most so wide: a name that was fused of several (a;b;c) loses all but the first, then the
+    middle goes. The end of a name tells most."""
+    if cells(text) <= room:
+        return text
+    first = text.split(";")[0] + ";..."
+    text = first if cells(first) < cells(text) else text
+    if cells(text) <= room or room < 8:
+        return head(text, max(room, 1))
+    left = (room - 3) // 3
+    return f"{head(text, left)}...{_tail(text, room - 3 - left)}"
+
+
+def wrapped(text: str, room: int) -> list[str]:
+    """Lines of at most so many columns, broken between words, and within those that are longer."""
+    lines = [""]
+    for word in text.split():
+        line = f"{lines[-1]} {word}" if lines[-1] else word
+        if cells(line) <= room or not lines[-1]:
+            lines[-1] = line
+        else:
+            lines.append(word)
+        while cells(lines[-1]) > room:
+            part = head(lines[-1], room) or lines[-1][0]
+            lines[-1:] = [part, lines[-1][len(part) :]]
+    return lines
+
+
+# -- in pictures ----------------------------------------------------------------------------------
 
 
 def spelled(text: str, has: Any) -> str:
@@ -137,7 +206,8 @@ def _fonts() -> list[tuple[str, str]]:
         return next((i for i, k in enumerate(_LIKELY) if name.startswith(k)), len(_LIKELY))
 
     upright = [f for f in fontManager.ttflist
-               if f.style == "normal" and f.weight in (400, "normal")]  # fmt: skip
+               if f.style == "normal" and f.weight in (400, "normal")
+               and not f.name.lower().startswith(BOXES)]  # fmt: skip
     return [(f.name, f.fname) for f in sorted(upright, key=place)]
 
 

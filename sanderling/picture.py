@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError, MissingExtraError
+from .glyphs import cells, fonts_for, letters_of, shorten, spelled
 
 # Distinct also for readers who do not see all colours (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 KINDS = (".png", ".svg", ".html")
+WIDEST = 9.0  # inches of a figure that shrinks with its page
 
 
 def kind_of(path: str | Path) -> str:
@@ -38,6 +40,7 @@ def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (9, 4.5)
     style = {
         "axes.prop_cycle": cycler(color=COLOURS), "axes.spines.top": False,
         "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10,
+        "text.parse_math": False,  # a name with $ in it is a name
         "svg.fonttype": "none", "svg.hashsalt": "sanderling",
     }  # fmt: skip
     with matplotlib.rc_context(style):
@@ -47,16 +50,57 @@ def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (9, 4.5)
 
 def render(figure: Any, kind: str) -> bytes:
     """The figure as the bytes of a .png or .svg file."""
+    _plain_ticks(figure)
+    _legible(figure)
     target = io.BytesIO()
     stamp = {"Date": None} if kind == ".svg" else {}
     figure.savefig(target, format=kind.lstrip("."), dpi=120, metadata=stamp)
     return target.getvalue()
 
 
+def _legible(figure: Any) -> None:
+    """Letters that the usual font lacks come from another one, or are spelled otherwise."""
+    from matplotlib.text import Text
+
+    texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
+    chosen = fonts_for(text.get_text() for text in texts)
+    for text in texts:
+        text.set_text(spelled(text.get_text(), lambda c: any(ord(c) in letters_of(f)
+                                                             for _, f in chosen)))  # fmt: skip
+        if len(chosen) > 1:
+            text.set_fontfamily(["sans-serif", *(family for family, _ in chosen[1:])])
+
+
+def _plain_ticks(figure: Any) -> None:
+    """Logarithmic axes say 1, 2, 5, 10, and more numbers between where they span less."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        scale = axis.get_scale()
+        if scale not in ("log", "symlog"):
+            continue
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+        axis.set_minor_formatter(NullFormatter())
+        if scale == "symlog":
+            continue
+        low, high = sorted(axis.get_view_interval())
+        decades = math.log10(high / low) if low > 0 else 1.0
+        subs = (1.0, 2.0, 5.0) if decades < 3 else (1.0, 3.0) if decades < 5 else (1.0,)
+        axis.set_major_locator(MaxNLocator(6) if decades < 1 else LogLocator(10, subs, numticks=12))
+
+
 def inline(figure: Any) -> str:
-    """The figure as an <svg> element for a page."""
+    """The figure as an <svg> element for a page, as wide as there is room."""
     text = render(figure, ".svg").decode()
-    return text[text.index("<svg") :]
+    wide = figure.get_figwidth()
+    # Letters of a figure with very many layers would vanish: it is moved under its frame instead.
+    least = f" style='--least: {0.6 * wide:.1f}in'" if wide > WIDEST else ""
+    return f"<div class=figure{least}>{text[text.index('<svg') :]}</div>"
+
+
+def side_by_side(figures: Iterable[str]) -> str:
+    """Figures in a row, or below each other where there is no room for a row."""
+    return f"<div class=row>{''.join(figures)}</div>"
 
 
 def as_file(figure: Any, path: str | Path, title: str) -> bytes:
@@ -67,21 +111,56 @@ def as_file(figure: Any, path: str | Path, title: str) -> bytes:
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
-       color: #1a1a1a; background: #fff; }
+       color: #1a1a1a; background: #fff; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; }
-td.n, th.n { text-align: right; } svg { max-width: 100%; height: auto; } .note { color: #555; }
-.wide { overflow-x: auto; }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left;
+         overflow-wrap: normal; white-space: nowrap; }
+td.long { white-space: normal; min-width: 16rem; }
+th { cursor: pointer; position: sticky; top: 0; background: #fff; }
+th[aria-sort=ascending]::after { content: " \\2191"; }
+th[aria-sort=descending]::after { content: " \\2193"; }
+td.n, th.n { text-align: right; } td[title] { cursor: help; } .note { color: #555; }
+.wide { overflow: auto; max-height: 80vh; } .figure { max-width: 60rem; overflow-x: auto; }
+.figure svg { width: 100%; height: auto; display: block; min-width: var(--least, 0); }
+.row { display: flex; flex-wrap: wrap; gap: .5rem; } .row .figure { flex: 1 1 19rem; }
 """
+# Sorts a table by the column that is clicked: numbers as numbers, with their units.
+_SCRIPT = """
+const units = {K: 1024, M: 1048576, G: 1073741824, k: 1e3, '%': 1};
+function value(cell) {
+  const text = cell.title || cell.textContent;
+  const found = text.match(/^([-+]?[0-9.]+(?:e[-+]?[0-9]+)?) ?([KMGk%]?)/);
+  return found ? parseFloat(found[1]) * (units[found[2]] || 1) : text.toLowerCase();
+}
+function before(a, b) {
+  if (typeof a === typeof b) return a < b ? -1 : a > b ? 1 : 0;
+  return typeof a === 'number' ? -1 : 1;
+}
+document.querySelectorAll('th').forEach(head => {
+  const sort = () => {
+    const up = head.getAttribute('aria-sort') !== 'ascending', at = head.cellIndex;
+    const body = head.closest('table').tBodies[0];
+    head.parentNode.querySelectorAll('th').forEach(h => h.removeAttribute('aria-sort'));
+    head.setAttribute('aria-sort', up ? 'ascending' : 'descending');
+    [...body.rows].map(row => [value(row.cells[at]), row])
+      .sort((a, b) => (up ? 1 : -1) * before(a[0], b[0])).forEach(pair => body.append(pair[1]));
+  };
+  head.tabIndex = 0;
+  head.addEventListener('click', sort);
+  head.addEventListener('keydown', event => { if (event.key === 'Enter') sort(); });
+});
+"""
+NAME, SENTENCE = 44, 60  # letters: of a name that is shown, and from which on a cell is broken
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A whole HTML page; the parts are HTML already."""
+    """A whole HTML page; the parts are HTML already. Names of files need not be legal text."""
     name = html.escape(title)
     return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
-            f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
-            f"<body><h1>{name}</h1>\n{chr(10).join(parts)}\n</body></html>\n")  # fmt: skip
+            f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<style>{_STYLE}</style></head><body><h1>{name}</h1>\n{chr(10).join(parts)}\n<script>{_SCRIPT}</script>"
+            "</body></html>\n").encode("utf-8", "backslashreplace").decode()  # fmt: skip
 
 
 def heading(text: str) -> str:
@@ -93,16 +172,25 @@ def paragraph(text: str, note: bool = False) -> str:
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; a column whose name starts with > holds numbers."""
-    marks = [" class=n" if c.startswith(">") else "" for c in columns]
-    head = "".join(f"<th{m}>{html.escape(c.lstrip('>~'))}</th>"
-                   for c, m in zip(columns, marks, strict=True))  # fmt: skip
-    lines = ("".join(f"<td{m}>{html.escape(_text(c))}</td>"
-                     for c, m in zip(row, marks, strict=True)) for row in rows)  # fmt: skip
+    """A table that can be sorted. A column whose name starts with > holds numbers; of one that
+    starts with ~ long names are shortened, and whole under the pointer."""
+    heads = "".join(f"<th{_kind(c)}>{html.escape(c.lstrip('>~'))}</th>" for c in columns)
+    lines = ("".join(map(_cell, columns, row)) for row in rows)
     body = "".join(f"<tr>{line}</tr>\n" for line in lines)
-    return (
-        f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    return (f"<div class=wide><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+            "</div>")  # fmt: skip
+
+
+def _kind(column: str) -> str:
+    return " class=n" if column.startswith(">") else ""
+
+
+def _cell(column: str, value: object) -> str:
+    text = _text(value)
+    mark = _kind(column) or (" class=long" if len(text) > SENTENCE else "")
+    if column.startswith("~") and cells(text) > NAME:
+        return f'<td title="{html.escape(text)}">{html.escape(shorten(text, NAME))}</td>'
+    return f"<td{mark}>{html.escape(text)}</td>"
 
 
 def _text(cell: object) -> str:

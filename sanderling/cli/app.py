@@ -118,7 +118,7 @@ app = typer.Typer(
     name="sanderling",
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -22,6 +22,7 @@ from ..measure.devices.bench import bench_device, tool_flags
 from ..measure.machine import machine
 from ..measure.noise import sentences
 from ..picture import figure, kind_of
+from . import complete
 from .common import (
     JsonPath,
     JsonTarget,
@@ -29,6 +30,7 @@ from .common import (
     Quiet,
     Shapes,
     at_hand,
+    encoded,
     facts,
     open_target,
     pairs,
@@ -49,15 +51,15 @@ TABLES = {".md": modeltable.as_markdown, ".html": modeltable.as_html}
 def bench(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL", callback=at_hand,
         help="One .tflite file or more; - for stdin.")],
-    engines: Annotated[str, typer.Option(metavar="LIST",
+    engines: Annotated[str, typer.Option(metavar="LIST", autocompletion=complete.ENGINES,
         help="Engines to compare, the first is what others are compared with: sanderling, litert, "
              "openvino, onnxruntime.")] = "sanderling",
     threads: Annotated[str, typer.Option(metavar="LIST",
         help="Thread counts, for example 1,2,4. Default: 1; with --sweep or --contend up to the "
              "number of CPUs.")] = "",
-    delegates: Annotated[str, typer.Option(metavar="LIST",
+    delegates: Annotated[str, typer.Option(metavar="LIST", autocompletion=complete.DELEGATES,
         help="Delegates to try one after the other; a+b prefers a, then b. Default: cpu.")] = "",
-    precision: Annotated[str, typer.Option(metavar="LIST",
+    precision: Annotated[str, typer.Option(metavar="LIST", autocompletion=complete.PRECISIONS,
         help="Of float models: f32, bf16. Default: f32.")] = "",
     sweep: Annotated[bool, typer.Option("--sweep",
         help="Try every combination of threads, delegates and precisions that is not fixed by an "
@@ -223,7 +225,7 @@ class _Files:
         for file in self.plots:
             write_target(file, plots.picture(found, file.path))
         for file in self.tables:
-            write_target(file, TABLES[file.path.suffix.lower()](found).encode())
+            write_target(file, encoded(TABLES[file.path.suffix.lower()](found)))
 
 
 # -- options ------------------------------------------------------------------------------------

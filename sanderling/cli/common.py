@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
-from tempfile import TemporaryDirectory
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,10 +19,16 @@ from ..errors import InputError
 from ..evaluate.kinds import MEASURES
 from ..files import STDIN, is_stream, read_bytes
 from ..format import AtomicFile
+from ..glyphs import cells, padded, wrapped
+from ..glyphs import shorten as shorten
 from ..ir import Shape
 from ..progress import hush
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
+from . import complete
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 
 def at_hand(given: Path | Sequence[Path] | None) -> Any:
@@ -44,6 +49,8 @@ def _spooled(path: Path) -> Path:
 
 @cache
 def _spool() -> TemporaryDirectory[str]:
+    from tempfile import TemporaryDirectory  # slow, and seldom needed
+
     return TemporaryDirectory(prefix="sanderling-")  # removed when the process ends
 
 
@@ -66,7 +73,7 @@ Quiet = Annotated[
 ]
 DelegateNames = Annotated[
     list[str],
-    typer.Option("--delegate", metavar="NAME",
+    typer.Option("--delegate", metavar="NAME", autocompletion=complete.DELEGATE,
                  help="A delegate to prefer; may be repeated, first is best."),
 ]  # fmt: skip
 
@@ -162,6 +169,11 @@ def write_target(file: AtomicFile, content: bytes) -> None:
     say(f"wrote {file.path}")
 
 
+def encoded(text: str) -> bytes:
+    """For a file. Names of files need not be legal text."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def say(text: str) -> None:
     """A word beside the result."""
     typer.echo(text, err=True)
@@ -202,37 +214,24 @@ def clean(text: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
-def shorten(text: str, room: int) -> str:
-    """At most so long: a name that was fused of several (a;b;c) loses all but the first, then the
-    middle goes. The end of a name tells most."""
-    if len(text) <= room:
-        return text
-    first = text.split(";")[0] + ";..."
-    text = first if len(first) < len(text) else text
-    if len(text) <= room or room < 8:
-        return text[: max(room, 1)]
-    left = (room - 3) // 3
-    return f"{text[:left]}...{text[left + 3 - room :]}"
-
-
 GAP = "  "
 READABLE = 24  # letters of a name that is shortened
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int = 0) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int = 1) -> str:
     """Lines of a plain table, "" without rows. A column that starts with > is right-aligned; one
     that starts with ~ is shortened where the line would be too long. labels: how many columns say
     what a row is; a table that still does not fit goes on below itself, under these."""
-    cells = [[clean(cell) for cell in row] for row in rows]
-    if not cells:
+    body = [[clean(cell) for cell in row] for row in rows]
+    if not body:
         return ""
     heads = [[column.lstrip(">~") for column in columns]]
-    widths = _widths(heads + cells)
+    widths = _widths(heads + body)
     if width() and _excess(widths) > 0:
-        heads = _broken(heads[0], _widths(cells))
-        widths = _widths(heads + cells)
+        heads = _broken(heads[0], _widths(body))
+        widths = _widths(heads + body)
         _narrow(widths, [i for i, column in enumerate(columns) if column.startswith("~")])
-    lines = [*heads, ["-" * w for w in widths], *cells]
+    lines = [*heads, ["-" * w for w in widths], *body]
     return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
 
 
@@ -240,13 +239,13 @@ def fitting(columns: Sequence[str], rows: Iterable[Sequence[object]],
             spare: Sequence[str]) -> list[int]:  # fmt: skip
     """The columns that a line has room for: of `spare` the first go first, where it is too long
     even with names broken and with the flexible columns as short as READABLE."""
-    cells = [[clean(cell) for cell in row] for row in rows]
+    body = [[clean(cell) for cell in row] for row in rows]
     kept = list(range(len(columns)))
-    if not cells or not width():
+    if not body or not width():
         return kept
-    heads = _broken([column.lstrip(">~") for column in columns], _widths(cells))
+    heads = _broken([column.lstrip(">~") for column in columns], _widths(body))
     widths = [min(w, READABLE) if column.startswith("~") else w
-              for column, w in zip(columns, _widths(heads + cells), strict=True)]  # fmt: skip
+              for column, w in zip(columns, _widths(heads + body), strict=True)]  # fmt: skip
     for name in spare:
         if _excess([widths[i] for i in kept]) > 0:
             kept.remove(columns.index(name))
@@ -261,7 +260,7 @@ def _block(shown: Sequence[int], lines: Sequence[Sequence[str]], columns: Sequen
 
 
 def _widths(lines: Iterable[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [max(map(cells, column)) for column in zip(*lines, strict=True)]
 
 
 def _excess(widths: Sequence[int]) -> int:
@@ -300,23 +299,21 @@ def _narrow(widths: list[int], flexible: Sequence[int], least: int = 12) -> None
         excess -= 1
 
 
-def _line(cells: Sequence[str], columns: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (
-        f"{shorten(cell, w):>{w}}" if column.startswith(">") else f"{shorten(cell, w):<{w}}"
-        for cell, column, w in zip(cells, columns, widths, strict=True)
-    )
-    return GAP.join(padded).rstrip()
+def _line(texts: Sequence[str], columns: Sequence[str], widths: Sequence[int]) -> str:
+    made = (padded(shorten(cell, w), w, column.startswith(">"))
+            for cell, column, w in zip(texts, columns, widths, strict=True))  # fmt: skip
+    return GAP.join(made).rstrip()
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> str:
     """Lines of `name  value`; a long value goes on below itself."""
     named = [(name, clean(value)) for name, value in rows]
-    indent = max(len(name) for name, _ in named) + len(GAP)
+    indent = max(cells(name) for name, _ in named) + len(GAP)
     room = max(width() - indent, 20) if width() else 10**6
     lines = []
     for name, value in named:
-        pieces = wrap(value, room, break_on_hyphens=False) or [""]
-        lines += [f"{name if i == 0 else '':<{indent}}{p}".rstrip() for i, p in enumerate(pieces)]
+        lines += [(padded(name if i == 0 else "", indent) + piece).rstrip()
+                  for i, piece in enumerate(wrapped(value, room))]  # fmt: skip
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ from ..measure.compat.providers import EXTERNAL, PROVIDERS, external, unused
 from ..picture import kind_of
 from ..runtime.delegate import delegate_names
 from ..runtime.inputs import Picture
+from . import complete
 from .common import (
     JsonPath,
     JsonTarget,
@@ -54,20 +55,22 @@ def diff(
         help="The reference: a .tflite file; - for stdin.")] = None,
     b: Annotated[Path | None, typer.Argument(metavar="B", callback=at_hand,
         help="The test: another model of the same network. Default: A at another setting.")] = None,
-    delegate_a: Annotated[list[str], typer.Option(metavar="NAME",
+    delegate_a: Annotated[list[str], typer.Option(metavar="NAME", autocompletion=complete.DELEGATE,
         help="A delegate of the reference; may be repeated, first is best. Default: cpu on one "
              "thread, or `reference` where both sides would be the same.")] = [],  # noqa: B006
     delegate_b: Annotated[list[str], typer.Option("--delegate-b", "--delegate", metavar="NAME",
+        autocompletion=complete.DELEGATE,
         help="A delegate of the test; may be repeated. xnnpack is LiteRT with XNNPACK."
         )] = [],  # noqa: B006
-    engine_a: Annotated[str, typer.Option(metavar="NAME",
+    engine_a: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
         help="Who runs the reference: sanderling, litert or openvino.")] = "sanderling",
-    engine_b: Annotated[str, typer.Option(metavar="NAME", help="Who runs the test.")
+    engine_b: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
+        help="Who runs the test.")
         ] = "sanderling",
     threads_a: Annotated[int, typer.Option(metavar="N", help="Threads of the reference.")] = 1,
     threads_b: Annotated[int, typer.Option("--threads-b", "--num_interpreter_threads", metavar="N",
         help="Threads of the test.")] = 1,
-    precision_a: Annotated[str, typer.Option(metavar="P",
+    precision_a: Annotated[str, typer.Option(metavar="P", autocompletion=complete.PRECISION,
         help="Of float products in the reference: f32 or bf16.")] = "f32",
     precision_b: Annotated[str, typer.Option(metavar="P", help="The same for the test.")] = "f32",
     runs: Annotated[int | None, typer.Option("--runs", "--num_runs", metavar="N",
@@ -76,7 +79,7 @@ def diff(
     data: Annotated[Path | None, typer.Option(metavar="PATH",
         help="Inputs: a .npy, a .npz with arrays by input name, a picture, or a folder of "
              "pictures or .npy.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE",
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
         help="How pictures become inputs, as in `sanderling eval imagenet`. Default: stretched, "
              "floats from 0 to 1.")] = "",
     mean: Annotated[str | None, typer.Option(metavar="M[,M,M]",
@@ -259,13 +262,13 @@ def _outputs(found: Diff) -> str:
     said = [f"output {o.index} is taken for {o.kind.name} ({o.kind.why}): what counts is "
             f"{MEASURES[o.kind.name]}; --output-kind says otherwise" for o in found.outputs
             ]  # fmt: skip
-    return "\n".join([table(columns, rows), *said])
+    return "\n".join([table(columns, rows, labels=2), *said])
 
 
 def _layers(layers: Layers) -> list[str]:
     worst = [(r.index, r.op, r.name, number(r.severity), "; ".join(r.reasons) or r.bound)
              for r in layers.worst]  # fmt: skip
-    pieces = [table(COLUMNS, map(layer_row, layers.rows))]
+    pieces = [table(COLUMNS, map(layer_row, layers.rows), labels=3)]
     if worst:
         found = table([">op", "kind", "~tensor", ">of its bound", "~why"], worst)
         pieces.append(f"worst layers, by their own error\n{found}")

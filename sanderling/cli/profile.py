@@ -19,6 +19,7 @@ from ..measure.profile_export import facts_line, fused_names, node_data_json, pl
 from ..picture import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.session import Session
+from . import complete
 from .common import (
     DelegateNames,
     JsonPath,
@@ -26,6 +27,7 @@ from .common import (
     ModelPath,
     Plugins,
     Quiet,
+    encoded,
     fitting,
     load_plugins,
     open_target,
@@ -47,9 +49,9 @@ def profile(
     runs: Annotated[int | None, typer.Option(metavar="N",
         help="Runs to measure. Default: as many as fit into about 1.5 s.")] = None,
     delegate: DelegateNames = [],  # noqa: B006
-    engine: Annotated[str, typer.Option(metavar="NAME",
+    engine: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
         help="Whose steps: sanderling, litert or openvino.")] = "sanderling",
-    precision: Annotated[str, typer.Option(metavar="TYPE",
+    precision: Annotated[str, typer.Option(metavar="TYPE", autocompletion=complete.PRECISION,
         help="Of float products: f32 or bf16.")] = "f32",
     top: Annotated[int, typer.Option(metavar="N", min=0,
         help="How many of the slowest steps to list.")] = 10,
@@ -89,7 +91,7 @@ def profile(
     entry = Session(source, ("reference",)).entry(signature)
     feeds = _arrays(entry, input, shape)
     makers: list[tuple[Path | None, Callable[[Record], bytes]]] = [
-        (csv, lambda r: to_csv(r).encode()), (html, lambda r: to_html(r).encode()),
+        (csv, lambda r: encoded(to_csv(r))), (html, lambda r: to_html(r).encode()),
         (plot_, lambda r: plot(r, str(plot_))), (node_data, lambda r: node_data_json(r).encode()),
     ]  # fmt: skip
     wanted = [(path, make) for path, make in makers if path is not None]

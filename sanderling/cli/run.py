@@ -6,7 +6,7 @@ import io
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
+from . import complete
 from .batch import Files, batch, several, titles
 from .common import (
     DelegateNames,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
 
 SCHEMA = "sanderling.run/1"
 Value = TypeVar("Value", str, list[str])
+Item = TypeVar("Item")
 EVERYTHING = "*"  # the target that takes all outputs
 
 
@@ -77,7 +79,7 @@ def run(
         help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
              "themselves for integer inputs.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE",
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
         help="With --picture: how pictures become inputs, as in `sanderling eval`. Default: what "
              "suits the model.")] = "",
     rate: Annotated[int | None, typer.Option(metavar="HZ", min=1,
@@ -129,9 +131,8 @@ def run(
     with ExitStack() as opened:
         files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
         target = opened.enter_context(JsonTarget(json))
-        show = opened.enter_context(progress()) if len(jobs) > 1 else _nothing
-        for number, (title, job) in enumerate(zip(titles(jobs), jobs, strict=True)):
-            show("files", number, len(jobs))
+        for number, (title, job) in enumerate(_told(zip(titles(jobs), jobs, strict=True),
+                                                    len(jobs))):  # fmt: skip
             feeds, frame = eye.look(job) if eye else (
                 _feeds(entry, job, how, random, shapes, rate), None)  # fmt: skip
             begin = time.perf_counter()
@@ -152,8 +153,15 @@ def run(
             _print(runs)
 
 
-def _nothing(what: str, done: int, total: int) -> None:
-    """One run is not told about; that a model is compiled is told where it is."""
+def _told(items: Iterable[Item], total: int) -> Iterator[Item]:
+    """One after the other, and how far it is; one alone is not told about."""
+    if total == 1:
+        yield from items
+        return
+    with progress() as show:
+        for number, item in enumerate(items):
+            show("files", number, total)
+            yield item
 
 
 @dataclass

@@ -59,7 +59,7 @@ def picture(found: Diff, path: str | Path) -> bytes:
     title = f"Error by layer: {_short(found.reference)} against {_short(found.test)}"
     quantised = any(r.local_rmse_scale is not None and r.local_units is None for r in layers.rows)
     rows = 2 if quantised else 1
-    with figure(rows, 1, size=(max(8, min(24, 0.22 * len(layers.rows) + 3)), 3.6 * rows + 1)) as (
+    with figure(rows, 1, size=(max(7, min(24, 0.22 * len(layers.rows) + 3)), 3.6 * rows + 1)) as (
         made,
         axes,
     ):
@@ -68,8 +68,8 @@ def picture(found: Diff, path: str | Path) -> bytes:
         if quantised:
             _draw_scales(axes[1], layers)
         _name_layers(axes[1] if quantised else upper, layers)
-        made.suptitle(title, fontsize=11)
         if kind_of(path) != ".html":
+            made.suptitle(title, fontsize=11, wrap=True)
             return as_file(made, path, title)
         drawn = inline(made)
     said = [paragraph(s) for s in (*summary_lines(layers), *found.notes, *layers.notes)]

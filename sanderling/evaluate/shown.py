@@ -205,5 +205,6 @@ def understand(ports: Ports, names: Names) -> Reader:
             reasons.append(error.what.partition(":")[0])
     outputs = ", ".join(f"'{n}' {t.type_text}" for n, t in ports.outputs.items())
     known = "; ".join(what for _, what in KINDS.values())
-    raise InputError(f"its outputs are not understood ({outputs}): {'; '.join(reasons)}",
+    why = "; ".join(dict.fromkeys(reasons))
+    raise InputError(f"its outputs are not understood ({outputs}): {why}",
                      where=ports.model, fix=f"what can be drawn: {known}")  # fmt: skip

@@ -22,7 +22,7 @@ def model_table(bench: Bench) -> Table:
         [Path(model).stem, _kind(facts), *(_cell(medians.get((model, s))) for s in settings)]
         for model, facts in bench.models.items()
     ]
-    return ["model", "kind", *(f">{shown[s]}" for s in settings)], rows
+    return ["~model", "kind", *(f">{shown[s]}" for s in settings)], rows
 
 
 def _kind(facts: dict[str, object]) -> str:

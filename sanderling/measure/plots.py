@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..picture import COLOURS, figure, heading, html_table, inline, kind_of, page, paragraph, render
+from ..picture import (
+    COLOURS,
+    figure,
+    heading,
+    html_table,
+    inline,
+    kind_of,
+    page,
+    paragraph,
+    render,
+    side_by_side,
+)
 from . import views
 from .bench import Bench
 from .noise import sentences
 from .record import Result
 from .statistics import median_interval
 
+PANELS = 3  # histogram, series, chart
 DOTS = 1500  # of a setting
 WIDE = 4.0  # from so many times on, an axis is logarithmic
 SHOWN = 99.0  # percentile that the axes end at: one disturbed run must not squeeze the others
@@ -32,7 +45,7 @@ def picture(bench: Bench, path: str | Path) -> bytes:
     if kind == ".html":
         return as_page(bench).encode()
     models = [m for m in bench.models if any(r.rounds for r in bench.of(m))]
-    with figure(max(len(models), 1), 3, (15, 3.8 * max(len(models), 1))) as (made, axes):
+    with figure(max(len(models), 1), PANELS, (15, 3.8 * max(len(models), 1))) as (made, axes):
         grid = np.atleast_2d(axes)
         for row, model in zip(grid, models, strict=False):
             _row(row, model, [r for r in bench.of(model) if r.rounds])
@@ -51,10 +64,16 @@ def as_page(bench: Bench) -> str:
     for model in bench.models:
         results = [r for r in bench.of(model) if r.rounds]
         if results:
-            with figure(1, 3, (15, 3.8)) as (made, axes):
-                _row(axes, model, results)
-                parts += [heading(model), inline(made)]
+            parts += [heading(model), side_by_side(_panels(model, results))]
     return page("sanderling bench", parts)
+
+
+def _panels(model: str, results: Sequence[Result]) -> Iterator[str]:
+    """The three pictures of a model, each by itself: a narrow page puts them below each other."""
+    with ExitStack() as opened:
+        made = [opened.enter_context(figure(1, 1, (5.4, 3.8))) for _ in range(PANELS)]
+        _row([axes for _, axes in made], model, results)
+        yield from (inline(one) for one, _ in made)
 
 
 def _place(bench: Bench) -> str:
@@ -101,9 +120,10 @@ def _series(axes: Any, results: Sequence[Result], least: float, most: float) -> 
         # A page with every one of them would be too large to open: some are drawn.
         shown = np.random.default_rng(0).permutation(len(times))[:DOTS]
         axes.plot(times[shown], np.array(result.samples)[shown] * 1e3, ".", markersize=2,
-                  color=_colour(index))  # fmt: skip
+                  color=_colour(index), label=result.setting.name)  # fmt: skip
     axes.set(xlabel="seconds since the first round", ylabel="ms", ylim=(0.9 * least, 1.05 * most),
              yscale=_scale(least, most))  # fmt: skip
+    axes.legend(fontsize=7, markerscale=4)
 
 
 def _chart(axes: Any, results: Sequence[Result]) -> None:

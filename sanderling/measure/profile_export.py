@@ -198,11 +198,11 @@ def facts_line(record: Record) -> str:
     return text
 
 
-_HTML = {">#": "index", "type": "type", "kernel": "kernel", "on": "delegate", ">first": "first_ms",
+_HTML = {">#": "index", "type": "type", "~kernel": "kernel", "on": "delegate", ">first": "first_ms",
          ">avg ms": "ms", ">min": "min_ms", ">spread": "std_ms", ">%": "percent", ">cdf %": "cdf",
          ">mem KB": "mem_kb", ">MACs": "macs", ">G/s": "gops", ">GB/s": "gb_s",
          ">ops/byte": "intensity", ">of roof": "share", "bound": "bound", "level": "level",
-         ">imbalance": "imbalance", "name": "name"}  # fmt: skip
+         ">imbalance": "imbalance", "~name": "name"}  # fmt: skip
 
 
 def _table(record: Record, rows: Sequence[Record]) -> str:
@@ -230,7 +230,7 @@ def fused_names(record: Record, row: Record) -> list[str]:
 
 def _svg(record: Record) -> str:
     """The figure with a title on every spot, which browsers show under the pointer."""
-    with picture.figure(size=(11, 6.5)) as (figure, axes):
+    with picture.figure(size=(7, 5)) as (figure, axes):
         draw(record, axes)
         text = picture.inline(figure)
     for row in points(record):

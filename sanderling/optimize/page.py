@@ -56,7 +56,7 @@ def _parts(report: Report) -> Iterator[str]:
 def _lists(report: Report) -> Iterator[str]:
     if report.stayed_float:
         yield heading("Stayed float")
-        yield html_table(["op", "output", "because"], [tuple(r.values()) for r in
+        yield html_table(["op", "~output", "because"], [tuple(r.values()) for r in
                                                        report.stayed_float])  # fmt: skip
     if report.fell_back:
         yield heading("Got another mode")
@@ -202,7 +202,7 @@ def bounds(layer: Layer) -> tuple[float, float]:
 def _ranges_plot(layers: Sequence[Layer]) -> str:
     at = np.arange(len(layers))
     low, high = np.array([bounds(x) for x in layers]).T
-    with figure(size=(11, 4)) as (made, axes):
+    with figure(size=(7, 3.6)) as (made, axes):
         axes.bar(at, high - low, bottom=low, color=COLOURS[5], alpha=0.6, label="codes")
         axes.vlines(at, [x.low for x in layers], [x.high for x in layers], color=COLOURS[6],
                     linewidth=1, label="seen")  # fmt: skip
@@ -210,12 +210,13 @@ def _ranges_plot(layers: Sequence[Layer]) -> str:
         least = float(np.median(np.maximum(np.abs(low), np.abs(high)))) or 1.0
         axes.set_yscale("symlog", linthresh=least)
         axes.set(xlabel="layer", ylabel="value")
+        axes.locator_params(axis="x", integer=True)
         axes.legend()
         return inline(made)
 
 
 def _error_plot(layers: Sequence[Layer]) -> str:
-    with figure(2, 1, size=(11, 6)) as (made, (above, below)):
+    with figure(2, 1, size=(7, 5.5)) as (made, (above, below)):
         _line(above, layers, "snr", "SNR, dB")
         _line(below, layers, "rmse_over_scale", "RMSE / scale", "accumulated")
         _line(below, layers, "local_rmse_over_scale", "RMSE / scale", "local")
@@ -225,6 +226,7 @@ def _error_plot(layers: Sequence[Layer]) -> str:
             below.annotate(f"{value:.2g} {text}", (0, value), fontsize=8)
         below.set_yscale("log")
         below.set(xlabel="layer")
+        below.locator_params(axis="x", integer=True)
         return inline(made)
 
 
@@ -241,7 +243,7 @@ MARKS = {"chosen": ("*", 13, 1), "Pareto": ("o", 7, 0), "other": ("x", 5, 6)}  #
 def _trials_plot(report: Report) -> str:
     # Float is its own reference: infinitely near, and far away in the plot.
     trials = [t for t in report.trials if report.target["figure"] != "snr" or t.name != "float"]
-    with figure(1, 2, size=(11, 4)) as (made, both):
+    with figure(1, 2, size=(7, 3.6)) as (made, both):
         for axes, what, unit, label in ((both[0], "size", 1e6, "MB"),
                                         (both[1], "latency", 1e-3, "ms")):  # fmt: skip
             for name, (mark, big, colour) in MARKS.items():
@@ -249,7 +251,7 @@ def _trials_plot(report: Report) -> str:
                 axes.plot([getattr(t, what) / unit for t in kind], [t.score for t in kind], mark,
                           color=COLOURS[colour], markersize=big, label=name)  # fmt: skip
             axes.set(xlabel=label, ylabel=report.target["figure"])
-        both[1].legend()
+            axes.legend()
         return inline(made)
 
 

@@ -44,7 +44,8 @@ def read_array(path: str | Path, tensor: Tensor, picture: Picture | None = None,
     name = name or tensor.name
     path = Path(path)
     if not path.is_file():
-        raise InputError("there is no such file", where=str(path), fix="check the path")
+        what = "it is a folder or a pipe, not a file" if path.exists() else "there is no such file"
+        raise InputError(what, where=str(path), fix="check the path: a file's name says its type")
     if path.suffix.lower() in PICTURES:
         array = read_picture(path, tensor, picture or Picture())
     elif path.suffix.lower() in SOUNDS:

@@ -55,8 +55,15 @@ def test_all_pairs_of_codes(op: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TRIED)
-@pytest.mark.parametrize(("op", "attrs"), [("QUANTIZE", {}), ("LEAKY_RELU", {"alpha": -0.3}),
-                                           ("LEAKY_RELU", {"alpha": 0.1}), ("RELU6", {})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("QUANTIZE", {}),
+        ("LEAKY_RELU", {"alpha": -0.3}),
+        ("LEAKY_RELU", {"alpha": 0.1}),
+        ("RELU6", {}),
+    ],
+)
 def test_all_codes(op: str, attrs: dict[str, Any], target: str) -> None:
     for numbers in (((0.5, 127), (0.9, 0)), ((0.02, 3), (0.5, -7)), ((0.25, 1), (0.5, 2))):
         _same(_model(op, numbers, [CODES], **attrs), target, [CODES])
