@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 
 from sanderling import load
-from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.targets import TARGETS, runnable
 from sanderling.ir import Array, DType, Graph, Model, Quant
 from tests.arrays import unlike
 from tests.shared import NEEDS
 from tests.shared import model as shared
 
-from .harness import EVERYTHING, TARGET_NAMES, run
+from .harness import EVERYTHING, RUNNABLE, cpu_for, run
 
-TRIED = [n for n in dict.fromkeys((*TARGET_NAMES, "generic")) if runnable(TARGETS[n])]
 CODES = np.arange(-128, 128).astype(np.int8)
 PAIRS = list(map(np.ascontiguousarray, np.meshgrid(CODES, CODES, indexing="ij")))
 # (scale, zero point) of the operands and of the result: as models have them, and such that ties
@@ -29,7 +26,7 @@ Operand = tuple[float, int]
 
 
 def _same(model: Model, target: str, arrays: Sequence[Array], share: float = 0.0) -> None:
-    delegate = CpuDelegate(target, cache=False)
+    delegate = cpu_for(target)
     assert all(reason is None for reason in delegate.refuses_each(model.main.ops))
     ours, wanted = (run(model.compile([d]), arrays) for d in (delegate, "reference"))
     problem = unlike(ours, wanted, share)
@@ -47,14 +44,14 @@ def _model(op: str, numbers: Sequence[Operand], arrays: Sequence[Array], **attrs
     return Model([graph])
 
 
-@pytest.mark.parametrize("target", TRIED)
+@pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("op", ["MUL", "PRELU", "SQUARED_DIFFERENCE"])
 def test_all_pairs_of_codes(op: str, target: str) -> None:
     for numbers in NUMBERS:
         _same(_model(op, numbers, PAIRS), target, PAIRS)
 
 
-@pytest.mark.parametrize("target", TRIED)
+@pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize(
     ("op", "attrs"),
     [
@@ -69,7 +66,7 @@ def test_all_codes(op: str, attrs: dict[str, Any], target: str) -> None:
         _same(_model(op, numbers, [CODES], **attrs), target, [CODES])
 
 
-@pytest.mark.parametrize("target", TRIED)
+@pytest.mark.parametrize("target", RUNNABLE)
 def test_rows_of_softmax(target: str) -> None:
     rng = np.random.default_rng(0)
     for length, scale in ((2, 0.1), (1001, 0.05), (64, 0.9)):
@@ -78,7 +75,7 @@ def test_rows_of_softmax(target: str) -> None:
         _same(_model("SOFTMAX", numbers, [x], beta=1.0), target, [x])
 
 
-@pytest.mark.parametrize("target", TRIED)
+@pytest.mark.parametrize("target", RUNNABLE)
 def test_floats_at_the_middle_of_two_codes(target: str) -> None:
     """Where x / scale ties, or comes next to it."""
     graph, scale = Graph(), np.float32(0.0078431377)
@@ -91,7 +88,7 @@ def test_floats_at_the_middle_of_two_codes(target: str) -> None:
     _same(Model([graph]), target, [np.concatenate([halves, *around, halves / 3])])
 
 
-@pytest.mark.parametrize("target", TRIED)
+@pytest.mark.parametrize("target", RUNNABLE)
 def test_fused_products_and_sums_are_rounded_apart(target: str) -> None:
     """As two operators are; the next layer's codes would show the last bit."""
     graph, shape, rng = Graph(), (7, 96, 32), np.random.default_rng(1)
