@@ -31,7 +31,8 @@ x0, x1 = Input(0, F32), Input(1, F32)
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("no kernel", "may be zero", "may be negative", "do not fit together", "not defined for",
            "run time", "codes of quantised and of plain", "not quantised as a whole",
-           "leave no code", "shape is not known", "strings and handles", "no place of their own")  # fmt: skip
+           "leave no code", "shape is not known", "strings and handles",
+           "no place of their own")  # fmt: skip
 
 
 # The definition multiplies -inf by 0; the compiled code's logistic is never 0. See docs/runtime.
