@@ -23,6 +23,12 @@ PAIRS = list(map(np.ascontiguousarray, np.meshgrid(CODES, CODES, indexing="ij"))
 NUMBERS = [((0.1, 0), (0.1, 0), (0.2, 0)), ((0.05, -128), (0.3, 127), (0.4, 17)),
            ((0.0235, 3), (0.0039, -128), (0.0211, -5))]  # fmt: skip
 Operand = tuple[float, int]
+FUNCTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("QUANTIZE", {}),
+    ("LEAKY_RELU", {"alpha": -0.3}),
+    ("LEAKY_RELU", {"alpha": 0.1}),
+    ("RELU6", {}),
+]
 
 
 def _same(model: Model, target: str, arrays: Sequence[Array], share: float = 0.0) -> None:
@@ -52,15 +58,7 @@ def test_all_pairs_of_codes(op: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", RUNNABLE)
-@pytest.mark.parametrize(
-    ("op", "attrs"),
-    [
-        ("QUANTIZE", {}),
-        ("LEAKY_RELU", {"alpha": -0.3}),
-        ("LEAKY_RELU", {"alpha": 0.1}),
-        ("RELU6", {}),
-    ],
-)
+@pytest.mark.parametrize(("op", "attrs"), FUNCTIONS)
 def test_all_codes(op: str, attrs: dict[str, Any], target: str) -> None:
     for numbers in (((0.5, 127), (0.9, 0)), ((0.02, 3), (0.5, -7)), ((0.25, 1), (0.5, 2))):
         _same(_model(op, numbers, [CODES], **attrs), target, [CODES])

@@ -478,6 +478,10 @@ def _refuses_range(op: Op, x: Tensor, w: Tensor) -> str | None:
         if not kind.is_fixed:
             sums = np.abs(matrix).sum(axis=1, dtype=np.int64) << 15
             return refuses_words(kind, multiplier(op), sums, bias)
+    elif word_rounding(op) is Rounding.ONCE:  # its sums become float64, and do not wrap around
+        top = definition.largest(x.dtype.numpy, scale_zero(x)[1])
+        fits = definition.product_bound(matrix, top) < 2**31
+        return None if fits else "sums may leave 32 bits"
     return None
 
 
