@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from sanderling.runtime.inputs import Picture, dequantize_array, quantize_array,
 from sanderling.runtime.session import Session
 
 from .conformance.cases_control import binary, emit, graph
+from .differing import restless
 
 DATA = Path(str(files("sanderling") / "data"))
 F32, INT8 = str(DATA / "digits_f32.tflite"), str(DATA / "digits_int8.tflite")
@@ -515,7 +517,10 @@ WRONG: dict[str, tuple[Words, str]] = {
     "input not there": (lambda d: ["run", F32, "-i", d / "no.npy"], "no.npy|no such file"),
     "input name": (lambda d: ["run", F32, "-i", f"y={array(d, DIGIT)}"],
         "no input 'y'|the inputs are"),
-    "input twice": (lambda d: ["run", F32, "-i", "a=1", "-i", "a=2"], "--input a is given twice"),
+    "output twice": (lambda d: ["run", F32, *R, "-o", "a=1", "-o", "a=2"],
+        "--output a is given twice"),
+    "output twice, once by name": (lambda d: ["run", F32, *R, "-o", d / "y.npy", "-o",
+        f"probabilities={d / 'z.npy'}"], "output 'probabilities' is given twice"),
     "input shape": (lambda d: ["run", F32, "-i", array(d, np.ones(5))], "[5]|f32[|4 dimensions"),
     "input size": (lambda d: ["run", F32, "-i", array(d, np.ones((1, 9, 9, 1), F))],
                    "[1, 9, 9, 1]"),
@@ -693,3 +698,55 @@ def test_the_version_does_not_wait_for_numpy() -> None:
 def test_lists_of_verbs_are_whole_sentences() -> None:
     for words in (["--help"], ["eval", "--help"]):
         assert "..." not in call(*words).stdout.replace("[ARGS]...", "")
+
+
+# -- open dimensions and shared weights ------------------------------------------------------------
+
+
+def test_inspect_has_no_figures_of_shapes_that_do_not_run(tmp_path: Path) -> None:
+    path = stored(tmp_path, restless())
+    text = call("inspect", path).stdout
+    assert "it does not run on these shapes" in text and "SLICE 'y'" in text
+    assert re.search(r"MACs +not known", text) and "--shape" in text and "arena 0" not in text
+    record = json.loads(call("inspect", path, "--json", "-").stdout)
+    assert record["macs"] is None and record["graphs"][0]["arena_bytes"] is None
+    assert "not known" in call("inspect", path, "--arena").stdout
+    text = call("inspect", path, "--shape", "1,3,4,2").stdout
+    assert "f32[1,6,8,2]" in call("inspect", path, "--shape", "x=1,3,4,2", "--tensors").stdout
+    assert "arena" in text and "does not run" not in text and "f32[1,2,3,2]" in text
+    assert "no input 'z'" in call("inspect", path, "--shape", "z=1,3,4,2", status=2).stderr
+
+
+def test_inspect_says_that_sizes_are_open(tmp_path: Path) -> None:
+    g = Graph()
+    x = g.input("x", DType.FLOAT32, (1, 4), signature=(-1, 4))
+    y = g.tensor("y", DType.FLOAT32, (1, 4))
+    g.add("ABS", [x], [y])
+    g.outputs = [y]
+    path = stored(tmp_path, Model([g]))
+    assert "figures are those of input 'x' f32[-1,4] at [1, 4]" in call("inspect", path).stdout
+    text = call("inspect", path, "--shape", "x=8,4").stdout
+    assert "sizes are open" not in text and "f32[8,4]" in text
+
+
+def test_inspect_counts_shared_weights_once_and_shape_reads_nothing(tmp_path: Path) -> None:
+    g = Graph()
+    x = g.input("x", DType.FLOAT32, (1, 8))
+    weights = g.constant("w", np.ones((8, 8), np.float32))
+    a, b = g.tensor("a", DType.FLOAT32, (1, 8)), g.tensor("b", DType.FLOAT32, (1, 8))
+    n, row = g.tensor("n", DType.INT32, (2,)), g.tensor("row", DType.FLOAT32, (1, 8))
+    g.add("FULLY_CONNECTED", [x, weights, None], [a])
+    g.add("FULLY_CONNECTED", [a, weights, None], [b])
+    g.add("SHAPE", [b], [n], out_type="INT32")
+    g.add("GATHER", [weights, g.constant("at", np.array([3], np.int32))], [row], axis=0)
+    g.outputs = [b, n, row]
+    record = json.loads(call("inspect", stored(tmp_path, Model([g])), "--json", "-").stdout)
+    types = {t["name"]: t for t in record["graphs"][0]["types"]}
+    assert sum(t["parameters"] for t in types.values()) == record["parameters"] == 64
+    assert types["SHAPE"]["bytes_read"] == 0 and types["GATHER"]["bytes_read"] == 32 + 4
+
+
+@pytest.mark.parametrize("verb", ["run", "bench", "profile", "trace", "diff", "inspect",
+                                  "quantize"])  # fmt: skip
+def test_every_verb_that_needs_a_shape_takes_one(verb: str) -> None:
+    assert "--shape" in call(verb, "--help").stdout

@@ -17,7 +17,7 @@ import sanderling
 from sanderling import InputError, Model, diff, load, save
 from sanderling.ir import DType, Graph
 
-from .differing import BY_DEFINITION, F32, INT8, F, call, small
+from .differing import BY_DEFINITION, EXACT, F32, INT8, F, call, restless, small
 
 # -- the guide's tool -----------------------------------------------------------------------------
 
@@ -94,6 +94,38 @@ def test_open_dimensions_do_not_hide_another_network() -> None:
         model.main.inputs[0].signature = (-1, size)
     with pytest.raises(InputError, match=r"f32\[-1,4\] .* against f32\[-1,5\]"):
         diff(first, second, runs=1)
+
+
+def test_open_dimensions_are_stated(tmp_path: Path) -> None:
+    save(restless(), tmp_path / "m.tflite")
+    words = tmp_path / "m.tflite", "--runs", 1, *BY_DEFINITION, "--per-tensor"
+    said = call(*words, status=2).stderr
+    assert "sizes are left open" in said and "--shape x=1,64,64,2" in said
+    assert "tensors matched" in call(*words, "--shape", "x=1,3,4,2").stdout
+    assert "no input 'z'" in call(*words, "--shape", "z=1,3,4,2", status=2).stderr
+    np.save(tmp_path / "x.npy", np.ones((5, 3, 4, 2), np.float32))  # data has sizes of its own
+    text = call(*words, "--data", tmp_path / "x.npy", "--runs", 5).stdout
+    assert "Num evaluation runs: 5" in text
+
+
+def test_scalars_stay_scalars() -> None:
+    graph = Graph()
+    x, n = graph.input("x", DType.FLOAT32, (2,)), graph.input("n", DType.INT32, ())
+    index, y = graph.tensor("index", DType.INT32, ()), graph.tensor("y", DType.FLOAT32, ())
+    graph.add("ABS", [n], [index])
+    graph.add("GATHER", [x, index], [y], axis=0)
+    graph.outputs = [y]
+    data = {"x": np.ones((1, 2), np.float32), "n": np.zeros(1, np.int32)}
+    found = diff(Model([graph]), **EXACT, data=data, per_tensor=True, bisect=True)
+    assert found.outputs[0].real.elements == 1 and found.layers is not None
+
+
+def test_an_outputs_kind_decides_what_is_shown() -> None:
+    assert diff(F32, INT8, runs=1).outputs[0].kind.name == "scores"
+    plain = diff(small(), **EXACT, runs=1).outputs[0]
+    assert plain.kind.name == "values" and "nothing tells" in plain.kind.why
+    text = call(F32, INT8, "--runs", 1, "--output-kind", "embedding").stdout
+    assert "taken for embedding (stated): what counts is cosine" in text
 
 
 # -- settings and limits --------------------------------------------------------------------------

@@ -15,11 +15,15 @@ from sanderling import diff
 from sanderling.evaluate.bisect import minimal
 from sanderling.ir import Graph
 
+from . import shared
+from .conformance.cases import CASES
+from .conformance.harness import Case
 from .cpu.models import stack
-from .differing import BY_DEFINITION, EXACT, F32, INT8, F, call, damaged
+from .differing import BY_DEFINITION, EXACT, F32, INT8, F, call, damaged, restless
 from .twins import Twin, Wrong, calibrated
 
 RNG = np.random.default_rng(8)
+CONTROL = [c for c in CASES if c.op in ("IF", "WHILE", "CALL_ONCE", "READ_VARIABLE")]
 
 
 # -- bisecting ------------------------------------------------------------------------------------
@@ -71,6 +75,36 @@ def test_bisect_in_a_long_chain_of_a_delegate(wrong: Any) -> None:
     quick = diff(model, **sides, runs=2, bisect=True, per_tensor=True, max_relative=1e-4).bisection
     assert quick is not None and [o["index"] for o in quick.ops] == [3, 9]
     assert quick.tests < found.bisection.tests
+
+
+@pytest.mark.parametrize("name", ["scaled", "resized"])
+def test_shapes_that_are_computed_in_the_run(name: str, wrong: Any) -> None:
+    """The file states none of them: they are worked out before anything is folded."""
+    wrong(name)
+    found = diff(restless(), delegate_a=["reference"], delegate_b=["wrong"], runs=2, bisect=True,
+                 per_tensor=True, max_relative=1e-4, shapes={"x": (1, 3, 4, 2)})  # fmt: skip
+    assert found.layers is not None and found.bisection is not None
+    assert [r.name for r in found.layers.rows if r.suspect] == [name]
+    assert [o["name"] for o in found.bisection.ops] == [name]
+
+
+@pytest.mark.parametrize("case", [c for c in CONTROL if c.build][::6], ids=lambda c: c.id[:40])
+def test_control_flow_is_compared_and_bisected(case: Case) -> None:
+    model = case.model()
+    arrays = case.arrays(model, np.random.default_rng(0))
+    data = {t.name: np.asarray(a)[None] for t, a in zip(model.main.inputs, arrays, strict=True)}
+    found = diff(model, **EXACT, data=data, per_tensor=True, bisect=True)
+    assert found.layers is not None and found.layers.first_difference is None
+    assert found.bisection is not None and found.bisection.verdict == "right already"
+
+
+@shared.NEEDS
+def test_a_network_with_shapes_of_the_run() -> None:
+    model = shared.model("found/style_transfer_quantized_dynamic")
+    small = {"content_image": (1, 16, 16, 3)}
+    found = diff(model, **EXACT, shapes=small, runs=1, per_tensor=True, bisect=True)
+    assert found.layers is not None and len(found.layers.rows) > 150
+    assert found.bisection is not None and found.bisection.verdict == "right already"
 
 
 @dataclass(eq=False)

@@ -207,8 +207,23 @@ def test_distances_of_scores() -> None:
     assert far["snr_of"] == "logits" and far["snr_db"] > 120 and far["kl_max"] < 1e-10
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     assert paired.score_distance(chances, logits)["kl_max"] < 1e-10
+    assert paired.score_distance(chances, logits)["kl_of"] == "all classes"
     noisy = paired.score_distance(logits, logits + rng.normal(size=logits.shape) / 10)
     assert 18 < noisy["snr_db"] < 22 and noisy["kl_mean"] > 0
+
+
+def test_the_zeros_of_an_8_bit_softmax_are_no_divergence() -> None:
+    """What an int8 output rounds to 0 is nothing that a network got wrong."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 1, (200, 1000))
+    logits[np.arange(200), rng.integers(0, 1000, 200)] += 11  # mostly sure of one class
+    chances = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    codes = np.rint(chances * 256) / 256
+    far = paired.score_distance(chances.astype(np.float32), codes.astype(np.float32))
+    assert far["kl_mean"] < 0.02 and "says 0 taken as one" in far["kl_of"]
+    # But a class that the test misses counts, and much.
+    wrong = np.roll(codes, 1, axis=-1)
+    assert paired.score_distance(chances, wrong)["kl_mean"] > 2
     assert paired.snr(logits, logits) == math.inf
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from sanderling.ir import Graph, Model, Tensor
 from sanderling.ops import execute
-from sanderling.runtime.plan import Binding
+from sanderling.runtime.plan import Binding, Plan
 from tests.conformance.cases import CASES
 from tests.conformance.cases_control import emit, graph
 from tests.cpu.harness import check_cpu
@@ -47,9 +47,7 @@ def test_inputs_that_are_outputs_are_copied_and_nothing_else(
 
 
 @pytest.mark.parametrize("delegate", ["reference", "cpu"])
-def test_graphs_that_are_called_are_bound_once(
-    monkeypatch: pytest.MonkeyPatch, delegate: str
-) -> None:
+def test_loops_are_bound_once(monkeypatch: pytest.MonkeyPatch, delegate: str) -> None:
     row = next(c for c in CASES if c.op == "WHILE" and c.name == "swaps its state")
     model = row.model()
     arrays = [np.asarray(a) for a in row.arrays(model, np.random.default_rng(0))]
@@ -58,9 +56,25 @@ def test_graphs_that_are_called_are_bound_once(
     bound.run()
     first = [a.copy() for a in bound.binding.outputs]
     _forbid(monkeypatch, Binding, "__init__")
+    _forbid(monkeypatch, Plan, "call")
     bound.run()
     for before, after in zip(first, bound.binding.outputs, strict=True):
         np.testing.assert_array_equal(before, after)
+
+
+def test_graphs_that_are_called_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shape of the result depends on the branch: this IF is the reference's."""
+    row = next(c for c in CASES if c.op == "IF" and c.name == "shape depends on branch")
+    model = row.model()
+    arrays = [np.asarray(a) for a in row.arrays(model, np.random.default_rng(0))]
+    bound = model.compile(["cpu"]).bind(
+        {t.name: a for t, a in zip(model.main.inputs, arrays, strict=True)}
+    )
+    bound.run()
+    first = bound.binding.outputs[0].copy()
+    _forbid(monkeypatch, Binding, "__init__")
+    bound.run()
+    np.testing.assert_array_equal(bound.binding.outputs[0], first)
 
 
 def test_scalar_variables_are_compiled() -> None:

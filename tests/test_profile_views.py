@@ -19,10 +19,12 @@ from sanderling import picture
 from sanderling.cli.app import app
 from sanderling.errors import InputError, UnsupportedError
 from sanderling.ir import DType, Graph, Model
+from sanderling.measure import profile as profiles
 from sanderling.measure import profile_ours as ours
 from sanderling.measure import profile_peers
 from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
 from sanderling.measure.profile_ours import Row
+from sanderling.measure.roofline import Level, Roofline
 from tests.cpu.models import stack
 
 from .profiling import (
@@ -47,6 +49,21 @@ def test_csv_parses() -> None:
                                  "times called", "name"]  # fmt: skip
     assert steps[1]["nodes"] == "1 2" and float(steps[1]["avg_ms"]) > 0
     assert float(rows[-1]["cdf%"]) == pytest.approx(100)
+
+
+@needs_pictures
+def test_a_share_above_the_roof_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything takes a fraction of what the machine is said to allow."""
+    slow = Roofline("Abacus", "none", 1, 1e9, {"f32": 1.0}, [Level("memory", 1 << 40, 1.0)])
+    monkeypatch.setattr(profiles, "_roof", lambda *_: slow)
+    record = sanderling.profile(residual(), runs=1)
+    note = next(n for n in record["notes"] if n.startswith("*"))
+    assert "2 steps are above 100 % of the roof" in note and "--refresh-roofline" in note
+    page, text = to_html(record), verb.text(record)
+    for shown in (page, text):
+        assert re.search(r"\d%\*", shown) and "above 100 % of the roof" in shown
+    assert "Every step is at its roof or above" in profiles._slack(record["steps"])
+    assert profiles.share_text(1.0) == "100%" and profiles.share_text(1.84) == "184%*"
 
 
 def test_csv_keeps_names_with_commas_and_quotes() -> None:

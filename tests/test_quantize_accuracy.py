@@ -300,6 +300,11 @@ def test_the_report_tells_of_every_layer() -> None:
         assert row.rmse_over_scale is not None and row.rmse_over_scale < 4
     # What the input loses is rounding alone: a step's uniform noise, 1 / sqrt(12).
     assert rows["x"].rmse_over_scale == pytest.approx(0.289, abs=0.01)
+    # By itself a layer rounds, and its weights are rounded; errors add up along the network.
+    for name in ("stem", "deep0", "point0", "wide1", "logits"):
+        alone, whole = rows[name].local_rmse_over_scale, rows[name].rmse_over_scale
+        assert alone is not None and whole is not None and 0.2 < alone < 0.7, name
+    assert (rows["logits"].rmse_over_scale or 0) > (rows["logits"].local_rmse_over_scale or 9)
     assert rows["stem"].weight_bits == 8 and 30 < (rows["stem"].weight_snr or 0) < 60
     assert rows["sum0"].weight_snr is None
     assert report.size_after == len(dump(made)) < report.size_before

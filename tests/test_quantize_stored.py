@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from sanderling import dump
+from sanderling.errors import UnsupportedError
 from sanderling.ir import Array, DType, Model
+from sanderling.optimize.quantize import quantize
 from sanderling.optimize.scheme import MODES
 
+from .mobile import mobile
 from .nets import EVERYTHING, WEIGHTED, Net, check, feeds, kinds, noise
 from .quantised import ENGINES, litert, ours, quantised
 
@@ -112,3 +115,29 @@ def test_size_drops_as_it_should() -> None:
     for mode, share in eighths.items():
         made = quantised(model, feeds(model), mode).model
         assert len(dump(made)) / before == pytest.approx(share / 8, abs=0.02)
+
+
+# -- modes that an op cannot have -----------------------------------------------------------------
+
+
+def test_blocks_on_convolutions_are_said_to_be_something_else() -> None:
+    model = mobile(widths=(12, 15))
+    made, report = quantize(model, "block-int4", minimum=1)
+    same, other = quantize(model, "dynamic-int4", minimum=1)
+    assert bytes(dump(made)) == bytes(dump(same)) and report.modes == other.modes
+    assert "block-int4" not in report.modes and report.modes["dynamic-int4"] > 1
+    whys = {row["op"]: row["reason"] for row in report.fell_back}
+    assert "blocks are for FULLY_CONNECTED alone" in whys["CONV_2D"]
+    assert "no multiple of 32" in whys["FULLY_CONNECTED"]
+    assert "weight-int4 instead of" in whys["DEPTHWISE_CONV_2D"]
+    assert any("No op could take block-int4" in note for note in report.notes)
+
+
+def test_a_mode_that_changes_nothing_is_an_error() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"dynamic changes nothing .* fewer than the minimum"
+    ):
+        quantize(mobile(), "dynamic", minimum=10**9)
+    _, report = quantize(mobile(), "dynamic", minimum=400)
+    assert any("fewer than the minimum of 400" in r["reason"] for r in report.stayed_float)
+    assert sum(report.modes.values()) == len(mobile().main.ops)

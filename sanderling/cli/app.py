@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ..errors import InputError, SanderlingError
+from ..progress import lines_too
 from ..version import __version__
 
 VERBS = ("run", "inspect", "bench", "benchmark_model", "profile", "trace", "diff", "eval",
@@ -140,6 +141,7 @@ def options(
 def start() -> None:
     """Run the command line that the process was given."""
     _open_closed()
+    lines_too()
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

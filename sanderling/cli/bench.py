@@ -11,7 +11,6 @@ import typer
 
 from ..errors import InputError
 from ..format import AtomicFile
-from ..ir import Shape
 from ..measure import baseline as earlier
 from ..measure import modeltable, plots, views
 from ..measure.bench import SCHEMA, Bench, Interrupted
@@ -27,12 +26,15 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    Quiet,
+    Shapes,
     at_hand,
     facts,
     open_target,
     pairs,
     plural,
     progress,
+    read_shapes,
     say,
     table,
     warn,
@@ -83,8 +85,7 @@ def bench(
         help="A .npy, .npz, picture, or raw bytes for an input; others are random.")] = [],  # noqa: B006
     range: Annotated[list[str], typer.Option("--range", metavar="NAME=LOW,HIGH",
         help="The range of a random input, in the values that are stored.")] = [],  # noqa: B006
-    shape: Annotated[list[str], typer.Option(metavar="NAME=1,2,3",
-        help="The shape of an input, for open dimensions.")] = [],  # noqa: B006
+    shape: Shapes = [],  # noqa: B006
     signature: Annotated[str, typer.Option(metavar="KEY",
         help="The entry point to run, for a model with several.")] = "",
     seed: Annotated[int, typer.Option(metavar="N", min=0,
@@ -123,6 +124,7 @@ def bench(
         help="ios: what the app has printed.")] = "",
     adb: Annotated[str, typer.Option(metavar="PATH", help="The adb command.")] = "adb",
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Measure models: latency, init and memory, on one engine or several side by side.
@@ -136,7 +138,7 @@ def bench(
         "engines": _words(engines), "threads": _numbers(threads, "--threads"),
         "delegates": [tuple(d.split("+")) for d in _words(delegates)],
         "precision": _words(precision), "sweep": sweep, "contend": contend,
-        "signature": signature, "shapes": _shapes(shape), "ranges": _ranges(range),
+        "signature": signature, "shapes": read_shapes(shape), "ranges": _ranges(range),
         "inputs": pairs(input, "--input"), "plugins": plugin, "runs": runs, "min_secs": min_secs,
         "max_secs": max(max_secs, min_secs), "warmup_runs": warmup_runs,
         "warmup_secs": warmup_secs, "launches": launches, "run_frequency": run_frequency,
@@ -253,16 +255,6 @@ def _cpus(text: str) -> tuple[int, ...]:
     except ValueError as error:
         raise InputError(f"'{text}' are not CPUs", where="--cpus", fix=fix) from error
     return tuple(sorted(set(found)))
-
-
-def _shapes(texts: Sequence[str]) -> dict[str, Shape]:
-    found: dict[str, Shape] = {}
-    for name, text in pairs(texts, "--shape").items():
-        if not all(n.strip().isdecimal() for n in text.split(",")):
-            raise InputError(f"'{text}' is not a shape", where="--shape",
-                             fix="write sizes with commas: 1,224,224,3")  # fmt: skip
-        found[name] = tuple(int(n) for n in text.split(","))
-    return found
 
 
 def _ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:

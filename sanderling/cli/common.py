@@ -6,8 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
@@ -21,6 +20,9 @@ from ..errors import InputError
 from ..evaluate.kinds import MEASURES
 from ..files import STDIN, is_stream, read_bytes
 from ..format import AtomicFile
+from ..ir import Shape
+from ..progress import hush
+from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
 
 
@@ -52,6 +54,16 @@ ModelPath = Annotated[
 JsonPath = Annotated[
     str, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout.")
 ]
+
+
+def _hush(quiet: bool) -> bool:
+    hush(quiet)  # for all that the verb does: it need not hand the option on
+    return quiet
+
+
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", callback=_hush, help="Do not tell how far long work is.")
+]
 DelegateNames = Annotated[
     list[str],
     typer.Option("--delegate", metavar="NAME",
@@ -62,6 +74,13 @@ Plugins = Annotated[
     list[Path],
     typer.Option("--plugin", metavar="FILE.py",
                  help="A Python file to run first: it registers custom operators or delegates."),
+]  # fmt: skip
+
+Shapes = Annotated[
+    list[str],
+    typer.Option("--shape", metavar="[NAME=]1,2,3",
+                 help="The shape of an input, for open dimensions or to resize it; may be "
+                      "repeated."),
 ]  # fmt: skip
 
 OutputKinds = Annotated[
@@ -76,16 +95,33 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """NAME=VALUE options; without NAME= the key is empty (a model's only input or output)."""
     found: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.rpartition("=")
-        # The name itself may hold '=' but a file name rarely does: split at the last one.
-        key = name if equals else ""
+        key, value = split_pair(text, option)
         if key in found:
             raise InputError(f"{option} {key or text} is given twice", fix="give it once")
-        if not value:
-            raise InputError(f"nothing stands after {key}=", where=option,
-                             fix="write NAME=VALUE, or VALUE for the only one")  # fmt: skip
         found[key] = value
     return found
+
+
+def read_shapes(texts: Iterable[str]) -> dict[str, Shape]:
+    """--shape options, by input name."""
+    found: dict[str, Shape] = {}
+    for name, text in pairs(texts, "--shape").items():
+        if not all(n.strip().isdecimal() for n in text.split(",")):
+            raise InputError(f"'{text}' is not a shape", where="--shape",
+                             fix="write sizes with commas: 1,224,224,3")  # fmt: skip
+        found[name] = tuple(int(n) for n in text.split(","))
+    return found
+
+
+def split_pair(text: str, option: str) -> tuple[str, str]:
+    """NAME and VALUE of an option. The name itself may hold '=' but a file name rarely does: it is
+    split at the last one."""
+    name, equals, value = text.rpartition("=")
+    key = name if equals else ""
+    if not value:
+        raise InputError(f"nothing stands after {key}=", where=option,
+                         fix="write NAME=VALUE, or VALUE for the only one")  # fmt: skip
+    return key, value
 
 
 def open_target(path: str | Path) -> AtomicFile:
@@ -129,28 +165,6 @@ def write_target(file: AtomicFile, content: bytes) -> None:
 def say(text: str) -> None:
     """A word beside the result."""
     typer.echo(text, err=True)
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """show(what, done, total): a bar on the terminal's stderr; nothing where nobody looks."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    from rich import progress as rich
-    from rich.console import Console
-
-    class Rate(rich.ProgressColumn):
-        def render(self, task: Any) -> Any:
-            return f"{task.speed:.1f}/s" if task.speed else ""
-
-    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
-               Rate(), rich.TimeRemainingColumn())  # fmt: skip
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
-        )
 
 
 def warn(text: str) -> None:

@@ -13,6 +13,7 @@ from ..errors import InputError
 from ..evaluate import diff as behind
 from ..evaluate.diff import Diff
 from ..evaluate.diff_file import COLUMNS, layer_row, number, picture, stage_metrics, summary_lines
+from ..evaluate.kinds import MASKS, MEASURES, SCORES
 from ..evaluate.layers import Layers
 from ..evaluate.measures import Limits
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
@@ -24,11 +25,16 @@ from ..runtime.inputs import Picture
 from .common import (
     JsonPath,
     JsonTarget,
+    OutputKinds,
     Plugins,
+    Quiet,
+    Shapes,
     at_hand,
     load_plugins,
     open_target,
+    pairs,
     progress,
+    read_shapes,
     say,
     table,
     warn,
@@ -77,6 +83,8 @@ def diff(
         help="For pictures: (pixel - mean) / std.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
     bgr: Annotated[bool, typer.Option("--bgr", help="For pictures: blue first.")] = False,
+    shape: Shapes = [],  # noqa: B006
+    output_kind: OutputKinds = [],  # noqa: B006
     max_error: Annotated[float | None, typer.Option(metavar="X",
         help="Exit with 1 if an element of an output is further off, in real units.")] = None,
     max_avg_error: Annotated[float | None, typer.Option(metavar="X",
@@ -106,6 +114,7 @@ def diff(
     plot: Annotated[Path | None, typer.Option(metavar="FILE",
         help="Draw the error by layer as .png, .svg or .html; implies --per-tensor.")] = None,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
     model_file: Annotated[Path | None, typer.Option("--model_file", metavar="FILE",
         callback=at_hand,
@@ -153,6 +162,7 @@ def diff(
                 precision_a=precision_a, precision_b=precision_b, runs=runs, seed=seed, data=data,
                 picture=how, limits=limits, per_tensor=per_tensor, bisect=bisect,
                 layer_runs=layer_runs, bisect_runs=bisect_runs, progress=show,
+                shapes=read_shapes(shape), output_kind=pairs(output_kind, "--output-kind"),
             )  # fmt: skip
         if drawn is not None and plot is not None:
             write_target(drawn, picture(found, plot))
@@ -237,15 +247,19 @@ def _outputs(found: Diff) -> str:
     rows = []
     for o in found.outputs:
         types = o.type if o.type == o.test_type else f"{o.type} / {o.test_type}"
-        top = "/".join(f"{o.top[k]:.3g}" for k in (1, 5) if k in o.top) or "-"
+        shown = o.top if o.kind.name in (SCORES, MASKS) else {}
+        top = "/".join(f"{shown[k]:.3g}" for k in (1, 5) if k in shown) or "-"
         raw = "-" if o.raw is None else f"{o.raw.avg_error:.3g}/{o.raw.max_error:.3g}"
         r = o.real
         absolute = map(number, (r.avg_error, r.std_dev, r.max_error))
-        rows.append((o.index, o.name, types, *absolute, raw, number(r.relative), number(r.snr_db),
-                     f"{r.cosine:.6f}", top))  # fmt: skip
-    columns = [">", "~output", "~type", ">avg error", ">std", ">max", ">raw avg/max", ">relative",
-               ">SNR dB", ">cosine", ">top-1/5"]  # fmt: skip
-    return table(columns, rows)
+        rows.append((o.index, o.name, types, o.kind.name, *absolute, raw, number(r.relative),
+                     number(r.snr_db), f"{r.cosine:.6f}", top))  # fmt: skip
+    columns = [">", "~output", "~type", "kind", ">avg error", ">std", ">max", ">raw avg/max",
+               ">relative", ">SNR dB", ">cosine", ">top-1/5"]  # fmt: skip
+    said = [f"output {o.index} is taken for {o.kind.name} ({o.kind.why}): what counts is "
+            f"{MEASURES[o.kind.name]}; --output-kind says otherwise" for o in found.outputs
+            ]  # fmt: skip
+    return "\n".join([table(columns, rows), *said])
 
 
 def _layers(layers: Layers) -> list[str]:

@@ -24,6 +24,7 @@ from .common import (
     A_MODEL,
     JsonTarget,
     Plugins,
+    Quiet,
     at_hand,
     open_target,
     pairs,
@@ -93,11 +94,12 @@ COMMON: Common = {
     "max_failures": (Annotated[int | None, typer.Option(metavar="N", min=0,
         help="Exit with 1 if more samples cannot be read.")], None),
     "plugin": (Plugins, []),
+    "quiet": (Quiet, False),
     "json": (Annotated[str, typer.Option("--json", metavar="FILE",
         help="Write the result as JSON; - for stdout.")], ""),
 }  # fmt: skip
 FILES = ("predictions", "save_preset", "output_file")
-USED_WITHOUT_MODEL = ("require", "plugin", "json")
+USED_WITHOUT_MODEL = ("require", "plugin", "quiet", "json")
 NO_EFFECT = {"ray": "workers decoders", "workers": "decoders"}
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import InputError
 from ..format import load
-from ..ir import Model
+from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
+from ..measure.inspect import known_shapes
 from ..runtime.arena import plan_graph
 from .common import (
     DelegateNames,
@@ -18,10 +20,12 @@ from .common import (
     JsonTarget,
     ModelPath,
     Plugins,
+    Shapes,
     clean,
     facts,
     load_plugins,
     plural,
+    read_shapes,
     shorten,
     si,
     size,
@@ -39,6 +43,7 @@ def inspect(
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Print the graph's text form.")] = False,
     arena: Annotated[bool, typer.Option("--arena", help="Print where tensors lie.")] = False,
+    shape: Shapes = [],  # noqa: B006
     delegate: DelegateNames = [],  # noqa: B006  typer reads the default, nobody changes it
     plugin: Plugins = [],  # noqa: B006
     json: JsonPath = "",
@@ -58,20 +63,27 @@ def inspect(
     load_plugins(plugin)
     source = load(model)
     with JsonTarget(json) as target:
-        record = describe(source, delegate)
+        shapes = read_shapes(shape)
+        record = describe(source, delegate, shapes)
         if target.write(record):
             return
     if text:
         typer.echo(to_text(source), nl=False)
     elif arena:
-        _arena(source)
+        _arena(source, shapes)
     else:
         _print(record, ops, tensors)
 
 
-def _arena(source: Model) -> None:
-    for graph in source.graphs:
-        typer.echo(f"graph {clean(graph.name)}\n{plan_graph(graph).table()}")
+def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
+    for known in known_shapes(source, shapes):
+        laid = _unknown(known.problem) if known.problem else plan_graph(known.graph).table()
+        typer.echo(f"graph {clean(known.given.name)}\n{laid}")
+
+
+def _unknown(problem: str) -> str:
+    return (f"it does not run on these shapes, so its MACs, bytes and arena are not known: "
+            f"{clean(problem)}; --shape NAME=1,2,3 gives others")  # fmt: skip
 
 
 def _print(record: Record, ops: bool, tensors: bool) -> None:
@@ -90,7 +102,7 @@ def _summary(record: Record) -> str:
         ("description", record["description"] or "-"),
         ("quantisation", record["quantisation"]),
         ("parameters", f"{si(record['parameters'])} in {size(record['weight_bytes'])}"),
-        ("MACs", si(record["macs"])),
+        ("MACs", "not known" if record["macs"] is None else si(record["macs"])),
         ("graphs", len(record["graphs"])),
     ]
     for s in record["signatures"]:
@@ -102,9 +114,17 @@ def _summary(record: Record) -> str:
 
 
 def _graph(graph: Record) -> str:
-    lines = [f"graph '{clean(graph['name'])}': {plural(len(graph['ops']), 'op')}, "
-             f"{si(graph['macs'])} MACs, arena {size(graph['arena_bytes'])} "
-             f"({size(graph['arena_bytes_without_reuse'])} without re-use)"]  # fmt: skip
+    start = f"graph '{clean(graph['name'])}': {plural(len(graph['ops']), 'op')}"
+    if graph["problem"]:
+        lines = [f"{start}; {_unknown(graph['problem'])}"]
+    else:
+        lines = [f"{start}, {si(graph['macs'])} MACs, arena {size(graph['arena_bytes'])} "
+                 f"({size(graph['arena_bytes_without_reuse'])} without re-use)"]  # fmt: skip
+        if graph["uncounted"]:
+            lines.append(f"  not counted: {plural(graph['uncounted'], 'op')} whose shapes are "
+                         "known only in the run")  # fmt: skip
+        lines += [f"  sizes are open, figures are those of input {clean(text)}; --shape gives "
+                  "others" for text in graph["open"]]  # fmt: skip
     for kind in ("inputs", "outputs"):
         lines += [_tensor_line(kind[:-1], graph["tensors"][index]) for index in graph[kind]]
     return "\n".join(lines)
@@ -119,8 +139,12 @@ def _tensor_line(kind: str, tensor: Record) -> str:
 
 
 def _types(graph: Record) -> str:
+    def moved(count: int) -> str:
+        return "-" if graph["problem"] else size(count)
+
     rows = [(t["name"] + _mark(t), t["count"], _count(t["macs"]), _count(t["parameters"]),
-             size(t["bytes_read"]), size(t["bytes_written"])) for t in graph["types"]]  # fmt: skip
+             moved(t["bytes_read"]), moved(t["bytes_written"])) for t in graph["types"]
+            ]  # fmt: skip
     return table(["~op type", ">count", ">MACs", ">parameters", ">read", ">written"], rows)
 
 

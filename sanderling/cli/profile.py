@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..format import load
 from ..ir import Array, Signature
 from ..measure.profile import profile as measure
+from ..measure.profile import share_text
 from ..measure.profile_export import facts_line, fused_names, node_data_json, plot, to_csv, to_html
 from ..picture import kind_of
 from ..runtime.inputs import Picture
@@ -24,6 +25,7 @@ from .common import (
     JsonTarget,
     ModelPath,
     Plugins,
+    Quiet,
     fitting,
     load_plugins,
     open_target,
@@ -72,6 +74,7 @@ def profile(
     refresh_roofline: Annotated[bool, typer.Option("--refresh-roofline",
         help="Measure the machine again.")] = False,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Show where a model's time goes: every step, its kernel, its distance from the machine's
@@ -186,13 +189,12 @@ def _left_out(shown: list[int]) -> list[str]:
 
 
 def _row(row: Record) -> tuple[object, ...]:
-    share = "-" if row["share"] is None else f"{row['share']:.0%}"
     bound = f"{row['bound']} {row['level']}" if row["bound"] == "memory" else row["bound"]
     return (row["type"], _ms(row["first_ms"]), _ms(row["ms"]), _ms(row["min_ms"]),
             f"{row['percent']:.3f}%", f"{row['cdf']:.3f}%",
             f"{row['mem_kb']:.1f}" if row["bytes"] else "-", f"{row['times_called']:g}",
             si(row["macs"]) if row["macs"] else "-",
-            f"{row['gops']:.1f}" if row["gops"] else "-", share, bound or "-",
+            f"{row['gops']:.1f}" if row["gops"] else "-", share_text(row["share"]), bound or "-",
             f"{row['imbalance']:.0%}", f"{row['delegate']}:{row['kernel']}",
             row["name"].rpartition(":")[2] if row["nodes"] else "-", row["name"])  # fmt: skip
 

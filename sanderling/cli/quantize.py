@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..evaluate.task import Task, find_task, make_task, settings_of
 from ..format import AtomicFile, dump, load
 from ..ir import Model
+from ..measure.inputs import resize
 from ..optimize.accuracy import compare_accuracy
 from ..optimize.data import Samples, SignatureSamples, read_samples
 from ..optimize.latency import compare_latency
@@ -49,12 +50,15 @@ from .common import (
     ModelPath,
     OutputKinds,
     Plugins,
+    Quiet,
+    Shapes,
     facts,
     load_plugins,
     open_target,
     pairs,
     plural,
     progress,
+    read_shapes,
     say,
     size,
     table,
@@ -133,6 +137,7 @@ def quantize(
         help="What ops get that lose too much. Default: int16x8, then float.")] = "",
     anyway: Annotated[bool, typer.Option("--anyway",
         help="Write the model also if it misses the target.")] = False,
+    shape: Shapes = [],  # noqa: B006
     output_kind: OutputKinds = [],  # noqa: B006
     keep: Annotated[Path | None, typer.Option(metavar="FILE",
         help="Keep the statistics here: an interrupted calibration goes on, a second one is free."
@@ -153,6 +158,7 @@ def quantize(
     labelled: Annotated[bool, typer.Option("--labelled",
         help="For --suggest: the data has labels and the model can be trained.")] = False,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Quantise a float model after its training: smaller, faster, with a report of what it cost.
@@ -185,6 +191,7 @@ def quantize(
         if keep:
             open_target(keep).discard()
         source = load(model)
+        resize(source, read_shapes(shape))
         found = _samples(data, source, samples=samples, preset=preset, mean=mean, std=std,
                          crop=crop, resample=resample, bgr=bgr, signature=signature)  # fmt: skip
         with progress() as show, _kept(keep):
@@ -362,6 +369,7 @@ def _print(report: Report, samples: Samples | SignatureSamples | None, output: P
     if report.layers:
         pieces += [_layers(report.layers)]
     pieces += [_listed("stayed float", [tuple(r.values()) for r in report.stayed_float]),
+               _listed("got another mode", [tuple(r.values()) for r in report.fell_back]),
                _listed("XNNPACK will not take", [tuple(r.values()) for r in report.refused])
                ]  # fmt: skip
     pieces += [_notes(report.notes)]

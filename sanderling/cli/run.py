@@ -6,10 +6,12 @@ import io
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 import typer
@@ -20,17 +22,21 @@ from ..format import load
 from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
+from ..runtime.sound import SOUNDS
+from .batch import Files, batch, several, titles
 from .common import (
     DelegateNames,
     JsonPath,
     JsonTarget,
     ModelPath,
     Plugins,
+    Quiet,
     clean,
     load_plugins,
     open_target,
     pairs,
     plural,
+    progress,
     table,
     warn,
     warn_unused,
@@ -38,17 +44,27 @@ from .common import (
 )
 from .labels import Labels
 
+if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
+    from ..evaluate.shown import Found
+
 SCHEMA = "sanderling.run/1"
+Value = TypeVar("Value", str, list[str])
 EVERYTHING = "*"  # the target that takes all outputs
 
 
 def run(
     model: ModelPath,
     input: Annotated[list[str], typer.Option("--input", "-i", metavar="NAME=FILE",
-        help="A .npy, .npz or picture for an input; NAME= may be left out for the only one. Reals "
-             "are quantised by the tensor's parameters.")] = [],  # noqa: B006
+        help="A .npy, .npz, picture or .wav for an input; NAME= may be left out for the only one. "
+             "Given several times, or a folder, it is one run for each file. Reals are quantised "
+             "by the tensor's parameters.")] = [],  # noqa: B006
     output: Annotated[list[str], typer.Option("--output", "-o", metavar="NAME=FILE",
-        help="Write an output: .npy, or .npz for all of them.")] = [],  # noqa: B006
+        help="Write an output: .npy, or .npz for all of them. Of several runs it is stacked along "
+             "a first dimension.")] = [],  # noqa: B006
+    picture: Annotated[Path | None, typer.Option(metavar="FILE",
+        help="Draw what was found onto the picture: boxes, masks, keypoints or the best classes, "
+             "for models whose outputs are understood. A folder, for several pictures. The picture "
+             "is then prepared as such models want it.")] = None,
     random: Annotated[int | None, typer.Option(metavar="SEED", min=0,
         help="Feed inputs that are not given with random values.")] = None,
     shape: Annotated[list[str], typer.Option(metavar="NAME=1,2,3",
@@ -61,6 +77,11 @@ def run(
         help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
              "themselves for integer inputs.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE",
+        help="With --picture: how pictures become inputs, as in `sanderling eval`. Default: what "
+             "suits the model.")] = "",
+    rate: Annotated[int | None, typer.Option(metavar="HZ", min=1,
+        help="For sounds: samples a second that the model takes; others are resampled.")] = None,
     resample: Annotated[str | None, typer.Option(metavar="HOW",
         help="For pictures: nearest, bilinear (default), bicubic or box.")] = None,
     bgr: Annotated[bool, typer.Option("--bgr", help="For pictures: blue first.")] = False,
@@ -75,48 +96,113 @@ def run(
     top: Annotated[int | None, typer.Option(metavar="K", min=1,
         help="How many classes. Default: 5.")] = None,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
-    """Run a model once on files and print or write its outputs."""
+    """Run a model on files, once for each, and print, write or draw its outputs."""
     load_plugins(plugin)
     source = load(model)
     session = Session(source, delegate, threads)
     entry = session.entry(signature)
-    picture = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
+    how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
     names = None if labels is None else Labels.read(labels, label_offset or 0)
-    given = _named(entry.inputs, pairs(input, "--input"), "input")
-    feeds = _feeds(entry, given, picture, random, pairs(shape, "--shape"))
-    _warn_unused(entry, given, {
+    jobs = batch(_named(entry.inputs, several(input, "--input", list(entry.inputs)), "input"))
+    shapes = pairs(shape, "--shape")
+    _warn_unused(entry, jobs[0], {
         "--mean": mean, "--std": std, "--resample": resample, "--bgr": bgr, "--top": top,
         "--label-offset": label_offset, "--labels": labels, "--dequantize": dequantize,
-        "--random": random is not None,
+        "--random": random is not None, "--preset": preset, "--picture": picture, "--rate": rate,
     })  # fmt: skip
+    eye = gallery = None
+    if picture is not None:
+        from ..evaluate.shown import Names
+        from .pictures import Gallery, Looker, check_pictures
+
+        check_pictures(jobs)
+        eye = Looker(entry, model, Names(labels, label_offset), preset, {
+            "mean": mean or "", "std": std or "", "resample": resample or "", "bgr": bgr or None,
+        })  # fmt: skip
+        gallery = Gallery(picture, titles(jobs))
     targets = _targets(entry, pairs(output, "--output"))
     _check_apart([*targets.values(), *([Path(json)] if json not in ("", "-") else [])])
+    runs: list[_Run] = []
     with ExitStack() as opened:
         files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
         target = opened.enter_context(JsonTarget(json))
-        begin = time.perf_counter()
-        results = session.run(feeds, signature=signature)
-        seconds = time.perf_counter() - begin
-        codes = results
-        if dequantize:
-            results = {n: dequantize_array(a, entry.outputs[n]) for n, a in results.items()}
-        results = {n: _portable(a) for n, a in results.items()}
+        show = opened.enter_context(progress()) if len(jobs) > 1 else _nothing
+        for number, (title, job) in enumerate(zip(titles(jobs), jobs, strict=True)):
+            show("files", number, len(jobs))
+            feeds, frame = eye.look(job) if eye else (
+                _feeds(entry, job, how, random, shapes, rate), None)  # fmt: skip
+            begin = time.perf_counter()
+            codes = session.run(feeds, signature=signature)
+            made = _Run(title, job, time.perf_counter() - begin)
+            reals = {n: _portable(dequantize_array(a, entry.outputs[n])) for n, a in codes.items()}
+            made.outputs = reals if dequantize else {n: _portable(a) for n, a in codes.items()}
+            made.top = names.best(reals, top or 5) if names is not None and eye is None else None
+            if eye and gallery and frame:
+                made.found = eye.read(codes, frame)
+                gallery.add(number, next(iter(job.values())), made.found)
+            runs.append(made)
+            _check_alike(runs, files)
         for name, file in files.items():
-            write_target(file, _npz(results) if name == EVERYTHING else _npy(results[name]))
-        record = _record(str(model), results, seconds)
-        if names is not None:
-            scores = {n: _portable(dequantize_array(a, entry.outputs[n])) for n, a in codes.items()}
-            record["top"] = names.best(scores, top or 5)
-        if not target.write(record):
-            _print(record)
+            write_target(file, _npz(_stacked(runs)) if name == EVERYTHING
+                         else _npy(_stacked(runs)[name]))  # fmt: skip
+        if not target.write(_record(str(model), runs)):
+            _print(runs)
+
+
+def _nothing(what: str, done: int, total: int) -> None:
+    """One run is not told about; that a model is compiled is told where it is."""
+
+
+@dataclass
+class _Run:
+    """One run and what came of it."""
+
+    title: str
+    files: Files
+    seconds: float
+    outputs: dict[str, Array] = field(default_factory=dict)
+    top: dict[str, list[dict[str, Any]]] | None = None  # with --labels
+    found: Found | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "seconds": self.seconds,
+            "outputs": {name: _describe(array) for name, array in self.outputs.items()},
+        }
+        made |= {} if self.top is None else {"top": self.top}
+        return made | ({self.found.kind: self.found.rows} if self.found else {})
+
+
+def _check_alike(runs: Sequence[_Run], files: Mapping[str, object]) -> None:
+    """Before more work: what is stacked has one shape."""
+    for name, array in runs[-1].outputs.items():
+        first = runs[0].outputs[name]
+        if array.shape != first.shape and (name in files or EVERYTHING in files):
+            raise InputError(f"output '{name}' is {list(array.shape)} for {runs[-1].title}, but "
+                             f"{list(first.shape)} for {runs[0].title}: they cannot be stacked",
+                             where="--output", fix="run these files one by one")  # fmt: skip
+
+
+def _stacked(runs: Sequence[_Run]) -> dict[str, Array]:
+    """The outputs; of several runs with a dimension more."""
+    if len(runs) == 1:
+        return runs[0].outputs
+    return {name: np.stack([r.outputs[name] for r in runs]) for name in runs[0].outputs}
 
 
 def _warn_unused(entry: Signature, files: Mapping[str, str], options: dict[str, Any]) -> None:
     pictures = any(Path(f).suffix.lower() in PICTURES for f in files.values())
     for names, needed, why in (
         ("--mean --std --resample --bgr", pictures, "no input is a picture"),
+        ("--preset", options["--picture"], "there is no --picture"),
+        (
+            "--rate",
+            any(Path(f).suffix.lower() in SOUNDS for f in files.values()),
+            "no input is a sound",
+        ),
         ("--random", len(files) < len(entry.inputs), "every input is given"),
         ("--top --label-offset", options["--labels"], "there is no --labels"),
         ("--dequantize", any(map(is_quantized, entry.outputs.values())), "no output is quantised"),
@@ -126,7 +212,7 @@ def _warn_unused(entry: Signature, files: Mapping[str, str], options: dict[str, 
 
 
 def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int | None,
-           shapes: dict[str, str]) -> dict[str, Array]:  # fmt: skip
+           shapes: dict[str, str], rate: int | None = None) -> dict[str, Array]:  # fmt: skip
     shapes = _named(entry.inputs, shapes, "input")
     unused = [name for name in shapes if name in files or seed is None]
     if unused:
@@ -136,7 +222,7 @@ def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int 
     rng = np.random.default_rng(seed)
     for name, tensor in entry.inputs.items():
         if name in files:
-            feeds[name] = _checked(read_array(files[name], tensor, picture, name), name)
+            feeds[name] = _checked(read_array(files[name], tensor, picture, name, rate), name)
         elif seed is not None:
             feeds[name] = _random(tensor, _shape(shapes.get(name), tensor), rng)
         else:
@@ -151,12 +237,15 @@ def _checked(array: Array, name: str) -> Array:
     return array
 
 
-def _named(tensors: dict[str, Tensor], given: dict[str, str], what: str) -> dict[str, str]:
+def _named(tensors: dict[str, Tensor], given: dict[str, Value], what: str) -> dict[str, Value]:
     """Options by name: an unnamed one belongs to the only tensor."""
     if "" in given and len(tensors) > 1:
         raise InputError(f"the model has {len(tensors)} {what}s, say which one is meant",
                          fix=f"write NAME=..., with a name of {', '.join(tensors)}")  # fmt: skip
-    named = {name or next(iter(tensors), ""): value for name, value in given.items()}
+    only = next(iter(tensors), "")
+    if "" in given and only in given:
+        raise InputError(f"{what} '{only}' is given twice", fix="give it once")
+    named = {name or only: value for name, value in given.items()}
     for name in named:
         if name not in tensors:
             raise InputError(f"there is no {what} '{name}'",
@@ -260,13 +349,12 @@ def _npz(arrays: dict[str, Array]) -> bytes:
     return blob.getvalue()
 
 
-def _record(model: str, results: dict[str, Array], seconds: float) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "model": model,
-        "seconds": seconds,
-        "outputs": {name: _describe(array) for name, array in results.items()},
-    }
+def _record(model: str, runs: Sequence[_Run]) -> dict[str, Any]:
+    """One run as it is; several as a list, each with its files."""
+    made: dict[str, Any] = {"schema": SCHEMA, "model": model}
+    if len(runs) == 1:
+        return made | runs[0].to_json()
+    return made | {"runs": [{"inputs": r.files} | r.to_json() for r in runs]}
 
 
 def _describe(array: Array) -> dict[str, Any]:
@@ -281,19 +369,38 @@ def _describe(array: Array) -> dict[str, Any]:
     }
 
 
-def _print(record: dict[str, Any]) -> None:
-    rows = [
-        (name, f"{o['type']}{o['shape']}", *(_number(o[k]) for k in ("min", "max", "mean")),
-         " ".join(map(_number, o["first"])))
-        for name, o in record["outputs"].items()
-    ]  # fmt: skip
-    pieces = [table(["~output", "type", ">min", ">max", ">mean", "~first values"], rows)]
-    for name, best in record.get("top", {}).items():
-        rows_best = [(b["class"], b["label"], _number(b["score"])) for b in best]
-        found = table([">class", "~label", ">score"], rows_best)
+def _print(runs: Sequence[_Run]) -> None:
+    label = ["~input"] if len(runs) > 1 else []
+
+    def of(run: _Run, *cells: object) -> list[object]:
+        return [*[run.title][: len(label)], *cells]
+
+    rows = [of(run, name, f"{o['type']}{o['shape']}",
+               *(_number(o[k]) for k in ("min", "max", "mean")),
+               " ".join(map(_number, o["first"])))
+            for run in runs for name, o in run.to_json()["outputs"].items()]  # fmt: skip
+    columns = ["~output", "type", ">min", ">max", ">mean", "~first values"]
+    pieces = [table([*label, *columns], rows)]
+    for name in runs[0].top or ():
+        best = [of(run, b["class"], b["label"], _number(b["score"]))
+                for run in runs for b in (run.top or {}).get(name, [])]  # fmt: skip
+        found = table([*label, ">class", "~label", ">score"], best)
         pieces.append(f"best classes of {clean(name)}\n{found}")
-    pieces.append(f"one run took {record['seconds'] * 1e3:.1f} ms, first-run work included")
-    typer.echo("\n\n".join(filter(None, pieces)))
+    if seen := [(run.title, run.found) for run in runs if run.found]:
+        from .pictures import found_table
+
+        pieces.append(found_table(seen))
+    typer.echo("\n\n".join(filter(None, [*pieces, _took(runs)])))
+
+
+def _took(runs: Sequence[_Run]) -> str:
+    first = f"{runs[0].seconds * 1e3:.1f} ms, first-run work included"
+    if len(runs) == 1:
+        return f"one run took {first}"
+    later = median(run.seconds for run in runs[1:])
+    return (
+        f"the first of {len(runs)} runs took {first}; the median of the others {later * 1e3:.1f} ms"
+    )
 
 
 def _number(value: object) -> str:

@@ -22,6 +22,7 @@ from .common import (
     JsonPath,
     JsonTarget,
     Plugins,
+    Quiet,
     at_hand,
     clean,
     facts,
@@ -57,6 +58,7 @@ def trace(
     read_: Annotated[Path | None, typer.Option("--read", metavar="FILE.json",
         help="Record nothing: print the insights of an earlier trace.")] = None,
     plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
     """Record what happens in a model's load and runs, op by op on every thread, for the Perfetto

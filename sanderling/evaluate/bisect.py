@@ -173,10 +173,10 @@ def bisect_delegate(model: Model, a: Setting, b: Setting, samples: Sequence[Feed
                     outputs: Couples, expected: Sequence[Answers], limits: Limits,
                     progress: Progress, guess: Sequence[int] = ()) -> Bisection:  # fmt: skip
     """Which ops must leave b's delegates, and run on a's, for the answers to be as expected."""
-    own = own_graph(model)
     tried, trusted = delegates_of(b), delegates_of(a)
     judge = Judge(expected, outputs, limits)
     feeds = [theirs for _, theirs in samples]
+    own = own_graph(model, [f.shape for f in feeds[0]])
     candidates = _taken(own, tried, b.threads, [f.shape for f in feeds[0]])
     if not candidates:
         names = ", ".join(d.name for d in tried)
@@ -239,7 +239,7 @@ class Mixed:
             for tensor in node.outputs:
                 pair = self.found.of_b[tensor]
                 value = self._ours(pair.a, ours, theirs, taken)
-                theirs[tensor] = np.ascontiguousarray(translated(value, pair.a, tensor))
+                theirs[tensor] = np.asarray(translated(value, pair.a, tensor), order="C")
         return [self._answer(a, b, ours, theirs, taken) for a, b in self.found.outputs]
 
     def _ours(self, tensor: Tensor, ours: Values, theirs: Mapping[Tensor, Array],
@@ -254,7 +254,7 @@ class Mixed:
                 waiting.pop()
             elif twin is not None and twin not in taken and twin in theirs:
                 value = translated(theirs[twin], twin, wanted)
-                ours[wanted] = np.ascontiguousarray(value)
+                ours[wanted] = np.asarray(value, order="C")
             else:
                 self._compute(self.makers[wanted], ours, waiting)
         return ours[tensor]

@@ -225,9 +225,9 @@ class Classification(Task):
                      f"{compared['samples']})")  # fmt: skip
         if "scores" in compared:
             far = compared["scores"]
-            found.append(f"{far['snr_of']}: SNR {far['snr_db']:.1f} dB; KL divergence mean "
-                         f"{far['kl_mean']:.3g}, p95 {far['kl_p95']:.3g}, max {far['kl_max']:.3g} "
-                         "nats")  # fmt: skip
+            found.append(f"{far['snr_of']}: SNR {far['snr_db']:.1f} dB; KL divergence of "
+                         f"{far['kl_of']}: mean {far['kl_mean']:.3g}, p95 {far['kl_p95']:.3g}, max "
+                         f"{far['kl_max']:.3g} nats")  # fmt: skip
         return found
 
 

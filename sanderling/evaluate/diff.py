@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import InputError, SanderlingError
 from ..format import load
-from ..ir import Array, Model, Tensor
+from ..ir import Array, Model, Shape, Tensor
 from ..measure.engines import check_engines, import_engine, job_for
 from ..measure.record import Setting
 from ..measure.statistics import Summary, summary
@@ -25,6 +25,8 @@ from ..runtime.session import Session
 from .bisect import Answers, Bisection, bisect_delegate, bisect_layers
 from .diff_inputs import Couples, Source, as_real, comparable, couple, input_names, source
 from .handed import delegates_of, load_engine
+from .kinds import Kind, read_kinds
+from .kinds import output_kind as kind_of
 from .layers import Comparison, Layers, Progress, compare_layers, own_couples
 from .measures import Errors, Limits, Tally, TopTally
 from .preprocess import Pipeline
@@ -41,7 +43,8 @@ ENGINES_HERE = ("sanderling", "litert", "openvino")
 @dataclass
 class OutputDiff:
     """One output. raw: in units of the integers, where both sides have the same type and
-    parameters; top: by k, the share of the best classes that are the same."""
+    parameters; top: by k, the share of the best classes that are the same, which means something
+    only of scores and masks (see `kind`)."""
 
     index: int
     name: str
@@ -51,6 +54,7 @@ class OutputDiff:
     real: Errors
     raw: Errors | None
     top: dict[int, float]
+    kind: Kind
 
     @property
     def guide(self) -> Errors:
@@ -123,6 +127,8 @@ def diff(
     seed: int = 0,
     data: str | Path | Array | Mapping[str, Array] | None = None,
     picture: Picture | Pipeline | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+    output_kind: str | Mapping[str, str] | None = None,
     limits: Limits | None = None,
     per_tensor: bool = False,
     bisect: bool = False,
@@ -136,8 +142,10 @@ def diff(
     Without b, or where b is a, one model is compared at two settings; if those are the same too,
     the reference runs on the delegate `reference`, the definition of every operator. data: a file,
     a folder, an array, or arrays by input name; default are `runs` (50) random inputs. picture:
-    how pictures become inputs, simply or as a preset of `load_pipeline` has it. Limits are given as
-    `limits` or by name: max_error=..., min_cosine=...
+    how pictures become inputs, simply or as a preset of `load_pipeline` has it. shapes: of inputs,
+    by name, for open dimensions. output_kind: what outputs are (see evaluate.kinds), for all or by
+    name, where the model does not tell. Limits are given as `limits` or by name: max_error=...,
+    min_cosine=...
     """
     show = progress or (lambda what, done, total: None)
     wanted = limits or _limits(more)
@@ -148,17 +156,18 @@ def diff(
     if one and not delegate_a and _runs_alike(*settings):
         settings = (_setting("sanderling", ("reference",), 1, "f32"), settings[1])
     inputs, outputs = (couple(*models, what) for what in ("inputs", "outputs"))
-    values = source(inputs, data, runs, seed, picture, input_names(models[0]))
+    values = source(inputs, data, runs, seed, picture, input_names(models[0]), shapes)
+    kinds = read_kinds(output_kind, [a.name for a, _ in outputs])
     sides = [Side(m, s, t) for m, s, t in zip(models, settings, SIDES, strict=True)]
     sides[1].keep = (layer_runs or LAYER_RUNS) if per_tensor else 0
-    latency, found, badness = _measure(sides, values, outputs, show)
+    latency, found, badness = _measure(sides, values, outputs, kinds, show)
     failed = [s for o in found for s in wanted.broken(_title(o), o.real, o.raw, o.top)]
     reference, test = (side.describe() for side in sides)
     made = Diff(reference, test, values.count, values.text, latency, found, wanted, failed,
                 notes=[*_strange(found), *_unjudged(found, wanted)])  # fmt: skip
     if per_tensor or bisect:
         try:
-            close = Closer(made, models, settings, values, outputs, show)
+            close = Closer(made, models, settings, values, inputs, outputs, show)
             if per_tensor:
                 close.compare(sides[1].kept)
             if bisect:
@@ -287,8 +296,10 @@ class _Found:
     real: Tally = field(default_factory=Tally)
     raw: Tally = field(default_factory=Tally)
     top: TopTally = field(default_factory=TopTally)
+    shape: Shape = ()  # of the reference's last answer
 
     def add(self, a: Tensor, b: Tensor, x: Array, y: Array) -> None:
+        self.shape = x.shape
         reals = as_real(x, a), as_real(y, b)
         self.real.add(*reals)
         self.top.add(*reals)
@@ -299,7 +310,8 @@ class _Found:
 Measured = tuple[tuple[Summary, Summary], list[OutputDiff], Array]
 
 
-def _measure(sides: Sequence[Side], values: Source, outputs: Couples, show: Progress) -> Measured:
+def _measure(sides: Sequence[Side], values: Source, outputs: Couples, kinds: Mapping[str, str],
+             show: Progress) -> Measured:  # fmt: skip
     """Both sides on every sample, in turns; who goes first changes, so that neither always finds
     the caches as the other left them. The first sample is run once more before, untimed. Also
     tells how bad each sample is, in terms of the average."""
@@ -315,7 +327,7 @@ def _measure(sides: Sequence[Side], values: Source, outputs: Couples, show: Prog
         for tally, (a, b) in zip(tallies, outputs, strict=True):
             tally.add(a, b, answers[0][a], answers[1][b])
     show("comparing outputs", values.count, values.count)
-    made = [_output(i, *pair, tally)
+    made = [_output(i, *pair, tally, kind_of(pair[0], kinds, tally.shape))
             for i, (pair, tally) in enumerate(zip(outputs, tallies, strict=True))]  # fmt: skip
     first, second = (summary(side.seconds) for side in sides)
     assert first is not None and second is not None
@@ -325,10 +337,10 @@ def _measure(sides: Sequence[Side], values: Source, outputs: Couples, show: Prog
     return (first, second), made, badness
 
 
-def _output(index: int, a: Tensor, b: Tensor, tally: _Found) -> OutputDiff:
+def _output(index: int, a: Tensor, b: Tensor, tally: _Found, kind: Kind) -> OutputDiff:
     raw = tally.raw.errors() if is_quantized(b) and tally.raw.means else None
     return OutputDiff(index, a.name, b.name, a.type_text, b.type_text, tally.real.errors(), raw,
-                      tally.top.shares())  # fmt: skip
+                      tally.top.shares(), kind)  # fmt: skip
 
 
 def _title(output: OutputDiff) -> str:
@@ -361,15 +373,18 @@ class Closer:
     models: tuple[Model, Model]
     settings: tuple[Setting, Setting]
     values: Source
+    inputs: Couples
     outputs: Couples
     show: Progress
 
     @cached_property
     def comparison(self) -> Comparison:
-        a, b = (Walker(m, s) for m, s in zip(self.models, self.settings, strict=True))
-        for walker, feeds in zip((a, b), self.values.at(0), strict=True):
+        fed = self.values.at(0)
+        a, b = (Walker(m, s, shapes=[array.shape for array in feeds])
+                for m, s, feeds in zip(self.models, self.settings, fed, strict=True))  # fmt: skip
+        for walker, feeds in zip((a, b), fed, strict=True):
             walker.prepare(feeds)
-        return Comparison(a, b, own_couples(self.values.couples, a, b, self.models, "inputs"),
+        return Comparison(a, b, own_couples(self.inputs, a, b, self.models, "inputs"),
                           own_couples(self.outputs, a, b, self.models, "outputs"))  # fmt: skip
 
     def compare(self, whole: Sequence[Sequence[Array]]) -> None:

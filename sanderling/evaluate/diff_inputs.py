@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..ir import Array, DType, Model, Tensor
+from ..ir import Array, DType, Model, Shape, Tensor
+from ..measure.inputs import by_input, checked_shape
 from ..runtime.inputs import (
     ARRAYS,
     PICTURES,
@@ -176,7 +177,7 @@ def _both(value: Array, lead: Tensor, a: Tensor, b: Tensor) -> tuple[Array, Arra
     else:
         own = fit(value, source)
         made = translated(own, source, a), translated(own, source, b)
-    return np.ascontiguousarray(made[0]), np.ascontiguousarray(made[1])
+    return np.asarray(made[0], order="C"), np.asarray(made[1], order="C")  # keeps scalars
 
 
 @dataclass
@@ -254,11 +255,13 @@ class Arrays(Source):
 
 
 def source(couples: Couples, data: Any, runs: int | None, seed: int,
-           picture: Picture | Pipeline | None = None,
-           names: Mapping[Tensor, str] | None = None) -> Source:  # fmt: skip
+           picture: Picture | Pipeline | None = None, names: Mapping[Tensor, str] | None = None,
+           shapes: Mapping[str, Shape] | None = None) -> Source:  # fmt: skip
     """data: None for random values, a file, a folder, an array, or arrays by input name. names:
-    what else the reference's inputs are called."""
-    known = {a: (a.name, (names or {}).get(a, a.name)) for a, _ in couples}
+    what else the reference's inputs are called. shapes: of inputs, by name."""
+    titles = [(names or {}).get(a, a.name) for a, _ in couples]
+    couples = _at_shapes(couples, titles, shapes or {})
+    known = {a: (a.name, title) for (a, _), title in zip(couples, titles, strict=True)}
     if runs is not None and runs < 1:
         raise InputError(f"{runs} runs compare nothing", where="runs", fix="give 1 or more")
     if data is None:
@@ -267,6 +270,19 @@ def source(couples: Couples, data: Any, runs: int | None, seed: int,
     if isinstance(data, str | Path):
         return _from_path(couples, Path(data), runs, picture, known)
     return _from_arrays(couples, data, runs, "arrays", known)
+
+
+def _at_shapes(couples: Couples, titles: Sequence[str], shapes: Mapping[str, Shape]) -> Couples:
+    """The inputs, or stand-ins for those that get another shape than the file's."""
+    inputs = {title: a for title, (a, _) in zip(titles, couples, strict=True)}
+    given = by_input(inputs, shapes)
+    return [(a, b) if title not in given else
+            (_sized(a, checked_shape(title, a, given[title])), _sized(b, given[title]))
+            for title, (a, b) in zip(titles, couples, strict=True)]  # fmt: skip
+
+
+def _sized(tensor: Tensor, shape: Shape) -> Tensor:
+    return Tensor(tensor.name, tensor.dtype, shape, quant=tensor.quant)
 
 
 def _from_path(couples: Couples, path: Path, runs: int | None, picture: Picture | Pipeline | None,
@@ -336,18 +352,33 @@ def _samples(array: Array, tensor: Tensor, where: str) -> Array:
     shape = tuple(tensor.shape)
     if array.shape == shape:
         array = array[None]
-    elif shape and shape[0] == 1 and array.shape[1:] == shape[1:]:
+    elif shape and shape[0] == 1 and _matches(array.shape[1:], tensor, 1):
         array = array[:, None]
-    if array.shape[1:] != shape:
+    elif _matches(array.shape, tensor):
+        array = array[None]
+    if not _matches(array.shape[1:], tensor):
         raise InputError(f"an array of shape {list(array.shape)}, the input is {tensor.type_text}",
-                         where=where, fix=f"give {['n', *shape]}".replace("'", ""))  # fmt: skip
+                         where=where, fix=f"give {['n', *shape]}".replace("'", "")
+                         + _other_shape(tensor))  # fmt: skip
     return array
 
 
+def _matches(shape: Sequence[int], tensor: Tensor, skip: int = 0) -> bool:
+    """An array may have any size where the input's is open."""
+    wanted = (tensor.signature or tensor.shape)[skip:]
+    return len(shape) == len(wanted) and all(n in (-1, m) for n, m in zip(wanted, shape,
+                                                                         strict=True))  # fmt: skip
+
+
+def _other_shape(tensor: Tensor) -> str:
+    return f", or another shape of the input with --shape {tensor.name}=..."
+
+
 def _checked(array: Array, tensor: Tensor, where: str) -> Array:
-    if array.shape != tuple(tensor.shape):
+    if not _matches(array.shape, tensor):
         raise InputError(f"an array of shape {list(array.shape)}, the input is {tensor.type_text}",
-                         where=where, fix="give arrays of the input's shape")  # fmt: skip
+                         where=where, fix=f"give arrays of the input's shape{_other_shape(tensor)}"
+                         )  # fmt: skip
     return array
 
 

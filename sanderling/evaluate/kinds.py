@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import InputError
-from ..ir import Array, Op, Tensor
+from ..ir import Array, Op, Shape, Tensor
 
 SCORES, MASKS, CLASSES = "scores", "masks", "classes"
 BOXES, EMBEDDING, VALUES = "boxes", "embedding", "values"
@@ -57,32 +57,29 @@ class Kind:
         return self.name in AGREEING
 
 
-def output_kind(tensor: Tensor, stated: Mapping[str, str] | None = None) -> Kind:
-    """stated: kinds by the output's name, "" for all of them."""
+def output_kind(tensor: Tensor, stated: Mapping[str, str] | None = None,
+                shape: Shape | None = None) -> Kind:  # fmt: skip
+    """stated: kinds by the output's name, "" for all of them. shape: as it came out, where it may
+    be another than the file's."""
+    sizes = tensor.shape if shape is None else shape
     for name in (tensor.name, ""):
         if stated and name in stated:
             return Kind(stated[name], "stated")
-    if _width(tensor) == 1:
+    if int(np.prod(sizes[1:] or sizes, dtype=np.int64)) == 1:
         return Kind(VALUES, "it is a single number")
     op = _maker(tensor)
     if op is not None and op.name in BY_OP:
-        return Kind(
-            _by_shape(BY_OP[op.name], tensor), f"{op.name.removeprefix('custom.')} makes it"
-        )
+        return Kind(_by_shape(BY_OP[op.name], sizes), f"{op.name.removeprefix('custom.')} makes it")
     for pattern, kind in BY_NAME:
         if pattern.search(tensor.name):
-            return Kind(_by_shape(kind, tensor), "by its name")
+            return Kind(_by_shape(kind, sizes), "by its name")
     return Kind(VALUES, "nothing tells of classes, boxes or an embedding")
 
 
-def _width(tensor: Tensor) -> int:
-    return int(np.prod(tensor.shape[1:] or tensor.shape, dtype=np.int64))
-
-
-def _by_shape(kind: str, tensor: Tensor) -> str:
+def _by_shape(kind: str, shape: Shape) -> str:
     """Scores of every place of a picture are a mask."""
-    is_map = len(tensor.shape) == 4 and min(tensor.shape[1:3]) > 1
-    if kind == SCORES and tensor.shape[-1:] == (1,):
+    is_map = len(shape) == 4 and min(shape[1:3]) > 1
+    if kind == SCORES and shape[-1:] == (1,):
         return VALUES  # one number each: nothing is first among them
     return MASKS if kind == SCORES and is_map else kind
 

@@ -247,7 +247,7 @@ def _forced(found: Comparison, back: dict[Tensor, Tensor], fed: Values, made: Va
         # A DEQUANTIZE was fed with a value that is rounded already: it shall not round again.
         wanted = fed if op is not None and op.name == "DEQUANTIZE" else made
         local[pair.b].add(as_real(wanted[pair.a], pair.a), as_real(value, pair.b), channels=True)
-        return np.ascontiguousarray(translated(fed[pair.a], pair.a, pair.b))
+        return np.asarray(translated(fed[pair.a], pair.a, pair.b), order="C")
 
     return force
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..ir import Array
 
 Z = 1.959963984540054  # 95 %
+POOLED = "all classes, those of which the test says 0 taken as one"
 Bools = npt.NDArray[np.bool_]
 
 
@@ -81,19 +82,36 @@ def are_probabilities(scores: Array) -> bool:
     return inside and 0.7 <= float(np.median(scores.sum(axis=-1))) <= 1.3
 
 
-def log_probabilities(scores: Array, floor: float) -> Array:
-    """Of probabilities or of logits. A probability of 0 (8-bit ones often are) is the floor."""
+def log_probabilities(scores: Array) -> Array:
+    """Of probabilities or of logits; of a probability of 0 it is -infinity."""
     values = scores.astype(np.float64)
     if are_probabilities(scores):
-        values = np.log(np.maximum(values, floor))
+        with np.errstate(divide="ignore"):
+            values = np.log(np.maximum(values, 0.0))
     top = values.max(axis=-1, keepdims=True)
     return values - top - np.log(np.exp(values - top).sum(axis=-1, keepdims=True))
 
 
-def _floor(*scores: Array) -> float:
-    """Half of the smallest probability that either model says: what its 0 may stand for."""
-    positive = [float(s[s > 0].min(initial=1.0)) for s in scores if are_probabilities(s)]
-    return min(positive, default=1e-12) / 2
+def divergence(reference: Array, test: Array) -> Array:
+    """KL(reference || test) of each row, in nats.
+
+    An 8-bit softmax says 0 of every class below half of its step, most of them. What their
+    divergence is nobody can tell: whatever number stood for 0, it would be that number which is
+    measured. So the classes of which the test says 0 are taken together, as one that has what the
+    others leave, and half of the test's smallest step at least.
+    """
+    p, q = np.exp(log_probabilities(reference)), test.astype(np.float64)
+    if not are_probabilities(test):
+        q = np.exp(log_probabilities(test))
+    said = q > 0
+    step = float(q[said].min(initial=1.0))
+    rest = np.where(said.all(axis=-1), 0.0, np.maximum(1 - q.sum(axis=-1), step / 2))
+    p = np.concatenate([np.where(said, p, 0), np.where(said, 0, p).sum(axis=-1)[:, None]], axis=-1)
+    q = np.concatenate([q, rest[:, None]], axis=-1)
+    q = q / q.sum(axis=-1, keepdims=True)
+    both = (p > 0) & (q > 0)
+    terms = np.where(both, p * (np.log(np.where(both, p, 1)) - np.log(np.where(both, q, 1))), 0)
+    return np.asarray(terms.sum(axis=-1))
 
 
 def snr(reference: Array, test: Array) -> float:
@@ -107,16 +125,17 @@ def snr(reference: Array, test: Array) -> float:
 
 def score_distance(reference: Array, test: Array) -> dict[str, Any]:
     """How far scores [samples, classes] are apart: SNR, and KL(reference || test) in nats."""
-    floor = _floor(reference, test)
-    p, q = log_probabilities(reference, floor), log_probabilities(test, floor)
-    divergence = (np.exp(p) * (p - q)).sum(axis=-1)
+    apart = divergence(reference, test)
     same_kind = are_probabilities(reference) == are_probabilities(test)
-    pair = (reference, test) if same_kind else (np.exp(p), np.exp(q))
+    pair = (reference, test)
+    if not same_kind:
+        pair = np.exp(log_probabilities(reference)), np.exp(log_probabilities(test))
     logits = same_kind and not are_probabilities(reference)
     return {
         "snr_db": snr(*pair),
         "snr_of": "logits" if logits else "probabilities",
-        "kl_mean": float(divergence.mean()),
-        "kl_p95": float(np.percentile(divergence, 95)),
-        "kl_max": float(divergence.max()),
+        "kl_of": POOLED if (test == 0).any() else "all classes",
+        "kl_mean": float(apart.mean()),
+        "kl_p95": float(np.percentile(apart, 95)),
+        "kl_max": float(apart.max()),
     }

@@ -155,7 +155,7 @@ class Segmentation(Pictured):
             found = classes_of(outputs[0])
             mask = _nearest(mask, frame, found.shape)
         else:
-            found = _restored(outputs[0], frame)
+            found = restored(outputs[0], frame)
         table = confusion(mask, found, len(self.names)).ravel()
         pairs = np.nonzero(table)[0]  # few of classes squared
         return {"pairs": pairs, "pixels": table[pairs]}
@@ -219,7 +219,7 @@ def classes_of(output: Array) -> Array:
     return picture.astype(np.int64)
 
 
-def _restored(output: Array, frame: Frame) -> Array:
+def restored(output: Array, frame: Frame) -> Array:
     """Classes at the picture's size: scores are stretched before the best is chosen, so that edges
     run between the model's pixels as well."""
     picture = output[0] if output.ndim == 4 else output[0][..., None]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir import Array, Graph, Model, Op, Tensor
+from ..ir import Array, Graph, Model, Op, Shape, Tensor
 from ..measure.record import Setting
 from ..passes.simplify import fold_constants
-from ..runtime.delegate import Delegate, copy_graph, has_state
-from ..runtime.plan import Step, has_storage
+from ..runtime.delegate import Delegate, has_state
+from ..runtime.plan import Step, has_storage, specialise
 from ..runtime.session import Session
 from .handed import delegates_of
 
@@ -20,10 +20,13 @@ Values = dict[Tensor, Array]
 Force = Callable[[Tensor, Array], Array]
 
 
-def own_graph(model: Model) -> Model:
-    """A copy whose main graph has no op of constants alone (stored weights are expanded) and whose
-    ops carry their place as `debug_index`, which survives every further copy."""
-    graph, _ = copy_graph(model.main, model.main.ops, model.main.inputs, model.main.outputs)
+def own_graph(model: Model, shapes: Sequence[Shape] | None = None) -> Model:
+    """A copy at these input shapes whose main graph has no op of constants alone (stored weights
+    are expanded) and whose ops carry their place as `debug_index`, which survives every further
+    copy. The shapes that a file states of its inner tensors need not be true (a converter leaves
+    them empty where they are computed in the run), so they are worked out first: a SHAPE would be
+    folded to what the file says."""
+    graph, _ = specialise(model.main, shapes or [t.shape for t in model.main.inputs])
     fold_constants(graph)
     for place, op in enumerate(graph.ops):
         op.debug_index = place
@@ -51,8 +54,9 @@ class Walker:
     """Runs `graph`, whose tensors are the keys of everything here."""
 
     def __init__(self, model: Model, setting: Setting,
-                 delegates: Sequence[Delegate] | None = None) -> None:  # fmt: skip
-        self.model = own_graph(model)
+                 delegates: Sequence[Delegate] | None = None,
+                 shapes: Sequence[Shape] | None = None) -> None:  # fmt: skip
+        self.model = own_graph(model, shapes)
         self.graph: Graph = self.model.main
         self.setting = setting
         self.session = Session(self.model, delegates or delegates_of(setting), setting.threads,

@@ -161,5 +161,5 @@ def _scatter(
     if any(p.size and (p.min() < 0 or p.max() >= n) for p, n in zip(place, shape, strict=True)):
         raise ModelError("sparse tensor has indices outside its shape")
     dense = np.zeros(shape, values.dtype)
-    dense[tuple(place)] = values
+    dense[tuple(place)] = values if rank else values[0]
     return dense

@@ -289,7 +289,7 @@ class Subject:
            plugins: tuple[str, ...], axes: Axes) -> Subject:  # fmt: skip
         model = load(path)
         entry = Session(model, ("reference",)).entry(signature or None)
-        about = inspect(model)
+        about = inspect(model, shapes=feeding.shapes if entry.graph is model.main else None)
         kind = str(about["quantisation"])
         wanted = combinations(axes.engines, axes.threads, axes.delegates, axes.precision,
                               axes.contend)  # fmt: skip

@@ -13,6 +13,8 @@ from ..config import MAX_MEMORY
 from ..errors import InputError
 from ..ir import Array, DType, Model, Shape, Signature, Tensor
 from ..runtime.inputs import ARRAYS, PICTURES, quantize_array, read_array
+from ..runtime.plan import specialise
+from ..runtime.sound import SOUNDS
 
 T = TypeVar("T")
 
@@ -54,23 +56,23 @@ class Feeding:
 
     def arrays(self, entry: Signature) -> list[Array]:
         """In the order of the graph's inputs."""
-        shapes, ranges = _named(entry, self.shapes), _named(entry, self.ranges)
-        files = _named(entry, self.files)
+        shapes, ranges = by_input(entry.inputs, self.shapes), by_input(entry.inputs, self.ranges)
+        files = by_input(entry.inputs, self.files)
         rng = np.random.default_rng(self.seed)
         made: dict[Tensor, Array] = {}
         for name, tensor in entry.inputs.items():
-            shape = _checked(name, tensor, shapes.get(name))
+            shape = checked_shape(name, tensor, shapes.get(name))
             if name in files:
                 made[tensor] = _read(name, tensor, Path(files[name]), shape, name in shapes)
             elif name in ranges:
                 made[tensor] = _within(name, tensor, ranges[name], shape, rng)
             else:
                 made[tensor] = plausible(tensor, rng, shape)
-        return [np.ascontiguousarray(made[t]) for t in entry.graph.inputs]
+        return [np.asarray(made[t], order="C") for t in entry.graph.inputs]
 
 
-def _named(entry: Signature, given: Mapping[str, T]) -> dict[str, T]:
-    inputs = entry.inputs
+def by_input(inputs: Mapping[str, Tensor], given: Mapping[str, T]) -> dict[str, T]:
+    """What is given by the inputs' names or their tensors', by the former; "" is the only one."""
     if "" in given and len(inputs) != 1:
         raise InputError(f"the model has {len(inputs)} inputs, say which one is meant",
                          fix=f"write NAME=..., with a name of {', '.join(inputs)}")  # fmt: skip
@@ -84,7 +86,30 @@ def _named(entry: Signature, given: Mapping[str, T]) -> dict[str, T]:
     return named
 
 
-def _checked(name: str, tensor: Tensor, shape: Shape | None) -> Shape:
+def input_shapes(model: Model, shapes: Mapping[str, Shape]) -> dict[Tensor, Shape]:
+    """Shapes that are given for inputs of the main graph, by the names of tensors or of the
+    signature; checked."""
+    inputs = {t.name: t for t in model.main.inputs}
+    for signature in model.signatures:
+        if signature.graph is model.main:
+            inputs = dict(signature.inputs) | {n: t for n, t in inputs.items()
+                                               if t not in signature.inputs.values()}  # fmt: skip
+    return {inputs[n]: checked_shape(n, inputs[n], s) for n, s in by_input(inputs, shapes).items()}
+
+
+def resize(model: Model, shapes: Mapping[str, Shape]) -> None:
+    """The main graph's inputs get these shapes, and all that is computed from them its own."""
+    if not shapes:
+        return
+    given = input_shapes(model, shapes)
+    _, twins = specialise(model.main, [given.get(t, t.shape) for t in model.main.inputs])
+    for tensor, twin in twins.items():
+        if not twin.is_dynamic and not tensor.is_constant:
+            tensor.shape = twin.shape
+
+
+def checked_shape(name: str, tensor: Tensor, shape: Shape | None) -> Shape:
+    """The shape that an input gets: this one, if it can be, or the file's."""
     if shape is None:
         return tensor.shape
     text, where = ",".join(map(str, shape)), f"shape of input '{name}'"
@@ -117,7 +142,7 @@ def _within(name: str, tensor: Tensor, span: tuple[float, float], shape: Shape,
 
 
 def _read(name: str, tensor: Tensor, path: Path, shape: Shape, resized: bool) -> Array:
-    if path.suffix.lower() in {*ARRAYS, *PICTURES}:
+    if path.suffix.lower() in {*ARRAYS, *PICTURES, *SOUNDS}:
         array = read_array(path, tensor, name=name)
     else:
         array = _read_raw(name, tensor, path, shape)

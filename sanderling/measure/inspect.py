@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import SanderlingError
+from ..errors import SanderlingError, UnsupportedError
 from ..format import load
-from ..ir import DType, Graph, Model, Op, Shape, Tensor
+from ..ir import Buffer, DType, Graph, Model, Op, Shape, Tensor
 from ..ops import OPS, cost
 from ..ops.base import DATA_ERRORS, Cost
 from ..ops.execute import new_state
@@ -19,20 +18,27 @@ from ..runtime.arena import plan_graph
 from ..runtime.delegate import Delegate, Limits, partition, resolve
 from ..runtime.plan import specialise
 from ..runtime.resources import lift
+from .inputs import input_shapes
 
 SCHEMA = "sanderling.inspect/1"
 Record = dict[str, Any]
 
 
 def inspect(
-    model: Model | str | os.PathLike[str], delegates: Sequence[str | Delegate] = ()
+    model: Model | str | os.PathLike[str],
+    delegates: Sequence[str | Delegate] = (),
+    shapes: Mapping[str, Shape] | None = None,
 ) -> Record:
     """Everything about a model that can be known without running it.
 
-    With delegates: also which ops each would take, and why it refuses the others.
+    With delegates: also which ops each would take, and why it refuses the others. shapes: of the
+    main graph's inputs, by name, for open dimensions. Figures that depend on shapes (macs, arena)
+    are None where the model cannot run on them, and the graph's `problem` says why.
     """
     source = model if isinstance(model, Model) else load(model)
-    graphs = [_graph(g) for g in source.graphs]
+    at = known_shapes(source, shapes or {})
+    counted: set[Buffer] = set()
+    graphs = [_graph(known, counted) for known in at]
     weights = {t.buffer: t for t in _weights(source)}
     record: Record = {
         "schema": SCHEMA,
@@ -42,7 +48,7 @@ def inspect(
         "quantisation": quantisation_kind(source),
         "parameters": sum(map(_elements, weights.values())),
         "weight_bytes": sum(len(buffer) for buffer in weights if buffer is not None),
-        "macs": sum(g["macs"] for g in graphs),
+        "macs": None if graphs[0]["macs"] is None else sum(g["macs"] or 0 for g in graphs),
         "metadata": {k: len(v) for k, v in source.metadata.items()},
         "unknown": source.unknown,
         "signatures": [
@@ -53,7 +59,7 @@ def inspect(
         "graphs": graphs,
     }  # fmt: skip
     if delegates:
-        record["delegates"] = [_delegation(g, delegates) for g in source.graphs]
+        record["delegates"] = [_delegation(known, delegates) for known in at]
     return record
 
 
@@ -61,38 +67,69 @@ def _file_bytes(source: str) -> int | None:
     return Path(source).stat().st_size if source and Path(source).is_file() else None
 
 
-def _graph(graph: Graph) -> Record:
-    known = _Known(graph)
-    arena = plan_graph(known.graph)
+def known_shapes(model: Model, shapes: Mapping[str, Shape]) -> list[Known]:
+    """What is known of the shapes of each graph; `shapes`: of the main graph's inputs, by name."""
+    given = input_shapes(model, shapes)
+    entries = {model.main, *(s.graph for s in model.signatures)}
+    return [Known(g, given if g is model.main else {}, g in entries) for g in model.graphs]
+
+
+def _graph(known: Known, counted: set[Buffer]) -> Record:
+    """counted: the weights that graphs and ops before have."""
+    graph = known.given
+    arena = None if known.problem else plan_graph(known.graph)
     places = {t: i for i, t in enumerate(graph.tensors)}
-    ops = [_op(i, op, known, places) for i, op in enumerate(graph.ops)]
+    ops = [_op(i, op, known, places, counted) for i, op in enumerate(graph.ops)]
     return {
         "name": graph.name,
         "inputs": [places[t] for t in graph.inputs],
         "outputs": [places[t] for t in graph.outputs],
+        "problem": known.problem,
+        "open": known.left_open,
+        "uncounted": known.uncounted,
         "ops_by_type": dict(Counter(op.name for op in graph.ops).most_common()),
         "types": _types(ops),
-        "macs": sum(op["macs"] for op in ops),
-        "arena_bytes": arena.size,
-        "arena_bytes_without_reuse": arena.total,
-        "tensors": [_tensor(i, t, known, arena.offsets.get(known.twin(t)))
+        "macs": None if known.problem else sum(op["macs"] for op in ops),
+        "arena_bytes": arena and arena.size,
+        "arena_bytes_without_reuse": arena and arena.total,
+        "tensors": [_tensor(i, t, known, arena and arena.offsets.get(known.twin(t)))
                     for i, t in enumerate(graph.tensors)],
         "ops": ops,
     }  # fmt: skip
 
 
-class _Known:
-    """Shapes of a graph: the file's and, where it states none, those that can be inferred.
+class Known:
+    """Shapes of a graph: those of the user, the file's and, where it states none, those that can be
+    inferred. `problem`: why the graph cannot run on them.
 
-    Converters write an empty shape for "not known" as for a scalar: only inference can tell.
+    Converters write an empty shape for "not known" as for a scalar: only inference can tell. What
+    the file says of a graph that others call need not hold: who calls it decides.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.twins = graph, dict[Tensor, Tensor]()
-        self.open = {t for op in graph.ops for t in op.outputs if not t.shape}
-        if self.open:
-            with suppress(SanderlingError):  # one that cannot run as it stands: no more is known
-                self.graph, self.twins = specialise(graph, [t.shape for t in graph.inputs])
+    def __init__(self, graph: Graph, shapes: Mapping[Tensor, Shape], is_entry: bool) -> None:
+        self.given = self.graph = graph
+        self.twins = dict[Tensor, Tensor]()
+        self.problem = ""
+        made = [t for op in graph.ops for t in op.outputs]
+        self.open = {t for t in made if not t.shape}
+        # Every computed shape follows from those of the inputs, where these are not the file's.
+        self.stated, self.open = dict(shapes), self.open | {*made} if shapes else self.open
+        self.left_open = [f"'{t.name}' {t.type_text} at {list(t.shape)}" for t in graph.inputs
+                          if t.is_dynamic and t not in shapes]  # fmt: skip
+        if not self.open and not is_entry:
+            return
+        try:
+            self.graph, self.twins = specialise(graph, [shapes.get(t, t.shape)
+                                                        for t in graph.inputs])  # fmt: skip
+        except UnsupportedError:
+            pass  # another matter: the list of ops says so
+        except SanderlingError as error:
+            self.problem = f"{error.where}: {error.what}" if is_entry else ""
+
+    @property
+    def uncounted(self) -> int:
+        """Ops whose shapes are known only in the run: they have no figures."""
+        return sum(any(t.is_dynamic for t in op.outputs) for op in self.graph.ops if self.twins)
 
     def twin(self, tensor: Tensor) -> Tensor:
         return self.twins.get(tensor, tensor)
@@ -100,12 +137,12 @@ class _Known:
     def shape(self, tensor: Tensor) -> Shape | None:
         """None where it depends on data."""
         if tensor not in self.open:
-            return tensor.shape
+            return self.stated.get(tensor, tensor.shape)
         twin = self.twins.get(tensor)
         return None if twin is None or twin.is_dynamic else twin.shape
 
     def type_text(self, tensor: Tensor) -> str:
-        if tensor not in self.open:
+        if tensor not in self.open and tensor not in self.stated:
             return tensor.type_text
         shape = self.shape(tensor)
         sizes = "?" if shape is None else ",".join(map(str, shape))
@@ -115,17 +152,18 @@ class _Known:
 def _types(ops: Iterable[Record]) -> list[Record]:
     """The ops summed by type: most work first, then most bytes."""
     sums: dict[str, Record] = {}
-    figures = ("macs", "parameters", "bytes_read", "bytes_written")
+    figures = ("macs", "bytes_read", "bytes_written")
     for op in ops:
         blank = {"name": op["name"], "supported": op["supported"], "count": 0}
-        row = sums.setdefault(op["name"], blank | dict.fromkeys(figures, 0))
+        row = sums.setdefault(op["name"], blank | dict.fromkeys((*figures, "parameters"), 0))
         row["count"] += 1
+        row["parameters"] += op["parameters_first"]  # weights that ops share are counted once
         for figure in figures:
             row[figure] += op[figure]
     return sorted(sums.values(), key=lambda r: (-r["macs"], -r["bytes_read"], r["name"]))
 
 
-def _tensor(index: int, tensor: Tensor, known: _Known, offset: int | None) -> Record:
+def _tensor(index: int, tensor: Tensor, known: Known, offset: int | None) -> Record:
     shape = known.shape(tensor)
     return {
         "index": index,
@@ -162,8 +200,12 @@ def _quant(tensor: Tensor) -> Record | None:
     }
 
 
-def _op(index: int, op: Op, known: _Known, places: dict[Tensor, int]) -> Record:
-    work = _cost(known.graph.ops[index])
+def _op(index: int, op: Op, known: Known, places: dict[Tensor, int],
+        counted: set[Buffer]) -> Record:  # fmt: skip
+    work = Cost(0, 0, 0) if known.problem else _cost(known.graph.ops[index])
+    learnt = [t for t in op.inputs if t is not None and _is_learnt(t)]
+    new = {t.buffer: t for t in learnt if t.buffer is not None and t.buffer not in counted}
+    counted.update(new)
     return {
         "index": index,
         "name": op.name,
@@ -173,7 +215,8 @@ def _op(index: int, op: Op, known: _Known, places: dict[Tensor, int]) -> Record:
         "output_types": [known.type_text(t) for t in op.outputs],
         "attributes": {k: _plain(v) for k, v in op.attrs.items()},
         "macs": work.macs,
-        "parameters": sum(_elements(t) for t in op.inputs if t is not None and _is_learnt(t)),
+        "parameters": sum(map(_elements, learnt)),
+        "parameters_first": sum(map(_elements, new.values())),  # that no op before has
         "bytes_read": work.bytes_read,
         "bytes_written": work.bytes_written,
         "supported": op.name in OPS,
@@ -265,9 +308,10 @@ def _through_expansion(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _delegation(graph: Graph, delegates: Sequence[str | Delegate]) -> Record:
+def _delegation(known: Known, delegates: Sequence[str | Delegate]) -> Record:
+    graph = known.given
     try:
-        special, _ = specialise(graph, [t.shape for t in graph.inputs])
+        special, _ = specialise(graph, [known.shape(t) or t.shape for t in graph.inputs])
     except SanderlingError:
         special = graph  # it cannot run as it stands: the delegates say why
     ops, chosen = list(special.ops), resolve(delegates)

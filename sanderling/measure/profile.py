@@ -180,6 +180,7 @@ def _record(model: Model, graph: Graph, setting: Setting, taken: Taken,
             *_told(_counting(taken)),
             *_noise(rows, others, whole.median),
             *_disturbed(whole),
+            *_above(rows),
         ],
     }
     record["advice"] = advice(record)
@@ -278,6 +279,27 @@ def limit(row: Row, roof: Roofline | None, held: int, seconds: float) -> Record:
     }
 
 
+def share_text(share: float | None) -> str:
+    """Of the roof; more than all of it is marked, and `_above` says what it means."""
+    return "-" if share is None else f"{share:.0%}{'*' * _is_above(share)}"
+
+
+def _is_above(share: float | None) -> bool:
+    return share is not None and round(share, 2) > 1
+
+
+def _above(rows: Sequence[Record]) -> list[str]:
+    """A sentence where the roof was no bound."""
+    count = sum(_is_above(row["share"]) for row in rows)
+    if not count:
+        return []
+    return [f"* {count} step{'s are' if count > 1 else ' is'} above 100 % of the roof, which is no "
+            "bound then: operands lay in a nearer cache than the level that is named, the kernel "
+            "needs fewer multiplications than the operator's definition (Winograd's), or the roof "
+            "was measured while the machine was busy (--refresh-roofline measures it again)."
+            ]  # fmt: skip
+
+
 def _other(name: str, times: Sequence[float]) -> Record:
     found = summary([1e3 * t for t in times])
     assert found is not None
@@ -357,7 +379,8 @@ def _limits(record: Record) -> str:
     what = "Arithmetic" if bound == "compute" else "Memory"
     return (f"{what} limits the steps with {times[bound]:.0f} % of the time; the "
             f"roofline would allow all of them {least:.3g} ms, their medians add up to "
-            f"{typical:.3g} ms ({least / max(typical, 1e-12):.0%} of the roofline).")  # fmt: skip
+            f"{typical:.3g} ms ({share_text(least / max(typical, 1e-12))} of the roofline)."
+            )  # fmt: skip
 
 
 def _try(record: Record) -> str:
@@ -388,6 +411,8 @@ def _slack(steps: Sequence[Record]) -> str:
         return "Compare the steps with a profile of another engine (--engine)."
     worst = max(rows, key=lambda r: r["median_ms"] - r["limit_ms"])
     gap = worst["median_ms"] - worst["limit_ms"]
+    if gap <= 0:
+        return "Every step is at its roof or above: fewer or smaller layers help, or more threads."
     share = gap / max(sum(r["median_ms"] for r in rows), 1e-12)
     return (f"Most is to be won in {_called(worst)}: {gap:.3g} ms "
             f"({share:.0%}) above its limit; a smaller or fused layer there helps most, or "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import picture
+from .profile import share_text
 
 Record = dict[str, Any]
 
@@ -214,7 +215,9 @@ def _table(record: Record, rows: Sequence[Record]) -> str:
 def _shown(key: str, value: Any) -> Any:
     if key == "macs":
         return f"{value / 1e6:.4g} M" if value else "-"
-    return f"{value:.0%}" if key in ("share", "imbalance") and value is not None else value
+    if key == "share":
+        return share_text(value)
+    return f"{value:.0%}" if key == "imbalance" and value is not None else value
 
 
 def fused_names(record: Record, row: Record) -> list[str]:
@@ -242,7 +245,11 @@ def _mark(row: Record) -> str:
 
 
 def _hover(record: Record, row: Record) -> str:
-    share = "" if row["share"] is None else f", {row['share']:.0%} of the roofline ({row['bound']})"
+    share = (
+        ""
+        if row["share"] is None
+        else f", {share_text(row['share'])} of the roofline ({row['bound']})"
+    )
     figures = (f"{row['ms']:.4g} ms ({row['percent']:.1f} %), {row['gops']:.4g} {row['unit']}, "
                f"{row['intensity']:.3g} operations a byte{share}")  # fmt: skip
     lines = [f"{row['type']} {row['name']}", *fused_names(record, row), figures]

@@ -271,7 +271,7 @@ def _diff_scale(op: Op, beta: float) -> tuple[int, int, int]:
     return int(m), int(shift), -radius
 
 
-def _exp_rows(op: Op, x: Array, beta: float) -> tuple[Array, Array, Array, Array]:
+def exp_rows(op: Op, x: Array, beta: float) -> tuple[Array, Array, Array, Array]:
     """Differences, scaled differences, their exponentials, and the rows' sums."""
     m, shift, least = _diff_scale(op, beta)
     diff = _below_max(x)
@@ -290,7 +290,7 @@ def _softmax(op: Op, x: Array) -> Array:
         return _softmax_float(x.astype(np.float32), np.float32(beta)).astype(target.numpy)
     if x.dtype == np.int16:
         return _softmax16(op, x, beta)
-    _, _, powers, total = _exp_rows(op, x, beta)
+    _, _, powers, total = exp_rows(op, x, beta)
     inverse, over = reciprocal(np.maximum(total, 1), SUM_BITS)
     shifted = divide_by_pot(high_mul(inverse, powers), over + 31 - target.bits)
     low, high = target.bounds
@@ -337,7 +337,7 @@ def _log_softmax(op: Op, x: Array) -> Array:
     low, high = target.bounds
     fits = scale_zero(op.outputs[0]) == (1 / 16, high)
     require(fits, op, f"the output must have scale 1/16 and zero point {high}")
-    diff, _, _, total = _exp_rows(op, x, 1.0)
+    diff, _, _, total = exp_rows(op, x, 1.0)
     m, shift, least = _diff_scale(op, 1.0)
     log_total = log_fixed(np.maximum(total, 1), SUM_BITS, DIFF_BITS)
     # Differences so large that subtracting the logarithm would leave 32 bits are the smallest code.

@@ -49,6 +49,8 @@ class State:
     """
 
     call: Callable[[Graph, Sequence[Array]], list[Array]]
+    # Runs (condition, body) on arrays as a loop; None where it cannot: call by call then.
+    loop: Callable[[Graph, Graph, Sequence[Array]], list[Array] | None] = lambda *graphs: None
     # A resource's array: assigned in place while type and shape stay; version counts new arrays.
     variables: dict[Any, Array] = field(default_factory=dict)
     version: int = 0
@@ -183,6 +185,13 @@ def check(op: Op) -> OpDef:
     return row
 
 
+def check_known(graph: Graph) -> None:
+    """Check the ops that have a row, for those who work on graphs that nobody has planned."""
+    for op in graph.ops:
+        if op.name in OPS:
+            check(op)
+
+
 def infer(op: Op, specs: Specs) -> list[Spec]:
     """Shapes and types of the outputs, checked."""
     row = definition(op)
@@ -284,14 +293,29 @@ class Cost:
     bytes_written: int
 
 
+# Ops that look at an operand's shape alone.
+UNREAD = {"SHAPE", "RANK", "ZEROS_LIKE"}
+# The operand of which an op reads no more elements than it writes.
+PICKED = {"GATHER": 0, "GATHER_ND": 0, "SLICE": 0, "STRIDED_SLICE": 0, "EMBEDDING_LOOKUP": 1}
+
+
 def cost(op: Op) -> Cost:
-    """The cost at the shapes the graph states."""
+    """The cost at the shapes the graph states; an op that is not legal computes nothing."""
     row = OPS.get(op.name)
     return Cost(
-        macs=row.macs(op) if row else 0,
-        bytes_read=sum(t.nbytes for t in op.inputs if t is not None),
+        macs=row.macs(op) if row is not None and row.rule.allows(op) else 0,
+        bytes_read=sum(_read(op, place) for place in range(len(op.inputs))),
         bytes_written=sum(t.nbytes for t in op.outputs),
     )
+
+
+def _read(op: Op, place: int) -> int:
+    tensor = op.inputs[place]
+    if tensor is None or op.name in UNREAD:
+        return 0
+    if PICKED.get(op.name) == place and op.outputs:
+        return min(tensor.nbytes, tensor.dtype.nbytes(op.outputs[0].shape))
+    return tensor.nbytes
 
 
 # -- small helpers shared by the families -------------------------------------------------------

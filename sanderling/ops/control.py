@@ -220,6 +220,14 @@ def _while(op: Op, inputs: Arrays, state: State) -> list[Array]:
     condition, body = _graph(op, "cond_subgraph_index"), _graph(op, "body_subgraph_index")
     _check_outputs(op, body)
     values = given(op, inputs)
+    for graph in (condition, body):
+        _check_count(op, graph, len(values))
+    try:
+        found = state.loop(condition, body, values)
+    except RecursionError:
+        raise _endless(op) from None
+    if found is not None:
+        return found
     while _holds(op, _call(op, condition, values, state)):
         values = _call(op, body, values, state)
     return values

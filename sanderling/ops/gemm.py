@@ -74,6 +74,12 @@ def tensor_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
     return np.atleast_1d(np.float64(product) / scale_zero(op.outputs[0])[0])
 
 
+def product_multiplier(op: Op) -> Array:
+    """As either, by the number of scales that the second operand has."""
+    x, w = op.inputs[0], op.inputs[1]
+    return (conv_multiplier if quant(w).scale.size > 1 else tensor_multiplier)(op, x, w)
+
+
 def wide_accumulator(op: Op, bias: Array | None) -> bool:
     """16-bit activations sum in the bias's type: 64 bits unless the model says 32."""
     if bias is not None:

@@ -158,7 +158,7 @@ def _one_hot(op: Op, indices: Array, depth: Array, hot_value: Array, cold: Array
 
 define("ONE_HOT", infer=fitting(_check_values, [2, 3], shaped(_hot_shape, by=[1])),
        evaluate=on(_one_hot), family="index",
-       takes=f"indices: {INDEX}, depth: i32, x: f32 i8 u8 i32 i64 bool, off: x -> x",
+       takes=f"indices: {INDEX}, depth: {INDEX}, x: f32 i8 u8 i32 i64 bool, off: x -> x",
        notes="indices i32 or i64")  # fmt: skip
 
 

@@ -102,6 +102,9 @@ class Places:
     def at(self, index: int) -> Place:
         return self.each[index] if index < len(self.each) else self.each[-1]
 
+    def who(self, index: int) -> str:
+        return f"{self.kind} {index} ({self.at(index).name})"
+
     def misfit(self, given: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> int | None:
         """The first that may not stand where it stands; COUNT where they are too many or few."""
         low, high = self.counts
@@ -136,11 +139,10 @@ class Places:
         if index == COUNT:
             return Fault(index, f"{len(given)} {self.kind}s", (_span(*self.counts),))
         place, tensor = self.at(index), given[index]
-        who = f"{self.kind} {index} ({place.name})"
         if tensor is None:
-            return Fault(index, f"{who} is absent", place.texts)
+            return Fault(index, f"{self.who(index)} is absent", place.texts)
         found, takes = place.wants(tensor, inputs)
-        what = f"{who}, tensor '{tensor.name}', {found}"
+        what = f"{self.who(index)}, tensor '{tensor.name}', {found}"
         return Fault(index, what, takes, tensor.dtype not in place.types)
 
 
@@ -190,6 +192,9 @@ class Rule:
             return ()
         return tuple(dict.fromkeys(t.short for types in found for t in types))
 
+    def allows(self, op: Op) -> bool:
+        return any(form.takes(op) for form in self.forms)
+
     def check(self, op: Op) -> Form:
         """The form that the op keeps to; an error where there is none."""
         for form in self.forms:
@@ -204,7 +209,7 @@ class Rule:
             if ranks is None or shape is None or tensor is None:
                 continue
             if not ranks[0] <= len(shape) <= ranks[1]:
-                who = f"operand {index} ({form.operands.at(index).name}), tensor '{tensor.name}',"
+                who = f"{form.operands.who(index)}, tensor '{tensor.name}',"
                 raise ModelError(f"{who} has shape {list(shape)}", where=op.where,
                                  fix=f"it takes rank {_span(*ranks)}")  # fmt: skip
 

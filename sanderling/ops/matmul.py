@@ -109,16 +109,10 @@ def _fc_quantized(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
     dtype = gemm.exact_type(op, bound)
     acc = gemm.centered(rows, zero, dtype) @ centered.T.astype(dtype)
     if w.dtype == np.int16:
-        return gemm.requantizer64(op, _multiplier(op, scales), bias)(acc, 0)
+        return gemm.requantizer64(op, gemm.product_multiplier(op), bias)(acc, 0)
     if tw is not None and tw.sparsity is not None:  # the kernel for sparse weights is an old one
-        return gemm.requantizer(op, _multiplier(op, scales), bias, bound)(acc, 0)
+        return gemm.requantizer(op, gemm.product_multiplier(op), bias, bound)(acc, 0)
     return gemm.rescaler(op, gemm.conv_multiplier(op, tx, tw), bias)(acc, 0)
-
-
-def _multiplier(op: Op, scales: Array) -> Array:
-    """The multiplier of the kernels that compute in fixed point."""
-    find = gemm.conv_multiplier if scales.size > 1 else gemm.tensor_multiplier
-    return find(op, op.inputs[0], op.inputs[1])
 
 
 def _fc_hybrid(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
@@ -200,6 +194,18 @@ def _bmm_hybrid(op: Op, x: Array, y: Array) -> Array:
     return acc.astype(np.float32) * (steps.reshape(*x.shape[:-1], 1) * scales)
 
 
+def has_column_scales(op: Op) -> bool:
+    """Whether the right side has one scale, or one for each column of the result and no zero
+    points. LiteRT's kernels know only one scale, which is 0 where there are several: they answer
+    zeros for those."""
+    y = op.inputs[1]
+    found = quant(y)
+    assert y is not None
+    axis = len(y.shape) - (2 if attr(op, "adj_y") else 1)
+    by_column = found.axis == axis and found.scale.size == y.shape[axis]
+    return found.scale.size == 1 or (by_column and not found.zero_point.any())
+
+
 def _bmm_quantized(op: Op, x: Array, y: Array) -> Array:
     out = op.outputs[0].dtype
     plain = out.numpy == np.int32  # the bare sums of int8 products, zero points ignored
@@ -211,8 +217,8 @@ def _bmm_quantized(op: Op, x: Array, y: Array) -> Array:
     if plain:
         return acc.astype(np.int64).astype(np.int32)
     require(out.numpy == x.dtype, op, f"output type {out.short} for {x.dtype} input")
-    require(quant(op.inputs[1]).scale.size == 1, op, "scales for each channel are not supported")
-    real = gemm.tensor_multiplier(op, op.inputs[0], op.inputs[1])
+    require(has_column_scales(op), op, "the right side's scales are not those of its columns")
+    real = gemm.product_multiplier(op)
     finish = (
         gemm.requantizer64(op, real, None, out.bounds)
         if x.dtype == np.int16
@@ -252,4 +258,5 @@ define("FULLY_CONNECTED", infer=_infer_fc, evaluate=on(_evaluate_fc, needs=2), f
              "blockwise; sparse; shuffled 4x16")  # fmt: skip
 define("BATCH_MATMUL", infer=shaped(_bmm_shape, data=[0, 1]), evaluate=on(_evaluate_bmm),
        family="matmul", takes=_BMM, macs=_bmm_macs,
-       notes="hybrid i8; i16 with i8; i8 to i32")  # fmt: skip
+       notes="hybrid i8; i16 with i8; i8 to i32; a scale for each column, where LiteRT gives "
+             "zeros")  # fmt: skip

@@ -53,6 +53,8 @@ def rewrite(
         Interface(model, writer, ranges).finish(*ends)
         graph.prune()
         whole.weights |= written.weights
+        whole.became |= written.became
+        whole.reasons |= written.reasons
         whole.repaired += written.repaired
     _share(model)
     return together(solutions), whole

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from ..errors import InputError, ModelError, SanderlingError
 from ..format import write_atomic
 from ..ir import Array, DType, Graph, Model, Tensor
+from ..progress import Estimate
 from ..runtime.delegate import Delegate
 from ..runtime.feeds import as_fed
 from ..runtime.session import Session
@@ -279,13 +280,14 @@ def calibrate(
     store = Kept(Path(keep), identity) if keep else None
     run = _Run(watcher, *(store.load() if store else ({}, Counter())))
     saved = time.monotonic()
-    count = 0
+    count, ahead = 0, Estimate(f"calibrating with {total} samples", total)
     try:
         for count, sample in enumerate(data, 1):
             feeds = watcher.feeds(sample, count)
             name = digest(feeds)
             if take(name, feeds):
                 run.submit(name, feeds, count, remember=store is not None)
+            ahead.step(count)
             if progress:
                 progress("calibrating", count, max(total, count))
             if store and time.monotonic() - saved > SAVE_EVERY:

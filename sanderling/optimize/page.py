@@ -58,6 +58,10 @@ def _lists(report: Report) -> Iterator[str]:
         yield heading("Stayed float")
         yield html_table(["op", "output", "because"], [tuple(r.values()) for r in
                                                        report.stayed_float])  # fmt: skip
+    if report.fell_back:
+        yield heading("Got another mode")
+        yield html_table(["op", "output", "because"], [tuple(r.values()) for r in
+                                                       report.fell_back])  # fmt: skip
     if report.refused:
         yield heading("What XNNPACK will not take")
         yield html_table(["op", "output", "because"], [tuple(r.values()) for r in report.refused])
@@ -72,7 +76,8 @@ TRIALS = ["trial", ">score", ">of those that choose", ">bytes", ">ms", "meets it
 
 
 LAYERS = [">#", "~tensor", "op", ">bits", ">seen low", ">seen high", ">scale", ">zero point",
-          ">clipped", ">SNR, dB", ">RMSE/scale", ">weight bits", ">weight SNR"]  # fmt: skip
+          ">clipped", ">SNR, dB", ">RMSE/scale", ">local RMSE/scale", ">weight bits",
+          ">weight SNR"]  # fmt: skip
 
 
 def layer_table(layers: Sequence[Layer], most: int = 0) -> list[tuple[object, ...]]:
@@ -81,8 +86,9 @@ def layer_table(layers: Sequence[Layer], most: int = 0) -> list[tuple[object, ..
     if most:
         numbered.sort(key=lambda row: math.inf if row[1].snr is None else row[1].snr)
     return [(i, x.name, x.op, x.bits, _short(x.low), _short(x.high), _short(x.scale), x.zero_point,
-             f"{x.clipped:.3%}", _short(x.snr), _short(x.rmse_over_scale), x.weight_bits or "-",
-             _short(x.weight_snr)) for i, x in numbered[: most or None]]  # fmt: skip
+             f"{x.clipped:.3%}", _short(x.snr), _short(x.rmse_over_scale),
+             _short(x.local_rmse_over_scale), x.weight_bits or "-", _short(x.weight_snr))
+            for i, x in numbered[: most or None]]  # fmt: skip
 
 
 def _short(value: float | None) -> str:
@@ -178,8 +184,10 @@ def _layers(layers: Sequence[Layer]) -> Iterator[str]:
     yield _ranges_plot(layers)
     if any(x.snr is not None for x in layers):
         yield heading("Error by layer")
-        yield paragraph(f"Against the float model on held-out samples. {ROUNDING:.2f} of a step is "
-                        f"what rounding alone costs; above {SUSPECT} a layer is worth a look.",
+        yield paragraph("Against the float model on held-out samples. RMSE/scale is the error in "
+                        "steps with all that came in from the layers before; local is what the "
+                        f"layer adds itself, fed with the float model's values: {ROUNDING:.2f} is "
+                        f"rounding alone, and above {SUSPECT} of its own a layer is worth a look.",
                         note=True)  # fmt: skip
         yield _error_plot(layers)
     yield html_table(LAYERS, layer_table(layers))
@@ -209,7 +217,9 @@ def _ranges_plot(layers: Sequence[Layer]) -> str:
 def _error_plot(layers: Sequence[Layer]) -> str:
     with figure(2, 1, size=(11, 6)) as (made, (above, below)):
         _line(above, layers, "snr", "SNR, dB")
-        _line(below, layers, "rmse_over_scale", "RMSE / scale")
+        _line(below, layers, "rmse_over_scale", "RMSE / scale", "accumulated")
+        _line(below, layers, "local_rmse_over_scale", "RMSE / scale", "local")
+        below.legend()
         for value, text in ((ROUNDING, "rounding alone"), (SUSPECT, "worth a look")):
             below.axhline(value, linestyle="--", color=COLOURS[1], linewidth=1)
             below.annotate(f"{value:.2g} {text}", (0, value), fontsize=8)
@@ -218,9 +228,10 @@ def _error_plot(layers: Sequence[Layer]) -> str:
         return inline(made)
 
 
-def _line(axes: Any, layers: Sequence[Layer], what: str, label: str) -> None:
+def _line(axes: Any, layers: Sequence[Layer], what: str, label: str, name: str = "") -> None:
     found = [(i, v) for i, x in enumerate(layers) if (v := getattr(x, what)) is not None]
-    axes.plot(*zip(*found, strict=True), marker="o", markersize=3)
+    if found:
+        axes.plot(*zip(*found, strict=True), marker="o", markersize=3, label=name)
     axes.set(ylabel=label)
 
 

@@ -10,6 +10,7 @@ from ..errors import InputError
 from ..format import dump, load
 from ..ir import DType, Graph, Model
 from ..measure.inspect import quantisation_kind
+from ..ops.base import check_known
 from ..passes import CLEAN, FOLD, FUSE, MERGE, run_passes
 from .graphs import sink_constants
 
@@ -25,6 +26,8 @@ def prepared(model: Model) -> Model:
                          fix="start from the float model it was made from")  # fmt: skip
     copy = load(bytes(dump(model)))
     copy.source = model.source
+    for graph in copy.graphs:
+        check_known(graph)
     for graph in copy.graphs:
         _plain_constants(graph)
     sink_constants(copy)

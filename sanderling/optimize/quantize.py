@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,7 +123,9 @@ def quantize(
     data = _samples(data, source)
     if target is None and not any(m.is_integer for m in all_modes(ready.graphs, rules).values()):
         made = base.run()
-        return made.model, Report.of(source, ready, made.model, made.solution, rules)
+        report = Report.of(source, made, rules)
+        report.notes += _effect(report, rules)
+        return made.model, report
     if strict:
         _check_strict(base, lambda tensor, grid: (-1.0, 1.0))
     work = Work(base, data, keep, threads, progress, stated)
@@ -132,7 +135,8 @@ def quantize(
     if target is not None:
         reached = target.reach(work, best, work.plan)
         best, rules = reached.made, reached.rules
-    report = Report.of(source, ready, best.model, best.solution, rules)
+    report = Report.of(source, best, rules)
+    report.notes += _effect(report, rules)
     report.candidates, report.samples, report.held_out = candidates, work.samples, work.away
     report.kinds = {name: {"kind": k.name, "why": k.why} for name, k in work.kinds.items()}
     report.notes += work.notes + _notes(best) + untaken(ready, work.job.calibration)
@@ -164,6 +168,26 @@ def _check_strict(job: Job, ranges: Callable[[Tensor, Grid], Range | None]) -> N
         + "\n  ".join(lines[:10]) + more,
         where="--strict", fix="leave them float (without --strict), or change the model",
     )  # fmt: skip
+
+
+def _effect(report: Report, rules: Sequence[Choice]) -> list[str]:
+    """A mode that did nothing is an error, one that no op could take is said."""
+    asked = [name for name in dict.fromkeys(r.mode for r in rules) if name != "float"]
+    got = {name for name in report.modes if name != "float"}
+    if asked and not got:
+        whys = Counter(row["reason"] for row in report.stayed_float).most_common(3)
+        lines = [f"{count} op{'s' * (count > 1)}: {why}" for why, count in whys]
+        raise UnsupportedError(
+            f"{' and '.join(asked)} changes nothing in this model: "
+            + ("; ".join(lines) or "no op has weights or values that it could store otherwise"),
+            where=report.source, fix="choose another mode, or a lower minimum of weights "
+            "(--minimum)")  # fmt: skip
+    missing = [name for name in asked if name not in got]
+    alone = len(asked) == len(got) == 1
+    same = f", and the file is what --mode {next(iter(got))} writes" if alone else ""
+    return [f"No op could take {name}: what it was asked of became {', '.join(sorted(got))}{same}. "
+            "The list of ops that got another mode says why."
+            for name in missing if report.fell_back]  # fmt: skip
 
 
 def _notes(made: Quantised) -> list[str]:

@@ -13,11 +13,12 @@ import numpy as np
 
 from ..evaluate.kinds import Kind, agreement
 from ..format import dump
-from ..ir import Array, Model
+from ..ir import Array, Model, Op
+from . import local
 from .correct import layers, own_name
 from .recipe import Choice
 from .rules import RULES
-from .solve import Solution
+from .threads import one_thread_each
 from .walk import reals
 from .xnnpack import refused
 
@@ -38,6 +39,7 @@ KEPT_IF = (
     "where it rises by more than two standard errors of its own, a loss of up to three is accepted."
 )
 MOST_ROWS = 16  # samples that the rows of layers are measured on
+MOST_LOCAL = 4  # of them for the ops by themselves, which are not compiled
 
 
 @dataclass
@@ -135,7 +137,8 @@ class Layer:
     zero_point: int
     clipped: float  # share of the calibration's values beyond the codes
     snr: float | None = None
-    rmse_over_scale: float | None = None  # 0.29 is what rounding alone costs
+    rmse_over_scale: float | None = None  # with what came in through its operands
+    local_rmse_over_scale: float | None = None  # its own; 0.29 is what rounding alone costs
     weight_bits: int | None = None
     weight_snr: float | None = None
 
@@ -152,6 +155,7 @@ class Report:
     zipped_after: int
     rules: list[dict[str, str]]
     stayed_float: list[dict[str, str]]
+    fell_back: list[dict[str, str]] = field(default_factory=list)  # ops that got another mode
     samples: int = 0  # that calibrated
     held_out: int = 0  # that calibrated nothing and judge
     kinds: dict[str, dict[str, str]] = field(default_factory=dict)  # of the outputs, and why
@@ -165,19 +169,26 @@ class Report:
     trials: list[Trial] = field(default_factory=list)
 
     @classmethod
-    def of(cls, source: Model, ready: Model, made: Model, solution: Solution,
-           rules: Sequence[Choice]) -> Report:  # fmt: skip
-        before, after = bytes(dump(source)), bytes(dump(made))
-        counted = Counter(m.name for m in solution.modes.values())
-        floats = [{"op": op.name, "output": op.outputs[0].name, "reason": why}
-                  for op, why in solution.reasons.items()]  # fmt: skip
-        slow = [{"op": op.name, "output": op.outputs[0].name if op.outputs else "", "reason": why}
-                for op, why in refused(made)]  # fmt: skip
-        return cls(source.source, dict(counted), len(before), len(after), _zipped(before),
-                   _zipped(after), [asdict(r) for r in rules], floats, refused=slow)  # fmt: skip
+    def of(cls, source: Model, made: Quantised, rules: Sequence[Choice]) -> Report:
+        solution, written = made.solution, made.written
+        before, after = bytes(dump(source)), bytes(dump(made.model))
+        became = {op: written.became.get(op, "float") for op in solution.modes}
+        left = solution.reasons | {op: why for op, why in written.reasons.items()
+                                   if became[op] == "float"}  # fmt: skip
+        floats = [_row(op, why) for op, why in left.items()]
+        other = [_row(op, f"{written.became[op]} instead of {solution.modes[op].name}: {why}")
+                 for op, why in written.reasons.items() if became[op] != "float"]  # fmt: skip
+        slow = [_row(op, why) for op, why in refused(made.model)]
+        return cls(source.source, dict(Counter(became.values())), len(before), len(after),
+                   _zipped(before), _zipped(after), [asdict(r) for r in rules], floats, other,
+                   refused=slow)  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)
+
+
+def _row(op: Op, why: str) -> dict[str, str]:
+    return {"op": op.name, "output": op.outputs[0].name if op.outputs else "", "reason": why}
 
 
 def _zipped(content: bytes) -> int:
@@ -189,6 +200,7 @@ def layer_rows(work: Work, made: Quantised) -> list[Layer]:
     calibration = work.variant(bool(made.factors)).job.calibration
     assert calibration is not None
     errors, weights = tensor_errors(work, made, work.held), stored_weights(made)
+    alone = local_errors(work, made, work.held)
     rows = []
     for tensor in (t for op in made.model.main.ops for t in op.outputs):
         name = own_name(tensor.name)
@@ -204,6 +216,8 @@ def layer_rows(work: Work, made: Quantised) -> list[Layer]:
                     float(beyond / counts.sum()))  # fmt: skip
         if name in errors:
             row.snr, row.rmse_over_scale = errors[name].snr, errors[name].rmse / scale
+        if name in alone:
+            row.local_rmse_over_scale = alone[name].rmse / scale
         row.weight_bits, row.weight_snr = weights.get(name, (None, None))
         rows.append(row)
     return rows
@@ -245,6 +259,22 @@ def tensor_errors(work: Work, made: Quantised, samples: Sequence[Mapping[str, Ar
                 by = made.factors.get(name)
                 real = wanted[name] if by is None else wanted[name] / by.astype(np.float32)
                 found.setdefault(name, TensorError()).add(real, given[name])
+    return found
+
+
+def local_errors(work: Work, made: Quantised, samples: Sequence[Mapping[str, Array]],
+                 ) -> dict[str, TensorError]:  # fmt: skip
+    """Of what each op makes by itself (see `local`), on the first of the samples."""
+    twins = {t.name: t for op in made.float_model.main.ops for t in op.outputs}
+    found: dict[str, TensorError] = {}
+    for feeds in samples[:MOST_LOCAL]:
+        floats = {name: values if (by := made.factors.get(name)) is None
+                  else values / by.astype(np.float32)
+                  for name, values in work.watcher.run(feeds).items()}  # fmt: skip
+        with one_thread_each():
+            for couple in local.couples(made.model.main.ops, twins, set(floats)):
+                for name, wanted, given in local.run(couple, floats):
+                    found.setdefault(name, TensorError()).add(wanted, given)
     return found
 
 

@@ -175,7 +175,7 @@ def _situation(model: Model, record: dict[str, Any], data: str, accelerator: str
     float_ops = Counter(op.name for g in model.graphs for op in g.ops
                         if any(t.dtype.is_float for t in op.outputs))  # fmt: skip
     missing = {n: c for n, c in float_ops.items() if n not in RULES and n != "DEQUANTIZE"}
-    ratio = record["macs"] / record["parameters"] if record["parameters"] else 0.0
+    ratio = (record["macs"] or 0) / record["parameters"] if record["parameters"] else 0.0
     return Situation(data, accelerator, goal, ratio, [n for n in SENSITIVE if n in names], missing,
                      record["quantisation"] == "float16 weights")  # fmt: skip
 

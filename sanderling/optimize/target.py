@@ -21,6 +21,7 @@ from ..evaluate.kinds import AGREEING, SCORES, Kind
 from ..evaluate.task import Metrics, Task
 from ..format import dump
 from ..ir import Array, Model, Op
+from ..progress import Estimate
 from .accuracy import evaluated
 from .correct import own_name
 from .recipe import Choice, all_modes
@@ -292,6 +293,7 @@ class _Way:
         self.trials: list[Trial] = []
         self.best: _Found | None = None
         self.ops = 0  # that may be made finer
+        self.expected, self.ahead = 0, Estimate("", 0)
         self.tried: dict[tuple[str, tuple[str, ...]], Trial] = {}
 
     def add(self, trial: Trial, made: Quantised, rules: list[Choice]) -> Trial:
@@ -305,8 +307,10 @@ class _Way:
     def attempt(self, finer: str, kept: Sequence[str], how: str) -> Trial:
         key = finer, tuple(sorted(kept))
         if key not in self.tried:
+            self.ahead.step(len(self.trials))
             if self.work.progress:
-                self.work.progress("searching", len(self.trials), len(self.trials) + 1)
+                total = max(self.expected, len(self.trials) + 1)
+                self.work.progress("searching", len(self.trials), total)
             rules = [*self.rules, *(Choice(finer, name=glob.escape(name)) for name in kept)]
             made = self._made(rules)
             name = f"{len(kept)} op{'s' * (len(kept) != 1)} {finer}, {how}"
@@ -327,6 +331,11 @@ class _Way:
         """The first finer mode that is enough for some order of ops; a later order counts if it
         needs fewer."""
         self.ops = max(len(_union(units)) for units in found.values())
+        # Each order is searched by doubling and halving; then some ops are given back.
+        steps = 2 * max(len(units) for units in found.values()).bit_length() + 1
+        self.expected = len(self.trials) + len(found) * steps + MOST_GIVEN_BACK
+        self.ahead = Estimate(f"searching {self.ops} ops for those that need a finer mode, at most "
+                              f"about {self.expected} trials,", self.expected)  # fmt: skip
         for mode in self.target.finer or self._finer():
             best: list[str] | None = None
             for how, units in found.items():

@@ -24,6 +24,7 @@ from ..errors import InputError
 from ..evaluate.kinds import output_kind
 from ..format import dump, load
 from ..ir import Array, Graph, Model, Op, Tensor
+from ..progress import Estimate
 from ..runtime.delegate import Delegate
 from ..runtime.inputs import quantize_array
 from ..runtime.session import Session
@@ -201,11 +202,14 @@ class Work:
 
     def choose(self, wish: Wish) -> tuple[Quantised, list[Candidate]]:
         """Each step on top of the best so far; kept if it is better beyond chance."""
-        plan = wish.first
+        plan, ways = wish.first, 1 + len(wish.steps)
+        ahead = Estimate(f"trying up to {ways} ways to quantise", ways)
+        ahead.step(0)
         best = self.make(plan)
         candidates = [self.judge(plan.name, best.model)]
         leader = candidates[0]
-        for step in wish.steps:
+        for number, step in enumerate(wish.steps, 1):
+            ahead.step(number)
             following = step(plan)
             if following == plan or not self._worth(following):
                 continue

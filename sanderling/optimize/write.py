@@ -46,7 +46,14 @@ class Written:
     """What became of the weights, for the report and the corrections."""
 
     weights: dict[Op, Coded] = field(default_factory=dict)
+    became: dict[Op, str] = field(default_factory=dict)  # the mode that each op really got
+    reasons: dict[Op, str] = field(default_factory=dict)  # why it is not the one asked for
     repaired: list[str] = field(default_factory=list)  # ops whose bias would have overflowed
+
+
+# What weights of so many bits are called, by whether they are made float before use.
+STORED_MODE = {(8, False): "dynamic", (4, False): "dynamic-int4",
+               (8, True): "weight-int8", (4, True): "weight-int4"}  # fmt: skip
 
 
 class Writer:
@@ -76,6 +83,7 @@ class Writer:
     def _integer(self, op: Op) -> None:
         row, bits = RULES[op.name], self.solution.domain(op)
         mode = self.solution.modes[op]
+        self.written.became[op] = mode.name
         for place in row.operands(op):
             self._set(op, place, self._operand(op, place))
         if row.weights:
@@ -97,6 +105,7 @@ class Writer:
                 self._set(op, place, self.as_float(tensor, op))
             elif tensor.is_constant and mode.half and tensor.dtype is DType.FLOAT32:
                 self._set(op, place, self._half(tensor, op))
+                self.written.became[op] = mode.name
         if mode.weights is None or mode.is_integer:
             return
         if op.name in STORED:
@@ -212,33 +221,64 @@ class Writer:
         row, grid = STORED[op.name], mode.weights
         for place, axis in row.operands.items():
             weight = op.input(place)
-            if weight is None or weight.data is None or weight.dtype is not DType.FLOAT32:
-                continue
-            if weight.data.size < self.options.minimum:
+            reason = self._unstorable(weight)
+            if weight is None or reason:
+                self.written.reasons[op] = reason
                 continue
             if mode.expanded or row.version is None or grid.bits not in row.bits:
-                self._expand(op, place, self._stored_weight(op, weight, grid, axis))
+                made = self._stored_weight(op, weight, grid, axis)
+                self._expand(op, place, made)
+                self._note(op, mode, made, expanded=True)
                 continue
             held = replace(grid, per_channel=False, block=0) if row.whole else grid
-            self._set(op, place, self._stored_weight(op, weight, held, axis))
+            made = self._stored_weight(op, weight, held, axis)
+            self._set(op, place, made)
+            self._note(op, mode, made)
             op.version = max(op.version, row.version)
             if op.name in ASYMMETRIC:
                 op.attrs["asymmetric_quantize_inputs"] = True
             if row.through:
                 self._expand_result(op)
 
+    def _unstorable(self, weight: Tensor | None) -> str:
+        if weight is None or weight.data is None:
+            return "its weights are computed, not constant"
+        if weight.dtype is not DType.FLOAT32:
+            return f"its weights are {weight.dtype.short}, not float32"
+        if weight.data.size < self.options.minimum:
+            return (f"its weights are {weight.data.size} numbers, fewer than the minimum of "
+                    f"{self.options.minimum}")  # fmt: skip
+        return ""
+
+    def _note(self, op: Op, mode: Mode, made: Tensor, expanded: bool = False) -> None:
+        """What the op became, and why where it is not what was asked for."""
+        assert mode.weights is not None
+        in_blocks = made.quant is not None and made.quant.block is not None
+        became = mode.name if in_blocks else STORED_MODE[made.dtype.bits, expanded]
+        self.written.became[op] = became
+        if became != mode.name:
+            why = f"{op.name} has no kernel for weights of {mode.weights.bits} bits"
+            self.written.reasons.setdefault(op, why)
+
     def _recurrent(self, op: Op, mode: Mode) -> None:
         """All of a recurrent op's weights, or none."""
         assert mode.weights is not None
         version = recurrent.HYBRID_VERSION.get(op.name)
-        for place in recurrent.stored_places(op, self.options.minimum):
+        places = recurrent.stored_places(op, self.options.minimum)
+        if not places:
+            self.written.reasons[op] = ("not all of its weights are constants of "
+                                        f"{self.options.minimum} numbers or more")  # fmt: skip
+        for place in places:
             weight = op.inputs[place]
             assert weight is not None
             if mode.expanded or version is None:
-                self._expand(op, place, self._stored_weight(op, weight, mode.weights, 0))
+                made = self._stored_weight(op, weight, mode.weights, 0)
+                self._expand(op, place, made)
+                self._note(op, mode, made, expanded=True)
                 continue
-            grid = recurrent.hybrid_grid(mode.weights)
-            self._set(op, place, self._stored_weight(op, weight, grid, 0))
+            made = self._stored_weight(op, weight, recurrent.hybrid_grid(mode.weights), 0)
+            self._set(op, place, made)
+            self._note(op, mode, made)
             op.version = max(op.version, version)
             op.attrs["asymmetric_quantize_inputs"] = True
 
@@ -256,7 +296,9 @@ class Writer:
 
     def _stored_weight(self, op: Op, weight: Tensor, grid: Grid, axis: int) -> Tensor:
         assert weight.data is not None
-        if grid.block and not self._takes_blocks(op, weight, grid.block):
+        refused = _refuses_blocks(op, weight, grid.block) if grid.block else ""
+        if refused:
+            self.written.reasons[op] = refused
             grid = replace(grid, block=0, per_channel=True)
         if grid.block:
             self._unfuse(op)
@@ -266,11 +308,6 @@ class Writer:
             made = self._store(weight, self._coded(op, weight.data, scales, grid, axis), grid)
         self.stored.setdefault(weight, made)
         return made
-
-    def _takes_blocks(self, op: Op, weight: Tensor, block: int) -> bool:
-        clamp = op.attrs.get("fused_activation_function", "NONE")
-        return (op.name == "FULLY_CONNECTED" and weight.shape[1] % block == 0
-                and clamp in ("NONE", *UNFUSED))  # fmt: skip
 
     def _unfuse(self, op: Op) -> None:
         """LiteRT's kernel for blocks forgets the fused activation: it becomes an op of its own."""
@@ -300,6 +337,7 @@ class Writer:
                 for place, tensor in enumerate(op.inputs):
                     if tensor is weight:
                         self._set(op, place, self._dequantize(made, op, "f32"))
+                        self.written.became.setdefault(op, STORED_MODE[made.dtype.bits, True])
 
     def _blocks(self, weight: Tensor, grid: Grid) -> Tensor:
         assert weight.data is not None
@@ -317,6 +355,18 @@ class Writer:
             return self._dequantize(stored, reader, "f32")
 
         return self._once(("half", tensor), make)
+
+
+def _refuses_blocks(op: Op, weight: Tensor, block: int) -> str:
+    """Why an op's weights cannot have a scale for each block; "" if they can."""
+    clamp = op.attrs.get("fused_activation_function", "NONE")
+    if op.name != "FULLY_CONNECTED":
+        return f"blocks are for FULLY_CONNECTED alone, {op.name} has no kernel for them"
+    if weight.shape[1] % block:
+        return f"its rows of {weight.shape[1]} weights are no multiple of {block}"
+    if clamp not in ("NONE", *UNFUSED):
+        return f"its fused {clamp} cannot become an op of its own, as blocks need it"
+    return ""
 
 
 def _dtype(bits: int) -> DType:

@@ -14,6 +14,7 @@ from ..files import read_text
 from ..ir import Array, DType, Tensor
 from .feeds import as_bytes, converts, type_hint
 from .feeds import is_quantized as is_quantized  # for those who read inputs
+from .sound import SOUNDS, read_sound
 
 ARRAYS = (".npy", ".npz")
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
@@ -34,10 +35,11 @@ class Picture:
 
 
 def read_array(path: str | Path, tensor: Tensor, picture: Picture | None = None,
-               name: str = "") -> Array:  # fmt: skip
+               name: str = "", rate: int | None = None) -> Array:  # fmt: skip
     """The file's content as an array for this input, its batch dimension added where it lacks.
 
     name: what the user calls the input, where that is not the tensor's name.
+    rate: samples a second that the model takes, for sounds.
     """
     name = name or tensor.name
     path = Path(path)
@@ -45,6 +47,8 @@ def read_array(path: str | Path, tensor: Tensor, picture: Picture | None = None,
         raise InputError("there is no such file", where=str(path), fix="check the path")
     if path.suffix.lower() in PICTURES:
         array = read_picture(path, tensor, picture or Picture())
+    elif path.suffix.lower() in SOUNDS:
+        array = read_sound(path, tensor, rate)
     else:
         array = _read_numpy(path, name if name == tensor.name else (name, tensor.name))
     try:
@@ -59,7 +63,7 @@ def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
     try:
         loaded = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        kinds = ", ".join([*ARRAYS, *sorted(PICTURES)])
+        kinds = ", ".join([*ARRAYS, *SOUNDS, *sorted(PICTURES)])
         if path.suffix.lower() not in ARRAYS:
             raise InputError(f"unknown file type '{path.suffix}'", where=str(path),
                              fix=f"the known ones are {kinds}") from error  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..config import MAX_MEMORY
 from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
-from ..ir import Array, Graph, Op, Shape, Tensor
+from ..ir import Array, DType, Graph, Op, Shape, Tensor
 from ..spans import Span, hold, instant, span, tape
 from .arena import ALIGNMENT, ArenaPlan, Item, plan
 from .delegate import (
@@ -106,6 +106,7 @@ class Plan:
     tells: bool = field(default_factory=lambda: tape.recorder is not None)
     _memory: Array | None = None
     _called: tuple[list[Array], Binding] | None = None
+    _looped: tuple[Plan, Loop | None] | None = None
 
     def array(self, tensor: Tensor) -> Array | None:
         """This tensor's place in the arena, as a view; None if it has none."""
@@ -130,7 +131,7 @@ class Plan:
 
     def tell(self) -> None:
         """Run what tells of its steps from now on."""
-        self._called = None
+        self._called = self._looped = None
         other = None if self.tells or self.again is None else self.again()
         self.tells = True
         if other is not None and len(other.steps) == len(self.steps):
@@ -139,13 +140,32 @@ class Plan:
 
     def hush(self) -> None:
         """Nobody listens any more."""
-        self.tells, self._called = False, None
+        self.tells, self._called, self._looped = False, None, None
         for step in self.steps:
             step.executable, step.plain = step.plain or step.executable, None
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Binding:
         """A binding whose results are the graph's outputs, in order."""
         return Binding(self, inputs, outputs, self.graph.outputs)
+
+    def loop(self, condition: Plan, arrays: Sequence[Array]) -> list[Array] | None:
+        """The values at which the condition, a plan for the same shapes, no longer holds; None if
+        types or shapes may change on the way there."""
+        if tape.recorder is not None:
+            return None
+        if self._looped is None or self._looped[0] is not condition:
+            able = self._is_loop(condition)
+            self._looped = condition, Loop(condition, self, arrays) if able else None
+        loop = self._looped[1]
+        return None if loop is None else loop.run(arrays)
+
+    def _is_loop(self, condition: Plan) -> bool:
+        ends = condition.graph.outputs
+        known = [has_storage(t) or t in self.graph.inputs for t in (*self.graph.outputs, *ends)]
+        one = [prod(t.shape) for t in ends] == [1] and ends[0].dtype is DType.BOOL
+        types = [[(t.dtype, t.shape) for t in tensors]
+                 for tensors in (self.graph.inputs, self.graph.outputs)]  # fmt: skip
+        return one and all(known) and types[0] == types[1]
 
     def call(self, arrays: Sequence[Array]) -> list[Array]:
         """The results for these arrays, as arrays of their own: how control flow runs a graph, time
@@ -157,6 +177,25 @@ class Plan:
         for target, source in zip(inputs, arrays, strict=True):
             np.copyto(target, source)
         return [a.copy() for a in binding.run()]
+
+
+class Loop:
+    """A condition and a body on the same arrays: what the body gives goes back into them."""
+
+    def __init__(self, condition: Plan, body: Plan, arrays: Sequence[Array]) -> None:
+        self._values = [np.empty(a.shape, a.dtype) for a in arrays]
+        self._condition = condition.bind(self._values, [None])
+        self._body = body.bind(self._values, [None] * len(arrays))
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        self._set(arrays)
+        while self._condition.run()[0].item():
+            self._set(self._body.run())
+        return [a.copy() for a in self._values]
+
+    def _set(self, arrays: Sequence[Array]) -> None:
+        for target, source in zip(self._values, arrays, strict=True):
+            np.copyto(target, source)
 
 
 def _aligned_bytes(size: int) -> Array:

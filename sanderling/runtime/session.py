@@ -102,7 +102,7 @@ class Session(OfThisProcess):
         """What operators keep from run to run."""
         from ..ops import State
 
-        return State(call=self._call)
+        return State(self._call, self._loop)
 
     @cached_property
     def _planner(self) -> Planner:
@@ -151,7 +151,9 @@ class Session(OfThisProcess):
         direct = self._direct.get(signature)
         taken = direct.accepts(feeds) if direct is not None and not outputs else None
         if direct is not None and taken is not None:
-            busy = self._occupy()
+            busy = self._busy
+            if not busy.acquire(False):
+                self._occupy()
             try:
                 return direct.run(taken)
             finally:
@@ -228,7 +230,10 @@ class Session(OfThisProcess):
             fed = dict(zip(entry.graph.inputs, shapes, strict=True))
             changed = {n: t for n, t in entry.inputs.items() if fed[t] != t.shape}
             if not changed:
-                raise
+                unset = _unset(entry, error)
+                if unset is None:
+                    raise
+                raise unset from error
             given = ", ".join(f"'{n}' {list(fed[t])}" for n, t in changed.items())
             takes = ", ".join(f"'{n}' {t.type_text}" for n, t in changed.items())
             raise InputError(
@@ -243,6 +248,13 @@ class Session(OfThisProcess):
             raise ModelError(f"called with {len(arrays)} values, it takes {len(graph.inputs)}",
                              where=f"graph '{graph.name}'")  # fmt: skip
         return self._plan(graph, [a.shape for a in arrays]).call(arrays)
+
+    def _loop(self, condition: Graph, body: Graph,
+              arrays: Sequence[Array]) -> list[Array] | None:  # fmt: skip
+        """How a WHILE runs, where its values keep their shapes."""
+        shapes = [a.shape for a in arrays]
+        test, step = self._plan(condition, shapes), self._plan(body, shapes)
+        return step.loop(test, arrays)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -364,6 +376,27 @@ class Session(OfThisProcess):
             return signatures[0]
         main = self.model.main
         return Signature("", main, _by_name(main.inputs), _by_name(main.outputs))
+
+
+def _unset(entry: Signature, error: ModelError) -> InputError | None:
+    """Where dimensions are open and the file's stand-ins for them do not go through the model."""
+    left = {n: t for n, t in entry.inputs.items() if t.is_dynamic}
+    if not left:
+        return None
+    stand_ins = ", ".join(str(list(t.shape)) for t in left.values())
+    stated = " ".join(f"--shape {n}={_example(t)}" for n, t in left.items())
+    return InputError(
+        f"sizes are left open, and on the file's stand-ins for them, {stand_ins}, the model does "
+        f"not run: {error.where}: {error.what}",
+        where=", ".join(f"input '{n}' {t.type_text}" for n, t in left.items()),
+        fix=f"feed arrays of the sizes that you need, or state them, for example {stated}",
+    )
+
+
+def _example(tensor: Tensor) -> str:
+    """A batch of one, and some size for every other open dimension."""
+    signature = tensor.signature or ()
+    return ",".join(str(n if n >= 0 else 64 if i else 1) for i, n in enumerate(signature))
 
 
 def _maker(session: weakref.ref[Session], graph: Graph, shapes: tuple[Shape, ...]

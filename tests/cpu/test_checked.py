@@ -20,7 +20,7 @@ from sanderling.ir.types import DType
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case
 
-from .harness import EVERYTHING, RUNNABLE, check_cpu
+from .harness import EVERYTHING, RUNNABLE, check_cpu, cpu_for
 
 BYTES = 4 * 24  # of each tensor
 Wrong = Callable[[StepEmitter, Tensor, Tensor], None]
@@ -133,14 +133,14 @@ def test_wrong_kernels_are_found(row: str, target: str, monkeypatch: pytest.Monk
 
     monkeypatch.setitem(KERNELS, "CUMSUM", Kernel(emit))
     model, x = chain(), np.arange(24, dtype=np.float32).reshape(4, 6)
-    session = model.compile([CpuDelegate(target, cache=False, checked=True)])
+    session = model.compile([cpu_for(target, checked=True)])
     for _ in range(2):  # nothing of the first is left
         with pytest.raises(DelegateError) as caught:
             session(x)
         assert text in str(caught.value)
         assert f"step{place}_cumsum" in str(caught.value) and "CUMSUM" in str(caught.value)
     faulty = False
-    assert np.array_equal(model.compile([CpuDelegate(target, cache=False, checked=True)])(x), x)
+    assert np.array_equal(model.compile([cpu_for(target, checked=True)])(x), x)
 
 
 def test_what_is_allowed_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,13 @@ import pytest
 
 from sanderling.delegates.cpu.elementwise import EXPRESSIONS
 from sanderling.delegates.cpu.executable import CpuExecutable
+from sanderling.delegates.cpu.jit import runnable
 from sanderling.delegates.cpu.prepare import prepare
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.targets import TARGETS, host_target
 from sanderling.ir import Array, DType, Graph, Op
 from sanderling.ir import expr as X
 from sanderling.ir.expr import Expr, Input, cast
+from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, u8
 from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
 from tests.cpu.qemu import QEMU
@@ -30,7 +32,8 @@ x0, x1 = Input(0, F32), Input(1, F32)
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("no kernel", "may be zero", "may be negative", "do not fit together", "not defined for",
            "run time", "codes of quantised and of plain", "not quantised as a whole",
-           "leave no code", "shape is not known", "strings and handles")  # fmt: skip
+           "leave no code", "shape is not known", "strings and handles",
+           "less than a byte")  # fmt: skip
 
 
 # The definition multiplies -inf by 0; the compiled code's logistic is never 0. See docs/runtime.
@@ -127,6 +130,29 @@ def test_angles(function: str, target: str) -> None:
     assert np.max(gap / np.abs(wanted), where=np.abs(wanted) > 1e-30, initial=0) < 2e-6
     ends = np.array([np.inf, -np.inf, np.nan] * 16, np.float32)
     assert np.all(np.isnan(run_map(X.apply(function, x0), ends, target=target)))
+
+
+@pytest.mark.parametrize("target", [name for name, row in TARGETS.items() if runnable(row)])
+def test_atan2(target: str) -> None:
+    """All quadrants, ratios of every size, and the ends: signs of zeros count."""
+    rng = np.random.default_rng(3)
+    spread = [10.0 ** rng.integers(-9, 10, 4000) * rng.normal(size=4000) for _ in range(2)]
+    # Not 1e-45 and 1e-40, which count as zero in compiled code.
+    ends = np.meshgrid(*[[v for v in SPECIAL if v == 0 or not abs(v) < 1e-38]] * 2)
+    y, x = (np.concatenate([a, b.reshape(-1)]).astype(np.float32)
+            for a, b in zip(spread, ends, strict=True))  # fmt: skip
+    found = run_map(X.atan2(x0, x1), y, x, target=target)
+    wide = np.arctan2(y.astype(np.float64), x.astype(np.float64))
+    wanted = wide.astype(np.float32)
+    assert np.array_equal(np.isnan(found), np.isnan(wanted))
+    real = ~np.isnan(wanted)
+    assert np.array_equal(np.signbit(found[real]), np.signbit(wanted[real]))
+    gap = np.abs(found - wide)[real]
+    assert np.all(gap <= 2 * np.spacing(np.abs(wanted[real])) + 2.0**-126)
+
+
+def test_atan2_is_compiled() -> None:
+    assert check_cpu(next(row for row in CASES if row.op == "ATAN2")) == ""
 
 
 @cache

@@ -18,7 +18,7 @@ from tests import shared
 from tests.conformance.cases_control import binary, choose, const, emit
 from tests.conformance.harness import Case, T, case, f32, i16, i32, i64, weights
 
-from .harness import RUNNABLE, run
+from .harness import RUNNABLE, cpu_for, run
 
 
 def row(made: Case, limit: int) -> tuple[Case, int]:
@@ -73,7 +73,7 @@ def test_it_raises_as_the_reference_does(made: Case, limit: int, target: str) ->
     model = made.model()
     reference = model.compile(["reference"])
     for threads in (1, 3):
-        ours = model.compile([CpuDelegate(target, cache=False)], threads=threads)
+        ours = model.compile([cpu_for(target)], threads=threads)
         assert [p.delegate.name for p in ours.plan().partition.parts] == ["cpu"]
         for wild in (limit, -1, -(2**15), 2**15 - 1):
             arrays = feeds(model, wild)

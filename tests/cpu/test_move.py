@@ -19,7 +19,7 @@ OPS = (*move.KERNELS, *gather.KERNELS, *resize.KERNELS)
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("known at run time only", "no place of their own", "quantised table", "table of bytes",
            "indices of type i16", "fused activation", "do not fit together", "shape is not known",
-           "strings and handles")  # fmt: skip
+           "strings and handles", "less than a byte")  # fmt: skip
 BY_SIZE: dict[int, Callable[..., T]] = {1: u8, 2: i16, 4: f32, 8: i64}
 
 

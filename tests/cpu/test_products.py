@@ -57,6 +57,12 @@ def test_weights_in_blocks_are_compiled(row: Case, target: str) -> None:
     assert check_cpu(row, target) == ""
 
 
+@pytest.mark.parametrize("target", ("avx2", "generic", "neondot"))
+@pytest.mark.parametrize("row", [c for c in CASES if c.name == "by_column"], ids=lambda row: row.id)
+def test_scales_of_columns_are_compiled(row: Case, target: str) -> None:
+    assert check_cpu(row, target) == ""
+
+
 def _scales(count: int) -> list[float]:
     values = np.random.default_rng(count).uniform(0.002, 0.02, count).astype(np.float32)
     return values.tolist()  # type: ignore[no-any-return]

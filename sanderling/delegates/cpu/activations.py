@@ -26,9 +26,11 @@ from .operands import (
     larger,
     need,
     operand,
+    product_of,
     real_product,
     result,
     scales,
+    sloped,
     smaller,
     tensor_at,
     whole_codes,
@@ -75,7 +77,10 @@ def leaky_relu(op: Op) -> Expr:
         below = _rescaled16(op, abs(alpha))
         below = -below if alpha < 0 else below
         return coded_whole(op, select(operand(op, 0) >= 0, _rescaled16(op, 1.0), below))
-    return _sloped(op, centred(op, 0) * alpha)
+    # An approximation, which lower() takes where it is right for all codes.
+    factor, zero = scales(op.inputs[0])[0] / scales(out)[0], scales(out)[1]
+    x = centred(op, 0)
+    return encode(select(x >= 0, x, x * alpha) * factor + zero, *out.dtype.bounds, out.dtype)
 
 
 def _rescaled16(op: Op, factor: float) -> Expr:
@@ -89,15 +94,16 @@ def prelu(op: Op) -> Expr:
     if op.outputs[0].dtype.is_float:
         x = operand(op, 0)
         return result(op, select(x >= 0, x, x * operand(op, 1)))
-    return _sloped(op, centred(op, 0) * (centred(op, 1) * scales(op.inputs[1])[0]))
-
-
-def _sloped(op: Op, below: Expr) -> Expr:
-    """Codes where they are not negative, `below` in the same units elsewhere."""
-    out = op.outputs[0]
-    factor, zero = scales(op.inputs[0])[0] / scales(out)[0], scales(out)[1]
-    x = centred(op, 0)
-    return encode(select(x >= 0, x, below) * factor + zero, *out.dtype.bounds, out.dtype)
+    s1, s2, s3 = (np.float32(scales(t)[0]) for t in (*op.inputs, op.outputs[0]))
+    kinds = [tensor_at(op, i).dtype for i in (0, 1)]
+    if any(kind not in BYTES for kind in kinds):
+        x = whole_codes(op, 0)
+        above = real_product(x, float(s1 / s3))
+        below = real_product(x * whole_codes(op, 1), float(s1 * s2 / s3))
+        return coded_whole(op, select(x >= 0, above, below))
+    above = sloped(op, *product_of(op, 0), float(s1 / s3))
+    below = sloped(op, *product_of(op, 0, 1), float(s1 * s2 / s3))
+    return coded_whole(op, select(product_of(op, 0)[0] >= 0, above, below))
 
 
 def elu(x: Expr) -> Expr:
@@ -157,14 +163,14 @@ def along(op: Op, q: Quant, shape: Shape, *arrays: Array) -> list[Tensor]:
             for i, a in enumerate(arrays)]  # fmt: skip
 
 
-def _nearest_word(units: Expr, zero: int) -> Expr:
+def _nearest(units: Expr, zero: Expr | float, dtype: DType) -> Expr:
     """As the definition has it: halves away from zero (what is added is the float below a half, so
     that less than a half stays 0)."""
-    low, high = DType.INT16.bounds
-    bounded = smaller(larger(units, float(low - zero)), float(high - zero))
+    low, high = dtype.bounds
+    bounded = smaller(larger(units, low - zero), high - zero)
     half = float(np.nextafter(np.float32(0.5), np.float32(0)))
     whole = cast(bounded + select(bounded < 0.0, Const(-half, F32), Const(half, F32)), I32)
-    return cast(whole + zero, DType.INT16)
+    return cast(whole + (cast(zero, I32) if isinstance(zero, Expr) else int(zero)), dtype)
 
 
 def quantize(op: Op) -> Lowered | Expr:
@@ -177,20 +183,17 @@ def quantize(op: Op) -> Lowered | Expr:
         (s1, z1), (s2, z2) = scales(x), scales(out)
         if x.dtype in BYTES and out.dtype is x.dtype and (s1, z1) == (s2, z2):
             return Input(0, x.dtype)
-        if x.dtype in (I32, DType.INT16):
+        if x.dtype in (I32, DType.INT16) or out.dtype is DType.INT16:
             steps = real_product(cast(cast(Input(0, x.dtype), I32) - z1, I64), s1 / s2)
             return cast(clamp(cast(steps, I32) + z2, low, high), out.dtype)
         return encode((codes(op, 0) - z1) * (s1 / s2) + z2, low, high, out.dtype)
     q = quant(out)
     if not q.per_axis:
         scale, zero = scales(out)
-        if out.dtype is DType.INT16:
-            return _nearest_word(Input(0, F32) / float(np.float32(scale)), zero)
-        return encode(Input(0, F32) * (1 / scale) + zero, low, high, out.dtype)
-    zeros = np.resize(q.zero_point, q.scale.size)
-    params = along(op, q, x.shape, 1 / q.scale.astype(np.float64), zeros)
-    units = Input(0, F32) * Input(1, F32) + Input(2, F32)
-    return Lowered([x, *params], encode(units, low, high, out.dtype))
+        return _nearest(Input(0, F32) / float(np.float32(scale)), float(zero), out.dtype)
+    params = along(op, q, x.shape, q.scale, np.resize(q.zero_point, q.scale.size))
+    units = Input(0, F32) / Input(1, F32)
+    return Lowered([x, *params], _nearest(units, Input(2, F32), out.dtype))
 
 
 def dequantize(op: Op) -> Lowered | Expr:

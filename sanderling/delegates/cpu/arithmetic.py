@@ -12,6 +12,7 @@ from ...ir import DType, Op, Tensor
 from ...ir import expr as X
 from ...ir.expr import Expr, Input, cast, clamp, select
 from ...ops.arith import shifts_of_two
+from ...ops.execute import evaluate, new_state
 from ...ops.fixed import fused_bounds, fused_range
 from .operands import (
     BYTES,
@@ -25,15 +26,16 @@ from .operands import (
     centred,
     coded,
     coded_whole,
-    encode,
     is_quantized,
     need,
     need_alike,
     need_divisor,
     operand,
+    product_of,
     real_product,
     result,
     scales,
+    sloped,
     tensor_at,
     whole_codes,
 )
@@ -104,12 +106,11 @@ def mul(op: Op) -> Expr:
         return _mul_to_8bit(op)
     if not is_quantized(out):
         return result(op, activated(op, operand(op, 0) * operand(op, 1)))
-    factor = scales(first)[0] * scales(op.inputs[1])[0] / scales(out)[0]
+    s1, s2, s3 = (np.float32(scales(t)[0]) for t in (*op.inputs, out))
+    real = float(s1 * s2 / s3)
     if out.dtype is DType.INT16:
-        s1, s2, s3 = (np.float32(scales(t)[0]) for t in (*op.inputs, out))
-        product = whole_codes(op, 0) * whole_codes(op, 1)
-        return coded_whole(op, real_product(product, float(s1 * s2 / s3)))
-    return coded(op, centred(op, 0) * centred(op, 1) * factor + scales(out)[1])
+        return coded_whole(op, real_product(whole_codes(op, 0) * whole_codes(op, 1), real))
+    return coded_whole(op, sloped(op, *product_of(op, 0, 1), real))
 
 
 def _mul_to_8bit(op: Op) -> Expr:
@@ -129,7 +130,20 @@ def div(op: Op) -> Expr:
     need_divisor(op)
     out, zero = scales(op.outputs[0])
     factor = scales(op.inputs[0])[0] / scales(op.inputs[1])[0] / out
-    return coded(op, centred(op, 0) / centred(op, 1) * factor + zero)
+    found = coded(op, centred(op, 0) / centred(op, 1) * factor + zero)
+    need(_is_right(op, found), "its quotients are not the definition's for all pairs of codes")
+    return found
+
+
+def _is_right(op: Op, expr: Expr) -> bool:
+    """Whether it is the definition, for all pairs of 8-bit codes but divisors of zero."""
+    x, y = (tensor_at(op, i) for i in (0, 1))
+    if x.dtype not in BYTES or y.dtype not in BYTES:
+        return False
+    first, second = (np.arange(t.dtype.bounds[0], t.dtype.bounds[1] + 1) for t in (x, y))
+    second = second[second != scales(y)[1]]
+    pairs = [first.astype(x.dtype.numpy)[:, None], second.astype(y.dtype.numpy)[None]]
+    return np.array_equal(X.evaluate(expr, pairs), evaluate(op, pairs, new_state())[0])
 
 
 def squared_difference(op: Op) -> Expr:
@@ -137,10 +151,11 @@ def squared_difference(op: Op) -> Expr:
     if not is_quantized(out):
         difference = operand(op, 0) - operand(op, 1)
         return result(op, difference * difference)
-    (s1, _), (s2, _), (s3, zero) = scales(op.inputs[0]), scales(op.inputs[1]), scales(out)
-    root = math.sqrt(s3)
-    difference = centred(op, 0) * (s1 / root) - centred(op, 1) * (s2 / root)
-    return encode(difference * difference + zero, *out.dtype.bounds, out.dtype)
+    s1, s2 = (float(np.float32(scales(t)[0])) for t in op.inputs)
+    twice, left = 2 * max(s1, s2), 7
+    a, b = (real_product(whole_codes(op, i) << left, s / twice) for i, s in enumerate((s1, s2)))
+    real = twice * twice / (2.0 ** (2 * left) * scales(out)[0])
+    return coded_whole(op, real_product((a - b) * (a - b), real))
 
 
 def extreme(choose: Callable[[Expr, Expr], Expr]) -> Callable[[Op], Expr]:
@@ -180,6 +195,13 @@ def power(op: Op) -> Expr:
         return result(op, X.sqrt(a))
     whole = 0.5 <= value < 2**31 and abs(value - round(value)) < 1e-5
     return result(op, _repeated(a, round(value)) if whole else a**value)
+
+
+def atan2(op: Op) -> Expr:
+    need(tensor_at(op, 0).shape == tensor_at(op, 1).shape, "its inputs differ in shape")
+    y = operand(op, 0)
+    need(y.dtype is F32, f"type {y.dtype.short} has no kernel")
+    return result(op, X.atan2(y, operand(op, 1)))
 
 
 def _repeated(a: Expr, exponent: int) -> Expr:

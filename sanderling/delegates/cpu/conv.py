@@ -11,7 +11,7 @@ import numpy as np
 from ...ir import Array, DType, Op, Quant, Tensor
 from ...ops import gemm as definition
 from ...ops.base import attr, elements, quant, scale_zero
-from ...ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range, quantize_multiplier
+from ...ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range
 from .abi import FIRST_ARG
 from .bfloat import rounded
 from .cores import (
@@ -34,7 +34,7 @@ from .geometry import window_of
 from .hybrid import TABLE, block_of, is_hybrid, is_symmetric, unfit_blocks
 from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .program import Kernel, StepEmitter
-from .rounding import rescale
+from .rounding import Rounding, rescale
 from .rows import (
     Change,
     DirectRows,
@@ -328,21 +328,19 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
         own, own_zero = _own_bounds(op), 0
         common += sum_words(sum_plane, scale_zero(residual)[1], own, target)
         away = sum_plane.above != sum_plane.below
-    top = definition.product_bound(weights, 2 * definition.largest(x.dtype.numpy, zero_in))
-    reach = (2 * top + np.abs(bias).max(initial=0)) * scale.max(initial=0)
-    if out.dtype.numpy.itemsize == 2:
-        given = bias_of(op, n, np.int64)
-        near = not chunk_of(core)
-        found = word_rescale(word_rounding(op), scale, given, zero_out, bounds[0], near)
+    given = bias_of(op, n, np.int64)
+    most = np.abs(real).sum(axis=1, dtype=np.int64) * definition.largest(x.dtype.numpy, zero_in)
+    most += np.abs(given)
+    if out.dtype.numpy.itemsize == 2 or word_rounding(op) is Rounding.ONCE:
+        found = word_rescale(word_rounding(op), scale, given, zero_out, bounds[0],
+                             not chunk_of(core))  # fmt: skip
         bias = bias - given if found.kind.has_bias else bias
     else:
-        single = op.name == "FULLY_CONNECTED" and w.sparsity is None
-        found = rescale(scale, own, own_zero, target, once=single)
+        found = rescale(scale, own, own_zero, most, target)
     sink = ByteSink(out.dtype is not DType.UINT8, residual is not None, int(sums != 0),
-                    bool(reach >= 2**31), out.dtype.numpy.itemsize, found.kind,
+                    found.leaves_32_bits(most * scale), out.dtype.numpy.itemsize, found.kind,
                     bounds == out.dtype.bounds, away)  # fmt: skip
-    start = found.start_above(top + np.abs(bias_of(op, n, np.int64)))
-    numbers = ((bias + start).astype(np.int32), *found.factors)
+    numbers = ((bias + found.start).astype(np.int32), *found.factors)
     return Arithmetic(core, sink, matrix, numbers, words(*common), zero_in, sums)
 
 
@@ -477,10 +475,7 @@ def _refuses_range(op: Op, x: Tensor, w: Tensor) -> str | None:
         if not kind.is_fixed:
             sums = np.abs(matrix).sum(axis=1, dtype=np.int64) << 15
             return refuses_words(kind, multiplier(op), sums, bias)
-    bound = definition.product_bound(matrix, definition.largest(x.dtype.numpy, scale_zero(x)[1]))
-    bound += int(np.abs(bias_of(op, w.shape[0], np.int64)).max(initial=0))
-    left = np.maximum(quantize_multiplier(multiplier(op))[1], 0).max(initial=0)
-    return "sums may leave 32 bits" if bound << int(left) >= 2**31 else None
+    return None
 
 
 def is_folded(w: Tensor) -> bool:

@@ -3,12 +3,8 @@ what was compiled once comes from the cache."""
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...config import CHECKED, DUMP
 from ...errors import DelegateError, FallbackWarning, InputError
 from ...ir import Graph, Op
+from ...progress import waiting
 from ...spans import span, tape
 from .cache import Cache, fingerprint
 from .executable import Compiled, CpuExecutable
@@ -41,7 +38,6 @@ WORK_OF_WORKER = 1_000_000
 # What load_delegate("cpu", options) takes: the constructor's parameters.
 OPTIONS = frozenset({"target", "timed", "dump", "cache", "precision", "emulate", "checked"})
 # A compilation that takes longer says so on a terminal.
-PATIENCE = 0.5
 
 
 class CpuDelegate:
@@ -164,7 +160,7 @@ class CpuDelegate:
             if found is not None:
                 return found, key
         what = f"compiling {len(part.ops)} ops for {row.name}"
-        with _patience(what), span(what, "compile"):
+        with waiting(f"{what} (once; the result is kept)"), span(what, "compile"):
             from .dump import Dump, folder_for
             from .lower import Settings, build
 
@@ -207,27 +203,3 @@ def _warn_of_precision(name: str) -> None:
     """Once."""
     warnings.warn(f"{name} has no bf16 instructions: float products are computed in f32",
                   FallbackWarning, stacklevel=5)  # fmt: skip
-
-
-@contextmanager
-def _patience(what: str) -> Iterator[None]:
-    """A line on the terminal that shows, after a while, that something goes on."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    begin, done = time.monotonic(), threading.Event()
-
-    def show() -> None:
-        while not done.wait(PATIENCE):
-            print(f"\r{what} (once; the result is kept): {time.monotonic() - begin:.1f} s ",
-                  end="", file=sys.stderr, flush=True)  # fmt: skip
-
-    thread = threading.Thread(target=show, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        if time.monotonic() - begin > PATIENCE:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)

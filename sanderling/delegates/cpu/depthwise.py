@@ -30,7 +30,7 @@ from .hybrid import TABLE
 from .hybrid import WEIGHTS as HYBRID_WEIGHTS
 from .lines import Lines, Memory, Repeated, is_theirs
 from .program import Kernel, StepEmitter
-from .rounding import Rescale, Rounding, rescale
+from .rounding import Rescale, rescale
 from .taps import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind
 from .targets import Target
 from .wordcodes import refuses_words, word_rescale, word_rounding
@@ -422,9 +422,9 @@ def _code_ends(op: Op, job: Layer, target: Target) -> Codes | Hybrid:
         return found
     dtype = op.outputs[0].dtype
     clamp = fused_range(op) != dtype.bounds
-    kind = _rescale(op, job, target).kind
-    bounded = kind.has_bias or is_bounded(op, job)
-    return Codes(bounded, clamp, dtype.numpy.itemsize, kind)
+    found = _rescale(op, job, target)
+    far = not found.kind.has_bias and found.leaves_32_bits(largest_sums(op, job) * _scales(op, job))
+    return Codes(not far, clamp, dtype.numpy.itemsize, found.kind)
 
 
 def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
@@ -432,7 +432,7 @@ def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
     if op.outputs[0].dtype is DType.INT16:
         bias = _bias(op, job).astype(np.int64)
         return word_rescale(word_rounding(op), scales, bias, zero, fused_range(op)[0])
-    return rescale(scales, fused_range(op), zero, target)
+    return rescale(scales, fused_range(op), zero, largest_sums(op, job), target)
 
 
 def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
@@ -483,11 +483,6 @@ def _bias(op: Op, job: Layer) -> Array:
     return np.zeros(job.channels, np.float32) if bias is None else _data(bias)
 
 
-def is_bounded(op: Op, job: Layer) -> bool:
-    """No sum can become so large that rounding by addition fails."""
-    return bool((largest_sums(op, job) * _scales(op, job)).max() < 2.0**21)
-
-
 def largest_sums(op: Op, job: Layer) -> Array:
     span = 65535.0 if _tensor(op, 0).dtype is DType.INT16 else 255.0
     found = np.abs(job.taps).sum(axis=(0, 1)) * span + np.abs(_bias(op, job).astype(np.float64))
@@ -513,9 +508,8 @@ def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
         arrays = [blocks(totals, np.int32), scales, blocks(bias, np.float32), kind.behind()]
     else:
         numbers = _rescale(op, job, target)
-        start = numbers.start_above(largest_sums(op, job).astype(np.int64))
         own = 0 if numbers.kind.has_bias else bias.astype(np.int64)
-        whole = own - job.outside * totals + start
+        whole = own - job.outside * totals + numbers.start
         tail = kind.ends.tail(scale_zero(op.outputs[0])[1], *fused_range(op))
         factors = [blocks(a, a.dtype.type) for a in numbers.factors]
         arrays = [blocks(whole, np.int32), *factors, tail, kind.behind()]
@@ -564,10 +558,11 @@ def _refuses_sums(op: Op) -> str | None:
     job, kind = layer(op), word_rounding(op)
     bias = _bias(op, job)
     sums = np.abs(job.taps).sum(axis=(0, 1), dtype=np.int64) << 15
-    if kind is Rounding.SHORT and sums.max(initial=0) < 2**31 - 2**15:
-        return refuses_words(kind, _scales(op, job), sums, bias)
-    fits = largest_sums(op, job).max(initial=0) < 2**31
-    return None if fits else "sums may leave 32 bits"
+    if kind.is_fixed:
+        return None  # the definition's sums wrap around, too
+    if sums.max(initial=0) >= 2**31 - 2**15:
+        return "sums of 64 bits may leave 32"
+    return refuses_words(kind, _scales(op, job), sums, bias)
 
 
 def reads_apart(op: Op) -> tuple[int, ...]:

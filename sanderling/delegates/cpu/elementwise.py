@@ -32,6 +32,7 @@ from .activations import (
 )
 from .arithmetic import (
     add_n,
+    atan2,
     bitwise_xor,
     choose,
     compare,
@@ -74,6 +75,7 @@ EXPRESSIONS: dict[str, Callable[[Op], Expr | Lowered]] = {
     "FLOOR_DIV": floor_div,
     "FLOOR_MOD": floor_mod,
     "POW": power,
+    "ATAN2": atan2,
     "ADD_N": add_n,
     "EQUAL": compare("equal", False),
     "NOT_EQUAL": compare("not_equal", False),
@@ -161,8 +163,10 @@ def _signed_twin(op: Op, tensor: Tensor | None) -> Tensor:
 
 def lower(op: Op, target: Target) -> Op:
     """The op as cpu.MAP or cpu.LUT."""
-    if is_byte_function(op) and (op.name in TABLES or fast_lut(target)):
-        return Op("cpu.LUT", op.inputs[:1], op.outputs, {"table": table(op)})
+    if is_byte_function(op):
+        values = table(op)
+        if op.name in TABLES or fast_lut(target) or not _is_right(op, values):
+            return Op("cpu.LUT", op.inputs[:1], op.outputs, {"table": values})
     try:
         found = EXPRESSIONS[op.name](op)
     except InputError as error:
@@ -170,6 +174,14 @@ def lower(op: Op, target: Target) -> Op:
     if isinstance(found, Expr):
         found = Lowered(list(op.inputs), found)
     return found.op(op.outputs)
+
+
+def _is_right(op: Op, values: Array) -> bool:
+    """Whether a cheap function's expression agrees with its definition for every byte."""
+    found = EXPRESSIONS[op.name](op)
+    every = np.arange(256, dtype=np.uint8).view(tensor_at(op, 0).dtype.numpy)
+    return isinstance(found, Expr) and np.array_equal(
+        X.evaluate(found, [every]).view(np.uint8), values)  # fmt: skip
 
 
 def refuses(op: Op, target: Target) -> str | None:

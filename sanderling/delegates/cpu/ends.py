@@ -7,7 +7,7 @@ accumulators, one after the other, and behind them what holds for the whole step
     Hybrid   sums of codes to float32: totals of the weights, scales, biases; the zero point and the
              step of the activations are the picture's, in a table
     Codes    sums of codes to codes: bias, the rounding's numbers (rounding.Rescale); then the
-             rounding term, the bounds and the zero point
+             bounds and the zero point
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ from ...ir import Array
 from .bfloat import narrow
 from .emit import F32, I32, Emitter, Type, Value, vector
 from .render import render_vector
-from .rounding import Rounding, load_factors, rescaled, scaled
+from .rounding import Rounding, load_factors, rescaled
 from .sinks import maps_two
-
-# Added to a small float, it leaves the nearest whole number in the low bits.
-ROUNDING = 1.5 * 2**23
 
 
 @dataclass(frozen=True)
@@ -115,13 +112,13 @@ class Hybrid(Floats):
 
 @dataclass(frozen=True)
 class Codes:
-    """bounded: sums are known to stay where rounding by addition works, and saturation does the
-    rest. clamp: the activation's bounds are narrower than the type's."""
+    """bounded: results are known to stay in 32 bits, and saturation does the rest. clamp: the
+    activation's bounds are narrower than the type's."""
 
     bounded: bool = True
     clamp: bool = False
     out_item: int = 1
-    rounding: Rounding = Rounding.NEAREST
+    rounding: Rounding = Rounding.FIXED_AWAY
     residual: bool = False
 
     @property
@@ -143,42 +140,25 @@ class Codes:
         lanes = acc.type.count
         numbers = e.at(params.block, channels, I32)
         factors = load_factors(e, self.rounding, numbers, channels, place, lanes)
-        if self.rounding.is_nearest:
-            return self._nearest(e, acc, factors, self._tail(e, params, channels, 0, F32))
         ends = [e.const(acc.type, end) for end in (-(1 << 20), 1 << 20)]
         found = rescaled(e, self.rounding, acc, factors, None if self.bounded else ends)
         if self.rounding.has_zero:
             return found
-        return e.b.add(found, e.splat(self._tail(e, params, channels, 3, I32), lanes))
+        return e.b.add(found, e.splat(self._tail(e, params, channels, 2), lanes))
 
-    def _tail(self, e: Emitter, params: Params, channels: int, word: int, t: Type) -> Value:
-        return e.load(e.at(params.block, self._behind(channels) + word, t), t, 4)
-
-    def _nearest(self, e: Emitter, acc: Value, factors: Sequence[Value], term: Value) -> Value:
-        """Adding 1.5 * 2**23 leaves the whole number in the low bits, where it is small enough."""
-        t = vector(F32, acc.type.count)
-        magic = e.splat(term, t.count)
-        if self.bounded and len(factors) == 1:
-            total = e.fma(e.b.sitofp(acc, t), factors[0], magic)
-        else:
-            real = scaled(e, self.rounding, acc, *factors)
-            if not self.bounded:
-                real = e.fmax(e.fmin(real, e.const(t, 2.0**20)), e.const(t, -(2.0**20)))
-            total = e.b.fadd(real, magic)
-        bits = int(np.float32(ROUNDING).view(np.int32))
-        return e.b.sub(e.b.bitcast(total, acc.type), e.const(acc.type, bits))
+    def _tail(self, e: Emitter, params: Params, channels: int, word: int) -> Value:
+        return e.load(e.at(params.block, self._behind(channels) + word, I32), I32, 4)
 
     def tail(self, zero: int, low: int, high: int) -> Array:
-        """What lies behind the scales: the rounding term, the codes' bounds, the zero point."""
+        """What lies behind the scales: the codes' bounds, the zero point."""
         values = np.zeros(16, np.int32)
-        values[0] = np.float32(ROUNDING + zero).view(np.int32)
-        values[1:4] = low, high, zero
+        values[:3] = low, high, zero
         return values
 
     def bounds(self, e: Emitter, params: Params, channels: int, t: Type) -> tuple[Value, Value]:
         found = []
-        for i in (1, 2):
-            scalar = self._tail(e, params, channels, i, I32)
+        for i in (0, 1):
+            scalar = self._tail(e, params, channels, i)
             scalar = scalar if t.element == I32 else e.b.trunc(scalar, t.element)
             found.append(e.splat(scalar, t.count))
         return found[0], found[1]

@@ -213,6 +213,18 @@ def inverse_sqrt(e: Emitter, x: Value) -> tuple[Value, Value]:
     return b.select(one, I64(2**31 - 1), root), b.select(one, I64(0), e.smax(right, I64(0)))
 
 
+def reciprocal(e: Emitter, x: Value) -> tuple[Value, Value]:
+    """1 / x of a positive 32-bit number in an i64: with no integer bits, and x's leading zeros."""
+    b = e.b
+    zeros = _leading_zeros(e, x)
+    half = b.ashr(b.shl(x, zeros), I64(1))
+    y = b.add(_high_mul_one(e, half, I64(-1010580540)), I64(1515870810))
+    for _ in range(3):
+        error = b.sub(I64(1 << 29), _high_mul_one(e, half, y))
+        y = b.add(y, _shift_left_one(e, _high_mul_one(e, y, error), 2))
+    return _shift_left_one(e, y, 1), zeros
+
+
 def _leading_zeros(e: Emitter, x: Value) -> Value:
     """Of 32 bits."""
     return e.b.sub(e.call("llvm.ctlz.i64", I64, x, I1(0)), I64(32))

@@ -29,6 +29,7 @@ from . import (
     scatter,
     search,
     simple,
+    softmax,
     spectrogram,
     spread,
     svdf,
@@ -39,12 +40,13 @@ from . import (
 )
 from .program import Kernel
 
-# A later module's row for an op stands in for an earlier one's: `words` asks those before it.
+# A later module's row for an op stands in for an earlier one's: `softmax` and `words` ask those
+# before them.
 MODULES = (
     conv, hybrid, matmul, transposed, depthwise, fuse_dwpw, pool, reduce, rowwise, norm,
     search, mapping, elementwise, simple, move, gather, topk, resize, control, lstm, svdf,
     fourier, detect, volume, products, spread, scatter, response, restate, nms, spectrogram,
-    words, mediapipe,
+    softmax, words, mediapipe,
 )  # fmt: skip
 KERNELS: dict[str, Kernel] = {
     name: row for module in MODULES for name, row in module.KERNELS.items()

@@ -16,7 +16,8 @@ import numpy as np
 
 from ...ir import Array, DType, Op, Shape, Tensor
 from ...ops import gemm as definition
-from ...ops.base import attr, elements, scale_zero
+from ...ops.base import attr, elements, has_scale, scale_zero
+from ...ops.matmul import has_column_scales
 from .bfloat import narrow
 from .conv import BF16_ATTR, product_name
 from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
@@ -74,7 +75,7 @@ def batches(shape: Shape, out: Shape, item: int) -> list[int]:
 def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     x, y, out = op.inputs[0], op.inputs[1], op.outputs[0]
     assert x is not None and y is not None
-    (m, n), depth = out.shape[-2:], x.shape[-2 if attr(op, "adj_x") else -1]
+    (m, n), depth = out.shape[-2:], _depth(op)
     plain = out.dtype is DType.INT32
     short = BF16_ATTR in op.attrs
     left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain), short)
@@ -90,6 +91,12 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     places = [k.ptr(t) for t in (x, y, out)]
     where = [k.constant(a) for a in (table, params_of(panels, *numbers), common)]
     product.emit(len(table), places, where)
+
+
+def _depth(op: Op) -> int:
+    x = op.inputs[0]
+    assert x is not None
+    return x.shape[-2 if attr(op, "adj_x") else -1]
 
 
 def _core(dtype: DType, target: Target, depth: int, short: bool) -> Core:
@@ -126,14 +133,17 @@ def _finish(op: Op, n: int, target: Target,
         return FloatSink(), (zeros,), words(np.float32(-np.inf), np.float32(np.inf))
     if out.dtype is DType.INT32:
         return RawSink(), (zeros,), words(0)
-    scale = np.broadcast_to(definition.tensor_multiplier(op, op.inputs[0], op.inputs[1]), n)
+    scale = np.broadcast_to(definition.product_multiplier(op), n)
     zero, bounds = scale_zero(out)[1], out.dtype.bounds
     if out.dtype is DType.INT16:
         found = long(scale)
         inner = ByteSink(True, c_bytes=2, rounding=found.kind, full=True)
         return LongSink(inner, parts), (zeros, *found.factors), words(zero, *bounds)
-    found = rescale(scale, bounds, zero, target)
-    sink = ByteSink(out.dtype is not DType.UINT8, wild=True, rounding=found.kind, full=True)
+    sizes = [definition.largest(t.dtype.numpy, scale_zero(t)[1]) for t in op.inputs[:2] if t]
+    most = np.full(n, _depth(op) * math.prod(sizes))
+    found = rescale(scale, bounds, zero, most, target)
+    sink = ByteSink(out.dtype is not DType.UINT8, wild=found.leaves_32_bits(most * scale),
+                    rounding=found.kind, full=True)  # fmt: skip
     numbers = (found.start.astype(np.int32), *found.factors)
     return sink, numbers, words(zero, *bounds)
 
@@ -388,8 +398,10 @@ def refuses_batch_matmul(op: Op, target: Target) -> str | None:
     if kinds == (DType.FLOAT32,) * 3 or kinds == (DType.INT8, DType.INT8, DType.INT32):
         return None
     if kinds in INTEGER:
-        known = all(t.quant is not None and t.quant.scale.size == 1 for t in (x, y, out))
-        return _refuses_words(op) if known else "it is not quantised per tensor"
+        known = all(t.quant is not None and t.quant.scale.size == 1 for t in (x, out))
+        if not known or not has_scale(y) or not has_column_scales(op):
+            return "it is quantised neither per tensor nor per column"
+        return _refuses_words(op)
     return refuses_connected(op, target)
 
 
@@ -401,7 +413,7 @@ def _refuses_words(op: Op) -> str | None:
     held = [t for t in (*op.inputs, *op.outputs) if t is not None and t.dtype is DType.INT16]
     if any(scale_zero(t)[1] for t in held):
         return "a zero point does not go with 16 bits"
-    scale = definition.tensor_multiplier(op, op.inputs[0], op.inputs[1])
+    scale = definition.product_multiplier(op)
     return "the output's scale is too small" if held and scale.max() >= 2**14 else None
 
 

@@ -1,13 +1,17 @@
 """Operands of elementwise operators as expressions, and codes of quantised tensors.
 
-A quantised operator is a float expression on codes, rounded to nearest even, which is within one
-unit of the definition; or, where float32 has too few bits, the kernels' own fixed point.
+A quantised operator is an expression of integers that is the definition for all codes, or the
+kernels' own fixed point. A cheap function of one byte may be a float expression, where that is
+right for all 256 (elementwise.lower).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import product
 
 import numpy as np
 
@@ -16,6 +20,7 @@ from ...ir import expr as X
 from ...ir.expr import Const, Expr, Input, cast, clamp, select
 from ...ops.base import has_scale, scale_zero
 from ...ops.fixed import fused_range, quantize_multiplier
+from .sums import PART, Side, slope
 
 F32, F64, I32, I64 = DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64
 MOST_INPUTS = 8  # of one map
@@ -152,6 +157,35 @@ def coded_whole(op: Op, units: Expr) -> Expr:
 
 def centred(op: Op, index: int) -> Expr:
     return codes(op, index) - scales(op.inputs[index])[1]
+
+
+def sloped(op: Op, x: Expr, least: int, most: int, real: float) -> Expr:
+    """x * real, with x from least to most, in units of an 8-bit output: as real_product, but in 32
+    bits, where numbers are found for it."""
+    need(real < 2.0**30, "the output's scale is too small for the inputs'")
+    low, high = op.outputs[0].dtype.bounds
+    zero = scales(op.outputs[0])[1]
+    found = slope(least, most, real, Side(1.0, low - zero, high - zero))
+    if found is None:
+        return cast(real_product(cast(x, I64), real), I32)
+    total = x * found.high + ((x * found.low) >> PART) + found.above
+    if found.above != found.below:
+        total = select(x < 0, total + (found.below - found.above), total)
+    return total >> found.shift
+
+
+def product_of(op: Op, *indices: int) -> tuple[Expr, int, int]:
+    """The operands' codes without zero points, multiplied; the least product and the largest."""
+    factors = [cast(operand(op, i), I32) - scales(op.inputs[i])[1] for i in indices]
+    spans = [code_span(op.inputs[i]) for i in indices]
+    ends = [math.prod(corner) for corner in product(*spans)]
+    return reduce(lambda a, b: a * b, factors), min(ends), max(ends)
+
+
+def code_span(tensor: Tensor | None) -> tuple[int, int]:
+    """The least and the largest code without the zero point."""
+    side = Side.of(tensor)
+    return side.low, side.high
 
 
 def real_product(x: Expr, real: float) -> Expr:

@@ -64,7 +64,7 @@ def _python() -> dict[str, int]:
     """Addresses of what the code calls and returns."""
     api = ctypes.pythonapi
     functions = {"save": api.PyEval_SaveThread, "restore": api.PyEval_RestoreThread,
-                 "keep": api.Py_IncRef, "ask": api.PyObject_Vectorcall}  # fmt: skip
+                 "keep": api.Py_IncRef, "ask": api.PyObject_VectorcallDict}  # fmt: skip
     found = {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in functions.items()}
     return found | {"none": id(None), "array": id(np.ndarray)}
 

@@ -33,9 +33,6 @@ from .math import like
 
 # -- rendering ----------------------------------------------------------------------------------
 
-# Sums and products may fuse into one rounding, as the reference tolerates and the target likes.
-FUSES = ("contract",)
-
 
 def render_vector(
     e: Emitter, expr: Expr, inputs: Sequence[Value] | Mapping[int, Value], lanes: int | None = None
@@ -94,9 +91,12 @@ def _kind(node: Expr) -> str:
 
 
 def _arithmetic(floats: str, integers: str) -> Rule:
+    """A product and a sum are rounded apart, as the definition's are: fused into one rounding, a
+    last bit differs, which is a whole step where the next layer makes codes of it."""
+
     def rule(r: Renderer, node: Expr, a: Value, b: Value) -> Value:
         if _kind(node) == "f":
-            return getattr(r.e.b, floats)(a, b, flags=FUSES)
+            return getattr(r.e.b, floats)(a, b)
         return getattr(r.e.b, integers)(a, b)
 
     return rule
@@ -359,6 +359,7 @@ _RULES: dict[str, Rule] = {
     "rsqrt": _function(math.rsqrt),
     "sin": _function(circular.sin),
     "cos": _function(circular.cos),
+    "atan2": _function(circular.atan2),
     "erf": _function(math.erf),
     "floor": _function(math.floor),
     "ceil": _function(math.ceil),

@@ -8,9 +8,11 @@ computed. What meets all 255 steps is the definition:
              and so has all bits; the last multiply-add rounds down, which moves no number past a
              whole one. Most of the line's height is in the start of the sums, so that what is left
              is small and exact enough.
-    FIXED    (AArch64; 16-bit codes of 32-bit sums) the definition's own arithmetic.
-    NEAREST  (others) one float32 product, to the nearest: now and then, about twice in a million,
-             a number next to a step falls to the other side.
+    LINE     (others with a fused multiply-add) one multiply-add of a float64 that holds the sum in
+             its low bits, to the nearest whole number. The slope is a bit above the definition's,
+             which settles ties; that it moves no step is checked for each channel and code.
+    FIXED    (AArch64, plain vectors; where the others do not hold; 16-bit codes of 32-bit sums) the
+             definition's own arithmetic.
 
 16-bit codes:
 
@@ -31,7 +33,7 @@ import numpy as np
 
 from ...ir import Array
 from ...ops.fixed import quantize_multiplier
-from .emit import F32, F64, I16, I32, Emitter, Type, Value, suffix, vector
+from .emit import F32, F64, I1, I16, I32, Emitter, Type, Value, suffix, vector
 from .fixedpoint import divide_by_pot, high_mul
 from .math import like
 from .targets import Target
@@ -40,11 +42,10 @@ from .targets import Target
 class Rounding(Enum):
     """_UP: negative results are clamped away. _AWAY: they are not, and halves go away from zero."""
 
-    NEAREST = ""
-    NEAREST_UP = "_up"
-    NEAREST_AWAY = "_away"
     FLOOR_UP = "_floor"
     FLOOR_AWAY = "_floors"
+    LINE_UP = "_line"
+    LINE_AWAY = "_lines"
     FIXED_UP = "_fixed"
     FIXED_AWAY = "_fixeds"
     FIXED_LEFT = "_left"  # likewise, and some scales are 1 or more
@@ -66,7 +67,7 @@ class Rounding(Enum):
     @property
     def has_zero(self) -> bool:
         """Results come with the zero point in them."""
-        return self in (Rounding.FLOOR_UP, Rounding.SPLIT, Rounding.SHORT)
+        return self in (Rounding.FLOOR_UP, Rounding.LINE_UP, Rounding.SPLIT, Rounding.SHORT)
 
     @property
     def has_bias(self) -> bool:
@@ -77,16 +78,11 @@ class Rounding(Enum):
     def is_fixed(self) -> bool:
         return self in (Rounding.FIXED_UP, Rounding.FIXED_AWAY, Rounding.FIXED_LEFT)
 
-    @property
-    def is_nearest(self) -> bool:
-        return self in (Rounding.NEAREST, Rounding.NEAREST_UP, Rounding.NEAREST_AWAY)
 
-
-_TYPES = {Rounding.NEAREST: (F32,), Rounding.NEAREST_UP: (F32,) * 2,
-          Rounding.NEAREST_AWAY: (F32,) * 2,
-          Rounding.FLOOR_UP: (F32,) * 3, Rounding.FLOOR_AWAY: (F32,) * 4,
+_TYPES = {Rounding.FLOOR_UP: (F32,) * 3, Rounding.FLOOR_AWAY: (F32,) * 4,
           Rounding.FIXED_UP: (I32,) * 2, Rounding.FIXED_AWAY: (I32,) * 2,
           Rounding.FIXED_LEFT: (I32,) * 3,
+          Rounding.LINE_UP: (F64,) * 2, Rounding.LINE_AWAY: (F64,) * 2,
           Rounding.SPLIT: (I32,) * 6, Rounding.SHORT: (F64, F64, I32), Rounding.LONG: (I32,) * 2,
           Rounding.ONCE: (F64, F64)}  # fmt: skip
 
@@ -115,37 +111,34 @@ class Rescale:
     start: Array
     factors: list[Array]
 
-    def start_above(self, most: Array | int) -> Array:
-        """The start, as far as 32 bits have room for it above the largest sums. Where they have
-        not, codes are at their end long before, or a step is wider than what is lost. (That of
-        SPLIT is not for rounding, and has room: cores.far.)"""
-        if self.kind is Rounding.SPLIT:
-            return self.start
-        return np.minimum(self.start, np.maximum(2**31 - 1 - most, 0))
+    def leaves_32_bits(self, reach: Array) -> bool:
+        """Whether results could, before they are clamped; reach: their sizes. Integer arithmetic
+        wraps around as the definition's does, and a line's slope is below a half."""
+        exact = self.kind.is_fixed or self.kind in _LINES
+        return not exact and bool(np.max(reach, initial=0) >= 2**31)
 
 
 # -- numbers ------------------------------------------------------------------------------------
 
 
-def rescale(scale: Array, bounds: tuple[int, int], zero: int, target: Target,
-            once: bool = False) -> Rescale:  # fmt: skip
-    """For sums of these scales; bounds: what codes are clamped to. once: the definition has no
-    first rounding, as that of FULLY_CONNECTED."""
+def rescale(scale: Array, bounds: tuple[int, int], zero: int, most: Array | int,
+            target: Target) -> Rescale:  # fmt: skip
+    """For sums of these scales, whose sizes go up to `most`; bounds: what codes are clamped to."""
     numbers = np.asarray(scale, np.float64)
-    return _rescale(numbers.tobytes(), bounds[0] - zero, bounds[1] - zero, zero, target, once)
+    reach = np.broadcast_to(most, numbers.shape).astype(np.float64)
+    return _rescale(numbers.tobytes(), reach.tobytes(), bounds[0] - zero, bounds[1] - zero, zero,
+                    target)  # fmt: skip
 
 
 @lru_cache(4)  # who asks for the kind, asks for the numbers soon after
-def _rescale(scales: bytes, low: int, high: int, zero: int, target: Target,
-             once: bool) -> Rescale:  # fmt: skip
-    scale = np.frombuffer(scales)
-    if target.width == 64:
-        return _floor(scale, low, high, zero, once)
-    if once:
-        return plain(scale)
-    if target.triple.startswith("aarch64"):
-        return fixed(scale, low)
-    return Rescale(*_nearest(scale, low, np.zeros(len(scale), np.int64)))
+def _rescale(scales: bytes, most: bytes, low: int, high: int, zero: int,
+             target: Target) -> Rescale:  # fmt: skip
+    scale, reach = np.frombuffer(scales), np.frombuffer(most)
+    if target.width == 64 and _floor_holds(scale, reach, low, high, zero):
+        return _floor(scale, low, high, zero)
+    vectors = target.fma and target.triple.startswith("x86")
+    line = _line_of(scale, reach, low, high, zero) if vectors else None
+    return fixed(scale, low) if line is None else line
 
 
 def fixed(scale: Array, low: int) -> Rescale:
@@ -196,22 +189,40 @@ def once(scale: Array, bias: Array) -> Rescale:
     return Rescale(Rounding.ONCE, start, [scale.astype(np.float64), bias.astype(np.float64)])
 
 
-def plain(scale: Array) -> Rescale:
-    """One float32 product: where the definition rounds once."""
-    start = np.zeros(len(scale), np.int64)
-    return Rescale(Rounding.NEAREST, start, [scale.astype(np.float32)])
+# A float64 with a whole number in its low bits: what is added to it, and what its results have.
+HOLDS, MIDDLE = 2.0**52, 1.5 * 2.0**52
 
 
-def _nearest(scale: Array, low: int, start: Array) -> tuple[Rounding, Array, list[Array]]:
-    """What lies less than half a unit of the first rounding below a half goes up: adding that half
-    unit does the same in one rounding."""
-    right = np.maximum(-quantize_multiplier(scale)[1], 0)
-    amount = np.where(right > 0, 0.5 ** (right + 1.0), 0).astype(np.float32)
-    product = scale.astype(np.float32)
-    if not amount.any():
-        return Rounding.NEAREST, start, [product]
-    kind = Rounding.NEAREST_UP if low >= 0 else Rounding.NEAREST_AWAY
-    return kind, start, [product, amount]
+def _line_of(scale: Array, most: Array, low: int, high: int, zero: int) -> Rescale | None:
+    """Result k begins at the sum T(k) = ceil((k * 2**unit - above) / m). In units of 2**(-unit-22)
+    the line is (m * 2**22 + 1) * sum + above * 2**22 there: `above` is half of 2**unit and 2**30,
+    which is what the 1 makes of HOLDS. None where that is not the definition for all sums."""
+    m, shift = quantize_multiplier(scale)
+    # Channels whose results are all 0 need no line.
+    m = np.where(most * scale < 0.25, 0, m)
+    right = np.where(m > 0, -shift, 1)
+    if right.min(initial=1) < 1 or right.max(initial=1) > 21 or most.max(initial=0) > 2**62:
+        return None
+    unit, up = right + 31, low >= 0
+    parts = range(0, len(scale), 128)  # what is computed for each channel and code stays in cache
+    if not all(_line_holds(m[i : i + 128], unit[i : i + 128], low, high) for i in parts):
+        return None
+    slope = np.where(m > 0, m * 2.0**22 + 1, 0) * 0.5 ** (unit + 22.0)
+    height = MIDDLE + zero * up - m * 2.0 ** (52 - unit)
+    kind = Rounding.LINE_UP if up else Rounding.LINE_AWAY
+    return Rescale(kind, np.zeros(len(scale), np.int64), [slope, height])
+
+
+def _line_holds(m: Array, unit: Array, low: int, high: int) -> bool:
+    """At T(k) the line has reached k, a sum before it has not; and where negative sums have the
+    results of positive ones, nothing ties in the first rounding, which goes up."""
+    m, unit = m[m > 0, None], unit[m > 0, None]
+    k = np.arange(1, max(high, -low + 1) + 1)
+    distance = (k << unit) - (np.int64(1) << (unit - 1)) - (1 << 30)
+    first = -(-distance // m)
+    over = first * m - distance
+    not_before = (m - over) << 22 > first - 1
+    return bool(not_before.all() and (low >= 0 or over.all()))
 
 
 # Sums beyond this are not exact in float32.
@@ -231,14 +242,12 @@ class Stairs:
     near: Array
 
     @classmethod
-    def of(cls, scale: Array, once: bool) -> Stairs:
+    def of(cls, scale: Array) -> Stairs:
         m, shift = quantize_multiplier(scale)
         near = (shift >= -21) & (shift <= 8) & (m > 0)
         left, right = (np.where(near, np.maximum(v, 0), 0) for v in (shift, -shift))
         half, nudge = 2.0 ** (right + 30), 2.0**30
         above, below = (np.where(right > 0, half + more, nudge) for more in (nudge, -nudge))
-        if once:
-            above, below = half, half - 1
         return cls(np.maximum(m << left, 1).astype(float), 2.0 ** (right + 31), above, below, near)
 
     def least(self, k: Array) -> Array:
@@ -258,24 +267,43 @@ class Stairs:
         return -np.floor(self.below / self.rise)
 
 
-def _floor(scale: Array, low: int, high: int, zero: int, once: bool) -> Rescale:
+def _floor(scale: Array, low: int, high: int, zero: int) -> Rescale:
     """Channels by the hundred: what is computed for each of them and each code stays in cache."""
-    parts = [_lines(scale[i : i + 128], low, high, zero, once) for i in range(0, len(scale), 128)]
+    parts = [_lines(scale[i : i + 128], low, high, zero) for i in range(0, len(scale), 128)]
     start, *numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
     kind = Rounding.FLOOR_UP if low >= 0 else Rounding.FLOOR_AWAY
     return Rescale(kind, start.astype(np.int64), [n.astype(np.float32) for n in numbers])
 
 
-def _lines(scale: Array, low: int, high: int, zero: int, once: bool) -> list[Array]:
-    """Start, slope in two parts, and one height or two."""
-    stairs = Stairs.of(scale, once)
+def _floor_holds(scale: Array, most: Array, low: int, high: int, zero: int) -> bool:
+    """Float32 tells all sums apart, or at least those at which codes begin, beyond which the
+    others are clamped."""
+    stairs, slope = Stairs.of(scale), _slope(scale)
+    start = _start(stairs, slope, low, zero)
+    last = max(high, -low) + 1
+    reached = stairs.near & (last < (EXACT - start) * slope)
+    return bool(np.all((reached & (most + start < 2**31)) | (most + start < EXACT)))
+
+
+def _slope(scale: Array) -> Array:
     m, shift = quantize_multiplier(scale)
-    slope = m * 2.0 ** (shift - 31)
+    return np.asarray(m * 2.0 ** (shift - 31))
+
+
+def _start(stairs: Stairs, slope: Array, low: int, zero: int) -> Array:
     up = low >= 0
     with np.errstate(divide="ignore"):
         start = np.rint(np.minimum((zero * up + 0.5) / slope, EXACT // 2))
-    if not up:  # the sums' sign is to tell on which side of the step to 0 they are
-        start = np.where(stairs.near, np.minimum(-stairs.first(), EXACT // 2), start)
+    if up:
+        return start
+    # The sums' sign is to tell on which side of the step to 0 they are.
+    return np.where(stairs.near, np.minimum(-stairs.first(), EXACT // 2), start)
+
+
+def _lines(scale: Array, low: int, high: int, zero: int) -> list[Array]:
+    """Start, slope in two parts, and one height or two."""
+    stairs, slope, up = Stairs.of(scale), _slope(scale), low >= 0
+    start = _start(stairs, slope, low, zero)
     k = np.arange(low + 1, high + 1)
     least = stairs.least(k)
     # Steps that are out of reach bind nothing.
@@ -303,26 +331,14 @@ def _height(usual: Array, rise: Array, at: Array, before: Array) -> Array:
 # -- code ---------------------------------------------------------------------------------------
 
 
-def scaled(e: Emitter, kind: Rounding, total: Value, scale: Value,
-           nudge: Value | None = None) -> Value:  # fmt: skip
-    """NEAREST: the sum in units of the result, to be rounded to the nearest."""
-    whole = e.b.sitofp(total, scale.type)
-    if nudge is None:
-        return e.b.fmul(whole, scale)
-    if kind is Rounding.NEAREST_UP:
-        return e.fma(whole, scale, nudge)
-    real = e.b.fmul(whole, scale)
-    return e.b.fadd(real, e.call(f"llvm.copysign.{suffix(real.type)}", real.type, nudge, real))
-
-
 def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
              bounds: Sequence[Value] | None = None) -> Value:  # fmt: skip
     """The sums as whole numbers of the result's units. bounds: what they are clamped to; needed
     where a result could leave 32 bits."""
     if kind in _WORDS:
         return _WORDS[kind](e, total, *factors)
-    if kind.is_fixed:
-        found = _fixed(e, kind, total, *factors)
+    if kind.is_fixed or kind in _LINES:
+        found = (_fixed if kind.is_fixed else _held)(e, kind, total, *factors)
         return found if bounds is None else e.smin(e.smax(found, bounds[0]), bounds[1])
     real = _real(e, kind, total, factors)
     if bounds is not None:
@@ -330,14 +346,14 @@ def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
         real = e.fmin(e.fmax(real, low), high)
     if kind is Rounding.ONCE:
         return away(e, real)
-    return e.round_int(real) if kind.is_nearest else _convert_down(e, real)
+    return _convert_down(e, real)
 
 
 def _real(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value]) -> Value:
     if kind is Rounding.ONCE:
         scale, bias = factors
         return e.b.fmul(e.b.fadd(as_double(e, total), bias), scale)
-    return scaled(e, kind, total, *factors) if kind.is_nearest else _line(e, total, *factors)
+    return _line(e, total, *factors)
 
 
 def as_double(e: Emitter, total: Value) -> Value:
@@ -398,6 +414,37 @@ def _fixed(e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value,
         # A negative half would go up. Where nothing is shifted there are no halves.
         high = e.b.add(high, e.b.ashr(e.b.and_(high, shift), e.const(t, 31)))
     return e.call(f"llvm.aarch64.neon.srshl.{suffix(t)}", t, high, shift)
+
+
+_LINES = (Rounding.LINE_UP, Rounding.LINE_AWAY)
+
+
+def _held(e: Emitter, kind: Rounding, total: Value, slope: Value, height: Value) -> Value:
+    """Sums beside the upper half of HOLDS are float64. Results are in the low halves."""
+    t, n = total.type, total.type.count
+    size = (e.smax(total, e.const(t, 0)) if kind is Rounding.LINE_UP
+            else e.call(f"llvm.abs.{suffix(t)}", t, total, I1(0)))  # fmt: skip
+    upper = e.const(t, int(np.float64(HOLDS).view(np.int64)) >> 32)
+    halves = []
+    for half in (0, 2):  # of each four lanes, as x86 puts two vectors together
+        lanes = [i + j for i in range(half, n, 4) for j in (0, 1)]
+        pairs = e.shuffle(size, upper, [v for i in lanes for v in (i, n + i)])
+        real, a, b = (e.b.bitcast(pairs, vector(F64, n // 2)),
+                      *(e.shuffle(v, None, lanes) for v in (slope, height)))  # fmt: skip
+        halves.append(e.b.bitcast(e.fma(real, a, b), t))
+    order = [v + 4 * i for i in range(n // 4) for v in (0, 2, n, n + 2)]
+    found = e.shuffle(*halves, order)
+    return found if kind is Rounding.LINE_UP else _with_sign(e, found, total)
+
+
+_SIGNS = {8: "llvm.x86.avx2.psign.d", 4: "llvm.x86.ssse3.psign.d.128"}
+
+
+def _with_sign(e: Emitter, size: Value, of: Value) -> Value:
+    if of.type.count in _SIGNS:
+        return e.call(_SIGNS[of.type.count], of.type, size, of)
+    negative = e.b.ashr(of, e.const(of.type, 31))
+    return e.b.sub(e.b.xor(size, negative), negative)
 
 
 def _line(e: Emitter, total: Value, first: Value, second: Value, height: Value,

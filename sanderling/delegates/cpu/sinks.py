@@ -165,7 +165,7 @@ class ByteSink:
     rows: int = 0
     wild: bool = False
     c_bytes: int = 1
-    rounding: Rounding = Rounding.NEAREST
+    rounding: Rounding = Rounding.FIXED_AWAY
     full: bool = False
     away: bool = False
 

@@ -1,4 +1,5 @@
-"""Sums of two 8-bit tensors, as the definition rounds them: a plane in 32-bit integers.
+"""Sums and products of two 8-bit tensors, as the definition rounds them: a plane, or a slope, in
+32-bit integers.
 
 The definition brings both operands to a common scale, adds and scales back, with five roundings.
 There are 65536 pairs of codes: the plane's numbers are chosen so that all of them agree.
@@ -93,13 +94,17 @@ def _heights(a: int, b: int, pairs: tuple[Array, Array, Array], shift: int,
              out: Side) -> tuple[int, int] | None:  # fmt: skip
     """above and below with which all pairs are right; the same, if one will do."""
     u, v, wanted = pairs
-    total = a * u + b * v
+    return _fitting(a * u + b * v, wanted, shift, out)
+
+
+def _fitting(total: Array, wanted: Array, shift: int, out: Side,
+             room: int = ROOM) -> tuple[int, int] | None:  # fmt: skip
     least = (wanted << shift) - total
     # What is clamped may be beyond.
     low = np.where(wanted > out.low, least, -_FAR)
     high = np.where(wanted < out.high, least + (1 << shift) - 1, _FAR)
     usual = 1 << (shift - 1)
-    ends = [(low[part].max(initial=usual - ROOM), high[part].min(initial=usual + ROOM))
+    ends = [(low[part].max(initial=usual - room), high[part].min(initial=usual + room))
             for part in (total >= 0, total < 0)]  # fmt: skip
     both = max(e[0] for e in ends), min(e[1] for e in ends)
     if both[0] <= both[1]:
@@ -126,3 +131,39 @@ def _defined(x: Side, y: Side, out: Side, sign: int) -> Array:
             for side, s in ((x, s1), (y, s2)))  # fmt: skip
     total = (u[:, None] + sign * v).ravel()
     return multiply(total, *quantize_multiplier(twice / (2.0**20 * out.scale)))
+
+
+# -- products -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slope:
+    """floor((p * high + floor(p * low / 2**PART) + above) / 2**shift); below where p is negative.
+    In two parts, so that the factor has more bits than a product of 32 leaves."""
+
+    high: int
+    low: int
+    above: int
+    below: int
+    shift: int
+
+
+PART = 14
+
+
+@lru_cache(256)
+def slope(least: int, most: int, real: float, out: Side) -> Slope | None:
+    """p * real as the definition rounds it, for all p from `least` to `most`, less than 2**16 in
+    size; None where no numbers are found with which it is."""
+    top = max(abs(least), abs(most), 1)
+    shift = int(np.clip(np.floor(29 - np.log2(real * top)), 0, 30))
+    factor = round(real * 2.0 ** (shift + PART))
+    if top >= 1 << 16 or shift < 2 or factor >> PART >= 2**31:
+        return None
+    p = np.arange(least, most + 1)
+    high, low = factor >> PART, factor & ((1 << PART) - 1)
+    wanted = np.clip(multiply(p, *quantize_multiplier(real)), out.low, out.high)
+    total = p * high + (p * low >> PART)
+    # What is beyond all codes may be clamped before it leaves 32 bits.
+    heights = _fitting(total, wanted, shift, out, 1 << (shift - 2))
+    return None if heights is None else Slope(high, low, *heights, shift)

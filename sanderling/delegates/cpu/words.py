@@ -19,7 +19,7 @@ from ...ops.activation import EXP16, INVERSE16
 from ...ops.base import DATA_ERRORS, attr, scale_zero
 from ...ops.fixed import multiply, quantize_multiplier
 from ...ops.lut import lookup16
-from . import elementwise, rowwise
+from . import elementwise, softmax
 from .emit import I1, I16, I32, I64, PTR, Emitter, Value, vector
 from .program import Kernel, StepEmitter
 from .targets import Target
@@ -132,7 +132,7 @@ def powers_of(op: Op) -> Array:
 
 def emit_softmax(k: StepEmitter, op: Op) -> None:
     if not is_softmax(op):
-        rowwise.KERNELS["SOFTMAX"].emit(k, op)
+        softmax.KERNELS["SOFTMAX"].emit(k, op)
         return
     x, y = present(op), op.outputs[0]
     length = x.shape[-1]
@@ -199,7 +199,7 @@ def _inverse(e: Emitter, total: Value, zeros: Value, table: Value) -> Value:
 
 def refuses_softmax(op: Op, target: Target) -> str | None:
     if not is_softmax(op):
-        return rowwise.KERNELS["SOFTMAX"].refuses(op, target)
+        return softmax.KERNELS["SOFTMAX"].refuses(op, target)
     tensors = (present(op), op.outputs[0])
     if any(t.quant is None or t.quant.scale.size != 1 or scale_zero(t)[1] for t in tensors):
         return "int16 codes with a zero point, or without a scale"

@@ -1,0 +1,163 @@
+"""Letters in pictures: a font that has them where there is one, other spellings where there is
+none. A box in place of a letter tells nobody anything."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+# Revised Romanisation, letter by letter: enough to tell names apart.
+_FIRST = [
+    "g",
+    "kk",
+    "n",
+    "d",
+    "tt",
+    "r",
+    "m",
+    "b",
+    "pp",
+    "s",
+    "ss",
+    "",
+    "j",
+    "jj",
+    "ch",
+    "k",
+    "t",
+    "p",
+    "h",
+]
+_VOWEL = [
+    "a",
+    "ae",
+    "ya",
+    "yae",
+    "eo",
+    "e",
+    "yeo",
+    "ye",
+    "o",
+    "wa",
+    "wae",
+    "oe",
+    "yo",
+    "u",
+    "wo",
+    "we",
+    "wi",
+    "yu",
+    "eu",
+    "ui",
+    "i",
+]
+_LAST = [
+    "",
+    "k",
+    "k",
+    "ks",
+    "n",
+    "nj",
+    "nh",
+    "t",
+    "l",
+    "lk",
+    "lm",
+    "lb",
+    "ls",
+    "lt",
+    "lp",
+    "lh",
+    "m",
+    "p",
+    "ps",
+    "t",
+    "t",
+    "ng",
+    "t",
+    "t",
+    "k",
+    "t",
+    "p",
+    "h",
+]
+HANGUL = range(0xAC00, 0xD7A4)
+# Families that are known to have many scripts are looked into first.
+_LIKELY = ("noto sans cjk", "noto sans kr", "nanum", "malgun", "apple sd gothic", "undotum",
+           "baekmuk", "noto", "droid", "unifont", "arial unicode")  # fmt: skip
+DEFAULT = "DejaVu Sans"  # comes with matplotlib
+
+
+def spelled(text: str, has: Any) -> str:
+    """The text in letters that there are: has(letter) says so. Hangul is romanised, a letter with
+    an accent loses it, and what is left is written as its number."""
+    return "".join(c if c == "\n" or has(c) else _other(c, has) for c in text)
+
+
+def _other(letter: str, has: Any) -> str:
+    number = ord(letter)
+    if number in HANGUL:
+        return romanised(number)
+    plain = "".join(c for c in unicodedata.normalize("NFKD", letter)
+                    if not unicodedata.combining(c))  # fmt: skip
+    if plain and plain != letter and all(map(has, plain)):
+        return plain
+    return f"\\x{number & 0xFF:02x}" if 0xDC80 <= number <= 0xDCFF else f"\\u{number:04x}"
+
+
+def romanised(number: int) -> str:
+    first, rest = divmod(number - HANGUL.start, 21 * 28)
+    vowel, last = divmod(rest, 28)
+    return _FIRST[first] + _VOWEL[vowel] + _LAST[last]
+
+
+# -- the fonts of this machine --------------------------------------------------------------------
+
+
+@cache
+def letters_of(path: str) -> frozenset[int]:
+    """The letters that a font file has."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return frozenset(FT2Font(path).get_charmap())
+    except (OSError, RuntimeError):  # not every file that is listed can be opened
+        return frozenset()
+
+
+@cache
+def _fonts() -> list[tuple[str, str]]:
+    """(family, file) of the fonts that matplotlib finds, the likeliest first."""
+    from matplotlib.font_manager import fontManager
+
+    def place(font: Any) -> int:
+        name = font.name.lower()
+        return next((i for i, k in enumerate(_LIKELY) if name.startswith(k)), len(_LIKELY))
+
+    upright = [f for f in fontManager.ttflist
+               if f.style == "normal" and f.weight in (400, "normal")]  # fmt: skip
+    return [(f.name, f.fname) for f in sorted(upright, key=place)]
+
+
+@cache
+def _default() -> str:
+    from matplotlib.font_manager import findfont
+
+    return str(findfont(DEFAULT))
+
+
+def fonts_for(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """(family, file) of fonts that together have the letters of these texts, as far as there are
+    any; the usual one first."""
+    wanted = {ord(c) for text in texts for c in text if c.isprintable()}
+    chosen = [(DEFAULT, _default())]
+    wanted -= letters_of(_default())
+    for family, path in _fonts() if wanted else ():
+        if wanted & letters_of(path):
+            chosen.append((family, path))
+            wanted -= letters_of(path)
+        if not wanted:
+            break
+    return chosen

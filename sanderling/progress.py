@@ -1,0 +1,224 @@
+"""How far long work is, on stderr: a bar on a terminal, a line now and then anywhere else.
+
+A program that uses the package hears nothing unless it sits at a terminal; the command line has
+lines in files and pipes too (`lines_too`), and `--quiet` has neither.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Show = Callable[[str, int, int], None]  # what, done, in all
+PATIENCE = 0.5  # seconds of silence on a terminal
+TELLING = 1.0  # seconds of work that tell how long the rest takes
+FIRST, OFTEN, LATER = 5.0, 10.0, 60.0  # seconds to the first line, between lines, after a minute
+
+
+def lines_too(wanted: bool = True) -> None:
+    """Files and pipes get lines as well: for a command, whose stderr is the user's."""
+    _HOW.lines = wanted
+
+
+def hush(quiet: bool) -> None:
+    """From now on nothing is told, or all is."""
+    _HOW.quiet = quiet
+
+
+def announce(text: str) -> None:
+    """A line beforehand, for who has to wait for the command."""
+    if _HOW.lines and not _HOW.quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+class Estimate:
+    """Says once how long a piece of work takes, as soon as its first steps tell; nothing about
+    what is soon over."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.what, self.total = what, total
+        self.begin: float | None = None
+
+    def step(self, done: int) -> None:
+        """So many are done. The first one has the work of a beginning in it, and does not count."""
+        now = time.monotonic()
+        if self.begin is None:
+            self.begin, self.first = now, done
+            return
+        spent = now - self.begin
+        if not self.total or done <= self.first or spent < TELLING:
+            return
+        whole = spent / (done - self.first) * (self.total - self.first)
+        if whole > FIRST:
+            announce(f"{self.what} takes about {duration(whole)}")
+        self.total = 0  # said
+
+
+def duration(seconds: float) -> str:
+    """45 s, 12 min, 2.5 h: for people, who plan with it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@dataclass
+class _State:
+    """What was said last. A new `what` is a new piece of work with a clock of its own."""
+
+    what: str = ""
+    done: int = 0
+    total: int = 0
+    since: float = field(default_factory=time.monotonic)
+    done_then: int = 0
+    aside: str = ""  # what it waits for
+
+    def update(self, what: str, done: int, total: int) -> None:
+        if what != self.what or done < self.done:
+            self.since, self.done_then = time.monotonic(), done
+        self.what, self.done, self.total = what, done, total
+
+    def line(self) -> str:
+        return self._share() + (f"; {self.aside}" if self.aside else "")
+
+    def _share(self) -> str:
+        spent = time.monotonic() - self.since
+        if self.total <= 0:
+            return f"{self.what or 'working'}: {duration(spent)} so far"
+        text = f"{self.what}: {self.done} of {self.total} ({self.done / self.total:.0%})"
+        fresh = self.done - self.done_then
+        if fresh <= 0 or self.done >= self.total:
+            return f"{text}, {duration(spent)} so far"
+        left = spent / fresh * (self.total - self.done)
+        return f"{text}, {duration(spent)} so far, about {duration(left)} left"
+
+
+@dataclass
+class _How:
+    lines: bool = False  # also where nobody may be looking
+    quiet: bool = False
+    state: _State | None = None  # of who is telling: others tell him
+
+
+_HOW = _How()
+
+
+@contextmanager
+def progress() -> Iterator[Show]:
+    """show(what, done, total)."""
+    if _HOW.quiet or not (_HOW.lines or _at_terminal()):
+        yield lambda what, done, total: None
+        return
+    with _bar() if _at_terminal() else _lines() as show:
+        yield show
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Work whose end cannot be foreseen."""
+    if _HOW.state is not None:
+        with _aside(_HOW.state, what):
+            yield
+        return
+    if _HOW.quiet or not (_HOW.lines or _at_terminal()):
+        yield
+        return
+    if not _at_terminal():
+        with _lines() as show:
+            show(what, 0, 0)
+            yield
+        return
+    with _beside(lambda spent: _rewrite(f"{what}: {spent:.1f} s "), lambda spent: PATIENCE):
+        yield
+
+
+@contextmanager
+def _aside(state: _State, what: str) -> Iterator[None]:
+    state.aside = what
+    try:
+        yield
+    finally:
+        state.aside = ""
+
+
+def _at_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _rewrite(text: str) -> None:
+    print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _lines() -> Iterator[Show]:
+    state = _State()
+
+    def pause(spent: float) -> float:
+        return FIRST if spent == 0 else OFTEN if spent < 60 else LATER
+
+    def tell(_: float) -> None:
+        print(state.line(), file=sys.stderr, flush=True)
+
+    with _telling(state), _beside(tell, pause):
+        yield state.update
+
+
+@contextmanager
+def _telling(state: _State) -> Iterator[None]:
+    before, _HOW.state = _HOW.state, state
+    try:
+        yield
+    finally:
+        _HOW.state = before
+
+
+@contextmanager
+def _beside(tell: Callable[[float], None], pause: Callable[[float], float]) -> Iterator[None]:
+    """tell(seconds) again and again in a thread of its own: work that is stuck in one step says
+    nothing itself."""
+    begin, done, told = time.monotonic(), threading.Event(), False
+
+    def loop() -> None:
+        nonlocal told
+        spent = 0.0
+        while not done.wait(pause(spent)):
+            spent, told = time.monotonic() - begin, True
+            try:
+                tell(spent)
+            except (OSError, ValueError):  # nobody listens any more
+                return
+
+    thread = threading.Thread(target=loop, name="sanderling-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        if told and _at_terminal():
+            _rewrite("")
+
+
+@contextmanager
+def _bar() -> Iterator[Show]:
+    from rich import progress as rich
+    from rich.console import Console
+
+    class Rate(rich.ProgressColumn):
+        def render(self, task: Any) -> Any:
+            return f"{task.speed:.1f}/s" if task.speed else ""
+
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
+               Rate(), rich.TimeRemainingColumn())  # fmt: skip
+    with (
+        _telling(_State()),
+        rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar,
+    ):
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total or None
+        )

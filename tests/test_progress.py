@@ -1,0 +1,124 @@
+"""How far long work is: lines where nobody sits at a terminal, estimates, and silence if asked."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sanderling import progress
+from sanderling.progress import Estimate, _State, duration
+
+from .test_cli import call
+
+DATA = Path(str(files("sanderling") / "data"))
+INT8 = str(DATA / "digits_int8.tflite")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lines at once, as in a command whose stderr is a file."""
+    for name, value in (("FIRST", 0.001), ("OFTEN", 0.001), ("TELLING", 0.0)):
+        monkeypatch.setattr(progress, name, value)
+    progress.lines_too()
+    yield
+    progress.lines_too(False)
+    progress.hush(False)
+
+
+def test_a_line_has_share_and_time_left() -> None:
+    state = _State()
+    state.update("calibrating", 10, 200)  # resumed: these were not done now
+    state.since -= 20
+    state.update("calibrating", 60, 200)
+    assert state.line() == "calibrating: 60 of 200 (30%), 20 s so far, about 56 s left"
+    state.aside = "compiling 3 ops"
+    assert state.line().endswith("left; compiling 3 ops")
+    state.update("correcting", 0, 7)
+    assert state.line() == "correcting: 0 of 7 (0%), 0 s so far; compiling 3 ops"
+
+
+@pytest.mark.parametrize("seconds, text", [(5, "5 s"), (89, "89 s"), (600, "10 min"),
+                                           (9000, "2.5 h")])  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_lines_in_a_file_and_none_where_the_package_is_used(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> str:
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress.progress() as show:
+            show("samples", 1, 4)
+            with progress.waiting("compiling"):
+                time.sleep(0.05)
+        return stream.getvalue()
+
+    assert "samples: 1 of 4 (25%)" in told() and "; compiling" in told()
+    progress.hush(True)
+    assert told() == ""
+    progress.hush(False)
+    progress.lines_too(False)
+    assert told() == ""
+
+
+def test_waiting_alone_tells_too(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress.waiting("compiling 9 ops"):
+        time.sleep(0.05)
+    assert "compiling 9 ops: 0 s so far" in stream.getvalue()
+
+
+def test_an_estimate_is_said_once(monkeypatch: pytest.MonkeyPatch,
+                                  capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    progress.lines_too()
+    ahead = Estimate("calibrating with 101 samples", 101)
+    for count in range(1, 6):
+        ahead.step(count)
+        clock[0] += 0.6
+    soon = Estimate("nothing", 4)
+    for count in range(1, 4):
+        soon.step(count)
+        clock[0] += 1.5
+    progress.lines_too(False)
+    assert capsys.readouterr().err == "calibrating with 101 samples takes about 60 s\n"
+
+
+@contextmanager
+def at_the_end(tell: Callable[[float], None], pause: object) -> Iterator[None]:
+    """One line, whatever the work takes."""
+    yield
+    tell(1.0)
+
+
+@pytest.mark.parametrize("words", [
+    ["trace", INT8, "-o", "t.json", "--runs", 2], ["diff", INT8, "--runs", 2],
+    ["run", INT8, "-i", "x.npy", "-i", "y.npy"], ["profile", INT8, "--runs", 2, "--no-roofline"],
+], ids=lambda w: str(w[0]))  # fmt: skip
+def test_verbs_can_be_quiet(words: list[object], quick: None, tmp_path: Path,
+                            monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(progress, "_beside", at_the_end)
+    np.save("x.npy", np.random.default_rng(0).random((20, 8, 8, 1)).astype(np.float32))
+    np.save("y.npy", np.zeros((20, 8, 8, 1), np.float32))
+    line = re.compile(r"\d+ of \d+ \(\d+%\)")
+    assert line.search(call(*words).stderr)
+    assert not line.search(call(*words, "--quiet").stderr)
+
+
+@pytest.mark.parametrize("verb", ["bench", "quantize", "eval imagenet", "eval coco"])
+def test_long_verbs_have_the_option(verb: str) -> None:
+    assert "--quiet" in call(*verb.split(), "--help").stdout
