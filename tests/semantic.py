@@ -42,13 +42,13 @@ from .conformance.harness import Case, difference
 from .fuzz import _is_small, _TooSlowError
 from .mutants import choose_case, feeds, mutate
 
-TIME_LIMIT = 10.0
+TIME_LIMIT = 10.0  # of processor time: others may be at work on the machine
 LIMIT = 128 << 20  # SANDERLING_MAX_MEMORY in a child
 # LLVM, the code and Python's own objects take memory beside the tensors' and the temporaries'.
 MOST_RESIDENT = 3 * LIMIT
 ADDRESSES = 6 << 30
 RECYCLED = 1 << 30  # a child of this size makes place for a new one
-SILENCE = 3 * TIME_LIMIT  # a child that says nothing for so long hangs outside of Python
+SILENCE = 300.0  # a child that says nothing for so long waits, or hangs outside of Python
 DONE = 77  # a worker's exit status: there are no more seeds
 LOOPS = {"WHILE", "STABLEHLO_WHILE"}  # a mutated loop may rightly run for ever
 FINDINGS = ("CRASH", "HANG", "ESCAPED", "FELL BACK", "FAILED", "MEMORY")
@@ -215,19 +215,19 @@ def _work(news: IO[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", FallbackWarning)
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     _say(news, worker=os.getpid())
     while _status("VmRSS:") < RECYCLED:
         line = os.read(0, 80)  # one seed is under way at a time
         if not line:
             os._exit(DONE)
         _say(news, seed=int(line))
-        signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)
+        signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT)
         try:
             found = attempt(int(line))
         except _TooSlowError:  # while the outcome was put together
             found = Outcome(int(line), "", "HANG", TIME_LIMIT)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         _say(news, found=found)
 
 

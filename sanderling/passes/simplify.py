@@ -196,9 +196,11 @@ def _view_reduction(graph: Graph, match: Match) -> Op | None:
     axes = constant(match.root.input(1))
     if not kept or axes is None or not is_static(x, out) or x.dtype is not out.dtype:
         return None
-    if not same_quant(x, out) or any(x.shape[int(a)] != 1 for a in axes.reshape(-1) if x.shape):
+    rank = len(x.shape)
+    over = {int(a) % rank for a in axes.reshape(-1)} if rank else set()
+    if not same_quant(x, out) or any(x.shape[a] != 1 for a in over):
         return None
-    whole = len({int(a) % len(x.shape) for a in axes.reshape(-1)}) == len(x.shape)
+    whole = len(over) == rank
     if match.root.name in FROM_LIMIT and x.dtype.is_float and not whole:
         return None
     return reshape(graph, x, out)
