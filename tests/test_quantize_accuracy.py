@@ -300,6 +300,7 @@ def test_the_report_tells_of_every_layer() -> None:
         assert row.rmse_over_scale is not None and row.rmse_over_scale < 4
     # What the input loses is rounding alone: a step's uniform noise, 1 / sqrt(12).
     assert rows["x"].rmse_over_scale == pytest.approx(0.289, abs=0.01)
+    assert rows["x"].local_rmse_over_scale == rows["x"].rmse_over_scale
     # By itself a layer rounds, and its weights are rounded; errors add up along the network.
     for name in ("stem", "deep0", "point0", "wide1", "logits"):
         alone, whole = rows[name].local_rmse_over_scale, rows[name].rmse_over_scale

@@ -118,8 +118,9 @@ def _graph(graph: Record) -> str:
     if graph["problem"]:
         lines = [f"{start}; {_unknown(graph['problem'])}"]
     else:
-        lines = [f"{start}, {si(graph['macs'])} MACs, arena {size(graph['arena_bytes'])} "
-                 f"({size(graph['arena_bytes_without_reuse'])} without re-use)"]  # fmt: skip
+        used, all_ = size(graph["arena_bytes"]), size(graph["arena_bytes_without_reuse"])
+        lines = [f"{start}, {si(graph['macs'])} MACs, arena of a run op by op {used} ({all_} "
+                 "without re-use)"]  # fmt: skip
         if graph["uncounted"]:
             lines.append(f"  not counted: {plural(graph['uncounted'], 'op')} whose shapes are "
                          "known only in the run")  # fmt: skip

@@ -221,8 +221,9 @@ class Classification(Task):
                 f"{right['only_ours']}, there only {right['only_theirs']}; McNemar's p = "
                 f"{test['exact']:.3g}, mid-p {test['mid']:.3g})")  # fmt: skip
         agree = compared["agreement"]
+        low, high = agree["interval"]
         found.append(f"same first class: {agree['value']:.2%} ({agree['same_top1']} of "
-                     f"{compared['samples']})")  # fmt: skip
+                     f"{compared['samples']}), 95 % interval {low:.2%} to {high:.2%}")  # fmt: skip
         if "scores" in compared:
             far = compared["scores"]
             found.append(f"{far['snr_of']}: SNR {far['snr_db']:.1f} dB; KL divergence of "

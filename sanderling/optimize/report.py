@@ -201,6 +201,7 @@ def layer_rows(work: Work, made: Quantised) -> list[Layer]:
     assert calibration is not None
     errors, weights = tensor_errors(work, made, work.held), stored_weights(made)
     alone = local_errors(work, made, work.held)
+    fed = {t.name for t in made.float_model.main.inputs}
     rows = []
     for tensor in (t for op in made.model.main.ops for t in op.outputs):
         name = own_name(tensor.name)
@@ -218,6 +219,8 @@ def layer_rows(work: Work, made: Quantised) -> list[Layer]:
             row.snr, row.rmse_over_scale = errors[name].snr, errors[name].rmse / scale
         if name in alone:
             row.local_rmse_over_scale = alone[name].rmse / scale
+        elif name in fed:  # nothing came in before it
+            row.local_rmse_over_scale = row.rmse_over_scale
         row.weight_bits, row.weight_snr = weights.get(name, (None, None))
         rows.append(row)
     return rows
