@@ -16,6 +16,9 @@ from .glyphs import cells, fonts_for, letters_of, shorten, spelled
 # Distinct also for readers who do not see all colours (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 KINDS = (".png", ".svg", ".html")
+# Digits that logarithmic axes name, by the powers of ten that they span; below NARROW even steps.
+SUBS = ((1.0, (1, 2, 3, 5, 7)), (3.0, (1, 2, 5)), (5.0, (1, 3)), (math.inf, (1,)))
+NARROW = 0.5
 WIDEST = 9.0  # inches of a figure that shrinks with its page
 
 
@@ -85,8 +88,9 @@ def _plain_ticks(figure: Any) -> None:
             continue
         low, high = sorted(axis.get_view_interval())
         decades = math.log10(high / low) if low > 0 else 1.0
-        subs = (1.0, 2.0, 5.0) if decades < 3 else (1.0, 3.0) if decades < 5 else (1.0,)
-        axis.set_major_locator(MaxNLocator(6) if decades < 1 else LogLocator(10, subs, numticks=12))
+        subs = next(s for most, s in SUBS if decades < most)
+        narrow = decades < NARROW
+        axis.set_major_locator(MaxNLocator(5) if narrow else LogLocator(10, subs, numticks=12))
 
 
 def inline(figure: Any) -> str:
