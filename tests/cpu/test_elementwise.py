@@ -14,7 +14,7 @@ import pytest
 
 from sanderling.delegates.cpu.elementwise import EXPRESSIONS
 from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.jit import runnable
+from sanderling.delegates.cpu.targets import runnable
 from sanderling.delegates.cpu.prepare import prepare
 from sanderling.delegates.cpu.targets import TARGETS, host_target
 from sanderling.ir import Array, DType, Graph, Op

@@ -124,7 +124,7 @@ def test_elements_that_share_a_byte_are_left_to_the_reference(kind: str) -> None
     for row in (case("RESHAPE", T((3, 5), kind), const([15], "i32"), new_shape=[15]),
                 case("SQUEEZE", T((1, 3, 5), kind), squeeze_dims=[0]),
                 case("EXPAND_DIMS", T((3, 5), kind), const([0], "i32"))):  # fmt: skip
-        assert f"elements of type {kind}" in check_cpu(row)
+        assert "less than a byte" in check_cpu(row)
 
 
 # -- rescaling -------------------------------------------------------------------------------------
