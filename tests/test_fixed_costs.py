@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from sanderling import Interpreter, dump
 from sanderling.ir import Graph, Model, Tensor
-from sanderling.ops import execute, lut
+from sanderling.ops import control, execute, lookup, lstm, lstm_integer, lut
+from sanderling.ops.fixed import divide_by_pot, high_mul, multiply, wrap32
 from sanderling.runtime.plan import Binding, Plan
 from tests.conformance.cases import CASES
 from tests.conformance.cases_control import emit, graph
@@ -84,6 +88,90 @@ def test_graphs_that_are_called_are_bound_once(monkeypatch: pytest.MonkeyPatch) 
     _forbid(monkeypatch, Binding, "__init__")
     bound.run()
     np.testing.assert_array_equal(bound.binding.outputs[0], first)
+
+
+# What is worked out once: an operator, a case of it, and what no second run may call.
+ONCE = {
+    "sums of 8 bits": ("LSTM", "8x8_8", lstm_integer, "quantize_multiplier"),
+    "basic": ("LSTM", "basic 3e-05 120", lstm, "quantize_multiplier"),
+    "branches": ("STABLEHLO_CASE", "3 branches", control, "_branches"),
+    "branches of other shapes": ("IF", "shape depends on branch", control, "_branches"),
+    "loop": ("WHILE", "shape grows", control, "_graph"),
+    "tables": ("HASHTABLE_FIND", "once", lookup, "handle"),
+}
+
+
+@pytest.mark.parametrize("what", ONCE)
+def test_what_an_operator_alone_decides_is_worked_out_once(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The second run gives what a session of its own gives in its second run."""
+    op, part, owner, name = ONCE[what]
+    row = next(c for c in CASES if c.op == op and part in c.name)
+    model = row.model()
+    arrays = [np.asarray(a) for a in row.arrays(model, np.random.default_rng(0))]
+    feeds = {t.name: a for t, a in zip(model.main.inputs, arrays, strict=True)}
+    ours, other = model.compile(["reference"]), model.compile(["reference"])
+    monkeypatch.setattr(execute, "_evaluated", _unprepared(execute._evaluated))
+    wanted = [other.run(feeds) for _ in range(3)]
+    monkeypatch.undo()
+    found = [ours.run(feeds)]
+    _forbid(monkeypatch, owner, name)
+    found += [ours.run(feeds) for _ in range(2)]
+    for mine, theirs in zip(found, wanted, strict=True):
+        for key, array in theirs.items():
+            np.testing.assert_array_equal(mine[key], array)
+
+
+def _unprepared(evaluated: Any) -> Any:
+    return lambda op, inputs, state, prepared=None: evaluated(op, inputs, state)
+
+
+def test_a_constant_that_is_given_another_value_counts() -> None:
+    """An evaluation that was prepared with the file's weights would not see it."""
+    row = next(c for c in CASES if c.op == "LSTM" and "basic 3e-05 120" in c.name)
+    (op,) = row.model().main.ops
+    arrays = [np.asarray(a) for a in row.arrays(row.model(), np.random.default_rng(0))]
+    weights = op.inputs[2]
+    assert weights is not None and weights.data is not None
+    given = {t: np.asarray(t.data) if t.is_constant else np.zeros(t.shape, t.dtype.numpy)
+             for t in op.inputs if t is not None}  # fmt: skip
+    given[op.inputs[0]] = arrays[0]  # type: ignore[index]
+    changed = given | {weights: weights.data[::-1].copy()}
+    routine = execute.Routine([op], list(given), op.outputs)
+    state = execute.new_state()
+    found = [[a.copy() for a in routine.run([a.copy() for a in g.values()], state)]
+             for g in (given, changed)]  # fmt: skip
+    assert not np.array_equal(found[0][3], found[1][3])
+
+
+def test_a_reference_run_of_fixed_shapes_is_one_call() -> None:
+    row = next(c for c in CASES if c.op == "EQUAL" and "str" in c.id)
+    model = row.model()
+    interpreter = Interpreter(model_content=dump(model))
+    interpreter.allocate_tensors()
+    interpreter.invoke()
+    assert interpreter._ready[interpreter._main].call is not None
+
+
+def test_one_multiplier_for_all_rounds_as_many_do() -> None:
+    rng = np.random.default_rng(0)
+    edges = [-(2**31), 2**31 - 1, -1, 0, 1, -(2**40) + 12345]
+    x = np.concatenate([rng.integers(-(2**31), 2**31, 200), np.arange(-300, 300), edges])
+    for m in (0, 2**30, 2**31 - 1, 1518500250, -(2**30), -(2**31)):
+        for shift in range(-31, 31):
+            left, right = max(shift, 0), max(-shift, 0)
+            wanted = divide_by_pot(high_mul(wrap32(x << left), m), right)
+            np.testing.assert_array_equal(multiply(x, m, shift), wanted)
+
+
+def test_float_functions_of_words_are_tables() -> None:
+    for bits, function in ((12, lut.sigmoid), (12, np.tanh), (15, np.tanh)):
+        x = np.arange(-(2**15), 2**15, 7)
+        real = (x * 2.0**-bits).astype(np.float32).astype(np.float64)
+        wanted = (function(real).astype(np.float32) * np.float32(2**15)).astype(np.int64)
+        found = lstm_integer.through_float(x, bits, function)
+        np.testing.assert_array_equal(found, np.minimum(wanted, 2**15 - 1))
 
 
 def test_scalar_variables_are_compiled() -> None:

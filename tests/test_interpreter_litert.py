@@ -289,6 +289,40 @@ def test_an_interpreter_with_a_view_is_freed() -> None:
     assert view.sum() == 28
 
 
+def test_what_views_are_made_of_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter = ready(sanderling)
+    view = interpreter.tensor(0)
+    view()
+    monkeypatch.setattr(sanderling.runtime.interpreter, "_Lender", None)
+    for value in (3, 5):
+        view()[...] = value
+        interpreter.invoke()
+        assert interpreter.get_tensor(0).tolist() == view().tolist() == [[value] * 4]
+    assert interpreter._safe_to_run()
+
+
+def test_views_of_what_moves_are_not_kept_but_counted() -> None:
+    """A constant has no place of its own here: each view is made anew."""
+    interpreter = ready(sanderling)
+    held = [interpreter.tensor(1)() for _ in range(5)]
+    assert len(interpreter._lent) == 5 and not interpreter._safe_to_run()
+    held.clear()
+    interpreter.tensor(1)()
+    assert len(interpreter._lent) == 1 and interpreter._safe_to_run()
+
+
+@pytest.mark.parametrize("index", [0.0, [0]], ids=["float", "list"])
+def test_a_place_that_is_known_is_found_by_integers_alone(index: Any) -> None:
+    interpreter = ready(sanderling)
+    interpreter.tensor(0)()
+    interpreter.set_tensor(0, DATA)
+    acts = (interpreter.get_tensor, lambda i: interpreter.set_tensor(i, DATA),
+            lambda i: interpreter.tensor(i)())  # fmt: skip
+    for act in acts:
+        with pytest.raises(TypeError, match="tensor index of type"):
+            act(index)
+
+
 # -- arguments ------------------------------------------------------------------------------------
 
 

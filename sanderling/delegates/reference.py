@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,6 +54,10 @@ class ReferenceExecutable:
         size = sum(r.nbytes for r in results)
         with span("copy results out", "copy", {"bytes": size}):
             self._settle(inputs, results, outputs)
+
+    def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Callable[[], None]:
+        """The run on these arrays as a call without arguments."""
+        return partial(self.run, inputs, outputs)
 
     def _told(self, op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
         from ..ops.execute import evaluate

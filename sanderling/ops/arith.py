@@ -32,6 +32,7 @@ from .base import (
     scale_zero,
     shapes_known,
     sized,
+    unfit,
 )
 from .fixed import (
     divide_by_pot,
@@ -58,9 +59,11 @@ Binary = Callable[[Array, Array], Array]
 def _operands(op: Op, inputs: Arrays, result: DType | None = None) -> list[Array]:
     """The arrays: all there, of one type, fit to broadcast; the output's type too, or `result`."""
     found = given(op, inputs)
-    types = {x.dtype for x in found} | ({op.outputs[0].dtype.numpy} if result is None else set())
+    made = op.outputs[0].dtype
+    types = {x.dtype for x in found} | ({made.numpy} if result is None else set())
     require(len(types) == 1, op, "its operands differ in type")
-    require(result in (None, op.outputs[0].dtype), op, f"its output is not {result}")
+    if result is not None and result is not made:
+        raise unfit(op, f"its output is not {result}")
     sized(op, broadcast_shapes(op, *(x.shape for x in found)))
     return found
 

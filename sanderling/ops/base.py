@@ -67,6 +67,10 @@ Infer = Callable[[Op, Specs], "Spec | Sequence[Spec]"]
 # evaluate(op, inputs), or evaluate(op, inputs, state) for a stateful operator. It returns the
 # output array, or one array for each output, of the outputs' NumPy types.
 Evaluate = Callable[..., "Array | Sequence[Array]"]
+# run(inputs, state), an evaluation of one op of which the part is done that every run repeats.
+Run = Callable[["Arrays", "State"], "Array | Sequence[Array]"]
+# prepare(op, inputs) is given the arrays of the first run. None: there is nothing to prepare.
+Prepare = Callable[[Op, "Arrays"], "Run | None"]
 Macs = Callable[[Op], int]
 # rule(op, shapes ..., integers of operands ...) -> output shape; see `shaped`.
 ShapeRule = Callable[..., Sequence[int]]
@@ -85,6 +89,7 @@ class OpDef:
     stateful: bool = False
     notes: str = ""  # what is special, for the support matrix: "hybrid i8/i4 weights", ...
     registered: bool = False  # a user's own: its mistakes are reported as the user's
+    prepare: Prepare | None = None
 
     @property
     def rule(self) -> Rule:
@@ -129,11 +134,13 @@ def define(
     macs: Macs = lambda op: 0,
     stateful: bool = False,
     notes: str = "",
+    prepare: Prepare | None = None,
 ) -> None:
     """Enter one row for each of the names (separated by blanks)."""
     for name in names.split():
         assert name not in OPS, f"{name} is defined twice"
-        OPS[name] = OpDef(name, infer, evaluate, family, takes, macs, stateful, notes)
+        OPS[name] = OpDef(name, infer, evaluate, family, takes, macs, stateful, notes,
+                          prepare=prepare)  # fmt: skip
 
 
 def register_custom(
@@ -280,6 +287,8 @@ def fold(op: Op, row: OpDef, specs: Specs, found: list[Spec]) -> list[Spec]:
 
 def as_list(found: Array | Sequence[Array]) -> list[Array]:
     """What an evaluation returned, as one array for each output."""
+    if type(found) is np.ndarray:
+        return [found]
     arrays = [found] if isinstance(found, np.ndarray | np.generic) else found
     return [np.asarray(a) for a in arrays]
 
@@ -468,13 +477,15 @@ def ints(values: npt.ArrayLike | None) -> list[int]:
 def scalar(op: Op, value: npt.ArrayLike, what: str) -> Any:
     """The only element of an operand (a NumPy scalar), or of a list of integers."""
     array = np.asarray(value)
-    require(array.size == 1, op, f"{what} has {array.size} elements, one is needed")
+    if array.size != 1:
+        raise unfit(op, f"{what} has {array.size} elements, one is needed")
     return array.reshape(-1)[0]
 
 
 def axis_in(op: Op, axis: int, rank: int) -> int:
     """The axis, counted from the front."""
-    require(-rank <= axis < rank, op, f"axis {axis} is outside a tensor of rank {rank}")
+    if not -rank <= axis < rank:
+        raise unfit(op, f"axis {axis} is outside a tensor of rank {rank}")
     return axis % rank
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from .base import (
     out_spec,
     require,
     scalar,
+    unfit,
 )
 from .execute import execute
 
@@ -109,12 +110,14 @@ def _infer_call(op: Op, graph: Graph, args: Specs) -> list[Spec]:
 
 def _check_count(op: Op, graph: Graph, count: int) -> None:
     takes = len(graph.inputs)
-    require(count == takes, op, f"{count} values for graph '{graph.name}', which takes {takes}")
+    if count != takes:
+        raise unfit(op, f"{count} values for graph '{graph.name}', which takes {takes}")
 
 
 def _check_outputs(op: Op, graph: Graph) -> None:
     gives, wants = len(graph.outputs), len(op.outputs)
-    require(gives == wants, op, f"graph '{graph.name}' gives {gives} values for {wants} outputs")
+    if gives != wants:
+        raise unfit(op, f"graph '{graph.name}' gives {gives} values for {wants} outputs")
 
 
 def _check_types(
@@ -145,8 +148,12 @@ def _graph(op: Op, name: str) -> Graph:
 
 def _call(op: Op, graph: Graph, args: Arrays, state: State) -> list[Array]:
     _check_count(op, graph, len(args))
+    return _called(op, graph, given(op, args), state)
+
+
+def _called(op: Op, graph: Graph, args: Sequence[Array], state: State) -> list[Array]:
     try:
-        return state.call(graph, given(op, args))
+        return state.call(graph, args)
     except RecursionError:
         raise _endless(op) from None
 
@@ -177,12 +184,24 @@ def _agreed(specs: Sequence[Spec]) -> tuple[int, ...] | None:
 
 
 def _branch(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    return _chooser(op, inputs)(inputs, state)
+
+
+def _chooser(op: Op, inputs: Arrays) -> Callable[[Arrays, State], list[Array]]:
+    """prepare: the branches, all of which fit."""
     graphs = _branches(op)
-    index = int(scalar(op, operand(op, inputs), "the choice"))
-    # STABLEHLO_CASE: an index outside means the last branch.
-    graph = graphs[index] if 0 <= index < len(graphs) else graphs[-1]
-    _check_outputs(op, graph)
-    return _call(op, graph, inputs[1:], state)
+    for graph in graphs:
+        _check_outputs(op, graph)
+        _check_count(op, graph, len(inputs) - 1)
+
+    def run(inputs: Arrays, state: State) -> list[Array]:
+        choice, *args = given(op, inputs)
+        index = int(choice.item() if choice.size == 1 else scalar(op, choice, "the choice"))
+        # STABLEHLO_CASE: an index outside means the last branch.
+        graph = graphs[index] if 0 <= index < len(graphs) else graphs[-1]
+        return _called(op, graph, args, state)
+
+    return run
 
 
 # -- loops --------------------------------------------------------------------------------------
@@ -217,25 +236,31 @@ def _check_condition(op: Op, given: Sequence[Spec]) -> None:
 
 
 def _while(op: Op, inputs: Arrays, state: State) -> list[Array]:
+    return _looper(op, inputs)(inputs, state)
+
+
+def _looper(op: Op, inputs: Arrays) -> Callable[[Arrays, State], list[Array]]:
+    """prepare: the condition and the body, which fit."""
     condition, body = _graph(op, "cond_subgraph_index"), _graph(op, "body_subgraph_index")
     _check_outputs(op, body)
-    values = given(op, inputs)
     for graph in (condition, body):
-        _check_count(op, graph, len(values))
-    try:
-        found = state.loop(condition, body, values)
-    except RecursionError:
-        raise _endless(op) from None
-    if found is not None:
-        return found
-    while _holds(op, _call(op, condition, values, state)):
-        values = _call(op, body, values, state)
-    return values
+        _check_count(op, graph, len(inputs))
+    gives = len(condition.outputs)
+    require(gives == 1, op, f"the condition gives {gives} values, not one")
 
+    def run(inputs: Arrays, state: State) -> list[Array]:
+        values = given(op, inputs)
+        try:
+            found = state.loop(condition, body, values)
+        except RecursionError:
+            raise _endless(op) from None
+        if found is not None:
+            return found
+        while scalar(op, _called(op, condition, values, state)[0], "the condition"):
+            values = _called(op, body, values, state)
+        return values
 
-def _holds(op: Op, found: list[Array]) -> bool:
-    require(len(found) == 1, op, f"the condition gives {len(found)} values, not one")
-    return bool(scalar(op, found[0], "the condition"))
+    return run
 
 
 # -- calls --------------------------------------------------------------------------------------
@@ -378,14 +403,15 @@ def _assign(op: Op, inputs: Arrays, state: State) -> list[Array]:
 
 # -- rows ---------------------------------------------------------------------------------------
 
-define("IF", infer=_infer_branches, evaluate=_branch, family="control",
+define("IF", infer=_infer_branches, evaluate=_branch, prepare=_chooser, family="control",
        takes="condition: bool, values*: any -> results*: any", macs=_macs,
        stateful=True)  # fmt: skip
-define("STABLEHLO_CASE", infer=_infer_branches, evaluate=_branch, family="control",
-       takes="index: i32, values*: any -> results*: any", macs=_macs, stateful=True,
-       notes="an index outside the branches means the last")  # fmt: skip
-define("WHILE", infer=_infer_while, evaluate=_while, family="control", takes=ANYTHING,
-       macs=_macs, stateful=True, notes="shapes may change between iterations")  # fmt: skip
+define("STABLEHLO_CASE", infer=_infer_branches, evaluate=_branch, prepare=_chooser,
+       family="control", takes="index: i32, values*: any -> results*: any", macs=_macs,
+       stateful=True, notes="an index outside the branches means the last")  # fmt: skip
+define("WHILE", infer=_infer_while, evaluate=_while, prepare=_looper, family="control",
+       takes=ANYTHING, macs=_macs, stateful=True,
+       notes="shapes may change between iterations")  # fmt: skip
 define("STABLEHLO_COMPOSITE", infer=_infer_composite, evaluate=_composite, family="control",
        takes=ANYTHING, macs=_macs, stateful=True, notes="runs the decomposition")  # fmt: skip
 define("CALL_ONCE", infer=_infer_call_once, evaluate=on(_call_once), family="control",

@@ -11,6 +11,7 @@ from ..errors import InputError, ModelError, SanderlingError
 from ..ir import Array, DType, Graph, Op, Shape, Tensor
 from .base import (
     DATA_ERRORS,
+    Run,
     Spec,
     State,
     as_list,
@@ -73,6 +74,12 @@ class Routine:
                         _is_constant(op) and not set(given).intersection(op.inputs),
                         any(t.is_dynamic for t in op.outputs))
                        for i, op in enumerate(ops)]  # fmt: skip
+        # Evaluations of which a part is done, from the first run on; but none of an op of whose
+        # constants one is given another value.
+        fed = {t for t in given if t.is_constant}
+        self._prepared: dict[Op, Run | None] = {
+            op: None for op in ops if fed.intersection(op.inputs)
+        }
         self._start: list[Array | None] | None = None
 
     def _place(self, tensor: Tensor | None) -> int:
@@ -107,7 +114,10 @@ class Routine:
                     inputs = [values[place] for place in reads]
                     if late:
                         _claim_late(op, inputs)
-                    outputs = (one or _evaluated)(op, inputs, state)
+                    if one is not None:
+                        outputs = one(op, inputs, state)
+                    else:
+                        outputs = _evaluated(op, inputs, state, self._prepared)
                     if constant:
                         _keep(op, outputs, state)
                 for place, array in zip(writes, outputs, strict=True):
@@ -177,10 +187,19 @@ def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array
         return _evaluated(op, inputs, state)
 
 
-def _evaluated(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
-    row = definition(op)
+def _evaluated(op: Op, inputs: Sequence[Array | None], state: State,
+               prepared: dict[Op, Run | None] | None = None) -> list[Array]:  # fmt: skip
+    """prepared: those of this op and others, filled here."""
+    row, run = definition(op), None
     try:
-        found = row.evaluate(op, inputs, state) if row.stateful else row.evaluate(op, inputs)
+        if row.prepare is not None and prepared is not None:
+            if op not in prepared:
+                prepared[op] = row.prepare(op, inputs)
+            run = prepared[op]
+        if run is not None:
+            found = run(inputs, state)
+        else:
+            found = row.evaluate(op, inputs, state) if row.stateful else row.evaluate(op, inputs)
     except SanderlingError as error:
         if error.where:
             raise

@@ -29,6 +29,7 @@ from .base import (
     shaped,
     single,
     sized,
+    unfit,
     unknown_outputs,
 )
 
@@ -39,8 +40,10 @@ def _gather_axes(op: Op, shape: Shape, places: Shape) -> tuple[int, int]:
     """The axis and the number of batch dimensions, both made non-negative."""
     axis, batch = axis_in(op, attr(op, "axis"), len(shape)), attr(op, "batch_dims")
     batch += len(places) if batch < 0 else 0
-    require(0 <= batch <= min(axis, len(places)), op, f"batch_dims {batch} does not fit")
-    require(shape[:batch] == places[:batch], op, f"batches of {shape} and {places} differ")
+    if not 0 <= batch <= min(axis, len(places)):
+        raise unfit(op, f"batch_dims {batch} does not fit")
+    if shape[:batch] != places[:batch]:
+        raise unfit(op, f"batches of {shape} and {places} differ")
     return axis, batch
 
 
@@ -52,6 +55,9 @@ def _gathered(op: Op, shape: Shape, places: Shape) -> Shape:
 def _gather(op: Op, x: Array, places: Array) -> Array:
     axis, batch = _gather_axes(op, x.shape, places.shape)
     check_range(op, places, x.shape[axis])
+    if not batch:
+        shape = x.shape[:axis] + places.shape + x.shape[axis + 1 :]
+        return x.take(places.reshape(-1), axis).reshape(shape)
     batches, outer = math.prod(x.shape[:batch]), math.prod(x.shape[batch:axis])
     size, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     indices = places.reshape(batches, 1, math.prod(places.shape[batch:])).astype(np.int64)
@@ -61,9 +67,9 @@ def _gather(op: Op, x: Array, places: Array) -> Array:
 
 
 def check_range(op: Op, indices: Array, sizes: npt.ArrayLike) -> None:
-    sizes = np.broadcast_to(np.asarray(sizes, np.int64), indices.shape)
     outside = (indices < 0) | (indices >= sizes)
     if outside.any():
+        sizes = np.broadcast_to(np.asarray(sizes, np.int64), indices.shape)
         raise out_of_range("an index", int(indices[outside][0]), int(sizes[outside][0]),
                            where=op.where)  # fmt: skip
 

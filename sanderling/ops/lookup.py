@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ..ir import Array, Op, Quant, Shape
 from .base import (
     MOVABLE,
+    Arrays,
+    Run,
     Spec,
     Specs,
     State,
@@ -23,6 +25,7 @@ from .base import (
     require,
     shaped,
     sized,
+    unfit,
 )
 from .control import handle, resource_key
 from .farmhash import fingerprint64
@@ -153,7 +156,12 @@ def _table_lookup(op: Op, ids: Array, keys: Array, values: Array) -> list[Array]
 _TABLE_TYPES = (("INT64", "STRING"), ("STRING", "INT64"))
 
 
-def _hashtable(op: Op, state: State) -> Array:
+def _hashtable(op: Op, inputs: Arrays, state: State) -> Array | Sequence[Array]:
+    return _table_maker(op, inputs)(inputs, state)
+
+
+def _table_maker(op: Op, inputs: Arrays) -> Run:
+    """prepare: the handle."""
     kinds = (attr(op, "key_dtype"), attr(op, "value_dtype"))
     require(
         kinds in _TABLE_TYPES,
@@ -162,20 +170,23 @@ def _hashtable(op: Op, state: State) -> Array:
         "keys and values are INT64 and STRING, or STRING and INT64",
     )
     key = int(attr(op, "table_id"))
-    state.tables.setdefault(key, None)  # None: made, but not filled
-    return handle(key, (1,))
+    made = handle(key, (1,))
+    made.flags.writeable = False
+
+    def run(inputs: Arrays, state: State) -> Array:
+        state.tables.setdefault(key, None)  # None: made, but not filled
+        return made
+
+    return run
 
 
 def _table(op: Op, handle: Array, state: State) -> dict[object, object]:
     key = resource_key(op, handle)
     found: dict[object, object] | None = state.tables.get(key)
-    require(
-        found is not None,
-        op,
-        f"hash table {key} is used before it is filled",
-        "run the graph that fills it first",
-    )
-    return found or {}
+    if found is None:
+        what = f"hash table {key} is used before it is filled"
+        raise unfit(op, what, "run the graph that fills it first")
+    return found
 
 
 def _import(op: Op, table: Array, keys: Array, values: Array, state: State) -> list[Array]:
@@ -192,7 +203,7 @@ def _import(op: Op, table: Array, keys: Array, values: Array, state: State) -> l
 def _find(op: Op, handle: Array, keys: Array, default: Array, state: State) -> Array:
     table = _table(op, handle, state)
     require(default.size > 0, op, "it takes a default value")
-    fallback = default.reshape(-1)[:1].tolist()[0]
+    fallback = default.item(0)
     found = np.empty(keys.size, op.outputs[0].dtype.numpy)
     found[:] = [table.get(key, fallback) for key in keys.reshape(-1).tolist()]
     return found.reshape(keys.shape)
@@ -312,8 +323,8 @@ define("LSH_PROJECTION", infer=fitting(_check_items, range(3), shaped(_lsh_shape
        takes=f"seeds[2]: f32, x[1-]: {MOVABLE}, weights?: f32 -> i32")  # fmt: skip
 define("SKIP_GRAM", infer=lambda op, specs: out_spec(op, None), evaluate=on(_skip_gram),
        family="lookup", takes="x: str -> str")  # fmt: skip
-define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=on(_hashtable),
-       family="lookup", takes="-> resource", stateful=True)  # fmt: skip
+define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=_hashtable,
+       prepare=_table_maker, family="lookup", takes="-> resource", stateful=True)  # fmt: skip
 define("HASHTABLE_IMPORT", infer=lambda op, specs: [], evaluate=on(_import), family="lookup",
        stateful=True,
        takes="table: resource, x: i64, values: str -> | "

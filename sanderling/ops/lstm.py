@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from ..ir import Array, DType, Op, Shape
 from .base import (
     Arrays,
+    Run,
     Spec,
     Specs,
+    State,
     attr,
     define,
     elements,
@@ -21,7 +26,7 @@ from .base import (
 )
 from .fixed import divide_by_pot, high_mul, quantize_multiplier, wrap32
 from .lstm_cell import Cell, Places, float_step
-from .lstm_integer import clip8, clip16, integer_step
+from .lstm_integer import clip8, clip16, integer_advance, integer_step
 from .lut import logistic_fixed, shift_left, sigmoid, tanh_fixed
 from .sequence import (
     merge,
@@ -62,6 +67,27 @@ def _lstm(op: Op, inputs: Arrays) -> Array | list[Array]:
     return out
 
 
+def _prepare_lstm(op: Op, inputs: Arrays) -> Run | None:
+    """prepare: what integer weights decide, if they and the shapes stay as they are."""
+    x, basic = operand(op, inputs, 0), attr(op, "kernel_type") == "BASIC"
+    changing = (0, 1, 4) if basic else (0, ONE_CELL.state, ONE_CELL.state + 1)
+    weights = [t for i, t in enumerate(op.inputs) if t is not None and i not in changing]
+    read = [op.input(i) for i in changing]
+    fixed = all(t.is_constant for t in weights) and not any(t and t.is_dynamic for t in read)
+    if x.dtype.kind == "f" or not fixed:
+        return None
+    if basic:
+        advance = _basic_integer(op, operand(op, inputs, 2), operand(op, inputs, 3))
+        return lambda inputs, state: _basic(op, inputs, advance)
+    cell = Cell.of(op, inputs, ONE_CELL, x[None], None)
+    move = integer_advance(cell)
+
+    def run(inputs: Arrays, state: State) -> Array:
+        return move(*replace(cell, inputs=inputs).states(), operand(op, inputs)).copy()
+
+    return run
+
+
 def _sequence_lstm(op: Op, inputs: Arrays) -> Array:
     x, time_major = three_dimensions(op, inputs), attr(op, "time_major")
     return swap_time(_run(op, inputs, ONE_CELL, swap_time(x, time_major)), time_major)
@@ -76,13 +102,20 @@ def _bidirectional_lstm(op: Op, inputs: Arrays) -> Array | list[Array]:
 # -- the basic cell -----------------------------------------------------------------------------
 
 
-def _basic(op: Op, inputs: Arrays) -> list[Array]:
-    """Activation, state, and the two temporaries that the operator shows as outputs."""
+# advance(joined, state) of a basic cell: activation, state, products.
+Advance = Callable[[Array, Array], tuple[Array, Array, Array]]
+
+
+def _basic(op: Op, inputs: Arrays, advance: Advance | None = None) -> list[Array]:
+    """Activation, state, and the two temporaries that the operator shows as outputs. advance: what
+    was prepared of it."""
     x, activation, weights, bias, state = every = [operand(op, inputs, k) for k in range(5)]
     _check_basic(op, *(a.shape for a in every))
     joined = np.concatenate([x, activation], axis=1)
-    run = _basic_float if x.dtype.kind == "f" else _basic_integer
-    out, new_state, gates = run(op, joined, weights, bias, state)
+    if advance is None:
+        make = _basic_float if x.dtype.kind == "f" else _basic_integer
+        advance = make(op, weights, bias)
+    out, new_state, gates = advance(joined, state)
     for index, array, new in ((1, activation, out), (4, state, new_state)):
         tensor = op.input(index)
         if tensor is not None and tensor.is_variable:  # else the graph passes the state around
@@ -90,32 +123,37 @@ def _basic(op: Op, inputs: Arrays) -> list[Array]:
     return [out, new_state, joined, gates]
 
 
-def _basic_float(
-    op: Op, x: Array, weights: Array, bias: Array, state: Array
-) -> tuple[Array, Array, Array]:
-    gates = x @ weights.T + bias
-    admit, update, forget, emit = np.split(gates, 4, axis=1)
-    new = sigmoid(admit) * np.tanh(update) + sigmoid(forget) * state
-    return sigmoid(emit) * np.tanh(new), new, gates
+def _basic_float(op: Op, weights: Array, bias: Array) -> Advance:
+    def advance(x: Array, state: Array) -> tuple[Array, Array, Array]:
+        gates = x @ weights.T + bias
+        admit, update, forget, emit = np.split(gates, 4, axis=1)
+        new = sigmoid(admit) * np.tanh(update) + sigmoid(forget) * state
+        return sigmoid(emit) * np.tanh(new), new, gates
+
+    return advance
 
 
-def _basic_integer(
-    op: Op, x: Array, weights: Array, bias: Array, state: Array
-) -> tuple[Array, Array, Array]:
+def _basic_integer(op: Op, weights: Array, bias: Array) -> Advance:
     """uint8 with zero point 128 (whatever the file says), and an int16 state of scale 2**-11."""
     state_scale = scale_zero(op.outputs[1])[0]
     require(abs(np.log2(state_scale) + 11) < 1e-3, op, "the state's scale is not 2**-11")
     zero, bias_scale = scale_zero(op.input(2))[1], scale_zero(op.input(3))[0]
     centred = weights.T.astype(np.float64) - zero
-    total = ((x.astype(np.float64) - 128) @ centred).astype(np.int64) + bias
-    gates = clip16(_multiply_up(wrap32(total), *quantize_multiplier(4096 * bias_scale)))
-    admit, update, forget, emit = np.split(gates, 4, axis=1)
-    admitted = high_mul(logistic_fixed(admit, 3), tanh_fixed(update, 3), 16)
-    kept = high_mul(logistic_fixed(forget, 3), state, 16)
-    new = clip16(divide_by_pot(admitted, 4) + kept)
-    out = high_mul(logistic_fixed(emit, 3), tanh_fixed(shift_left(new, 1, 16), 3), 16)
-    codes = clip8(divide_by_pot(out, 8)) + 128
-    return codes.astype(np.uint8), new.astype(np.int16), gates.astype(np.int16)
+    offset = bias - (128 * centred.sum(axis=0)).astype(np.int64)
+    multiplier, shift = quantize_multiplier(4096 * bias_scale)
+
+    def advance(x: Array, state: Array) -> tuple[Array, Array, Array]:
+        total = (x @ centred).astype(np.int64) + offset
+        gates = clip16(_multiply_up(wrap32(total), multiplier, shift))
+        admit, update, forget, emit = np.split(gates, 4, axis=1)
+        admitted = high_mul(logistic_fixed(admit, 3), tanh_fixed(update, 3), 16)
+        kept = high_mul(logistic_fixed(forget, 3), state, 16)
+        new = clip16(divide_by_pot(admitted, 4) + kept)
+        out = high_mul(logistic_fixed(emit, 3), tanh_fixed(shift_left(new, 1, 16), 3), 16)
+        codes = clip8(divide_by_pot(out, 8)) + 128
+        return codes.astype(np.uint8), new.astype(np.int16), gates.astype(np.int16)
+
+    return advance
 
 
 def _multiply_up(x: Array, multiplier: Array, shift: Array) -> Array:
@@ -215,7 +253,7 @@ _BASIC = (
     "x[2]: u8, activation[2]: u8, weights[2]: u8q, bias[1]: i32q, state[2]: i16 "
     "-> u8, i16q, u8, i16"
 )
-define("LSTM", infer=_infer_lstm, evaluate=_lstm, family="lstm",
+define("LSTM", infer=_infer_lstm, evaluate=_lstm, prepare=_prepare_lstm, family="lstm",
        takes=f"x[2]: f32, {_ONE} -> f32 | x[2]: i8q, {_INTEGER} -> i8q | {_BASIC}",
        macs=_lstm_macs, notes=f"full and basic kernels; {HYBRID}; i8 with i16 cell")  # fmt: skip
 define("UNIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_lstm, evaluate=_sequence_lstm, family="lstm",

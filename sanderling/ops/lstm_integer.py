@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -25,8 +26,19 @@ INT16_MAX = 2**15 - 1
 Function = Callable[[Array], Array]
 
 
+# advance(hidden, memory, x) brings the two states one time step on and returns the first.
+Advance = Callable[[Array, Array, Array], Array]
+
+
 def integer_step(cell: Cell) -> Step:
-    """The number of intermediate tensors, which hold scales only, tells the kernels apart."""
+    advance, (hidden, memory) = integer_advance(cell), cell.states()
+    return lambda x, aux: advance(hidden, memory, x)
+
+
+def integer_advance(cell: Cell) -> Advance:
+    """What the weights decide is worked out here, and not in a step.
+
+    The number of intermediate tensors, which hold scales only, tells the kernels apart."""
     op = cell.op
     types = [
         t.dtype.short
@@ -42,27 +54,30 @@ def integer_step(cell: Cell) -> Step:
     recurrent = (cell.get(cell.at.recurrent(gate)) for gate in range(4))
     require(all(r is None or r.ndim == 2 for r in recurrent), op, "recurrent weights are diagonal")
     if op.name == "LSTM" and len(op.intermediates) == 12:
-        return _step8(cell)
+        return _advance8(cell)
     require(
         len(op.intermediates) == 5,
         op,
         f"{len(op.intermediates)} intermediate tensors, not 5",
         "an integer LSTM states the scales of its gates and of its hidden values",
     )
-    return _step16(cell)
+    return _advance16(cell)
+
+
+# np.clip takes four times as long for a few integers.
 
 
 def clip8(x: Array) -> Array:
-    return np.clip(x, -128, 127)
+    return np.minimum(np.maximum(x, -128), 127)
 
 
 def clip16(x: Array) -> Array:
-    return np.clip(x, -INT16_MAX - 1, INT16_MAX)
+    return np.minimum(np.maximum(x, -INT16_MAX - 1), INT16_MAX)
 
 
 def _limit(x: Array, limit: int) -> Array:
     """Zero means no limit."""
-    return np.clip(x, -limit, limit) if limit > 0 else x
+    return np.minimum(np.maximum(x, -limit), limit) if limit > 0 else x
 
 
 def limit_code(real: float, scale: float, most: int) -> int:
@@ -106,13 +121,12 @@ def _parts(
 # -- 16-bit gates -------------------------------------------------------------------------------
 
 
-def _step16(cell: Cell) -> Step:
+def _advance16(cell: Cell) -> Advance:
     op, gates = cell.op, {gate: Gate16.of(cell, gate) for gate in cell.gates}
-    hidden, memory = cell.states()
     exponent, finish = cell_exponent(cell), Finish.of(cell)
     limit = limit_code(attr(op, "cell_clip"), float(cell.scale(cell.at.state + 1)), INT16_MAX)
 
-    def step(x: Array, aux: Array | None) -> Array:
+    def advance(hidden: Array, memory: Array, x: Array) -> Array:
         before = memory.astype(np.int64)
         forget = logistic_fixed(gates[FORGET](x, hidden, before), 3)
         admit = INT16_MAX - forget
@@ -126,7 +140,7 @@ def _step16(cell: Cell) -> Step:
         hidden[...] = finish(emit * tanh_fixed(after, 15 + exponent))
         return hidden
 
-    return step
+    return advance
 
 
 def cell_exponent(cell: Cell) -> int:
@@ -252,11 +266,10 @@ class Norm:
 # -- gates summed from 8-bit parts, then float functions ----------------------------------------
 
 
-def _step8(cell: Cell) -> Step:
+def _advance8(cell: Cell) -> Advance:
     """No input gate; layer norm and projection are required."""
     op, at = cell.op, cell.at
     gates = {gate: _gate8(cell, gate) for gate in (FORGET, CELL, OUTPUT)}
-    hidden, memory = cell.states()
     require(cell_exponent(cell) == -15, op, "the cell state's scale is not 2**-15")
     weights = cell.need(at.projection).T.astype(np.float64)
     bias = cell.need(at.projection + 1)
@@ -267,24 +280,31 @@ def _step8(cell: Cell) -> Step:
     cell_limit = limit_code(clip, 2.0**-15, INT16_MAX) if clip < 1 else 0
     limit = limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
 
-    def step(x: Array, aux: Array | None) -> Array:
-        forget = _through_float(gates[FORGET](x, hidden), 12, sigmoid)
-        update = _through_float(gates[CELL](x, hidden), 12, np.tanh)
+    def advance(hidden: Array, memory: Array, x: Array) -> Array:
+        forget = through_float(gates[FORGET](x, hidden), 12, sigmoid)
+        update = through_float(gates[CELL](x, hidden), 12, np.tanh)
         kept = divide_by_pot(forget * memory, 15)
         after = clip16(kept + divide_by_pot((INT16_MAX - forget) * update, 15))
         memory[...] = after = _limit(after, cell_limit)
-        emit = _through_float(gates[OUTPUT](x, hidden), 12, sigmoid)
-        product = divide_by_pot(emit * _through_float(after, 15, np.tanh), 15)
+        emit = through_float(gates[OUTPUT](x, hidden), 12, sigmoid)
+        product = divide_by_pot(emit * through_float(after, 15, np.tanh), 15)
         total = (product.astype(np.float64) @ weights).astype(np.int64) + bias
         hidden[...] = _limit(clip8(multiply64(total, multiplier, shift) + state_zero), limit)
         return hidden
 
-    return step
+    return advance
 
 
-def _through_float(x: Array, bits: int, function: Function) -> Array:
-    """A function of numbers with this many fractional bits, truncated to 15 of them."""
-    real = (x * 2.0**-bits).astype(np.float32).astype(np.float64)
+def through_float(x: Array, bits: int, function: Function) -> Array:
+    """A function of 16-bit numbers with this many fractional bits, truncated to 15 of them: from a
+    table."""
+    found: Array = _every(bits, function)[x + 2**15]
+    return found
+
+
+@cache
+def _every(bits: int, function: Function) -> Array:
+    real = (np.arange(-(2**15), 2**15) * 2.0**-bits).astype(np.float32).astype(np.float64)
     found = function(real).astype(np.float32) * np.float32(2**15)
     return clip16(found.astype(np.int64))
 
@@ -295,16 +315,18 @@ def _gate8(cell: Cell, gate: int) -> Callable[[Array, Array], Array]:
     (total, _), (x_real, x_zero), (h_real, h_zero) = (scale_zero(t) for t in between)
     sum_scale, x_scale, h_scale = (np.float32(scale) for scale in (total, x_real, h_real))
     to_x, to_h = _parts(cell, gate, None, x_scale, h_scale)
-    x_to_sum = quantize_multiplier(x_scale / sum_scale)
-    h_to_sum = quantize_multiplier(h_scale / sum_scale)
+    # Of the 256 codes that a part can have, what each adds to the sum.
+    codes = np.arange(-128, 128)
+    x_to_sum = multiply(codes - x_zero, *quantize_multiplier(x_scale / sum_scale))
+    h_to_sum = multiply(codes - h_zero, *quantize_multiplier(h_scale / sum_scale))
     norm = _float_norm(cell, gate)
 
     def run(x: Array, hidden: Array) -> Array:
-        both = multiply(clip8(to_x(x) + x_zero) - x_zero, *x_to_sum)
+        both = x_to_sum[clip8(to_x(x) + x_zero) + 128]
         # LiteRT reads the output gate's second multiplier beyond its table, where a small number
         # stands: the product is always zero.
         if gate != OUTPUT:
-            both = both + multiply(clip8(to_h(hidden) + h_zero) - h_zero, *h_to_sum)
+            both = both + h_to_sum[clip8(to_h(hidden) + h_zero) + 128]
         return norm(clip16(both))
 
     return run

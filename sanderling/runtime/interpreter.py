@@ -10,9 +10,10 @@ import enum
 import inspect
 import operator
 import os
-import weakref
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -91,6 +92,7 @@ class _Allocation:
         self.binding: Binding | None = None
         # Arrays that stay where they are, by the tensor's index: looked up once.
         self.places: dict[int, Array] = {}
+        self.shown: dict[int, _Shown] = {}  # how views of them are made
         # All that a further run has to do, if it is one call.
         self.call: Callable[[], None] | None = None
 
@@ -131,13 +133,29 @@ def _input_place(plan: Plan, tensor: Tensor) -> Array:
     return np.full(tensor.shape, b"", np.object_) if place is None else place
 
 
-class _Loan:
-    """A tensor's memory in a user's hands: it lives as long as any array or slice made of it."""
+class _Lender:
+    """A tensor's memory, of which NumPy makes an array that is nobody's view."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "array")
+    __slots__ = ("__array_interface__", "array")
 
     def __init__(self, array: Array) -> None:
         self.array, self.__array_interface__ = array, array.__array_interface__
+
+
+# An array that every view and slice in a user's hands holds on to, because it is itself a view of
+# no array; and the tensor's type: small floats have no code in an array interface.
+_Shown = tuple[Array, np.dtype[Any]]
+
+
+def _shown(array: Array) -> _Shown:
+    return np.asarray(_Lender(array)), array.dtype
+
+
+def _holders(shown: _Shown) -> int:
+    return sys.getrefcount(shown[0])
+
+
+_NOBODY = _holders(_shown(np.empty(1)))
 
 
 class Interpreter(OfThisProcess):
@@ -180,7 +198,8 @@ class Interpreter(OfThisProcess):
         self._main = model.main
         self._shapes = {g: [t.shape for t in g.inputs] for g in model.graphs}
         self._ready: dict[Graph, _Allocation] = {}
-        self._lent: set[weakref.ref[_Loan]] = set()  # a loan that ends takes itself out
+        # What views were made of since it was known that nobody has one, by its identity.
+        self._lent: dict[int, _Shown] = {}
 
     # -- preparing ------------------------------------------------------------------------------
 
@@ -198,16 +217,17 @@ class Interpreter(OfThisProcess):
 
     def _safe_to_run(self) -> bool:
         """Nobody holds an array that tensor(...)() has returned, or a slice of one."""
-        return not self._lent
+        return all(_holders(shown) == _NOBODY for shown in self._lent.values())
 
     def _ensure_safe(self) -> None:
-        if self._lent:
+        if not self._safe_to_run():
             raise InvokeError(
                 "There is at least 1 reference to internal data in the interpreter in the form of "
                 "a numpy array or slice",
                 fix="hold the function that tensor() returns, not the array that it returns: "
                 "del the array, or copy it",
             )
+        self._lent.clear()
 
     def _allocate(self, graph: Graph) -> None:
         """Plan at the current shapes. Inputs that were set before are kept if they still fit;
@@ -249,13 +269,14 @@ class Interpreter(OfThisProcess):
 
     def invoke(self) -> None:
         """Run once on what set_tensor has written."""
+        if self._lent:
+            self._ensure_safe()
         ready = self._ready.get(self._main)
-        call = None if ready is None or self._lent else ready.call
+        call = None if ready is None else ready.call
         busy = self._session._busy
         # The quick way, written out: every call less counts. All that is not as it was before, and
         # all that goes wrong, takes the long one.
         if call is None or not busy.acquire(False):
-            self._ensure_safe()
             self._invoke(self._main)
             return
         try:
@@ -283,12 +304,11 @@ class Interpreter(OfThisProcess):
 
     def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
         """Copy a value of exactly the tensor's type and shape in."""
-        self._set(self._main, tensor_index, value)
-
-    def _set(self, graph: Graph, index: int, value: npt.ArrayLike) -> None:
-        ready = self._ready.get(graph)
-        place = None if ready is None or type(index) is not int else ready.places.get(index)
-        # A plain array of the same type and shape needs no second look.
+        ready = self._ready.get(self._main)
+        whole = type(tensor_index) is int
+        place = None if ready is None or not whole else ready.places.get(tensor_index)
+        # A plain array of the same type and shape needs no second look. Here, and in get_tensor,
+        # every call less counts.
         if (
             place is not None
             and type(value) is np.ndarray
@@ -297,8 +317,11 @@ class Interpreter(OfThisProcess):
         ):
             place[...] = value
             return
+        self._set(self._main, tensor_index, value)
+
+    def _set(self, graph: Graph, index: int, value: npt.ArrayLike) -> None:
         tensor = self._tensor(graph, index)
-        if ready is None:
+        if graph not in self._ready:
             raise InputError("Cannot set tensor: Tensor is unallocated. Try calling "
                              "allocate_tensors() first")  # fmt: skip
         target = self._live(graph, index)
@@ -316,6 +339,11 @@ class Interpreter(OfThisProcess):
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
         """A copy of the tensor's value."""
+        ready = self._ready.get(self._main)
+        if ready is not None and not subgraph_index and type(tensor_index) is int:
+            place = ready.places.get(tensor_index)
+            if place is not None and place.ndim:
+                return place.copy()
         graph = self._graph(subgraph_index) if subgraph_index else self._main
         return self._value(graph, tensor_index)
 
@@ -334,15 +362,26 @@ class Interpreter(OfThisProcess):
         """A function that returns a view of the tensor's memory. Hold the function and not the
         view: nothing can be invoked, allocated or resized while a view lives. Scalars and strings
         have no memory that can be shown: they come as copies."""
-        return lambda: self._view(tensor_index)
+        return partial(self._view, tensor_index)
 
     def _view(self, index: int) -> Array:
-        found = self._held(self._main, index)
-        if not found.ndim or found.dtype == np.object_:
-            return _copied(found)
-        loan = _Loan(found)
-        self._lent.add(weakref.ref(loan, self._lent.discard))
-        return np.asarray(loan).view(found.dtype)  # small floats have no code of their own
+        ready = self._ready.get(self._main)
+        shown = None if ready is None or type(index) is not int else ready.shown.get(index)
+        if shown is None:
+            found = self._held(self._main, index)
+            if not found.ndim or found.dtype == np.object_:
+                return _copied(found)
+            shown = self._show(index, found)
+        self._lent[id(shown)] = shown
+        return shown[0].view(shown[1])
+
+    def _show(self, index: int, found: Array) -> _Shown:
+        """What views of a tensor are made of: once, if it stays where it is."""
+        self._lent = {key: lent for key, lent in self._lent.items() if _holders(lent) > _NOBODY}
+        made, ready = _shown(found), self._ready.get(self._main)
+        if ready is not None and index in ready.places:
+            ready.shown[index] = made
+        return made
 
     def _live(self, graph: Graph, index: int) -> Array:
         tensor = self._tensor(graph, index)

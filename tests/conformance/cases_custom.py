@@ -96,15 +96,28 @@ SPECTROGRAM = [
     for squared in (True, False)
 ]  # fmt: skip
 
+
+
+def odd_spectrum(rng: np.random.Generator) -> Array:
+    """A negative number where it is read, which is from bin 1 to 32, and where it is not, too."""
+    spectrum = rng.uniform(0, 50, (1, 5, 65))
+    spectrum[0, range(4), [0, 20, 33, 64]] = [-1, -1, np.nan, np.inf]
+    return spectrum
+
+
 MFCC = [
-    case("custom.Mfcc", f32(*shape, low=0, high=50), const([rate], "i32"), tol=1e-6, ulps=16,
-         name=f"{bank} channels, {count} coefficients, {low}-{high} Hz",
-         options=options(upper_frequency_limit=high, lower_frequency_limit=low,
-                         filterbank_channel_count=bank, dct_coefficient_count=count))
-    for shape in ((1, 3, 65), (2, 1, 129))
-    for rate, bank, count, low, high in ((16000, 20, 13, 20, 4000), (8000, 10, 10, 0, 4000),
-                                         (8000, 40, 13, 300, 3500), (16000, 5, 1, 20.9, 7999.5),
-                                         (4000, 10, 5, 20, 4000))
+    case("custom.Mfcc", f32(1, 5, 65, make=odd_spectrum), const([16000], "i32"), tol=1e-6, ulps=16,
+         name="negative, infinite, no number",
+         options=options(upper_frequency_limit=4000, lower_frequency_limit=20,
+                         filterbank_channel_count=20, dct_coefficient_count=13)),
+    *(case("custom.Mfcc", f32(*shape, low=0, high=50), const([rate], "i32"), tol=1e-6, ulps=16,
+           name=f"{bank} channels, {count} coefficients, {low}-{high} Hz",
+           options=options(upper_frequency_limit=high, lower_frequency_limit=low,
+                           filterbank_channel_count=bank, dct_coefficient_count=count))
+      for shape in ((1, 3, 65), (2, 1, 129))
+      for rate, bank, count, low, high in ((16000, 20, 13, 20, 4000), (8000, 10, 10, 0, 4000),
+                                           (8000, 40, 13, 300, 3500), (16000, 5, 1, 20.9, 7999.5),
+                                           (4000, 10, 5, 20, 4000))),
 ]  # fmt: skip
 
 # -- NumericVerify, aeq.hadamard_rotation -------------------------------------------------------
