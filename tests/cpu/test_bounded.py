@@ -3,13 +3,14 @@ say, in numbers of instructions and bytes, not in seconds."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sanderling import load
+from sanderling import Session, load
 from sanderling.delegates.cpu import program as limits
 from sanderling.delegates.cpu.cache import fingerprint
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
@@ -163,6 +164,17 @@ def test_a_kernel_that_never_ends_runs_elsewhere(monkeypatch: pytest.MonkeyPatch
     with pytest.warns(FallbackWarning, match=f"more than {limits.MOST_OF_STEP} instructions"):
         found = model.compile([CpuDelegate(cache=False)])(x)
     assert np.array_equal(found, np.cumsum(x, axis=0))
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_part_without_steps_compiles(checked: bool) -> None:
+    """Its frame is the compiler's own, and not of any step's instructions."""
+    model = case("ABS", f32(4)).model()
+    model.main.outputs = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        plan = Session(model, CpuDelegate(cache=False, checked=checked)).plan()
+    assert [p.delegate.name for p in plan.partition.parts] == ["cpu"]
 
 
 def nested(depth: int) -> Model:

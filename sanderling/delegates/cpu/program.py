@@ -157,7 +157,7 @@ class Program:
         trusted: bool = False,
     ) -> ir.Function:  # fmt: skip
         """A function of the module, written when it is first asked for: kernels share tiles.
-        trusted: it touches what is the compiler's own, and is not checked."""
+        trusted: it is the compiler's own, as is what it touches: not checked, and not counted."""
         found = self.module.globals.get(name)
         if found is None:
             pointers = [a for a in args if a == PTR] if self.checked and not trusted else []
@@ -178,7 +178,7 @@ class Program:
         """What kernels emit through."""
         if self.checked and not trusted:
             return partial(CheckedBuilder, self)
-        return partial(Builder, budget=self.budget)
+        return partial(Builder, budget=None if trusted else self.budget)
 
     def add_step(self, op: Op, kernel: str, emit: Callable[[StepEmitter, Op], None]) -> None:
         """Write the step's function: emit(k, op) fills it."""
