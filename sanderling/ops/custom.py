@@ -264,8 +264,9 @@ def _mel(hertz: Any) -> Any:
     return 1127.0 * np.log1p(np.asarray(hertz, np.float64) / 700.0)
 
 
-def mel_weights(op: Op, bins: int, rate: float) -> Array | None:
-    """Triangular filters [bins, channels]; None where the spectrum ends below the upper limit."""
+def mel_weights(op: Op, bins: int, rate: float) -> tuple[int, Array] | None:
+    """The first bin that is read, and triangular filters [bins that are read, channels]; None where
+    the spectrum ends below the upper limit. What lies outside, be it no number, does not count."""
     options = mfcc_options(op)
     channels = options["filterbank_channel_count"]
     low, high = options["lower_frequency_limit"], options["upper_frequency_limit"]
@@ -284,7 +285,7 @@ def mel_weights(op: Op, bins: int, rate: float) -> Array | None:
     weights = np.zeros((bins, channels + 2))  # a column too many on both sides
     weights[places, band + 1] = falling
     weights[places, band + 2] += 1 - falling
-    return weights[:, 1:-1]
+    return first, weights[first : last + 1, 1:-1]
 
 
 def _check_rate(op: Op, x: Shape, rate: Shape) -> None:
@@ -296,15 +297,16 @@ def _mfcc(op: Op, x: Array, rate: Array) -> Array:
     _check_rate(op, x.shape, rate.shape)
     options = mfcc_options(op)
     channels, count = options["filterbank_channel_count"], options["dct_coefficient_count"]
-    weights = mel_weights(op, x.shape[2], float(rate.reshape(())))
-    if weights is None:
+    found = mel_weights(op, x.shape[2], float(rate.reshape(())))
+    if found is None:
         return np.zeros((*x.shape[:2], count), np.float32)
-    energy = np.sqrt(x.astype(np.float64)) @ weights
+    first, weights = found
+    energy = np.sqrt(x[:, :, first : first + len(weights)].astype(np.float64)) @ weights
     logs = np.log(np.where(energy < 1e-12, 1e-12, energy))
     angles = np.pi / channels * np.arange(count)[:, None] * (np.arange(channels) + 0.5)
     cosines = np.sqrt(2.0 / channels) * np.cos(angles)
-    found: Array = (logs @ cosines.T).astype(np.float32)
-    return found
+    made: Array = (logs @ cosines.T).astype(np.float32)
+    return made
 
 
 define("custom.Mfcc", infer=fitting(_check_rate, [0, 1], _infer_mfcc), evaluate=on(_mfcc),

@@ -20,7 +20,7 @@ from sanderling.delegates.cpu import (
 )
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array
-from tests.conformance.cases_custom import anchors, detection
+from tests.conformance.cases_custom import anchors, detection, options
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
 from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, in_turns, run
 
@@ -206,6 +206,15 @@ def test_suppression_with_ties(seed: int) -> None:
                const(scores, "f32", fed=True), const(25, "i32"), const(0.3, "f32"),
                const(0.1, "f32"), out=[i32(), i32()])  # fmt: skip
     assert check_cpu(row, RUNNABLE[seed % len(RUNNABLE)]) == ""
+
+
+def test_roots_below_zero_are_no_energy() -> None:
+    """NaN, as in LiteRT, and not the least that a channel can have."""
+    bank = {"filterbank_channel_count": 10, "dct_coefficient_count": 5}
+    made = options(upper_frequency_limit=4000.0, lower_frequency_limit=20.0, **bank)
+    row = case("custom.Mfcc", f32(1, 3, 65, low=-1, high=1), const([8000], "i32"), options=made,
+               tol=1e-6)  # fmt: skip
+    assert check_cpu(row) == ""
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.75, 1.0, 0.3])

@@ -1,7 +1,7 @@
 """Operators restated by others that have kernels, in a pass before all other passes.
 
 STABLEHLO_ADD, ...      ADD, MUL; a comparison and SELECT_V2
-custom.Mfcc             SQRT, filters by FULLY_CONNECTED, LOG, cosines by FULLY_CONNECTED
+custom.Mfcc             SLICE, SQRT, filters by FULLY_CONNECTED, LOG, cosines by FULLY_CONNECTED
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def _inner(like: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     return Tensor(f"{like.name}/{name}", like.dtype, shape)
 
 
-def _constant(name: str, value: Any) -> Tensor:
-    data = np.asarray(value, np.float32)
-    return Tensor(name, DType.FLOAT32, data.shape, data=data)
+def _constant(name: str, value: Any, dtype: DType = DType.FLOAT32) -> Tensor:
+    data = np.asarray(value, dtype.numpy)
+    return Tensor(name, dtype, data.shape, data=data)
 
 
 PLAIN = {"STABLEHLO_ADD": "ADD", "STABLEHLO_MULTIPLY": "MUL"}
@@ -62,22 +62,28 @@ def _mfcc(op: Op) -> list[Op] | None:
         channels, count = options["filterbank_channel_count"], options["dct_coefficient_count"]
         if channels * (x.shape[2] + count) > MOST_WEIGHTS:
             return None
-        filters = mel_weights(op, x.shape[2], float(rate.data.reshape(())))
+        found = mel_weights(op, x.shape[2], float(rate.data.reshape(())))
     except SanderlingError:
         return None
-    if filters is None:
+    if found is None or not len(found[1]):
         return None
+    first, filters = found
     angles = np.pi / channels * np.arange(count)[:, None] * (np.arange(channels) + 0.5)
     cosines = np.sqrt(2.0 / channels) * np.cos(angles)
     wide = (*x.shape[:2], channels)
-    roots = _inner(x, "roots", x.shape)
+    read = (*x.shape[:2], len(filters))
+    part, roots = _inner(y, "part", read), _inner(y, "roots", read)
     energy, floor, logs = (_inner(y, name, wide) for name in ("energy", "floor", "logs"))
     attrs = {"keep_num_dims": True, "fused_activation_function": "NONE"}
     name = y.name
+    begin, size = (_constant(f"{name}/{what}", value, DType.INT32)
+                   for what, value in (("begin", [0, 0, first]), ("size", read)))  # fmt: skip
     return [
-        Op("SQRT", [x], [roots]),
+        Op("SLICE", [x, begin, size], [part]),
+        Op("SQRT", [part], [roots]),
         Op("FULLY_CONNECTED", [roots, _constant(f"{name}/filters", filters.T)], [energy], attrs),
-        Op("MAXIMUM", [energy, _constant(f"{name}/least", 1e-12)], [floor]),
+        # In this order what is no number stays so.
+        Op("MAXIMUM", [_constant(f"{name}/least", 1e-12), energy], [floor]),
         Op("LOG", [floor], [logs]),
         Op("FULLY_CONNECTED", [logs, _constant(f"{name}/cosines", cosines)], [y], attrs),
     ]
