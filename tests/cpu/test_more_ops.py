@@ -225,6 +225,14 @@ def test_neighbours_among_channels(beta: float) -> None:
         assert check_cpu(row, threads=2) == ""
 
 
+@pytest.mark.parametrize("beta", [0.5, 0.75])
+@pytest.mark.parametrize("end", ["bias", "alpha"])
+def test_the_root_of_minus_infinity_is_no_power(beta: float, end: str) -> None:
+    numbers = {"bias": 1.0, "alpha": 0.2, end: -np.inf}
+    row = case("LOCAL_RESPONSE_NORMALIZATION", f32(1, 3, 4, 3), radius=1, beta=beta, **numbers)
+    assert "differ below zero" in check_cpu(row)
+
+
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("name", ["LOGISTIC", "TANH", "GELU", "SOFTMAX"])
 def test_words_are_looked_up(name: str, target: str) -> None:
