@@ -58,7 +58,12 @@ class UnsupportedError(SanderlingError, RuntimeError):
 
 
 class DelegateError(SanderlingError, RuntimeError):
-    """A delegate could not compile or run its part."""
+    """A delegate could not compile or run its part.
+
+    ops: the places in the part of those that it could not compile; empty if it cannot tell.
+    """
+
+    ops: tuple[int, ...] = ()
 
 
 class BusyError(SanderlingError, RuntimeError):

@@ -93,6 +93,20 @@ def test_a_number_is_a_handle_too() -> None:
     assert list(found.names.values()) == [("", 3)] and len(own.ops) == 2
 
 
+@pytest.mark.parametrize("delegate", ["reference", "cpu"])
+def test_a_scalar_that_is_stated_is_a_scalar(delegate: str) -> None:
+    """An error of the model, whoever runs what reads it."""
+
+    def body(g: Graph, x: Tensor) -> list[Tensor]:
+        assign(g, "v", x)
+        stated = read(g, "v", ())
+        stated.has_rank = True
+        return [emit(g, "ADD", [stated, x], (2, 3), fused_activation_function="NONE")]
+
+    with pytest.raises(ModelError, match=r"has shape \[2, 3\], the output \[\]"):
+        Model([graph("main", body, X)]).compile([delegate])(ONE)
+
+
 def names_after(body: Any, *inputs: tuple[str, tuple[int, ...]]) -> list[str]:
     own, _ = lifted(graph("main", body, *inputs))
     return [op.name for op in own.ops]

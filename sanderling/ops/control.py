@@ -336,13 +336,16 @@ def _var_handle(op: Op, state: State) -> Array:
 
 
 def _infer_read(op: Op, specs: Specs) -> Spec:
-    """The graph states a variable's shape; no sizes mean a scalar only where it says so."""
-    out = op.outputs[0]
     if _is_tensor(op):
         variable = operand(op, specs)
         return Spec(variable.dtype, variable.shape)
-    known = not out.is_dynamic and (out.shape or out.has_rank)
-    return out_spec(op, out.shape if known else None)
+    return out_spec(op, _stated(op))
+
+
+def _stated(op: Op) -> tuple[int, ...] | None:
+    """The graph states a variable's shape; no sizes mean a scalar only where it says so."""
+    out = op.outputs[0]
+    return out.shape if not out.is_dynamic and (out.shape or out.has_rank) else None
 
 
 def _infer_assign(op: Op, specs: Specs) -> list[Spec]:
@@ -385,9 +388,7 @@ def _is_tensor(op: Op) -> bool:
 def _read(op: Op, variable: Array, state: State) -> Array:
     if _is_tensor(op):
         return variable.copy()
-    out = op.outputs[0]
-    stated = None if out.is_dynamic or not out.shape else out.shape
-    return np.array(held(op, resource_key(op, variable), state, stated))
+    return np.array(held(op, resource_key(op, variable), state, _stated(op)))
 
 
 def _assign(op: Op, inputs: Arrays, state: State) -> list[Array]:

@@ -414,6 +414,10 @@ def tell_border(steps: Sequence[Step], index: int) -> None:
                 "tensors": [t.name for t in crossing]})  # fmt: skip
 
 
+# Ops that are left out one by one: each costs another attempt at what is behind it.
+MOST_LEFT_OUT = 16
+
+
 class Planner:
     """Makes plans for one session's graphs."""
 
@@ -461,8 +465,8 @@ class Planner:
         return found
 
     def _compile(self, graph: Graph, numbers: Mapping[Op, int]) -> tuple[Partition, list[Step]]:
-        """Partition and compile; a part that fails is refused to its delegate, and all is shared
-        out again. What was compiled is kept for parts that come out the same. numbers: the ops'
+        """Partition and compile; what fails is refused to its delegate, and all is shared out
+        again. What was compiled is kept for parts that come out the same. numbers: the ops'
         places in the file's graph."""
         failed: dict[Op, list[Refusal]] = {}
         errors: dict[str, DelegateError] = {}  # the first of each delegate that failed
@@ -501,11 +505,14 @@ class Planner:
                                 fix="report it to the delegate's author") from error  # fmt: skip
 
     def _give_up(self, part: Part, error: DelegateError, failed: dict[Op, list[Refusal]]) -> None:
-        """Remember that this delegate failed on these ops, or re-raise if nobody is left."""
+        """Remember that this delegate failed on these ops, or re-raise if nobody is left. The ops
+        that it names are left out; the whole part, if that has not helped often enough."""
         if self.require_full or part.delegate is self.delegates[-1]:
             raise error
         refusal = Refusal(part.delegate.name, f"it failed to compile them: {error.what}")
-        for op in part.ops:
+        at_fault = error.ops if len(failed) < MOST_LEFT_OUT else ()
+        named = [op for place, op in enumerate(part.ops) if place in at_fault]
+        for op in named or part.ops:
             failed.setdefault(op, []).append(refusal)
 
     def _warn(self, errors: Mapping[str, DelegateError], failed: Mapping[Op, list[Refusal]]

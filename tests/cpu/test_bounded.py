@@ -3,13 +3,14 @@ say, in numbers of instructions and bytes, not in seconds."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sanderling import load
+from sanderling import Session, load
 from sanderling.delegates.cpu import program as limits
 from sanderling.delegates.cpu.cache import fingerprint
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
@@ -165,6 +166,35 @@ def test_a_kernel_that_never_ends_runs_elsewhere(monkeypatch: pytest.MonkeyPatch
     assert np.array_equal(found, np.cumsum(x, axis=0))
 
 
+def test_one_step_too_long_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the op that is at fault runs elsewhere."""
+    monkeypatch.setitem(KERNELS, "CUMSUM", Kernel(lambda k, op: k.scratch(1 << 40)))
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, (4, 6))
+    axis = graph.constant("axis", np.int32(0))
+    for place, name in enumerate(("SQRT", "CUMSUM", "EXP", "CUMSUM", "NEG")):
+        y = graph.tensor(f"y{place}", DType.FLOAT32, (4, 6))
+        more = {"exclusive": False, "reverse": False} if name == "CUMSUM" else {}
+        graph.add(name, [x, axis] if more else [x], [y], **more)
+        x = y
+    graph.outputs = [x]
+    with pytest.warns(FallbackWarning, match="2 ops"):
+        plan = Session(Model([graph]), CpuDelegate(cache=False)).plan()
+    names = [p.delegate.name for p in plan.partition.parts]
+    assert names == ["cpu", "reference", "cpu", "reference", "cpu"]
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_part_without_steps_compiles(checked: bool) -> None:
+    """Its frame is the compiler's own, and not of any step's instructions."""
+    model = case("ABS", f32(4)).model()
+    model.main.outputs = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        plan = Session(model, CpuDelegate(cache=False, checked=checked)).plan()
+    assert [p.delegate.name for p in plan.partition.parts] == ["cpu"]
+
+
 def nested(depth: int) -> Model:
     """IFs whose branches are one graph, which is such an IF: 2**depth ops in a few bytes."""
     graphs: list[Graph] = []
@@ -184,6 +214,6 @@ def test_graphs_that_call_each_other_are_not_put_in_place() -> None:
     delegate = CpuDelegate(cache=False)
     assert delegate.refuses(nested(3).main.ops[0]) is None
     main = nested(30).main
-    assert "more than 1000 ops" in str(delegate.refuses(main.ops[0]))
+    assert "would be 2147483647 in its place" in str(delegate.refuses(main.ops[0]))
     assert fingerprint(main.ops, main.inputs, main.outputs)
-    assert "nested too deeply" in str(delegate.refuses(nested(300).main.ops[0]))
+    assert "in its place" in str(delegate.refuses(nested(300).main.ops[0]))

@@ -20,7 +20,7 @@ from sanderling.delegates.cpu import (
 )
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array
-from tests.conformance.cases_custom import anchors, detection
+from tests.conformance.cases_custom import anchors, detection, options
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
 from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, in_turns, run
 
@@ -208,12 +208,29 @@ def test_suppression_with_ties(seed: int) -> None:
     assert check_cpu(row, RUNNABLE[seed % len(RUNNABLE)]) == ""
 
 
+def test_roots_below_zero_are_no_energy() -> None:
+    """NaN, as in LiteRT, and not the least that a channel can have."""
+    bank = {"filterbank_channel_count": 10, "dct_coefficient_count": 5}
+    made = options(upper_frequency_limit=4000.0, lower_frequency_limit=20.0, **bank)
+    row = case("custom.Mfcc", f32(1, 3, 65, low=-1, high=1), const([8000], "i32"), options=made,
+               tol=1e-6)  # fmt: skip
+    assert check_cpu(row) == ""
+
+
 @pytest.mark.parametrize("beta", [0.5, 0.75, 1.0, 0.3])
 def test_neighbours_among_channels(beta: float) -> None:
     for depth, radius in ((3, 5), (40, 2), (33, 40)):
         row = case("LOCAL_RESPONSE_NORMALIZATION", f32(1, 3, 4, depth), radius=radius, bias=1.5,
                    alpha=0.2, beta=beta)  # fmt: skip
         assert check_cpu(row, threads=2) == ""
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.75])
+@pytest.mark.parametrize("end", ["bias", "alpha"])
+def test_the_root_of_minus_infinity_is_no_power(beta: float, end: str) -> None:
+    numbers = {"bias": 1.0, "alpha": 0.2, end: -np.inf}
+    row = case("LOCAL_RESPONSE_NORMALIZATION", f32(1, 3, 4, 3), radius=1, beta=beta, **numbers)
+    assert "differ below zero" in check_cpu(row)
 
 
 @pytest.mark.parametrize("target", RUNNABLE)

@@ -96,9 +96,13 @@ def test_bilinear(x: Callable[..., T], channels: int) -> None:
             assert check_cpu(row, target, threads=2) == "", target
 
 
-def test_int8_bilinear_is_exact() -> None:
-    row = case("RESIZE_BILINEAR", i8(1, 33, 33, 21, scale=0.1, zp=-3), const([65, 70], "i32"),
-               out=[i8(scale=0.1, zp=-3)])  # fmt: skip
+@pytest.mark.parametrize("x", (i8, u8), ids=("i8", "u8"))
+@pytest.mark.parametrize("shape, new", [((1, 33, 33, 21), (65, 70)), ((1, 4, 4, 1), (1000, 7))])
+def test_bilinear_of_codes_is_exact(
+    x: Callable[..., T], shape: tuple[int, ...], new: tuple[int, int]
+) -> None:
+    row = case("RESIZE_BILINEAR", x(*shape, scale=0.1, zp=3), const(new, "i32"),
+               out=[x(scale=0.1, zp=3)], half_pixel_centers=True)  # fmt: skip
     model = row.model()
     arrays = row.arrays(model, np.random.default_rng(0))
     ours = run(model.compile([CpuDelegate(cache=False)]), arrays)

@@ -395,6 +395,16 @@ def test_a_value_without_parameters_moves_with_its_data() -> None:
     assert pad.inputs[2].dtype is DType.UINT8 and int(pad.inputs[2].data) == 121
 
 
+@pytest.mark.parametrize("mute", [0, 1])
+def test_a_view_with_one_mute_side_keeps_its_codes(mute: int) -> None:
+    net = Net(DType.INT8)
+    x, y = net.input("x", (1, 6)), net.tensor("y", (6,))
+    (x, y)[mute].quant = None
+    graph = net.done(net.add("SQUEEZE", [x], y, squeeze_dims=None))
+    check(graph, unify)
+    assert names(graph) == ["SQUEEZE"]
+
+
 def test_uint8_is_the_other_type_on_arm() -> None:
     net = Net(DType.UINT8)
     x = net.input("x", (4,))

@@ -71,6 +71,15 @@ def test_rows(name: str, target: str) -> None:
         assert check_cpu(row, target) == ""
 
 
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_what_is_no_number_has_no_length(target: str) -> None:
+    for length in (3, 20, 100):
+        x = np.linspace(-2, 2, 2 * length, dtype=np.float32).reshape(2, length)
+        x[1, 2] = np.nan
+        row = case("L2_NORMALIZATION", const(x, fed=True), tol=1e-6)
+        assert check_cpu(row, target) == ""
+
+
 @pytest.mark.parametrize("target", TARGET_NAMES)
 def test_places(target: str) -> None:
     for shape, axis in (((3, 9), 1), ((4, 50), 1), ((50, 4), 0), ((2, 6, 70), 1), ((1000,), 0)):

@@ -19,7 +19,7 @@ from .kernels import KERNELS
 from .origin import Origins
 from .placement import free_from, is_free, place
 from .prepare import prepare
-from .program import Program
+from .program import Program, StepError
 from .sync import emit_run
 from .targets import Target
 
@@ -42,7 +42,11 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     work = sum(map(effort, part.ops))
     sizes = tuple(t.dtype.nbytes(t.shape) for t in (*part.inputs, *part.outputs))
     origins = Origins(part)
-    program, arena = lower(part, settings, dump)
+    try:
+        program, arena = lower(part, settings, dump)
+    except StepError as error:
+        error.ops = origins.under(error.op)
+        raise
     with span("write LLVM IR", "compile"):
         text = str(program.module)
     dump.text("module.ll", lambda: text)

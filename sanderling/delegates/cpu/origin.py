@@ -30,6 +30,10 @@ class Origins:
             yield {"places": ",".join(map(str, found)),
                    "ops": ",".join(self.ops[i][0] for i in found)}  # fmt: skip
 
+    def under(self, op: Op | None) -> tuple[int, ...]:
+        """The places of one step's ops, whatever the steps before it did."""
+        return () if op is None else tuple(sorted(self._covered(op)))
+
     def _covered(self, op: Op) -> set[int]:
         # A constant's name may begin as an output's does: bias `dense/BiasAdd/ReadVariableOp`.
         stop = {self._given(t) for t in op.inputs if t is not None and not t.is_constant}

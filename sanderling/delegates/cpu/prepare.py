@@ -120,7 +120,7 @@ class _Unifier:
 
     def rewrite(self, op: Op) -> None:
         state = any(t is not None and t.is_variable for t in op.inputs)
-        as_is = op.name in AS_THEY_ARE or (state and op.name not in COPIES)
+        as_is = op.name in AS_THEY_ARE or (state and op.name not in COPIES) or self.mixes(op)
         stay = WEIGHTS.get(op.name, ())
         for place, t in enumerate(op.inputs):  # in place: value_of looks at those before
             old = as_is or place in stay
@@ -129,6 +129,10 @@ class _Unifier:
         for place, tensor in enumerate(op.outputs):
             if tensor in self.moves and not as_is:
                 self.move_output(op, place, tensor)
+
+    def mixes(self, op: Op) -> bool:
+        """A view whose two sides would not move alike."""
+        return op.name in VIEWS and (op.inputs[0] in self.moves) != (op.outputs[0] in self.moves)
 
     def move_output(self, op: Op, place: int, tensor: Tensor) -> None:
         self.fired["tensor moved"] += 1

@@ -110,6 +110,12 @@ class Step:
     weights: int = 0  # bytes of constants that it reads
 
 
+class StepError(DelegateError):
+    """A step cannot be written. op: of the lowered graph."""
+
+    op: Op | None = None
+
+
 class Weights:
     """The packed constants of a program, each stored once."""
 
@@ -157,7 +163,7 @@ class Program:
         trusted: bool = False,
     ) -> ir.Function:  # fmt: skip
         """A function of the module, written when it is first asked for: kernels share tiles.
-        trusted: it touches what is the compiler's own, and is not checked."""
+        trusted: it is the compiler's own, as is what it touches: not checked, and not counted."""
         found = self.module.globals.get(name)
         if found is None:
             pointers = [a for a in args if a == PTR] if self.checked and not trusted else []
@@ -178,7 +184,7 @@ class Program:
         """What kernels emit through."""
         if self.checked and not trusted:
             return partial(CheckedBuilder, self)
-        return partial(Builder, budget=self.budget)
+        return partial(Builder, budget=None if trusted else self.budget)
 
     def add_step(self, op: Op, kernel: str, emit: Callable[[StepEmitter, Op], None]) -> None:
         """Write the step's function: emit(k, op) fills it."""
@@ -192,14 +198,18 @@ class Program:
             emit(k, op)
             k.b.ret_void()
         except OverBudget:
-            raise DelegateError(f"{kernel} is more than {most} instructions", where=op.where,
-                                fix="it runs elsewhere; compiled code of it would be too long",
-                                ) from None  # fmt: skip
+            raise _too_large(op, f"{kernel} is more than {most} instructions") from None
         self.left -= most - self.budget.left
         for tensor in (*op.inputs, *op.outputs):
             place = None if tensor is None else self.places.get(tensor)
             assert place is None or not place.pitch or tensor in k.asked, f"{kernel}: rows apart"
         self.steps.append(Step(op, kernel, name, k.most_scratch, sum(k.constants.values())))
+
+
+def _too_large(op: Op, what: str) -> StepError:
+    error = StepError(what, where=op.where, fix="it runs elsewhere")
+    error.op = op
+    return error
 
 
 class StepEmitter(Emitter):
@@ -268,8 +278,7 @@ class StepEmitter(Emitter):
     def scratch(self, size: int) -> Value:
         """This worker's own memory; its contents do not outlive the step."""
         if size > MOST_SCRATCH:
-            raise DelegateError(f"it takes {size} bytes to work in", where=self.op.where,
-                                fix="it runs elsewhere")  # fmt: skip
+            raise _too_large(self.op, f"it takes {size} bytes to work in")
         whole = -(-size // ALIGN) * ALIGN
         taken = whole * (1 + self.program.checked)  # the extents of the pointers in it lie behind
         self.most_scratch = max(self.most_scratch, taken)

@@ -72,6 +72,8 @@ def refuses_response(op: Op, target: Target) -> str | None:
     x = present(op)
     if x.dtype is not DType.FLOAT32 or len(x.shape) != 4 or 0 in x.shape:
         return f"{x.dtype.short} of {len(x.shape)} dimensions has no kernel"
+    if not all(0 <= attr(op, name) < pymath.inf for name in ("bias", "alpha")):
+        return "the bias or alpha is negative or infinite: roots and powers differ below zero"
     return "a negative radius" if int(attr(op, "radius")) < 0 else None
 
 

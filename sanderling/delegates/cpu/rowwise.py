@@ -273,7 +273,7 @@ def _build_l2(form: Rows, e: Emitter) -> None:
             return [e.fma(x, x, held[0])]
 
         total = form.sum(e, whole, square)
-        norm = e.fmax(math.sqrt(e, total), F32(float(np.float32(1e-6))))
+        norm = e.fmax(F32(float(np.float32(1e-6))), math.sqrt(e, total))  # NaN passes
         share = form.splat(e, e.b.fdiv(F32(1.0), norm))
 
         def finish(i: Int, count: int, held: list[Value], centred: Any = centred,
