@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,20 @@ def test_a_view_that_is_gone_does_not_block(act: str) -> None:
     interpreter.tensor(0)()[...] = DATA
     assert interpreter.tensor(0)().dtype == F
     UNSAFE[act](interpreter)
+
+
+@pytest.mark.parametrize("act", UNSAFE)
+def test_a_view_in_rubbish_does_not_block(act: str) -> None:
+    """A circle that nobody reaches any more, such as a kept error and its frame."""
+    interpreter = ready(sanderling)
+    gc.disable()
+    try:
+        circle: list[Any] = [interpreter.tensor(0)()]
+        circle.append(circle)
+        del circle
+        UNSAFE[act](interpreter)
+    finally:
+        gc.enable()
 
 
 def test_a_view_does_not_block_its_tensor() -> None:

@@ -7,6 +7,7 @@ import and nothing else. Tensor indices are places in the file, as they are ther
 from __future__ import annotations
 
 import enum
+import gc
 import inspect
 import operator
 import os
@@ -221,6 +222,8 @@ class Interpreter(OfThisProcess):
 
     def _ensure_safe(self) -> None:
         if not self._safe_to_run():
+            gc.collect()  # a circle of rubbish, such as a kept traceback's, holds nothing
+        if not self._safe_to_run():
             raise InvokeError(
                 "There is at least 1 reference to internal data in the interpreter in the form of "
                 "a numpy array or slice",
@@ -276,15 +279,14 @@ class Interpreter(OfThisProcess):
         busy = self._session._busy
         # The quick way, written out: every call less counts. All that is not as it was before, and
         # all that goes wrong, takes the long one.
-        if call is None or not busy.acquire(False):
+        if call is None or busy.locked():
             self._invoke(self._main)
             return
-        try:
-            call()
-        except Exception as error:
-            self._blame(error)
-        finally:
-            busy.release()
+        with busy:
+            try:
+                call()
+            except Exception as error:
+                self._blame(error)
 
     def _blame(self, error: Exception) -> NoReturn:
         binding = self._ready[self._main].binding
@@ -297,7 +299,8 @@ class Interpreter(OfThisProcess):
             raise InvokeError("Invoke called on model that is not ready",
                               fix="call allocate_tensors() first")  # fmt: skip
         try:
-            self._session._run_alone(self._ready[graph].run)
+            with self._session._alone():
+                self._ready[graph].run()
         except SanderlingError as error:
             with _runtime_errors():
                 raise error from error.__cause__

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -151,13 +150,8 @@ class Session(OfThisProcess):
         direct = self._direct.get(signature)
         taken = direct.accepts(feeds) if direct is not None and not outputs else None
         if direct is not None and taken is not None:
-            busy = self._busy
-            if not busy.acquire(False):
-                self._occupy()
-            try:
+            with self._alone():
                 return direct.run(taken)
-            finally:
-                busy.release()
         with self._alone(), span("session.run", "api"):
             entry = self.entry(signature)
             arrays = take(entry.inputs, {} if feeds is None else feeds)
@@ -256,32 +250,17 @@ class Session(OfThisProcess):
         test, step = self._plan(condition, shapes), self._plan(body, shapes)
         return step.loop(test, arrays)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        busy = self._occupy()
-        try:
-            yield
-        finally:
-            busy.release()
-
-    def _occupy(self) -> threading.Lock:
-        """The lock, locked: to be released by whoever asked, even if the session has another one by
-        then (forks.py)."""
+    def _alone(self) -> threading.Lock:
+        """The lock, to run under: `with self._alone()`. Entered and left by `with` itself, which
+        Ctrl-C cannot part from what it holds; between acquire() and `try` it could, and the session
+        would be busy for ever. Two threads that pass here at once run one after the other."""
         busy = self._busy
-        if not busy.acquire(False):
+        if busy.locked():
             raise BusyError(
                 "this session is running in another thread",
                 fix="give each thread its own session: model.compile(...) shares the weights",
             )
         return busy
-
-    def _run_alone(self, run: Callable[[], object]) -> None:
-        """`with self._alone(): run()` without the microsecond that the context manager takes."""
-        busy = self._occupy()
-        try:
-            run()
-        finally:
-            busy.release()
 
     # -- planning -------------------------------------------------------------------------------
 
@@ -420,19 +399,19 @@ class BoundRun(OfThisProcess):
     def run(self) -> None:
         call = self._call
         if call is None:
-            self.session._run_alone(self.binding.run)
+            with self.session._alone():
+                self.binding.run()
             self._call = self.binding.only_call()
             return
-        # As _run_alone, written out: a call less, and a small model takes no longer than a call.
+        # As _alone, written out: a call less, and a small model takes no longer than a call.
         busy = self.session._busy
-        if not busy.acquire(False):
-            self.session._occupy()
-        try:
-            call()
-        except Exception as error:
-            self.binding.blame(0, error)
-        finally:
-            busy.release()
+        if busy.locked():
+            self.session._alone()
+        with busy:
+            try:
+                call()
+            except Exception as error:
+                self.binding.blame(0, error)
 
     def follow(self) -> None:
         self.binding.follow()

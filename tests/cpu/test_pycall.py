@@ -4,6 +4,7 @@ from Python."""
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
 import weakref
@@ -259,3 +260,32 @@ def test_every_target_has_the_entry(target: str) -> None:
     main = total().main
     part, _ = copy_graph(main, main.ops, main.inputs, main.outputs)
     assert "call" in CpuDelegate(target, cache=False).compiled(part).image.entries
+
+
+class Interrupt(BaseException):
+    """What a signal raises, like KeyboardInterrupt; pytest has a meaning for that one."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends a signal")
+def test_an_interrupt_leaves_nothing_busy(way: str) -> None:
+    """Ctrl-C at any place of a loop of short runs: between taking the lock and noting so, too."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    session = made()
+    feeds = {"main_in0": X, "main_in1": X}
+    bound = session.bind(feeds)
+    interpreter = sanderling.Interpreter(model_content=dump(total()))
+    interpreter.allocate_tensors()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for act in (bound.run, lambda: session.run(feeds), interpreter.invoke):
+            for _ in range(60):
+                with pytest.raises(Interrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 0.001)
+                    while True:
+                        act()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -17,6 +17,8 @@ import pytest
 
 from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.executable import Crew
+from sanderling.errors import DelegateError
 from sanderling.ir import Array, DType, Graph, Model
 from sanderling.runtime.session import Session
 
@@ -129,6 +131,32 @@ def test_a_closed_executable_starts_again() -> None:
     executable = made.plan().steps[0].executable
     executable.close()  # type: ignore[attr-defined]
     np.testing.assert_array_equal(made(x), expected)
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, for which pytest has a use of its own."""
+
+
+@pytest.mark.parametrize("problem", [Interrupt, DelegateError])
+def test_workers_start_together_or_not_at_all(problem: type[BaseException],
+                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Ctrl-C, or a limit on threads, in the midst of starting them: the next run starts anew."""
+    start, x = Crew._start, feed(stack())
+
+    def one(crew: Crew, *given: int) -> None:
+        start(crew, *given)
+        raise problem("in between")
+
+    made, expected = session(3), session(1)(x)
+    gc.collect()
+    before = threads_now()
+    with monkeypatch.context() as patch, pytest.raises(problem):
+        patch.setattr(Crew, "_start", one)
+        made(x)
+    assert threads_now() == before
+    for _ in range(3):
+        np.testing.assert_array_equal(made(x), expected)
+    assert threads_now() == before + 2
 
 
 def test_small_models_run_on_one(monkeypatch: pytest.MonkeyPatch) -> None:

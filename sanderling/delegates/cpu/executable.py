@@ -109,10 +109,12 @@ def cores() -> int:
 class Crew:
     """Workers 1 to n-1 of one executable: threads that live in native code and know no Python."""
 
-    def __init__(self, workers: int, serve: int, stop: int, context: int) -> None:
+    def __init__(self, workers: int, stop: int, context: int) -> None:
         self.stop, self.context = _STOP(stop), context
         self.records = np.array([[w, workers, context] for w in range(1, workers)], np.int64)
         self.threads: list[ctypes.c_void_p] = []
+
+    def start(self, serve: int) -> None:
         # Signals are for Python's threads.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -123,17 +125,17 @@ class Crew:
 
     def _start(self, serve: int, record: int) -> None:
         thread = ctypes.c_void_p()
+        self.threads.append(thread)  # before it lives: an interrupt may come right after
         error = _libc().pthread_create(ctypes.byref(thread), None, ctypes.c_void_p(serve),
                                        ctypes.c_void_p(record))  # fmt: skip
         if error:
-            self.dismiss()
+            self.threads.pop()
             raise DelegateError(f"a thread cannot be started: {os.strerror(error)}",
                                 fix="use fewer threads")  # fmt: skip
-        self.threads.append(thread)
 
     def dismiss(self) -> None:
         """Send the workers home, and wait until they have left the code."""
-        threads, self.threads = self.threads, []
+        threads, self.threads = [t for t in self.threads if t.value], []
         if threads:
             self.stop(self.context)
         for thread in threads:
@@ -229,10 +231,18 @@ class CpuExecutable:
         """Put the arrays' addresses into the context, and see that the workers are there."""
         self._args[:] = addresses
         if self._crew is None and self.workers > 1:
-            self._crew = Crew(self.workers, self._code.entry("serve"), self._code.entry("stop"),
-                              self._where)  # fmt: skip
+            self._call_workers()
         if self._record is not None:
             self._record.ready = 1
+
+    def _call_workers(self) -> None:
+        """All of them or, if a thread cannot be started or Ctrl-C comes meanwhile, none."""
+        self._crew = Crew(self.workers, self._code.entry("stop"), self._where)
+        try:
+            self._crew.start(self._code.entry("serve"))
+        except BaseException:
+            self.close()
+            raise
 
     def records(self) -> list[dict[str, Any]]:
         """The steps with the ticks that each worker has spent in them; needs timed=True."""
