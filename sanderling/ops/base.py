@@ -308,11 +308,14 @@ UNREAD = {"SHAPE", "RANK", "ZEROS_LIKE"}
 PICKED = {"GATHER": 0, "GATHER_ND": 0, "SLICE": 0, "STRIDED_SLICE": 0, "EMBEDDING_LOOKUP": 1}
 
 
-def cost(op: Op) -> Cost:
-    """The cost at the shapes the graph states; an op that is not legal computes nothing."""
+def cost(op: Op, lowered: bool = False) -> Cost:
+    """The cost at the shapes the graph states; an op that is not legal computes nothing.
+
+    lowered: a delegate's passes wrote it, perhaps with types that no file may have.
+    """
     row = OPS.get(op.name)
     return Cost(
-        macs=row.macs(op) if row is not None and row.rule.allows(op) else 0,
+        macs=row.macs(op) if row is not None and (lowered or row.rule.allows(op)) else 0,
         bytes_read=sum(_read(op, place) for place in range(len(op.inputs))),
         bytes_written=sum(t.nbytes for t in op.outputs),
     )

@@ -80,7 +80,7 @@ def describe(program: Program) -> list[dict[str, str]]:
             "op": step.op.where,
             "inputs": types_text(step.op.inputs, program.places),
             "outputs": types_text(step.op.outputs, program.places),
-            "macs": str(cost(step.op).macs),
+            "macs": str(cost(step.op, lowered=True).macs),
             "weights": str(step.weights),
             "reads": str(_bytes(step.op.inputs)),
             "writes": str(_bytes(step.op.outputs)),
