@@ -97,7 +97,6 @@ SPECTROGRAM = [
 ]  # fmt: skip
 
 
-
 def odd_spectrum(rng: np.random.Generator) -> Array:
     """A negative number where it is read, which is from bin 1 to 32, and where it is not, too."""
     spectrum = rng.uniform(0, 50, (1, 5, 65))
