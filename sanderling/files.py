@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError, MissingExtraError
+from .errors import InputError, MissingExtraError, SanderlingError
 
 STDIN = "-"
 PATIENCE = 3.0  # seconds that a named pipe may be without a writer
@@ -51,6 +51,19 @@ def parse_data(text: str | bytes, path: str | os.PathLike[str], what: str, fix: 
         kind = "YAML" if is_yaml else "JSON"
         raise InputError(f"{what} cannot be read: not well-formed {kind}: {why}",
                          where=os.fspath(path), fix=fix) from error  # fmt: skip
+
+
+@contextmanager
+def foreign_reader(path: str | os.PathLike[str], what: str, fix: str) -> Iterator[None]:
+    """Around a reader that is not ours (NumPy, Pillow), of a file that anybody may have written:
+    whatever it raises, of its zip, its header or its memory, is about that file."""
+    try:
+        yield
+    except SanderlingError:
+        raise
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        raise InputError(f"{what}: {why}", where=os.fspath(path), fix=fix) from error
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:

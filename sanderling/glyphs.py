@@ -95,6 +95,16 @@ DEFAULT = "DejaVu Sans"  # comes with matplotlib
 # -- on a terminal --------------------------------------------------------------------------------
 
 
+def clean(text: object) -> str:
+    """Names come from files: what would steer a terminal is shown, not sent."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
+def clean_lines(text: str) -> str:
+    """The same for more than one line."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
 def cells(text: str) -> int:
     """Columns that a text takes: letters of East Asia and emoji take two, accents none."""
     return len(text) if text.isascii() else sum(map(_cells, text))

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from .glyphs import clean
+
 Show = Callable[[str, int, int], None]  # what, done, in all
 PATIENCE = 0.5  # seconds of silence on a terminal
 TELLING = 1.0  # seconds of work that tell how long the rest takes
@@ -83,7 +85,7 @@ class _State:
         self.what, self.done, self.total = what, done, total
 
     def line(self) -> str:
-        return self._share() + (f"; {self.aside}" if self.aside else "")
+        return clean(self._share() + (f"; {self.aside}" if self.aside else ""))
 
     def _share(self) -> str:
         spent = time.monotonic() - self.since

@@ -399,6 +399,23 @@ def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in text and "\\x1b[31mred\\n" in text and "op type" not in text
 
 
+STEERS = "\x1b]0;title\x07\x1b[31mred\r"
+
+
+def test_nor_in_an_error_or_a_warning(tmp_path: Path) -> None:
+    g = Graph()
+    g.outputs = [g.input(STEERS, DType.FLOAT32, (1,))]
+    model = stored(tmp_path, Model([g]))
+    for words, status in (
+        (["inspect", model, "--shape", "x=1"], 2),
+        (["run", model], 2),
+        (["inspect", f"{tmp_path}/{STEERS}"], 2),
+        (["inspect", model, "--json", f"{tmp_path}/{STEERS}.json"], 0),
+    ):
+        told = call(*words, status=status).stderr
+        assert "\x1b" not in told and "\x07" not in told and "\\x1b]0;title\\x07" in told, told
+
+
 def test_shapes_that_the_file_does_not_state(tmp_path: Path) -> None:
     g = Graph()
     x = g.input("x", DType.FLOAT32, (2, 3))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -172,3 +174,50 @@ def test_a_label_file_names_the_column_that_is_missing(tmp_path: Path, text: str
         list(task.samples())
     for word in said.split("|"):
         assert word in str(error.value)
+
+
+# -- arrays that are none -------------------------------------------------------------------------
+
+
+def array_file(header: str) -> bytes:
+    """A .npy that says this of itself, and has nothing behind it."""
+    text = f"{header.ljust(117)}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def zipped(flags: int, kind: int) -> bytes:
+    """A .npz whose only array is said to be encrypted (1) or packed (8) and is not."""
+    name, content = b"x.npy", b"no array"
+    told = struct.pack("<HHHHHIIIHH", 20, flags, kind, 0, 0, zlib.crc32(content), len(content),
+                       len(content), len(name), 0)  # fmt: skip
+    entry = b"PK\x03\x04" + told + name + content
+    index = b"PK\x01\x02" + struct.pack("<H", 20) + told + bytes(14) + name
+    end = struct.pack("<HHHHIIH", 0, 0, 1, 1, len(index), len(entry), 0)
+    return entry + index + b"PK\x05\x06" + end
+
+
+LIES = {
+    "header that does not end": ("x.npy", array_file("(" * 2000)),
+    "more than there is memory": (
+        "x.npy",
+        array_file(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({1 << 55},), }}"),
+    ),
+    "encrypted": ("x.npz", zipped(1, 0)),
+    "not packed": ("x.npz", zipped(0, 8)),
+    "no known packing": ("x.npz", zipped(0, 77)),
+}
+READERS: dict[str, tuple[Any, ...]] = {
+    "run": ("run", F32, "-i"),
+    "diff": ("diff", F32, INT8, "--data"),
+    "quantize": ("quantize", F32, "--mode", "int8", "--data"),
+    "eval": ("eval", "arrays", F32, "--data"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(("name", "content"), LIES.values(), ids=LIES)
+def test_a_file_of_arrays_that_lies(name: str, content: bytes, reader: tuple[Any, ...],
+                                    tmp_path: Path) -> None:  # fmt: skip
+    (tmp_path / name).write_bytes(content)
+    out = ("-o", tmp_path / "q.tflite") if reader[0] == "quantize" else ()
+    assert f"{name}: " in call(*reader, tmp_path / name, *out, status=2).stderr

@@ -19,7 +19,8 @@ from ..errors import InputError
 from ..evaluate.kinds import MEASURES
 from ..files import STDIN, is_stream, read_bytes
 from ..format import AtomicFile
-from ..glyphs import cells, padded, wrapped
+from ..glyphs import cells, clean_lines, padded, wrapped
+from ..glyphs import clean as clean
 from ..glyphs import shorten as shorten
 from ..ir import Shape
 from ..progress import hush
@@ -176,7 +177,7 @@ def encoded(text: str) -> bytes:
 
 def say(text: str) -> None:
     """A word beside the result."""
-    typer.echo(text, err=True)
+    typer.echo(clean_lines(text), err=True)
 
 
 def warn(text: str) -> None:
@@ -207,11 +208,6 @@ def width() -> int:
         return get_terminal_size().columns
     stated = os.environ.get("COLUMNS", "")
     return int(stated) if stated.isdecimal() else 0
-
-
-def clean(text: object) -> str:
-    """Names come from files: what would steer a terminal is shown, not sent."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
 GAP = "  "

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
+from ..glyphs import clean_lines
 from ..ir import Array, Signature
 from ..measure.insights import Insight, insights
 from ..measure.traces import run_model, summary
@@ -24,7 +25,6 @@ from .common import (
     Plugins,
     Quiet,
     at_hand,
-    clean,
     facts,
     load_plugins,
     open_target,
@@ -136,10 +136,6 @@ def _print(about: dict[str, Any], found: Sequence[Insight]) -> None:
 def _some(names: Sequence[str], most: int = 4) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def clean_lines(text: str) -> str:
-    return "\n".join(map(clean, text.splitlines()))
 
 
 def _ms(seconds: float | None) -> str:

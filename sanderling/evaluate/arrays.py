@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
+from ..files import foreign_reader
 from ..ir import Array, Tensor
 from ..runtime.inputs import fit
 from .classify import Classification
@@ -62,13 +62,12 @@ class Arrays(Classification):
         """Everything in the file, read once in each process."""
         if not self.data.is_file():
             raise InputError("there is no such file", where=str(self.data), fix="check the path")
-        try:
-            with np.load(self.data, allow_pickle=False) as loaded:
-                return {n: loaded[n] for n in loaded.files}
-        except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-            raise InputError(f"not a readable .npz file: {error}", where=str(self.data),
-                             fix="save it with np.savez(file, x=..., y=...)"
-                             ) from error  # fmt: skip
+        with (
+            foreign_reader(self.data, "not a readable .npz file",
+                           "save it with np.savez(file, x=..., y=...)"),
+            np.load(self.data, allow_pickle=False) as loaded,
+        ):  # fmt: skip
+            return {n: loaded[n] for n in loaded.files}
 
     @cached_property
     def feeds(self) -> dict[str, Array]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import InputError
+from ..files import foreign_reader
 from ..format import write_atomic
 from ..ir import Array
 from ..runtime.inputs import picture_layout
@@ -152,12 +153,10 @@ class Coco(Pictured):
     def _anchors(self) -> Array | None:
         if self.anchors is None:
             return None
-        try:
+        with foreign_reader(self.anchors, "not readable anchors",
+                            "save an array [n, 4] with np.save"):  # fmt: skip
             made = np.load(self.anchors, allow_pickle=False)
             return np.asarray(made, np.float64).reshape(-1, 4)
-        except (OSError, ValueError, EOFError, AttributeError, TypeError) as error:
-            raise InputError(f"not readable anchors: {error}", where=str(self.anchors),
-                             fix="save an array [n, 4] with np.save") from error  # fmt: skip
 
     def _limits(self, head: Head) -> Limits:
         given: dict[str, Any] = {

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..files import foreign_reader
 from ..ir import Array, DType, Model, Shape, Tensor
 from ..measure.inputs import by_input, checked_shape
 from ..runtime.inputs import (
@@ -383,11 +384,9 @@ def _checked(array: Array, tensor: Tensor, where: str) -> Array:
 
 
 def _load(path: Path) -> Any:
-    try:
+    with foreign_reader(path, "not a readable .npy or .npz file",
+                        "give .npy, .npz, a picture or a folder"):  # fmt: skip
         return np.load(path, allow_pickle=False)
-    except Exception as error:  # NumPy raises what its readers raise
-        raise InputError(f"not a readable .npy or .npz file: {error}", where=str(path),
-                         fix="give .npy, .npz, a picture or a folder") from error  # fmt: skip
 
 
 def _only(stored: Any, path: Path) -> Array:
@@ -399,8 +398,5 @@ def _only(stored: Any, path: Path) -> Array:
 
 
 def _entry(stored: Any, name: str, path: Path) -> Array:
-    try:
+    with foreign_reader(path, f"its array '{name}' cannot be read", "save it again with np.savez"):
         return np.asarray(stored[name])
-    except Exception as error:
-        raise InputError(f"its array '{name}' cannot be read: {error}", where=str(path),
-                         fix="save it again with np.savez") from error  # fmt: skip

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, ModelError, SanderlingError
+from ..files import foreign_reader
 from ..format import write_atomic
 from ..ir import Array, DType, Graph, Model, Tensor
 from ..progress import Estimate
@@ -349,14 +350,12 @@ class Kept:
     def load(self) -> tuple[dict[str, Statistics], Counter[str]]:
         if not self.path.is_file():
             return {}, Counter()
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                return self._read(file)
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"the kept statistics cannot be read: {error}", where=str(self.path),
-                             fix="remove the file to calibrate anew") from error  # fmt: skip
+        with (
+            foreign_reader(self.path, "the kept statistics cannot be read",
+                           "remove the file to calibrate anew"),
+            np.load(self.path, allow_pickle=False) as file,
+        ):  # fmt: skip
+            return self._read(file)
 
     def _read(self, file: Any) -> tuple[dict[str, Statistics], Counter[str]]:
         if str(file["identity"]) != self.identity:

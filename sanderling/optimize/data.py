@@ -5,7 +5,6 @@ Nothing is decoded before it is asked for: a folder may be larger than the memor
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from ..errors import InputError
 from ..evaluate.pixels import RAW
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline, numbers
+from ..files import foreign_reader
 from ..ir import Array, Model, Tensor
 from ..runtime.inputs import ARRAYS, PICTURES, fit
 
@@ -236,16 +236,13 @@ def _one_file(path: Path, inputs: _Inputs, steps: Steps) -> Feeds:
 
 
 def _load(path: Path) -> Any:
-    try:
+    with foreign_reader(path, "not a readable .npy or .npz file",
+                        "give a folder of pictures, or a file of np.save or np.savez"):  # fmt: skip
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
         with loaded:
             return {n: loaded[n] for n in loaded.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"not a readable .npy or .npz file: {error}", where=str(path),
-                         fix="give a folder of pictures, or a file of np.save or np.savez"
-                         ) from error  # fmt: skip
 
 
 def _from_any(data: Any, model: Model, signature: str, most: int, steps: Steps, where: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, MissingExtraError
-from ..files import read_text
+from ..files import foreign_reader, read_text
 from ..ir import Array, DType, Tensor
 from .feeds import as_bytes, converts, type_hint
 from .feeds import is_quantized as is_quantized  # for those who read inputs
@@ -61,18 +60,14 @@ def read_array(path: str | Path, tensor: Tensor, picture: Picture | None = None,
 def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
     """A .npy, or the array of one of these names (or the only one) in a .npz."""
     wanted = (asked,) if isinstance(asked, str) else asked
-    try:
+    kinds = ", ".join([*ARRAYS, *SOUNDS, *sorted(PICTURES)])
+    known = path.suffix.lower() in ARRAYS
+    with foreign_reader(
+        path,
+        f"not a readable {path.suffix} file" if known else f"unknown file type '{path.suffix}'",
+        f"save it with np.save or np.savez; known file types: {kinds}",
+    ):
         loaded = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        kinds = ", ".join([*ARRAYS, *SOUNDS, *sorted(PICTURES)])
-        if path.suffix.lower() not in ARRAYS:
-            raise InputError(f"unknown file type '{path.suffix}'", where=str(path),
-                             fix=f"the known ones are {kinds}") from error  # fmt: skip
-        raise InputError(
-            f"not a readable {path.suffix} file: {error}",
-            where=str(path),
-            fix=f"save it with np.save or np.savez; known file types: {kinds}",
-        ) from error
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
@@ -81,11 +76,9 @@ def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
         if found is None:
             raise InputError(f"no array '{wanted[0]}' in it", where=str(path),
                              fix=f"it holds {', '.join(names) or 'nothing'}")  # fmt: skip
-        try:
+        with foreign_reader(path, f"its array '{found}' cannot be read",
+                            "save it again with np.savez"):  # fmt: skip
             return np.asarray(loaded[found])
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(f"its array '{found}' cannot be read: {error}", where=str(path),
-                             fix="save it again with np.savez") from error  # fmt: skip
 
 
 def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
@@ -95,19 +88,14 @@ def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
     except ImportError as error:
         raise MissingExtraError("pillow", "image", "reading pictures") from error
     size, channels, first = picture_layout(tensor)
-    try:
-        with Image.open(path) as picture:
-            converted = picture.convert("L" if channels == 1 else "RGB")
-            width, height = (
-                wanted or own for wanted, own in zip(size, converted.size, strict=True)
-            )
-            resized = converted.resize((width, height), _resampling(how.resample))
-            pixels: Array = np.asarray(resized, np.float32).reshape(height, width, channels)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"not a readable picture: {error}", where=str(path),
-                         fix="check that the file is complete") from error  # fmt: skip
+    with (
+        foreign_reader(path, "not a readable picture", "check that the file is complete"),
+        Image.open(path) as picture,
+    ):
+        converted = picture.convert("L" if channels == 1 else "RGB")
+        width, height = (wanted or own for wanted, own in zip(size, converted.size, strict=True))
+        resized = converted.resize((width, height), _resampling(how.resample))
+        pixels: Array = np.asarray(resized, np.float32).reshape(height, width, channels)
     if how.bgr:
         pixels = pixels[..., ::-1]
     made = _normalise(pixels, tensor, how)
