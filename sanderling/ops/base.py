@@ -236,6 +236,8 @@ def _check_results(op: Op, found: Sequence[Spec]) -> None:
         if spec.dtype is not tensor.dtype:
             what = f"result '{tensor.name}' is {tensor.dtype.short}, it gives {spec.dtype.short}"
             raise ModelError(what, where=op.where, fix="the model is damaged or was built wrongly")
+        negative = spec.shape is not None and min(spec.shape, default=0) < 0
+        require(not negative, op, f"shape {spec.shape} has a negative size")
 
 
 def custom_mistake(op: Op, what: str) -> ModelError:

@@ -3,6 +3,7 @@ counts and geometries that the kernels tell apart."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,14 @@ def test_threads_agree_when_fused(monkeypatch: pytest.MonkeyPatch) -> None:
         model = Model([net.graph])
         answers = [run(model.compile([CpuDelegate()], threads=n), net.arrays)[0] for n in (1, 2, 5)]
         assert all(np.array_equal(answers[0], a) for a in answers[1:])
+
+
+@pytest.mark.parametrize("kind", ["f32", "u8", "hybrid"])
+def test_a_bias_of_any_rank(kind: str) -> None:
+    row = _depthwise(kind, (5, 6), 20, 3)
+    bias = row.inputs[2]
+    deep = replace(bias, shape=(1, 1, 1, 1, 20), data=np.reshape(bias.data, (1, 1, 1, 1, 20)))
+    assert check_cpu(replace(row, inputs=(*row.inputs[:2], deep))) == ""
 
 
 def test_others_have_reasons() -> None:

@@ -138,6 +138,15 @@ def test_volumes(target: str) -> None:
         assert check_cpu(row, target, threads=2) == ""
 
 
+def test_infinite_taps_that_reach_nothing() -> None:
+    """They are no part of a sum, and do not make it NaN."""
+    taps = np.ones((2, 3, 3, 3, 2), np.float32)
+    taps[0, 1], taps[1, 2] = np.inf, np.nan
+    row = case("CONV_3D_TRANSPOSE", const([1, 4, 7, 5, 3], "i32"), const(taps),
+               f32(1, 3, 3, 3, 2), padding="VALID", stride_d=1, stride_h=2, stride_w=1)  # fmt: skip
+    assert "not all finite" in check_cpu(row)
+
+
 # -- products by constants ------------------------------------------------------------------------
 
 

@@ -71,6 +71,14 @@ def test_rows(name: str, target: str) -> None:
         assert check_cpu(row, target) == ""
 
 
+@pytest.mark.parametrize("name", ["REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN"])
+def test_codes_on_one_side_only(name: str) -> None:
+    """Only the side with a scale would move to the other 8-bit type."""
+    for x, y in ((i8(4, 3), i8(scale=0.1)), (i8(4, 3, scale=0.1), i8())):
+        if name != "REDUCE_PROD" or x.scale is None:
+            assert "only one of" in check_cpu(case(name, x, const([1], "i32"), out=[y]))
+
+
 @pytest.mark.parametrize("target", RUNNABLE)
 def test_what_is_no_number_has_no_length(target: str) -> None:
     for length in (3, 20, 100):

@@ -481,7 +481,7 @@ def _scales(op: Op, job: Layer) -> Array:
 
 def _bias(op: Op, job: Layer) -> Array:
     bias = op.input(2)
-    return np.zeros(job.channels, np.float32) if bias is None else _data(bias)
+    return np.zeros(job.channels, np.float32) if bias is None else _data(bias).reshape(-1)
 
 
 def largest_sums(op: Op, job: Layer) -> Array:

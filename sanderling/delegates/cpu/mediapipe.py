@@ -39,7 +39,7 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
 
 def _refuses_strides(op: Op) -> str | None:
     sizes = transposed_sizes(op, present(op).shape, present(op, 1).shape)
-    return refuses_phases(op.outputs[0].shape[1:3], [stride for stride, _, _ in sizes])
+    return refuses_phases(op, op.outputs[0].shape[1:3], [stride for stride, _, _ in sizes])
 
 
 def _wrong(op: Op) -> str | None:

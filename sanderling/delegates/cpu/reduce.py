@@ -84,6 +84,7 @@ class Fold:
 def fold_of(op: Op) -> Fold:
     x, out = tensor_at(op, 0), op.outputs[0]
     need(0 not in x.shape, "an empty tensor has no kernel")
+    need(is_code(x) == is_code(out), "only one of input and output is quantised")
     axes = axes_of(op)
     count = pymath.prod(x.shape[a] for a in axes)
     return FOLDS[op.name](op, Input(0, x.dtype), out, count)
@@ -127,7 +128,6 @@ def _extreme(sign: str) -> Callable[..., Fold]:
     some with the type's finite limit."""
 
     def fold(op: Op, x: Expr, out: Tensor, count: int) -> Fold:
-        need(is_code(op.inputs[0]) == is_code(out), "only one of input and output is quantised")
         source = tensor_at(op, 0)
         dtype = DType.UINT8 if x.dtype is DType.BOOL else x.dtype
         a, b = Input(0, dtype), Input(1, dtype)

@@ -40,9 +40,15 @@ def phases(out: int, kernel: int, stride: int, before: int) -> Iterator[Phase]:
         yield Phase(first, -(-(out - first) // stride), taps[::-1], max(len(taps), 1) - 1 - base)
 
 
-def refuses_phases(outs: Sequence[int], strides: Sequence[int]) -> str | None:
+def refuses_phases(op: Op, outs: Sequence[int], strides: Sequence[int]) -> str | None:
     count = math.prod(map(min, outs, strides))
-    return f"its strides make {count} convolutions" if count > MOST_PHASES else None
+    if count > MOST_PHASES:
+        return f"its strides make {count} convolutions"
+    w = op.inputs[1]
+    known = w is not None and w.dtype is DType.FLOAT32 and w.data is not None
+    # Taps that reach no input are multiplied by zeros, of which infinity makes NaN.
+    finite = not known or bool(np.isfinite(data(w)).all())
+    return None if finite else "its weights are not all finite"
 
 
 def as_conv(op: Op) -> Op:
@@ -110,7 +116,7 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
         return f"a product of {x.dtype.short} x {w.dtype.short} has no kernel"
     if w.dtype is DType.UINT8 and quant(w).scale.size != 1:
         return "uint8 weights with a scale for each channel have no kernel"
-    said = refuses_phases(op.outputs[0].shape[1:3], _strides(op))
+    said = refuses_phases(op, op.outputs[0].shape[1:3], _strides(op))
     return said or refuses_product(as_conv(op), target)
 
 

@@ -218,7 +218,7 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
         return "the output's shape is computed at run time"
     if any(int(attr(op, f"dilation_{c}_factor")) != 1 for c in "dhw"):
         return "a dilated transposed convolution has no kernel"
-    said = refuses_phases(op.outputs[0].shape[1:4], _strides(op))
+    said = refuses_phases(op, op.outputs[0].shape[1:4], _strides(op))
     return said or _refuses_floats(op, *op.inputs[1:3]) or refuses_product(as_conv(op), target)
 
 
