@@ -9,6 +9,8 @@ from pathlib import Path
 
 from .errors import InputError
 
+SWITCH = {"1": True, "0": False, "on": True, "off": False, "true": True, "false": False, "": False}
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -22,8 +24,12 @@ class Knob:
         return os.environ.get(self.name, self.default)
 
     def is_on(self) -> bool:
-        """Anything but nothing and 0."""
-        return self.text().strip() not in ("", "0")
+        text = self.text().strip().lower()
+        if text not in SWITCH:
+            raise InputError(f"'{text}' is neither on nor off",
+                             where=f"environment variable {self.name}",
+                             fix=f"write one of {', '.join(filter(None, SWITCH))}")  # fmt: skip
+        return SWITCH[text]
 
     def size(self) -> int:
         """A number of bytes: digits with an optional k, m, g."""

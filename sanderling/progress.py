@@ -19,6 +19,7 @@ from .glyphs import clean
 Show = Callable[[str, int, int], None]  # what, done, in all
 PATIENCE = 0.5  # seconds of silence on a terminal
 TELLING = 1.0  # seconds of work that tell how long the rest takes
+WRONG = 1.5  # times that an estimate may be off before it is said anew
 FIRST, OFTEN, LATER = 5.0, 10.0, 60.0  # seconds to the first line, between lines, after a minute
 
 
@@ -39,12 +40,13 @@ def announce(text: str) -> None:
 
 
 class Estimate:
-    """Says once how long a piece of work takes, as soon as its first steps tell; nothing about
-    what is soon over."""
+    """Says how long a piece of work takes, as soon as its first steps tell, and again where that
+    turns out to be wrong by half; nothing about what is soon over."""
 
     def __init__(self, what: str, total: int) -> None:
         self.what, self.total = what, total
         self.begin: float | None = None
+        self.told = 0.0  # seconds
 
     def step(self, done: int) -> None:
         """So many are done. The first one has the work of a beginning in it, and does not count."""
@@ -53,12 +55,13 @@ class Estimate:
             self.begin, self.first = now, done
             return
         spent = now - self.begin
-        if not self.total or done <= self.first or spent < TELLING:
+        if not self.first < done < self.total or spent < TELLING:
             return
         whole = spent / (done - self.first) * (self.total - self.first)
-        if whole > FIRST:
-            announce(f"{self.what} takes about {duration(whole)}")
-        self.total = 0  # said
+        if whole > FIRST and not self.told / WRONG < whole < self.told * WRONG:
+            announce(f"{self.what} takes about {duration(whole)}" + (
+                f", not {duration(self.told)}" if self.told else ""))  # fmt: skip
+            self.told = whole
 
 
 def duration(seconds: float) -> str:
@@ -66,6 +69,10 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 @dataclass

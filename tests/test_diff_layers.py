@@ -10,9 +10,10 @@ import pytest
 
 from sanderling import Model, Quant, diff, save
 from sanderling.evaluate.match import match, name_pieces
-from sanderling.ir import DType, Graph
+from sanderling.ir import DType, Graph, Tensor
 
 from . import shared
+from .conformance.cases_control import const, emit, graph
 from .conformance.cases_sequence import _svdf
 from .differing import EXACT, F32, INT8, call, damaged
 from .twins import WEIGHTS, Twin, calibrated
@@ -52,6 +53,23 @@ def test_a_slight_damage_is_the_first_difference() -> None:
     found = diff(F32, damaged(F32, 1, noise=1e-5), runs=2, per_tensor=True, **EXACT).layers
     assert found is not None and found.first_divergence is None
     assert found.first_difference is not None and found.first_difference.index == 1
+
+
+def test_ops_have_the_files_numbers() -> None:
+    """An op of constants alone is computed beforehand: those behind it keep their numbers."""
+
+    def made(weight: float) -> Model:
+        def body(g: Graph, x: Tensor) -> list[Tensor]:
+            scale = emit(g, "NEG", [const(g, [weight] * 3)], (3,))
+            return [emit(g, "ABS", [emit(g, "MUL", [x, scale], (2, 3))], (2, 3))]
+
+        return Model([graph("main", body, ("f32", (2, 3)))])
+
+    found = diff(made(2.0), made(2.5), runs=2, per_tensor=True, bisect=True, **EXACT)
+    assert found.layers is not None and found.bisection is not None
+    assert [r.index for r in found.layers.rows] == [1, 2]
+    assert found.layers.notes[0].startswith("1 op of the test's file read constants alone")
+    assert [o["index"] for o in found.bisection.ops] == [1]
 
 
 def test_damage_is_named_on_the_command_line(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sanderling import InputError
-from sanderling.config import MAX_MEMORY, _group_limits, _half_of_the_memory
+from sanderling.config import CHECKED, MAX_MEMORY, _group_limits, _half_of_the_memory
 from sanderling.ir import Array, Graph, Model, Tensor
 from sanderling.ops.execute import TEMPORARY
 
@@ -123,3 +123,14 @@ def test_control_groups_count(tmp_path: Path) -> None:
     old.mkdir()
     (old / "memory.limit_in_bytes").write_text("1000000\n")
     assert min(_group_limits(root, str(tmp_path / "absent"))) == 1000000
+
+
+def test_a_switch_is_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, wanted in (("1", True), ("On", True), ("true", True), ("", False), ("0", False),
+                         ("off", False), ("FALSE", False)):  # fmt: skip
+        monkeypatch.setenv(CHECKED.name, text)
+        assert CHECKED.is_on() is wanted
+    monkeypatch.setenv(CHECKED.name, "maybe")
+    with pytest.raises(InputError, match="'maybe' is neither on nor off") as caught:
+        CHECKED.is_on()
+    assert CHECKED.name in str(caught.value) and "write one of 1, 0, on, off" in caught.value.fix

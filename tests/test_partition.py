@@ -139,7 +139,7 @@ def test_every_refusal_has_its_reason() -> None:
     found = partition(model.main, [first, second, REFERENCE], Limits(min_nodes_per_partition=2))
     reasons = [[(r.delegate, r.reason) for r in found.refusals.get(op, ())]
                for op in model.main.ops]  # fmt: skip
-    small = "its part has 1 ops, fewer than 2 (min_nodes_per_partition)"
+    small = "its part has 1 op, fewer than 2 (min_nodes_per_partition)"
     lists = ("second", "ABS is not on its list")
     assert reasons[0] == [("first", small), lists]
     assert [d for d, _ in reasons[1]] == ["first", "second"] and not reasons[2]
@@ -166,7 +166,7 @@ def test_a_limit_holds_whatever_later_delegates_take() -> None:
 
 def test_explain_names_parts_and_reasons() -> None:
     text = chain("an").compile([Some(["ABS"]), "reference"]).explain()
-    assert "part 0: 1 ops on some" in text and "part 1: 1 ops on reference" in text
+    assert "part 0: 1 op on some" in text and "part 1: 1 op on reference" in text
     assert "some refuses: NEG is not on its list" in text
 
 
@@ -219,7 +219,7 @@ def test_what_compiled_is_not_compiled_again() -> None:
             return super().compile(part, options)
 
     picky = Picky(["ABS"], "picky")
-    with pytest.warns(FallbackWarning, match="1 ops"):
+    with pytest.warns(FallbackWarning, match="1 op, which runs"):
         session = chain("aanna").compile([picky])
     np.testing.assert_array_equal(session(X), expected("aanna"))
     assert [len(p.ops) for p in picky.compiled] == [2]
@@ -252,7 +252,7 @@ def test_a_delegate_that_fails_in_a_run(error: Exception, words: str) -> None:
     for word in words.split("|"):
         assert word in str(caught.value)
     if "kernel" not in words:
-        assert caught.value.where == "part 1 (1 ops from ABS 'main_2') on 'some'"
+        assert caught.value.where == "part 1 (1 op from ABS 'main_2') on 'some'"
 
 
 def test_an_unknown_operator_is_named() -> None:

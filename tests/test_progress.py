@@ -14,13 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sanderling import progress
+from sanderling import progress, quantize
+from sanderling.ir import Array
+from sanderling.optimize.calibrate import calibrate
 from sanderling.progress import Estimate, _State, duration
 
 from .test_cli import call
 
 DATA = Path(str(files("sanderling") / "data"))
-INT8 = str(DATA / "digits_int8.tflite")
+F32, INT8 = str(DATA / "digits_f32.tflite"), str(DATA / "digits_int8.tflite")
 
 
 @pytest.fixture
@@ -95,6 +97,50 @@ def test_an_estimate_is_said_once(monkeypatch: pytest.MonkeyPatch,
         clock[0] += 1.5
     progress.lines_too(False)
     assert capsys.readouterr().err == "calibrating with 101 samples takes about 60 s\n"
+
+
+def test_an_estimate_that_proves_wrong_is_said_anew(monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]
+                                                    ) -> None:  # fmt: skip
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    progress.lines_too()
+    ahead = Estimate("trying 7 ways", 7)
+    for count, seconds in enumerate((10, 12, 68, 20, 30, 30)):
+        ahead.step(count)
+        clock[0] += seconds
+    progress.lines_too(False)
+    assert capsys.readouterr().err.splitlines() == [
+        "trying 7 ways takes about 70 s", "trying 7 ways takes about 4 min, not 70 s",
+    ]  # fmt: skip
+
+
+def test_compiling_is_no_part_of_a_samples_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first sample compiles, in a thread of its own, while the second is read."""
+    events: list[str] = []
+
+    class Slow:
+        def feeds(self, sample: float, number: int) -> dict[str, Array]:
+            return {"x": np.full(1, sample, np.float32)}
+
+        def observe(self, feeds: object, phase: int, number: int, found: object) -> None:
+            events.append(f"ran {number}")
+
+    monkeypatch.setattr(Estimate, "step", lambda self, done: events.append(f"step {done}"))
+    calibrate(Slow(), [1.0, 2.0, 3.0], total=3)  # type: ignore[arg-type]
+    assert "step 1" not in events and events.index("step 2") > events.index("ran 1")
+    assert "step 3" in events
+
+
+def test_the_way_that_is_tried_is_named() -> None:
+    told: list[str] = []
+    rng = np.random.default_rng(0)
+    data = [rng.random((1, 8, 8, 1)).astype(np.float32) for _ in range(24)]
+    quantize(F32, data=data, progress=lambda what, done, total: told.append(what))
+    ways = [re.match(r"way (\d) of (\d): (.+)", what) for what in told]
+    numbers = [(int(w[1]), int(w[2])) for w in ways if w]
+    assert numbers[0][0] == 1 and len(set(numbers)) > 1 and len({n for _, n in numbers}) == 1
+    assert any(what.endswith(", correcting") for what in told)
 
 
 @contextmanager

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flatbuffers import flexbuffers
 from PIL import Image
 
 from sanderling import load, save
+from sanderling.cli.pictures import found_table
 from sanderling.errors import InputError
 from sanderling.evaluate import drawing
 from sanderling.evaluate.shown import Found, Names, understand
 from sanderling.evaluate.task import Ports
-from sanderling.ir import Array, DType, Tensor
+from sanderling.ir import Array, DType, Op, Tensor
 from sanderling.ir.text import from_text
 from sanderling.runtime.inputs import read_array
 from sanderling.runtime.sound import read_wave, resampled
@@ -205,6 +207,24 @@ def test_boxes_of_an_ssd(tmp_path: Path) -> None:
     assert row["label"] == "나무" and row["box"] == [100, 20, 150, 80] and found.hidden == 1
     assert changed(picture, slice(79, 82), slice(100, 151)) and not changed(
         picture, slice(90, 100), slice(0, 90))  # fmt: skip
+    assert found_table([("grey", found)]).endswith("1 more with too small a score or share is not "
+                                                   "shown")  # fmt: skip
+
+
+def test_names_that_are_too_few_for_an_ssd(tmp_path: Path) -> None:
+    """Its outputs have open shapes; how many classes it has, its operator says."""
+    options = bytes(flexbuffers.Dumps({"num_classes": 90, "nms_iou_threshold": 0.5}))
+    given = ports((1, 64, 64, 3), (), (), (), ())
+    op = Op("custom.TFLite_Detection_PostProcess", [], given.outputs.values(), {"options": options})
+    for tensor in op.outputs:
+        tensor.producer = op
+    (tmp_path / "names.txt").write_text("\n".join(map(str, "abcdefgh" * 10)))
+    with pytest.raises(InputError, match="it has 80 names, the model 90 classes"):
+        understand(given, Names(tmp_path / "names.txt"))
+    (tmp_path / "names.txt").write_text("\n".join(["???", *"abcdefghi" * 10]))
+    outputs = [np.ones((1, 1, 4)), np.array([[0]]), np.array([[0.9]]), np.array([1])]
+    found, _ = look(given, outputs, tmp_path, Names(tmp_path / "names.txt"))
+    assert [r["label"] for r in found.rows] == ["a"]
 
 
 def test_boxes_of_a_yolox_go_through_its_letterbox(tmp_path: Path) -> None:

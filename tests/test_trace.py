@@ -256,7 +256,7 @@ def test_the_reference_and_the_borders_are_seen() -> None:
     assert ways == [("cpu", "reference"), ("reference", "cpu")]
     assert any(s.args["bytes"] == 1024 for s in made.of_kind("copy"))
     (partition,) = made.of_kind("partition")
-    assert partition.args["parts"] == ["1 ops on cpu", "1 ops on reference", "1 ops on cpu"]
+    assert partition.args["parts"] == ["1 op on cpu", "1 op on reference", "1 op on cpu"]
 
 
 # -- sections, recordings -------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ..glyphs import clean as clean
 from ..glyphs import shorten as shorten
 from ..ir import Shape
 from ..progress import hush
+from ..progress import plural as plural
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
 from . import complete
@@ -317,10 +318,6 @@ def summary(text: str | None, most: int = 110) -> str:
     """The first sentence of a help text, for a list; of a long one what comes before the colon."""
     sentence = " ".join((text or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
     return sentence if len(sentence) <= most else sentence.partition(": ")[0]
-
-
-def plural(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def si(number: float) -> str:

@@ -105,6 +105,7 @@ def found_table(found: Sequence[tuple[str, Found]]) -> str:
     first = ["~input"] if len(found) > 1 else []
     rows = [[*[title][: len(first)], *row(r)] for title, f in found for r in f.rows]
     hidden = sum(f.hidden for _, f in found)
-    more = f"{hidden} more with too small a score or share are not shown" if hidden else ""
+    verb = "is" if hidden == 1 else "are"
+    more = f"{hidden} more with too small a score or share {verb} not shown" if hidden else ""
     nothing = "" if rows else "nothing was found"
     return "\n".join(filter(None, (table([*first, *columns], rows), nothing, more)))

@@ -142,7 +142,8 @@ def _search(found: Bisection, graph: Graph, candidates: Sequence[int], right: Ri
     else:
         found.verdict = "not these ops"
     if found.verdict == "found":
-        found.ops = [_named(graph.ops[i]) for i in minimal(start, asked)]
+        numbered = {op.debug_index: op for op in graph.ops}
+        found.ops = [_named(numbered[i]) for i in minimal(start, asked)]
     return found
 
 

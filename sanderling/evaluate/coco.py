@@ -26,6 +26,7 @@ from .detection import (
     Scene,
     class_count,
     find_head,
+    named_count,
     overlaps,
     select,
     unplace,
@@ -183,7 +184,8 @@ class Coco(Pictured):
     @cached_property
     def class_map(self) -> ClassMap:
         labels = Labels.read(self.labels) if self.labels is not None else None
-        classes = class_count(self.reading, list(self.ports.outputs.values()))
+        count_of = class_count if labels is None else named_count
+        classes = count_of(self.reading, list(self.ports.outputs.values()))
         if self.truth is not None:
             return map_classes(self.truth, labels, self.class_offset, classes)
         count = len(labels.names) if labels is not None else classes or 91

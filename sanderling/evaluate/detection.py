@@ -24,6 +24,7 @@ STRIDES = (8, 16, 32)
 SSD_ORDER = ("boxes", "classes", "scores", "count")
 # What converters of TensorFlow 2 make of the same four, whose names are all alike.
 TF2_ORDER = ("scores", "boxes", "count", "classes")
+POST_PROCESS = "custom.TFLite_Detection_PostProcess"
 
 
 class Detections(NamedTuple):
@@ -332,3 +333,13 @@ def class_count(head: Head, outputs: Sequence[Tensor]) -> int | None:
         "yolov8": lambda s: s[0][1] - 4,
     }  # fmt: skip
     return rules[head.name](shapes) if head.name in rules and all(shapes) else None
+
+
+def named_count(head: Head, outputs: Sequence[Tensor]) -> int | None:
+    """Classes that a file of names must have: also where only the operator states how many, for
+    names that are too few are wrong for most of them."""
+    from ..ops.custom import detection_options  # all operators come with it
+
+    found = [detection_options(t.producer)["num_classes"] for t in outputs
+             if t.producer is not None and t.producer.name == POST_PROCESS]  # fmt: skip
+    return class_count(head, outputs) or (int(found[0]) if found else None) or None

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array, DType, Op, Tensor
+from ..progress import plural
 from ..runtime.inputs import dequantize_array, is_quantized
 from .diff_inputs import Couples, Source, as_real, comparable, translated
 from .match import FORMS, Pair, match
@@ -43,7 +44,7 @@ def first_name(name: str) -> str:
 class Layer:
     """One pair of tensors. Errors are in real units; `scale` is the test's, where it has one."""
 
-    index: int  # of the op in the test's run
+    index: int  # of the op in the test's file
     op: str
     name: str
     reference_op: str
@@ -200,7 +201,14 @@ def compare_layers(found: Comparison, source: Source, whole: Sequence[Sequence[A
     _grow(found, rows)
     return Layers(rows, runs, _unmatched(a, {p.a for p in found.pairs}),
                   _unmatched(b, {p.b for p in found.pairs}),
-                  [] if b.has_state else list(_fusion_notes(apart, b)))  # fmt: skip
+                  [*_folding_notes(b), *([] if b.has_state else _fusion_notes(apart, b))]
+                  )  # fmt: skip
+
+
+def _folding_notes(b: Walker) -> Iterator[str]:
+    if b.folded:
+        yield (f"{plural(b.folded, 'op')} of the test's file read constants alone: computed before "
+               "the run, without a row here. Numbers are those of the file's ops")  # fmt: skip
 
 
 def _fusion_notes(apart: Sequence[Tally], b: Walker) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ..ir import Array, Tensor
 from ..runtime.inputs import picture_layout
 from .categories import Labels
 from .classify import top
-from .detection import Candidates, Head, Scene, class_count, find_head, select, unplace
+from .detection import Candidates, Head, Scene, find_head, named_count, select, unplace
 from .keypoints import COCO_KEYPOINTS, WIDTH_OF_MULTIPOSE, read_points
 from .preprocess import PRESETS, Frame, Letterbox, Pipeline
 from .segmentation import VOC, restored
@@ -91,7 +91,7 @@ def _detector(ports: Ports, names: Names) -> Reader:
     outputs = list(ports.outputs.values())
     _check_four(outputs, ports.model)
     head = find_head("auto", outputs, scene.size, ports.model)
-    name = names.of(class_count(head, outputs))
+    name = names.of(named_count(head, outputs))
 
     def read(values: list[Array], frame: Frame) -> Found:
         return _boxes(head, values, scene, frame, name)

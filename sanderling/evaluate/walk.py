@@ -22,14 +22,14 @@ Force = Callable[[Tensor, Array], Array]
 
 def own_graph(model: Model, shapes: Sequence[Shape] | None = None) -> Model:
     """A copy at these input shapes whose main graph has no op of constants alone (stored weights
-    are expanded) and whose ops carry their place as `debug_index`, which survives every further
-    copy. The shapes that a file states of its inner tensors need not be true (a converter leaves
+    are expanded) and whose ops carry their place in the file as `debug_index`, which survives every
+    further copy. The shapes that a file states of its inner tensors need not be true (a converter leaves
     them empty where they are computed in the run), so they are worked out first: a SHAPE would be
     folded to what the file says."""
     graph, _ = specialise(model.main, shapes or [t.shape for t in model.main.inputs])
-    fold_constants(graph)
     for place, op in enumerate(graph.ops):
         op.debug_index = place
+    fold_constants(graph)
     return Model([graph, *model.graphs[1:]], source=model.source)
 
 
@@ -58,6 +58,7 @@ class Walker:
                  shapes: Sequence[Shape] | None = None) -> None:  # fmt: skip
         self.model = own_graph(model, shapes)
         self.graph: Graph = self.model.main
+        self.folded = len(model.main.ops) - len(self.graph.ops)  # computed before the run
         self.setting = setting
         self.session = Session(self.model, delegates or delegates_of(setting), setting.threads,
                                preserve_all_tensors=True)  # fmt: skip

@@ -288,7 +288,8 @@ def calibrate(
             name = digest(feeds)
             if take(name, feeds):
                 run.submit(name, feeds, count, remember=store is not None)
-            ahead.step(count)
+            if run.settled:  # the first one's run has the compilation in it
+                ahead.step(count)
             if progress:
                 progress("calibrating", count, max(total, count))
             if store and time.monotonic() - saved > SAVE_EVERY:
@@ -314,7 +315,7 @@ class _Run:
                  done: Counter[str]) -> None:  # fmt: skip
         self.watcher, self.found, self.done = watcher, found, done
         self.seen: Counter[str] = Counter()
-        self.taken = 0
+        self.taken = self.settled = 0  # samples; those whose run has ended
         self.pool = ThreadPoolExecutor(1)
         self.waiting: Future[None] | None = None
 
@@ -336,6 +337,7 @@ class _Run:
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             waiting.result()
+            self.settled += 1
 
     def close(self) -> None:
         self.pool.shutdown(wait=True)

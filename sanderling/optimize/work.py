@@ -158,6 +158,7 @@ class Work:
                  threads: int | None = None, progress: Progress | None = None,
                  kinds: Mapping[str, str] | None = None) -> None:  # fmt: skip
         self.progress, self.threads = progress, threads or cores()
+        self.way = ""  # that is being tried, for who waits
         self.away = 0  # samples that were held out
         self.notes: list[str] = []
         model, graph = job.float_model, job.float_model.main
@@ -205,6 +206,7 @@ class Work:
         plan, ways = wish.first, 1 + len(wish.steps)
         ahead = Estimate(f"trying up to {ways} ways to quantise", ways)
         ahead.step(0)
+        self._enter(f"way 1 of {ways}: {plan.name}")
         best = self.make(plan)
         candidates = [self.judge(plan.name, best.model)]
         leader = candidates[0]
@@ -213,13 +215,23 @@ class Work:
             following = step(plan)
             if following == plan or not self._worth(following):
                 continue
+            self._enter(f"way {number + 1} of {ways}: {following.name}")
             made = self.make(following)
             candidates.append(self.judge(following.name, made.model))
             if candidates[-1].beats(leader):
                 plan, best, leader = following, made, candidates[-1]
-        leader.chosen, self.plan = True, plan
+        leader.chosen, self.plan, self.way = True, plan, ""
         self.notes += self._story(candidates, leader)
         return best, candidates
+
+    def _enter(self, way: str) -> None:
+        self.way = ""
+        self._show(way, 0, 0)
+        self.way = way
+
+    def _show(self, what: str, done: int, total: int) -> None:
+        if self.progress:
+            self.progress(f"{self.way}, {what}" if self.way else what, done, total)
 
     def _worth(self, plan: Plan) -> bool:
         """Not what changes nothing, nor what takes too long without being asked for."""
@@ -274,7 +286,7 @@ class Work:
             visits.append(BiasCorrection(divided(self.sums, variant.factors)))
         if visits:
             feeds = [as_codes(made.model, f) for f in self.correcting]
-            Walk(made.model.main, feeds).run(_each(visits), self.progress)
+            Walk(made.model.main, feeds).run(_each(visits), self._show)
         made.float_model, made.factors = variant.job.float_model, variant.factors
         return made
 

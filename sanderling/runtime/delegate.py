@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..errors import InputError
 from ..ir import Array, Graph, Op, Quant, Tensor
+from ..progress import plural
 
 if TYPE_CHECKING:
     from ..ops import State
@@ -154,7 +155,7 @@ class Partition:
 
     def table(self) -> str:
         """For people: what runs where, then why not elsewhere."""
-        lines = [f"part {i}: {len(p.ops)} ops on {p.delegate.name}"
+        lines = [f"part {i}: {plural(len(p.ops), 'op')} on {p.delegate.name}"
                  for i, p in enumerate(self.parts)]  # fmt: skip
         for op, refusals in self.refusals.items():
             lines += [f"{op.where}: {r.delegate} refuses: {r.reason}" for r in refusals]
@@ -219,7 +220,7 @@ def _keep_within(clusters: list[Cluster], delegate: Delegate, limits: Limits,
         if rank >= most:
             reason = f"only the {most} largest parts are kept (max_delegated_partitions)"
         elif len(found.ops) < limits.min_nodes_per_partition:
-            reason = (f"its part has {len(found.ops)} ops, fewer than "
+            reason = (f"its part has {plural(len(found.ops), 'op')}, fewer than "
                       f"{limits.min_nodes_per_partition} (min_nodes_per_partition)")  # fmt: skip
         else:
             kept.append(found)

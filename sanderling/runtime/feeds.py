@@ -77,13 +77,20 @@ def _converted(tensor: Tensor, value: object, array: Array, name: str, copy: boo
     plain = _is_plain(value, array) and (tensor.dtype.is_integer or tensor.dtype.is_float)
     if not copy or not (plain or converts(array, tensor)):
         raise InputError(
-            f"an array of {array.dtype}, the model takes {tensor.dtype.numpy}",
+            f"{_given(value, array)}, the model takes {tensor.dtype.numpy}",
             where=f"input '{name}'",
             fix=type_hint(tensor, array, f"session.entry(None).inputs[{name!r}]"),
         )
     if plain:
         _check_range(tensor, array, name)
     return array.astype(tensor.dtype.numpy)
+
+
+def _given(value: object, array: Array) -> str:
+    """What came, in the caller's words: text and None are arrays only to NumPy."""
+    if array.dtype.kind in "OSU" and not isinstance(value, np.ndarray):
+        return f"a value of type {type(value).__name__}"
+    return f"an array of {array.dtype}"
 
 
 def converts(array: Array, tensor: Tensor) -> bool:
@@ -123,10 +130,13 @@ def type_hint(tensor: Tensor, array: Array, tensor_text: str = "tensor") -> str:
     cast = f"x.astype(np.{wanted})"
     if tensor.dtype is DType.STRING:
         return "give an array of str or bytes"
+    if array.dtype.kind in "OSU":
+        return f"give an array of numbers, for example np.zeros({tensor.shape}, np.{wanted})"
     if is_quantized(tensor) and quant is not None and array.dtype.kind in "fiu":
         make = f"sanderling.quantize_array(x, {tensor_text})"
         if quant.scale.size == 1:
-            make += f", that is round(x / {quant.scale[0]:g}) + {quant.zero_point[0]}"
+            zero = int(quant.zero_point[0])
+            make += f", that is round(x / {quant.scale[0]:g}) {'-' if zero < 0 else '+'} {abs(zero)}"
         return f"quantise it first: {make}" if array.dtype.kind == "f" else (
             f"quantise the reals that it stands for: {make}; or, if it holds codes, {cast}"
         )  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 from ..config import MAX_MEMORY
 from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
 from ..ir import Array, DType, Graph, Op, Shape, Tensor
+from ..progress import plural
 from ..spans import Span, hold, instant, span, tape
 from .arena import ALIGNMENT, ArenaPlan, Item, plan
 from .delegate import (
@@ -340,9 +341,8 @@ class Binding:
         if isinstance(error, SanderlingError) and error.where:
             raise error
         part = self.plan.steps[index].part
-        where = (
-            f"part {index} ({len(part.ops)} ops from {part.ops[0].where}) on '{part.delegate.name}'"
-        )
+        ops = f"{plural(len(part.ops), 'op')} from {part.ops[0].where}"
+        where = f"part {index} ({ops}) on '{part.delegate.name}'"
         if isinstance(error, SanderlingError):
             error.where = where
             raise error
@@ -519,8 +519,9 @@ class Planner:
               ) -> None:  # fmt: skip
         """Say of each delegate once what it could not do."""
         for name, error in errors.items():
-            ops = sum(any(r.delegate == name for r in refusals) for refusals in failed.values())
-            text = f"delegate '{name}' could not compile {ops} ops and they run elsewhere: {error}"
+            count = sum(any(r.delegate == name for r in refusals) for refusals in failed.values())
+            text = (f"delegate '{name}' could not compile {plural(count, 'op')}, which "
+                    f"{'runs' if count == 1 else 'run'} elsewhere: {error}")  # fmt: skip
             if text not in self._told:
                 self._told.add(text)
                 warnings.warn(text, FallbackWarning, stacklevel=2)
@@ -549,7 +550,7 @@ def name_steps(executable: Executable, nodes: Sequence[int]) -> Executable:
 
 
 def _part_text(part: Part) -> str:
-    return f"{len(part.ops)} ops on {part.delegate.name}"
+    return f"{plural(len(part.ops), 'op')} on {part.delegate.name}"
 
 
 def _tell_refusals(found: Partition) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...config import CHECKED, DUMP
 from ...errors import DelegateError, FallbackWarning, InputError
 from ...ir import Graph, Op
-from ...progress import waiting
+from ...progress import plural, waiting
 from ...spans import span, tape
 from .cache import Cache, fingerprint
 from .executable import Compiled, CpuExecutable
@@ -159,7 +159,7 @@ class CpuDelegate:
                 found = self.cache.load(key)
             if found is not None:
                 return found, key
-        what = f"compiling {len(part.ops)} ops for {row.name}"
+        what = f"compiling {plural(len(part.ops), 'op')} for {row.name}"
         with waiting(f"{what} (once; the result is kept)"), span(what, "compile"):
             from .dump import Dump, folder_for
             from .lower import Settings, build
