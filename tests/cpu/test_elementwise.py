@@ -14,9 +14,8 @@ import pytest
 
 from sanderling.delegates.cpu.elementwise import EXPRESSIONS
 from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.jit import runnable
 from sanderling.delegates.cpu.prepare import prepare
-from sanderling.delegates.cpu.targets import TARGETS, host_target
+from sanderling.delegates.cpu.targets import TARGETS, host_target, runnable
 from sanderling.ir import Array, DType, Graph, Op
 from sanderling.ir import expr as X
 from sanderling.ir.expr import Expr, Input, cast
