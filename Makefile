@@ -9,7 +9,7 @@ PYTHONS ?= 3.10 3.11 3.12 3.13
 # What compiled code depends on the machine for, run again as older machines would see it.
 HOSTS ?= generic avx2
 MACHINE := tests/cpu/test_models.py tests/cpu/test_warm.py tests/cpu/test_cache.py \
-	tests/cpu/test_threads.py tests/cpu/test_dump.py tests/test_interpreter.py tests/test_models.py
+	tests/cpu/test_threads.py tests/cpu/test_dump.py tests/test_interpreter.py
 
 .PHONY: demo test test-all test-hosts test-pythons test-lowest test-ray lint fuzz docs clean \
 	bench-kernels

@@ -4,13 +4,14 @@ shapes come from the file or from values, and its default follows the machine.""
 from __future__ import annotations
 
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sanderling import InputError
+from sanderling import InputError, Session
 from sanderling.config import CHECKED, MAX_MEMORY, _group_limits, _half_of_the_memory
 from sanderling.ir import Array, Graph, Model, Tensor
 from sanderling.ops.execute import TEMPORARY
@@ -134,3 +135,18 @@ def test_a_switch_is_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="'maybe' is neither on nor off") as caught:
         CHECKED.is_on()
     assert CHECKED.name in str(caught.value) and "write one of 1, 0, on, off" in caught.value.fix
+
+
+def test_plans_of_many_shapes_share_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is within it; what a session keeps of them is too, and goes when it is dropped."""
+    both = [graph(name, lambda g, x: [emit(g, "ABS", [x], (1,))], ("f32", (1,)))
+            for name in ("main", "other")]  # fmt: skip
+    session = Session(Model(both), "reference")
+    monkeypatch.setenv("SANDERLING_MAX_MEMORY", str(1 << 21))
+    made = []
+    for size in range(30_000, 30_015):
+        plan = session.plan(shapes=[(size,)])
+        plan.call([np.ones(size, np.float32)])
+        made.append(weakref.ref(plan))
+    assert sum(p.held for p in session._plans.values()) <= 1 << 21
+    assert made[0]() is None and len(session._plans) > 1

@@ -7,7 +7,7 @@ from sanderling.ir.compare import models_equal
 from .mutants import by_operator
 from .semantic import FINDINGS, fuzz, kinds_of, mutant
 
-COUNT = 1500
+COUNT = 600
 
 
 def test_a_share_of_mutants() -> None:

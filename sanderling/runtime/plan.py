@@ -109,6 +109,16 @@ class Plan:
     _called: tuple[list[Array], Binding] | None = None
     _looped: tuple[Plan, Loop | None] | None = None
 
+    @property
+    def held(self) -> int:
+        """Bytes of its arena, and of what callers' arrays are copied to."""
+        given = (*self.graph.inputs, *self.graph.outputs)
+        return self.arena.size + sum(_unpacked_bytes(t) for t in given if has_storage(t))
+
+    def let_go(self) -> None:
+        """Of what refers back to it, so that it goes when its last user does."""
+        self._called = self._looped = None
+
     def array(self, tensor: Tensor) -> Array | None:
         """This tensor's place in the arena, as a view; None if it has none."""
         place = self.arena.offsets.get(tensor)

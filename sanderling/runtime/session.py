@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ..config import DELEGATES
+from ..config import DELEGATES, MAX_MEMORY
 from ..errors import BusyError, DelegateError, InputError, ModelError, SanderlingError
 from ..forks import renews
 from ..format import known
@@ -282,10 +282,19 @@ class Session(OfThisProcess):
         if made is None or (whole and not made.is_whole):
             made = self._new_plan(*key, whole)
             made.again = _maker(weakref.ref(self), *key)
-        while len(self._plans) >= MOST_PLANS * len(self.model.graphs):
-            self._plans.pop(next(iter(self._plans)))
+            self._make_room(made.held)
         self._plans[key] = made  # the latest stands last: the first is the longest unused
         return made
+
+    def _make_room(self, size: int) -> None:
+        """For one more plan. All together hold no more memory than one may: a loop whose shapes
+        grow makes one after the other."""
+        held, most = size + sum(p.held for p in self._plans.values()), MAX_MEMORY.size()
+        while self._plans and (len(self._plans) >= MOST_PLANS * len(self.model.graphs)
+                               or held > most):  # fmt: skip
+            gone = self._plans.pop(next(iter(self._plans)))
+            gone.let_go()
+            held -= gone.held
 
     def _new_plan(self, graph: Graph, shapes: tuple[Shape, ...], whole: bool) -> Plan:
         with span("plan", "plan") as told:

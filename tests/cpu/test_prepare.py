@@ -405,6 +405,17 @@ def test_a_view_with_one_mute_side_keeps_its_codes(mute: int) -> None:
     assert names(graph) == ["SQUEEZE"]
 
 
+def test_amounts_are_no_codes() -> None:
+    net = Net(DType.INT8)
+    x = net.input("x", (2,))
+    amounts = net.graph.constant("amounts", np.int8([[1, 1]]))
+    amounts.quant = Quant.of(0.5, 3)
+    graph = net.done(net.add("PAD", [x, amounts], net.tensor("y", (4,))))
+    check(graph, unify)
+    pad = next(op for op in graph.ops if op.name == "PAD")
+    assert pad.inputs[1].dtype is DType.INT8 and pad.inputs[1].data.tolist() == [[1, 1]]
+
+
 def test_uint8_is_the_other_type_on_arm() -> None:
     net = Net(DType.UINT8)
     x = net.input("x", (4,))

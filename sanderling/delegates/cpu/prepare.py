@@ -45,7 +45,7 @@ def _named(run: CpuPass, target: Target) -> Pass:
 
 # How codes move to become the type that a target keeps activations in.
 SHIFTS = {"u8": (DType.INT8, DType.UINT8, 128), "i8": (DType.UINT8, DType.INT8, -128)}
-# Operands that keep their type: the other side of a dot product.
+# Operands that keep their type: the other side of a dot product, and numbers that count elements.
 WEIGHTS: dict[str, tuple[int, ...]] = {
     "CONV_2D": (1,),
     "DEPTHWISE_CONV_2D": (1,),
@@ -54,6 +54,8 @@ WEIGHTS: dict[str, tuple[int, ...]] = {
     "cpu.TRANSPOSE_CONV": (1,),
     "CONV_3D": (1,),
     "EMBEDDING_LOOKUP": (1,),
+    "PAD": (1,),
+    "PADV2": (1,),
 }
 # Ops that change the variables they read.
 RECURRENT = frozenset({
