@@ -703,6 +703,16 @@ def test_lists_of_verbs_are_whole_sentences() -> None:
 # -- open dimensions and shared weights ------------------------------------------------------------
 
 
+def test_inspect_advises_shapes_only_where_they_are_the_problem(tmp_path: Path) -> None:
+    def body(g: Graph, x: Tensor) -> list[Tensor]:
+        return [emit(g, "SQUEEZE", [x], (4,), dtype="bool", squeeze_dims=[])]
+
+    save(Model([graph("main", body, ("f64", (1, 4)))]), tmp_path / "m.tflite")
+    text = " ".join(call("inspect", tmp_path / "m.tflite").stdout.split())
+    assert "it does not run, so its MACs" in text and "--shape" not in text
+    assert "is bool: it gives" in text  # with what is right
+
+
 def test_inspect_has_no_figures_of_shapes_that_do_not_run(tmp_path: Path) -> None:
     path = stored(tmp_path, restless())
     text = call("inspect", path).stdout
