@@ -526,12 +526,15 @@ def test_what_fails_now_and_what_is_new(tmp_path: Path, monkeypatch: pytest.Monk
     now = made(broken, measured(setting=Setting(threads=2)))
     ran = against(tmp_path, monkeypatch, now, made(measured()), "--max-regression", "5", status=1)
     assert "fails now" in ran.stdout and "not in the baseline" in ran.stdout
+    assert "the check failed: m.tflite at sanderling, 1 thread is no longer running" in ran.stderr
 
 
 def test_nothing_compared_fails_the_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, then = made(measured("new.tflite")), made(measured("old.tflite"))
     ran = against(tmp_path, monkeypatch, now, then, "--max-regression", "5%", status=1)
     assert "nothing was compared" in ran.stderr and "not measured now" in ran.stdout
+    assert ran.stderr.splitlines()[-1] == (
+        "the check failed: nothing was compared with the baseline")  # fmt: skip
     assert "new.tflite at sanderling, 1 thread" in ran.stderr
     assert "old.tflite at sanderling, 1 thread" in ran.stderr
     against(tmp_path, monkeypatch, now, then)  # no gate, no failure

@@ -559,6 +559,9 @@ WRONG: dict[str, tuple[Words, str]] = {
         "input 'image'|64 of 64 values are NaN"),
     "no label": (lambda d: ["run", F32, *R, "--labels", text_file(d, "\n")],
         "text|there is no label in it|one class name a line"),
+    "labels of a table": (lambda d: ["run", F32, *R, "--labels", text_file(d,
+        'index,mid,display_name\n0,/m/09x0r,Speech\n1,/m/0ytgt,"Child speech, kid"\n')],
+        "it is a CSV with the columns index, mid, display_name|without the line of headings"),
     "two forms": (lambda d: ["inspect", F32, "--text", "--json", "-"],
         "--text and --json -|choose one"),
     "no plugin": (lambda d: ["run", F32, *R, "--plugin", d / "no.py"], "no.py|no such file"),
@@ -718,6 +721,16 @@ def test_lists_of_verbs_are_whole_sentences() -> None:
 
 
 # -- open dimensions and shared weights ------------------------------------------------------------
+
+
+def test_inspect_advises_shapes_only_where_they_are_the_problem(tmp_path: Path) -> None:
+    def body(g: Graph, x: Tensor) -> list[Tensor]:
+        return [emit(g, "SQUEEZE", [x], (4,), dtype="bool", squeeze_dims=[])]
+
+    save(Model([graph("main", body, ("f64", (1, 4)))]), tmp_path / "m.tflite")
+    text = " ".join(call("inspect", tmp_path / "m.tflite").stdout.split())
+    assert "it does not run, so its MACs" in text and "--shape" not in text
+    assert "is bool: it gives" in text  # with what is right
 
 
 def test_inspect_has_no_figures_of_shapes_that_do_not_run(tmp_path: Path) -> None:

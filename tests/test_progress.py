@@ -136,7 +136,8 @@ def test_the_way_that_is_tried_is_named() -> None:
     told: list[str] = []
     rng = np.random.default_rng(0)
     data = [rng.random((1, 8, 8, 1)).astype(np.float32) for _ in range(24)]
-    quantize(F32, data=data, progress=lambda what, done, total: told.append(what))
+    quantize(F32, data=data, weights="max", corrections="bias",
+             progress=lambda what, done, total: told.append(what))  # fmt: skip
     ways = [re.match(r"way (\d) of (\d): (.+)", what) for what in told]
     numbers = [(int(w[1]), int(w[2])) for w in ways if w]
     assert numbers[0][0] == 1 and len(set(numbers)) > 1 and len({n for _, n in numbers}) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sanderling.measure.insights import insights
 from sanderling.runtime.trace import Instant, Slice, Trace
 
@@ -98,6 +100,32 @@ def test_work_that_is_too_small() -> None:
 def test_one_op_dominates() -> None:
     found = kinds(made_up(a=(LONG, LONG), big=(8 * LONG, 8 * LONG), c=(LONG, LONG)))
     assert "big (node 1, kernel k on cpu) takes 80 %" in found["dominating"]
+
+
+def test_one_interrupted_run_is_no_slow_op() -> None:
+    made = made_up(a=(LONG,), b=(LONG,), c=(LONG,))
+    for _ in range(4):
+        late = max(s.end for s in made.slices) + 10
+        first = [s for s in made.slices if s.begin < 4 * LONG and s.kind != "plan"]
+        made.slices += [s._replace(begin=s.begin + late, end=s.end + late) for s in first]
+    *_, last = (i for i, s in enumerate(made.slices) if s.name == "c")
+    end = made.slices[last].end + 50 * LONG
+    made.slices[last] = made.slices[last]._replace(end=end)
+    made.slices = [s._replace(end=end) if s.kind in ("run", "part") and s.begin > end - 54 * LONG
+                   else s for s in made.slices]  # fmt: skip
+    assert "dominating" not in kinds(made)
+
+
+@pytest.mark.parametrize("types, advised", [
+    (("f32[1,8,8,4] f32[4,3,3,4]", "f32[1,8,8,4]"), True),
+    (("u8[1,8,8,4] u8[4,3,3,4] i32[4]", "u8[1,8,8,4]"), False),
+    (("f32[1,8,8,4] i8[4,3,3,4]", "f32[1,8,8,4]"), False),
+])  # fmt: skip
+def test_what_is_quantised_is_not_to_be_quantised(types: tuple[str, str], advised: bool) -> None:
+    made = made_up(a=(LONG,), big=(8 * LONG,), c=(LONG,))
+    for s in made.of_kind("op"):
+        s.args.update(zip(("inputs", "outputs"), types, strict=True))
+    assert ("quantise it, or" in kinds(made)["dominating"]) == advised
 
 
 def test_fallbacks_and_borders_of_a_real_run() -> None:

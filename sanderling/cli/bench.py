@@ -188,6 +188,7 @@ def bench(
             say(f"interrupted; {plural(len(found.results), 'result')} kept{some}")
             raise interrupt
     if limit is not None and earlier.failed(changes):
+        say(f"the check failed: {earlier.failure(changes, limit)}")
         raise typer.Exit(REGRESSION)
 
 

@@ -77,13 +77,16 @@ def inspect(
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
     for known in known_shapes(source, shapes):
-        laid = _unknown(known.problem) if known.problem else plan_graph(known.graph).table()
+        laid = (_unknown(known.problem, known.is_legal) if known.problem
+                else plan_graph(known.graph).table())  # fmt: skip
         typer.echo(f"graph {clean(known.given.name)}\n{laid}")
 
 
-def _unknown(problem: str) -> str:
-    return (f"it does not run on these shapes, so its MACs, bytes and arena are not known: "
-            f"{clean(problem)}; --shape NAME=1,2,3 gives others")  # fmt: skip
+def _unknown(problem: str, is_legal: bool) -> str:
+    """Other shapes are of no use to an op that does not take its types."""
+    on, do = (" on these shapes", "; --shape NAME=1,2,3 gives others") if is_legal else ("", "")
+    return (f"it does not run{on}, so its MACs, bytes and arena are not known: "
+            f"{clean(problem)}{do}")  # fmt: skip
 
 
 def _print(record: Record, ops: bool, tensors: bool) -> None:
@@ -116,7 +119,7 @@ def _summary(record: Record) -> str:
 def _graph(graph: Record) -> str:
     start = f"graph '{clean(graph['name'])}': {plural(len(graph['ops']), 'op')}"
     if graph["problem"]:
-        lines = [f"{start}; {_unknown(graph['problem'])}"]
+        lines = [f"{start}; {_unknown(graph['problem'], graph['legal'])}"]
     else:
         used, all_ = size(graph["arena_bytes"]), size(graph["arena_bytes_without_reuse"])
         lines = [f"{start}, {si(graph['macs'])} MACs, arena of a run op by op {used} ({all_} "

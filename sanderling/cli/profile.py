@@ -135,7 +135,7 @@ def _arrays(entry: Signature, files: list[str], shapes: list[str]) -> dict[str, 
 def text(record: Record, top: int = 10, by_type: bool = False) -> str:
     """The tables in TensorFlow Lite's order, what is no step, and the advice."""
     steps = record["steps"]
-    best = sorted(steps, key=lambda r: -r["ms"])[:top]
+    best = sorted(steps, key=lambda r: -r["median_ms"])[:top]
     shown = fitting(_COLUMNS, _lines(record, steps), _SPARE)
     types = ("Summary by node type", _types(record))
     blocks = [types] if by_type else [
@@ -160,8 +160,8 @@ def _summed(rows: list[Record]) -> list[Record]:
     return made
 
 
-_COLUMNS = ("[node type]", ">[first]", ">[avg ms]", ">[min]", ">[%]", ">[cdf%]", ">[mem KB]",
-            ">[times called]", ">[MACs]", ">[G/s]", ">[of roof]", "[bound]", ">[wait]",
+_COLUMNS = ("[node type]", ">[first]", ">[avg ms]", ">[median]", ">[min]", ">[%]", ">[cdf%]",
+            ">[mem KB]", ">[times called]", ">[MACs]", ">[G/s]", ">[of roof]", "[bound]", ">[wait]",
             "~[kernel]", ">[node]", "~[Name]")  # fmt: skip
 
 
@@ -192,7 +192,8 @@ def _left_out(shown: list[int]) -> list[str]:
 
 def _row(row: Record) -> tuple[object, ...]:
     bound = f"{row['bound']} {row['level']}" if row["bound"] == "memory" else row["bound"]
-    return (row["type"], _ms(row["first_ms"]), _ms(row["ms"]), _ms(row["min_ms"]),
+    return (row["type"], _ms(row["first_ms"]), _ms(row["ms"]), _ms(row["median_ms"]),
+            _ms(row["min_ms"]),
             f"{row['percent']:.3f}%", f"{row['cdf']:.3f}%",
             f"{row['mem_kb']:.1f}" if row["bytes"] else "-", f"{row['times_called']:g}",
             si(row["macs"]) if row["macs"] else "-",

@@ -23,9 +23,9 @@ Force = Callable[[Tensor, Array], Array]
 def own_graph(model: Model, shapes: Sequence[Shape] | None = None) -> Model:
     """A copy at these input shapes whose main graph has no op of constants alone (stored weights
     are expanded) and whose ops carry their place in the file as `debug_index`, which survives every
-    further copy. The shapes that a file states of its inner tensors need not be true (a converter leaves
-    them empty where they are computed in the run), so they are worked out first: a SHAPE would be
-    folded to what the file says."""
+    further copy. The shapes that a file states of its inner tensors need not be true (a converter
+    leaves them empty where they are computed in the run), so they are worked out first: a SHAPE
+    would be folded to what the file says."""
     graph, _ = specialise(model.main, shapes or [t.shape for t in model.main.inputs])
     for place, op in enumerate(graph.ops):
         op.debug_index = place

@@ -100,6 +100,15 @@ def failed(changes: Sequence[Change]) -> bool:
     return any(c.verdict in FAILURES for c in changes) or not _compared(changes)
 
 
+def failure(changes: Sequence[Change], limit: float) -> str:
+    """Why the gate fails, in a sentence."""
+    if not _compared(changes):
+        return "nothing was compared with the baseline"
+    causes = {REGRESSED: f"slower by more than {100 * limit:.3g} %", BROKEN: "no longer running"}
+    return "; ".join(f"{c.model} at {c.setting} is {causes[c.verdict]}" for c in changes
+                     if c.verdict in FAILURES)  # fmt: skip
+
+
 def _compared(changes: Sequence[Change]) -> list[Change]:
     return [c for c in changes if c.ratio is not None or c.verdict == BROKEN]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 from ..runtime.trace import BARRIER, Instant, Slice, Trace
+from ..spans import Args
 
 # Shares from which on a thing is worth a sentence.
 WAITING, DOMINATING, COPYING = 0.10, 0.40, 0.02
@@ -56,8 +59,12 @@ class Facts:
     def _begins(self) -> list[int]:
         return [r.begin for r in self.runs]
 
+    def run_of(self, begin: int) -> int:
+        """Which run this moment is in, or behind."""
+        return bisect_right(self._begins, begin) - 1
+
     def _in_a_run(self, begin: int, end: int) -> bool:
-        place = bisect_right(self._begins, begin) - 1
+        place = self.run_of(begin)
         return place >= 0 and end <= self.runs[place].end
 
     def within(self, kind: str) -> list[Slice]:
@@ -273,16 +280,18 @@ def borders_and_copies(facts: Facts) -> Iterator[Insight]:
 
 
 def one_op_dominates(facts: Facts) -> Iterator[Insight]:
-    spent: Counter[tuple[str, str]] = Counter()
+    spent: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     about = {}
     for s in facts.ops:
         key = str(s.args["step"]), str(s.args.get("writes", ""))
-        spent[key] += _length(s)
+        spent[key][facts.run_of(s.begin)] += _length(s)
         about[key] = s
     if len(spent) < 3:
         return
-    ((key, most),) = spent.most_common(1)
-    args, whole = about[key].args, sum(spent.values())
+    # Of the runs the typical one: a step that was interrupted once is no slow step.
+    typical = {k: median(runs.values()) for k, runs in spent.items()}
+    key = max(typical, key=lambda k: typical[k])
+    args, most, whole = about[key].args, typical[key], sum(typical.values())
     if most > DOMINATING * whole:
         yield Insight(
             "dominating",
@@ -290,8 +299,15 @@ def one_op_dominates(facts: Facts) -> Iterator[Insight]:
             f"takes {_percent(most, whole)} of the time in ops",
             f"it is the largest of {len(spent)} steps: making others faster hardly shows",
             "see with `sanderling profile MODEL` how far it is from what the machine can do; "
-            "quantise it, or give it fewer channels or a smaller input",
+            f"{'quantise it, or ' if _is_float(args) else ''}give it fewer channels or a smaller "
+            "input",
         )
+
+
+def _is_float(args: Args) -> bool:
+    """Whether a step's tensors, weights among them, are floats; not where they are not told."""
+    types = re.findall(r"\b[a-z]+\d+(?=\[)", f"{args.get('inputs', '')} {args.get('outputs', '')}")
+    return "f32" in types and not {"i4", "i8", "u8", "i16"} & set(types)
 
 
 def compiled_anew(facts: Facts) -> Iterator[Insight]:

@@ -12,7 +12,7 @@ from ..errors import SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Buffer, DType, Graph, Model, Op, Shape, Tensor
 from ..ops import OPS, cost
-from ..ops.base import DATA_ERRORS, Cost
+from ..ops.base import DATA_ERRORS, Cost, check_known
 from ..ops.execute import new_state
 from ..runtime.arena import plan_graph
 from ..runtime.delegate import Delegate, Limits, partition, resolve
@@ -86,6 +86,7 @@ def _graph(known: Known, counted: set[Buffer]) -> Record:
         "inputs": [places[t] for t in graph.inputs],
         "outputs": [places[t] for t in graph.outputs],
         "problem": known.problem,
+        "legal": known.is_legal,
         "open": known.left_open,
         "uncounted": known.uncounted,
         "ops_by_type": dict(Counter(op.name for op in graph.ops).most_common()),
@@ -125,7 +126,16 @@ class Known:
         except UnsupportedError:
             pass  # another matter: the list of ops says so
         except SanderlingError as error:
-            self.problem = f"{error.where}: {error.what}" if is_entry else ""
+            self.problem = f"{error.where}: {error.what}: {error.fix}" if is_entry else ""
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether its ops take these types, whatever the shapes are: then others may run."""
+        try:
+            check_known(self.given)
+        except SanderlingError:
+            return False
+        return True
 
     @property
     def uncounted(self) -> int:

@@ -223,7 +223,7 @@ def _disturbed(whole: Summary) -> list[str]:
         return []
     return [f"the mean run took {whole.mean / whole.median:.1f} times as long as the median one: "
             f"something else ran meanwhile, and averages and percentages hold it; trust the "
-            f"medians (--json, --csv), or stop other programs and measure again"]  # fmt: skip
+            f"medians, or stop other programs and measure again"]  # fmt: skip
 
 
 def _accounted(taken: Taken) -> float:
@@ -352,13 +352,16 @@ def advice(record: Record) -> list[str]:
 
 
 def _where(record: Record) -> str:
-    rows = sorted(record["steps"], key=lambda r: -r["ms"])
-    if not rows:
+    if not record["steps"]:
         return "No step was measured."
-    kinds = " and ".join(f"{t['type']} ({t['percent']:.0f} %)" for t in record["by_type"][:2])
-    top = rows[0]
+    # Of the typical run: one that was interrupted says nothing about the model.
+    whole = sum(r["median_ms"] for r in (*record["steps"], *record["others"])) or 1.0
+    by_type = sorted(record["by_type"], key=lambda t: -t["median_ms"])[:2]
+    kinds = " and ".join(f"{t['type']} ({100 * t['median_ms'] / whole:.0f} %)" for t in by_type)
+    top = max(record["steps"], key=lambda r: r["median_ms"])
     return (f"Most of the time goes into {kinds}; the slowest step is {_called(top)} with "
-            f"{top['ms']:.3g} ms, {top['percent']:.0f} % of the whole.")  # fmt: skip
+            f"{top['median_ms']:.3g} ms, {100 * top['median_ms'] / whole:.0f} % of the whole."
+            )  # fmt: skip
 
 
 def _called(row: Record) -> str:

@@ -136,7 +136,8 @@ def type_hint(tensor: Tensor, array: Array, tensor_text: str = "tensor") -> str:
         make = f"sanderling.quantize_array(x, {tensor_text})"
         if quant.scale.size == 1:
             zero = int(quant.zero_point[0])
-            make += f", that is round(x / {quant.scale[0]:g}) {'-' if zero < 0 else '+'} {abs(zero)}"
+            sign = "-" if zero < 0 else "+"
+            make += f", that is round(x / {quant.scale[0]:g}) {sign} {abs(zero)}"
         return f"quantise it first: {make}" if array.dtype.kind == "f" else (
             f"quantise the reals that it stands for: {make}; or, if it holds codes, {cast}"
         )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -209,4 +211,23 @@ def class_names(path: Path) -> list[str]:
     names = read_text(path, "the labels", fix).rstrip().splitlines()
     if not names:
         raise InputError("there is no label in it", where=str(path), fix=fix)
+    header = _header(names, path.suffix)
+    if header:
+        raise InputError(f"it is a CSV with the columns {', '.join(header)}", where=str(path),
+                         fix="write the column of the names alone into a text file, one name a "
+                         "line, without the line of headings")  # fmt: skip
     return names
+
+
+def _header(lines: Sequence[str], suffix: str) -> list[str]:
+    """The headings of a table with commas, none of other lines: names have commas in them too, but
+    not as many in each line, nor numbers below a word."""
+    try:
+        first, *rest = csv.reader(lines)
+    except csv.Error:  # a line too long for a table
+        return []
+    if not rest or len(first) < 2 or any(len(row) != len(first) for row in rest):
+        return []
+    numbered = [all(row[i].strip().isdigit() for row in rest) for i in range(len(first))]
+    words = not any(cell.strip().isdigit() for cell in first)
+    return first if words and (any(numbered) or suffix.lower() == ".csv") else []

@@ -14,6 +14,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.emit import F32, I8, I64, PTR, Emitter, vector
 from sanderling.delegates.cpu.kernels import KERNELS
 from sanderling.delegates.cpu.program import Kernel, StepEmitter
+from sanderling.delegates.cpu.targets import TARGETS, runnable
 from sanderling.errors import DelegateError
 from sanderling.ir import Graph, Model, Op, Tensor
 from sanderling.ir.types import DType
@@ -120,7 +121,8 @@ ROWS: dict[str, tuple[Wrong, int, str]] = {
 }
 
 
-@pytest.mark.parametrize("target", RUNNABLE)
+# What is emulated moves other bytes at once: the texts are those of the machine's own code.
+@pytest.mark.parametrize("target", [name for name in RUNNABLE if runnable(TARGETS[name])])
 @pytest.mark.parametrize("row", ROWS)
 def test_wrong_kernels_are_found(row: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong, place, text = ROWS[row]
