@@ -113,7 +113,8 @@ def signed(op: Op, args: list, state) -> list[Array]:
     """Ops that were int8, by their weights or by what they say: all codes go down by 128."""
     places = WEIGHTS.get(op.name, ())
     w, x = op.inputs[places[0]] if places else None, op.inputs[0]
-    was_signed = op.attrs.get("was_signed") or (w is not None and w.dtype is not DType.UINT8)
+    codes = w is not None and w.dtype not in (DType.UINT8, DType.INT32)  # sizes are no codes
+    was_signed = op.attrs.get("was_signed") or codes
     if not was_signed or x.dtype is not DType.UINT8:
         return evaluate(op, args, state)
     own = op.copy([lowered(x), *op.inputs[1:]], [lowered(t) for t in op.outputs])
