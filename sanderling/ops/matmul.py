@@ -196,8 +196,7 @@ def _bmm_hybrid(op: Op, x: Array, y: Array) -> Array:
 
 def has_column_scales(op: Op) -> bool:
     """Whether the right side has one scale, or one for each column of the result and no zero
-    points. LiteRT's kernels know only one scale, which is 0 where there are several: they answer
-    zeros for those."""
+    points. LiteRT 2.3 answers zeros where there are several."""
     y = op.inputs[1]
     found = quant(y)
     assert y is not None

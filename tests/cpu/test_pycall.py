@@ -17,6 +17,7 @@ import pytest
 import sanderling
 from sanderling import BusyError, SanderlingError, dump
 from sanderling.delegates.cpu import executable as home
+from sanderling.delegates.cpu.abi import FAULT
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.executable import TINY, CpuExecutable
 from sanderling.delegates.cpu.pycall import fits
@@ -69,6 +70,16 @@ def test_every_way_to_run_gives_the_same(way: str) -> None:
         for found in (*bound.outputs.values(), interpreter.get_tensor(2), *ran.values()):
             np.testing.assert_array_equal(found, 2 * X + 1)
     assert (executable(session)._builtin is not None) is (way == "builtin")
+
+
+def test_a_fault_that_nobody_reported_is_not_the_next_runs(way: str) -> None:
+    """Ctrl-C may come between the run that notes it and the error."""
+    session = made()
+    feeds = {"main_in0": X, "main_in1": X + 1}
+    session.run(feeds)
+    executable(session)._context[FAULT] = 1
+    (found,) = session.run(feeds).values()
+    np.testing.assert_array_equal(found, 2 * X + 1)
 
 
 def test_bindings_do_not_disturb_each_other(way: str) -> None:

@@ -215,7 +215,7 @@ class CpuExecutable:
     def _attend(self, *arrays: Array) -> None:
         """What the code does not do by itself: call the workers, look into arrays of other kinds,
         complain."""
-        if self._context[FAULT]:
+        if self._builtin is not None and self._context[FAULT]:  # the code has run and noted it
             self._complain()
         self._enter([address(a) for a in arrays])
         if self._invoke(self.workers, self._where):

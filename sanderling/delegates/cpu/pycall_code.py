@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from .abi import FIRST_ARG, OBJECT_DATA, OBJECT_TYPE, RECORD
+from .abi import FAULT, FIRST_ARG, OBJECT_DATA, OBJECT_TYPE, RECORD
 from .emit import I64, PTR, VOID, Emitter, Type, Value, plain
 from .program import Program
 
@@ -33,10 +33,13 @@ def emit_call(program: Program, invoke: ir.Function) -> None:
     names = ("enter", "head", "look", "next", "run", "done", "attend")
     enter, head, look, following, run, done, attend = map(call.append_basic_block, names)
 
+    # A fault that nobody could report, for Ctrl-C came first, is not this run's.
+    context = record.get("context", PTR)
+    e.store(I64(0), e.at(context, FAULT, I64), 8)
     ready = e.b.icmp_unsigned("!=", record.get("ready"), I64(0))
     e.b.cbranch(ready, enter, attend)
     e.b.position_at_end(enter)
-    context, wanted = record.get("context", PTR), record.get("array")
+    wanted = record.get("array")
     e.b.cbranch(e.b.icmp_unsigned("==", count, record.get("args")), head, attend)
 
     e.b.position_at_end(head)

@@ -329,6 +329,7 @@ def _emit_invoke(program: Program, run: ir.Function) -> ir.Function:
     invoke = plain(ir.Function(program.module, ir.FunctionType(I64, [I64, PTR]), "invoke"))
     e = Emitter(program.module, invoke, program.target)
     workers, context = invoke.args
+    e.store(I64(0), e.at(context, FAULT, I64), 8)
     times = _Times(e, program, context) if program.timed and not program.traced else None
     if times is not None:
         times.mark()
