@@ -30,7 +30,15 @@ from sanderling.delegates.cpu.emit import (
 from sanderling.delegates.cpu.emulated import BODIES
 from sanderling.delegates.cpu.image import Loaded, link
 from sanderling.delegates.cpu.jit import compile_object
-from sanderling.delegates.cpu.targets import TARGETS, Target, emulatable, emulated, runnable
+from sanderling.delegates.cpu.targets import (
+    TARGETS,
+    Target,
+    cpu_features,
+    emulatable,
+    emulated,
+    find,
+    runnable,
+)
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array
 
@@ -206,6 +214,20 @@ def test_the_host_passes_for_another(name: str, monkeypatch: pytest.MonkeyPatch)
     model = stack(layers=2)
     x = feed(model)
     np.testing.assert_array_equal(model.compile([delegate])(x), model.compile(["reference"])(x))
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512"])
+def test_a_host_runs_the_code_of_older_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDERLING_HOST", name)
+    assert runnable(find("generic"))
+    assert runnable(find("avx2")) == emulatable(find("avx2"))
+
+
+def test_reported_instructions_are_not_run_unless_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SANDERLING_HOST", "avx512bf16")
+    assert runnable(find("avx512bf16")) == (find("avx512bf16").needs <= cpu_features())
 
 
 def test_a_host_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

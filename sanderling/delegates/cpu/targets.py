@@ -108,6 +108,10 @@ _SPELLING = {"avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx_vnni
              "bmi1": "bmi", "abm": "lzcnt", "asimd": "neon", "asimddp": "dotprod"}  # fmt: skip
 
 
+# What every CPU of its architecture has, reported or not.
+_EVERYWHERE = frozenset({"sse2", "neon"})
+
+
 @cache
 def cpu_features() -> frozenset[str]:
     """What this CPU offers, by LLVM's names; LLVM itself is asked where there is no /proc."""
@@ -122,7 +126,7 @@ def cpu_features() -> frozenset[str]:
         from .jit import llvm_features
 
         names = sorted(llvm_features())
-    return frozenset(_SPELLING.get(n, n) for n in names) | {"sse2", "neon"}
+    return frozenset(_SPELLING.get(n, n) for n in names) | _EVERYWHERE
 
 
 def host_features() -> frozenset[str]:
@@ -140,9 +144,8 @@ def _reported(name: str) -> tuple[frozenset[str], Target]:
     if not name:
         return cpu_features(), host(cpu_features(), machine)
     row = find(name)
-    if row.needs <= cpu_features() and row.triple == _triple(machine):
-        return row.needs, row
-    return row.needs, emulated(row)
+    own = row.needs <= cpu_features() and row.triple == _triple(machine)
+    return row.needs | _EVERYWHERE, row if own else emulated(row)
 
 
 def emulated(row: Target) -> Target:
@@ -173,4 +176,5 @@ def runnable(target: Target) -> bool:
     """Whether this machine can execute the target's code."""
     if target.emulated:
         return True
-    return target.triple == host_target().triple and target.needs <= host_features()
+    has = host_features() & cpu_features()  # a host may be told to report more than it has
+    return target.triple == host_target().triple and target.needs <= has
