@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sanderling
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.format import save
 from sanderling.ir import DType, Model
 from sanderling.measure import loops

@@ -36,8 +36,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from sanderling import DelegateError, FallbackWarning, SanderlingError, Session, dump, load
-from sanderling.delegates.cpu.operands import BYTES
-from sanderling.delegates.cpu.prepare import RECURRENT
+from sanderling.delegates.cpu.kernels.elementwise.operands import BYTES
+from sanderling.delegates.cpu.passes.pipeline import RECURRENT
 from sanderling.ir import Array, Graph, Model, Op
 
 from .conformance.harness import Case, difference

@@ -16,8 +16,8 @@ import pytest
 
 from sanderling import Interpreter, load, save, trace
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.traced import TracedExecutable
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
+from sanderling.delegates.cpu.runtime.traced import TracedExecutable
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
 from sanderling.measure.insights import insights

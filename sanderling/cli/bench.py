@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..cli import complete
 from ..errors import InputError
 from ..format import AtomicFile
 from ..measure import baseline as earlier
@@ -22,7 +23,6 @@ from ..measure.devices.bench import bench_device, tool_flags
 from ..measure.machine import machine
 from ..measure.noise import sentences
 from ..picture import figure, kind_of
-from . import complete
 from .common import (
     JsonPath,
     JsonTarget,

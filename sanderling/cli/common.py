@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..cli import complete
 from ..errors import InputError
 from ..evaluate.kinds import MEASURES
 from ..files import STDIN, is_stream, read_bytes
@@ -27,7 +28,6 @@ from ..progress import hush
 from ..progress import plural as plural
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
-from . import complete
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory

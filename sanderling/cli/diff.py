@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..cli import complete
 from ..errors import InputError
 from ..evaluate import diff as behind
 from ..evaluate.diff import Diff
@@ -22,7 +23,6 @@ from ..measure.compat.providers import EXTERNAL, PROVIDERS, external, unused
 from ..picture import kind_of
 from ..runtime.delegate import delegate_names
 from ..runtime.inputs import Picture
-from . import complete
 from .common import (
     JsonPath,
     JsonTarget,

@@ -15,12 +15,12 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from ..cli import complete
 from ..errors import InputError
 from ..evaluate.run import SCHEMA, Evaluation, Kept, compare_evaluations, evaluate_task
 from ..evaluate.task import Task, find_task, settings_of, task_names
 from ..measure.compat.flags import Values
 from ..measure.compat.providers import choose, unused
-from . import complete
 from .common import (
     A_MODEL,
     JsonTarget,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..cli import complete
 from ..errors import InputError
 from ..format import load
 from ..ir import Array, Signature
@@ -19,7 +20,6 @@ from ..measure.profile_export import facts_line, fused_names, node_data_json, pl
 from ..picture import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.session import Session
-from . import complete
 from .common import (
     DelegateNames,
     JsonPath,

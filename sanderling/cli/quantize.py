@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..cli import complete
 from ..errors import InputError
 from ..evaluate.task import Task, find_task, make_task, settings_of
 from ..format import AtomicFile, dump, load
@@ -44,7 +45,6 @@ from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
 from ..optimize.suggest import suggest as advise
 from ..optimize.target import Target, TargetMissedError
 from ..picture import figure
-from . import complete
 from .common import (
     JsonPath,
     JsonTarget,

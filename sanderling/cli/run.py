@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import numpy as np
 import typer
 
+from ..cli import complete
 from ..config import MAX_MEMORY
 from ..errors import InputError
 from ..format import load
@@ -23,7 +24,6 @@ from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
-from . import complete
 from .batch import Files, batch, several, titles
 from .common import (
     DelegateNames,

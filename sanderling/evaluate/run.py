@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..evaluate import pool
 from ..ir import Shape
 from ..measure.machine import machine
 from ..measure.record import Setting
 from ..measure.statistics import summary
-from . import pool
 from .ahead import prepared
 from .columns import listed, pack, rows, transposed, unpack
 from .pool import Lost, Pool

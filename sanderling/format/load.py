@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import InputError, ModelError
 from ..files import is_stream, read_bytes
+from ..format import known
 from ..ir import (
     CUSTOM,
     Array,
@@ -32,7 +33,6 @@ from ..ir import (
 )  # fmt: skip
 from ..spans import span
 from ..store import DAMAGE
-from . import known
 from .flatbuf import Reader, Table
 from .schema import ENUMS, OPTIONS, TABLES, Field
 

@@ -18,10 +18,10 @@ from ..errors import InputError, MissingExtraError, SanderlingError, Unsupported
 from ..format import load
 from ..ir import Model, Shape
 from ..ir.types import Array
+from ..measure import noise
 from ..runtime.delegate import find_delegate
 from ..runtime.plugins import load_plugins
 from ..runtime.session import Session
-from . import noise
 from .answers import compare_all, tolerance
 from .contend import Busy
 from .engines import PACKAGES, Job, check_engines, is_installed, job_for

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 
 from ..ir.types import Array
+from ..measure import memory
 from ..runtime.plugins import load_plugins
-from . import memory
 from .engines import ENGINES, Job, Loaded, import_engine
 
 BLOCK = 200e-6  # seconds a sample takes at least: the clock and the loop must not count

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..measure import views
 from ..picture import (
     COLOURS,
     figure,
@@ -21,7 +22,6 @@ from ..picture import (
     render,
     side_by_side,
 )
-from . import views
 from .bench import Bench
 from .noise import sentences
 from .record import Result

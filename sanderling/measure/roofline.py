@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..delegates.cpu.executable import cores
-from ..delegates.cpu.targets import Target, host_target, problem
+from ..delegates.cpu.isa.targets import Target, host_target, problem
+from ..delegates.cpu.runtime.executable import cores
 from ..errors import UnsupportedError
 from ..store import Store
 from .machine import cpu_name
@@ -90,7 +90,7 @@ def _boot() -> str:
 
 
 def measure(target: Target, threads: int, progress: Progress) -> Roofline:
-    from . import loops
+    from ..measure import loops
 
     reader, sizes = loops.read(target), _caches(threads)
     rows = [(f"peak of {kind}", loops.multiply(target, kind)) for kind in KINDS]

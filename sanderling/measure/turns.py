@@ -25,7 +25,7 @@ from typing import Any
 from ..config import TRACE
 from ..errors import SanderlingError
 from ..ir.types import Array
-from . import memory
+from ..measure import memory
 from .child import BLOCK, WARM, Order, Pace, Ready, Turn, Usage, Warmed, sentence, serve, turn, warm
 from .engines import Job
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..evaluate.kinds import Kind, agreement
 from ..format import dump
 from ..ir import Array, Model, Op
-from . import local
+from ..optimize import local
 from .correct import layers, own_name
 from .recipe import Choice
 from .rules import RULES

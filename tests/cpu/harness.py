@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.targets import TARGETS, emulatable, host_target, runnable
+from sanderling.delegates.cpu.isa.targets import TARGETS, emulatable, host_target, runnable
 from sanderling.ir import Array, Model
 from sanderling.runtime.delegate import Limits, copy_graph, partition
 from sanderling.runtime.plan import specialise

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sanderling.delegates.cpu.epilogue import INNER_ATTR, MAP_ATTR
-from sanderling.delegates.cpu.geometry import PAD_ATTR
-from sanderling.delegates.cpu.prepare import WEIGHTS
+from sanderling.delegates.cpu.kernels.window import PAD_ATTR
+from sanderling.delegates.cpu.passes.fold import INNER_ATTR, MAP_ATTR
+from sanderling.delegates.cpu.passes.pipeline import WEIGHTS
 from sanderling.ir import Array, DType, Graph, Op, Quant, Tensor
 from sanderling.ir import expr as X
 from sanderling.ops.base import scale_zero

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from sanderling import Session, load
-from sanderling.delegates.cpu import program as limits
-from sanderling.delegates.cpu.cache import fingerprint
+from sanderling.delegates.cpu.codegen import program as limits
+from sanderling.delegates.cpu.codegen.program import Kernel, Program, StepEmitter
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
-from sanderling.delegates.cpu.kernels import KERNELS
-from sanderling.delegates.cpu.program import Kernel, Program, StepEmitter
+from sanderling.delegates.cpu.runtime.cache import fingerprint
+from sanderling.delegates.cpu.table import KERNELS
 from sanderling.errors import FallbackWarning
 from sanderling.ir import DType, Graph, Model, Op
 from sanderling.runtime.delegate import copy_graph

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import CpuExecutable
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
 from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
 

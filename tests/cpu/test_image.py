@@ -9,10 +9,10 @@ import llvmlite.ir as ir
 import numpy as np
 import pytest
 
+from sanderling.delegates.cpu.codegen.jit import compile_object
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.image import Image, Loaded, link
-from sanderling.delegates.cpu.jit import compile_object
-from sanderling.delegates.cpu.targets import TARGETS, Target
+from sanderling.delegates.cpu.isa.targets import TARGETS, Target
+from sanderling.delegates.cpu.runtime.image import Image, Loaded, link
 from sanderling.errors import DelegateError
 from sanderling.runtime.delegate import copy_graph
 from tests.conformance.harness import Case

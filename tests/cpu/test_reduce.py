@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import reduce, rowwise, search
-from sanderling.delegates.cpu.prepare import prepare
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.isa.targets import host_target
+from sanderling.delegates.cpu.kernels.reduce import along_axis, reductions, rowwise
+from sanderling.delegates.cpu.passes.pipeline import prepare
 from sanderling.ir import Array, DType, Graph, Model
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, i64, u8
 from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
@@ -17,7 +17,7 @@ from tests.cpu.qemu import QEMU
 
 EMULATED = QEMU is not None
 
-OPS = [name for module in (reduce, rowwise, search) for name in module.KERNELS]
+OPS = [name for module in (reductions, rowwise, along_axis) for name in module.KERNELS]
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("has no kernel", "shape is not known", "bools are not", "run time", "rows of none")
 

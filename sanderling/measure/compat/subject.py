@@ -16,9 +16,9 @@ from ...errors import FallbackWarning, InputError, ModelError
 from ...format import load
 from ...ir import DType, Model, Signature, Tensor
 from ...ir.types import Array, Shape
+from ...measure import memory
 from ...runtime.plan import Plan
 from ...runtime.session import BoundRun, Session
-from .. import memory
 from .flags import Values
 from .inputs import Layer, Source, layers
 from .ops import Node, Profile, Recorder

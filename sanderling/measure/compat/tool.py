@@ -12,9 +12,9 @@ from typing import Any
 
 from ...errors import InputError, SanderlingError
 from ...format import AtomicFile
-from .. import memory
+from ...measure import memory
+from ..compat import ops, proto, state
 from ..record import Result, Setting
-from . import ops, proto, state
 from .flags import Value, Values, parameter_lines, unconsumed
 from .loop import Pace, repeat
 from .outputs import example, raw_bytes

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import InputError, SanderlingError
+from ..devices import log
 from ..record import Result, Setting
-from . import log
 from .adb import Adb, DeviceError, choose
 from .common import ENGINE, Options, as_words, flags_for, local_file
 

@@ -11,10 +11,10 @@ from statistics import fmean, median
 from ...errors import InputError
 from ...format import load
 from ..bench import Bench, Interrupted
+from ..devices import check, run
 from ..inspect import inspect
 from ..record import Result, Setting
 from ..statistics import Summary
-from . import check, run
 from .common import Options, Progress
 
 # What `bench` and the tool call the same thing.

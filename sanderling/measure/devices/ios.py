@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...format import write_atomic
+from ..devices import log
 from ..record import Result, Setting
-from . import log
 from .common import ENGINE, Options, flags_for, local_file
 
 PARAMETERS = "benchmark_params.json"
