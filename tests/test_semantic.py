@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sanderling.ir.compare import models_equal
 
-from .mutants import by_operator
-from .semantic import FINDINGS, fuzz, kinds_of, mutant
+from .support.fuzz_semantics import FINDINGS, fuzz, kinds_of, mutant
+from .support.model_mutations import by_operator
 
 COUNT = 600
 

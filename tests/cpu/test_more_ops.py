@@ -22,7 +22,15 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array
 from tests.conformance.cases_custom import anchors, detection, options
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
-from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, in_turns, run
+from tests.support.cpu_conformance import (
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+    in_turns,
+    run,
+)
 
 MODULES = (detect, fourier, mediapipe, nms, response, restate, scatter, spectrogram, spread, volume)
 OPS = tuple(name for module in MODULES for name in module.KERNELS)

@@ -12,8 +12,16 @@ from sanderling.delegates.cpu.prepare import prepare
 from sanderling.delegates.cpu.targets import host_target
 from sanderling.ir import Array, DType, Graph, Model
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, i64, u8
-from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
-from tests.cpu.qemu import QEMU
+from tests.support.aarch64_qemu import QEMU
+from tests.support.cpu_conformance import (
+    EVERYTHING,
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+    run,
+)
 
 EMULATED = QEMU is not None
 

@@ -1,10 +1,10 @@
 """Mutate what models say, not their bytes, and see that nothing but our own errors comes out.
 
-    python -m tests.semantic --count 100000
-    python -m tests.semantic --seed 4711 --count 1      repeats what a seed found
+    python -m tests.support.fuzz_semantics --count 100000
+    python -m tests.support.fuzz_semantics --seed 4711 --count 1      repeats what a seed found
 
 A mutant is a conformance case (every operator gets an equal share) with a few injuries
-(tests/mutants.py). It is planned and run on the reference and on the compiled code, which tests
+(model_mutations.py). It is planned and run on the reference and on the compiled code, which tests
 every access to memory, in a child process with bounded memory. Findings: a child that died, a run
 past the time limit, an exception that is not ours, a part that its delegate took and could not
 compile or run, memory beyond the limit. Answers that differ between the delegates are counted
@@ -40,10 +40,10 @@ from sanderling.delegates.cpu.operands import BYTES
 from sanderling.delegates.cpu.prepare import RECURRENT
 from sanderling.ir import Array, Graph, Model, Op
 
-from .conformance.harness import Case, difference
-from .cpu.harness import NEARLY
-from .fuzz import _is_small, _TooSlowError
-from .mutants import choose_case, feeds, mutate
+from ..conformance.harness import Case, difference
+from .cpu_conformance import NEARLY
+from .fuzz_bytes import TooSlowError, is_small
+from .model_mutations import choose_case, feeds, mutate
 
 TIME_LIMIT = 10.0  # of processor time: others may be at work on the machine
 LIMIT = 128 << 20  # SANDERLING_MAX_MEMORY in a child
@@ -93,7 +93,7 @@ def answers(model: Model, arrays: list[Array] | None, delegate: str) -> Answers:
     """The outputs, or the error of a run; an error before it is raised."""
     session = Session(model, delegate)
     plan = session.plan()
-    if arrays is None or not _is_small(
+    if arrays is None or not is_small(
         [op for op in plan.graph.ops if op.name not in LOOPS], plan.arena.size
     ):
         return "planned"
@@ -121,7 +121,7 @@ def attempt(seed: int) -> Outcome:
         detail = f"{type(error).__name__}: {error}"
     except FallbackWarning as warning:
         kind, detail = "FELL BACK", str(warning)
-    except _TooSlowError:
+    except TooSlowError:
         kind, detail = "planned" if loops else "HANG", ""
     except MemoryError as error:
         kind, detail = "MEMORY", str(error)
@@ -225,7 +225,7 @@ def _peak() -> int:
 
 
 def _alarm(*_: Any) -> None:
-    raise _TooSlowError
+    raise TooSlowError
 
 
 def serve() -> None:
@@ -266,7 +266,7 @@ def _work(news: IO[str]) -> None:
         signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT)
         try:
             found = attempt(int(line))
-        except _TooSlowError:  # while the outcome was put together
+        except TooSlowError:  # while the outcome was put together
             found = Outcome(int(line), "", "HANG", TIME_LIMIT)
         signal.setitimer(signal.ITIMER_PROF, 0)
         _say(news, found=found)
@@ -279,10 +279,13 @@ class Child:
         self.errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.worker, self.rest = 0, b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.semantic", "--serve"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self.errors,
-            cwd=Path(__file__).parents[1], env=os.environ | ENVIRONMENT,
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.support.fuzz_semantics", "--serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            cwd=Path(__file__).parents[2],
+            env=os.environ | ENVIRONMENT,
+        )
 
     def ask(self, seed: int) -> Outcome:
         assert self.process.stdin is not None
