@@ -22,7 +22,7 @@ from sanderling.measure.compat.loop import Clock, Pace, repeat
 from sanderling.measure.compat.stat import Stat
 from sanderling.measure.devices import log
 
-from .benchmark_tool import (
+from .support.benchmark_model_command import (
     F32,
     INT8,
     SHORT,

@@ -14,8 +14,8 @@ import pytest
 from sanderling.measure.compat import ops, proto
 from sanderling.measure.devices import log
 
-from .benchmark_tool import F32, INT8, SHORT, call
-from .wire import SCHEMAS, decode
+from .support.benchmark_model_command import F32, INT8, SHORT, call
+from .support.protobuf_reader import SCHEMAS, decode
 
 
 def profiled(*words: str) -> tuple[str, log.Log]:

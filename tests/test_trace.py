@@ -25,8 +25,8 @@ from sanderling.runtime.trace import Slice, Trace
 from sanderling.runtime.tracefile import read
 from sanderling.spans import tape
 
-from .cpu.models import feed, stack
-from .tracing import (  # noqa: F401
+from .support.conv_stacks import feed, stack
+from .support.trace_recordings import (  # noqa: F401
     DIGITS,
     WORKERS,
     inside,

@@ -20,11 +20,10 @@ from sanderling.errors import FallbackWarning
 from sanderling.ir import DType, Graph, Model, Op
 from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.plan import specialise
-from tests import shared
 from tests.conformance.cases_custom import options
 from tests.conformance.harness import Case, biases, case, const, f32, i8, weights
-
-from .harness import RUNNABLE, check_cpu
+from tests.support import shared_models
+from tests.support.cpu_conformance import RUNNABLE, check_cpu
 
 PLAIN = {"fused_activation_function": "NONE"}
 ONCE = {"stride_h": 1, "stride_w": 1}
@@ -145,9 +144,9 @@ def test_the_answer_is_right(name: str) -> None:
     check_cpu(HOSTILE[name])
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_the_public_file() -> None:
-    model = load(shared.model("found/hostile_dilate"))
+    model = load(shared_models.model("found/hostile_dilate"))
     x = np.arange(15, dtype=np.float32).reshape(3, 5)
     ours, theirs = (model.compile([d])(x, np.float32(7)) for d in ("cpu", "reference"))
     assert np.array_equal(ours, theirs)

@@ -20,8 +20,8 @@ from sanderling.ir import Graph, Model, Op, Tensor
 from sanderling.ir.types import DType
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case
+from tests.support.cpu_conformance import EVERYTHING, RUNNABLE, check_cpu, cpu_for
 
-from .harness import EVERYTHING, RUNNABLE, check_cpu, cpu_for
 from .test_elementwise import GELU_OF_INFINITY
 
 BYTES = 4 * 24  # of each tensor

@@ -17,8 +17,8 @@ from sanderling.ops.execute import initial_value
 from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
 from tests.conformance.harness import Case
-
-from .harness import (
+from tests.support.aarch64_qemu import QEMU, run_aarch64
+from tests.support.cpu_conformance import (
     FLOAT_TOLERANCE,
     RUNNABLE_ROWS,
     TARGET_NAMES,
@@ -28,7 +28,6 @@ from .harness import (
     cpu_for,
     run,
 )
-from .qemu import QEMU, run_aarch64
 
 RECURRENT = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "RNN",
              "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF")  # fmt: skip

@@ -16,7 +16,15 @@ from sanderling.delegates.cpu.passes import decompose
 from sanderling.ir import Array
 from tests.conformance.cases_custom import anchors, detection, options
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
-from tests.cpu.harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, in_turns, run
+from tests.support.cpu_conformance import (
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+    in_turns,
+    run,
+)
 
 MODULES = (
     detections,

@@ -14,9 +14,8 @@ from sanderling.delegates.cpu.codegen.rounding import Rounding, rescale
 from sanderling.delegates.cpu.isa.targets import TARGETS, Target, runnable
 from sanderling.delegates.cpu.kernels.elementwise import planes
 from sanderling.ir import Array, DType, Graph, Model, Quant
-
-from .harness import RUNNABLE, TARGET_NAMES, cpu_for, run, run_emulated
-from .qemu import QEMU
+from tests.support.aarch64_qemu import QEMU
+from tests.support.cpu_conformance import RUNNABLE, TARGET_NAMES, cpu_for, run, run_emulated
 
 EMULATED = [name for name in TARGET_NAMES if TARGETS[name].triple.startswith("aarch64") and QEMU]
 TRIED = [*RUNNABLE, *EMULATED]

@@ -29,9 +29,8 @@ from tests.conformance.cases_control import (
     read,
     variable,
 )
-
-from .harness import EVERYTHING, RUNNABLE, cases_of, check_cpu, cpu_for
-from .qemu import QEMU, run_aarch64
+from tests.support.aarch64_qemu import QEMU, run_aarch64
+from tests.support.cpu_conformance import EVERYTHING, RUNNABLE, cases_of, check_cpu, cpu_for
 
 OPS = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "IF", "STABLEHLO_COMPOSITE")
 

@@ -24,8 +24,7 @@ from sanderling.format import known
 from sanderling.format.known import KnownModel
 from sanderling.ir import Array, Model
 from sanderling.ir.compare import models_equal
-
-from .models import feed, stack
+from tests.support.conv_stacks import feed, stack
 
 ROOT = Path(__file__).parents[2]
 

@@ -230,6 +230,8 @@ def softmax_params(op: Op) -> tuple[float, float]:
     need(len(x.shape) > 0, "a scalar has no softmax")
     if x.dtype is FLOAT:
         need(out.dtype is FLOAT, "the output has another type")
+        # The powers are then of numbers above 0, which the kernel's exponential does not bound.
+        need(not beta < 0, "powers may overflow under a negative beta")
         return beta, 1.0
     need(x.dtype in BYTES, f"type {x.dtype.short} has no kernel")
     need(out.dtype in (*BYTES, DType.INT16), f"output type {out.dtype.short} has no kernel")

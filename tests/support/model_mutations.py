@@ -14,8 +14,8 @@ from sanderling.format.schema import ENUMS, OPTIONS, TABLES, Field, default_opti
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor, link
 from sanderling.ops import OPS
 
-from .conformance.cases import CASES
-from .conformance.harness import Case
+from ..conformance.cases import CASES
+from ..conformance.harness import Case
 
 Rng = np.random.Generator
 SIZES = (0, 1, 2, 3, 5, 8, 17, 64, 1 << 16, 1 << 31)

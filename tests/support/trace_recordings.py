@@ -18,9 +18,9 @@ from sanderling.ir import DType, Graph, Model
 from sanderling.runtime.trace import Slice, Trace
 from sanderling.spans import tape
 
-from .cpu.models import feed, stack
+from .conv_stacks import feed, stack
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DIGITS = str(files("sanderling") / "data" / "digits_int8.tflite")
 WORKERS = 2
 

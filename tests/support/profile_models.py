@@ -16,7 +16,8 @@ from sanderling.ir import DType, Model
 from sanderling.measure import loops
 from sanderling.measure import profile as profiles
 from sanderling.measure.roofline import Level, Roofline
-from tests.cpu.models import stack
+
+from .conv_stacks import stack
 
 DIGITS = Path(sanderling.__file__).parent / "data" / "digits_int8.tflite"
 Record = dict[str, Any]

@@ -9,8 +9,8 @@ from sanderling.optimize.recurrent import WEIGHTS
 from sanderling.optimize.rules import RULES, STORED
 from sanderling.optimize.write import WeightOptions
 
-from .conformance.cases import CASES
-from .quantised import ENGINES, litert, ours
+from ..conformance.cases import CASES
+from .quantize_engines import ENGINES, litert, ours
 
 RNG = [np.random.default_rng(5)]
 EVERYTHING = WeightOptions(minimum=0)

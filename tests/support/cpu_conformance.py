@@ -27,7 +27,7 @@ from sanderling.runtime.session import Session
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, difference
 
-from .qemu import run_aarch64
+from .aarch64_qemu import run_aarch64
 
 # A case costs a compilation. `make test` takes a few cases of each operator, spread over its list,
 # on the host's target, and other machines' targets take turns; `make test-all` takes all cases on

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(os.environ.get("SANDERLING_SHARED", Path(__file__).parents[2] / "shared"))
+ROOT = Path(os.environ.get("SANDERLING_SHARED", Path(__file__).parents[3] / "shared"))
 MODELS = sorted((ROOT / "models").glob("*.tflite"))
 NEEDS = pytest.mark.skipif(not MODELS, reason="no ../shared/models beside the repository")
 

@@ -1,7 +1,7 @@
 """Mutate real models and see that nothing but our own errors comes out, in bounded time.
 
-    python -m tests.fuzz --count 20000
-    python -m tests.fuzz --count 1000 --delegate cpu
+    python -m tests.support.fuzz_bytes --count 20000
+    python -m tests.support.fuzz_bytes --count 1000 --delegate cpu
 
 Each mutation is loaded, verified, planned, and run if it is small. A result other than success or
 a SanderlingError, a run past the time limit, a part that its delegate took and could not compile,
@@ -28,7 +28,7 @@ import numpy as np
 from sanderling import FallbackWarning, ModelError, SanderlingError, Session, load, verify
 from sanderling.ops import cost
 
-from .shared import MODELS
+from .shared_models import MODELS
 
 TIME_LIMIT = {"reference": 2.0, "cpu": 30.0}  # a compilation takes its time
 MEMORY_LIMIT = 8 << 30
@@ -101,14 +101,14 @@ def exercise(content: bytes, delegate: str) -> str:
     verify(model)
     session = Session(model, delegate)
     plan = session.plan()
-    if _is_small(plan.graph.ops, plan.arena.size):
+    if is_small(plan.graph.ops, plan.arena.size):
         feeds = {n: np.zeros(t.shape, t.dtype.numpy) for n, t in session.entry(None).inputs.items()}
         session.run(feeds)
         return "ran"
     return "planned"
 
 
-def _is_small(ops: Any, arena: int) -> bool:
+def is_small(ops: Any, arena: int) -> bool:
     costs = [cost(op) for op in ops]
     total = sum(c.macs + c.bytes_read + c.bytes_written for c in costs)
     return total + arena < RUN_LIMIT and not any(op.name in SLOW_OPS for op in ops)
@@ -124,7 +124,7 @@ def attempt(seed: int, path: Path, content: bytes, places: np.ndarray[Any, Any],
         kind, detail = "refused", "" if isinstance(error, ModelError) else type(error).__name__
     except FallbackWarning as warning:
         kind, detail = "refused" if "MemoryError" in str(warning) else "FELL BACK", str(warning)
-    except _TooSlowError:
+    except TooSlowError:
         kind, detail = "HANG", ""
     except Exception as error:
         kind, detail = "ESCAPED", f"{type(error).__name__}: {error}"
@@ -133,12 +133,12 @@ def attempt(seed: int, path: Path, content: bytes, places: np.ndarray[Any, Any],
     return Outcome(seed, path.stem, kind, seconds, detail)
 
 
-class _TooSlowError(BaseException):
+class TooSlowError(BaseException):
     """Raised by the alarm; not an Exception, so that no handler swallows it."""
 
 
 def _alarm(*_: Any) -> None:
-    raise _TooSlowError
+    raise TooSlowError
 
 
 def work(job: tuple[Path, list[int], str]) -> list[Outcome]:
