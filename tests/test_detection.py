@@ -13,12 +13,12 @@ import pytest
 from sanderling import errors, load
 from sanderling.evaluate import detection
 from sanderling.evaluate.average_precision import THRESHOLDS, simple_average_precision
+from sanderling.evaluate.bootstrap import Curves, compared
 from sanderling.evaluate.categories import Labels, map_classes
 from sanderling.evaluate.coco import Coco
+from sanderling.evaluate.coco_metrics import Truth, evaluate_official
 from sanderling.evaluate.detection import Candidates, Limits, Scene, find_head, select, unplace
-from sanderling.evaluate.official import Truth, evaluate_official
 from sanderling.evaluate.preprocess import Frame, Letterbox
-from sanderling.evaluate.resample import Curves, compared
 from sanderling.evaluate.task import Ports
 from sanderling.ir import Array, DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array

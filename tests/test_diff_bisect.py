@@ -12,7 +12,7 @@ import pytest
 
 import sanderling
 from sanderling import diff
-from sanderling.evaluate.bisect import minimal
+from sanderling.evaluate.bisection import minimal
 from sanderling.ir import Graph
 
 from .conformance.cases import CASES

@@ -10,7 +10,7 @@ import pytest
 
 from sanderling import Model, Quant, diff, load
 from sanderling.evaluate.diff_inputs import couple, gaussian, translated
-from sanderling.evaluate.measures import Limits, Tally, TopTally
+from sanderling.evaluate.error_measures import Limits, Tally, TopTally
 from sanderling.evaluate.preprocess import load_pipeline
 from sanderling.ir import DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array

@@ -19,14 +19,14 @@ import sanderling
 from sanderling import evaluate_task, make_task
 from sanderling.cli import eval as verb
 from sanderling.errors import InputError
+from sanderling.evaluate.engine_runner import Runner
+from sanderling.evaluate.evaluation import Evaluation
 from sanderling.evaluate.imagenet import ImageNet
 from sanderling.evaluate.preprocess import (
     Normalise,
     Resize,
     load_pipeline,
 )
-from sanderling.evaluate.run import Evaluation
-from sanderling.evaluate.runner import Runner
 from sanderling.evaluate.shards import MOST_IN_A_SHARD, cut
 from sanderling.evaluate.task import Prepared, Recipe, Sample
 from sanderling.ir import DType, Model, Op, Tensor

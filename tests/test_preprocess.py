@@ -22,7 +22,7 @@ from sanderling.delegates.cpu.isa.targets import (
 )
 from sanderling.delegates.cpu.kernels.vision import image_input
 from sanderling.delegates.cpu.runtime.image import Loaded
-from sanderling.evaluate import lent, pixels
+from sanderling.evaluate import pillow_memory, pixels
 from sanderling.evaluate.pixels import Finish, finished, read_pixels, tflite_bilinear
 from sanderling.evaluate.preprocess import (
     PRESETS,
@@ -277,7 +277,7 @@ def test_lent_pixels_are_the_pictures(files: dict[str, Path]) -> None:
 def test_lent_pixels_outlive_the_picture() -> None:
     content = noise(300, 200, 3)
     image = Image.fromarray(content)
-    found = lent.borrowed(image)
+    found = pillow_memory.borrowed(image)
     if found is None:
         pytest.skip("this Pillow lends nothing")
     view = found[10:20]
@@ -290,7 +290,7 @@ def test_lent_pixels_outlive_the_picture() -> None:
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "F", "I;16"])
 def test_only_colours_are_lent(mode: str) -> None:
-    assert lent.borrowed(Image.new(mode, (5, 4))) is None
+    assert pillow_memory.borrowed(Image.new(mode, (5, 4))) is None
 
 
 def test_large_pictures_are_copied_or_right(tmp_path: Path) -> None:
@@ -317,8 +317,10 @@ class Odd:
 
 
 def test_what_is_not_understood_is_not_taken() -> None:
-    assert lent.borrowed(Odd(None)) is None
+    assert pillow_memory.borrowed(Odd(None)) is None
     if hasattr(Image.Image, "__arrow_c_array__"):
-        assert lent.borrowed(Odd(Image.new("RGB", (6, 4)))) is not None
-        assert lent.borrowed(Odd(Image.new("RGB", (4, 4)))) is None  # another number of pixels
-        assert lent.borrowed(Odd(Image.new("L", (6, 4)))) is None
+        assert pillow_memory.borrowed(Odd(Image.new("RGB", (6, 4)))) is not None
+        assert (
+            pillow_memory.borrowed(Odd(Image.new("RGB", (4, 4)))) is None
+        )  # another number of pixels
+        assert pillow_memory.borrowed(Odd(Image.new("L", (6, 4)))) is None

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from sanderling import errors, save
+from sanderling.evaluate.coco_metrics import KEYPOINT_ROWS, Truth, evaluate_official, summary
 from sanderling.evaluate.keypoints import Keypoints, Region, around, from_heatmaps, read_points
-from sanderling.evaluate.official import KEYPOINT_ROWS, Truth, evaluate_official, summary
 from sanderling.evaluate.preprocess import Frame
 from sanderling.evaluate.segmentation import VOC, confusion, figures, match_names
 from sanderling.ir import Array, DType, Graph, Model

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..cli import complete
 from ..errors import InputError
-from ..evaluate.kinds import MEASURES
+from ..evaluate.output_kinds import MEASURES
 from ..files import STDIN, is_stream, read_bytes
 from ..format import AtomicFile
 from ..glyphs import cells, clean_lines, padded, wrapped
@@ -28,6 +27,7 @@ from ..progress import hush
 from ..progress import plural as plural
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
+from . import completion
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -75,7 +75,7 @@ Quiet = Annotated[
 ]
 DelegateNames = Annotated[
     list[str],
-    typer.Option("--delegate", metavar="NAME", autocompletion=complete.DELEGATE,
+    typer.Option("--delegate", metavar="NAME", autocompletion=completion.DELEGATE,
                  help="A delegate to prefer; may be repeated, first is best."),
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from ..delegates.cpu.kernels.vision import image_input
 from ..errors import InputError, MissingExtraError
 from ..ir import Array, DType
 from ..runtime.inputs import PICTURES
-from .lent import borrowed
+from .pillow_memory import borrowed
 
 RAW = ".rgb8"  # TensorFlow Lite's tool reads bare pixels, already of the model's size
 Size = tuple[int, int]  # height, width

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import UnsupportedError
 from ..ir import Array, Blockwise, Op, Shape, Tensor
-from ..ops import fixed
+from . import fixed
 from .base import attr, elements, quant, require, scale_zero
 
 # What becomes of a block of accumulators [rows, outputs] of one image (its batch index).

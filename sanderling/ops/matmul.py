@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..ir import Array, Blockwise, Op, Shape
-from ..ops import fixed, gemm
+from . import fixed, gemm
 from .base import (
     Spec,
     Specs,

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..format import dump, load
 from ..ir import Array, DType, Graph, Model, Op, Tensor
-from ..optimize import recurrent
+from . import recurrent
 from .calibrate import (
     Calibration,
     Progress,

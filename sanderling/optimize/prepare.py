@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import InputError
 from ..format import dump, load
 from ..ir import DType, Graph, Model
-from ..measure.inspect import quantisation_kind
+from ..measure.inspection import quantisation_kind
 from ..ops.base import check_known
 from ..passes import CLEAN, FOLD, FUSE, MERGE, run_passes
 from .graphs import sink_constants

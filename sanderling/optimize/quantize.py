@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from ..errors import InputError, UnsupportedError
-from ..evaluate.kinds import read_kinds
+from ..evaluate.output_kinds import read_kinds
 from ..format import load
 from ..ir import DType, Model, Tensor
 from ..ir.verify import verify

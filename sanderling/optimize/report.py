@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..evaluate.kinds import Kind, agreement
+from ..evaluate.output_kinds import Kind, agreement
 from ..format import dump
 from ..ir import Array, Model, Op
-from ..optimize import local
+from . import local
 from .correct import layers, own_name
 from .recipe import Choice
 from .rules import RULES

@@ -21,7 +21,7 @@ import numpy as np
 from ..delegates.cpu.delegate import CpuDelegate
 from ..delegates.cpu.runtime.executable import cores
 from ..errors import InputError
-from ..evaluate.kinds import output_kind
+from ..evaluate.output_kinds import output_kind
 from ..format import dump, load
 from ..ir import Array, Graph, Model, Op, Tensor
 from ..progress import Estimate

@@ -35,11 +35,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+from sanderling.evaluate.walk import Walker
 
 from sanderling import DelegateError, FallbackWarning, SanderlingError, Session, dump, load
 from sanderling.delegates.cpu.kernels.elementwise.operands import BYTES
 from sanderling.delegates.cpu.passes.pipeline import RECURRENT
-from sanderling.evaluate.walk import Walker
 from sanderling.ir import Array, Graph, Model, Op
 from sanderling.ir.graph import reachable
 from sanderling.measure.record import Setting
