@@ -24,8 +24,8 @@ from sanderling.delegates.cpu.precision import DATA, round_products
 from sanderling.delegates.cpu.targets import TARGETS
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import evaluate, new_state
-from sanderling.runtime.delegate import copy_graph
 
 from .harness import RUNNABLE, cpu_for
 from .models import feed, stack

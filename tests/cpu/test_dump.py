@@ -10,7 +10,7 @@ import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.session import Session
 
 from .models import feed, stack

@@ -13,8 +13,8 @@ from sanderling.delegates.cpu import recurrent
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.targets import Target
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import initial_value
-from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
 from tests.conformance.harness import Case
 

@@ -22,7 +22,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.executable import TINY, CpuExecutable
 from sanderling.delegates.cpu.pycall import fits
 from sanderling.ir import DType, Graph, Model
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.session import Session
 
 from ..conformance.cases_control import binary, emit, graph
