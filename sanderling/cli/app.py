@@ -136,7 +136,11 @@ def options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True,
                                  help="Print the version and stop."),
 ) -> None:  # fmt: skip
-    """Run, measure, shrink and verify .tflite models."""
+    """Run, measure, shrink and verify .tflite models.
+
+    Tables fit the terminal, or $COLUMNS. In a file or pipe they have all their columns, and names
+    of more than 60 letters are shortened; --json has them whole.
+    """
 
 
 def start() -> None:

@@ -15,6 +15,7 @@ from ..measure import inspect as describe
 from ..measure.inspect import known_shapes
 from ..runtime.arena import plan_graph
 from .common import (
+    IN_FILES,
     DelegateNames,
     JsonPath,
     JsonTarget,
@@ -138,7 +139,7 @@ def _tensor_line(kind: str, tensor: Record) -> str:
     start = f"  {kind:<7}#{tensor['index']} "
     end = f": {_type(tensor)} {_quant(tensor)}".rstrip()
     name = clean(tensor["name"])
-    room = max(width() - len(start) - len(end), 12) if width() else len(name)
+    room = max(width() - len(start) - len(end), 12) if width() else IN_FILES
     return start + shorten(name, room) + end
 
 
