@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ..errors import InputError, SanderlingError
+from ..files import as_given
 from ..glyphs import clean_lines
 from ..progress import lines_too
 from ..version import __version__
@@ -50,7 +51,7 @@ def sentences() -> Iterator[None]:
         message, status = _about(error), BAD_INPUT
     if message:
         with suppress(OSError):  # there may be nobody to tell
-            typer.echo(f"sanderling: {clean_lines(message)}", err=True)
+            typer.echo(f"sanderling: {clean_lines(as_given(message))}", err=True)
     raise typer.Exit(status)
 
 
