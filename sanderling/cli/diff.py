@@ -40,6 +40,7 @@ from .common import (
     table,
     warn,
     warn_unused,
+    whole_in_files,
     write_target,
 )
 from .run import numbers
@@ -271,6 +272,6 @@ def _layers(layers: Layers) -> list[str]:
              for r in layers.worst]  # fmt: skip
     pieces = [table(COLUMNS, map(layer_row, layers.rows), labels=3)]
     if worst:
-        found = table([">op", "kind", "~tensor", ">of its bound", "~why"], worst)
+        found = table([">op", "kind", "~tensor", ">of its bound", whole_in_files("why")], worst)
         pieces.append(f"worst layers, by their own error\n{found}")
     return [*pieces, "\n".join([*summary_lines(layers), *layers.notes])]

@@ -41,6 +41,7 @@ from .common import (
     table,
     warn,
     warn_unused,
+    whole_in_files,
     write_target,
 )
 from .run_files import Files, batch, several, titles
@@ -387,7 +388,7 @@ def _print(runs: Sequence[_Run]) -> None:
                *(_number(o[k]) for k in ("min", "max", "mean")),
                " ".join(map(_number, o["first"])))
             for run in runs for name, o in run.to_json()["outputs"].items()]  # fmt: skip
-    columns = ["~output", "type", ">min", ">max", ">mean", "~first values"]
+    columns = ["~output", "type", ">min", ">max", ">mean", whole_in_files("first values")]
     pieces = [table([*label, *columns], rows)]
     for name in runs[0].top or ():
         best = [of(run, b["class"], b["label"], _number(b["score"]))

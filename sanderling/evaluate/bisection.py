@@ -127,8 +127,8 @@ def _search(found: Bisection, graph: Graph, candidates: Sequence[int], right: Ri
 
     def asked(chosen: frozenset[int]) -> bool:
         if chosen not in known:
+            progress("bisecting", found.tests, max(found.tests + 1, guessed))
             found.tests += 1
-            progress("bisecting", found.tests, max(found.tests, guessed))
             known[chosen] = right(chosen)
         return known[chosen]
 

@@ -61,6 +61,7 @@ def profile(
     entry = session.entry(signature)
     feeds = _feeds(entry.inputs, inputs or {})
     roof = _roof(threads, with_roofline, refresh_roofline, show)
+    show("preparing runs", 0, 0)
     turns = _Turns(runs, show)
     if engine == "sanderling":
         ticks = roof.ticks if roof else roofline(1).ticks if problem() is None else 1.0

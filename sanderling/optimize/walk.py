@@ -106,7 +106,7 @@ class Walk:
         for count in range(max(places, default=-1) + 1):
             op = self.graph.ops[count]
             if progress:
-                progress("correcting", count + 1, places[-1] + 1)
+                progress("correcting", count, places[-1] + 1)
             if is_layer(op):
                 visit(op, self)
             if count < places[-1]:
