@@ -76,7 +76,7 @@ def plural(count: int, what: str) -> str:
 
 
 @dataclass
-class _State:
+class _LastReport:
     """What was said last. A new `what` is a new piece of work with a clock of its own."""
 
     what: str = ""
@@ -110,7 +110,7 @@ class _State:
 class _How:
     lines: bool = False  # also where nobody may be looking
     quiet: bool = False
-    state: _State | None = None  # of who is telling: others tell him
+    state: _LastReport | None = None  # of who is telling: others tell him
 
 
 _HOW = _How()
@@ -146,7 +146,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _aside(state: _State, what: str) -> Iterator[None]:
+def _aside(state: _LastReport, what: str) -> Iterator[None]:
     state.aside = what
     try:
         yield
@@ -164,7 +164,7 @@ def _rewrite(text: str) -> None:
 
 @contextmanager
 def _lines() -> Iterator[Show]:
-    state = _State()
+    state = _LastReport()
 
     def pause(spent: float) -> float:
         return FIRST if spent == 0 else OFTEN if spent < 60 else LATER
@@ -177,7 +177,7 @@ def _lines() -> Iterator[Show]:
 
 
 @contextmanager
-def _telling(state: _State) -> Iterator[None]:
+def _telling(state: _LastReport) -> Iterator[None]:
     before, _HOW.state = _HOW.state, state
     try:
         yield
@@ -224,7 +224,7 @@ def _bar() -> Iterator[Show]:
     columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
                Rate(), rich.TimeRemainingColumn())  # fmt: skip
     with (
-        _telling(_State()),
+        _telling(_LastReport()),
         rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar,
     ):
         task = bar.add_task("", total=None)

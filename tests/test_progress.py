@@ -17,7 +17,7 @@ import pytest
 from sanderling import progress, quantize
 from sanderling.ir import Array
 from sanderling.optimize.calibrate import calibrate
-from sanderling.progress import Estimate, _State, duration
+from sanderling.progress import Estimate, _LastReport, duration
 
 from .test_cli import call
 
@@ -37,7 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_line_has_share_and_time_left() -> None:
-    state = _State()
+    state = _LastReport()
     state.update("calibrating", 10, 200)  # resumed: these were not done now
     state.since -= 20
     state.update("calibrating", 60, 200)
