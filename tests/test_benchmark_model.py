@@ -22,7 +22,7 @@ from sanderling.measure.benchmark_model.run_loop import Clock, ToolPace, repeat
 from sanderling.measure.benchmark_model.tool_statistics import Stat
 from sanderling.measure.devices import tool_log
 
-from .benchmark_tool import (
+from .support.benchmark_model_command import (
     F32,
     INT8,
     SHORT,

@@ -12,7 +12,7 @@ from sanderling.errors import DelegateError
 from sanderling.measure.benchmark_model import flags, tool_run
 from sanderling.measure.devices import tool_log
 
-from .benchmark_tool import (
+from .support.benchmark_model_command import (
     F32,
     INT8,
     SHORT,
@@ -20,8 +20,8 @@ from .benchmark_tool import (
     call,
     named_delegates,  # noqa: F401
 )
-from .shared import NEEDS
-from .shared import model as shared_model
+from .support.shared_models import NEEDS
+from .support.shared_models import model as shared_model
 from .test_devices import NEW, Phone, phone  # noqa: F401
 
 # -- delegates ------------------------------------------------------------------------------------

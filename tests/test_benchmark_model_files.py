@@ -14,8 +14,8 @@ import pytest
 from sanderling.measure.benchmark_model import op_profile, proto
 from sanderling.measure.devices import tool_log
 
-from .benchmark_tool import F32, INT8, SHORT, call
-from .wire import SCHEMAS, decode
+from .support.benchmark_model_command import F32, INT8, SHORT, call
+from .support.protobuf_reader import SCHEMAS, decode
 
 
 def profiled(*words: str) -> tuple[str, tool_log.Log]:

@@ -25,7 +25,7 @@ from sanderling.measure.devices import DeviceOptions, android, check, ios, run, 
 from sanderling.measure.devices.adb import Adb, DeviceError
 from sanderling.measure.record import Result, Setting
 
-from . import scripted_adb
+from .support import scripted_adb
 
 MODEL = str(files("sanderling") / "data" / "digits_int8.tflite")
 SETTING = Setting(threads=4)

@@ -15,7 +15,7 @@ from sanderling.evaluate.preprocess import load_pipeline
 from sanderling.ir import DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array
 
-from .differing import BY_DEFINITION, EXACT, F32, INT8, F, call, small
+from .support.diff_command import BY_DEFINITION, EXACT, F32, INT8, F, call, small
 
 RNG = np.random.default_rng(8)
 

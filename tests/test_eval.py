@@ -33,7 +33,7 @@ from sanderling.ir import DType, Model, Op, Tensor
 from sanderling.measure.record import Setting
 
 from .conformance.cases_control import accumulator
-from .eval_digits import (
+from .support.eval_command import (
     COUNT,
     DATA,
     DEADLY,
@@ -49,9 +49,9 @@ from .eval_digits import (
     said,
     same,
 )
-from .eval_digits import alone as alone
-from .eval_digits import digits as digits
-from .eval_digits import no_shared_cache as no_shared_cache
+from .support.eval_command import alone as alone
+from .support.eval_command import digits as digits
+from .support.eval_command import no_shared_cache as no_shared_cache
 
 # -- the engine ---------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from sanderling.evaluate.shards import SampleOutcome, Shelf, cut
 from sanderling.evaluate.task import Ports, Sample
 from sanderling.ir import DType, Op, Quant, Tensor
 
-from .eval_digits import (
+from .support.eval_command import (
     COUNT,
     DATA,
     F32,
@@ -43,10 +43,10 @@ from .eval_digits import (
     one_graph,
     said,
 )
-from .eval_digits import alone as alone
-from .eval_digits import digits as digits
-from .eval_digits import no_shared_cache as no_shared_cache
-from .shared import NEEDS, model
+from .support.eval_command import alone as alone
+from .support.eval_command import digits as digits
+from .support.eval_command import no_shared_cache as no_shared_cache
+from .support.shared_models import NEEDS, model
 
 # -- columns ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pytest
 
 import sanderling
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.ir import DType, Graph, Model
 from sanderling.measure import profile_ours as ours
 from sanderling.measure import profiling as profiles

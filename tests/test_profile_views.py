@@ -25,9 +25,9 @@ from sanderling.measure import profiling as profiles
 from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
 from sanderling.measure.profile_ours import ProfileRow
 from sanderling.measure.roofline import Level, Roofline
-from tests.cpu.models import stack
 
-from .profiling import (
+from .support.conv_stacks import stack
+from .support.profile_models import (
     DIGITS,
     known_machine,  # noqa: F401
     needs_litert,

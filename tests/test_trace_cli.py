@@ -24,7 +24,14 @@ from sanderling.runtime.session import Session
 from sanderling.runtime.tracefile import read
 from sanderling.spans import tape
 
-from .tracing import DIGITS, ROOT, check_perfetto, names_in, recorded_runs, surroundings  # noqa: F401
+from .support.trace_recordings import (  # noqa: F401
+    DIGITS,
+    ROOT,
+    check_perfetto,
+    names_in,
+    recorded_runs,
+    surroundings,
+)
 
 # -- the environment variable ---------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import pytest
 from sanderling.measure.trace_insights import insights
 from sanderling.runtime.trace import Instant, Slice, Trace
 
-from .tracing import (
+from .support.trace_recordings import (
     surroundings,  # noqa: F401
     trace_about,
     trace_mixed,

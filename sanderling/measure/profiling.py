@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..delegates.cpu.targets import problem
+from ..delegates.cpu.isa.targets import problem
 from ..errors import InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Array, Graph, Model

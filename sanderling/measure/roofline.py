@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..delegates.cpu.executable import cores
-from ..delegates.cpu.targets import Target, host_target, problem
+from ..delegates.cpu.isa.targets import Target, host_target, problem
+from ..delegates.cpu.runtime.executable import cores
 from ..errors import UnsupportedError
 from ..store import Store
 from .machine import cpu_name

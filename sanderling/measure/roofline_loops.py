@@ -10,13 +10,20 @@ from typing import Any
 import llvmlite.ir as ir
 import numpy as np
 
-from ..delegates.cpu.cores import BfloatCore, Core, DotCore, FloatCore, column_type, wide_core
-from ..delegates.cpu.emit import I8, I32, I64, PTR, VOID, Emitter, Value, vector
-from ..delegates.cpu.executable import aligned
-from ..delegates.cpu.image import Loaded, link
-from ..delegates.cpu.jit import compile_object
-from ..delegates.cpu.sync import CLOCK
-from ..delegates.cpu.targets import Target
+from ..delegates.cpu.codegen.emit import I8, I32, I64, PTR, VOID, Emitter, Value, vector
+from ..delegates.cpu.codegen.jit import compile_object
+from ..delegates.cpu.isa.targets import Target
+from ..delegates.cpu.kernels.products.cores import (
+    BfloatCore,
+    Core,
+    DotCore,
+    FloatCore,
+    column_type,
+    wide_core,
+)
+from ..delegates.cpu.runtime.executable import aligned
+from ..delegates.cpu.runtime.image import Loaded, link
+from ..delegates.cpu.steps.sync import CLOCK
 
 CHAINS = 12  # independent sums: more than a core has multiply-adds under way
 TURNS = 20_000

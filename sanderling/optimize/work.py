@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..delegates.cpu.delegate import CpuDelegate
-from ..delegates.cpu.executable import cores
+from ..delegates.cpu.runtime.executable import cores
 from ..errors import InputError
 from ..evaluate.output_kinds import output_kind
 from ..format import dump, load

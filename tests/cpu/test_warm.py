@@ -17,15 +17,14 @@ import numpy as np
 import pytest
 
 from sanderling import Interpreter, dump, load, save, store
-from sanderling.delegates.cpu import cache
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.runtime import cache
 from sanderling.errors import CacheWarning, ModelError
 from sanderling.format import known_models
 from sanderling.format.known_models import KnownModel
 from sanderling.ir import Array, Model
 from sanderling.ir.compare import models_equal
-
-from .models import feed, stack
+from tests.support.conv_stacks import feed, stack
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,7 +87,7 @@ def test_nothing_is_imported_that_is_not_run(path: Path) -> None:
         interpreter.set_tensor(about["index"], np.zeros(about["shape"], about["dtype"]))
         interpreter.invoke()
         interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-        mine = "ops", "passes", "delegates.cpu.kernels", "ir.verify"
+        mine = "ops", "passes", "delegates.cpu.table", "ir.verify"
         names = "llvmlite", *("sanderling." + name for name in mine)
         print([name for name in names if name in sys.modules])
     """)

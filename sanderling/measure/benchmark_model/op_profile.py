@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from ...delegates.cpu.targets import host_target, problem
+from ...delegates.cpu.isa.targets import host_target, problem
 from ...ir import Graph
 from ...runtime.plan import Plan, Step
 from ..profile_ours import Part, RowWriter, watch
