@@ -27,7 +27,7 @@ from sanderling import (
 )
 from sanderling.config import MAX_MEMORY
 from sanderling.ir import Array, DType, Graph, Model, Quant, Signature, Tensor
-from sanderling.runtime.session import MOST_PLANS
+from sanderling.runtime.plans import MOST_PLANS
 
 from .conformance.cases_control import (
     accumulator,

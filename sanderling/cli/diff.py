@@ -20,8 +20,8 @@ from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..measure.compat.flags import Values
 from ..measure.compat.providers import EXTERNAL, PROVIDERS, external, unused
 from ..picture import kind_of
-from ..runtime.delegate import delegate_names
 from ..runtime.inputs import Picture
+from ..runtime.registry import delegate_names
 from . import complete
 from .common import (
     JsonPath,

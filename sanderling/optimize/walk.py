@@ -15,8 +15,8 @@ import numpy as np
 
 from ..ir import Array, DType, Graph, Model, Op, Tensor
 from ..ops.execute import evaluate, initial_value, new_state
-from ..runtime.delegate import copy_graph
 from ..runtime.session import Session
+from ..runtime.specialise import copy_graph
 from .calibrate import Progress, Watcher
 from .rules import RULES
 from .threads import in_parallel, one_thread_each

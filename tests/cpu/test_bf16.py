@@ -25,7 +25,7 @@ from sanderling.delegates.cpu.targets import TARGETS
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
 from sanderling.ops.execute import evaluate, new_state
-from sanderling.runtime.delegate import copy_graph
+from sanderling.runtime.specialise import copy_graph
 
 from .harness import RUNNABLE, cpu_for
 from .models import feed, stack

@@ -18,8 +18,7 @@ from sanderling.delegates.cpu.kernels import KERNELS
 from sanderling.delegates.cpu.program import Kernel, Program, StepEmitter
 from sanderling.errors import FallbackWarning
 from sanderling.ir import DType, Graph, Model, Op
-from sanderling.runtime.delegate import copy_graph
-from sanderling.runtime.plan import specialise
+from sanderling.runtime.specialise import copy_graph, specialise
 from tests import shared
 from tests.conformance.cases_custom import options
 from tests.conformance.harness import Case, biases, case, const, f32, i8, weights

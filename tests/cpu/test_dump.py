@@ -10,8 +10,8 @@ import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
+from sanderling.runtime.specialise import copy_graph
 
 from .models import feed, stack
 

@@ -14,7 +14,7 @@ from sanderling.delegates.cpu.image import Image, Loaded, link
 from sanderling.delegates.cpu.jit import compile_object
 from sanderling.delegates.cpu.targets import TARGETS, Target
 from sanderling.errors import DelegateError
-from sanderling.runtime.delegate import copy_graph
+from sanderling.runtime.specialise import copy_graph
 from tests.conformance.harness import Case
 
 from .harness import EVERYTHING, RUNNABLE_ROWS, cases_of, check_cpu, cpu_for, run

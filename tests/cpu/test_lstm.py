@@ -14,8 +14,8 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.targets import Target
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ops.execute import initial_value
-from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
+from sanderling.runtime.specialise import copy_graph
 from tests.conformance.harness import Case
 
 from .harness import (

@@ -14,10 +14,9 @@ from sanderling.delegates.cpu.delegate import CpuDelegate, lower
 from sanderling.delegates.cpu.targets import TARGETS
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ops.execute import new_state
-from sanderling.runtime.delegate import copy_graph
-from sanderling.runtime.plan import specialise
 from sanderling.runtime.resources import lift
 from sanderling.runtime.session import Session
+from sanderling.runtime.specialise import copy_graph, specialise
 from tests.conformance.cases_control import (
     Body,
     assign,

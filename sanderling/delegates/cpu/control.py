@@ -22,8 +22,7 @@ from ...ir import DType, Graph, Op, Tensor, reachable
 from ...passes import Fired
 from ...passes.common import has_effects, reshape, same_quant
 from ...passes.simplify import fold_constants
-from ...runtime.delegate import copy_graph
-from ...runtime.plan import specialise
+from ...runtime.specialise import copy_graph, specialise
 from .emit import I8, Int, Type, Value, vector
 from .program import Kernel, StepEmitter, refuses_tensors
 from .targets import Target

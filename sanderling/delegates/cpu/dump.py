@@ -15,7 +15,7 @@ from typing import Any
 
 from ...ir import Graph, Tensor
 from ...ir.expr import Expr
-from ...runtime.delegate import copy_graph
+from ...runtime.specialise import copy_graph
 from .abi import ARENA, FIRST_ARG
 from .targets import Target
 
