@@ -62,9 +62,9 @@ lint: $(LINT)/.installed
 # The long fuzz run: 20,000 mutations of real models, each in bounded time and memory, a part of
 # them compiled as well; then 100,000 of what the conformance cases say, on both delegates.
 fuzz: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.fuzz --count 20000
-	$(BIN)/python -m tests.fuzz --count 2000 --delegate cpu
-	$(BIN)/python -m tests.semantic --count 100000 --seed 1500 --workers $(WORKERS)
+	$(BIN)/python -m tests.support.fuzz_bytes --count 20000
+	$(BIN)/python -m tests.support.fuzz_bytes --count 2000 --delegate cpu
+	$(BIN)/python -m tests.support.fuzz_semantics --count 100000 --seed 1500 --workers $(WORKERS)
 
 # Each kernel's share of the machine's measured peak, and LiteRT's time for the same op.
 bench-kernels: $(VENV)/.installed-dev

@@ -23,6 +23,7 @@ import numpy as np
 from sanderling import load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array, Graph, Model, Op, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.measure.inputs import feeds
 from sanderling.measure.machine import machine_line
 from sanderling.ops.execute import evaluate, initial_value, new_state
@@ -30,7 +31,7 @@ from sanderling.passes.simplify import fold_constants
 from sanderling.runtime.binding import bind_outputs
 from sanderling.runtime.delegate import Options
 from sanderling.runtime.inputs import Picture, read_picture
-from sanderling.runtime.specialise import copy_graph, specialise
+from sanderling.runtime.specialise import specialise
 
 from .common import SHARED, fresh_cache, model_paths, table, write_section
 

@@ -17,7 +17,7 @@ def wrong() -> Iterator[Callable[..., None]]:
     """Register a delegate that computes the ops with these outputs wrongly."""
     import sanderling
 
-    from .twins import Wrong
+    from .support.twin_models import Wrong
 
     yield lambda *names: sanderling.register_delegate("wrong", lambda: Wrong(names))
     sanderling.runtime.registry._registered.pop("wrong", None)

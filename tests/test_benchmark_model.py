@@ -16,13 +16,13 @@ import pytest
 import sanderling
 from sanderling.errors import InputError
 from sanderling.ir import DType, Model, Signature, Tensor
-from sanderling.measure.compat import flags
-from sanderling.measure.compat.inputs import RANGES, Source, name_and_file
-from sanderling.measure.compat.loop import Clock, Pace, repeat
-from sanderling.measure.compat.stat import Stat
-from sanderling.measure.devices import log
+from sanderling.measure.benchmark_model import flags
+from sanderling.measure.benchmark_model.inputs import RANGES, Source, name_and_file
+from sanderling.measure.benchmark_model.run_loop import Clock, Pace, repeat
+from sanderling.measure.benchmark_model.tool_statistics import Stat
+from sanderling.measure.devices import tool_log
 
-from .benchmark_tool import (
+from .support.benchmark_model_command import (
     F32,
     INT8,
     SHORT,
@@ -65,7 +65,7 @@ def test_unknown_words_are_warned_of_and_the_run_goes_on() -> None:
     text = call(f"--graph={INT8}", *SHORT, "--num_thread=2", "--bogus", "--num_runs=9").stdout
     assert "WARN: Unconsumed cmdline flags: --num_thread=2 --bogus --num_runs=9\n" in text
     assert "did you mean --num_threads?" in text and "only the first one counts" in text
-    assert log.parse(text).inference["count"] == 3
+    assert tool_log.parse(text).inference["count"] == 3
 
 
 def test_the_table_has_the_tools_flags_and_defaults() -> None:
@@ -197,7 +197,7 @@ def test_the_guides_command_and_a_parser_of_its_output(tmp_path: Path) -> None:
     text = call(f"--graph={F32}", "--num_threads=4", "--warmup_runs=1", "--num_runs=50",
                 "--min_secs=0.01", "--warmup_min_secs=0.01", "--report_peak_memory_footprint=true"
                 ).stdout  # fmt: skip
-    found = log.parse(text)
+    found = tool_log.parse(text)
     assert found.is_complete and found.crash == "" and found.errors == []
     assert found.parameters["Num threads"] == "4" and found.parameters["Graph"] == F32
     assert found.inference["count"] >= 50 and found.warmup["count"] >= 1
@@ -206,10 +206,10 @@ def test_the_guides_command_and_a_parser_of_its_output(tmp_path: Path) -> None:
     assert found.inference["p5"] <= found.inference["p95"]
     assert found.model_size_mb == pytest.approx(Path(F32).stat().st_size / 1e6, rel=1e-4)
     assert found.memory.keys() >= {"init", "overall", "peak"} and found.memory["peak"] > 1
-    new, old = (log.parse(next(n for n in text.splitlines() if n.startswith(f"INFO: {start}")))
+    new, old = (tool_log.parse(next(n for n in text.splitlines() if n.startswith(f"INFO: {start}")))
                 for start in ("Inference timings", "Average inference timings"))  # fmt: skip
     assert new.init == old.init and new.inference == old.inference and new.warmup == old.warmup
-    assert log.result(found, F32, sanderling.measure.record.Setting()).error == ""
+    assert tool_log.result(found, F32, sanderling.measure.record.Setting()).error == ""
 
 
 def test_lines_come_in_the_tools_order() -> None:
@@ -310,4 +310,4 @@ def test_interrupted_it_says_what_it_has() -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130 and "interrupted" in err
-    assert "Interrupted" in out and log.parse(out).inference["avg"] > 0
+    assert "Interrupted" in out and tool_log.parse(out).inference["avg"] > 0

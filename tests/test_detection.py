@@ -13,17 +13,17 @@ import pytest
 from sanderling import errors, load
 from sanderling.evaluate import detection
 from sanderling.evaluate.average_precision import THRESHOLDS, simple_average_precision
+from sanderling.evaluate.bootstrap import Curves, compared
 from sanderling.evaluate.categories import Labels, map_classes
 from sanderling.evaluate.coco import Coco
+from sanderling.evaluate.coco_metrics import Truth, evaluate_official
 from sanderling.evaluate.detection import Candidates, Limits, Scene, find_head, select, unplace
-from sanderling.evaluate.official import Truth, evaluate_official
 from sanderling.evaluate.preprocess import Frame, Letterbox
-from sanderling.evaluate.resample import Curves, compared
 from sanderling.evaluate.task import Ports
 from sanderling.ir import Array, DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array
 
-from . import shared
+from .support import shared_models
 from .test_coco import IDS, NAMES, annotations, by_pycocotools, detections, write
 
 Record = dict[str, Any]
@@ -165,9 +165,9 @@ def test_anchors_of_the_mobile_ssd() -> None:
     np.testing.assert_allclose(anchors[-1], [0.5, 0.5, np.sqrt(0.95), np.sqrt(0.95)])
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_anchors_are_those_in_a_real_model() -> None:
-    stored = load(shared.model("ssd_mobilenet_v1_coco_uint8")).main.ops[-1].inputs[2]
+    stored = load(shared_models.model("ssd_mobilenet_v1_coco_uint8")).main.ops[-1].inputs[2]
     assert stored.quant is not None and stored.data is not None
     theirs = dequantize_array(stored.data, stored)
     step = float(stored.quant.scale[0])

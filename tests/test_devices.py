@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 
 from sanderling.cli.app import app
 from sanderling.errors import InputError
-from sanderling.measure.devices import Options, android, check, ios, log, run
+from sanderling.measure.devices import Options, android, check, ios, run, tool_log
 from sanderling.measure.devices.adb import Adb, DeviceError
 from sanderling.measure.record import Result, Setting
 
-from . import scripted_adb
+from .support import scripted_adb
 
 MODEL = str(files("sanderling") / "data" / "digits_int8.tflite")
 SETTING = Setting(threads=4)
@@ -88,7 +88,7 @@ def as_logcat(text: str) -> str:
     return "".join(f"{PREFIX}{line}\n" for line in lines)
 
 
-def check_new(found: log.Log) -> None:
+def check_new(found: tool_log.Log) -> None:
     assert found.is_complete and found.init == 12345 and found.first == 15200
     assert found.inference["avg"] == 12200.25 and found.inference["median"] == 12180
     assert found.warmup["avg"] == 12350.5 and found.warmup["count"] == 40
@@ -97,7 +97,7 @@ def check_new(found: log.Log) -> None:
 
 
 def test_the_log_of_the_binary() -> None:
-    found = log.parse(NEW)
+    found = tool_log.parse(NEW)
     check_new(found)
     assert found.warnings == ["Tensor # 0 is named input but flags call it in0"]
     assert len(found.delegation) == 1
@@ -108,12 +108,12 @@ def test_the_log_of_the_binary() -> None:
     "2026-11-16 02:00:02.049363-0700 TFLiteBenchmark[546:4020] INFO: ",
 ])  # fmt: skip
 def test_what_stands_before_a_line_is_dropped(prefix: str) -> None:
-    check_new(log.parse("\n".join(prefix + line.removeprefix("INFO: ")
+    check_new(tool_log.parse("\n".join(prefix + line.removeprefix("INFO: ")
                                   for line in NEW.splitlines())))  # fmt: skip
 
 
 def test_the_profile_of_the_regular_runs() -> None:
-    found = log.parse(NEW + PROFILE)
+    found = tool_log.parse(NEW + PROFILE)
     check_new(found)  # "Timings" is no stat of a loop
     assert [(o.type, o.name, o.avg_ms, o.share) for o in found.ops] == [
         ("CONV_2D", "[a, b]:0", 4.0, 80.0), ("SOFTMAX", "[c]:1", 1.0, 20.0)]  # fmt: skip
@@ -123,21 +123,21 @@ def test_the_profile_of_the_regular_runs() -> None:
 def test_the_profile_of_older_versions_has_a_start_column() -> None:
     row = "\t CONV_2D\t 0.000\t 4.269\t 4.000\t 0.107%\t 0.107%\t 0.000\t 0\t[a]"
     text = f"Operator-wise Profiling Info for Regular Benchmark Runs:\n= Run Order =\n{row}"
-    (op,) = log.parse(text).ops
+    (op,) = tool_log.parse(text).ops
     assert (op.first_ms, op.avg_ms, op.share, op.name) == (4.269, 4.0, 0.107, "[a]")
 
 
 def test_the_lines_that_the_guide_shows() -> None:
-    found = log.parse("... tflite  : Average inference timings in us: Warmup: 91471, Init: 4108, "
-                      "Inference: 80660.1")  # fmt: skip
+    found = tool_log.parse("... tflite  : Average inference timings in us: Warmup: 91471, "
+                           "Init: 4108, Inference: 80660.1")  # fmt: skip
     assert (found.init, found.warmup["avg"], found.inference["avg"]) == (4108, 91471, 80660.1)
-    result = log.result(found, "m", SETTING)
+    result = tool_log.result(found, "m", SETTING)
     assert result.summary is not None and result.summary.mean == pytest.approx(0.0806601)
     assert not result.error and "no percentiles" in " ".join(result.notes)
 
 
 def test_a_log_of_the_first_versions() -> None:
-    found = log.parse(
+    found = tool_log.parse(
         "Initialized session in 9.933ms\n"
         "Running benchmark for at least 4 iterations and at least 0.5 seconds\n"
         "count=7 first=127425 curr=66709 min=66709 max=127425 avg=76605.9 std=20944\n\n"
@@ -145,7 +145,7 @@ def test_a_log_of_the_first_versions() -> None:
         "Average inference timings in us: Warmup: 76605.9, Init: 9933, no stats: 66767.6\n"
     )
     assert found.is_complete and found.inference["min"] == 66699 and found.first is None
-    assert log.result(found, "m", SETTING).first == pytest.approx(0.127425)
+    assert tool_log.result(found, "m", SETTING).first == pytest.approx(0.127425)
 
 
 @pytest.mark.parametrize("line, avg", [
@@ -154,16 +154,16 @@ def test_a_log_of_the_first_versions() -> None:
     ("count=9 first=2 curr=1 min=1 max=2 avg=1.23457e+06 std=3", 1.23457e6),
 ])  # fmt: skip
 def test_short_stat_lines(line: str, avg: float) -> None:
-    assert log.stats(line)["avg"] == avg
+    assert tool_log.stats(line)["avg"] == avg
 
 
 def test_a_dry_run_has_no_average() -> None:
     text = "count=0 p5=0 median=0 p95=0\n\ncount=0 p5=0 median=0 p95=0\n"
-    assert "avg" not in log.parse(text).inference
+    assert "avg" not in tool_log.parse(text).inference
 
 
 def test_the_summary_of_several_options() -> None:
-    found = log.parse(
+    found = tool_log.parse(
         "INFO: \n==============Summary of All Runs w/ Different Performance Options==============\n"
         "INFO: cpu w/ 4 threads (xnnpack): count=50 first=9 curr=8 min=7 max=9 avg=8.5 std=0\n"
         "INFO:                gpu-default:  failed!\n"
@@ -173,7 +173,7 @@ def test_the_summary_of_several_options() -> None:
 
 
 def test_the_screen_of_the_ios_app() -> None:
-    found = log.parse(
+    found = tool_log.parse(
         "Startup latency: 20.5 ms\n\nInference:\n - Num runs: 20\n - Average: 14.8 ms\n"
         " - Min: 14.1 ms \n - Max: 15.9 ms \n - Std deviation: 0.3 ms\n\nWarmup:\n"
         " - Num runs: 1\n - Average: 30 ms\n - Min: 30 ms \n - Max: 30 ms \n"
@@ -190,12 +190,12 @@ def test_the_screen_of_the_ios_app() -> None:
     ("INFO: STARTING!", "ends before the result"),
 ])  # fmt: skip
 def test_a_log_without_result_says_why(line: str, says: str) -> None:
-    result = log.result(log.parse(line), "m", SETTING)
+    result = tool_log.result(tool_log.parse(line), "m", SETTING)
     assert says in result.error and result.summary is None
 
 
 def test_a_device_result_survives_json() -> None:
-    result = log.result(log.parse(NEW), "m", SETTING)
+    result = tool_log.result(tool_log.parse(NEW), "m", SETTING)
     assert result.memory["device.overall"] == round(7.25 * 2**20)
     record = json.loads(json.dumps(result.to_json()))
     assert record["summary"]["median"] == pytest.approx(0.01218)

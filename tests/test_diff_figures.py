@@ -10,12 +10,12 @@ import pytest
 
 from sanderling import Model, Quant, diff, load
 from sanderling.evaluate.diff_inputs import couple, gaussian, translated
-from sanderling.evaluate.measures import Limits, Tally, TopTally
+from sanderling.evaluate.error_measures import Limits, Tally, TopTally
 from sanderling.evaluate.preprocess import load_pipeline
 from sanderling.ir import DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array
 
-from .differing import BY_DEFINITION, EXACT, F32, INT8, F, call, small
+from .support.diff_command import BY_DEFINITION, EXACT, F32, INT8, F, call, small
 
 RNG = np.random.default_rng(8)
 

@@ -19,21 +19,21 @@ import sanderling
 from sanderling import evaluate_task, make_task
 from sanderling.cli import eval as verb
 from sanderling.errors import InputError
+from sanderling.evaluate.engine_runner import Runner
+from sanderling.evaluate.evaluation import Evaluation
 from sanderling.evaluate.imagenet import ImageNet
 from sanderling.evaluate.preprocess import (
     Normalise,
     Resize,
     load_pipeline,
 )
-from sanderling.evaluate.run import Evaluation
-from sanderling.evaluate.runner import Runner
 from sanderling.evaluate.shards import MOST_IN_A_SHARD, cut
 from sanderling.evaluate.task import Prepared, Recipe, Sample
 from sanderling.ir import DType, Model, Op, Tensor
 from sanderling.measure.record import Setting
 
 from .conformance.cases_control import accumulator
-from .eval_digits import (
+from .support.eval_command import (
     COUNT,
     DATA,
     DEADLY,
@@ -49,9 +49,9 @@ from .eval_digits import (
     said,
     same,
 )
-from .eval_digits import alone as alone
-from .eval_digits import digits as digits
-from .eval_digits import no_shared_cache as no_shared_cache
+from .support.eval_command import alone as alone
+from .support.eval_command import digits as digits
+from .support.eval_command import no_shared_cache as no_shared_cache
 
 # -- the engine ---------------------------------------------------------------------------------
 

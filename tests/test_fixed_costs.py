@@ -15,7 +15,8 @@ from sanderling.runtime.binding import Binding
 from sanderling.runtime.subgraph import Subgraph
 from tests.conformance.cases import CASES
 from tests.conformance.cases_control import emit, graph
-from tests.cpu.harness import check_cpu
+
+from .support.cpu_conformance import check_cpu
 
 
 def _forbid(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:

@@ -23,7 +23,7 @@ from sanderling.measure.inputs import feeds
 from sanderling.runtime.binding import bind_outputs
 
 from .conformance.harness import run_litert
-from .shared import MODELS
+from .support.shared_models import MODELS
 
 OWN = sorted(Path(str(files("sanderling") / "data")).glob("*.tflite"))
 FLOAT_TOLERANCE = 1e-4

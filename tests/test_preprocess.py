@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sanderling.delegates.cpu import pictures
-from sanderling.delegates.cpu.image import Loaded
-from sanderling.delegates.cpu.targets import (
+from sanderling.delegates.cpu.isa.targets import (
     TARGETS,
     Target,
     emulatable,
@@ -22,7 +20,9 @@ from sanderling.delegates.cpu.targets import (
     host_target,
     runnable,
 )
-from sanderling.evaluate import lent, pixels
+from sanderling.delegates.cpu.kernels.vision import image_input
+from sanderling.delegates.cpu.runtime.image import Loaded
+from sanderling.evaluate import pillow_memory, pixels
 from sanderling.evaluate.pixels import Finish, finished, read_pixels, tflite_bilinear
 from sanderling.evaluate.preprocess import (
     PRESETS,
@@ -79,7 +79,7 @@ def by_hand(picture: Array, size: tuple[int, int]) -> Array:
 @pytest.fixture
 def no_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine for which there is no compiler."""
-    monkeypatch.setattr(pictures, "function", lambda kind: None)
+    monkeypatch.setattr(image_input, "function", lambda kind: None)
     yield
 
 
@@ -125,13 +125,13 @@ def test_reals_are_resized_too() -> None:
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
 def test_every_target_computes_the_same(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     target = emulated(target) if emulatable(target) and not runnable(target) else target
-    image = pictures.compiled(target)
-    assert set(image.entries) == {k.name for k in pictures.KINDS}
+    image = image_input.compiled(target)
+    assert set(image.entries) == {k.name for k in image_input.KINDS}
     if not runnable(target):
         return
     loaded = Loaded(image)
-    entries = {n: pictures._CALL(loaded.entry(n)) for n in loaded.image.entries}
-    monkeypatch.setattr(pictures, "_code", lambda: entries)
+    entries = {n: image_input._CALL(loaded.entry(n)) for n in loaded.image.entries}
+    monkeypatch.setattr(image_input, "_code", lambda: entries)
     picture = noise(33, 50, 3)
     for finish in FINISHES:
         for size in ((17, 19), (33, 50), (40, 61)):
@@ -139,10 +139,10 @@ def test_every_target_computes_the_same(target: Target, monkeypatch: pytest.Monk
             assert np.array_equal(finished(picture, size, finish), expected), (finish, size)
 
 
-@pytest.mark.parametrize("kind", pictures.KINDS, ids=lambda k: k.name)
-def test_no_byte_beside_the_arrays_is_touched(kind: pictures.Kind) -> None:
+@pytest.mark.parametrize("kind", image_input.KINDS, ids=lambda k: k.name)
+def test_no_byte_beside_the_arrays_is_touched(kind: image_input.Kind) -> None:
     """The picture ends where memory does; the result lies between others' bytes."""
-    run = pictures.function(kind)
+    run = image_input.function(kind)
     assert run is not None
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     page = np.frombuffer(memory, np.uint8)
@@ -165,9 +165,9 @@ def test_no_byte_beside_the_arrays_is_touched(kind: pictures.Kind) -> None:
 def test_code_is_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path / "cache"))
     target = host_target()
-    made = pictures._image(target)
-    monkeypatch.setattr(pictures, "compiled", lambda target: pytest.fail("compiled again"))
-    assert pictures._image(target) == made
+    made = image_input._image(target)
+    monkeypatch.setattr(image_input, "compiled", lambda target: pytest.fail("compiled again"))
+    assert image_input._image(target) == made
 
 
 # -- whole pipelines ----------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_lent_pixels_are_the_pictures(files: dict[str, Path]) -> None:
 def test_lent_pixels_outlive_the_picture() -> None:
     content = noise(300, 200, 3)
     image = Image.fromarray(content)
-    found = lent.borrowed(image)
+    found = pillow_memory.borrowed(image)
     if found is None:
         pytest.skip("this Pillow lends nothing")
     view = found[10:20]
@@ -290,7 +290,7 @@ def test_lent_pixels_outlive_the_picture() -> None:
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "F", "I;16"])
 def test_only_colours_are_lent(mode: str) -> None:
-    assert lent.borrowed(Image.new(mode, (5, 4))) is None
+    assert pillow_memory.borrowed(Image.new(mode, (5, 4))) is None
 
 
 def test_large_pictures_are_copied_or_right(tmp_path: Path) -> None:
@@ -317,8 +317,10 @@ class Odd:
 
 
 def test_what_is_not_understood_is_not_taken() -> None:
-    assert lent.borrowed(Odd(None)) is None
+    assert pillow_memory.borrowed(Odd(None)) is None
     if hasattr(Image.Image, "__arrow_c_array__"):
-        assert lent.borrowed(Odd(Image.new("RGB", (6, 4)))) is not None
-        assert lent.borrowed(Odd(Image.new("RGB", (4, 4)))) is None  # another number of pixels
-        assert lent.borrowed(Odd(Image.new("L", (6, 4)))) is None
+        assert pillow_memory.borrowed(Odd(Image.new("RGB", (6, 4)))) is not None
+        assert (
+            pillow_memory.borrowed(Odd(Image.new("RGB", (4, 4)))) is None
+        )  # another number of pixels
+        assert pillow_memory.borrowed(Odd(Image.new("L", (6, 4)))) is None

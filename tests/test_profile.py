@@ -10,14 +10,14 @@ import pytest
 
 import sanderling
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure import profile as profiles
 from sanderling.measure import profile_ours as ours
+from sanderling.measure import profiling as profiles
 from sanderling.measure import roofline as roofs
 from sanderling.measure.profile_ours import CALL, LOST, Row
 from sanderling.measure.roofline import Roofline, cache_sizes, roofline
-from sanderling.measure.statistics import summary
+from sanderling.measure.sample_statistics import summary
 from tests.cpu.models import stack
 
 from .profiling import (

@@ -15,19 +15,19 @@ from typer.testing import CliRunner, Result
 
 import sanderling
 import sanderling.cli.profile as verb
-from sanderling import picture
+from sanderling import plots
 from sanderling.cli.app import app
 from sanderling.errors import InputError, UnsupportedError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure import profile as profiles
 from sanderling.measure import profile_ours as ours
 from sanderling.measure import profile_peers
+from sanderling.measure import profiling as profiles
 from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
 from sanderling.measure.profile_ours import Row
 from sanderling.measure.roofline import Level, Roofline
-from tests.cpu.models import stack
 
-from .profiling import (
+from .support.conv_stacks import stack
+from .support.profile_models import (
     DIGITS,
     known_machine,  # noqa: F401
     needs_litert,
@@ -103,7 +103,7 @@ def test_the_page_needs_nothing_else() -> None:
 def test_plots_are_of_the_kind_of_their_name(name: str) -> None:
     record = sanderling.profile(stack(layers=1), runs=1)
     begins = {".svg": b"<?xml", ".png": b"\x89PNG", ".html": b"<!doctype html>"}
-    assert plot(record, name).startswith(begins[picture.kind_of(name)])
+    assert plot(record, name).startswith(begins[plots.kind_of(name)])
 
 
 @needs_pictures

@@ -13,10 +13,10 @@ from flatbuffers import flexbuffers
 from PIL import Image
 
 from sanderling import load, save
-from sanderling.cli.pictures import found_table
+from sanderling.cli.drawn_images import found_table
 from sanderling.errors import InputError
-from sanderling.evaluate import drawing
-from sanderling.evaluate.shown import Found, Names, understand
+from sanderling.evaluate import image_drawing
+from sanderling.evaluate.output_readers import Found, Names, understand
 from sanderling.evaluate.task import Ports
 from sanderling.ir import Array, DType, Op, Tensor
 from sanderling.ir.text import from_text
@@ -189,7 +189,7 @@ def look(given: Ports, outputs: list[Array], tmp_path: Path, names: Names | None
     reader = understand(given, names or Names())
     _, frame, _ = reader.pipeline(path, given.input)
     found = reader.read(outputs, frame)
-    (tmp_path / "out.png").write_bytes(drawing.drawn(path, found, tmp_path / "out.png"))
+    (tmp_path / "out.png").write_bytes(image_drawing.drawn(path, found, tmp_path / "out.png"))
     return found, np.asarray(Image.open(tmp_path / "out.png")).astype(int)
 
 

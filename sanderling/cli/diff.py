@@ -12,17 +12,17 @@ import typer
 from ..errors import InputError
 from ..evaluate import diff as behind
 from ..evaluate.diff import Diff
-from ..evaluate.diff_file import COLUMNS, layer_row, number, picture, stage_metrics, summary_lines
-from ..evaluate.kinds import MASKS, MEASURES, SCORES
-from ..evaluate.layers import Layers
-from ..evaluate.measures import Limits
+from ..evaluate.diff_export import COLUMNS, layer_row, number, picture, stage_metrics, summary_lines
+from ..evaluate.error_measures import Limits
+from ..evaluate.layer_diff import Layers
+from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
-from ..measure.compat.flags import Values
-from ..measure.compat.providers import EXTERNAL, PROVIDERS, external, unused
-from ..picture import kind_of
+from ..measure.benchmark_model.flags import Values
+from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, external, unused
+from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.registry import delegate_names
-from . import complete
+from . import completion
 from .common import (
     JsonPath,
     JsonTarget,
@@ -40,6 +40,7 @@ from .common import (
     table,
     warn,
     warn_unused,
+    whole_in_files,
     write_target,
 )
 from .run import numbers
@@ -55,22 +56,23 @@ def diff(
         help="The reference: a .tflite file; - for stdin.")] = None,
     b: Annotated[Path | None, typer.Argument(metavar="B", callback=at_hand,
         help="The test: another model of the same network. Default: A at another setting.")] = None,
-    delegate_a: Annotated[list[str], typer.Option(metavar="NAME", autocompletion=complete.DELEGATE,
+    delegate_a: Annotated[list[str], typer.Option(metavar="NAME",
+        autocompletion=completion.DELEGATE,
         help="A delegate of the reference; may be repeated, first is best. Default: cpu on one "
              "thread, or `reference` where both sides would be the same.")] = [],  # noqa: B006
     delegate_b: Annotated[list[str], typer.Option("--delegate-b", "--delegate", metavar="NAME",
-        autocompletion=complete.DELEGATE,
+        autocompletion=completion.DELEGATE,
         help="A delegate of the test; may be repeated. xnnpack is LiteRT with XNNPACK."
         )] = [],  # noqa: B006
-    engine_a: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
+    engine_a: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
         help="Who runs the reference: sanderling, litert or openvino.")] = "sanderling",
-    engine_b: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
+    engine_b: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
         help="Who runs the test.")
         ] = "sanderling",
     threads_a: Annotated[int, typer.Option(metavar="N", help="Threads of the reference.")] = 1,
     threads_b: Annotated[int, typer.Option("--threads-b", "--num_interpreter_threads", metavar="N",
         help="Threads of the test.")] = 1,
-    precision_a: Annotated[str, typer.Option(metavar="P", autocompletion=complete.PRECISION,
+    precision_a: Annotated[str, typer.Option(metavar="P", autocompletion=completion.PRECISION,
         help="Of float products in the reference: f32 or bf16.")] = "f32",
     precision_b: Annotated[str, typer.Option(metavar="P", help="The same for the test.")] = "f32",
     runs: Annotated[int | None, typer.Option("--runs", "--num_runs", metavar="N",
@@ -79,7 +81,7 @@ def diff(
     data: Annotated[Path | None, typer.Option(metavar="PATH",
         help="Inputs: a .npy, a .npz with arrays by input name, a picture, or a folder of "
              "pictures or .npy.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
         help="How pictures become inputs, as in `sanderling eval imagenet`. Default: stretched, "
              "floats from 0 to 1.")] = "",
     mean: Annotated[str | None, typer.Option(metavar="M[,M,M]",
@@ -270,6 +272,6 @@ def _layers(layers: Layers) -> list[str]:
              for r in layers.worst]  # fmt: skip
     pieces = [table(COLUMNS, map(layer_row, layers.rows), labels=3)]
     if worst:
-        found = table([">op", "kind", "~tensor", ">of its bound", "~why"], worst)
+        found = table([">op", "kind", "~tensor", ">of its bound", whole_in_files("why")], worst)
         pieces.append(f"worst layers, by their own error\n{found}")
     return [*pieces, "\n".join([*summary_lines(layers), *layers.notes])]

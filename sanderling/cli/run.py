@@ -23,8 +23,8 @@ from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
-from . import complete
-from .batch import Files, batch, several, titles
+from . import completion
+from .class_names import Labels
 from .common import (
     DelegateNames,
     JsonPath,
@@ -41,12 +41,13 @@ from .common import (
     table,
     warn,
     warn_unused,
+    whole_in_files,
     write_target,
 )
-from .labels import Labels
+from .run_files import Files, batch, several, titles
 
 if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
-    from ..evaluate.shown import Found
+    from ..evaluate.output_readers import Found
 
 SCHEMA = "sanderling.run/1"
 Value = TypeVar("Value", str, list[str])
@@ -79,7 +80,7 @@ def run(
         help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
              "themselves for integer inputs.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
         help="With --picture: how pictures become inputs, as in `sanderling eval`. Default: what "
              "suits the model.")] = "",
     rate: Annotated[int | None, typer.Option(metavar="HZ", min=1,
@@ -117,8 +118,8 @@ def run(
     })  # fmt: skip
     eye = gallery = None
     if picture is not None:
-        from ..evaluate.shown import Names
-        from .pictures import Gallery, Looker, check_pictures
+        from ..evaluate.output_readers import Names
+        from .drawn_images import Gallery, Looker, check_pictures
 
         check_pictures(jobs)
         eye = Looker(entry, model, Names(labels, label_offset), preset, {
@@ -387,7 +388,7 @@ def _print(runs: Sequence[_Run]) -> None:
                *(_number(o[k]) for k in ("min", "max", "mean")),
                " ".join(map(_number, o["first"])))
             for run in runs for name, o in run.to_json()["outputs"].items()]  # fmt: skip
-    columns = ["~output", "type", ">min", ">max", ">mean", "~first values"]
+    columns = ["~output", "type", ">min", ">max", ">mean", whole_in_files("first values")]
     pieces = [table([*label, *columns], rows)]
     for name in runs[0].top or ():
         best = [of(run, b["class"], b["label"], _number(b["score"]))
@@ -395,7 +396,7 @@ def _print(runs: Sequence[_Run]) -> None:
         found = table([*label, ">class", "~label", ">score"], best)
         pieces.append(f"best classes of {clean(name)}\n{found}")
     if seen := [(run.title, run.found) for run in runs if run.found]:
-        from .pictures import found_table
+        from .drawn_images import found_table
 
         pieces.append(found_table(seen))
     typer.echo("\n\n".join(filter(None, [*pieces, _took(runs)])))

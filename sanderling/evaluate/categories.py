@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..runtime.inputs import class_names
-from .official import Truth, loosely
+from .coco_metrics import Truth, loosely
 
 UNUSED = {"???", "n/a", "background", "unlabeled", "unknown", "bg"}
 # Two spellings of the same thing are around, Pascal VOC's and COCO's.

@@ -17,7 +17,17 @@ from ..format import write_atomic
 from ..ir import Array
 from ..runtime.inputs import picture_layout
 from .average_precision import THRESHOLDS, Simple, simple_average_precision
+from .bootstrap import Curves, compared, compared_line
 from .categories import ClassMap, Labels, map_classes
+from .coco_metrics import (
+    Record,
+    Truth,
+    as_results,
+    evaluate_official,
+    find_engine,
+    read_results,
+    summary,
+)
 from .detection import (
     SSD_ORDER,
     Candidates,
@@ -31,18 +41,8 @@ from .detection import (
     select,
     unplace,
 )
-from .official import (
-    Record,
-    Truth,
-    as_results,
-    evaluate_official,
-    find_engine,
-    read_results,
-    summary,
-)
-from .pictured import Pictured, check_folder
+from .image_task import Pictured, check_folder
 from .preprocess import Frame, Pipeline, find_pictures
-from .resample import Curves, compared, compared_line
 from .task import (
     Metrics,
     Ports,

@@ -18,21 +18,21 @@ from ..format import load
 from ..ir import Array, Model, Shape, Tensor
 from ..measure.engines import check_engines, import_engine, job_for
 from ..measure.record import Setting
-from ..measure.statistics import Summary, summary
+from ..measure.sample_statistics import Summary, summary
 from ..runtime.delegate import PlainDelegate
 from ..runtime.inputs import Picture, is_quantized
 from ..runtime.partition import has_state
 from ..runtime.registry import find_delegate
 from ..runtime.session import Session
-from .bisect import Answers, Bisection, bisect_delegate, bisect_layers
+from .bisection import Answers, Bisection, bisect_delegate, bisect_layers
 from .diff_inputs import Couples, Source, as_real, comparable, couple, input_names, source
-from .handed import delegates_of, load_engine
-from .kinds import Kind, read_kinds
-from .kinds import output_kind as kind_of
-from .layers import Comparison, Layers, Progress, compare_layers, own_couples
-from .measures import Errors, Limits, Tally, TopTally
+from .engine_delegate import delegates_of, load_engine
+from .error_measures import Errors, Limits, Tally, TopTally
+from .layer_diff import Comparison, Layers, Progress, compare_layers, own_couples
+from .op_by_op import Walker
+from .output_kinds import Kind, read_kinds
+from .output_kinds import output_kind as kind_of
 from .preprocess import Pipeline
-from .walk import Walker
 
 SCHEMA = "sanderling.diff/1"
 SIDES = ("reference", "test")

@@ -13,11 +13,11 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array
 from ..runtime.inputs import picture_layout
-from .official import Record, Truth, evaluate_official, find_engine, summary
-from .paired import paired
-from .pictured import Pictured, check_folder
+from .bootstrap import Curves, Figure, compared, compared_line
+from .coco_metrics import Record, Truth, evaluate_official, find_engine, summary
+from .image_task import Pictured, check_folder
+from .paired_statistics import paired
 from .preprocess import Frame, Letterbox, Pipeline, Resize, Size, Step, numbers
-from .resample import Curves, Figure, compared, compared_line
 from .task import Metrics, Ports, Prediction, Prepared, Sample, register_task, setting
 
 LOOKS = ("person", "picture")

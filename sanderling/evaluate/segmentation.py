@@ -13,11 +13,11 @@ import numpy as np
 from ..errors import InputError
 from ..files import read_data
 from ..ir import Array, Tensor
+from .bootstrap import compared, compared_line
 from .categories import ALIASES, Labels, is_unused
-from .official import loosely
-from .pictured import Pictured
+from .coco_metrics import loosely
+from .image_task import Pictured
 from .preprocess import PRESETS, Frame, Pipeline, Size, find_pictures, image_module, resize
-from .resample import compared, compared_line
 from .task import Metrics, Ports, Prediction, Prepared, Sample, register_task, setting
 
 IGNORED = 255  # Pascal VOC's and Cityscapes' mark for pixels that do not count

@@ -24,10 +24,10 @@ from ..measure.inputs import resize
 from ..measure.record import Setting
 from ..store import Store
 from ..version import __version__
-from .ahead import prepared
-from .columns import canonical, pack, rows, transposed, unpack
-from .prepare import Feeds, TaskError, blame
-from .runner import PeerRunner, Runner, make_runner, warm_up
+from .engine_runner import PeerRunner, Runner, make_runner, warm_up
+from .prediction_file import canonical, pack, rows, transposed, unpack
+from .prefetch import prepared
+from .sample_inputs import Feeds, TaskError, blame
 from .task import Ports, Prediction, Prepared, Recipe, Sample, Source, Task, run_each
 
 MOST_IN_A_SHARD = 64

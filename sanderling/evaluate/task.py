@@ -202,7 +202,7 @@ def stage_metrics(latency: Mapping[str, Mapping[str, float]], kind: str,
                   content: Mapping[str, Any]) -> bytes:  # fmt: skip
     """The file of TensorFlow Lite's tools, a serialised tflite.evaluation.EvaluationStageMetrics:
     both latencies, and what a kind of evaluation has besides."""
-    from ..measure.compat.proto import encode  # much comes with it, and few want it
+    from ..measure.benchmark_model.proto import encode  # much comes with it, and few want it
 
     runs = int(latency["inference"]["count"])
     own = {"pre_processing_latency": _stage(latency["preprocess"]),

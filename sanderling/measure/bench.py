@@ -22,15 +22,16 @@ from ..runtime.plugins import load_plugins
 from ..runtime.registry import find_delegate
 from ..runtime.session import Session
 from . import noise
-from .answers import compare_all, tolerance
-from .contend import Busy
+from .background_load import Busy
+from .engine_agreement import compare_all, tolerance
 from .engines import PACKAGES, Job, check_engines, is_installed, job_for
 from .inputs import Feeding
-from .inspect import inspect
+from .inspection import inspect
+from .interleaving import Beside, Budget, Launch, Pace, launch
 from .machine import machine, usable_cpus
 from .noise import Disturbance, Look, disturbances
 from .record import Result, Setting
-from .statistics import Ratio, ratio_of_launches
+from .sample_statistics import Ratio, ratio_of_launches
 from .sweep import (
     PRECISIONS,
     Recommendation,
@@ -40,7 +41,6 @@ from .sweep import (
     thread_counts,
     why_not,
 )
-from .turns import Beside, Budget, Launch, Pace, launch
 
 SCHEMA = "sanderling.bench/1"
 LAUNCHES, ROUNDS = 5, 5

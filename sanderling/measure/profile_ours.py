@@ -23,7 +23,7 @@ from ..runtime.delegate import Delegate, Executable, StepTimes
 from ..runtime.plan import Plan, Step
 from ..runtime.session import Session
 from .record import Setting
-from .statistics import Floats
+from .sample_statistics import Floats
 
 WARM = 2  # runs before what counts
 # Seconds: shorter runs are timed together, about so long: the clock must not count, nor what is

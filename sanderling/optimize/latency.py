@@ -11,9 +11,9 @@ from ..format import load, save
 from ..ir import Model
 from ..measure.engines import Job, is_installed, job_for
 from ..measure.inputs import feeds
+from ..measure.interleaving import Measured, measure
 from ..measure.record import Setting
-from ..measure.statistics import median_of_rounds, ratio
-from ..measure.turns import Measured, measure
+from ..measure.sample_statistics import median_of_rounds, ratio
 
 ENGINES = ("sanderling", "litert")
 SIDES = ("before", "after")

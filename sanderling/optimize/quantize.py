@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from ..errors import InputError, UnsupportedError
-from ..evaluate.kinds import read_kinds
+from ..evaluate.output_kinds import read_kinds
 from ..format import load
 from ..ir import DType, Model, Tensor
 from ..ir.verify import verify
@@ -25,7 +25,7 @@ from .report import Report, layer_rows
 from .scheme import Grid, mode_of
 from .solve import Solution
 from .target import Target
-from .work import Data, Wish, Work, copy_of
+from .work import Data, Wish, Work
 from .write import WeightOptions, Written
 
 INTERFACE = {"float32": DType.FLOAT32, "int8": DType.INT8, "uint8": DType.UINT8,
@@ -76,7 +76,7 @@ class Job:
 
     def run(self) -> Quantised:
         """The model, written anew from the float one each time."""
-        model = copy_of(self.float_model)
+        model = self.float_model.copy()
         solution, written = rewrite(model, self.recipe, self.range_of, self.weights,
                                     INTERFACE[self.inputs], INTERFACE[self.outputs])  # fmt: skip
         verify(model)

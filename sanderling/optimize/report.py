@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..evaluate.kinds import Kind, agreement
+from ..evaluate.output_kinds import Kind, agreement
 from ..format import dump
 from ..ir import Array, Model, Op
 from . import local

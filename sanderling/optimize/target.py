@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SanderlingError
-from ..evaluate.kinds import AGREEING, SCORES, Kind
+from ..evaluate.output_kinds import AGREEING, SCORES, Kind
 from ..evaluate.task import Metrics, Task
 from ..format import dump
 from ..ir import Array, Model, Op

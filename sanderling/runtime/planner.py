@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from ..config import MAX_MEMORY
 from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
 from ..ir import Array, Graph, Op, Shape, Tensor
+from ..ir.graph import copy_graph
 from ..ops import State
 from ..ops.execute import initial_value
 from ..passes.simplify import fold_constants
@@ -19,7 +20,7 @@ from .plan import Plan, Step, plan_borders
 from .recording import tell_refusals
 from .resources import lift
 from .settings import Settings
-from .specialise import copy_graph, specialise
+from .specialise import specialise
 
 # Ops that are left out one by one: each costs another attempt at what is behind it.
 MOST_LEFT_OUT = 16

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..config import MAX_MEMORY
 from ..errors import ModelError
-from ..format import known
+from ..format import known_models
 from ..ir import Array, Graph, Model, Shape, Tensor
 from ..spans import span
 from .plan import Plan
@@ -92,7 +92,7 @@ class Plans:
             return made or self._planned(graph, shapes)
 
     def _planned(self, graph: Graph, shapes: tuple[Shape, ...]) -> Plan:
-        content = known.content_of(self._model)
+        content = known_models.content_of(self._model)
         if not self._verified:
             verify_model(self._model)
             self._verified = True

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..config import DELEGATES
 from ..errors import BusyError, DelegateError, InputError, ModelError, SanderlingError
 from ..forks import renews
-from ..format import known
+from ..format import known_models
 from ..ir import Array, Graph, Model, Shape, Signature, Tensor
 from ..spans import Follower, followers, span, tape
 from . import recording
@@ -67,7 +67,7 @@ class Session(OfThisProcess):
             raise InputError(f"threads is {threads!r}", where="threads",
                              fix="give 1 or more, or None for a default")  # fmt: skip
         self.model = model
-        is_known = bool(known.content_of(model))
+        is_known = bool(known_models.content_of(model))
         if not is_known:
             verify_model(model)
         self.delegates = resolve(delegates or [n for n in DELEGATES.text().split(",") if n])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError
-from ..format import known
+from ..format import known_models
 from ..ir import Array, Tensor
 from .interpreter_checks import keys_text
 from .interpreter_details import Details
@@ -34,7 +34,7 @@ class SignatureRunner(OfThisProcess):
                              fix=keys_text(interpreter._session.model.signatures)
                              ) from None  # fmt: skip
         self._interpreter = interpreter
-        self._index = known.places_of(self._signature.graph)
+        self._index = known_models.places_of(self._signature.graph)
 
     def __call__(self, **arrays: Any) -> dict[str, Array]:
         wanted = self._signature.inputs

@@ -1,12 +1,12 @@
-"""A plan's own copies of a graph: of some of its ops, or of all at given input shapes."""
+"""A graph at given input shapes: every other shape follows from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..ir import Graph, Op, Quant, Shape, Tensor
+from ..ir import Graph, Shape, Tensor
+from ..ir.graph import copy_graph
 
 if TYPE_CHECKING:
     from ..ops import Spec
@@ -45,37 +45,3 @@ def _set_shape(tensor: Tensor, spec: Spec) -> None:
         tensor.shape, tensor.signature = (0,), UNKNOWN_SHAPE
     else:
         tensor.shape, tensor.signature = spec.shape, None
-
-
-def copy_graph(graph: Graph, ops: Sequence[Op], inputs: Sequence[Tensor],
-               outputs: Sequence[Tensor]) -> tuple[Graph, dict[Tensor, Tensor]]:  # fmt: skip
-    """A graph of its own with these ops; constants share their buffers with the original."""
-    twins: dict[Tensor, Tensor] = {}
-    made = Graph(graph.name)
-
-    def twin(tensor: Tensor) -> Tensor:
-        if tensor not in twins:
-            twins[tensor] = made_twin = tensor.copy()
-            made.tensors.append(made_twin)
-            made_twin.quant = _copy_block(tensor.quant, twin)
-        return twins[tensor]
-
-    made.inputs = [twin(t) for t in inputs]
-    for op in ops:
-        made.append(op.copy([t and twin(t) for t in op.inputs], [twin(t) for t in op.outputs],
-                            [twin(t) for t in op.intermediates]))  # fmt: skip
-    made.outputs = [twin(t) for t in outputs]
-    return made, twins
-
-
-def _copy_block(quant: Quant | None, twin: Callable[[Tensor], Tensor]) -> Quant | None:
-    """Blockwise scales are tensors too: they move with the tensor they describe."""
-    if quant is None or quant.block is None:
-        return quant
-    old = quant.block
-    block = replace(
-        old,
-        scales=old.scales and twin(old.scales),
-        zero_points=old.zero_points and twin(old.zero_points),
-    )
-    return replace(quant, block=block)

@@ -15,10 +15,9 @@ from sanderling import load
 from sanderling.ir import Array, Model
 from sanderling.measure.inputs import feeds
 from sanderling.runtime.binding import bind_outputs
-from tests.shared import MODELS, NEEDS
-from tests.shared import model as shared
-
-from .harness import EVERYTHING
+from tests.support.cpu_conformance import EVERYTHING
+from tests.support.shared_models import MODELS, NEEDS
+from tests.support.shared_models import model as shared
 
 OWN = sorted(Path(str(files("sanderling") / "data")).glob("*.tflite"))
 SMALL = [p for p in MODELS if EVERYTHING or p.stat().st_size < 1_300_000]

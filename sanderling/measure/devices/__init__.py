@@ -9,8 +9,8 @@ import os
 
 from ...errors import InputError
 from ..record import Result, Setting
-from .common import Options
-from .log import Log, parse
+from .device_options import Options
+from .tool_log import Log, parse
 
 DEVICES = ("android", "android:SERIAL", "ios")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ...errors import InputError, SanderlingError
 from ..record import Result, Setting
-from . import log
+from . import tool_log
 from .adb import Adb, DeviceError, choose
-from .common import ENGINE, Options, as_words, flags_for, local_file
+from .device_options import ENGINE, Options, as_words, flags_for, local_file
 
 TEMP = "/data/local/tmp"
 USUAL_BINARY = f"{TEMP}/benchmark_model"  # where the guide puts it
@@ -66,7 +66,7 @@ def run_android(serial: str, model: str, setting: Setting, options: Options) -> 
     except DeviceError as error:
         return Result(str(model), setting, error=_one_line(error))
     options.progress("done", STEPS, STEPS)
-    found = log.result(log.parse(text), str(model), setting)
+    found = tool_log.result(tool_log.parse(text), str(model), setting)
     found.facts |= {"device": facts}
     return found
 
@@ -119,7 +119,7 @@ def _push_inputs(adb: Adb, folder: str, flags: dict[str, str]) -> dict[str, str]
     for flag in _FILE_FLAGS:
         if flag not in flags:
             continue
-        from ..compat.inputs import name_and_file
+        from ..benchmark_model.inputs import name_and_file
 
         places = []
         for number, item in enumerate(flags[flag].split(",")):
@@ -227,7 +227,7 @@ def _start_and_wait(adb: Adb, words: list[str], mark: str, options: Options) -> 
     end = time.monotonic() + options.timeout
     while True:
         text = _of_process(process, adb("logcat", "-d", "-v", "threadtime", "-s", *TAGS), mark)
-        found = log.parse(text)
+        found = tool_log.parse(text)
         if _has_ended(found, options):
             return text
         if time.monotonic() > end:
@@ -244,7 +244,7 @@ def _of_process(process: str, text: str, mark: str) -> str:
     return "\n".join(line for line in lines if line.split()[2:3] == [process])
 
 
-def _has_ended(found: log.Log, options: Options) -> bool:
+def _has_ended(found: tool_log.Log, options: Options) -> bool:
     """The profile comes behind the result."""
     if found.crash or found.errors:
         return True

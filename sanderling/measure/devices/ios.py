@@ -11,8 +11,8 @@ from pathlib import Path
 from ...errors import InputError
 from ...format import write_atomic
 from ..record import Result, Setting
-from . import log
-from .common import ENGINE, Options, flags_for, local_file
+from . import tool_log
+from .device_options import ENGINE, Options, flags_for, local_file
 
 PARAMETERS = "benchmark_params.json"
 
@@ -60,4 +60,4 @@ def prepare(model: str, setting: Setting, options: Options) -> Path:
 def read(path: str, model: str, setting: Setting) -> Result:
     """What the app printed: Xcode's console, or the text on its screen."""
     found = local_file(path, "--device-log", "log")
-    return log.result(log.parse(found.read_text("utf-8", "replace")), model, setting)
+    return tool_log.result(tool_log.parse(found.read_text("utf-8", "replace")), model, setting)
