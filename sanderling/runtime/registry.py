@@ -34,7 +34,7 @@ def find_delegate(wanted: str | PlainDelegate) -> Delegate:
     """The delegate itself, or the one of this name; the error lists what there is."""
     if isinstance(wanted, str):  # asked first: asking a Protocol takes 20 us
         return as_delegate(_factory(wanted)())
-    if isinstance(wanted, PlainDelegate):
+    if isinstance(wanted, PlainDelegate) and not isinstance(wanted, type):
         return as_delegate(wanted)
     raise InputError(
         f"{wanted!r} is not a delegate",
