@@ -11,14 +11,14 @@ import numpy as np
 
 from ..errors import DelegateError, MissingExtraError
 from ..ir import Array, Graph, Op
-from ..measure.engines import ENGINES, Job, Loaded
+from ..measure.engines import ENGINES, EngineJob, LoadedEngine
 from ..measure.record import Setting
 from ..runtime.delegate import Delegate, Executable, Options
 from ..runtime.registry import find_delegate
 from ..runtime.submodel import as_tflite, refuses_alone
 
 
-class Handed(Delegate):
+class EngineDelegate(Delegate):
     """Takes what stands on its own: no control flow, no state, no strings."""
 
     def __init__(self, setting: Setting) -> None:
@@ -29,14 +29,14 @@ class Handed(Delegate):
     def refuses(self, op: Op) -> str | None:
         return refuses_alone(op)
 
-    def compile(self, part: Graph, options: Options) -> HandedExecutable:
+    def compile(self, part: Graph, options: Options) -> EngineExecutable:
         path = Path(self.folder.name) / f"{len(list(Path(self.folder.name).iterdir()))}.tflite"
         path.write_bytes(as_tflite(part))
         inputs = [np.zeros(t.shape, t.dtype.numpy) for t in part.inputs]
-        job = Job(str(path), self.setting, inputs, [t.name for t in part.inputs],
+        job = EngineJob(str(path), self.setting, inputs, [t.name for t in part.inputs],
                   [t.name for t in part.outputs])  # fmt: skip
         try:
-            return HandedExecutable(inputs, load_engine(job))
+            return EngineExecutable(inputs, load_engine(job))
         except MissingExtraError:
             raise
         except Exception as error:
@@ -44,12 +44,12 @@ class Handed(Delegate):
                                 where=f"engine '{self.name}'") from error  # fmt: skip
 
 
-def load_engine(job: Job) -> Loaded:
+def load_engine(job: EngineJob) -> LoadedEngine:
     return ENGINES[job.setting.engine](job, lambda stage: None)
 
 
-class HandedExecutable(Executable):
-    def __init__(self, inputs: list[Array], loaded: Loaded) -> None:
+class EngineExecutable(Executable):
+    def __init__(self, inputs: list[Array], loaded: LoadedEngine) -> None:
         self.inputs, self.loaded = inputs, loaded
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
@@ -69,7 +69,7 @@ def delegates_of(setting: Setting) -> list[Delegate]:
     """Who runs the ops of this setting, in order of preference. The precision is the delegate's
     own, so that two of one kind can stand in one session."""
     if setting.engine != "sanderling":
-        return [Handed(setting)]
+        return [EngineDelegate(setting)]
     return [_at(name, setting.precision) for name in setting.delegates or ("cpu",)]
 
 

@@ -111,7 +111,7 @@ def quantize(
     of the data that calibrated nothing; or the name of a method. strict: no op may stay float.
     target: accuracy to hold; as few ops as needed get a finer mode, or TargetMissedError is raised.
     keep: a file for the statistics, so that an interrupted calibration goes on. output_kind:
-    what outputs are (see evaluate.kinds), for all or by name, where the model does not tell.
+    what outputs are (see evaluate.output_kinds), for all or by name, where the model does not tell.
     """
     source = model if isinstance(model, Model) else load(model)
     rules = [Choice(mode_of(mode).name), *(read_recipe(recipe) if recipe else [])]
