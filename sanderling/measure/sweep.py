@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runtime.delegate import delegate_names
+from ..runtime.registry import delegate_names
 from .engine_agreement import group
 from .engines import TITLES
 from .machine import cpu_flags, usable_cpus

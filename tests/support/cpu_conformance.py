@@ -22,9 +22,10 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa.targets import TARGETS, emulatable, host_target, runnable
 from sanderling.ir import Array, Model
 from sanderling.ir.graph import copy_graph
-from sanderling.runtime.delegate import Limits, partition
-from sanderling.runtime.plan import specialise
+from sanderling.runtime.binding import bind_outputs
+from sanderling.runtime.partition import Limits, partition
 from sanderling.runtime.session import Session
+from sanderling.runtime.specialise import specialise
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, difference
 
@@ -120,7 +121,7 @@ def run_emulated(model: Model, delegate: CpuDelegate, arrays: Sequence[Array]) -
 def run(session: Session, arrays: Sequence[Array]) -> list[Array]:
     """One run on arrays in the order of the main graph's inputs."""
     plan = session.plan(shapes=[a.shape for a in arrays])
-    outputs = plan.bind(arrays, [None] * len(session.model.main.outputs)).run()
+    outputs = bind_outputs(plan, arrays).run()
     return [a.copy() for a in outputs]
 
 
