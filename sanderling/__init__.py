@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from .measure.profile import profile
     from .measure.traces import trace_model
     from .ops import OPS, Spec, register_custom
-    from .optimize.data import read_samples
     from .optimize.quantize import quantize
     from .optimize.recipe import Choice
     from .optimize.report import Report
+    from .optimize.samples import read_samples
     from .optimize.suggest import suggest
     from .optimize.target import Target, TargetMissedError
     from .runtime import trace
@@ -72,7 +72,7 @@ _HOMES = {
     "measure.profile": "profile",
     "measure.traces": "trace_model",
     "ops": "OPS Spec register_custom",
-    "optimize.data": "read_samples",
+    "optimize.samples": "read_samples",
     "optimize.quantize": "quantize",
     "optimize.recipe": "Choice",
     "optimize.report": "Report",
