@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from sanderling import load, save
-from sanderling.evaluate.paired import paired, snr
+from sanderling.evaluate.paired_statistics import paired, snr
 from sanderling.evaluate.preprocess import PRESETS
 from sanderling.ir import Array, Model, Signature
 from sanderling.measure.machine import machine_line

@@ -29,9 +29,9 @@ from sanderling.optimize.sequential import FloatReference, SequentialRun
 from sanderling.optimize.target import Target
 from sanderling.optimize.techniques import Techniques
 
-from .digits import F32, IMAGES
-from .mobile import mobile, samples, twist
-from .quantised import ours
+from .support.mobile_net import mobile, samples, twist
+from .support.quantize_command import F32, IMAGES
+from .support.quantize_engines import ours
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 DATA = samples(24)

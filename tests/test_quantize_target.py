@@ -16,7 +16,7 @@ from sanderling.optimize.finer import MOST_GIVEN_BACK, FinerSearch, mark_pareto
 from sanderling.optimize.report import Trial
 from sanderling.optimize.target import LEAST_HALF
 
-from .digits import F32, FAST, PLAIN, call, digits, parents, samples
+from .support.quantize_command import F32, FAST, PLAIN, call, digits, parents, samples
 
 
 def test_a_target_that_holds_at_once_keeps_nothing() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..delegates.cpu.executable import cores
+from ..delegates.cpu.runtime.executable import cores
 from ..errors import InputError
 from ..format import dump
 from ..ir import Model

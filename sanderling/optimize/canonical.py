@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import InputError
 from ..ir import DType, Graph, Model, Op, Tensor
 from ..ir.verify import verify
-from ..measure.inspect import quantisation_kind
+from ..measure.inspection import quantisation_kind
 from ..ops.base import check_known
 from ..passes import CLEAN, FOLD, FUSE, MERGE, run_passes
 

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..evaluate.kinds import Kind, agreement, output_kind
-from ..evaluate.measures import decibels
+from ..evaluate.error_measures import decibels
+from ..evaluate.output_kinds import OutputKind, agreement, output_kind
 from ..ir import Array, Model, Tensor
 from .calibrated import Calibrated
 from .probe import Probe
@@ -63,7 +63,7 @@ class Candidate:
         wanted: Sequence[Mapping[str, Array]],
         given: Sequence[Mapping[str, Array]],
         judged: Sequence[str],
-        kinds: Mapping[str, Kind],
+        kinds: Mapping[str, OutputKind],
     ) -> Candidate:
         """Compare what a model should give with what it gives, sample by sample.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from ..errors import UnsupportedError
-from ..evaluate.kinds import read_kinds
+from ..evaluate.output_kinds import read_kinds
 from ..format import load
 from ..ir import Model
 from .apply import Quantised, Quantiser, solve_model, together
@@ -65,7 +65,7 @@ def quantize(
     of the data that calibrated nothing; or the name of a method. strict: no op may stay float.
     target: accuracy to hold; as few ops as needed get a finer mode, or TargetMissedError is raised.
     keep: a file for the statistics, so that an interrupted calibration goes on. output_kind:
-    what outputs are (see evaluate.kinds), for all or by name, where the model does not tell.
+    what outputs are (see evaluate.output_kinds), for all or by name, where the model does not tell.
     """
     source = model if isinstance(model, Model) else load(model)
     rules = [Choice(mode_of(mode).name), *(read_recipe(recipe) if recipe else [])]

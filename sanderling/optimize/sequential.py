@@ -46,7 +46,7 @@ class SequentialRun:
         for count in range(max(places, default=-1) + 1):
             op = self.graph.ops[count]
             if progress:
-                progress("correcting", count + 1, places[-1] + 1)
+                progress("correcting", count, places[-1] + 1)
             if is_linear(op):
                 visit(op, self)
             if count < places[-1]:

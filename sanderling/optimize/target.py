@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InputError, SanderlingError
-from ..evaluate.kinds import AGREEING, SCORES, Kind
+from ..evaluate.output_kinds import AGREEING, SCORES, OutputKind
 from ..evaluate.task import Metrics, Task
 from ..format import dump
 from ..ir import Array, Model
@@ -124,11 +124,11 @@ class Target:
         found = [Candidate.of("", judge.wanted[p], given[p], judge.judged, kinds) for p in parts]
         return [c.snr if self.min_snr is not None else c.agreement or 0.0 for c in found]
 
-    def _kinds(self, kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
+    def _kinds(self, kinds: Mapping[str, OutputKind]) -> Mapping[str, OutputKind]:
         """Who asks for agreement wants the largest output compared, whatever the outputs are."""
         if any(kind.agrees for kind in kinds.values()):
             return kinds
-        return dict.fromkeys(kinds, Kind(SCORES, "agreement is the target"))
+        return dict.fromkeys(kinds, OutputKind(SCORES, "agreement is the target"))
 
     def _on_task(self, task: Task, model: Model) -> list[float]:
         found = evaluated(model, task, self.limit)

@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 
 from sanderling import Session, load
-from sanderling.delegates.cpu import program as limits
-from sanderling.delegates.cpu.cache import fingerprint
+from sanderling.delegates.cpu.codegen import program as limits
+from sanderling.delegates.cpu.codegen.program import Kernel, Program, StepEmitter
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
-from sanderling.delegates.cpu.kernels import KERNELS
-from sanderling.delegates.cpu.program import Kernel, Program, StepEmitter
+from sanderling.delegates.cpu.runtime.cache import fingerprint
+from sanderling.delegates.cpu.table import KERNELS
 from sanderling.errors import FallbackWarning
 from sanderling.ir import DType, Graph, Model, Op
 from sanderling.ir.graph import copy_graph
 from sanderling.runtime.plan import specialise
-from tests import shared
 from tests.conformance.cases_custom import options
 from tests.conformance.harness import Case, biases, case, const, f32, i8, weights
-
-from .harness import RUNNABLE, check_cpu
+from tests.support import shared_models
+from tests.support.cpu_conformance import RUNNABLE, check_cpu
 
 PLAIN = {"fused_activation_function": "NONE"}
 ONCE = {"stride_h": 1, "stride_w": 1}
@@ -145,9 +144,9 @@ def test_the_answer_is_right(name: str) -> None:
     check_cpu(HOSTILE[name])
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_the_public_file() -> None:
-    model = load(shared.model("found/hostile_dilate"))
+    model = load(shared_models.model("found/hostile_dilate"))
     x = np.arange(15, dtype=np.float32).reshape(3, 5)
     ours, theirs = (model.compile([d])(x, np.float32(7)) for d in ("cpu", "reference"))
     assert np.array_equal(ours, theirs)

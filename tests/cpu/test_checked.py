@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.abi import SLACK
+from sanderling.delegates.cpu.codegen.emit import F32, I8, I64, PTR, Emitter, vector
+from sanderling.delegates.cpu.codegen.program import Kernel, StepEmitter
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.emit import F32, I8, I64, PTR, Emitter, vector
-from sanderling.delegates.cpu.kernels import KERNELS
-from sanderling.delegates.cpu.program import Kernel, StepEmitter
-from sanderling.delegates.cpu.targets import TARGETS, runnable
+from sanderling.delegates.cpu.isa.targets import TARGETS, runnable
+from sanderling.delegates.cpu.runtime.abi import SLACK
+from sanderling.delegates.cpu.table import KERNELS
 from sanderling.errors import DelegateError
 from sanderling.ir import Graph, Model, Op, Tensor
 from sanderling.ir.types import DType
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case
+from tests.support.cpu_conformance import EVERYTHING, RUNNABLE, check_cpu, cpu_for
 
-from .harness import EVERYTHING, RUNNABLE, check_cpu, cpu_for
 from .test_elementwise import GELU_OF_INFINITY
 
 BYTES = 4 * 24  # of each tensor
