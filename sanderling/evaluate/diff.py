@@ -143,7 +143,7 @@ def diff(
     the reference runs on the delegate `reference`, the definition of every operator. data: a file,
     a folder, an array, or arrays by input name; default are `runs` (50) random inputs. picture:
     how pictures become inputs, simply or as a preset of `load_pipeline` has it. shapes: of inputs,
-    by name, for open dimensions. output_kind: what outputs are (see evaluate.output_kinds), for all or by
+    by name, for open dimensions. output_kind: what outputs are (see output_kinds.py), for all or by
     name, where the model does not tell. Limits are given as `limits` or by name: max_error=...,
     min_cosine=...
     """

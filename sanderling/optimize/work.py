@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..delegates.cpu.delegate import CpuDelegate
-from ..delegates.cpu.runtime.executable import cores
 from ..errors import InputError
 from ..evaluate.output_kinds import output_kind
 from ..format import dump, load
 from ..ir import Array, Graph, Model, Op, Tensor
+from ..processors import usable_cpu_count
 from ..progress import Estimate
 from ..runtime.delegate import Delegate
 from ..runtime.inputs import quantize_array
@@ -157,7 +157,7 @@ class Work:
     def __init__(self, job: Job, data: Data | None, keep: str | Path | None = None,
                  threads: int | None = None, progress: Progress | None = None,
                  kinds: Mapping[str, str] | None = None) -> None:  # fmt: skip
-        self.progress, self.threads = progress, threads or cores()
+        self.progress, self.threads = progress, threads or usable_cpu_count()
         self.way = ""  # that is being tried, for who waits
         self.away = 0  # samples that were held out
         self.notes: list[str] = []
