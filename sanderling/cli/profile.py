@@ -19,6 +19,7 @@ from ..measure.profiling import share_text
 from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.session import Session
+from ..units import si
 from . import completion
 from .common import (
     DelegateNames,
@@ -33,7 +34,6 @@ from .common import (
     open_target,
     pairs,
     progress,
-    si,
     table,
     width,
     write_target,

@@ -16,6 +16,7 @@ import numpy as np
 
 from ....errors import DelegateError
 from ....ir import Array
+from ....processors import usable_cpu_count
 from ....runtime.delegate import Executable, StepTimes
 from ....spans import hold
 from .abi import (
@@ -102,11 +103,6 @@ def _syscall() -> int:
     return ctypes.cast(_libc().syscall, ctypes.c_void_p).value or 0
 
 
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Crew:
     """Workers 1 to n-1 of one executable: threads that live in native code and know no Python."""
 
@@ -187,7 +183,7 @@ class CpuExecutable(Executable):
         if self._record is not None:
             self._record.ready = self.workers == 1
         self._sync[:] = 0
-        self._sync[MOST_SPINS] = SPIN if self.workers <= cores() else SPIN_CROWDED
+        self._sync[MOST_SPINS] = SPIN if self.workers <= usable_cpu_count() else SPIN_CROWDED
         self._sync[SYSCALL : SYSCALL + 2].view(np.int64)[0] = _syscall()
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
