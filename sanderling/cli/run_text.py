@@ -96,8 +96,8 @@ def _best(runs: Sequence[Run]) -> Told:
     columns = [f"~best of {name}" if len(names) > 1 else "~best class" for name in names]
 
     def cells(run: Run) -> list[str]:
-        tops = [(run.top or {}).get(name) or [None] for name in names]
-        return [f"{t[0]['label']} {_number(t[0]['score'])}" if t[0] else "-" for t in tops]
+        tops = [(run.top or {}).get(name, []) for name in names]
+        return [f"{t[0]['label']} {_number(t[0]['score'])}" if t else "-" for t in tops]
 
     return columns, cells
 
