@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 
 from ..evaluate.kinds import MEASURES
-from ..picture import COLOURS, figure, heading, html_table, inline, page, paragraph
+from ..picture import (
+    COLOURS,
+    figure,
+    heading,
+    html_table,
+    inline,
+    legend_below,
+    page,
+    paragraph,
+)
 from .report import KEPT_IF, Layer, Report, Trial
 
 # Rounding alone costs a root mean square error of 1/sqrt(12) of a step; the guide of TensorFlow's
 # quantisation debugger takes 0.7 for a layer that is worth a look.
 ROUNDING, SUSPECT = 0.289, 0.7
+LIMITS = ((ROUNDING, "rounding alone", ":"), (SUSPECT, "worth a look", "--"))  # with their dashes
 
 
 def report_page(report: Report) -> str:
@@ -212,7 +222,7 @@ def _ranges_plot(layers: Sequence[Layer]) -> str:
         axes.set_yscale("symlog", linthresh=least)
         axes.set(xlabel="layer", ylabel="value")
         axes.locator_params(axis="x", integer=True)
-        axes.legend()
+        legend_below(axes)
         return inline(made)
 
 
@@ -221,12 +231,12 @@ def _error_plot(layers: Sequence[Layer]) -> str:
         _line(above, layers, "snr", "SNR, dB")
         _line(below, layers, "rmse_over_scale", "RMSE / scale", "accumulated")
         _line(below, layers, "local_rmse_over_scale", "RMSE / scale", "local")
-        below.legend()
-        for value, text in ((ROUNDING, "rounding alone"), (SUSPECT, "worth a look")):
-            below.axhline(value, linestyle="--", color=COLOURS[1], linewidth=1)
-            below.annotate(f"{value:.2g} {text}", (0, value), fontsize=8)
+        for value, text, dash in LIMITS:
+            name = f"{value:.2g}: {text}"
+            below.axhline(value, linestyle=dash, color=COLOURS[1], linewidth=1, label=name)
         below.set_yscale("log")
         below.set(xlabel="layer")
+        legend_below(below, 4)
         below.locator_params(axis="x", integer=True)
         return inline(made)
 
@@ -252,7 +262,7 @@ def _trials_plot(report: Report) -> str:
                 axes.plot([getattr(t, what) / unit for t in kind], [t.score for t in kind], mark,
                           color=COLOURS[colour], markersize=big, label=name)  # fmt: skip
             axes.set(xlabel=label, ylabel=report.target["figure"])
-            axes.legend()
+            legend_below(axes, 3)
         return inline(made)
 
 
