@@ -76,7 +76,7 @@ def plural(count: int, what: str) -> str:
 
 
 @dataclass
-class _State:
+class _LastReport:
     """What was said last. The clock runs from the beginning of all the work. What is left belongs
     to a piece of it: a new piece begins where the count falls, or where name and total change."""
 
@@ -131,7 +131,7 @@ class _State:
 class _How:
     lines: bool = False  # also where nobody may be looking
     quiet: bool = False
-    state: _State | None = None  # of who is telling: others tell him
+    state: _LastReport | None = None  # of who is telling: others tell him
 
 
 _HOW = _How()
@@ -167,7 +167,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _aside(state: _State, what: str) -> Iterator[None]:
+def _aside(state: _LastReport, what: str) -> Iterator[None]:
     state.aside = what
     try:
         yield
@@ -185,7 +185,7 @@ def _rewrite(text: str) -> None:
 
 @contextmanager
 def _lines() -> Iterator[Show]:
-    state = _State()
+    state = _LastReport()
 
     def pause(spent: float) -> float:
         return FIRST if spent == 0 else OFTEN if spent < 60 else LATER
@@ -198,7 +198,7 @@ def _lines() -> Iterator[Show]:
 
 
 @contextmanager
-def _telling(state: _State) -> Iterator[None]:
+def _telling(state: _LastReport) -> Iterator[None]:
     before, _HOW.state = _HOW.state, state
     try:
         yield
@@ -240,7 +240,7 @@ def _bar() -> Iterator[Show]:
     from rich.table import Column
     from rich.text import Text
 
-    state = _State()
+    state = _LastReport()
 
     class Figures(rich.ProgressColumn):
         def render(self, task: Any) -> Any:

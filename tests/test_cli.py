@@ -30,7 +30,7 @@ from sanderling.runtime.inputs import Picture, dequantize_array, quantize_array,
 from sanderling.runtime.session import Session
 
 from .conformance.cases_control import binary, emit, graph
-from .differing import restless
+from .support.diff_command import restless
 
 DATA = Path(str(files("sanderling") / "data"))
 F32, INT8 = str(DATA / "digits_f32.tflite"), str(DATA / "digits_int8.tflite")

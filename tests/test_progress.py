@@ -17,7 +17,7 @@ import pytest
 from sanderling import progress, quantize
 from sanderling.ir import Array
 from sanderling.optimize.calibrate import calibrate
-from sanderling.progress import Estimate, _State, duration
+from sanderling.progress import Estimate, _LastReport, duration
 
 from .test_cli import call
 
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_line_has_share_and_time_left(clock: list[float]) -> None:
-    state = _State(begin=0, since=0)
+    state = _LastReport(begin=0, since=0)
     state.update("calibrating", 10, 200)  # resumed: these were not done now
     clock[0] += 20
     state.update("calibrating", 60, 200)
@@ -58,7 +58,7 @@ def test_a_line_has_share_and_time_left(clock: list[float]) -> None:
 
 def test_the_end_is_not_foretold(clock: list[float]) -> None:
     """After the last item there may be more to do: 100 % is never said while work goes on."""
-    state = _State(begin=0, since=0)
+    state = _LastReport(begin=0, since=0)
     state.update("runs", 999, 1000)
     assert "(99%)" in state.line()
     state.update("runs", 1000, 1000)
@@ -71,7 +71,7 @@ def test_the_end_is_not_foretold(clock: list[float]) -> None:
 
 def test_the_clock_never_goes_back(clock: list[float]) -> None:
     """A name may change with every step, as in a benchmark: it is one piece of work."""
-    state = _State(begin=0, since=0)
+    state = _LastReport(begin=0, since=0)
     for done in range(4):
         state.update(f"engine {done % 2}", done, 8)
         clock[0] += 10
@@ -80,7 +80,7 @@ def test_the_clock_never_goes_back(clock: list[float]) -> None:
 
 def test_what_is_left_falls_with_the_clock(clock: list[float]) -> None:
     """One slow item does not make it rise; a wrong estimate is corrected."""
-    state = _State(begin=0, since=0)
+    state = _LastReport(begin=0, since=0)
     state.update("samples", 0, 20)
     clock[0] += 10
     state.update("samples", 10, 20)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..evaluate.kinds import MEASURES
+from ..evaluate.output_kinds import MEASURES
 from ..files import STDIN, as_given, is_stream, keep_stream
 from ..format import AtomicFile
 from ..glyphs import cells, clean_lines, padded, wrapped
@@ -27,7 +27,7 @@ from ..progress import hush
 from ..progress import plural as plural
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
-from . import complete
+from . import completion
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -75,7 +75,7 @@ Quiet = Annotated[
 ]
 DelegateNames = Annotated[
     list[str],
-    typer.Option("--delegate", metavar="NAME", autocompletion=complete.DELEGATE,
+    typer.Option("--delegate", metavar="NAME", autocompletion=completion.DELEGATE,
                  help="A delegate to prefer; may be repeated, first is best."),
 ]  # fmt: skip
 

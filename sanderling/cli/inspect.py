@@ -13,7 +13,7 @@ from ..format import load
 from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
-from ..measure.inspect import known_shapes
+from ..measure.inspection import known_shapes
 from ..runtime.arena import plan_graph
 from .common import (
     IN_FILES,

@@ -22,8 +22,8 @@ from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
-from . import complete
-from .batch import Files, batch, several, titles
+from . import completion
+from .class_names import ClassNames
 from .common import (
     DelegateNames,
     JsonPath,
@@ -40,11 +40,11 @@ from .common import (
     warn_unused,
     write_target,
 )
-from .labels import Labels
+from .run_files import Files, batch, several, titles
 from .run_text import print_runs
 
 if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
-    from ..evaluate.shown import Found
+    from ..evaluate.output_readers import Findings
 
 SCHEMA = "sanderling.run/1"
 Value = TypeVar("Value", str, list[str])
@@ -77,7 +77,7 @@ def run(
         help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
              "themselves for integer inputs.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
         help="With --picture: how pictures become inputs, as in `sanderling eval`. Default: what "
              "suits the model.")] = "",
     rate: Annotated[int | None, typer.Option(metavar="HZ", min=1,
@@ -107,7 +107,7 @@ def run(
     session = Session(source, delegate, threads)
     entry = session.entry(signature)
     how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
-    names = None if labels is None else Labels.read(labels, label_offset or 0)
+    names = None if labels is None else ClassNames.read(labels, label_offset or 0)
     jobs = batch(_named(entry.inputs, several(input, "--input", list(entry.inputs)), "input"))
     shapes = pairs(shape, "--shape")
     _warn_unused(entry, jobs, {
@@ -118,17 +118,17 @@ def run(
     })  # fmt: skip
     eye = gallery = None
     if picture is not None:
-        from ..evaluate.shown import Names
-        from .pictures import Gallery, Looker, check_pictures
+        from ..evaluate.output_readers import ClassNaming
+        from .drawn_images import Gallery, ImageDrawer, check_images
 
-        check_pictures(jobs)
-        eye = Looker(entry, model, Names(labels, label_offset), preset, {
+        check_images(jobs)
+        eye = ImageDrawer(entry, model, ClassNaming(labels, label_offset), preset, {
             "mean": mean or "", "std": std or "", "resample": resample or "", "bgr": bgr or None,
         })  # fmt: skip
         gallery = Gallery(picture, titles(jobs))
     targets = _targets(entry, pairs(output, "--output"))
     _check_apart([*targets.values(), *([Path(json)] if json not in ("", "-") else [])])
-    runs: list[Run] = []
+    runs: list[FinishedRun] = []
     with ExitStack() as opened:
         files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
         target = opened.enter_context(JsonTarget(json))
@@ -138,7 +138,7 @@ def run(
                 _feeds(entry, job, how, random, shapes, rate), None)  # fmt: skip
             begin = time.perf_counter()
             codes = session.run(feeds, signature=signature)
-            made = Run(title, job, time.perf_counter() - begin)
+            made = FinishedRun(title, job, time.perf_counter() - begin)
             reals = {n: _portable(dequantize_array(a, entry.outputs[n])) for n, a in codes.items()}
             made.outputs = reals if dequantize else {n: _portable(a) for n, a in codes.items()}
             made.top = names.best(reals, top or 5) if names is not None and eye is None else None
@@ -168,7 +168,7 @@ def _told(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 
 @dataclass
-class Run:
+class FinishedRun:
     """One run and what came of it."""
 
     title: str
@@ -176,7 +176,7 @@ class Run:
     seconds: float
     outputs: dict[str, Array] = field(default_factory=dict)
     top: dict[str, list[dict[str, Any]]] | None = None  # with --labels
-    found: Found | None = None
+    found: Findings | None = None
 
     def to_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {
@@ -187,7 +187,7 @@ class Run:
         return made | ({self.found.kind: self.found.rows} if self.found else {})
 
 
-def _check_alike(runs: Sequence[Run], files: Mapping[str, object]) -> None:
+def _check_alike(runs: Sequence[FinishedRun], files: Mapping[str, object]) -> None:
     """Before more work: what is stacked has one shape."""
     for name, array in runs[-1].outputs.items():
         first = runs[0].outputs[name]
@@ -197,7 +197,7 @@ def _check_alike(runs: Sequence[Run], files: Mapping[str, object]) -> None:
                              where="--output", fix="run these files one by one")  # fmt: skip
 
 
-def _stacked(runs: Sequence[Run]) -> dict[str, Array]:
+def _stacked(runs: Sequence[FinishedRun]) -> dict[str, Array]:
     """The outputs; of several runs with a dimension more."""
     if len(runs) == 1:
         return runs[0].outputs
@@ -362,7 +362,7 @@ def _npz(arrays: dict[str, Array]) -> bytes:
     return blob.getvalue()
 
 
-def _record(model: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _record(model: str, runs: Sequence[FinishedRun]) -> dict[str, Any]:
     """One run as it is; several as a list, each with its files."""
     made: dict[str, Any] = {"schema": SCHEMA, "model": model}
     if len(runs) == 1:

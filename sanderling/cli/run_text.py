@@ -12,18 +12,18 @@ import typer
 from .common import READABLE, clean, facts, shorten, table, whole_in_files
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .run import FinishedRun
 
 Row = dict[str, Any]
 SHOWN = 4  # outputs, and kinds of things that were found, in the line of a file
 
 
-def print_runs(runs: Sequence[Run], verbose: bool) -> None:
+def print_runs(runs: Sequence[FinishedRun], verbose: bool) -> None:
     pieces = _details(runs) if verbose or len(runs) == 1 else [_line_each(runs)]
     typer.echo("\n\n".join(filter(None, [*pieces, _took(runs)])))
 
 
-def _took(runs: Sequence[Run]) -> str:
+def _took(runs: Sequence[FinishedRun]) -> str:
     first = f"{runs[0].seconds * 1e3:.1f} ms, first-run work included"
     if len(runs) == 1:
         return f"one run took {first}"
@@ -36,7 +36,7 @@ def _took(runs: Sequence[Run]) -> str:
 # -- a line for each ------------------------------------------------------------------------------
 
 
-def _line_each(runs: Sequence[Run]) -> str:
+def _line_each(runs: Sequence[FinishedRun]) -> str:
     made = next(found for tell in (_found, _best, _ranges) if (found := tell(runs)))
     columns, cells = made
     rows = [[shorten(run.title, READABLE), f"{run.seconds * 1e3:.1f}", *cells(run)] for run in runs]
@@ -46,16 +46,16 @@ def _line_each(runs: Sequence[Run]) -> str:
     return f"{table(['input', '>ms', *columns], rows)}\n\n{facts([*types, more])}"
 
 
-def _headings(runs: Sequence[Run]) -> list[str]:
+def _headings(runs: Sequence[FinishedRun]) -> list[str]:
     """Outputs by number: their names may be long."""
     count = len(runs[0].outputs)
     return [f"output {number}" for number in range(count)] if count > 1 else ["output"]
 
 
-Told = tuple[list[str], Callable[["Run"], list[str]]] | None
+Told = tuple[list[str], Callable[["FinishedRun"], list[str]]] | None
 
 
-def _found(runs: Sequence[Run]) -> Told:
+def _found(runs: Sequence[FinishedRun]) -> Told:
     """What was seen in the picture."""
     if runs[0].found is None:
         return None
@@ -88,21 +88,21 @@ def _some(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:SHOWN], *more])
 
 
-def _best(runs: Sequence[Run]) -> Told:
+def _best(runs: Sequence[FinishedRun]) -> Told:
     """The best class of each output with scores."""
     if not runs[0].top:
         return None
     names = list(runs[0].top)[:SHOWN]
     columns = [f"~best of {name}" if len(names) > 1 else "~best class" for name in names]
 
-    def cells(run: Run) -> list[str]:
+    def cells(run: FinishedRun) -> list[str]:
         tops = [(run.top or {}).get(name, []) for name in names]
         return [f"{t[0]['label']} {_number(t[0]['score'])}" if t else "-" for t in tops]
 
     return columns, cells
 
 
-def _ranges(runs: Sequence[Run]) -> Told:
+def _ranges(runs: Sequence[FinishedRun]) -> Told:
     """Of each output its mean between its extremes."""
     return _headings(runs)[:SHOWN], lambda run: [
         _range(output) for output in list(run.to_json()["outputs"].values())[:SHOWN]
@@ -118,10 +118,10 @@ def _range(output: Row) -> str:
 # -- everything -----------------------------------------------------------------------------------
 
 
-def _details(runs: Sequence[Run]) -> list[str]:
+def _details(runs: Sequence[FinishedRun]) -> list[str]:
     label = ["~input"] if len(runs) > 1 else []
 
-    def of(run: Run, *cells: object) -> list[object]:
+    def of(run: FinishedRun, *cells: object) -> list[object]:
         return [*[run.title][: len(label)], *cells]
 
     rows = [of(run, name, _type(o), *(_number(o[k]) for k in ("min", "max", "mean")),
@@ -135,7 +135,7 @@ def _details(runs: Sequence[Run]) -> list[str]:
         found = table([*label, ">class", "~label", ">score"], best)
         pieces.append(f"best classes of {clean(name)}\n{found}")
     if seen := [(run.title, run.found) for run in runs if run.found]:
-        from .pictures import found_table
+        from .drawn_images import found_table
 
         pieces.append(found_table(seen))
     return pieces

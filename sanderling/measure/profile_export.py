@@ -12,8 +12,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from .. import picture
-from .profile import share_text
+from .. import pages, plots
+from .profiling import share_text
 
 Record = dict[str, Any]
 
@@ -87,11 +87,11 @@ def node_data_json(record: Record) -> str:
 
 def plot(record: Record, path: str | Path) -> bytes:
     """The roofline as the bytes of a .png, .svg or .html file."""
-    if picture.kind_of(path) == ".html":
+    if plots.kind_of(path) == ".html":
         return to_html(record).encode()
-    with picture.figure(size=(10, 6.6)) as (figure, axes):
+    with plots.figure(size=(10, 6.6)) as (figure, axes):
         draw(record, figure, axes)
-        return picture.as_file(figure, path, _title(record))
+        return plots.as_file(figure, path, _title(record))
 
 
 def points(record: Record) -> list[Record]:
@@ -109,9 +109,9 @@ def draw(record: Record, figure: Any, axes: Any) -> None:
     if roof is not None:
         _roofs(axes, roof, kinds, low, high)
     total = sum(r["median_ms"] for r in record["steps"]) or 1.0
-    colours = dict(zip(kinds, picture.COLOURS, strict=False))
+    colours = dict(zip(kinds, plots.COLOURS, strict=False))
     for row in sorted(shown, key=lambda r: -r["median_ms"]):  # small ones on top
-        colour = colours.get(row["kind"], picture.COLOURS[-1])
+        colour = colours.get(row["kind"], plots.COLOURS[-1])
         spot = axes.scatter(
             [row["intensity"]], [row["gops"]], [_area(row, total)], color=colour,
             alpha=0.55, edgecolors="black", linewidths=0.6, zorder=3,
@@ -123,10 +123,10 @@ def draw(record: Record, figure: Any, axes: Any) -> None:
     axes.set_ylabel("10⁹ operations a second")
     axes.set_title(_title(record), fontsize=10, wrap=True)
     if roof is not None:
-        picture.legend_below(axes, 3)
+        plots.legend_below(axes, 3)
     slowest = sorted(range(len(shown)), key=lambda i: -shown[i]["median_ms"])[:NAMED]
-    spots = [picture.Spot(r["intensity"], r["gops"], math.sqrt(_area(r, total)) / 2) for r in shown]
-    picture.label_spots(figure, axes, spots, {i: f"#{shown[i]['index']}" for i in slowest})
+    spots = [plots.Spot(r["intensity"], r["gops"], math.sqrt(_area(r, total)) / 2) for r in shown]
+    plots.label_spots(figure, axes, spots, {i: f"#{shown[i]['index']}" for i in slowest})
 
 
 def _area(row: Record, total: float) -> float:
@@ -142,7 +142,7 @@ def _roofs(axes: Any, roof: Record, kinds: Sequence[str], low: float, high: floa
         if end > low:
             axes.plot([low, end], [low * speed, end * speed], style, color="#555", linewidth=1.2,
                       label=f"{level['name']}: {speed:.3g} GB/s")  # fmt: skip
-    for colour, kind in zip(picture.COLOURS, kinds, strict=False):
+    for colour, kind in zip(plots.COLOURS, kinds, strict=False):
         peak = 2 * roof["peaks"].get(kind, roof["peaks"]["f32"]) / 1e9
         axes.plot([low, high], [peak, peak], color=colour, linewidth=1.5,
                   label=f"peak {kind}: {peak:.3g} G/s")  # fmt: skip
@@ -172,27 +172,27 @@ def to_html(record: Record) -> str:
     """A page that needs nothing but itself: the roofline with a title on every step, advice, and
     the tables."""
     parts = [
-        picture.paragraph(" ".join(record["advice"])),
-        picture.paragraph(facts_line(record), note=True),
-        *(picture.paragraph(note, note=True) for note in record["notes"]),
-        picture.heading("Roofline"), _svg(record),
-        picture.paragraph("A spot is a step, as large as its share of the time; those that take "
+        pages.paragraph(" ".join(record["advice"])),
+        pages.paragraph(facts_line(record), note=True),
+        *(pages.paragraph(note, note=True) for note in record["notes"]),
+        pages.heading("Roofline"), _svg(record),
+        pages.paragraph("A spot is a step, as large as its share of the time; those that take "
                           "the most have their number, # in the tables; point at a spot for its "
                           "name. A step under the sloping part of its line is limited by "
                           "that level of memory, under the flat part by arithmetic. The distance "
                           "to the line is what a better kernel could win.", note=True),
-        picture.heading("By type"),
+        pages.heading("By type"),
         _columns(_TYPES, record["by_type"]),
-        picture.heading("Top by time"),
+        pages.heading("Top by time"),
         _table(record, summed(sorted(record["steps"], key=lambda r: -r["median_ms"])[:10])),
-        picture.heading("Run order"),
+        pages.heading("Run order"),
         _table(record, record["steps"]),
-        picture.heading("What is no step"),
+        pages.heading("What is no step"),
         _columns(_OTHERS, record["others"]),
-        picture.heading("What the columns are"),
-        *(picture.paragraph(text, note=True) for text in (SHARES, *_GLOSSARY)),
+        pages.heading("What the columns are"),
+        *(pages.paragraph(text, note=True) for text in (SHARES, *_GLOSSARY)),
     ]  # fmt: skip
-    return picture.page(f"Profile: {_title(record)}", parts)
+    return pages.page(f"Profile: {_title(record)}", parts)
 
 
 def facts_line(record: Record) -> str:
@@ -255,7 +255,7 @@ def _columns(columns: Mapping[str, str], rows: Sequence[Record]) -> str:
     """A table without columns that say nothing."""
     cells = {head: [_shown(key, row[key]) for row in rows] for head, key in columns.items()}
     kept = {head: of for head, of in cells.items() if set(of) - _BLANK}
-    return picture.html_table(list(kept), list(zip(*kept.values(), strict=True)))
+    return pages.html_table(list(kept), list(zip(*kept.values(), strict=True)))
 
 
 def _shown(key: str, value: Any) -> str:
@@ -280,9 +280,9 @@ def fused_names(record: Record, row: Record) -> list[str]:
 
 def _svg(record: Record) -> str:
     """The figure with a title on every spot, which browsers show under the pointer."""
-    with picture.figure(size=(7, 5.6)) as (figure, axes):
+    with plots.figure(size=(7, 5.6)) as (figure, axes):
         draw(record, figure, axes)
-        text = picture.inline(figure)
+        text = plots.inline(figure)
     for row in points(record):
         group = f'<g id="{_mark(row)}">'
         title = html.escape(_hover(record, row))

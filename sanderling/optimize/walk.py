@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from ..ir import Array, DType, Graph, Model, Op, Tensor
+from ..ir.graph import copy_graph
 from ..ops.execute import evaluate, initial_value, new_state
-from ..runtime.delegate import copy_graph
 from ..runtime.session import Session
 from .calibrate import Progress, Watcher
 from .rules import RULES
