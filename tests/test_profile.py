@@ -18,9 +18,9 @@ from sanderling.measure import roofline as roofs
 from sanderling.measure.profile_ours import CALL, LOST, ProfileRow
 from sanderling.measure.roofline import Roofline, cache_sizes, roofline
 from sanderling.measure.sample_statistics import summary
-from tests.cpu.models import stack
 
-from .profiling import (
+from .support.conv_stacks import stack
+from .support.profile_models import (
     ROOF,
     known_machine,  # noqa: F401
     residual,
