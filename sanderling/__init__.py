@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from .measure.profiling import profile
     from .measure.trace_insights import insights
     from .ops import OPS, Spec, register_custom
-    from .optimize.data import read_samples
     from .optimize.quantize import quantize
     from .optimize.recipe import Choice
     from .optimize.report import Report
+    from .optimize.samples import read_samples
     from .optimize.suggest import suggest
     from .optimize.target import Target, TargetMissedError
     from .runtime import trace
@@ -68,7 +68,7 @@ _HOMES = {
     "measure.profiling": "profile",
     "measure.model_trace": "trace_model",
     "ops": "OPS Spec register_custom",
-    "optimize.data": "read_samples",
+    "optimize.samples": "read_samples",
     "optimize.quantize": "quantize",
     "optimize.recipe": "Choice",
     "optimize.report": "Report",

@@ -52,10 +52,10 @@ def wrong() -> Iterator[Callable[..., None]]:
 def uncompiled() -> Iterator[None]:
     """Quantisation by the definitions: the tests' small models would be compiled longer than they
     run."""
-    from sanderling.optimize.calibrate import Watcher
-    from sanderling.optimize.work import Shown
+    from sanderling.optimize.calibrate import Observer
+    from sanderling.optimize.probe import Probe
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (Watcher, Shown):
+        for kind in (Observer, Probe):
             patch.setattr(kind, "delegates", ["reference"])
         yield
