@@ -19,6 +19,7 @@ import numpy as np
 
 from ....errors import DelegateError
 from ....ir import Array, Graph, Op, Tensor
+from ..dialect.fused import operator, where
 from ..isa.targets import Target
 from ..runtime.abi import (  # kernels take them from here
     ALIGN,
@@ -80,7 +81,7 @@ class Kernel:
 
     emit: Callable[[StepEmitter, Op], None]
     refuses: Callable[[Op, Target], str | None] = lambda op, target: None
-    name: Callable[[Op], str] = lambda op: op.name.lower().replace(".", "_")
+    name: Callable[[Op], str] = lambda op: operator(op).lower().replace(".", "_")
     reads: Callable[[Op], Collection[int]] = lambda op: ()
     writes: Callable[[Op], bool] = lambda op: False
 
@@ -207,7 +208,7 @@ class Program:
 
 
 def _too_large(op: Op, what: str) -> StepError:
-    error = StepError(what, where=op.where, fix="it runs elsewhere")
+    error = StepError(what, where=where(op), fix="it runs elsewhere")
     error.op = op
     return error
 
@@ -227,7 +228,7 @@ class StepEmitter(Emitter):
 
     def site(self, kind: str, what: str) -> int:
         """The number under which this step notes what it must not accept: see faults.py."""
-        self.program.sites.append({"kind": kind, "op": self.op.where, "what": what,
+        self.program.sites.append({"kind": kind, "op": where(self.op), "what": what,
                                    "step": self.function.name})  # fmt: skip
         return len(self.program.sites) - 1
 

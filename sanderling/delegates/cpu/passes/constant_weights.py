@@ -14,6 +14,7 @@ import numpy as np
 from ....ir import DType, Graph, Op, Quant, Tensor
 from ....ops.base import attr
 from ..codegen.program import Kernel, StepEmitter
+from ..dialect.fused import Inputs, fuse
 from ..isa.targets import Target
 from ..kernels.products.conv import data, refuses_product
 from ..kernels.products.dynamic_range import UPSAMPLE, is_integer
@@ -74,12 +75,10 @@ def upsampled(op: Op) -> Op | None:
     """TRANSPOSE_CONV of floats with integer weights."""
     if op.name != "TRANSPOSE_CONV":
         return None
-    x, w = op.inputs[2], op.inputs[1]
+    x, w, bias, *_ = Inputs.of(op)
     if x is None or w is None or x.dtype is not DType.FLOAT32 or not is_integer(w):
         return None
-    names = ("padding", "stride_h", "stride_w", "fused_activation_function")
-    attrs = {name: attr(op, name) for name in names}
-    return Op(UPSAMPLE, [x, w, op.input(3)], op.outputs, attrs)
+    return fuse(op.copy([x, w, bias], op.outputs))
 
 
 def emit_hybrid(k: StepEmitter, op: Op) -> None:

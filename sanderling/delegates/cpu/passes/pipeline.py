@@ -12,6 +12,7 @@ from ....ir.rewrite import rewrite
 from ....passes import PIPELINES, Fired, Pass, Report, run_passes
 from ....passes.common import Watch, has_effects, unwatched
 from ....passes.simplify import IDENTITY_RULES, remove_dead
+from ..dialect.fused import Fused, fuse, operator
 from ..isa.targets import Target
 from ..kernels.control import inline_branches, inline_composites
 from ..kernels.depthwise.with_pointwise import fuse_pointwise
@@ -21,7 +22,7 @@ from ..kernels.products.dynamic_range import quantise_on_the_fly
 from ..kernels.reduce.layer_norm import fuse_layer_norm
 from .constant_weights import use_constant_weights
 from .decompose import restate
-from .fold import INNER_ATTR, fold_maps, fold_padding, fold_residuals
+from .fold import fold_maps, fold_padding, fold_residuals
 from .precision import round_products
 from .space_to_depth import read_blocks_directly
 
@@ -51,7 +52,6 @@ WEIGHTS: dict[str, tuple[int, ...]] = {
     "DEPTHWISE_CONV_2D": (1,),
     "FULLY_CONNECTED": (1,),
     "TRANSPOSE_CONV": (1,),
-    "cpu.TRANSPOSE_CONV": (1,),
     "CONV_3D": (1,),
     "EMBEDDING_LOOKUP": (1,),
     "PAD": (1,),
@@ -73,7 +73,7 @@ AS_THEY_ARE = frozenset({
 COPIES = ("READ_VARIABLE", "ASSIGN_VARIABLE")
 # Operands whose codes mean what those of the first operand mean, though they may not say so.
 VALUES = {"PAD": 2, "PADV2": 2}
-# Ops that round int8 and uint8 in another way: attrs["was_signed"] says which it was.
+# Ops that round int8 and uint8 in another way: Fused.signed says which it was.
 SIGN_MATTERS = ("AVERAGE_POOL_2D", "RESIZE_BILINEAR")
 
 
@@ -82,7 +82,7 @@ def mark_signed(graph: Graph, target: Target) -> None:
     for op in graph.ops:
         x = op.input(0)
         if op.name in SIGN_MATTERS and x is not None and x.dtype is DType.INT8:
-            op.attrs["was_signed"] = True
+            fuse(op, signed=True)
 
 
 def unify_bytes(graph: Graph, target: Target) -> Fired:
@@ -123,7 +123,7 @@ class _Unifier:
     def rewrite(self, op: Op) -> None:
         state = any(t is not None and t.is_variable for t in op.inputs)
         as_is = op.name in AS_THEY_ARE or (state and op.name not in COPIES) or self.mixes(op)
-        stay = WEIGHTS.get(op.name, ())
+        stay = WEIGHTS.get(operator(op), ())
         for place, t in enumerate(op.inputs):  # in place: value_of looks at those before
             old = as_is or place in stay
             op.inputs[place] = self.old_of(t) if old else self.new_of(op, place, t)
@@ -138,9 +138,9 @@ class _Unifier:
 
     def move_output(self, op: Op, place: int, tensor: Tensor) -> None:
         self.fired["tensor moved"] += 1
-        if INNER_ATTR in op.attrs:
-            scale, zero = op.attrs[INNER_ATTR]
-            op.attrs[INNER_ATTR] = (scale, zero + self.by)
+        alone = Fused.of(op).inner
+        if alone is not None:
+            fuse(op, inner=(alone[0], alone[1] + self.by))
         if tensor not in self.border:
             self.moved[tensor] = tensor
             self.shift(tensor)
@@ -237,7 +237,7 @@ def read_variables(graph: Graph, target: Target) -> Fired:
 def flush_weights(graph: Graph, target: Target) -> Fired:
     """Weights below 2**-126 become zero, as results do (sync.py): a product with one is slow."""
     fired: Fired = Counter()
-    places = ((op, place) for op in graph.ops for place in WEIGHTS.get(op.name, ()))
+    places = ((op, place) for op in graph.ops for place in WEIGHTS.get(operator(op), ()))
     for op, place in places:
         weights = op.input(place)
         if weights is None or weights.data is None or weights.dtype is not DType.FLOAT32:

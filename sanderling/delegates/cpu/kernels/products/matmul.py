@@ -22,9 +22,10 @@ from ...codegen.bfloat import narrow
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from ...codegen.program import Kernel, StepEmitter
 from ...codegen.rounding import long, rescale
+from ...dialect.fused import either
 from ...isa.targets import Target
 from ...passes.constant_weights import refuses_connected
-from .conv import BF16_ATTR, product_name
+from .conv import is_bf16, product_name
 from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
 from .epilogues import ByteSink, Ends, FloatSink, RawSink, Sink, params_of, words
 from .gemm import UNITS, Product, estimate, tile_function
@@ -77,7 +78,7 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     assert x is not None and y is not None
     (m, n), depth = out.shape[-2:], _depth(op)
     plain = out.dtype is DType.INT32
-    short = BF16_ATTR in op.attrs
+    short = is_bf16(op)
     left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain), short)
     right = Side(y.dtype, depth, n, bool(attr(op, "adj_y")), _zero(y, plain), short)
     core = _core(x.dtype, k.target, depth, short)
@@ -417,4 +418,5 @@ def _refuses_words(op: Op) -> str | None:
     return "the output's scale is too small" if held and scale.max() >= 2**14 else None
 
 
-KERNELS = {"BATCH_MATMUL": Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)}
+PRODUCT = Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)
+KERNELS = dict.fromkeys(either("BATCH_MATMUL"), PRODUCT)

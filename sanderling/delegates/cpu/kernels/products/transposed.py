@@ -13,8 +13,9 @@ from .....ops.base import attr, quant, scale_zero
 from .....ops.geometry import padding_before
 from ...codegen.emit import Int
 from ...codegen.program import Kernel, StepEmitter
+from ...dialect.fused import Inputs
 from ...isa.targets import Target
-from .conv import BF16_ATTR, Spread, data, emit_product, refuses_product
+from .conv import Spread, data, emit_product, refuses_product
 from .sources import Window
 
 # Each phase is a product of its own, of some 60 instructions; beyond, LLVM takes many seconds.
@@ -53,10 +54,9 @@ def refuses_phases(op: Op, outs: Sequence[int], strides: Sequence[int]) -> str |
 
 def as_conv(op: Op) -> Op:
     """The op with a convolution's operands, in no graph: it tells types and scales."""
-    bias = [op.inputs[3]] if len(op.inputs) > 3 else []
-    names = ("fused_activation_function", "quantized_bias_type", BF16_ATTR)
+    names = ("fused_activation_function", "quantized_bias_type")
     attrs = {name: op.attrs[name] for name in names if name in op.attrs}
-    return Op("CONV_2D", [op.inputs[2], op.inputs[1], *bias], op.outputs, attrs)
+    return Op("CONV_2D", Inputs.of(op).listed(), op.outputs, attrs)
 
 
 def emit_transposed(k: StepEmitter, op: Op) -> None:
