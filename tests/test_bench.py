@@ -32,7 +32,7 @@ from sanderling.measure import (
     to_onnx,
 )
 from sanderling.measure.background_load import Busy
-from sanderling.measure.bench import Bench, Interrupted, Plan
+from sanderling.measure.bench import Bench, BenchInterrupted, Procedure
 from sanderling.measure.inputs import Feeding
 from sanderling.measure.interleaving import Budget, Worker, launch
 from sanderling.measure.record import Result, Setting
@@ -195,7 +195,7 @@ def test_a_baseline_of_another_schema(tmp_path: Path) -> None:
     said = call(INT8, "--baseline", tmp_path / "a.json", status=2).stderr
     assert "its schema is 'sanderling.run/1'" in said
     with pytest.raises(InputError, match=r"max_secs above min_secs"):
-        Plan(min_secs=2, max_secs=1).check()
+        Procedure(min_secs=2, max_secs=1).check()
     with pytest.raises(TypeError, match="no argument 'speed'"):
         home.bench(INT8, speed=1)
 
@@ -398,7 +398,7 @@ def test_the_table_of_known_models() -> None:
 
 def test_sweeps_are_drawn_and_sorted() -> None:
     found = made(*(measured(ms=ms, setting=Setting(threads=t)) for t, ms in ((1, 2.0), (2, 1.0))))
-    assert bench_plots.picture(found, "a.svg").count(b"threads") > 0
+    assert bench_plots.plot_bench(found, "a.svg").count(b"threads") > 0
     _, rows = bench_tables.latency(found, by_speed=True)
     assert [r[0] for r in rows] == ["sanderling, 2 threads", "sanderling, 1 thread"]
 
@@ -452,7 +452,7 @@ def test_an_interrupt_keeps_what_was_measured(
     record = json.loads(target.read_text("utf-8"))
     assert record["interrupted"] and [r["model"] for r in record["results"]] == [INT8.name]
     calls[:] = [{}, {}]
-    with pytest.raises(Interrupted) as nothing:
+    with pytest.raises(BenchInterrupted) as nothing:
         home.bench(INT8)
     assert not nothing.value.bench.results
 

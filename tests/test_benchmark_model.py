@@ -17,8 +17,8 @@ import sanderling
 from sanderling.errors import InputError
 from sanderling.ir import DType, Model, Signature, Tensor
 from sanderling.measure.benchmark_model import flags
-from sanderling.measure.benchmark_model.inputs import RANGES, Source, name_and_file
-from sanderling.measure.benchmark_model.run_loop import Clock, Pace, repeat
+from sanderling.measure.benchmark_model.inputs import RANGES, InputMaker, name_and_file
+from sanderling.measure.benchmark_model.run_loop import Clock, ToolPace, repeat
 from sanderling.measure.benchmark_model.tool_statistics import Stat
 from sanderling.measure.devices import tool_log
 
@@ -125,7 +125,13 @@ class FakeClock:
         self.time += seconds
 
 
-def loop(run: float, runs: int, least: float, most: float, pace: Pace = Pace()) -> FakeClock:  # noqa: B008
+def loop(
+    run: float,
+    runs: int,
+    least: float,
+    most: float,
+    pace: ToolPace = ToolPace(),  # noqa: B008
+) -> FakeClock:
     clock = FakeClock(run)
     samples: list[float] = []
     repeat(clock.run, samples, runs, least, most, pace,
@@ -146,9 +152,9 @@ def test_the_loop_rule(run: float, runs: int, least: float, most: float, expecte
 
 
 def test_delay_and_frequency() -> None:
-    assert loop(0.5, 3, 0, 99, Pace(delay=0.25)).slept == [0.25] * 3
-    assert loop(0.25, 3, 0, 99, Pace(frequency=2.0)).slept == pytest.approx([0.25] * 3)
-    assert loop(0.75, 3, 0, 99, Pace(delay=9, frequency=2.0)).slept == []  # it is behind
+    assert loop(0.5, 3, 0, 99, ToolPace(delay=0.25)).slept == [0.25] * 3
+    assert loop(0.25, 3, 0, 99, ToolPace(frequency=2.0)).slept == pytest.approx([0.25] * 3)
+    assert loop(0.75, 3, 0, 99, ToolPace(delay=9, frequency=2.0)).slept == []  # it is behind
 
 
 # -- inputs ---------------------------------------------------------------------------------------
@@ -156,14 +162,14 @@ def test_delay_and_frequency() -> None:
 
 def test_random_floats_are_those_of_a_fresh_mt19937() -> None:
     """std::mt19937 begins with 3499211612, 581869302."""
-    made = Source().random(Tensor("x", DType.FLOAT32, (2,)), (2,), None)
+    made = InputMaker().random(Tensor("x", DType.FLOAT32, (2,)), (2,), None)
     expected = np.float32([3499211612, 581869302]) / np.float32(2**32) - np.float32(0.5)
     np.testing.assert_array_equal(made, expected)
 
 
 @pytest.mark.parametrize("dtype", RANGES, ids=lambda d: d.short)
 def test_random_values_fill_the_range_of_their_type(dtype: DType) -> None:
-    made = Source().random(Tensor("x", dtype, (40, 50)), (40, 50), None)
+    made = InputMaker().random(Tensor("x", dtype, (40, 50)), (40, 50), None)
     low, high = RANGES[dtype]
     assert made.dtype == dtype.numpy and made.shape == (40, 50)
     reals = np.real(made).astype(np.float64)
@@ -276,7 +282,7 @@ def test_signatures(tmp_path: Path) -> None:
         text = call(f"--graph={path}", *SHORT, f"--signature_to_run_for={key}",
                     f"--output_filepath={out}").stdout  # fmt: skip
         assert f"INFO: Using signature: {key}" in text
-        source, x = Source(), Tensor("x", DType.FLOAT32, (2, 3))
+        source, x = InputMaker(), Tensor("x", DType.FLOAT32, (2, 3))
         fed = [source.random(x, (2, 3), None) for _ in "ab"]
         np.testing.assert_allclose(np.fromfile(out, np.float32), op(*fed).ravel(), rtol=1e-6)
     said = call(f"--graph={path}", *SHORT, status=2).stderr

@@ -57,7 +57,7 @@ def test_the_csv_is_one_table(tmp_path: Path) -> None:
 
 
 def test_a_name_with_a_comma_is_quoted_or_loses_it() -> None:
-    profile = op_profile.Profile([op_profile.Node("SPLIT", "[a, b]:0", [2.0])], runs=1)
+    profile = op_profile.NodeProfile([op_profile.ProfiledNode("SPLIT", "[a, b]:0", [2.0])], runs=1)
     (row, *_) = csv.DictReader(io.StringIO(op_profile.csv_table({"run": profile})))
     assert row["name"] == "[a, b]:0"
     assert "[a\t b]:0" in op_profile.csv_tflite(profile)

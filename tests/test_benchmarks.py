@@ -14,7 +14,7 @@ import pytest
 from benchmarks import common, engines, revisions, scaling, small, soak, startup
 from sanderling import load, verify
 from sanderling.measure import engine_agreement, interleaving, sample_statistics, to_onnx
-from sanderling.measure.engines import Job, job_for
+from sanderling.measure.engines import EngineJob, job_for
 from sanderling.measure.inputs import feeds
 from sanderling.measure.record import Setting
 
@@ -36,7 +36,7 @@ def rounds(
     return [list(middle * (1 + noise * rng.standard_normal(8))) for _ in range(count)]
 
 
-def job(path: Path = DIGITS, threads: int = 1) -> Job:
+def job(path: Path = DIGITS, threads: int = 1) -> EngineJob:
     model = load(DIGITS)
     model.source = str(path)
     return job_for(model, Setting(threads=threads), feeds(model))

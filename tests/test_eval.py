@@ -28,7 +28,7 @@ from sanderling.evaluate.preprocess import (
     load_pipeline,
 )
 from sanderling.evaluate.shards import MOST_IN_A_SHARD, cut
-from sanderling.evaluate.task import Prepared, Recipe, Sample
+from sanderling.evaluate.task import PortableTask, Prepared, Sample
 from sanderling.ir import DType, Model, Op, Tensor
 from sanderling.measure.record import Setting
 
@@ -209,7 +209,7 @@ def test_plugins_are_run_in_every_process(digits: Path, alone: Evaluation, tmp_p
 
 
 def test_tasks_travel_as_their_own_class(digits: Path) -> None:
-    recipe = pickle.loads(pickle.dumps(Recipe.of(counting(digits))))
+    recipe = pickle.loads(pickle.dumps(PortableTask.of(counting(digits))))
     assert type(recipe.make()) is Counting
     assert recipe.make().settings() == counting(digits).settings()
 
@@ -218,7 +218,7 @@ def test_tasks_travel_as_their_own_class(digits: Path) -> None:
 
     local = Local(images=digits / "img")
     with pytest.raises(InputError, match="is defined inside a function"):
-        Recipe.of(local).make()
+        PortableTask.of(local).make()
 
 
 def test_other_engines_are_fed_the_same(digits: Path, alone: Evaluation) -> None:

@@ -18,6 +18,7 @@ from sanderling.errors import InputError
 from sanderling.evaluate import paired_statistics, prediction_file
 from sanderling.evaluate.classify import Classification
 from sanderling.evaluate.evaluation import Evaluation, compare_evaluations
+from sanderling.evaluate.pixels import tflite_bilinear
 from sanderling.evaluate.preprocess import (
     PRESETS,
     Colour,
@@ -28,9 +29,8 @@ from sanderling.evaluate.preprocess import (
     Resize,
     adjusted,
     load_pipeline,
-    tflite_bilinear,
 )
-from sanderling.evaluate.shards import Outcome, Shelf, cut
+from sanderling.evaluate.shards import SampleOutcome, Shelf, cut
 from sanderling.evaluate.task import Ports, Sample
 from sanderling.ir import DType, Op, Quant, Tensor
 
@@ -68,8 +68,8 @@ def test_columns_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_outcomes_come_back_from_the_shelf(tmp_path: Path) -> None:
-    outcomes = [Outcome(0, {"a": 1}, seconds={"x": 0.5}), Outcome(1, failure="torn"),
-                Outcome(2, {"a": 2})]  # fmt: skip
+    outcomes = [SampleOutcome(0, {"a": 1}, seconds={"x": 0.5}), SampleOutcome(1, failure="torn"),
+                SampleOutcome(2, {"a": 2})]  # fmt: skip
     shelf = Shelf(tmp_path)
     shard = cut([Sample("a"), Sample("b"), Sample("c")])[0]._replace(samples=[Sample("")] * 3)
     shelf.keep(0, outcomes)

@@ -13,9 +13,9 @@ from ..errors import InputError
 from ..format import AtomicFile
 from ..measure import baseline as earlier
 from ..measure import bench_plots, bench_tables, model_table
-from ..measure.bench import SCHEMA, Bench, Interrupted
+from ..measure.bench import SCHEMA, Bench, BenchInterrupted
 from ..measure.bench import bench as measure
-from ..measure.devices import Options as DeviceOptions
+from ..measure.devices import DeviceOptions
 from ..measure.devices import check as check_device
 from ..measure.devices.adb import DeviceError
 from ..measure.devices.device_bench import bench_device, tool_flags
@@ -161,15 +161,15 @@ def bench(
         )  # fmt: skip
     with ExitStack() as opened:
         target = opened.enter_context(JsonTarget(json))
-        files = _Files(opened, plot, output)
-        interrupt: Interrupted | None = None
+        files = _OutputFiles(opened, plot, output)
+        interrupt: BenchInterrupted | None = None
         try:
             with progress() as show:
                 if remote is None:
                     found = measure(models, progress=show, **options)
                 else:
                     found = _on_device(device, models, options, remote, show)
-        except Interrupted as error:
+        except BenchInterrupted as error:
             found, interrupt = error.bench, error
         if found.results or interrupt is None:
             changes = _changes(found, before, limit)
@@ -202,7 +202,7 @@ def _on_device(device: str, models: Sequence[Path], options: dict[str, Any], rem
     return found
 
 
-class _Files:
+class _OutputFiles:
     """Pictures and tables, opened before the work: what cannot be written is said at once."""
 
     def __init__(self, opened: ExitStack, plots_at: Sequence[Path], tables: Sequence[Path]) -> None:
@@ -224,7 +224,7 @@ class _Files:
 
     def write(self, found: Bench) -> None:
         for file in self.plots:
-            write_target(file, bench_plots.picture(found, file.path))
+            write_target(file, bench_plots.plot_bench(found, file.path))
         for file in self.tables:
             write_target(file, encoded(TABLES[file.path.suffix.lower()](found)))
 

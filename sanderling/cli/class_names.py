@@ -23,7 +23,7 @@ CAUSES = {
 
 
 @dataclass(frozen=True)
-class Labels:
+class ClassNames:
     """Class names; the first belongs to class `offset`."""
 
     path: Path
@@ -31,8 +31,8 @@ class Labels:
     offset: int
 
     @staticmethod
-    def read(path: Path, offset: int) -> Labels:
-        return Labels(path, class_names(path), offset)
+    def read(path: Path, offset: int) -> ClassNames:
+        return ClassNames(path, class_names(path), offset)
 
     def best(self, outputs: Mapping[str, Array], count: int) -> dict[str, list[dict[str, Any]]]:
         """The best classes of every output that holds class scores, for each row of a batch."""

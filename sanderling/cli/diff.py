@@ -12,9 +12,16 @@ import typer
 from ..errors import InputError
 from ..evaluate import diff as behind
 from ..evaluate.diff import Diff
-from ..evaluate.diff_export import COLUMNS, layer_row, number, picture, stage_metrics, summary_lines
-from ..evaluate.error_measures import Limits
-from ..evaluate.layer_diff import Layers
+from ..evaluate.diff_export import (
+    COLUMNS,
+    layer_row,
+    number,
+    plot_errors,
+    stage_metrics,
+    summary_lines,
+)
+from ..evaluate.error_measures import ErrorLimits
+from ..evaluate.layer_diff import LayerDiffs
 from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..measure.benchmark_model.flags import Values
@@ -40,6 +47,7 @@ from .common import (
     table,
     warn,
     warn_unused,
+    whole_in_files,
     write_target,
 )
 from .run import numbers
@@ -141,7 +149,7 @@ def diff(
     engine_a, delegate_a = _ours(delegate_a, engine_a)
     engine_b, wanted = _ours(wanted, engine_b)
     others = [external(flags)] if flags.text(EXTERNAL) else []
-    limits = Limits(max_error, max_avg_error, max_raw_error, max_relative, min_cosine, min_snr,
+    limits = ErrorLimits(max_error, max_avg_error, max_raw_error, max_relative, min_cosine, min_snr,
                     min_top1, min_top5)  # fmt: skip
     how: Picture | Pipeline | None = None
     if preset:
@@ -169,7 +177,7 @@ def diff(
                 shapes=read_shapes(shape), output_kind=pairs(output_kind, "--output-kind"),
             )  # fmt: skip
         if drawn is not None and plot is not None:
-            write_target(drawn, picture(found, plot))
+            write_target(drawn, plot_errors(found, plot))
         if stage is not None:
             write_target(stage, stage_metrics(found))
         if not target.write(found.to_json()):
@@ -187,7 +195,7 @@ def _kept_when_interrupted() -> Iterator[None]:
     """What was compared before Ctrl-C is printed."""
     try:
         yield
-    except behind.Interrupted as stopped:
+    except behind.DiffInterrupted as stopped:
         _print(stopped.found)
         raise
 
@@ -266,11 +274,11 @@ def _outputs(found: Diff) -> str:
     return "\n".join([table(columns, rows, labels=2), *said])
 
 
-def _layers(layers: Layers) -> list[str]:
+def _layers(layers: LayerDiffs) -> list[str]:
     worst = [(r.index, r.op, r.name, number(r.severity), "; ".join(r.reasons) or r.bound)
              for r in layers.worst]  # fmt: skip
     pieces = [table(COLUMNS, map(layer_row, layers.rows), labels=3)]
     if worst:
-        found = table([">op", "kind", "~tensor", ">of its bound", "~why"], worst)
+        found = table([">op", "kind", "~tensor", ">of its bound", whole_in_files("why")], worst)
         pieces.append(f"worst layers, by their own error\n{found}")
     return [*pieces, "\n".join([*summary_lines(layers), *layers.notes])]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..evaluate.image_drawing import DRAWN, drawn
-from ..evaluate.output_readers import Found, Names, Reader, understand
+from ..evaluate.output_readers import ClassNaming, Findings, OutputReader, understand
 from ..evaluate.preprocess import Frame, Pipeline, adjusted, load_pipeline
 from ..evaluate.task import Ports
 from ..format import write_atomic
@@ -19,14 +19,14 @@ from .common import open_target, say, table
 from .run_files import Files
 
 
-class Looker:
+class ImageDrawer:
     """Prepares pictures as this kind of model wants them, and reads and draws what it gives."""
 
-    def __init__(self, entry: Signature, model: Path, names: Names, preset: str,
+    def __init__(self, entry: Signature, model: Path, names: ClassNaming, preset: str,
                  changes: Mapping[str, Any]) -> None:  # fmt: skip
         self.ports = Ports(dict(entry.inputs), dict(entry.outputs), model.name)
         self.input = self.ports.input
-        self.reader: Reader = understand(self.ports, names)
+        self.reader: OutputReader = understand(self.ports, names)
         base = load_pipeline(preset) if preset else self.reader.pipeline
         self.pipeline: Pipeline = adjusted(base, **changes)
         self.pipeline.check(self.input)
@@ -38,11 +38,11 @@ class Looker:
         array, frame, _ = self.pipeline(Path(path), self.input)
         return {name: array}, replace(frame, pixels=frame.pixels[:0])
 
-    def read(self, outputs: Mapping[str, Array], frame: Frame) -> Found:
+    def read(self, outputs: Mapping[str, Array], frame: Frame) -> Findings:
         return self.reader.read(self.ports.reals(outputs), frame)
 
 
-def check_pictures(jobs: Sequence[Files]) -> None:
+def check_images(jobs: Sequence[Files]) -> None:
     """They are what is drawn on."""
     for files in jobs:
         for path in files.values():
@@ -80,7 +80,7 @@ class Gallery:
                              f"{error.strerror}", where=str(place), fix="give another name"
                              ) from error  # fmt: skip
 
-    def add(self, number: int, source: str, found: Found) -> None:
+    def add(self, number: int, source: str, found: Findings) -> None:
         path = self.paths[number]
         write_atomic(path, drawn(Path(source), found, path))
         say(f"wrote {path}")
@@ -99,7 +99,7 @@ _COLUMNS: dict[str, tuple[list[str], Callable[[dict[str, Any]], tuple[object, ..
 }  # fmt: skip
 
 
-def found_table(found: Sequence[tuple[str, Found]]) -> str:
+def found_table(found: Sequence[tuple[str, Findings]]) -> str:
     """All runs in one table; which run it is, where there are several."""
     columns, row = _COLUMNS[found[0][1].kind]
     first = ["~input"] if len(found) > 1 else []

@@ -16,7 +16,13 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ..errors import InputError
-from ..evaluate.evaluation import SCHEMA, Evaluation, Kept, compare_evaluations, evaluate_task
+from ..evaluate.evaluation import (
+    SCHEMA,
+    Evaluation,
+    KeptPredictions,
+    compare_evaluations,
+    evaluate_task,
+)
 from ..evaluate.task import Task, find_task, settings_of, task_names
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import choose, unused
@@ -301,11 +307,11 @@ def _kept(told: Any) -> Iterator[None]:
 
 
 def _other(kind: type[Task], settings: dict[str, Any], values: Common,
-           delegates: Sequence[str]) -> Evaluation | Kept:  # fmt: skip
+           delegates: Sequence[str]) -> Evaluation | KeptPredictions:  # fmt: skip
     """The evaluation of --against."""
     path = Path(values["against"])
     if path.suffix == ".npz":
-        return Kept.read(path)
+        return KeptPredictions.read(path)
     given = pairs(values["against_set"], "--against-set")
     changed = {n.replace("-", "_"): v for n, v in given.items()}
     types_of = {f.name: _type(kind, f) for f in settings_of(kind)}

@@ -22,9 +22,9 @@ from ..runtime.inputs import is_quantized
 from ..runtime.session import Session
 from .diff_inputs import Couples, Feeds, as_real, comparable, translated
 from .engine_delegate import delegates_of
-from .error_measures import Limits, Tally, TopTally
-from .layer_diff import Comparison, Progress, first_name
-from .op_by_op import Node, Values, own_graph
+from .error_measures import ErrorLimits, Tally, TopTally
+from .layer_diff import LayerComparison, Progress, first_name
+from .op_by_op import RunnableOp, Values, own_graph
 from .tensor_matching import FORMS
 
 Answers = list[Array]  # as reals, one an output
@@ -95,7 +95,7 @@ def _unit(a: Tensor, b: Tensor) -> float | None:
 class Judge:
     """Holds answers to the limits, against the reference's."""
 
-    def __init__(self, expected: Sequence[Answers], outputs: Couples, limits: Limits) -> None:
+    def __init__(self, expected: Sequence[Answers], outputs: Couples, limits: ErrorLimits) -> None:
         self.expected, self.limits = expected, limits
         self.names = [b.name for _, b in outputs]
         self.scales = [_unit(a, b) for a, b in outputs]
@@ -127,8 +127,8 @@ def _search(found: Bisection, graph: Graph, candidates: Sequence[int], right: Ri
 
     def asked(chosen: frozenset[int]) -> bool:
         if chosen not in known:
+            progress("bisecting", found.tests, max(found.tests + 1, guessed))
             found.tests += 1
-            progress("bisecting", found.tests, max(found.tests, guessed))
             known[chosen] = right(chosen)
         return known[chosen]
 
@@ -171,7 +171,7 @@ class Without:
 
 
 def bisect_delegate(model: Model, a: Setting, b: Setting, samples: Sequence[Feeds],
-                    outputs: Couples, expected: Sequence[Answers], limits: Limits,
+                    outputs: Couples, expected: Sequence[Answers], limits: ErrorLimits,
                     progress: Progress, guess: Sequence[int] = ()) -> Bisection:  # fmt: skip
     """Which ops must leave b's delegates, and run on a's, for the answers to be as expected."""
     tried, trusted = delegates_of(b), delegates_of(a)
@@ -217,7 +217,7 @@ class Mixed:
     from the reference, fed with what the mixed run has so far. Neighbouring chosen layers pass
     reals to each other; the test's ops get them in their own types."""
 
-    def __init__(self, found: Comparison) -> None:
+    def __init__(self, found: LayerComparison) -> None:
         self.found, self.a, self.b = found, found.a, found.b
         self.partner = {p.a: p.b for p in reversed(found.pairs)} | dict(found.inputs)
         self.makers = dict(self.a.producers())
@@ -260,7 +260,7 @@ class Mixed:
                 self._compute(self.makers[wanted], ours, waiting)
         return ours[tensor]
 
-    def _compute(self, node: Node, ours: Values, waiting: list[Tensor]) -> None:
+    def _compute(self, node: RunnableOp, ours: Values, waiting: list[Tensor]) -> None:
         missing = [t for t in node.inputs if t not in ours]
         if missing:
             waiting.extend(missing)
@@ -278,12 +278,12 @@ class Mixed:
         return as_real(self.b.value(b, theirs), b)
 
 
-def bisect_layers(found: Comparison, samples: Sequence[Feeds], expected: Sequence[Answers],
-                  limits: Limits, progress: Progress,
+def bisect_layers(found: LayerComparison, samples: Sequence[Feeds], expected: Sequence[Answers],
+                  limits: ErrorLimits, progress: Progress,
                   guess: Sequence[int] = ()) -> Bisection:  # fmt: skip
     """Which layers of the test must be the reference's for the answers to be as expected."""
-    for walker in (found.a, found.b):
-        if walker.has_state:
+    for runner in (found.a, found.b):
+        if runner.has_state:
             raise InputError("the model keeps state between runs", where="bisect",
                              fix="use per_tensor, which shows where the error enters")  # fmt: skip
     mixed = Mixed(found)

@@ -24,7 +24,7 @@ Record = dict[str, Any]
 ENGINES = ("pycocotools", "faster-coco-eval")  # the first that is installed
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """One of the official figures."""
 
     name: str
@@ -42,19 +42,19 @@ class Row(NamedTuple):
 
 ALL = "0.50:0.95"
 BOX_ROWS = (
-    Row("AP", "AP", ALL, "all", 100), Row("AP50", "AP", "0.50", "all", 100),
-    Row("AP75", "AP", "0.75", "all", 100), Row("APs", "AP", ALL, "small", 100),
-    Row("APm", "AP", ALL, "medium", 100), Row("APl", "AP", ALL, "large", 100),
-    Row("AR1", "AR", ALL, "all", 1), Row("AR10", "AR", ALL, "all", 10),
-    Row("AR100", "AR", ALL, "all", 100), Row("ARs", "AR", ALL, "small", 100),
-    Row("ARm", "AR", ALL, "medium", 100), Row("ARl", "AR", ALL, "large", 100),
+    MetricRow("AP", "AP", ALL, "all", 100), MetricRow("AP50", "AP", "0.50", "all", 100),
+    MetricRow("AP75", "AP", "0.75", "all", 100), MetricRow("APs", "AP", ALL, "small", 100),
+    MetricRow("APm", "AP", ALL, "medium", 100), MetricRow("APl", "AP", ALL, "large", 100),
+    MetricRow("AR1", "AR", ALL, "all", 1), MetricRow("AR10", "AR", ALL, "all", 10),
+    MetricRow("AR100", "AR", ALL, "all", 100), MetricRow("ARs", "AR", ALL, "small", 100),
+    MetricRow("ARm", "AR", ALL, "medium", 100), MetricRow("ARl", "AR", ALL, "large", 100),
 )  # fmt: skip
 KEYPOINT_ROWS = (
-    Row("AP", "AP", ALL, "all", 20), Row("AP50", "AP", "0.50", "all", 20),
-    Row("AP75", "AP", "0.75", "all", 20), Row("APm", "AP", ALL, "medium", 20),
-    Row("APl", "AP", ALL, "large", 20), Row("AR", "AR", ALL, "all", 20),
-    Row("AR50", "AR", "0.50", "all", 20), Row("AR75", "AR", "0.75", "all", 20),
-    Row("ARm", "AR", ALL, "medium", 20), Row("ARl", "AR", ALL, "large", 20),
+    MetricRow("AP", "AP", ALL, "all", 20), MetricRow("AP50", "AP", "0.50", "all", 20),
+    MetricRow("AP75", "AP", "0.75", "all", 20), MetricRow("APm", "AP", ALL, "medium", 20),
+    MetricRow("APl", "AP", ALL, "large", 20), MetricRow("AR", "AR", ALL, "all", 20),
+    MetricRow("AR50", "AR", "0.50", "all", 20), MetricRow("AR75", "AR", "0.75", "all", 20),
+    MetricRow("ARm", "AR", ALL, "medium", 20), MetricRow("ARl", "AR", ALL, "large", 20),
 )  # fmt: skip
 ROWS = {"bbox": BOX_ROWS, "keypoints": KEYPOINT_ROWS}
 
@@ -216,7 +216,7 @@ def read_results(path: Path, truth: Truth, needed: str = "bbox") -> list[Record]
 
 
 @dataclass
-class Official:
+class OfficialFigures:
     """What the evaluation gave."""
 
     engine: str
@@ -235,7 +235,7 @@ def summary(figures: Mapping[str, float], kind: str = "bbox") -> list[str]:
 
 def evaluate_official(truth: Truth, results: Sequence[Record], images: Iterable[int],
                       kind: str = "bbox", engine: str = "auto",
-                      sigmas: Array | None = None) -> Official:  # fmt: skip
+                      sigmas: Array | None = None) -> OfficialFigures:  # fmt: skip
     """The official figures of results on these pictures."""
     name, coco, evaluator = find_engine(engine)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -250,7 +250,7 @@ def evaluate_official(truth: Truth, results: Sequence[Record], images: Iterable[
         run.accumulate()
         run.summarize()
     stats = [float(v) for v in run.stats[: len(ROWS[kind])]]
-    return Official(name, kind, stats, _by_category(run), run)
+    return OfficialFigures(name, kind, stats, _by_category(run), run)
 
 
 def _indexed(coco: Any, dataset: Record) -> Any:

@@ -11,7 +11,7 @@ from ..pages import heading, html_table, page, paragraph
 from ..plots import COLOURS, as_file, figure, inline, kind_of
 from .diff import Diff
 from .error_measures import Errors
-from .layer_diff import IDEAL, SUSPECT, Layer, Layers
+from .layer_diff import IDEAL, SUSPECT, LayerDiff, LayerDiffs
 
 # -- the guide tool's file: a serialised tflite.evaluation.EvaluationStageMetrics ------------------
 
@@ -43,7 +43,7 @@ COLUMNS = (">op", "kind", "~tensor", ">local relative", ">local RMSE/scale", ">a
            ">SNR dB", ">growth", "worst channels", "~remarks")  # fmt: skip
 
 
-def picture(found: Diff, path: str | Path) -> bytes:
+def plot_errors(found: Diff, path: str | Path) -> bytes:
     """Errors by layer as .png or .svg; as .html with the tables below."""
     layers = found.layers
     assert layers is not None
@@ -73,7 +73,7 @@ def _short(side: dict[str, Any]) -> str:
     return f"{Path(side['model']).name} ({how})"
 
 
-def _draw_errors(axes: Any, layers: Layers) -> None:
+def _draw_errors(axes: Any, layers: LayerDiffs) -> None:
     places = range(len(layers.rows))
     axes.plot(places, [r.accumulated.relative or None for r in layers.rows], "o-", ms=3,
               label="accumulated")  # fmt: skip
@@ -85,7 +85,7 @@ def _draw_errors(axes: Any, layers: Layers) -> None:
     axes.legend(frameon=False)
 
 
-def _draw_scales(axes: Any, layers: Layers) -> None:
+def _draw_scales(axes: Any, layers: LayerDiffs) -> None:
     axes.bar(range(len(layers.rows)), [r.local_rmse_scale or 0 for r in layers.rows],
              color=_colours(layers.rows))  # fmt: skip
     axes.axhline(IDEAL, color=COLOURS[2], lw=1, label="rounding alone (0.289)")
@@ -94,18 +94,18 @@ def _draw_scales(axes: Any, layers: Layers) -> None:
     axes.legend(frameon=False)
 
 
-def _colours(rows: list[Layer]) -> list[str]:
+def _colours(rows: list[LayerDiff]) -> list[str]:
     return [COLOURS[1] if r.suspect else COLOURS[5] for r in rows]
 
 
-def _name_layers(axes: Any, layers: Layers) -> None:
+def _name_layers(axes: Any, layers: LayerDiffs) -> None:
     step = max(1, len(layers.rows) // 80)
     places = range(0, len(layers.rows), step)
     axes.set_xticks(list(places), [f"{layers.rows[i].index} {layers.rows[i].op}" for i in places],
                     rotation=90, fontsize=7)  # fmt: skip
 
 
-def layer_row(row: Layer) -> tuple[object, ...]:
+def layer_row(row: LayerDiff) -> tuple[object, ...]:
     """The cells of COLUMNS."""
     channels = " ".join(f"{c}:{v:.2g}" for c, v in row.worst_channels[:2])
     remarks = list(row.reasons)
@@ -120,7 +120,7 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def summary_lines(layers: Layers) -> list[str]:
+def summary_lines(layers: LayerDiffs) -> list[str]:
     """What the table says, in sentences."""
     lines = [f"{len(layers.rows)} tensors matched over {layers.runs} runs; unmatched: "
              f"{len(layers.unmatched_reference)} of the reference, "

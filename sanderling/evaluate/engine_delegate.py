@@ -12,12 +12,12 @@ import numpy as np
 from ..errors import DelegateError, MissingExtraError
 from ..format import dump
 from ..ir import Array, Graph, Model, Op
-from ..measure.engines import ENGINES, Job, Loaded
+from ..measure.engines import ENGINES, EngineJob, LoadedEngine
 from ..measure.record import Setting
 from ..runtime.delegate import Delegate, Executable, Options, find_delegate
 
 
-class Handed:
+class EngineDelegate:
     """Takes what stands on its own: no control flow, no state, no strings."""
 
     def __init__(self, setting: Setting) -> None:
@@ -43,10 +43,10 @@ class Handed:
         path = Path(self.folder.name) / f"{len(list(Path(self.folder.name).iterdir()))}.tflite"
         path.write_bytes(dump(Model([part])))
         inputs = [np.zeros(t.shape, t.dtype.numpy) for t in part.inputs]
-        job = Job(str(path), self.setting, inputs, [t.name for t in part.inputs],
+        job = EngineJob(str(path), self.setting, inputs, [t.name for t in part.inputs],
                   [t.name for t in part.outputs])  # fmt: skip
         try:
-            return HandedExecutable(inputs, load_engine(job))
+            return EngineExecutable(inputs, load_engine(job))
         except MissingExtraError:
             raise
         except Exception as error:
@@ -54,12 +54,12 @@ class Handed:
                                 where=f"engine '{self.name}'") from error  # fmt: skip
 
 
-def load_engine(job: Job) -> Loaded:
+def load_engine(job: EngineJob) -> LoadedEngine:
     return ENGINES[job.setting.engine](job, lambda stage: None)
 
 
-class HandedExecutable:
-    def __init__(self, inputs: list[Array], loaded: Loaded) -> None:
+class EngineExecutable:
+    def __init__(self, inputs: list[Array], loaded: LoadedEngine) -> None:
         self.inputs, self.loaded = inputs, loaded
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
@@ -79,7 +79,7 @@ def delegates_of(setting: Setting) -> list[Delegate]:
     """Who runs the ops of this setting, in order of preference. The precision is the delegate's
     own, so that two of one kind can stand in one session."""
     if setting.engine != "sanderling":
-        return [Handed(setting)]
+        return [EngineDelegate(setting)]
     return [_at(name, setting.precision) for name in setting.delegates or ("cpu",)]
 
 

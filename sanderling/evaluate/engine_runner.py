@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array, Model
-from ..measure.engines import ENGINES, Loaded, check_engines, job_for
+from ..measure.engines import ENGINES, LoadedEngine, check_engines, job_for
 from ..measure.record import Setting
 from ..runtime.session import Session
 from .task import Ports
@@ -63,7 +63,7 @@ class PeerRunner:
         self.inputs = [by_tensor[t] for t in model.main.inputs]
         by_tensor = {t: n for n, t in entry.outputs.items()}
         self.outputs = [by_tensor.get(t, t.name) for t in model.main.outputs]
-        self._loaded: dict[tuple[Any, ...], tuple[Loaded, list[Array]]] = {}
+        self._loaded: dict[tuple[Any, ...], tuple[LoadedEngine, list[Array]]] = {}
         self._onnx = self._export() if setting.engine == "onnxruntime" else ""
 
     def _export(self) -> str:
@@ -87,7 +87,7 @@ class PeerRunner:
         answers = [np.array(a) for a in loaded.answers()]
         return dict(zip(self.outputs, answers, strict=True))
 
-    def _ready(self, arrays: list[Array]) -> tuple[Loaded, list[Array]]:
+    def _ready(self, arrays: list[Array]) -> tuple[LoadedEngine, list[Array]]:
         key = tuple((a.shape, a.dtype.str) for a in arrays)
         if key not in self._loaded:
             buffers = [np.array(a) for a in arrays]

@@ -184,7 +184,7 @@ def _agreement(a: Array, b: Array, k: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ErrorLimits:
     """What must hold of every output. None is not asked for."""
 
     max_error: float | None = None  # of a single element, in real units

@@ -30,23 +30,23 @@ from .prefetch import prepared
 from .process_pool import Lost, Pool
 from .sample_inputs import Decoding, Slots, blame, slot_size
 from .shards import (
+    EvaluationWork,
     Evaluator,
     Failure,
-    Outcome,
+    SampleOutcome,
     Shard,
     Shelf,
-    Work,
     cut,
     fingerprint,
 )
-from .task import Metrics, Prediction, Prepared, Recipe, Sample, Source, Task
+from .task import Metrics, PortableTask, Prediction, Prepared, Sample, Task, TaskFile
 
 SCHEMA = "sanderling.eval/1"
 DECODE_DEPTH = 3  # samples that each decoding process has ahead
 FEW = 128  # samples for which no other process is worth its start
 MOST_THREADS = 8  # more would wait for Python's lock
 Progress = Callable[[str, int, int], None]
-Done = Generator[tuple[int, list[Outcome]], None, None]
+Done = Generator[tuple[int, list[SampleOutcome]], None, None]
 Came = tuple[list[Sample], list[Prediction]]
 
 
@@ -59,7 +59,7 @@ class Evaluation:
     task: Task
     setting: Setting
     samples: list[Sample]
-    outcomes: list[Outcome]
+    outcomes: list[SampleOutcome]
     metrics: Metrics
     seconds: float  # of this run; samples that an earlier one did are not in it
     start: float  # seconds until the first outcome: compiling, starting processes
@@ -143,14 +143,14 @@ class Evaluation:
 
 
 @dataclass
-class Kept:
+class KeptPredictions:
     """Predictions that an earlier evaluation wrote (`--predictions FILE.npz`)."""
 
     path: str
     came_through: Came
 
     @staticmethod
-    def read(path: str | os.PathLike[str]) -> Kept:
+    def read(path: str | os.PathLike[str]) -> KeptPredictions:
         try:
             columns = unpack(Path(path).read_bytes())
             ids, truth = columns.pop("id"), columns.pop("truth")
@@ -158,7 +158,7 @@ class Kept:
             raise InputError(f"not predictions of an evaluation: {error}", where=str(path),
                              fix="write them with --predictions FILE.npz") from error  # fmt: skip
         samples = [Sample(i, truth=t) for i, t in zip(ids, truth, strict=True)]
-        return Kept(os.fspath(path), (samples, list(rows(columns))))
+        return KeptPredictions(os.fspath(path), (samples, list(rows(columns))))
 
     def to_json(self) -> dict[str, Any]:
         return {"predictions": self.path, "samples": len(self.came_through[0])}
@@ -200,14 +200,14 @@ def evaluate_task(
         raise InputError("the file of a task starts an evaluation when it is imported",
                          fix='put that under `if __name__ == "__main__":`')  # fmt: skip
     setting = Setting(engine, threads, tuple(delegates), precision)
-    sources = tuple(Source(str(p), Path(p).read_text("utf-8")) for p in plugins)
+    sources = tuple(TaskFile(str(p), Path(p).read_text("utf-8")) for p in plugins)
     sizes = tuple((name, tuple(shape)) for name, shape in (shapes or {}).items())
-    work = Work(os.fspath(model), setting, Recipe.of(task), sources, sizes)
+    work = EvaluationWork(os.fspath(model), setting, PortableTask.of(task), sources, sizes)
     begin = time.perf_counter()
     first = Evaluator(work, task)
     samples = _samples(task, limit)
     digest = hashlib.sha256(Path(model).read_bytes()).hexdigest()
-    run = Run(work, first, samples, digest, progress, begin=begin)
+    run = RunningEvaluation(work, first, samples, digest, progress, begin=begin)
     run.open(shards, resume)
     spread: dict[str, Any] = {"workers": workers}
     if ray:
@@ -253,15 +253,15 @@ def _ahead(task: Task, decoders: int | None, samples: int, threads: int) -> tupl
 
 
 @dataclass
-class Run:
+class RunningEvaluation:
     """One evaluation under way."""
 
-    work: Work
+    work: EvaluationWork
     first: Evaluator
     samples: list[Sample]
     digest: str
     progress: Progress | None = None
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, SampleOutcome] = field(default_factory=dict)
     resumed: int = 0
     notes: list[str] = field(default_factory=list)
     begin: float = field(default_factory=time.perf_counter)
@@ -289,7 +289,7 @@ class Run:
     def collect(self, done: Done) -> None:
         """Put outcomes where they belong; a shard that is whole is kept."""
         sizes = {s.number: len(s.samples) for s in self.all}
-        parts: dict[int, list[Outcome]] = {}
+        parts: dict[int, list[SampleOutcome]] = {}
         with closing(done):  # processes end at once when this does
             for number, outcomes in done:
                 self.start = self.start or time.perf_counter() - self.begin
@@ -394,7 +394,7 @@ class Run:
                           self.notes, spread)  # fmt: skip
 
 
-def _came_through(samples: Sequence[Sample], outcomes: Sequence[Outcome]) -> Came:
+def _came_through(samples: Sequence[Sample], outcomes: Sequence[SampleOutcome]) -> Came:
     there = [o for o in outcomes if o.prediction is not None]
     predictions = rows(transposed([o.prediction for o in there if o.prediction is not None]))
     return [samples[o.index] for o in there], list(predictions)
@@ -410,7 +410,7 @@ def _memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def compare_evaluations(ours: Evaluation, theirs: Evaluation | Kept) -> Metrics:
+def compare_evaluations(ours: Evaluation, theirs: Evaluation | KeptPredictions) -> Metrics:
     """The task's paired statistics, on the samples that came through in both. Both need all that
     the task keeps (detail=True)."""
     (own, mine), (other, their) = ours.came_through, theirs.came_through

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import InputError
 from ..glyphs import fonts_for, letters_of, spelled
 from ..ir import Array
-from .output_readers import SEEN, Found
+from .output_readers import SEEN, Findings
 from .pixels import image_module, read_pixels
 
 DRAWN = (".png", ".jpg", ".jpeg", ".webp")
@@ -27,7 +27,7 @@ BACKGROUND = 0  # the class that keeps the picture's own colours
 VEIL = 0.55  # how much of a mask's colour covers the picture
 
 
-def drawn(path: Path, found: Found, target: Path) -> bytes:
+def drawn(path: Path, found: Findings, target: Path) -> bytes:
     """The picture with what was found, as the kind of file that the target's name asks for."""
     kind = target.suffix.lower()
     if kind not in DRAWN:
@@ -99,7 +99,7 @@ def _font(texts: Sequence[str], size: int) -> tuple[Any, Any]:
     return ImageFont.truetype(path, size), lambda c: ord(c) in letters_of(path)
 
 
-def _boxes(canvas: _Canvas, found: Found) -> None:
+def _boxes(canvas: _Canvas, found: Findings) -> None:
     for row in reversed(found.rows):  # the best on top
         colour = COLOURS[row["class"] % len(COLOURS)]
         left, top, right, bottom = row["box"]
@@ -108,7 +108,7 @@ def _boxes(canvas: _Canvas, found: Found) -> None:
         canvas.label((left, top), f"{row['label']} {row['score']:.2f}", colour)
 
 
-def _points(canvas: _Canvas, found: Found) -> None:
+def _points(canvas: _Canvas, found: Findings) -> None:
     assert found.points is not None
     for number, person in enumerate(found.points):
         colour = COLOURS[number % len(COLOURS)]
@@ -122,13 +122,13 @@ def _points(canvas: _Canvas, found: Found) -> None:
                                 outline=(0, 0, 0))  # fmt: skip
 
 
-def _mask(canvas: _Canvas, found: Found) -> None:
+def _mask(canvas: _Canvas, found: Findings) -> None:
     things = [row for row in found.rows if row["class"] != BACKGROUND]
     canvas.legend([(f"{row['label']} {row['share']:.0%}", _colour_of(row["class"]))
                    for row in things])  # fmt: skip
 
 
-def _classes(canvas: _Canvas, found: Found) -> None:
+def _classes(canvas: _Canvas, found: Findings) -> None:
     shades = [COLOURS[2]] + [(70, 70, 70)] * len(found.rows)
     canvas.legend([(f"{row['label']} {row['score']:.3g}", shade)
                    for row, shade in zip(found.rows, shades, strict=False)])  # fmt: skip

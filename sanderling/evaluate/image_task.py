@@ -10,14 +10,15 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array
-from .preprocess import Frame, Pipeline, Step, adjusted, find_pictures, load_pipeline
+from .pixels import find_images
+from .preprocess import Frame, Pipeline, Transform, adjusted, load_pipeline
 from .task import Ports, Sample, Task, setting
 
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 
 @dataclass(kw_only=True)
-class Pictured(Task):
+class ImageTask(Task):
     """A task whose samples are pictures, preprocessed by a pipeline that options change."""
 
     preset: str = setting(default="", metavar="NAME|FILE", help="How pictures become inputs: a "
@@ -40,7 +41,7 @@ class Pictured(Task):
         """The preprocessing where none is stated."""
         raise NotImplementedError
 
-    def prepare(self, sample: Sample, *first: Step) -> tuple[dict[str, Array], Frame,
+    def prepare(self, sample: Sample, *first: Transform) -> tuple[dict[str, Array], Frame,
                                                              dict[str, float]]:  # fmt: skip
         """The inputs; where they come from, without the pixels, for it travels; the seconds."""
         assert sample.path is not None
@@ -56,7 +57,7 @@ class Pictured(Task):
 
 def check_folder(folder: Path, named: Mapping[int, str], annotations: Path | None) -> None:
     """Some of the annotated pictures are there, or the folder is another one's."""
-    there = {p.name for p in find_pictures(folder)}
+    there = {p.name for p in find_images(folder)}
     if not there & {Path(n).name for n in named.values()}:
         raise InputError(f"none of the {len(named)} annotated pictures is in it, such as "
                          f"{next(iter(named.values()))}", where=str(folder),

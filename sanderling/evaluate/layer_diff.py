@@ -18,9 +18,9 @@ from ..errors import InputError
 from ..ir import Array, DType, Op, Tensor
 from ..progress import plural
 from ..runtime.inputs import dequantize_array, is_quantized
-from .diff_inputs import Couples, Source, as_real, comparable, translated
+from .diff_inputs import Couples, FeedSource, as_real, comparable, translated
 from .error_measures import Errors, Tally
-from .op_by_op import Force, Values, Walker
+from .op_by_op import Force, OpByOpRunner, Values
 from .tensor_matching import FORMS, Pair, match
 
 Progress = Callable[[str, int, int], None]
@@ -41,7 +41,7 @@ def first_name(name: str) -> str:
 
 
 @dataclass
-class Layer:
+class LayerDiff:
     """One pair of tensors. Errors are in real units; `scale` is the test's, where it has one."""
 
     index: int  # of the op in the test's file
@@ -91,34 +91,34 @@ class Layer:
 
 
 @dataclass
-class Layers:
+class LayerDiffs:
     """Rows in the test's run order, and what follows from them."""
 
-    rows: list[Layer]
+    rows: list[LayerDiff]
     runs: int
     unmatched_reference: list[str]
     unmatched_test: list[str]
     notes: list[str] = field(default_factory=list)
 
     @property
-    def first_difference(self) -> Layer | None:
+    def first_difference(self) -> LayerDiff | None:
         """Where the runs are no longer the same at all."""
         return next((r for r in self.rows if r.accumulated.max_error > 0 or r.accumulated.unlike),
                     None)  # fmt: skip
 
     @property
-    def first_divergence(self) -> Layer | None:
+    def first_divergence(self) -> LayerDiff | None:
         """The first whose own error is more than its type explains."""
         return next((r for r in self.rows if r.suspect), None)
 
     @property
-    def worst(self) -> list[Layer]:
+    def worst(self) -> list[LayerDiff]:
         """By their own error, the largest first; those without any are left out."""
         ranked = sorted(self.rows, key=lambda r: r.severity, reverse=True)
         return [r for r in ranked if r.severity > 0][:WORST]
 
     def to_json(self) -> dict[str, Any]:
-        def name(row: Layer | None) -> dict[str, Any] | None:
+        def name(row: LayerDiff | None) -> dict[str, Any] | None:
             if row is None:
                 return None
             return {"index": row.index, "op": row.op, "name": row.name}
@@ -134,18 +134,18 @@ class Layers:
         }  # fmt: skip
 
 
-def own_couples(couples: Couples, a: Walker, b: Walker, models: tuple[Any, Any],
+def own_couples(couples: Couples, a: OpByOpRunner, b: OpByOpRunner, models: tuple[Any, Any],
                 what: str) -> Couples:  # fmt: skip
-    """The couples of two models as those of the walkers' graphs."""
+    """The couples of two models as those of the runners' graphs."""
     ours, theirs = (getattr(m.main, what) for m in models)
     mine, yours = getattr(a.graph, what), getattr(b.graph, what)
     return [(mine[ours.index(x)], yours[theirs.index(y)]) for x, y in couples]
 
 
-class Comparison:
-    """Two walkers and the pairs of their tensors."""
+class LayerComparison:
+    """Two runners and the pairs of their tensors."""
 
-    def __init__(self, a: Walker, b: Walker, inputs: Couples, outputs: Couples) -> None:
+    def __init__(self, a: OpByOpRunner, b: OpByOpRunner, inputs: Couples, outputs: Couples) -> None:
         self.a, self.b = a, b
         self.inputs, self.outputs = inputs, outputs
         pairs = match(a.graph, b.graph, inputs, outputs)
@@ -169,15 +169,15 @@ class Comparison:
         return made
 
 
-def compare_layers(found: Comparison, source: Source, whole: Sequence[Sequence[Array]],
-                   progress: Progress) -> Layers:  # fmt: skip
+def compare_layers(found: LayerComparison, source: FeedSource, whole: Sequence[Sequence[Array]],
+                   progress: Progress) -> LayerDiffs:  # fmt: skip
     """whole: for each run, what the test answered when its ops were not run one by one."""
     a, b = found.a, found.b
     runs = len(whole)
     apart = [Tally() for _ in b.graph.outputs]
     # State moves on with every run: what is run twice a sample needs a second of its own.
-    a_again = Walker(a.model, a.setting) if a.has_state else a
-    b_again = Walker(b.model, b.setting) if b.has_state else b
+    a_again = OpByOpRunner(a.model, a.setting) if a.has_state else a
+    b_again = OpByOpRunner(b.model, b.setting) if b.has_state else b
     back_a, back_b = _back(a, a_again), _back(b, b_again)
     total = {p.b: Tally() for p in found.pairs}
     local = {p.b: Tally() for p in found.pairs}
@@ -199,19 +199,19 @@ def compare_layers(found: Comparison, source: Source, whole: Sequence[Sequence[A
     places = {t: n.op for t, n in b.producers()}
     rows = [_layer(found, p, places[p.b], total[p.b], local[p.b]) for p in found.pairs]
     _grow(found, rows)
-    return Layers(rows, runs, _unmatched(a, {p.a for p in found.pairs}),
+    return LayerDiffs(rows, runs, _unmatched(a, {p.a for p in found.pairs}),
                   _unmatched(b, {p.b for p in found.pairs}),
                   [*_folding_notes(b), *([] if b.has_state else _fusion_notes(apart, b))]
                   )  # fmt: skip
 
 
-def _folding_notes(b: Walker) -> Iterator[str]:
+def _folding_notes(b: OpByOpRunner) -> Iterator[str]:
     if b.folded:
         yield (f"{plural(b.folded, 'op')} of the test's file read constants alone: computed before "
                "the run, without a row here. Numbers are those of the file's ops")  # fmt: skip
 
 
-def _fusion_notes(apart: Sequence[Tally], b: Walker) -> Iterator[str]:
+def _fusion_notes(apart: Sequence[Tally], b: OpByOpRunner) -> Iterator[str]:
     """Ops run one by one are not quite the ops run together: said where it shows."""
     for place, tally in enumerate(apart):
         errors = tally.errors()
@@ -220,14 +220,14 @@ def _fusion_notes(apart: Sequence[Tally], b: Walker) -> Iterator[str]:
                    f"{errors.relative:.2g} (relative): how ops are fused matters too")  # fmt: skip
 
 
-def _back(first: Walker, second: Walker) -> dict[Tensor, Tensor]:
+def _back(first: OpByOpRunner, second: OpByOpRunner) -> dict[Tensor, Tensor]:
     """From the second's tensors to the first's."""
     pairs = zip(second.graph.ops, first.graph.ops, strict=True)
     back = {x: y for s, f in pairs for x, y in zip(s.outputs, f.outputs, strict=True)}
     return back | dict(zip(second.graph.inputs, first.graph.inputs, strict=True))
 
 
-def _remade(found: Comparison, walker: Walker, back: dict[Tensor, Tensor], fed: Values,
+def _remade(found: LayerComparison, runner: OpByOpRunner, back: dict[Tensor, Tensor], fed: Values,
             feeds: Sequence[Array]) -> Values:  # fmt: skip
     """What each op of the reference makes of these values."""
     made: Values = dict(zip(found.a.graph.inputs, feeds, strict=True))
@@ -238,11 +238,11 @@ def _remade(found: Comparison, walker: Walker, back: dict[Tensor, Tensor], fed: 
         made[own] = value
         return fed[own] if own in matched else value
 
-    walker.run([fed[t] for t in found.a.graph.inputs], force)
+    runner.run([fed[t] for t in found.a.graph.inputs], force)
     return made
 
 
-def _forced(found: Comparison, back: dict[Tensor, Tensor], fed: Values, made: Values,
+def _forced(found: LayerComparison, back: dict[Tensor, Tensor], fed: Values, made: Values,
             local: dict[Tensor, Tally]) -> Force:  # fmt: skip
     """Holds what each op of the test makes against what the reference's makes, and feeds the next
     ops with the reference's."""
@@ -260,9 +260,9 @@ def _forced(found: Comparison, back: dict[Tensor, Tensor], fed: Values, made: Va
     return force
 
 
-def _layer(found: Comparison, pair: Pair, op: Op, total: Tally, local: Tally) -> Layer:
+def _layer(found: LayerComparison, pair: Pair, op: Op, total: Tally, local: Tally) -> LayerDiff:
     made = pair.a.producer
-    row = Layer(
+    row = LayerDiff(
         op.debug_index, op.name, pair.b.name, made.name if made else "input", pair.a.name,
         pair.b.type_text, pair.a.type_text, pair.how, local.errors(), total.errors(),
         weights_relative=_weights(made, op),
@@ -290,7 +290,7 @@ def _is_hybrid(op: Op) -> bool:
     return weights and op.name not in FORMS and op.outputs[0].dtype.is_float
 
 
-def _judge(row: Layer) -> None:
+def _judge(row: LayerDiff) -> None:
     """What speaks against it, in words."""
     if row.local_units is not None:
         row.bound = f"local error <= {UNITS:g} unit"
@@ -330,7 +330,7 @@ def _distance(x: Tensor, y: Tensor) -> float:
     return tally.errors().relative
 
 
-def _grow(found: Comparison, rows: Sequence[Layer]) -> None:
+def _grow(found: LayerComparison, rows: Sequence[LayerDiff]) -> None:
     errors = {p.b: r.accumulated.relative for p, r in zip(found.pairs, rows, strict=True)}
     for pair, row in zip(found.pairs, rows, strict=True):
         before = max((errors[t] for t in _nearest(pair.b, errors)), default=0.0)
@@ -351,6 +351,6 @@ def _nearest(tensor: Tensor, known: Iterable[Tensor]) -> list[Tensor]:
     return found
 
 
-def _unmatched(walker: Walker, matched: set[Tensor]) -> list[str]:
-    return [f"{n.op.name} '{t.name}'" for t, n in walker.producers()
+def _unmatched(runner: OpByOpRunner, matched: set[Tensor]) -> list[str]:
+    return [f"{n.op.name} '{t.name}'" for t, n in runner.producers()
             if t not in matched and n.op.name not in FORMS]  # fmt: skip

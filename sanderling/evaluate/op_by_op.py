@@ -34,7 +34,7 @@ def own_graph(model: Model, shapes: Sequence[Shape] | None = None) -> Model:
 
 
 @dataclass(eq=False)
-class Node:
+class RunnableOp:
     """One op as it is run: its step, and the graph's own tensors at its border."""
 
     op: Op
@@ -50,7 +50,7 @@ class Node:
         return [a for a in made if a is not None]
 
 
-class Walker:
+class OpByOpRunner:
     """Runs `graph`, whose tensors are the keys of everything here."""
 
     def __init__(self, model: Model, setting: Setting,
@@ -62,7 +62,7 @@ class Walker:
         self.setting = setting
         self.session = Session(self.model, delegates or delegates_of(setting), setting.threads,
                                preserve_all_tensors=True)  # fmt: skip
-        self.nodes: list[Node] = []
+        self.nodes: list[RunnableOp] = []
         self.variables: Values = {}
         self.has_state = any(has_state(op) for op in self.graph.ops)
 
@@ -73,7 +73,7 @@ class Walker:
         ops = {op.debug_index: op for op in self.graph.ops}
         self.variables = {origin[t]: a for t, a in plan.variables.items()}
         self.nodes = [
-            Node(ops[s.part.ops[0].debug_index], s, [origin[t] for t in s.inputs],
+            RunnableOp(ops[s.part.ops[0].debug_index], s, [origin[t] for t in s.inputs],
                  [origin[t] for t in s.outputs])
             for s in plan.steps
         ]  # fmt: skip
@@ -98,11 +98,11 @@ class Walker:
     def start(self, feeds: Sequence[Array]) -> Values:
         return dict(zip(self.graph.inputs, feeds, strict=True)) | self.variables
 
-    def step(self, node: Node, values: Mapping[Tensor, Array]) -> list[Array]:
+    def step(self, node: RunnableOp, values: Mapping[Tensor, Array]) -> list[Array]:
         with np.errstate(all="ignore"):
             return node.run([values[t] for t in node.inputs])
 
-    def producers(self) -> Iterator[tuple[Tensor, Node]]:
+    def producers(self) -> Iterator[tuple[Tensor, RunnableOp]]:
         for node in self.nodes:
             for tensor in node.outputs:
                 yield tensor, node

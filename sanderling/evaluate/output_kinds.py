@@ -46,7 +46,7 @@ BY_NAME = ((re.compile(r"logit|prob|softmax|score|class", re.I), SCORES),
 
 
 @dataclass(frozen=True)
-class Kind:
+class OutputKind:
     """name: one of MEASURES; why: how it was decided."""
 
     name: str
@@ -58,22 +58,24 @@ class Kind:
 
 
 def output_kind(tensor: Tensor, stated: Mapping[str, str] | None = None,
-                shape: Shape | None = None) -> Kind:  # fmt: skip
+                shape: Shape | None = None) -> OutputKind:  # fmt: skip
     """stated: kinds by the output's name, "" for all of them. shape: as it came out, where it may
     be another than the file's."""
     sizes = tensor.shape if shape is None else shape
     for name in (tensor.name, ""):
         if stated and name in stated:
-            return Kind(stated[name], "stated")
+            return OutputKind(stated[name], "stated")
     if int(np.prod(sizes[1:] or sizes, dtype=np.int64)) == 1:
-        return Kind(VALUES, "it is a single number")
+        return OutputKind(VALUES, "it is a single number")
     op = _maker(tensor)
     if op is not None and op.name in BY_OP:
-        return Kind(_by_shape(BY_OP[op.name], sizes), f"{op.name.removeprefix('custom.')} makes it")
+        return OutputKind(
+            _by_shape(BY_OP[op.name], sizes), f"{op.name.removeprefix('custom.')} makes it"
+        )
     for pattern, kind in BY_NAME:
         if pattern.search(tensor.name):
-            return Kind(_by_shape(kind, sizes), "by its name")
-    return Kind(VALUES, "nothing tells of classes, boxes or an embedding")
+            return OutputKind(_by_shape(kind, sizes), "by its name")
+    return OutputKind(VALUES, "nothing tells of classes, boxes or an embedding")
 
 
 def _by_shape(kind: str, shape: Shape) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array, Tensor
 from ..runtime.inputs import picture_layout
-from .categories import Labels
+from .categories import LabelFile
 from .classify import top
 from .detection import Candidates, Head, Scene, find_head, named_count, select, unplace
 from .keypoints import COCO_KEYPOINTS, WIDTH_OF_MULTIPOSE, read_points
@@ -31,7 +31,7 @@ LEAST_AREA = 0.001  # of the picture: a class with fewer pixels is not named
 
 
 @dataclass
-class Found:
+class Findings:
     """rows: what was found, for a table and for JSON. The rest is for the drawing."""
 
     kind: str
@@ -42,17 +42,17 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Reader:
+class OutputReader:
     """One model's outputs, understood."""
 
     kind: str
     how: str  # for people
     pipeline: Pipeline
-    read: Callable[[list[Array], Frame], Found]
+    read: Callable[[list[Array], Frame], Findings]
 
 
 @dataclass(frozen=True)
-class Names:
+class ClassNaming:
     """Of classes. offset: the first name of the file belongs to this class; None: by the file."""
 
     labels: Path | None = None
@@ -65,11 +65,11 @@ class Names:
     def _known(self, classes: int | None) -> Mapping[int, str]:
         if self.labels is None:
             return dict(enumerate(VOC)) if classes == len(VOC) else {}
-        labels = Labels.read(self.labels)
+        labels = LabelFile.read(self.labels)
         shift = self._shift(labels, classes)
         return {line - shift: name for line, name in labels.names.items()}
 
-    def _shift(self, labels: Labels, classes: int | None) -> int:
+    def _shift(self, labels: LabelFile, classes: int | None) -> int:
         """What to add to a class for its line: one line more than classes, or less, is a background
         class that one of the two lacks."""
         if self.offset is not None or labels.numbered:
@@ -85,7 +85,7 @@ class Names:
 # -- one kind after the other ---------------------------------------------------------------------
 
 
-def _detector(ports: Ports, names: Names) -> Reader:
+def _detector(ports: Ports, names: ClassNaming) -> OutputReader:
     (width, height), _, _ = picture_layout(ports.input)
     scene = Scene((height, width))
     outputs = list(ports.outputs.values())
@@ -93,10 +93,10 @@ def _detector(ports: Ports, names: Names) -> Reader:
     head = find_head("auto", outputs, scene.size, ports.model)
     name = names.of(named_count(head, outputs))
 
-    def read(values: list[Array], frame: Frame) -> Found:
+    def read(values: list[Array], frame: Frame) -> Findings:
         return _boxes(head, values, scene, frame, name)
 
-    return Reader("boxes", f"a detector ({head.name})", head.pipeline, read)
+    return OutputReader("boxes", f"a detector ({head.name})", head.pipeline, read)
 
 
 def _check_four(outputs: Sequence[Tensor], model: str) -> None:
@@ -107,13 +107,13 @@ def _check_four(outputs: Sequence[Tensor], model: str) -> None:
 
 
 def _boxes(head: Head, values: list[Array], scene: Scene, frame: Frame,
-           name: Callable[[int], str]) -> Found:  # fmt: skip
+           name: Callable[[int], str]) -> Findings:  # fmt: skip
     found = head.read(values, scene)
     if isinstance(found, Candidates):
         found = select(found, head.limits)
     height, width = frame.source
     places = np.clip(unplace(found.boxes, frame), 0, 1) * [width, height, width, height]
-    made = Found("boxes")
+    made = Findings("boxes")
     for place, score, number in zip(places, found.scores, found.classes, strict=True):
         made.hidden += score < SURE
         if score >= SURE:
@@ -123,16 +123,18 @@ def _boxes(head: Head, values: list[Array], scene: Scene, frame: Frame,
     return made
 
 
-def _poser(ports: Ports, names: Names) -> Reader:
+def _poser(ports: Ports, names: ClassNaming) -> OutputReader:
     shape = ports.output.shape
     single = len(shape) == 4 and shape[1] == 1 and shape[2:] == (COCO_KEYPOINTS, 3)
     if not single and not (len(shape) == 3 and shape[2] == WIDTH_OF_MULTIPOSE):
         raise InputError("its output is not keypoints", where=ports.model)
     pipeline = Pipeline((Letterbox(fill=0, centre=True),))
-    return Reader("keypoints", "a pose model (y, x, score of 17 keypoints)", pipeline, _points)
+    return OutputReader(
+        "keypoints", "a pose model (y, x, score of 17 keypoints)", pipeline, _points
+    )
 
 
-def _points(values: list[Array], frame: Frame) -> Found:
+def _points(values: list[Array], frame: Frame) -> Findings:
     points, scores = read_points(values[0], ["y", "x", "score"], frame.target)
     scale, origin = (np.array([pair[1], pair[0]]) for pair in (frame.scale, frame.origin))
     placed = np.concatenate([points[..., :2] * scale + origin, points[..., 2:]], axis=-1)
@@ -140,10 +142,10 @@ def _points(values: list[Array], frame: Frame) -> Found:
     rows = [{"person": i, "score": float(s), "keypoints": [[float(n) for n in p] for p in person]}
             for i, (s, person) in enumerate(zip(scores[sure], placed[sure], strict=True))
             ]  # fmt: skip
-    return Found("keypoints", rows, points=placed[sure], hidden=int((~sure).sum()))
+    return Findings("keypoints", rows, points=placed[sure], hidden=int((~sure).sum()))
 
 
-def _segmenter(ports: Ports, names: Names) -> Reader:
+def _segmenter(ports: Ports, names: ClassNaming) -> OutputReader:
     output = ports.output
     shape, taken = output.shape, picture_layout(ports.input)[0]
     if len(shape) not in (3, 4) or min(shape[1:3]) < 8 or max(shape[1:3]) > 2 * max(taken):
@@ -153,38 +155,38 @@ def _segmenter(ports: Ports, names: Names) -> Reader:
         raise InputError("its output is one real a pixel, not classes", where=ports.model)
     name = names.of(shape[3] if scores else len(VOC))
 
-    def read(values: list[Array], frame: Frame) -> Found:
+    def read(values: list[Array], frame: Frame) -> Findings:
         return _mask(restored(values[0], frame), name)
 
-    return Reader("mask", "a segmentation model", PRESETS["resize"], read)
+    return OutputReader("mask", "a segmentation model", PRESETS["resize"], read)
 
 
-def _mask(mask: Array, name: Callable[[int], str]) -> Found:
+def _mask(mask: Array, name: Callable[[int], str]) -> Findings:
     numbers, counts = np.unique(mask, return_counts=True)
     shares = counts / mask.size
     rows = [{"label": name(int(n)), "class": int(n), "share": float(s)}
             for n, s in sorted(zip(numbers, shares, strict=True), key=lambda r: -r[1])
             if s >= LEAST_AREA]  # fmt: skip
-    return Found("mask", rows, mask=mask, hidden=int((shares < LEAST_AREA).sum()))
+    return Findings("mask", rows, mask=mask, hidden=int((shares < LEAST_AREA).sum()))
 
 
-def _classifier(ports: Ports, names: Names) -> Reader:
+def _classifier(ports: Ports, names: ClassNaming) -> OutputReader:
     shape = ports.output.shape
     if not shape or shape[-1] < 2 or any(n not in (1, -1) for n in shape[:-1]):
         raise InputError("its output is not one score a class", where=ports.model)
     name = names.of(shape[-1])
 
-    def read(values: list[Array], frame: Frame) -> Found:
+    def read(values: list[Array], frame: Frame) -> Findings:
         scores = values[0].reshape(-1)
         best = top(scores, min(TOP, scores.size))
-        return Found("classes", [{"label": name(int(i)), "class": int(i),
+        return Findings("classes", [{"label": name(int(i)), "class": int(i),
                                   "score": float(scores[i])} for i in best])  # fmt: skip
 
-    return Reader("classes", "a classifier", PRESETS["tflite"], read)
+    return OutputReader("classes", "a classifier", PRESETS["tflite"], read)
 
 
 # In this order: a pose model's output is a picture's too, and what is left is scores.
-KINDS: dict[str, tuple[Callable[[Ports, Names], Reader], str]] = {
+KINDS: dict[str, tuple[Callable[[Ports, ClassNaming], OutputReader], str]] = {
     "boxes": (_detector, "boxes: SSD with TFLite_Detection_PostProcess, SSD's raw head, YOLOX, "
               "YOLOv5, YOLOv8"),
     "keypoints": (_poser, "keypoints: MoveNet's [1,1,17,3] or [1,n,56]"),
@@ -193,7 +195,7 @@ KINDS: dict[str, tuple[Callable[[Ports, Names], Reader], str]] = {
 }  # fmt: skip
 
 
-def understand(ports: Ports, names: Names) -> Reader:
+def understand(ports: Ports, names: ClassNaming) -> OutputReader:
     """How this model's outputs are read; InputError where they are of no kind that is known."""
     reasons = []
     for make, _ in KINDS.values():

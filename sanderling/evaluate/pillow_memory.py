@@ -29,7 +29,7 @@ _ArrowArray._fields_ = [
 ]  # fmt: skip
 
 
-class _Lender:
+class _ArrowPixels:
     """What NumPy makes an array of; keeps Pillow's memory as long as the array lives."""
 
     def __init__(self, address: int, shape: tuple[int, ...], capsule: object) -> None:
@@ -50,7 +50,7 @@ def borrowed(picture: Any) -> Array | None:
         return None
     address = _address(capsule, picture.width * picture.height)
     shape = picture.height, picture.width, BYTES
-    return np.asarray(_Lender(address, shape, capsule))[..., :3] if address else None
+    return np.asarray(_ArrowPixels(address, shape, capsule))[..., :3] if address else None
 
 
 def _is_dense(picture: Any) -> bool:

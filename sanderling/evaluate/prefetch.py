@@ -28,7 +28,7 @@ def prepared(
 ) -> Generator[tuple[int, Prepared | str], None, None]:
     """Each job's inputs, or why it has none, as they are ready. Whoever asks for the next when none
     is ready prepares one too: no thread waits where there is work."""
-    bench = _Bench(task, jobs, threads)
+    bench = _Prefetcher(task, jobs, threads)
     crew = [threading.Thread(target=bench.work, daemon=True) for _ in range(threads)]
     try:
         for thread in crew:
@@ -44,7 +44,7 @@ def prepared(
             thread.join()
 
 
-class _Bench:
+class _Prefetcher:
     def __init__(self, task: Task, jobs: Sequence[Job], threads: int) -> None:
         self.task, self.threads = task, threads
         # A task that makes no promise may hand out the same array again and again.

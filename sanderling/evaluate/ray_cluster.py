@@ -21,13 +21,13 @@ from typing import Any
 from ..errors import InputError, MissingExtraError, SanderlingError, UnsupportedError
 from ..version import __version__
 from .process_pool import MOST_TRIES
-from .shards import Evaluator, Outcome, Shard, Work
+from .shards import EvaluationWork, Evaluator, SampleOutcome, Shard
 
 AHEAD = 4  # shards that are submitted for each processor of the cluster
 
 
-def run_on_ray(address: str, work: Work, digest: str,
-               shards: Sequence[Shard]) -> Iterator[tuple[int, list[Outcome]]]:  # fmt: skip
+def run_on_ray(address: str, work: EvaluationWork, digest: str,
+               shards: Sequence[Shard]) -> Iterator[tuple[int, list[SampleOutcome]]]:  # fmt: skip
     """(number, outcomes) as shards are done. An address of "local" starts a cluster here."""
     try:
         import ray
@@ -57,8 +57,8 @@ def _connect(ray: Any, address: str) -> bool:
     return True
 
 
-def _run(ray: Any, work: Work, digest: str,
-         shards: Sequence[Shard]) -> Iterator[tuple[int, list[Outcome]]]:  # fmt: skip
+def _run(ray: Any, work: EvaluationWork, digest: str,
+         shards: Sequence[Shard]) -> Iterator[tuple[int, list[SampleOutcome]]]:  # fmt: skip
     content, settings = ray.put(Path(work.model).read_bytes()), ray.put(work)
     remote = ray.remote(num_cpus=work.setting.threads, max_retries=MOST_TRIES)(_shard)
     most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -75,7 +75,7 @@ def _run(ray: Any, work: Work, digest: str,
             yield shard.number, _fetch(ray, reference, shard)
 
 
-def _fetch(ray: Any, reference: Any, shard: Shard) -> list[Outcome]:
+def _fetch(ray: Any, reference: Any, shard: Shard) -> list[SampleOutcome]:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -95,26 +95,28 @@ def _fetch(ray: Any, reference: Any, shard: Shard) -> list[Outcome]:
 # -- on the cluster -----------------------------------------------------------------------------
 
 
-def _shard(content: bytes, work: Work, digest: str, version: str, shard: Shard) -> list[Outcome]:
+def _shard(
+    content: bytes, work: EvaluationWork, digest: str, version: str, shard: Shard
+) -> list[SampleOutcome]:
     if version != __version__:
         raise InputError(f"this node has sanderling {__version__}, the driver {version}",
                          where=platform.node(), fix="install the same version")  # fmt: skip
     return _evaluator(content, work, digest).shard(shard)
 
 
-class _Kept:
+class _KeptEvaluator:
     """The evaluator of the work that this process did last."""
 
     key = ""
     made: Evaluator | None = None
 
 
-def _evaluator(content: bytes, work: Work, digest: str) -> Evaluator:
+def _evaluator(content: bytes, work: EvaluationWork, digest: str) -> Evaluator:
     key = f"{digest} {work}"
-    if _Kept.key != key or _Kept.made is None:
+    if _KeptEvaluator.key != key or _KeptEvaluator.made is None:
         path = _stored(content, digest)
-        _Kept.made, _Kept.key = Evaluator(replace(work, model=path)), key
-    return _Kept.made
+        _KeptEvaluator.made, _KeptEvaluator.key = Evaluator(replace(work, model=path)), key
+    return _KeptEvaluator.made
 
 
 def _stored(content: bytes, digest: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import InputError, SanderlingError
 from ..ir import Array
-from .task import Ports, Prepared, Recipe, Sample, Source, Task, run_each
+from .task import PortableTask, Ports, Prepared, Sample, Task, TaskFile, run_each
 
 Feeds = Mapping[str, Array] | Sequence[Mapping[str, Array]]
 
@@ -89,9 +89,9 @@ class blame:
 class Decoding:
     """All that a process needs to know that prepares samples: not the model, what it takes."""
 
-    recipe: Recipe
+    recipe: PortableTask
     ports: Ports
-    plugins: tuple[Source, ...] = ()
+    plugins: tuple[TaskFile, ...] = ()
 
     def __call__(self) -> Preparer:
         return Preparer(self)

@@ -50,7 +50,7 @@ SAMPLED = 4096  # values of a weight that are looked at
 
 
 @dataclass(eq=False)
-class Value:
+class GraphValue:
     """What one or more tensors of a graph hold."""
 
     kind: str
@@ -58,12 +58,12 @@ class Value:
     place: float  # 0 .. 1 along the run
     tensor: Tensor | None  # None where it is hidden by a fused activation
     shape: tuple[int, ...]
-    sources: list[Value] = field(default_factory=list)
-    readers: list[Value] = field(default_factory=list)
+    sources: list[GraphValue] = field(default_factory=list)
+    readers: list[GraphValue] = field(default_factory=list)
     forms: list[Tensor] = field(default_factory=list)  # the same, quantised or dequantised
     inner: list[Tensor] = field(default_factory=list)  # on the way: before the bias, the scale
     padded: list[Tensor] = field(default_factory=list)  # what it reads, with a border
-    activated: Value | None = None
+    activated: GraphValue | None = None
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -107,15 +107,17 @@ class Reading:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.values: list[Value] = []
-        self.of: dict[Tensor, Value] = {}
+        self.values: list[GraphValue] = []
+        self.of: dict[Tensor, GraphValue] = {}
         self.borders: set[Tensor] = set()
         for number, tensor in enumerate(graph.inputs):
-            self._add(Value(f"input {number}", None, 0.0, tensor, _squeezed(tensor.shape)), tensor)
+            self._add(
+                GraphValue(f"input {number}", None, 0.0, tensor, _squeezed(tensor.shape)), tensor
+            )
         for place, op in enumerate(graph.ops):
             self._read(op, (place + 1) / max(len(graph.ops), 1))
 
-    def _add(self, value: Value, tensor: Tensor | None) -> Value:
+    def _add(self, value: GraphValue, tensor: Tensor | None) -> GraphValue:
         self.values.append(value)
         for source in value.sources:
             source.readers.append(value)
@@ -139,23 +141,25 @@ class Reading:
             for number, tensor in enumerate(op.outputs):
                 self._read_output(op, number, tensor, known, place)
 
-    def _read_output(self, op: Op, number: int, tensor: Tensor, known: list[Value],
+    def _read_output(self, op: Op, number: int, tensor: Tensor, known: list[GraphValue],
                      place: float) -> None:  # fmt: skip
         shape = _squeezed(tensor.shape)
         fused = op.attrs.get("fused_activation_function", "NONE")
         if op.name in ACTIVATIONS:
-            made = self._add(Value(f"act {op.name}", op, place, tensor, shape, known), tensor)
+            made = self._add(GraphValue(f"act {op.name}", op, place, tensor, shape, known), tensor)
             known[0].activated = made
             return
         name = FAMILY.get(op.name, op.name) + (f" {number}" if number else "")
         hidden = fused not in ("NONE", "", None)
-        core = self._add(Value(name, op, place, None if hidden else tensor, shape, known), tensor)
+        core = self._add(
+            GraphValue(name, op, place, None if hidden else tensor, shape, known), tensor
+        )
         core.padded = [t for t in op.inputs if t in self.borders]
         if hidden:
             core.activated = self._add(
-                Value(f"act {fused}", op, place, tensor, shape, [core]), tensor)  # fmt: skip
+                GraphValue(f"act {fused}", op, place, tensor, shape, [core]), tensor)  # fmt: skip
 
-    def _is_tail(self, op: Op, known: list[Value]) -> bool:
+    def _is_tail(self, op: Op, known: list[GraphValue]) -> bool:
         """A constant added to or multiplied with a product that nobody else reads."""
         value, constant = known[0], next((t for t in op.inputs if t and t.is_constant), None)
         before = value.tensor
@@ -166,7 +170,7 @@ class Reading:
         by_channel = constant.shape[-1:] in ((), (1,), op.outputs[0].shape[-1:])
         return by_channel and len(_squeezed(constant.shape)) <= 1
 
-    def _extend(self, value: Value, op: Op, place: float) -> None:
+    def _extend(self, value: GraphValue, op: Op, place: float) -> None:
         assert value.tensor is not None
         value.inner.append(value.tensor)
         fused = op.attrs.get("fused_activation_function", "NONE")
@@ -176,7 +180,7 @@ class Reading:
             value.tensor = out
         else:
             value.inner, value.tensor = [], None
-            after = Value(f"act {fused}", op, place, out, _squeezed(out.shape), [value])
+            after = GraphValue(f"act {fused}", op, place, out, _squeezed(out.shape), [value])
             value.activated = self._add(after, out)
 
 
@@ -217,12 +221,12 @@ def _same_build(a: Graph, b: Graph) -> bool:
 class _Search:
     def __init__(self, a: Reading, b: Reading) -> None:
         self.a, self.b = a, b
-        self.partner: dict[Value, Value] = {}  # both ways
-        self.how: dict[Value, str] = {}  # by b's value
-        self.by_kind: dict[tuple[str, tuple[int, ...]], list[Value]] = defaultdict(list)
+        self.partner: dict[GraphValue, GraphValue] = {}  # both ways
+        self.how: dict[GraphValue, str] = {}  # by b's value
+        self.by_kind: dict[tuple[str, tuple[int, ...]], list[GraphValue]] = defaultdict(list)
         for value in a.values:
             self.by_kind[_kind(value), value.shape].append(value)
-        self._cosines: dict[tuple[Value, Value], float] = {}
+        self._cosines: dict[tuple[GraphValue, GraphValue], float] = {}
 
     def seed(self, inputs: Iterable[tuple[Tensor, Tensor]],
              outputs: Iterable[tuple[Tensor, Tensor]]) -> None:  # fmt: skip
@@ -232,12 +236,12 @@ class _Search:
                 if ours and theirs and (how == "input" or _kind(ours) == _kind(theirs)):
                     self._join(ours, theirs, how)
 
-    def _join(self, ours: Value, theirs: Value, how: str) -> None:
+    def _join(self, ours: GraphValue, theirs: GraphValue, how: str) -> None:
         if ours not in self.partner and theirs not in self.partner:
             self.partner[ours], self.partner[theirs] = theirs, ours
             self.how[theirs] = how
 
-    def sweep(self, values: Iterable[Value]) -> int:
+    def sweep(self, values: Iterable[GraphValue]) -> int:
         """Pair what can be paired now; the number of new pairs."""
         count = 0
         for theirs in values:
@@ -251,7 +255,7 @@ class _Search:
                 count += 1
         return count
 
-    def _score(self, ours: Value, theirs: Value) -> float:
+    def _score(self, ours: GraphValue, theirs: GraphValue) -> float:
         return (NAME * _overlap(ours.names, theirs.names)
                 + WEIGHTS * self._weights(ours, theirs)
                 + NEIGHBOUR * self._around(ours.sources, theirs.sources)
@@ -259,27 +263,27 @@ class _Search:
                 + PLACE * (1 - abs(ours.place - theirs.place))
                 - (ours.kind != theirs.kind))  # fmt: skip
 
-    def _reason(self, ours: Value, theirs: Value) -> str:
+    def _reason(self, ours: GraphValue, theirs: GraphValue) -> str:
         if _overlap(ours.names, theirs.names) >= 0.5:
             return "name"
         return "weights" if self._weights(ours, theirs) > ALIKE else "structure"
 
-    def _weights(self, ours: Value, theirs: Value) -> float:
+    def _weights(self, ours: GraphValue, theirs: GraphValue) -> float:
         """Cosine of the weights; -1 where they are of other sizes."""
         key = ours, theirs
         if key not in self._cosines:
             self._cosines[key] = _likeness(ours.weights, theirs.weights)
         return self._cosines[key]
 
-    def _around(self, ours: Sequence[Value], theirs: Sequence[Value]) -> float:
+    def _around(self, ours: Sequence[GraphValue], theirs: Sequence[GraphValue]) -> float:
         """1 where the neighbours are partners, -1 where they are somebody else's."""
         votes = [self._vote(x, theirs) for x in ours if self._known(x)]
         return sum(votes) / max(len(ours), len(theirs)) if votes else 0.0
 
-    def _known(self, value: Value) -> bool:
+    def _known(self, value: GraphValue) -> bool:
         return value in self.partner or any(s in self.partner for s in value.sources)
 
-    def _vote(self, ours: Value, theirs: Sequence[Value]) -> float:
+    def _vote(self, ours: GraphValue, theirs: Sequence[GraphValue]) -> float:
         if any(self._same(ours, y) for y in theirs):
             return 1.0
         # One op more on our side: what it reads may be what they read.
@@ -287,7 +291,7 @@ class _Search:
             return 0.5
         return -0.5 if all(y in self.partner for y in theirs) else 0.0
 
-    def _same(self, ours: Value, theirs: Value) -> bool:
+    def _same(self, ours: GraphValue, theirs: GraphValue) -> bool:
         """Partners; or one is the other's activation, which quantisation may have taken in."""
         if self.partner.get(ours) is theirs:
             return True
@@ -310,7 +314,7 @@ class _Search:
                 if [t.shape for t in x] == [t.shape for t in y]:
                     yield from (Pair(*both, how) for both in zip(x, y, strict=True))
 
-    def _visible(self, ours: Value, theirs: Value, how: str) -> Iterator[Pair]:
+    def _visible(self, ours: GraphValue, theirs: GraphValue, how: str) -> Iterator[Pair]:
         """Their tensors; where quantisation has taken our activation in, it is the activated one
         that theirs holds."""
         if theirs.tensor is None:
@@ -322,7 +326,7 @@ class _Search:
         elif ours.tensor:
             yield Pair(ours.tensor, theirs.tensor, how)
 
-    def _forms(self, ours: Value, theirs: Value) -> Iterator[Pair]:
+    def _forms(self, ours: GraphValue, theirs: GraphValue) -> Iterator[Pair]:
         """Each form of theirs beside the form of ours that is most like it."""
         assert ours.tensor is not None
         for form in theirs.forms:
@@ -330,7 +334,7 @@ class _Search:
             yield Pair(like[0] if like else ours.tensor, form, "form")
 
 
-def _kind(value: Value) -> str:
+def _kind(value: GraphValue) -> str:
     """Activations differ from model to model (RELU6 and RELU): one kind of value."""
     return "act" if value.kind.startswith("act ") else value.kind
 

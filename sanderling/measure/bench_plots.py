@@ -30,7 +30,7 @@ TABLES = {
 }  # fmt: skip
 
 
-def picture(bench: Bench, path: str | Path) -> bytes:
+def plot_bench(bench: Bench, path: str | Path) -> bytes:
     """All models in one picture, or a page with tables and pictures."""
     kind = kind_of(path)
     if kind == ".html":

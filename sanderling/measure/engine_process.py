@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from ..ir.types import Array
 from ..runtime.plugins import load_plugins
 from . import process_memory
-from .engines import ENGINES, Job, Loaded, import_engine
+from .engines import ENGINES, EngineJob, LoadedEngine, import_engine
 
 BLOCK = 200e-6  # seconds a sample takes at least: the clock and the loop must not count
 WARM = 2e-3  # seconds of untimed runs at the beginning of a turn: caches, clock, woken threads
@@ -96,7 +96,7 @@ def main() -> None:
     serve(pipe, job)
 
 
-def serve(pipe: Connection, job: Job) -> None:
+def serve(pipe: Connection, job: EngineJob) -> None:
     """Load, run, send the answers; then do what the parent asks for, until it says None."""
     _quieten(job)
     try:
@@ -118,7 +118,7 @@ def serve(pipe: Connection, job: Job) -> None:
         pipe.send(("error", sentence(error)))
 
 
-def _quieten(job: Job) -> None:
+def _quieten(job: EngineJob) -> None:
     """What engines print must not get into the table, nor between the steps of a progress bar."""
     if job.verbose:
         os.dup2(sys.stderr.fileno(), 1)
@@ -128,7 +128,7 @@ def _quieten(job: Job) -> None:
         os.dup2(nowhere, stream)
 
 
-def start(job: Job) -> tuple[Loaded, Ready]:
+def start(job: EngineJob) -> tuple[LoadedEngine, Ready]:
     if job.cpus:
         os.sched_setaffinity(0, job.cpus)
     load_plugins(job.plugins)

@@ -48,7 +48,7 @@ def inspect(
         "quantisation": quantisation_kind(source),
         "parameters": sum(map(_elements, weights.values())),
         "weight_bytes": sum(len(buffer) for buffer in weights if buffer is not None),
-        "macs": None if graphs[0]["macs"] is None else sum(g["macs"] or 0 for g in graphs),
+        "macs": _macs(source, graphs),
         "metadata": {k: len(v) for k, v in source.metadata.items()},
         "unknown": source.unknown,
         "signatures": [
@@ -61,6 +61,15 @@ def inspect(
     if delegates:
         record["delegates"] = [_delegation(known, delegates) for known in at]
     return record
+
+
+def _macs(model: Model, graphs: Sequence[Record]) -> int | None:
+    """Of all entry points. What a graph calls is in the figures of the op that calls it."""
+    called = {g for graph in model.graphs for op in graph.ops for g in op.subgraphs}
+    if graphs[0]["macs"] is None:
+        return None
+    return sum(found["macs"] or 0 for graph, found in zip(model.graphs, graphs, strict=True)
+               if graph not in called)  # fmt: skip
 
 
 def _file_bytes(source: str) -> int | None:

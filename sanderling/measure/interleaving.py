@@ -41,7 +41,7 @@ from .engine_process import (
     turn,
     warm,
 )
-from .engines import Job
+from .engines import EngineJob
 
 __all__ = [
     "BLOCK", "Budget", "EngineError", "Launch", "Measured", "Pace", "Ready", "Samples", "WARM",
@@ -62,7 +62,7 @@ class EngineError(SanderlingError):
 class Worker:
     """An engine's process, seen from the parent."""
 
-    def __init__(self, job: Job, timeout: float = 180) -> None:
+    def __init__(self, job: EngineJob, timeout: float = 180) -> None:
         self.timeout = timeout
         self.highest = 0  # resident bytes, where only looking tells
         self._watched = False
@@ -198,7 +198,7 @@ class Launch:
 
 
 def launch(
-    jobs: Mapping[str, Job],
+    jobs: Mapping[str, EngineJob],
     budget: Budget,
     rng: random.Random,
     tick: Callable[[str], None] = lambda what: None,
@@ -295,7 +295,7 @@ class Measured:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def measure(jobs: Mapping[str, Job], seconds: float, seed: int = 0) -> Measured:
+def measure(jobs: Mapping[str, EngineJob], seconds: float, seed: int = 0) -> Measured:
     """Run subjects in turns for about this many seconds in all."""
     result = Measured()
     workers = {name: Worker(job) for name, job in jobs.items()}

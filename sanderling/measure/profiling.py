@@ -20,7 +20,7 @@ from ..runtime.session import Session
 from .engines import check_engines
 from .inputs import plausible
 from .machine import machine
-from .profile_ours import CALL, LOST, Row, Taken, node_name, profile_ours, work
+from .profile_ours import CALL, LOST, ProfileRow, Taken, node_name, profile_ours, work
 from .record import Setting
 from .roofline import Progress, Roofline, roofline
 from .sample_statistics import Summary, summary
@@ -61,6 +61,7 @@ def profile(
     entry = session.entry(signature)
     feeds = _feeds(entry.inputs, inputs or {})
     roof = _roof(threads, with_roofline, refresh_roofline, show)
+    show("preparing runs", 0, 0)
     turns = _Turns(runs, show)
     if engine == "sanderling":
         ticks = roof.ticks if roof else roofline(1).ticks if problem() is None else 1.0
@@ -234,7 +235,7 @@ def _accounted(taken: Taken) -> float:
     return 1.0 - float(np.median(lost / (whole if lost.size == whole.size else whole.mean())))
 
 
-def _step(index: int, row: Row, roof: Roofline | None, held: int) -> Record:
+def _step(index: int, row: ProfileRow, roof: Roofline | None, held: int) -> Record:
     found = summary([1e3 * t for t in row.times])
     assert found is not None
     bytes_ = row.weights + row.read + row.written
@@ -257,7 +258,7 @@ def _step(index: int, row: Row, roof: Roofline | None, held: int) -> Record:
     }  # fmt: skip
 
 
-def limit(row: Row, roof: Roofline | None, held: int, seconds: float) -> Record:
+def limit(row: ProfileRow, roof: Roofline | None, held: int, seconds: float) -> Record:
     """The least time that the machine allows. Weights come from the level that holds all that the
     model touches between two uses of them, activations from the level that holds the step."""
     if roof is None:
@@ -337,7 +338,7 @@ def _node(index: int, op: Any) -> Record:
             "outputs": [t.name for t in op.outputs], "macs": work(op).macs}  # fmt: skip
 
 
-def _free(graph: Graph, rows: Iterable[Row]) -> list[int]:
+def _free(graph: Graph, rows: Iterable[ProfileRow]) -> list[int]:
     """Nodes that no step carries out: views, constants, joints that their makers write into."""
     run = {n for row in rows for n in row.nodes}
     return [i for i in range(len(graph.ops)) if i not in run]

@@ -18,7 +18,7 @@ from sanderling.delegates.cpu.runtime.cache import fingerprint
 from sanderling.delegates.cpu.table import KERNELS
 from sanderling.errors import FallbackWarning
 from sanderling.ir import DType, Graph, Model, Op
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.plan import specialise
 from tests.conformance.cases_custom import options
 from tests.conformance.harness import Case, biases, case, const, f32, i8, weights

@@ -22,7 +22,7 @@ from sanderling.delegates.cpu.runtime.abi import FAULT
 from sanderling.delegates.cpu.runtime.executable import TINY, CpuExecutable
 from sanderling.delegates.cpu.runtime.pycall import fits
 from sanderling.ir import DType, Graph, Model
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.session import Session
 from tests.support.conv_stacks import feed, stack
 

@@ -21,7 +21,8 @@ import pytest
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa.targets import TARGETS, emulatable, host_target, runnable
 from sanderling.ir import Array, Model
-from sanderling.runtime.delegate import Limits, copy_graph, partition
+from sanderling.ir.graph import copy_graph
+from sanderling.runtime.delegate import Limits, partition
 from sanderling.runtime.plan import specialise
 from sanderling.runtime.session import Session
 from tests.conformance.cases import CASES

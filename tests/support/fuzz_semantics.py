@@ -35,11 +35,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from sanderling.evaluate.walk import Walker
 
 from sanderling import DelegateError, FallbackWarning, SanderlingError, Session, dump, load
 from sanderling.delegates.cpu.kernels.elementwise.operands import BYTES
 from sanderling.delegates.cpu.passes.pipeline import RECURRENT
+from sanderling.evaluate.op_by_op import OpByOpRunner
 from sanderling.ir import Array, Graph, Model, Op
 from sanderling.ir.graph import reachable
 from sanderling.measure.record import Setting
@@ -247,7 +247,7 @@ def within(op: Op) -> list[Op]:
 def parting(wide: Case, model: Model, arrays: list[Array], found: str) -> str | None:
     """What is left of a difference that was found: every op that parts from its definition, on the
     definition's values, must be excused itself, and one op must part."""
-    walker = Walker(model, Setting(delegates=("cpu",)), shapes=[a.shape for a in arrays])
+    walker = OpByOpRunner(model, Setting(delegates=("cpu",)), shapes=[a.shape for a in arrays])
     walker.prepare(arrays)
     values, state = walker.start(arrays), new_state()
     values |= {t: a.copy() for t, a in walker.variables.items()}

@@ -24,7 +24,7 @@ ENGINES = ("BUILTIN_WITHOUT_DEFAULT_DELEGATES", "AUTO")  # LiteRT's own kernels,
 
 def quick_calibration(model: Model, samples: Sequence[Sequence[Array]]) -> Calibration:
     """Statistics of the main graph by the plain definitions of its ops: nothing is compiled."""
-    copy = load(bytes(dump(model)))
+    copy = model.copy()
     graph = copy.main
     watched = activations(graph)
     computed = [t for t in watched if t not in graph.inputs]
@@ -54,7 +54,7 @@ def nested(model: Model, samples: Sequence[Sequence[Array]], mode: str) -> Quant
     from sanderling.optimize.graphs import Nest
 
     ready = prepared(model)
-    seen = calibrate(Nest(load(bytes(dump(ready))), 1), [list(s) for s in samples])
+    seen = calibrate(Nest(ready.copy(), 1), [list(s) for s in samples])
     return Job(ready, [Choice(mode)], seen, weights=WeightOptions(minimum=0)).run()
 
 

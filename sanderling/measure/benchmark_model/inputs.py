@@ -27,7 +27,7 @@ RANGES: dict[DType, tuple[float, float]] = {
 
 
 @dataclass
-class Layer:
+class InputLayer:
     """What the flags say about one input."""
 
     name: str
@@ -36,7 +36,7 @@ class Layer:
     file: str = ""
 
 
-def layers(values: Values) -> list[Layer]:
+def layers(values: Values) -> list[InputLayer]:
     """The inputs that the flags describe: none, or all in the model's order."""
     names = _split(values.text("input_layer"), ",")
     shapes = _split(values.text("input_layer_shape"), ":")
@@ -47,7 +47,7 @@ def layers(values: Values) -> list[Layer]:
             f"({values['input_layer']}, with {len(names)} items)",
             fix="for example --input_layer=input1,input2 --input_layer_shape=1,224,224,4:1,20",
         )
-    found = {name: Layer(name, _shape(text)) for name, text in zip(names, shapes, strict=True)}
+    found = {name: InputLayer(name, _shape(text)) for name, text in zip(names, shapes, strict=True)}
     for item in _split(values.text("input_layer_value_range"), ":"):
         name, span = _range(item)
         _layer(found, name, "--input_layer_value_range").range = span
@@ -61,7 +61,7 @@ def _split(text: str, mark: str) -> list[str]:
     return text.split(mark) if text else []
 
 
-def _layer(found: dict[str, Layer], name: str, flag: str) -> Layer:
+def _layer(found: dict[str, InputLayer], name: str, flag: str) -> InputLayer:
     if name not in found:
         named = ",".join(found) or "nothing"
         raise InputError(f"Cannot find the corresponding input_layer name({name}) in --input_layer "
@@ -112,13 +112,13 @@ def name_and_file(item: str) -> tuple[str, str]:
     return parts[0].replace("\0", ":"), parts[1].replace("\0", ":")
 
 
-class Source:
+class InputMaker:
     """Makes the arrays of all inputs, one after the other, from one random engine."""
 
     def __init__(self) -> None:
         self.engine = np.random.RandomState(SEED)
 
-    def array(self, tensor: Tensor, layer: Layer | None) -> Array:
+    def array(self, tensor: Tensor, layer: InputLayer | None) -> Array:
         shape = tensor.shape if layer is None or not _resizes(tensor) else layer.shape
         size = tensor.dtype.nbytes(shape)
         if size > MAX_MEMORY.size():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..devices import Options, run
+from ..devices import DeviceOptions, run
 from ..devices.device_options import DELEGATE_FLAGS
 from ..record import Setting
 from .flags import OWN, Values, shown
 from .ready_model import Say
-from .tool_run import Run
+from .tool_run import ToolRun
 from .tool_statistics import Stat
 
 _LOCAL = {flag.name for flag in OWN} | {"graph", "num_threads", "enable_op_profiling", "help"}
@@ -19,9 +19,9 @@ def setting(values: Values) -> Setting:
     return Setting(threads=max(1, values.number("num_threads")), delegates=names)
 
 
-def options(values: Values, say: Say) -> Options:
+def options(values: Values, say: Say) -> DeviceOptions:
     words = {n: _word(v) for n, v in values.given.items() if n not in _LOCAL}
-    return Options(
+    return DeviceOptions(
         binary=values.text("device_binary"), app=values.text("device_app"),
         cpu_mask=values.text("device_cpu_mask"), op_profiling=values.on("enable_op_profiling"),
         flags=words, timeout=values.seconds("device_timeout"), adb=values.text("adb"),
@@ -36,11 +36,11 @@ def _word(value: object) -> str:
     return shown(value) if isinstance(value, float) else str(value)
 
 
-def run_on_device(values: Values, say: Say) -> Run:
+def run_on_device(values: Values, say: Say) -> ToolRun:
     """The record of a device's run, and the lines that end the tool's log."""
     found = run(values.text("device"), values.text("graph"), setting(values),
                 options(values, say))  # fmt: skip
-    run_record = Run(values.text("benchmark_name") or found.setting.name, found, Stat(), Stat())
+    run_record = ToolRun(values.text("benchmark_name") or found.setting.name, found, Stat(), Stat())
     for note in found.notes:
         say("INFO", note)
     if found.error:

@@ -12,7 +12,7 @@ from typing import Any
 from ...delegates.cpu.isa.targets import host_target, problem
 from ...ir import Graph
 from ...runtime.plan import Plan, Step
-from ..profile_ours import Part, Writer, watch
+from ..profile_ours import Part, RowWriter, watch
 from .tool_statistics import Stat
 
 TOP = 10  # rows of "Top by Computation Time"
@@ -24,7 +24,7 @@ CSV_COLUMNS = ("node type", "first", "avg_ms", "%", "cdf%", "mem KB", "times cal
 
 
 @dataclass
-class Node:
+class ProfiledNode:
     """One node of the profile: microseconds by run."""
 
     type: str
@@ -47,10 +47,10 @@ class Node:
 
 
 @dataclass
-class Profile:
+class NodeProfile:
     """Nodes in the order in which they ran."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[ProfiledNode] = field(default_factory=list)
     runs: int = 0
 
     @property
@@ -62,10 +62,10 @@ class Profile:
         """Microseconds of all nodes, by run."""
         return Stat([round(sum(run)) for run in zip(*(n.micros for n in self.nodes), strict=True)])
 
-    def by_time(self) -> list[Node]:
+    def by_time(self) -> list[ProfiledNode]:
         return sorted(self.nodes, key=lambda n: -n.sum)
 
-    def shares(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, float, float]]:
+    def shares(self, nodes: Iterable[ProfiledNode]) -> Iterator[tuple[ProfiledNode, float, float]]:
         """Each with its share and the sum of shares so far, in per cent."""
         so_far = 0.0
         for node in nodes:
@@ -73,11 +73,11 @@ class Profile:
             so_far += share
             yield node, share, so_far
 
-    def times_called(self, node: Node) -> int:
+    def times_called(self, node: ProfiledNode) -> int:
         return len(node.micros) // self.runs if self.runs else 0
 
-    def by_type(self) -> list[tuple[str, list[Node]]]:
-        groups: dict[str, list[Node]] = {}
+    def by_type(self) -> list[tuple[str, list[ProfiledNode]]]:
+        groups: dict[str, list[ProfiledNode]] = {}
         for node in self.nodes:
             groups.setdefault(node.type, []).append(node)
         return sorted(groups.items(), key=lambda g: -sum(n.sum for n in g[1]))
@@ -94,19 +94,19 @@ class Profile:
 # -- taking it down ------------------------------------------------------------------------------
 
 
-class Recorder:
+class NodeRecorder:
     """Watches the parts of a plan, as `sanderling profile` does. Made before the plan is bound: a
     part that does not time itself is wrapped."""
 
     def __init__(self, graph: Graph, plan: Plan, precision: str) -> None:
-        writer = Writer(graph, plan, precision)
+        writer = RowWriter(graph, plan, precision)
         self._parts: list[Part] = []
         for number, step in enumerate(plan.steps):
             part = watch(step, tick_rate() if _counts_ticks(step) else 1.0)
             writer.part(number, step, part)
             self._parts.append(part)
-        nodes = [Node(row.type, row.name, delegate=row.delegate) for row in writer.rows]
-        self.profile = Profile(nodes)
+        nodes = [ProfiledNode(row.type, row.name, delegate=row.delegate) for row in writer.rows]
+        self.profile = NodeProfile(nodes)
 
     def take(self, keep: bool) -> None:
         """After a run: its times, which are forgotten where nobody keeps them (warm-up)."""
@@ -136,7 +136,7 @@ def tick_rate() -> float:
 # -- showing it ----------------------------------------------------------------------------------
 
 
-def report(profile: Profile) -> str:
+def report(profile: NodeProfile) -> str:
     """The text of one stage."""
     summary = (f"Timings (microseconds): {profile.totals.short_line()}\n"
                f"Memory (bytes): {Stat().short_line()}\n"
@@ -153,7 +153,7 @@ def _banner(title: str) -> str:
     return f"{'=' * 30} {title} {'=' * 30}"
 
 
-def _rows(profile: Profile, title: str, nodes: Iterable[Node]) -> Iterator[str]:
+def _rows(profile: NodeProfile, title: str, nodes: Iterable[ProfiledNode]) -> Iterator[str]:
     yield _banner(title)
     yield _cells((24, "[node type]"), (9, "[first]"), (9, "[avg ms]"), (8, "[%]"), (8, "[cdf%]"),
                  (10, "[mem KB]"), (9, "[times called]")) + "\t[Name]"  # fmt: skip
@@ -163,7 +163,7 @@ def _rows(profile: Profile, title: str, nodes: Iterable[Node]) -> Iterator[str]:
                      (9, profile.times_called(node))) + f"\t{node.name}"  # fmt: skip
 
 
-def _types(profile: Profile) -> Iterator[str]:
+def _types(profile: NodeProfile) -> Iterator[str]:
     yield _banner(BY_TYPE)
     yield _cells((24, "[Node type]"), (9, "[count]"), (10, "[avg ms]"), (11, "[avg %]"),
                  (11, "[cdf %]"), (10, "[mem KB]"), (10, "[times called]"))  # fmt: skip
@@ -173,7 +173,7 @@ def _types(profile: Profile) -> Iterator[str]:
                      (10, _ms(row["mem KB"])), (9, row["times called"]))  # fmt: skip
 
 
-def type_rows(profile: Profile) -> list[dict[str, Any]]:
+def type_rows(profile: NodeProfile) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     so_far = 0.0
     for kind, nodes in profile.by_type():
@@ -194,7 +194,7 @@ def _ms(value: float) -> str:
     return f"{value:.3f}"
 
 
-def csv_table(stages: dict[str, Profile]) -> str:
+def csv_table(stages: dict[str, NodeProfile]) -> str:
     """One CSV of all tables: the tool's columns first, then count, table and stage. Shares have no
     % sign; what holds a comma is quoted."""
     out = io.StringIO()
@@ -218,7 +218,7 @@ def _numbers(row: dict[str, Any]) -> dict[str, Any]:
     return {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
 
 
-def csv_tflite(profile: Profile) -> str:
+def csv_tflite(profile: NodeProfile) -> str:
     """The tool's own layout of one stage, banners included."""
     lines: list[str] = []
     for title, nodes in ((RUN_ORDER, profile.nodes), (BY_TIME, profile.by_time()[:TOP])):
@@ -241,7 +241,7 @@ def csv_tflite(profile: Profile) -> str:
     return "\n".join(lines)
 
 
-def record(profile: Profile, graph: str) -> dict[str, Any]:
+def record(profile: NodeProfile, graph: str) -> dict[str, Any]:
     """As ModelProfilingData."""
     nodes = [
         {"node_type": n.type, "inference_microseconds": _stat_record(n.micros),

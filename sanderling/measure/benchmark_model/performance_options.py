@@ -12,7 +12,7 @@ from ...runtime.delegate import delegate_names
 from .flags import OPTIONS, Value, Values
 from .providers import PROVIDERS
 from .ready_model import Say, SignaturesListed, open_model
-from .tool_run import Outcome, Run, failure, one_line, run_once
+from .tool_run import ToolOutcome, ToolRun, failure, one_line, run_once
 
 VALID = ("all", "cpu", "gpu", "nnapi", "coreml", "dsp", "none")
 THREADS = (1, 2, 4)
@@ -69,7 +69,7 @@ def option_name(values: Values) -> str:
     return f"{cpu} (xnnpack)" if values.on("use_xnnpack") else cpu
 
 
-def run_options(outcome: Outcome, say: Say) -> None:
+def run_options(outcome: ToolOutcome, say: Say) -> None:
     values = outcome.values
     options = listed(values)
     say("INFO", "The list of TFLite runtime options to be benchmarked: "
@@ -93,7 +93,7 @@ def run_options(outcome: Outcome, say: Say) -> None:
                          where="--perf_options_list", fix="measure the cpu")  # fmt: skip
 
 
-def _one(values: Values, say: Say) -> Run:
+def _one(values: Values, say: Say) -> ToolRun:
     name = option_name(values)
     try:
         _check_delegate(values)
@@ -111,7 +111,7 @@ def _check_delegate(values: Values) -> None:
                              fix=f"there are {', '.join(delegate_names())}")  # fmt: skip
 
 
-def say_summary(runs: list[Run], say: Say) -> None:
+def say_summary(runs: list[ToolRun], say: Say) -> None:
     """The fastest first, failures last, each with its reason below."""
     say("INFO", "\n==============Summary of All Runs w/ Different Performance Options=============="
         )  # fmt: skip

@@ -9,7 +9,7 @@ from ...ir import DType, Graph, Tensor
 from ...runtime.arena import plan_graph
 from ...runtime.plan import Plan
 from .flags import Values
-from .ready_model import Subject
+from .ready_model import ReadyModel
 
 # Codes of Edge.DataType; every other type is unknown to it.
 _EDGE_TYPES = {
@@ -22,7 +22,7 @@ _TFLITE_SUBGRAPH = 1
 _MB = 1024 * 1024
 
 
-def lines(subject: Subject) -> Iterator[str]:
+def lines(subject: ReadyModel) -> Iterator[str]:
     """The state of a session, graph by graph."""
     values, plan = subject.values, _whole(subject)
     graphs = subject.model.graphs
@@ -38,7 +38,7 @@ def lines(subject: Subject) -> Iterator[str]:
     yield f"Arena between parts: {plan.arena.size} bytes ({plan.arena.size / _MB:.2f} MB)"
 
 
-def _whole(subject: Subject) -> Plan:
+def _whole(subject: ReadyModel) -> Plan:
     """The plan with its real ops: one that was remembered has none."""
     if subject.plan.is_whole:
         return subject.plan
@@ -90,7 +90,7 @@ def allocation(tensor: Tensor) -> str:
     return "kTfLiteDynamic" if tensor.is_dynamic else "kTfLiteArenaRw"
 
 
-def runtime_details(subject: Subject) -> dict[str, Any]:
+def runtime_details(subject: ReadyModel) -> dict[str, Any]:
     """As ModelRuntimeDetails: the nodes of the file, and one more for each delegate's part."""
     plan = _whole(subject)
     graph = plan.graph

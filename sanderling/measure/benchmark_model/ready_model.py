@@ -20,8 +20,8 @@ from ...runtime.plan import Plan
 from ...runtime.session import BoundRun, Session
 from .. import process_memory
 from .flags import Values
-from .inputs import Layer, Source, layers
-from .op_profile import Node, Profile, Recorder
+from .inputs import InputLayer, InputMaker, layers
+from .op_profile import NodeProfile, NodeRecorder, ProfiledNode
 from .providers import Chosen, application, choose
 
 Say = Callable[[str, str], None]  # severity (INFO, WARN), text
@@ -47,7 +47,7 @@ class Stage:
         self.grown += process_memory.resident() - before
 
 
-class Subject:
+class ReadyModel:
     """What is measured. `init` seconds: load, delegate, compile, allocate; not the making of
     inputs."""
 
@@ -78,11 +78,11 @@ class Subject:
             say("INFO", f"Using signature: {self.key}")
         for line in application(self.chosen, self.plan, values.on("require_full_delegation")):
             say("INFO", line)
-        source = Source()
+        source = InputMaker()
         self.sources = [source.array(t, by_input.get(t)) for t in self.entry.graph.inputs]
         self.recorder = None
         if profiled:
-            self.recorder = Recorder(self.entry.graph, self.plan, values.text("precision"))
+            self.recorder = NodeRecorder(self.entry.graph, self.plan, values.text("precision"))
         with self._told(), self.allocate.timed():
             self.inputs = [a.copy() for a in self.sources]
             self.bound = self._bind()
@@ -96,7 +96,7 @@ class Subject:
         for warning in caught:
             self.say("WARN", " ".join(str(warning.message).split()))
 
-    def _layers(self, described: list[Layer]) -> dict[Tensor, Layer]:
+    def _layers(self, described: list[InputLayer]) -> dict[Tensor, InputLayer]:
         inputs = self.entry.graph.inputs
         if described and len(described) != len(inputs):
             raise InputError(f"Inputs mismatch: Model inputs #:{len(described)} expected: "
@@ -113,7 +113,7 @@ class Subject:
                                  fix=f"it is {tensor.type_text}")  # fmt: skip
         return dict(zip(inputs, described, strict=False))
 
-    def _plan(self, by_input: dict[Tensor, Layer], whole: bool) -> Plan:
+    def _plan(self, by_input: dict[Tensor, InputLayer], whole: bool) -> Plan:
         graph = self.entry.graph
         shapes: list[Shape] = [
             by_input[t].shape if t in by_input and t.dtype is not DType.STRING else t.shape
@@ -146,10 +146,10 @@ class Subject:
         return self.load.seconds + self.modify.seconds + self.allocate.seconds
 
     @property
-    def init_profile(self) -> Profile:
-        nodes = [Node(s.name, f"{s.name}/0", [s.seconds * 1e6], s.grown / 1000)
+    def init_profile(self) -> NodeProfile:
+        nodes = [ProfiledNode(s.name, f"{s.name}/0", [s.seconds * 1e6], s.grown / 1000)
                  for s in (self.modify, self.allocate)]  # fmt: skip
-        return Profile(nodes, runs=1)
+        return NodeProfile(nodes, runs=1)
 
     @property
     def input_bytes(self) -> int:

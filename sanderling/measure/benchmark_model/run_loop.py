@@ -16,7 +16,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Pace:
+class ToolPace:
     """Between runs: a delay, or a fixed rate (which wins). 0 or less is neither."""
 
     delay: float = -1.0
@@ -24,7 +24,7 @@ class Pace:
 
 
 def repeat(run: Callable[[], None], samples: list[float], runs: int, min_secs: float,
-           max_secs: float, pace: Pace, before: Callable[[], None] = lambda: None,
+           max_secs: float, pace: ToolPace, before: Callable[[], None] = lambda: None,
            after: Callable[[], None] = lambda: None, clock: Clock = Clock()) -> None:  # fmt: skip
     """Add the seconds of each run to the samples: while (done < runs or min_secs are not over) and
     max_secs are not. Only `run` is timed."""

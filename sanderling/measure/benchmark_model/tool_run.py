@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, SanderlingError
+from ...files import as_given
 from ...format import AtomicFile
 from .. import process_memory
 from ..record import Result, Setting
@@ -18,8 +19,8 @@ from . import op_profile, preinvoke_state, proto
 from .flags import Value, Values, parameter_lines, unconsumed
 from .outputs import example, raw_bytes
 from .providers import described, unused
-from .ready_model import Say, SignaturesListed, Subject, model_bytes
-from .run_loop import Pace, repeat
+from .ready_model import ReadyModel, Say, SignaturesListed, model_bytes
+from .run_loop import ToolPace, repeat
 from .tool_statistics import Stat, microseconds
 
 SCHEMA = "sanderling.benchmark_model/1"
@@ -34,7 +35,7 @@ _MB = 1024 * 1024
 
 
 @dataclass
-class Run:
+class ToolRun:
     """What one setting gave."""
 
     name: str
@@ -44,7 +45,7 @@ class Run:
     model_size_mb: float = 0.0
     throughput: float = 0.0
     delegates: list[Any] = field(default_factory=list)
-    profiles: dict[str, op_profile.Profile] = field(default_factory=dict)
+    profiles: dict[str, op_profile.NodeProfile] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -61,11 +62,11 @@ class Run:
 
 
 @dataclass
-class Outcome:
+class ToolOutcome:
     """All runs of a command, in the order in which they were made; and its parameters."""
 
     values: Values
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ToolRun] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, "model": self.values.text("graph"),
@@ -77,12 +78,13 @@ def printer(to_stderr: bool = False) -> Say:
     """The tool's log: INFO and WARN on stdout, a line at a time."""
 
     def say(severity: str, text: str) -> None:
-        print(f"{severity}: {text}", file=sys.stderr if to_stderr else sys.stdout, flush=True)
+        stream = sys.stderr if to_stderr else sys.stdout
+        print(f"{severity}: {as_given(text)}", file=stream, flush=True)
 
     return say
 
 
-def benchmark_model(graph: str | Path = "", say: Say | None = None, **flags: Value) -> Outcome:
+def benchmark_model(graph: str | Path = "", say: Say | None = None, **flags: Value) -> ToolOutcome:
     """What TensorFlow Lite's benchmark_model does, with its flags and its log.
 
     say: takes each line of the log with its severity; default, stdout. With perf_options_list the
@@ -92,13 +94,13 @@ def benchmark_model(graph: str | Path = "", say: Say | None = None, **flags: Val
     return measure(Values(given), say or printer())
 
 
-def measure(values: Values, say: Say, unknown: list[str] | None = None) -> Outcome:
+def measure(values: Values, say: Say, unknown: list[str] | None = None) -> ToolOutcome:
     from .performance_options import is_asked, run_options
 
     for line in unconsumed(unknown or []):
         say("WARN", line)
     values = checked(values, say)
-    outcome = Outcome(values)
+    outcome = ToolOutcome(values)
     if values.text("device"):
         from .on_device import run_on_device
 
@@ -157,7 +159,7 @@ def _check_file(path: str, flag: str) -> None:
 # -- one run --------------------------------------------------------------------------------------
 
 
-def run_once(values: Values, say: Say, name: str = "") -> Run:
+def run_once(values: Values, say: Say, name: str = "") -> ToolRun:
     """Load, warm up, run; all lines and files of the tool."""
     for line in parameter_lines(values):
         say("INFO", line)
@@ -175,13 +177,13 @@ def run_once(values: Values, say: Say, name: str = "") -> Run:
 
 
 def _run(values: Values, say: Say, name: str, files: dict[str, AtomicFile],
-         peak: Callable[[], int]) -> Run:  # fmt: skip
+         peak: Callable[[], int]) -> ToolRun:  # fmt: skip
     if values.on("enable_op_profiling"):
         op_profile.tick_rate()
     held = process_memory.staged("start", process_memory.snapshot())
-    subject = Subject(values, say)
+    subject = ReadyModel(values, say)
     held |= process_memory.staged("ready", process_memory.snapshot())
-    run = Run(name or values.text("benchmark_name"), _result(values, subject, held))
+    run = ToolRun(name or values.text("benchmark_name"), _result(values, subject, held))
     run.model_size_mb = model_bytes(values.text("graph")) / 1e6
     run.delegates = list(described(subject.chosen, subject.plan))
     say("INFO", f"The input model file size (MB): {run.model_size_mb:g}")
@@ -204,13 +206,13 @@ def _run(values: Values, say: Say, name: str, files: dict[str, AtomicFile],
     return run
 
 
-def _result(values: Values, subject: Subject, held: dict[str, int]) -> Result:
+def _result(values: Values, subject: ReadyModel, held: dict[str, int]) -> Result:
     names = tuple(d.name for d in subject.chosen.delegates)
     setting = Setting("sanderling", subject.session.threads, names, values.text("precision"))
     return Result(values.text("graph"), setting, init=subject.init, memory=held)
 
 
-def _loops(values: Values, subject: Subject, run: Run, say: Say) -> None:
+def _loops(values: Values, subject: ReadyModel, run: ToolRun, say: Say) -> None:
     """The warm-up and the runs. Samples are kept as they come: an interrupt loses none."""
     if values.on("dry_run"):
         values = values.but(warmup_runs=0, warmup_min_secs=-1.0, num_runs=0, min_secs=-1.0)
@@ -220,24 +222,24 @@ def _loops(values: Values, subject: Subject, run: Run, say: Say) -> None:
     _loop(values, subject, say, samples[0], "")
 
 
-def _loop(values: Values, subject: Subject, say: Say, kept: list[float], prefix: str) -> None:
+def _loop(values: Values, subject: ReadyModel, say: Say, kept: list[float], prefix: str) -> None:
     runs = values.number(f"{prefix}runs" if prefix else "num_runs")
     min_secs, max_secs = values.seconds(f"{prefix}min_secs"), values.seconds("max_secs")
     say("INFO", f"Running benchmark for at least {runs} iterations and at least {min_secs:g} "
                 f"seconds but terminate if exceeding {max_secs:g} seconds.")  # fmt: skip
-    pace = Pace(values.seconds("run_delay"), values.seconds("run_frequency"))
+    pace = ToolPace(values.seconds("run_delay"), values.seconds("run_frequency"))
     repeat(subject.bound.run, kept, runs, min_secs, max_secs, pace,
            before=subject.reset_inputs, after=_taker(subject, keep=not prefix))  # fmt: skip
     say("INFO", microseconds(kept).line() + "\n")
 
 
-def _taker(subject: Subject, keep: bool) -> Callable[[], None]:
+def _taker(subject: ReadyModel, keep: bool) -> Callable[[], None]:
     """After each run: the times of its steps. Warm-up runs are not profiled."""
     recorder = subject.recorder
     return (lambda: None) if recorder is None else (lambda: recorder.take(keep))
 
 
-def _finish(subject: Subject, run: Run, say: Say, held: dict[str, int],
+def _finish(subject: ReadyModel, run: ToolRun, say: Say, held: dict[str, int],
             peak: Callable[[], int]) -> None:  # fmt: skip
     """The figures, and the lines that parsers look for."""
     result = run.result
@@ -255,7 +257,7 @@ def _finish(subject: Subject, run: Run, say: Say, held: dict[str, int],
     _say_memory(run, say, peak())
 
 
-def _say_memory(run: Run, say: Say, peak: int) -> None:
+def _say_memory(run: ToolRun, say: Say, peak: int) -> None:
     held = run.result.memory
     grown = [process_memory.growth(held, until) for until in ("ready.rss", "end.rss")]
     if None in grown:
@@ -301,7 +303,7 @@ def _watched(values: Values) -> Iterator[Callable[[], int]]:
         thread.join()
 
 
-def _say_state(subject: Subject, say: Say, when: str) -> None:
+def _say_state(subject: ReadyModel, say: Say, when: str) -> None:
     say("INFO", f"\n====Printing out TfLite interpreter {when} state begins====")
     for line in preinvoke_state.lines(subject):
         say("INFO", line)
@@ -311,7 +313,7 @@ def _say_state(subject: Subject, say: Say, when: str) -> None:
 # -- files ----------------------------------------------------------------------------------------
 
 
-def _write(values: Values, subject: Subject, run: Run, say: Say,
+def _write(values: Values, subject: ReadyModel, run: ToolRun, say: Say,
            files: dict[str, AtomicFile]) -> None:  # fmt: skip
     if subject.recorder is not None:
         run.profiles = {"init": subject.init_profile, "run": subject.recorder.profile}
@@ -330,7 +332,7 @@ def _write(values: Values, subject: Subject, run: Run, say: Say,
         files["output_proto_filepath"].write(proto.encode("Example", record))
 
 
-def _write_profile(values: Values, subject: Subject, run: Run, say: Say,
+def _write_profile(values: Values, subject: ReadyModel, run: ToolRun, say: Say,
                    file: AtomicFile | None) -> None:  # fmt: skip
     mode = values.text("op_profiling_output_mode")
     text, blob = _profile_forms(values, subject, run)[mode]
@@ -341,7 +343,9 @@ def _write_profile(values: Values, subject: Subject, run: Run, say: Say,
         say("INFO", f"Saved op profile to: {file.path}")
 
 
-def _profile_forms(values: Values, subject: Subject, run: Run) -> dict[str, tuple[str, bytes]]:
+def _profile_forms(
+    values: Values, subject: ReadyModel, run: ToolRun
+) -> dict[str, tuple[str, bytes]]:
     """The profile by mode: for the log, and for a file."""
     import json
 
@@ -365,7 +369,7 @@ def _profile_forms(values: Values, subject: Subject, run: Run) -> dict[str, tupl
     }  # fmt: skip
 
 
-def result_record(run: Run) -> dict[str, Any]:
+def result_record(run: ToolRun) -> dict[str, Any]:
     """As BenchmarkResult; times in milliseconds."""
     stat, held = run.stat, run.result.memory
     grown = {name: process_memory.growth(held, until) for name, until in
@@ -393,10 +397,10 @@ def result_record(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def failure(name: str, values: Values, error: SanderlingError) -> Run:
+def failure(name: str, values: Values, error: SanderlingError) -> ToolRun:
     """A setting that could not be measured."""
     setting = Setting("sanderling", max(1, values.number("num_threads")))
-    return Run(name, Result(values.text("graph"), setting, error=one_line(error)))
+    return ToolRun(name, Result(values.text("graph"), setting, error=one_line(error)))
 
 
 def one_line(error: SanderlingError) -> str:

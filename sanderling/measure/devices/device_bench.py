@@ -10,12 +10,12 @@ from statistics import fmean, median
 
 from ...errors import InputError
 from ...format import load
-from ..bench import Bench, Interrupted
+from ..bench import Bench, BenchInterrupted
 from ..inspection import inspect
 from ..record import Result, Setting
 from ..sample_statistics import Summary
 from . import check, run
-from .device_options import Options, Progress
+from .device_options import DeviceOptions, Progress
 
 # What `bench` and the tool call the same thing.
 FLAGS = {"runs": "num_runs", "min_secs": "min_secs", "max_secs": "max_secs",
@@ -37,18 +37,18 @@ def bench_device(
     delegates: Sequence[tuple[str, ...]] = ((),),
     precision: Sequence[str] = ("f32",),
     launches: int = 1,
-    options: Options | None = None,
+    options: DeviceOptions | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Bench:
     """Every combination on the device, one after the other. A setting that fails is in the results
-    with its reason; interrupted, it raises Interrupted with what was measured."""
+    with its reason; interrupted, it raises BenchInterrupted with what was measured."""
     check(device)
     if any(count < 1 for count in threads):
         raise InputError(f"threads is {min(threads)}", where="threads", fix="give 1 or more")
     settings = [Setting(threads=t, delegates=d, precision=p)
                 for d, p, t in product(delegates, precision, threads)]  # fmt: skip
     made = Bench(settings={"device": device, "launches": launches})
-    options = options or Options()
+    options = options or DeviceOptions()
     total = len(models) * len(settings) * launches
     try:
         for path in models:
@@ -61,7 +61,7 @@ def bench_device(
                 made.results.append(found)
     except KeyboardInterrupt as error:
         made.interrupted = True
-        raise Interrupted(made) from error
+        raise BenchInterrupted(made) from error
     return made
 
 
@@ -72,7 +72,7 @@ def _facts(path: str | Path) -> dict[str, object]:
             "weights": about["weight_bytes"]}  # fmt: skip
 
 
-def _repeated(device: str, path: str | Path, setting: Setting, options: Options,
+def _repeated(device: str, path: str | Path, setting: Setting, options: DeviceOptions,
               launches: int) -> Result:  # fmt: skip
     """The tool once for each launch: it tells no samples, so each launch's median is one."""
     found: list[Result] = []

@@ -19,7 +19,7 @@ ENGINE = "tflite"  # what runs on a device
 
 
 @dataclass(frozen=True)
-class Options:
+class DeviceOptions:
     """How a device is driven.
 
     binary: benchmark_model as built for the device; app: the benchmark app's .apk, or "installed".
@@ -38,7 +38,7 @@ class Options:
     progress: Progress = lambda what, done, total: None
 
 
-def flags_for(setting: Setting, options: Options) -> dict[str, str]:
+def flags_for(setting: Setting, options: DeviceOptions) -> dict[str, str]:
     """The tool's flags, without --graph; those of the user win."""
     found = {"num_threads": str(setting.threads)}
     for name in setting.delegates:

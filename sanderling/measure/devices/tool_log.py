@@ -45,7 +45,7 @@ Stats = dict[str, float]
 
 
 @dataclass
-class Op:
+class LogOp:
     """A row of the profile's table in run order, or by type."""
 
     type: str
@@ -69,8 +69,8 @@ class Log:
     model_size_mb: float | None = None
     delegation: list[str] = field(default_factory=list)
     options: dict[str, Stats | None] = field(default_factory=dict)  # None: failed
-    ops: list[Op] = field(default_factory=list)
-    types: list[Op] = field(default_factory=list)
+    ops: list[LogOp] = field(default_factory=list)
+    types: list[LogOp] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     crash: str = ""
@@ -96,7 +96,7 @@ def strip(line: str) -> tuple[str, str]:
 def parse(text: str) -> Log:
     """Read a log, or as much of it as there is."""
     log = Log()
-    reader = _Reader(log)
+    reader = _LogReader(log)
     for raw in text.splitlines():
         severity, line = strip(raw.rstrip("\r"))
         if severity == "WARN":
@@ -107,7 +107,7 @@ def parse(text: str) -> Log:
     return log
 
 
-class _Reader:
+class _LogReader:
     """Goes through the lines; remembers in which block it is."""
 
     def __init__(self, log: Log) -> None:
@@ -208,14 +208,14 @@ class _Reader:
         if self.table == "ops":
             self.log.ops.append(_op_row(cells))
         elif self.table == "types":
-            self.log.types.append(Op(cells[0], float(cells[2]), _share(cells[3]),
+            self.log.types.append(LogOp(cells[0], float(cells[2]), _share(cells[3]),
                                      count=int(cells[1])))  # fmt: skip
 
 
-def _op_row(cells: list[str]) -> Op:
+def _op_row(cells: list[str]) -> LogOp:
     """type, [start of older versions,] first, avg, %, cdf%, mem, calls, name."""
     start = next(i for i, cell in enumerate(cells) if cell.endswith("%"))
-    return Op(cells[0], float(cells[start - 1]), _share(cells[start]), cells[-1],
+    return LogOp(cells[0], float(cells[start - 1]), _share(cells[start]), cells[-1],
               float(cells[start - 2]))  # fmt: skip
 
 

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 
 from ....errors import SanderlingError
 from ....ir import DType, Graph, Op, Tensor, reachable
+from ....ir.graph import copy_graph
 from ....passes import Fired
 from ....passes.common import has_effects, reshape, same_quant
 from ....passes.simplify import fold_constants
-from ....runtime.delegate import copy_graph
 from ....runtime.plan import specialise
 from ..codegen.emit import I8, Int, Type, Value, vector
 from ..codegen.program import Kernel, StepEmitter, refuses_tensors

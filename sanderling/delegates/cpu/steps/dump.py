@@ -16,7 +16,7 @@ from typing import Any
 
 from ....ir import Graph, Op, Tensor
 from ....ir.expr import Expr
-from ....runtime.delegate import copy_graph
+from ....ir.graph import copy_graph
 from ..dialect.chains import CHAIN, Chain
 from ..dialect.fused import FUSED, Fused
 from ..isa.targets import Target

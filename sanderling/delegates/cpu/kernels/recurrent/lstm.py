@@ -13,7 +13,7 @@ from .....ir import Array, DType, Op, Tensor
 from .....ops.base import attr
 from .....ops.gemm import signed
 from .....ops.lstm import BACKWARD, FORWARD, ONE_CELL
-from .....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, Places, float_step
+from .....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, CellPlaces, float_step
 from .....ops.lstm_integer import Finish, Gate16, Scaled, cell_exponent, integer_step, limit_code
 from ...codegen.emit import F32, Int
 from ...codegen.fixedpoint import scale_words
@@ -56,7 +56,7 @@ class Direction:
     y: Tensor
     y_first: int = 0
     reverse: bool = False
-    places: Places | None = None  # of an LSTM
+    places: CellPlaces | None = None  # of an LSTM
     base: int = 0  # of an RNN: weights, recurrent weights, bias, state
     aux_weights: int = 0
 
