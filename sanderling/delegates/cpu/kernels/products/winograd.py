@@ -20,6 +20,7 @@ import numpy as np
 from .....ir import Array, DType, Op
 from ...codegen.emit import F32, I8, I64, PTR, Emitter, Int, Value, vector
 from ...codegen.program import StepEmitter
+from ...dialect.fused import Inputs
 from ...isa.targets import Target
 from .cores import FloatCore, pack
 from .epilogues import Ends, FloatSink, PartSink, params_of, store_floats
@@ -297,7 +298,7 @@ class Places:
 def emit_winograd(k: StepEmitter, op: Op, sink: FloatSink, weights: Array, bias: Array,
                   common: Array, plan: Plan) -> None:  # fmt: skip
     w, f = plan.window, plan.form
-    x, residual = op.inputs[0], op.input(3)
+    x, residual = op.inputs[0], Inputs.of(op).residual
     assert x is not None
     a_bytes, c_bytes = f.places * plan.a_place, f.places * plan.c_place
     memory = k.scratch(a_bytes + c_bytes + 8 * f.places)
