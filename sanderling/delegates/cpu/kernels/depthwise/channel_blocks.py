@@ -98,12 +98,10 @@ class Kind(Protocol):
     def epilogue(self) -> Epilogue: ...
     @property
     def load_type(self) -> Type: ...
-    @property
-    def words(self) -> int: ...  # of a block's numbers
     def fits(self, shape: Shape, target: Target) -> bool: ...
     def cost(self, shape: Shape) -> float: ...  # instructions for an output
     def pack(self, taps: Array, shape: Shape) -> Array: ...  # [kh, kw, channels] of one block
-    def numbers(self, block: Value, table: Value) -> Numbers: ...
+    def numbers(self, block: Value, table: Value) -> Numbers: ...  # table: of the picture
     def tile(
         self, e: Emitter, shape: Shape, load: Load, weights: Value, numbers: Numbers
     ) -> dict[tuple[int, int], list[Value]]: ...
@@ -140,10 +138,6 @@ class FloatKind:
 
     def pack(self, taps: Array, shape: Shape) -> Array:
         return taps.astype(np.float32).reshape(-1)
-
-    @property
-    def words(self) -> int:
-        return self.channels * self.epilogue.arrays
 
     def numbers(self, block: Value, table: Value) -> Numbers:
         return Numbers(block, self.channels, block, table)
@@ -183,6 +177,8 @@ def float_name(epilogue: Floats) -> str:
     return "_bf16" * (epilogue.out_bytes == 2) + epilogue.stages
 
 
+# -- bytes --------------------------------------------------------------------------------------
+
 # Words that hold for the whole step lie behind the arrays of each block: low, high, zero point.
 TAIL = 16
 CODES = Codes(full=True)
@@ -192,9 +188,6 @@ def tail(zero: int, low: int, high: int) -> Array:
     values = np.zeros(TAIL, np.int32)
     values[:3] = low, high, zero
     return values
-
-
-# -- bytes --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -217,10 +210,11 @@ class ByteKind:
     def name(self) -> str:
         base = {4: "dot", 2: "madd", 1: "wide"}[self.depth]
         split = "_x2" * (self.halves > 1)
-        return f"{'s' * self.signed}{base}{self.channels}{split}{self.end_name}"
+        return f"{'s' * self.signed}{base}{self.channels}{split}{self.epilogue_name}"
 
     @property
-    def end_name(self) -> str:
+    def epilogue_name(self) -> str:
+        """How an epilogue is told in the names of these functions."""
         epilogue = self.epilogue
         if isinstance(epilogue, Hybrid):
             return "_hybrid" + float_name(epilogue)
@@ -240,16 +234,17 @@ class ByteKind:
         return range(0, self.channels, self.lanes)
 
     @property
-    def arrays(self) -> int:
-        """Words of the arrays by channel."""
+    def array_words(self) -> int:
+        """Of a block's arrays, which come first among its numbers."""
         return self.channels * self.epilogue.arrays
 
     @property
     def words(self) -> int:
-        return self.arrays + TAIL * isinstance(self.epilogue, Codes)
+        """Of all numbers that the epilogue reads of a block."""
+        return self.array_words + TAIL * isinstance(self.epilogue, Codes)
 
     def numbers(self, block: Value, table: Value) -> Numbers:
-        low, high, zero = range(self.arrays, self.arrays + 3)
+        low, high, zero = range(self.array_words, self.array_words + 3)
         return Numbers(block, self.channels, block, table, (zero, low, high))
 
     def fits(self, shape: Shape, target: Target) -> bool:
@@ -459,7 +454,7 @@ class ShortKind(ByteKind):
 
     @property
     def name(self) -> str:
-        return f"short{self.channels}_{self.depth}{self.end_name}"
+        return f"short{self.channels}_{self.depth}{self.epilogue_name}"
 
     @property
     def load_type(self) -> Type:
