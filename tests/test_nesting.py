@@ -13,7 +13,7 @@ from sanderling.ir.verify import MOST_NESTED
 from sanderling.ops import control, cost
 
 from .conformance.cases_control import SCALAR, X, binary, const, emit, graph
-from .quantised import nested
+from .support.quantize_engines import nested
 
 F = np.float32
 ENGINES = [["reference"], ["cpu", "reference"]]

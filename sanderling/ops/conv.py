@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..ir import Array, Op, Shape
-from ..ops import gemm
+from . import gemm
 from .base import (
     Infer,
     Spec,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir import Array, Op, Shape
-from ..ops import fixed
+from . import fixed
 from .base import (
     attr,
     define,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..ir import DType, Graph, Op, Quant, Tensor
-from ..optimize import recurrent
+from . import recurrent
 from .rules import RULES, Fixed, OpRule
 from .scheme import Grid, Mode, mode_of
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir import Array, Blockwise, DType, Graph, Op, Quant, Tensor
 from ..ops.fixed import round_away
-from ..optimize import recurrent
+from . import recurrent
 from .rules import ASYMMETRIC, RULES, STORED
 from .scheme import Grid, Mode
 from .solve import FLOAT, Solution, Value

@@ -9,7 +9,7 @@ often. Passes that need a kernel's help (padding of any kind, fused epilogues) a
 
 from __future__ import annotations
 
-from ..passes import fuse, layout, simplify
+from . import fuse, layout, simplify
 from .common import Fired, Pass, Report, by_rules, run_passes
 
 FOLD = Pass("fold constants", simplify.fold_constants)

@@ -23,8 +23,7 @@ from sanderling.delegates.cpu.runtime.cache import Cache, fingerprint
 from sanderling.errors import CacheWarning
 from sanderling.ir import Array, Model
 from sanderling.runtime.session import Session
-
-from .models import feed, stack
+from tests.support.conv_stacks import feed, stack
 
 ROOT = Path(__file__).parents[2]
 
@@ -370,7 +369,7 @@ def test_concurrent_processes(tmp_path: Path) -> None:
         import numpy as np
         from sanderling import load
         from sanderling.delegates.cpu.delegate import CpuDelegate
-        from tests.cpu.models import feed
+        from tests.support.conv_stacks import feed
         model = load({str(tmp_path / "model.tflite")!r})
         print(model.compile([CpuDelegate()])(feed(model)).astype(int).sum())
     """)

@@ -15,8 +15,7 @@ from sanderling.delegates.cpu.kernels.depthwise import with_pointwise
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
 from tests.conformance.harness import Case, case, f32, i8, i16, u8, weights
-
-from .harness import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
+from tests.support.cpu_conformance import RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
 
 OPS = ("DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "L2_POOL_2D", "MAX_POOL_2D")
 

@@ -10,10 +10,9 @@ import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.session import Session
-
-from .models import feed, stack
+from tests.support.conv_stacks import feed, stack
 
 
 def executable(session: Session) -> CpuExecutable:

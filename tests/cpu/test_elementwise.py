@@ -21,8 +21,16 @@ from sanderling.ir import expr as X
 from sanderling.ir.expr import Expr, Input, cast
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, u8
-from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
-from tests.cpu.qemu import QEMU
+from tests.support.aarch64_qemu import QEMU
+from tests.support.cpu_conformance import (
+    EVERYTHING,
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+    run,
+)
 
 EMULATED = QEMU is not None
 

@@ -41,8 +41,7 @@ from sanderling.delegates.cpu.isa.targets import (
 from sanderling.delegates.cpu.runtime.image import Loaded, link
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array
-
-from .models import feed, stack
+from tests.support.conv_stacks import feed, stack
 
 ROW = TARGETS["avx512vnni"]
 pytestmark = pytest.mark.skipif(not emulatable(ROW), reason="it takes an x86-64 CPU with AVX2")

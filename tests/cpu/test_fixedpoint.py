@@ -17,8 +17,7 @@ from sanderling.delegates.cpu.isa.targets import Target
 from sanderling.delegates.cpu.runtime.image import Loaded, link
 from sanderling.ir import Array
 from sanderling.ops import fixed, lut
-
-from .harness import RUNNABLE_ROWS
+from tests.support.cpu_conformance import RUNNABLE_ROWS
 
 TARGETS = pytest.mark.parametrize("target", RUNNABLE_ROWS, ids=lambda t: t.name)
 

@@ -13,12 +13,12 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa.targets import Target
 from sanderling.delegates.cpu.kernels.recurrent import sequence
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import initial_value
-from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
 from tests.conformance.harness import Case
-
-from .harness import (
+from tests.support.aarch64_qemu import QEMU, run_aarch64
+from tests.support.cpu_conformance import (
     FLOAT_TOLERANCE,
     RUNNABLE_ROWS,
     TARGET_NAMES,
@@ -28,7 +28,6 @@ from .harness import (
     cpu_for,
     run,
 )
-from .qemu import QEMU, run_aarch64
 
 RECURRENT = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "RNN",
              "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF")  # fmt: skip

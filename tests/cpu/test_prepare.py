@@ -32,9 +32,8 @@ from sanderling.ops.execute import execute, new_state
 from sanderling.passes import Report
 from sanderling.runtime.plan import specialise
 from tests.conformance.cases import CASES
-from tests.shared import MODELS, NEEDS, model
-
-from .prepared import run_prepared
+from tests.support.prepared_graphs import run_prepared
+from tests.support.shared_models import MODELS, NEEDS, model
 
 RNG = np.random.default_rng(3)
 VNNI, NEON = find("avx512vnni"), find("neondot")

@@ -22,8 +22,14 @@ from sanderling.ops.base import scale_zero
 from sanderling.ops.execute import evaluate, new_state
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, T, case, f32, i8, u8, weights
-
-from .harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for
+from tests.support.cpu_conformance import (
+    EVERYTHING,
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+)
 
 OPS = ("CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL", "TRANSPOSE_CONV")
 SAME: dict[str, Any] = {"padding": "SAME", "stride_h": 1, "stride_w": 1}

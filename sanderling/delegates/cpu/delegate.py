@@ -74,15 +74,9 @@ class CpuDelegate:
         self.__init__(**options)  # type: ignore[misc]
 
     def refuses(self, op: Op) -> str | None:
-        from .codegen.program import refuses_tensors
-        from .table import KERNELS
+        from .table import refusal
 
-        if self.problem is not None:
-            return self.problem
-        kernel = KERNELS.get(op.name)
-        if kernel is None:
-            return f"{op.name} has no kernel"
-        return refuses_tensors(op) or kernel.refuses(op, self.target)
+        return self.problem or refusal(op, self.target)
 
     def refuses_each(self, ops: Sequence[Op]) -> list[str | None]:
         """The reasons against many ops at once; remembered, since asking needs the kernels."""

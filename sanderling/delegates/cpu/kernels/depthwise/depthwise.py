@@ -35,10 +35,9 @@ from ...codegen.emit import (
     Value,
     vector,
 )
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rescale, rescale
 from ...isa.targets import Target
-from ...passes.fold import MAP_ATTR
 from ..epilogue.codes import Codes
 from ..epilogue.contract import Numbers
 from ..epilogue.floats import Bounds, Floats, Hybrid
@@ -46,7 +45,8 @@ from ..products.conv import is_folded
 from ..products.dynamic_range import TABLE
 from ..products.dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from ..products.rounding16 import refuses_words, word_rescale, word_rounding
-from ..window import window_of
+from ..row import Kernel
+from ..window import MAP_ATTR, window_of
 from .channel_blocks import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind, tail
 from .input_rows import Lines, Memory, Repeated, is_theirs
 
@@ -638,6 +638,12 @@ def writes_apart(op: Op) -> bool:
 
 
 KERNELS = {
-    "DEPTHWISE_CONV_2D": Kernel(emit_depthwise, refuses_depthwise, reads=reads_apart,
-                                writes=writes_apart)
-}  # fmt: skip
+    "DEPTHWISE_CONV_2D": Kernel(
+        emit_depthwise,
+        refuses_depthwise,
+        reads=reads_apart,
+        writes=writes_apart,
+        weights=(1,),
+        fuses=frozenset({"pad", "residual", "map", "map of two"}),
+    )
+}

@@ -13,14 +13,15 @@ from .....ir import Array, DType, Op, Tensor
 from .....ops.base import attr
 from .....ops.gemm import signed
 from .....ops.lstm import BACKWARD, FORWARD, ONE_CELL
-from .....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, Places, float_step
+from .....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, CellPlaces, float_step
 from .....ops.lstm_integer import Finish, Gate16, Scaled, cell_exponent, integer_step, limit_code
 from ...codegen.emit import F32, Int
 from ...codegen.fixedpoint import scale_words
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..epilogue.contract import words
 from ..products.conv import is_folded
+from ..row import Kernel
 from .cells import LstmCell, RnnCell, integer_numbers, integer_projection
 from .sequence import (
     NO_LIMIT,
@@ -56,7 +57,7 @@ class Direction:
     y: Tensor
     y_first: int = 0
     reverse: bool = False
-    places: Places | None = None  # of an LSTM
+    places: CellPlaces | None = None  # of an LSTM
     base: int = 0  # of an RNN: weights, recurrent weights, bias, state
     aux_weights: int = 0
 
@@ -490,7 +491,10 @@ def _refuses_shapes(op: Op, d: Direction) -> str | None:
     return None if fits else "its operands do not fit together"
 
 
-_LSTM, _RNN = Kernel(emit_lstm, refuses_lstm), Kernel(emit_rnn, refuses_rnn)
+_LSTM, _RNN = (
+    Kernel(emit, refuses, plain_codes=True, changes_state=True)
+    for emit, refuses in ((emit_lstm, refuses_lstm), (emit_rnn, refuses_rnn))
+)
 KERNELS = {
     "LSTM": _LSTM,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _LSTM,

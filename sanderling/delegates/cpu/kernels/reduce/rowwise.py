@@ -15,11 +15,12 @@ from .....ops.base import attr, scale_zero
 from ...codegen import vector_math as vmath
 from ...codegen.elements import load, memory_type, store
 from ...codegen.emit import F32, I32, I64, PTR, Emitter, Int, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.render import render_vector
 from ...codegen.vectors import Body, first_lanes, horizontal, sweep
 from ...isa.targets import Target
 from ..elementwise.operands import BYTES, encode, need, scales, tensor_at
+from ..row import Kernel
 from .reductions import reason
 
 FLOAT = DType.FLOAT32
@@ -230,6 +231,8 @@ def softmax_params(op: Op) -> tuple[float, float]:
     need(len(x.shape) > 0, "a scalar has no softmax")
     if x.dtype is FLOAT:
         need(out.dtype is FLOAT, "the output has another type")
+        # The powers are then of numbers above 0, which the kernel's exponential does not bound.
+        need(not beta < 0, "powers may overflow under a negative beta")
         return beta, 1.0
     need(x.dtype in BYTES, f"type {x.dtype.short} has no kernel")
     need(out.dtype in (*BYTES, DType.INT16), f"output type {out.dtype.short} has no kernel")
