@@ -19,6 +19,7 @@ ROOMS = (
     "codegen",
     "kernels",
     "kernels.elementwise",
+    "kernels.epilogue",
     "kernels.products",
     "kernels.depthwise",
     "kernels.move",
