@@ -64,8 +64,7 @@ class Codes:
     def store(self, e: Emitter, sums: Sums, numbers: Numbers, output: Output) -> None:
         used = math.ceil(sums.columns / sums.lanes)
         factors = self._factors(e, numbers, sums.firsts[:used], sums.lanes)
-        read = ResidualSum.read(e, self, numbers, sums.lanes)
-        added = read if self.residual else None
+        added = ResidualSum.read(e, self, numbers, sums.lanes) if self.residual else None
         far = self._far(e, vector(I32, sums.lanes)) if added is None else added.bounds
         rows = []
         for row in range(sums.rows):
