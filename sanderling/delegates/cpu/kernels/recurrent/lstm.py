@@ -19,8 +19,8 @@ from ...codegen.emit import F32, Int
 from ...codegen.fixedpoint import scale_words
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
+from ..epilogue.contract import words
 from ..products.conv import is_folded
-from ..products.epilogues import words
 from ..row import Kernel
 from .cells import LstmCell, RnnCell, integer_numbers, integer_projection
 from .sequence import (

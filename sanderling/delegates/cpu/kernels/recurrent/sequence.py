@@ -22,9 +22,11 @@ from ...codegen.program import StepEmitter
 from ...codegen.vector_math import like
 from ...isa.targets import Target
 from ...runtime.abi import ALIGN
+from ..epilogue.contract import Epilogue, column_words, words
+from ..epilogue.floats import Floats, Hybrid
+from ..epilogue.plain import Whole
 from ..products.cores import Core, DotCore, FloatCore, pack, padded_depth, panel_bytes, wide_core
 from ..products.dynamic_range import HALF, asymmetric_codes, range_of, symmetric_codes
-from ..products.epilogues import FloatSink, HybridSink, RawSink, Sink, params_of, words
 from ..products.gemm import tile_function
 from ..products.tiles import Panels, Tile
 
@@ -56,16 +58,23 @@ def code_shift(core: Core) -> int:
 class Product:
     """Rows times a packed matrix [n, k] of whole vectors, row by row or a few at a time."""
 
-    def __init__(self, k: StepEmitter, core: Core, sink: Sink, matrix: Array,
-                 numbers: Sequence[Array], common: Array = NO_LIMIT) -> None:  # fmt: skip
+    def __init__(
+        self,
+        k: StepEmitter,
+        core: Core,
+        epilogue: Epilogue,
+        matrix: Array,
+        numbers: Sequence[Array],
+        common: Array = NO_LIMIT,
+    ) -> None:
         n, depth = matrix.shape
         lanes = k.target.lanes
         vectors = next(v for v in (4, 3, 2, 1) if n // lanes % v == 0)
-        self.k, self.core, self.sink = k, core, sink
+        self.k, self.core, self.epilogue = k, core, epilogue
         self.panels = Panels(n, vectors, lanes)
         self.steps = padded_depth(core, depth) // core.depth
         self.b = k.constant(pack(core, matrix, self.panels))
-        self.numbers = k.constant(params_of(self.panels, *numbers))
+        self.numbers = k.constant(column_words(self.panels.spans(), *numbers))
         self.common = k.constant(common)
         self.panel = panel_bytes(core, depth, self.panels.columns)
 
@@ -75,16 +84,25 @@ class Product:
         k, panels = self.k, self.panels
         chains = 1 if rows > 1 or self.steps < 4 else {4: 2, 3: 2, 2: 4, 1: 8}[panels.vectors]
         tile = Tile(rows, panels.vectors, panels.lanes, chains)
-        function = tile_function(k, self.core, self.sink, tile, tile.columns)
+        function = tile_function(k, self.core, self.epilogue, tile, tile.columns)
         with k.loop(0, panels.count) as panel:
             across = k.mul(panel, 4 * panels.columns)
-            numbers = k.at(start or self.numbers, k.mul(across, self.sink.arrays), I8)
-            args = [a, k.i64(lda), k.at(self.b, k.mul(panel, self.panel), I8), I64(self.steps),
-                    numbers, self.common, k.at(c, across, I8), I64(ldc)]  # fmt: skip
-            args += [k.at(residual, across, I8)] if residual is not None else []
-            args += [row_words] if row_words is not None else []
-            args += [I64(ldc)] if residual is not None else []
-            k.b.call(function, args)
+            numbers = k.at(start or self.numbers, k.mul(across, self.epilogue.arrays), I8)
+            given = {
+                "a": a,
+                "lda": k.i64(lda),
+                "b": k.at(self.b, k.mul(panel, self.panel), I8),
+                "steps": I64(self.steps),
+                "params": numbers,
+                "common": self.common,
+                "c": k.at(c, across, I8),
+                "ldc": I64(ldc),
+            }
+            if residual is not None:
+                given |= {"residual": k.at(residual, across, I8), "ldr": I64(ldc)}
+            if row_words is not None:
+                given["rows"] = row_words
+            function.call(k, **given)
 
     def many(self, count: Int, a: Value, lda: Int, c: Value, ldc: int, residual: Value | None,
              row_words: Value | None) -> None:  # fmt: skip
@@ -190,7 +208,7 @@ class Term:
 
     def __init__(self, product: Product, depth: int, encode: Value | None = None) -> None:
         self.product, self.depth, self.encode = product, depth, encode
-        self.is_hybrid = isinstance(product.sink, HybridSink)
+        self.is_hybrid = isinstance(product.epilogue, Hybrid)
 
     @property
     def row_bytes(self) -> int:
@@ -216,7 +234,7 @@ class Term:
 
     def one(self, rows: Rows, c: Value, before: Value | None = None) -> None:
         """One row's sums to c. before: sums to add to, where the term adds."""
-        adds = before is not None and not isinstance(self.product.sink, RawSink)
+        adds = before is not None and not isinstance(self.product.epilogue, Whole)
         start = before if adds and not self.is_hybrid else None
         residual = before if adds and self.is_hybrid else None
         self.product.tile(1, rows.a, rows.lda, c, 0, start, residual, rows.words)
@@ -260,11 +278,11 @@ def float_term(k: StepEmitter, weights: Weights, bias: Array | None, add: bool, 
     n, depth = weights.values.shape
     bias = np.zeros(n, np.float32) if bias is None else bias
     if weights.scales is None:
-        sink = FloatSink(residual=add)
-        return Term(Product(k, FloatCore(), sink, weights.values, [bias], limits), depth)
+        epilogue = Floats(residual=add)
+        return Term(Product(k, FloatCore(), epilogue, weights.values, [bias], limits), depth)
     core = code_core(k.target)
     numbers = [weights.values.sum(axis=1, dtype=np.int32), weights.scales, bias]
-    product = Product(k, core, HybridSink(residual=add), weights.values, numbers, limits)
+    product = Product(k, core, Hybrid(residual=add), weights.values, numbers, limits)
     return Term(product, depth, encode_function(k, core, asymmetric))
 
 
@@ -273,7 +291,7 @@ def code_term(k: StepEmitter, values: Array, offset: Array) -> Term:
     core = code_core(k.target)
     offset = offset - code_shift(core) * values.sum(axis=1, dtype=np.int64)
     numbers = [offset.astype(np.int64).astype(np.int32)]
-    return Term(Product(k, core, RawSink(), values, numbers), values.shape[1],
+    return Term(Product(k, core, Whole(), values, numbers), values.shape[1],
                 codes_function(k, core))  # fmt: skip
 
 
