@@ -41,7 +41,6 @@ from sanderling.delegates.cpu.prepare import RECURRENT
 from sanderling.ir import Array, Graph, Model, Op
 
 from .conformance.harness import Case, difference
-from .cpu.harness import NEARLY
 from .fuzz import _is_small, _TooSlowError
 from .mutants import choose_case, feeds, mutate
 
@@ -185,8 +184,7 @@ def _gap(row: Case, model: Model, ours: Array, theirs: Array) -> str | None:
         theirs = np.where(close | (np.isneginf(ours) & np.isnan(theirs)), ours, theirs)
     if ours.shape == theirs.shape and any(is_hybrid(op) for g in model.graphs for op in g.ops):
         theirs = np.where(theirs != theirs, ours, theirs)
-    wide = Case(row.op, ulps=max(row.ulps, 64), tol=max(row.tol, 1e-4),
-                off_by=max(row.off_by, int(not names.isdisjoint(NEARLY))))  # fmt: skip
+    wide = Case(row.op, ulps=max(row.ulps, 64), tol=max(row.tol, 1e-4), off_by=row.off_by)
     return difference(wide, ours, theirs)
 
 

@@ -12,6 +12,7 @@ from . import (
     fuse_dwpw,
     gather,
     hybrid,
+    l2norm,
     lstm,
     mapping,
     matmul,
@@ -40,13 +41,13 @@ from . import (
 )
 from .program import Kernel
 
-# A later module's row for an op stands in for an earlier one's: `softmax` and `words` ask those
-# before them.
+# A later module's row for an op stands in for an earlier one's: `softmax`, `l2norm` and `words`
+# ask those before them.
 MODULES = (
     conv, hybrid, matmul, transposed, depthwise, fuse_dwpw, pool, reduce, rowwise, norm,
     search, mapping, elementwise, simple, move, gather, topk, resize, control, lstm, svdf,
     fourier, detect, volume, products, spread, scatter, response, restate, nms, spectrogram,
-    softmax, words, mediapipe,
+    softmax, l2norm, words, mediapipe,
 )  # fmt: skip
 KERNELS: dict[str, Kernel] = {
     name: row for module in MODULES for name, row in module.KERNELS.items()

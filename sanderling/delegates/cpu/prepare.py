@@ -74,7 +74,7 @@ COPIES = ("READ_VARIABLE", "ASSIGN_VARIABLE")
 # Operands whose codes mean what those of the first operand mean, though they may not say so.
 VALUES = {"PAD": 2, "PADV2": 2}
 # Ops that round int8 and uint8 in another way: attrs["was_signed"] says which it was.
-SIGN_MATTERS = ("AVERAGE_POOL_2D", "RESIZE_BILINEAR")
+SIGN_MATTERS = ("AVERAGE_POOL_2D", "L2_NORMALIZATION", "RESIZE_BILINEAR")
 
 
 def mark_signed(graph: Graph, target: Target) -> None:
