@@ -12,9 +12,10 @@ from ...errors import ModelError
 from ...ir import Array, DType, Op, Tensor
 from ...ops.base import attr
 from ...ops.gemm import signed
-from ...ops.lstm import BACKWARD, FORWARD, ONE_CELL
+from ...ops.lstm import BACKWARD, FORWARD, ONE_CELL, BasicCodes
 from ...ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, Places, float_step
 from ...ops.lstm_integer import Finish, Gate16, Scaled, cell_exponent, integer_step, limit_code
+from .basic_cell import emit_basic_codes
 from .cells import LstmCell, RnnCell, integer_numbers, integer_projection
 from .conv import is_folded
 from .emit import F32, Int
@@ -129,7 +130,7 @@ def _recurrent(k: StepEmitter, weights: Weights, padded: int, asymmetric: bool) 
 
 def emit_lstm(k: StepEmitter, op: Op) -> None:
     if _is_basic(op):
-        emit_basic(k, op)
+        (emit_basic if _need(op, 0).dtype is DType.FLOAT32 else emit_basic_codes)(k, op)
         return
     make = _integer_layer if _need(op, 0).dtype is DType.INT8 else _float_layer
     emit_layers(k, [make(k, op, d, cell_of(op, d)) for d in directions(op)])
@@ -446,18 +447,35 @@ def _refuses_cell(op: Op, d: Direction) -> str | None:
     return None
 
 
+# Of a basic cell: weights and bias.
+BASIC: dict[DType, tuple[tuple[DType, ...], ...]] = {
+    DType.FLOAT32: (FLOAT, FLOAT),
+    DType.UINT8: ((DType.UINT8,), (DType.INT32,)),
+}
+
+
 def _refuses_basic(op: Op) -> str | None:
-    operands = [op.input(i) for i in range(5)]
-    if any(t is None or t.dtype is not DType.FLOAT32 for t in operands):
-        return "the basic cell of integers has no kernel"
     x, state, weights, bias, memory = (_need(op, i) for i in range(5))
+    if x.dtype not in BASIC:
+        return "its input's type has no kernel"
     if {len(t.shape) for t in (x, state, weights, memory)} != {2} or len(op.outputs) != 4:
         return "its operands do not fit together"
     (batch, cells), depth = state.shape, x.shape[1]
     fits = memory.shape == state.shape and x.shape[0] == batch and bias.shape == (4 * cells,)
     if not fits or weights.shape != (4 * cells, depth + cells):
         return "its operands do not fit together"
-    return _refuses_operands(op, iter([(2, FLOAT, False), (3, FLOAT, False)]))
+    operands = [(2 + i, types, False) for i, types in enumerate(BASIC[x.dtype])]
+    reason = _refuses_operands(op, iter(operands))
+    return reason or (None if x.dtype is DType.FLOAT32 else _refuses_codes(op, weights, bias))
+
+
+def _refuses_codes(op: Op, weights: Tensor, bias: Tensor) -> str | None:
+    assert weights.data is not None and bias.data is not None
+    try:
+        BasicCodes.of(op, weights.data, bias.data)
+    except ModelError as error:
+        return error.what
+    return None
 
 
 def refuses_rnn(op: Op, target: Target) -> str | None:
