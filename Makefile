@@ -1,4 +1,5 @@
-# Two commands do everything from a fresh clone: `make demo` and `make test`.
+# Two commands do everything from a fresh clone: `make demo` and `make test`. `make quick` is for
+# the time between.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,11 +12,15 @@ HOSTS ?= generic avx2
 MACHINE := tests/cpu/test_models.py tests/cpu/test_warm.py tests/cpu/test_cache.py \
 	tests/cpu/test_threads.py tests/cpu/test_dump.py tests/test_interpreter.py
 
-.PHONY: demo test test-all test-hosts test-pythons test-lowest test-ray lint fuzz docs clean \
+.PHONY: demo quick test test-all test-hosts test-pythons test-lowest test-ray lint fuzz docs clean \
 	bench-kernels
 
 demo: $(VENV)/.installed
 	$(BIN)/sanderling demo
+
+# Before a commit: lint, types, and a few tests of every file.
+quick: lint $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(WORKERS) --sample 4
 
 test: lint $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS)
@@ -62,9 +67,9 @@ lint: $(LINT)/.installed
 # The long fuzz run: 20,000 mutations of real models, each in bounded time and memory, a part of
 # them compiled as well; then 100,000 of what the conformance cases say, on both delegates.
 fuzz: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.fuzz --count 20000
-	$(BIN)/python -m tests.fuzz --count 2000 --delegate cpu
-	$(BIN)/python -m tests.semantic --count 100000 --seed 1500 --workers $(WORKERS)
+	$(BIN)/python -m tests.support.fuzz_bytes --count 20000
+	$(BIN)/python -m tests.support.fuzz_bytes --count 2000 --delegate cpu
+	$(BIN)/python -m tests.support.fuzz_semantics --count 100000 --seed 1500 --workers $(WORKERS)
 
 # Each kernel's share of the machine's measured peak, and LiteRT's time for the same op.
 bench-kernels: $(VENV)/.installed-dev

@@ -23,11 +23,12 @@ import numpy as np
 from sanderling import load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array, Graph, Model, Op, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.measure.inputs import feeds
 from sanderling.measure.machine import machine_line
 from sanderling.ops.execute import evaluate, initial_value, new_state
 from sanderling.passes.simplify import fold_constants
-from sanderling.runtime.delegate import Options, copy_graph
+from sanderling.runtime.delegate import Options
 from sanderling.runtime.inputs import Picture, read_picture
 from sanderling.runtime.plan import specialise
 

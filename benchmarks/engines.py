@@ -34,13 +34,18 @@ from benchmarks.common import (
     write_json,
     write_section,
 )
-from sanderling.measure.answers import group
 from sanderling.measure.bench import bench
+from sanderling.measure.engine_agreement import group
 from sanderling.measure.engines import ENGINES, TITLES
+from sanderling.measure.interleaving import Samples, sentence
 from sanderling.measure.machine import cpu_flags, machine_line
-from sanderling.measure.statistics import Ratio, geometric_mean, median_of_rounds, ratio_of_launches
+from sanderling.measure.sample_statistics import (
+    Ratio,
+    geometric_mean,
+    median_of_rounds,
+    ratio_of_launches,
+)
 from sanderling.measure.sweep import BF16
-from sanderling.measure.turns import Samples, sentence
 
 SCHEMA = "sanderling.engines/1"
 OURS = "sanderling"

@@ -26,13 +26,13 @@ from benchmarks.common import milliseconds, model_paths, table, write_json, writ
 from sanderling import Model, load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array, Tensor
-from sanderling.measure.child import Run, turn
+from sanderling.measure.engine_process import Run, turn
 from sanderling.measure.inputs import feeds
 from sanderling.measure.machine import machine_line
-from sanderling.measure.profile import profile
 from sanderling.measure.profile_ours import BETWEEN, CALL, Ours
+from sanderling.measure.profiling import profile
 from sanderling.measure.record import Setting
-from sanderling.measure.statistics import geometric_mean, median_of_rounds, ratio_of_launches
+from sanderling.measure.sample_statistics import geometric_mean, median_of_rounds, ratio_of_launches
 from sanderling.runtime.session import Session
 
 SCHEMA = "sanderling.profile_cost/2"

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from sanderling import load, save
-from sanderling.evaluate.paired import paired, snr
+from sanderling.evaluate.paired_statistics import paired, snr
 from sanderling.evaluate.preprocess import PRESETS
 from sanderling.ir import Array, Model, Signature
 from sanderling.measure.machine import machine_line
@@ -38,7 +38,7 @@ from sanderling.optimize.prepare import prepared
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.scheme import MODES
 from sanderling.optimize.solve import SOFTMAX_REACH
-from sanderling.optimize.work import copy_of, judged
+from sanderling.optimize.work import judged
 from sanderling.runtime.inputs import dequantize_array, quantize_array
 
 from .common import SHARED, table, write_section
@@ -303,7 +303,7 @@ def scaled_apart(model: Model, spread: float, seed: int = 0) -> Model:
     """The same function with channels of very different size: what a layer's outputs are
     multiplied with, the next one's weights are divided by. Only where nothing clamps at 6."""
     rng = np.random.default_rng(seed)
-    copy = copy_of(model)
+    copy = model.copy()
     for region in regions(copy.main):
         if all(op.attrs.get("fused_activation_function") != "RELU6" for op in region.writers):
             trade(copy.main, region, np.exp2(rng.uniform(-spread, spread, region.channels)))

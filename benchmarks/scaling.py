@@ -26,10 +26,10 @@ from benchmarks.common import fresh_cache, milliseconds, table, write_json, writ
 from sanderling import DType, Graph, Model, Quant, Tensor, save
 from sanderling.measure.engines import job_for
 from sanderling.measure.inputs import feeds
+from sanderling.measure.interleaving import Samples, measure
 from sanderling.measure.machine import machine_line
 from sanderling.measure.record import Setting
-from sanderling.measure.statistics import median_of_rounds, ratio
-from sanderling.measure.turns import Samples, measure
+from sanderling.measure.sample_statistics import median_of_rounds, ratio
 
 SCHEMA = "sanderling.scaling/1"
 ENGINES = ("sanderling", "litert")

@@ -15,7 +15,7 @@ from sanderling.ir import DType, Graph, Tensor
 from sanderling.runtime.arena import ALIGNMENT, ArenaPlan, Item, plan, plan_graph
 
 from .conformance.cases_control import const, emit, graph
-from .shared import MODELS
+from .support.shared_models import MODELS
 
 OWN = sorted(Path(str(files("sanderling") / "data")).glob("*.tflite"))
 WASTE = 1.1

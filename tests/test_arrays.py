@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import unlike
+from .support.array_differences import unlike
 
 
 def test_large_arrays_are_told_in_a_screen() -> None:

@@ -20,7 +20,7 @@ from sanderling.optimize.ranges import METHODS
 from sanderling.optimize.scheme import Grid
 from sanderling.optimize.work import DataWarning
 
-from .mobile import mobile, samples
+from .support.mobile_net import mobile, samples
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 DATA = samples(20)

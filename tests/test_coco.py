@@ -20,10 +20,10 @@ from sanderling import errors, save
 from sanderling.cli.app import app
 from sanderling.evaluate.average_precision import THRESHOLDS
 from sanderling.evaluate.coco import evaluate_results
-from sanderling.evaluate.official import ENGINES, Truth, evaluate_official, summary
+from sanderling.evaluate.coco_metrics import ENGINES, Truth, evaluate_official, summary
 from sanderling.ir import DType, Graph, Model
 
-from . import shared
+from .support import shared_models
 
 Record = dict[str, Any]
 IDS = (1, 2, 5, 17, 90)
@@ -431,14 +431,28 @@ def test_the_extra_is_named(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyP
 # -- a real detector -----------------------------------------------------------------------------
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_a_real_detector_on_real_pictures(tmp_path: Path) -> None:
     """YOLOX's answers on ten pictures, judged as pycocotools judges the file they are saved in."""
-    data = shared.ROOT / "datasets" / "coco_val100"
+    data = shared_models.ROOT / "datasets" / "coco_val100"
     out, saved = tmp_path / "out.json", tmp_path / "found.json"
-    call("eval", "coco", shared.model("yolox_nano_416_coco_f32"), "--images", data / "images",
-         "--annotations", data / "instances.json", "--limit", 10, "--json", out, "--save-results",
-         saved, "--decoders", 0)  # fmt: skip
+    call(
+        "eval",
+        "coco",
+        shared_models.model("yolox_nano_416_coco_f32"),
+        "--images",
+        data / "images",
+        "--annotations",
+        data / "instances.json",
+        "--limit",
+        10,
+        "--json",
+        out,
+        "--save-results",
+        saved,
+        "--decoders",
+        0,
+    )
     metrics = json.loads(out.read_text())["metrics"]
     truth = json.loads((data / "instances.json").read_text())
     truth["images"] = truth["images"][:10]

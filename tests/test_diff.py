@@ -17,7 +17,7 @@ import sanderling
 from sanderling import InputError, Model, diff, load, save
 from sanderling.ir import DType, Graph
 
-from .differing import BY_DEFINITION, EXACT, F32, INT8, F, call, restless, small
+from .support.diff_command import BY_DEFINITION, EXACT, F32, INT8, F, call, restless, small
 
 # -- the guide's tool -----------------------------------------------------------------------------
 

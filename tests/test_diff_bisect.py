@@ -12,15 +12,15 @@ import pytest
 
 import sanderling
 from sanderling import diff
-from sanderling.evaluate.bisect import minimal
+from sanderling.evaluate.bisection import minimal
 from sanderling.ir import Graph
 
-from . import shared
 from .conformance.cases import CASES
 from .conformance.harness import Case
-from .cpu.models import stack
-from .differing import BY_DEFINITION, EXACT, F32, INT8, F, call, damaged, restless
-from .twins import Twin, Wrong, calibrated
+from .support import shared_models
+from .support.conv_stacks import stack
+from .support.diff_command import BY_DEFINITION, EXACT, F32, INT8, F, call, damaged, restless
+from .support.twin_models import Twin, Wrong, calibrated
 
 RNG = np.random.default_rng(8)
 CONTROL = [c for c in CASES if c.op in ("IF", "WHILE", "CALL_ONCE", "READ_VARIABLE")]
@@ -98,9 +98,9 @@ def test_control_flow_is_compared_and_bisected(case: Case) -> None:
     assert found.bisection is not None and found.bisection.verdict == "right already"
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_a_network_with_shapes_of_the_run() -> None:
-    model = shared.model("found/style_transfer_quantized_dynamic")
+    model = shared_models.model("found/style_transfer_quantized_dynamic")
     small = {"content_image": (1, 16, 16, 3)}
     found = diff(model, **EXACT, shapes=small, runs=1, per_tensor=True, bisect=True)
     assert found.layers is not None and len(found.layers.rows) > 150

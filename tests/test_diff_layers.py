@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from sanderling import Model, Quant, diff, save
-from sanderling.evaluate.match import match, name_pieces
+from sanderling.evaluate.tensor_matching import match, name_pieces
 from sanderling.ir import DType, Graph, Tensor
 
-from . import shared
 from .conformance.cases_control import const, emit, graph
 from .conformance.cases_sequence import _svdf
-from .differing import EXACT, F32, INT8, call, damaged
-from .twins import WEIGHTS, Twin, calibrated
+from .support import shared_models
+from .support.diff_command import EXACT, F32, INT8, call, damaged
+from .support.twin_models import WEIGHTS, Twin, calibrated
 
 RNG = np.random.default_rng(8)
 
@@ -151,9 +151,9 @@ def test_ops_that_quantise_on_the_fly_get_more_room() -> None:
     assert suspects == [False, True]
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_a_real_twin_is_matched_throughout() -> None:
-    a, b = (shared.model(f"mlperftiny_resnet8_cifar10_{t}") for t in ("f32", "int8"))
+    a, b = (shared_models.model(f"mlperftiny_resnet8_cifar10_{t}") for t in ("f32", "int8"))
     found = diff(a, b, runs=2, per_tensor=True, layer_runs=1, delegate_a=["reference"],
                  delegate_b=["reference"]).layers  # fmt: skip
     assert found is not None and len(found.rows) == 16

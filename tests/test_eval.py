@@ -19,21 +19,21 @@ import sanderling
 from sanderling import evaluate_task, make_task
 from sanderling.cli import eval as verb
 from sanderling.errors import InputError
+from sanderling.evaluate.engine_runner import Runner
+from sanderling.evaluate.evaluation import Evaluation
 from sanderling.evaluate.imagenet import ImageNet
 from sanderling.evaluate.preprocess import (
     Normalise,
     Resize,
     load_pipeline,
 )
-from sanderling.evaluate.run import Evaluation
-from sanderling.evaluate.runner import Runner
 from sanderling.evaluate.shards import MOST_IN_A_SHARD, cut
-from sanderling.evaluate.task import Prepared, Recipe, Sample
+from sanderling.evaluate.task import PortableTask, Prepared, Sample
 from sanderling.ir import DType, Model, Op, Tensor
 from sanderling.measure.record import Setting
 
 from .conformance.cases_control import accumulator
-from .eval_digits import (
+from .support.eval_command import (
     COUNT,
     DATA,
     DEADLY,
@@ -49,9 +49,9 @@ from .eval_digits import (
     said,
     same,
 )
-from .eval_digits import alone as alone
-from .eval_digits import digits as digits
-from .eval_digits import no_shared_cache as no_shared_cache
+from .support.eval_command import alone as alone
+from .support.eval_command import digits as digits
+from .support.eval_command import no_shared_cache as no_shared_cache
 
 # -- the engine ---------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ def test_plugins_are_run_in_every_process(digits: Path, alone: Evaluation, tmp_p
 
 
 def test_tasks_travel_as_their_own_class(digits: Path) -> None:
-    recipe = pickle.loads(pickle.dumps(Recipe.of(counting(digits))))
+    recipe = pickle.loads(pickle.dumps(PortableTask.of(counting(digits))))
     assert type(recipe.make()) is Counting
     assert recipe.make().settings() == counting(digits).settings()
 
@@ -218,7 +218,7 @@ def test_tasks_travel_as_their_own_class(digits: Path) -> None:
 
     local = Local(images=digits / "img")
     with pytest.raises(InputError, match="is defined inside a function"):
-        Recipe.of(local).make()
+        PortableTask.of(local).make()
 
 
 def test_other_engines_are_fed_the_same(digits: Path, alone: Evaluation) -> None:

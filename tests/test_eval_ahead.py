@@ -13,19 +13,19 @@ import pytest
 
 from sanderling import evaluate_task
 from sanderling.errors import InputError
-from sanderling.evaluate.ahead import AHEAD, GROUP, prepared
 from sanderling.evaluate.classify import top
 from sanderling.evaluate.coco import Coco
+from sanderling.evaluate.evaluation import MOST_THREADS, Evaluation, _ahead
 from sanderling.evaluate.imagenet import ImageNet
-from sanderling.evaluate.prepare import TaskError
-from sanderling.evaluate.run import MOST_THREADS, Evaluation, _ahead
+from sanderling.evaluate.prefetch import AHEAD, GROUP, prepared
+from sanderling.evaluate.sample_inputs import TaskError
 from sanderling.evaluate.task import Ports, Prepared, Sample, Task
 from sanderling.ir import Array, DType, Tensor
 
-from .eval_digits import INT8, digit_task, same
-from .eval_digits import alone as alone
-from .eval_digits import digits as digits
-from .eval_digits import no_shared_cache as no_shared_cache
+from .support.eval_command import INT8, digit_task, same
+from .support.eval_command import alone as alone
+from .support.eval_command import digits as digits
+from .support.eval_command import no_shared_cache as no_shared_cache
 
 PORTS = Ports({"x": Tensor("x", DType.INT32, (1,))}, {"y": Tensor("y", DType.INT32, (1,))})
 

@@ -14,8 +14,8 @@ import pytest
 
 from sanderling import SanderlingError, evaluate_task, make_task
 
-from .eval_digits import DEADLY, INT8, LIKE_DIGITS, digit_task, same
-from .eval_digits import digits as digits
+from .support.eval_command import DEADLY, INT8, LIKE_DIGITS, digit_task, same
+from .support.eval_command import digits as digits
 
 if not os.environ.get("SANDERLING_TEST_RAY"):
     pytest.skip("a Ray cluster is only started by `make test-ray`", allow_module_level=True)

@@ -14,7 +14,8 @@ from sanderling.ops.fixed import divide_by_pot, high_mul, multiply, wrap32
 from sanderling.runtime.plan import Binding, Plan
 from tests.conformance.cases import CASES
 from tests.conformance.cases_control import emit, graph
-from tests.cpu.harness import check_cpu
+
+from .support.cpu_conformance import check_cpu
 
 
 def _forbid(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:

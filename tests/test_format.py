@@ -32,7 +32,7 @@ from sanderling.format.schema import ENUMS
 from sanderling.ir import DType, ExternalData, Graph, Model, Tensor
 from sanderling.ir.compare import models_equal
 
-from . import build, shared
+from .support import format_models, shared_models
 
 # -- the schema table ------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ def test_fields_and_defaults_are_litert_s() -> None:
 
 
 def test_everything_survives() -> None:
-    model = build.everything()
+    model = format_models.everything()
     content = dump(model)
     again = load(content)
     assert models_equal(model, again) is None
@@ -128,7 +128,7 @@ def test_everything_survives() -> None:
 @pytest.mark.parametrize("dtype", [d for d in DType if d not in (DType.RESOURCE, DType.VARIANT)])
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0, 3)], ids=str)
 def test_constants_of_every_type(dtype: DType, shape: tuple[int, ...]) -> None:
-    data = build.values(dtype, shape)
+    data = format_models.values(dtype, shape)
     graph = Graph()
     graph.constant("c", data, dtype)
     found = load(dump(Model([graph]))).main.tensors[0]
@@ -145,13 +145,13 @@ def test_sub_byte_types_are_packed() -> None:
 
 
 def test_sparse_values_are_expanded() -> None:
-    tensor, dense = build.sparse_tensor()
+    tensor, dense = format_models.sparse_tensor()
     np.testing.assert_array_equal(tensor.data, dense)
 
 
 @pytest.mark.parametrize("outside", [False, True])
 def test_weights_inside_or_behind_the_flatbuffer(outside: bool) -> None:
-    model = build.everything()
+    model = format_models.everything()
     model.weights_outside = outside
     again = load(dump(model))
     assert again.weights_outside == outside
@@ -160,7 +160,7 @@ def test_weights_inside_or_behind_the_flatbuffer(outside: bool) -> None:
 
 def test_weights_are_aligned() -> None:
     for outside in (False, True):
-        model = build.everything()
+        model = format_models.everything()
         model.weights_outside = outside
         content = dump(model)
         base = np.frombuffer(content, np.uint8).ctypes.data
@@ -253,7 +253,7 @@ def test_old_one_byte_operator_codes() -> None:
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.tflite"
-    save(build.everything(), path)
+    save(format_models.everything(), path)
     before = path.read_bytes()
 
     def full(_: int) -> None:
@@ -268,7 +268,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 
 def test_saving_over_the_mapped_file(tmp_path: Path) -> None:
     path = tmp_path / "m.tflite"
-    save(build.everything(), path)
+    save(format_models.everything(), path)
     model = load(path)
     save(model, path)
     assert models_equal(load(path), model) is None
@@ -465,7 +465,7 @@ def test_mutated_structures_are_refused_or_run(data: st.DataObject, name: str) -
 
 
 def test_a_short_fuzz_run_finds_nothing() -> None:
-    from .fuzz import fuzz, report
+    from .support.fuzz_bytes import fuzz, report
 
     found = fuzz(200, first_seed=10**6, workers=1)
     assert not report(found)
@@ -474,8 +474,8 @@ def test_a_short_fuzz_run_finds_nothing() -> None:
 # -- real files ------------------------------------------------------------------------------------
 
 
-@shared.NEEDS
-@pytest.mark.parametrize("path", shared.MODELS, ids=lambda p: p.stem)
+@shared_models.NEEDS
+@pytest.mark.parametrize("path", shared_models.MODELS, ids=lambda p: p.stem)
 def test_real_models_survive(path: Path) -> None:
     model = load(path)
     verify(model)

@@ -19,12 +19,12 @@ import sanderling
 from sanderling import dump
 from sanderling.ir import Array, DType, Graph, Model, Quant, Signature, Tensor
 
-from .arrays import unlike
-from .build import everything, sparse_tensor
 from .conformance.cases_control import accumulator, binary, choose, const, emit, graph
 from .conformance.cases_sequence import _svdf
-from .shared import MODELS, NEEDS
-from .shared import model as shared
+from .support.array_differences import unlike
+from .support.format_models import everything, sparse_tensor
+from .support.shared_models import MODELS, NEEDS
+from .support.shared_models import model as shared
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install 'sanderling[peers]'")
 

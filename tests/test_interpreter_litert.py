@@ -14,8 +14,8 @@ import sanderling
 from sanderling import dump
 from sanderling.ir import Array, DType, Graph, Model, Quant, Signature, Tensor
 
-from .build import sparse_tensor
 from .conformance.cases_control import const, emit, graph
+from .support.format_models import sparse_tensor
 from .test_interpreter import Snippet, both, litert, same_error, signatures
 
 F = np.float32

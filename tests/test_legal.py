@@ -21,8 +21,8 @@ from sanderling.runtime.plan import specialise
 
 from .conformance.cases import CASES
 from .conformance.harness import Case, difference
-from .shared import NEEDS
-from .shared import model as shared_model
+from .support.shared_models import NEEDS
+from .support.shared_models import model as shared_model
 
 ALL = bool(os.environ.get("SANDERLING_TEST_ALL"))
 DELEGATES = (["reference"], ["cpu", "reference"])

@@ -22,7 +22,7 @@ from sanderling.ir import Array
 from sanderling.measure.inputs import feeds
 
 from .conformance.harness import run_litert
-from .shared import MODELS
+from .support.shared_models import MODELS
 
 OWN = sorted(Path(str(files("sanderling") / "data")).glob("*.tflite"))
 FLOAT_TOLERANCE = 1e-4

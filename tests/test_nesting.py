@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from sanderling import ModelError, SanderlingError, verify
-from sanderling.delegates.cpu.cache import fingerprint
-from sanderling.delegates.cpu.control import inlined_size
+from sanderling.delegates.cpu.kernels.control import inlined_size
+from sanderling.delegates.cpu.runtime.cache import fingerprint
 from sanderling.ir import Graph, Model, Tensor, reachable
 from sanderling.ir.verify import MOST_NESTED
 from sanderling.ops import control, cost
 
 from .conformance.cases_control import SCALAR, X, binary, const, emit, graph
-from .quantised import nested
+from .support.quantize_engines import nested
 
 F = np.float32
 ENGINES = [["reference"], ["cpu", "reference"]]

@@ -17,7 +17,7 @@ from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
 from sanderling.runtime.delegate import Limits, Partition, cluster, has_state, partition
 
 from .conformance.cases_control import accumulator, assign, emit, graph, read
-from .delegates import Some
+from .support.fake_delegates import Some
 
 F = np.float32
 X = F([1, -2, 3])

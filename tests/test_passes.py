@@ -21,7 +21,7 @@ from sanderling.passes import PIPELINES, Pass, run_passes
 from sanderling.passes.layout import reshaped_order
 from sanderling.runtime.plan import specialise
 
-from .shared import MODELS, NEEDS, model
+from .support.shared_models import MODELS, NEEDS, model
 
 RNG = np.random.default_rng(5)
 

@@ -10,14 +10,14 @@ import pytest
 
 import sanderling
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure import profile as profiles
 from sanderling.measure import profile_ours as ours
+from sanderling.measure import profiling as profiles
 from sanderling.measure import roofline as roofs
-from sanderling.measure.profile_ours import CALL, LOST, Row
+from sanderling.measure.profile_ours import CALL, LOST, ProfileRow
 from sanderling.measure.roofline import Roofline, cache_sizes, roofline
-from sanderling.measure.statistics import summary
+from sanderling.measure.sample_statistics import summary
 from tests.cpu.models import stack
 
 from .profiling import (
@@ -165,8 +165,8 @@ class Clockwork:
 def watched(clockwork: Clockwork, how: ours.Counting) -> ours.Ours:
     made = object.__new__(ours.Ours)
     made.parts, made.rows = (
-        [ours.Native(clockwork, 1e6)],
-        [Row("A", "", "", ""), Row("B", "", "", "")],
+        [ours.NativeSteps(clockwork, 1e6)],
+        [ProfileRow("A", "", "", ""), ProfileRow("B", "", "", "")],
     )
     made.counting, made.whole, made.gaps, made.left = how, [], [], []
     made.bound = clockwork  # type: ignore[assignment]
@@ -234,7 +234,9 @@ def test_code_that_counts_can_leave_it() -> None:
 
 
 def test_the_limit_is_compute_or_memory() -> None:
-    row = Row("CONV_2D", "", "cpu", "", macs=200_000, weights=1000, read=1000, written=0, kind="i8")
+    row = ProfileRow(
+        "CONV_2D", "", "cpu", "", macs=200_000, weights=1000, read=1000, written=0, kind="i8"
+    )
     found = profiles.limit(row, ROOF, held=5_000_000, seconds=2e-6)
     # 1 us of arithmetic; 0.0025 us of the first level, and 0.1 us of weights from memory.
     assert found["bound"] == "compute" and found["limit_ms"] == pytest.approx(1e-3)
@@ -247,9 +249,11 @@ def test_the_limit_is_compute_or_memory() -> None:
 
 
 def test_work_that_is_not_known_has_no_limit() -> None:
-    found = profiles.limit(Row("Add (ND)", "", "xnnpack", ""), ROOF, held=1000, seconds=1e-6)
+    found = profiles.limit(ProfileRow("Add (ND)", "", "xnnpack", ""), ROOF, held=1000, seconds=1e-6)
     assert found == {"limit_ms": None, "share": None, "bound": "", "level": ""}
-    row = Row("CONV_2D", "", "xnnpack", "", macs=1, kind="i8")  # below what the clock can tell
+    row = ProfileRow(
+        "CONV_2D", "", "xnnpack", "", macs=1, kind="i8"
+    )  # below what the clock can tell
     assert profiles.limit(row, ROOF, held=1000, seconds=0.0)["share"] is None
 
 

@@ -15,19 +15,19 @@ from typer.testing import CliRunner, Result
 
 import sanderling
 import sanderling.cli.profile as verb
-from sanderling import picture
+from sanderling import plots
 from sanderling.cli.app import app
 from sanderling.errors import InputError, UnsupportedError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure import profile as profiles
 from sanderling.measure import profile_ours as ours
 from sanderling.measure import profile_peers
+from sanderling.measure import profiling as profiles
 from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
-from sanderling.measure.profile_ours import Row
+from sanderling.measure.profile_ours import ProfileRow
 from sanderling.measure.roofline import Level, Roofline
-from tests.cpu.models import stack
 
-from .profiling import (
+from .support.conv_stacks import stack
+from .support.profile_models import (
     DIGITS,
     known_machine,  # noqa: F401
     needs_litert,
@@ -103,7 +103,7 @@ def test_the_page_needs_nothing_else() -> None:
 def test_plots_are_of_the_kind_of_their_name(name: str) -> None:
     record = sanderling.profile(stack(layers=1), runs=1)
     begins = {".svg": b"<?xml", ".png": b"\x89PNG", ".html": b"<!doctype html>"}
-    assert plot(record, name).startswith(begins[picture.kind_of(name)])
+    assert plot(record, name).startswith(begins[plots.kind_of(name)])
 
 
 @needs_pictures
@@ -135,7 +135,7 @@ def test_litert_tells_its_ops(tmp_path: Path) -> None:
 
 def test_what_a_peer_does_between_its_ops() -> None:
     def lost(*times: list[float]) -> list[float]:
-        rows = [Row("", "", "", "", times=t) for t in times]
+        rows = [ProfileRow("", "", "", "", times=t) for t in times]
         return profile_peers._lost(ours.Taken(rows, whole=[3.0, 9.0]))
 
     assert lost([1.0, 1.0], [1.0, 2.0]) == [1.0, 6.0]  # by run
@@ -152,8 +152,8 @@ def test_a_costly_profiler_is_told() -> None:
 def test_rows_are_matched_by_order_or_not_at_all() -> None:
     ops = list(residual().main.ops)
 
-    def rows(*kinds: str) -> list[Row]:
-        return [Row(kind, "", "", "") for kind in kinds]
+    def rows(*kinds: str) -> list[ProfileRow]:
+        return [ProfileRow(kind, "", "", "") for kind in kinds]
 
     good = rows("Convolution (NHWC, F32) IGEMM", "Clamp (NC)", "Fully Connected (NC, F32) GEMM")
     assert "by their order" in profile_peers._match(good, ops)

@@ -23,11 +23,11 @@ from sanderling.optimize.rounding import settle, settle_each
 from sanderling.optimize.scaling import ScaleCorrection
 from sanderling.optimize.target import Target
 from sanderling.optimize.walk import Beside, Walk
-from sanderling.optimize.work import Plan, Shown, Work, copy_of
+from sanderling.optimize.work import Plan, Shown, Work
 
-from .digits import F32, IMAGES
-from .mobile import mobile, samples, twist
-from .quantised import ours
+from .support.mobile_net import mobile, samples, twist
+from .support.quantize_command import F32, IMAGES
+from .support.quantize_engines import ours
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 DATA = samples(24)
@@ -66,13 +66,13 @@ def test_equalisation_saves_what_plain_ranges_lose() -> None:
 
 def calibrated(model: Model, data: list[Array]) -> Calibration:
     names = {t.name for region in regions(model.main) for t in region.tensors}
-    return calibrate(Watcher(copy_of(model), 1, names), data)
+    return calibrate(Watcher(model.copy(), 1, names), data)
 
 
 def test_equalisation_leaves_the_float_model_as_it_was() -> None:
     model = prepared(mobile())
     twist(model, 5)
-    before = copy_of(model)
+    before = model.copy()
     changed = equalise(model.main, calibrated(model, DATA))
     assert {"deep0", "wide0", "deep1", "wide1"} <= set(changed)
     for x in TEST:
@@ -94,7 +94,7 @@ def test_regions_end_where_a_factor_does_not_pass() -> None:
 def test_a_residual_stream_is_equalised_as_a_whole() -> None:
     model = prepared(mobile())
     stream = next(r for r in regions(model.main) if len(r.writers) > 1)
-    before = copy_of(model)
+    before = model.copy()
     trade(model.main, stream, np.exp2(np.linspace(-5, 5, stream.channels)))
     plain, made = (quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
                    for c in ("none", "equalise"))  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_channel_that_was_clamped_at_6_keeps_its_size() -> None:
         weights = op.inputs[1]
         assert weights is not None and weights.data is not None
         weights.data = weights.data / 40
-    before = copy_of(model)
+    before = model.copy()
     changed = equalise(model.main, calibrated(model, DATA))
     assert changed and all(by[0] == 1 and by[1:].min() < 0.2 for by in changed.values())
     for x in TEST:
@@ -184,7 +184,7 @@ def test_the_walk_is_one_unit_from_the_integer_kernels(work: Work) -> None:
     last: dict[str, Array] = {}
     walk = Walk(made.model.main, work.correcting[:2])
     walk.run(lambda op, w: last.update({t.name: w.values[t][1] for t in w.values}))
-    model = copy_of(made.model)
+    model = made.model.copy()
     model.main.outputs = [t for op in model.main.ops for t in op.outputs]
     exact = dict(zip([t.name for t in model.main.outputs], ours(model, [work.correcting[1]["x"]]),
                      strict=True))  # fmt: skip

@@ -22,7 +22,7 @@ from sanderling.optimize.page import bounds, report_page
 from sanderling.optimize.recipe import Choice
 from sanderling.optimize.suggest import TREE, expected_size, suggest
 
-from .digits import (
+from .support.quantize_command import (
     DATA,
     F32,
     FAST,

@@ -12,8 +12,8 @@ import sanderling
 from sanderling import load, quantize, read_samples, save
 from sanderling.ir import Array, DType, Graph, Model
 
-from .digits import F32, FAST, PLAIN, call, digits, refused
-from .nets import Net
+from .support.quantize_command import F32, FAST, PLAIN, call, digits, refused
+from .support.quantize_nets import Net
 
 
 def picture_model(channels: int = 3) -> Model:

@@ -12,8 +12,8 @@ from sanderling.optimize.prepare import prepared
 from sanderling.optimize.scheme import MODES
 
 from .conformance.cases import CASES
-from .nets import Net, coded, decoded, equal_scales, feeds, noise
-from .quantised import ENGINES, litert, nested, ours, quantised
+from .support.quantize_engines import ENGINES, litert, nested, ours, quantised
+from .support.quantize_nets import Net, coded, decoded, equal_scales, feeds, noise
 
 # -- branches and loops ---------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from sanderling.optimize.rules import RULES
 
 from .conformance.cases import CASES
 from .conformance.harness import Case
-from .quantised import ENGINES, exact, litert, ours, quantised
+from .support.quantize_engines import ENGINES, exact, litert, ours, quantised
 
 EACH = 2  # models for each operator
 # Steps of the output by which an integer kernel may be off the exact result: rounding alone is half

@@ -11,9 +11,9 @@ from sanderling.ir import Array, DType, Model
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.scheme import MODES
 
-from .mobile import mobile
-from .nets import EVERYTHING, WEIGHTED, Net, check, feeds, kinds, noise
-from .quantised import ENGINES, litert, ours, quantised
+from .support.mobile_net import mobile
+from .support.quantize_engines import ENGINES, litert, ours, quantised
+from .support.quantize_nets import EVERYTHING, WEIGHTED, Net, check, feeds, kinds, noise
 
 # -- weights of the modes that compute in float ---------------------------------------------------
 

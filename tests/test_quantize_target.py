@@ -15,7 +15,7 @@ from sanderling.ir import DType, Model
 from sanderling.optimize.report import Trial
 from sanderling.optimize.target import LEAST_HALF, MOST_GIVEN_BACK, _Way, mark_pareto
 
-from .digits import F32, FAST, PLAIN, call, digits, parents, samples
+from .support.quantize_command import F32, FAST, PLAIN, call, digits, parents, samples
 
 
 def test_a_target_that_holds_at_once_keeps_nothing() -> None:

@@ -12,7 +12,8 @@ from sanderling.optimize.prepare import prepared
 from sanderling.optimize.scheme import LEAST_SCALE
 from sanderling.optimize.weights import BIAS_LIMIT
 
-from .nets import (
+from .support.quantize_engines import ENGINES, litert, ours, quantised, real
+from .support.quantize_nets import (
     EVERYTHING,
     Net,
     check,
@@ -25,7 +26,6 @@ from .nets import (
     readers,
     tower,
 )
-from .quantised import ENGINES, litert, ours, quantised, real
 
 # -- recipes, node by node ------------------------------------------------------------------------
 

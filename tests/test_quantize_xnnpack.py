@@ -11,8 +11,8 @@ from sanderling.optimize.scheme import MODES
 from sanderling.optimize.xnnpack import reason, refused
 
 from .conformance.harness import Case
-from .nets import EVERYTHING, WEIGHTED, tower
-from .quantised import delegated, litert, quantised
+from .support.quantize_engines import delegated, litert, quantised
+from .support.quantize_nets import EVERYTHING, WEIGHTED, tower
 from .test_quantize_rules import MODELS, _feeds
 
 # Taken or not for reasons that are not known: adjoint operands of different ranks.

@@ -28,7 +28,7 @@ from .conformance.cases_control import (
     read,
     variable,
 )
-from .delegates import Some
+from .support.fake_delegates import Some
 
 ONE = np.arange(6, dtype=np.float32).reshape(2, 3)
 # What takes the state's ops beside the reference: nobody, one of them, most, or those of one kind.

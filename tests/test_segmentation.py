@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from sanderling import errors, save
-from sanderling.evaluate.keypoints import Keypoints, Region, around, from_heatmaps, read_points
-from sanderling.evaluate.official import KEYPOINT_ROWS, Truth, evaluate_official, summary
+from sanderling.evaluate.coco_metrics import KEYPOINT_ROWS, Truth, evaluate_official, summary
+from sanderling.evaluate.keypoints import ImageRegion, Keypoints, around, from_heatmaps, read_points
 from sanderling.evaluate.preprocess import Frame
 from sanderling.evaluate.segmentation import VOC, confusion, figures, match_names
 from sanderling.ir import Array, DType, Graph, Model
 
-from . import shared
+from .support import shared_models
 from .test_coco import by_pycocotools, call, write
 
 Record = dict[str, Any]
@@ -203,11 +203,11 @@ def test_two_segmenters_side_by_side(scenes: dict[str, Path]) -> None:
     assert "mIoU: 0.9" in call(*segment(scenes, "--against", scenes["model"])).stdout
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_a_real_segmenter_on_real_masks(tmp_path: Path) -> None:
-    data = shared.ROOT / "datasets" / "coco_val100"
+    data = shared_models.ROOT / "datasets" / "coco_val100"
     made = json.loads(call(
-        "eval", "segmentation", shared.model("deeplabv3_257_mv_gpu_f32"), "--images",
+        "eval", "segmentation", shared_models.model("deeplabv3_257_mv_gpu_f32"), "--images",
         data / "images", "--masks", data / "semantic_masks", "--mask-classes",
         data / "semantic_classes.json", "--limit", 8, "--at", "model", "--decoders", 0, "--json",
         "-").stdout)["metrics"]  # fmt: skip
@@ -291,7 +291,7 @@ def test_heatmaps_lean_to_the_higher_neighbour() -> None:
 def test_a_region_beyond_the_edges() -> None:
     pixels = np.arange(60, dtype=np.uint8).reshape(6, 10, 1)
     frame = Frame(pixels, (4, 4), (6, 10))
-    Region(-1, 8, 4, 4, fill=7).apply(frame)
+    ImageRegion(-1, 8, 4, 4, fill=7).apply(frame)
     assert frame.pixels[:, :, 0].tolist() == [[7] * 4, [8, 9, 7, 7], [18, 19, 7, 7], [28, 29, 7, 7]]
     assert frame.origin == (-1, 8)
     region = around((10, 20, 30, 40), (100, 50), 1.25)
@@ -420,11 +420,11 @@ def test_pck_by_torso() -> None:
     assert task._size({"bbox": [0, 0, 7, 9]}, truth) == 9
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_a_real_pose_model_agrees_with_itself(tmp_path: Path) -> None:
     """Its own answers as annotations: what it finds again must be right."""
-    data = shared.ROOT / "datasets" / "coco_val100"
-    model = shared.model("coral_movenet_single_pose_lightning_ptq")
+    data = shared_models.ROOT / "datasets" / "coco_val100"
+    model = shared_models.model("coral_movenet_single_pose_lightning_ptq")
     instances = json.loads((data / "instances.json").read_text())
     rows = [a for a in instances["annotations"] if a["category_id"] == 1 and a["area"] > 20000][:4]
     kept = {a["image_id"] for a in rows}

@@ -41,7 +41,7 @@ from .conformance.cases_control import (
     loop,
 )
 from .conformance.cases_sequence import _svdf
-from .delegates import Some
+from .support.fake_delegates import Some
 
 F = np.float32
 X = np.arange(6, dtype=F).reshape(2, 3)

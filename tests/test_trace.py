@@ -16,17 +16,17 @@ import pytest
 
 from sanderling import Interpreter, load, save, trace
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.traced import TracedExecutable
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
+from sanderling.delegates.cpu.runtime.traced import TracedExecutable
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure.insights import insights
+from sanderling.measure.trace_insights import insights
 from sanderling.runtime.trace import Slice, Trace
 from sanderling.runtime.tracefile import read
 from sanderling.spans import tape
 
-from .cpu.models import feed, stack
-from .tracing import (  # noqa: F401
+from .support.conv_stacks import feed, stack
+from .support.trace_recordings import (  # noqa: F401
     DIGITS,
     WORKERS,
     inside,

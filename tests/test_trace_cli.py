@@ -19,12 +19,19 @@ from typer.testing import CliRunner, Result
 from sanderling import trace
 from sanderling.cli.app import app
 from sanderling.errors import MissingExtraError
-from sanderling.measure.traces import trace_model
+from sanderling.measure.model_trace import trace_model
 from sanderling.runtime.session import Session
 from sanderling.runtime.tracefile import read
 from sanderling.spans import tape
 
-from .tracing import DIGITS, ROOT, check_perfetto, names_in, recorded_runs, surroundings  # noqa: F401
+from .support.trace_recordings import (  # noqa: F401
+    DIGITS,
+    ROOT,
+    check_perfetto,
+    names_in,
+    recorded_runs,
+    surroundings,
+)
 
 # -- the environment variable ---------------------------------------------------------------------
 

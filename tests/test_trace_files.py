@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from sanderling.measure.insights import insights
+from sanderling.measure.trace_insights import insights
 from sanderling.runtime.trace import Slice, Trace
 from sanderling.runtime.tracefile import encode, lanes, read, to_chrome
 
-from .perfetto_engine import engine
-from .tracing import check_perfetto, length, recorded_runs, surroundings, trace_about  # noqa: F401
+from .support.perfetto_engine import engine
+from .support.trace_recordings import (  # noqa: F401
+    check_perfetto,
+    length,
+    recorded_runs,
+    surroundings,
+    trace_about,
+)
 
 
 def test_perfetto_format(recorded: Trace) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sanderling.measure.insights import insights
+from sanderling.measure.trace_insights import insights
 from sanderling.runtime.trace import Instant, Slice, Trace
 
-from .tracing import (
+from .support.trace_recordings import (
     surroundings,  # noqa: F401
     trace_about,
     trace_mixed,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..evaluate.kinds import MEASURES
-from ..files import STDIN, is_stream, read_bytes
+from ..evaluate.output_kinds import MEASURES
+from ..files import STDIN, as_given, is_stream, keep_stream
 from ..format import AtomicFile
 from ..glyphs import cells, clean_lines, padded, wrapped
 from ..glyphs import clean as clean
@@ -27,7 +27,7 @@ from ..progress import hush
 from ..progress import plural as plural
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
-from . import complete
+from . import completion
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -45,7 +45,7 @@ def at_hand(given: Path | Sequence[Path] | None) -> Any:
 def _spooled(path: Path) -> Path:
     name = "stdin" if str(path) in (STDIN, "/dev/stdin") else path.stem
     kept = Path(_spool().name) / f"{name}.tflite"
-    kept.write_bytes(read_bytes(path, "the model"))
+    keep_stream(path, kept, "the model")
     return kept
 
 
@@ -75,7 +75,7 @@ Quiet = Annotated[
 ]
 DelegateNames = Annotated[
     list[str],
-    typer.Option("--delegate", metavar="NAME", autocompletion=complete.DELEGATE,
+    typer.Option("--delegate", metavar="NAME", autocompletion=completion.DELEGATE,
                  help="A delegate to prefer; may be repeated, first is best."),
 ]  # fmt: skip
 
@@ -178,7 +178,7 @@ def encoded(text: str) -> bytes:
 
 def say(text: str) -> None:
     """A word beside the result."""
-    typer.echo(clean_lines(text), err=True)
+    typer.echo(clean_lines(as_given(text)), err=True)
 
 
 def warn(text: str) -> None:
@@ -193,50 +193,69 @@ def warn_unused(options: Mapping[str, object], why: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: it has no infinities and no NaN."""
+    """What JSON can hold: it has no infinities and no NaN. Paths are the user's."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, str):
+        return as_given(value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def width() -> int:
-    """Columns to fill: the terminal's, or $COLUMNS; 0 in a file or pipe, where nothing is cut."""
+    """Columns to fill: the terminal's, or $COLUMNS; 0 in a file or pipe, where all columns stand
+    side by side and only names are shortened."""
     if sys.stdout.isatty():
         return get_terminal_size().columns
     stated = os.environ.get("COLUMNS", "")
     return int(stated) if stated.isdecimal() else 0
 
 
+def _shown(value: object) -> str:
+    """A value in a line."""
+    return clean(as_given(str(value)))
+
+
 GAP = "  "
 READABLE = 24  # letters of a name that is shortened
+IN_FILES = 60  # letters of a name at most, where there is no width to keep to
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int = 1) -> str:
     """Lines of a plain table, "" without rows. A column that starts with > is right-aligned; one
-    that starts with ~ is shortened where the line would be too long. labels: how many columns say
-    what a row is; a table that still does not fit goes on below itself, under these."""
-    body = [[clean(cell) for cell in row] for row in rows]
+    that starts with ~ holds names, which are shortened where the line would be too long, and in a
+    file those of more than IN_FILES letters. labels: how many columns say what a row is; a table
+    that still does not fit goes on below itself, under these."""
+    body = [[_shown(cell) for cell in row] for row in rows]
     if not body:
         return ""
     heads = [[column.lstrip(">~") for column in columns]]
     widths = _widths(heads + body)
-    if width() and _excess(widths) > 0:
+    names = [i for i, column in enumerate(columns) if column.startswith("~")]
+    if not width():
+        for i in names:
+            widths[i] = min(widths[i], IN_FILES)
+    elif _excess(widths) > 0:
         heads = _broken(heads[0], _widths(body))
         widths = _widths(heads + body)
-        _narrow(widths, [i for i, column in enumerate(columns) if column.startswith("~")])
+        _narrow(widths, names)
     lines = [*heads, ["-" * w for w in widths], *body]
     return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
+
+
+def whole_in_files(column: str) -> str:
+    """The name of a column that holds no names: a file has it whole."""
+    return f"~{column}" if width() else column
 
 
 def fitting(columns: Sequence[str], rows: Iterable[Sequence[object]],
             spare: Sequence[str]) -> list[int]:  # fmt: skip
     """The columns that a line has room for: of `spare` the first go first, where it is too long
     even with names broken and with the flexible columns as short as READABLE."""
-    body = [[clean(cell) for cell in row] for row in rows]
+    body = [[_shown(cell) for cell in row] for row in rows]
     kept = list(range(len(columns)))
     if not body or not width():
         return kept
@@ -304,7 +323,7 @@ def _line(texts: Sequence[str], columns: Sequence[str], widths: Sequence[int]) -
 
 def facts(rows: Iterable[tuple[str, object]]) -> str:
     """Lines of `name  value`; a long value goes on below itself."""
-    named = [(name, clean(value)) for name, value in rows]
+    named = [(name, _shown(value)) for name, value in rows]
     indent = max(cells(name) for name, _ in named) + len(GAP)
     room = max(width() - indent, 20) if width() else 10**6
     lines = []

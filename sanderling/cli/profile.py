@@ -13,13 +13,13 @@ import typer
 from ..errors import InputError
 from ..format import load
 from ..ir import Array, Signature
-from ..measure.profile import profile as measure
-from ..measure.profile import share_text
 from ..measure.profile_export import facts_line, fused_names, node_data_json, plot, to_csv, to_html
-from ..picture import kind_of
+from ..measure.profiling import profile as measure
+from ..measure.profiling import share_text
+from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.session import Session
-from . import complete
+from . import completion
 from .common import (
     DelegateNames,
     JsonPath,
@@ -49,9 +49,9 @@ def profile(
     runs: Annotated[int | None, typer.Option(metavar="N",
         help="Runs to measure. Default: as many as fit into about 1.5 s.")] = None,
     delegate: DelegateNames = [],  # noqa: B006
-    engine: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
+    engine: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
         help="Whose steps: sanderling, litert or openvino.")] = "sanderling",
-    precision: Annotated[str, typer.Option(metavar="TYPE", autocompletion=complete.PRECISION,
+    precision: Annotated[str, typer.Option(metavar="TYPE", autocompletion=completion.PRECISION,
         help="Of float products: f32 or bf16.")] = "f32",
     top: Annotated[int, typer.Option(metavar="N", min=0,
         help="How many of the slowest steps to list.")] = 10,

@@ -43,8 +43,8 @@ from ..optimize.scheme import MODES
 from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
 from ..optimize.suggest import suggest as advise
 from ..optimize.target import Target, TargetMissedError
-from ..picture import figure
-from . import complete
+from ..plots import figure
+from . import completion
 from .common import (
     JsonPath,
     JsonTarget,
@@ -77,7 +77,7 @@ def quantize(
     model: ModelPath,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE",
         help="Where the quantised model goes; without it the result is shown alone.")] = None,
-    mode: Annotated[str, typer.Option(metavar="MODE", autocompletion=complete.MODE,
+    mode: Annotated[str, typer.Option(metavar="MODE", autocompletion=completion.MODE,
         help=f"One of {', '.join(m for m in MODES if m != 'float')}.")] = "int8",
     data: Annotated[list[str], typer.Option(metavar="[SIGNATURE=]PATH",
         help="Samples like those the model will see: a folder of pictures or arrays, a .npz with "
@@ -85,7 +85,7 @@ def quantize(
              "ranges are made up.")] = [],  # noqa: B006
     samples: Annotated[int, typer.Option(metavar="N", min=0,
         help="At most so many of each, spread evenly; 0: all.")] = 200,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
         help="How pictures become inputs: tflite (default), efficientnet-lite, unit, pixels, "
              "torchvision, caffe, resize, yolox, or a file of `sanderling eval --save-preset`."
         )] = "",
@@ -125,7 +125,7 @@ def quantize(
     max_drop: Annotated[float | None, typer.Option(metavar="SHARE",
         help="Target: how much the figure of --task may be below float's; 0.01 is one point."
         )] = None,
-    task: Annotated[str, typer.Option(metavar="TASK", autocompletion=complete.TASK,
+    task: Annotated[str, typer.Option(metavar="TASK", autocompletion=completion.TASK,
         help="A task of `sanderling eval`, or FILE.py:NAME: its figures before and after are in "
              "the report.")] = "",
     task_option: Annotated[list[str], typer.Option(metavar="NAME=VALUE",
@@ -134,7 +134,7 @@ def quantize(
         help="At most so many of the task's samples; 0: all.")] = 0,
     metric: Annotated[str, typer.Option(metavar="NAME",
         help="The task's figure that counts. Default: its headline.")] = "",
-    finer: Annotated[str, typer.Option(metavar="MODE[,MODE]", autocompletion=complete.MODE_LIST,
+    finer: Annotated[str, typer.Option(metavar="MODE[,MODE]", autocompletion=completion.MODE_LIST,
         help="What ops get that lose too much. Default: int16x8, then float.")] = "",
     anyway: Annotated[bool, typer.Option("--anyway",
         help="Write the model also if it misses the target.")] = False,
@@ -153,10 +153,10 @@ def quantize(
         help="Quantise nothing: say which mode fits the situation, and the command for it.")
         ] = False,
     accelerator: Annotated[str, typer.Option(metavar="NAME",
-        autocompletion=complete.one_of(lambda: ACCELERATORS),
+        autocompletion=completion.one_of(lambda: ACCELERATORS),
         help=f"For --suggest: {', '.join(ACCELERATORS)}.")] = "none",
     goal: Annotated[str, typer.Option(metavar="GOAL",
-        autocompletion=complete.one_of(lambda: GOALS),
+        autocompletion=completion.one_of(lambda: GOALS),
         help=f"For --suggest: {', '.join(GOALS)}.")] = "size",
     labelled: Annotated[bool, typer.Option("--labelled",
         help="For --suggest: the data has labels and the model can be trained.")] = False,

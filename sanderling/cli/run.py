@@ -23,8 +23,8 @@ from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
-from . import complete
-from .batch import Files, batch, several, titles
+from . import completion
+from .class_names import ClassNames
 from .common import (
     DelegateNames,
     JsonPath,
@@ -41,12 +41,13 @@ from .common import (
     table,
     warn,
     warn_unused,
+    whole_in_files,
     write_target,
 )
-from .labels import Labels
+from .run_files import Files, batch, several, titles
 
 if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
-    from ..evaluate.shown import Found
+    from ..evaluate.output_readers import Findings
 
 SCHEMA = "sanderling.run/1"
 Value = TypeVar("Value", str, list[str])
@@ -79,7 +80,7 @@ def run(
         help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
              "themselves for integer inputs.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
         help="With --picture: how pictures become inputs, as in `sanderling eval`. Default: what "
              "suits the model.")] = "",
     rate: Annotated[int | None, typer.Option(metavar="HZ", min=1,
@@ -107,7 +108,7 @@ def run(
     session = Session(source, delegate, threads)
     entry = session.entry(signature)
     how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
-    names = None if labels is None else Labels.read(labels, label_offset or 0)
+    names = None if labels is None else ClassNames.read(labels, label_offset or 0)
     jobs = batch(_named(entry.inputs, several(input, "--input", list(entry.inputs)), "input"))
     shapes = pairs(shape, "--shape")
     _warn_unused(entry, jobs[0], {
@@ -117,17 +118,17 @@ def run(
     })  # fmt: skip
     eye = gallery = None
     if picture is not None:
-        from ..evaluate.shown import Names
-        from .pictures import Gallery, Looker, check_pictures
+        from ..evaluate.output_readers import ClassNaming
+        from .drawn_images import Gallery, ImageDrawer, check_images
 
-        check_pictures(jobs)
-        eye = Looker(entry, model, Names(labels, label_offset), preset, {
+        check_images(jobs)
+        eye = ImageDrawer(entry, model, ClassNaming(labels, label_offset), preset, {
             "mean": mean or "", "std": std or "", "resample": resample or "", "bgr": bgr or None,
         })  # fmt: skip
         gallery = Gallery(picture, titles(jobs))
     targets = _targets(entry, pairs(output, "--output"))
     _check_apart([*targets.values(), *([Path(json)] if json not in ("", "-") else [])])
-    runs: list[_Run] = []
+    runs: list[_FinishedRun] = []
     with ExitStack() as opened:
         files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
         target = opened.enter_context(JsonTarget(json))
@@ -137,7 +138,7 @@ def run(
                 _feeds(entry, job, how, random, shapes, rate), None)  # fmt: skip
             begin = time.perf_counter()
             codes = session.run(feeds, signature=signature)
-            made = _Run(title, job, time.perf_counter() - begin)
+            made = _FinishedRun(title, job, time.perf_counter() - begin)
             reals = {n: _portable(dequantize_array(a, entry.outputs[n])) for n, a in codes.items()}
             made.outputs = reals if dequantize else {n: _portable(a) for n, a in codes.items()}
             made.top = names.best(reals, top or 5) if names is not None and eye is None else None
@@ -165,7 +166,7 @@ def _told(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 
 @dataclass
-class _Run:
+class _FinishedRun:
     """One run and what came of it."""
 
     title: str
@@ -173,7 +174,7 @@ class _Run:
     seconds: float
     outputs: dict[str, Array] = field(default_factory=dict)
     top: dict[str, list[dict[str, Any]]] | None = None  # with --labels
-    found: Found | None = None
+    found: Findings | None = None
 
     def to_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {
@@ -184,7 +185,7 @@ class _Run:
         return made | ({self.found.kind: self.found.rows} if self.found else {})
 
 
-def _check_alike(runs: Sequence[_Run], files: Mapping[str, object]) -> None:
+def _check_alike(runs: Sequence[_FinishedRun], files: Mapping[str, object]) -> None:
     """Before more work: what is stacked has one shape."""
     for name, array in runs[-1].outputs.items():
         first = runs[0].outputs[name]
@@ -194,7 +195,7 @@ def _check_alike(runs: Sequence[_Run], files: Mapping[str, object]) -> None:
                              where="--output", fix="run these files one by one")  # fmt: skip
 
 
-def _stacked(runs: Sequence[_Run]) -> dict[str, Array]:
+def _stacked(runs: Sequence[_FinishedRun]) -> dict[str, Array]:
     """The outputs; of several runs with a dimension more."""
     if len(runs) == 1:
         return runs[0].outputs
@@ -357,7 +358,7 @@ def _npz(arrays: dict[str, Array]) -> bytes:
     return blob.getvalue()
 
 
-def _record(model: str, runs: Sequence[_Run]) -> dict[str, Any]:
+def _record(model: str, runs: Sequence[_FinishedRun]) -> dict[str, Any]:
     """One run as it is; several as a list, each with its files."""
     made: dict[str, Any] = {"schema": SCHEMA, "model": model}
     if len(runs) == 1:
@@ -377,17 +378,17 @@ def _describe(array: Array) -> dict[str, Any]:
     }
 
 
-def _print(runs: Sequence[_Run]) -> None:
+def _print(runs: Sequence[_FinishedRun]) -> None:
     label = ["~input"] if len(runs) > 1 else []
 
-    def of(run: _Run, *cells: object) -> list[object]:
+    def of(run: _FinishedRun, *cells: object) -> list[object]:
         return [*[run.title][: len(label)], *cells]
 
     rows = [of(run, name, f"{o['type']}{o['shape']}",
                *(_number(o[k]) for k in ("min", "max", "mean")),
                " ".join(map(_number, o["first"])))
             for run in runs for name, o in run.to_json()["outputs"].items()]  # fmt: skip
-    columns = ["~output", "type", ">min", ">max", ">mean", "~first values"]
+    columns = ["~output", "type", ">min", ">max", ">mean", whole_in_files("first values")]
     pieces = [table([*label, *columns], rows)]
     for name in runs[0].top or ():
         best = [of(run, b["class"], b["label"], _number(b["score"]))
@@ -395,13 +396,13 @@ def _print(runs: Sequence[_Run]) -> None:
         found = table([*label, ">class", "~label", ">score"], best)
         pieces.append(f"best classes of {clean(name)}\n{found}")
     if seen := [(run.title, run.found) for run in runs if run.found]:
-        from .pictures import found_table
+        from .drawn_images import found_table
 
         pieces.append(found_table(seen))
     typer.echo("\n\n".join(filter(None, [*pieces, _took(runs)])))
 
 
-def _took(runs: Sequence[_Run]) -> str:
+def _took(runs: Sequence[_FinishedRun]) -> str:
     first = f"{runs[0].seconds * 1e3:.1f} ms, first-run work included"
     if len(runs) == 1:
         return f"one run took {first}"

@@ -12,8 +12,8 @@ import typer
 from ..errors import InputError
 from ..glyphs import clean_lines
 from ..ir import Array, Signature
-from ..measure.insights import Insight, insights
-from ..measure.traces import run_model, summary
+from ..measure.model_trace import run_model, summary
+from ..measure.trace_insights import Insight, insights
 from ..runtime.inputs import Picture
 from ..runtime.trace import Trace, record
 from ..runtime.tracefile import encoder_for, read

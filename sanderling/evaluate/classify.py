@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array
 from ..runtime.inputs import class_names
-from .paired import paired, score_distance, wilson
+from .paired_statistics import paired, score_distance, wilson
 from .task import Metrics, Ports, Prediction, Sample, Task, setting
 
 TOP = 10

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import picture
-from .profile import share_text
+from .. import pages, plots
+from .profiling import share_text
 
 Record = dict[str, Any]
 
@@ -86,11 +86,11 @@ def node_data_json(record: Record) -> str:
 
 def plot(record: Record, path: str | Path) -> bytes:
     """The roofline as the bytes of a .png, .svg or .html file."""
-    if picture.kind_of(path) == ".html":
+    if plots.kind_of(path) == ".html":
         return to_html(record).encode()
-    with picture.figure(size=(10, 6)) as (figure, axes):
+    with plots.figure(size=(10, 6)) as (figure, axes):
         draw(record, axes)
-        return picture.as_file(figure, path, _title(record))
+        return plots.as_file(figure, path, _title(record))
 
 
 def points(record: Record) -> list[Record]:
@@ -105,9 +105,9 @@ def draw(record: Record, axes: Any) -> None:
     if roof is not None:
         _roofs(axes, roof, kinds, low, high)
     total = sum(r["median_ms"] for r in record["steps"]) or 1.0
-    colours = dict(zip(kinds, picture.COLOURS, strict=False))
+    colours = dict(zip(kinds, plots.COLOURS, strict=False))
     for row in sorted(shown, key=lambda r: -r["median_ms"]):  # small ones on top
-        colour = colours.get(row["kind"], picture.COLOURS[-1])
+        colour = colours.get(row["kind"], plots.COLOURS[-1])
         spot = axes.scatter(
             [row["intensity"]], [row["gops"]], [20 + 2500 * row["median_ms"] / total], color=colour,
             alpha=0.55, edgecolors="black", linewidths=0.6, zorder=3,
@@ -130,7 +130,7 @@ def _roofs(axes: Any, roof: Record, kinds: Sequence[str], low: float, high: floa
         if end > low:
             axes.plot([low, end], [low * speed, end * speed], style, color="#555", linewidth=1.2,
                       label=f"{level['name']}: {speed:.3g} GB/s")  # fmt: skip
-    for colour, kind in zip(picture.COLOURS, kinds, strict=False):
+    for colour, kind in zip(plots.COLOURS, kinds, strict=False):
         peak = 2 * roof["peaks"].get(kind, roof["peaks"]["f32"]) / 1e9
         axes.plot([low, high], [peak, peak], color=colour, linewidth=1.5,
                   label=f"peak {kind}: {peak:.3g} G/s")  # fmt: skip
@@ -160,27 +160,27 @@ def to_html(record: Record) -> str:
     """A page that needs nothing but itself: the roofline with a title on every step, advice, and
     the tables."""
     parts = [
-        picture.paragraph(" ".join(record["advice"])),
-        picture.paragraph(facts_line(record), note=True),
-        *(picture.paragraph(note, note=True) for note in record["notes"]),
-        picture.heading("Roofline"), _svg(record),
-        picture.paragraph("A spot is a step, as large as its share of the time; point at it for "
+        pages.paragraph(" ".join(record["advice"])),
+        pages.paragraph(facts_line(record), note=True),
+        *(pages.paragraph(note, note=True) for note in record["notes"]),
+        pages.heading("Roofline"), _svg(record),
+        pages.paragraph("A spot is a step, as large as its share of the time; point at it for "
                           "its name. A step under the sloping part of its line is limited by "
                           "that level of memory, under the flat part by arithmetic. The distance "
                           "to the line is what a better kernel could win.", note=True),
-        picture.heading("By type"),
-        picture.html_table(["type", ">count", ">ms", ">%", ">cdf %", ">MACs", ">G/s"],
+        pages.heading("By type"),
+        pages.html_table(["type", ">count", ">ms", ">%", ">cdf %", ">MACs", ">G/s"],
                            [(t["type"], t["count"], t["ms"], t["percent"], t["cdf"],
                              _shown("macs", t["macs"]), t["gops"]) for t in record["by_type"]]),
-        picture.heading("Top by time"),
+        pages.heading("Top by time"),
         _table(record, sorted(record["steps"], key=lambda r: -r["ms"])[:10]),
-        picture.heading("Run order"),
+        pages.heading("Run order"),
         _table(record, record["steps"]),
-        picture.heading("What is no step"),
-        picture.html_table(["what", ">ms", ">%"],
+        pages.heading("What is no step"),
+        pages.html_table(["what", ">ms", ">%"],
                            [(o["name"], o["ms"], o["percent"]) for o in record["others"]]),
     ]  # fmt: skip
-    return picture.page(f"Profile: {_title(record)}", parts)
+    return pages.page(f"Profile: {_title(record)}", parts)
 
 
 def facts_line(record: Record) -> str:
@@ -209,7 +209,7 @@ def _table(record: Record, rows: Sequence[Record]) -> str:
     cells = [[_shown(key, row[key]) for key in _HTML.values()] for row in rows]
     for line, row in zip(cells, rows, strict=True):
         line[-1] = " ".join([str(line[-1]), *fused_names(record, row)])
-    return picture.html_table(list(_HTML), cells)
+    return pages.html_table(list(_HTML), cells)
 
 
 def _shown(key: str, value: Any) -> Any:
@@ -230,9 +230,9 @@ def fused_names(record: Record, row: Record) -> list[str]:
 
 def _svg(record: Record) -> str:
     """The figure with a title on every spot, which browsers show under the pointer."""
-    with picture.figure(size=(7, 5)) as (figure, axes):
+    with plots.figure(size=(7, 5)) as (figure, axes):
         draw(record, axes)
-        text = picture.inline(figure)
+        text = plots.inline(figure)
     for row in points(record):
         group = f'<g id="{_mark(row)}">'
         title = html.escape(_hover(record, row))

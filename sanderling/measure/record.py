@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from ..runtime.delegate import FALLBACK
-from .statistics import Summary, summary
+from .sample_statistics import Summary, summary
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..runtime.delegate import delegate_names
-from .answers import group
+from .engine_agreement import group
 from .engines import TITLES
 from .machine import cpu_flags, usable_cpus
-from .memory import growth
+from .process_memory import growth
 from .record import Result, Setting
-from .statistics import Ratio
+from .sample_statistics import Ratio
 
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 PRECISIONS = ("f32", "bf16")

@@ -25,7 +25,7 @@ from .base import (
     unknown_outputs,
 )
 from .fixed import divide_by_pot, high_mul, quantize_multiplier, wrap32
-from .lstm_cell import Cell, Places, float_step
+from .lstm_cell import Cell, CellPlaces, float_step
 from .lstm_integer import clip8, clip16, integer_advance, integer_step
 from .lut import logistic_fixed, shift_left, sigmoid, tanh_fixed
 from .sequence import (
@@ -40,12 +40,17 @@ from .sequence import (
     weight_macs,
 )
 
-ONE_CELL = Places(1, 18, norm=20)
-FORWARD, BACKWARD = Places(1, 35, aux=40), Places(18, 37, aux=44)
+ONE_CELL = CellPlaces(1, 18, norm=20)
+FORWARD, BACKWARD = CellPlaces(1, 35, aux=40), CellPlaces(18, 37, aux=44)
 
 
 def _run(
-    op: Op, inputs: Arrays, at: Places, x: Array, aux: Array | None = None, reverse: bool = False
+    op: Op,
+    inputs: Arrays,
+    at: CellPlaces,
+    x: Array,
+    aux: Array | None = None,
+    reverse: bool = False,
 ) -> Array:
     """One cell over x [time, batch, depth]."""
     cell = Cell.of(op, inputs, at, x, aux)
@@ -191,7 +196,7 @@ def _infer_lstm(op: Op, specs: Specs) -> Spec | list[Spec]:
     return out_spec(op, (*x[:-1], cell.outputs))
 
 
-def _cell(op: Op, specs: Specs, at: Places, x: Shape, aux: Shape | None = None) -> Cell:
+def _cell(op: Op, specs: Specs, at: CellPlaces, x: Shape, aux: Shape | None = None) -> Cell:
     """One cell with made-up operands: all that its sizes say is checked."""
     every = [None if s is None else _blank(s.dtype, s.known) for s in specs]
     kind = operand(op, specs).dtype

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..evaluate.run import Evaluation, compare_evaluations, evaluate_task
+from ..evaluate.evaluation import Evaluation, compare_evaluations, evaluate_task
 from ..evaluate.task import Task
 from ..format import save
 from ..ir import Model

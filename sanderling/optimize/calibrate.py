@@ -291,7 +291,7 @@ def calibrate(
             if run.settled:  # the first one's run has the compilation in it
                 ahead.step(count)
             if progress:
-                progress("calibrating", count, max(total, count))
+                progress("calibrating", count - run.unsettled, total)
             if store and time.monotonic() - saved > SAVE_EVERY:
                 run.settle()
                 store.save(run.found, run.done)
@@ -318,6 +318,11 @@ class _Run:
         self.taken = self.settled = 0  # samples; those whose run has ended
         self.pool = ThreadPoolExecutor(1)
         self.waiting: Future[None] | None = None
+
+    @property
+    def unsettled(self) -> int:
+        """Samples whose run may not have ended yet."""
+        return int(self.waiting is not None)
 
     def submit(self, name: str, feeds: dict[str, Array], number: int, remember: bool) -> None:
         self.settle()

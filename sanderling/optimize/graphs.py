@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..format import dump, load
 from ..ir import Array, DType, Graph, Model, Op, Tensor
 from . import recurrent
 from .calibrate import (
@@ -180,7 +179,7 @@ def _plain(op: Op) -> bool:
 
 def _entered(model: Model, place: int) -> Model:
     """A copy of the model whose main graph is the one at this place."""
-    copy = load(bytes(dump(model)))
+    copy = model.copy()
     copy.graphs.insert(0, copy.graphs.pop(place))
     copy.signatures = [s for s in copy.signatures if s.graph is copy.main]
     return copy

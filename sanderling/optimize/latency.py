@@ -9,11 +9,11 @@ from typing import Any
 from ..errors import MissingExtraError
 from ..format import load, save
 from ..ir import Model
-from ..measure.engines import Job, is_installed, job_for
+from ..measure.engines import EngineJob, is_installed, job_for
 from ..measure.inputs import feeds
+from ..measure.interleaving import Measured, measure
 from ..measure.record import Setting
-from ..measure.statistics import median_of_rounds, ratio
-from ..measure.turns import Measured, measure
+from ..measure.sample_statistics import median_of_rounds, ratio
 
 ENGINES = ("sanderling", "litert")
 SIDES = ("before", "after")
@@ -38,7 +38,7 @@ def compare_latency(before: Model, after: Model, threads: int = 1, seconds: floa
     return [_row(engine, measured, threads) for engine in ENGINES]
 
 
-def _job(path: Path, engine: str, threads: int) -> Job:
+def _job(path: Path, engine: str, threads: int) -> EngineJob:
     model = load(path)
     return job_for(model, Setting(engine, threads), feeds(model))
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluate.kinds import MEASURES
-from ..picture import COLOURS, figure, heading, html_table, inline, page, paragraph
+from ..evaluate.output_kinds import MEASURES
+from ..pages import heading, html_table, page, paragraph
+from ..plots import COLOURS, figure, inline
 from .report import KEPT_IF, Layer, Report, Trial
 
 # Rounding alone costs a root mean square error of 1/sqrt(12) of a step; the guide of TensorFlow's

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 
 from ..errors import InputError
-from ..format import dump, load
 from ..ir import DType, Graph, Model
-from ..measure.inspect import quantisation_kind
+from ..ir.verify import verify
+from ..measure.inspection import quantisation_kind
 from ..ops.base import check_known
 from ..passes import CLEAN, FOLD, FUSE, MERGE, run_passes
 from .graphs import sink_constants
@@ -24,8 +24,8 @@ def prepared(model: Model) -> Model:
     if any(word in kind for word in QUANTISED):
         raise InputError(f"the model is quantised already: {kind}", where=model.source,
                          fix="start from the float model it was made from")  # fmt: skip
-    copy = load(bytes(dump(model)))
-    copy.source = model.source
+    verify(model)
+    copy = model.copy()
     for graph in copy.graphs:
         check_known(graph)
     for graph in copy.graphs:

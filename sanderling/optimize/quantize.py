@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from ..errors import InputError, UnsupportedError
-from ..evaluate.kinds import read_kinds
+from ..evaluate.output_kinds import read_kinds
 from ..format import load
 from ..ir import DType, Model, Tensor
 from ..ir.verify import verify
@@ -25,7 +25,7 @@ from .report import Report, layer_rows
 from .scheme import Grid, mode_of
 from .solve import Solution
 from .target import Target
-from .work import Data, Wish, Work, copy_of
+from .work import Data, Wish, Work
 from .write import WeightOptions, Written
 
 INTERFACE = {"float32": DType.FLOAT32, "int8": DType.INT8, "uint8": DType.UINT8,
@@ -76,7 +76,7 @@ class Job:
 
     def run(self) -> Quantised:
         """The model, written anew from the float one each time."""
-        model = copy_of(self.float_model)
+        model = self.float_model.copy()
         solution, written = rewrite(model, self.recipe, self.range_of, self.weights,
                                     INTERFACE[self.inputs], INTERFACE[self.outputs])  # fmt: skip
         verify(model)
@@ -111,7 +111,7 @@ def quantize(
     of the data that calibrated nothing; or the name of a method. strict: no op may stay float.
     target: accuracy to hold; as few ops as needed get a finer mode, or TargetMissedError is raised.
     keep: a file for the statistics, so that an interrupted calibration goes on. output_kind:
-    what outputs are (see evaluate.kinds), for all or by name, where the model does not tell.
+    what outputs are (see evaluate.output_kinds), for all or by name, where the model does not tell.
     """
     source = model if isinstance(model, Model) else load(model)
     rules = [Choice(mode_of(mode).name), *(read_recipe(recipe) if recipe else [])]

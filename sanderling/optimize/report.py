@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..evaluate.kinds import Kind, agreement
+from ..evaluate.output_kinds import OutputKind, agreement
 from ..format import dump
 from ..ir import Array, Model, Op
 from . import local
@@ -60,7 +60,7 @@ class Candidate:
     @classmethod
     def of(cls, name: str, wanted: Sequence[Mapping[str, Array]],
            given: Sequence[Mapping[str, Array]], judged: Sequence[str],
-           kinds: Mapping[str, Kind]) -> Candidate:  # fmt: skip
+           kinds: Mapping[str, OutputKind]) -> Candidate:  # fmt: skip
         """judged: whose SNR counts; kinds: of the outputs."""
         pairs = list(zip(wanted, given, strict=True))
         snrs = [_mean([signal_to_noise(w[n], g[n]) for n in judged]) for w, g in pairs]

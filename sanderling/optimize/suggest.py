@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import InputError
 from ..format import dump, load
 from ..ir import DType, Model
-from ..measure.inspect import inspect
+from ..measure.inspection import inspect
 from .prepare import QUANTISED
 from .rules import RULES
 

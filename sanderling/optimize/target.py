@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SanderlingError
-from ..evaluate.kinds import AGREEING, SCORES, Kind
+from ..evaluate.output_kinds import AGREEING, SCORES, OutputKind
 from ..evaluate.task import Metrics, Task
 from ..format import dump
 from ..ir import Array, Model, Op
@@ -148,11 +148,11 @@ class Target:
         found = [Candidate.of("", work.wanted[p], given[p], work.judged, kinds) for p in parts]
         return [c.snr if self.min_snr is not None else c.agreement or 0.0 for c in found]
 
-    def _kinds(self, work: Work) -> Mapping[str, Kind]:
+    def _kinds(self, work: Work) -> Mapping[str, OutputKind]:
         """Who asks for agreement wants the largest output compared, whatever the outputs are."""
         if any(kind.agrees for kind in work.kinds.values()):
             return work.kinds
-        return dict.fromkeys(work.kinds, Kind(SCORES, "agreement is the target"))
+        return dict.fromkeys(work.kinds, OutputKind(SCORES, "agreement is the target"))
 
     def _on_task(self, model: Model) -> list[float]:
         assert self.task is not None

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..delegates.cpu.executable import cores
+from ..delegates.cpu.runtime.executable import cores
 
 In = TypeVar("In")
 Out = TypeVar("Out")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from ..ir import Array, DType, Graph, Model, Op, Tensor
+from ..ir.graph import copy_graph
 from ..ops.execute import evaluate, initial_value, new_state
-from ..runtime.delegate import copy_graph
 from ..runtime.session import Session
 from .calibrate import Progress, Watcher
 from .rules import RULES
@@ -106,7 +106,7 @@ class Walk:
         for count in range(max(places, default=-1) + 1):
             op = self.graph.ops[count]
             if progress:
-                progress("correcting", count + 1, places[-1] + 1)
+                progress("correcting", count, places[-1] + 1)
             if is_layer(op):
                 visit(op, self)
             if count < places[-1]:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..delegates.cpu.delegate import CpuDelegate
-from ..delegates.cpu.executable import cores
+from ..delegates.cpu.runtime.executable import cores
 from ..errors import InputError
-from ..evaluate.kinds import output_kind
-from ..format import dump, load
+from ..evaluate.output_kinds import output_kind
+from ..format import dump
 from ..ir import Array, Graph, Model, Op, Tensor
 from ..progress import Estimate
 from ..runtime.delegate import Delegate
@@ -71,12 +71,6 @@ MOST_EFFORT = 6e11
 
 class DataWarning(UserWarning):
     """Ranges come from made-up data."""
-
-
-def copy_of(model: Model) -> Model:
-    made = load(bytes(dump(model)))
-    made.source = model.source
-    return made
 
 
 # -- ways -----------------------------------------------------------------------------------------
@@ -163,7 +157,7 @@ class Work:
         self.notes: list[str] = []
         model, graph = job.float_model, job.float_model.main
         by_channel = {t.name for region in regions(graph) for t in region.tensors}
-        self.watcher = Nest(copy_of(model), self.threads, by_channel)
+        self.watcher = Nest(model.copy(), self.threads, by_channel)
         self.held_out, self.kept = _Least(MOST_HELD), _Least(_correcting(graph))
         given = self._made_up(model) if data is None else _of_signatures(data, model)
         total = len(given) if isinstance(given, Sequence) else 0
@@ -307,7 +301,7 @@ class Work:
     def _equalised(self) -> Variant:
         calibration = self.job.calibration
         assert calibration is not None
-        model = copy_of(self.job.float_model)
+        model = self.job.float_model.copy()
         by = equalise(model.main, calibration)
         if not by:
             return Variant(self.job)
@@ -373,7 +367,7 @@ class Shown:
     delegates: ClassVar[Sequence[str | Delegate]] = (CpuDelegate(cache=False), "reference")
 
     def __init__(self, model: Model, names: Sequence[str] | None, threads: int) -> None:
-        copy = copy_of(model)
+        copy = model.copy()
         graph = copy.main
         # Weights that are expanded are folded into their readers, unless they are to be seen.
         made = dict.fromkeys(t for op in graph.ops for t in op.outputs

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..errors import InputError
-from ..ir import Array, Graph, Op, Quant, Tensor
+from ..ir import Array, Graph, Op, Tensor
 from ..progress import plural
 
 if TYPE_CHECKING:
@@ -302,37 +302,3 @@ def _find_borders(graph: Graph, parts: Sequence[Part], everything: bool) -> None
         shown.update(part.inputs)
     for part in parts:
         part.outputs = [t for op in part.ops for t in op.outputs if everything or t in shown]
-
-
-def copy_graph(graph: Graph, ops: Sequence[Op], inputs: Sequence[Tensor],
-               outputs: Sequence[Tensor]) -> tuple[Graph, dict[Tensor, Tensor]]:  # fmt: skip
-    """A graph of its own with these ops; constants share their buffers with the original."""
-    twins: dict[Tensor, Tensor] = {}
-    made = Graph(graph.name)
-
-    def twin(tensor: Tensor) -> Tensor:
-        if tensor not in twins:
-            twins[tensor] = made_twin = tensor.copy()
-            made.tensors.append(made_twin)
-            made_twin.quant = _copy_block(tensor.quant, twin)
-        return twins[tensor]
-
-    made.inputs = [twin(t) for t in inputs]
-    for op in ops:
-        made.append(op.copy([t and twin(t) for t in op.inputs], [twin(t) for t in op.outputs],
-                            [twin(t) for t in op.intermediates]))  # fmt: skip
-    made.outputs = [twin(t) for t in outputs]
-    return made, twins
-
-
-def _copy_block(quant: Quant | None, twin: Callable[[Tensor], Tensor]) -> Quant | None:
-    """Blockwise scales are tensors too: they move with the tensor they describe."""
-    if quant is None or quant.block is None:
-        return quant
-    old = quant.block
-    block = replace(
-        old,
-        scales=old.scales and twin(old.scales),
-        zero_points=old.zero_points and twin(old.zero_points),
-    )
-    return replace(quant, block=block)

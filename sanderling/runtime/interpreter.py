@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, ModelError, SanderlingError
-from ..format import known, load
+from ..format import known_models, load
 from ..ir import Array, DType, Graph, Model, Quant, Shape, Signature, Tensor
 from ..spans import span
 from .delegate import Delegate, find_delegate
@@ -252,7 +252,7 @@ class Interpreter(OfThisProcess):
                     new[...] = old
 
     def _resize(self, graph: Graph, index: int, size: Sequence[int], strict: bool) -> None:
-        tensor = known.tensor_at(graph, index)
+        tensor = known_models.tensor_at(graph, index)
         if tensor is None or tensor not in graph.inputs:
             raise InvokeError(f"Attempting to resize tensor {index}, which is not an input",
                               fix=f"the inputs are {[graph.tensors.index(t) for t in graph.inputs]}"
@@ -450,12 +450,12 @@ class Interpreter(OfThisProcess):
         return self._compress_zero_points
 
     def _details_of(self, graph: Graph, tensors: Iterable[Tensor]) -> list[Details]:
-        places = known.places_of(graph)
+        places = known_models.places_of(graph)
         return [self._details(graph, places[t]) for t in tensors]
 
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> Details:
         graph = self._graph(subgraph_index)
-        if known.tensor_at(graph, tensor_index) is None:
+        if known_models.tensor_at(graph, tensor_index) is None:
             raise InputError(f"Tensor with no shape found. {_no_tensor(graph, tensor_index)}")
         return self._details(graph, tensor_index)
 
@@ -527,7 +527,7 @@ class Interpreter(OfThisProcess):
 
     def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
         def places(signature: Signature, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-            found = known.places_of(signature.graph)
+            found = known_models.places_of(signature.graph)
             return {n: found[tensors[n]] for n in sorted(tensors)}
 
         return {
@@ -545,7 +545,7 @@ class Interpreter(OfThisProcess):
         return graphs[index]
 
     def _tensor(self, graph: Graph, index: int) -> Tensor:
-        found = known.tensor_at(graph, _index(index))
+        found = known_models.tensor_at(graph, _index(index))
         if found is None:
             raise InputError(_no_tensor(graph, index))
         return found
@@ -607,7 +607,7 @@ class SignatureRunner(OfThisProcess):
                              fix=_keys_text(interpreter._session.model.signatures)
                              ) from None  # fmt: skip
         self._interpreter = interpreter
-        self._index = known.places_of(self._signature.graph)
+        self._index = known_models.places_of(self._signature.graph)
 
     def __call__(self, **arrays: Any) -> dict[str, Array]:
         wanted = self._signature.inputs

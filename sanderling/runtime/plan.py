@@ -15,6 +15,7 @@ import numpy as np
 from ..config import MAX_MEMORY
 from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
 from ..ir import Array, DType, Graph, Op, Shape, Tensor
+from ..ir.graph import copy_graph
 from ..progress import plural
 from ..spans import Span, hold, instant, span, tape
 from .arena import ALIGNMENT, ArenaPlan, Item, plan
@@ -26,7 +27,6 @@ from .delegate import (
     Part,
     Partition,
     Refusal,
-    copy_graph,
     partition,
 )  # fmt: skip
 

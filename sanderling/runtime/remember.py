@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..config import MAX_MEMORY
-from ..format import known
+from ..format import known_models
 from ..ir import DType, Graph, Model, Op, Shape, Tensor
 from ..spans import tape
 from ..store import Store
@@ -41,7 +41,7 @@ class Memory:
 
     def recall(self, model: Model, graph: Graph, shapes: Sequence[Shape]) -> Plan | None:
         """The plan, if the model is as its file says and everything is still there."""
-        content = known.content_of(model) if self.is_on else ""
+        content = known_models.content_of(model) if self.is_on else ""
         if not content or graph not in model.graphs:
             return None
         tells = tape.recorder is not None
@@ -130,7 +130,7 @@ def _content(model: Model) -> str:
     from ..ir.compare import models_equal
 
     assert model.file is not None
-    record = known.describe(model)
+    record = known_models.describe(model)
     if record is None or models_equal(model, Loader(model.file, model.source, {}).model()):
         return ""
-    return known.keep(model.file, model.source, record)
+    return known_models.keep(model.file, model.source, record)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..config import DELEGATES, MAX_MEMORY
 from ..errors import BusyError, DelegateError, InputError, ModelError, SanderlingError
 from ..forks import renews
-from ..format import known
+from ..format import known_models
 from ..ir import Array, Graph, Model, Shape, Signature, Tensor
 from ..spans import Follower, followers, span, tape
 from .delegate import FALLBACK, Delegate, Limits, Options, resolve
@@ -68,7 +68,7 @@ class Session(OfThisProcess):
                              fix="give 1 or more, or None for a default")  # fmt: skip
         self.model = model
         self._verified = False
-        if not known.content_of(model):
+        if not known_models.content_of(model):
             self._verify()
         self.delegates = resolve(delegates or [n for n in DELEGATES.text().split(",") if n])
         self.variables: dict[Tensor, Array] = {}
@@ -315,7 +315,7 @@ class Session(OfThisProcess):
             keeper.follow()
 
     def _make(self, graph: Graph, shapes: tuple[Shape, ...]) -> Plan:
-        content = known.content_of(self.model)
+        content = known_models.content_of(self.model)
         self._verify()
         made = self._planner.plan(graph, shapes)
         with span("remember the plan", "plan"):

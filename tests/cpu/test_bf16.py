@@ -16,20 +16,19 @@ import pytest
 
 import sanderling
 from sanderling.delegates.cpu import delegate as module
-from sanderling.delegates.cpu.conv import product_name
+from sanderling.delegates.cpu.codegen.jit import assembly
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
-from sanderling.delegates.cpu.executable import Compiled
-from sanderling.delegates.cpu.jit import assembly
-from sanderling.delegates.cpu.precision import DATA, round_products
-from sanderling.delegates.cpu.targets import TARGETS
+from sanderling.delegates.cpu.isa.targets import TARGETS
+from sanderling.delegates.cpu.kernels.products.conv import product_name
+from sanderling.delegates.cpu.passes.precision import DATA, round_products
+from sanderling.delegates.cpu.runtime.executable import Compiled
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import evaluate, new_state
-from sanderling.runtime.delegate import copy_graph
-
-from .harness import RUNNABLE, cpu_for
-from .models import feed, stack
-from .qemu import QEMU, run_aarch64
+from tests.support.aarch64_qemu import QEMU, run_aarch64
+from tests.support.conv_stacks import feed, stack
+from tests.support.cpu_conformance import RUNNABLE, cpu_for
 
 SAME: dict[str, Any] = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
 VALID = SAME | {"padding": "VALID"}

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.runtime.delegate import copy_graph
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.session import Session
-
-from .models import feed, stack
+from tests.support.conv_stacks import feed, stack
 
 
 def executable(session: Session) -> CpuExecutable:

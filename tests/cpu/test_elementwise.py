@@ -12,17 +12,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.elementwise import EXPRESSIONS
-from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.prepare import prepare
-from sanderling.delegates.cpu.targets import TARGETS, host_target, runnable
+from sanderling.delegates.cpu.isa.targets import TARGETS, host_target, runnable
+from sanderling.delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
+from sanderling.delegates.cpu.passes.pipeline import prepare
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
 from sanderling.ir import Array, DType, Graph, Op
 from sanderling.ir import expr as X
 from sanderling.ir.expr import Expr, Input, cast
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, u8
-from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
-from tests.cpu.qemu import QEMU
+from tests.support.aarch64_qemu import QEMU
+from tests.support.cpu_conformance import (
+    EVERYTHING,
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+    run,
+)
 
 EMULATED = QEMU is not None
 

@@ -10,15 +10,14 @@ import llvmlite.ir as ir
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import fixedpoint
-from sanderling.delegates.cpu.emit import I16, I32, I64, PTR, VOID, Emitter, Value, vector
-from sanderling.delegates.cpu.image import Loaded, link
-from sanderling.delegates.cpu.jit import compile_object
-from sanderling.delegates.cpu.targets import Target
+from sanderling.delegates.cpu.codegen import fixedpoint
+from sanderling.delegates.cpu.codegen.emit import I16, I32, I64, PTR, VOID, Emitter, Value, vector
+from sanderling.delegates.cpu.codegen.jit import compile_object
+from sanderling.delegates.cpu.isa.targets import Target
+from sanderling.delegates.cpu.runtime.image import Loaded, link
 from sanderling.ir import Array
 from sanderling.ops import fixed, lut
-
-from .harness import RUNNABLE_ROWS
+from tests.support.cpu_conformance import RUNNABLE_ROWS
 
 TARGETS = pytest.mark.parametrize("target", RUNNABLE_ROWS, ids=lambda t: t.name)
 

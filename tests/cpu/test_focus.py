@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.focus import read_blocks_directly
+from sanderling.delegates.cpu.passes.space_to_depth import read_blocks_directly
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
-from sanderling.runtime.delegate import copy_graph
-from tests.cpu.harness import run
+from sanderling.ir.graph import copy_graph
+from tests.support.cpu_conformance import run
 
 pytestmark = pytest.mark.filterwarnings("error::sanderling.errors.FallbackWarning")
 SIZE = (1, 12, 8, 3)

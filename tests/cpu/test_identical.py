@@ -10,11 +10,10 @@ import pytest
 
 from sanderling import load
 from sanderling.ir import Array, DType, Graph, Model, Quant
-from tests.arrays import unlike
-from tests.shared import NEEDS
-from tests.shared import model as shared
-
-from .harness import EVERYTHING, RUNNABLE, cpu_for, run
+from tests.support.array_differences import unlike
+from tests.support.cpu_conformance import EVERYTHING, RUNNABLE, cpu_for, run
+from tests.support.shared_models import NEEDS
+from tests.support.shared_models import model as shared
 
 CODES = np.arange(-128, 128).astype(np.int8)
 PAIRS = list(map(np.ascontiguousarray, np.meshgrid(CODES, CODES, indexing="ij")))

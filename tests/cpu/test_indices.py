@@ -14,11 +14,10 @@ from sanderling.format import dump
 from sanderling.ir import Array, Graph, Model, Tensor
 from sanderling.runtime.session import Session
 from sanderling.runtime.trace import record
-from tests import shared
 from tests.conformance.cases_control import binary, choose, const, emit
 from tests.conformance.harness import Case, T, case, f32, i16, i32, i64, weights
-
-from .harness import RUNNABLE, cpu_for, run
+from tests.support import shared_models
+from tests.support.cpu_conformance import RUNNABLE, cpu_for, run
 
 
 def row(made: Case, limit: int) -> tuple[Case, int]:
@@ -136,9 +135,9 @@ def test_a_branch_raises_when_it_is_taken() -> None:
     assert np.array_equal(run(session, [np.array(False), a, b])[0], a + b)
 
 
-@shared.NEEDS
+@shared_models.NEEDS
 def test_the_public_file() -> None:
-    model = load(shared.model("found/litert_simple_scatter_nd"))
+    model = load(shared_models.model("found/litert_simple_scatter_nd"))
     places = np.int32([[0, 1, 3, 0], [0, 1, 5, 0]])
     texts = [said(model.compile([d]), places) for d in ("cpu", "reference")]
     assert texts[0] == texts[1]

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import recurrent
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.targets import Target
+from sanderling.delegates.cpu.isa.targets import Target
+from sanderling.delegates.cpu.kernels.recurrent import sequence
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import initial_value
-from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
 from tests.conformance.harness import Case
-
-from .harness import (
+from tests.support.aarch64_qemu import QEMU, run_aarch64
+from tests.support.cpu_conformance import (
     FLOAT_TOLERANCE,
     RUNNABLE_ROWS,
     TARGET_NAMES,
@@ -28,7 +28,6 @@ from .harness import (
     cpu_for,
     run,
 )
-from .qemu import QEMU, run_aarch64
 
 RECURRENT = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "RNN",
              "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF")  # fmt: skip
@@ -170,7 +169,7 @@ def test_the_state_is_carried(kind: str, target: Target) -> None:
 @KINDS
 def test_blocks_of_time(kind: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long sequence is fed in blocks; the last one is shorter, and no multiple of a tile."""
-    monkeypatch.setattr(recurrent, "BLOCK", 8 * 4 * 4 * 64)
+    monkeypatch.setattr(sequence, "BLOCK", 8 * 4 * 4 * 64)
     layer = Layer(kind, (1, 21, 9), 40)
     ours, theirs = sessions(layer, target)
     for _ in range(2):

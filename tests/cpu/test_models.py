@@ -14,10 +14,9 @@ from benchmarks.agreement import CLASSIFIERS, FLOAT_TOLERANCE, op_by_op, top1
 from sanderling import load
 from sanderling.ir import Array, Model
 from sanderling.measure.inputs import feeds
-from tests.shared import MODELS, NEEDS
-from tests.shared import model as shared
-
-from .harness import EVERYTHING
+from tests.support.cpu_conformance import EVERYTHING
+from tests.support.shared_models import MODELS, NEEDS
+from tests.support.shared_models import model as shared
 
 OWN = sorted(Path(str(files("sanderling") / "data")).glob("*.tflite"))
 SMALL = [p for p in MODELS if EVERYTHING or p.stat().st_size < 1_300_000]

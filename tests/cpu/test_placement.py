@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.abi import ARENA, FIRST_ARG
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.placement import free_from, is_free, place
+from sanderling.delegates.cpu.runtime.abi import ARENA, FIRST_ARG
+from sanderling.delegates.cpu.steps.placement import free_from, is_free, place
 from sanderling.ir import DType, Graph, Model, Tensor
-from tests.cpu.harness import cpu_for, run
+from tests.support.cpu_conformance import cpu_for, run
 
 pytestmark = pytest.mark.filterwarnings("error::sanderling.errors.FallbackWarning")
 F32 = DType.FLOAT32

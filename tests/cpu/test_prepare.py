@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from sanderling import load
-from sanderling.delegates.cpu import prepare as stage
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.epilogue import (
+from sanderling.delegates.cpu.isa.targets import find
+from sanderling.delegates.cpu.kernels.window import PAD_ATTR, Geometry, window_of
+from sanderling.delegates.cpu.passes import pipeline as stage
+from sanderling.delegates.cpu.passes.fold import (
     EPILOGUE_OPS,
     INNER_ATTR,
     MAP_ATTR,
@@ -20,9 +22,7 @@ from sanderling.delegates.cpu.epilogue import (
     fold_padding,
     fold_residuals,
 )
-from sanderling.delegates.cpu.geometry import PAD_ATTR, Geometry, window_of
-from sanderling.delegates.cpu.prepare import PASSES, prepare, unify_bytes
-from sanderling.delegates.cpu.targets import find
+from sanderling.delegates.cpu.passes.pipeline import PASSES, prepare, unify_bytes
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ir.expr import evaluate, inputs_of
 from sanderling.ir.verify import problems
@@ -32,9 +32,8 @@ from sanderling.ops.execute import execute, new_state
 from sanderling.passes import Report
 from sanderling.runtime.plan import specialise
 from tests.conformance.cases import CASES
-from tests.shared import MODELS, NEEDS, model
-
-from .prepared import run_prepared
+from tests.support.prepared_graphs import run_prepared
+from tests.support.shared_models import MODELS, NEEDS, model
 
 RNG = np.random.default_rng(3)
 VNNI, NEON = find("avx512vnni"), find("neondot")

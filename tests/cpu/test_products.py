@@ -8,22 +8,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import conv, winograd
-from sanderling.delegates.cpu.conv import plain_cycles
 from sanderling.delegates.cpu.delegate import CpuDelegate, build
-from sanderling.delegates.cpu.epilogue import INNER_ATTR
-from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.rows import Window
-from sanderling.delegates.cpu.targets import TARGETS, host_target
-from sanderling.delegates.cpu.tiles import Panels, choose
+from sanderling.delegates.cpu.isa.targets import TARGETS, host_target
+from sanderling.delegates.cpu.kernels.products import conv, winograd
+from sanderling.delegates.cpu.kernels.products.conv import plain_cycles
+from sanderling.delegates.cpu.kernels.products.sources import Window
+from sanderling.delegates.cpu.kernels.products.tiles import Panels, choose
+from sanderling.delegates.cpu.passes.fold import INNER_ATTR
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
 from sanderling.ir import Array, DType, Graph, Op, Quant, Tensor
 from sanderling.ir.expr import Expr, Input, apply
 from sanderling.ops.base import scale_zero
 from sanderling.ops.execute import evaluate, new_state
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, T, case, f32, i8, u8, weights
-
-from .harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for
+from tests.support.cpu_conformance import (
+    EVERYTHING,
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+)
 
 OPS = ("CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL", "TRANSPOSE_CONV")
 SAME: dict[str, Any] = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
@@ -245,7 +251,7 @@ WINOGRAD: list[tuple[tuple[int, ...], int, str]] = [
 def _winograd(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take this form, whatever it costs."""
     plan = lambda target, w, n, plain: winograd.plan_for(target, w, n, winograd.form(m))[1]  # noqa: E731
-    monkeypatch.setattr("sanderling.delegates.cpu.conv.choose_plan", plan)
+    monkeypatch.setattr("sanderling.delegates.cpu.kernels.products.conv.choose_plan", plan)
 
 
 @pytest.mark.parametrize("target", RUNNABLE)

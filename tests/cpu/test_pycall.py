@@ -16,17 +16,17 @@ import pytest
 
 import sanderling
 from sanderling import BusyError, SanderlingError, dump
-from sanderling.delegates.cpu import executable as home
-from sanderling.delegates.cpu.abi import FAULT
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import TINY, CpuExecutable
-from sanderling.delegates.cpu.pycall import fits
+from sanderling.delegates.cpu.runtime import executable as home
+from sanderling.delegates.cpu.runtime.abi import FAULT
+from sanderling.delegates.cpu.runtime.executable import TINY, CpuExecutable
+from sanderling.delegates.cpu.runtime.pycall import fits
 from sanderling.ir import DType, Graph, Model
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.session import Session
+from tests.support.conv_stacks import feed, stack
 
 from ..conformance.cases_control import binary, emit, graph
-from .models import feed, stack
 
 F = np.float32
 X = np.arange(6, dtype=F).reshape(2, 3)

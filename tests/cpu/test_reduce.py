@@ -7,19 +7,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import reduce, rowwise, search
-from sanderling.delegates.cpu.prepare import prepare
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.isa.targets import host_target
+from sanderling.delegates.cpu.kernels.reduce import along_axis, reductions, rowwise
+from sanderling.delegates.cpu.passes.pipeline import prepare
 from sanderling.ir import Array, DType, Graph, Model
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, i64, u8
-from tests.cpu.harness import EVERYTHING, RUNNABLE, TARGET_NAMES, cases_of, check_cpu, cpu_for, run
-from tests.cpu.qemu import QEMU
+from tests.support.aarch64_qemu import QEMU
+from tests.support.cpu_conformance import (
+    EVERYTHING,
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+    run,
+)
 
 EMULATED = QEMU is not None
 
-OPS = [name for module in (reduce, rowwise, search) for name in module.KERNELS]
+OPS = [name for module in (reductions, rowwise, along_axis) for name in module.KERNELS]
 # Every case runs on the cpu, unless one of these is the reason.
-EXCUSES = ("has no kernel", "shape is not known", "bools are not", "run time", "rows of none")
+EXCUSES = (
+    "has no kernel",
+    "shape is not known",
+    "bools are not",
+    "run time",
+    "rows of none",
+    "negative beta",
+)
 
 
 def _rows() -> list[Any]:
@@ -110,6 +125,14 @@ def test_softmax_makes_no_denormal_numbers(target: str) -> None:
         assert not np.any((rows > 0) & (rows < np.finfo(np.float32).tiny))
         np.testing.assert_allclose(rows.sum(axis=1), 1, rtol=1e-5)
         np.testing.assert_allclose(rows, _softmax(x[::2]), atol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [-0.3, -100.0, -1e30])
+def test_softmax_of_a_negative_beta_is_the_definitions(beta: float) -> None:
+    """Its powers overflow, and LiteRT's answer is then no number."""
+    for length in (5, 100):
+        row = case("SOFTMAX", f32(3, length, low=-3, high=3), beta=beta)
+        assert "negative beta" in check_cpu(row)
 
 
 def _softmax(x: Array) -> Array:

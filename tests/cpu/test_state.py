@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu import delegate as cpu
-from sanderling.delegates.cpu.cache import fingerprint
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
-from sanderling.delegates.cpu.targets import TARGETS
+from sanderling.delegates.cpu.isa.targets import TARGETS
+from sanderling.delegates.cpu.runtime.cache import fingerprint
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import new_state
-from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.plan import specialise
 from sanderling.runtime.resources import lift
 from sanderling.runtime.session import Session
@@ -29,9 +29,8 @@ from tests.conformance.cases_control import (
     read,
     variable,
 )
-
-from .harness import EVERYTHING, RUNNABLE, cases_of, check_cpu, cpu_for
-from .qemu import QEMU, run_aarch64
+from tests.support.aarch64_qemu import QEMU, run_aarch64
+from tests.support.cpu_conformance import EVERYTHING, RUNNABLE, cases_of, check_cpu, cpu_for
 
 OPS = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "IF", "STABLEHLO_COMPOSITE")
 

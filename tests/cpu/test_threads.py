@@ -17,12 +17,11 @@ import pytest
 
 from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import Crew
+from sanderling.delegates.cpu.runtime.executable import Crew
 from sanderling.errors import DelegateError
 from sanderling.ir import Array, DType, Graph, Model
 from sanderling.runtime.session import Session
-
-from .models import feed, stack
+from tests.support.conv_stacks import feed, stack
 
 COUNTS = (1, 2, 3, 8)
 pytestmark = pytest.mark.skipif(
@@ -174,7 +173,7 @@ def run_python(code: str) -> str:
         from sanderling.delegates.cpu import delegate as cpu
         cpu.WORK_OF_WORKER = 1
         from sanderling.delegates.cpu.delegate import CpuDelegate
-        from tests.cpu.models import feed, stack
+        from tests.support.conv_stacks import feed, stack
         model = stack()
         x = feed(model)
         session = model.compile([CpuDelegate()], threads=3)

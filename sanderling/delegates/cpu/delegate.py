@@ -15,9 +15,7 @@ from ...errors import DelegateError, FallbackWarning, InputError
 from ...ir import Graph, Op
 from ...progress import plural, waiting
 from ...spans import span, tape
-from .cache import Cache, fingerprint
-from .executable import Compiled, CpuExecutable
-from .targets import (
+from .isa.targets import (
     PRECISIONS,
     Target,
     emulatable,
@@ -27,6 +25,8 @@ from .targets import (
     problem,
     runnable,
 )
+from .runtime.cache import Cache, fingerprint
+from .runtime.executable import Compiled, CpuExecutable
 
 if TYPE_CHECKING:
     from ...runtime.delegate import Executable, Options
@@ -74,15 +74,9 @@ class CpuDelegate:
         self.__init__(**options)  # type: ignore[misc]
 
     def refuses(self, op: Op) -> str | None:
-        from .kernels import KERNELS
-        from .program import refuses_tensors
+        from .table import refusal
 
-        if self.problem is not None:
-            return self.problem
-        kernel = KERNELS.get(op.name)
-        if kernel is None:
-            return f"{op.name} has no kernel"
-        return refuses_tensors(op) or kernel.refuses(op, self.target)
+        return self.problem or refusal(op, self.target)
 
     def refuses_each(self, ops: Sequence[Op]) -> list[str | None]:
         """The reasons against many ops at once; remembered, since asking needs the kernels."""
@@ -135,7 +129,7 @@ class CpuDelegate:
         workers = max(1, min(threads, compiled.macs // WORK_OF_WORKER))
         if not compiled.traced:
             return CpuExecutable(compiled, workers, key)
-        from .traced import TracedExecutable
+        from .runtime.traced import TracedExecutable
 
         return TracedExecutable(compiled, workers, key)
 
@@ -161,8 +155,8 @@ class CpuDelegate:
                 return found, key
         what = f"compiling {plural(len(part.ops), 'op')} for {row.name}"
         with waiting(f"{what} (once; the result is kept)"), span(what, "compile"):
-            from .dump import Dump, folder_for
-            from .lower import Settings, build
+            from .build import Settings, build
+            from .steps.dump import Dump, folder_for
 
             folder = folder_for(str(root), part, key) if root else None
             made = build(part, Settings(row, self.timed, traced, self.checked), Dump(folder))
@@ -171,29 +165,29 @@ class CpuDelegate:
 
     def explain(self, part: Graph) -> str:
         """The steps that a part becomes: kernels, places, costs. The part is changed."""
-        from .dump import table
+        from .steps.dump import table
 
         return table(self.compiled(part).report)
 
 
 def build(delegate: CpuDelegate, part: Graph) -> Compiled:
     """The part's code, made now."""
-    from .dump import Dump
-    from .lower import build
+    from .build import build
+    from .steps.dump import Dump
 
     return build(part, _settings(delegate), Dump(None))
 
 
 def lower(part: Graph, delegate: CpuDelegate) -> tuple[Any, int]:
     """The part as a program with its module written, and the bytes of its arena."""
-    from .dump import Dump
-    from .lower import lower
+    from .build import lower
+    from .steps.dump import Dump
 
     return lower(part, _settings(delegate), Dump(None))
 
 
 def _settings(delegate: CpuDelegate) -> Any:
-    from .lower import Settings
+    from .build import Settings
 
     return Settings(delegate.target, delegate.timed, checked=delegate.checked)
 
