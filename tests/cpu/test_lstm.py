@@ -21,11 +21,11 @@ from tests.support.aarch64_qemu import QEMU, run_aarch64
 from tests.support.cpu_conformance import (
     FLOAT_TOLERANCE,
     RUNNABLE_ROWS,
-    TARGET_NAMES,
     cases_of,
     check_cpu,
     compare,
     cpu_for,
+    in_turns,
     run,
 )
 
@@ -34,8 +34,7 @@ RECURRENT = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LST
 TARGETS = pytest.mark.parametrize("target", RUNNABLE_ROWS, ids=lambda t: t.name)
 
 
-@pytest.mark.parametrize("target", TARGET_NAMES)
-@pytest.mark.parametrize("row", cases_of(*RECURRENT), ids=lambda r: r.id)
+@pytest.mark.parametrize(("row", "target"), in_turns(cases_of(*RECURRENT)))
 def test_conformance(row: Case, target: str) -> None:
     assert check_cpu(row, target) == ""
 
