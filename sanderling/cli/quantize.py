@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..format import AtomicFile, dump, load
 from ..ir import Model
 from ..measure.inputs import resize
 from ..optimize.accuracy import compare_accuracy
+from ..optimize.held_out import ENOUGH, FEW
 from ..optimize.judge import KEPT_IF
 from ..optimize.latency import compare_latency
 from ..optimize.layer_error import LayerRow
@@ -27,6 +29,7 @@ from ..optimize.page import (
     CANDIDATES,
     LATENCY,
     LAYERS,
+    SUSPECT,
     TRIALS,
     accuracy_rows,
     candidate_rows,
@@ -34,6 +37,7 @@ from ..optimize.page import (
     latency_rows,
     layer_table,
     report_page,
+    suspects,
     target_line,
     trial_rows,
 )
@@ -42,7 +46,7 @@ from ..optimize.recipe import Recipe, read_recipe
 from ..optimize.report import Report
 from ..optimize.samples import Samples, SignatureSamples, read_samples
 from ..optimize.scheme import MODES
-from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
+from ..optimize.suggest import ACCELERATORS, GOALS, Option, Suggestion
 from ..optimize.suggest import suggest as advise
 from ..optimize.target import Target, TargetMissedError
 from ..plots import figure
@@ -71,7 +75,10 @@ from .common import (
 )
 
 FAILED = 1
+WORST = 5  # layers that the summary names
 SHOWN = 10  # rows of a long list on the terminal; the record has all
+# What is asked of --suggest itself is no part of the command that it names.
+NOT_REPEATED = ("model", "mode", "suggest", "accelerator", "goal", "labelled", "quiet", "json")
 RULE = re.compile(r",(?=\s*(?:op|name|mode|from|to|start|stop)\s*=)")
 
 
@@ -172,11 +179,13 @@ def quantize(
     (--min-agreement, --max-drop) gives a finer mode to as few ops as needed; exit status 1 if it
     cannot be met, and then no model is written. --suggest names the mode to use.
     """
+    options = _given(locals())
     load_plugins(plugin)
     if suggest:
-        given = "labelled" if labelled else "samples" if data else "none"
-        _suggest(advise(model, data=given, accelerator=accelerator, goal=goal,
-                        data_path=data[0] if data else ""), json)  # fmt: skip
+        warn_unused({"--mode": mode != "int8"}, "--suggest names the mode")
+        have = "labelled" if labelled else "samples" if data else "none"
+        found = advise(model, data=have, accelerator=accelerator, goal=goal, options=options)
+        _suggest(found, json)
         return
     warn_unused({"--accelerator": accelerator != "none", "--goal": goal != "size",
                  "--labelled": labelled}, "they are for --suggest")  # fmt: skip
@@ -214,6 +223,7 @@ def quantize(
         if found is not None and not made.report.samples:
             warn("--data was not looked at: no op has integer activations")
             found = None
+        _warn_few(found)
         # All is made before anything is written.
         content, sheet = dump(made.model), report_page(made.report).encode() if paper else b""
         is_kept = made.missed is None or anyway
@@ -222,7 +232,7 @@ def quantize(
         if paper:
             write_target(paper, sheet)
         if not target.write(made.report.to_json()):
-            _print(made.report, found, output if is_kept else None)
+            _print(made.report, found, output if is_kept else None, report)
     if made.missed is not None:
         raise _failed(made.missed, bool(file) and not is_kept)
 
@@ -242,6 +252,19 @@ def _quantised(*given: Any, **options: Any) -> _Made:
 
 
 # -- what is asked --------------------------------------------------------------------------------
+
+
+def _given(values: Mapping[str, Any]) -> list[Option]:
+    """The options that differ from their defaults, as they can be written again."""
+    defaults = inspect.signature(quantize).parameters
+    found: list[Option] = []
+    for name, value in values.items():
+        if name in NOT_REPEATED or value == defaults[name].default:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        parts = value if isinstance(value, list) else [value]
+        found += [(option,) if part is True else (option, str(part)) for part in parts]
+    return found
 
 
 def _check_output(model: Path, output: Path | None, strict: bool, mode: str) -> None:
@@ -349,6 +372,15 @@ def _by_signature(texts: list[str], source: Model) -> dict[str, str]:
     return made
 
 
+def _warn_few(samples: Samples | SignatureSamples | None) -> None:
+    parts = samples.parts if isinstance(samples, SignatureSamples) else {"": samples}
+    for key, part in parts.items():
+        if part is not None and len(part) < FEW:
+            whose = f" for '{key}'" if key else ""
+            warn(f"only {plural(len(part), 'sample')}{whose}: ranges of so few are guesses; "
+                 f"give {FEW} at least, better {ENOUGH} or more")  # fmt: skip
+
+
 @contextmanager
 def _kept(keep: Path | None) -> Iterator[None]:
     """Ctrl-C loses nothing that was seen: say so."""
@@ -363,8 +395,13 @@ def _kept(keep: Path | None) -> Iterator[None]:
 # -- what is told ---------------------------------------------------------------------------------
 
 
-def _print(report: Report, samples: Samples | SignatureSamples | None, output: Path | None) -> None:
-    pieces = [_summary(report, samples, output), _candidates(report)]
+def _print(
+    report: Report,
+    samples: Samples | SignatureSamples | None,
+    output: Path | None,
+    sheet: Path | None,
+) -> None:
+    pieces = [_summary(report, samples, output, sheet), _candidates(report)]
     if report.target:
         pieces += [target_line(report), table(TRIALS, trial_rows(report))]
     if report.accuracy:
@@ -395,7 +432,10 @@ def _notes(texts: list[str], most: int = 5) -> str:
 
 
 def _summary(
-    report: Report, samples: Samples | SignatureSamples | None, output: Path | None
+    report: Report,
+    samples: Samples | SignatureSamples | None,
+    output: Path | None,
+    sheet: Path | None,
 ) -> str:
     modes = ", ".join(f"{plural(count, 'op')} {name}" for name, count in report.modes.items())
     rows: list[tuple[str, object]] = [("model", report.source)]
@@ -405,7 +445,21 @@ def _summary(
     for name, before, after in (("size", report.size_before, report.size_after),
                                 ("zipped", report.zipped_before, report.zipped_after)):  # fmt: skip
         rows.append((name, f"{size(before)} -> {size(after)} ({after / before:.1%})"))
-    return facts(rows)
+    return facts(rows + _suspects(report.layers, sheet))
+
+
+def _suspects(layers: Sequence[LayerRow], sheet: Path | None) -> list[tuple[str, object]]:
+    """Name the layers that add most error themselves, and where the others are."""
+    found = suspects(layers)
+    if not found:
+        return []
+    title = f"{plural(len(found), 'layer')} with a local RMSE/scale above {SUSPECT}"
+    rows: list[tuple[str, object]] = [("look at", f"{title}, the worst first:")]
+    rows += [("", f"{row.local_rmse_over_scale:.2f} {row.name}") for row in found[:WORST]]
+    if len(found) > WORST:
+        where = sheet or "a page that --report FILE.html writes"
+        rows.append(("", f"and {len(found) - WORST} more, in {where}"))
+    return rows
 
 
 def _layers(layers: Sequence[LayerRow]) -> str:

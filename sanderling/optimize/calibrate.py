@@ -223,12 +223,16 @@ class Observer:
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Every activation by name; the arrays are good until the next run."""
-        self.session.reset_variables()  # a sample does not depend on those before it
-        outputs = self.session.run(feeds)
-        self.last = {**feeds, **outputs}
-        found = {t.name: outputs[t.name] for t in self.computed}
+        values = self.run_all(feeds)
+        found = {t.name: values[t.name] for t in self.computed}
         fed = {t.name: np.asarray(feeds[t.name]) for t in self.inputs if t.dtype is DType.FLOAT32}
         return fed | found
+
+    def run_all(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs, activations and outputs by name, also those that are no floats."""
+        self.session.reset_variables()  # a sample does not depend on those before it
+        self.last = {**feeds, **self.session.run(feeds)}
+        return self.last
 
     def observe(self, feeds: Mapping[str, Array], phase: int, number: int,
                 found: dict[str, Statistics]) -> None:  # fmt: skip

@@ -95,6 +95,13 @@ def layer_table(layers: Sequence[LayerRow], most: int = 0) -> list[tuple[object,
             for i, x in numbered[: most or None]]  # fmt: skip
 
 
+def suspects(layers: Sequence[LayerRow]) -> list[LayerRow]:
+    """The layers that add more error than rounding explains, the worst first."""
+    errors = {row.name: row.local_rmse_over_scale or 0.0 for row in layers}
+    found = [row for row in layers if errors[row.name] > SUSPECT]
+    return sorted(found, key=lambda row: -errors[row.name])
+
+
 def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
