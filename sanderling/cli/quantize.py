@@ -187,8 +187,10 @@ def quantize(
         found = advise(model, data=have, accelerator=accelerator, goal=goal, options=options)
         _suggest(found, json)
         return
-    warn_unused({"--accelerator": accelerator != "none", "--goal": goal != "size",
-                 "--labelled": labelled}, "they are for --suggest")  # fmt: skip
+    warn_unused(
+        {"--accelerator": accelerator != "none", "--goal": goal != "size", "--labelled": labelled},
+        "they are for --suggest",
+    )
     _check_output(model, output, strict, mode)
     rules = _recipe(recipe, rule)
     judge = make_task(task, **_settings(task, task_option)) if task else None
@@ -206,15 +208,37 @@ def quantize(
             open_target(keep).discard()
         source = load(model)
         resize(source, read_shapes(shape))
-        found = _samples(data, source, samples=samples, preset=preset, mean=mean, std=std,
-                         crop=crop, resample=resample, bgr=bgr, signature=signature)  # fmt: skip
+        found = _samples(
+            data,
+            source,
+            samples=samples,
+            preset=preset,
+            mean=mean,
+            std=std,
+            crop=crop,
+            resample=resample,
+            bgr=bgr,
+            signature=signature,
+        )
         with progress() as show, _kept(keep):
             made = _quantised(
-                source, mode, found, recipe=rules, ranges=ranges, weights=weights,
-                corrections=corrections, inputs=inputs, outputs=outputs, minimum=minimum,
-                strict=strict, target=wanted, keep=keep, threads=threads, progress=show,
+                source,
+                mode,
+                found,
+                recipe=rules,
+                ranges=ranges,
+                weights=weights,
+                corrections=corrections,
+                inputs=inputs,
+                outputs=outputs,
+                minimum=minimum,
+                strict=strict,
+                target=wanted,
+                keep=keep,
+                threads=threads,
+                progress=show,
                 output_kind=pairs(output_kind, "--output-kind"),
-            )  # fmt: skip
+            )
             if judge is not None:
                 made.report.accuracy = compare_accuracy(source, made.model, judge, task_limit, show)
             if latency:
@@ -269,8 +293,11 @@ def _given(values: Mapping[str, Any]) -> list[Option]:
 
 def _check_output(model: Path, output: Path | None, strict: bool, mode: str) -> None:
     if output is not None and output.exists() and model.exists() and output.samefile(model):
-        raise InputError("the output is the model itself", where=str(output),
-                         fix="give another name: the float model is worth keeping")  # fmt: skip
+        raise InputError(
+            "the output is the model itself",
+            where=str(output),
+            fix="give another name: the float model is worth keeping",
+        )
     if output is None:
         warn("no -o FILE: the result is shown and nothing is written")
     if strict and mode in MODES and not MODES[mode].is_integer:
@@ -292,13 +319,23 @@ def parse_rule(text: str) -> dict[str, str]:
     """op=SOFTMAX,mode=float; a comma within a name stays."""
     parts = [part.partition("=") for part in RULE.split(text)]
     if any(not equals or not value.strip() for _, equals, value in parts):
-        raise InputError(f"'{text}' is not a rule", where="--rule",
-                         fix='write for example "op=SOFTMAX,mode=float"')  # fmt: skip
+        raise InputError(
+            f"'{text}' is not a rule",
+            where="--rule",
+            fix='write for example "op=SOFTMAX,mode=float"',
+        )
     return {key.strip(): value.strip() for key, _, value in parts}
 
 
-def _target(min_agreement: float | None, min_snr: float | None, max_drop: float | None,
-            task: Task | None, limit: int, metric: str, finer: str) -> Target | None:  # fmt: skip
+def _target(
+    min_agreement: float | None,
+    min_snr: float | None,
+    max_drop: float | None,
+    task: Task | None,
+    limit: int,
+    metric: str,
+    finer: str,
+) -> Target | None:
     modes = [m for m in finer.split(",") if m]
     if min_agreement is None and min_snr is None and max_drop is None:
         return None
@@ -316,8 +353,9 @@ def _settings(task: str, texts: list[str]) -> dict[str, Any]:
         name = name.strip().lstrip("-").replace("-", "_")
         if not equals or name not in known:
             fix = f"write NAME=VALUE, with a name of {', '.join(sorted(known))}"
-            raise InputError(f"'{text}' is no setting of the task '{kind.name}'",
-                             where="--task-option", fix=fix)  # fmt: skip
+            raise InputError(
+                f"'{text}' is no setting of the task '{kind.name}'", where="--task-option", fix=fix
+            )
         made |= {name: _typed(kind, name, value, made.get(name))}
     return made
 
@@ -330,14 +368,20 @@ def _typed(kind: type[Task], name: str, text: str, before: Any) -> Any:
     plain = inner[0] if inner else hint
     if plain is bool:
         if text.lower() not in ("true", "false"):
-            raise InputError(f"'{text}' is neither true nor false", where=f"--task-option {name}",
-                             fix=f"write {name}=true")  # fmt: skip
+            raise InputError(
+                f"'{text}' is neither true nor false",
+                where=f"--task-option {name}",
+                fix=f"write {name}=true",
+            )
         return text.lower() == "true"
     try:
         return plain(text)
     except (ValueError, TypeError) as error:
-        raise InputError(f"'{text}' is no {plain.__name__}", where=f"--task-option {name}",
-                         fix="see `sanderling eval TASK --help`") from error  # fmt: skip
+        raise InputError(
+            f"'{text}' is no {plain.__name__}",
+            where=f"--task-option {name}",
+            fix="see `sanderling eval TASK --help`",
+        ) from error
 
 
 def _samples(data: list[str], source: Model, **how: Any) -> Samples | SignatureSamples | None:
@@ -364,10 +408,12 @@ def _by_signature(texts: list[str], source: Model) -> dict[str, str]:
         key, equals, path = text.partition("=")
         key, path = (key, path) if equals and key in known else ("", text)
         if key in made or (made and "" in {key, *made}):
-            raise InputError(f"{len(texts)} of them, and which is for what is not said",
-                             where="--data", fix="write SIGNATURE=PATH, once for each of "
-                             f"{', '.join(known) or 'its signatures; this model has none'}"
-                             )  # fmt: skip
+            raise InputError(
+                f"{len(texts)} of them, and which is for what is not said",
+                where="--data",
+                fix="write SIGNATURE=PATH, once for each of "
+                f"{', '.join(known) or 'its signatures; this model has none'}",
+            )
         made[key] = path
     return made
 
@@ -377,8 +423,10 @@ def _warn_few(samples: Samples | SignatureSamples | None) -> None:
     for key, part in parts.items():
         if part is not None and len(part) < FEW:
             whose = f" for '{key}'" if key else ""
-            warn(f"only {plural(len(part), 'sample')}{whose}: ranges of so few are guesses; "
-                 f"give {FEW} at least, better {ENOUGH} or more")  # fmt: skip
+            warn(
+                f"only {plural(len(part), 'sample')}{whose}: ranges of so few are guesses; "
+                f"give {FEW} at least, better {ENOUGH} or more"
+            )
 
 
 @contextmanager
@@ -410,10 +458,11 @@ def _print(
     pieces += [table(LATENCY, latency_rows(report))]
     if report.layers:
         pieces += [_layers(report.layers)]
-    pieces += [_listed("stayed float", [tuple(r.values()) for r in report.stayed_float]),
-               _listed("got another mode", [tuple(r.values()) for r in report.fell_back]),
-               _listed("XNNPACK will not take", [tuple(r.values()) for r in report.refused])
-               ]  # fmt: skip
+    pieces += [
+        _listed("stayed float", [tuple(r.values()) for r in report.stayed_float]),
+        _listed("got another mode", [tuple(r.values()) for r in report.fell_back]),
+        _listed("XNNPACK will not take", [tuple(r.values()) for r in report.refused]),
+    ]
     pieces += [_notes(report.notes)]
     typer.echo("\n\n".join(filter(None, pieces)))
 
@@ -442,8 +491,10 @@ def _summary(
     rows += [("written", output)] if output else []
     rows += [("modes", modes)]
     rows += [("data", samples.text)] if samples is not None else []
-    for name, before, after in (("size", report.size_before, report.size_after),
-                                ("zipped", report.zipped_before, report.zipped_after)):  # fmt: skip
+    for name, before, after in (
+        ("size", report.size_before, report.size_after),
+        ("zipped", report.zipped_before, report.zipped_after),
+    ):
         rows.append((name, f"{size(before)} -> {size(after)} ({after / before:.1%})"))
     return facts(rows + _suspects(report.layers, sheet))
 
@@ -492,7 +543,8 @@ def _suggest(found: Suggestion, json: str) -> None:
     rows += [("size", f"{size(found.size)} -> about {size(found.expected_size)} ({share:.0%})")]
     rows += [("because" if not i else "", text) for i, text in enumerate(found.reasons)]
     rows += [("mind" if not i else "", text) for i, text in enumerate(found.cautions)]
-    other = table(["otherwise", ">about", "when"],
-                  [(o["mode"], size(o["expected_size"]), o["when"]) for o in found.otherwise]
-                  )  # fmt: skip
+    other = table(
+        ["otherwise", ">about", "when"],
+        [(o["mode"], size(o["expected_size"]), o["when"]) for o in found.otherwise],
+    )
     typer.echo("\n\n".join(filter(None, [facts(rows), f"$ {found.command}", other])))

@@ -343,8 +343,11 @@ class Graph:
         """Append an op; its attributes are the fields of the schema's options table."""
         for given, what in ((inputs, "inputs"), (outputs, "outputs")):
             if isinstance(given, Tensor):
-                raise ModelError(f"its {what} are one tensor, not a list", where=name,
-                                 fix=f"write [{given.name}]")  # fmt: skip
+                raise ModelError(
+                    f"its {what} are one tensor, not a list",
+                    where=name,
+                    fix=f"write [{given.name}]",
+                )
         return self.insert(Op(name, inputs, outputs, attrs))
 
     def insert(self, op: Op, before: Op | None = None) -> Op:
@@ -443,8 +446,10 @@ class Graph:
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
-        raise MissingNameError(f"no tensor '{name}' in graph '{self.name}'; "
-                               f"{closest(name, [t.name for t in self.tensors])}")  # fmt: skip
+        raise MissingNameError(
+            f"no tensor '{name}' in graph '{self.name}'; "
+            f"{closest(name, [t.name for t in self.tensors])}"
+        )
 
 
 @dataclass(eq=False)
@@ -479,8 +484,9 @@ class Model:
 
     def __post_init__(self) -> None:
         if isinstance(self.graphs, Graph):
-            raise ModelError("its graphs are one graph, not a list", where="Model",
-                             fix="write Model([graph])")  # fmt: skip
+            raise ModelError(
+                "its graphs are one graph, not a list", where="Model", fix="write Model([graph])"
+            )
 
     def __repr__(self) -> str:
         ops = sum(len(g.ops) for g in self.graphs)

@@ -22,10 +22,17 @@ import numpy as np
 from ..errors import SanderlingError
 from .graph import Graph, Op, Tensor
 
-SIDE_EFFECTS = frozenset({
-    "ASSIGN_VARIABLE", "CALL_ONCE", "HASHTABLE_IMPORT", "IF", "STABLEHLO_CUSTOM_CALL",
-    "VAR_HANDLE", "WHILE",
-})  # fmt: skip
+SIDE_EFFECTS = frozenset(
+    {
+        "ASSIGN_VARIABLE",
+        "CALL_ONCE",
+        "HASHTABLE_IMPORT",
+        "IF",
+        "STABLEHLO_CUSTOM_CALL",
+        "VAR_HANDLE",
+        "WHILE",
+    }
+)
 
 
 # -- patterns --------------------------------------------------------------------------------

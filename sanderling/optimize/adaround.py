@@ -43,8 +43,9 @@ def round_jointly(
         changed = False
         for start in range(0, len(gram), BLOCK):
             block = slice(start, start + BLOCK)
-            moves = _round_block(weights[block], codes[block], pulls[block], gram[block, block],
-                                  low, high)  # fmt: skip
+            moves = _round_block(
+                weights[block], codes[block], pulls[block], gram[block, block], low, high
+            )
             if moves.any():
                 changed = True
                 pulls[start + BLOCK :] += gram[start + BLOCK :, block] @ moves
@@ -53,8 +54,9 @@ def round_jointly(
     return codes
 
 
-def _round_block(weights: Floats, codes: Floats, pulls: Floats, gram: Floats, low: int,
-                  high: int) -> Floats:  # fmt: skip
+def _round_block(
+    weights: Floats, codes: Floats, pulls: Floats, gram: Floats, low: int, high: int
+) -> Floats:
     """Changes codes and pulls in place; returns by how much the codes moved."""
     moves = np.zeros_like(codes)
     for i in range(len(codes)):
@@ -82,8 +84,9 @@ def round_channels(weights: Floats, grams: Floats, low: int, high: int) -> Float
     return codes
 
 
-def _nearest(weight: Floats, code: Floats, pull: Floats, own: Floats | float, low: int,
-             high: int) -> Floats:  # fmt: skip
+def _nearest(
+    weight: Floats, code: Floats, pull: Floats, own: Floats | float, low: int, high: int
+) -> Floats:
     """The code that is best given the others: the weight less what they pull at it."""
     others = pull / own - (code - weight)
     floor = np.floor(weight)
@@ -112,8 +115,9 @@ class AdaRound:
         self.gains[name] = gain
 
 
-def _round_product(reals: Array, scale: Floats, rows: Array, low: int,
-                    high: int) -> tuple[Floats, float]:  # fmt: skip
+def _round_product(
+    reals: Array, scale: Floats, rows: Array, low: int, high: int
+) -> tuple[Floats, float]:
     """reals [channels, ..., k]: each output channel is a product with the whole row."""
     wanted = reals.reshape(len(reals), -1).T / scale
     gram = (rows.T @ rows / len(rows)).astype(np.float64)
@@ -122,8 +126,9 @@ def _round_product(reals: Array, scale: Floats, rows: Array, low: int,
     return codes.T, gain
 
 
-def _round_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
-                      high: int) -> tuple[Floats, float]:  # fmt: skip
+def _round_depthwise(
+    reals: Array, scale: Floats, rows: Array, low: int, high: int
+) -> tuple[Floats, float]:
     """reals [1, h, w, channels]: each output channel sees the taps of its own input channel."""
     taps, channels = reals.shape[1] * reals.shape[2], reals.shape[3]
     wanted = reals.reshape(taps, channels) / scale
@@ -132,8 +137,10 @@ def _round_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
     grams = (seen @ seen.transpose(0, 2, 1) / len(rows)).transpose(1, 2, 0)
     grams = np.repeat(grams.astype(np.float64), channels // seen.shape[0], axis=2)
     codes = round_channels(wanted, grams, low, high)
-    before, after = (float(np.einsum("ic,ijc,jc->", e, grams, e, optimize=True))
-                     for e in (np.rint(wanted) - wanted, codes - wanted))  # fmt: skip
+    before, after = (
+        float(np.einsum("ic,ijc,jc->", e, grams, e, optimize=True))
+        for e in (np.rint(wanted) - wanted, codes - wanted)
+    )
     return codes, after / max(before, 1e-30)
 
 

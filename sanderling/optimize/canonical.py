@@ -26,8 +26,11 @@ def canonical(model: Model) -> Model:
     """Make the canonical form; the given model is not touched."""
     kind = quantisation_kind(model)
     if any(word in kind for word in QUANTISED):
-        raise InputError(f"the model is quantised already: {kind}", where=model.source,
-                         fix="start from the float model it was made from")  # fmt: skip
+        raise InputError(
+            f"the model is quantised already: {kind}",
+            where=model.source,
+            fix="start from the float model it was made from",
+        )
     verify(model)
     copy = model.copy()
     for graph in copy.graphs:
@@ -112,8 +115,12 @@ def _sink_loop(graph: Graph, op: Op) -> None:
     body, condition = (op.attrs[k] for k in ("body_subgraph_index", "cond_subgraph_index"))
     for place in reversed(range(len(op.inputs))):
         constant, out = op.inputs[place], op.outputs[place]
-        if constant is None or not constant.is_constant or body.outputs.count(
-            body.inputs[place]) != 1 or body.outputs[place] is not body.inputs[place]:  # fmt: skip
+        if (
+            constant is None
+            or not constant.is_constant
+            or body.outputs.count(body.inputs[place]) != 1
+            or body.outputs[place] is not body.inputs[place]
+        ):
             continue
         if len(op.inputs) == 1 or condition.inputs[place] in condition.outputs:
             continue

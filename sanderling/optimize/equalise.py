@@ -93,8 +93,9 @@ def _own(op: Op) -> bool:
 def _writes(op: Op, channels: int) -> bool:
     """A layer whose channels can be made larger or smaller."""
     activation = op.attrs.get("fused_activation_function", "NONE")
-    return (is_linear(op) and _own(op) and activation in PASSING
-            and op.outputs[0].shape[-1] == channels)  # fmt: skip
+    return (
+        is_linear(op) and _own(op) and activation in PASSING and op.outputs[0].shape[-1] == channels
+    )
 
 
 def _reads(op: Op, tensor: Tensor, channels: int) -> bool:
@@ -102,8 +103,11 @@ def _reads(op: Op, tensor: Tensor, channels: int) -> bool:
     if op.inputs[RULES[op.name].data[0]] is not tensor or op.inputs.count(tensor) > 1:
         return False
     width = weights_of(op).shape[-1]
-    return _own(op) and (width == channels or op.name == "DEPTHWISE_CONV_2D" or (
-        op.name == "FULLY_CONNECTED" and width % channels == 0))  # fmt: skip
+    return _own(op) and (
+        width == channels
+        or op.name == "DEPTHWISE_CONV_2D"
+        or (op.name == "FULLY_CONNECTED" and width % channels == 0)
+    )
 
 
 def _tied(op: Op, channels: int) -> list[Tensor] | None:
@@ -226,8 +230,11 @@ def _multiply(graph: Graph, op: Op, by: Floats) -> None:
     width = weights_of(op).shape[-1]
     # Each input channel of a depthwise layer has neighbouring outputs; a matrix behind a flattened
     # picture meets the channels again and again.
-    spread = np.repeat(by, width // len(by)) if op.name == "DEPTHWISE_CONV_2D" else np.tile(
-        by, width // len(by))  # fmt: skip
+    spread = (
+        np.repeat(by, width // len(by))
+        if op.name == "DEPTHWISE_CONV_2D"
+        else np.tile(by, width // len(by))
+    )
     _change(graph, op, place, lambda w: w * spread)
 
 
@@ -246,9 +253,13 @@ def stretched(made: Statistics, seen: Statistics, by: Floats) -> Statistics:
     if seen.lows is None or seen.highs is None:
         return made
     lows, highs = seen.lows / by, seen.highs / by
-    return replace(made, low=min(made.low, float(lows.min())),
-                   high=max(made.high, float(highs.max())),
-                   lows=lows.astype(np.float32), highs=highs.astype(np.float32))  # fmt: skip
+    return replace(
+        made,
+        low=min(made.low, float(lows.min())),
+        high=max(made.high, float(highs.max())),
+        lows=lows.astype(np.float32),
+        highs=highs.astype(np.float32),
+    )
 
 
 def divided(sums: Mapping[str, Array], by: Mapping[str, Floats]) -> dict[str, Array]:

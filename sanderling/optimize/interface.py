@@ -37,8 +37,11 @@ class Interface:
         reals = {t for t in names if t.dtype is DType.FLOAT32 or self.home.get(t, FLOAT)}
         new_inputs = {t: self._input(t, inputs) for t in fed if t in reals}
         self.graph.inputs = [new_inputs.get(t, t) for t in fed]
-        new_outputs = {t: self._output(t, outputs, names[t])
-                       for t in dict.fromkeys(self.graph.outputs) if t in reals}  # fmt: skip
+        new_outputs = {
+            t: self._output(t, outputs, names[t])
+            for t in dict.fromkeys(self.graph.outputs)
+            if t in reals
+        }
         self.graph.outputs = [new_outputs.get(t, t) for t in self.graph.outputs]
         for signature in self.model.signatures:
             if signature.graph is self.graph:

@@ -137,28 +137,43 @@ def suggest(
     ("--preset", "unit") or ("--bgr",).
     """
     have = ("samples" if data else "none") if isinstance(data, bool) else data
-    for what, value, known in (("data", have, DATA), ("accelerator", accelerator, ACCELERATORS),
-                               ("goal", goal, GOALS)):  # fmt: skip
+    for what, value, known in (
+        ("data", have, DATA),
+        ("accelerator", accelerator, ACCELERATORS),
+        ("goal", goal, GOALS),
+    ):
         if value not in known:
             raise InputError(f"there is no {what} '{value}'", fix=f"one of {', '.join(known)}")
     source = model if isinstance(model, Model) else load(model)
     record = inspect(source)
     if any(word in record["quantisation"] for word in QUANTISED):
-        raise InputError(f"the model is quantised already: {record['quantisation']}",
-                         where=source.source, fix="start from the float model it was made from"
-                         )  # fmt: skip
+        raise InputError(
+            f"the model is quantised already: {record['quantisation']}",
+            where=source.source,
+            fix="start from the float model it was made from",
+        )
     situation = _situation(source, record, have, accelerator, goal)
     branch = next(b for b in TREE if b.holds(situation))
     size = len(dump(source))
     return Suggestion(
-        branch.mode, _reasons(branch, situation), _command(source, branch, situation, options),
-        size, expected_size(source, branch.mode), situation,
-        {"source": source.source, "quantisation": record["quantisation"],
-         "parameters": record["parameters"], "macs": record["macs"]},
-        [{"mode": m, "expected_size": expected_size(source, m), "when": when}
-         for m, when in _otherwise(branch.mode, situation)],
+        branch.mode,
+        _reasons(branch, situation),
+        _command(source, branch, situation, options),
+        size,
+        expected_size(source, branch.mode),
+        situation,
+        {
+            "source": source.source,
+            "quantisation": record["quantisation"],
+            "parameters": record["parameters"],
+            "macs": record["macs"],
+        },
+        [
+            {"mode": m, "expected_size": expected_size(source, m), "when": when}
+            for m, when in _otherwise(branch.mode, situation)
+        ],
         _cautions(branch, situation),
-    )  # fmt: skip
+    )
 
 
 def expected_size(model: Model, mode: str) -> int:
@@ -176,26 +191,37 @@ def expected_size(model: Model, mode: str) -> int:
     return int(len(dump(model)) - saved)
 
 
-def _situation(model: Model, record: dict[str, Any], data: str, accelerator: str, goal: str
-               ) -> Situation:  # fmt: skip
+def _situation(
+    model: Model, record: dict[str, Any], data: str, accelerator: str, goal: str
+) -> Situation:
     names = Counter(op.name for g in model.graphs for op in g.ops)
-    float_ops = Counter(op.name for g in model.graphs for op in g.ops
-                        if any(t.dtype.is_float for t in op.outputs))  # fmt: skip
+    float_ops = Counter(
+        op.name for g in model.graphs for op in g.ops if any(t.dtype.is_float for t in op.outputs)
+    )
     missing = {n: c for n, c in float_ops.items() if n not in RULES and n != "DEQUANTIZE"}
     ratio = (record["macs"] or 0) / record["parameters"] if record["parameters"] else 0.0
-    return Situation(data, accelerator, goal, ratio, [n for n in SENSITIVE if n in names], missing,
-                     record["quantisation"] == "float16 weights")  # fmt: skip
+    return Situation(
+        data,
+        accelerator,
+        goal,
+        ratio,
+        [n for n in SENSITIVE if n in names],
+        missing,
+        record["quantisation"] == "float16 weights",
+    )
 
 
 def _reasons(branch: Branch, s: Situation) -> list[str]:
-    have = {"none": "no data", "samples": "samples without labels",
-            "labelled": "labelled data"}[s.data]  # fmt: skip
+    have = {"none": "no data", "samples": "samples without labels", "labelled": "labelled data"}[
+        s.data
+    ]
     first = f"you have {have}, the model runs on {ACCELERATORS[s.accelerator]}, {s.goal} counts"
     made = [first, branch.why]
     if s.macs_per_parameter:
-        made.append(f"{s.macs_per_parameter:.1f} multiplications a weight: " + (
-            "bound by memory" if s.macs_per_parameter < FEW_MACS else "bound by arithmetic"
-        ))  # fmt: skip
+        made.append(
+            f"{s.macs_per_parameter:.1f} multiplications a weight: "
+            + ("bound by memory" if s.macs_per_parameter < FEW_MACS else "bound by arithmetic")
+        )
     return made
 
 
@@ -222,7 +248,7 @@ def _cautions(branch: Branch, s: Situation) -> list[str]:
             "TensorFlow Lite has plain reference kernels for int16 activations: slower "
             "than int8 on its CPU, unless an accelerator runs it"
         )
-    return made  # fmt: skip
+    return made
 
 
 def _otherwise(mode: str, s: Situation) -> list[tuple[str, str]]:
@@ -235,8 +261,12 @@ def _otherwise(mode: str, s: Situation) -> list[tuple[str, str]]:
         ("weight-int4", "the download must be smaller still, and speed does not count"),
     ]
     if s.data == "labelled":
-        rows.append(("int8", "after quantisation-aware training, if no post-training mode keeps "
-                     "the accuracy"))  # fmt: skip
+        rows.append(
+            (
+                "int8",
+                "after quantisation-aware training, if no post-training mode keeps the accuracy",
+            )
+        )
     return [(m, when) for m, when in rows if m != mode or "training" in when]
 
 

@@ -135,8 +135,9 @@ def transpose(graph: Graph, x: Tensor, perm: Sequence[int], out: Tensor) -> Op:
     return Op("TRANSPOSE", [x, order], [out])
 
 
-def with_attrs(op: Op, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor],
-               **attrs: object) -> Op:  # fmt: skip
+def with_attrs(
+    op: Op, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor], **attrs: object
+) -> Op:
     """The op on other tensors and with some attributes changed."""
     made = op.copy(inputs, outputs, op.intermediates)
     made.attrs.update(attrs)

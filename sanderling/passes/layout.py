@@ -30,7 +30,7 @@ from .common import (
     transpose,
     twin,
     with_attrs,
-)  # fmt: skip
+)
 from .simplify import moves_only_ones, permutation
 
 Perm = tuple[int, ...]
@@ -221,8 +221,9 @@ def _strided_slice(o: Operands) -> Moved | None:
         attr(o.op, m) for m in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     ):
         return None
-    masks = {m: sum(1 << p for i, p in enumerate(o.perm) if int(attr(o.op, m)) >> i & 1)
-             for m in _MASKS}  # fmt: skip
+    masks = {
+        m: sum(1 << p for i, p in enumerate(o.perm) if int(attr(o.op, m)) >> i & 1) for m in _MASKS
+    }
     return moved._replace(attrs=dict(masks))
 
 
@@ -241,8 +242,9 @@ def reshaped_order(old: Sequence[int], new: Sequence[int], perm: Perm) -> Perm |
 
     Sizes of one do not count; they stay behind the axis that they follow.
     """
-    groups = _groups([i for i, n in enumerate(old) if n != 1], old,
-                     [i for i, n in enumerate(new) if n != 1], new)  # fmt: skip
+    groups = _groups(
+        [i for i, n in enumerate(old) if n != 1], old, [i for i, n in enumerate(new) if n != 1], new
+    )
     if groups is None:
         return None
     wide = sorted(perm[i] for group, _ in groups for i in group)
@@ -259,8 +261,9 @@ def reshaped_order(old: Sequence[int], new: Sequence[int], perm: Perm) -> Perm |
     return inverse(tuple(source_axes))
 
 
-def _groups(left: list[int], old: Sequence[int], right: list[int],
-            new: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:  # fmt: skip
+def _groups(
+    left: list[int], old: Sequence[int], right: list[int], new: Sequence[int]
+) -> list[tuple[list[int], list[int]]] | None:
     """The shortest runs of axes with the same number of elements on both sides."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
@@ -371,8 +374,11 @@ class _Sweep:
         results = []
         for tensor, perm in zip(op.outputs, moved.perms, strict=True):
             plain = perm == tuple(range(len(perm)))
-            source = tensor if plain else twin(self.graph, tensor, "untransposed",
-                                               _source_shape(tensor.shape, perm))  # fmt: skip
+            source = (
+                tensor
+                if plain
+                else twin(self.graph, tensor, "untransposed", _source_shape(tensor.shape, perm))
+            )
             if not plain:
                 self.lazy[tensor] = Lazy(source, perm)
             results.append(source)
@@ -394,8 +400,11 @@ class _Sweep:
         lazy = self.lazy.pop(tensor, None)
         if lazy is not None:
             ones = moves_only_ones(lazy.source.shape, lazy.perm)
-            self.ops.append(reshape(self.graph, lazy.source, tensor) if ones
-                            else transpose(self.graph, lazy.source, lazy.perm, tensor))  # fmt: skip
+            self.ops.append(
+                reshape(self.graph, lazy.source, tensor)
+                if ones
+                else transpose(self.graph, lazy.source, lazy.perm, tensor)
+            )
         elif tensor in self.same and any(tensor is t for t in self.graph.outputs):
             self.ops.append(reshape(self.graph, self.same.pop(tensor), tensor))
 

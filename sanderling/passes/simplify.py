@@ -23,7 +23,7 @@ from .common import (
     same_type,
     transpose,
     with_attrs,
-)  # fmt: skip
+)
 
 VIEWS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 
@@ -232,8 +232,12 @@ def _plain_operator(graph: Graph, match: Match) -> Op | None:
     if not np.all(np.isfinite(inverse)) or (op.name == "DIV" and np.any(inverse == 0)):
         return None
     operand = graph.constant(f"{match['c'].name}/inverse", inverse)
-    return Op("ADD" if op.name == "SUB" else "MUL", [match["x"], operand], op.outputs,
-              {"fused_activation_function": activation(op)})  # fmt: skip
+    return Op(
+        "ADD" if op.name == "SUB" else "MUL",
+        [match["x"], operand],
+        op.outputs,
+        {"fused_activation_function": activation(op)},
+    )
 
 
 def _forward_requantized(graph: Graph, match: Match) -> Tensor | None:
