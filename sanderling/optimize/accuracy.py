@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 def evaluated(
     model: Model, task: Task, limit: int = 0, progress: Progress | None = None
 ) -> Evaluation:
-    """A model in memory on a task of its own making: the given one is not bound to the model."""
+    """Evaluate a model in memory on a copy of the task: the given one is not bound to the model."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.tflite"
         save(model, path)
@@ -34,14 +34,14 @@ def evaluated(
 
 
 def _twin(task: Task) -> Task:
-    """With all that a paired comparison needs, where the task has one."""
+    """Copy the task so that it keeps what a paired comparison needs, where it has one."""
     return replace(task, detail=type(task).compare is not Task.compare)
 
 
 def compare_accuracy(
     before: Model, after: Model, task: Task, limit: int = 0, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """The figures of both models on the same samples, and the task's paired statistics."""
+    """Measure both models on the same samples, with the task's paired statistics."""
     old, new = (evaluated(m, task, limit, progress) for m in (before, after))
     found: dict[str, Any] = {
         "task": task.name,

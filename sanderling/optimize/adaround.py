@@ -57,7 +57,7 @@ def round_jointly(
 def _round_block(
     weights: Floats, codes: Floats, pulls: Floats, gram: Floats, low: int, high: int
 ) -> Floats:
-    """Changes codes and pulls in place; returns by how much the codes moved."""
+    """Change codes and pulls in place, and return by how much the codes moved."""
     moves = np.zeros_like(codes)
     for i in range(len(codes)):
         best = _nearest(weights[i], codes[i], pulls[i], gram[i, i], low, high)
@@ -69,7 +69,7 @@ def _round_block(
 
 
 def round_channels(weights: Floats, grams: Floats, low: int, high: int) -> Floats:
-    """The same where each channel has a gram of its own: [k, k, channels]."""
+    """Do the same as round_jointly where each channel has a gram of its own: [k, k, channels]."""
     k = len(grams)
     middle = np.maximum(np.einsum("iic->c", grams) / k, 1e-12)
     grams = grams + np.eye(k)[..., None] * RIDGE * middle
@@ -145,8 +145,8 @@ def _round_depthwise(
 
 
 def adjustable(op: Op) -> bool:
-    """A product whose weights are codes that nobody else reads. Not of channels in groups: each has
-    a matrix of its own."""
+    """Say whether the op is a product whose weights are codes that nobody else reads. A convolution
+    of grouped channels is none: each group has a matrix of its own."""
     source, weights = op.input(0), op.input(1)
     if op.name not in KINDS or source is None or weights is None:
         return False
@@ -166,7 +166,7 @@ def sums_of(op: Op, rows: Array, weights: Array) -> Array:
 
 
 def effort(graph: Graph) -> float:
-    """Multiply-adds that the layers take, about."""
+    """Estimate the multiply-adds that AdaRound spends on the layers."""
     return float(sum(_effort(op) for op in graph.ops if op.name in KINDS and is_linear(op)))
 
 

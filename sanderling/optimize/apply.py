@@ -146,7 +146,7 @@ def _check_interface(solutions: Sequence[Solution], inputs: DType, outputs: DTyp
 
 
 def _share(model: Model) -> None:
-    """Equal constants of several graphs are stored once."""
+    """Store equal constants of several graphs once."""
     known: dict[bytes, Buffer] = {}
     for graph in model.graphs:
         for tensor in graph.constants:

@@ -74,7 +74,7 @@ def sample_statistics(
 
 
 def _part(flat: Array, width: int, phase: int) -> Array:
-    """Evenly spread values of all channels."""
+    """Take evenly spread values of all channels."""
     step = -(-flat.size // MOST_COUNTED)
     while math.gcd(step, width) > 1:
         step += 1
@@ -181,7 +181,7 @@ def activations(graph: Graph) -> list[Tensor]:
 
 
 class Observer:
-    """Runs a model with all its activations in sight. The model is the watcher's own.
+    """Runs a model with all its activations in sight. The model becomes the observer's own.
 
     by_channel: names of tensors whose extremes are kept for each channel too.
     """

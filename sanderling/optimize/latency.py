@@ -22,7 +22,7 @@ SIDES = ("before", "after")
 def compare_latency(
     before: Model, after: Model, threads: int = 1, seconds: float = 4.0
 ) -> list[dict[str, Any]]:
-    """One row an engine: seconds a run of both, how many times as fast, and in which interval.
+    """Make one row for each engine: seconds a run of both models, the speed-up and its interval.
 
     Each model on each engine has a process of its own, and they take turns for about `seconds`. An
     engine that is not installed, or that fails, has a row with the reason.

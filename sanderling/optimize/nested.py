@@ -106,7 +106,7 @@ class NestedObserver(Observer):
 
 
 def untaken(model: Model, seen: Calibration | None) -> list[str]:
-    """Notes on branches that no sample took."""
+    """Note the branches that no sample took."""
     known = seen.tensors if seen is not None else {}
     guessed = [
         g.name
@@ -120,7 +120,7 @@ def untaken(model: Model, seen: Calibration | None) -> list[str]:
 
 
 def _plain(op: Op) -> bool:
-    """Calls that can be repeated apart: what they do depends on their arguments alone."""
+    """Say whether the call can be repeated apart: what it does depends on its arguments alone."""
     return all(t.dtype not in OPAQUE for g in op.subgraphs for t in g.inputs) and not any(
         inner.name in _STATEFUL or any(t is not None and t.is_variable for t in inner.inputs)
         for g in op.subgraphs

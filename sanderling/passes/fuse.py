@@ -42,7 +42,7 @@ def clamp_of(op: Op) -> Bounds | None:
 
 
 def _both(inner: Bounds, outer: Bounds) -> Bounds:
-    """One clamp after the other."""
+    """Combine two clamps that follow each other."""
     low, high = (min(max(bound, outer[0]), outer[1]) for bound in inner)
     return low, high
 
@@ -57,7 +57,7 @@ def _merge_clamps(graph: Graph, match: Match) -> Op | None:
 
 
 def _fuse_clamp(graph: Graph, match: Match) -> Op | None:
-    """The producer clamps. A clamp that also rescales its codes stays: it rounds once more."""
+    """Let the producer clamp. A clamp that also rescales its codes stays: it rounds once more."""
     made, op = match.ops["made"], match.root
     bounds, own = clamp_of(op), ACTIVATION_BOUNDS.get(activation(made))
     if bounds is None or own is None or not _one_scale(match["y"], op.outputs[0]):
@@ -69,7 +69,7 @@ def _fuse_clamp(graph: Graph, match: Match) -> Op | None:
 
 
 def _one_scale(*tensors: Tensor) -> bool:
-    """Floats, or codes with the same meaning."""
+    """Say whether the two are floats, or codes with the same meaning."""
     first = tensors[0]
     known = first.dtype is DType.FLOAT32 or first.quant is not None
     return (
@@ -282,7 +282,7 @@ def _pads_zero(op: Op, x: Tensor) -> bool:
 
 
 def _pad_to_same(graph: Graph, match: Match) -> Op | None:
-    """Padding as SAME would choose it."""
+    """Use the padding SAME where an explicit PAD does the same."""
     op, x, pads = match.root, match["x"], zero_padding(match.ops["pad"])
     if pads is None or not any(pads) or not is_static(*op.outputs) or not has_same_size(op, x):
         return None
@@ -293,7 +293,7 @@ def _pad_to_same(graph: Graph, match: Match) -> Op | None:
 
 
 def has_same_size(op: Op, x: Tensor) -> bool:
-    """The output is as large as SAME makes it."""
+    """Say whether the output is as large as SAME makes it."""
     out = op.outputs[0].shape
     return all(
         out[a] == -(-x.shape[a] // int(attr(op, f"stride_{c}"))) for a, c in ((1, "h"), (2, "w"))

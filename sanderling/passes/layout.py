@@ -156,13 +156,13 @@ def _concatenate(o: Operands) -> Moved | None:
 
 
 def _last_axis(o: Operands) -> Moved | None:
-    """Works along the last axis, which must stay there."""
+    """Sink an op that works along the last axis, which must stay there."""
     last = len(o.perm) - 1
     return Moved([o.sources[0]], [o.perm]) if o.perm and o.perm[last] == last else None
 
 
 def _along(place: int, data: int = 0) -> Sink:
-    """An operand names axes that stay."""
+    """Sink an op that keeps its axes and names some of them in an operand."""
 
     def sink(o: Operands) -> Moved | None:
         axes = o.remake(place, o.to_source)
@@ -197,7 +197,7 @@ def _unpack(o: Operands) -> Moved | None:
 
 
 def _rows(*places: int) -> Sink:
-    """Operands with one row an axis."""
+    """Sink an op whose operands have one row for each axis."""
 
     def sink(o: Operands) -> Moved | None:
         inputs = list(o.op.inputs)
@@ -335,7 +335,7 @@ class _Sweep:
             self.compute(tensor)
 
     def defer(self, op: Op) -> bool:
-        """A TRANSPOSE is not made but remembered."""
+        """Remember a TRANSPOSE instead of computing it."""
         x, out = op.input(0), op.outputs[0] if op.outputs else None
         if op.name != "TRANSPOSE" or x is None or out is None or not is_static(x, out):
             return False
@@ -423,7 +423,7 @@ def bytes_moved(ops: Iterable[Op]) -> int:
 
 
 def sink_transposes(graph: Graph) -> Fired:
-    """One sweep; taken if fewer bytes are transposed afterwards."""
+    """Make one sweep, and take it if fewer bytes are transposed afterwards."""
     before = sum(op.name == "TRANSPOSE" for op in graph.ops)
     if not before:
         return Counter()
