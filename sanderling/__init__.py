@@ -43,16 +43,12 @@ if TYPE_CHECKING:
     from .optimize.suggest import suggest
     from .optimize.target import Target, TargetMissedError
     from .runtime import trace
-    from .runtime.delegate import Delegate, Executable, delegate_names, register_delegate
+    from .runtime.delegate import Delegate, Executable
     from .runtime.inputs import dequantize_array, quantize_array
-    from .runtime.interpreter import (
-        Interpreter,
-        InterpreterWithCustomOps,
-        OpResolverType,
-        SignatureRunner,
-        load_delegate,
-    )
+    from .runtime.interpreter import Interpreter, InterpreterWithCustomOps, OpResolverType
+    from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
+    from .runtime.signature_runner import SignatureRunner
 
 _HOMES = {
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
@@ -78,10 +74,11 @@ _HOMES = {
     "optimize.report": "Report",
     "optimize.suggest": "suggest",
     "optimize.target": "Target TargetMissedError",
-    "runtime.delegate": "Delegate Executable delegate_names register_delegate",
-    "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType SignatureRunner "
-                           "load_delegate",
+    "runtime.delegate": "Delegate Executable",
+    "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType",
+    "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
+    "runtime.signature_runner": "SignatureRunner",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "measure", "ops",

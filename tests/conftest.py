@@ -45,7 +45,7 @@ def wrong() -> Iterator[Callable[..., None]]:
     from .support.twin_models import Wrong
 
     yield lambda *names: sanderling.register_delegate("wrong", lambda: Wrong(names))
-    sanderling.runtime.delegate._registered.pop("wrong", None)
+    sanderling.runtime.registry._registered.pop("wrong", None)
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,7 @@ from ..optimize.suggest import ACCELERATORS, GOALS, Option, Suggestion
 from ..optimize.suggest import suggest as advise
 from ..optimize.target import Target, TargetMissedError
 from ..plots import figure
+from ..units import byte_size
 from . import completion
 from .common import (
     JsonPath,
@@ -67,7 +68,6 @@ from .common import (
     progress,
     read_shapes,
     say,
-    size,
     table,
     warn,
     warn_unused,
@@ -184,8 +184,8 @@ def quantize(
     if suggest:
         warn_unused({"--mode": mode != "int8"}, "--suggest names the mode")
         have = "labelled" if labelled else "samples" if data else "none"
-        found = advise(model, data=have, accelerator=accelerator, goal=goal, options=options)
-        _suggest(found, json)
+        advice = advise(model, data=have, accelerator=accelerator, goal=goal, options=options)
+        _suggest(advice, json)
         return
     warn_unused(
         {"--accelerator": accelerator != "none", "--goal": goal != "size", "--labelled": labelled},
@@ -495,7 +495,7 @@ def _summary(
         ("size", report.size_before, report.size_after),
         ("zipped", report.zipped_before, report.zipped_after),
     ):
-        rows.append((name, f"{size(before)} -> {size(after)} ({after / before:.1%})"))
+        rows.append((name, f"{byte_size(before)} -> {byte_size(after)} ({after / before:.1%})"))
     return facts(rows + _suspects(report.layers, sheet))
 
 
@@ -540,11 +540,13 @@ def _suggest(found: Suggestion, json: str) -> None:
             return
     share = found.expected_size / found.size
     rows: list[tuple[str, object]] = [("model", found.model["source"]), ("mode", found.mode)]
-    rows += [("size", f"{size(found.size)} -> about {size(found.expected_size)} ({share:.0%})")]
+    rows += [
+        ("size", f"{byte_size(found.size)} -> about {byte_size(found.expected_size)} ({share:.0%})")
+    ]
     rows += [("because" if not i else "", text) for i, text in enumerate(found.reasons)]
     rows += [("mind" if not i else "", text) for i, text in enumerate(found.cautions)]
     other = table(
         ["otherwise", ">about", "when"],
-        [(o["mode"], size(o["expected_size"]), o["when"]) for o in found.otherwise],
+        [(o["mode"], byte_size(o["expected_size"]), o["when"]) for o in found.otherwise],
     )
     typer.echo("\n\n".join(filter(None, [facts(rows), f"$ {found.command}", other])))

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..delegates.cpu.runtime.executable import cores
 from ..errors import InputError
 from ..format import dump
 from ..ir import Model
+from ..processors import usable_cpu_count
 from .apply import Quantiser
 from .calibrate import Progress, Sample, calibrate, synthetic
 from .equalise import regions
@@ -52,7 +52,7 @@ def calibrated(
     progress: Progress | None = None,
 ) -> Calibrated:
     """Find the ranges of the quantiser's model, or make them up without data."""
-    model, notes, threads = quantiser.float_model, list[str](), threads or cores()
+    model, notes, threads = quantiser.float_model, list[str](), threads or usable_cpu_count()
     given = _made_up(model, notes) if data is None else _of_main(data, model)
     by_channel = {t.name for region in regions(model.main) for t in region.tensors}
     observer = NestedObserver(model.copy(), threads, by_channel)

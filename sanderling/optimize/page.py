@@ -11,7 +11,7 @@ import numpy as np
 
 from ..evaluate.output_kinds import MEASURES
 from ..pages import heading, html_table, page, paragraph
-from ..plots import COLOURS, figure, inline
+from ..plots import COLOURS, figure, inline, legend_below
 from .judge import KEPT_IF
 from .layer_error import LayerRow
 from .report import Report, Trial
@@ -19,6 +19,7 @@ from .report import Report, Trial
 # Rounding alone costs a root mean square error of 1/sqrt(12) of a step; the guide of TensorFlow's
 # quantisation debugger takes 0.7 for a layer that is worth a look.
 ROUNDING, SUSPECT = 0.289, 0.7
+LIMITS = ((ROUNDING, "rounding alone", ":"), (SUSPECT, "worth a look", "--"))  # with their dashes
 
 
 def report_page(report: Report) -> str:
@@ -279,7 +280,7 @@ def _ranges_plot(layers: Sequence[LayerRow]) -> str:
         axes.set_yscale("symlog", linthresh=least)
         axes.set(xlabel="layer", ylabel="value")
         axes.locator_params(axis="x", integer=True)
-        axes.legend()
+        legend_below(axes)
         return inline(made)
 
 
@@ -288,12 +289,12 @@ def _error_plot(layers: Sequence[LayerRow]) -> str:
         _line(above, layers, "snr", "SNR, dB")
         _line(below, layers, "rmse_over_scale", "RMSE / scale", "accumulated")
         _line(below, layers, "local_rmse_over_scale", "RMSE / scale", "local")
-        below.legend()
-        for value, text in ((ROUNDING, "rounding alone"), (SUSPECT, "worth a look")):
-            below.axhline(value, linestyle="--", color=COLOURS[1], linewidth=1)
-            below.annotate(f"{value:.2g} {text}", (0, value), fontsize=8)
+        for value, text, dash in LIMITS:
+            name = f"{value:.2g}: {text}"
+            below.axhline(value, linestyle=dash, color=COLOURS[1], linewidth=1, label=name)
         below.set_yscale("log")
         below.set(xlabel="layer")
+        legend_below(below, 4)
         below.locator_params(axis="x", integer=True)
         return inline(made)
 
@@ -327,7 +328,7 @@ def _trials_plot(report: Report) -> str:
                     label=name,
                 )
             axes.set(xlabel=label, ylabel=report.target["figure"])
-            axes.legend()
+            legend_below(axes, 3)
         return inline(made)
 
 

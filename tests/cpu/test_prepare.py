@@ -30,7 +30,7 @@ from sanderling.ops import cost
 from sanderling.ops.execute import evaluate as definition
 from sanderling.ops.execute import execute, new_state
 from sanderling.passes import PassReport
-from sanderling.runtime.plan import specialise
+from sanderling.runtime.specialise import specialise
 from tests.conformance.cases import CASES
 from tests.support.prepared_graphs import run_prepared
 from tests.support.shared_models import MODELS, NEEDS, model

@@ -14,13 +14,13 @@ from .....ops.base import attr, elements, quant, scale_zero
 from .....ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range
 from ...codegen.bfloat import rounded
 from ...codegen.emit import Int
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rounding, rescale
 from ...isa.targets import Target
-from ...passes.fold import INNER_ATTR, MAP_ATTR
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
-from ..window import window_of
+from ..row import Kernel
+from ..window import INNER_ATTR, MAP_ATTR, window_of
 from .cores import (
     BfloatCore,
     BlockCore,
@@ -524,8 +524,16 @@ def product_name(op: Op) -> str:
     return op.name.lower() + "_bf16" * (BF16_ATTR in op.attrs)
 
 
-PRODUCT = Kernel(emit_conv, refuses_product, product_name, reads_apart, lambda op: True)
+PRODUCT = Kernel(
+    emit_conv,
+    refuses_product,
+    product_name,
+    reads=reads_apart,
+    writes=lambda op: True,
+    weights=(1,),
+    fuses=frozenset({"residual", "map", "map of two"}),
+)
 KERNELS = {
-    "CONV_2D": PRODUCT,
+    "CONV_2D": replace(PRODUCT, fuses=PRODUCT.fuses | {"pad"}),
     "FULLY_CONNECTED": replace(PRODUCT, emit=emit_fully_connected),
 }
