@@ -29,6 +29,7 @@ from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, external, u
 from ..plots import kind_of
 from ..runtime.delegate import delegate_names
 from ..runtime.inputs import Picture
+from ..tables import table
 from . import completion
 from .common import (
     JsonPath,
@@ -44,7 +45,6 @@ from .common import (
     progress,
     read_shapes,
     say,
-    table,
     warn,
     warn_unused,
     write_target,

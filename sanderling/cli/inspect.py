@@ -14,6 +14,7 @@ from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
 from ..runtime.arena import plan_graph
+from ..tables import facts, table, width
 from ..units import byte_size, si
 from .common import (
     DelegateNames,
@@ -23,14 +24,11 @@ from .common import (
     Plugins,
     Shapes,
     clean,
-    facts,
     load_plugins,
     plural,
     read_shapes,
     shorten,
-    table,
     warn_unused,
-    width,
 )
 
 Record = dict[str, Any]

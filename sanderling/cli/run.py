@@ -23,6 +23,7 @@ from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
+from ..tables import table
 from . import completion
 from .class_names import ClassNames
 from .common import (
@@ -38,7 +39,6 @@ from .common import (
     pairs,
     plural,
     progress,
-    table,
     warn,
     warn_unused,
     write_target,

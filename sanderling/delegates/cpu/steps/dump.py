@@ -16,6 +16,7 @@ from typing import Any
 from ....ir import Graph, Tensor
 from ....ir.expr import Expr
 from ....runtime.delegate import copy_graph
+from ....tables import aligned
 from ..isa.targets import Target
 from ..runtime.abi import ARENA, FIRST_ARG
 
@@ -74,9 +75,7 @@ def folder_for(root: str, part: Graph, key: str) -> Path:
 def table(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
     """Rows for people, columns aligned."""
     lines = [list(columns), *([row.get(c, "") for c in columns] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
-                     for line in lines)  # fmt: skip
+    return aligned(lines, columns)
 
 
 def types_text(tensors: Iterable[Tensor | None], places: Mapping[Tensor, Any]) -> str:
