@@ -1,4 +1,5 @@
-# Two commands do everything from a fresh clone: `make demo` and `make test`.
+# Two commands do everything from a fresh clone: `make demo` and `make test`. `make quick` is for
+# the time between.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,11 +12,15 @@ HOSTS ?= generic avx2
 MACHINE := tests/cpu/test_models.py tests/cpu/test_warm.py tests/cpu/test_cache.py \
 	tests/cpu/test_threads.py tests/cpu/test_dump.py tests/test_interpreter.py
 
-.PHONY: demo test test-all test-hosts test-pythons test-lowest test-ray lint fuzz docs clean \
+.PHONY: demo quick test test-all test-hosts test-pythons test-lowest test-ray lint fuzz docs clean \
 	bench-kernels
 
 demo: $(VENV)/.installed
 	$(BIN)/sanderling demo
+
+# Before a commit: lint, types, and a few tests of every file.
+quick: lint $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(WORKERS) --sample 4
 
 test: lint $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS)

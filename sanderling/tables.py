@@ -11,42 +11,60 @@ from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 from textwrap import wrap
 
+from .files import as_given
 from .glyphs import cells, clean, padded, shorten, wrapped
 
 GAP = "  "
 READABLE = 24  # letters of a name that is shortened
+IN_FILES = 60  # letters of a name at most, where there is no width to keep to
 
 
 def width() -> int:
-    """Columns to fill: the terminal's, or $COLUMNS; 0 in a file or pipe, where nothing is cut."""
+    """Columns to fill: the terminal's, or $COLUMNS; 0 in a file or pipe, where all columns stand
+    side by side and only names are shortened."""
     if sys.stdout.isatty():
         return get_terminal_size().columns
     stated = os.environ.get("COLUMNS", "")
     return int(stated) if stated.isdecimal() else 0
 
 
+def _shown(value: object) -> str:
+    """A value in a line."""
+    return clean(as_given(str(value)))
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int = 1) -> str:
     """Lines of a plain table, "" without rows. A column that starts with > is right-aligned; one
-    that starts with ~ is shortened where the line would be too long. labels: how many columns say
-    what a row is; a table that still does not fit goes on below itself, under these."""
-    body = [[clean(cell) for cell in row] for row in rows]
+    that starts with ~ holds names, which are shortened where the line would be too long, and in a
+    file those of more than IN_FILES letters. labels: how many columns say what a row is; a table
+    that still does not fit goes on below itself, under these."""
+    body = [[_shown(cell) for cell in row] for row in rows]
     if not body:
         return ""
     heads = [[column.lstrip(">~") for column in columns]]
     widths = _widths(heads + body)
-    if width() and _excess(widths) > 0:
+    names = [i for i, column in enumerate(columns) if column.startswith("~")]
+    if not width():
+        for i in names:
+            widths[i] = min(widths[i], IN_FILES)
+    elif _excess(widths) > 0:
         heads = _broken(heads[0], _widths(body))
         widths = _widths(heads + body)
-        _narrow(widths, [i for i, column in enumerate(columns) if column.startswith("~")])
+        _narrow(widths, names)
     lines = [*heads, ["-" * w for w in widths], *body]
     return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
+
+
+def whole_in_files(column: str) -> str:
+    """The name of a column that holds no names: a file has it whole."""
+    return f"~{column}" if width() else column
 
 
 def fitting(columns: Sequence[str], rows: Iterable[Sequence[object]],
             spare: Sequence[str]) -> list[int]:  # fmt: skip
     """The columns that a line has room for: of `spare` the first go first, where it is too long
     even with names broken and with the flexible columns as short as READABLE."""
-    body = [[clean(cell) for cell in row] for row in rows]
+    body = [[_shown(cell) for cell in row] for row in rows]
     kept = list(range(len(columns)))
     if not body or not width():
         return kept
@@ -122,7 +140,7 @@ def _line(texts: Sequence[str], columns: Sequence[str], widths: Sequence[int]) -
 
 def facts(rows: Iterable[tuple[str, object]]) -> str:
     """Lines of `name  value`; a long value goes on below itself."""
-    named = [(name, clean(value)) for name, value in rows]
+    named = [(name, _shown(value)) for name, value in rows]
     indent = max(cells(name) for name, _ in named) + len(GAP)
     room = max(width() - indent, 20) if width() else 10**6
     lines = []

@@ -14,7 +14,7 @@ import typer
 
 from ..errors import InputError
 from ..evaluate.output_kinds import MEASURES
-from ..files import STDIN, is_stream, read_bytes
+from ..files import STDIN, as_given, is_stream, keep_stream
 from ..format import AtomicFile
 from ..glyphs import clean as clean
 from ..glyphs import clean_lines
@@ -42,7 +42,7 @@ def at_hand(given: Path | Sequence[Path] | None) -> Any:
 def _spooled(path: Path) -> Path:
     name = "stdin" if str(path) in (STDIN, "/dev/stdin") else path.stem
     kept = Path(_spool().name) / f"{name}.tflite"
-    kept.write_bytes(read_bytes(path, "the model"))
+    keep_stream(path, kept, "the model")
     return kept
 
 
@@ -175,7 +175,7 @@ def encoded(text: str) -> bytes:
 
 def say(text: str) -> None:
     """A word beside the result."""
-    typer.echo(clean_lines(text), err=True)
+    typer.echo(clean_lines(as_given(text)), err=True)
 
 
 def warn(text: str) -> None:
@@ -190,13 +190,15 @@ def warn_unused(options: Mapping[str, object], why: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: it has no infinities and no NaN."""
+    """What JSON can hold: it has no infinities and no NaN. Paths are the user's."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, str):
+        return as_given(value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 

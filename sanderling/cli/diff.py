@@ -27,9 +27,9 @@ from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, external, unused
 from ..plots import kind_of
-from ..runtime.delegate import delegate_names
 from ..runtime.inputs import Picture
-from ..tables import table
+from ..runtime.registry import delegate_names
+from ..tables import table, whole_in_files
 from . import completion
 from .common import (
     JsonPath,
@@ -278,6 +278,6 @@ def _layers(layers: LayerDiffs) -> list[str]:
              for r in layers.worst]  # fmt: skip
     pieces = [table(COLUMNS, map(layer_row, layers.rows), labels=3)]
     if worst:
-        found = table([">op", "kind", "~tensor", ">of its bound", "~why"], worst)
+        found = table([">op", "kind", "~tensor", ">of its bound", whole_in_files("why")], worst)
         pieces.append(f"worst layers, by their own error\n{found}")
     return [*pieces, "\n".join([*summary_lines(layers), *layers.notes])]

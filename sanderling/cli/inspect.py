@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
 from ..runtime.arena import plan_graph
-from ..tables import facts, table, width
+from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
 from .common import (
     DelegateNames,
@@ -40,6 +41,9 @@ def inspect(
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Print the graph's text form.")] = False,
     arena: Annotated[bool, typer.Option("--arena", help="Print where tensors lie.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Show also graphs that are the same but for names.")
+    ] = False,
     shape: Shapes = [],  # noqa: B006
     delegate: DelegateNames = [],  # noqa: B006  typer reads the default, nobody changes it
     plugin: Plugins = [],  # noqa: B006
@@ -69,7 +73,7 @@ def inspect(
     elif arena:
         _arena(source, shapes)
     else:
-        _print(record, ops, tensors)
+        _print(record, ops, tensors, all_)
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
@@ -86,14 +90,45 @@ def _unknown(problem: str, is_legal: bool) -> str:
             f"{clean(problem)}{do}")  # fmt: skip
 
 
-def _print(record: Record, ops: bool, tensors: bool) -> None:
+def _print(record: Record, ops: bool, tensors: bool, all_: bool) -> None:
+    """Graphs that would look the same but for names are shown once: files may hold very many."""
     typer.echo(_summary(record))
-    for index, graph in enumerate(record["graphs"]):
-        pieces = [_graph(graph), _types(graph)]
-        pieces += [_ops(graph)] if ops else []
-        pieces += [_tensors(graph)] if tensors else []
-        pieces += _delegation(record["delegates"][index]) if "delegates" in record else []
-        typer.echo("\n" + "\n\n".join(filter(None, pieces)))
+    graphs = record["graphs"]
+    given = record.get("delegates", [None] * len(graphs))
+    shown = [_block(g, d, ops, tensors) for g, d in zip(graphs, given, strict=True)]
+    bare = [_block(*_unnamed(g, d), ops, tensors) for g, d in zip(graphs, given, strict=True)]
+    firsts = [number if all_ else bare.index(text) for number, text in enumerate(bare)]
+    for first, members in groupby(range(len(graphs)), firsts.__getitem__):
+        numbers = list(members)
+        if first == numbers[0]:
+            number = f"{numbers.pop(0)} " * (len(graphs) > 1)
+            typer.echo(f"\ngraph {number}{shown[first]}")
+        if numbers:
+            typer.echo(f"\n{_same(numbers, first)} ({plural(len(graphs[first]['ops']), 'op')} "
+                       "each); --all shows everything")  # fmt: skip
+
+
+def _same(numbers: Sequence[int], first: int) -> str:
+    some = f"graph {numbers[0]} is" if len(numbers) == 1 else (
+        f"graphs {numbers[0]} to {numbers[-1]} are")  # fmt: skip
+    return f"{some} the same as graph {first} but for names"
+
+
+def _unnamed(graph: Record, delegation: Record | None) -> tuple[Record, Record | None]:
+    """What tells one graph from another, whatever they and their tensors are called."""
+    plain = graph | {"name": "", "tensors": [t | {"name": ""} for t in graph["tensors"]]}
+    if delegation is None:
+        return plain, None
+    return plain, delegation | {"ops": [op | {"output": ""} for op in delegation["ops"]]}
+
+
+def _block(graph: Record, delegation: Record | None, ops: bool, tensors: bool) -> str:
+    """All that is said about one graph."""
+    pieces = [_graph(graph), _types(graph)]
+    pieces += [_ops(graph)] if ops else []
+    pieces += [_tensors(graph)] if tensors else []
+    pieces += _delegation(delegation) if delegation else []
+    return "\n\n".join(filter(None, pieces))
 
 
 def _summary(record: Record) -> str:
@@ -116,7 +151,7 @@ def _summary(record: Record) -> str:
 
 
 def _graph(graph: Record) -> str:
-    start = f"graph '{clean(graph['name'])}': {plural(len(graph['ops']), 'op')}"
+    start = f"'{clean(graph['name'])}': {plural(len(graph['ops']), 'op')}"
     if graph["problem"]:
         lines = [f"{start}; {_unknown(graph['problem'], graph['legal'])}"]
     else:
@@ -137,7 +172,7 @@ def _tensor_line(kind: str, tensor: Record) -> str:
     start = f"  {kind:<7}#{tensor['index']} "
     end = f": {_type(tensor)} {_quant(tensor)}".rstrip()
     name = clean(tensor["name"])
-    room = max(width() - len(start) - len(end), 12) if width() else len(name)
+    room = max(width() - len(start) - len(end), 12) if width() else IN_FILES
     return start + shorten(name, room) + end
 
 

@@ -19,8 +19,9 @@ from ..format import AtomicFile, dump, load
 from ..ir import Model
 from ..measure.inputs import resize
 from ..optimize.accuracy import compare_accuracy
-from ..optimize.data import Samples, SignatureSamples, read_samples
+from ..optimize.judge import KEPT_IF
 from ..optimize.latency import compare_latency
+from ..optimize.layer_error import LayerRow
 from ..optimize.page import (
     ACCURACY,
     CANDIDATES,
@@ -38,7 +39,8 @@ from ..optimize.page import (
 )
 from ..optimize.quantize import quantize as behind
 from ..optimize.recipe import Recipe, read_recipe
-from ..optimize.report import KEPT_IF, Layer, Report
+from ..optimize.report import Report
+from ..optimize.samples import Samples, SignatureSamples, read_samples
 from ..optimize.scheme import MODES
 from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
 from ..optimize.suggest import suggest as advise
@@ -405,7 +407,7 @@ def _summary(
     return facts(rows)
 
 
-def _layers(layers: Sequence[Layer]) -> str:
+def _layers(layers: Sequence[LayerRow]) -> str:
     more = len(layers) > SHOWN
     rows = layer_table(layers, SHOWN if more else 0)
     title = f"the {SHOWN} of {len(layers)} layers furthest from float" if more else "layers"

@@ -19,8 +19,8 @@ from ..format import load
 from ..ir import Model, Shape
 from ..ir.types import Array
 from ..processors import usable_cpus
-from ..runtime.delegate import find_delegate
 from ..runtime.plugins import load_plugins
+from ..runtime.registry import find_delegate
 from ..runtime.session import Session
 from . import noise
 from .background_load import Busy

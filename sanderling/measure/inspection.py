@@ -15,9 +15,11 @@ from ..ops import OPS, cost
 from ..ops.base import DATA_ERRORS, Cost, check_known
 from ..ops.execute import new_state
 from ..runtime.arena import plan_graph
-from ..runtime.delegate import Delegate, Limits, partition, resolve
-from ..runtime.plan import specialise
+from ..runtime.delegate import PlainDelegate
+from ..runtime.partition import Limits, partition
+from ..runtime.registry import resolve
 from ..runtime.resources import lift
+from ..runtime.specialise import specialise
 from .inputs import input_shapes
 
 SCHEMA = "sanderling.inspect/1"
@@ -26,7 +28,7 @@ Record = dict[str, Any]
 
 def inspect(
     model: Model | str | os.PathLike[str],
-    delegates: Sequence[str | Delegate] = (),
+    delegates: Sequence[str | PlainDelegate] = (),
     shapes: Mapping[str, Shape] | None = None,
 ) -> Record:
     """Everything about a model that can be known without running it.
@@ -48,7 +50,7 @@ def inspect(
         "quantisation": quantisation_kind(source),
         "parameters": sum(map(_elements, weights.values())),
         "weight_bytes": sum(len(buffer) for buffer in weights if buffer is not None),
-        "macs": None if graphs[0]["macs"] is None else sum(g["macs"] or 0 for g in graphs),
+        "macs": _macs(source, graphs),
         "metadata": {k: len(v) for k, v in source.metadata.items()},
         "unknown": source.unknown,
         "signatures": [
@@ -61,6 +63,15 @@ def inspect(
     if delegates:
         record["delegates"] = [_delegation(known, delegates) for known in at]
     return record
+
+
+def _macs(model: Model, graphs: Sequence[Record]) -> int | None:
+    """Of all entry points. What a graph calls is in the figures of the op that calls it."""
+    called = {g for graph in model.graphs for op in graph.ops for g in op.subgraphs}
+    if graphs[0]["macs"] is None:
+        return None
+    return sum(found["macs"] or 0 for graph, found in zip(model.graphs, graphs, strict=True)
+               if graph not in called)  # fmt: skip
 
 
 def _file_bytes(source: str) -> int | None:
@@ -319,7 +330,7 @@ def _through_expansion(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _delegation(known: Known, delegates: Sequence[str | Delegate]) -> Record:
+def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Record:
     graph = known.given
     try:
         special, _ = specialise(graph, [known.shape(t) or t.shape for t in graph.inputs])

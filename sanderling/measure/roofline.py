@@ -105,7 +105,6 @@ def measure(target: Target, threads: int, progress: Progress) -> Roofline:
         progress(f"bandwidth of {name}", len(rows) + len(levels), total)
         times = max(1, round(2e7 / block))  # about a millisecond in a first-level cache
         levels.append(Level(name, size, best([reader(block, times) for _ in range(threads)])))
-    progress("done", total, total)
     return Roofline(
         cpu_name(), target.name, threads, roofline_loops.ticks(target), peaks, _falling(levels)
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..processors import usable_cpu_count
-from ..runtime.delegate import delegate_names
+from ..runtime.registry import delegate_names
 from .engine_agreement import group
 from .engines import TITLES
 from .machine import cpu_flags

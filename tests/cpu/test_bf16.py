@@ -24,8 +24,8 @@ from sanderling.delegates.cpu.passes.precision import DATA, round_products
 from sanderling.delegates.cpu.runtime.executable import Compiled
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import evaluate, new_state
-from sanderling.runtime.delegate import copy_graph
 from tests.support.aarch64_qemu import QEMU, run_aarch64
 from tests.support.conv_stacks import feed, stack
 from tests.support.cpu_conformance import RUNNABLE, cpu_for

@@ -10,7 +10,7 @@ import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.session import Session
 from tests.support.conv_stacks import feed, stack
 

@@ -10,7 +10,7 @@ import pytest
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.passes.space_to_depth import read_blocks_directly
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from tests.support.cpu_conformance import run
 
 pytestmark = pytest.mark.filterwarnings("error::sanderling.errors.FallbackWarning")

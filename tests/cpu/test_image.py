@@ -14,7 +14,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa.targets import TARGETS, Target
 from sanderling.delegates.cpu.runtime.image import Image, Loaded, link
 from sanderling.errors import DelegateError
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from tests.conformance.harness import Case
 from tests.support.aarch64_qemu import QEMU, run_aarch64
 from tests.support.conv_stacks import feed, stack

@@ -13,8 +13,8 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa.targets import Target
 from sanderling.delegates.cpu.kernels.recurrent import sequence
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import initial_value
-from sanderling.runtime.delegate import copy_graph
 from sanderling.runtime.session import Session
 from tests.conformance.harness import Case
 from tests.support.aarch64_qemu import QEMU, run_aarch64

@@ -14,8 +14,17 @@ from sanderling.delegates.cpu.codegen.rounding import Rounding, rescale
 from sanderling.delegates.cpu.isa.targets import TARGETS, Target, runnable
 from sanderling.delegates.cpu.kernels.elementwise import planes
 from sanderling.ir import Array, DType, Graph, Model, Quant
+from tests.conformance.cases_matmul import WIDE
+from tests.conformance.harness import Case
 from tests.support.aarch64_qemu import QEMU
-from tests.support.cpu_conformance import RUNNABLE, TARGET_NAMES, cpu_for, run, run_emulated
+from tests.support.cpu_conformance import (
+    RUNNABLE,
+    TARGET_NAMES,
+    check_cpu,
+    cpu_for,
+    run,
+    run_emulated,
+)
 
 EMULATED = [name for name in TARGET_NAMES if TARGETS[name].triple.startswith("aarch64") and QEMU]
 TRIED = [*RUNNABLE, *EMULATED]
@@ -28,7 +37,7 @@ def _answers(model: Model, target: str, arrays: Sequence[Array]) -> tuple[Array,
     if runnable(delegate.target):
         ours = run(model.compile([delegate]), arrays)
     else:
-        ours = run_emulated(model, delegate, arrays)
+        ours = run_emulated(model.main, delegate, arrays)
     return ours[0], run(model.compile(["reference"]), arrays)[0]
 
 
@@ -141,6 +150,13 @@ def test_sums_wrap_around_as_the_definition_has_them(op: str, dtype: DType, targ
     assert delegate.refuses(model.main.ops[0]) is None
     ours, wanted = _answers(model, target, [x])
     assert np.array_equal(ours, wanted)
+
+
+@pytest.mark.parametrize("target", TRIED)
+@pytest.mark.parametrize("row", WIDE[::2], ids=lambda row: row.id)
+def test_sums_of_connected_layers_wrap_around(row: Case, target: str) -> None:
+    """They become float64, after their bias."""
+    assert check_cpu(row, target, emulate=True) == ""
 
 
 def _wrapping(op: str, dtype: DType) -> tuple[Model, Array]:

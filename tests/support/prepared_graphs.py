@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sanderling.delegates.cpu.kernels.window import PAD_ATTR
-from sanderling.delegates.cpu.passes.fold import INNER_ATTR, MAP_ATTR
-from sanderling.delegates.cpu.passes.pipeline import WEIGHTS
+from sanderling.delegates.cpu.kernels.window import INNER_ATTR, MAP_ATTR, PAD_ATTR
+from sanderling.delegates.cpu.table import row_of
 from sanderling.ir import Array, DType, Graph, Op, Quant, Tensor
 from sanderling.ir import expr as X
 from sanderling.ops.base import scale_zero
@@ -67,7 +66,7 @@ def kernel(op: Op, args: list, state) -> list[Array]:
     own = op.copy(op.inputs, op.outputs)
     if PAD_ATTR in op.attrs:
         args = [padded(own, args[0], own.attrs.pop(PAD_ATTR)), *args[1:]]
-    is_product = op.name in WEIGHTS
+    is_product = bool(row_of(op).weights)
     residual = args[3] if is_product and len(args) > 3 else None
     if residual is not None:
         own.inputs, args = own.inputs[:3], args[:3]
@@ -111,7 +110,7 @@ def added(op: Op, own: Op, args: list, residual: Array, state) -> Array:
 
 def signed(op: Op, args: list, state) -> list[Array]:
     """Ops that were int8, by their weights or by what they say: all codes go down by 128."""
-    places = WEIGHTS.get(op.name, ())
+    places = row_of(op).weights
     w, x = op.inputs[places[0]] if places else None, op.inputs[0]
     codes = w is not None and w.dtype not in (DType.UINT8, DType.INT32)  # sizes are no codes
     was_signed = op.attrs.get("was_signed") or codes

@@ -12,6 +12,7 @@ from typing import Any
 
 from ... import protobuf
 from ...errors import InputError, SanderlingError
+from ...files import as_given
 from ...format import AtomicFile
 from .. import process_memory
 from ..record import Result, Setting
@@ -78,7 +79,8 @@ def printer(to_stderr: bool = False) -> Say:
     """The tool's log: INFO and WARN on stdout, a line at a time."""
 
     def say(severity: str, text: str) -> None:
-        print(f"{severity}: {text}", file=sys.stderr if to_stderr else sys.stdout, flush=True)
+        stream = sys.stderr if to_stderr else sys.stdout
+        print(f"{severity}: {as_given(text)}", file=stream, flush=True)
 
     return say
 

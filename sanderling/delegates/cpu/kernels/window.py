@@ -11,6 +11,7 @@ from ....ops.geometry import padding_before
 # A pass writes the padding of a PAD that it folded into the op: (top, bottom, left, right), and
 # the op's own padding is VALID.
 PAD_ATTR = "cpu_pad"
+MAP_ATTR, INNER_ATTR = "cpu_map", "cpu_inner"
 
 
 @dataclass(frozen=True)

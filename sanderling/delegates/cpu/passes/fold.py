@@ -26,9 +26,8 @@ from ....ops.base import scale_zero
 from ....passes.common import Fired, activation, has_effects, is_static, with_attrs
 from ....passes.fuse import zero_padding
 from ..kernels.elementwise.planes import Side, clamped, plane
-from ..kernels.window import PAD_ATTR, window_of
+from ..kernels.window import INNER_ATTR, MAP_ATTR, PAD_ATTR, window_of
 
-MAP_ATTR, INNER_ATTR = "cpu_map", "cpu_inner"
 BYTES = (DType.INT8, DType.UINT8)
 
 # What the kernels can do. A kernel that learns more gets its name here.

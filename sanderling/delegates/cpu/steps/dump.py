@@ -15,7 +15,7 @@ from typing import Any
 
 from ....ir import Graph, Tensor
 from ....ir.expr import Expr
-from ....runtime.delegate import copy_graph
+from ....ir.graph import copy_graph
 from ....tables import aligned
 from ..isa.targets import Target
 from ..runtime.abi import ARENA, FIRST_ARG

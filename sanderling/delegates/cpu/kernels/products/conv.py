@@ -14,13 +14,13 @@ from .....ops.base import attr, elements, quant, scale_zero
 from .....ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range
 from ...codegen.bfloat import rounded
 from ...codegen.emit import Int
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rounding, rescale
 from ...isa.targets import Target
-from ...passes.fold import INNER_ATTR, MAP_ATTR
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
-from ..window import window_of
+from ..row import Kernel
+from ..window import INNER_ATTR, MAP_ATTR, window_of
 from .cores import (
     BfloatCore,
     BlockCore,
@@ -335,9 +335,11 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
     most = np.abs(real).sum(axis=1, dtype=np.int64) * definition.largest(x.dtype.numpy, zero_in)
     most += np.abs(given)
     if out.dtype.numpy.itemsize == 2 or word_rounding(op) is Rounding.ONCE:
-        found = word_rescale(word_rounding(op), scale, given, zero_out, bounds[0],
+        # Sums of 8-bit activations wrap around with their bias, those of 16 bits take it later.
+        apart = given if x.dtype is DType.INT16 else np.zeros_like(given)
+        found = word_rescale(word_rounding(op), scale, apart, zero_out, bounds[0],
                              not chunk_of(core))  # fmt: skip
-        bias = bias - given if found.kind.has_bias else bias
+        bias = bias - apart if found.kind.has_bias else bias
     else:
         found = rescale(scale, own, own_zero, most, target)
     sink = ByteSink(out.dtype is not DType.UINT8, residual is not None, int(sums != 0),
@@ -466,23 +468,18 @@ def _refuses_blocks(op: Op, x: Tensor, w: Tensor, out: Tensor) -> str | None:
 
 
 def _refuses_range(op: Op, x: Tensor, w: Tensor) -> str | None:
-    """Sums that the definition wraps around, or that the kernels do not hold."""
-    if x.dtype is DType.FLOAT32:
+    """Sums of 16-bit activations that the kernels do not hold. Those of 8 bits wrap around."""
+    if x.dtype is not DType.INT16:
         return None
     offset = scale_zero(w)[1] if quant(w).scale.size == 1 else 0
     matrix = data(w).reshape(w.shape[0], -1).astype(np.int32) - offset
-    if x.dtype is DType.INT16:
-        if np.abs(matrix).max(initial=0) >= 2**15 or scale_zero(x)[1]:
-            return "a zero point does not go with 16 bits"
-        kind, bias = word_rounding(op), bias_of(op, w.shape[0], np.int64)
-        if not kind.is_fixed:
-            sums = np.abs(matrix).sum(axis=1, dtype=np.int64) << 15
-            return refuses_words(kind, multiplier(op), sums, bias)
-    elif word_rounding(op) is Rounding.ONCE:  # its sums become float64, and do not wrap around
-        top = definition.largest(x.dtype.numpy, scale_zero(x)[1])
-        fits = definition.product_bound(matrix, top) < 2**31
-        return None if fits else "sums may leave 32 bits"
-    return None
+    if np.abs(matrix).max(initial=0) >= 2**15 or scale_zero(x)[1]:
+        return "a zero point does not go with 16 bits"
+    kind, bias = word_rounding(op), bias_of(op, w.shape[0], np.int64)
+    if kind.is_fixed:
+        return None
+    sums = np.abs(matrix).sum(axis=1, dtype=np.int64) << 15
+    return refuses_words(kind, multiplier(op), sums, bias)
 
 
 def is_folded(w: Tensor) -> bool:
@@ -527,8 +524,16 @@ def product_name(op: Op) -> str:
     return op.name.lower() + "_bf16" * (BF16_ATTR in op.attrs)
 
 
-PRODUCT = Kernel(emit_conv, refuses_product, product_name, reads_apart, lambda op: True)
+PRODUCT = Kernel(
+    emit_conv,
+    refuses_product,
+    product_name,
+    reads=reads_apart,
+    writes=lambda op: True,
+    weights=(1,),
+    fuses=frozenset({"residual", "map", "map of two"}),
+)
 KERNELS = {
-    "CONV_2D": PRODUCT,
+    "CONV_2D": replace(PRODUCT, fuses=PRODUCT.fuses | {"pad"}),
     "FULLY_CONNECTED": replace(PRODUCT, emit=emit_fully_connected),
 }

@@ -12,9 +12,11 @@ from .....ir import DType, Op
 from .....ops.base import attr, quant, scale_zero
 from .....ops.geometry import padding_before
 from ...codegen.emit import Int
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
+from ..row import Kernel
 from .conv import BF16_ATTR, Spread, data, emit_product, refuses_product
+from .dynamic_range import UPSAMPLE, is_integer
 from .sources import Window
 
 # Each phase is a product of its own, of some 60 instructions; beyond, LLVM takes many seconds.
@@ -120,4 +122,23 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
     return said or refuses_product(as_conv(op), target)
 
 
-KERNELS = {"TRANSPOSE_CONV": Kernel(emit_transposed, refuses_transposed)}
+def upsampled(op: Op) -> Op | None:
+    """TRANSPOSE_CONV of floats with integer weights."""
+    if op.name != "TRANSPOSE_CONV":
+        return None
+    x, w = op.inputs[2], op.inputs[1]
+    if x is None or w is None or x.dtype is not DType.FLOAT32 or not is_integer(w):
+        return None
+    names = ("padding", "stride_h", "stride_w", "fused_activation_function")
+    attrs = {name: attr(op, name) for name in names}
+    return Op(UPSAMPLE, [x, w, op.input(3)], op.outputs, attrs)
+
+
+def emit_upsample(k: StepEmitter, op: Op) -> None:
+    emit_upsampled(k, op, op)
+
+
+KERNELS = {
+    "TRANSPOSE_CONV": Kernel(emit_transposed, refuses_transposed, weights=(1,)),
+    UPSAMPLE: Kernel(emit_upsample, name=lambda op: "transpose_conv", weights=(1,)),
+}

@@ -14,11 +14,12 @@ from .....ir import Array, DType, Op
 from .....ops.base import DATA_ERRORS, attr
 from .....ops.image import fixed_taps, float_taps, nearest_places
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.rounding import as_double, away
 from ...isa.targets import Target
 from ..move.gather import gather_rows
 from ..move.views import present, unmovable
+from ..row import Kernel
 
 
 def _sizes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -297,9 +298,9 @@ def refuses_bilinear(op: Op, target: Target) -> str | None:
 
 
 KERNELS = {
-    name: Kernel(emit, refuses, reads=lambda op: (0,), writes=lambda op: True)
-    for name, emit, refuses in (
-        ("RESIZE_NEAREST_NEIGHBOR", emit_nearest, refuses_nearest),
-        ("RESIZE_BILINEAR", emit_bilinear, refuses_bilinear),
+    name: Kernel(emit, refuses, reads=lambda op: (0,), writes=lambda op: True, sign_matters=matters)
+    for name, emit, refuses, matters in (
+        ("RESIZE_NEAREST_NEIGHBOR", emit_nearest, refuses_nearest, False),
+        ("RESIZE_BILINEAR", emit_bilinear, refuses_bilinear, True),
     )
 }
