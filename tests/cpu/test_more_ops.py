@@ -12,7 +12,7 @@ from sanderling.delegates.cpu.kernels.products import volume
 from sanderling.delegates.cpu.kernels.reduce import local_response
 from sanderling.delegates.cpu.kernels.signal import fourier, spectrogram
 from sanderling.delegates.cpu.kernels.vision import detections, mediapipe, nms
-from sanderling.delegates.cpu.passes import decompose
+from sanderling.delegates.cpu.table import decompositions
 from sanderling.ir import Array
 from tests.conformance.cases_custom import anchors, detection, options
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
@@ -32,7 +32,7 @@ MODULES = (
     mediapipe,
     nms,
     local_response,
-    decompose,
+    decompositions,
     scatter,
     spectrogram,
     spread,

@@ -28,8 +28,8 @@ from sanderling.ir.expr import evaluate, inputs_of
 from sanderling.ir.verify import problems
 from sanderling.ops import cost
 from sanderling.ops.execute import execute, new_state
-from sanderling.passes import Report
-from sanderling.runtime.plan import specialise
+from sanderling.passes import PassReport
+from sanderling.runtime.specialise import specialise
 from tests.conformance.cases import CASES
 from tests.support.prepared_graphs import run_prepared
 from tests.support.shared_models import MODELS, NEEDS, model
@@ -262,7 +262,7 @@ def test_additions_that_stay(name: str, graph: Graph) -> None:
 # -- maps -----------------------------------------------------------------------------------------
 
 
-def with_all(graph: Graph) -> Report:
+def with_all(graph: Graph) -> PassReport:
     return prepare(graph, VNNI, legal)
 
 

@@ -38,7 +38,7 @@ import numpy as np
 
 from sanderling import DelegateError, FallbackWarning, SanderlingError, Session, dump, load
 from sanderling.delegates.cpu.kernels.elementwise.operands import BYTES
-from sanderling.delegates.cpu.passes.pipeline import RECURRENT
+from sanderling.delegates.cpu.table import row_of
 from sanderling.evaluate.op_by_op import OpByOpRunner
 from sanderling.ir import Array, Graph, Model, Op
 from sanderling.ir.graph import reachable
@@ -188,7 +188,7 @@ def is_share(op: Op) -> bool:
 
 def is_hybrid(op: Op) -> bool:
     """A cell that quantises on the way: what NaN becomes is not defined, LiteRT has a number."""
-    return op.name in RECURRENT and any(
+    return row_of(op).changes_state and any(
         t is not None and t.dtype in BYTES and t.is_constant for t in op.inputs
     )
 

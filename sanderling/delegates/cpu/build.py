@@ -16,6 +16,7 @@ from .codegen.jit import compile_object
 from .codegen.program import Program, StepError
 from .dialect.fused import unfused, where
 from .isa.targets import Target
+from .kernels.row import UNKNOWN
 from .passes.pipeline import prepare
 from .runtime.executable import Compiled, aligned
 from .runtime.image import Image, link
@@ -23,7 +24,7 @@ from .steps.dump import Dump, fused_text, types_text
 from .steps.origins import Origins
 from .steps.placement import free_from, is_free, place
 from .steps.sync import emit_run
-from .table import KERNELS
+from .table import row_of
 
 # What is called from outside.
 ENTRIES = ("call", "invoke", "serve", "stop", "clock")  # clock: of traced code
@@ -120,11 +121,11 @@ def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
                       checked=settings.checked)  # fmt: skip
     with span("emit kernels", "compile"):
         for op in part.ops:
-            kernel = KERNELS.get(op.name)
-            if kernel is None:
+            row = row_of(op)
+            if row is UNKNOWN:
                 raise DelegateError(f"{op.name} has no kernel", where=where(op))
             if not is_free(op, places):
-                program.add_step(op, kernel.name(op), kernel.emit)
+                program.add_step(op, row.name(op), row.emit)
         emit_run(program)
     dump.steps(lambda: describe(program), arena, program.scratch)
     return program, arena

@@ -10,7 +10,7 @@ caller's arrays.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from ....errors import DelegateError
 from ....ir import Array, Graph, Op, Tensor
-from ..dialect.fused import operator, where
+from ..dialect.fused import where
 from ..isa.targets import Target
 from ..runtime.abi import (  # kernels take them from here
     ALIGN,
@@ -67,23 +67,6 @@ def extent_of(tensor: Tensor, pitch: int) -> int:
         return tensor.nbytes
     row = row_bytes(tensor)
     return (tensor.nbytes // row - 1) * pitch + row
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A row of the kernel table.
-
-    emit(k, op) writes the step. refuses(op, target) says why not, of an op as it stands in the
-    user's graph (int8, before any pass); None if it is taken. name(op) is the kernel's name in
-    profiles and dumps. reads(op): the inputs, and writes(op): whether all outputs may have rows
-    that lie apart; the kernel asks k.pitch for them.
-    """
-
-    emit: Callable[[StepEmitter, Op], None]
-    refuses: Callable[[Op, Target], str | None] = lambda op, target: None
-    name: Callable[[Op], str] = lambda op: operator(op).lower().replace(".", "_")
-    reads: Callable[[Op], Collection[int]] = lambda op: ()
-    writes: Callable[[Op], bool] = lambda op: False
 
 
 def refuses_tensors(op: Op) -> str | None:

@@ -14,19 +14,18 @@ A composite is what its decomposition is, from the first pass on.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ....errors import SanderlingError
 from ....ir import DType, Graph, Op, Tensor, reachable
 from ....ir.graph import copy_graph
-from ....passes import Fired
-from ....passes.common import has_effects, reshape, same_quant
+from ....passes.common import has_effects, same_quant
 from ....passes.simplify import fold_constants
-from ....runtime.plan import specialise
+from ....runtime.specialise import specialise
 from ..codegen.emit import I8, Int, Type, Value, vector
-from ..codegen.program import Kernel, StepEmitter, refuses_tensors
+from ..codegen.program import StepEmitter
 from ..isa.targets import Target
+from .row import Ask, Kernel, emit_never
 
 Guard = tuple[tuple[Tensor, bool], ...]
 GUARD = "guard"
@@ -131,16 +130,19 @@ def refuses_if(op: Op, target: Target) -> str | None:
     condition = op.inputs[0]
     if condition is None or condition.dtype is not DType.BOOL or math.prod(condition.shape) != 1:
         return "its condition is not one bool"
-    said = (_refuses_call(op, name, op.inputs[1:], target) for _, name in BRANCHES)
+    return None
+
+
+def refuses_branches(op: Op, ask: Ask) -> str | None:
+    said = (_refuses_call(op, name, op.inputs[1:], ask) for _, name in BRANCHES)
     return next(filter(None, said), None)
 
 
-def refuses_composite(op: Op, target: Target) -> str | None:
-    return _refuses_call(op, DECOMPOSITION, op.inputs, target)
+def refuses_composite(op: Op, ask: Ask) -> str | None:
+    return _refuses_call(op, DECOMPOSITION, op.inputs, ask)
 
 
-def _refuses_call(op: Op, name: str, args: Sequence[Tensor | None],
-                  target: Target) -> str | None:  # fmt: skip
+def _refuses_call(op: Op, name: str, args: Sequence[Tensor | None], ask: Ask) -> str | None:
     size, own = inlined_size(op)
     if size > ALWAYS_INLINED + MOST_COPIES * own:
         return f"the {own} ops of the graphs that it calls would be {size} in its place"
@@ -150,7 +152,7 @@ def _refuses_call(op: Op, name: str, args: Sequence[Tensor | None],
         return f"a graph that it calls does not fit its arguments: {error}"
     if not all(same_quant(t, arg) for t, arg in zip(branch.inputs, given, strict=True) if t.users):
         return f"graph '{branch.name}' sees its arguments under other scales"
-    said = _refuses_branch(branch, op, target)
+    said = _refuses_graph(branch, op, ask)
     return None if said is None else f"in graph '{branch.name}': {said}"
 
 
@@ -167,95 +169,16 @@ def inlined_size(op: Op) -> tuple[int, int]:
     return steps(op), sum(len(graph.ops) for graph in size)
 
 
-def _refuses_branch(branch: Graph, op: Op, target: Target) -> str | None:
+def _refuses_graph(branch: Graph, op: Op, ask: Ask) -> str | None:
     for inner in branch.ops:
-        said = _refuses_inner(inner, target)
+        state = has_effects(inner) and inner.name not in ("IF", COMPOSITE)
+        said = "it has a state" if state else ask(inner)
         if said is not None:
             return f"{inner.where}: {said}"
     for mine, theirs in zip(branch.outputs, op.outputs, strict=True):
         if mine.dtype is not theirs.dtype or mine.shape != theirs.shape:
             return f"its result is {mine.type_text}, not {theirs.type_text}"
     return None
-
-
-def _refuses_inner(op: Op, target: Target) -> str | None:
-    from ..table import KERNELS
-
-    kernel = KERNELS.get(op.name)
-    if kernel is None or (has_effects(op) and op.name not in ("IF", COMPOSITE)):
-        return "it has no kernel, or a state"
-    return refuses_tensors(op) or kernel.refuses(op, target)
-
-
-def inline_composites(graph: Graph, target: Target) -> Fired:
-    """Composites become what they stand for, those inside of them too."""
-    fired: Fired = Counter()
-    while calls := [op for op in graph.ops if op.name == COMPOSITE]:
-        for op in calls:
-            branch, given = bound(op.attrs[DECOMPOSITION], op.inputs)
-            results = _splice(graph, op, branch, dict(zip(branch.inputs, given, strict=True)), ())
-            for found, y in zip(results, op.outputs, strict=True):
-                graph.insert(reshape(graph, found, y), before=op)
-            graph.erase(op)
-            fired["composite put in place"] += 1
-    return fired
-
-
-def inline_branches(graph: Graph, target: Target) -> Fired:
-    """IFs become the ops of their branches, under guards."""
-    fired: Fired = Counter()
-    for op in [op for op in graph.ops if op.name == "IF"]:
-        condition = op.inputs[0]
-        assert condition is not None
-        known = None if condition.data is None else bool(condition.data.reshape(-1)[0])
-        results = []
-        for polarity, name in BRANCHES:
-            if known in (None, polarity):
-                guard = ((condition, polarity),) if known is None else ()
-                results.append(_put_in(graph, op, name, guard, target))
-                fired["branch put in place"] += 1
-        for index, found in enumerate(zip(*results, strict=True)):
-            y = op.outputs[index]
-            graph.insert(Op("cpu.MERGE", [condition, *found], [y]) if known is None
-                         else reshape(graph, found[0], y), before=op)  # fmt: skip
-        graph.erase(op)
-    return fired
-
-
-def _put_in(graph: Graph, op: Op, name: str, guard: Guard, target: Target) -> list[Tensor]:
-    """One branch in front of the IF; the tensors that are its results."""
-    from ..passes.pipeline import prepare
-
-    branch, given = bound(op.attrs[name], op.inputs[1:])
-    if branch.ops:
-        prepare(branch, target)
-    return _splice(graph, op, branch, dict(zip(branch.inputs, given, strict=True)), guard)
-
-
-def _splice(graph: Graph, before: Op, branch: Graph, outer: dict[Tensor, Tensor],
-            guard: Guard) -> list[Tensor]:  # fmt: skip
-    ops = list(branch.ops)
-    for tensor in branch.tensors:
-        tensor.users, tensor.producer = [], None
-
-    def insert(op: Op) -> None:
-        inner = tuple((outer.get(t, t), holds) for t, holds in guard_of(op))
-        if guard or inner:
-            op.attrs[GUARD] = guard + inner
-        graph.insert(op, before=before)
-
-    for op in ops:
-        inputs = [outer.get(t, t) if t is not None else None for t in op.inputs]
-        insert(op.copy(inputs, op.outputs, op.intermediates))
-    results: list[Tensor] = []
-    for tensor in branch.outputs:
-        theirs = tensor.producer is None or tensor in results
-        if theirs and guard:  # the place of the result is not to be somebody else's
-            copy = Tensor(f"{tensor.name}/copy", tensor.dtype, tensor.shape, quant=tensor.quant)
-            insert(Op("cpu.COPY", [outer.get(tensor, tensor)], [copy]))
-            tensor = copy
-        results.append(outer.get(tensor, tensor))
-    return results
 
 
 def guard_of(op: Op) -> Guard:
@@ -276,15 +199,11 @@ def emit_merge(k: StepEmitter, op: Op) -> None:
                 copy_bytes(k, target, source, y.nbytes, False)
 
 
-def emit_never(k: StepEmitter, op: Op) -> None:
-    raise AssertionError("a pass has put the graphs that it calls in its place")
-
-
 KERNELS = {
-    "READ_VARIABLE": Kernel(emit_read, refuses_variable),
-    "ASSIGN_VARIABLE": Kernel(emit_assign, refuses_variable),
-    "IF": Kernel(emit_never, refuses_if),
-    COMPOSITE: Kernel(emit_never, refuses_composite),
+    "READ_VARIABLE": Kernel(emit_read, refuses_variable, copies_state=True),
+    "ASSIGN_VARIABLE": Kernel(emit_assign, refuses_variable, copies_state=True),
+    "IF": Kernel(emit_never, refuses_if, inner=refuses_branches, plain_codes=True),
+    COMPOSITE: Kernel(emit_never, inner=refuses_composite),
     "cpu.COPY": Kernel(emit_read),
     "cpu.MERGE": Kernel(emit_merge),
 }

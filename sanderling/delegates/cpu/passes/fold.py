@@ -17,18 +17,17 @@ from ....ir.rewrite import Match, P, Rule, Var, rewrite
 from ....ops.base import scale_zero
 from ....passes.common import Fired, activation, has_effects, is_static, with_attrs
 from ....passes.fuse import zero_padding
-from ..dialect.fused import Fused, Inputs, either, fuse, operator
+from ..dialect.fused import OWN, Fused, Inputs, either, fuse, operator
 from ..kernels.elementwise.planes import Side, clamped, plane
 from ..kernels.window import window_of
+from ..table import KERNELS
 
 BYTES = (DType.INT8, DType.UINT8)
 
-# What the kernels can do. A kernel that learns more gets its name here.
+# Which operators take what, as their rows say.
 EPILOGUE_OPS: dict[str, frozenset[str]] = {
-    "pad": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D"}),
-    "residual": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
-    "map": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
-    "map of two": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
+    what: frozenset(n for n in KERNELS if what in KERNELS[n][-1].fuses and not n.startswith(OWN))
+    for what in ("pad", "residual", "map", "map of two")
 }
 
 Able = Mapping[str, frozenset[str]]

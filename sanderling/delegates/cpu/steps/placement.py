@@ -22,10 +22,9 @@ from ....runtime.arena import Item, plan
 from ..codegen.program import Place, extent_of, row_bytes
 from ..kernels.elementwise.maps import Map, lengthen
 from ..kernels.move.strided import Dim, collapse, offset_of
-from ..kernels.move.views import MOVES, in_place, pairs_at, pairs_of, pitches, rescales
-from ..passes.pipeline import VIEWS
+from ..kernels.move.views import in_place, pairs_at, pitches, rescales
 from ..runtime.abi import ALIGN, ARENA, FIRST_ARG
-from ..table import KERNELS
+from ..table import row_of
 
 # A map whose rows are whole vectors computes every element once, so that it may overwrite what it
 # reads; of other rows the last vector reaches back. This many elements are whole on any target.
@@ -92,19 +91,19 @@ def lifetimes(part: Graph) -> tuple[dict[Tensor, int], dict[Tensor, int]]:
 
 def is_free(op: Op, places: dict[Tensor, Place]) -> bool:
     """Nothing is left to do: all elements lie where they should."""
-    if op.name in VIEWS:
+    if row_of(op).is_view:
         x = op.inputs[0]
         return x is not None and places.get(x) == places[op.outputs[0]]
     if op.name in ("READ_VARIABLE", "cpu.MERGE"):
         return all(places.get(t) == places[op.outputs[0]] for t in shared(op))
-    if op.name not in MOVES:
+    if row_of(op).pairs is None:
         return False
     return all(in_place(op, pair, places) for pair in pairs_at(op, pitches(places)))
 
 
 def shows(op: Op) -> Iterator[Alias]:
     """Outputs that are contiguous parts of an input."""
-    if op.name in VIEWS:
+    if row_of(op).is_view:
         x = op.inputs[0]
         if x is not None:
             yield Alias(op.outputs[0], x, 0)
@@ -154,7 +153,8 @@ class Run:
 
 
 def _runs(op: Op) -> Iterator[Run]:
-    for index, to, source, by in pairs_of(op) if op.name in MOVES else ():
+    pairs = row_of(op).pairs
+    for index, to, source, by in pairs(op) if pairs is not None else ():
         x = op.inputs[source] if isinstance(source, int) else None
         if x is None or x.is_constant or rescales(op, x) or to.size == 0:
             continue
@@ -257,14 +257,14 @@ class _Planner:
         return all(self._reads_apart(user, tensor) for user in tensor.users)
 
     def _writes_apart(self, op: Op, tensor: Tensor) -> bool:
-        if op.name in VIEWS:
+        if row_of(op).is_view:
             return op.inputs[0] is not None and self._together(op.inputs[0], tensor)
-        return op.name in KERNELS and KERNELS[op.name].writes(op)
+        return row_of(op).writes(op)
 
     def _reads_apart(self, op: Op, tensor: Tensor) -> bool:
-        if op.name in VIEWS:
+        if row_of(op).is_view:
             return self._together(tensor, op.outputs[0])
-        able = KERNELS[op.name].reads(op) if op.name in KERNELS else ()
+        able = row_of(op).reads(op)
         return all(i in able for i, t in enumerate(op.inputs) if t is tensor)
 
     def _together(self, a: Tensor, b: Tensor) -> bool:

@@ -22,13 +22,14 @@ from .....ops.base import attr, quant, scale_zero
 from .....ops.fixed import ACTIVATION_BOUNDS, fused_range
 from .....ops.gemm import signed
 from ...codegen.emit import F32, I8, I32, I64, PTR, Emitter, Int, Type, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rescale, rescale
 from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
 from ..products.conv import is_folded
 from ..products.dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from ..products.rounding16 import refuses_words, word_rescale, word_rounding
+from ..row import Kernel
 from ..window import window_of
 from .channel_blocks import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind
 from .epilogues import Codes, Floats, Hybrid, Params
@@ -576,5 +577,12 @@ def writes_apart(op: Op) -> bool:
     return not Fused.of(op).residual
 
 
-DEPTHWISE = Kernel(emit_depthwise, refuses_depthwise, reads=reads_apart, writes=writes_apart)
+DEPTHWISE = Kernel(
+    emit_depthwise,
+    refuses_depthwise,
+    reads=reads_apart,
+    writes=writes_apart,
+    weights=(1,),
+    fuses=frozenset({"pad", "residual", "map", "map of two"}),
+)
 KERNELS = dict.fromkeys(either("DEPTHWISE_CONV_2D"), DEPTHWISE)

@@ -19,13 +19,14 @@ from .....ir import DType, Graph, Op
 from .....ir.rewrite import Match, P, Rule, rewrite
 from .....passes.common import Fired, has_effects
 from ...codegen.emit import I8, Int, Value
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...dialect.chains import BEFORE, BEHIND, BOTH, chained, has_residual, parts, unchained
 from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
 from ..products.conv import arithmetic, columns, data, packed
 from ..products.gemm import Operands, Product, plan_product, walk
 from ..products.sources import MARGIN
+from ..row import Kernel
 from ..window import window_of
 from .depthwise import Blocks, Layer, Walk, choose_tiles, is_first, layer, runs_for
 from .input_rows import LINE, expanded, ring_row

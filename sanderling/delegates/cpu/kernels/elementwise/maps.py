@@ -27,8 +27,9 @@ from ...codegen.emit import (
     Value,
 )
 from ...codegen.narrowing import Packing
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.render import ROOT_HALF, render_vector
+from ..row import Kernel
 
 
 @dataclass(frozen=True)

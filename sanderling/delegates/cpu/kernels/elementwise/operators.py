@@ -1,5 +1,4 @@
-"""Which operators are which expressions: the passes that turn them into cpu.MAP and cpu.LUT, and
-chains of them into one.
+"""Which operators are which expressions, as cpu.MAP and cpu.LUT (passes/elementwise.py).
 
 A function of one 8-bit operand is a table of 256 bytes, made by the definition itself.
 """
@@ -11,13 +10,14 @@ from collections.abc import Callable
 import numpy as np
 
 from .....errors import InputError, SanderlingError
-from .....ir import Array, DType, Graph, Op, Quant, Shape, Tensor
+from .....ir import Array, DType, Op, Quant, Tensor
 from .....ir import expr as X
-from .....ir.expr import Const, Expr, Input
+from .....ir.expr import Expr
 from .....ops.base import OPS
 from .....ops.execute import evaluate, new_state
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
+from ..row import Kernel
 from .activations import (
     bounded,
     conversion,
@@ -50,10 +50,9 @@ from .arithmetic import (
     squared_difference,
 )
 from .lut import emit_lut, fast_lut
-from .maps import emit_map, rebuild
+from .maps import emit_map
 from .operands import (
     BYTES,
-    MOST_INPUTS,
     Lowered,
     Refused,
     larger,
@@ -203,110 +202,13 @@ def emit_op(k: StepEmitter, op: Op) -> None:
     (emit_lut if lowered.name == "cpu.LUT" else emit_map)(k, lowered)
 
 
-# -- passes -------------------------------------------------------------------------------------
-
-
-def lower_elementwise(graph: Graph, target: Target) -> None:
-    """Elementwise operators become maps and tables."""
-    for op in list(graph.ops):
-        if op.name in EXPRESSIONS:
-            graph.insert(lower(op, target), before=op)
-            graph.erase(op)
-
-
-# A fused expression may have so many operators: beyond, registers spill.
-MOST_NODES = 150
-
-
-def fuse_chains(graph: Graph, target: Target) -> None:
-    """A map whose result only one other map reads, element by element, becomes part of that; a flip
-    at the border becomes part of a table."""
-    for op in list(graph.ops):
-        if op.name == "cpu.LUT":
-            _fuse_flips(graph, op)
-        if op.name != "cpu.MAP" or op not in graph.ops:
-            continue
-        while (producer := _fusable(graph, op)) is not None:
-            op = _fuse(graph, producer, op)
-
-
-def _fusable(graph: Graph, op: Op) -> Op | None:
-    for tensor in op.inputs:
-        producer = None if tensor is None else tensor.producer
-        if producer is None or producer.name != "cpu.MAP" or tensor in graph.outputs:
-            continue
-        alone = tensor is not None and all(user is op for user in tensor.users)
-        same = tensor is not None and _trimmed(tensor.shape) == _trimmed(op.outputs[0].shape)
-        plain = "shapes" not in op.attrs and "shapes" not in producer.attrs
-        inputs = len({*producer.inputs, *op.inputs}) - 1
-        nodes = sum(1 for e in (producer, op) for _ in X.walk(e.attrs["expr"]))
-        if alone and same and plain and inputs <= MOST_INPUTS and nodes <= MOST_NODES:
-            return producer
-    return None
-
-
-def _fuse_flips(graph: Graph, op: Op) -> None:
-    source, result = op.inputs[0], op.outputs[0]
-    before = None if source is None else source.producer
-    if before is not None and source is not None and _is_flip(before) and len(source.users) == 1:
-        op.attrs["table"] = op.attrs["table"][np.arange(256) ^ 128]
-        graph.set_input(op, 0, before.inputs[0])
-        graph.erase(before)
-    after = result.users[0] if len(result.users) == 1 and result not in graph.outputs else None
-    if after is not None and _is_flip(after):
-        flipped = op.attrs["table"] ^ np.uint8(128)
-        new = Op("cpu.LUT", op.inputs, after.outputs, {"table": flipped})
-        graph.insert(new, before=op)
-        graph.erase(after)
-        graph.erase(op)
-
-
-def _is_flip(op: Op) -> bool:
-    source = op.inputs[0]
-    if op.name != "cpu.MAP" or len(op.inputs) != 1 or source is None or source.dtype not in BYTES:
-        return False
-    return op.attrs["expr"] is flip(op)
-
-
-def _trimmed(shape: Shape) -> Shape:
-    """Without leading ones, which broadcasting ignores."""
-    first = next((i for i, n in enumerate(shape) if n != 1), len(shape))
-    return shape[first:]
-
-
-def _fuse(graph: Graph, producer: Op, op: Op) -> Op:
-    tensor = producer.outputs[0]
-    inputs = list(dict.fromkeys(t for t in (*producer.inputs, *op.inputs) if t is not tensor))
-    place = {t: i for i, t in enumerate(inputs)}
-
-    def numbered(source: Op) -> Callable[[Expr], Expr]:
-        def leaf(node: Expr) -> Expr:
-            if node.op != "input":
-                return node
-            read = source.inputs[node.value]
-            return inner if read is tensor else Input(place[read], node.dtype)
-
-        return leaf
-
-    inner = Const(0, tensor.dtype)
-    inner = _unclamped(rebuild(producer.attrs["expr"], numbered(producer)))
-    expr = X.simplify(rebuild(op.attrs["expr"], numbered(op)))
-    fused = Op("cpu.MAP", inputs, op.outputs, {"expr": expr})
-    graph.insert(fused, before=op)
-    graph.erase(op)
-    graph.erase(producer)
-    return fused
-
-
-def _unclamped(expr: Expr) -> Expr:
-    """Without the clamp to finite numbers, which in the middle of a chain costs more than it says:
-    only sums that overflow would tell the difference."""
-    most = float(np.finfo(np.float32).max)
-    for name, end in (("minimum", most), ("maximum", -most)):
-        if expr.op == name and expr.args[1].is_const and expr.args[1].value == end:
-            expr = expr.args[0]
-    return expr
-
-
-KERNELS = {name: Kernel(emit_op, refuses) for name in EXPRESSIONS if not name.startswith("cpu.")}
-KERNELS["cpu.LUT"] = Kernel(emit_lut, name=lambda op: "lut")
+# They see codes as plain numbers.
+PLAIN = ("BITWISE_XOR", "CAST", "FLOOR_DIV", "FLOOR_MOD", "RIGHT_SHIFT")
+KERNELS = {
+    **{
+        name: Kernel(emit_op, refuses, plain_codes=name in PLAIN)
+        for name in EXPRESSIONS
+        if not name.startswith("cpu.")
+    },
+    "cpu.LUT": Kernel(emit_lut, name=lambda op: "lut"),
+}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .....ir import Op
 from ...codegen.emit import I8, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
+from ..row import Kernel
 
 
 def emit_flip(k: StepEmitter, op: Op) -> None:
@@ -37,5 +38,5 @@ def emit_nothing(k: StepEmitter, op: Op) -> None:
             k.copy(target, source, x.nbytes)
 
 
-VIEW = Kernel(emit_nothing)
+VIEW = Kernel(emit_nothing, is_view=True)
 KERNELS = {"RESHAPE": VIEW, "SQUEEZE": VIEW, "EXPAND_DIMS": VIEW, "cpu.FLIP": Kernel(emit_flip)}

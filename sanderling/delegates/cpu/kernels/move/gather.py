@@ -12,8 +12,9 @@ from ...codegen.emit import I8, I32, I64, PTR, Emitter, Int, Type, Value
 from ...codegen.index_checks import ARGS as INDICES
 from ...codegen.index_checks import TYPES as _INDEX
 from ...codegen.index_checks import Indices, all_inside, index_type
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
+from ..row import Kernel
 from .strided import (
     UNITS,
     UNROLLED,
@@ -217,7 +218,7 @@ def emit_one_hot(k: StepEmitter, op: Op) -> None:
 def refuses_one_hot(op: Op, target: Target) -> str | None:
     if present(op).dtype not in (DType.INT32, DType.INT64):
         return f"indices of type {present(op).dtype.short}"
-    return unmovable(op, [present(op, 2), present(op, 3)], (1,))
+    return unmovable(op, [present(op, 2), present(op, 3)], (1,), plain=True)
 
 
 # -- dynamic update ---------------------------------------------------------------------------
@@ -281,6 +282,6 @@ def refuses_update(op: Op, target: Target) -> str | None:
 KERNELS = {
     "GATHER": Kernel(emit_gather, refuses_gather),
     "GATHER_ND": Kernel(emit_gather_nd, refuses_gather_nd),
-    "ONE_HOT": Kernel(emit_one_hot, refuses_one_hot),
+    "ONE_HOT": Kernel(emit_one_hot, refuses_one_hot, plain_codes=True),
     "DYNAMIC_UPDATE_SLICE": Kernel(emit_update, refuses_update),
 }

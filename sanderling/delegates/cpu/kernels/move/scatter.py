@@ -12,9 +12,10 @@ from .....ops.base import attr
 from .....ops.gemm import block_scales, signed
 from ...codegen.emit import F32, I8, I64, PTR, Emitter, Int, Type, llvm_type, vector
 from ...codegen.index_checks import Indices, all_inside, index_type
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..products.dynamic_range import unfit_blocks
+from ..row import Kernel
 from . import gather
 from .strided import copy_rows
 from .views import present, unmovable
@@ -91,7 +92,7 @@ def refuses_scatter(op: Op, target: Target) -> str | None:
         return "an index is out of range"
     if updates.dtype in (DType.FLOAT16, DType.BFLOAT16) or updates.dtype is not y.dtype:
         return f"updates of type {updates.dtype.short} have no kernel"
-    return unmovable(op, [updates], (2,))
+    return unmovable(op, [updates], (2,), plain=True)
 
 
 # -- reversed sequences -------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def refuses_embedding(op: Op, target: Target) -> str | None:
 
 
 KERNELS = {
-    "SCATTER_ND": Kernel(emit_scatter, refuses_scatter),
+    "SCATTER_ND": Kernel(emit_scatter, refuses_scatter, plain_codes=True),
     "REVERSE_SEQUENCE": Kernel(emit_reverse, refuses_reverse),
-    "EMBEDDING_LOOKUP": Kernel(emit_embedding, refuses_embedding),
+    "EMBEDDING_LOOKUP": Kernel(emit_embedding, refuses_embedding, weights=(1,)),
 }

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from .....ir import Array, Op
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
+from ..row import Kernel
 from .strided import addresses, move, scalar
 from .views import present, unmovable, values
 
@@ -94,12 +95,12 @@ def refuses(op: Op, target: Target) -> str | None:
     if op.name == "BITCAST":
         return None if tensors[0].nbytes == tensors[1].nbytes else "sizes differ"
     if op.name == "DILATE":
-        return unmovable(op, [op.inputs[0], op.inputs[2]], (1,)) or _refuses_factors(op)
+        return unmovable(op, [op.inputs[0], op.inputs[2]], (1,), plain=True) or _refuses_factors(op)
     if op.name == "MATRIX_SET_DIAG":
         x, diagonal = tensors[:2]
         if len(x.shape) < 2 or diagonal.shape != (*x.shape[:-2], min(x.shape[-2:])):
             return "its operands do not fit together"
-    return unmovable(op, op.inputs, ())
+    return unmovable(op, op.inputs, (), plain=True)
 
 
 def _refuses_factors(op: Op) -> str | None:
@@ -108,4 +109,4 @@ def _refuses_factors(op: Op) -> str | None:
     return None if fits and math.prod(present(op, 2).shape) == 1 else "its operands do not fit"
 
 
-KERNELS = {name: Kernel(emit, refuses) for name in PARTS}
+KERNELS = {name: Kernel(emit, refuses, plain_codes=True) for name in PARTS}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from .....ops import OPS
 from .....ops.base import DATA_ERRORS, attr, ints
 from .....ops.base import scale_zero_or_none as codes_of
 from ...codegen.emit import F32, I8, I32, I64, PTR, Emitter, Int, Value, vector
-from ...codegen.program import Kernel, Place, StepEmitter, row_bytes
+from ...codegen.program import Place, StepEmitter, row_bytes
 from ...isa.targets import Target
-from ...passes.pipeline import AS_THEY_ARE
+from ..row import Kernel
 from .strided import Dim, addresses, apart, collapse, move, offset_of, scalar, seen
 
 # A pair of views of equal shape, of output `index` and input `index` (or of a constant).
@@ -252,35 +253,46 @@ def _rank_of(op: Op) -> Array:
     return np.array(len(present(op).shape), np.int32)
 
 
-# Operator: its pairs, the operands whose codes are moved, the operands that must be constants.
-MOVES: dict[str, tuple[Callable[[Op], list[Pair]], tuple[int, ...], tuple[int, ...]]] = {
-    "TRANSPOSE": (_as_defined(0), (0,), (1,)),
-    "REVERSE_V2": (_as_defined(0), (0,), (1,)),
-    "SLICE": (_as_defined(0), (0,), (1, 2)),
-    "STRIDED_SLICE": (_as_defined(0), (0,), (1, 2, 3)),
-    "SPLIT": (_as_defined(1), (1,), (0,)),
-    "SPLIT_V": (_as_defined(0), (0,), (1, 2)),
-    "UNPACK": (_as_defined(0), (0,), ()),
-    "CONCATENATION": (_concatenation, (), ()),
-    "PACK": (_pack, (), ()),
-    "PAD": (_pad, (0, 2), (1,)),
-    "PADV2": (_pad, (0,), (1,)),  # prepare sees to the value, if it is a constant
-    "MIRROR_PAD": (_mirror_pad, (0,), (1,)),
-    "SPACE_TO_DEPTH": (_space_to_depth, (0,), ()),
-    "DEPTH_TO_SPACE": (_depth_to_space, (0,), ()),
-    "SPACE_TO_BATCH_ND": (_space_to_batch, (0,), (1, 2)),
-    "BATCH_TO_SPACE_ND": (_batch_to_space, (0,), (1, 2)),
-    "TILE": (_tile, (0,), (1,)),
-    "BROADCAST_TO": (_broadcast_to, (0,), (1,)),
-    "FILL": (_fill, (1,), (0,)),
-    "ZEROS_LIKE": (_constant(lambda op: np.zeros((), op.outputs[0].dtype.numpy)), (), ()),
-    "SHAPE": (_constant(_shape_of), (), ()),
-    "RANK": (_constant(_rank_of), (), ()),
-}  # fmt: skip
+@dataclass(frozen=True)
+class Move:
+    """How an operator moves elements."""
+
+    pairs: Callable[[Op], list[Pair]]
+    moved: tuple[int, ...]  # operands whose codes are moved
+    constants: tuple[int, ...]  # operands that must be constants
+    plain: bool = False  # see Kernel.plain_codes
+
+
+MOVES: dict[str, Move] = {
+    "TRANSPOSE": Move(_as_defined(0), (0,), (1,)),
+    "REVERSE_V2": Move(_as_defined(0), (0,), (1,)),
+    "SLICE": Move(_as_defined(0), (0,), (1, 2)),
+    "STRIDED_SLICE": Move(_as_defined(0), (0,), (1, 2, 3)),
+    "SPLIT": Move(_as_defined(1), (1,), (0,)),
+    "SPLIT_V": Move(_as_defined(0), (0,), (1, 2)),
+    "UNPACK": Move(_as_defined(0), (0,), ()),
+    "CONCATENATION": Move(_concatenation, (), ()),
+    "PACK": Move(_pack, (), ()),
+    "PAD": Move(_pad, (0, 2), (1,)),
+    "PADV2": Move(_pad, (0,), (1,)),  # unify_bytes sees to the value, if it is a constant
+    "MIRROR_PAD": Move(_mirror_pad, (0,), (1,)),
+    "SPACE_TO_DEPTH": Move(_space_to_depth, (0,), ()),
+    "DEPTH_TO_SPACE": Move(_depth_to_space, (0,), ()),
+    "SPACE_TO_BATCH_ND": Move(_space_to_batch, (0,), (1, 2)),
+    "BATCH_TO_SPACE_ND": Move(_batch_to_space, (0,), (1, 2)),
+    "TILE": Move(_tile, (0,), (1,)),
+    "BROADCAST_TO": Move(_broadcast_to, (0,), (1,)),
+    "FILL": Move(_fill, (1,), (0,), plain=True),
+    "ZEROS_LIKE": Move(
+        _constant(lambda op: np.zeros((), op.outputs[0].dtype.numpy)), (), (), plain=True
+    ),
+    "SHAPE": Move(_constant(_shape_of), (), ()),
+    "RANK": Move(_constant(_rank_of), (), ()),
+}
 
 
 def pairs_of(op: Op) -> list[Pair]:
-    return MOVES[op.name][0](op)
+    return MOVES[op.name].pairs(op)
 
 
 Pitch = Callable[[Tensor, int], int]  # (tensor, if dense) -> bytes from row to row
@@ -318,8 +330,10 @@ def pitches(places: Mapping[Tensor, Place]) -> Pitch:
 # -- refusals ---------------------------------------------------------------------------------
 
 
-def unmovable(op: Op, moved: Sequence[Tensor | None], constants: Sequence[int]) -> str | None:
-    """Why these operands cannot be moved to the outputs as they are."""
+def unmovable(
+    op: Op, moved: Sequence[Tensor | None], constants: Sequence[int], plain: bool = False
+) -> str | None:
+    """Why these operands cannot be moved to the outputs as they are. plain: Kernel.plain_codes."""
     for index in constants:
         if op.input(index) is not None and not present(op, index).is_constant:
             return f"operand {index} is known at run time only"
@@ -328,23 +342,24 @@ def unmovable(op: Op, moved: Sequence[Tensor | None], constants: Sequence[int]) 
         return f"elements of type {tensors[0].dtype.short} have no place of their own"
     if len({t.dtype.bits for t in tensors}) > 1:
         return "inputs and outputs have elements of different sizes"
-    # prepare moves the codes of tensors with one scale, and leaves those of others.
+    # unify_bytes moves the codes of tensors with one scale, and leaves those of others.
     scales = {t.quant is not None and t.quant.scale.size == 1 for t in tensors}
-    if tensors[0].dtype.bits == 8 and len(scales) > 1 and op.name not in AS_THEY_ARE:
+    if tensors[0].dtype.bits == 8 and len(scales) > 1 and not plain:
         return "only some of the 8-bit tensors have a scale"
     return None
 
 
 def refuses(op: Op, target: Target) -> str | None:
-    _, moved, constants = MOVES[op.name]
-    operands = [op.input(i) for i in moved]
+    how = MOVES[op.name]
+    constants = how.constants
+    operands = [op.input(i) for i in how.moved]
     if op.name in ("CONCATENATION", "PACK"):
         operands = list(op.inputs)
     value = op.input(2) if op.name in ("PAD", "PADV2") else None
     if value is not None and not value.is_constant:
         operands.append(value)
         constants += (2,) * (value.dtype.bits == 8)
-    said = unmovable(op, operands, constants)
+    said = unmovable(op, operands, constants, how.plain)
     if said is None and op.name == "CONCATENATION":
         said = _refuses_concatenation(op)
     return said or _wrong(op)
@@ -472,4 +487,17 @@ def _reads_apart(op: Op) -> range:
     return range(len(op.inputs) if takes_apart(op) else 0)
 
 
-KERNELS = {name: Kernel(emit, refuses, reads=_reads_apart, writes=takes_apart) for name in MOVES}
+def _row(move: Move, **more: Any) -> Kernel:
+    return Kernel(
+        emit,
+        refuses,
+        reads=_reads_apart,
+        writes=takes_apart,
+        pairs=move.pairs,
+        plain_codes=move.plain,
+        **more,
+    )
+
+
+PADS: dict[str, Any] = {"weights": (1,), "value": 2}
+KERNELS = {n: _row(m, **(PADS if n in ("PAD", "PADV2") else {})) for n, m in MOVES.items()}

@@ -14,12 +14,13 @@ from .....ops.base import attr, elements, quant, scale_zero
 from .....ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range
 from ...codegen.bfloat import rounded
 from ...codegen.emit import Int
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rounding, rescale
 from ...dialect.fused import BF16, RESIDUAL, Fused, Inputs, either, operator, unfused
 from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
+from ..row import Kernel
 from ..window import window_of
 from .cores import (
     BfloatCore,
@@ -533,7 +534,18 @@ def is_bf16(op: Op) -> bool:
     return Fused.of(op).precision == BF16
 
 
-PRODUCT = Kernel(emit_conv, refuses_product, product_name, reads_apart, lambda op: True)
-KERNELS = dict.fromkeys(either("CONV_2D"), PRODUCT) | dict.fromkeys(
-    either("FULLY_CONNECTED"), replace(PRODUCT, emit=emit_fully_connected)
+PRODUCT = Kernel(
+    emit_conv,
+    refuses_product,
+    product_name,
+    reads=reads_apart,
+    writes=lambda op: True,
+    weights=(1,),
+    fuses=frozenset({"residual", "map", "map of two"}),
 )
+CONVOLUTION = replace(PRODUCT, fuses=PRODUCT.fuses | {"pad"})
+CONNECTED = replace(PRODUCT, emit=emit_fully_connected)
+KERNELS = {
+    **dict.fromkeys(either("CONV_2D"), CONVOLUTION),
+    **dict.fromkeys(either("FULLY_CONNECTED"), CONNECTED),
+}

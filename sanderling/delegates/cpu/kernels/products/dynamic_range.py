@@ -1,6 +1,6 @@
 """Dynamic range: float activations quantised on the fly for products with integer weights.
 
-A pass puts two steps before such a product:
+passes/dynamic_range.py puts two steps before such a product:
     cpu.RANGE   x -> smallest and largest of each chunk of x
     cpu.ENCODE  x, ranges -> codes, and (zero point, step) of each group: an image or a row
 and the product reads the codes (Fused.precision), and the table of (zero point, step) as one more
@@ -10,18 +10,17 @@ operand. The codes are those of the reference definition, bit by bit.
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import numpy as np
 
 from .....errors import ModelError
-from .....ir import Array, Blockwise, DType, Graph, Op, Tensor
+from .....ir import Array, Blockwise, DType, Op, Tensor
 from .....ops.base import attr, elements, quant
 from .....ops.gemm import block_scales
 from ...codegen.emit import F32, F64, I8, I32, I64, Emitter, Int, Value, vector
-from ...codegen.program import Kernel, StepEmitter
-from ...dialect.fused import DYNAMIC, TABLE, either, fuse, operator
-from ...isa.targets import Target
+from ...codegen.program import StepEmitter
+from ...dialect.fused import either, operator
+from ..row import Kernel
 
 WEIGHTS = (DType.INT8, DType.UINT8, DType.INT4, DType.INT2)
 UPSAMPLE = "cpu.TRANSPOSE_CONV"  # see constant_weights.py
@@ -67,41 +66,6 @@ def is_symmetric(op: Op) -> bool:
     assert x is not None and w is not None
     scales = quant(w).scale
     return x.shape[-1] == w.shape[-1] and bool(np.all(scales == scales[0]))
-
-
-def quantise_on_the_fly(graph: Graph, target: Target) -> Counter[str]:
-    """The pass. Products that read the same tensor in the same way share its codes."""
-    fired: Counter[str] = Counter()
-    known: dict[tuple[Tensor, int, bool], tuple[Tensor, Tensor]] = {}
-    for op in [o for o in graph.ops if is_hybrid(o)]:
-        x, w = op.inputs[0], op.inputs[1]
-        assert x is not None and w is not None
-        rows = operator(op) == "FULLY_CONNECTED"
-        groups = elements(x.shape) // w.shape[1] if rows else x.shape[0]
-        key = (x, groups, is_symmetric(op))
-        if key not in known:
-            known[key] = _insert(graph, op, *key, target)
-        codes, table = known[key]
-        graph.set_input(op, 0, codes)
-        op.inputs += [None] * (TABLE + 1 - len(op.inputs))
-        graph.set_input(op, TABLE, table)
-        fuse(op, precision=DYNAMIC)
-        fired[f"hybrid {op.name}"] += 1
-    return fired
-
-
-def _insert(graph: Graph, before: Op, x: Tensor, groups: int, symmetric: bool,
-            target: Target) -> tuple[Tensor, Tensor]:  # fmt: skip
-    size = elements(x.shape) // groups
-    chunks = max(min(math.ceil(size / CHUNK), CHUNKS), 1)
-    ranges = graph.tensor(f"{x.name}/range", DType.FLOAT32, (groups, chunks, 2))
-    dtype = DType.UINT8 if target.activation == "u8" else DType.INT8
-    codes = graph.tensor(f"{x.name}/codes", dtype, x.shape)
-    table = graph.tensor(f"{x.name}/table", DType.INT32, (groups, 2))
-    graph.insert(Op("cpu.RANGE", [x], [ranges]), before)
-    attrs = {"symmetric": symmetric}
-    graph.insert(Op("cpu.ENCODE", [x, ranges], [codes, table], attrs), before)
-    return codes, table
 
 
 def _chunk(size: int, chunks: int, lanes: int) -> int:

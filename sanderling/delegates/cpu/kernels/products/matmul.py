@@ -14,19 +14,20 @@ from functools import partial
 
 import numpy as np
 
-from .....ir import Array, DType, Op, Shape, Tensor
+from .....ir import Array, DType, Op, Quant, Shape, Tensor
 from .....ops import gemm as definition
 from .....ops.base import attr, elements, has_scale, scale_zero
 from .....ops.matmul import has_column_scales
 from ...codegen.bfloat import narrow
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.rounding import long, rescale
 from ...dialect.fused import either
 from ...isa.targets import Target
-from ...passes.constant_weights import refuses_connected
-from .conv import is_bf16, product_name
+from ..row import Kernel
+from .conv import data, is_bf16, product_name, refuses_product
 from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
+from .dynamic_range import is_integer
 from .epilogues import ByteSink, Ends, FloatSink, RawSink, Sink, params_of, words
 from .gemm import UNITS, Product, estimate, tile_function
 from .tiles import Panels, Tile
@@ -416,6 +417,44 @@ def _refuses_words(op: Op) -> str | None:
         return "a zero point does not go with 16 bits"
     scale = definition.product_multiplier(op)
     return "the output's scale is too small" if held and scale.max() >= 2**14 else None
+
+
+def connected(op: Op) -> Op | None:
+    """BATCH_MATMUL as FULLY_CONNECTED, if its right side is one constant matrix."""
+    if op.name != "BATCH_MATMUL" or attr(op, "adj_x"):
+        return None
+    x, y = op.inputs[0], op.inputs[1]
+    if x is None or y is None or y.data is None or x.dtype is not DType.FLOAT32:
+        return None
+    if len(y.shape) > len(x.shape) or any(n != 1 for n in y.shape[:-2]):
+        return None
+    if y.dtype is not DType.FLOAT32 and not is_integer(y):
+        return None
+    attrs = {"keep_num_dims": True, "fused_activation_function": "NONE",
+             "asymmetric_quantize_inputs": attr(op, "asymmetric_quantize_inputs")}  # fmt: skip
+    return Op("FULLY_CONNECTED", [x, _matrix(op, y)], op.outputs, attrs)
+
+
+def _matrix(op: Op, y: Tensor) -> Tensor:
+    """[N, K], with the scales that belong to N."""
+    matrix = data(y).reshape(y.shape[-2:])
+    matrix = matrix if attr(op, "adj_y") else matrix.T
+    made = y.copy()
+    made.name = f"{y.name}/matrix"
+    made.shape = matrix.shape
+    made.data = np.ascontiguousarray(matrix)
+    if y.quant is not None and y.quant.is_set:
+        made.quant = Quant.of(y.quant.scale, y.quant.zero_point)
+    return made
+
+
+def refuses_connected(op: Op, target: Target) -> str | None:
+    """Of a BATCH_MATMUL that has no kernel as it is."""
+    made = connected(op)
+    if made is None:
+        kinds = [t.dtype.short for t in op.inputs[:2] if t is not None]
+        return f"a product of {' x '.join(kinds)} has no kernel"
+    return refuses_product(made, target)
 
 
 PRODUCT = Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)

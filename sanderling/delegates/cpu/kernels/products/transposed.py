@@ -12,10 +12,12 @@ from .....ir import DType, Op
 from .....ops.base import attr, quant, scale_zero
 from .....ops.geometry import padding_before
 from ...codegen.emit import Int
-from ...codegen.program import Kernel, StepEmitter
-from ...dialect.fused import Inputs
+from ...codegen.program import StepEmitter
+from ...dialect.fused import Inputs, fuse
 from ...isa.targets import Target
+from ..row import Kernel
 from .conv import Spread, data, emit_product, refuses_product
+from .dynamic_range import UPSAMPLE, is_integer
 from .sources import Window
 
 # Each phase is a product of its own, of some 60 instructions; beyond, LLVM takes many seconds.
@@ -120,4 +122,21 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
     return said or refuses_product(as_conv(op), target)
 
 
-KERNELS = {"TRANSPOSE_CONV": Kernel(emit_transposed, refuses_transposed)}
+def upsampled(op: Op) -> Op | None:
+    """TRANSPOSE_CONV of floats with integer weights."""
+    if op.name != "TRANSPOSE_CONV":
+        return None
+    x, w, bias, *_ = Inputs.of(op)
+    if x is None or w is None or x.dtype is not DType.FLOAT32 or not is_integer(w):
+        return None
+    return fuse(op.copy([x, w, bias], op.outputs))
+
+
+def emit_upsample(k: StepEmitter, op: Op) -> None:
+    emit_upsampled(k, op, op)
+
+
+KERNELS = {
+    "TRANSPOSE_CONV": Kernel(emit_transposed, refuses_transposed, weights=(1,)),
+    UPSAMPLE: Kernel(emit_upsample, name=lambda op: "transpose_conv", weights=(1,)),
+}

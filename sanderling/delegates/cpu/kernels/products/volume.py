@@ -16,8 +16,9 @@ from .....ir import Array, DType, Op
 from .....ops.base import attr
 from .....ops.geometry import Axis, axis, padding_before
 from ...codegen.emit import I8, I32, I64, PTR, Emitter, Int, Value
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
+from ..row import Kernel
 from .conv import Spread, arithmetic, columns, data, packed, refuses_product
 from .gemm import Operands, Product, plan_product, walk
 from .sources import DirectRows, Packer, RowSource, Window, copy_of, fill, packed_stride
@@ -223,6 +224,6 @@ def refuses_transposed(op: Op, target: Target) -> str | None:
 
 
 KERNELS = {
-    "CONV_3D": Kernel(emit_conv_3d, refuses_conv_3d),
+    "CONV_3D": Kernel(emit_conv_3d, refuses_conv_3d, weights=(1,)),
     "CONV_3D_TRANSPOSE": Kernel(emit_transposed, refuses_transposed),
 }

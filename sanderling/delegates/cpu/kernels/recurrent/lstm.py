@@ -17,10 +17,11 @@ from .....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, CellPlaces, fl
 from .....ops.lstm_integer import Finish, Gate16, Scaled, cell_exponent, integer_step, limit_code
 from ...codegen.emit import F32, Int
 from ...codegen.fixedpoint import scale_words
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..products.conv import is_folded
 from ..products.epilogues import words
+from ..row import Kernel
 from .cells import LstmCell, RnnCell, integer_numbers, integer_projection
 from .sequence import (
     NO_LIMIT,
@@ -490,7 +491,10 @@ def _refuses_shapes(op: Op, d: Direction) -> str | None:
     return None if fits else "its operands do not fit together"
 
 
-_LSTM, _RNN = Kernel(emit_lstm, refuses_lstm), Kernel(emit_rnn, refuses_rnn)
+_LSTM, _RNN = (
+    Kernel(emit, refuses, plain_codes=True, changes_state=True)
+    for emit, refuses in ((emit_lstm, refuses_lstm), (emit_rnn, refuses_rnn))
+)
 KERNELS = {
     "LSTM": _LSTM,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _LSTM,

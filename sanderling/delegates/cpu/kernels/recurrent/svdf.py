@@ -17,9 +17,10 @@ from .....ops.fixed import quantize_multiplier
 from .....ops.gemm import signed
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from ...codegen.fixedpoint import Scale, narrow16, scale_words, widen
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..products.conv import is_folded
+from ..row import Kernel
 from .cells import activation_function, integer_projection, sum_lanes
 from .sequence import Memory, Room, Term, code_term, float_term, rounded, weights_of
 
@@ -254,4 +255,4 @@ def _fits(op: Op, x: Tensor, state: Tensor) -> bool:
     return shapes and whole and (bias is None or bias.shape == (filters // rank,))
 
 
-KERNELS = {"SVDF": Kernel(emit_svdf, refuses_svdf)}
+KERNELS = {"SVDF": Kernel(emit_svdf, refuses_svdf, plain_codes=True, changes_state=True)}

@@ -12,11 +12,12 @@ from .....ir.expr import Input, cast
 from .....ops.base import attr
 from ...codegen.elements import load, memory_type, store
 from ...codegen.emit import I32, Int, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.render import render_vector
 from ...codegen.vectors import horizontal
 from ...isa.targets import Target
 from ..elementwise.operands import need, tensor_at
+from ..row import Kernel
 from .reductions import reason
 
 FLOAT, INT32, INT64 = DType.FLOAT32, DType.INT32, DType.INT64

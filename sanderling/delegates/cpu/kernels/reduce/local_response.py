@@ -11,9 +11,10 @@ from .....ir import DType, Op
 from .....ops.base import attr
 from ...codegen import vector_math as vmath
 from ...codegen.emit import F32, I64, PTR, Emitter, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..move.views import present
+from ..row import Kernel
 
 
 def emit_response(k: StepEmitter, op: Op) -> None:

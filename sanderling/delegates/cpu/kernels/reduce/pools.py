@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from .....ir import Array, DType, Op, Tensor
 from .....ops.base import attr
 from .....ops.fixed import ACTIVATION_BOUNDS, fused_range
 from ...codegen.emit import F32, F64, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.vector_math import sqrt
 from ...dialect.fused import Fused, either, operator
 from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
+from ..row import Kernel
 from ..window import Geometry, window_of
 
 # Quotients of sums by counts up to this are exact in float32 (see Average.finish).
@@ -376,21 +377,23 @@ def refuses_pool(op: Op, target: Target) -> str | None:
     return None
 
 
+def is_mean_of_images(op: Op) -> bool:
+    """A mean of floats over height and width, which is a pool. That of codes has to be rounded as
+    the definition rounds."""
+    x, axes = op.input(0), op.input(1)
+    if x is None or axes is None or axes.data is None or len(x.shape) != 4:
+        return False
+    return x.dtype is DType.FLOAT32 and {int(a) % 4 for a in axes.data.reshape(-1)} == {1, 2}
+
+
 def refuses_mean(op: Op, target: Target) -> str | None:
-    x, axes = _tensor(op), op.inputs[1]
-    if x.dtype is not DType.FLOAT32:
-        return f"input type {x.dtype.short} has no kernel"
-    if axes is None or axes.data is None or len(x.shape) != 4:
-        return "only the mean of pictures has a kernel"
-    if sorted(int(a) % 4 for a in axes.data.reshape(-1)) != [1, 2] or not x.nbytes:
-        return "only the mean over height and width has a kernel"
-    return None
+    return None if _tensor(op).nbytes else "an empty tensor has no kernel"
 
 
 POOL = Kernel(emit_pool, refuses_pool, reads=lambda op: (0,), writes=lambda op: True)
 KERNELS = {
-    **dict.fromkeys(either("AVERAGE_POOL_2D"), POOL),
+    **dict.fromkeys(either("AVERAGE_POOL_2D"), replace(POOL, sign_matters=True)),
     "L2_POOL_2D": POOL,
     "MAX_POOL_2D": POOL,
-    "MEAN": Kernel(emit_mean, refuses_mean),
+    "MEAN": Kernel(emit_mean, refuses_mean, handles=is_mean_of_images),
 }

@@ -19,12 +19,12 @@ from .....ops.base import has_scale
 from .....ops.fixed import limits, quantize_multiplier
 from ...codegen.elements import load, memory_type, register_type, store, widest
 from ...codegen.emit import Int, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.render import render_vector
 from ...codegen.vectors import first_lanes, horizontal
 from ...isa.targets import Target
 from ..elementwise.operands import BYTES, Refused, fixed_product, is_code, need, scales, tensor_at
-from . import pools
+from ..row import Kernel
 
 FLOAT, INT32, INT64 = DType.FLOAT32, DType.INT32, DType.INT64
 
@@ -307,17 +307,4 @@ class Reducer:
         store(self.k, value, pointer, self.out_type, part)
 
 
-def emit_mean(k: StepEmitter, op: Op) -> None:
-    """The mean of float pictures is a pool, which has a kernel of its own; that of codes has to be
-    rounded as the definition rounds."""
-    x = tensor_at(op, 0)
-    if len(x.shape) == 4 and axes_of(op) == (1, 2) and x.dtype is FLOAT:
-        pools.KERNELS["MEAN"].emit(k, op)
-    else:
-        emit_fold(k, op)
-
-
-KERNELS = {
-    **{name: Kernel(emit_fold, refuses_fold) for name in FOLDS},
-    "MEAN": Kernel(emit_mean, refuses_fold),
-}
+KERNELS = {name: Kernel(emit_fold, refuses_fold) for name in FOLDS}

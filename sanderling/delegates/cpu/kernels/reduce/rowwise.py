@@ -15,11 +15,12 @@ from .....ops.base import attr, scale_zero
 from ...codegen import vector_math as vmath
 from ...codegen.elements import load, memory_type, store
 from ...codegen.emit import F32, I32, I64, PTR, Emitter, Int, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.render import render_vector
 from ...codegen.vectors import Body, first_lanes, horizontal, sweep
 from ...isa.targets import Target
 from ..elementwise.operands import BYTES, encode, need, scales, tensor_at
+from ..row import Kernel
 from .reductions import reason
 
 FLOAT = DType.FLOAT32

@@ -11,9 +11,10 @@ import math
 
 from .....ir import DType, Op
 from ...codegen.emit import I1, I32, I64, PTR, Emitter, Int, Type, Value, llvm_type, suffix, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..move.views import present, unmovable, values
+from ..row import Kernel
 
 _INDEX = (DType.INT16, DType.INT32, DType.INT64)
 FEW = 8  # so many are kept in a list

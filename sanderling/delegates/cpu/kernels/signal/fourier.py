@@ -24,11 +24,12 @@ from .....ir import Array, DType, Op
 from .....ops.base import ints
 from ...codegen import vector_math as vmath
 from ...codegen.emit import F32, F64, I8, I64, PTR, Emitter, Int, Type, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.vectors import horizontal
 from ...isa.targets import Target
 from ..move.strided import move
 from ..move.views import present
+from ..row import Kernel
 
 RADICES = (4, 2, 3, 5, 7)  # tried in this order
 Complex = tuple[Value, Value]

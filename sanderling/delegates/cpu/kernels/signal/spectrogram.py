@@ -12,9 +12,10 @@ from .....ir import DType, Op
 from .....ops.custom import flex_options, spectrogram_sizes
 from ...codegen import vector_math as vmath
 from ...codegen.emit import F32, I64, PTR, Emitter, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..move.views import present
+from ..row import Kernel
 from .fourier import Rows
 
 

@@ -37,10 +37,11 @@ from ...codegen.emit import (
     suffix,
     vector,
 )
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.vectors import horizontal
 from ...isa.targets import Target
 from ..move.views import present
+from ..row import Kernel
 
 GONE = -np.inf  # the score of a box that is out
 FIRST = np.iinfo(np.int32).max

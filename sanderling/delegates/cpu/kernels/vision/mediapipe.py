@@ -12,11 +12,12 @@ from .....ops.custom import pool_axes, pool_options, transposed_sizes
 from .....ops.fixed import ACTIVATION_BOUNDS
 from .....ops.geometry import Axis, padding_before
 from ...codegen.emit import F32, I64, Emitter, Int, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..move.views import present
 from ..products.conv import refuses_product
 from ..products.transposed import emit_phases, refuses_phases
+from ..row import Kernel
 
 # -- transposed convolution ---------------------------------------------------------------------
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from .....ir import DType, Op
 from ...codegen.emit import F32, I1, I32, I64, PTR, Emitter, Int, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..move.views import present
+from ..row import Kernel
 from .detections import AREA, BOTTOM, LEFT, RIGHT, TOP, overlap
 
 ENTRY = 4  # words: score, box, how many chosen boxes it was compared with, nothing

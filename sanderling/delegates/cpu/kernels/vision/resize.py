@@ -14,12 +14,13 @@ from .....ir import Array, DType, Op
 from .....ops.base import DATA_ERRORS, attr
 from .....ops.image import fixed_taps, float_taps, nearest_places
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.rounding import as_double, away
 from ...dialect.fused import Fused, either
 from ...isa.targets import Target
 from ..move.gather import gather_rows
 from ..move.views import present, unmovable
+from ..row import Kernel
 
 
 def _sizes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -298,10 +299,10 @@ def refuses_bilinear(op: Op, target: Target) -> str | None:
 
 
 KERNELS = {
-    name: Kernel(emit, refuses, reads=lambda op: (0,), writes=lambda op: True)
-    for names, emit, refuses in (
-        (("RESIZE_NEAREST_NEIGHBOR",), emit_nearest, refuses_nearest),
-        (either("RESIZE_BILINEAR"), emit_bilinear, refuses_bilinear),
+    name: Kernel(emit, refuses, reads=lambda op: (0,), writes=lambda op: True, sign_matters=matters)
+    for names, emit, refuses, matters in (
+        (("RESIZE_NEAREST_NEIGHBOR",), emit_nearest, refuses_nearest, False),
+        (either("RESIZE_BILINEAR"), emit_bilinear, refuses_bilinear, True),
     )
     for name in names
 }

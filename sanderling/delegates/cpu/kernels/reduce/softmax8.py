@@ -17,10 +17,11 @@ from .....ops.base import attr
 from .....ops.fixed import divide_by_pot
 from ...codegen.emit import I8, I16, I32, I64, PTR, Emitter, Value, vector
 from ...codegen.fixedpoint import reciprocal
-from ...codegen.program import Kernel, StepEmitter
+from ...codegen.program import StepEmitter
 from ...codegen.vectors import horizontal
 from ...isa.targets import Target
 from ..elementwise.operands import BYTES
+from ..row import Kernel
 from . import rowwise
 
 # Elements of a row whose sum stays below 2**31, whatever they are.
@@ -41,9 +42,6 @@ def tables_of(op: Op) -> Array:
 
 
 def emit_softmax(k: StepEmitter, op: Op) -> None:
-    if not is_bytes(op):
-        rowwise.KERNELS["SOFTMAX"].emit(k, op)
-        return
     x, y = _operand(op), op.outputs[0]
     length, size = x.shape[-1], y.dtype.numpy.itemsize
     table, source, target = k.constant(tables_of(op)), k.ptr(x), k.ptr(y)
@@ -96,8 +94,8 @@ def _largest(e: Emitter, by: Value, count: Value, dtype: DType) -> Value:
 
 
 def refuses_softmax(op: Op, target: Target) -> str | None:
-    found = rowwise.KERNELS["SOFTMAX"].refuses(op, target)
-    if found is not None or not is_bytes(op):
+    found = rowwise.refuses_softmax(op, target)
+    if found is not None:
         return found
     x = _operand(op)
     if 0 in x.shape or x.shape[-1] > LONGEST:
@@ -115,4 +113,4 @@ def _operand(op: Op) -> Tensor:
     return x
 
 
-KERNELS = {"SOFTMAX": Kernel(emit_softmax, refuses_softmax)}
+KERNELS = {"SOFTMAX": Kernel(emit_softmax, refuses_softmax, handles=is_bytes)}
