@@ -161,4 +161,5 @@ def _given(op: Op) -> list[Tensor | None]:
         return list(op.inputs[:RESIDUAL])
     shape = np.array(op.outputs[0].shape, np.int32)
     data, weights, bias = Inputs.of(op)[:RESIDUAL]
-    return [Tensor("shape", DType.INT32, shape.shape, data=shape), weights, data, bias]
+    given = [Tensor("shape", DType.INT32, shape.shape, data=shape), weights, data]
+    return given if bias is None else [*given, bias]
