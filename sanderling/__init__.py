@@ -36,23 +36,19 @@ if TYPE_CHECKING:
     from .measure.profiling import profile
     from .measure.trace_insights import insights
     from .ops import OPS, Spec, register_custom
-    from .optimize.data import read_samples
     from .optimize.quantize import quantize
     from .optimize.recipe import Choice
     from .optimize.report import Report
+    from .optimize.samples import read_samples
     from .optimize.suggest import suggest
     from .optimize.target import Target, TargetMissedError
     from .runtime import trace
-    from .runtime.delegate import Delegate, Executable, delegate_names, register_delegate
+    from .runtime.delegate import Delegate, Executable
     from .runtime.inputs import dequantize_array, quantize_array
-    from .runtime.interpreter import (
-        Interpreter,
-        InterpreterWithCustomOps,
-        OpResolverType,
-        SignatureRunner,
-        load_delegate,
-    )
+    from .runtime.interpreter import Interpreter, InterpreterWithCustomOps, OpResolverType
+    from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
+    from .runtime.signature_runner import SignatureRunner
 
 _HOMES = {
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
@@ -72,16 +68,17 @@ _HOMES = {
     "measure.profiling": "profile",
     "measure.model_trace": "trace_model",
     "ops": "OPS Spec register_custom",
-    "optimize.data": "read_samples",
+    "optimize.samples": "read_samples",
     "optimize.quantize": "quantize",
     "optimize.recipe": "Choice",
     "optimize.report": "Report",
     "optimize.suggest": "suggest",
     "optimize.target": "Target TargetMissedError",
-    "runtime.delegate": "Delegate Executable delegate_names register_delegate",
-    "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType SignatureRunner "
-                           "load_delegate",
+    "runtime.delegate": "Delegate Executable",
+    "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType",
+    "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
+    "runtime.signature_runner": "SignatureRunner",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "measure", "ops",

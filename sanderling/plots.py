@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import InputError, MissingExtraError
-from .glyphs import fonts_for, letters_of, spelled
+from .glyphs import cells, fonts_for, letters_of, spelled
 from .pages import page
 
 # Distinct also for readers who do not see all colours (Okabe and Ito).
@@ -91,6 +91,65 @@ def _plain_ticks(figure: Any) -> None:
         subs = next(s for most, s in SUBS if decades < most)
         narrow = decades < NARROW
         axis.set_major_locator(MaxNLocator(5) if narrow else LogLocator(10, subs, numticks=12))
+
+
+def legend_below(axes: Any, columns: int = 2, **more: Any) -> None:
+    """What the lines mean, where it covers none of them."""
+    place = {"loc": "upper left", "bbox_to_anchor": (0, -0.16)}
+    axes.legend(**place, ncols=columns, fontsize=8, frameon=False, **more)
+
+
+# Where a name may stand around its spot: so many points from its edge, in these directions.
+AWAY = [(d, math.pi * k / 4) for d in (8, 15, 23, 33, 45) for k in (1, 3, -1, -3, 0, 4, 2, -2)]
+
+
+class Spot(NamedTuple):
+    """A spot in a plot: its place in the units of the axes, its radius in points."""
+
+    x: float
+    y: float
+    radius: float
+
+
+def label_spots(figure: Any, axes: Any, spots: Sequence[Spot], texts: Mapping[int, str],
+                size: float = 7.5) -> None:  # fmt: skip
+    """Names beside spots, the first the most important: each at the nearest place where it covers
+    no other name and no spot, with a line to its own; where there is none it has no name. texts: by
+    the place of the spot in `spots`."""
+    figure.draw_without_rendering()  # only now it is known where things lie
+    points = 72 / figure.dpi
+    at = [tuple(points * n for n in axes.transData.transform((s.x, s.y))) for s in spots]
+    frame = [points * n for n in axes.get_window_extent().extents]
+    taken = [_box(x, y, s.radius, s.radius) for (x, y), s in zip(at, spots, strict=True)]
+    for number, text in texts.items():
+        (x, y), spot = at[number], spots[number]
+        half = 0.32 * size * cells(text), 0.6 * size
+        for away, angle in AWAY:
+            dx, dy = ((spot.radius + away) * f(angle) for f in (math.cos, math.sin))
+            box = _box(x + dx, y + dy, *half)
+            if _is_inside(box, frame) and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                axes.annotate(
+                    text, (spot.x, spot.y), (dx, dy), textcoords="offset points", ha="center",
+                    va="center", fontsize=size, zorder=5,
+                    arrowprops={"arrowstyle": "-", "lw": 0.5, "color": "#555"},
+                )  # fmt: skip
+                break
+
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+
+
+def _box(x: float, y: float, half_width: float, half_height: float) -> Box:
+    return x - half_width, y - half_height, x + half_width, y + half_height
+
+
+def _is_inside(box: Box, frame: Sequence[float]) -> bool:
+    return frame[0] < box[0] and frame[1] < box[1] and box[2] < frame[2] and box[3] < frame[3]
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def inline(figure: Any) -> str:

@@ -7,11 +7,13 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sanderling.measure.benchmark_model import op_profile, proto
+from sanderling import protobuf
+from sanderling.measure.benchmark_model import op_profile
 from sanderling.measure.devices import tool_log
 
 from .support.benchmark_model_command import F32, INT8, SHORT, call
@@ -134,11 +136,28 @@ def test_protobuf_reads_what_we_write() -> None:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.BenchmarkResult"))
-    found = kind.FromString(proto.encode("BenchmarkResult", {
+    found = kind.FromString(protobuf.encode("BenchmarkResult", {
         "name": "ü", "latency_metrics": {"avg_ms": 1.5}, "misc_metrics": {"num_runs": 300},
         "memory_metrics": {"init_footprint_kb": -7}}))  # fmt: skip
     assert (found.name, found.latency_metrics.avg_ms, found.misc_metrics.num_runs,
             found.memory_metrics.init_footprint_kb) == ("ü", 1.5, 300, -7)  # fmt: skip
+
+
+def test_protobuf_is_read_as_it_was_written() -> None:
+    records: list[tuple[str, dict[str, Any]]] = [
+        ("BenchmarkResult", {"name": "ü", "latency_metrics": {"avg_ms": 1.5},
+                             "memory_metrics": {"init_footprint_kb": -7}}),
+        ("RuntimeSubgraph", {"edges": [{"id": 0, "shape": [1, 300]}, {"id": 2}],
+                             "execution_plan": [1, 0]}),
+        ("StageLatency", {"avg_us": 0.1}),
+        ("BytesList", {"value": [b"\0", b"two"]}),
+    ]  # fmt: skip
+    for message, record in records:
+        assert protobuf.decode(message, protobuf.encode(message, record)) == record
+    with pytest.raises(ValueError, match="ends within"):
+        protobuf.decode("BytesList", protobuf.encode("BytesList", {"value": [b"two"]})[:-1])
+    with pytest.raises(ValueError, match="not written as string"):
+        protobuf.decode("BenchmarkResult", protobuf.encode("InferenceCount", {"num_inferences": 1}))
 
 
 # -- what is wrong --------------------------------------------------------------------------------

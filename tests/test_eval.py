@@ -406,7 +406,7 @@ def test_bad_input_is_explained(digits: Path, tmp_path: Path) -> None:
         (words(images, None), "nothing says their classes"),
         (words(images, tmp_path / "absent.txt"), "absent.txt: the labels cannot be read"),
         (words(images, tmp_path / "few.txt"), f"2 labels for {COUNT} pictures"),
-        (words(images, tmp_path / "large.txt"), "labels go from 12 to 12, the model has 10"),
+        (words(images, tmp_path / "large.txt"), "go from 12 to 12, the model has 10"),
         (words(images, tmp_path / "words.txt"), "'zebra' is neither a number nor a class name"),
         (words(images, tmp_path / "plain.csv"), "the columns are a, b"),
         (words(images, tmp_path / "gone.csv"), "the first is 'none.png'"),

@@ -39,6 +39,7 @@ from .support.eval_command import (
     DATA,
     F32,
     INT8,
+    call,
     digit_task,
     one_graph,
     said,
@@ -275,6 +276,39 @@ def test_the_offset_is_found(classes: int, shift: int, found: int) -> None:
     assert stated == {"value": 0, "why": "stated"}
 
 
+@pytest.mark.parametrize(
+    ("classes", "largest", "samples", "warned"),
+    [(10, 9, 20, False), (11, 9, 20, False), (12, 9, 20, True), (1001, 9, 20, False)],
+    ids=["the same", "with a background", "too many", "too few samples to tell"],
+)
+def test_labels_of_other_classes_are_warned_of(
+    classes: int, largest: int, samples: int, warned: bool
+) -> None:
+    task = opened(classes)
+    truth = [Sample(str(i), truth=i % (largest + 1)) for i in range(samples)]
+    task.check_labels(truth)
+    found = task.metric(truth, [{"top": np.int32([s.truth, 0])} for s in truth])
+    assert ("go from 0 to 9" in found.get("warning", "")) == warned
+    line = f"from 0 to {largest}; the model has {classes} classes"
+    assert any(line in text for text in task.lines(found))
+
+
+def test_the_labels_origin_is_said(digits: Path, alone: Evaluation) -> None:
+    table = digit_task(digits, labels=digits / "labels.csv")
+    found = evaluate_task(INT8, table, decoders=0)
+    origin = f"labels: {digits / 'labels.csv'}, column 'label', from 0 to 9"
+    assert any(origin in line for line in table.lines(found.metrics))
+    assert alone.metrics["labels"]["from"] == str(digits / "labels.txt")
+
+
+def test_integers_that_need_scaling_are_refused_at_once(tmp_path: Path) -> None:
+    """The digits that ship are pixels from 0 to 16: every sample would fail."""
+    words = ["arrays", F32, "--data", DATA / "digits_test.npz"]
+    assert "--std 255" in said(*words) and "uint8" in said(*words)
+    text = call(*words, "--std", 16).stdout
+    assert "labels: " in text and "array 'labels', from 0 to 9" in text
+
+
 def test_of_equal_scores_the_first_is_better() -> None:
     found = opened(5).postprocess(Sample(""), [np.float32([[1, 3, 3, 0, 3]])], None)
     assert found["top"].tolist() == [1, 2, 4, 0, 3]
@@ -406,7 +440,7 @@ def test_long_sound_is_cut_into_windows(tmp_path: Path) -> None:
     [
         ({"x": np.zeros((5, 8, 8)), "y": np.zeros(4)}, "4 labels"),
         ({"x": np.zeros((5, 8, 8)), "y": np.full(5, 0.5)}, "are not classes"),
-        ({"x": np.zeros((5, 8, 8)), "y": np.full(5, 11)}, "labels go from 11 to 11"),
+        ({"x": np.zeros((5, 8, 8)), "y": np.full(5, 11)}, "go from 11 to 11"),
         ({"x": np.zeros((5, 8, 8)), "z": np.zeros(5)}, "no array is called y"),
         ({"x": np.zeros((5, 8, 8)), "y": np.array(["a"] * 5)}, "'a' is not a class name"),
         ({"p": np.zeros((5, 8)), "q": np.zeros((5, 8)), "y": np.zeros(5)}, "which array"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from shutil import which
 
@@ -167,3 +168,30 @@ def test_tables_keep_to_the_terminal(words: list[object], columns: int, tmp_path
     too_long = [line for line in text.splitlines() if cells(line) > columns and "  " in line]
     assert not too_long
     assert np.max([cells(line) for line in text.splitlines()]) > columns // 2
+
+
+def test_names_of_spots_do_not_overlap() -> None:
+    """Many spots in one place: each name has room of its own, and what finds none is left out."""
+    from matplotlib.text import Text
+
+    rng = np.random.default_rng(0)
+    spots = [plots.Spot(1 + rng.random() / 50, 1 + rng.random() / 50, 6) for _ in range(30)]
+    spots += [plots.Spot(x, y, 6) for x in (0.5, 2) for y in (0.5, 2)]
+    with plots.figure(size=(7, 5)) as (made, axes):
+        axes.scatter([s.x for s in spots], [s.y for s in spots])
+        plots.label_spots(made, axes, spots, {i: f"#{i}" for i in range(len(spots))})
+        made.draw_without_rendering()
+        boxes = [Text.get_window_extent(text).extents for text in axes.texts]
+        assert "#30" in [text.get_text() for text in axes.texts]
+    assert 8 < len(boxes) < len(spots)
+    for one, other in combinations(boxes, 2):
+        wide = min(one[2], other[2]) - max(one[0], other[0])
+        assert wide <= 1 or min(one[3], other[3]) - max(one[1], other[1]) <= 1
+
+
+def test_a_legend_covers_no_data() -> None:
+    with plots.figure() as (made, axes):
+        axes.plot([0, 1], [0, 1], label="a line")
+        plots.legend_below(axes)
+        made.draw_without_rendering()
+        assert axes.get_legend().get_window_extent().y1 <= axes.get_window_extent().y0

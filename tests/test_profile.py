@@ -18,9 +18,9 @@ from sanderling.measure import roofline as roofs
 from sanderling.measure.profile_ours import CALL, LOST, ProfileRow
 from sanderling.measure.roofline import Roofline, cache_sizes, roofline
 from sanderling.measure.sample_statistics import summary
-from tests.cpu.models import stack
 
-from .profiling import (
+from .support.conv_stacks import stack
+from .support.profile_models import (
     ROOF,
     known_machine,  # noqa: F401
     residual,
@@ -127,7 +127,7 @@ def test_another_delegate_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
             return None
 
         def compile(self, part: Graph, options: Any) -> Any:
-            return sanderling.runtime.delegate.find_delegate("reference").compile(part, options)
+            return sanderling.runtime.registry.find_delegate("reference").compile(part, options)
 
     class Executable:
         def __init__(self, inner: Any) -> None:
@@ -135,7 +135,7 @@ def test_another_delegate_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     other = Other()
     other.compile = lambda part, options: Executable(Other.compile(other, part, options))  # type: ignore[method-assign]
-    monkeypatch.setitem(sanderling.runtime.delegate._registered, "other", lambda: other)
+    monkeypatch.setitem(sanderling.runtime.registry._registered, "other", lambda: other)
     (row,) = sanderling.profile(residual(), runs=2, delegates=("other",))["steps"]
     assert row["nodes"] == [0, 1, 2, 3] and row["delegate"] == "other" and row["ms"] > 0
 
@@ -143,8 +143,7 @@ def test_another_delegate_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 class Clockwork:
     """A run of 100 us: 60 inside of native code, 50 of them in its two steps."""
 
-    workers = 1
-    compiled: Any = type("Compiled", (), {"timed": True})
+    workers, rate, report = 1, None, ()
 
     def __init__(self) -> None:
         self.times, self.inside, self.counts, self.runs = np.zeros((1, 2)), np.zeros(1), True, 0
@@ -296,7 +295,8 @@ def test_a_short_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.threads == 2 and found.peaks["f32"] > 1e8 and found.ticks > 1e6
     speeds = [v.bandwidth for v in found.levels]
     assert speeds == sorted(speeds, reverse=True) and found.levels[-1].size is None
-    assert told[-1][1] == told[-1][2] and Roofline.from_json(found.to_json()) == found
+    assert [done for _, done, _ in told] == list(range(told[0][2]))
+    assert Roofline.from_json(found.to_json()) == found
 
 
 def test_caches_are_read_from_the_system(tmp_path: Path) -> None:

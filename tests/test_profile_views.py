@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
@@ -235,6 +236,26 @@ def test_the_table_fits_the_terminal(room: int, monkeypatch: pytest.MonkeyPatch)
                          re.M)  # fmt: skip
     assert "cdf%" in text.partition("left out of these lines")[2]
     assert ("[kernel]" in text) == (room >= 80)
+
+
+def test_means_and_medians_are_told_apart() -> None:
+    """Shares are of the mean run, advice goes by medians: page and text say so."""
+    record = sanderling.profile(residual(), runs=3)
+    page, text = to_html(record), verb.text(record)
+    for said in (html.unescape(page), text):
+        assert "are of the mean run" in said and "go by medians" in said
+    assert ">median ms<" in page and ">mean ms<" in page and ">sum of %<" in page
+    assert f"median {record['whole']['median']:.3g} ms" in page
+    top = page.partition("Top by time")[2].partition("Run order")[0]
+    order = re.findall(r"<tr><td class=n>(\d+)</td>", top)
+    steps = sorted(record["steps"], key=lambda r: -r["median_ms"])
+    assert order == [str(r["index"]) for r in steps[:10]]
+
+
+def test_a_page_has_no_empty_columns() -> None:
+    record = sanderling.profile(residual(), runs=2, with_roofline=False)
+    head = to_html(record).partition("Run order")[2].partition("</thead>")[0]
+    assert "of roof" not in head and "wait" not in head and "median ms" in head
 
 
 def test_a_pipe_gets_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from sanderling import load, save
 from sanderling.cli.drawn_images import found_table
+from sanderling.cli.run_text import _counted
 from sanderling.errors import InputError
 from sanderling.evaluate import image_drawing
 from sanderling.evaluate.output_readers import ClassNaming, Findings, understand
@@ -146,6 +147,36 @@ def test_a_folder_is_one_run_for_each_file(pictures: Path, tmp_path: Path) -> No
     for row, name in zip(found, "abc", strict=True):
         call("run", INT8, "-i", pictures / f"{name}.png", "-o", tmp_path / "one.npy")
         np.testing.assert_array_equal(row, np.load(tmp_path / "one.npy"))
+
+
+def test_several_files_are_a_line_each(pictures: Path, tmp_path: Path) -> None:
+    """What each output holds is for who asks for it."""
+    np.savez(tmp_path / "x.npz", image=np.zeros((1, 8, 8, 1), np.float32))
+    lines = call("run", F32, "-i", pictures).stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["a.png", "b.png", "c.png"]
+    assert "to" in lines[2] and "mean" in lines[2] and "first values" not in "".join(lines)
+    assert any("--verbose" in line for line in lines)
+    assert "first values" in call("run", F32, "-i", pictures, "--verbose").stdout
+    assert "first values" in call("run", F32, "-i", tmp_path / "x.npz").stdout
+    unused = call("run", F32, "-i", tmp_path / "x.npz", "--verbose").stderr
+    assert "--verbose has no effect" in unused
+
+
+def test_several_files_with_labels_have_their_best_class(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("\n".join(f"digit-{n}" for n in range(10)))
+    text = call("run", F32, "-i", pictures, "--labels", tmp_path / "names.txt").stdout
+    assert text.count("digit-") == 3 and "best class" in text
+
+
+def test_several_pictures_are_said_to_be_written_once(pictures: Path, tmp_path: Path) -> None:
+    said = call("run", F32, "-i", pictures, "--picture", tmp_path / "seen")
+    assert said.stderr.count("wrote") == 1 and "wrote 3 pictures into" in said.stderr
+    assert said.stdout.count("class ") == 3
+
+
+def test_the_surest_boxes_stand_first() -> None:
+    boxes = [{"label": n, "score": s} for n, s in (("cat", 0.5), ("dog", 0.9), ("cat", 0.7))]
+    assert _counted(boxes) == "dog 0.90, 2 x cat 0.70"
 
 
 def test_an_input_given_several_times(pictures: Path) -> None:

@@ -337,23 +337,3 @@ def summary(text: str | None, most: int = 110) -> str:
     """The first sentence of a help text, for a list; of a long one what comes before the colon."""
     sentence = " ".join((text or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
     return sentence if len(sentence) <= most else sentence.partition(": ")[0]
-
-
-def si(number: float) -> str:
-    """1234567 -> 1.23 M."""
-    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= unit:
-            return f"{number / unit:.3g} {name}"
-    return f"{number:g}"
-
-
-def size(count: int | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return "-"
-    amount = float(count)
-    for name in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {name}"
-        amount /= 1024
-    return f"{amount:.4g} GiB"

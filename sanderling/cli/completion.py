@@ -24,7 +24,7 @@ def list_of(names: Callable[[], Iterable[str]], mark: str = ",") -> Offer:
 
 
 def _delegates() -> Iterable[str]:
-    from ..runtime.delegate import delegate_names
+    from ..runtime.registry import delegate_names
 
     return delegate_names()
 

@@ -27,8 +27,8 @@ from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, external, unused
 from ..plots import kind_of
-from ..runtime.delegate import delegate_names
 from ..runtime.inputs import Picture
+from ..runtime.registry import delegate_names
 from . import completion
 from .common import (
     JsonPath,

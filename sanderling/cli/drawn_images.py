@@ -15,7 +15,7 @@ from ..evaluate.task import Ports
 from ..format import write_atomic
 from ..ir import Array, Signature
 from ..runtime.inputs import PICTURES
-from .common import open_target, say, table
+from .common import open_target, plural, say, table
 from .run_files import Files
 
 
@@ -83,7 +83,11 @@ class Gallery:
     def add(self, number: int, source: str, found: Findings) -> None:
         path = self.paths[number]
         write_atomic(path, drawn(Path(source), found, path))
-        say(f"wrote {path}")
+
+    def tell(self) -> None:
+        """All are written."""
+        several = f"{plural(len(self.paths), 'picture')} into {self.paths[0].parent}"
+        say(f"wrote {self.paths[0] if len(self.paths) == 1 else several}")
 
 
 # -- for people -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
 from ..runtime.arena import plan_graph
+from ..units import byte_size, si
 from .common import (
     IN_FILES,
     DelegateNames,
@@ -29,8 +30,6 @@ from .common import (
     plural,
     read_shapes,
     shorten,
-    si,
-    size,
     table,
     warn_unused,
     width,
@@ -137,17 +136,19 @@ def _block(graph: Record, delegation: Record | None, ops: bool, tensors: bool) -
 
 def _summary(record: Record) -> str:
     rows = [
-        ("file", f"{record['source']} ({size(record['file_bytes'])})"),
+        ("file", f"{record['source']} ({byte_size(record['file_bytes'])})"),
         ("description", record["description"] or "-"),
         ("quantisation", record["quantisation"]),
-        ("parameters", f"{si(record['parameters'])} in {size(record['weight_bytes'])}"),
+        ("parameters", f"{si(record['parameters'])} in {byte_size(record['weight_bytes'])}"),
         ("MACs", "not known" if record["macs"] is None else si(record["macs"])),
         ("graphs", len(record["graphs"])),
     ]
     for s in record["signatures"]:
         takes, gives = ", ".join(s["inputs"]), ", ".join(s["outputs"])
         rows.append(("signature", f"{s['key']}({takes}) -> {gives}"))
-    rows += [("metadata", f"{name} ({size(count)})") for name, count in record["metadata"].items()]
+    rows += [
+        ("metadata", f"{name} ({byte_size(count)})") for name, count in record["metadata"].items()
+    ]
     rows += [("not understood", place) for place in record["unknown"]]
     return facts(rows)
 
@@ -157,7 +158,7 @@ def _graph(graph: Record) -> str:
     if graph["problem"]:
         lines = [f"{start}; {_unknown(graph['problem'], graph['legal'])}"]
     else:
-        used, all_ = size(graph["arena_bytes"]), size(graph["arena_bytes_without_reuse"])
+        used, all_ = byte_size(graph["arena_bytes"]), byte_size(graph["arena_bytes_without_reuse"])
         lines = [f"{start}, {si(graph['macs'])} MACs, arena of a run op by op {used} ({all_} "
                  "without re-use)"]  # fmt: skip
         if graph["uncounted"]:
@@ -180,7 +181,7 @@ def _tensor_line(kind: str, tensor: Record) -> str:
 
 def _types(graph: Record) -> str:
     def moved(count: int) -> str:
-        return "-" if graph["problem"] else size(count)
+        return "-" if graph["problem"] else byte_size(count)
 
     rows = [(t["name"] + _mark(t), t["count"], _count(t["macs"]), _count(t["parameters"]),
              moved(t["bytes_read"]), moved(t["bytes_written"])) for t in graph["types"]
@@ -196,7 +197,7 @@ def _ops(graph: Record) -> str:
 def _op_row(op: Record, tensors: list[Record]) -> tuple[object, ...]:
     first = tensors[op["outputs"][0]]["name"] if op["outputs"] else ""
     return (op["index"], op["name"] + _mark(op), " ".join(op["output_types"]), _count(op["macs"]),
-            _count(op["parameters"]), size(op["bytes_read"] + op["bytes_written"]), first
+            _count(op["parameters"]), byte_size(op["bytes_read"] + op["bytes_written"]), first
             )  # fmt: skip
 
 
@@ -214,7 +215,7 @@ def _tensors(graph: Record) -> str:
 
 
 def _tensor_row(tensor: Record) -> tuple[object, ...]:
-    return (tensor["index"], _type(tensor), tensor["role"], size(tensor["bytes"]),
+    return (tensor["index"], _type(tensor), tensor["role"], byte_size(tensor["bytes"]),
             _short_quant(tensor), tensor["name"])  # fmt: skip
 
 

@@ -19,8 +19,9 @@ from ..format import AtomicFile, dump, load
 from ..ir import Model
 from ..measure.inputs import resize
 from ..optimize.accuracy import compare_accuracy
-from ..optimize.data import Samples, SignatureSamples, read_samples
+from ..optimize.judge import KEPT_IF
 from ..optimize.latency import compare_latency
+from ..optimize.layer_error import LayerRow
 from ..optimize.page import (
     ACCURACY,
     CANDIDATES,
@@ -38,12 +39,14 @@ from ..optimize.page import (
 )
 from ..optimize.quantize import quantize as behind
 from ..optimize.recipe import Recipe, read_recipe
-from ..optimize.report import KEPT_IF, Layer, Report
+from ..optimize.report import Report
+from ..optimize.samples import Samples, SignatureSamples, read_samples
 from ..optimize.scheme import MODES
 from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
 from ..optimize.suggest import suggest as advise
 from ..optimize.target import Target, TargetMissedError
 from ..plots import figure
+from ..units import byte_size
 from . import completion
 from .common import (
     JsonPath,
@@ -61,7 +64,6 @@ from .common import (
     progress,
     read_shapes,
     say,
-    size,
     table,
     warn,
     warn_unused,
@@ -402,11 +404,11 @@ def _summary(
     rows += [("data", samples.text)] if samples is not None else []
     for name, before, after in (("size", report.size_before, report.size_after),
                                 ("zipped", report.zipped_before, report.zipped_after)):  # fmt: skip
-        rows.append((name, f"{size(before)} -> {size(after)} ({after / before:.1%})"))
+        rows.append((name, f"{byte_size(before)} -> {byte_size(after)} ({after / before:.1%})"))
     return facts(rows)
 
 
-def _layers(layers: Sequence[Layer]) -> str:
+def _layers(layers: Sequence[LayerRow]) -> str:
     more = len(layers) > SHOWN
     rows = layer_table(layers, SHOWN if more else 0)
     title = f"the {SHOWN} of {len(layers)} layers furthest from float" if more else "layers"
@@ -433,10 +435,12 @@ def _suggest(found: Suggestion, json: str) -> None:
             return
     share = found.expected_size / found.size
     rows: list[tuple[str, object]] = [("model", found.model["source"]), ("mode", found.mode)]
-    rows += [("size", f"{size(found.size)} -> about {size(found.expected_size)} ({share:.0%})")]
+    rows += [
+        ("size", f"{byte_size(found.size)} -> about {byte_size(found.expected_size)} ({share:.0%})")
+    ]
     rows += [("because" if not i else "", text) for i, text in enumerate(found.reasons)]
     rows += [("mind" if not i else "", text) for i, text in enumerate(found.cautions)]
     other = table(["otherwise", ">about", "when"],
-                  [(o["mode"], size(o["expected_size"]), o["when"]) for o in found.otherwise]
+                  [(o["mode"], byte_size(o["expected_size"]), o["when"]) for o in found.otherwise]
                   )  # fmt: skip
     typer.echo("\n\n".join(filter(None, [facts(rows), f"$ {found.command}", other])))

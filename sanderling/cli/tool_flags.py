@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from ..errors import InputError
 from ..measure.benchmark_model.flags import ALIASES, DELEGATES, Values, parse
 from ..measure.benchmark_model.providers import PROVIDERS, absence
-from ..runtime.delegate import delegate_names
+from ..runtime.registry import delegate_names
 from .common import warn
 
 # The tools take flags for every delegate; --help is ours.

@@ -17,8 +17,9 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array, Graph, Model, Op, Tensor
 from ..measure.record import Setting
-from ..runtime.delegate import Delegate, Executable, Options, resolve
+from ..runtime.delegate import Delegate, Options, PlainExecutable
 from ..runtime.inputs import is_quantized
+from ..runtime.registry import resolve
 from ..runtime.session import Session
 from .diff_inputs import Couples, Feeds, as_real, comparable, translated
 from .engine_delegate import delegates_of
@@ -155,7 +156,7 @@ def _named(op: Op) -> dict[str, Any]:
 # -- two settings of one model --------------------------------------------------------------------
 
 
-class Without:
+class Without(Delegate):
     """A delegate that does not get some ops: those whose `debug_index` is held back."""
 
     def __init__(self, inner: Delegate, held: frozenset[int]) -> None:
@@ -166,7 +167,7 @@ class Without:
             return "it is held back by the search"
         return self.inner.refuses(op)
 
-    def compile(self, part: Graph, options: Options) -> Executable:
+    def compile(self, part: Graph, options: Options) -> PlainExecutable:
         return self.inner.compile(part, options)
 
 

@@ -19,8 +19,10 @@ from ..ir import Array, Model, Shape, Tensor
 from ..measure.engines import check_engines, import_engine, job_for
 from ..measure.record import Setting
 from ..measure.sample_statistics import Summary, summary
-from ..runtime.delegate import Delegate, find_delegate, has_state
+from ..runtime.delegate import PlainDelegate
 from ..runtime.inputs import Picture, is_quantized
+from ..runtime.partition import has_state
+from ..runtime.registry import find_delegate
 from ..runtime.session import Session
 from .bisection import Answers, Bisection, bisect_delegate, bisect_layers
 from .diff_inputs import Couples, FeedSource, as_real, comparable, couple, input_names, source
@@ -115,8 +117,8 @@ def diff(
     a: str | Path | Model,
     b: str | Path | Model | None = None,
     *,
-    delegate_a: str | Delegate | Sequence[str | Delegate] = (),
-    delegate_b: str | Delegate | Sequence[str | Delegate] = (),
+    delegate_a: str | PlainDelegate | Sequence[str | PlainDelegate] = (),
+    delegate_b: str | PlainDelegate | Sequence[str | PlainDelegate] = (),
     engine_a: str = "sanderling",
     engine_b: str = "sanderling",
     threads_a: int = 1,
@@ -200,13 +202,17 @@ def _models(a: str | Path | Model, b: str | Path | Model | None) -> tuple[Model,
     return first, b if isinstance(b, Model) else load(b)
 
 
-def _setting(engine: str, delegates: str | Delegate | Sequence[str | Delegate], threads: int,
-             precision: str) -> Setting:  # fmt: skip
+def _setting(
+    engine: str,
+    delegates: str | PlainDelegate | Sequence[str | PlainDelegate],
+    threads: int,
+    precision: str,
+) -> Setting:
     check_engines([engine])
     if engine not in ENGINES_HERE:
         raise InputError(f"the engine '{engine}' does not read .tflite files", where="engine",
                          fix=f"one of {', '.join(ENGINES_HERE)}")  # fmt: skip
-    chosen = [delegates] if isinstance(delegates, str | Delegate) else list(delegates)
+    chosen = [delegates] if isinstance(delegates, str | PlainDelegate) else list(delegates)
     if engine != "sanderling" and chosen:
         name = chosen[0] if isinstance(chosen[0], str) else chosen[0].name
         raise InputError(f"the engine '{engine}' takes no delegate", where=f"delegate {name}",

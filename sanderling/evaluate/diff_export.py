@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..measure.benchmark_model.proto import encode
 from ..measure.sample_statistics import Summary
 from ..pages import heading, html_table, page, paragraph
 from ..plots import COLOURS, as_file, figure, inline, kind_of
+from ..protobuf import encode
 from .diff import Diff
 from .error_measures import Errors
 from .layer_diff import IDEAL, SUSPECT, LayerDiff, LayerDiffs

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DelegateError, MissingExtraError
-from ..format import dump
-from ..ir import Array, Graph, Model, Op
+from ..ir import Array, Graph, Op
 from ..measure.engines import ENGINES, EngineJob, LoadedEngine
 from ..measure.record import Setting
-from ..runtime.delegate import Delegate, Executable, Options, find_delegate
+from ..runtime.delegate import Delegate, Executable, Options
+from ..runtime.registry import find_delegate
+from ..runtime.submodel import as_tflite, refuses_alone
 
 
-class EngineDelegate:
+class EngineDelegate(Delegate):
     """Takes what stands on its own: no control flow, no state, no strings."""
 
     def __init__(self, setting: Setting) -> None:
@@ -26,22 +27,11 @@ class EngineDelegate:
         self.folder = tempfile.TemporaryDirectory(prefix="sanderling-")
 
     def refuses(self, op: Op) -> str | None:
-        from ..ops import OPS
+        return refuses_alone(op)
 
-        tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
-        if op.subgraphs or op.name not in OPS or OPS[op.name].stateful:
-            return f"{op.name} does not stand on its own"
-        if any(t.is_variable or t.is_dynamic or not t.dtype.is_fixed_size for t in tensors):
-            return "a tensor has state, no fixed shape or no fixed size"
-        if all(t.is_constant for t in tensors if t not in op.outputs):
-            return "it computes a constant"
-        return None
-
-    def compile(self, part: Graph, options: Options) -> Executable:
-        for place, tensor in enumerate((*part.inputs, *part.outputs)):
-            tensor.name = f"t{place}"  # engines that go by name need unique ones
+    def compile(self, part: Graph, options: Options) -> EngineExecutable:
         path = Path(self.folder.name) / f"{len(list(Path(self.folder.name).iterdir()))}.tflite"
-        path.write_bytes(dump(Model([part])))
+        path.write_bytes(as_tflite(part))
         inputs = [np.zeros(t.shape, t.dtype.numpy) for t in part.inputs]
         job = EngineJob(str(path), self.setting, inputs, [t.name for t in part.inputs],
                   [t.name for t in part.outputs])  # fmt: skip
@@ -58,7 +48,7 @@ def load_engine(job: EngineJob) -> LoadedEngine:
     return ENGINES[job.setting.engine](job, lambda stage: None)
 
 
-class EngineExecutable:
+class EngineExecutable(Executable):
     def __init__(self, inputs: list[Array], loaded: LoadedEngine) -> None:
         self.inputs, self.loaded = inputs, loaded
 

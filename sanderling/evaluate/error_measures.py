@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 
@@ -122,7 +123,7 @@ class Tally:
             rmse=float(np.sqrt(self.squares / max(self.elements, 1))),
             relative=_ratio(np.sqrt(self.squares), np.sqrt(self.reference)),
             cosine=self._cosine(),
-            snr_db=_decibels(self.reference, self.squares),
+            snr_db=decibels(self.reference, self.squares),
             equal=self.equal / self.elements if self.elements else 1.0,
             nan_reference=self.nan_reference, nan_test=self.nan_test, unlike=self.unlike,
         )  # fmt: skip
@@ -145,10 +146,12 @@ def _ratio(above: float, below: float) -> float:
     return float(above / below) if below > 0 else 0.0 if above == 0 else float("inf")
 
 
-def _decibels(signal: float, noise: float) -> float:
+def decibels(signal: float, noise: float) -> float:
+    """The signal-to-noise ratio in dB: infinite without noise, minus infinity without a signal."""
     if noise == 0:
-        return float("inf")
-    return float(10 * np.log10(signal / noise)) if signal > 0 else float("-inf")
+        return math.inf
+    ratio = signal / noise
+    return -math.inf if ratio <= 0 else 10 * math.log10(ratio)
 
 
 @dataclass

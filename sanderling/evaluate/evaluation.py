@@ -24,6 +24,7 @@ from ..ir import Shape
 from ..measure.machine import machine
 from ..measure.record import Setting
 from ..measure.sample_statistics import summary
+from ..processors import usable_cpu_count
 from . import process_pool
 from .prediction_file import listed, pack, rows, transposed, unpack
 from .prefetch import prepared
@@ -244,8 +245,7 @@ def _ahead(task: Task, decoders: int | None, samples: int, threads: int) -> tupl
         return decoders, 0
     if task.is_light:
         return 0, 0
-    allowed = getattr(os, "sched_getaffinity", None)  # Linux's
-    processors = len(allowed(0)) if allowed else os.cpu_count() or 1
+    processors = usable_cpu_count()
     if task.runs_in_threads():
         # The session has its processors; and its thread prepares too when it has nothing to do.
         return 0, max(0, min(processors - threads, MOST_THREADS, samples // 4))

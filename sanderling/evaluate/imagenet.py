@@ -83,6 +83,7 @@ class ImageNet(Classification):
         self.pipeline.check(ports.input)
 
     def samples(self) -> Sequence[Sample]:
+        self.labelled = str(self.labels or f"the folders of {self.images}")
         found = self._labelled() if self._is_flat() else self._folders()
         return self.check_labels(self._allowed(found))
 
@@ -166,6 +167,7 @@ class ImageNet(Classification):
         header = list(reader.fieldnames or [])
         file = self._column(header, "the pictures' names", FILES, "")
         label = self._column(header, "the classes", LABELS, self.label_column)
+        self.labelled = f"{path}, column '{label}'"
         try:
             rows = [(r[file] or "", r[label] or "") for r in reader]
         except csv.Error as error:

@@ -10,9 +10,11 @@ import numpy as np
 from ..ir import Array, Graph, Model, Op, Shape, Tensor
 from ..measure.record import Setting
 from ..passes.simplify import fold_constants
-from ..runtime.delegate import Delegate, has_state
-from ..runtime.plan import Step, has_storage, specialise
+from ..runtime.delegate import Delegate
+from ..runtime.partition import has_state
+from ..runtime.plan import Step, has_storage
 from ..runtime.session import Session
+from ..runtime.specialise import specialise
 from .engine_delegate import delegates_of
 
 Values = dict[Tensor, Array]

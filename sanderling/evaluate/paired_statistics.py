@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir import Array
+from .error_measures import decibels
 
 Z = 1.959963984540054  # 95 %
 POOLED = "all classes, those of which the test says 0 taken as one"
@@ -120,7 +121,7 @@ def snr(reference: Array, test: Array) -> float:
     a, b = (s.astype(np.float64) - s.mean(axis=-1, keepdims=True, dtype=np.float64)
             for s in (reference, test))  # fmt: skip
     noise = float(((a - b) ** 2).sum())
-    return math.inf if noise == 0 else 10 * math.log10(max(float((a**2).sum()), 1e-300) / noise)
+    return decibels(max(float((a**2).sum()), 1e-300), noise)
 
 
 def score_distance(reference: Array, test: Array) -> dict[str, Any]:

@@ -1,26 +1,17 @@
-"""Processes that answer jobs. One that dies is replaced, and what it worked on is done again.
-
-A child is a fresh interpreter that does not run the user's main script again, as multiprocessing's
-would: `evaluate(...)` in a script needs no `if __name__ == "__main__"`. It ends when its connection
-does, so that no child outlives a parent that was killed.
-"""
+"""Processes that answer jobs. One that dies is replaced, and what it worked on is done again."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
-import subprocess
-import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Client, Connection, Listener, wait
-from pathlib import Path
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
+from ..child_process import ChildProcess
 from ..errors import SanderlingError, UnsupportedError
 
 MOST_TRIES = 3
@@ -37,9 +28,12 @@ class Lost(NamedTuple):
 
 @dataclass
 class Child:
-    process: subprocess.Popen[bytes]
-    pipe: Connection
+    started: ChildProcess
     jobs: deque[tuple[Any, Any]] = field(default_factory=deque)
+
+    @property
+    def pipe(self) -> Connection:
+        return self.started.pipe
 
     def send(self, key: Any, job: Any) -> None:
         self.jobs.append((key, job))
@@ -48,19 +42,14 @@ class Child:
 
     def close(self) -> None:
         self.pipe.close()
-        try:
-            self.process.wait(1)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.started.end(patience=1)
 
     def fate(self) -> str:
-        try:
-            code = self.process.wait(5)
-        except subprocess.TimeoutExpired:
+        how = self.started.how_it_ended()
+        if not how:
             return "its process closed the connection"
-        return f"its process was ended by {signal.Signals(-code).name}" if code < 0 else (
-            f"its process ended with status {code}")  # fmt: skip
+        by = "ended with" if how.startswith("status") else "was ended by"
+        return f"its process {by} {how}"
 
 
 class Pool:
@@ -71,18 +60,12 @@ class Pool:
 
     def __init__(self, count: int, factory: Callable[[], Handler], depth: int = 2) -> None:
         self.depth, self.deaths = depth, 0
-        # The path goes first: what the factory is made of may lie on it.
-        self._first = [pickle.dumps(sys.path, 5), pickle.dumps(factory, 5)]
-        self._key = os.urandom(16)
-        self._children: list[Child] = []
-        self._listener = Listener(authkey=self._key, backlog=count)
-        starting = [self._launch() for _ in range(count)]
+        self._factory = pickle.dumps(factory, 5)
+        self._children = [_launch() for _ in range(count)]
         try:
-            while starting:
-                self._children.append(self._accept(starting))
+            for child in self._children:
+                self._begin(child)
         except BaseException:
-            for process in starting:
-                process.kill()
             self.close()
             raise
 
@@ -93,7 +76,6 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        self._listener.close()
         for child in self._children:
             child.pipe.close()  # all at once, then wait for each
         for child in self._children:
@@ -140,8 +122,8 @@ class Pool:
         self.deaths += 1
         self._children.remove(child)
         child.pipe.close()
-        starting = [self._launch()]
-        self._children.append(self._accept(starting))
+        self._children.append(_launch())
+        self._begin(self._children[-1])
         (key, job), *others = child.jobs
         again.extend(others)
         tries[key] = tries.get(key, 0) + 1
@@ -150,56 +132,30 @@ class Pool:
         again.append((key, job))
         return None
 
-    # -- starting -------------------------------------------------------------------------------
-
-    def _launch(self) -> subprocess.Popen[bytes]:
-        code = (
-            "import sys; sys.path[:0] = [sys.argv[1]]; "
-            "from sanderling.evaluate.process_pool import serve; "
-            "serve(sys.argv[2], sys.stdin.buffer)"
-        )
-        home = str(Path(__file__).parents[2])
-        process = subprocess.Popen([sys.executable, "-c", code, home, str(self._listener.address)],
-                                   stdin=subprocess.PIPE, stdout=2)  # fmt: skip
-        assert process.stdin is not None
-        process.stdin.write(self._key)
-        process.stdin.close()
-        return process
-
-    def _accept(self, starting: list[subprocess.Popen[bytes]]) -> Child:
-        """The next child that calls. It says who it is, because they come in any order."""
-        pipe, pid = self._called(starting)
-        process = next(p for p in starting if p.pid == pid)
-        starting.remove(process)
-        for message in self._first:
-            pipe.send_bytes(message)
-        return Child(process, pipe)
-
-    def _called(self, starting: list[subprocess.Popen[bytes]]) -> tuple[Connection, int]:
-        listener: Any = self._listener
-        with suppress(AttributeError):  # private; without it, a child that dies early is awaited
-            listener._listener._socket.settimeout(0.5)
-        end = time.monotonic() + START
-        while time.monotonic() < end and all(p.poll() is None for p in starting):
-            with suppress(TimeoutError, EOFError):
-                pipe = listener.accept()
-                return pipe, pipe.recv()
-        for process in starting:
-            process.kill()
+    def _begin(self, child: Child) -> None:
+        """Wait for its word that it is there, and give it the handler's factory."""
+        with suppress(EOFError, OSError):
+            if child.pipe.poll(START):
+                child.pipe.recv()
+                child.pipe.send_bytes(self._factory)
+                return
+        child.started.process.kill()
         raise UnsupportedError("a worker process did not start, its message is above",
                                fix="workers=1 and decoders=0 use no other process")  # fmt: skip
+
+
+def _launch() -> Child:
+    return Child(ChildProcess(serve, stdout=2))
 
 
 # -- in the child -------------------------------------------------------------------------------
 
 
-def serve(address: str, key: Any) -> None:
+def serve(pipe: Connection) -> None:
     """Answer jobs until the parent goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
-    pipe = Client(address, authkey=key.read())
-    pipe.send(os.getpid())
     with suppress(EOFError, OSError):
-        sys.path[:] = pickle.loads(pipe.recv_bytes())
+        pipe.send("started")
         handle, broken = _handler(pipe.recv_bytes())
         while True:
             job = pipe.recv_bytes()

@@ -52,6 +52,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
 from ..errors import InputError, MissingNameError, SanderlingError
 from ..files import read_text
 from ..ir import Array, Model, Tensor
+from ..protobuf import encode
 
 # What is kept of a sample's outputs: arrays (of any length from sample to sample), numbers,
 # strings, and lists and dicts of these; the same names for every sample, none beginning with '@'.
@@ -202,8 +203,6 @@ def stage_metrics(latency: Mapping[str, Mapping[str, float]], kind: str,
                   content: Mapping[str, Any]) -> bytes:  # fmt: skip
     """The file of TensorFlow Lite's tools, a serialised tflite.evaluation.EvaluationStageMetrics:
     both latencies, and what a kind of evaluation has besides."""
-    from ..measure.benchmark_model.proto import encode  # much comes with it, and few want it
-
     runs = int(latency["inference"]["count"])
     own = {"pre_processing_latency": _stage(latency["preprocess"]),
            "inference_latency": _stage(latency["inference"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +128,28 @@ class Tensor:
         self.buffer = Buffer(encode(array, self.dtype))
         self.sparsity = None
 
+    @property
+    def values(self) -> Array:
+        """The constant as an array, where `data` may be None: ModelError if it is not constant."""
+        if self.buffer is None:
+            raise ModelError(
+                "it is computed or fed, and a constant is needed here",
+                where=f"tensor '{self.name}'",
+                fix="make it a constant: graph.constant(name, array)",
+            )
+        return cast(Array, self.data)
+
+    @property
+    def quantisation(self) -> Quant:
+        """The quantisation, where `quant` may be None: ModelError if it has none."""
+        if self.quant is None:
+            raise ModelError(
+                "it has no scale, and codes are needed here",
+                where=f"tensor '{self.name}'",
+                fix="give it quant=Quant.of(scale, zero_point)",
+            )
+        return self.quant
+
     def copy(self) -> Tensor:
         """The same tensor for another graph: buffer and decoded values are shared."""
         twin = Tensor(
@@ -233,6 +255,16 @@ class Op:
     def input(self, index: int) -> Tensor | None:
         """The input at this place; None where it is absent, by omission or explicitly."""
         return self.inputs[index] if index < len(self.inputs) else None
+
+    def operand(self, index: int) -> Tensor:
+        """The input at this place, where `input` may be None: ModelError if it is absent."""
+        if (tensor := self.input(index)) is None:
+            raise ModelError(
+                f"it has no operand {index}",
+                where=self.where,
+                fix="give the op all operands that its kind needs",
+            )
+        return tensor
 
     @property
     def subgraphs(self) -> list[Graph]:

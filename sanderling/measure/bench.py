@@ -18,8 +18,9 @@ from ..errors import InputError, MissingExtraError, SanderlingError, Unsupported
 from ..format import load
 from ..ir import Model, Shape
 from ..ir.types import Array
-from ..runtime.delegate import find_delegate
+from ..processors import usable_cpus
 from ..runtime.plugins import load_plugins
+from ..runtime.registry import find_delegate
 from ..runtime.session import Session
 from . import noise
 from .background_load import Busy
@@ -28,7 +29,7 @@ from .engines import PACKAGES, EngineJob, check_engines, is_installed, job_for
 from .inputs import Feeding
 from .inspection import inspect
 from .interleaving import Beside, Budget, Launch, Pace, launch
-from .machine import machine, usable_cpus
+from .machine import machine
 from .noise import Disturbance, Look, disturbances
 from .record import Result, Setting
 from .sample_statistics import Ratio, ratio_of_launches

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..pages import heading, html_table, page, paragraph, side_by_side
-from ..plots import COLOURS, figure, inline, kind_of, render
+from ..plots import COLOURS, figure, inline, kind_of, legend_below, render
 from . import bench_tables
 from .bench import Bench
 from .noise import sentences
@@ -20,6 +20,7 @@ from .sample_statistics import median_interval
 PANELS = 3  # histogram, series, chart
 DOTS = 1500  # of a setting
 WIDE = 4.0  # from so many times on, an axis is logarithmic
+BESIDE = 0.015  # of the axis
 SHOWN = 99.0  # percentile that the axes end at: one disturbed run must not squeeze the others
 
 TABLES = {
@@ -36,7 +37,7 @@ def plot_bench(bench: Bench, path: str | Path) -> bytes:
     if kind == ".html":
         return as_page(bench).encode()
     models = [m for m in bench.models if any(r.rounds for r in bench.of(m))]
-    with figure(max(len(models), 1), PANELS, (15, 3.8 * max(len(models), 1))) as (made, axes):
+    with figure(max(len(models), 1), PANELS, (15, 4.6 * max(len(models), 1))) as (made, axes):
         grid = np.atleast_2d(axes)
         for row, model in zip(grid, models, strict=False):
             _row(row, model, [r for r in bench.of(model) if r.rounds])
@@ -62,7 +63,7 @@ def as_page(bench: Bench) -> str:
 def _panels(model: str, results: Sequence[Result]) -> Iterator[str]:
     """The three pictures of a model, each by itself: a narrow page puts them below each other."""
     with ExitStack() as opened:
-        made = [opened.enter_context(figure(1, 1, (5.4, 3.8))) for _ in range(PANELS)]
+        made = [opened.enter_context(figure(1, 1, (5.4, 4.6))) for _ in range(PANELS)]
         _row([axes for _, axes in made], model, results)
         yield from (inline(one) for one, _ in made)
 
@@ -97,7 +98,7 @@ def _histogram(axes: Any, results: Sequence[Result], least: float, most: float) 
         axes.hist(np.array(result.samples) * 1e3, edges, alpha=0.55, color=_colour(index),
                   label=result.setting.name)  # fmt: skip
     axes.set(xlabel="ms", ylabel="samples", xscale=_scale(least, most))
-    axes.legend(fontsize=7)
+    legend_below(axes)
 
 
 def _series(axes: Any, results: Sequence[Result], least: float, most: float) -> None:
@@ -114,7 +115,7 @@ def _series(axes: Any, results: Sequence[Result], least: float, most: float) -> 
                   color=_colour(index), label=result.setting.name)  # fmt: skip
     axes.set(xlabel="seconds since the first round", ylabel="ms", ylim=(0.9 * least, 1.05 * most),
              yscale=_scale(least, most))  # fmt: skip
-    axes.legend(fontsize=7, markerscale=4)
+    legend_below(axes, markerscale=4)
 
 
 def _chart(axes: Any, results: Sequence[Result]) -> None:
@@ -129,14 +130,16 @@ def _chart(axes: Any, results: Sequence[Result]) -> None:
         middle = np.array([f.value for f in found]) * 1e3
         ends = np.array([[f.value - f.low for f in found], [f.high - f.value for f in found]]) * 1e3
         if len(counts) > 1:
-            axes.errorbar([r.setting.threads for r in members], middle, ends, marker="o", capsize=3,
-                          label=name, color=_colour(index))  # fmt: skip
+            # A little beside each other, so that intervals at the same count are all seen.
+            beside = BESIDE * (counts[-1] - counts[0]) * (index - (len(families) - 1) / 2)
+            axes.errorbar([r.setting.threads + beside for r in members], middle, ends, marker="o",
+                          capsize=3, label=name, color=_colour(index))  # fmt: skip
         else:
             axes.barh([name], middle, xerr=ends, color=_colour(index), capsize=3)
     if len(counts) > 1:
         axes.set(xlabel="threads", ylabel="median ms", xticks=counts)
         axes.set_ylim(bottom=0)
-        axes.legend(fontsize=7)
+        legend_below(axes)
     else:
         axes.set(xlabel="median ms, with the interval of repetitions")
         axes.invert_yaxis()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ..units import byte_size
 from .baseline import Change
 from .bench import Bench, ratio
 from .engines import PACKAGES
@@ -27,15 +28,6 @@ def milliseconds(seconds: float | None) -> str:
         5 if value < 0.01 else 4 if value < 0.1 else 3 if value < 1 else 2 if value < 100 else 1
     )
     return f"{value:.{digits}f}"
-
-
-def size(count: int | None) -> str:
-    """Bytes for people, in KiB and MiB."""
-    if count is None:
-        return "-"
-    if abs(count) < 2**20:
-        return f"{count / 1024:.4g} K"
-    return f"{count / 2**20:.1f} M" if abs(count) < 2**30 else f"{count / 2**30:.2f} G"
 
 
 def several_models(bench: Bench) -> bool:
@@ -112,7 +104,7 @@ def _start_words(result: Result) -> str:
 def held(bench: Bench) -> Table:
     """What is known to be held, and by what. Packed weights and code from the cache are mapped:
     processes share them."""
-    rows = [_label(bench, r.model, [r.setting.name, *(size(r.memory.get(n)) for n in PARTS)])
+    rows = [_label(bench, r.model, [r.setting.name, *(byte_size(r.memory.get(n)) for n in PARTS)])
             for r in _alone(bench) if r.memory]  # fmt: skip
     return _labelled(bench, ["setting", *(f">{text}" for text in PARTS.values())]), rows
 
@@ -133,7 +125,7 @@ def _resident(result: Result) -> list[str]:
         growth(found, f"end.{kind}", f"start.{kind}") for kind in ("anonymous", "file_backed")
     ]
     return [result.setting.name,
-            *map(size, (found["start.rss"], *grown, found.get("end.pss")))]  # fmt: skip
+            *map(byte_size, (found["start.rss"], *grown, found.get("end.pss")))]  # fmt: skip
 
 
 def comparisons(bench: Bench) -> Table:

@@ -85,9 +85,8 @@ class Ready:
     facts: dict[str, object] = field(default_factory=dict)
 
 
-def main() -> None:
-    """The process's whole work: the number of its pipe is on the command line."""
-    pipe = Connection(int(sys.argv[1]))
+def main(pipe: Connection) -> None:
+    """The process's whole work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         job = pipe.recv()

@@ -21,8 +21,8 @@ from ..errors import FallbackWarning, InputError, MissingExtraError, Unsupported
 from ..format import load
 from ..ir import Model
 from ..ir.types import Array
-from ..runtime.delegate import BUILTIN
 from ..runtime.plan import Plan
+from ..runtime.registry import BUILTIN
 from ..runtime.session import Session
 from .record import Setting
 

@@ -15,9 +15,11 @@ from ..ops import OPS, cost
 from ..ops.base import DATA_ERRORS, Cost, check_known
 from ..ops.execute import new_state
 from ..runtime.arena import plan_graph
-from ..runtime.delegate import Delegate, Limits, partition, resolve
-from ..runtime.plan import specialise
+from ..runtime.delegate import PlainDelegate
+from ..runtime.partition import Limits, partition
+from ..runtime.registry import resolve
 from ..runtime.resources import lift
+from ..runtime.specialise import specialise
 from .inputs import input_shapes
 
 SCHEMA = "sanderling.inspect/1"
@@ -26,7 +28,7 @@ Record = dict[str, Any]
 
 def inspect(
     model: Model | str | os.PathLike[str],
-    delegates: Sequence[str | Delegate] = (),
+    delegates: Sequence[str | PlainDelegate] = (),
     shapes: Mapping[str, Shape] | None = None,
 ) -> Record:
     """Everything about a model that can be known without running it.
@@ -328,7 +330,7 @@ def _through_expansion(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _delegation(known: Known, delegates: Sequence[str | Delegate]) -> Record:
+def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Record:
     graph = known.given
     try:
         special, _ = specialise(graph, [known.shape(t) or t.shape for t in graph.inputs])

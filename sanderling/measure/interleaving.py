@@ -10,12 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import multiprocessing
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..child_process import ChildProcess
 from ..config import TRACE
 from ..errors import SanderlingError
 from ..ir.types import Array
@@ -36,8 +33,8 @@ from .engine_process import (
     Turn,
     Usage,
     Warmed,
+    main,
     sentence,
-    serve,
     turn,
     warm,
 )
@@ -66,18 +63,10 @@ class Worker:
         self.timeout = timeout
         self.highest = 0  # resident bytes, where only looking tells
         self._watched = False
-        self.pipe, theirs = multiprocessing.Pipe()
-        # Not multiprocessing's own way, which runs the caller's script again in every child. In a
-        # session of its own: Ctrl-C is for the parent, and its end ends the pipe.
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from {serve.__module__} import main; main()"
-        )
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
-                env={k: v for k, v in os.environ.items() if k != TRACE.name},
-            )  # fmt: skip
+        # A trace is of the parent: an engine that records is slower.
+        environment = {k: v for k, v in os.environ.items() if k != TRACE.name}
+        self.child = ChildProcess(main, environment=environment)
+        self.pipe, self.process = self.child.pipe, self.child.process
         with contextlib.suppress(OSError):  # who asks it next is told that it died
             self.pipe.send(job)
 
@@ -133,20 +122,12 @@ class Worker:
         return True
 
     def _death(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
-        code = self.process.returncode or 0
-        name = signal.Signals(-code).name if code < 0 else f"status {code}"
-        return f"the process died with {name}"
+        return f"the process died with {self.child.how_it_ended() or 'status 0'}"
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # it may be dead already
             self.pipe.send(None)
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.child.end()
         self.pipe.close()
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from ..format import load
 from ..ir import Signature
-from ..runtime.delegate import Delegate
+from ..runtime.delegate import PlainDelegate
 from ..runtime.session import Session
 from ..runtime.trace import Trace, record, section
 from .inputs import plausible
@@ -33,7 +33,7 @@ def run_model(
     *,
     runs: int = 5,
     threads: int | None = None,
-    delegates: str | Delegate | Iterable[str | Delegate] = (),
+    delegates: str | PlainDelegate | Iterable[str | PlainDelegate] = (),
     feeds: Feeds | Callable[[Signature], Feeds] | None = None,
     signature: str | None = None,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from ..ir import Array, Graph, Model, Op
 from ..ops import cost
 from ..ops.base import DATA_ERRORS, Cost
 from ..ops.execute import evaluate
-from ..runtime.delegate import Delegate
+from ..runtime.delegate import Delegate, Executable, StepTimes
 from ..runtime.plan import Plan, Step
 from ..runtime.session import Session
 from .record import Setting
@@ -94,19 +93,20 @@ class Taken:
 class NativeSteps:
     """The steps of compiled code: it counts their ticks itself, and those of the whole call."""
 
-    def __init__(self, executable: Any, ticks: float) -> None:
-        self.executable, self.ticks = executable, ticks
-        self.workers: int = executable.workers
+    def __init__(self, clock: StepTimes, ticks: float) -> None:
+        """ticks: of the CPU's clock, in a second."""
+        self.clock, self.rate = clock, clock.rate or ticks
+        self.workers = clock.workers
 
     def take(self) -> tuple[Floats, float]:
         """Since the last time: seconds of [worker, step], and of the part."""
-        found: Floats = self.executable.times / self.ticks
-        wall = float(self.executable.inside[0]) / self.ticks
-        self.executable.reset_times()
+        found: Floats = self.clock.times / self.rate
+        wall = float(self.clock.inside[0]) / self.rate
+        self.clock.reset_times()
         return found, wall
 
     def count(self, on: bool) -> None:
-        self.executable.count(on)
+        self.clock.count(on)
 
 
 class ReferenceOps:
@@ -151,10 +151,10 @@ class OpaquePart:
         """It always is."""
 
 
-class TimedExecutable:
+class TimedExecutable(Executable):
     """Stands around an executable and adds up the time of its runs."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Executable) -> None:
         self.inner, self.spent = inner, 0.0
 
     def take(self) -> float:
@@ -167,8 +167,7 @@ class TimedExecutable:
         self.spent += time.perf_counter() - begin
 
     def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Callable[[], None]:
-        bind = getattr(self.inner, "bind", None)
-        call = partial(self.inner.run, inputs, outputs) if bind is None else bind(inputs, outputs)
+        call = self.inner.bind(inputs, outputs)
 
         def timed() -> None:
             begin = time.perf_counter()
@@ -195,7 +194,7 @@ class RowWriter:
     def part(self, number: int, step: Step, watched: Part) -> None:
         name, ops = step.part.delegate.name, step.part.ops
         if isinstance(watched, NativeSteps):
-            self._native(number, name, ops, watched.executable.compiled.report)
+            self._native(number, name, ops, watched.clock.report)
         elif isinstance(watched, ReferenceOps):
             self.rows += [self._op(number, name, [op]) for op in ops]
         else:
@@ -408,9 +407,9 @@ def _rest(part: Part) -> str:
 def watch(step: Step, ticks: float) -> Part:
     """Before the plan is bound: a part that does not time itself is wrapped."""
     executable = step.executable
-    compiled = getattr(executable, "compiled", None)
-    if compiled is not None and getattr(compiled, "timed", False):
-        return NativeSteps(executable, ticks)
+    times = executable.step_times()
+    if times is not None:
+        return NativeSteps(times, ticks)
     clock = step.executable = TimedExecutable(executable)
     if isinstance(executable, ReferenceExecutable):
         return ReferenceOps(executable, clock)

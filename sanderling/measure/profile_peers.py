@@ -9,8 +9,8 @@ from typing import Any
 
 from ..errors import InputError, UnsupportedError
 from ..ir import Array, Graph, Model, Op
-from ..runtime.plan import specialise
 from ..runtime.session import Session
+from ..runtime.specialise import specialise
 from .engines import import_engine, job_for
 from .engines import openvino as start_openvino
 from .profile_ours import LOST, WARM, ProfileRow, Taken, node_name, work

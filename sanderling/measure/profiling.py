@@ -355,14 +355,18 @@ def advice(record: Record) -> list[str]:
 def _where(record: Record) -> str:
     if not record["steps"]:
         return "No step was measured."
-    # Of the typical run: one that was interrupted says nothing about the model.
-    whole = sum(r["median_ms"] for r in (*record["steps"], *record["others"])) or 1.0
+    whole = _typical(record)
     by_type = sorted(record["by_type"], key=lambda t: -t["median_ms"])[:2]
     kinds = " and ".join(f"{t['type']} ({100 * t['median_ms'] / whole:.0f} %)" for t in by_type)
     top = max(record["steps"], key=lambda r: r["median_ms"])
     return (f"Most of the time goes into {kinds}; the slowest step is {_called(top)} with "
             f"{top['median_ms']:.3g} ms, {100 * top['median_ms'] / whole:.0f} % of the whole."
             )  # fmt: skip
+
+
+def _typical(record: Record) -> float:
+    """Milliseconds of a run of medians: one that was interrupted says nothing about the model."""
+    return sum(r["median_ms"] for r in (*record["steps"], *record["others"])) or 1.0
 
 
 def _called(row: Record) -> str:
@@ -377,7 +381,8 @@ def _limits(record: Record) -> str:
     typical = sum(r["median_ms"] for r in rows)
     if not rows:
         return "What limits it is not known: there is no roofline."
-    times = {b: sum(r["percent"] for r in rows if r["bound"] == b) for b in ("compute", "memory")}
+    times = {b: 100 * sum(r["median_ms"] for r in rows if r["bound"] == b) / _typical(record)
+             for b in ("compute", "memory")}  # fmt: skip
     bound = max(times, key=lambda b: times[b])
     least = sum(r["limit_ms"] for r in rows)
     what = "Arithmetic" if bound == "compute" else "Memory"
@@ -388,11 +393,12 @@ def _limits(record: Record) -> str:
 
 
 def _try(record: Record) -> str:
-    whole, steps = record["whole"]["mean"], record["steps"]
-    others = {o["name"]: o["ms"] / whole for o in record["others"]}
-    slow = sum(r["ms"] for r in steps if r["delegate"] == "reference") / whole
-    floats = sum(r["ms"] for r in steps if r["kind"] == "f32" and r["macs"]) / whole
-    waits = others.get("barriers", 0) + sum(r["ms"] * r["imbalance"] for r in steps) / whole
+    whole, steps = _typical(record), record["steps"]
+    others = {o["name"]: o["median_ms"] / whole for o in record["others"]}
+    slow = sum(r["median_ms"] for r in steps if r["delegate"] == "reference") / whole
+    floats = sum(r["median_ms"] for r in steps if r["kind"] == "f32" and r["macs"]) / whole
+    waits = others.get("barriers", 0) + (
+        sum(r["median_ms"] * r["imbalance"] for r in steps) / whole)  # fmt: skip
     for holds, text in (
         (slow > 0.1, f"Ops that no compiled kernel takes cost {slow:.0%}: see why with `sanderling "
                      f"inspect --delegate cpu`, and replace them in the model."),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate
 from typing import Any
 
-from ..runtime.delegate import FALLBACK
+from ..runtime.registry import FALLBACK
 from .sample_statistics import Summary, summary
 
 
@@ -42,7 +42,7 @@ def _shortest(delegates: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_fallback(delegates: tuple[str, ...]) -> tuple[str, ...]:
-    """As `runtime.delegate.resolve` completes them: whoever stands after the last gets no op."""
+    """As `runtime.registry.resolve` completes them: whoever stands after the last gets no op."""
     if FALLBACK[-1] in delegates:
         return delegates[: delegates.index(FALLBACK[-1]) + 1]
     return delegates + tuple(n for n in FALLBACK if n not in delegates)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..delegates.cpu.isa.targets import Target, host_target, problem
-from ..delegates.cpu.runtime.executable import cores
 from ..errors import UnsupportedError
+from ..processors import usable_cpu_count
 from ..store import Store
 from .machine import cpu_name
 
@@ -72,9 +72,9 @@ def roofline(threads: int = 1, progress: Progress | None = None, refresh: bool =
     if trouble is not None:
         raise UnsupportedError(f"there is no roofline: {trouble}", where="roofline",
                                fix="profile without it")  # fmt: skip
-    threads = max(1, min(threads, cores()))
+    threads = max(1, min(threads, usable_cpu_count()))
     target, store = host_target(), Store()
-    name = store.name("roofline", cpu_name(), target, threads, cores(), _boot(), KINDS)
+    name = store.name("roofline", cpu_name(), target, threads, usable_cpu_count(), _boot(), KINDS)
     known = None if refresh else store.recall(name, Roofline.from_json)
     if known is not None:
         return known

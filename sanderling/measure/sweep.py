@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runtime.delegate import delegate_names
+from ..processors import usable_cpu_count
+from ..runtime.registry import delegate_names
 from .engine_agreement import group
 from .engines import TITLES
-from .machine import cpu_flags, usable_cpus
+from .machine import cpu_flags
 from .process_memory import growth
 from .record import Result, Setting
 from .sample_statistics import Ratio
@@ -23,7 +24,7 @@ NEAR = 1.1  # slower by more is no equal, however wide the interval
 
 def thread_counts() -> list[int]:
     """1, 2, 4, ... up to the CPUs that may be used, and their number itself."""
-    cpus = len(usable_cpus())
+    cpus = usable_cpu_count()
     return sorted({1, cpus, *(1 << n for n in range(cpus.bit_length()) if 1 << n <= cpus)})
 
 

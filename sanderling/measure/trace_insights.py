@@ -12,6 +12,7 @@ from statistics import median
 
 from ..runtime.trace import BARRIER, Instant, Slice, Trace
 from ..spans import Args
+from ..units import byte_size
 
 # Shares from which on a thing is worth a sentence.
 WAITING, DOMINATING, COPYING = 0.10, 0.40, 0.02
@@ -120,10 +121,6 @@ def _time(ns: float) -> str:
         if ns >= unit:
             return f"{ns / unit:.3g} {name}"
     return f"{ns / 1e3:.3g} us"
-
-
-def _bytes(count: float) -> str:
-    return f"{count / 1024:.4g} KiB" if count >= 1024 else f"{count:g} bytes"
 
 
 # -- threads --------------------------------------------------------------------------------------
@@ -262,7 +259,7 @@ def borders_and_copies(facts: Facts) -> Iterator[Insight]:
         yield Insight(
             "borders",
             f"in a run, values cross borders between parts {len(crossed) / facts.count:.3g} times "
-            f"({_bytes(size)}); copying takes {_percent(spent, facts.total)} of it",
+            f"({byte_size(size)}); copying takes {_percent(spent, facts.total)} of it",
             "every border ends one delegate's work, and fused ops and threads with it",
             "make the refused ops ones that the delegate takes, so that parts become one; or allow "
             "fewer parts: Session(max_delegated_partitions=1)",

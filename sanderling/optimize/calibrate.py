@@ -30,10 +30,10 @@ from ..progress import Estimate
 from ..runtime.delegate import Delegate
 from ..runtime.feeds import as_fed
 from ..runtime.session import Session
+from .scheme import Floats
 
 BUCKETS = 1 << 16
 Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Sample = Mapping[str, Array] | Sequence[Array] | Array
 Progress = Callable[[str, int, int], None]
 SAVE_EVERY = 20.0  # seconds
@@ -44,7 +44,7 @@ UNIT = 149  # 2**-149
 MIDDLES = ((np.arange(BUCKETS, dtype=np.uint32) << 16) | 0x8000).view(np.float32)
 
 
-class Glance(NamedTuple):
+class SampleStatistics(NamedTuple):
     """One sample's values of one tensor, on their way into its statistics."""
 
     counts: Counts
@@ -54,8 +54,11 @@ class Glance(NamedTuple):
     highs: Array | None
 
 
-def glance(values: Array, phase: int, by_channel: bool = False) -> Glance | None:
-    """None if there is nothing to see. Extremes that are not finite are the caller's to refuse."""
+def sample_statistics(
+    values: Array, phase: int, by_channel: bool = False
+) -> SampleStatistics | None:
+    """Look at one sample's values; None if there are none. Extremes that are not finite are the
+    caller's to refuse."""
     flat = np.ascontiguousarray(values, np.float32).reshape(-1)
     if not flat.size:
         return None
@@ -66,8 +69,8 @@ def glance(values: Array, phase: int, by_channel: bool = False) -> Glance | None
         lows, highs = rows.min(axis=0), rows.max(axis=0)
     low, high = (flat, flat) if lows is None or highs is None else (lows, highs)
     counted = np.ascontiguousarray(_part(flat, width, phase)).view(np.uint16)[1::2]
-    return Glance(np.bincount(counted, minlength=BUCKETS), float(low.min()), float(high.max()),
-                  lows, highs)  # fmt: skip
+    counts = np.bincount(counted, minlength=BUCKETS)
+    return SampleStatistics(counts, float(low.min()), float(high.max()), lows, highs)
 
 
 def _part(flat: Array, width: int, phase: int) -> Array:
@@ -91,7 +94,7 @@ class Statistics:
     lows: Array | None = None  # by channel, where a correction asks for it
     highs: Array | None = None
 
-    def add(self, seen: Glance) -> None:
+    def add(self, seen: SampleStatistics) -> None:
         self.counts += seen.counts
         self.low, self.high = min(self.low, seen.low), max(self.high, seen.high)
         self.samples += 1
@@ -124,9 +127,8 @@ class Statistics:
 class Calibration:
     """Statistics of a model's float activations, by tensor name."""
 
-    tensors: dict[str, Statistics]
+    tensors: dict[str, Statistics] = field(default_factory=dict)
     samples: int = 0
-    synthetic: bool = False
 
 
 # -- samples --------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ def activations(graph: Graph) -> list[Tensor]:
     return [t for t in found if not t.is_constant and not t.is_variable]
 
 
-class Watcher:
+class Observer:
     """Runs a model with all its activations in sight. The model is the watcher's own.
 
     by_channel: names of tensors whose extremes are kept for each channel too.
@@ -231,7 +233,7 @@ class Watcher:
     def observe(self, feeds: Mapping[str, Array], phase: int, number: int,
                 found: dict[str, Statistics]) -> None:  # fmt: skip
         """Add a sample to the statistics: all of it, or if something is wrong nothing."""
-        seen = {name: glance(values, phase, name in self.by_channel)
+        seen = {name: sample_statistics(values, phase, name in self.by_channel)
                 for name, values in self.run(feeds).items()}  # fmt: skip
         for name, one in seen.items():
             if one is not None and not math.isfinite(one.high - one.low):
@@ -254,7 +256,7 @@ def _fed(tensor: Tensor, array: Array) -> Array:
     return made
 
 
-def _unreal(name: str, seen: Glance, number: int) -> ModelError:
+def _unreal(name: str, seen: SampleStatistics, number: int) -> ModelError:
     what = "NaN" if math.isnan(seen.high - seen.low) else "infinite"
     return ModelError(f"a value is {what}", where=f"calibration data, sample {number}: tensor "
                       f"'{name}'", fix="leave the sample out, or find the op that makes it: "
@@ -265,7 +267,7 @@ def _unreal(name: str, seen: Glance, number: int) -> ModelError:
 
 
 def calibrate(
-    watcher: Watcher,
+    observer: Observer,
     data: Iterable[Sample],
     keep: str | Path | None = None,
     identity: str = "",
@@ -278,13 +280,13 @@ def calibrate(
     keep: a file that is continued, if it is of the same model. An interruption leaves in it what
     was seen so far; samples that it knows are not run again.
     """
-    store = Kept(Path(keep), identity) if keep else None
-    run = _Run(watcher, *(store.load() if store else ({}, Counter())))
+    store = StatisticsFile(Path(keep), identity) if keep else None
+    run = _BackgroundRun(observer, *(store.load() if store else ({}, Counter())))
     saved = time.monotonic()
     count, ahead = 0, Estimate(f"calibrating with {total} samples", total)
     try:
         for count, sample in enumerate(data, 1):
-            feeds = watcher.feeds(sample, count)
+            feeds = observer.feeds(sample, count)
             name = digest(feeds)
             if take(name, feeds):
                 run.submit(name, feeds, count, remember=store is not None)
@@ -307,13 +309,13 @@ def calibrate(
     return Calibration(run.found, run.taken)
 
 
-class _Run:
+class _BackgroundRun:
     """Runs samples in a thread of its own while the next one is read. Ctrl-C never comes between
     the parts of one sample: it reaches the main thread alone."""
 
-    def __init__(self, watcher: Watcher, found: dict[str, Statistics],
+    def __init__(self, observer: Observer, found: dict[str, Statistics],
                  done: Counter[str]) -> None:  # fmt: skip
-        self.watcher, self.found, self.done = watcher, found, done
+        self.observer, self.found, self.done = observer, found, done
         self.seen: Counter[str] = Counter()
         self.taken = self.settled = 0  # samples; those whose run has ended
         self.pool = ThreadPoolExecutor(1)
@@ -334,7 +336,7 @@ class _Run:
         self.waiting = self.pool.submit(self._observe, name, feeds, number, remember)
 
     def _observe(self, name: str, feeds: dict[str, Array], number: int, remember: bool) -> None:
-        self.watcher.observe(feeds, int(name, 16), number, self.found)
+        self.observer.observe(feeds, int(name, 16), number, self.found)
         if remember:
             self.done[name] += 1
 
@@ -348,7 +350,7 @@ class _Run:
         self.pool.shutdown(wait=True)
 
 
-class Kept:
+class StatisticsFile:
     """Statistics on disk, as .npz: counts, extremes, and which samples they are of."""
 
     def __init__(self, path: Path, identity: str) -> None:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..ir import DType, Graph, Model, Op, Quant, Tensor
-from .scheme import Grid
-from .solve import FLOAT, Group, Range, Solution, Value
+from .scheme import Grid, RangeOf
+from .solve import FLOAT, DomainValue, ScaleGroup, Solution
 from .write import Writer
 
-Ranges = Callable[[Tensor, Grid], "Range | None"]
 GRIDS = {DType.INT8: Grid(8, symmetric=False), DType.UINT8: Grid(8, symmetric=False),
          DType.INT16: Grid(16, symmetric=True)}  # fmt: skip
 
 
-def open_inputs(graph: Graph, solution: Solution, dtype: DType, ranges: Ranges) -> None:
+def open_inputs(graph: Graph, solution: Solution, dtype: DType, ranges: RangeOf) -> None:
     """Inputs are fed as codes: they live in that domain, and readers of another convert."""
     grid = GRIDS[dtype]
     for tensor in graph.inputs:
         if tensor.dtype is not DType.FLOAT32:
             continue
-        value = Value(tensor, grid.bits)
+        value = DomainValue(tensor, grid.bits)
         if value not in solution.groups:
             quant = grid.quant(*(ranges(tensor, grid) or (0.0, 0.0)))
-            solution.groups[value] = Group([value], quant=quant)
+            solution.groups[value] = ScaleGroup([value], quant=quant)
         solution.home[tensor] = grid.bits
 
 
 class Interface:
     """The ends of one written graph."""
 
-    def __init__(self, model: Model, writer: Writer, ranges: Ranges) -> None:
+    def __init__(self, model: Model, writer: Writer, ranges: RangeOf) -> None:
         self.model, self.writer, self.ranges = model, writer, ranges
         self.graph, self.home = writer.graph, writer.solution.home
 
@@ -51,7 +48,7 @@ class Interface:
     def _input(self, tensor: Tensor, dtype: DType) -> Tensor:
         if dtype is not DType.UINT8 or not self.home.get(tensor, FLOAT):
             return tensor
-        outer = self._tensor(tensor.name, tensor, DType.UINT8, unsigned(tensor.quant))
+        outer = self._tensor(tensor.name, tensor, DType.UINT8, unsigned(tensor.quantisation))
         tensor.name = f"{tensor.name}/i8"
         first = self.graph.ops[0] if self.graph.ops else None
         self.graph.insert(Op("QUANTIZE", [outer], [tensor]), before=first)
@@ -77,7 +74,7 @@ class Interface:
                 return None
             made = self._quantize(tensor, grid.dtype, grid.quant(*known))
         if dtype is DType.UINT8:
-            made = self._quantize(made, dtype, unsigned(made.quant))
+            made = self._quantize(made, dtype, unsigned(made.quantisation))
         return made
 
     def _quantize(self, source: Tensor, dtype: DType, quant: Quant) -> Tensor:
@@ -98,7 +95,6 @@ class Interface:
         return made
 
 
-def unsigned(quant: Quant | None) -> Quant:
+def unsigned(quant: Quant) -> Quant:
     """The same values as uint8 codes."""
-    assert quant is not None
     return Quant.of(quant.scale, quant.zero_point + 128)

@@ -11,12 +11,15 @@ import numpy as np
 
 from ..evaluate.output_kinds import MEASURES
 from ..pages import heading, html_table, page, paragraph
-from ..plots import COLOURS, figure, inline
-from .report import KEPT_IF, Layer, Report, Trial
+from ..plots import COLOURS, figure, inline, legend_below
+from .judge import KEPT_IF
+from .layer_error import LayerRow
+from .report import Report, Trial
 
 # Rounding alone costs a root mean square error of 1/sqrt(12) of a step; the guide of TensorFlow's
 # quantisation debugger takes 0.7 for a layer that is worth a look.
 ROUNDING, SUSPECT = 0.289, 0.7
+LIMITS = ((ROUNDING, "rounding alone", ":"), (SUSPECT, "worth a look", "--"))  # with their dashes
 
 
 def report_page(report: Report) -> str:
@@ -82,7 +85,7 @@ LAYERS = [">#", "~tensor", "op", ">bits", ">seen low", ">seen high", ">scale", "
           ">weight SNR"]  # fmt: skip
 
 
-def layer_table(layers: Sequence[Layer], most: int = 0) -> list[tuple[object, ...]]:
+def layer_table(layers: Sequence[LayerRow], most: int = 0) -> list[tuple[object, ...]]:
     """In the order of the model; or the few that are furthest from float, the worst first."""
     numbered = list(enumerate(layers))
     if most:
@@ -177,7 +180,7 @@ def rule_text(rule: dict[str, str]) -> str:
 # -- plots ----------------------------------------------------------------------------------------
 
 
-def _layers(layers: Sequence[Layer]) -> Iterator[str]:
+def _layers(layers: Sequence[LayerRow]) -> Iterator[str]:
     if not layers:
         return
     yield heading("Ranges by layer")
@@ -195,13 +198,13 @@ def _layers(layers: Sequence[Layer]) -> Iterator[str]:
     yield html_table(LAYERS, layer_table(layers))
 
 
-def bounds(layer: Layer) -> tuple[float, float]:
+def bounds(layer: LayerRow) -> tuple[float, float]:
     """The least and the largest number that the layer's codes stand for."""
     low, high = -(2 ** (layer.bits - 1)), 2 ** (layer.bits - 1) - 1
     return (low - layer.zero_point) * layer.scale, (high - layer.zero_point) * layer.scale
 
 
-def _ranges_plot(layers: Sequence[Layer]) -> str:
+def _ranges_plot(layers: Sequence[LayerRow]) -> str:
     at = np.arange(len(layers))
     low, high = np.array([bounds(x) for x in layers]).T
     with figure(size=(7, 3.6)) as (made, axes):
@@ -213,26 +216,26 @@ def _ranges_plot(layers: Sequence[Layer]) -> str:
         axes.set_yscale("symlog", linthresh=least)
         axes.set(xlabel="layer", ylabel="value")
         axes.locator_params(axis="x", integer=True)
-        axes.legend()
+        legend_below(axes)
         return inline(made)
 
 
-def _error_plot(layers: Sequence[Layer]) -> str:
+def _error_plot(layers: Sequence[LayerRow]) -> str:
     with figure(2, 1, size=(7, 5.5)) as (made, (above, below)):
         _line(above, layers, "snr", "SNR, dB")
         _line(below, layers, "rmse_over_scale", "RMSE / scale", "accumulated")
         _line(below, layers, "local_rmse_over_scale", "RMSE / scale", "local")
-        below.legend()
-        for value, text in ((ROUNDING, "rounding alone"), (SUSPECT, "worth a look")):
-            below.axhline(value, linestyle="--", color=COLOURS[1], linewidth=1)
-            below.annotate(f"{value:.2g} {text}", (0, value), fontsize=8)
+        for value, text, dash in LIMITS:
+            name = f"{value:.2g}: {text}"
+            below.axhline(value, linestyle=dash, color=COLOURS[1], linewidth=1, label=name)
         below.set_yscale("log")
         below.set(xlabel="layer")
+        legend_below(below, 4)
         below.locator_params(axis="x", integer=True)
         return inline(made)
 
 
-def _line(axes: Any, layers: Sequence[Layer], what: str, label: str, name: str = "") -> None:
+def _line(axes: Any, layers: Sequence[LayerRow], what: str, label: str, name: str = "") -> None:
     found = [(i, v) for i, x in enumerate(layers) if (v := getattr(x, what)) is not None]
     if found:
         axes.plot(*zip(*found, strict=True), marker="o", markersize=3, label=name)
@@ -253,7 +256,7 @@ def _trials_plot(report: Report) -> str:
                 axes.plot([getattr(t, what) / unit for t in kind], [t.score for t in kind], mark,
                           color=COLOURS[colour], markersize=big, label=name)  # fmt: skip
             axes.set(xlabel=label, ylabel=report.target["figure"])
-            axes.legend()
+            legend_below(axes, 3)
         return inline(made)
 
 

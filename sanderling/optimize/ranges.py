@@ -6,15 +6,12 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import InputError
 from .calibrate import Counts, Statistics
-from .scheme import Grid
+from .scheme import Floats, Grid, Range
 
-Range = tuple[float, float]
 Method = Callable[[Statistics, Grid], Range]
-Floats = npt.NDArray[np.float64]
 STEPS = 64  # candidates for each end
 LEAST = 0.2  # of the whole range: nothing is clipped to less
 PERCENTILE = 99.99

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..format import dump, load
 from ..ir import DType, Model
 from ..measure.inspection import inspect
-from .prepare import QUANTISED
+from .canonical import QUANTISED
 from .rules import RULES
 
 SCHEMA = "sanderling.suggest/1"
@@ -158,12 +158,11 @@ def expected_size(model: Model, mode: str) -> int:
     seen = {}
     for graph in model.graphs:
         for tensor in graph.constants:
-            if tensor.dtype in (DType.FLOAT32, DType.FLOAT16) and tensor.data is not None:
+            if tensor.dtype in (DType.FLOAT32, DType.FLOAT16) and tensor.is_constant:
                 seen[tensor.buffer] = tensor
     saved = 0.0
     for tensor in seen.values():
-        assert tensor.data is not None
-        count = tensor.data.size
+        count = tensor.values.size
         if mode == "float16" or count >= SMALL:
             saved += len(tensor.buffer or b"") - 4 * count * SHARES[mode]
     return int(len(dump(model)) - saved)

@@ -26,7 +26,7 @@ class Pass(NamedTuple):
 
 
 @dataclass
-class Report:
+class PassReport:
     """What a pipeline did: one row a pass."""
 
     rows: list[tuple[str, Fired, float]] = field(default_factory=list)
@@ -52,12 +52,12 @@ Watch = Callable[[str, Graph], object]
 
 
 def unwatched(name: str, graph: Graph) -> None:
-    """Nobody looks on."""
+    """The default of run_passes: nobody looks on."""
 
 
-def run_passes(graph: Graph, passes: Iterable[Pass], watch: Watch = unwatched) -> Report:
-    """The passes in order; watch(name, graph) sees the graph after each."""
-    report = Report()
+def run_passes(graph: Graph, passes: Iterable[Pass], watch: Watch = unwatched) -> PassReport:
+    """Run the passes in order; watch(name, graph) sees the graph after each."""
+    report = PassReport()
     for name, run in passes:
         start = time.perf_counter()
         with span(name, "pass") as told:
@@ -114,12 +114,6 @@ def activation(op: Op) -> str:
 def constant(tensor: Tensor | None) -> Array | None:
     """The values, if it is a constant that is present."""
     return None if tensor is None else tensor.data
-
-
-def values(tensor: Tensor | None) -> Array:
-    """The values of an operand that the caller knows to be constant."""
-    assert tensor is not None and tensor.data is not None
-    return tensor.data
 
 
 # -- making -------------------------------------------------------------------------------------

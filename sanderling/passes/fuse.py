@@ -9,7 +9,7 @@ from ..ir.rewrite import CONST, Match, P, Rule, Var
 from ..ops.base import attr, scale_zero
 from ..ops.fixed import ACTIVATION_BOUNDS
 from ..ops.geometry import padding_before
-from .common import activation, constant, is_static, same_quant, twin, values, with_attrs
+from .common import activation, constant, is_static, same_quant, twin, with_attrs
 
 CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
 # Products with constant weights: the axis of the weights that is the output's channel, and the
@@ -120,16 +120,15 @@ def _is_float(made: Op) -> bool:
 
 def _scaled(graph: Graph, made: Op, scale: Array, axis: int) -> Tensor:
     """The weights with one factor for each index of the axis."""
-    weights = values(made.inputs[1])
-    shape = [1] * weights.ndim
+    weights = made.operand(1)
+    shape = [1] * len(weights.shape)
     shape[axis] = -1
-    assert made.inputs[1] is not None
-    name = f"{made.inputs[1].name}/scaled"
-    return graph.constant(name, (weights * scale.reshape(shape)).astype(np.float32))
+    name = f"{weights.name}/scaled"
+    return graph.constant(name, (weights.values * scale.reshape(shape)).astype(np.float32))
 
 
 def _bias(made: Op) -> Array:
-    channels = values(made.inputs[1]).shape[WEIGHTED[made.name][0]]
+    channels = made.operand(1).values.shape[WEIGHTED[made.name][0]]
     bias = constant(made.input(2))
     return np.zeros(channels) if bias is None else bias.reshape(-1).astype(np.float64)
 
@@ -152,7 +151,7 @@ def _refitted(graph: Graph, made: Op, out: Tensor, act: str, scale: Array | None
 def _fold_after(graph: Graph, match: Match) -> Op | None:
     """y * c, y + c, c - y, where y is a product with constant weights."""
     made, op, out = match.ops["made"], match.root, match.root.outputs[0]
-    c = _per_channel(values(match["c"]), out.shape)
+    c = _per_channel(match["c"].values, out.shape)
     y = made.outputs[0]
     if c is None or y.shape != out.shape or activation(made) != "NONE" or not _is_float(made):
         return None
@@ -164,10 +163,10 @@ def _fold_scale_before(graph: Graph, match: Match) -> Op | None:
     """A product of x * c: the weights take the factor of the channel that they meet. Padding is
     zero with and without it."""
     made, before, x = match.root, match.ops["before"], match["x"]
-    c = _per_channel(values(match["c"]), x.shape)
+    c = _per_channel(match["c"].values, x.shape)
     if c is None or not _folds_before(made, before, x):
         return None
-    channels = values(made.inputs[1]).shape[WEIGHTED[made.name][1]]
+    channels = made.operand(1).values.shape[WEIGHTED[made.name][1]]
     repeated = _meets(made, c, channels)
     if repeated is None:
         return None
@@ -178,10 +177,10 @@ def _fold_scale_before(graph: Graph, match: Match) -> Op | None:
 def _fold_offset_before(graph: Graph, match: Match) -> Op | None:
     """A product of x + c: the bias takes what the constant contributes, if no padding is read."""
     made, before, x = match.root, match.ops["before"], match["x"]
-    c = _per_channel(values(match["c"]), x.shape)
+    c = _per_channel(match["c"].values, x.shape)
     if c is None or not _folds_before(made, before, x) or not _reads_no_padding(made):
         return None
-    weights = values(made.inputs[1]).astype(np.float64)
+    weights = made.operand(1).values.astype(np.float64)
     repeated = _meets(made, c, weights.shape[WEIGHTED[made.name][1]])
     if repeated is None:
         return None
@@ -212,14 +211,13 @@ def _meets(made: Op, c: Array, channels: int) -> Array | None:
 def _reads_no_padding(op: Op) -> bool:
     if op.name == "FULLY_CONNECTED" or attr(op, "padding") == "VALID":
         return True
-    return not any(_same_pads(op, op.inputs[0].shape))  # type: ignore[union-attr]
+    return not any(_same_pads(op, op.operand(0).shape))
 
 
 def _same_pads(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """Padding of SAME for an input of this shape and the op's output."""
     pads: list[int] = []
-    weights, out = op.inputs[1], op.outputs[0]
-    assert weights is not None
+    weights, out = op.operand(1), op.outputs[0]
     for axis, letter in ((1, "h"), (2, "w")):
         taps, stride = weights.shape[axis], int(attr(op, f"stride_{letter}"))
         dilation = int(attr(op, f"dilation_{letter}_factor"))
@@ -305,8 +303,7 @@ def _dilate(graph: Graph, match: Match) -> Op | None:
     if block is None or pads is None or again is None or crops is None:
         return None
     steps = [int(attr(conv, name)) for name in _STEPS]
-    y, inner = conv.outputs[0], conv.inputs[0]
-    assert inner is not None
+    y, inner = conv.outputs[0], conv.operand(0)
     if steps != [1, 1, 1, 1] or block.size != 2 or not np.array_equal(block, again):
         return None
     if not is_static(x, y, inner, *op.outputs) or not same_quant(y, op.outputs[0]):

@@ -29,7 +29,6 @@ from .common import (
     same_quant,
     transpose,
     twin,
-    values,
     with_attrs,
 )  # fmt: skip
 from .simplify import moves_only_ones, permutation
@@ -180,7 +179,7 @@ def _reduce(o: Operands) -> Moved | None:
     axes = o.remake(1, o.to_source)
     if axes is None:
         return None
-    gone = [] if attr(o.op, "keep_dims") else o.axes(values(o.op.inputs[1]))
+    gone = [] if attr(o.op, "keep_dims") else o.axes(o.op.operand(1).values)
     return Moved([o.sources[0], axes], [_without(o.perm, gone)])
 
 
@@ -188,7 +187,7 @@ def _arg(o: Operands) -> Moved | None:
     axes = o.remake(1, o.to_source)
     if axes is None:
         return None
-    return Moved([o.sources[0], axes], [_without(o.perm, o.axes(values(o.op.inputs[1])))])
+    return Moved([o.sources[0], axes], [_without(o.perm, o.axes(o.op.operand(1).values))])
 
 
 def _unpack(o: Operands) -> Moved | None:
@@ -228,8 +227,7 @@ def _strided_slice(o: Operands) -> Moved | None:
 
 
 def _reshape(o: Operands) -> Moved | None:
-    x, out = o.op.inputs[0], o.op.outputs[0]
-    assert x is not None
+    x, out = o.op.operand(0), o.op.outputs[0]
     perm = reshaped_order(x.shape, out.shape, o.perm)
     if perm is None:
         return None
@@ -440,7 +438,7 @@ def _pad_later(graph: Graph, match: Match) -> Op | None:
     perm, out = permutation(op), op.outputs[0]
     if perm is None or not is_static(x, out, pad.outputs[0]) or not same_quant(x, out):
         return None
-    amounts = values(pad.inputs[1])
+    amounts = pad.operand(1).values
     inner = twin(graph, x, "transposed", [x.shape[p] for p in perm])
     graph.insert(transpose(graph, x, perm, inner), before=op)
     rows = graph.constant(f"{out.name}/amounts", np.ascontiguousarray(amounts[list(perm)]))

@@ -22,7 +22,6 @@ from .common import (
     same_quant,
     same_type,
     transpose,
-    values,
     with_attrs,
 )  # fmt: skip
 
@@ -139,7 +138,7 @@ COMMUTES = ("ADD", "MUL")
 def _forward_neutral(graph: Graph, match: Match) -> Tensor | None:
     op = match.root
     is_float = match["x"].dtype.is_float
-    if not is_float or activation(op) != "NONE" or np.any(values(match["c"]) != NEUTRAL[op.name]):
+    if not is_float or activation(op) != "NONE" or np.any(match["c"].values != NEUTRAL[op.name]):
         return None
     return _forward(graph, match)
 
@@ -211,7 +210,7 @@ def _merge_constants(graph: Graph, match: Match) -> Op | None:
     op, x, out = match.root, match["x"], match.root.outputs[0]
     if x.dtype is not DType.FLOAT32 or activation(match.ops["first"]) != "NONE":
         return None
-    a, b = values(match["a"]), values(match["b"])
+    a, b = match["a"].values, match["b"].values
     merged = a + b if op.name == "ADD" else a * b
     if not is_static(x, out) or not np.all(np.isfinite(merged)) or merged.size > a.size + b.size:
         return None
@@ -225,7 +224,7 @@ def _chain(name: str) -> P:
 
 def _plain_operator(graph: Graph, match: Match) -> Op | None:
     """x - c as x + -c, x / c as x * (1 / c): one form for other rules, and a cheaper one."""
-    op, c = match.root, values(match["c"])
+    op, c = match.root, match["c"].values
     if match["x"].dtype is not DType.FLOAT32:
         return None
     with np.errstate(all="ignore"):

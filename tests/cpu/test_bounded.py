@@ -20,7 +20,7 @@ from sanderling.delegates.cpu.table import KERNELS
 from sanderling.errors import FallbackWarning
 from sanderling.ir import DType, Graph, Model, Op
 from sanderling.ir.graph import copy_graph
-from sanderling.runtime.plan import specialise
+from sanderling.runtime.specialise import specialise
 from tests.conformance.cases_custom import options
 from tests.conformance.harness import Case, biases, case, const, f32, i8, weights
 from tests.support import shared_models

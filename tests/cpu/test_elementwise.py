@@ -15,7 +15,7 @@ import pytest
 from sanderling.delegates.cpu.isa.targets import TARGETS, host_target, runnable
 from sanderling.delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
 from sanderling.delegates.cpu.passes.pipeline import prepare
-from sanderling.delegates.cpu.runtime.executable import CpuExecutable
+from sanderling.delegates.cpu.runtime.executable import Compiled, CpuExecutable
 from sanderling.ir import Array, DType, Graph, Op
 from sanderling.ir import expr as X
 from sanderling.ir.expr import Expr, Input, cast
@@ -64,19 +64,27 @@ def test_conformance(row: Case, target: str) -> None:
 # -- functions ------------------------------------------------------------------------------------
 
 
-def run_map(expr: Expr, *arrays: Array, target: str, workers: int = 1) -> Array:
-    """The expression over broadcast arrays, by one cpu.MAP."""
+def compile_map(expr: Expr, *arrays: Array, target: str) -> Compiled:
+    """The expression over broadcast arrays of these shapes, as one cpu.MAP."""
     graph = Graph()
     inputs = [graph.input(f"x{i}", DType.of(a.dtype), a.shape) for i, a in enumerate(arrays)]
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
     out = graph.tensor("y", expr.dtype, shape)
     graph.insert(Op("cpu.MAP", inputs, [out], {"expr": expr}))
     graph.outputs = [out]
-    executable = CpuExecutable(cpu_for(target).compiled(graph), workers)
-    result = np.empty(shape, expr.dtype.numpy)
+    return cpu_for(target).compiled(graph)
+
+
+def run_compiled(code: Compiled, expr: Expr, *arrays: Array, workers: int = 1) -> Array:
+    result = np.empty(np.broadcast_shapes(*(a.shape for a in arrays)), expr.dtype.numpy)
+    executable = CpuExecutable(code, workers)
     executable.run([np.ascontiguousarray(a) for a in arrays], [result])
     executable.close()
     return result
+
+
+def run_map(expr: Expr, *arrays: Array, target: str) -> Array:
+    return run_compiled(compile_map(expr, *arrays, target=target), expr, *arrays)
 
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 88.7, 88.73, -87, -103, -104, 1e-45, 1e-40,
@@ -205,13 +213,14 @@ def test_products(name: str, target: str) -> None:
     both = (x, y) if name == "gate" else (x,)
     with np.errstate(over="ignore"):
         wanted = exact(x.astype(np.float64), y)
-    found = run_map(expr, *both, target=target)
+    code = compile_map(expr, *both, target=target)
+    found = run_compiled(code, expr, *both)
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
     assert name != "gelu" or found[-4] == 0
     for spoilt in range(len(both)):
         holes = [np.where(np.arange(x.size) % 5 == 0, np.float32(np.nan), v) if i == spoilt else v
                  for i, v in enumerate(both)]  # fmt: skip
-        marked = np.isnan(run_map(expr, *holes, target=target))
+        marked = np.isnan(run_compiled(code, expr, *holes))
         np.testing.assert_array_equal(marked, np.arange(x.size) % 5 == 0)
 
 
@@ -253,11 +262,11 @@ SHAPES = [((n,), (n,)) for n in (1, 3, 7, 16, 17, 31, 64, 65, 127, 1023, 1025, 5
 @pytest.mark.parametrize("target", RUNNABLE)
 def test_shapes_and_threads(target: str) -> None:
     """Nothing is written beyond the end, and threads do not change a bit."""
-    rng = np.random.default_rng(5)
+    rng, expr = np.random.default_rng(5), x0 * x1 + X.exp(x0)
     for a, b in SHAPES:
         x, y = (rng.normal(size=s).astype(np.float32) for s in (a, b))
-        one, two, three = (run_map(x0 * x1 + X.exp(x0), x, y, target=target, workers=w)
-                           for w in (1, 2, 3))  # fmt: skip
+        code = compile_map(expr, x, y, target=target)
+        one, two, three = (run_compiled(code, expr, x, y, workers=w) for w in (1, 2, 3))
         np.testing.assert_allclose(one, x * y + np.exp(x), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(one, two)
         np.testing.assert_array_equal(one, three)

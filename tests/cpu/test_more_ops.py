@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.kernels import decompositions
 from sanderling.delegates.cpu.kernels.elementwise import tables16
 from sanderling.delegates.cpu.kernels.move import scatter, spread
 from sanderling.delegates.cpu.kernels.products import volume
 from sanderling.delegates.cpu.kernels.reduce import local_response
 from sanderling.delegates.cpu.kernels.signal import fourier, spectrogram
 from sanderling.delegates.cpu.kernels.vision import detections, mediapipe, nms
+from sanderling.delegates.cpu.table import decompositions
 from sanderling.ir import Array
 from tests.conformance.cases_custom import anchors, detection, options
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights

@@ -16,6 +16,7 @@ ROOT = Path(compiler.__file__).parent
 ROOMS = (
     "isa",
     "runtime",
+    "dialect",
     "codegen",
     "kernels",
     "kernels.elementwise",

@@ -37,7 +37,7 @@ def _answers(model: Model, target: str, arrays: Sequence[Array]) -> tuple[Array,
     if runnable(delegate.target):
         ours = run(model.compile([delegate]), arrays)
     else:
-        ours = run_emulated(model, delegate, arrays)
+        ours = run_emulated(model.main, delegate, arrays)
     return ours[0], run(model.compile(["reference"]), arrays)[0]
 
 

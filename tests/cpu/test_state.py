@@ -15,9 +15,9 @@ from sanderling.delegates.cpu.runtime.cache import fingerprint
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import new_state
-from sanderling.runtime.plan import specialise
 from sanderling.runtime.resources import lift
 from sanderling.runtime.session import Session
+from sanderling.runtime.specialise import specialise
 from tests.conformance.cases_control import (
     Body,
     assign,

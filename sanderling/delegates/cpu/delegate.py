@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...config import CHECKED, DUMP
 from ...errors import DelegateError, FallbackWarning, InputError
 from ...ir import Graph, Op
 from ...progress import plural, waiting
+from ...runtime.delegate import Delegate, Options
 from ...spans import span, tape
 from .isa.targets import (
     PRECISIONS,
@@ -28,9 +29,6 @@ from .isa.targets import (
 from .runtime.cache import Cache, fingerprint
 from .runtime.executable import Compiled, CpuExecutable
 
-if TYPE_CHECKING:
-    from ...runtime.delegate import Executable, Options
-
 # Multiply-adds that are worth a worker: 5 us in int8, 12 us in float32 on an AVX512 core. Waking a
 # worker and four barriers took 12 to 18 us on a machine whose cores were busy, 800,000 int8
 # multiply-adds on one worker 5.5 us; to be fitted again on a quiet machine.
@@ -40,7 +38,7 @@ OPTIONS = frozenset({"target", "timed", "dump", "cache", "precision", "emulate",
 # A compilation that takes longer says so on a terminal.
 
 
-class CpuDelegate:
+class CpuDelegate(Delegate):
     """Compiles parts to machine code.
 
     target: a row of targets.TARGETS, default this machine's. timed: count the ticks of every step.
@@ -65,13 +63,13 @@ class CpuDelegate:
         self.dump = dump
         self.cache = Cache() if cache else Cache("off")
 
-    def configure(self, options: Mapping[str, Any]) -> None:
-        """Options by name, as load_delegate(name, options) passes them."""
+    def configure(self, options: Mapping[str, Any]) -> CpuDelegate:
+        """The constructor's parameters, by name."""
         unknown = sorted(set(options) - OPTIONS)
         if unknown:
             raise InputError(f"the cpu delegate has no option '{unknown[0]}'",
                              fix=f"it has {', '.join(sorted(OPTIONS))}")  # fmt: skip
-        self.__init__(**options)  # type: ignore[misc]
+        return type(self)(**options)
 
     def refuses(self, op: Op) -> str | None:
         from .table import refusal
@@ -112,7 +110,7 @@ class CpuDelegate:
             precision = "f32"
         return replace(row, precision=str(precision))
 
-    def compile(self, part: Graph, options: Options) -> Executable:
+    def compile(self, part: Graph, options: Options) -> CpuExecutable:
         if not runnable(self.target):
             raise DelegateError(f"this machine cannot run code for {self.target.name}",
                                 where="delegate 'cpu'",
@@ -120,12 +118,12 @@ class CpuDelegate:
         compiled, key = self._compiled(part, self._for(options.extra))
         return self._executable(compiled, key, options.threads)
 
-    def restore(self, key: str, threads: int) -> Executable | None:
+    def restore(self, key: str, threads: int) -> CpuExecutable | None:
         """What was compiled before under this key, if it is still there."""
         found = self.cache.load(key)
         return None if found is None else self._executable(found, key, threads)
 
-    def _executable(self, compiled: Compiled, key: str, threads: int) -> Executable:
+    def _executable(self, compiled: Compiled, key: str, threads: int) -> CpuExecutable:
         workers = max(1, min(threads, compiled.macs // WORK_OF_WORKER))
         if not compiled.traced:
             return CpuExecutable(compiled, workers, key)

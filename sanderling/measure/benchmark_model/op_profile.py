@@ -11,7 +11,7 @@ from typing import Any
 
 from ...delegates.cpu.isa.targets import host_target, problem
 from ...ir import Graph
-from ...runtime.plan import Plan, Step
+from ...runtime.plan import Plan
 from ..profile_ours import Part, RowWriter, watch
 from .tool_statistics import Stat
 
@@ -102,7 +102,8 @@ class NodeRecorder:
         writer = RowWriter(graph, plan, precision)
         self._parts: list[Part] = []
         for number, step in enumerate(plan.steps):
-            part = watch(step, tick_rate() if _counts_ticks(step) else 1.0)
+            counts = step.executable.step_times() is not None
+            part = watch(step, tick_rate() if counts else 1.0)
             writer.part(number, step, part)
             self._parts.append(part)
         nodes = [ProfiledNode(row.type, row.name, delegate=row.delegate) for row in writer.rows]
@@ -116,10 +117,6 @@ class NodeRecorder:
             self.profile.runs += 1
             for node, micros in zip(self.profile.nodes, found, strict=True):
                 node.micros.append(micros)
-
-
-def _counts_ticks(step: Step) -> bool:
-    return bool(getattr(getattr(step.executable, "compiled", None), "timed", False))
 
 
 @cache

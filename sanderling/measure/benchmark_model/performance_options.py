@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from ...errors import InputError, SanderlingError
-from ...runtime.delegate import delegate_names
+from ...runtime.registry import delegate_names
 from .flags import OPTIONS, Value, Values
 from .providers import PROVIDERS
 from .ready_model import Say, SignaturesListed, open_model

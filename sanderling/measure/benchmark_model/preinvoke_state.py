@@ -47,9 +47,9 @@ def _whole(subject: ReadyModel) -> Plan:
 
 def _held(plan: Plan) -> Iterator[tuple[str, dict[str, int]]]:
     for index, step in enumerate(plan.steps):
-        memory = getattr(step.executable, "memory", None)
-        if memory is not None:
-            yield f"Part {index} ({len(step.part.ops)} ops on {step.part.delegate.name})", memory()
+        memory = step.executable.memory()
+        if memory:
+            yield f"Part {index} ({len(step.part.ops)} ops on {step.part.delegate.name})", memory
 
 
 def _tensors(graph: Graph, values: Values) -> Iterator[str]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DelegateError, InputError
-from ...runtime.delegate import Delegate, delegate_names, find_delegate
-from ...runtime.interpreter import load_delegate
+from ...runtime.delegate import Delegate
 from ...runtime.plan import Plan
+from ...runtime.registry import delegate_names, find_delegate, load_delegate
 from .flags import CORE, FLAGS, Values
 
 
@@ -90,9 +90,8 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
         return
     if provider.delegate == "cpu":
         found.said.append("The cpu delegate takes the part of XNNPACK")
-    take = getattr(delegate, "take_flags", None)
-    if take is not None:
-        take({n: values[n] for n in values.given if provider.family and provider.family in n})
+    family = provider.family
+    delegate.take_flags({n: values[n] for n in values.given if family and family in n})
     found.applied.append(Applied(provider.title, delegate))
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ... import protobuf
 from ...errors import InputError, SanderlingError
 from ...files import as_given
 from ...format import AtomicFile
 from .. import process_memory
 from ..record import Result, Setting
-from . import op_profile, preinvoke_state, proto
+from . import op_profile, preinvoke_state
 from .flags import Value, Values, parameter_lines, unconsumed
 from .outputs import example, raw_bytes
 from .providers import described, unused
@@ -192,7 +193,9 @@ def _run(values: Values, say: Say, name: str, files: dict[str, AtomicFile],
         _say_state(subject, say, "pre-invoke")
     if "model_runtime_info_output_file" in files:
         details = preinvoke_state.runtime_details(subject)
-        files["model_runtime_info_output_file"].write(proto.encode("ModelRuntimeDetails", details))
+        files["model_runtime_info_output_file"].write(
+            protobuf.encode("ModelRuntimeDetails", details)
+        )
     try:
         _loops(values, subject, run, say)
     except KeyboardInterrupt:
@@ -321,7 +324,7 @@ def _write(values: Values, subject: ReadyModel, run: ToolRun, say: Say,
     if "result_file_path" in files:
         path = values.text("result_file_path")
         say("INFO", f"Saving benchmark result to: {path}")
-        files["result_file_path"].write(proto.encode("BenchmarkResult", result_record(run)))
+        files["result_file_path"].write(protobuf.encode("BenchmarkResult", result_record(run)))
         say("INFO", f"Saved benchmark result to: {path}")
     if "output_filepath" in files:
         files["output_filepath"].write(raw_bytes(subject.outputs))
@@ -329,7 +332,7 @@ def _write(values: Values, subject: ReadyModel, run: ToolRun, say: Say,
         record, skipped = example(subject.outputs)
         for name in skipped:
             say("WARN", f"Output {name} has a type that a tf.Example cannot hold; left out.")
-        files["output_proto_filepath"].write(proto.encode("Example", record))
+        files["output_proto_filepath"].write(protobuf.encode("Example", record))
 
 
 def _write_profile(values: Values, subject: ReadyModel, run: ToolRun, say: Say,
@@ -363,8 +366,8 @@ def _profile_forms(
     return {
         "stdout": (plain, plain.encode()),
         "csv": (table, table.encode()),
-        "proto": (proto.text("BenchmarkProfilingData", record),
-                  proto.encode("BenchmarkProfilingData", record)),
+        "proto": (protobuf.text("BenchmarkProfilingData", record),
+                  protobuf.encode("BenchmarkProfilingData", record)),
         "json": (found, found.encode()),
     }  # fmt: skip
 

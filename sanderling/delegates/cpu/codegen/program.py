@@ -19,6 +19,7 @@ import numpy as np
 
 from ....errors import DelegateError
 from ....ir import Array, Graph, Op, Tensor
+from ..dialect.fused import where
 from ..isa.targets import Target
 from ..runtime.abi import (  # kernels take them from here
     ALIGN,
@@ -216,7 +217,7 @@ class Program:
 
 
 def _too_large(op: Op, what: str) -> StepError:
-    error = StepError(what, where=op.where, fix="it runs elsewhere")
+    error = StepError(what, where=where(op), fix="it runs elsewhere")
     error.op = op
     return error
 
@@ -236,7 +237,7 @@ class StepEmitter(Emitter):
 
     def site(self, kind: str, what: str) -> int:
         """The number under which this step notes what it must not accept: see faults.py."""
-        self.program.sites.append({"kind": kind, "op": self.op.where, "what": what,
+        self.program.sites.append({"kind": kind, "op": where(self.op), "what": what,
                                    "step": self.function.name})  # fmt: skip
         return len(self.program.sites) - 1
 

@@ -21,7 +21,7 @@ from ....ir import DType, Graph, Op, Tensor, reachable
 from ....ir.graph import copy_graph
 from ....passes.common import has_effects, same_quant
 from ....passes.simplify import fold_constants
-from ....runtime.plan import specialise
+from ....runtime.specialise import specialise
 from ..codegen.emit import I8, Int, Type, Value, vector
 from ..codegen.program import StepEmitter
 from ..isa.targets import Target

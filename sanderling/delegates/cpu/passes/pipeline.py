@@ -9,7 +9,7 @@ import numpy as np
 
 from ....ir import DType, Graph, Op
 from ....ir.rewrite import rewrite
-from ....passes import PIPELINES, Fired, Pass, Report, run_passes
+from ....passes import PIPELINES, Fired, Pass, PassReport, run_passes
 from ....passes.common import Watch, has_effects, unwatched
 from ....passes.simplify import IDENTITY_RULES, remove_dead
 from ..isa.targets import Target
@@ -30,7 +30,7 @@ from .unify_bytes import mark_signed, unify_bytes
 CpuPass = Callable[[Graph, Target], "Fired | None"]
 
 
-def prepare(graph: Graph, target: Target, watch: Watch = unwatched) -> Report:
+def prepare(graph: Graph, target: Target, watch: Watch = unwatched) -> PassReport:
     """All passes in order; each leaves a valid graph. watch(name, graph) sees it after each."""
     fold, *common = PIPELINES["default"]
     early, late = ([_named(p, target) for p in passes] for passes in (EARLY, PASSES))

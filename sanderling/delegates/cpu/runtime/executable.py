@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, NoReturn
@@ -16,6 +16,8 @@ import numpy as np
 
 from ....errors import DelegateError
 from ....ir import Array
+from ....processors import usable_cpu_count
+from ....runtime.delegate import Executable, StepTimes
 from ....spans import hold
 from .abi import (
     ALIGN,
@@ -101,11 +103,6 @@ def _syscall() -> int:
     return ctypes.cast(_libc().syscall, ctypes.c_void_p).value or 0
 
 
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Crew:
     """Workers 1 to n-1 of one executable: threads that live in native code and know no Python."""
 
@@ -142,19 +139,16 @@ class Crew:
             _libc().pthread_join(thread, None)
 
 
-class CpuExecutable:
+class CpuExecutable(Executable):
     """One native call per run. Workers start at the first run and are parked between runs."""
 
-    tells = False  # of its steps, to whoever records
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Bytes of the inputs and outputs."""
-        return self.compiled.sizes
+    traced: bool = False
+    rate = None  # its times are ticks
 
     def __init__(self, compiled: Compiled, workers: int, key: str | None = None) -> None:
         """key: the name under which the compiled part is kept."""
         self.compiled, self.workers, self.key = compiled, workers, key
+        self.sizes = compiled.sizes
         self._code = Loaded(compiled.image)
         self._arena = aligned(max(compiled.arena, compiled.floor + compiled.scratch * workers))
         hold(self, "arena (bytes)", self._arena.nbytes)
@@ -189,13 +183,13 @@ class CpuExecutable:
         if self._record is not None:
             self._record.ready = self.workers == 1
         self._sync[:] = 0
-        self._sync[MOST_SPINS] = SPIN if self.workers <= cores() else SPIN_CROWDED
+        self._sync[MOST_SPINS] = SPIN if self.workers <= usable_cpu_count() else SPIN_CROWDED
         self._sync[SYSCALL : SYSCALL + 2].view(np.int64)[0] = _syscall()
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         (self._builtin or self._caller())(*inputs, *outputs)
 
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Callable[[], None]:
+    def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Callable[[], None]:
         """A run on these arrays: nothing is looked up again."""
         made = partial(self._caller(), *inputs, *outputs)
         made.executable = self  # type: ignore[attr-defined]  # held as long as somebody may call
@@ -243,6 +237,13 @@ class CpuExecutable:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def report(self) -> Sequence[Mapping[str, str]]:
+        return self.compiled.report
+
+    def step_times(self) -> StepTimes | None:
+        return self if self.compiled.timed else None
 
     def records(self) -> list[dict[str, Any]]:
         """The steps with the ticks that each worker has spent in them; needs timed=True."""

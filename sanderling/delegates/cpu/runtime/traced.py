@@ -23,7 +23,7 @@ class TracedExecutable(CpuExecutable):
     Ticks become nanoseconds by two readings of both clocks, right before and right after the run.
     """
 
-    tells = True
+    traced = True
 
     def __init__(self, compiled: Compiled, workers: int, key: str | None = None) -> None:
         super().__init__(compiled, workers, key)
@@ -32,7 +32,6 @@ class TracedExecutable(CpuExecutable):
         self._context[TIMES] = address(self._log)
         self._clock = _CLOCK(self._code.entry("clock"))
         self._counts = compiled.timed
-        self.nodes: Sequence[int] = ()  # the part's ops as places in the file's graph
 
     @cached_property
     def rows(self) -> list[Args]:

@@ -37,16 +37,16 @@ from ...codegen.emit import (
 )
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rescale, rescale
+from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
 from ..epilogue.codes import Codes
 from ..epilogue.contract import Numbers
 from ..epilogue.floats import Bounds, Floats, Hybrid
 from ..products.conv import is_folded
-from ..products.dynamic_range import TABLE
 from ..products.dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from ..products.rounding16 import refuses_words, word_rescale, word_rounding
 from ..row import Kernel
-from ..window import MAP_ATTR, window_of
+from ..window import window_of
 from .channel_blocks import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind, tail
 from .input_rows import Lines, Memory, Repeated, is_theirs
 
@@ -209,7 +209,7 @@ def layer(op: Op) -> Layer:
 
 def is_encoded(op: Op) -> bool:
     """The input's codes were made on the fly: see dynamic_range.py."""
-    return op.input(TABLE) is not None
+    return Inputs.of(op).table is not None
 
 
 def _live(size: int, out: int, taps: int, stride: int, dilation: int, before: int) -> range:
@@ -283,7 +283,8 @@ class Walk:
         self.k, self.op, self.job, self.runs, self.shapes = k, op, job, runs, shapes
         self.y, self.item = op.outputs[0], runs[0].kind.item
         self.out_pitch = k.pitch(self.y, job.channels * runs[0].kind.epilogue.out_bytes)
-        self.table = k.ptr(_tensor(op, TABLE)) if is_encoded(op) else None
+        table = Inputs.of(op).table
+        self.table = None if table is None else k.ptr(table)
         self.lines = self._source() if lines is None else lines
         self.zeros = self._outside() if self.table is None else k.scratch(self._row_bytes)
         packed = [self._pack(run, shape) for run, shape in zip(runs, shapes, strict=True)]
@@ -307,7 +308,7 @@ class Walk:
 
     def emit(self) -> None:
         k, job, rows = self.k, self.job, self.shapes[0].rows
-        target, other = k.ptr(self.y), self.op.input(3)
+        target, other = k.ptr(self.y), Inputs.of(self.op).residual
         beside = None if other is None else k.ptr(other)
         tiles = math.ceil(job.out[0] / rows)
         groups = self._groups(job.batch * tiles)
@@ -462,9 +463,10 @@ def float_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
 def _stages(op: Op) -> dict[str, Any]:
     """What a float epilogue is told of the op."""
     bounds = ACTIVATION_BOUNDS.get(attr(op, "fused_activation_function"), (-np.inf, np.inf))
+    fused = Fused.of(op)
     return {
-        "residual": op.input(3) is not None,
-        "map": op.attrs.get(MAP_ATTR),
+        "residual": fused.residual,
+        "map": fused.map,
         "out_bytes": op.outputs[0].dtype.numpy.itemsize,
         "bounds": Bounds(*bounds),
     }
@@ -634,16 +636,15 @@ def reads_apart(op: Op) -> tuple[int, ...]:
 
 def writes_apart(op: Op) -> bool:
     """What is added lies as the result does."""
-    return op.input(3) is None
+    return not Fused.of(op).residual
 
 
-KERNELS = {
-    "DEPTHWISE_CONV_2D": Kernel(
-        emit_depthwise,
-        refuses_depthwise,
-        reads=reads_apart,
-        writes=writes_apart,
-        weights=(1,),
-        fuses=frozenset({"pad", "residual", "map", "map of two"}),
-    )
-}
+DEPTHWISE = Kernel(
+    emit_depthwise,
+    refuses_depthwise,
+    reads=reads_apart,
+    writes=writes_apart,
+    weights=(1,),
+    fuses=frozenset({"pad", "residual", "map", "map of two"}),
+)
+KERNELS = dict.fromkeys(either("DEPTHWISE_CONV_2D"), DEPTHWISE)

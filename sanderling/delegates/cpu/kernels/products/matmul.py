@@ -22,13 +22,14 @@ from ...codegen.bfloat import narrow
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import long, rescale
+from ...dialect.fused import either
 from ...isa.targets import Target
 from ..epilogue.codes import Codes, LongCodes
 from ..epilogue.contract import Epilogue, column_words, words
 from ..epilogue.floats import Floats
 from ..epilogue.plain import Whole
 from ..row import Kernel
-from .conv import BF16_ATTR, data, product_name, refuses_product
+from .conv import data, is_bf16, product_name, refuses_product
 from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
 from .dynamic_range import is_integer
 from .gemm import UNITS, Product, estimate, tile_function
@@ -81,7 +82,7 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     assert x is not None and y is not None
     (m, n), depth = out.shape[-2:], _depth(op)
     plain = out.dtype is DType.INT32
-    short = BF16_ATTR in op.attrs
+    short = is_bf16(op)
     left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain), short)
     right = Side(y.dtype, depth, n, bool(attr(op, "adj_y")), _zero(y, plain), short)
     core = _core(x.dtype, k.target, depth, short)
@@ -435,4 +436,5 @@ def refuses_connected(op: Op, target: Target) -> str | None:
     return refuses_product(made, target)
 
 
-KERNELS = {"BATCH_MATMUL": Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)}
+PRODUCT = Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)
+KERNELS = dict.fromkeys(either("BATCH_MATMUL"), PRODUCT)

@@ -32,6 +32,7 @@ from ...codegen.emit import (
     vector,
 )
 from ...codegen.program import StepEmitter
+from ...dialect.fused import Inputs
 from ...isa.targets import Target
 from ..epilogue.contract import Numbers, Output, Sums, column_words
 from ..epilogue.floats import Floats
@@ -318,7 +319,7 @@ def emit_winograd(
     plan: Plan,
 ) -> None:
     w, f = plan.window, plan.form
-    x, residual = op.inputs[0], op.input(3)
+    x, residual = op.inputs[0], Inputs.of(op).residual
     assert x is not None
     a_bytes, c_bytes = f.places * plan.a_place, f.places * plan.c_place
     memory = k.scratch(a_bytes + c_bytes + 8 * f.places)

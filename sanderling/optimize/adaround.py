@@ -12,15 +12,14 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from ..ir import Array, Graph, Op
 from ..ops.conv import window_axes
 from ..ops.geometry import Axis, pad_into, windows
-from .correct import own_name
-from .walk import Walk, is_layer
+from .linear import is_linear, own_name
+from .scheme import Floats
+from .sequential import SequentialRun
 
-Floats = npt.NDArray[np.float64]
 ROWS = 8192  # windows looked at in all
 DEPTHWISE_ROWS = 512  # a channel has few taps
 SWEEPS = 4
@@ -31,8 +30,10 @@ RIDGE = 0.01
 KINDS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 
-def settle(weights: Floats, gram: Floats, low: int, high: int, ridge: float = RIDGE) -> Floats:
-    """Codes of weights [k, channels] in units of their scale, rounded up or down, that make
+def round_jointly(
+    weights: Floats, gram: Floats, low: int, high: int, ridge: float = RIDGE
+) -> Floats:
+    """Round weights [k, channels], in units of their scale, up or down to the codes that make
     (codes - weights)' gram (codes - weights) small for each channel."""
     gram = gram + np.eye(len(gram)) * ridge * max(float(np.trace(gram)) / len(gram), 1e-12)
     codes = np.clip(np.rint(weights), low, high)
@@ -42,7 +43,7 @@ def settle(weights: Floats, gram: Floats, low: int, high: int, ridge: float = RI
         changed = False
         for start in range(0, len(gram), BLOCK):
             block = slice(start, start + BLOCK)
-            moves = _settle_block(weights[block], codes[block], pulls[block], gram[block, block],
+            moves = _round_block(weights[block], codes[block], pulls[block], gram[block, block],
                                   low, high)  # fmt: skip
             if moves.any():
                 changed = True
@@ -52,7 +53,7 @@ def settle(weights: Floats, gram: Floats, low: int, high: int, ridge: float = RI
     return codes
 
 
-def _settle_block(weights: Floats, codes: Floats, pulls: Floats, gram: Floats, low: int,
+def _round_block(weights: Floats, codes: Floats, pulls: Floats, gram: Floats, low: int,
                   high: int) -> Floats:  # fmt: skip
     """Changes codes and pulls in place; returns by how much the codes moved."""
     moves = np.zeros_like(codes)
@@ -65,7 +66,7 @@ def _settle_block(weights: Floats, codes: Floats, pulls: Floats, gram: Floats, l
     return moves
 
 
-def settle_each(weights: Floats, grams: Floats, low: int, high: int) -> Floats:
+def round_channels(weights: Floats, grams: Floats, low: int, high: int) -> Floats:
     """The same where each channel has a gram of its own: [k, k, channels]."""
     k = len(grams)
     middle = np.maximum(np.einsum("iic->c", grams) / k, 1e-12)
@@ -91,39 +92,37 @@ def _nearest(weight: Floats, code: Floats, pull: Floats, own: Floats | float, lo
 
 @dataclass
 class AdaRound:
-    """Visits the layers of a walk and rounds their weights by what reaches them."""
+    """Visits the linear ops of a sequential run and rounds their weights by what reaches them."""
 
     reals: dict[str, Array]  # the float weights, by the name of what the layer makes
     seed: int = 0
     gains: dict[str, float] = field(default_factory=dict)  # error after / before, by layer
 
-    def __call__(self, op: Op, walk: Walk) -> None:
+    def __call__(self, op: Op, run: SequentialRun) -> None:
         name = own_name(op.outputs[0].name)
         if name not in self.reals or not adjustable(op):
             return
-        source, weights = op.inputs[0], op.inputs[1]
-        assert source is not None and weights is not None
-        assert weights.data is not None and weights.quant is not None
-        rows = some_rows(op, walk.reals(source), np.random.default_rng(self.seed))
+        source, weights = op.operand(0), op.operand(1)
+        rows = some_rows(op, run.reals(source), np.random.default_rng(self.seed))
         low, high = weights.dtype.bounds
-        scale = weights.quant.scale.astype(np.float64)
-        settle_op = _settle_depthwise if op.name == "DEPTHWISE_CONV_2D" else _settle_product
-        codes, gain = settle_op(self.reals[name], scale, rows, low + 1, high)
-        weights.data = codes.reshape(weights.shape).astype(weights.data.dtype)
+        scale = weights.quantisation.scale.astype(np.float64)
+        round_op = _round_depthwise if op.name == "DEPTHWISE_CONV_2D" else _round_product
+        codes, gain = round_op(self.reals[name], scale, rows, low + 1, high)
+        weights.data = codes.reshape(weights.shape).astype(weights.values.dtype)
         self.gains[name] = gain
 
 
-def _settle_product(reals: Array, scale: Floats, rows: Array, low: int,
+def _round_product(reals: Array, scale: Floats, rows: Array, low: int,
                     high: int) -> tuple[Floats, float]:  # fmt: skip
     """reals [channels, ..., k]: each output channel is a product with the whole row."""
     wanted = reals.reshape(len(reals), -1).T / scale
     gram = (rows.T @ rows / len(rows)).astype(np.float64)
-    codes = settle(wanted, gram, low, high, max(RIDGE, len(gram) / len(rows)))
+    codes = round_jointly(wanted, gram, low, high, max(RIDGE, len(gram) / len(rows)))
     gain = _error(codes - wanted, gram) / max(_error(np.rint(wanted) - wanted, gram), 1e-30)
     return codes.T, gain
 
 
-def _settle_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
+def _round_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
                       high: int) -> tuple[Floats, float]:  # fmt: skip
     """reals [1, h, w, channels]: each output channel sees the taps of its own input channel."""
     taps, channels = reals.shape[1] * reals.shape[2], reals.shape[3]
@@ -132,7 +131,7 @@ def _settle_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
     seen = np.ascontiguousarray(rows.reshape(len(rows), taps, -1).transpose(2, 1, 0))
     grams = (seen @ seen.transpose(0, 2, 1) / len(rows)).transpose(1, 2, 0)
     grams = np.repeat(grams.astype(np.float64), channels // seen.shape[0], axis=2)
-    codes = settle_each(wanted, grams, low, high)
+    codes = round_channels(wanted, grams, low, high)
     before, after = (float(np.einsum("ic,ijc,jc->", e, grams, e, optimize=True))
                      for e in (np.rint(wanted) - wanted, codes - wanted))  # fmt: skip
     return codes, after / max(before, 1e-30)
@@ -161,12 +160,11 @@ def sums_of(op: Op, rows: Array, weights: Array) -> Array:
 
 def effort(graph: Graph) -> float:
     """Multiply-adds that the layers take, about."""
-    return float(sum(_effort(op) for op in graph.ops if op.name in KINDS and is_layer(op)))
+    return float(sum(_effort(op) for op in graph.ops if op.name in KINDS and is_linear(op)))
 
 
 def _effort(op: Op) -> float:
-    weights = op.inputs[1]
-    assert weights is not None
+    weights = op.operand(1)
     if op.name == "DEPTHWISE_CONV_2D":
         taps = weights.shape[1] * weights.shape[2]
         return float(taps * taps * weights.shape[3] * (DEPTHWISE_ROWS + SWEEPS))
@@ -186,8 +184,7 @@ def some_rows(op: Op, samples: list[Array], rng: np.random.Generator) -> Array:
 
 
 def _windows(op: Op, x: Array, most: int, rng: np.random.Generator) -> Array:
-    weights = op.inputs[1]
-    assert weights is not None
+    weights = op.operand(1)
     if op.name == "FULLY_CONNECTED":
         flat = x.reshape(-1, weights.shape[1])
         return flat[_some(len(flat), most, rng)]

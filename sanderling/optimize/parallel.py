@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..delegates.cpu.runtime.executable import cores
+from ..processors import usable_cpu_count
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -56,7 +56,7 @@ def one_thread_each() -> Iterator[None]:
 def in_parallel(function: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
     """In the order of the items."""
     given = list(items)
-    if len(given) < 2 or cores() < 2:
+    if len(given) < 2 or usable_cpu_count() < 2:
         return [function(item) for item in given]
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(usable_cpu_count()) as pool:
         return list(pool.map(function, given))

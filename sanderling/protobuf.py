@@ -1,9 +1,9 @@
-"""The tool's protobuf files, written without the protobuf package.
+"""Protobuf files of TensorFlow Lite's tools, read and written without the protobuf package.
 
-MESSAGES has the fields of TensorFlow Lite's benchmark_result.proto, profiling_info.proto and
-model_runtime_info.proto, and of TensorFlow's example.proto: number, name, type. A record is a dict;
-fields that are absent or None are not written. A type may be another message; a trailing * repeats
-(numbers are packed).
+MESSAGES has the fields of TensorFlow Lite's benchmark_result.proto, profiling_info.proto,
+model_runtime_info.proto and evaluation_stages.proto, and of TensorFlow's example.proto: number,
+name, type. A record is a dict; fields that are absent or None are not written. A type may be
+another message; a trailing * repeats (numbers are packed).
 """
 
 from __future__ import annotations
@@ -106,9 +106,19 @@ MESSAGES = {
         "6 std_deviation_us int"),
     "AccuracyMetrics": _fields(
         "1 max_value float, 2 min_value float, 3 avg_value double, 4 std_deviation float"),
+    "ObjectDetectionGroundTruth": _fields("1 detection_results ObjectDetectionResult*"),
+    "ObjectDetectionResult": _fields(
+        "1 objects ObjectInstance*, 2 image_name string, 3 image_id int"),
+    "ObjectInstance": _fields(
+        "1 class_id int, 2 bounding_box NormalizedBoundingBox, 3 score float"),
+    "NormalizedBoundingBox": _fields("1 top float, 2 bottom float, 3 left float, 4 right float"),
 }  # fmt: skip
 _VARINT, _FIXED64, _BLOCK, _FIXED32 = 0, 1, 2, 5
 _WIRE = {"int": _VARINT, "float": _FIXED32, "double": _FIXED64}
+_FIXED = {_FIXED32: "<f", _FIXED64: "<d"}
+
+
+# -- writing --------------------------------------------------------------------------------------
 
 
 def encode(message: str, record: Mapping[str, Any]) -> bytes:
@@ -145,7 +155,7 @@ def _key(field: Field, wire: int) -> bytes:
 def _scalar(kind: str, value: Any) -> bytes:
     if kind == "int":
         return _varint(int(value))
-    return struct.pack("<f" if kind == "float" else "<d", value)
+    return struct.pack(_FIXED[_WIRE[kind]], value)
 
 
 def _varint(value: int) -> bytes:
@@ -155,6 +165,85 @@ def _varint(value: int) -> bytes:
         made.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*made, value])
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def decode(message: str, content: bytes) -> dict[str, Any]:
+    """The record of a message; fields that repeat are lists, and those of no name are passed over.
+    ValueError if the bytes are not such a message."""
+    fields = {f.number: f for f in MESSAGES[message]}
+    record: dict[str, Any] = {}
+    for number, wire, value in _parts(content):
+        field = fields.get(number)
+        if field is None:
+            continue
+        found = _read(field, wire, value)
+        if field.repeats:
+            record.setdefault(field.name, []).extend(found)
+        else:
+            record[field.name] = found[-1]
+    return record
+
+
+def _read(field: Field, wire: int, value: Any) -> list[Any]:
+    """The values that one part of a message gives to a field: several where they are packed."""
+    own = _WIRE.get(field.base, _BLOCK)
+    if own != wire and not (field.repeats and wire == _BLOCK):
+        raise ValueError(f"'{field.name}' is not written as {field.base}")
+    if own != _BLOCK:
+        return [value] if own == wire else list(_packed(own, value))
+    if field.base == "string":
+        return [value.decode()]
+    return [value if field.base == "bytes" else decode(field.base, value)]
+
+
+def _packed(wire: int, block: bytes) -> Iterator[Any]:
+    at = 0
+    while at < len(block):
+        value, at = _value(block, at, wire)
+        yield value
+
+
+def _parts(content: bytes) -> Iterator[tuple[int, int, Any]]:
+    """(field number, wire type, value) one after the other."""
+    at = 0
+    while at < len(content):
+        key, at = _read_varint(content, at)
+        value, at = _value(content, at, key & 7)
+        yield key >> 3, key & 7, value
+
+
+def _value(content: bytes, at: int, wire: int) -> tuple[Any, int]:
+    if wire == _VARINT:
+        value, at = _read_varint(content, at)
+        return (value - 2**64 if value >> 63 else value), at  # as `_varint` writes it
+    if wire in _FIXED:
+        size = struct.calcsize(_FIXED[wire])
+    elif wire == _BLOCK:
+        size, at = _read_varint(content, at)
+    else:
+        raise ValueError(f"{wire} is not a wire type")
+    end = at + size
+    if end > len(content):
+        raise ValueError("the message ends within a field")
+    block = content[at:end]
+    return (struct.unpack(_FIXED[wire], block)[0] if wire in _FIXED else block), end
+
+
+def _read_varint(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(content):
+        byte = content[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise ValueError("the message ends within a number")
+
+
+# -- as text --------------------------------------------------------------------------------------
 
 
 def text(message: str, record: Mapping[str, Any]) -> str:

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from ..ir import Array, Op, Quant, Tensor
-from .correct import own_name
-from .rounding import adjustable, some_rows, sums_of
-from .walk import Beside, Walk, real_bias_of, reals
+from .adaround import adjustable, some_rows, sums_of
+from .linear import own_name, real_bias, real_weights
+from .scheme import Floats
+from .sequential import FloatReference, SequentialRun
 from .weights import encode_bias
 
-Floats = npt.NDArray[np.float64]
 MOST = 1.25  # a larger factor speaks of something else
 # What all channels say together counts as so many windows of each: few windows say little.
 PRIOR = 64
@@ -26,30 +25,28 @@ PRIOR = 64
 
 @dataclass
 class ScaleCorrection:
-    """Visits the layers of a walk and corrects the scales of their weights."""
+    """Visits the linear ops of a sequential run and corrects the scales of their weights."""
 
     reals: Mapping[str, Array]  # the float weights, by the name of what the layer makes
-    beside: Beside  # what the float model's layers read
+    reference: FloatReference  # what the float model's layers read
     seed: int = 0
     factors: dict[str, Floats] = field(default_factory=dict)  # by layer
 
-    def __call__(self, op: Op, walk: Walk) -> None:
+    def __call__(self, op: Op, run: SequentialRun) -> None:
         name = own_name(op.outputs[0].name)
         if name not in self.reals or not adjustable(op):
             return
-        source, weights, bias = op.inputs[0], op.inputs[1], op.input(2)
-        assert source is not None and weights is not None
-        assert weights.data is not None and weights.quant is not None
+        source, weights, bias = op.operand(0), op.operand(1), op.input(2)
         if source.quant is None or (bias is not None and bias.dtype.is_float):
             return
         given, wanted = (
             sums_of(op, some_rows(op, values, np.random.default_rng(self.seed)), by)
             for values, by in (
-                (walk.reals(source), reals(weights.data, weights)),
-                (self.beside.reals(own_name(source.name)), self.reals[name]),
+                (run.reals(source), real_weights(op)),
+                (self.reference.reals(own_name(source.name)), self.reals[name]),
             )
         )
-        if weights.quant.scale.size == 1:  # one factor for all channels
+        if weights.quantisation.scale.size == 1:  # one factor for all channels
             given, wanted = given.reshape(-1, 1), wanted.reshape(-1, 1)
         self.factors[name] = _factors(given, wanted)
         _rescale(weights, bias, float(source.quant.scale[0]), self.factors[name])
@@ -68,10 +65,10 @@ def _factors(given: Array, wanted: Array) -> Floats:
 
 def _rescale(weights: Tensor, bias: Tensor | None, source: float, by: Floats) -> None:
     """New scales for the same codes; the bias says the same in their units."""
-    assert weights.quant is not None
-    scale = (weights.quant.scale * by).astype(np.float32)
-    weights.quant = Quant.of(scale, 0, weights.quant.axis)
+    before = weights.quantisation
+    scale = (before.scale * by).astype(np.float32)
+    weights.quant = Quant.of(scale, 0, before.axis)
     if bias is not None and bias.data is not None:
         bits = 8 * bias.data.dtype.itemsize
-        coded = encode_bias(real_bias_of(bias), source, scale.astype(np.float64), bits)
+        coded = encode_bias(real_bias(bias), source, scale.astype(np.float64), bits)
         bias.data, bias.quant = coded.codes, coded.quant

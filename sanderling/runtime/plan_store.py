@@ -4,8 +4,8 @@ A record holds the tensors that cross a border and, for each step, the name unde
 keeps what it compiled. A session that starts from it reads no op, verifies, infers and partitions
 nothing. It stands for the content of a file: a model that was changed in memory has none.
 
-A delegate takes part if it has `identity` (a text that tells its settings apart; None: not now) and
-`restore(key, threads)`, which makes an executable again from the `key` that the first one had.
+A delegate takes part if it has an `identity`, and can `restore` an executable from the `key` that
+the first one had.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from ..format import known_models
 from ..ir import DType, Graph, Model, Op, Shape, Tensor
 from ..spans import tape
 from ..store import Store
-from .delegate import Delegate, Executable, Limits, Part, Partition
-from .plan import Plan, Step, has_storage, name_steps, plan_borders
+from .delegate import Executable, as_executable
+from .partition import Part, Partition
+from .plan import Plan, Step, has_storage, plan_borders
+from .settings import Settings
 
 
-class Memory:
+class PlanStore:
     """The records of plans that one session's settings lead to."""
 
-    def __init__(self, delegates: Sequence[Delegate], limits: Limits, threads: int,
-                 settings: object) -> None:  # fmt: skip
-        self.delegates, self.limits, self.threads = delegates, limits, threads
+    def __init__(self, settings: Settings) -> None:
+        self.delegates, self.threads = settings.delegates, settings.threads
+        self.limits = limits = settings.limits
         self.store = Store()
-        identities = [getattr(d, "identity", None) for d in delegates]
+        identities = [d.identity for d in self.delegates]
         hidden = limits.single_ops  # those who look at all tensors want whole plans
         self.is_on = self.store.folder is not None and None not in identities and not hidden
-        self._about = identities, limits, settings
+        self._about = identities, limits, (settings.require_full, sorted(settings.extra.items()))
 
-    def _name(self, content: str, place: int, shapes: Sequence[Shape], tells: bool) -> str:
-        """tells: it is a plan for runs that are recorded."""
-        about = *self._about, MAX_MEMORY.size(), tells
+    def _name(self, content: str, place: int, shapes: Sequence[Shape], traced: bool) -> str:
+        """traced: it is a plan for runs that are recorded."""
+        about = *self._about, MAX_MEMORY.size(), traced
         return self.store.name("plan", content, place, shapes, about) + ".plan"
 
     def recall(self, model: Model, graph: Graph, shapes: Sequence[Shape]) -> Plan | None:
@@ -44,8 +46,8 @@ class Memory:
         content = known_models.content_of(model) if self.is_on else ""
         if not content or graph not in model.graphs:
             return None
-        tells = tape.recorder is not None
-        name = self._name(content, model.graphs.index(graph), shapes, tells)
+        traced = tape.recorder is not None
+        name = self._name(content, model.graphs.index(graph), shapes, traced)
         made = self.store.recall(name, lambda found: [self._restored(graph, shapes, found)])
         return None if made is None else made[0]
 
@@ -61,14 +63,16 @@ class Memory:
         _check_border(graph, shapes, shell)
         steps = []
         for who, key, inputs, outputs, nodes in found["steps"]:
-            executable = self.delegates[who].restore(key, self.threads)
-            if executable is None:
+            restored = self.delegates[who].restore(key, self.threads)
+            if restored is None:
                 return None
+            executable = as_executable(restored)
+            executable.nodes = nodes
             op = Op("compiled", pick(inputs), pick(outputs))
             _check_sizes(executable, [*op.inputs, *op.outputs])
             shell.append(op)
             part = Part(self.delegates[who], [op], pick(inputs), pick(outputs), nodes)
-            steps.append(Step(part, name_steps(executable, nodes), part.inputs, part.outputs))
+            steps.append(Step(part, executable, part.inputs, part.outputs))
         arena = plan_borders(shell, steps, self.limits.single_ops)
         twins = dict(zip((*graph.inputs, *graph.outputs), (*shell.inputs, *shell.outputs),
                          strict=True))  # fmt: skip
@@ -83,15 +87,15 @@ class Memory:
         row = self._row(made)
         content = content or (_content(model) if row else "")
         # A recording may have begun or ended while parts were compiled.
-        tells = {getattr(s.executable, "tells", made.tells) for s in made.steps} or {made.tells}
-        if row and content and len(tells) == 1:
-            name = self._name(content, model.graphs.index(graph), shapes, *tells)
+        told = {s.executable.traced for s in made.steps} - {None} or {made.is_traced}
+        if row and content and len(told) == 1:
+            name = self._name(content, model.graphs.index(graph), shapes, told == {True})
             self.store.record(name, row)
 
     def _row(self, made: Plan) -> dict[str, Any] | None:
         """A plan as a record; None where it holds what a record cannot say."""
         steps = made.steps
-        keys = [getattr(s.executable, "key", None) for s in steps]
+        keys = [s.executable.key for s in steps]
         border = dict.fromkeys((*made.graph.inputs, *made.graph.outputs))
         border |= dict.fromkeys(t for s in steps for t in (*s.inputs, *s.outputs))
         if not all(keys) or made.variables or made.resources or not all(map(has_storage, border)):
@@ -118,7 +122,7 @@ def _check_border(graph: Graph, shapes: Sequence[Shape], shell: Graph) -> None:
 
 def _check_sizes(executable: Executable, border: Sequence[Tensor | None]) -> None:
     """Code reads and writes as many bytes as it was made for."""
-    sizes = getattr(executable, "sizes", None)
+    sizes = executable.sizes
     if sizes is not None and list(sizes) != [t.dtype.nbytes(t.shape) for t in border if t]:
         raise ValueError("its tensors are not those of its code")
 

@@ -1,15 +1,13 @@
-"""Models of several graphs: branches and loops keep a float interface, within they are quantised
-like the main graph.
+"""Observes models of several graphs. Branches and loops keep a float interface; within they are
+quantised like the main graph.
 
-Their constants often come through the call as arguments; they are moved inside, where they are
-weights. Their values are seen while the main graph runs: what it passes to a call is fed to a
-watcher of the called graph.
+Their values are seen while the main graph runs: what it passes to a call is fed to an observer of
+the called graph.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -18,106 +16,48 @@ from ..ir import Array, DType, Graph, Model, Op, Tensor
 from . import recurrent
 from .calibrate import (
     Calibration,
+    Observer,
     Progress,
     Sample,
     Statistics,
-    Watcher,
     calibrate,
-    glance,
+    sample_statistics,
 )
 
 # Marks ranges of a branch that no sample took: what it would have seen.
 UNTAKEN = "?"
+CALLS = ("IF", "WHILE")
 OPAQUE = (DType.RESOURCE, DType.VARIANT)
 _STATEFUL = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "CALL_ONCE")
 
 
-# -- constants into the graphs that read them -----------------------------------------------------
-
-
-def sink_constants(model: Model) -> None:
-    """Constant arguments of a call become constants of the graphs that it calls."""
-    callers = Counter(id(g) for graph in model.graphs for op in graph.ops for g in op.subgraphs)
-    entries = {id(s.graph) for s in model.signatures} | {id(model.main)}
-    for graph in model.graphs:
-        for op in graph.ops:
-            called = {id(g): g for g in op.subgraphs}
-            own = all(callers[key] == 1 and key not in entries for key in called)
-            if own and op.name in _SINKS:
-                _SINKS[op.name](graph, op)
-
-
-def _sink_branches(graph: Graph, op: Op) -> None:
-    for place in reversed(range(1, len(op.inputs))):
-        constant = op.inputs[place]
-        arguments = [branch.inputs[place - 1] for branch in op.subgraphs]
-        passed_on = any(a in b.outputs for a, b in zip(arguments, op.subgraphs, strict=True))
-        if constant is None or not constant.is_constant or passed_on:
-            continue
-        for branch in op.subgraphs:
-            _fix(branch, place - 1, constant)
-        _drop_input(graph, op, place)
-
-
-def _sink_loop(graph: Graph, op: Op) -> None:
-    """What goes round a loop unchanged."""
-    body, condition = (op.attrs[k] for k in ("body_subgraph_index", "cond_subgraph_index"))
-    for place in reversed(range(len(op.inputs))):
-        constant, out = op.inputs[place], op.outputs[place]
-        if constant is None or not constant.is_constant or body.outputs.count(
-            body.inputs[place]) != 1 or body.outputs[place] is not body.inputs[place]:  # fmt: skip
-            continue
-        if len(op.inputs) == 1 or condition.inputs[place] in condition.outputs:
-            continue
-        graph.replace_uses(out, constant)
-        del body.outputs[place]
-        for inner in (condition, body):
-            _fix(inner, place, constant)
-        out.producer = None
-        del op.outputs[place]
-        _drop_input(graph, op, place)
-
-
-_SINKS = {"IF": _sink_branches, "WHILE": _sink_loop}
-
-
-def _fix(graph: Graph, place: int, constant: Tensor) -> None:
-    argument = graph.inputs.pop(place)
-    held = constant.copy()
-    graph.enlist(held)
-    graph.replace_uses(argument, held)
-
-
-def _drop_input(graph: Graph, op: Op, place: int) -> None:
-    graph.set_input(op, place, None)
-    del op.inputs[place]
-
-
-# -- seeing every graph ---------------------------------------------------------------------------
-
-
-class Nest(Watcher):
-    """A watcher that also sees the graphs that its graph calls, and the states of its recurrent
+class NestedObserver(Observer):
+    """An observer that also sees the graphs that its graph calls, and the states of its recurrent
     ops."""
 
-    def __init__(self, model: Model, threads: int | None = None, by_channel: Collection[str] = (),
-                 nests: dict[int, Nest] | None = None,
-                 numbers: Sequence[int] = ()) -> None:  # fmt: skip
-        """nests: those of graphs that are watched already, by the graphs' numbers in the outermost
-        model; numbers: of this model's graphs."""
-        nests, numbers = {} if nests is None else nests, numbers or range(len(model.graphs))
-        self.calls = [op for op in model.main.ops if op.name in _SINKS and _plain(op)]
+    def __init__(
+        self,
+        model: Model,
+        threads: int | None = None,
+        by_channel: Collection[str] = (),
+        known: dict[int, NestedObserver] | None = None,
+        numbers: Sequence[int] = (),
+    ) -> None:
+        """known: the observers of graphs that are observed already, by the graphs' numbers in the
+        outermost model; numbers: of this model's graphs."""
+        known, numbers = {} if known is None else known, numbers or range(len(model.graphs))
+        self.calls = [op for op in model.main.ops if op.name in CALLS and _plain(op)]
         self.recurrent = [op for op in model.main.ops if recurrent.has_states(op)]
         places = {id(g): i for i, g in enumerate(model.graphs)}
-        self.inner: dict[int, Nest] = {}
+        self.inner: dict[int, NestedObserver] = {}
         for graph in (g for op in self.calls for g in op.subgraphs):
             place = places[id(graph)]
             number = numbers[place]
-            if number not in nests:
-                rest = [n for n in numbers if n != number]
-                nests[number] = Nest(_entered(model, place), threads, by_channel, nests,
-                                     [number, *rest])  # fmt: skip
-            self.inner[id(graph)] = nests[number]
+            if number not in known:
+                order = [number, *(n for n in numbers if n != number)]
+                inner = _entered(model, place)
+                known[number] = NestedObserver(inner, threads, by_channel, known, order)
+            self.inner[id(graph)] = known[number]
         fed = set(model.main.inputs)
         more = [t for op in self.calls for t in op.inputs
                 if t is not None and not t.is_constant and t not in fed]  # fmt: skip
@@ -138,10 +78,10 @@ class Nest(Watcher):
                     _note(inner.run(args), phase, found, UNTAKEN)
 
     def _runs(self, op: Op, values: Mapping[str, Array],
-              ) -> Iterator[tuple[Nest, dict[str, Array], bool]]:  # fmt: skip
-        """What the call runs: (graph's watcher, its inputs, whether it really ran). A loop goes on
-        from what the watchers saw last."""
-        given = [_value(t, values) for t in op.inputs]
+              ) -> Iterator[tuple[NestedObserver, dict[str, Array], bool]]:  # fmt: skip
+        """Yield what the call runs: (graph's observer, its inputs, whether it really ran). A loop
+        goes on from what the observers saw last."""
+        given = [_value(op.operand(i), values) for i in range(len(op.inputs))]
         if op.name == "IF":
             chosen = op.attrs["then_subgraph_index" if given[0].item() else "else_subgraph_index"]
             for graph in dict.fromkeys(op.subgraphs):  # both may be one
@@ -191,21 +131,22 @@ def entry_statistics(model: Model, key: str, data: Iterable[Sample], threads: in
     names are unique over all graphs."""
     graph = model.signature(key).graph
     place = next(i for i, g in enumerate(model.graphs) if g is graph)
-    return calibrate(Nest(_entered(model, place), threads), data, progress=progress).tensors
+    return calibrate(
+        NestedObserver(_entered(model, place), threads), data, progress=progress
+    ).tensors
 
 
 def _named(graph: Graph, arrays: list[Array]) -> dict[str, Array]:
     return {t.name: a for t, a in zip(graph.inputs, arrays, strict=True)}
 
 
-def _value(tensor: Tensor | None, values: Mapping[str, Array]) -> Array:
-    assert tensor is not None
+def _value(tensor: Tensor, values: Mapping[str, Array]) -> Array:
     return tensor.data if tensor.data is not None else np.asarray(values[tensor.name])
 
 
 def _note(values: Mapping[str, Array], phase: int, found: dict[str, Statistics],
           mark: str = "") -> None:  # fmt: skip
     for name, array in values.items():
-        seen = glance(array, phase)
+        seen = sample_statistics(array, phase)
         if seen is not None and math.isfinite(seen.high - seen.low):
             found.setdefault(name + mark, Statistics()).add(seen)
