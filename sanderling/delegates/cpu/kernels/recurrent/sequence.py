@@ -24,11 +24,11 @@ from ...codegen.emit import (
     I32,
     I64,
     PTR,
+    ArgumentList,
     Arguments,
+    Callee,
     Emitter,
-    Function,
     Int,
-    Signature,
     Value,
     vector,
 )
@@ -37,8 +37,8 @@ from ...codegen.vector_math import like
 from ...isa.targets import Target
 from ...runtime.abi import ALIGN
 from ..epilogue.contract import Epilogue, column_words, words
-from ..epilogue.floats import Floats, Hybrid
-from ..epilogue.plain import Whole
+from ..epilogue.floats import FloatEpilogue, HybridEpilogue
+from ..epilogue.plain import WholeEpilogue
 from ..products.cores import Core, DotCore, FloatCore, pack, padded_depth, panel_bytes, wide_core
 from ..products.dynamic_range import HALF, asymmetric_codes, range_of, symmetric_codes
 from ..products.gemm import tile_function
@@ -139,7 +139,7 @@ class Product:
 # -- rows as the products read them -------------------------------------------------------------
 
 
-def codes_function(k: StepEmitter, core: Core) -> Function:
+def codes_function(k: StepEmitter, core: Core) -> Callee:
     """int8 codes for a product."""
 
     def build(e: Emitter, given: Arguments) -> None:
@@ -149,8 +149,8 @@ def codes_function(k: StepEmitter, core: Core) -> Function:
                 codes = e.load(e.at(given["source"], i, I8), t)
                 store_codes(e, core, codes, given["target"], i)
 
-    signature = Signature({"source": PTR, "target": PTR, "count": I64})
-    return k.program.declared(f"recurrent_codes_{core.name}", signature, build)
+    arguments = ArgumentList({"source": PTR, "target": PTR, "count": I64})
+    return k.program.declared(f"recurrent_codes_{core.name}", arguments, build)
 
 
 def store_codes(e: Emitter, core: Core, codes: Value, target: Value, place: Int) -> None:
@@ -169,7 +169,7 @@ def _pieces(e: Emitter, count: Value) -> list[tuple[Int, Int, int]]:
     return [(0, whole, lanes), (whole, count, 1)]
 
 
-def encode_function(k: StepEmitter, core: Core, asymmetric: bool) -> Function:
+def encode_function(k: StepEmitter, core: Core, asymmetric: bool) -> Callee:
     """Floats to codes; words: zero point and step of the row."""
     shift = code_shift(core)
 
@@ -188,8 +188,8 @@ def encode_function(k: StepEmitter, core: Core, asymmetric: bool) -> Function:
                 store_codes(e, core, e.b.trunc(code, like(t, I8)), given["target"], i)
 
     name = f"recurrent_encode_{core.name}_" + ("asymmetric" if asymmetric else "symmetric")
-    signature = Signature({"source": PTR, "target": PTR, "words": PTR, "count": I64})
-    return k.program.declared(name, signature, build)
+    arguments = ArgumentList({"source": PTR, "target": PTR, "words": PTR, "count": I64})
+    return k.program.declared(name, arguments, build)
 
 
 def _code(e: Emitter, x: Value, zero: Value, inverse: Value, lowest: int) -> Value:
@@ -222,9 +222,9 @@ class Room:
 class Term:
     """A summand of the gates: rows times weights. depth: elements of a row that are read."""
 
-    def __init__(self, product: Product, depth: int, encode: Function | None = None) -> None:
+    def __init__(self, product: Product, depth: int, encode: Callee | None = None) -> None:
         self.product, self.depth, self.encode = product, depth, encode
-        self.is_hybrid = isinstance(product.epilogue, Hybrid)
+        self.is_hybrid = isinstance(product.epilogue, HybridEpilogue)
 
     @property
     def row_bytes(self) -> int:
@@ -254,7 +254,7 @@ class Term:
 
     def one(self, rows: Rows, c: Value, before: Value | None = None) -> None:
         """One row's sums to c. before: sums to add to, where the term adds."""
-        adds = before is not None and not isinstance(self.product.epilogue, Whole)
+        adds = before is not None and not isinstance(self.product.epilogue, WholeEpilogue)
         start = before if adds and not self.is_hybrid else None
         residual = before if adds and self.is_hybrid else None
         self.product.tile(1, rows.a, rows.lda, c, 0, start, residual, rows.words)
@@ -298,11 +298,11 @@ def float_term(k: StepEmitter, weights: Weights, bias: Array | None, add: bool, 
     n, depth = weights.values.shape
     bias = np.zeros(n, np.float32) if bias is None else bias
     if weights.scales is None:
-        epilogue = Floats(residual=add)
+        epilogue = FloatEpilogue(residual=add)
         return Term(Product(k, FloatCore(), epilogue, weights.values, [bias], limits), depth)
     core = code_core(k.target)
     numbers = [weights.values.sum(axis=1, dtype=np.int32), weights.scales, bias]
-    product = Product(k, core, Hybrid(residual=add), weights.values, numbers, limits)
+    product = Product(k, core, HybridEpilogue(residual=add), weights.values, numbers, limits)
     return Term(product, depth, encode_function(k, core, asymmetric))
 
 
@@ -311,7 +311,7 @@ def code_term(k: StepEmitter, values: Array, offset: Array) -> Term:
     core = code_core(k.target)
     offset = offset - code_shift(core) * values.sum(axis=1, dtype=np.int64)
     numbers = [offset.astype(np.int64).astype(np.int32)]
-    return Term(Product(k, core, Whole(), values, numbers), values.shape[1],
+    return Term(Product(k, core, WholeEpilogue(), values, numbers), values.shape[1],
                 codes_function(k, core))  # fmt: skip
 
 
