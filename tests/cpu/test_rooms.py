@@ -21,6 +21,7 @@ ROOMS = (
     "kernels",
     "kernels.elementwise",
     "kernels.epilogue",
+    "kernels.epilogue",
     "kernels.products",
     "kernels.depthwise",
     "kernels.move",
