@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.codegen.emit import I64, PTR, Emitter, Signature, Value
+from sanderling.delegates.cpu.codegen.emit import I64, PTR, ArgumentList, Emitter, Value
 from sanderling.delegates.cpu.kernels.depthwise import depthwise
-from sanderling.delegates.cpu.kernels.epilogue.codes import Codes, LongCodes
+from sanderling.delegates.cpu.kernels.epilogue.codes import CodeEpilogue, LongEpilogue
 from sanderling.delegates.cpu.kernels.epilogue.contract import Epilogue, Sums, column_words, words
 from sanderling.delegates.cpu.kernels.epilogue.floats import (
-    Blockwise,
-    Bounds,
-    Floats,
-    Hybrid,
-    Limits,
+    BlockEpilogue,
+    BoundValues,
+    ConstantBounds,
+    FloatEpilogue,
+    HybridEpilogue,
 )
-from sanderling.delegates.cpu.kernels.epilogue.plain import Part, Whole
+from sanderling.delegates.cpu.kernels.epilogue.plain import PartEpilogue, WholeEpilogue
 from sanderling.delegates.cpu.kernels.products import conv, gemm, winograd
 from sanderling.ir import Array, DType
 from sanderling.ir.expr import Input, apply
@@ -37,7 +37,7 @@ DEPTHWISE = case("DEPTHWISE_CONV_2D", f32(1, 6, 7, 21), TAPS, weights(21), **ONE
 
 
 @dataclass(frozen=True)
-class Halved(Floats):
+class Halved(FloatEpilogue):
     """A toy: half of the result."""
 
     @property
@@ -48,7 +48,9 @@ class Halved(Floats):
     def stages(self) -> str:
         return super().stages + "_half"
 
-    def finish(self, e: Emitter, value: Value, beside: Sequence[Value], limits: Limits) -> Value:
+    def finish(
+        self, e: Emitter, value: Value, beside: Sequence[Value], limits: BoundValues
+    ) -> Value:
         value = super().finish(e, value, beside, limits)
         return e.b.fmul(value, e.const(value.type, 0.5))
 
@@ -76,31 +78,31 @@ def test_a_new_epilogue_is_one_class(
 
     monkeypatch.setattr(conv, "choose_plan", plan)
     plain = _answer(row)
-    monkeypatch.setattr(module, "Floats", Halved)
+    monkeypatch.setattr(module, "FloatEpilogue", Halved)
     np.testing.assert_array_equal(_answer(row), plain * np.float32(0.5))
 
 
 EPILOGUES: tuple[Epilogue, ...] = (
-    Floats(),
-    Floats(residual=True),
-    Floats(map=apply("tanh", Input(0, DType.FLOAT32))),
-    Floats(out_bytes=2),
-    Floats(bounds=Bounds(0.0, 6.0)),
-    Hybrid(),
-    Hybrid(residual=True),
-    Hybrid(scales_first=True),
-    Blockwise(),
-    Codes(),
-    Codes(signed=True),
-    Codes(residual=True),
-    Codes(row_words=1),
-    Codes(wild=True),
-    Codes(full=True),
-    Codes(out_bytes=2),
-    LongCodes(Codes(), 1),
-    LongCodes(Codes(), 2),
-    Part(),
-    Whole(),
+    FloatEpilogue(),
+    FloatEpilogue(residual=True),
+    FloatEpilogue(map=apply("tanh", Input(0, DType.FLOAT32))),
+    FloatEpilogue(out_bytes=2),
+    FloatEpilogue(bounds=ConstantBounds(0.0, 6.0)),
+    HybridEpilogue(),
+    HybridEpilogue(residual=True),
+    HybridEpilogue(scales_first=True),
+    BlockEpilogue(),
+    CodeEpilogue(),
+    CodeEpilogue(signed=True),
+    CodeEpilogue(residual=True),
+    CodeEpilogue(row_words=1),
+    CodeEpilogue(wild=True),
+    CodeEpilogue(full=True),
+    CodeEpilogue(out_bytes=2),
+    LongEpilogue(CodeEpilogue(), 1),
+    LongEpilogue(CodeEpilogue(), 2),
+    PartEpilogue(),
+    WholeEpilogue(),
 )
 
 
@@ -110,7 +112,7 @@ def test_names_tell_epilogues_apart() -> None:
 
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda epilogue: epilogue.name)
 def test_a_tile_is_told_what_its_epilogue_reads(epilogue: Epilogue) -> None:
-    names = gemm.tile_signature(epilogue, lined=False, fetches=False).types
+    names = gemm.tile_arguments(epilogue, lined=False, fetches=False).types
     assert ("residual" in names, "ldr" in names) == (epilogue.residual, epilogue.residual)
     assert ("rows" in names) == bool(epilogue.row_words)
 
@@ -129,8 +131,8 @@ def test_numbers_lie_block_by_block() -> None:
 
 
 def test_arguments_are_given_by_name() -> None:
-    signature = Signature({"a": PTR, "count": I64})
-    assert signature.ordered({"count": 1, "a": 0}) == [0, 1]
+    arguments = ArgumentList({"a": PTR, "count": I64})
+    assert arguments.ordered({"count": 1, "a": 0}) == [0, 1]
     for wrong in ({"a": 0}, {"a": 0, "count": 1, "residual": 2}, {"a": 0, "counts": 1}):
         with pytest.raises(TypeError, match=r"count|residual"):
-            signature.ordered(wrong)
+            arguments.ordered(wrong)

@@ -437,7 +437,7 @@ Arguments: TypeAlias = "dict[str, Value]"
 
 
 @dataclass(frozen=True)
-class Signature:
+class ArgumentList:
     """The arguments of a function, by name and in order: who calls it and who writes it build from
     the same. An argument that only some functions of a family have is in the types of those."""
 
@@ -455,11 +455,11 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Function:
+class Callee:
     """A function of a module, called with the arguments' names."""
 
     value: Value
-    signature: Signature
+    arguments: ArgumentList
 
     def call(self, e: Emitter, **given: Value) -> None:
-        e.b.call(self.value, self.signature.ordered(given))
+        e.b.call(self.value, self.arguments.ordered(given))

@@ -38,14 +38,14 @@ from .emit import (
     I64,
     PTR,
     VOID,
+    ArgumentList,
     Arguments,
     Budget,
     Builder,
+    Callee,
     Emitter,
-    Function,
     Int,
     OverBudget,
-    Signature,
     Type,
     Value,
     plain,
@@ -181,14 +181,14 @@ class Program:
         return found
 
     def declared(
-        self, name: str, signature: Signature, build: Callable[[Emitter, Arguments], None]
-    ) -> Function:
+        self, name: str, arguments: ArgumentList, build: Callable[[Emitter, Arguments], None]
+    ) -> Callee:
         """A function whose arguments have names: build(emitter, arguments) writes it."""
 
         def read(e: Emitter) -> None:
-            build(e, signature.read(e))
+            build(e, arguments.read(e))
 
-        return Function(self.function(name, list(signature.types.values()), read), signature)
+        return Callee(self.function(name, list(arguments.types.values()), read), arguments)
 
     def builder(self, trusted: bool = False) -> Callable[[ir.Block], Builder]:
         """What kernels emit through."""

@@ -26,9 +26,9 @@ import numpy as np
 from .....ir import Array
 from ...codegen.emit import F32, I8, I16, I32, I64, Emitter, Type, Value, vector
 from ...isa.targets import Target
-from ..epilogue.codes import Codes
+from ..epilogue.codes import CodeEpilogue
 from ..epilogue.contract import Epilogue, Numbers
-from ..epilogue.floats import Floats, Hybrid
+from ..epilogue.floats import FloatEpilogue, HybridEpilogue
 from ..epilogue.packing import cut, limited, limited_bytes
 
 
@@ -117,7 +117,7 @@ class Kind(Protocol):
 @dataclass(frozen=True)
 class FloatKind:
     channels: int
-    epilogue: Floats
+    epilogue: FloatEpilogue
     item: int = 4
 
     @property
@@ -173,7 +173,7 @@ class FloatKind:
         return [self.epilogue.finish(e, acc[0], beside, limits)]
 
 
-def float_name(epilogue: Floats) -> str:
+def float_name(epilogue: FloatEpilogue) -> str:
     return "_bf16" * (epilogue.out_bytes == 2) + epilogue.stages
 
 
@@ -181,7 +181,7 @@ def float_name(epilogue: Floats) -> str:
 
 # Words that hold for the whole step lie behind the arrays of each block: low, high, zero point.
 TAIL = 16
-CODES = Codes(full=True)
+CODES = CodeEpilogue(full=True)
 
 
 def tail(zero: int, low: int, high: int) -> Array:
@@ -200,7 +200,7 @@ class ByteKind:
 
     channels: int
     depth: int
-    epilogue: Codes | Hybrid = CODES
+    epilogue: CodeEpilogue | HybridEpilogue = CODES
     halves: int = 1
     signed: bool = False
     item: int = 1
@@ -216,7 +216,7 @@ class ByteKind:
     def epilogue_name(self) -> str:
         """How an epilogue is told in the names of these functions."""
         epilogue = self.epilogue
-        if isinstance(epilogue, Hybrid):
+        if isinstance(epilogue, HybridEpilogue):
             return "_hybrid" + float_name(epilogue)
         return "_far" * epilogue.wild + "_clamp" * (not epilogue.full) + epilogue.rounding.value
 
@@ -241,7 +241,7 @@ class ByteKind:
     @property
     def words(self) -> int:
         """Of all numbers that the epilogue reads of a block."""
-        return self.array_words + TAIL * isinstance(self.epilogue, Codes)
+        return self.array_words + TAIL * isinstance(self.epilogue, CodeEpilogue)
 
     def numbers(self, block: Value, table: Value) -> Numbers:
         low, high, zero = range(self.array_words, self.array_words + 3)
@@ -356,7 +356,7 @@ class ByteKind:
             epilogue.result(e, total, numbers, first)
             for total, first in zip(acc, self.firsts, strict=True)
         ]
-        if isinstance(epilogue, Codes):
+        if isinstance(epilogue, CodeEpilogue):
             return [self.codes(e, found, numbers, epilogue.full)]
         limits = epilogue.limits(e, numbers, self.lanes)
         return [

@@ -28,10 +28,10 @@ from ...codegen.emit import (
     I32,
     I64,
     PTR,
+    ArgumentList,
     Arguments,
     Emitter,
     Int,
-    Signature,
     Value,
     vector,
 )
@@ -39,9 +39,9 @@ from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rescale, rescale
 from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
-from ..epilogue.codes import Codes
+from ..epilogue.codes import CodeEpilogue
 from ..epilogue.contract import Numbers
-from ..epilogue.floats import Bounds, Floats, Hybrid
+from ..epilogue.floats import ConstantBounds, FloatEpilogue, HybridEpilogue
 from ..products.conv import is_folded
 from ..products.dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from ..products.rounding16 import refuses_words, word_rescale, word_rounding
@@ -89,13 +89,13 @@ class TileCode:
         return self.exact and self.stored < self.kind.channels
 
     @property
-    def signature(self) -> Signature:
+    def arguments(self) -> ArgumentList:
         """Pitches in bytes. residual: at out's places. table: zero point and step of the picture's
         codes."""
         pointers = ("zeros", "weights", "params", "out", "residual", "table")
         sizes = ("out_row", "out_pitch", "pitch", "width", "out_width", "left", "blocks", "tiles")
         types = dict.fromkeys((*self.lines, *pointers), PTR)
-        return Signature(types | dict.fromkeys(sizes, I64))
+        return ArgumentList(types | dict.fromkeys(sizes, I64))
 
     @property
     def lines(self) -> list[str]:
@@ -414,7 +414,7 @@ class Walk:
             "blocks": k.sub(last, first),
             "tiles": math.ceil(job.out[1] / code.shape.columns),
         }
-        function = k.program.declared(code.name, code.signature, code.build)
+        function = k.program.declared(code.name, code.arguments, code.build)
         own["weights"] = k.at(given["weights"], k.mul(first, code.weight_bytes), I8)
         own["params"] = k.at(given["params"], k.mul(first, code.params_bytes), I8)
         sizes = {name: k.i64(size) for name, size in sizes.items()}
@@ -451,7 +451,7 @@ def runs_of(rows: Sequence[tuple[Kind, int, int]]) -> list[Blocks]:
 
 def float_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     widths = [n for n in (16, 8, 4) if n <= target.lanes]
-    epilogue = Floats(**_stages(op))
+    epilogue = FloatEpilogue(**_stages(op))
     return runs_of(
         [
             (FloatKind(width, epilogue), first, stored)
@@ -468,17 +468,17 @@ def _stages(op: Op) -> dict[str, Any]:
         "residual": fused.residual,
         "map": fused.map,
         "out_bytes": op.outputs[0].dtype.numpy.itemsize,
-        "bounds": Bounds(*bounds),
+        "bounds": ConstantBounds(*bounds),
     }
 
 
-def _code_epilogue(op: Op, job: Layer, target: Target) -> Codes | Hybrid:
+def _code_epilogue(op: Op, job: Layer, target: Target) -> CodeEpilogue | HybridEpilogue:
     if is_encoded(op):  # one picture's zero point and step at a time
-        return Hybrid(**_stages(op), one_row=True)
+        return HybridEpilogue(**_stages(op), one_row=True)
     dtype = op.outputs[0].dtype
     numbers = _rescale(op, job, target)
     reach = largest_sums(op, job) * _scales(op, job)
-    return Codes(
+    return CodeEpilogue(
         wild=not numbers.kind.has_bias and numbers.leaves_32_bits(reach),
         out_bytes=dtype.numpy.itemsize,
         rounding=numbers.kind,
@@ -505,7 +505,7 @@ def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
         if target.dot == "vnni512" and stored <= 32:
             units = math.ceil(stored / 16)
             own = epilogue
-            if units == 1 and isinstance(own, Codes):  # it clamps always
+            if units == 1 and isinstance(own, CodeEpilogue):  # it clamps always
                 own = replace(own, full=True)
             unit = UnitKind(channels=16 * units, quarters=units, epilogue=own)
             rows.append((_split_wide(unit, job, first), first, stored))
@@ -567,7 +567,7 @@ def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
     bias, totals = _bias(op, job), job.taps.sum(axis=(0, 1), dtype=np.int64)
     if not isinstance(kind, ByteKind):
         return blocks(bias, np.float32)
-    if isinstance(kind.epilogue, Hybrid):
+    if isinstance(kind.epilogue, HybridEpilogue):
         scales = blocks(_scales(op, job), np.float32)
         arrays = [blocks(totals, np.int32), scales, blocks(bias, np.float32), kind.behind()]
     else:

@@ -20,7 +20,7 @@ WILD = 1 << 20
 
 
 @dataclass(frozen=True)
-class Codes:
+class CodeEpilogue:
     """Sums to 8- or 16-bit codes.
 
     columns: bias (which holds the zero points' share, and rounding.Rescale's start), then the
@@ -114,7 +114,7 @@ class ResidualSum:
     less: Value
 
     @classmethod
-    def read(cls, e: Emitter, codes: Codes, numbers: Numbers, lanes: int) -> ResidualSum:
+    def read(cls, e: Emitter, codes: CodeEpilogue, numbers: Numbers, lanes: int) -> ResidualSum:
         words = [numbers.everywhere(e, word, lanes, I32) for word in range(3, 11)]
         return cls(codes.signed, codes.away, words[:2], *words[2:])
 
@@ -130,7 +130,7 @@ class ResidualSum:
 
 
 def sum_words(plane: Plane, zero: int, bounds: tuple[int, int], target: Target) -> list[int]:
-    """What `Codes` is told of a residual with this zero point; bounds: of the product itself,
+    """What `CodeEpilogue` is told of a residual with this zero point; bounds: of the product alone,
     without its zero point. Ints for `words`."""
     a, b = plane.a, plane.b
     if target.triple.startswith("x86"):  # _pair_products
@@ -155,10 +155,10 @@ def _pair_products(e: Emitter, x: Value, y: Value, first: Value, second: Value) 
 
 
 @dataclass(frozen=True)
-class LongCodes:
-    """Sums, or the neighbouring sums of low and high bytes, as 64-bit integers for Codes."""
+class LongEpilogue:
+    """Sums, or the neighbouring sums of low and high bytes, as 64-bit integers for CodeEpilogue."""
 
-    inner: Codes
+    inner: CodeEpilogue
     parts: int
     residual: bool = False
     row_words: int = 0

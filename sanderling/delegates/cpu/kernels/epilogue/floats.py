@@ -16,11 +16,11 @@ from ...codegen.render import render_vector
 from .contract import Numbers, Output, Sums
 
 # Low and high; None where there is no bound.
-Limits: TypeAlias = "tuple[Value | None, Value | None]"
+BoundValues: TypeAlias = "tuple[Value | None, Value | None]"
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ConstantBounds:
     """An activation's bounds as constants of the code."""
 
     low: float = -np.inf
@@ -31,13 +31,13 @@ class Bounds:
         known = {(-np.inf, np.inf): "", (0.0, np.inf): "_relu", (0.0, 6.0): "_relu6"}
         return known.get((self.low, self.high), f"_clamp{self.low:g}to{self.high:g}")
 
-    def limits(self, e: Emitter, t: Type) -> Limits:
+    def limits(self, e: Emitter, t: Type) -> BoundValues:
         low = e.const(t, self.low) if self.low > -np.inf else None
         return low, e.const(t, self.high) if self.high < np.inf else None
 
 
 @dataclass(frozen=True)
-class Floats:
+class FloatEpilogue:
     """float32 sums, which start with the bias. columns: bias. common: low, high (the largest finite
     values where there is no bound, as in LiteRT's kernels), unless bounds has them; NaN stays NaN.
 
@@ -48,7 +48,7 @@ class Floats:
     residual: bool = False
     map: Any = None
     out_bytes: int = 4
-    bounds: Bounds | None = None
+    bounds: ConstantBounds | None = None
 
     arrays: ClassVar[int] = 1
     row_words: ClassVar[int] = 0
@@ -79,12 +79,14 @@ class Floats:
         """Of all accumulators: what several share is read once."""
         return sums.values
 
-    def limits(self, e: Emitter, numbers: Numbers, lanes: int) -> Limits:
+    def limits(self, e: Emitter, numbers: Numbers, lanes: int) -> BoundValues:
         if self.bounds is not None:
             return self.bounds.limits(e, vector(F32, lanes))
         return numbers.everywhere(e, 0, lanes), numbers.everywhere(e, 1, lanes)
 
-    def finish(self, e: Emitter, value: Value, beside: Sequence[Value], limits: Limits) -> Value:
+    def finish(
+        self, e: Emitter, value: Value, beside: Sequence[Value], limits: BoundValues
+    ) -> Value:
         """Residual, bounds, map, type. A bound comes first where it is compared: NaN passes
         through, as in the definition."""
         low, high = limits
@@ -120,7 +122,7 @@ def map_name(expression: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Hybrid(Floats):
+class HybridEpilogue(FloatEpilogue):
     """Sums of codes to float32: (sum - zero[row] * total[column]) * step[row] * scale + bias.
 
     columns: totals of the weights, scale, bias. rows: zero point, step (a float's bits).
@@ -181,7 +183,7 @@ class Hybrid(Floats):
 
 
 @dataclass(frozen=True)
-class Blockwise(Hybrid):
+class BlockEpilogue(HybridEpilogue):
     """Sums that cores.BlockCore has scaled to float32: sum * step[row] + bias. columns: bias."""
 
     arrays: ClassVar[int] = 1

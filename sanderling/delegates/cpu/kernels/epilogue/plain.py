@@ -9,7 +9,7 @@ from .contract import Numbers, Output, Sums
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeEpilogue:
     """The 32-bit sums themselves. columns: what they start with."""
 
     name: str = "i32"
@@ -27,7 +27,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartEpilogue:
     """float32 sums, whole vectors: a part of a result. It reads no numbers."""
 
     name: str = "part"

@@ -20,9 +20,9 @@ from ...dialect.fused import BF16, RESIDUAL, Fused, Inputs, either, operator, un
 from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
-from ..epilogue.codes import Codes, sum_words
+from ..epilogue.codes import CodeEpilogue, sum_words
 from ..epilogue.contract import Epilogue, column_words, words
-from ..epilogue.floats import Blockwise, Floats, Hybrid
+from ..epilogue.floats import BlockEpilogue, FloatEpilogue, HybridEpilogue
 from ..row import Kernel
 from ..window import window_of
 from .cores import (
@@ -294,10 +294,10 @@ def bias_of(op: Op, n: int, dtype: Any, index: int = 2) -> Array:
     return np.zeros(n, dtype) if bias is None else data(bias).reshape(-1).astype(dtype)
 
 
-def float_epilogue(op: Op) -> Floats:
+def float_epilogue(op: Op) -> FloatEpilogue:
     size = op.outputs[0].dtype.numpy.itemsize
     fused = Fused.of(op)
-    return Floats(fused.residual, fused.map, size)
+    return FloatEpilogue(fused.residual, fused.map, size)
 
 
 def _float(op: Op, weights: Array) -> Arithmetic:
@@ -344,7 +344,7 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
         bias = bias - apart if found.kind.has_bias else bias
     else:
         found = rescale(scale, own, own_zero, most, target)
-    epilogue = Codes(
+    epilogue = CodeEpilogue(
         signed=out.dtype is not DType.UINT8,
         residual=residual is not None,
         row_words=int(sums != 0),
@@ -388,7 +388,7 @@ def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
     sums = matrix.sum(axis=1, dtype=np.int32) if exact else np.zeros(n, np.int32)
     scales = np.broadcast_to(quant(w).scale, n).astype(np.float32)
     first, fused = operator(op) == "CONV_2D" and not is_symmetric(op), Fused.of(op)
-    epilogue = Hybrid(fused.residual, fused.map, scales_first=first)
+    epilogue = HybridEpilogue(fused.residual, fused.map, scales_first=first)
     numbers = (sums, scales, bias_of(op, n, np.float32))
     return Arithmetic(core, epilogue, matrix, numbers, words(*bounds(op)))
 
@@ -398,7 +398,7 @@ def _blockwise(op: Op, weights: Array, target: Target) -> Arithmetic:
     w, block, fused = op.inputs[1], block_of(op), Fused.of(op)
     assert w is not None and block is not None
     core = BlockCore(wide_core(target), block.block_size, w.dtype.bits)
-    epilogue = Blockwise(fused.residual, fused.map)
+    epilogue = BlockEpilogue(fused.residual, fused.map)
     numbers = (bias_of(op, len(weights), np.float32),)
     scales = definition.block_scales(op, block, weights)
     return Arithmetic(core, epilogue, weights, numbers, words(*bounds(op)), scales=scales)

@@ -21,11 +21,11 @@ from ...codegen.emit import (
     I64,
     PTR,
     VOID,
+    ArgumentList,
     Arguments,
+    Callee,
     Emitter,
-    Function,
     Int,
-    Signature,
     Value,
     vector,
 )
@@ -55,7 +55,7 @@ SMALL_B = 24 * 1024
 UNITS = 8
 
 
-def tile_signature(epilogue: Epilogue, lined: bool, fetches: bool) -> Signature:
+def tile_arguments(epilogue: Epilogue, lined: bool, fetches: bool) -> ArgumentList:
     """What a register tile is told. lda, ldc, ldr and stride are in bytes.
 
     lines, offsets: a row of A is in several pieces of `steps` steps, at these offsets from the
@@ -74,7 +74,7 @@ def tile_signature(epilogue: Epilogue, lined: bool, fetches: bool) -> Signature:
         types |= {"rows": PTR}
     if epilogue.residual:
         types |= {"ldr": I64}
-    return Signature(types)
+    return ArgumentList(types)
 
 
 def tile_function(
@@ -85,7 +85,7 @@ def tile_function(
     columns: int,
     lined: bool = False,
     fetches: bool = False,
-) -> Function:
+) -> Callee:
     """The register tile. columns: how many of the tile's are stored, for the last panel."""
     name = f"gemm_{core.name}_{epilogue.name}_{tile.name}"
     name += f"_n{columns}" * (columns < tile.columns) + "_lines" * lined + "_ahead" * fetches
@@ -105,7 +105,7 @@ def tile_function(
         sums = Sums(acc, tile.rows, tile.vectors, tile.lanes, columns)
         epilogue.store(e, sums, numbers, output)
 
-    return k.program.declared(name, tile_signature(epilogue, lined, fetches), build)
+    return k.program.declared(name, tile_arguments(epilogue, lined, fetches), build)
 
 
 def _start(e: Emitter, core: Core, epilogue: Epilogue, tile: Tile, numbers: Numbers) -> list[Value]:

@@ -24,10 +24,10 @@ from ...codegen.program import StepEmitter
 from ...codegen.rounding import long, rescale
 from ...dialect.fused import either
 from ...isa.targets import Target
-from ..epilogue.codes import Codes, LongCodes
+from ..epilogue.codes import CodeEpilogue, LongEpilogue
 from ..epilogue.contract import Epilogue, column_words, words
-from ..epilogue.floats import Floats
-from ..epilogue.plain import Whole
+from ..epilogue.floats import FloatEpilogue
+from ..epilogue.plain import WholeEpilogue
 from ..row import Kernel
 from .conv import data, is_bf16, product_name, refuses_product
 from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
@@ -137,20 +137,20 @@ def _epilogue(
     out = op.outputs[0]
     zeros = np.zeros(n, np.int32)
     if out.dtype is DType.FLOAT32:
-        return Floats(), (zeros,), words(np.float32(-np.inf), np.float32(np.inf))
+        return FloatEpilogue(), (zeros,), words(np.float32(-np.inf), np.float32(np.inf))
     if out.dtype is DType.INT32:
-        return Whole(), (zeros,), words(0)
+        return WholeEpilogue(), (zeros,), words(0)
     scale = np.broadcast_to(definition.product_multiplier(op), n)
     zero, bounds = scale_zero(out)[1], out.dtype.bounds
     if out.dtype is DType.INT16:
         found = long(scale)
-        inner = Codes(True, out_bytes=2, rounding=found.kind, full=True)
-        return LongCodes(inner, parts), (zeros, *found.factors), words(zero, *bounds)
+        inner = CodeEpilogue(True, out_bytes=2, rounding=found.kind, full=True)
+        return LongEpilogue(inner, parts), (zeros, *found.factors), words(zero, *bounds)
     sizes = [definition.largest(t.dtype.numpy, scale_zero(t)[1]) for t in op.inputs[:2] if t]
     most = np.full(n, _depth(op) * math.prod(sizes))
     found = rescale(scale, bounds, zero, most, target)
     wild = found.leaves_32_bits(most * scale)
-    epilogue = Codes(out.dtype is not DType.UINT8, wild=wild, rounding=found.kind, full=True)
+    epilogue = CodeEpilogue(out.dtype is not DType.UINT8, wild=wild, rounding=found.kind, full=True)
     numbers = (found.start.astype(np.int32), *found.factors)
     return epilogue, numbers, words(zero, *bounds)
 

@@ -23,11 +23,11 @@ from ...codegen.emit import (
     I8,
     I64,
     PTR,
+    ArgumentList,
     Arguments,
+    Callee,
     Emitter,
-    Function,
     Int,
-    Signature,
     Value,
     vector,
 )
@@ -35,8 +35,8 @@ from ...codegen.program import StepEmitter
 from ...dialect.fused import Inputs
 from ...isa.targets import Target
 from ..epilogue.contract import Numbers, Output, Sums, column_words
-from ..epilogue.floats import Floats
-from ..epilogue.plain import Part
+from ..epilogue.floats import FloatEpilogue
+from ..epilogue.plain import PartEpilogue
 from .cores import FloatCore, pack
 from .gemm import UNITS, tile_function
 from .sources import Window, packed_stride
@@ -312,7 +312,7 @@ class Places:
 def emit_winograd(
     k: StepEmitter,
     op: Op,
-    epilogue: Floats,
+    epilogue: FloatEpilogue,
     weights: Array,
     bias: Array,
     common: Array,
@@ -346,7 +346,7 @@ def emit_winograd(
 class _Step:
     k: StepEmitter
     plan: Plan
-    epilogue: Floats
+    epilogue: FloatEpilogue
     at: Places
 
     def walk(self) -> None:
@@ -426,7 +426,7 @@ class _Step:
         k, plan, at = self.k, self.plan, self.at
         depth, places = plan.window.channels, plan.form.places
         tile = Tile(plan.tile.rows, vectors, plan.tile.lanes, plan.tile.chains)
-        function = tile_function(k, FloatCore(), Part(), tile, tile.columns, fetches=True)
+        function = tile_function(k, FloatCore(), PartEpilogue(), tile, tile.columns, fetches=True)
         whole, one = (4 * depth * c for c in (plan.panels.columns, tile.columns))
         b = k.at(at.weights, k.mul(panel, places * whole), I8)
         count = k.mul(k.sub(stop, first), plan.across)
@@ -491,7 +491,7 @@ class _Step:
             given["residual_line"] = I64(at.pitches[2] * width)
         self._out_function(count).call(k, **given)
 
-    def _out_function(self, count: int) -> Function:
+    def _out_function(self, count: int) -> Callee:
         k, f, lanes = self.k, self.plan.form, self.plan.tile.lanes
         name = f"winograd_out_f{f.m}_{self.epilogue.name}" + f"_n{count}" * (count < lanes)
         types = {"sums": PTR, "place": I64, "params": PTR, "common": PTR, "lines": I64}
@@ -499,7 +499,7 @@ class _Step:
         if self.epilogue.residual:
             types |= {"residual": PTR, "residual_pixel": I64, "residual_line": I64}
         build = partial(_build_out, f=f, epilogue=self.epilogue, count=count)
-        return k.program.declared(name, Signature(types), build)
+        return k.program.declared(name, ArgumentList(types), build)
 
 
 def _build_patch(e: Emitter, n: int) -> None:
@@ -555,7 +555,7 @@ def _square(e: Emitter, f: Form, c: Int, load: Callable[[Value], Value]) -> None
             e.store(value, e.at(target, e.add(c, e.mul(place, i * n + j)), I8), 4)
 
 
-def _build_out(e: Emitter, given: Arguments, f: Form, epilogue: Floats, count: int) -> None:
+def _build_out(e: Emitter, given: Arguments, f: Form, epilogue: FloatEpilogue, count: int) -> None:
     """A s A' for one vector of columns, bias, and the epilogue. place: bytes from one of the sums'
     places to the next; pixel, line: bytes to the next one."""
     lanes, n = e.target.lanes, f.n
