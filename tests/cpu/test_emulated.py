@@ -26,9 +26,9 @@ from sanderling.delegates.cpu.codegen.emit import (
     llvm_type,
     vector,
 )
-from sanderling.delegates.cpu.codegen.emulated import BODIES
 from sanderling.delegates.cpu.codegen.jit import compile_object
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.isa.emulated import BODIES
 from sanderling.delegates.cpu.isa.targets import (
     TARGETS,
     Target,

@@ -52,6 +52,11 @@ def is_vector(t: Type) -> bool:
     return isinstance(t, ir.VectorType)
 
 
+def like(t: Type, element: Type) -> Type:
+    """The type with as many lanes."""
+    return vector(element, t.count) if is_vector(t) else element
+
+
 def suffix(t: Type) -> str:
     """How intrinsics spell a type: v16f32."""
     if isinstance(t, ir.VectorType):
@@ -252,7 +257,7 @@ class Emitter:
             return
         # Narrow targets have few masked stores; and LLVM 22 loses some AVX512 ones of a single
         # truncated byte (tests/cpu/test_depthwise.py, one channel).
-        if self.target.width < 64 or count == 1:
+        if not self.target.masks(1) or count == 1:
             self._store_pieces(value, pointer, count)
             return
         mask = self.const(vector(I1, t.count), [i < count for i in range(t.count)])
@@ -365,14 +370,6 @@ class Emitter:
     def fmax(self, a: Value, b: Value) -> Value:
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
 
-    def round_int(self, a: Value) -> Value:
-        """float32 to the nearest int32, ties to even; undefined beyond int32."""
-        t = a.type
-        whole = vector(I32, t.count) if is_vector(t) else I32
-        if self.target.triple.startswith("x86"):
-            return self.call(f"llvm.lrint.{suffix(whole)}.{suffix(t)}", whole, a)
-        return self.b.fptosi(self.round_even(a), whole)
-
     def umin(self, a: Value, b: Value) -> Value:
         return self.call(f"llvm.umin.{suffix(a.type)}", a.type, a, b)
 
@@ -384,25 +381,6 @@ class Emitter:
 
     def smax(self, a: Value, b: Value) -> Value:
         return self.call(f"llvm.smax.{suffix(a.type)}", a.type, a, b)
-
-    def pack_words(self, a: Value, b: Value) -> Value:
-        """x86: two vectors of i32 to one of i16, saturated; each 16 bytes are packed apart."""
-        lanes = a.type.count
-        name = {16: "avx512.packssdw.512", 8: "avx2.packssdw", 4: "sse2.packssdw.128"}[lanes]
-        return self.call(f"llvm.x86.{name}", vector(I16, 2 * lanes), a, b)
-
-    def pack_bytes(self, a: Value, b: Value) -> Value:
-        """x86: two vectors of i16 to one of u8, saturated; each 16 bytes are packed apart."""
-        lanes = a.type.count
-        name = {32: "avx512.packuswb.512", 16: "avx2.packuswb", 8: "sse2.packuswb.128"}[lanes]
-        return self.call(f"llvm.x86.{name}", vector(I8, 2 * lanes), a, b)
-
-    def multiply_pairs(self, a: Value, b: Value) -> Value:
-        """x86: of the pairs of i16 that i32 lanes hold, the products' sums."""
-        lanes = a.type.count
-        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
-        pairs = vector(I16, 2 * lanes)
-        return self.call(f"llvm.x86.{name}", a.type, *(self.b.bitcast(v, pairs) for v in (a, b)))
 
     def join(self, values: Sequence[Value]) -> Value:
         """Vectors of one type, end to end."""

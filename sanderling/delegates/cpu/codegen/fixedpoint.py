@@ -12,8 +12,8 @@ import numpy as np
 from ....ir import Array
 from ....ops.fixed import divide_by_pot as divided
 from ....ops.lut import EXP_POWERS
-from .emit import I1, I16, I32, I64, Emitter, Value, vector
-from .vector_math import like
+from ..isa.base import isa_of
+from .emit import I1, I16, I32, I64, Emitter, Value, like, vector
 
 MOST16 = 2**15 - 1
 
@@ -92,21 +92,9 @@ def widen(e: Emitter, x: Value) -> Value:
 
 # -- 16 bits ------------------------------------------------------------------------------------
 
-_ROUNDED = {
-    64: "llvm.x86.avx512.pmul.hr.sw.512",
-    32: "llvm.x86.avx2.pmul.hr.sw",
-    16: "llvm.aarch64.neon.sqrdmulh.v8i16",
-}
-
 
 def high_mul16(e: Emitter, x: Value, y: Value) -> Value:
-    """x * y / 2**15 to the nearest, ties up. Not for two times the smallest number."""
-    width, arm = 2 * x.type.count, e.target.triple.startswith("aarch64")
-    if width == e.target.width and (arm or width > 16):
-        return e.call(_ROUNDED[width], x.type, x, y)
-    product = e.b.mul(widen(e, x), widen(e, y))
-    product = e.b.add(product, e.const(product.type, 1 << 14))
-    return e.b.trunc(e.b.ashr(product, e.const(product.type, 15)), x.type)
+    return isa_of(e.target).high_mul16(e, x, y)
 
 
 def add_saturated(e: Emitter, x: Value, y: Value) -> Value:

@@ -8,8 +8,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ....spans import span
+from ..isa.emulated import emulate
 from ..isa.targets import Target
-from .emulated import emulate
 
 # The passes beyond code generation: kernels are written the way they should run, so that only
 # clean-up is left to do; loop vectorisers and unrollers would cost more time than they save.

@@ -28,9 +28,9 @@ from .emit import (
     Type,
     Value,
     is_vector,
+    like,
     vector,
 )
-from .vector_math import like
 
 # -- rendering ----------------------------------------------------------------------------------
 

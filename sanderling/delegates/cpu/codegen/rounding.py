@@ -33,10 +33,10 @@ import numpy as np
 
 from ....ir import Array
 from ....ops.fixed import quantize_multiplier
+from ..isa.base import isa_of
 from ..isa.targets import Target
-from .emit import F32, F64, I1, I16, I32, Emitter, Type, Value, suffix, vector
+from .emit import F32, F64, I1, I32, Emitter, Type, Value, like, suffix, vector
 from .fixedpoint import divide_by_pot, high_mul
-from .vector_math import like
 
 
 class Rounding(Enum):
@@ -134,10 +134,11 @@ def rescale(scale: Array, bounds: tuple[int, int], zero: int, most: Array | int,
 def _rescale(scales: bytes, most: bytes, low: int, high: int, zero: int,
              target: Target) -> Rescale:  # fmt: skip
     scale, reach = np.frombuffer(scales), np.frombuffer(most)
-    if target.width == 64 and _floor_holds(scale, reach, low, high, zero):
+    isa = isa_of(target)
+    if isa.rounds_down and _floor_holds(scale, reach, low, high, zero):
         return _floor(scale, low, high, zero)
-    vectors = target.fma and target.triple.startswith("x86")
-    line = _line_of(scale, reach, low, high, zero) if vectors else None
+    tries = target.fma and not isa.has_high_mul
+    line = _line_of(scale, reach, low, high, zero) if tries else None
     return fixed(scale, low) if line is None else line
 
 
@@ -346,7 +347,7 @@ def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
         real = e.fmin(e.fmax(real, low), high)
     if kind is Rounding.ONCE:
         return away(e, real)
-    return _convert_down(e, real)
+    return isa_of(e.target).convert_down(e, real)
 
 
 def _real(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value]) -> Value:
@@ -366,8 +367,9 @@ def _split(e: Emitter, total: Value, m_high: Value, m: Value, c_high: Value, c: 
     """With 2**15 in it, the sum's upper half is rounded, and what is left has 16 bits with sign."""
     t, half = total.type, e.const(total.type, 16)
     rest = e.b.xor(total, e.const(t, 1 << 15))
-    if e.target.triple.startswith("x86"):
-        high, low = e.multiply_pairs(total, m_high), e.multiply_pairs(rest, m)
+    isa = isa_of(e.target)
+    if isa.has_pairs:
+        high, low = isa.multiply_pairs(e, total, m_high), isa.multiply_pairs(e, rest, m)
     else:
         high = e.b.mul(e.b.ashr(total, half), m)
         low = e.b.mul(e.b.ashr(e.b.shl(rest, half), half), m)
@@ -377,7 +379,8 @@ def _split(e: Emitter, total: Value, m_high: Value, m: Value, c_high: Value, c: 
 
 def _short(e: Emitter, total: Value, factor: Value, above: Value, whole: Value) -> Value:
     """Nothing is rounded before the end, with or without a fused multiply-add."""
-    return e.b.add(e.round_int(e.fma(as_double(e, total), factor, above)), whole)
+    near = isa_of(e.target).round_int(e, e.fma(as_double(e, total), factor, above))
+    return e.b.add(near, whole)
 
 
 def _long(e: Emitter, total: Value, m: Value, bits: Value) -> Value:
@@ -405,15 +408,15 @@ def away(e: Emitter, real: Value) -> Value:
 def _fixed(e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value,
            left: Value | None = None) -> Value:  # fmt: skip
     """shift: how far to the right, negative."""
-    t = total.type
+    t, isa = total.type, isa_of(e.target)
     total = total if left is None else e.b.shl(total, left)
-    if not e.target.triple.startswith("aarch64"):
+    if not isa.has_high_mul:
         return divide_by_pot(e, high_mul(e, total, m), e.b.sub(e.const(t, 0), shift))
-    high = e.call(f"llvm.aarch64.neon.sqrdmulh.{suffix(t)}", t, total, m)
+    high = isa.high_mul(e, total, m)
     if kind is not Rounding.FIXED_UP:
         # A negative half would go up. Where nothing is shifted there are no halves.
         high = e.b.add(high, e.b.ashr(e.b.and_(high, shift), e.const(t, 31)))
-    return e.call(f"llvm.aarch64.neon.srshl.{suffix(t)}", t, high, shift)
+    return isa.rounding_shift(e, high, shift)
 
 
 _LINES = (Rounding.LINE_UP, Rounding.LINE_AWAY)
@@ -434,17 +437,7 @@ def _held(e: Emitter, kind: Rounding, total: Value, slope: Value, height: Value)
         halves.append(e.b.bitcast(e.fma(real, a, b), t))
     order = [v + 4 * i for i in range(n // 4) for v in (0, 2, n, n + 2)]
     found = e.shuffle(halves[0], halves[1], order)
-    return found if kind is Rounding.LINE_UP else _with_sign(e, found, total)
-
-
-_SIGNS = {8: "llvm.x86.avx2.psign.d", 4: "llvm.x86.ssse3.psign.d.128"}
-
-
-def _with_sign(e: Emitter, size: Value, of: Value) -> Value:
-    if of.type.count in _SIGNS:
-        return e.call(_SIGNS[of.type.count], of.type, size, of)
-    negative = e.b.ashr(of, e.const(of.type, 31))
-    return e.b.sub(e.b.xor(size, negative), negative)
+    return found if kind is Rounding.LINE_UP else isa_of(e.target).with_sign(e, found, total)
 
 
 def _line(e: Emitter, total: Value, first: Value, second: Value, height: Value,
@@ -453,30 +446,4 @@ def _line(e: Emitter, total: Value, first: Value, second: Value, height: Value,
         negative = e.b.icmp_signed("<", total, e.const(total.type, 0))
         height = e.b.select(negative, below, height)
     whole = e.b.sitofp(total, first.type)
-    return _fma_down(e, whole, first, e.fma(whole, second, height))
-
-
-DOWN = 1 | 8  # how x86 instructions are told: to -infinity, no exceptions
-
-
-def _fma_down(e: Emitter, a: Value, b: Value, c: Value) -> Value:
-    wide = [_widened(e, v) for v in (a, b, c)]
-    t = wide[0].type
-    return _narrowed(e, e.call("llvm.x86.avx512.vfmadd.ps.512", t, *wide, I32(DOWN)), a.type.count)
-
-
-def _convert_down(e: Emitter, a: Value) -> Value:
-    t = vector(I32, 16)
-    name = "llvm.x86.avx512.mask.cvtps2dq.512"
-    found = e.call(name, t, _widened(e, a), e.undef(t), I16(-1), I32(DOWN))
-    return _narrowed(e, found, a.type.count)
-
-
-def _widened(e: Emitter, a: Value) -> Value:
-    """Only instructions on whole registers can be told how to round."""
-    assert a.type.element == F32
-    return a if a.type.count == 16 else e.shuffle(a, None, [i % a.type.count for i in range(16)])
-
-
-def _narrowed(e: Emitter, a: Value, lanes: int) -> Value:
-    return a if lanes == 16 else e.shuffle(a, None, range(lanes))
+    return isa_of(e.target).fma_down(e, whole, first, e.fma(whole, second, height))

@@ -38,6 +38,7 @@ from ...codegen.emit import (
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rescale, rescale
 from ...dialect.fused import Fused, Inputs, either
+from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..epilogue.codes import CodeEpilogue
 from ..epilogue.contract import Numbers
@@ -495,14 +496,15 @@ def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
 
 
 def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
-    depth = {"": 1 if target.activation == "i8" else 2}.get(target.dot, 4)
+    isa = isa_of(target)
+    depth = 4 if isa.has_dot else _word_depth(target)
     epilogue = _code_epilogue(op, job, target)
-    base = ByteKind(16, depth, epilogue, signed=target.activation == "i8")
+    base = ByteKind(16, depth, epilogue, signed=isa.dot_is_signed)
     rows: list[tuple[Kind, int, int]] = []
     widths = [n for n in (64, 32, 16) if n <= target.width]
     for first, width, stored in split(job.channels, widths):
         kind = replace(base, channels=width)
-        if target.dot == "vnni512" and stored <= 32:
+        if isa.has_dot and isa.has_permutes and stored <= 32:
             units = math.ceil(stored / 16)
             own = epilogue
             if units == 1 and isinstance(own, CodeEpilogue):  # it clamps always
@@ -514,8 +516,13 @@ def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     return runs_of(rows)
 
 
+def _word_depth(target: Target) -> int:
+    """Kernel rows that a product of words takes at once."""
+    return 2 if isa_of(target).has_pairs else 1
+
+
 def short_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
-    depth = 1 if target.activation == "i8" else 2
+    depth = _word_depth(target)
     epilogue = _code_epilogue(op, job, target)
     widths = [n for n in (32, 16, 8) if n <= target.width // 2]
     return runs_of(

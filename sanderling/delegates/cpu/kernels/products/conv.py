@@ -32,6 +32,7 @@ from .cores import (
     DotCore,
     FloatCore,
     chunk_of,
+    dot_core,
     far,
     pack,
     pack_blocks,
@@ -405,11 +406,12 @@ def _blockwise(op: Op, weights: Array, target: Target) -> Arithmetic:
 
 
 def core_for(dtype: DType, target: Target, real: Array) -> Core:
-    if dtype is DType.UINT8 and target.dot.startswith("vnni"):
-        return DotCore()
-    if dtype is DType.INT8 and target.dot == "neon" and _fits(real):
-        return DotCore(signed=True)
-    return wide_core(target)
+    """The dot product, if it is of activations of this type; weights that leave 8 bits are shifted
+    (_middle) only where activations have no sign."""
+    dot = dot_core(target)
+    if dot is None or dtype is not (DType.INT8 if dot.signed else DType.UINT8):
+        return wide_core(target)
+    return dot if not dot.signed or _fits(real) else wide_core(target)
 
 
 def _fits(weights: Array) -> bool:

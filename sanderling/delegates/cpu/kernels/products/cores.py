@@ -17,6 +17,7 @@ import numpy as np
 from .....ir import Array
 from ...codegen.bfloat import multiply_pairs
 from ...codegen.emit import F32, I8, I16, I32, Emitter, Type, Value, vector
+from ...isa.base import isa_of
 from ...isa.targets import Target
 from .tiles import Panels, Tile
 
@@ -67,7 +68,7 @@ class BfloatCore:
 
 @dataclass(frozen=True)
 class DotCore:
-    """8 bit x 8 bit by a dot product instruction, four deep: u8 x s8 on x86, s8 x s8 on NEON."""
+    """8 bit x 8 bit by a dot product instruction, four deep. signed: A is; B always is."""
 
     signed: bool = False
     depth: int = 4
@@ -80,16 +81,12 @@ class DotCore:
         return "s8" if self.signed else "u8"
 
     def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
-        if self.signed:
-            return e.call(f"llvm.aarch64.neon.sdot.v{acc.type.count}i32.v{a.type.count}i8",
-                          acc.type, acc, a, column)  # fmt: skip
-        bits = 32 * acc.type.count
-        return e.call(f"llvm.x86.avx512.vpdpbusd.{bits}", acc.type, acc, a, column)
+        return isa_of(e.target).dot_bytes(e, acc, a, column)
 
 
 @dataclass(frozen=True)
 class PairCore:
-    """16 bit x 16 bit in pairs (x86's multiply-add of words). 8-bit operands are widened, their
+    """16 bit x 16 bit in pairs, by a multiply-add of words. 8-bit operands are widened, their
     zero points subtracted, so that sums are exact without any correction.
 
     chunk: how many steps 32 bits hold, where they do not hold all; see `far`."""
@@ -102,16 +99,12 @@ class PairCore:
     chunk: int = 0
 
     def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
-        lanes = acc.type.count
-        if e.target.dot.startswith("vnni"):
-            return e.call(f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", acc.type, acc, a, column)
-        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
-        return e.b.add(acc, e.call(f"llvm.x86.{name}", acc.type, a, column))
+        return isa_of(e.target).dot_words(e, acc, a, column)
 
 
 @dataclass(frozen=True)
 class WordCore:
-    """16 bit x 16 bit to 32, one deep: NEON's widening multiply-add."""
+    """16 bit x 16 bit to 32, one deep: a widening multiply-add."""
 
     name: str = "w16"
     depth: int = 1
@@ -164,8 +157,14 @@ class BlockCore:
                 for p in range(self.parts)]  # fmt: skip
 
 
+def dot_core(target: Target) -> DotCore | None:
+    """The product of activations with int8 weights, where there is an instruction for it."""
+    isa = isa_of(target)
+    return DotCore(isa.dot_is_signed) if isa.has_dot else None
+
+
 def wide_core(target: Target) -> PairCore | WordCore:
-    return PairCore() if target.triple.startswith("x86") else WordCore()
+    return PairCore() if isa_of(target).has_pairs else WordCore()
 
 
 def far(core: PairCore | WordCore, total: int, peak: int) -> PairCore | WordCore:

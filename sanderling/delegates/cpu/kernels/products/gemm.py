@@ -31,6 +31,7 @@ from ...codegen.emit import (
 )
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import as_double
+from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..epilogue.contract import Epilogue, Numbers, Output, Sums
 from .cores import (
@@ -259,7 +260,7 @@ class Plan:
 def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     """Cycles of the product, rows packed, and its tile."""
     inner = core.inner if isinstance(core, BlockCore) else core
-    wide = isinstance(inner, PairCore | WordCore) and not target.dot.startswith("vnni")
+    wide = isinstance(inner, PairCore | WordCore) and not isa_of(target).has_dot_words
     work = 2.0 if wide else 1.0
     if isinstance(core, BfloatCore) and not target.bf16:
         work = 2.0

@@ -26,6 +26,7 @@ from ...codegen.emit import (
     vector,
 )
 from ...codegen.program import StepEmitter
+from ...isa.base import isa_of
 
 # Bytes that may be written past a packed row: the next row's, or the margin behind the last.
 MARGIN = 64
@@ -357,7 +358,7 @@ def transfer(e: Emitter, change: Change, target: Value, source: Value, zero: Val
 
     def piece(place: Int, count: int) -> None:
         there = e.at(source, e.mul(place, change.bytes), I8)
-        size = count if e.target.width < 64 else _full(count, change)
+        size = _full(count, change) if e.target.masks(1) else count
         value = e.load_part(there, vector(change.element, size), count)
         e.store(change.convert(e, value, zero), e.at(target, e.mul(place, change.out_bytes), I8))
 
@@ -388,7 +389,7 @@ def _pieces(e: Emitter, change: Change, length: int,
     done = whole * most
     while done < length:
         left = length - done
-        count = left if e.target.width == 64 else 1 << (left.bit_length() - 1)
+        count = left if e.target.masks(1) else 1 << (left.bit_length() - 1)
         piece(done, count)
         done += count
 
@@ -580,7 +581,7 @@ def _build_sums(e: Emitter) -> None:
         with e.loop(0, steps, carry=[e.const(total, 0)]) as (i, (acc,)):
             place = e.mul(i, width)
             x, one = e.load(e.at(line, place, I8), t), e.load(e.at(ones, place, I8), t, width)
-            e.carry([e.call(f"llvm.x86.avx512.vpdpbusd.{8 * width}", total, acc, x, one)])
+            e.carry([isa_of(e.target).dot_bytes(e, acc, x, one)])
         whole = e.call(f"llvm.vector.reduce.add.v{width // 4}i32", I32, e.carried[0])
         e.store(e.b.mul(whole, factor), e.at(memory, row, I32), 4)
 

@@ -18,7 +18,7 @@ from .....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT
 from .....ops.lstm_integer import INT16_MAX, Gate16, Norm
 from ...codegen import fixedpoint as fixed
 from ...codegen import vector_math as vmath
-from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
+from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, like, vector
 from ...codegen.program import StepEmitter
 from ..products.cores import Core
 from .sequence import Step, code_core, store_codes
@@ -146,7 +146,7 @@ def activate(e: Emitter, name: str, x: Value) -> Value:
     if name == "TANH":
         return vmath.tanh(e, x)
     if name == "SIGN_BIT":
-        bits = e.b.bitcast(x, vmath.like(x.type, I32))
+        bits = e.b.bitcast(x, like(x.type, I32))
         negative = e.b.icmp_signed("<", bits, e.const(bits.type, 0))
         return e.b.select(negative, e.const(x.type, 1.0), e.const(x.type, 0.0))
     low, high = ACTIVATION_BOUNDS[name]

@@ -30,16 +30,25 @@ from ...codegen.emit import (
     Emitter,
     Int,
     Value,
+    like,
     vector,
 )
 from ...codegen.program import StepEmitter
-from ...codegen.vector_math import like
 from ...isa.targets import Target
 from ...runtime.abi import ALIGN
 from ..epilogue.contract import Epilogue, column_words, words
 from ..epilogue.floats import FloatEpilogue, HybridEpilogue
 from ..epilogue.plain import WholeEpilogue
-from ..products.cores import Core, DotCore, FloatCore, pack, padded_depth, panel_bytes, wide_core
+from ..products.cores import (
+    Core,
+    DotCore,
+    FloatCore,
+    dot_core,
+    pack,
+    padded_depth,
+    panel_bytes,
+    wide_core,
+)
 from ..products.dynamic_range import HALF, asymmetric_codes, range_of, symmetric_codes
 from ..products.gemm import tile_function
 from ..products.tiles import Panels, Tile
@@ -56,9 +65,7 @@ def rounded(size: int, unit: int) -> int:
 
 def code_core(target: Target) -> Core:
     """The product of 8-bit codes with int8 weights."""
-    if target.dot.startswith("vnni"):
-        return DotCore()
-    return DotCore(signed=True) if target.dot == "neon" else wide_core(target)
+    return dot_core(target) or wide_core(target)
 
 
 def code_shift(core: Core) -> int:

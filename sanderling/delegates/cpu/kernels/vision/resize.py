@@ -13,7 +13,7 @@ from .....errors import SanderlingError
 from .....ir import Array, DType, Op
 from .....ops.base import DATA_ERRORS, attr
 from .....ops.image import fixed_taps, float_taps, nearest_places
-from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
+from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, bytes_of, vector
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import as_double, away
 from ...dialect.fused import Fused, either
@@ -205,13 +205,12 @@ class Channels:
     def of(cls, target: Target, flavour: Flavour, channels: int) -> Channels:
         below = 1 << (channels.bit_length() - 1)
         # Where a part of a vector costs no more than the whole.
-        masks = target.width == 64 or (target.width == 32 and flavour.element == F32)
-        if masks and below < channels < target.lanes:
+        size = bytes_of(flavour.element)
+        if target.masks(size) and below < channels < target.lanes:
             return cls(2 * below, channels, channels)
         widths = [n for n in (64, 32, 16, 8, 4, 2, 1) if n <= min(below, target.lanes)]
         # Pixels do not begin at vector boundaries: a wide store often meets two cache lines. The 3
         # was fitted to 21 floats, which take 0.53 ms in two vectors of 16, 0.33 in three of 8.
-        size = {F32: 4, I16: 2, I8: 1}[flavour.element]
         lanes = min(widths, key=lambda n: -(-channels // n) * (1 + 3 * n * size / 64))
         return cls(lanes, lanes, channels if channels <= cls.MOST * lanes else 0)
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ir
 
-from ..isa.targets import Target
-from .emit import F32, F64, I1, I8, I16, I32, I64, Emitter, Type, Value, suffix, vector
+from ..codegen.emit import F32, F64, I1, I8, I16, I32, I64, Emitter, Type, Value, suffix, vector
+from .avx512 import DOWN
+from .targets import Target
 
 Body = Callable[..., Value]  # body(e, *arguments) -> the result
 _DECLARATION = re.compile(r'^declare (.+?) @"(llvm\.x86\.[^"]+)"\((.*)\).*$', re.MULTILINE)
 _TYPE = re.compile(r"<(\d+) x (\w+)>|(\w+)")
 _ELEMENTS = {"i1": I1, "i8": I8, "i16": I16, "i32": I32, "i64": I64, "float": F32, "double": F64}
-DOWN = 9  # how an instruction is told to round to -infinity
 
 
 def emulate(text: str, target: Target) -> str:
