@@ -50,6 +50,7 @@ from ..optimize.suggest import ACCELERATORS, GOALS, Option, Suggestion
 from ..optimize.suggest import suggest as advise
 from ..optimize.target import Target, TargetMissedError
 from ..plots import figure
+from ..tables import facts, table
 from ..units import byte_size
 from . import completion
 from .common import (
@@ -60,7 +61,6 @@ from .common import (
     Plugins,
     Quiet,
     Shapes,
-    facts,
     load_plugins,
     open_target,
     pairs,
@@ -68,7 +68,6 @@ from .common import (
     progress,
     read_shapes,
     say,
-    table,
     warn,
     warn_unused,
     write_target,
