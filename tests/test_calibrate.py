@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from sanderling import dump
 from sanderling.errors import InputError, ModelError
@@ -16,6 +17,7 @@ from sanderling.ir import Array, DType, Graph, Model, Op, Signature
 from sanderling.optimize import calibrate as module
 from sanderling.optimize.calibrate import Observer, Statistics, calibrate, sample_statistics
 from sanderling.optimize.calibrated import DataWarning
+from sanderling.optimize.parallel import in_parallel, one_thread_each
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.ranges import METHODS
 from sanderling.optimize.scheme import Grid
@@ -153,6 +155,18 @@ def test_methods_find_ranges(method: str) -> None:
     assert far == 100 if method == "minmax" else far < (100 if method == "l3" else 95)
     zeros = METHODS[method](statistics(np.zeros((4, 4), np.float32)), grid)
     assert zeros == (0.0, 0.0)
+
+
+def blas_threads() -> list[int]:
+    return [x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"]
+
+
+def test_products_take_one_thread_each() -> None:
+    before = blas_threads()
+    with one_thread_each():
+        assert blas_threads() == [1] * len(before)
+        assert in_parallel(lambda i: i * i, range(9)) == [i * i for i in range(9)]
+    assert blas_threads() == before
 
 
 # -- bad data -------------------------------------------------------------------------------------
