@@ -26,15 +26,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import (
-    fresh_cache,
-    milliseconds,
-    model_paths,
-    table,
-    write_json,
-    write_section,
-)
+from benchmarks.common import fresh_cache, model_paths, table, write_json, write_section
 from sanderling.measure.bench import bench
+from sanderling.measure.bench_tables import milliseconds
 from sanderling.measure.engine_agreement import group
 from sanderling.measure.engines import ENGINES, TITLES
 from sanderling.measure.interleaving import Samples, sentence

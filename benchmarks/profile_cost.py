@@ -22,10 +22,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import milliseconds, model_paths, table, write_json, write_section
+from benchmarks.common import model_paths, table, write_json, write_section
 from sanderling import Model, load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array, Tensor
+from sanderling.measure.bench_tables import milliseconds
 from sanderling.measure.engine_process import Run, turn
 from sanderling.measure.inputs import feeds
 from sanderling.measure.machine import machine_line

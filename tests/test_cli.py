@@ -21,13 +21,14 @@ import sanderling
 from sanderling import load, save
 from sanderling.cli import main
 from sanderling.cli.app import app
-from sanderling.cli.common import shorten, table
+from sanderling.cli.common import shorten
 from sanderling.ir import DType, Graph, Model, Quant, Signature, Tensor
 from sanderling.ir.compare import models_equal
 from sanderling.ir.text import from_text
 from sanderling.measure import inspect as describe
 from sanderling.runtime.inputs import Picture, dequantize_array, quantize_array, read_array
 from sanderling.runtime.session import Session
+from sanderling.tables import table
 
 from .conformance.cases_control import binary, emit, graph
 from .support.diff_command import restless

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from sanderling import glyphs, pages, plots
-from sanderling.cli.common import facts, table
 from sanderling.glyphs import cells, shorten, spelled, wrapped
+from sanderling.tables import facts, table
 
 from .test_cli import call
 

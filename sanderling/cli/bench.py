@@ -22,6 +22,7 @@ from ..measure.devices.device_bench import bench_device, tool_flags
 from ..measure.machine import machine
 from ..measure.noise import sentences
 from ..plots import figure, kind_of
+from ..tables import facts, table
 from . import completion
 from .common import (
     JsonPath,
@@ -31,14 +32,12 @@ from .common import (
     Shapes,
     at_hand,
     encoded,
-    facts,
     open_target,
     pairs,
     plural,
     progress,
     read_shapes,
     say,
-    table,
     warn,
     warn_unused,
     write_target,

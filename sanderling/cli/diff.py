@@ -29,6 +29,7 @@ from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, external, u
 from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.registry import delegate_names
+from ..tables import table, whole_in_files
 from . import completion
 from .common import (
     JsonPath,
@@ -44,10 +45,8 @@ from .common import (
     progress,
     read_shapes,
     say,
-    table,
     warn,
     warn_unused,
-    whole_in_files,
     write_target,
 )
 from .run import numbers

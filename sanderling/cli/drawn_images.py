@@ -15,7 +15,8 @@ from ..evaluate.task import Ports
 from ..format import write_atomic
 from ..ir import Array, Signature
 from ..runtime.inputs import PICTURES
-from .common import open_target, plural, say, table
+from ..tables import table
+from .common import open_target, plural, say
 from .run_files import Files
 
 

@@ -26,6 +26,7 @@ from ..evaluate.evaluation import (
 from ..evaluate.task import Task, find_task, settings_of, task_names
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import choose, unused
+from ..tables import table
 from . import completion
 from .common import (
     A_MODEL,
@@ -41,7 +42,6 @@ from .common import (
     read_shapes,
     say,
     summary,
-    table,
     warn,
     write_target,
 )

@@ -15,9 +15,9 @@ from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
 from ..runtime.arena import plan_graph
+from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
 from .common import (
-    IN_FILES,
     DelegateNames,
     JsonPath,
     JsonTarget,
@@ -25,14 +25,11 @@ from .common import (
     Plugins,
     Shapes,
     clean,
-    facts,
     load_plugins,
     plural,
     read_shapes,
     shorten,
-    table,
     warn_unused,
-    width,
 )
 
 Record = dict[str, Any]

@@ -28,6 +28,7 @@ from ..measure.profiling import share_text
 from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.session import Session
+from ..tables import fitting, table, width
 from ..units import si
 from . import completion
 from .common import (
@@ -38,13 +39,10 @@ from .common import (
     Plugins,
     Quiet,
     encoded,
-    fitting,
     load_plugins,
     open_target,
     pairs,
     progress,
-    table,
-    width,
     write_target,
 )
 from .run import _feeds, _named

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .common import READABLE, clean, facts, shorten, table, whole_in_files
+from ..tables import READABLE, facts, table, whole_in_files
+from .common import clean, shorten
 
 if TYPE_CHECKING:
     from .run import FinishedRun

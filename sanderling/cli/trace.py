@@ -17,6 +17,7 @@ from ..measure.trace_insights import Insight, insights
 from ..runtime.inputs import Picture
 from ..runtime.trace import Trace, record
 from ..runtime.tracefile import encoder_for, read
+from ..tables import facts
 from .common import (
     A_MODEL,
     DelegateNames,
@@ -25,7 +26,6 @@ from .common import (
     Plugins,
     Quiet,
     at_hand,
-    facts,
     load_plugins,
     open_target,
     pairs,

@@ -221,11 +221,3 @@ def blocks(bench: Bench) -> list[str]:
     found = [f"{r.block} runs of {r.model}, {r.setting.name}" for r in bench.results if r.block > 1]
     return [f"runs below 20 us are timed together, a sample is the mean of {'; '.join(found)}"
             ] if found else []  # fmt: skip
-
-
-def markdown(table: Table) -> str:
-    columns, rows = table
-    names = [c.lstrip(">~") for c in columns]
-    rule = ["---:" if c.startswith(">") else "---" for c in columns]
-    cells = [[str(c).replace("|", "\\|") for c in row] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [names, rule, *cells])

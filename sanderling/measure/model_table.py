@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..pages import html_table, page, paragraph
+from ..tables import markdown
 from .bench import Bench
-from .bench_tables import Table, markdown, milliseconds
+from .bench_tables import Table, milliseconds
 from .engines import TITLES
 from .noise import sentences
 from .record import Setting
@@ -51,7 +52,7 @@ def _about(bench: Bench) -> str:
 
 
 def as_markdown(bench: Bench) -> str:
-    lines = [_about(bench), "", markdown(model_table(bench))]
+    lines = [_about(bench), "", markdown(*model_table(bench))]
     if bench.warnings:
         lines += ["", "Disturbances while measuring:", ""]
         lines += [f"- {text}" for text in sentences(bench.warnings)]

@@ -11,7 +11,7 @@ from sanderling.delegates.cpu.dialect.verify import check
 from sanderling.delegates.cpu.isa.targets import Target
 from sanderling.delegates.cpu.passes import pipeline
 from sanderling.ir import Graph
-from sanderling.passes import Report
+from sanderling.passes import PassReport
 from sanderling.passes.common import Watch, unwatched
 
 
@@ -22,7 +22,7 @@ def every_pass_is_verified() -> Iterator[None]:
         yield
 
 
-def verified(graph: Graph, target: Target, watch: Watch = unwatched) -> Report:
+def verified(graph: Graph, target: Target, watch: Watch = unwatched) -> PassReport:
     def look(name: str, graph: Graph) -> None:
         watch(name, graph)
         check(graph, name)

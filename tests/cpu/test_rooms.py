@@ -20,6 +20,8 @@ ROOMS = (
     "codegen",
     "kernels",
     "kernels.elementwise",
+    "kernels.epilogue",
+    "kernels.epilogue",
     "kernels.products",
     "kernels.depthwise",
     "kernels.move",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from ... import tables
 from ...errors import InputError
 
 Value = int | float | bool | str
@@ -380,14 +381,15 @@ def _shown_default(flag: Flag) -> str:
 
 
 def markdown() -> str:
-    """The table for the documentation."""
-    lines: list[str] = []
-    for title, flags in GROUPS.items():
-        lines += [f"### {title}", "", "| flag | type | default | meaning | here |",
-                  "| --- | --- | --- | --- | --- |"]  # fmt: skip
-        for flag in flags:
-            default = f"`{_shown_default(flag)}`" if flag.default != "" else ""
-            cells = (f"`{flag.name}`", flag.kind, default, flag.meaning, flag.here)
-            lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-        lines.append("")
-    return "\n".join(lines).rstrip()
+    """The tables for the documentation, group by group."""
+    columns = ("flag", "type", "default", "meaning", "here")
+    parts = [
+        f"### {title}\n\n{tables.markdown(columns, map(_cells, flags))}"
+        for title, flags in GROUPS.items()
+    ]
+    return "\n\n".join(parts)
+
+
+def _cells(flag: Flag) -> tuple[str, ...]:
+    default = f"`{_shown_default(flag)}`" if flag.default != "" else ""
+    return f"`{flag.name}`", flag.kind, default, flag.meaning, flag.here

@@ -33,7 +33,23 @@ from ..runtime.abi import (  # kernels take them from here
     WEIGHTS,
 )
 from ..runtime.faults import Site
-from .emit import I8, I64, PTR, VOID, Budget, Builder, Emitter, Int, OverBudget, Type, Value, plain
+from .emit import (
+    I8,
+    I64,
+    PTR,
+    VOID,
+    ArgumentList,
+    Arguments,
+    Budget,
+    Builder,
+    Callee,
+    Emitter,
+    Int,
+    OverBudget,
+    Type,
+    Value,
+    plain,
+)
 from .extents import CheckedBuilder, Extent
 
 # How many instructions a file can make the compiler write. LLVM takes 3 s for a step of 16,000, and
@@ -163,6 +179,16 @@ class Program:
             build(emitter)
             emitter.b.ret_void()
         return found
+
+    def declared(
+        self, name: str, arguments: ArgumentList, build: Callable[[Emitter, Arguments], None]
+    ) -> Callee:
+        """A function whose arguments have names: build(emitter, arguments) writes it."""
+
+        def read(e: Emitter) -> None:
+            build(e, arguments.read(e))
+
+        return Callee(self.function(name, list(arguments.types.values()), read), arguments)
 
     def builder(self, trusted: bool = False) -> Callable[[ir.Block], Builder]:
         """What kernels emit through."""

@@ -17,6 +17,7 @@ from typing import Any
 from ....ir import Graph, Op, Tensor
 from ....ir.expr import Expr
 from ....ir.graph import copy_graph
+from ....tables import aligned
 from ..dialect.chains import CHAIN, Chain
 from ..dialect.fused import FUSED, Fused
 from ..isa.targets import Target
@@ -85,9 +86,7 @@ def folder_for(root: str, part: Graph, key: str) -> Path:
 def table(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
     """Rows for people, columns aligned."""
     lines = [list(columns), *([row.get(c, "") for c in columns] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
-                     for line in lines)  # fmt: skip
+    return aligned(lines, columns)
 
 
 def types_text(tensors: Iterable[Tensor | None], places: Mapping[Tensor, Any]) -> str:

@@ -160,7 +160,7 @@ def emit_behind(k: StepEmitter, op: Op) -> None:
         source = expanded(k, before, -(-behind // LINE) * LINE, shapes[0].lines, 1)
         source.restart(k, 0)
     rows = DepthwiseRows(Walk(k, first, job, runs, shapes, source), job.out)
-    residual, dense = Inputs.of(second).residual, size.n * kind.sink.c_bytes
+    residual, dense = Inputs.of(second).residual, size.n * kind.epilogue.out_bytes
     at = Operands(
         k.constant(packed(kind, size, plan)),
         k.constant(columns(kind, size, plan)),
@@ -170,7 +170,7 @@ def emit_behind(k: StepEmitter, op: Op) -> None:
         None if residual is None else k.ptr(residual),
         ldr=dense,
     )
-    walk(k, kind.core, kind.sink, size, plan, rows, at)
+    walk(k, kind.core, kind.epilogue, size, plan, rows, at)
 
 
 # -- the product before it into depthwise ---------------------------------------------------------
@@ -201,9 +201,8 @@ def emit_before(k: StepEmitter, op: Op) -> None:
     bands = min(tiles, math.ceil(UNITS / (job.batch * groups)))
     each = math.ceil(tiles / bands)
     bands = math.ceil(tiles / each)
-    ends = [
-        None if t is None else k.ptr(t) for t in (second.outputs[0], Inputs.of(second).residual)
-    ]
+    tensors = second.outputs[0], Inputs.of(second).residual
+    pointers = [None if t is None else k.ptr(t) for t in tensors]
     begin, end = k.share(job.batch * groups * bands)
     with k.loop(begin, end) as unit:
         rest, number = k.div(unit, bands), k.rem(unit, bands)
@@ -214,7 +213,7 @@ def emit_before(k: StepEmitter, op: Op) -> None:
         with k.loop(first, k.min(k.add(first, each), tiles)) as tile:
             y = k.min(k.mul(tile, rows), job.out[0] - rows)
             place = k.mul(k.add(k.mul(picture, job.out[0]), y), walk.line_bytes)
-            out, added = (None if t is None else k.at(t, place, I8) for t in ends)
+            out, added = (None if p is None else k.at(p, place, I8) for p in pointers)
             walk.row_tile(picture, y, out, group, groups, added)
 
 

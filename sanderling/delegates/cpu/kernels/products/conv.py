@@ -20,6 +20,9 @@ from ...dialect.fused import BF16, RESIDUAL, Fused, Inputs, either, operator, un
 from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
+from ..epilogue.codes import CodeEpilogue, sum_words
+from ..epilogue.contract import Epilogue, column_words, words
+from ..epilogue.floats import BlockEpilogue, FloatEpilogue, HybridEpilogue
 from ..row import Kernel
 from ..window import window_of
 from .cores import (
@@ -37,7 +40,6 @@ from .cores import (
 )
 from .dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from .dynamic_range import block_of, is_hybrid, is_symmetric, unfit_blocks
-from .epilogues import BlockSink, ByteSink, FloatSink, HybridSink, Sink, params_of, sum_words, words
 from .gemm import Operands, Plan, Product, estimate, plan_product, walk
 from .rounding16 import refuses_words, word_rescale, word_rounding
 from .sources import (
@@ -87,7 +89,7 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
     if plan is not None:
         filters = weights if folded(w) is w else fold(weights)
         bias = bias_of(op, n, np.float32)
-        emit_winograd(k, op, float_sink(op), filters, bias, words(*bounds(op)), plan)
+        emit_winograd(k, op, float_epilogue(op), filters, bias, words(*bounds(op)), plan)
         return
     emit_product(k, op, weights.reshape(n, -1), w, groups)
 
@@ -116,10 +118,10 @@ def emit_fully_connected(k: StepEmitter, op: Op) -> None:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A product by its types: core, sink, B's matrix, numbers by column, numbers of the step."""
+    """A product by its types: core, epilogue, B's matrix, numbers by column and of the step."""
 
     core: Core
-    sink: Sink
+    epilogue: Epilogue
     matrix: Array
     columns: tuple[Array, ...]
     common: Array
@@ -151,7 +153,7 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
                     if w.out_height % d == 0 and d * plan.per_line(size) <= plan.block)  # fmt: skip
         plan = replace(plan, block=lines * plan.per_line(size))
     residual = Inputs.of(op).residual
-    dense = size.n * size.groups * kind.sink.c_bytes * (1 if spread is None else spread.pixel)
+    dense = size.n * size.groups * kind.epilogue.out_bytes * (1 if spread is None else spread.pixel)
     ldc = k.pitch(op.outputs[0], dense)
     ldr = ldc if residual is None else k.pitch(residual, dense)
     at = Operands(
@@ -165,7 +167,7 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
         None if spread is None else spread.place,
         0 if ldr == ldc else ldr,
     )
-    walk(k, kind.core, kind.sink, size, plan, rows, at, row_words(k, op, kind, w))
+    walk(k, kind.core, kind.epilogue, size, plan, rows, at, row_words(k, op, kind, w))
 
 
 def row_words(k: StepEmitter, op: Op, kind: Arithmetic, w: Window) -> RowWords | None:
@@ -260,11 +262,11 @@ def packed(kind: Arithmetic, size: Product, plan: Plan) -> Array:
 
 
 def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
-    """The sink's numbers for each column, of all groups."""
-    return np.concatenate([
-        params_of(plan.panels, *(c[g * size.n : (g + 1) * size.n] for c in kind.columns))
-        for g in range(size.groups)
-    ])  # fmt: skip
+    """The epilogue's numbers for each column, of all groups."""
+    parts = [slice(g * size.n, (g + 1) * size.n) for g in range(size.groups)]
+    return np.concatenate(
+        [column_words(plan.panels.spans(), *(c[part] for c in kind.columns)) for part in parts]
+    )
 
 
 # -- arithmetic by type -------------------------------------------------------------------------
@@ -292,15 +294,15 @@ def bias_of(op: Op, n: int, dtype: Any, index: int = 2) -> Array:
     return np.zeros(n, dtype) if bias is None else data(bias).reshape(-1).astype(dtype)
 
 
-def float_sink(op: Op) -> FloatSink:
+def float_epilogue(op: Op) -> FloatEpilogue:
     size = op.outputs[0].dtype.numpy.itemsize
     fused = Fused.of(op)
-    return FloatSink(fused.residual, fused.map, c_bytes=size)
+    return FloatEpilogue(fused.residual, fused.map, size)
 
 
 def _float(op: Op, weights: Array) -> Arithmetic:
     bias = bias_of(op, len(weights), np.float32)
-    return Arithmetic(F32_CORE, float_sink(op), weights, (bias,), words(*bounds(op)))
+    return Arithmetic(F32_CORE, float_epilogue(op), weights, (bias,), words(*bounds(op)))
 
 
 def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
@@ -342,11 +344,18 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
         bias = bias - apart if found.kind.has_bias else bias
     else:
         found = rescale(scale, own, own_zero, most, target)
-    sink = ByteSink(out.dtype is not DType.UINT8, residual is not None, int(sums != 0),
-                    found.leaves_32_bits(most * scale), out.dtype.numpy.itemsize, found.kind,
-                    bounds == out.dtype.bounds, away)  # fmt: skip
+    epilogue = CodeEpilogue(
+        signed=out.dtype is not DType.UINT8,
+        residual=residual is not None,
+        row_words=int(sums != 0),
+        wild=found.leaves_32_bits(most * scale),
+        out_bytes=out.dtype.numpy.itemsize,
+        rounding=found.kind,
+        full=bounds == out.dtype.bounds,
+        away=away,
+    )
     numbers = ((bias + found.start).astype(np.int32), *found.factors)
-    return Arithmetic(core, sink, matrix, numbers, words(*common), zero_in, sums)
+    return Arithmetic(core, epilogue, matrix, numbers, words(*common), zero_in, sums)
 
 
 def _own_bounds(op: Op) -> tuple[int, int]:
@@ -379,9 +388,9 @@ def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
     sums = matrix.sum(axis=1, dtype=np.int32) if exact else np.zeros(n, np.int32)
     scales = np.broadcast_to(quant(w).scale, n).astype(np.float32)
     first, fused = operator(op) == "CONV_2D" and not is_symmetric(op), Fused.of(op)
-    sink = HybridSink(fused.residual, first, fused.map)
+    epilogue = HybridEpilogue(fused.residual, fused.map, scales_first=first)
     numbers = (sums, scales, bias_of(op, n, np.float32))
-    return Arithmetic(core, sink, matrix, numbers, words(*bounds(op)))
+    return Arithmetic(core, epilogue, matrix, numbers, words(*bounds(op)))
 
 
 def _blockwise(op: Op, weights: Array, target: Target) -> Arithmetic:
@@ -389,10 +398,10 @@ def _blockwise(op: Op, weights: Array, target: Target) -> Arithmetic:
     w, block, fused = op.inputs[1], block_of(op), Fused.of(op)
     assert w is not None and block is not None
     core = BlockCore(wide_core(target), block.block_size, w.dtype.bits)
-    sink = BlockSink(fused.residual, map=fused.map)
+    epilogue = BlockEpilogue(fused.residual, fused.map)
     numbers = (bias_of(op, len(weights), np.float32),)
     scales = definition.block_scales(op, block, weights)
-    return Arithmetic(core, sink, weights, numbers, words(*bounds(op)), scales=scales)
+    return Arithmetic(core, epilogue, weights, numbers, words(*bounds(op)), scales=scales)
 
 
 def core_for(dtype: DType, target: Target, real: Array) -> Core:
