@@ -14,8 +14,8 @@ from ...codegen import fixedpoint as fixed
 from ...codegen.emit import I8, I16, I32, I64, PTR, Emitter, Int, Value, vector
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
+from ..epilogue.plain import WholeEpilogue
 from ..products.cores import Core, DotCore, padded_depth, wide_core
-from ..products.epilogues import RawSink
 from .sequence import Memory, Product, code_core, code_shift, rounded, spread, store_codes
 
 GATES = 4
@@ -53,7 +53,7 @@ class _Row:
         matrix = spread(np.split(cell.weights, GATES), padded)
         offset = spread(np.split(cell.bias.astype(np.int64), GATES), padded)
         offset = offset - code_shift(core) * matrix.sum(axis=1)
-        self.product = Product(k, core, RawSink(), matrix, [offset.astype(np.int32)])
+        self.product = Product(k, core, WholeEpilogue(), matrix, [offset.astype(np.int32)])
         self.encode = _codes_function(k, core)
         self.numbers = k.constant(np.array(_words(cell), np.int32))
         memory = Memory()
