@@ -463,7 +463,7 @@ def test_ops_keep_their_meaning_as_uint8(case) -> None:  # type: ignore[no-untyp
 
 
 # The definition of these differs between int8 and uint8; their kernels know what they were.
-SIGNED_BY_KERNEL = ("BATCH_MATMUL", "CONCATENATION", "RESIZE_BILINEAR", "SOFTMAX", "LOG_SOFTMAX",
+SIGNED_BY_KERNEL = ("BATCH_MATMUL", "CONCATENATION", "SOFTMAX", "LOG_SOFTMAX",
                     "L2_NORMALIZATION", "MEAN", "SUM", "REDUCE_PROD")  # fmt: skip
 
 

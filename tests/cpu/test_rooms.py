@@ -21,7 +21,6 @@ ROOMS = (
     "kernels",
     "kernels.elementwise",
     "kernels.epilogue",
-    "kernels.epilogue",
     "kernels.products",
     "kernels.depthwise",
     "kernels.move",
