@@ -14,7 +14,7 @@ from .support import fuzz_semantics
 from .support.fuzz_semantics import FINDINGS, fuzz, kinds_of, mutant, parting, unexcused
 from .support.model_mutations import by_operator
 
-COUNT = 600
+COUNT = 400
 
 
 def test_a_share_of_mutants() -> None:
