@@ -12,7 +12,7 @@ PYTHONS ?= 3.10 3.11 3.12 3.13
 HOSTS ?= generic avx2
 MACHINE := tests/cpu tests/test_interpreter.py
 OWN_HOST = $(shell $(BIN)/python -c \
-	"from sanderling.delegates.cpu.targets import host_target; print(host_target().name)")
+	"from sanderling.delegates.cpu.isa.targets import host_target; print(host_target().name)")
 
 .PHONY: demo quick test test-all test-hosts test-pythons test-lowest test-ray lint fuzz docs clean \
 	bench-kernels

@@ -23,13 +23,15 @@ import numpy as np
 from sanderling import load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array, Graph, Model, Op, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.measure.inputs import feeds
 from sanderling.measure.machine import machine_line
 from sanderling.ops.execute import evaluate, initial_value, new_state
 from sanderling.passes.simplify import fold_constants
-from sanderling.runtime.delegate import Options, copy_graph
+from sanderling.runtime.binding import bind_outputs
+from sanderling.runtime.delegate import Options
 from sanderling.runtime.inputs import Picture, read_picture
-from sanderling.runtime.plan import specialise
+from sanderling.runtime.specialise import specialise
 
 from .common import SHARED, fresh_cache, model_paths, table, write_section
 
@@ -126,8 +128,7 @@ def whole(model: Model, seed: int = 0) -> str:
     """All of the model, fused: the gap of its outputs, in words."""
     arrays = feeds(model, seed)
     ours, wanted = (
-        model.compile([name]).plan().bind(arrays, [None] * len(model.main.outputs)).run()
-        for name in ("cpu", "reference")
+        bind_outputs(model.compile([name]).plan(), arrays).run() for name in ("cpu", "reference")
     )
     gaps = []
     for a, b in zip(ours, wanted, strict=True):

@@ -26,7 +26,7 @@ from benchmarks.common import fresh_cache, table, write_json, write_section
 from sanderling.ir import DType, Graph, Model, Quant
 from sanderling.measure.inputs import feeds
 from sanderling.measure.machine import machine_line
-from sanderling.measure.statistics import Ratio, ratio
+from sanderling.measure.sample_statistics import Ratio, ratio
 
 SCHEMA = "sanderling.call_overhead/1"
 # Ours -> what LiteRT does for the same.

@@ -12,6 +12,7 @@ from typing import Any
 
 from sanderling.config import KNOBS
 from sanderling.measure.machine import machine
+from sanderling.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("SANDERLING_SHARED", ROOT.parent / "shared"))
@@ -56,16 +57,7 @@ def fresh_cache() -> Iterator[None]:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
     """A Markdown table; the first `left` columns are text, the others numbers."""
-    rule = ["---"] * left + ["---:"] * (len(header) - left)
-    lines = [header, rule, *([str(c) for c in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def milliseconds(seconds: float) -> str:
-    """Three digits that count."""
-    value = 1e3 * seconds
-    digits = 4 if value < 0.1 else 3 if value < 1 else 2 if value < 100 else 1
-    return f"{value:.{digits}f}"
+    return markdown([*header[:left], *(f">{name}" for name in header[left:])], rows)
 
 
 def write_section(name: str, text: str, path: Path = RESULTS) -> None:

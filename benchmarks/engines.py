@@ -26,21 +26,20 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import (
-    fresh_cache,
-    milliseconds,
-    model_paths,
-    table,
-    write_json,
-    write_section,
-)
-from sanderling.measure.answers import group
+from benchmarks.common import fresh_cache, model_paths, table, write_json, write_section
 from sanderling.measure.bench import bench
+from sanderling.measure.bench_tables import milliseconds
+from sanderling.measure.engine_agreement import group
 from sanderling.measure.engines import ENGINES, TITLES
+from sanderling.measure.interleaving import Samples, sentence
 from sanderling.measure.machine import cpu_flags, machine_line
-from sanderling.measure.statistics import Ratio, geometric_mean, median_of_rounds, ratio_of_launches
+from sanderling.measure.sample_statistics import (
+    Ratio,
+    geometric_mean,
+    median_of_rounds,
+    ratio_of_launches,
+)
 from sanderling.measure.sweep import BF16
-from sanderling.measure.turns import Samples, sentence
 
 SCHEMA = "sanderling.engines/1"
 OURS = "sanderling"

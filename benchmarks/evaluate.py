@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from sanderling import load
+from sanderling.evaluate.evaluation import Evaluation, evaluate_task
 from sanderling.evaluate.imagenet import ImageNet
-from sanderling.evaluate.run import Evaluation, evaluate_task
 from sanderling.evaluate.task import Ports, Sample
 from sanderling.ir import Array
 from sanderling.measure.machine import machine_line

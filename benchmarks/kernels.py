@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import aligned
-from sanderling.delegates.cpu.targets import Target
+from sanderling.delegates.cpu.isa.targets import Target
+from sanderling.delegates.cpu.runtime.executable import aligned
 from sanderling.format import dump
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
-from sanderling.measure.loops import Work, multiply, ticks, timed
 from sanderling.measure.roofline import best
+from sanderling.measure.roofline_loops import Work, multiply, ticks, timed
 from sanderling.ops import cost
 
 

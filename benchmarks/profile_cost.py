@@ -22,17 +22,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import milliseconds, model_paths, table, write_json, write_section
+from benchmarks.common import model_paths, table, write_json, write_section
 from sanderling import Model, load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.ir import Array, Tensor
-from sanderling.measure.child import Run, turn
+from sanderling.measure.bench_tables import milliseconds
+from sanderling.measure.engine_process import Run, turn
 from sanderling.measure.inputs import feeds
 from sanderling.measure.machine import machine_line
-from sanderling.measure.profile import profile
 from sanderling.measure.profile_ours import BETWEEN, CALL, Ours
+from sanderling.measure.profiling import profile
 from sanderling.measure.record import Setting
-from sanderling.measure.statistics import geometric_mean, median_of_rounds, ratio_of_launches
+from sanderling.measure.sample_statistics import geometric_mean, median_of_rounds, ratio_of_launches
 from sanderling.runtime.session import Session
 
 SCHEMA = "sanderling.profile_cost/2"

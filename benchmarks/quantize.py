@@ -28,17 +28,17 @@ from typing import Any
 import numpy as np
 
 from sanderling import load, save
-from sanderling.evaluate.paired import paired, snr
+from sanderling.evaluate.paired_statistics import paired, snr
 from sanderling.evaluate.preprocess import PRESETS
 from sanderling.ir import Array, Model, Signature
 from sanderling.measure.machine import machine_line
-from sanderling.optimize.correct import layers
+from sanderling.optimize.canonical import canonical
 from sanderling.optimize.equalise import regions, trade
-from sanderling.optimize.prepare import prepared
+from sanderling.optimize.judge import judged
+from sanderling.optimize.linear import weighted_ops
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.scheme import MODES
 from sanderling.optimize.solve import SOFTMAX_REACH
-from sanderling.optimize.work import copy_of, judged
 from sanderling.runtime.inputs import dequantize_array, quantize_array
 
 from .common import SHARED, table, write_section
@@ -193,7 +193,7 @@ def efficientnet(options: argparse.Namespace, folder: Path) -> str:
         made_by = peer(options.aeq, "aeq", source, samples, folder)
         found |= {} if made_by is None else {"int8, ai-edge-quantizer": made_by}
     if options.tf:
-        source = described(prepared(load(path)), folder / "graph.npz")
+        source = described(canonical(load(path)), folder / "graph.npz")
         made_by = peer(options.tf, "tf", source, samples, folder)
         found |= {} if made_by is None else {"int8, TensorFlow's converter": made_by}
     notes = []
@@ -303,7 +303,7 @@ def scaled_apart(model: Model, spread: float, seed: int = 0) -> Model:
     """The same function with channels of very different size: what a layer's outputs are
     multiplied with, the next one's weights are divided by. Only where nothing clamps at 6."""
     rng = np.random.default_rng(seed)
-    copy = copy_of(model)
+    copy = model.copy()
     for region in regions(copy.main):
         if all(op.attrs.get("fused_activation_function") != "RELU6" for op in region.writers):
             trade(copy.main, region, np.exp2(rng.uniform(-spread, spread, region.channels)))
@@ -313,7 +313,7 @@ def scaled_apart(model: Model, spread: float, seed: int = 0) -> Model:
 def apart(options: argparse.Namespace, folder: Path) -> str:
     train, test, labels = cifar(options.cifar)
     name = next(iter(CIFAR))
-    model = prepared(load(SHARED / "models" / f"{name}.tflite"))
+    model = canonical(load(SHARED / "models" / f"{name}.tflite"))
     pictures, calibrating = prepared_for(name, test), prepared_for(name, train)
     rows = []
     for spread in (0.0, 3.0, 6.0):
@@ -336,7 +336,7 @@ def apart(options: argparse.Namespace, folder: Path) -> str:
               "McNemar p", "same class as float", "logit SNR, dB"]  # fmt: skip
     return (f"### Channels scaled apart\n\n{name} with the channels between two layers scaled by "
             f"random factors, the next layer's weights by their inverses "
-            f"({len(layers(model.main))} layers, {len(regions(model.main))} regions).\n\n"
+            f"({len(weighted_ops(model.main))} layers, {len(regions(model.main))} regions).\n\n"
             f"{table(header, rows, 3)}")  # fmt: skip
 
 

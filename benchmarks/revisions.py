@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.common import ROOT, model_paths, table, write_section
 from sanderling.measure.machine import machine_line
-from sanderling.measure.statistics import Ratio, ratio
+from sanderling.measure.sample_statistics import Ratio, ratio
 
 FIGURES = ("plan", "warm", "run", "invoke")
 Samples = dict[str, list[float]]

@@ -22,14 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import fresh_cache, milliseconds, table, write_json, write_section
+from benchmarks.common import fresh_cache, table, write_json, write_section
 from sanderling import DType, Graph, Model, Quant, Tensor, save
+from sanderling.measure.bench_tables import milliseconds
 from sanderling.measure.engines import job_for
 from sanderling.measure.inputs import feeds
+from sanderling.measure.interleaving import Samples, measure
 from sanderling.measure.machine import machine_line
 from sanderling.measure.record import Setting
-from sanderling.measure.statistics import median_of_rounds, ratio
-from sanderling.measure.turns import Samples, measure
+from sanderling.measure.sample_statistics import median_of_rounds, ratio
 
 SCHEMA = "sanderling.scaling/1"
 ENGINES = ("sanderling", "litert")

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import ROOT, cache_knob, model_paths, table, write_json, write_section
+from sanderling.measure.interleaving import sentence
 from sanderling.measure.machine import machine_line
-from sanderling.measure.statistics import Ratio, ratio
-from sanderling.measure.turns import sentence
+from sanderling.measure.sample_statistics import Ratio, ratio
 
 SCHEMA = "sanderling.startup/1"
 SUBJECTS = ("sanderling cold", "sanderling warm", "litert")

@@ -24,35 +24,31 @@ if TYPE_CHECKING:
     )
     from .evaluate.coco import evaluate_results
     from .evaluate.diff import diff
-    from .evaluate.run import compare_evaluations, evaluate_task
+    from .evaluate.evaluation import compare_evaluations, evaluate_task
     from .evaluate.task import Prepared, Sample, Task, make_task, register_task, setting
     from .format import dump, load, save
     from .ir import DType, Graph, Model, Op, Quant, Signature, Tensor
     from .ir.text import from_text, to_text
     from .ir.verify import verify
     from .measure.bench import bench
-    from .measure.compat import benchmark_model
-    from .measure.insights import insights
-    from .measure.profile import profile
-    from .measure.traces import trace_model
+    from .measure.benchmark_model import benchmark_model
+    from .measure.model_trace import trace_model
+    from .measure.profiling import profile
+    from .measure.trace_insights import insights
     from .ops import OPS, Spec, register_custom
-    from .optimize.data import read_samples
     from .optimize.quantize import quantize
     from .optimize.recipe import Choice
     from .optimize.report import Report
+    from .optimize.samples import read_samples
     from .optimize.suggest import suggest
     from .optimize.target import Target, TargetMissedError
     from .runtime import trace
-    from .runtime.delegate import Delegate, Executable, delegate_names, register_delegate
+    from .runtime.delegate import Delegate, Executable
     from .runtime.inputs import dequantize_array, quantize_array
-    from .runtime.interpreter import (
-        Interpreter,
-        InterpreterWithCustomOps,
-        OpResolverType,
-        SignatureRunner,
-        load_delegate,
-    )
+    from .runtime.interpreter import Interpreter, InterpreterWithCustomOps, OpResolverType
+    from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
+    from .runtime.signature_runner import SignatureRunner
 
 _HOMES = {
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
@@ -60,28 +56,29 @@ _HOMES = {
     "runtime.inputs": "dequantize_array quantize_array",
     "evaluate.coco": "evaluate_results",
     "evaluate.diff": "diff",
-    "evaluate.run": "compare_evaluations evaluate_task",
+    "evaluate.evaluation": "compare_evaluations evaluate_task",
     "evaluate.task": "Prepared Sample Task make_task register_task setting",
     "format": "dump load save",
     "ir": "DType Graph Model Op Quant Signature Tensor",
     "ir.text": "from_text to_text",
     "ir.verify": "verify",
     "measure.bench": "bench",
-    "measure.compat": "benchmark_model",
-    "measure.insights": "insights",
-    "measure.profile": "profile",
-    "measure.traces": "trace_model",
+    "measure.benchmark_model": "benchmark_model",
+    "measure.trace_insights": "insights",
+    "measure.profiling": "profile",
+    "measure.model_trace": "trace_model",
     "ops": "OPS Spec register_custom",
-    "optimize.data": "read_samples",
+    "optimize.samples": "read_samples",
     "optimize.quantize": "quantize",
     "optimize.recipe": "Choice",
     "optimize.report": "Report",
     "optimize.suggest": "suggest",
     "optimize.target": "Target TargetMissedError",
-    "runtime.delegate": "Delegate Executable delegate_names register_delegate",
-    "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType SignatureRunner "
-                           "load_delegate",
+    "runtime.delegate": "Delegate Executable",
+    "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType",
+    "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
+    "runtime.signature_runner": "SignatureRunner",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "measure", "ops",

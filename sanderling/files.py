@@ -20,6 +20,22 @@ CHUNK = 1 << 20
 LIMIT = 1 << 31  # bytes through a pipe: a flatbuffer's offsets go no further, and texts are small
 
 
+_GIVEN: dict[str, str] = {}  # by the file that a stream was kept in: what the user had written
+
+
+def keep_stream(path: str | os.PathLike[str], kept: Path, what: str) -> None:
+    """Read a stream to its end, into a file that can be read more than once."""
+    kept.write_bytes(read_bytes(path, what))
+    _GIVEN[os.fspath(kept)] = "stdin" if os.fspath(path) == STDIN else os.fspath(path)
+
+
+def as_given(text: str) -> str:
+    """A text for the user, who has not heard of the files that streams are kept in."""
+    for kept, given in _GIVEN.items():
+        text = text.replace(kept, given)
+    return text
+
+
 def read_bytes(path: str | os.PathLike[str], what: str = "the file",
                fix: str = "check the path and its permissions") -> bytes:  # fmt: skip
     """The content of a file; of a pipe or device up to its end; of `-`, what stdin gives."""

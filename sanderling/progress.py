@@ -59,8 +59,8 @@ class Estimate:
             return
         whole = spent / (done - self.first) * (self.total - self.first)
         if whole > FIRST and not self.told / WRONG < whole < self.told * WRONG:
-            announce(f"{self.what} takes about {duration(whole)}" + (
-                f", not {duration(self.told)}" if self.told else ""))  # fmt: skip
+            instead = f", not {duration(self.told)}" if self.told else ""
+            announce(f"{self.what} takes about {duration(whole)}{instead}")
             self.told = whole
 
 
@@ -76,41 +76,62 @@ def plural(count: int, what: str) -> str:
 
 
 @dataclass
-class _State:
-    """What was said last. A new `what` is a new piece of work with a clock of its own."""
+class _LastReport:
+    """What was said last. The clock runs from the beginning of all the work. What is left belongs
+    to a piece of it: a new piece begins where the count falls, or where name and total change."""
 
     what: str = ""
     done: int = 0
     total: int = 0
-    since: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=time.monotonic)  # of this piece
     done_then: int = 0
+    left: float = 0.0  # seconds, as they were told
+    told: float | None = None  # when that was
     aside: str = ""  # what it waits for
 
     def update(self, what: str, done: int, total: int) -> None:
-        if what != self.what or done < self.done:
-            self.since, self.done_then = time.monotonic(), done
+        if done < self.done or (what != self.what and total != self.total):
+            self.since, self.done_then, self.told = time.monotonic(), done, None
         self.what, self.done, self.total = what, done, total
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the share of what is done is known, and is not all of it: after the last item
+        there may be work that nobody counts, such as compiling."""
+        return self.done < self.total
+
     def line(self) -> str:
-        return clean(self._share() + (f"; {self.aside}" if self.aside else ""))
+        return clean(f"{self.what or 'working'}: {self.figures()}")
+
+    def figures(self) -> str:
+        now = time.monotonic()
+        parts = [self._share(), f"{duration(now - self.begin)} so far", self._left(now)]
+        return ", ".join(filter(None, parts)) + (f"; {self.aside}" if self.aside else "")
 
     def _share(self) -> str:
-        spent = time.monotonic() - self.since
-        if self.total <= 0:
-            return f"{self.what or 'working'}: {duration(spent)} so far"
-        text = f"{self.what}: {self.done} of {self.total} ({self.done / self.total:.0%})"
+        if self.is_open:  # rounded down: it never says 100 % before the end
+            return f"{self.done} of {self.total} ({100 * self.done // self.total}%)"
+        return f"all {self.done} done" if self.total > 0 else f"{self.done} done" * (self.done > 0)
+
+    def _left(self, now: float) -> str:
         fresh = self.done - self.done_then
-        if fresh <= 0 or self.done >= self.total:
-            return f"{text}, {duration(spent)} so far"
-        left = spent / fresh * (self.total - self.done)
-        return f"{text}, {duration(spent)} so far, about {duration(left)} left"
+        if fresh <= 0 or not self.is_open:
+            return ""
+        left = (now - self.since) / fresh * (self.total - self.done)
+        # It falls with the clock. It rises only where it was wrong by half.
+        foreseen = left if self.told is None else self.left - (now - self.told)
+        if foreseen < left < foreseen * WRONG:
+            left = foreseen
+        self.left, self.told = left, now
+        return f"about {duration(left)} left"
 
 
 @dataclass
 class _How:
     lines: bool = False  # also where nobody may be looking
     quiet: bool = False
-    state: _State | None = None  # of who is telling: others tell him
+    state: _LastReport | None = None  # of who is telling: others tell him
 
 
 _HOW = _How()
@@ -146,7 +167,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _aside(state: _State, what: str) -> Iterator[None]:
+def _aside(state: _LastReport, what: str) -> Iterator[None]:
     state.aside = what
     try:
         yield
@@ -164,7 +185,7 @@ def _rewrite(text: str) -> None:
 
 @contextmanager
 def _lines() -> Iterator[Show]:
-    state = _State()
+    state = _LastReport()
 
     def pause(spent: float) -> float:
         return FIRST if spent == 0 else OFTEN if spent < 60 else LATER
@@ -177,7 +198,7 @@ def _lines() -> Iterator[Show]:
 
 
 @contextmanager
-def _telling(state: _State) -> Iterator[None]:
+def _telling(state: _LastReport) -> Iterator[None]:
     before, _HOW.state = _HOW.state, state
     try:
         yield
@@ -216,18 +237,33 @@ def _beside(tell: Callable[[float], None], pause: Callable[[float], float]) -> I
 def _bar() -> Iterator[Show]:
     from rich import progress as rich
     from rich.console import Console
+    from rich.table import Column
+    from rich.text import Text
 
-    class Rate(rich.ProgressColumn):
+    state = _LastReport()
+
+    class Figures(rich.ProgressColumn):
         def render(self, task: Any) -> Any:
-            return f"{task.speed:.1f}/s" if task.speed else ""
+            return Text(clean(state.figures()))
 
-    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
-               Rate(), rich.TimeRemainingColumn())  # fmt: skip
+    # Each is one line, whatever it says: lines that come and go make a screen jump.
+    name, figures = (Column(no_wrap=True, overflow="ellipsis") for _ in range(2))
+    columns = (
+        rich.TextColumn("{task.description}", markup=False, table_column=name),
+        rich.BarColumn(bar_width=20),
+        Figures(figures),
+    )
     with (
-        _telling(_State()),
+        _telling(state),
         rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar,
     ):
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total or None
-        )
+        bar.add_task("", total=None)
+        task = bar.tasks[0]
+
+        def show(what: str, done: int, total: int) -> None:
+            state.update(what, done, total)
+            # Without a total the bar moves to and fro: it is never full before the end.
+            task.description, task.completed = clean(what), done
+            task.total = total if state.is_open else None
+
+        yield show

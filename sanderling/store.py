@@ -38,12 +38,22 @@ def _who() -> str:
     installed is replaced as a whole, and shows in its folders."""
     root = Path(__file__).parent
     look = _stamps if (root.parent / "pyproject.toml").exists() else _changed
-    files = [look(f"{root}/{folder}") for folder in _SOURCES]
+    files = [look(folder) for folder in _folders(str(root))]
     return hashlib.sha256(repr((__version__, files, _llvm())).encode()).hexdigest()
 
 
-# Where the code lies that decides what is kept.
-_SOURCES = ("", "delegates", "delegates/cpu", "passes", "ops", "ir", "format", "runtime")
+# Where the code lies that decides what is kept: these folders with all inside, and the package's
+# own modules.
+_SOURCES = ("delegates", "passes", "ops", "ir", "format", "runtime")
+
+
+def _folders(root: str) -> list[str]:
+    found = [f"{root}/{name}" for name in _SOURCES]
+    for folder in found:  # which grows on the way
+        with os.scandir(folder) as entries:
+            inner = [e.path for e in entries if e.is_dir() and e.name != "__pycache__"]
+        found += sorted(inner)
+    return [root, *found]
 
 
 def _changed(folder: str) -> object:

@@ -45,17 +45,17 @@ def wrong() -> Iterator[Callable[..., None]]:
     from .support.twin_models import Wrong
 
     yield lambda *names: sanderling.register_delegate("wrong", lambda: Wrong(names))
-    sanderling.runtime.delegate._registered.pop("wrong", None)
+    sanderling.runtime.registry._registered.pop("wrong", None)
 
 
 @pytest.fixture(scope="module")
 def uncompiled() -> Iterator[None]:
     """Quantisation by the definitions: the tests' small models would be compiled longer than they
     run."""
-    from sanderling.optimize.calibrate import Watcher
-    from sanderling.optimize.work import Shown
+    from sanderling.optimize.calibrate import Observer
+    from sanderling.optimize.probe import Probe
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (Watcher, Shown):
+        for kind in (Observer, Probe):
             patch.setattr(kind, "delegates", ["reference"])
         yield

@@ -21,12 +21,21 @@ import sanderling.measure.bench as home
 from sanderling import DType, Graph, InputError, Model, Signature, load, save
 from sanderling.cli import bench as cli
 from sanderling.cli.app import app
-from sanderling.measure import baseline, child, modeltable, noise, plots, sweep, to_onnx, views
-from sanderling.measure.bench import Bench, Interrupted, Plan
-from sanderling.measure.contend import Busy
+from sanderling.measure import (
+    baseline,
+    bench_plots,
+    bench_tables,
+    engine_process,
+    model_table,
+    noise,
+    sweep,
+    to_onnx,
+)
+from sanderling.measure.background_load import Busy
+from sanderling.measure.bench import Bench, BenchInterrupted, Procedure
 from sanderling.measure.inputs import Feeding
+from sanderling.measure.interleaving import Budget, Worker, launch
 from sanderling.measure.record import Result, Setting
-from sanderling.measure.turns import Budget, Worker, launch
 
 DATA = Path(str(files("sanderling") / "data"))
 INT8, F32 = DATA / "digits_int8.tflite", DATA / "digits_f32.tflite"
@@ -186,7 +195,7 @@ def test_a_baseline_of_another_schema(tmp_path: Path) -> None:
     said = call(INT8, "--baseline", tmp_path / "a.json", status=2).stderr
     assert "its schema is 'sanderling.run/1'" in said
     with pytest.raises(InputError, match=r"max_secs above min_secs"):
-        Plan(min_secs=2, max_secs=1).check()
+        Procedure(min_secs=2, max_secs=1).check()
     with pytest.raises(TypeError, match="no argument 'speed'"):
         home.bench(INT8, speed=1)
 
@@ -212,7 +221,7 @@ def test_an_onnx_file_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def fake_launch(jobs: dict[str, Any], *_: object, **__: object) -> dict[str, home.Launch]:
-    ready = child.Ready("", [np.zeros(1)], 1e-3, 0.0, 0.1, 1e-3, {})
+    ready = engine_process.Ready("", [np.zeros(1)], 1e-3, 0.0, 0.1, 1e-3, {})
     rounds = [[1e-3, 1.1e-3]] * 5
     return {name: home.Launch(ready, rounds=rounds, begun=[0.0] * 5) for name in jobs}
 
@@ -262,7 +271,7 @@ def test_signatures_of_other_graphs(tmp_path: Path) -> None:
     model, values = load(path), np.float32([[-1, 2, -3, 4]])
     for engine in ("sanderling", "litert"):
         job = home.job_for(model, Setting(engine), [values], "other")
-        loaded, ready = child.start(job)
+        loaded, ready = engine_process.start(job)
         assert np.array_equal(ready.answers[0], np.abs(values)), engine
         del loaded
     from sanderling.measure.engines import _only_main
@@ -284,8 +293,8 @@ def test_a_process_that_compiled_is_told_apart(monkeypatch: pytest.MonkeyPatch) 
         made = fake_launch(jobs)
         for one in made.values():
             first = next(starts)
-            one.ready = child.Ready("", [np.zeros(1)], 1e-3, 0.0, 5.0 if first else 0.1, 1e-3,
-                                    {"start.rss": 0, "ready.rss": 900 if first else 9},
+            one.ready = engine_process.Ready("", [np.zeros(1)], 1e-3, 0.0, 5.0 if first else 0.1,
+                                    1e-3, {"start.rss": 0, "ready.rss": 900 if first else 9},
                                     {"start": "compiled now" if first else "from the cache"}
                                     )  # fmt: skip
         return made
@@ -351,9 +360,9 @@ def test_contention_shows_where_fewer_threads_win() -> None:
     times = {(1, 0): 2.0, (1, 2): 2.2, (2, 0): 1.0, (2, 2): 5.0}
     found = made(*(measured(ms=ms, setting=Setting(threads=t, contend=c))
                    for (t, c), ms in times.items()))  # fmt: skip
-    _, rows = views.contention(found)
+    _, rows = bench_tables.contention(found)
     assert [r[0] for r in rows] == ["sanderling, 1 thread", "sanderling, 2 threads"]
-    (said,) = views.best_under_load(found)
+    (said,) = bench_tables.best_under_load(found)
     assert "alone sanderling, 2 threads is the fastest, but beside 2 busy" in said
 
 
@@ -379,18 +388,18 @@ def test_the_table_of_known_models() -> None:
     found = made(*(measured(f"{m}.tflite", ms, s) for m, ms in (("a", 1.0), ("b", 20.0))
                    for s in settings))  # fmt: skip
     found.results[-1].rounds, found.results[-1].error = [], "no"
-    columns, rows = modeltable.model_table(found)
+    columns, rows = model_table.model_table(found)
     assert columns[2:] == [">Sanderling, 1 thread", ">LiteRT, 2 threads"]
     assert [r[0] for r in rows] == ["a", "b"] and rows[1][3] == "---"
     assert rows[0][2].endswith(" ms")
-    text = modeltable.as_markdown(found)
+    text = model_table.as_markdown(found)
     assert "| a | none |" in text and "ai-edge-litert" in text
 
 
 def test_sweeps_are_drawn_and_sorted() -> None:
     found = made(*(measured(ms=ms, setting=Setting(threads=t)) for t, ms in ((1, 2.0), (2, 1.0))))
-    assert plots.picture(found, "a.svg").count(b"threads") > 0
-    _, rows = views.latency(found, by_speed=True)
+    assert bench_plots.plot_bench(found, "a.svg").count(b"threads") > 0
+    _, rows = bench_tables.latency(found, by_speed=True)
     assert [r[0] for r in rows] == ["sanderling, 2 threads", "sanderling, 1 thread"]
 
 
@@ -443,7 +452,7 @@ def test_an_interrupt_keeps_what_was_measured(
     record = json.loads(target.read_text("utf-8"))
     assert record["interrupted"] and [r["model"] for r in record["results"]] == [INT8.name]
     calls[:] = [{}, {}]
-    with pytest.raises(Interrupted) as nothing:
+    with pytest.raises(BenchInterrupted) as nothing:
         home.bench(INT8)
     assert not nothing.value.bench.results
 
@@ -460,7 +469,7 @@ def test_an_interrupt_keeps_the_samples_of_a_model_that_is_not_done(
             raise KeyboardInterrupt
         real(made, *more)
 
-    from sanderling.measure import turns as engines
+    from sanderling.measure import interleaving as engines
 
     real = engines._turn
     monkeypatch.setattr(engines, "_turn", turn)

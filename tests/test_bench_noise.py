@@ -11,11 +11,11 @@ import pytest
 
 import sanderling.measure.bench as home
 from benchmarks import repeatability
-from sanderling.measure import child, noise
+from sanderling.measure import engine_process, noise
+from sanderling.measure.interleaving import Budget
 from sanderling.measure.noise import Look
 from sanderling.measure.record import Setting
-from sanderling.measure.statistics import ratio, ratio_of_launches
-from sanderling.measure.turns import Budget
+from sanderling.measure.sample_statistics import ratio, ratio_of_launches
 
 from .test_bench import measured
 
@@ -45,7 +45,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(child, "time", made)
+    monkeypatch.setattr(engine_process, "time", made)
     return made
 
 
@@ -59,41 +59,55 @@ def test_warm_up_ends_when_runs_are_even(clock: Clock) -> None:
         yield from (0.02 * 0.8**n for n in range(20))
         yield from constant(0.02 * 0.8**20)
 
-    found = child.warm_up(clock.running(costs()), child.Order(0.0, 1, 100.0))
+    found = engine_process.warm_up(clock.running(costs()), engine_process.Order(0.0, 1, 100.0))
     assert found.stable and found.samples[-1] == pytest.approx(0.02 * 0.8**20)
     assert 15 < len(found.samples) < 200
 
 
 def test_warm_up_gives_up(clock: Clock) -> None:
     growing = (0.01 * 1.2**n for n in range(10**6))
-    found = child.warm_up(clock.running(growing), child.Order(0.0, 1, 1.0))
+    found = engine_process.warm_up(clock.running(growing), engine_process.Order(0.0, 1, 1.0))
     assert not found.stable
 
 
 def test_a_turn_has_its_runs_and_keeps_its_limit(clock: Clock) -> None:
     run = clock.running(constant(0.01))
-    assert len(child.take(run, child.Order(0.0, runs=7)).samples) == 7
-    assert len(child.take(run, child.Order(0.5)).samples) in (50, 51)
-    assert len(child.take(run, child.Order(0.0, runs=1000, limit=0.1)).samples) in (10, 11, 12)
-    assert len(child.take(run, child.Order(0.0, runs=9, limit=0.001)).samples) == 1
+    assert len(engine_process.take(run, engine_process.Order(0.0, runs=7)).samples) == 7
+    assert len(engine_process.take(run, engine_process.Order(0.5)).samples) in (50, 51)
+    assert len(
+        engine_process.take(run, engine_process.Order(0.0, runs=1000, limit=0.1)).samples
+    ) in (10, 11, 12)
+    assert (
+        len(engine_process.take(run, engine_process.Order(0.0, runs=9, limit=0.001)).samples) == 1
+    )
 
 
 def test_short_runs_are_measured_together_and_long_ones_alone(clock: Clock) -> None:
-    pace = child.Pace(block=20e-6)
-    short = child.take(clock.running(constant(2e-6)), child.Order(0.0, 100, pace=pace))
+    pace = engine_process.Pace(block=20e-6)
+    short = engine_process.take(
+        clock.running(constant(2e-6)), engine_process.Order(0.0, 100, pace=pace)
+    )
     assert short.block == 10 and len(short.samples) == 10
     assert short.samples == pytest.approx([2e-6] * 10)
-    assert child.take(clock.running(constant(1e-3)), child.Order(0.0, 3, pace=pace)).block == 1
+    assert (
+        engine_process.take(
+            clock.running(constant(1e-3)), engine_process.Order(0.0, 3, pace=pace)
+        ).block
+        == 1
+    )
 
 
 def test_a_rate_is_kept_and_caught_up(clock: Clock) -> None:
     slow = iter([0.01, 0.01, 0.25, *[0.01] * 7])
-    order = child.Order(0.0, 10, pace=child.Pace(frequency=10))
+    order = engine_process.Order(0.0, 10, pace=engine_process.Pace(frequency=10))
     begin = clock.now
-    assert len(child.take(clock.running(slow), order).samples) == 10
+    assert len(engine_process.take(clock.running(slow), order).samples) == 10
     assert clock.now - begin == pytest.approx(1.0)  # the slow one cost the others their pauses
     clock.slept = 0.0
-    child.take(clock.running(constant(0.01)), child.Order(0.0, 4, pace=child.Pace(delay=0.5)))
+    engine_process.take(
+        clock.running(constant(0.01)),
+        engine_process.Order(0.0, 4, pace=engine_process.Pace(delay=0.5)),
+    )
     assert clock.slept == pytest.approx(2.0)
 
 

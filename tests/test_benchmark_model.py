@@ -16,11 +16,11 @@ import pytest
 import sanderling
 from sanderling.errors import InputError
 from sanderling.ir import DType, Model, Signature, Tensor
-from sanderling.measure.compat import flags
-from sanderling.measure.compat.inputs import RANGES, Source, name_and_file
-from sanderling.measure.compat.loop import Clock, Pace, repeat
-from sanderling.measure.compat.stat import Stat
-from sanderling.measure.devices import log
+from sanderling.measure.benchmark_model import flags
+from sanderling.measure.benchmark_model.inputs import RANGES, InputMaker, name_and_file
+from sanderling.measure.benchmark_model.run_loop import Clock, ToolPace, repeat
+from sanderling.measure.benchmark_model.tool_statistics import Stat
+from sanderling.measure.devices import tool_log
 
 from .support.benchmark_model_command import (
     F32,
@@ -65,7 +65,7 @@ def test_unknown_words_are_warned_of_and_the_run_goes_on() -> None:
     text = call(f"--graph={INT8}", *SHORT, "--num_thread=2", "--bogus", "--num_runs=9").stdout
     assert "WARN: Unconsumed cmdline flags: --num_thread=2 --bogus --num_runs=9\n" in text
     assert "did you mean --num_threads?" in text and "only the first one counts" in text
-    assert log.parse(text).inference["count"] == 3
+    assert tool_log.parse(text).inference["count"] == 3
 
 
 def test_the_table_has_the_tools_flags_and_defaults() -> None:
@@ -125,7 +125,13 @@ class FakeClock:
         self.time += seconds
 
 
-def loop(run: float, runs: int, least: float, most: float, pace: Pace = Pace()) -> FakeClock:  # noqa: B008
+def loop(
+    run: float,
+    runs: int,
+    least: float,
+    most: float,
+    pace: ToolPace = ToolPace(),  # noqa: B008
+) -> FakeClock:
     clock = FakeClock(run)
     samples: list[float] = []
     repeat(clock.run, samples, runs, least, most, pace,
@@ -146,9 +152,9 @@ def test_the_loop_rule(run: float, runs: int, least: float, most: float, expecte
 
 
 def test_delay_and_frequency() -> None:
-    assert loop(0.5, 3, 0, 99, Pace(delay=0.25)).slept == [0.25] * 3
-    assert loop(0.25, 3, 0, 99, Pace(frequency=2.0)).slept == pytest.approx([0.25] * 3)
-    assert loop(0.75, 3, 0, 99, Pace(delay=9, frequency=2.0)).slept == []  # it is behind
+    assert loop(0.5, 3, 0, 99, ToolPace(delay=0.25)).slept == [0.25] * 3
+    assert loop(0.25, 3, 0, 99, ToolPace(frequency=2.0)).slept == pytest.approx([0.25] * 3)
+    assert loop(0.75, 3, 0, 99, ToolPace(delay=9, frequency=2.0)).slept == []  # it is behind
 
 
 # -- inputs ---------------------------------------------------------------------------------------
@@ -156,14 +162,14 @@ def test_delay_and_frequency() -> None:
 
 def test_random_floats_are_those_of_a_fresh_mt19937() -> None:
     """std::mt19937 begins with 3499211612, 581869302."""
-    made = Source().random(Tensor("x", DType.FLOAT32, (2,)), (2,), None)
+    made = InputMaker().random(Tensor("x", DType.FLOAT32, (2,)), (2,), None)
     expected = np.float32([3499211612, 581869302]) / np.float32(2**32) - np.float32(0.5)
     np.testing.assert_array_equal(made, expected)
 
 
 @pytest.mark.parametrize("dtype", RANGES, ids=lambda d: d.short)
 def test_random_values_fill_the_range_of_their_type(dtype: DType) -> None:
-    made = Source().random(Tensor("x", dtype, (40, 50)), (40, 50), None)
+    made = InputMaker().random(Tensor("x", dtype, (40, 50)), (40, 50), None)
     low, high = RANGES[dtype]
     assert made.dtype == dtype.numpy and made.shape == (40, 50)
     reals = np.real(made).astype(np.float64)
@@ -197,7 +203,7 @@ def test_the_guides_command_and_a_parser_of_its_output(tmp_path: Path) -> None:
     text = call(f"--graph={F32}", "--num_threads=4", "--warmup_runs=1", "--num_runs=50",
                 "--min_secs=0.01", "--warmup_min_secs=0.01", "--report_peak_memory_footprint=true"
                 ).stdout  # fmt: skip
-    found = log.parse(text)
+    found = tool_log.parse(text)
     assert found.is_complete and found.crash == "" and found.errors == []
     assert found.parameters["Num threads"] == "4" and found.parameters["Graph"] == F32
     assert found.inference["count"] >= 50 and found.warmup["count"] >= 1
@@ -206,10 +212,10 @@ def test_the_guides_command_and_a_parser_of_its_output(tmp_path: Path) -> None:
     assert found.inference["p5"] <= found.inference["p95"]
     assert found.model_size_mb == pytest.approx(Path(F32).stat().st_size / 1e6, rel=1e-4)
     assert found.memory.keys() >= {"init", "overall", "peak"} and found.memory["peak"] > 1
-    new, old = (log.parse(next(n for n in text.splitlines() if n.startswith(f"INFO: {start}")))
+    new, old = (tool_log.parse(next(n for n in text.splitlines() if n.startswith(f"INFO: {start}")))
                 for start in ("Inference timings", "Average inference timings"))  # fmt: skip
     assert new.init == old.init and new.inference == old.inference and new.warmup == old.warmup
-    assert log.result(found, F32, sanderling.measure.record.Setting()).error == ""
+    assert tool_log.result(found, F32, sanderling.measure.record.Setting()).error == ""
 
 
 def test_lines_come_in_the_tools_order() -> None:
@@ -276,7 +282,7 @@ def test_signatures(tmp_path: Path) -> None:
         text = call(f"--graph={path}", *SHORT, f"--signature_to_run_for={key}",
                     f"--output_filepath={out}").stdout  # fmt: skip
         assert f"INFO: Using signature: {key}" in text
-        source, x = Source(), Tensor("x", DType.FLOAT32, (2, 3))
+        source, x = InputMaker(), Tensor("x", DType.FLOAT32, (2, 3))
         fed = [source.random(x, (2, 3), None) for _ in "ab"]
         np.testing.assert_allclose(np.fromfile(out, np.float32), op(*fed).ravel(), rtol=1e-6)
     said = call(f"--graph={path}", *SHORT, status=2).stderr
@@ -310,4 +316,4 @@ def test_interrupted_it_says_what_it_has() -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130 and "interrupted" in err
-    assert "Interrupted" in out and log.parse(out).inference["avg"] > 0
+    assert "Interrupted" in out and tool_log.parse(out).inference["avg"] > 0

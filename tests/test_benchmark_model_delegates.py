@@ -9,8 +9,8 @@ import pytest
 
 import sanderling
 from sanderling.errors import DelegateError
-from sanderling.measure.compat import flags, tool
-from sanderling.measure.devices import log
+from sanderling.measure.benchmark_model import flags, tool_run
+from sanderling.measure.devices import tool_log
 
 from .support.benchmark_model_command import (
     F32,
@@ -37,7 +37,7 @@ def test_delegates_that_are_not_there(flag: str, says: str) -> None:
     if flag.removeprefix("use_") in sanderling.delegate_names():
         pytest.skip("this delegate exists")
     text = call(f"--graph={INT8}", *SHORT, f"--{flag}=true").stdout
-    assert f"WARN: {says}" in text and log.parse(text).is_complete
+    assert f"WARN: {says}" in text and tool_log.parse(text).is_complete
 
 
 def test_a_registered_delegate_takes_effect(named: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ def test_external_delegates_are_registered_names(named: dict[str, Any]) -> None:
 
 def test_all_options_are_measured_and_failures_survive() -> None:
     text = call(f"--graph={INT8}", *SHORT, "--perf_options_list=all").stdout
-    found = log.parse(text)
+    found = tool_log.parse(text)
     cpu = {f"cpu w/ {n} threads{x}" for n in (1, 2, 4) for x in ("", " (xnnpack)")}
     assert cpu <= found.options.keys() and all(found.options[name] for name in cpu)
     if "gpu" not in sanderling.delegate_names():
@@ -115,21 +115,21 @@ def test_one_failing_option_does_not_end_the_others(named: dict[str, Any]) -> No
     named["nnapi"] = lambda: (_ for _ in ()).throw(DelegateError("driver crashed"))
     text = call(f"--graph={INT8}", *SHORT, "--perf_options_list=gpu,nnapi",
                 "--random_shuffle_benchmark_runs=false").stdout  # fmt: skip
-    found = log.parse(text).options
+    found = tool_log.parse(text).options
     assert found["gpu-default"] and found["nnapi(w/o accel name)"] is None
     assert "failed: driver crashed" in text
 
 
 def test_none_is_the_given_flags_once() -> None:
     text = call(f"--graph={INT8}", *SHORT, "--perf_options_list=none", "--num_threads=2").stdout
-    assert list(log.parse(text).options) == ["cpu w/ 2 threads"]
+    assert list(tool_log.parse(text).options) == ["cpu w/ 2 threads"]
 
 
 def test_settings_are_shuffled_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sanderling.measure.compat import options
+    from sanderling.measure.benchmark_model import performance_options
 
     seen: list[list[Any]] = []
-    monkeypatch.setattr(options.random, "shuffle", lambda x: seen.append(list(x)))
+    monkeypatch.setattr(performance_options.random, "shuffle", lambda x: seen.append(list(x)))
     call(f"--graph={INT8}", *SHORT, "--perf_options_list=cpu")
     call(f"--graph={INT8}", *SHORT, "--perf_options_list=cpu", "--random_shuffle_benchmark_runs=0")
     assert len(seen) == 1 and len(seen[0]) == 6
@@ -163,13 +163,13 @@ def test_a_device_that_fails_is_status_2(phone: Any) -> None:  # noqa: F811
 def test_a_shared_model() -> None:
     path = shared_model("coral_mobilenet_v1_0.25_128_quant")
     text = call(f"--graph={path}", *SHORT, "--num_threads=2", "--enable_op_profiling=true").stdout
-    found = log.parse(text)
+    found = tool_log.parse(text)
     assert found.is_complete and "DEPTHWISE_CONV_2D" in {o.type for o in found.types}
 
 
 def test_threads_are_used() -> None:
     """The session gets the number that was asked for."""
-    run = tool.run_once(flags.Values({"graph": INT8, "num_threads": 2, "num_runs": 1,
+    run = tool_run.run_once(flags.Values({"graph": INT8, "num_threads": 2, "num_runs": 1,
                                       "min_secs": 0.0, "warmup_min_secs": 0.0}),
                         lambda *_: None)  # fmt: skip
     assert run.result.setting.threads == 2

@@ -7,20 +7,22 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sanderling.measure.compat import ops, proto
-from sanderling.measure.devices import log
+from sanderling import protobuf
+from sanderling.measure.benchmark_model import op_profile
+from sanderling.measure.devices import tool_log
 
 from .support.benchmark_model_command import F32, INT8, SHORT, call
 from .support.protobuf_reader import SCHEMAS, decode
 
 
-def profiled(*words: str) -> tuple[str, log.Log]:
+def profiled(*words: str) -> tuple[str, tool_log.Log]:
     text = call(f"--graph={INT8}", *SHORT, "--enable_op_profiling=true", *words).stdout
-    return text, log.parse(text)
+    return text, tool_log.parse(text)
 
 
 def test_op_profiling_prints_the_tools_tables() -> None:
@@ -44,7 +46,7 @@ def test_the_csv_is_one_table(tmp_path: Path) -> None:
     path = tmp_path / "ops.csv"
     profiled("--op_profiling_output_mode=csv", f"--op_profiling_output_file={path}")
     rows = list(csv.DictReader(io.StringIO(path.read_text())))
-    assert set(rows[0]) == set(ops.CSV_COLUMNS)
+    assert set(rows[0]) == set(op_profile.CSV_COLUMNS)
     order = [r for r in rows if r["table"] == "run order" and r["stage"] == "run"]
     assert sum(float(r["%"]) for r in order) == pytest.approx(100, abs=0.01)
     kinds = [r for r in rows if r["table"] == "by type" and r["stage"] == "run"]
@@ -57,10 +59,10 @@ def test_the_csv_is_one_table(tmp_path: Path) -> None:
 
 
 def test_a_name_with_a_comma_is_quoted_or_loses_it() -> None:
-    profile = ops.Profile([ops.Node("SPLIT", "[a, b]:0", [2.0])], runs=1)
-    (row, *_) = csv.DictReader(io.StringIO(ops.csv_table({"run": profile})))
+    profile = op_profile.NodeProfile([op_profile.ProfiledNode("SPLIT", "[a, b]:0", [2.0])], runs=1)
+    (row, *_) = csv.DictReader(io.StringIO(op_profile.csv_table({"run": profile})))
     assert row["name"] == "[a, b]:0"
-    assert "[a\t b]:0" in ops.csv_tflite(profile)
+    assert "[a\t b]:0" in op_profile.csv_tflite(profile)
 
 
 def test_profile_as_json(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_the_result_file(tmp_path: Path) -> None:
     path = tmp_path / "result.pb"
     text = call(f"--graph={INT8}", *SHORT, f"--result_file_path={path}", "--benchmark_name=x",
                 "--report_peak_memory_footprint=1").stdout  # fmt: skip
-    found, printed = decode("BenchmarkResult", path.read_bytes()), log.parse(text)
+    found, printed = decode("BenchmarkResult", path.read_bytes()), tool_log.parse(text)
     assert found["name"] == "x" and found["misc_metrics"]["num_runs"] == 3
     assert found["latency_metrics"]["avg_ms"] == pytest.approx(
         printed.inference["avg"] / 1e3,
@@ -134,11 +136,28 @@ def test_protobuf_reads_what_we_write() -> None:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.BenchmarkResult"))
-    found = kind.FromString(proto.encode("BenchmarkResult", {
+    found = kind.FromString(protobuf.encode("BenchmarkResult", {
         "name": "ü", "latency_metrics": {"avg_ms": 1.5}, "misc_metrics": {"num_runs": 300},
         "memory_metrics": {"init_footprint_kb": -7}}))  # fmt: skip
     assert (found.name, found.latency_metrics.avg_ms, found.misc_metrics.num_runs,
             found.memory_metrics.init_footprint_kb) == ("ü", 1.5, 300, -7)  # fmt: skip
+
+
+def test_protobuf_is_read_as_it_was_written() -> None:
+    records: list[tuple[str, dict[str, Any]]] = [
+        ("BenchmarkResult", {"name": "ü", "latency_metrics": {"avg_ms": 1.5},
+                             "memory_metrics": {"init_footprint_kb": -7}}),
+        ("RuntimeSubgraph", {"edges": [{"id": 0, "shape": [1, 300]}, {"id": 2}],
+                             "execution_plan": [1, 0]}),
+        ("StageLatency", {"avg_us": 0.1}),
+        ("BytesList", {"value": [b"\0", b"two"]}),
+    ]  # fmt: skip
+    for message, record in records:
+        assert protobuf.decode(message, protobuf.encode(message, record)) == record
+    with pytest.raises(ValueError, match="ends within"):
+        protobuf.decode("BytesList", protobuf.encode("BytesList", {"value": [b"two"]})[:-1])
+    with pytest.raises(ValueError, match="not written as string"):
+        protobuf.decode("BenchmarkResult", protobuf.encode("InferenceCount", {"num_inferences": 1}))
 
 
 # -- what is wrong --------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks import common, engines, revisions, scaling, small, soak, startup
 from sanderling import load, verify
-from sanderling.measure import answers, statistics, to_onnx, turns
-from sanderling.measure.engines import Job, job_for
+from sanderling.measure import engine_agreement, interleaving, sample_statistics, to_onnx
+from sanderling.measure.engines import EngineJob, job_for
 from sanderling.measure.inputs import feeds
 from sanderling.measure.record import Setting
 
@@ -29,12 +29,14 @@ def fresh() -> Iterator[None]:
         yield
 
 
-def rounds(middle: float, count: int = 12, noise: float = 0.05, seed: int = 0) -> turns.Samples:
+def rounds(
+    middle: float, count: int = 12, noise: float = 0.05, seed: int = 0
+) -> interleaving.Samples:
     rng = np.random.default_rng(seed)
     return [list(middle * (1 + noise * rng.standard_normal(8))) for _ in range(count)]
 
 
-def job(path: Path = DIGITS, threads: int = 1) -> Job:
+def job(path: Path = DIGITS, threads: int = 1) -> EngineJob:
     model = load(DIGITS)
     model.source = str(path)
     return job_for(model, Setting(threads=threads), feeds(model))
@@ -44,7 +46,7 @@ def job(path: Path = DIGITS, threads: int = 1) -> Job:
 
 
 def test_ratio_covers_the_truth() -> None:
-    found = statistics.ratio(rounds(3.0, seed=1), rounds(2.0, seed=2))
+    found = sample_statistics.ratio(rounds(3.0, seed=1), rounds(2.0, seed=2))
     assert found.low < 1.5 < found.high and found.high - found.low < 0.2
 
 
@@ -53,14 +55,14 @@ def test_ratio_cancels_what_disturbs_both() -> None:
     interval of the ratio."""
     drift = np.linspace(1, 3, 15)
     slow, fast = ([[float(base * d)] for d in drift] for base in (4.0, 2.0))
-    found = statistics.ratio(slow, fast)
+    found = sample_statistics.ratio(slow, fast)
     assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
 
 
 def test_geometric_mean() -> None:
     pairs = [(8.0, 2.0), (1.0, 1.0)]
-    ratios = [statistics.ratio(rounds(a, noise=0), rounds(b, noise=0)) for a, b in pairs]
-    mean = statistics.geometric_mean(ratios)
+    ratios = [sample_statistics.ratio(rounds(a, noise=0), rounds(b, noise=0)) for a, b in pairs]
+    mean = sample_statistics.geometric_mean(ratios)
     assert mean.value == pytest.approx(2) and mean.low == pytest.approx(2)
 
 
@@ -99,7 +101,7 @@ COMPARED = [
 @pytest.mark.parametrize("case", COMPARED, ids=lambda c: c[0])
 def test_answers_are_compared(case: tuple[str, np.ndarray, np.ndarray, str, bool]) -> None:
     _, ours, theirs, words, fits = case
-    assert answers.compare([ours], [theirs], 1e-3) == (words, fits)
+    assert engine_agreement.compare([ours], [theirs], 1e-3) == (words, fits)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_answers_are_compared(case: tuple[str, np.ndarray, np.ndarray, str, bool
     ],
 )
 def test_groups(kind: str, group: str) -> None:
-    assert answers.group(kind) == group
+    assert engine_agreement.group(kind) == group
 
 
 # -- turns --------------------------------------------------------------------------------------
@@ -121,35 +123,35 @@ def test_groups(kind: str, group: str) -> None:
 
 def test_short_runs_are_measured_in_blocks() -> None:
     calls = []
-    samples = turns.turn(lambda: calls.append(1), 0.002)
+    samples = interleaving.turn(lambda: calls.append(1), 0.002)
     assert samples and len(calls) > 100 * len(samples)
 
 
 def test_schedule_keeps_the_budget_and_the_fewest_rounds() -> None:
-    quick, share = turns.schedule([1e-4, 1e-4], 5)
-    assert quick == turns.MOST_ROUNDS and quick * 2 * share < 5
-    assert turns.schedule([2.0, 1e-3], 1) == (turns.FEWEST_ROUNDS, 0.0)
-    assert turns.schedule([], 1) == (0, 0.0)
+    quick, share = interleaving.schedule([1e-4, 1e-4], 5)
+    assert quick == interleaving.MOST_ROUNDS and quick * 2 * share < 5
+    assert interleaving.schedule([2.0, 1e-3], 1) == (interleaving.FEWEST_ROUNDS, 0.0)
+    assert interleaving.schedule([], 1) == (0, 0.0)
 
 
 def test_an_engine_that_fails_says_why(tmp_path: Path) -> None:
-    found = turns.measure({"ours": job(tmp_path / "absent.tflite")}, 0.1)
+    found = interleaving.measure({"ours": job(tmp_path / "absent.tflite")}, 0.1)
     assert not found.samples and "absent.tflite" in found.errors["ours"]
 
 
 def test_an_engine_that_dies_is_reported() -> None:
-    subject = turns.Worker(job())
+    subject = interleaving.Worker(job())
     subject.ready()
     subject.process.kill()
     subject.process.wait()
-    with pytest.raises((turns.EngineError, OSError), match=r"SIGKILL|[Bb]roken pipe"):
+    with pytest.raises((interleaving.EngineError, OSError), match=r"SIGKILL|[Bb]roken pipe"):
         subject.samples(0.1)
     subject.close()
 
 
 def test_an_engine_that_hangs_is_ended() -> None:
-    subject = turns.Worker(job(), timeout=0.01)
-    with pytest.raises(turns.EngineError, match="no answer"):
+    subject = interleaving.Worker(job(), timeout=0.01)
+    with pytest.raises(interleaving.EngineError, match="no answer"):
         subject.ready()
     subject.close()
 
@@ -175,7 +177,7 @@ def test_engines_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "- Sanderling, broken: ModelError" in text
     rows = json.loads(record.read_text("utf-8"))["rows"]
     assert [r["model"] for r in rows] == ["broken", "digits_int8"]
-    assert all(len(s) >= turns.FEWEST_ROUNDS for s in rows[1]["samples"].values())
+    assert all(len(s) >= interleaving.FEWEST_ROUNDS for s in rows[1]["samples"].values())
 
 
 def test_unknown_engine_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,11 @@ from sanderling import dump
 from sanderling.errors import InputError, ModelError
 from sanderling.ir import Array, DType, Graph, Model, Op, Signature
 from sanderling.optimize import calibrate as module
-from sanderling.optimize.calibrate import Statistics, Watcher, calibrate, glance
+from sanderling.optimize.calibrate import Observer, Statistics, calibrate, sample_statistics
+from sanderling.optimize.calibrated import DataWarning
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.ranges import METHODS
 from sanderling.optimize.scheme import Grid
-from sanderling.optimize.work import DataWarning
 
 from .support.mobile_net import mobile, samples
 
@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {"ranges": "mse", "weights": "max", "corrections": "adar
 def statistics(*arrays: Array) -> Statistics:
     made = Statistics()
     for i, array in enumerate(arrays):
-        one = glance(array, i, by_channel=True)
+        one = sample_statistics(array, i, by_channel=True)
         assert one is not None
         made.add(one)
     return made
@@ -64,13 +64,13 @@ def test_an_interruption_is_continued(tmp_path: Path, monkeypatch: pytest.Monkey
         quantize(model, "int8", stopping(9), keep=keep, **QUICK)
     assert keep.is_file()
     runs: list[int] = []
-    observe = Watcher.observe
+    observe = Observer.observe
 
-    def counted(self: Watcher, feeds: Any, phase: int, number: int, found: Any) -> None:
+    def counted(self: Observer, feeds: Any, phase: int, number: int, found: Any) -> None:
         runs.append(number)
         observe(self, feeds, phase, number, found)
 
-    monkeypatch.setattr(Watcher, "observe", counted)
+    monkeypatch.setattr(Observer, "observe", counted)
     resumed, report = quantize(model, "int8", DATA[::-1], keep=keep, **QUICK)
     assert bytes(dump(resumed)) == bytes(dump(whole))
     assert 0 < len(runs) < report.samples  # what was seen is not run again
@@ -82,8 +82,8 @@ def test_an_interruption_is_continued(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_sample_that_comes_twice_counts_twice(tmp_path: Path) -> None:
     keep, x = tmp_path / "kept.npz", DATA[0]
     for data in ([x], [x, x, DATA[1]]):
-        kept = calibrate(Watcher(mobile(), 1), data, keep)
-    plain = calibrate(Watcher(mobile(), 1), [DATA[1], x, x])
+        kept = calibrate(Observer(mobile(), 1), data, keep)
+    plain = calibrate(Observer(mobile(), 1), [DATA[1], x, x])
     for name, seen in plain.tensors.items():
         assert np.array_equal(seen.counts, kept.tensors[name].counts)
         assert seen.mean_extremes == kept.tensors[name].mean_extremes
@@ -107,7 +107,7 @@ def test_statistics_are_exact_and_bounded() -> None:
     arrays = [rng.normal(0, 10.0**k, (300, 7)).astype(np.float32) for k in (-3, 0, 3)]
     seen, other = statistics(*arrays), Statistics()
     for i in (2, 0, 1):
-        one = glance(arrays[i], i, by_channel=True)
+        one = sample_statistics(arrays[i], i, by_channel=True)
         assert one is not None
         other.add(one)
     everything = np.concatenate(arrays)
@@ -126,7 +126,7 @@ def test_statistics_are_exact_and_bounded() -> None:
 def test_a_large_tensor_is_counted_in_part_but_its_extremes_are_exact() -> None:
     values = np.arange(64 * 64 * 96, dtype=np.float32).reshape(1, 64, 64, 96) % 96
     values[0, 17, 3, 5], values[0, 1, 1, 1] = 1e6, -1e6
-    seen = glance(values, phase=12345)
+    seen = sample_statistics(values, phase=12345)
     assert seen is not None and (seen.low, seen.high) == (-1e6, 1e6)
     assert seen.counts.sum() <= module.MOST_COUNTED
     held = np.flatnonzero(seen.counts)
@@ -168,7 +168,7 @@ def spoilt(what: float) -> Iterator[Array]:
 @pytest.mark.parametrize(("what", "word"), [(math.nan, "NaN"), (math.inf, "infinite")])
 def test_values_that_are_not_real_are_named(what: float, word: str) -> None:
     with pytest.raises(ModelError, match=rf"sample 3: tensor 'x'.*{word}"):
-        calibrate(Watcher(mobile(), 1), spoilt(what))
+        calibrate(Observer(mobile(), 1), spoilt(what))
 
 
 def test_an_op_that_makes_nan_is_named(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_an_op_that_makes_nan_is_named(tmp_path: Path) -> None:
     graph.outputs = [y]
     good, keep = np.ones((1, 4), np.float32), tmp_path / "kept.npz"
     with pytest.raises(ModelError, match=r"sample 2: tensor 'root'.*NaN"):
-        calibrate(Watcher(Model([graph]), 1), [good, -good], keep)
+        calibrate(Observer(Model([graph]), 1), [good, -good], keep)
     # What was good is kept, and nothing of what was not.
-    kept = calibrate(Watcher(Model([graph]), 1), [good], keep)
+    kept = calibrate(Observer(Model([graph]), 1), [good], keep)
     assert kept.tensors["x"].low == 1 and kept.tensors["x"].samples == 1
 
 

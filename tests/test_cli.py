@@ -21,13 +21,14 @@ import sanderling
 from sanderling import load, save
 from sanderling.cli import main
 from sanderling.cli.app import app
-from sanderling.cli.common import shorten, table
+from sanderling.cli.common import shorten
 from sanderling.ir import DType, Graph, Model, Quant, Signature, Tensor
 from sanderling.ir.compare import models_equal
 from sanderling.ir.text import from_text
 from sanderling.measure import inspect as describe
 from sanderling.runtime.inputs import Picture, dequantize_array, quantize_array, read_array
 from sanderling.runtime.session import Session
+from sanderling.tables import table
 
 from .conformance.cases_control import binary, emit, graph
 from .support.diff_command import restless
@@ -354,9 +355,13 @@ def test_inspect_fits_the_terminal(
     g.outputs = [y]
     path = stored(tmp_path, Model([g]))
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert name in call("inspect", path, option).stdout  # in a file nothing is cut
+    whole = call("inspect", path, option).stdout
     if option == "--arena":
+        assert name in whole
         return
+    # In a file there is no width to keep to, but a name takes no more than its share.
+    assert name not in whole and max(map(len, whole.splitlines()[8:])) < 60 + 90
+    assert name in call("inspect", path, option, "--json", "-").stdout
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     lines = call("inspect", path.name, option).stdout.splitlines()
@@ -372,6 +377,17 @@ def test_inspect_fits_the_terminal(
 ])  # fmt: skip
 def test_names_are_shortened(text: str, room: int, short: str) -> None:
     assert shorten(text, room) == short and len(shorten(text, room)) <= room
+
+
+def test_names_in_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table in a file is not as wide as its widest name; $COLUMNS asks for more."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    row = ["a" * 300, "b " * 50]
+    lines = table(["~name", "because"], [row]).splitlines()
+    assert {len(line) for line in lines[1:]} == {60 + 2 + 99, 60 + 2 + 100}
+    assert "60 letters" in " ".join(call("--help").stdout.split())
+    monkeypatch.setenv("COLUMNS", "500")
+    assert "a" * 300 in table(["~name", "because"], [row])
 
 
 def test_a_wide_table_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,6 +458,47 @@ def test_inspect_sums_by_type() -> None:
     assert (first["name"], first["count"]) == ("CONV_2D", 2)
     assert sum(t["macs"] for t in main["types"]) == record["macs"]
     assert sum(t["parameters"] for t in main["types"]) == record["parameters"]
+
+
+def nested(tmp_path: Path, branches: int) -> Path:
+    """IFs with branches that are the same but for their names."""
+    model = Model([Graph()])
+    for number in range(branches):
+        model.graphs.append(multiplied(f"branch_{number}"))
+    g = model.main
+    x, on = g.input("x", DType.FLOAT32, (1, 4)), g.input("on", DType.BOOL, ())
+    for number in range(branches):
+        y = g.tensor(f"y{number}", DType.FLOAT32, (1, 4))
+        same = model.graphs[1 + number]
+        g.add("IF", [on, x], [y], then_subgraph_index=same, else_subgraph_index=same)
+        x = y
+    g.outputs = [x]
+    return stored(tmp_path, model)
+
+
+def multiplied(name: str) -> Graph:
+    g = Graph(name)
+    x = g.input(f"{name}/x", DType.FLOAT32, (1, 4))
+    y = g.tensor(f"{name}/y", DType.FLOAT32, (1, 4))
+    g.add("FULLY_CONNECTED", [x, g.constant(f"{name}/w", np.ones((4, 4), np.float32)), None], [y])
+    g.outputs = [y]
+    return g
+
+
+def test_inspect_shows_graphs_that_are_alike_once(tmp_path: Path) -> None:
+    path = nested(tmp_path, 5)
+    text = call("inspect", path, "--ops", "--tensors").stdout
+    assert "graph 0 'main'" in text and "graph 1 'branch_0': 1 op" in text
+    assert "branch_1" not in text
+    assert "graphs 2 to 5 are the same as graph 1 but for names (1 op each)" in text
+    every = call("inspect", path, "--ops", "--tensors", "--all").stdout
+    assert all(f"graph {n + 1} 'branch_{n}'" in every for n in range(5)) and "same" not in every
+    assert "graph 1 is the same" not in call("inspect", nested(tmp_path, 1)).stdout
+
+
+def test_inspect_counts_what_is_called_once(tmp_path: Path) -> None:
+    record = json.loads(call("inspect", nested(tmp_path, 3), "--json", "-").stdout)
+    assert record["macs"] == record["graphs"][0]["macs"] == 3 * 16
 
 
 def test_inspect_text_parses_back() -> None:

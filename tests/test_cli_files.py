@@ -49,6 +49,29 @@ def test_a_model_from_stdin(model: str) -> None:
     assert done.returncode == 0 and "CONV_2D" in done.stdout, done.stderr
 
 
+NAMELESS = [
+    ("inspect", []),
+    ("run", ["--random", 0, "--json", "-"]),
+    ("diff", ["--runs", 1]),
+    ("benchmark_model", ["--num_runs=1", "--min_secs=0.001", "--warmup_min_secs=0.001"]),
+]
+
+
+@pytest.mark.parametrize("verb, words", NAMELESS, ids=lambda w: w if isinstance(w, str) else "")
+def test_stdin_is_called_so(verb: str, words: list[object]) -> None:
+    """The file that it is kept in meanwhile is nobody's business."""
+    model = "--graph=-" if verb == "benchmark_model" else "-"
+    with Path(INT8).open("rb") as content:
+        done = process(verb, model, *words, stdin=content, stdout=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr
+    assert "stdin" in done.stdout and "stdin.tflite" not in done.stdout
+
+
+def test_an_error_about_stdin_says_so() -> None:
+    done = process("inspect", "-", input="xxx", stdout=subprocess.PIPE)
+    assert done.returncode == 2 and done.stderr.startswith("sanderling: stdin: the file has")
+
+
 def piped(content: bytes) -> int:
     """The reading end of a pipe that holds this, as `<(...)` gives it."""
     read, write = os.pipe()

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sanderling.cli.app import app
-from sanderling.cli.complete import list_of
+from sanderling.cli.completion import list_of
 
 
 def offered(line: str) -> list[str]:

@@ -13,12 +13,12 @@ import pytest
 from sanderling import errors, load
 from sanderling.evaluate import detection
 from sanderling.evaluate.average_precision import THRESHOLDS, simple_average_precision
-from sanderling.evaluate.categories import Labels, map_classes
+from sanderling.evaluate.bootstrap import Curves, compared
+from sanderling.evaluate.categories import LabelFile, map_classes
 from sanderling.evaluate.coco import Coco
-from sanderling.evaluate.detection import Candidates, Limits, Scene, find_head, select, unplace
-from sanderling.evaluate.official import Truth, evaluate_official
+from sanderling.evaluate.coco_metrics import Truth, evaluate_official
+from sanderling.evaluate.detection import BoxLimits, Candidates, Scene, find_head, select, unplace
 from sanderling.evaluate.preprocess import Frame, Letterbox
-from sanderling.evaluate.resample import Curves, compared
 from sanderling.evaluate.task import Ports
 from sanderling.ir import Array, DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array
@@ -129,9 +129,9 @@ def test_suppression_against_the_plain_way() -> None:
     for i in sorted(range(200), key=lambda i: -scores[i]):
         if all(classes[i] != classes[k] or _iou(boxes[i], boxes[k]) <= 0.5 for k in kept):
             kept.append(i)
-    found = detection.suppress(boxes, scores, classes, Limits(0, 0.5, 1000))
+    found = detection.suppress(boxes, scores, classes, BoxLimits(0, 0.5, 1000))
     assert found.tolist() == kept and 20 < len(kept) < 150
-    assert detection.suppress(boxes, scores, classes, Limits(0, 0.5, 7)).tolist() == kept[:7]
+    assert detection.suppress(boxes, scores, classes, BoxLimits(0, 0.5, 7)).tolist() == kept[:7]
 
 
 def _iou(a: Array, b: Array) -> float:
@@ -140,8 +140,8 @@ def _iou(a: Array, b: Array) -> float:
 
 def test_one_class_a_box_or_every_one() -> None:
     raw = Candidates(np.array([[0.0, 0, 1, 1]]), np.array([[0.5, 0.6]]))
-    assert select(raw, Limits(0.01)).classes.tolist() == [1, 0]
-    assert select(raw, Limits(0.01, every_class=False)).classes.tolist() == [1]
+    assert select(raw, BoxLimits(0.01)).classes.tolist() == [1, 0]
+    assert select(raw, BoxLimits(0.01, every_class=False)).classes.tolist() == [1]
 
 
 @pytest.mark.parametrize("centre", [False, True])
@@ -182,7 +182,7 @@ def test_settings_are_options_of_the_task() -> None:
     graph.add("RESHAPE", [x, graph.constant("s", np.int32([1, 84, 8]))], [made])
     ports = Ports({"x": x}, {"y": Tensor("y", DType.FLOAT32, (1, 84, 85))}, "m")
     task.open(ports)
-    assert task.limits == Limits(0.2, 0.4, 5, False) and task.reading.name == "yolox"
+    assert task.limits == BoxLimits(0.2, 0.4, 5, False) and task.reading.name == "yolox"
 
 
 # -- classes ------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ def truth_of(ids: Sequence[int], names: Sequence[str]) -> Truth:
     return Truth({1: {"id": 1, "file_name": "a.jpg"}}, [], rows, "a.json")
 
 
-def labels_of(tmp_path: Path, *lines: str) -> Labels:
+def labels_of(tmp_path: Path, *lines: str) -> LabelFile:
     (tmp_path / "labels.txt").write_text("\n".join(lines) + "\n")
-    return Labels.read(tmp_path / "labels.txt")
+    return LabelFile.read(tmp_path / "labels.txt")
 
 
 def test_class_numbers_without_labels() -> None:

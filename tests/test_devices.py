@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from sanderling.cli.app import app
 from sanderling.errors import InputError
-from sanderling.measure.devices import Options, android, check, ios, log, run
+from sanderling.measure.devices import DeviceOptions, android, check, ios, run, tool_log
 from sanderling.measure.devices.adb import Adb, DeviceError
 from sanderling.measure.record import Result, Setting
 
@@ -88,7 +88,7 @@ def as_logcat(text: str) -> str:
     return "".join(f"{PREFIX}{line}\n" for line in lines)
 
 
-def check_new(found: log.Log) -> None:
+def check_new(found: tool_log.Log) -> None:
     assert found.is_complete and found.init == 12345 and found.first == 15200
     assert found.inference["avg"] == 12200.25 and found.inference["median"] == 12180
     assert found.warmup["avg"] == 12350.5 and found.warmup["count"] == 40
@@ -97,7 +97,7 @@ def check_new(found: log.Log) -> None:
 
 
 def test_the_log_of_the_binary() -> None:
-    found = log.parse(NEW)
+    found = tool_log.parse(NEW)
     check_new(found)
     assert found.warnings == ["Tensor # 0 is named input but flags call it in0"]
     assert len(found.delegation) == 1
@@ -108,12 +108,12 @@ def test_the_log_of_the_binary() -> None:
     "2026-11-16 02:00:02.049363-0700 TFLiteBenchmark[546:4020] INFO: ",
 ])  # fmt: skip
 def test_what_stands_before_a_line_is_dropped(prefix: str) -> None:
-    check_new(log.parse("\n".join(prefix + line.removeprefix("INFO: ")
+    check_new(tool_log.parse("\n".join(prefix + line.removeprefix("INFO: ")
                                   for line in NEW.splitlines())))  # fmt: skip
 
 
 def test_the_profile_of_the_regular_runs() -> None:
-    found = log.parse(NEW + PROFILE)
+    found = tool_log.parse(NEW + PROFILE)
     check_new(found)  # "Timings" is no stat of a loop
     assert [(o.type, o.name, o.avg_ms, o.share) for o in found.ops] == [
         ("CONV_2D", "[a, b]:0", 4.0, 80.0), ("SOFTMAX", "[c]:1", 1.0, 20.0)]  # fmt: skip
@@ -123,21 +123,21 @@ def test_the_profile_of_the_regular_runs() -> None:
 def test_the_profile_of_older_versions_has_a_start_column() -> None:
     row = "\t CONV_2D\t 0.000\t 4.269\t 4.000\t 0.107%\t 0.107%\t 0.000\t 0\t[a]"
     text = f"Operator-wise Profiling Info for Regular Benchmark Runs:\n= Run Order =\n{row}"
-    (op,) = log.parse(text).ops
+    (op,) = tool_log.parse(text).ops
     assert (op.first_ms, op.avg_ms, op.share, op.name) == (4.269, 4.0, 0.107, "[a]")
 
 
 def test_the_lines_that_the_guide_shows() -> None:
-    found = log.parse("... tflite  : Average inference timings in us: Warmup: 91471, Init: 4108, "
-                      "Inference: 80660.1")  # fmt: skip
+    found = tool_log.parse("... tflite  : Average inference timings in us: Warmup: 91471, "
+                           "Init: 4108, Inference: 80660.1")  # fmt: skip
     assert (found.init, found.warmup["avg"], found.inference["avg"]) == (4108, 91471, 80660.1)
-    result = log.result(found, "m", SETTING)
+    result = tool_log.result(found, "m", SETTING)
     assert result.summary is not None and result.summary.mean == pytest.approx(0.0806601)
     assert not result.error and "no percentiles" in " ".join(result.notes)
 
 
 def test_a_log_of_the_first_versions() -> None:
-    found = log.parse(
+    found = tool_log.parse(
         "Initialized session in 9.933ms\n"
         "Running benchmark for at least 4 iterations and at least 0.5 seconds\n"
         "count=7 first=127425 curr=66709 min=66709 max=127425 avg=76605.9 std=20944\n\n"
@@ -145,7 +145,7 @@ def test_a_log_of_the_first_versions() -> None:
         "Average inference timings in us: Warmup: 76605.9, Init: 9933, no stats: 66767.6\n"
     )
     assert found.is_complete and found.inference["min"] == 66699 and found.first is None
-    assert log.result(found, "m", SETTING).first == pytest.approx(0.127425)
+    assert tool_log.result(found, "m", SETTING).first == pytest.approx(0.127425)
 
 
 @pytest.mark.parametrize("line, avg", [
@@ -154,16 +154,16 @@ def test_a_log_of_the_first_versions() -> None:
     ("count=9 first=2 curr=1 min=1 max=2 avg=1.23457e+06 std=3", 1.23457e6),
 ])  # fmt: skip
 def test_short_stat_lines(line: str, avg: float) -> None:
-    assert log.stats(line)["avg"] == avg
+    assert tool_log.stats(line)["avg"] == avg
 
 
 def test_a_dry_run_has_no_average() -> None:
     text = "count=0 p5=0 median=0 p95=0\n\ncount=0 p5=0 median=0 p95=0\n"
-    assert "avg" not in log.parse(text).inference
+    assert "avg" not in tool_log.parse(text).inference
 
 
 def test_the_summary_of_several_options() -> None:
-    found = log.parse(
+    found = tool_log.parse(
         "INFO: \n==============Summary of All Runs w/ Different Performance Options==============\n"
         "INFO: cpu w/ 4 threads (xnnpack): count=50 first=9 curr=8 min=7 max=9 avg=8.5 std=0\n"
         "INFO:                gpu-default:  failed!\n"
@@ -173,7 +173,7 @@ def test_the_summary_of_several_options() -> None:
 
 
 def test_the_screen_of_the_ios_app() -> None:
-    found = log.parse(
+    found = tool_log.parse(
         "Startup latency: 20.5 ms\n\nInference:\n - Num runs: 20\n - Average: 14.8 ms\n"
         " - Min: 14.1 ms \n - Max: 15.9 ms \n - Std deviation: 0.3 ms\n\nWarmup:\n"
         " - Num runs: 1\n - Average: 30 ms\n - Min: 30 ms \n - Max: 30 ms \n"
@@ -190,12 +190,12 @@ def test_the_screen_of_the_ios_app() -> None:
     ("INFO: STARTING!", "ends before the result"),
 ])  # fmt: skip
 def test_a_log_without_result_says_why(line: str, says: str) -> None:
-    result = log.result(log.parse(line), "m", SETTING)
+    result = tool_log.result(tool_log.parse(line), "m", SETTING)
     assert says in result.error and result.summary is None
 
 
 def test_a_device_result_survives_json() -> None:
-    result = log.result(log.parse(NEW), "m", SETTING)
+    result = tool_log.result(tool_log.parse(NEW), "m", SETTING)
     assert result.memory["device.overall"] == round(7.25 * 2**20)
     record = json.loads(json.dumps(result.to_json()))
     assert record["summary"]["median"] == pytest.approx(0.01218)
@@ -242,7 +242,7 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 def test_the_binary_is_pushed_run_and_removed(phone: Callable[..., Phone]) -> None:
     device = phone()
     setting = replace(SETTING, delegates=("gpu", "xnnpack"))
-    result = run("android", MODEL, setting, Options(
+    result = run("android", MODEL, setting, DeviceOptions(
         binary=device.tool(NEW + PROFILE), cpu_mask="0xF0", op_profiling=True,
         flags={"num_runs": "10"}))  # fmt: skip
     assert not result.error and result.setting.device == "android:PHONE1"
@@ -275,7 +275,7 @@ def test_inputs_are_pushed_too(phone: Callable[..., Phone], tmp_path: Path) -> N
     device = phone()
     (tmp_path / "in.raw").write_bytes(b"x" * 64)
     flags = {"input_layer_value_files": f"in::0:{tmp_path / 'in.raw'}"}
-    run("android", MODEL, SETTING, Options(binary=device.tool(), flags=flags))
+    run("android", MODEL, SETTING, DeviceOptions(binary=device.tool(), flags=flags))
     line = next(c[-1] for c in device.calls if "--graph" in c[-1])
     assert "--input_layer_value_files=in::0:/data/local/tmp/sanderling-" in line
     pushed = [Path(c[-2]).name for c in device.calls if "push" in c]
@@ -297,25 +297,25 @@ def test_devices_that_cannot_be_used(phone: Callable[..., Phone], devices: dict[
     device = phone(devices=devices)
     with pytest.raises((InputError, DeviceError), match=says):
         run(f"android:{serial}" if serial else "android", MODEL, SETTING,
-            Options(binary=device.tool()))  # fmt: skip
+            DeviceOptions(binary=device.tool()))  # fmt: skip
 
 
 def test_the_one_that_is_ready_is_taken(phone: Callable[..., Phone]) -> None:
     device = phone(devices={"A": "offline", "B": "device"})
-    result = run("android", MODEL, SETTING, Options(binary=device.tool()))
+    result = run("android", MODEL, SETTING, DeviceOptions(binary=device.tool()))
     assert result.setting.device == "android:B" and not result.error
 
 
 def test_a_phone_that_disconnects_half_way(phone: Callable[..., Phone]) -> None:
     device = phone(disconnects=True)
-    result = run("android", MODEL, SETTING, Options(binary=device.tool()))
+    result = run("android", MODEL, SETTING, DeviceOptions(binary=device.tool()))
     assert "disconnected while it worked" in result.error and result.summary is None
     assert any("rm -rf" in c[-1] for c in device.calls)  # it was tried
 
 
 def test_a_full_disk(phone: Callable[..., Phone]) -> None:
     device = phone(full=True)
-    result = run("android", MODEL, SETTING, Options(binary=device.tool()))
+    result = run("android", MODEL, SETTING, DeviceOptions(binary=device.tool()))
     assert "the device's disk is full" in result.error and device.left == []
 
 
@@ -326,13 +326,13 @@ def test_a_full_disk(phone: Callable[..., Phone]) -> None:
 ])  # fmt: skip
 def test_a_benchmark_that_fails(phone: Callable[..., Phone], before: str, says: str) -> None:
     device = phone()
-    result = run("android", MODEL, SETTING, Options(binary=device.tool(before=before)))
+    result = run("android", MODEL, SETTING, DeviceOptions(binary=device.tool(before=before)))
     assert says in result.error and device.left == []
 
 
 def test_a_benchmark_that_does_not_end(phone: Callable[..., Phone]) -> None:
     device = phone()
-    options = Options(binary=device.tool(before="exec sleep 3"), timeout=0.3)
+    options = DeviceOptions(binary=device.tool(before="exec sleep 3"), timeout=0.3)
     result = run("android", MODEL, SETTING, options)
     assert "no answer within 0.3 s" in result.error and device.left == []
 
@@ -365,7 +365,7 @@ def test_the_app_is_installed_started_and_read(phone: Callable[..., Phone]) -> N
     (device.folder / "app_log").write_text(other + as_logcat(NEW))
     (device.folder / "slow").touch()
     setting = replace(SETTING, delegates=("nnapi",))
-    result = run("android", MODEL, setting, Options(app=str(apk)))
+    result = run("android", MODEL, setting, DeviceOptions(app=str(apk)))
     assert result.summary is not None and result.summary.mean == pytest.approx(0.01220025)
     started = (device.folder / "started").read_text()
     assert "-S -n org.tensorflow.lite.benchmark/.BenchmarkModelActivity --es args" in started
@@ -382,7 +382,7 @@ def test_an_app_that_was_there_stays(phone: Callable[..., Phone]) -> None:
     device = phone()
     (device.folder / "packages").write_text("package:org.tensorflow.lite.benchmark\n")
     (device.folder / "app_log").write_text(as_logcat(NEW))
-    assert not run("android", MODEL, SETTING, Options(app="installed")).error
+    assert not run("android", MODEL, SETTING, DeviceOptions(app="installed")).error
     assert (device.folder / "packages").exists() and (device.folder / "stopped").exists()
 
 
@@ -391,20 +391,20 @@ def test_an_app_that_crashes(phone: Callable[..., Phone]) -> None:
     (device.folder / "packages").write_text("package:org.tensorflow.lite.benchmark\n")
     crash = "11-16 02:00:02.000  4242  4250 F libc    : Fatal signal 6 (SIGABRT), code -1\n"
     (device.folder / "app_log").write_text(crash)
-    assert "SIGABRT" in run("android", MODEL, SETTING, Options(app="installed")).error
+    assert "SIGABRT" in run("android", MODEL, SETTING, DeviceOptions(app="installed")).error
 
 
 def test_an_app_that_says_nothing(phone: Callable[..., Phone]) -> None:
     device = phone()
     (device.folder / "packages").write_text("package:org.tensorflow.lite.benchmark\n")
-    result = run("android", MODEL, SETTING, Options(app="installed", timeout=0.2))
+    result = run("android", MODEL, SETTING, DeviceOptions(app="installed", timeout=0.2))
     assert "no result within 0.2 s" in result.error and device.left == []
 
 
 def test_a_phone_that_disconnects_while_the_app_runs(phone: Callable[..., Phone]) -> None:
     device = phone(disconnects=True)
     (device.folder / "packages").write_text("package:org.tensorflow.lite.benchmark\n")
-    result = run("android", MODEL, SETTING, Options(app="installed"))
+    result = run("android", MODEL, SETTING, DeviceOptions(app="installed"))
     assert "there is no device 'PHONE1'" in result.error
 
 
@@ -412,7 +412,7 @@ def test_an_app_that_cannot_be_installed(phone: Callable[..., Phone]) -> None:
     device = phone(refuses_app=True)
     apk = device.folder / "app.apk"
     apk.write_bytes(b"apk")
-    result = run("android", MODEL, SETTING, Options(app=str(apk)))
+    result = run("android", MODEL, SETTING, DeviceOptions(app=str(apk)))
     assert "INSTALL_FAILED_NO_MATCHING_ABIS" in result.error and device.left == []
 
 
@@ -422,35 +422,39 @@ def test_files_that_the_tool_writes_are_fetched(
     device = phone()
     write = 'for w in "$@"; do case $w in --result_file_path=*) echo hi > ${w#*=} ;; esac; done'
     flags = {"result_file_path": str(tmp_path / "r.pb"), "output_filepath": str(tmp_path / "o")}
-    result = run("android", MODEL, SETTING, Options(binary=device.tool(before=write), flags=flags))
+    result = run(
+        "android", MODEL, SETTING, DeviceOptions(binary=device.tool(before=write), flags=flags)
+    )
     assert not result.error and (tmp_path / "r.pb").read_text() == "hi\n"
     assert not (tmp_path / "o").exists() and device.left == []  # it wrote no such file
     with pytest.raises(InputError, match="the app cannot write files"):
-        run("android", MODEL, SETTING, Options(app="installed", flags=flags))
+        run("android", MODEL, SETTING, DeviceOptions(app="installed", flags=flags))
 
 
 def test_words_that_the_app_would_split(phone: Callable[..., Phone]) -> None:
     device = phone()
     (device.folder / "packages").write_text("package:org.tensorflow.lite.benchmark\n")
     with pytest.raises(InputError, match="splits its words at spaces"):
-        run("android", MODEL, SETTING, Options(app="installed", flags={"input_layer": "a b"}))
+        run("android", MODEL, SETTING, DeviceOptions(app="installed", flags={"input_layer": "a b"}))
     assert device.left == []
 
 
 def test_an_app_that_is_not_installed(phone: Callable[..., Phone]) -> None:
     phone()
     with pytest.raises(InputError, match="is not installed"):
-        run("android", MODEL, SETTING, Options(app="installed"))
+        run("android", MODEL, SETTING, DeviceOptions(app="installed"))
 
 
 @pytest.mark.parametrize("options, says", [
-    (Options(binary="/nowhere/tool"), "there is no file '/nowhere/tool'"),
-    (Options(app="/nowhere/app.apk"), "there is no file '/nowhere/app.apk'"),
-    (Options(cpu_mask="big"), "'big' is not a mask of cores"),
-    (Options(cpu_mask="f0", app="installed"), "an app cannot be bound to cores"),
-    (Options(adb="no_such_adb"), "the command 'no_such_adb' is not there"),
+    (DeviceOptions(binary="/nowhere/tool"), "there is no file '/nowhere/tool'"),
+    (DeviceOptions(app="/nowhere/app.apk"), "there is no file '/nowhere/app.apk'"),
+    (DeviceOptions(cpu_mask="big"), "'big' is not a mask of cores"),
+    (DeviceOptions(cpu_mask="f0", app="installed"), "an app cannot be bound to cores"),
+    (DeviceOptions(adb="no_such_adb"), "the command 'no_such_adb' is not there"),
 ])  # fmt: skip
-def test_options_that_are_wrong(phone: Callable[..., Phone], options: Options, says: str) -> None:
+def test_options_that_are_wrong(
+    phone: Callable[..., Phone], options: DeviceOptions, says: str
+) -> None:
     phone()
     with pytest.raises(InputError, match=says):
         run("android", MODEL, SETTING, options)
@@ -558,7 +562,7 @@ def test_complaints_of_the_real_adb(real_adb: str) -> None:
     for device, says in (("android", "no device is connected"),
                          ("android:nosuch", "there is no device 'nosuch'")):  # fmt: skip
         with pytest.raises(InputError, match=says):
-            run(device, MODEL, SETTING, Options(adb=real_adb))
+            run(device, MODEL, SETTING, DeviceOptions(adb=real_adb))
     lost = Adb(real_adb, "nosuch", timeout=0.5)
     for act in (lambda: lost.shell("ls"), lambda: lost.push(Path(MODEL), "/data/local/tmp/m"),
                 lambda: lost("logcat", "-d")):  # it waits for the device, forever  # fmt: skip
@@ -571,7 +575,7 @@ def test_complaints_of_the_real_adb(real_adb: str) -> None:
 
 def test_ios_parameters_and_model_go_into_the_project(tmp_path: Path) -> None:
     setting = Setting(threads=2, delegates=("gpu",))
-    options = Options(folder=str(tmp_path), flags={"gpu_wait_type": "aggressive"})
+    options = DeviceOptions(folder=str(tmp_path), flags={"gpu_wait_type": "aggressive"})
     result = run("ios", MODEL, setting, options)
     assert "not measured yet" in result.error and "--device-log" in result.error
     written = json.loads((tmp_path / "benchmark_params.json").read_text())
@@ -592,15 +596,15 @@ def test_ios_log_is_read(tmp_path: Path) -> None:
     path.write_text(
         "2026-11-16 02:00:02.0-0700 TFLiteBenchmark[5:4] Created TensorFlow Lite\n" + NEW
     )
-    result = run("ios", MODEL, SETTING, Options(log=str(path)))
+    result = run("ios", MODEL, SETTING, DeviceOptions(log=str(path)))
     assert result.setting.device == "ios" and result.init == pytest.approx(0.012345)
 
 
 @pytest.mark.parametrize("options, says", [
-    (Options(), "needs its parameters, or its log"),
-    (Options(folder="/nowhere"), "there is no folder '/nowhere'"),
-    (Options(log="/nowhere.log"), "there is no log '/nowhere.log'"),
+    (DeviceOptions(), "needs its parameters, or its log"),
+    (DeviceOptions(folder="/nowhere"), "there is no folder '/nowhere'"),
+    (DeviceOptions(log="/nowhere.log"), "there is no log '/nowhere.log'"),
 ])  # fmt: skip
-def test_ios_without_what_it_needs(options: Options, says: str) -> None:
+def test_ios_without_what_it_needs(options: DeviceOptions, says: str) -> None:
     with pytest.raises(InputError, match=says):
         run("ios", MODEL, SETTING, options)

@@ -12,7 +12,7 @@ import pytest
 
 import sanderling
 from sanderling import diff
-from sanderling.evaluate.bisect import minimal
+from sanderling.evaluate.bisection import minimal
 from sanderling.ir import Graph
 
 from .conformance.cases import CASES
@@ -165,7 +165,7 @@ def test_bisect_with_a_plugin(tmp_path: Path) -> None:
     assert "bisect: 1 of 3 ops must leave the delegate" in result.stdout
     assert "FULLY_CONNECTED 'logits' (op 3)" in result.stdout
     assert "does not hold: output 0 'probabilities': cosine" in result.stderr
-    sanderling.runtime.delegate._registered.pop("twisted")
+    sanderling.runtime.registry._registered.pop("twisted")
 
 
 def test_bisect_says_when_there_is_nothing_to_find(wrong: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sanderling import Model, Quant, diff, load
 from sanderling.evaluate.diff_inputs import couple, gaussian, translated
-from sanderling.evaluate.measures import Limits, Tally, TopTally
+from sanderling.evaluate.error_measures import ErrorLimits, Tally, TopTally
 from sanderling.evaluate.preprocess import load_pipeline
 from sanderling.ir import DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array
@@ -60,7 +60,7 @@ def test_what_is_not_finite_is_counted_and_not_averaged() -> None:
     found = tally.errors()
     assert (found.nan_reference, found.nan_test, found.unlike) == (2, 2, 3)
     assert found.avg_error == 0.5  # of the only pair of numbers
-    assert list(Limits(max_error=9).broken("o", found, None, {}))  # a NaN never holds
+    assert list(ErrorLimits(max_error=9).broken("o", found, None, {}))  # a NaN never holds
 
 
 def test_other_shapes_and_strings_are_told_apart() -> None:

@@ -19,16 +19,16 @@ import sanderling
 from sanderling import evaluate_task, make_task
 from sanderling.cli import eval as verb
 from sanderling.errors import InputError
+from sanderling.evaluate.engine_runner import Runner
+from sanderling.evaluate.evaluation import Evaluation
 from sanderling.evaluate.imagenet import ImageNet
 from sanderling.evaluate.preprocess import (
     Normalise,
     Resize,
     load_pipeline,
 )
-from sanderling.evaluate.run import Evaluation
-from sanderling.evaluate.runner import Runner
 from sanderling.evaluate.shards import MOST_IN_A_SHARD, cut
-from sanderling.evaluate.task import Prepared, Recipe, Sample
+from sanderling.evaluate.task import PortableTask, Prepared, Sample
 from sanderling.ir import DType, Model, Op, Tensor
 from sanderling.measure.record import Setting
 
@@ -209,7 +209,7 @@ def test_plugins_are_run_in_every_process(digits: Path, alone: Evaluation, tmp_p
 
 
 def test_tasks_travel_as_their_own_class(digits: Path) -> None:
-    recipe = pickle.loads(pickle.dumps(Recipe.of(counting(digits))))
+    recipe = pickle.loads(pickle.dumps(PortableTask.of(counting(digits))))
     assert type(recipe.make()) is Counting
     assert recipe.make().settings() == counting(digits).settings()
 
@@ -218,7 +218,7 @@ def test_tasks_travel_as_their_own_class(digits: Path) -> None:
 
     local = Local(images=digits / "img")
     with pytest.raises(InputError, match="is defined inside a function"):
-        Recipe.of(local).make()
+        PortableTask.of(local).make()
 
 
 def test_other_engines_are_fed_the_same(digits: Path, alone: Evaluation) -> None:
@@ -406,7 +406,7 @@ def test_bad_input_is_explained(digits: Path, tmp_path: Path) -> None:
         (words(images, None), "nothing says their classes"),
         (words(images, tmp_path / "absent.txt"), "absent.txt: the labels cannot be read"),
         (words(images, tmp_path / "few.txt"), f"2 labels for {COUNT} pictures"),
-        (words(images, tmp_path / "large.txt"), "labels go from 12 to 12, the model has 10"),
+        (words(images, tmp_path / "large.txt"), "go from 12 to 12, the model has 10"),
         (words(images, tmp_path / "words.txt"), "'zebra' is neither a number nor a class name"),
         (words(images, tmp_path / "plain.csv"), "the columns are a, b"),
         (words(images, tmp_path / "gone.csv"), "the first is 'none.png'"),

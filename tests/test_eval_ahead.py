@@ -13,12 +13,12 @@ import pytest
 
 from sanderling import evaluate_task
 from sanderling.errors import InputError
-from sanderling.evaluate.ahead import AHEAD, GROUP, prepared
 from sanderling.evaluate.classify import top
 from sanderling.evaluate.coco import Coco
+from sanderling.evaluate.evaluation import MOST_THREADS, Evaluation, _ahead
 from sanderling.evaluate.imagenet import ImageNet
-from sanderling.evaluate.prepare import TaskError
-from sanderling.evaluate.run import MOST_THREADS, Evaluation, _ahead
+from sanderling.evaluate.prefetch import AHEAD, GROUP, prepared
+from sanderling.evaluate.sample_inputs import TaskError
 from sanderling.evaluate.task import Ports, Prepared, Sample, Task
 from sanderling.ir import Array, DType, Tensor
 

@@ -15,8 +15,10 @@ import sanderling
 from benchmarks.evaluate import FOLDER, agreement
 from sanderling import evaluate_task, load, make_task
 from sanderling.errors import InputError
-from sanderling.evaluate import columns, paired
+from sanderling.evaluate import paired_statistics, prediction_file
 from sanderling.evaluate.classify import Classification
+from sanderling.evaluate.evaluation import Evaluation, compare_evaluations
+from sanderling.evaluate.pixels import tflite_bilinear
 from sanderling.evaluate.preprocess import (
     PRESETS,
     Colour,
@@ -27,10 +29,8 @@ from sanderling.evaluate.preprocess import (
     Resize,
     adjusted,
     load_pipeline,
-    tflite_bilinear,
 )
-from sanderling.evaluate.run import Evaluation, compare_evaluations
-from sanderling.evaluate.shards import Outcome, Shelf, cut
+from sanderling.evaluate.shards import SampleOutcome, Shelf, cut
 from sanderling.evaluate.task import Ports, Sample
 from sanderling.ir import DType, Op, Quant, Tensor
 
@@ -39,6 +39,7 @@ from .support.eval_command import (
     DATA,
     F32,
     INT8,
+    call,
     digit_task,
     one_graph,
     said,
@@ -55,19 +56,21 @@ def test_columns_come_back_as_they_were(tmp_path: Path) -> None:
     made = [{"n": i, "x": i / 3, "s": f"é{i}", "flag": i % 2 == 0, "same": np.full((2, 3), i, "f4"),
              "ragged": np.arange(i * 4).reshape(-1, 4), "deep": {"a": [1, {"b": np.arange(i)}]},
              "odd": None if i else math.inf} for i in range(3)]  # fmt: skip
-    blob = columns.pack(columns.transposed([columns.canonical(m) for m in made]))
-    back = columns.rows(columns.unpack(blob))
-    assert repr(back) == repr([columns.canonical(m) for m in made])
+    blob = prediction_file.pack(
+        prediction_file.transposed([prediction_file.canonical(m) for m in made])
+    )
+    back = prediction_file.rows(prediction_file.unpack(blob))
+    assert repr(back) == repr([prediction_file.canonical(m) for m in made])
     (tmp_path / "p.npz").write_bytes(blob)
     with np.load(tmp_path / "p.npz") as plain:
         assert plain["n"].tolist() == [0, 1, 2] and plain["same"].shape == (3, 2, 3)
     with pytest.raises(ValueError, match="not a file of columns"):
-        columns.unpack(b"PK nonsense")
+        prediction_file.unpack(b"PK nonsense")
 
 
 def test_outcomes_come_back_from_the_shelf(tmp_path: Path) -> None:
-    outcomes = [Outcome(0, {"a": 1}, seconds={"x": 0.5}), Outcome(1, failure="torn"),
-                Outcome(2, {"a": 2})]  # fmt: skip
+    outcomes = [SampleOutcome(0, {"a": 1}, seconds={"x": 0.5}), SampleOutcome(1, failure="torn"),
+                SampleOutcome(2, {"a": 2})]  # fmt: skip
     shelf = Shelf(tmp_path)
     shard = cut([Sample("a"), Sample("b"), Sample("c")])[0]._replace(samples=[Sample("")] * 3)
     shelf.keep(0, outcomes)
@@ -180,21 +183,28 @@ def test_bare_pixels_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 def test_intervals_are_the_books() -> None:
-    assert paired.wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
-    assert paired.wilson(0, 10)[0] == 0 and paired.wilson(10, 10)[1] == pytest.approx(1)
-    assert paired.mcnemar(10, 2)["exact"] == pytest.approx(2 * (1 + 12 + 66) / 4096)
-    assert paired.mcnemar(10, 2)["mid"] == pytest.approx((2 * (1 + 12 + 66) - 66) / 4096)
-    assert paired.mcnemar(3, 3)["exact"] == 1 and paired.mcnemar(0, 0)["mid"] == 1
-    assert paired.mcnemar(5000, 5300)["exact"] == pytest.approx(0.00321, rel=0.02)
+    assert paired_statistics.wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
+    assert paired_statistics.wilson(0, 10)[0] == 0 and paired_statistics.wilson(10, 10)[
+        1
+    ] == pytest.approx(1)
+    assert paired_statistics.mcnemar(10, 2)["exact"] == pytest.approx(2 * (1 + 12 + 66) / 4096)
+    assert paired_statistics.mcnemar(10, 2)["mid"] == pytest.approx((2 * (1 + 12 + 66) - 66) / 4096)
+    assert (
+        paired_statistics.mcnemar(3, 3)["exact"] == 1
+        and paired_statistics.mcnemar(0, 0)["mid"] == 1
+    )
+    assert paired_statistics.mcnemar(5000, 5300)["exact"] == pytest.approx(0.00321, rel=0.02)
     # Bonett and Price: (1 + 7) and (1 + 1) of 52.
-    found = paired.difference(7, 1, 50)
+    found = paired_statistics.difference(7, 1, 50)
     assert found["value"] == pytest.approx(0.12)
     half = 1.959964 * math.sqrt((10 / 52 - (6 / 52) ** 2) / 52)
     assert (found["low"], found["high"]) == pytest.approx((6 / 52 - half, 6 / 52 + half), rel=1e-4)
 
 
 def test_pairs_are_counted() -> None:
-    found = paired.paired([True, True, False, False, True], [True, False, True, False, False])
+    found = paired_statistics.paired(
+        [True, True, False, False, True], [True, False, True, False, False]
+    )
     assert found["right"] == {"ours": 3, "theirs": 2, "both": 1, "only_ours": 2, "only_theirs": 1,
                               "neither": 1}  # fmt: skip
 
@@ -203,12 +213,12 @@ def test_distances_of_scores() -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(50, 8)).astype(np.float32)
     shifted = logits + 3
-    far = paired.score_distance(logits, shifted)
+    far = paired_statistics.score_distance(logits, shifted)
     assert far["snr_of"] == "logits" and far["snr_db"] > 120 and far["kl_max"] < 1e-10
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    assert paired.score_distance(chances, logits)["kl_max"] < 1e-10
-    assert paired.score_distance(chances, logits)["kl_of"] == "all classes"
-    noisy = paired.score_distance(logits, logits + rng.normal(size=logits.shape) / 10)
+    assert paired_statistics.score_distance(chances, logits)["kl_max"] < 1e-10
+    assert paired_statistics.score_distance(chances, logits)["kl_of"] == "all classes"
+    noisy = paired_statistics.score_distance(logits, logits + rng.normal(size=logits.shape) / 10)
     assert 18 < noisy["snr_db"] < 22 and noisy["kl_mean"] > 0
 
 
@@ -219,12 +229,12 @@ def test_the_zeros_of_an_8_bit_softmax_are_no_divergence() -> None:
     logits[np.arange(200), rng.integers(0, 1000, 200)] += 11  # mostly sure of one class
     chances = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     codes = np.rint(chances * 256) / 256
-    far = paired.score_distance(chances.astype(np.float32), codes.astype(np.float32))
+    far = paired_statistics.score_distance(chances.astype(np.float32), codes.astype(np.float32))
     assert far["kl_mean"] < 0.02 and "says 0 taken as one" in far["kl_of"]
     # But a class that the test misses counts, and much.
     wrong = np.roll(codes, 1, axis=-1)
-    assert paired.score_distance(chances, wrong)["kl_mean"] > 2
-    assert paired.snr(logits, logits) == math.inf
+    assert paired_statistics.score_distance(chances, wrong)["kl_mean"] > 2
+    assert paired_statistics.snr(logits, logits) == math.inf
 
 
 def test_two_models_are_compared(digits: Path, alone: Evaluation) -> None:
@@ -264,6 +274,39 @@ def test_the_offset_is_found(classes: int, shift: int, found: int) -> None:
     assert f"{found:+d}: 50" in task.found_offset(samples, best)["why"]
     stated = opened(classes, offset="0").found_offset(samples, best)
     assert stated == {"value": 0, "why": "stated"}
+
+
+@pytest.mark.parametrize(
+    ("classes", "largest", "samples", "warned"),
+    [(10, 9, 20, False), (11, 9, 20, False), (12, 9, 20, True), (1001, 9, 20, False)],
+    ids=["the same", "with a background", "too many", "too few samples to tell"],
+)
+def test_labels_of_other_classes_are_warned_of(
+    classes: int, largest: int, samples: int, warned: bool
+) -> None:
+    task = opened(classes)
+    truth = [Sample(str(i), truth=i % (largest + 1)) for i in range(samples)]
+    task.check_labels(truth)
+    found = task.metric(truth, [{"top": np.int32([s.truth, 0])} for s in truth])
+    assert ("go from 0 to 9" in found.get("warning", "")) == warned
+    line = f"from 0 to {largest}; the model has {classes} classes"
+    assert any(line in text for text in task.lines(found))
+
+
+def test_the_labels_origin_is_said(digits: Path, alone: Evaluation) -> None:
+    table = digit_task(digits, labels=digits / "labels.csv")
+    found = evaluate_task(INT8, table, decoders=0)
+    origin = f"labels: {digits / 'labels.csv'}, column 'label', from 0 to 9"
+    assert any(origin in line for line in table.lines(found.metrics))
+    assert alone.metrics["labels"]["from"] == str(digits / "labels.txt")
+
+
+def test_integers_that_need_scaling_are_refused_at_once(tmp_path: Path) -> None:
+    """The digits that ship are pixels from 0 to 16: every sample would fail."""
+    words = ["arrays", F32, "--data", DATA / "digits_test.npz"]
+    assert "--std 255" in said(*words) and "uint8" in said(*words)
+    text = call(*words, "--std", 16).stdout
+    assert "labels: " in text and "array 'labels', from 0 to 9" in text
 
 
 def test_of_equal_scores_the_first_is_better() -> None:
@@ -397,7 +440,7 @@ def test_long_sound_is_cut_into_windows(tmp_path: Path) -> None:
     [
         ({"x": np.zeros((5, 8, 8)), "y": np.zeros(4)}, "4 labels"),
         ({"x": np.zeros((5, 8, 8)), "y": np.full(5, 0.5)}, "are not classes"),
-        ({"x": np.zeros((5, 8, 8)), "y": np.full(5, 11)}, "labels go from 11 to 11"),
+        ({"x": np.zeros((5, 8, 8)), "y": np.full(5, 11)}, "go from 11 to 11"),
         ({"x": np.zeros((5, 8, 8)), "z": np.zeros(5)}, "no array is called y"),
         ({"x": np.zeros((5, 8, 8)), "y": np.array(["a"] * 5)}, "'a' is not a class name"),
         ({"p": np.zeros((5, 8)), "q": np.zeros((5, 8)), "y": np.zeros(5)}, "which array"),

@@ -10,7 +10,7 @@ import pytest
 
 from sanderling.errors import InputError, ModelError
 from sanderling.format import dump, save
-from sanderling.ir import DType, Graph, Model, Op, Signature, Tensor
+from sanderling.ir import Blockwise, DType, Graph, Model, Op, Quant, Signature, Tensor
 from sanderling.ir.packing import decode, encode_strings
 from sanderling.ir.verify import verify
 
@@ -109,6 +109,56 @@ def test_a_graph_alone_is_saved_as_a_model() -> None:
     assert dump(graph) == dump(Model([graph]))
     with pytest.raises(InputError, match="int is not a model"):
         dump(3)  # type: ignore[arg-type]
+
+
+def calling() -> Model:
+    """Two graphs of which one calls the other, a signature, block scales, and a tensor that nothing
+    refers to."""
+    main, branch = Graph("main"), Graph("branch")
+    x, condition = main.input("x", DType.FLOAT32, (1, 32)), main.input("c", DType.BOOL, ())
+    scales = main.constant("scales", np.ones((4, 1), np.float16))
+    block = Quant(np.zeros(0, np.float32), np.zeros(0, np.int64), block=Blockwise(scales, None, 32))
+    weights = main.constant("w", np.ones((4, 32), np.int8), DType.INT4, quant=block)
+    y, z = main.tensor("y", DType.FLOAT32, (1, 4)), main.tensor("z", DType.FLOAT32, (1, 4))
+    main.tensor("unread", DType.FLOAT32, (1,))
+    main.add("FULLY_CONNECTED", [x, weights, None], [y], fused_activation_function="NONE")
+    inner = branch.input("inner", DType.FLOAT32, (1, 4))
+    branch.outputs = [branch.tensor("made", DType.FLOAT32, (1, 4))]
+    branch.add("RELU", [inner], branch.outputs)
+    main.add("IF", [condition, y], [z], then_subgraph_index=branch, else_subgraph_index=branch)
+    main.outputs = [z]
+    model = Model([main, branch], description="calls", metadata={"note": b"1"}, source="here")
+    model.signatures = [Signature("serve", main, {"in": x, "if": condition}, {"out": z})]
+    return model
+
+
+def test_a_copy_is_the_same_model_and_its_own() -> None:
+    model = calling()
+    copy, before = model.copy(), dump(model)
+    assert dump(copy) == before and (copy.source, copy.file) == ("here", None)
+    graphs = {id(g) for g in copy.graphs}
+    assert graphs.isdisjoint(map(id, model.graphs))
+    assert {id(g) for op in copy.main.ops for g in op.subgraphs} <= graphs
+    assert copy.signatures[0].graph is copy.main
+    assert copy.signatures[0].inputs["in"] is copy.main.inputs[0]
+    weights = copy.main.find("w")
+    assert weights.quant is not None and weights.quant.block is not None
+    assert weights.quant.block.scales is copy.main.find("scales")
+    assert weights.buffer is model.main.find("w").buffer, "constants share their bytes"
+    weights.data = np.zeros((4, 32), np.int8)
+    copy.main.outputs = [copy.main.find("y")]
+    copy.main.erase(copy.main.ops[1])
+    copy.graphs[1].ops[0].attrs["note"] = 1
+    copy.metadata.clear()
+    assert dump(model) == before, "what is done to the copy is not done to the model"
+
+
+def test_a_copied_graph_calls_the_same_graphs() -> None:
+    graph = calling().main
+    copy = graph.copy()
+    assert [t.name for t in copy.tensors] == [t.name for t in graph.tensors]
+    assert copy.ops[1].subgraphs == graph.ops[1].subgraphs
+    assert all(t.producer in copy.ops for op in copy.ops for t in op.outputs)
 
 
 def test_names_that_are_not_there() -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from sanderling import DType, Graph, Model, bench, load, save
-from sanderling.measure import memory
-from sanderling.measure.child import Order
+from sanderling.measure import process_memory
+from sanderling.measure.engine_process import Order
 from sanderling.measure.engines import job_for
 from sanderling.measure.inputs import feeds
+from sanderling.measure.interleaving import Worker
 from sanderling.measure.record import Setting
-from sanderling.measure.turns import Worker
 
 DIGITS = Path(str(files("sanderling") / "data")) / "digits_int8.tflite"
 MIB = 2**20
@@ -27,21 +27,22 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").is_file(), reason
 
 PROBE = """
 import json, mmap, re, sys
-from sanderling.measure import memory
+from sanderling.measure import process_memory
 KNOWN = int(sys.argv[1])
 looks = {}
 def look(name):
     text = open('/proc/self/status').read()
-    looks[name] = {'ours': memory.snapshot(), 'peak': memory.peak(), 'resident': memory.resident(),
+    looks[name] = {'ours': process_memory.snapshot(), 'peak': process_memory.peak(),
+                   'resident': process_memory.resident(),
                    'proc': 1024 * int(re.search(r'VmRSS:\\s*(\\d+)', text)[1]),
                    'hwm': 1024 * int(re.search(r'VmHWM:\\s*(\\d+)', text)[1])}
 look('start')
-reset = memory.reset_peak()
+reset = process_memory.reset_peak()
 block = mmap.mmap(-1, KNOWN); block.write(b'x' * KNOWN)
 look('held')
 block.close()
 look('freed')
-memory.reset_peak()
+process_memory.reset_peak()
 look('anew')
 with open(sys.argv[2], 'rb') as file:
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -92,9 +93,9 @@ def test_the_peak_remembers_until_it_is_reset(probe: dict) -> None:  # type: ign
 
 
 def test_without_proc_nothing_is_claimed() -> None:
-    assert memory.snapshot("none") == {} and memory.peak("none") is None
-    assert memory.growth({}, "peak.runs") is None
-    assert memory.at_least(2, 3) == 3 and memory.at_least(2, None) == 2
+    assert process_memory.snapshot("none") == {} and process_memory.peak("none") is None
+    assert process_memory.growth({}, "peak.runs") is None
+    assert process_memory.at_least(2, 3) == 3 and process_memory.at_least(2, None) == 2
 
 
 # -- a session's own account --------------------------------------------------------------------

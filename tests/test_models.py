@@ -20,7 +20,8 @@ import pytest
 from sanderling import dump, load
 from sanderling.ir import Array
 from sanderling.measure.inputs import feeds
-from sanderling.runtime.delegate import has_state
+from sanderling.runtime.binding import bind_outputs
+from sanderling.runtime.partition import has_state
 
 from .conformance.harness import run_litert
 from .support.cpu_conformance import EVERYTHING
@@ -61,7 +62,7 @@ def test_agrees_with_litert(path: Path) -> None:
     expected = run_litert(path.read_bytes(), inputs)
     content = path.read_bytes()
     for step, (arrays, answers) in enumerate(zip(inputs, expected, strict=True)):
-        binding = session.plan().bind(arrays, [None] * len(model.main.outputs))
+        binding = bind_outputs(session.plan(), arrays)
         for index, (ours, theirs) in enumerate(zip(binding.run(), answers, strict=True)):
             spread = partial(litert_spread, content, inputs, step, index)
             assert_agree(ours, theirs, spread, f"{path.stem}, output {index}")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sanderling import ModelError, SanderlingError, verify
-from sanderling.delegates.cpu.cache import fingerprint
-from sanderling.delegates.cpu.control import inlined_size
+from sanderling.delegates.cpu.kernels.control import inlined_size
+from sanderling.delegates.cpu.runtime.cache import fingerprint
 from sanderling.ir import Graph, Model, Tensor, reachable
 from sanderling.ir.verify import MOST_NESTED
 from sanderling.ops import control, cost

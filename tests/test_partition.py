@@ -14,7 +14,7 @@ import sanderling
 from sanderling import DelegateError, FallbackWarning, ModelError, dump, load
 from sanderling.delegates.reference import ReferenceDelegate
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
-from sanderling.runtime.delegate import Limits, Partition, cluster, has_state, partition
+from sanderling.runtime.partition import Limits, Partition, cluster, has_state, partition
 
 from .conformance.cases_control import accumulator, assign, emit, graph, read
 from .support.fake_delegates import Some

@@ -19,7 +19,7 @@ from sanderling.ops import cost
 from sanderling.ops.execute import execute, new_state
 from sanderling.passes import PIPELINES, Pass, run_passes
 from sanderling.passes.layout import reshaped_order
-from sanderling.runtime.plan import specialise
+from sanderling.runtime.specialise import specialise
 
 from .support.shared_models import MODELS, NEEDS, model
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from shutil import which
 
 import numpy as np
 import pytest
 
-from sanderling import glyphs, picture
-from sanderling.cli.common import facts, table
+from sanderling import glyphs, pages, plots
 from sanderling.glyphs import cells, shorten, spelled, wrapped
+from sanderling.tables import facts, table
 
 from .test_cli import call
 
@@ -60,12 +61,12 @@ def test_letters_without_a_font_are_spelled() -> None:
 
 
 def drawn(kind: str, name: str) -> str:
-    with picture.figure() as (made, axes):
+    with plots.figure() as (made, axes):
         axes.plot([1, 2], [1, 200], label=name)
         axes.set_yscale("log")
         axes.set_title(name)
         axes.legend()
-        return picture.render(made, kind).decode("latin-1" if kind == ".png" else "utf-8")
+        return plots.render(made, kind).decode("latin-1" if kind == ".png" else "utf-8")
 
 
 @pytest.mark.filterwarnings("error")  # a letter that the font lacks is a warning of matplotlib's
@@ -93,18 +94,18 @@ def test_a_font_that_has_the_letters_is_taken() -> None:
     (0.002, 3.0, ["0.01", "0.1", "1"]), (1e-7, 1.0, ["1e-05", "0.001", "0.1"]),
 ])  # fmt: skip
 def test_logarithmic_axes_have_plain_numbers(low: float, high: float, some: list[str]) -> None:
-    with picture.figure() as (made, axes):
+    with plots.figure() as (made, axes):
         axes.set(xlim=(low, high), xscale="log", ylim=(low, high), yscale="log")
-        text = picture.render(made, ".svg").decode()
+        text = plots.render(made, ".svg").decode()
     ticks = re.findall(r"<text[^>]*>([^<]+)</text>", text)
     assert set(some) <= set(ticks) and not any("$" in t or "^" in t for t in ticks)
 
 
 def test_a_wide_figure_keeps_its_letters() -> None:
-    with picture.figure(size=(20, 4)) as (made, _):
-        assert "--least: 12.0in" in picture.inline(made)
-    with picture.figure(size=(7, 4)) as (made, _):
-        assert "--least" not in picture.inline(made)
+    with plots.figure(size=(20, 4)) as (made, _):
+        assert "--least: 12.0in" in plots.inline(made)
+    with plots.figure(size=(7, 4)) as (made, _):
+        assert "--least" not in plots.inline(made)
 
 
 # -- pages ------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ def test_a_wide_figure_keeps_its_letters() -> None:
 
 def test_tables_have_short_names_and_whole_ones_under_the_pointer() -> None:
     name = "model/very/long/" * 8 + '<"end">'
-    text = picture.html_table(["~tensor", ">ms", "why"], [(name, 1.5, "because " * 12)])
+    text = pages.html_table(["~tensor", ">ms", "why"], [(name, 1.5, "because " * 12)])
     assert 'title="' + name.replace("<", "&lt;").replace('"', "&quot;").replace(">", "&gt;") in text
     assert "..." in text and "<td class=n>1.5</td>" in text and "<td class=long>" in text
 
@@ -122,7 +123,7 @@ def page_with_table() -> str:
     script = ("<script>document.querySelectorAll('th')[AT].click();document.title="
               "[...document.querySelectorAll('tbody tr')].map(r=>r.cells[0].textContent).join('')"
               "</script>")  # fmt: skip
-    return picture.page("t", [picture.html_table(["name", ">n", ">size"], rows)]).replace(
+    return pages.page("t", [pages.html_table(["name", ">n", ">size"], rows)]).replace(
         "</body>", f"{script}</body>")  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def test_pages_need_nothing_else() -> None:
     text = page_with_table()
     assert "<script>" in text and "aria-sort" in text and "initial-scale=1" in text
     assert not re.search(r"(src|href)=", text)
-    picture.page("bad\udcff", []).encode()
+    pages.page("bad\udcff", []).encode()
 
 
 @pytest.mark.skipif(which("chromium") is None, reason="needs a browser")
@@ -167,3 +168,30 @@ def test_tables_keep_to_the_terminal(words: list[object], columns: int, tmp_path
     too_long = [line for line in text.splitlines() if cells(line) > columns and "  " in line]
     assert not too_long
     assert np.max([cells(line) for line in text.splitlines()]) > columns // 2
+
+
+def test_names_of_spots_do_not_overlap() -> None:
+    """Many spots in one place: each name has room of its own, and what finds none is left out."""
+    from matplotlib.text import Text
+
+    rng = np.random.default_rng(0)
+    spots = [plots.Spot(1 + rng.random() / 50, 1 + rng.random() / 50, 6) for _ in range(30)]
+    spots += [plots.Spot(x, y, 6) for x in (0.5, 2) for y in (0.5, 2)]
+    with plots.figure(size=(7, 5)) as (made, axes):
+        axes.scatter([s.x for s in spots], [s.y for s in spots])
+        plots.label_spots(made, axes, spots, {i: f"#{i}" for i in range(len(spots))})
+        made.draw_without_rendering()
+        boxes = [Text.get_window_extent(text).extents for text in axes.texts]
+        assert "#30" in [text.get_text() for text in axes.texts]
+    assert 8 < len(boxes) < len(spots)
+    for one, other in combinations(boxes, 2):
+        wide = min(one[2], other[2]) - max(one[0], other[0])
+        assert wide <= 1 or min(one[3], other[3]) - max(one[1], other[1]) <= 1
+
+
+def test_a_legend_covers_no_data() -> None:
+    with plots.figure() as (made, axes):
+        axes.plot([0, 1], [0, 1], label="a line")
+        plots.legend_below(axes)
+        made.draw_without_rendering()
+        assert axes.get_legend().get_window_extent().y1 <= axes.get_window_extent().y0

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sanderling.delegates.cpu import pictures
-from sanderling.delegates.cpu.image import Loaded
-from sanderling.delegates.cpu.targets import (
+from sanderling.delegates.cpu.isa.targets import (
     TARGETS,
     Target,
     emulatable,
@@ -22,8 +20,10 @@ from sanderling.delegates.cpu.targets import (
     host_target,
     runnable,
 )
-from sanderling.evaluate import lent, pixels
-from sanderling.evaluate.pixels import Finish, finished, read_pixels, tflite_bilinear
+from sanderling.delegates.cpu.kernels.vision import image_input
+from sanderling.delegates.cpu.runtime.image import Loaded
+from sanderling.evaluate import pillow_memory, pixels
+from sanderling.evaluate.pixels import PixelFinish, finished, read_pixels, tflite_bilinear
 from sanderling.evaluate.preprocess import (
     PRESETS,
     Colour,
@@ -31,7 +31,7 @@ from sanderling.evaluate.preprocess import (
     Normalise,
     Pipeline,
     Resize,
-    Step,
+    Transform,
     _ending,
 )
 from sanderling.ir import Array, DType, Quant, Tensor
@@ -41,15 +41,15 @@ SIZES = [((1, 1), (1, 1)), ((1, 1), (3, 5)), ((1, 9), (4, 4)), ((9, 1), (4, 4)),
          ((57, 63), (57, 20)), ((57, 63), (19, 63)), ((100, 3), (1, 1)), ((37, 53), (227, 227)),
          ((301, 97), (32, 96))]  # fmt: skip
 FINISHES = [
-    Finish(),
-    Finish(dtype=DType.UINT8),
-    Finish((128.0,), dtype=DType.INT8),
-    Finish((127.5,), (1 / 127.5,)),
-    Finish((127.5,), (1 / 127.5,), DType.FLOAT16),
-    Finish((104.0, 117.0, 123.0), flipped=True),
-    Finish((123.675, 116.28, 103.53), (1 / 58.395, 1 / 57.12, 1 / 57.375)),
-    Finish(dtype=DType.UINT8, flipped=True),
-    Finish(dtype=DType.INT32),
+    PixelFinish(),
+    PixelFinish(dtype=DType.UINT8),
+    PixelFinish((128.0,), dtype=DType.INT8),
+    PixelFinish((127.5,), (1 / 127.5,)),
+    PixelFinish((127.5,), (1 / 127.5,), DType.FLOAT16),
+    PixelFinish((104.0, 117.0, 123.0), flipped=True),
+    PixelFinish((123.675, 116.28, 103.53), (1 / 58.395, 1 / 57.12, 1 / 57.375)),
+    PixelFinish(dtype=DType.UINT8, flipped=True),
+    PixelFinish(dtype=DType.INT32),
 ]
 
 
@@ -79,7 +79,7 @@ def by_hand(picture: Array, size: tuple[int, int]) -> Array:
 @pytest.fixture
 def no_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine for which there is no compiler."""
-    monkeypatch.setattr(pictures, "function", lambda kind: None)
+    monkeypatch.setattr(image_input, "function", lambda kind: None)
     yield
 
 
@@ -95,12 +95,14 @@ def test_the_definition_is_the_kernels(
     picture = noise(*old, colours)
     expected = by_hand(picture, new)
     assert np.array_equal(tflite_bilinear(picture, new), expected)
-    assert np.array_equal(finished(picture, new, Finish()), expected)
+    assert np.array_equal(finished(picture, new, PixelFinish()), expected)
 
 
 @pytest.mark.parametrize(("old", "new"), SIZES)
 @pytest.mark.parametrize("finish", FINISHES, ids=str)
-def test_one_pass_is_all_steps(old: tuple[int, int], new: tuple[int, int], finish: Finish) -> None:
+def test_one_pass_is_all_steps(
+    old: tuple[int, int], new: tuple[int, int], finish: PixelFinish
+) -> None:
     whole = noise(old[0] + 4, old[1] + 5, 4)
     dense = np.ascontiguousarray(whole[: old[0], : old[1], :3])
     expected = finish(tflite_bilinear(dense, new))
@@ -117,7 +119,7 @@ def test_one_pass_is_all_steps(old: tuple[int, int], new: tuple[int, int], finis
 
 def test_reals_are_resized_too() -> None:
     reals = noise(20, 30, 3).astype(np.float32) / 7
-    finish = Finish((3.0,), (0.25,))
+    finish = PixelFinish((3.0,), (0.25,))
     assert np.array_equal(finished(reals, (9, 9), finish), finish(tflite_bilinear(reals, (9, 9))))
     assert np.array_equal(finished(reals, (20, 30), finish), finish(reals))
 
@@ -125,13 +127,13 @@ def test_reals_are_resized_too() -> None:
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
 def test_every_target_computes_the_same(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     target = emulated(target) if emulatable(target) and not runnable(target) else target
-    image = pictures.compiled(target)
-    assert set(image.entries) == {k.name for k in pictures.KINDS}
+    image = image_input.compiled(target)
+    assert set(image.entries) == {k.name for k in image_input.KINDS}
     if not runnable(target):
         return
     loaded = Loaded(image)
-    entries = {n: pictures._CALL(loaded.entry(n)) for n in loaded.image.entries}
-    monkeypatch.setattr(pictures, "_code", lambda: entries)
+    entries = {n: image_input._CALL(loaded.entry(n)) for n in loaded.image.entries}
+    monkeypatch.setattr(image_input, "_code", lambda: entries)
     picture = noise(33, 50, 3)
     for finish in FINISHES:
         for size in ((17, 19), (33, 50), (40, 61)):
@@ -139,10 +141,10 @@ def test_every_target_computes_the_same(target: Target, monkeypatch: pytest.Monk
             assert np.array_equal(finished(picture, size, finish), expected), (finish, size)
 
 
-@pytest.mark.parametrize("kind", pictures.KINDS, ids=lambda k: k.name)
-def test_no_byte_beside_the_arrays_is_touched(kind: pictures.Kind) -> None:
+@pytest.mark.parametrize("kind", image_input.KINDS, ids=lambda k: k.name)
+def test_no_byte_beside_the_arrays_is_touched(kind: image_input.Kind) -> None:
     """The picture ends where memory does; the result lies between others' bytes."""
-    run = pictures.function(kind)
+    run = image_input.function(kind)
     assert run is not None
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     page = np.frombuffer(memory, np.uint8)
@@ -155,7 +157,7 @@ def test_no_byte_beside_the_arrays_is_touched(kind: pictures.Kind) -> None:
     room = np.full(count + 64, 77, dtype)
     tables = [pixels._records(o, n).ctypes.data for o, n in zip((11, 13), size, strict=True)]
     run(room[32:].ctypes.data, source.ctypes.data, 39, 3, *tables, *size,
-        Finish().values.ctypes.data)  # fmt: skip
+        PixelFinish().values.ctypes.data)  # fmt: skip
     expected = tflite_bilinear(source, size)[..., :: -1 if kind.flipped else 1].astype(dtype)
     assert np.array_equal(room[32:-32].reshape(*size, 3), expected)
     assert (room[:32] == 77).all() and (room[-32:] == 77).all()
@@ -165,9 +167,9 @@ def test_no_byte_beside_the_arrays_is_touched(kind: pictures.Kind) -> None:
 def test_code_is_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path / "cache"))
     target = host_target()
-    made = pictures._image(target)
-    monkeypatch.setattr(pictures, "compiled", lambda target: pytest.fail("compiled again"))
-    assert pictures._image(target) == made
+    made = image_input._image(target)
+    monkeypatch.setattr(image_input, "compiled", lambda target: pytest.fail("compiled again"))
+    assert image_input._image(target) == made
 
 
 # -- whole pipelines ----------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def one_by_one(pipeline: Pipeline, path: Path, tensor: Tensor) -> Array:
     return (reals - (128 if tensor.dtype is DType.INT8 else 0)).astype(tensor.dtype.numpy)
 
 
-def _step(step: Step, picture: Array, size: tuple[int, int]) -> Array:
+def _step(step: Transform, picture: Array, size: tuple[int, int]) -> Array:
     if isinstance(step, Crop):
         side = round(0.875 * min(picture.shape[:2]) + 1e-9)
         top, left = (int((n - side) / 2 + 0.5) for n in picture.shape[:2])
@@ -260,7 +262,7 @@ def test_where_pixels_come_from_is_the_same(files: dict[str, Path]) -> None:
     ((Normalise(), Resize()), 1),
     ((), 0),
 ])  # fmt: skip
-def test_what_is_done_in_one_pass(steps: tuple[Step, ...], count: int) -> None:
+def test_what_is_done_in_one_pass(steps: tuple[Transform, ...], count: int) -> None:
     ending = _ending(steps, DType.UINT8)
     assert len(ending.steps if ending else ()) == count
 
@@ -277,7 +279,7 @@ def test_lent_pixels_are_the_pictures(files: dict[str, Path]) -> None:
 def test_lent_pixels_outlive_the_picture() -> None:
     content = noise(300, 200, 3)
     image = Image.fromarray(content)
-    found = lent.borrowed(image)
+    found = pillow_memory.borrowed(image)
     if found is None:
         pytest.skip("this Pillow lends nothing")
     view = found[10:20]
@@ -290,7 +292,7 @@ def test_lent_pixels_outlive_the_picture() -> None:
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "F", "I;16"])
 def test_only_colours_are_lent(mode: str) -> None:
-    assert lent.borrowed(Image.new(mode, (5, 4))) is None
+    assert pillow_memory.borrowed(Image.new(mode, (5, 4))) is None
 
 
 def test_large_pictures_are_copied_or_right(tmp_path: Path) -> None:
@@ -317,8 +319,10 @@ class Odd:
 
 
 def test_what_is_not_understood_is_not_taken() -> None:
-    assert lent.borrowed(Odd(None)) is None
+    assert pillow_memory.borrowed(Odd(None)) is None
     if hasattr(Image.Image, "__arrow_c_array__"):
-        assert lent.borrowed(Odd(Image.new("RGB", (6, 4)))) is not None
-        assert lent.borrowed(Odd(Image.new("RGB", (4, 4)))) is None  # another number of pixels
-        assert lent.borrowed(Odd(Image.new("L", (6, 4)))) is None
+        assert pillow_memory.borrowed(Odd(Image.new("RGB", (6, 4)))) is not None
+        assert (
+            pillow_memory.borrowed(Odd(Image.new("RGB", (4, 4)))) is None
+        )  # another number of pixels
+        assert pillow_memory.borrowed(Odd(Image.new("L", (6, 4)))) is None

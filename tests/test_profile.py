@@ -10,14 +10,14 @@ import pytest
 
 import sanderling
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure import profile as profiles
 from sanderling.measure import profile_ours as ours
+from sanderling.measure import profiling as profiles
 from sanderling.measure import roofline as roofs
-from sanderling.measure.profile_ours import CALL, LOST, Row
+from sanderling.measure.profile_ours import CALL, LOST, ProfileRow
 from sanderling.measure.roofline import Roofline, cache_sizes, roofline
-from sanderling.measure.statistics import summary
+from sanderling.measure.sample_statistics import summary
 
 from .support.conv_stacks import stack
 from .support.profile_models import (
@@ -127,7 +127,7 @@ def test_another_delegate_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
             return None
 
         def compile(self, part: Graph, options: Any) -> Any:
-            return sanderling.runtime.delegate.find_delegate("reference").compile(part, options)
+            return sanderling.runtime.registry.find_delegate("reference").compile(part, options)
 
     class Executable:
         def __init__(self, inner: Any) -> None:
@@ -135,7 +135,7 @@ def test_another_delegate_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     other = Other()
     other.compile = lambda part, options: Executable(Other.compile(other, part, options))  # type: ignore[method-assign]
-    monkeypatch.setitem(sanderling.runtime.delegate._registered, "other", lambda: other)
+    monkeypatch.setitem(sanderling.runtime.registry._registered, "other", lambda: other)
     (row,) = sanderling.profile(residual(), runs=2, delegates=("other",))["steps"]
     assert row["nodes"] == [0, 1, 2, 3] and row["delegate"] == "other" and row["ms"] > 0
 
@@ -143,8 +143,7 @@ def test_another_delegate_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 class Clockwork:
     """A run of 100 us: 60 inside of native code, 50 of them in its two steps."""
 
-    workers = 1
-    compiled: Any = type("Compiled", (), {"timed": True})
+    workers, rate, report = 1, None, ()
 
     def __init__(self) -> None:
         self.times, self.inside, self.counts, self.runs = np.zeros((1, 2)), np.zeros(1), True, 0
@@ -165,8 +164,8 @@ class Clockwork:
 def watched(clockwork: Clockwork, how: ours.Counting) -> ours.Ours:
     made = object.__new__(ours.Ours)
     made.parts, made.rows = (
-        [ours.Native(clockwork, 1e6)],
-        [Row("A", "", "", ""), Row("B", "", "", "")],
+        [ours.NativeSteps(clockwork, 1e6)],
+        [ProfileRow("A", "", "", ""), ProfileRow("B", "", "", "")],
     )
     made.counting, made.whole, made.gaps, made.left = how, [], [], []
     made.bound = clockwork  # type: ignore[assignment]
@@ -234,7 +233,9 @@ def test_code_that_counts_can_leave_it() -> None:
 
 
 def test_the_limit_is_compute_or_memory() -> None:
-    row = Row("CONV_2D", "", "cpu", "", macs=200_000, weights=1000, read=1000, written=0, kind="i8")
+    row = ProfileRow(
+        "CONV_2D", "", "cpu", "", macs=200_000, weights=1000, read=1000, written=0, kind="i8"
+    )
     found = profiles.limit(row, ROOF, held=5_000_000, seconds=2e-6)
     # 1 us of arithmetic; 0.0025 us of the first level, and 0.1 us of weights from memory.
     assert found["bound"] == "compute" and found["limit_ms"] == pytest.approx(1e-3)
@@ -247,9 +248,11 @@ def test_the_limit_is_compute_or_memory() -> None:
 
 
 def test_work_that_is_not_known_has_no_limit() -> None:
-    found = profiles.limit(Row("Add (ND)", "", "xnnpack", ""), ROOF, held=1000, seconds=1e-6)
+    found = profiles.limit(ProfileRow("Add (ND)", "", "xnnpack", ""), ROOF, held=1000, seconds=1e-6)
     assert found == {"limit_ms": None, "share": None, "bound": "", "level": ""}
-    row = Row("CONV_2D", "", "xnnpack", "", macs=1, kind="i8")  # below what the clock can tell
+    row = ProfileRow(
+        "CONV_2D", "", "xnnpack", "", macs=1, kind="i8"
+    )  # below what the clock can tell
     assert profiles.limit(row, ROOF, held=1000, seconds=0.0)["share"] is None
 
 
@@ -292,7 +295,8 @@ def test_a_short_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.threads == 2 and found.peaks["f32"] > 1e8 and found.ticks > 1e6
     speeds = [v.bandwidth for v in found.levels]
     assert speeds == sorted(speeds, reverse=True) and found.levels[-1].size is None
-    assert told[-1][1] == told[-1][2] and Roofline.from_json(found.to_json()) == found
+    assert [done for _, done, _ in told] == list(range(told[0][2]))
+    assert Roofline.from_json(found.to_json()) == found
 
 
 def test_caches_are_read_from_the_system(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
@@ -15,15 +16,15 @@ from typer.testing import CliRunner, Result
 
 import sanderling
 import sanderling.cli.profile as verb
-from sanderling import picture
+from sanderling import plots
 from sanderling.cli.app import app
 from sanderling.errors import InputError, UnsupportedError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure import profile as profiles
 from sanderling.measure import profile_ours as ours
 from sanderling.measure import profile_peers
+from sanderling.measure import profiling as profiles
 from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
-from sanderling.measure.profile_ours import Row
+from sanderling.measure.profile_ours import ProfileRow
 from sanderling.measure.roofline import Level, Roofline
 
 from .support.conv_stacks import stack
@@ -103,7 +104,7 @@ def test_the_page_needs_nothing_else() -> None:
 def test_plots_are_of_the_kind_of_their_name(name: str) -> None:
     record = sanderling.profile(stack(layers=1), runs=1)
     begins = {".svg": b"<?xml", ".png": b"\x89PNG", ".html": b"<!doctype html>"}
-    assert plot(record, name).startswith(begins[picture.kind_of(name)])
+    assert plot(record, name).startswith(begins[plots.kind_of(name)])
 
 
 @needs_pictures
@@ -135,7 +136,7 @@ def test_litert_tells_its_ops(tmp_path: Path) -> None:
 
 def test_what_a_peer_does_between_its_ops() -> None:
     def lost(*times: list[float]) -> list[float]:
-        rows = [Row("", "", "", "", times=t) for t in times]
+        rows = [ProfileRow("", "", "", "", times=t) for t in times]
         return profile_peers._lost(ours.Taken(rows, whole=[3.0, 9.0]))
 
     assert lost([1.0, 1.0], [1.0, 2.0]) == [1.0, 6.0]  # by run
@@ -152,8 +153,8 @@ def test_a_costly_profiler_is_told() -> None:
 def test_rows_are_matched_by_order_or_not_at_all() -> None:
     ops = list(residual().main.ops)
 
-    def rows(*kinds: str) -> list[Row]:
-        return [Row(kind, "", "", "") for kind in kinds]
+    def rows(*kinds: str) -> list[ProfileRow]:
+        return [ProfileRow(kind, "", "", "") for kind in kinds]
 
     good = rows("Convolution (NHWC, F32) IGEMM", "Clamp (NC)", "Fully Connected (NC, F32) GEMM")
     assert "by their order" in profile_peers._match(good, ops)
@@ -235,6 +236,26 @@ def test_the_table_fits_the_terminal(room: int, monkeypatch: pytest.MonkeyPatch)
                          re.M)  # fmt: skip
     assert "cdf%" in text.partition("left out of these lines")[2]
     assert ("[kernel]" in text) == (room >= 80)
+
+
+def test_means_and_medians_are_told_apart() -> None:
+    """Shares are of the mean run, advice goes by medians: page and text say so."""
+    record = sanderling.profile(residual(), runs=3)
+    page, text = to_html(record), verb.text(record)
+    for said in (html.unescape(page), text):
+        assert "are of the mean run" in said and "go by medians" in said
+    assert ">median ms<" in page and ">mean ms<" in page and ">sum of %<" in page
+    assert f"median {record['whole']['median']:.3g} ms" in page
+    top = page.partition("Top by time")[2].partition("Run order")[0]
+    order = re.findall(r"<tr><td class=n>(\d+)</td>", top)
+    steps = sorted(record["steps"], key=lambda r: -r["median_ms"])
+    assert order == [str(r["index"]) for r in steps[:10]]
+
+
+def test_a_page_has_no_empty_columns() -> None:
+    record = sanderling.profile(residual(), runs=2, with_roofline=False)
+    head = to_html(record).partition("Run order")[2].partition("</thead>")[0]
+    assert "of roof" not in head and "wait" not in head and "median ms" in head
 
 
 def test_a_pipe_gets_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 from sanderling import progress, quantize
 from sanderling.ir import Array
 from sanderling.optimize.calibrate import calibrate
-from sanderling.progress import Estimate, _State, duration
+from sanderling.progress import Estimate, _LastReport, duration
 
 from .test_cli import call
 
@@ -36,16 +36,80 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     progress.hush(False)
 
 
-def test_a_line_has_share_and_time_left() -> None:
-    state = _State()
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which a test sets."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_line_has_share_and_time_left(clock: list[float]) -> None:
+    state = _LastReport(begin=0, since=0)
     state.update("calibrating", 10, 200)  # resumed: these were not done now
-    state.since -= 20
+    clock[0] += 20
     state.update("calibrating", 60, 200)
     assert state.line() == "calibrating: 60 of 200 (30%), 20 s so far, about 56 s left"
     state.aside = "compiling 3 ops"
     assert state.line().endswith("left; compiling 3 ops")
     state.update("correcting", 0, 7)
-    assert state.line() == "correcting: 0 of 7 (0%), 0 s so far; compiling 3 ops"
+    assert state.line() == "correcting: 0 of 7 (0%), 20 s so far; compiling 3 ops"
+
+
+def test_the_end_is_not_foretold(clock: list[float]) -> None:
+    """After the last item there may be more to do: 100 % is never said while work goes on."""
+    state = _LastReport(begin=0, since=0)
+    state.update("runs", 999, 1000)
+    assert "(99%)" in state.line()
+    state.update("runs", 1000, 1000)
+    state.aside = "compiling 3 ops"
+    clock[0] += 5
+    assert state.line() == "runs: all 1000 done, 5 s so far; compiling 3 ops"
+    state.update("reading", 12, 0)  # nobody knows of how many
+    assert state.line() == "reading: 12 done, 5 s so far; compiling 3 ops"
+
+
+def test_the_clock_never_goes_back(clock: list[float]) -> None:
+    """A name may change with every step, as in a benchmark: it is one piece of work."""
+    state = _LastReport(begin=0, since=0)
+    for done in range(4):
+        state.update(f"engine {done % 2}", done, 8)
+        clock[0] += 10
+    assert state.line() == "engine 1: 3 of 8 (37%), 40 s so far, about 67 s left"
+
+
+def test_what_is_left_falls_with_the_clock(clock: list[float]) -> None:
+    """One slow item does not make it rise; a wrong estimate is corrected."""
+    state = _LastReport(begin=0, since=0)
+    state.update("samples", 0, 20)
+    clock[0] += 10
+    state.update("samples", 10, 20)
+    told = [state.figures()]
+    for seconds in (1, 9):
+        clock[0] += seconds
+        told.append(state.figures())
+    assert [text.rpartition(", ")[2] for text in told] == [
+        "about 10 s left",
+        "about 9 s left",
+        "about 20 s left",
+    ]
+
+
+def test_a_bar_is_never_full_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress.progress() as show:
+        show("runs", 3, 3)
+        with progress.waiting("compiling 9 ops"):
+            time.sleep(0.3)
+    text = stream.getvalue()
+    assert "runs" in text and "all 3 done" in text and "compiling 9 ops" in text
+    assert "100%" not in text and "3/3" not in text
 
 
 @pytest.mark.parametrize("seconds, text", [(5, "5 s"), (89, "89 s"), (600, "10 min"),
@@ -82,10 +146,7 @@ def test_waiting_alone_tells_too(quick: None, monkeypatch: pytest.MonkeyPatch) -
     assert "compiling 9 ops: 0 s so far" in stream.getvalue()
 
 
-def test_an_estimate_is_said_once(monkeypatch: pytest.MonkeyPatch,
-                                  capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+def test_an_estimate_is_said_once(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     progress.lines_too()
     ahead = Estimate("calibrating with 101 samples", 101)
     for count in range(1, 6):
@@ -99,11 +160,9 @@ def test_an_estimate_is_said_once(monkeypatch: pytest.MonkeyPatch,
     assert capsys.readouterr().err == "calibrating with 101 samples takes about 60 s\n"
 
 
-def test_an_estimate_that_proves_wrong_is_said_anew(monkeypatch: pytest.MonkeyPatch,
-                                                    capsys: pytest.CaptureFixture[str]
-                                                    ) -> None:  # fmt: skip
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+def test_an_estimate_that_proves_wrong_is_said_anew(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
     progress.lines_too()
     ahead = Estimate("trying 7 ways", 7)
     for count, seconds in enumerate((10, 12, 68, 20, 30, 30)):
@@ -161,7 +220,7 @@ def test_verbs_can_be_quiet(words: list[object], quick: None, tmp_path: Path,
     monkeypatch.setattr(progress, "_beside", at_the_end)
     np.save("x.npy", np.random.default_rng(0).random((20, 8, 8, 1)).astype(np.float32))
     np.save("y.npy", np.zeros((20, 8, 8, 1), np.float32))
-    line = re.compile(r"\d+ of \d+ \(\d+%\)")
+    line = re.compile(r"\d+ of \d+ \(\d+%\)|all \d+ done")
     assert line.search(call(*words).stderr)
     assert not line.search(call(*words, "--quiet").stderr)
 

@@ -12,18 +12,22 @@ import pytest
 from sanderling import dump, load
 from sanderling.errors import InputError, UnsupportedError
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant
-from sanderling.optimize.calibrate import Calibration, Watcher, calibrate
-from sanderling.optimize.correct import layers
+from sanderling.optimize.adaround import round_channels, round_jointly
+from sanderling.optimize.apply import Quantiser
+from sanderling.optimize.calibrate import Calibration, Observer, calibrate
+from sanderling.optimize.calibrated import calibrated
+from sanderling.optimize.canonical import canonical
+from sanderling.optimize.corrections import CorrectedQuantiser
 from sanderling.optimize.equalise import equalise, regions, trade
-from sanderling.optimize.prepare import prepared
-from sanderling.optimize.quantize import Job, quantize
+from sanderling.optimize.judge import Candidate, signal_to_noise
+from sanderling.optimize.linear import weighted_ops
+from sanderling.optimize.probe import Probe
+from sanderling.optimize.quantize import quantize
 from sanderling.optimize.recipe import Choice
-from sanderling.optimize.report import Candidate, signal_to_noise
-from sanderling.optimize.rounding import settle, settle_each
-from sanderling.optimize.scaling import ScaleCorrection
+from sanderling.optimize.scale_correction import ScaleCorrection
+from sanderling.optimize.sequential import FloatReference, SequentialRun
 from sanderling.optimize.target import Target
-from sanderling.optimize.walk import Beside, Walk
-from sanderling.optimize.work import Plan, Shown, Work, copy_of
+from sanderling.optimize.techniques import Techniques
 
 from .support.mobile_net import mobile, samples, twist
 from .support.quantize_command import F32, IMAGES
@@ -37,8 +41,8 @@ PLAIN: dict[str, Any] = {"ranges": "minmax", "weights": "max", "corrections": "n
 
 def logits(model: Model) -> list[Array]:
     """What the softmax reads, as reals."""
-    shown = Shown(model, ["logits"], 1)
-    return [shown.run({"x": x})["logits"] for x in TEST]
+    probe = Probe(model, ["logits"], 1)
+    return [probe.run({"x": x})["logits"] for x in TEST]
 
 
 def ratio(wanted: Model, given: Model) -> float:
@@ -64,16 +68,16 @@ def test_equalisation_saves_what_plain_ranges_lose() -> None:
     assert "equalise" in report.notes[0] and "dB" in report.notes[0]
 
 
-def calibrated(model: Model, data: list[Array]) -> Calibration:
+def calibration(model: Model, data: list[Array]) -> Calibration:
     names = {t.name for region in regions(model.main) for t in region.tensors}
-    return calibrate(Watcher(copy_of(model), 1, names), data)
+    return calibrate(Observer(model.copy(), 1, names), data)
 
 
 def test_equalisation_leaves_the_float_model_as_it_was() -> None:
-    model = prepared(mobile())
+    model = canonical(mobile())
     twist(model, 5)
-    before = copy_of(model)
-    changed = equalise(model.main, calibrated(model, DATA))
+    before = model.copy()
+    changed = equalise(model.main, calibration(model, DATA))
     assert {"deep0", "wide0", "deep1", "wide1"} <= set(changed)
     for x in TEST:
         np.testing.assert_allclose(ours(model, [x])[0], ours(before, [x])[0], rtol=1e-4, atol=1e-5)
@@ -92,21 +96,21 @@ def test_regions_end_where_a_factor_does_not_pass() -> None:
 
 
 def test_a_residual_stream_is_equalised_as_a_whole() -> None:
-    model = prepared(mobile())
+    model = canonical(mobile())
     stream = next(r for r in regions(model.main) if len(r.writers) > 1)
-    before = copy_of(model)
+    before = model.copy()
     trade(model.main, stream, np.exp2(np.linspace(-5, 5, stream.channels)))
     plain, made = (quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
                    for c in ("none", "equalise"))  # fmt: skip
     assert ratio(model, made) > ratio(model, plain) + 6
-    changed = equalise(model.main, calibrated(model, DATA))
+    changed = equalise(model.main, calibration(model, DATA))
     assert {t.name for t in stream.tensors} <= set(changed)
     for x in TEST:
         np.testing.assert_allclose(ours(model, [x])[0], ours(before, [x])[0], rtol=1e-3, atol=1e-4)
 
 
 def test_a_channel_that_was_clamped_at_6_keeps_its_size() -> None:
-    model = prepared(mobile("RELU6"))
+    model = canonical(mobile("RELU6"))
     for op in (op for region in regions(model.main) for op in region.writers):
         tensor = op.inputs[2]
         assert tensor is not None and tensor.data is not None
@@ -114,8 +118,8 @@ def test_a_channel_that_was_clamped_at_6_keeps_its_size() -> None:
         weights = op.inputs[1]
         assert weights is not None and weights.data is not None
         weights.data = weights.data / 40
-    before = copy_of(model)
-    changed = equalise(model.main, calibrated(model, DATA))
+    before = model.copy()
+    changed = equalise(model.main, calibration(model, DATA))
     assert changed and all(by[0] == 1 and by[1:].min() < 0.2 for by in changed.values())
     for x in TEST:
         np.testing.assert_allclose(ours(model, [x])[0], ours(before, [x])[0], rtol=1e-4, atol=1e-5)
@@ -133,30 +137,36 @@ def test_where_nothing_is_to_be_equalised_the_rest_is_still_corrected() -> None:
 # -- bias and rounding ----------------------------------------------------------------------------
 
 
+def corrected(model: Model, mode: str) -> CorrectedQuantiser:
+    quantiser = Quantiser(model, [Choice(mode)])
+    return CorrectedQuantiser(calibrated(quantiser, samples(40), threads=1))
+
+
 @pytest.fixture(scope="module")
-def work() -> Work:
-    return Work(Job(prepared(mobile(seed=8)), [Choice("int8")]), samples(40), threads=1)
+def quantiser() -> CorrectedQuantiser:
+    return corrected(canonical(mobile(seed=8)), "int8")
 
 
-def test_bias_correction_brings_the_means_back(work: Work) -> None:
+def test_bias_correction_brings_the_means_back(quantiser: CorrectedQuantiser) -> None:
     shifts = {}
-    for plan in (Plan(weights="max"), Plan(corrections=("bias",))):
-        shown = Shown(work.make(plan).model, None, 1)
-        off = [shown.run(f)["logits"] - work.watcher.run(f)["logits"] for f in work.correcting]
-        shifts[plan.corrections] = np.abs(np.mean(off, axis=0)).mean()
+    given = quantiser.calibrated
+    for techniques in (Techniques(weights="max"), Techniques(corrections=("bias",))):
+        probe, wanted = Probe(quantiser.run(techniques).model, None, 1), given.observer
+        off = [probe.run(f)["logits"] - wanted.run(f)["logits"] for f in given.correcting]
+        shifts[techniques.corrections] = np.abs(np.mean(off, axis=0)).mean()
     assert shifts["bias",] < 0.5 * shifts[()]
 
 
-def test_scale_correction_takes_a_shrinking_back(work: Work) -> None:
+def test_scale_correction_takes_a_shrinking_back(quantiser: CorrectedQuantiser) -> None:
     """Weights that say 10 % less than they should, and what the next layer reads with them."""
-    made = work.make(Plan())
+    made = quantiser.run(Techniques())
     weights = next(op for op in made.model.main.ops if op.name == "DEPTHWISE_CONV_2D").inputs[1]
     assert weights is not None and weights.quant is not None
     weights.quant = Quant.of(weights.quant.scale * np.float32(0.9), 0, weights.quant.axis)
-    graph = work.job.float_model.main
-    twins = {name: twin.weights for name, twin in layers(graph).items()}
-    visit = ScaleCorrection(twins, Beside(graph, work.correcting))
-    Walk(made.model.main, work.correcting).run(visit)
+    graph, correcting = made.float_model.main, quantiser.calibrated.correcting
+    weights_of = {name: layer.weights for name, layer in weighted_ops(graph).items()}
+    visit = ScaleCorrection(weights_of, FloatReference(graph, correcting))
+    SequentialRun(made.model.main, correcting).run(visit)
     assert np.median(visit.factors["deep0"]) == pytest.approx(1 / 0.9, abs=0.01)
     others = [np.median(by) for name, by in visit.factors.items() if name != "deep0"]
     assert len(others) > 4 and others == pytest.approx([1.0] * len(others), abs=0.03)
@@ -169,8 +179,8 @@ def stem(model: Model) -> list[tuple[Array, Array]]:
     return [(np.asarray(t.data), t.quant.scale) for t in held if t.quant]
 
 
-def test_the_scale_is_new_and_what_codes_and_bias_say_is_not(work: Work) -> None:
-    plain, made = (stem(work.make(Plan(corrections=c)).model) for c in ((), ("scale",)))
+def test_the_scale_is_new_and_what_codes_and_bias_say_is_not(quantiser: CorrectedQuantiser) -> None:
+    plain, made = (stem(quantiser.run(Techniques(corrections=c)).model) for c in ((), ("scale",)))
     (codes, scale), (bias, unit) = plain
     (same, scaled), (moved, new_unit) = made
     assert np.array_equal(codes, same)
@@ -179,15 +189,18 @@ def test_the_scale_is_new_and_what_codes_and_bias_say_is_not(work: Work) -> None
     np.testing.assert_allclose(moved * new_unit, bias * unit, atol=float(new_unit.max()))
 
 
-def test_the_walk_is_one_unit_from_the_integer_kernels(work: Work) -> None:
-    made = work.make(Plan())
+def test_the_sequential_run_is_one_unit_from_the_integer_kernels(
+    quantiser: CorrectedQuantiser,
+) -> None:
+    made = quantiser.run(Techniques())
     last: dict[str, Array] = {}
-    walk = Walk(made.model.main, work.correcting[:2])
-    walk.run(lambda op, w: last.update({t.name: w.values[t][1] for t in w.values}))
-    model = copy_of(made.model)
+    feeds = quantiser.calibrated.correcting[:2]
+    run = SequentialRun(made.model.main, feeds)
+    run.run(lambda op, r: last.update({t.name: r.values[t][1] for t in r.values}))
+    model = made.model.copy()
     model.main.outputs = [t for op in model.main.ops for t in op.outputs]
-    exact = dict(zip([t.name for t in model.main.outputs], ours(model, [work.correcting[1]["x"]]),
-                     strict=True))  # fmt: skip
+    names = [t.name for t in model.main.outputs]
+    exact = dict(zip(names, ours(model, [feeds[1]["x"]]), strict=True))
     compared = [n for n in last if n in exact and exact[n].dtype == np.int8]
     assert len(compared) > 6
     for name in compared:
@@ -199,19 +212,22 @@ def test_rounding_makes_the_sums_right() -> None:
     rng = np.random.default_rng(0)
     mixed = rng.normal(size=(60, 90)) @ rng.normal(size=(90, 90)) + 3  # inputs that move together
     gram, weights = mixed.T @ mixed / 60, rng.normal(0, 20, (90, 7))
-    codes = settle(weights, gram, -127, 127)
+    codes = round_jointly(weights, gram, -127, 127)
     assert np.abs(codes - weights).max() < 1 + 1e-9  # up or down, never further
     error, plain = (np.square(mixed @ (c - weights)).sum() for c in (codes, np.rint(weights)))
     assert error < 0.4 * plain
-    each = settle_each(weights, np.repeat(gram[..., None], 7, axis=2), -127, 127)
+    each = round_channels(weights, np.repeat(gram[..., None], 7, axis=2), -127, 127)
     assert np.square(mixed @ (each - weights)).sum() < 0.4 * plain
 
 
-def test_adaround_helps_where_weights_are_the_noise(work: Work) -> None:
+def test_adaround_helps_where_weights_are_the_noise(quantiser: CorrectedQuantiser) -> None:
     """int16 activations: what is left is the weights' rounding."""
-    fine = Work(Job(work.job.float_model, [Choice("int16x8")]), samples(40), threads=1)
-    plain, better = (ratio(fine.job.float_model, fine.make(Plan(corrections=c)).model)
-                     for c in (("bias",), ("adaround", "bias")))  # fmt: skip
+    model = quantiser.calibrated.float_model
+    fine = corrected(model, "int16x8")
+    plain, better = (
+        ratio(model, fine.run(Techniques(corrections=c)).model)
+        for c in (("bias",), ("adaround", "bias"))
+    )
     assert better > plain + 1
 
 
@@ -311,6 +327,30 @@ def test_the_report_tells_of_every_layer() -> None:
     assert report.size_after == len(dump(made)) < report.size_before
     assert report.zipped_after < report.zipped_before
     assert sum(c.chosen for c in report.candidates) == 1 and len(report.candidates) >= 4
+
+
+def test_a_comparison_has_no_row_and_does_no_harm() -> None:
+    """Its result is no number: there is nothing to be off by."""
+    graph = Graph("main")
+    x = graph.input("x", DType.FLOAT32, (1, 4))
+    y, larger = graph.tensor("y", DType.FLOAT32, (1, 4)), graph.tensor("larger", DType.BOOL, (1, 4))
+    graph.add("RELU", [x], [y])
+    graph.add("GREATER", [y, graph.constant("half", np.full((1, 4), 0.5, np.float32))], [larger])
+    graph.outputs = [y, larger]
+    rows = list(np.random.default_rng(0).normal(size=(12, 1, 4)).astype(np.float32))
+    _, report = quantize(Model([graph]), "int8", rows, **PLAIN)
+    assert {row.name for row in report.layers} == {"x", "y"}
+
+
+def test_a_class_number_is_judged_by_the_scores_that_it_comes_from() -> None:
+    model = mobile()
+    graph = model.main
+    number = graph.tensor("class", DType.INT64, (1,))
+    axis = graph.constant("axis", np.array(-1, np.int32))
+    graph.add("ARG_MAX", [graph.find("logits"), axis], [number], output_type="INT64")
+    graph.outputs = [number]
+    _, report = quantize(model, "int8", DATA, output_kind="classes", **PLAIN)
+    assert 15 < report.candidates[0].snr < 60 and report.candidates[0].agreement is not None
 
 
 def test_int16_activations_are_within_noise_of_float() -> None:

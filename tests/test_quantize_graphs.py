@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sanderling.ir import Array, DType, Graph, Model, Op
-from sanderling.optimize.prepare import prepared
+from sanderling.optimize.canonical import canonical
 from sanderling.optimize.scheme import MODES
 
 from .conformance.cases import CASES
@@ -204,7 +204,7 @@ def test_random_graphs(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = _random_net(rng)
     samples = feeds(model)
-    names = [op.outputs[0].name for op in prepared(model).main.ops]
+    names = [op.outputs[0].name for op in canonical(model).main.ops]
     modes = ("int8", "int8", "int8", "int16x8", "float", "dynamic")
     rules = [{"name": str(n), "mode": str(rng.choice(modes))} for n in names if rng.random() < 0.5]
     ends = {"inputs": str(rng.choice(["float32", "int8", "uint8", "int16"])),

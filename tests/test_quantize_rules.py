@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sanderling.ir import Array, DType, Model, Op
-from sanderling.optimize.prepare import prepared
+from sanderling.optimize.canonical import canonical
 from sanderling.optimize.rules import RULES
 
 from .conformance.cases import CASES
@@ -50,7 +50,7 @@ def _fits(case: Case, model: Model) -> bool:
     if any(t.dtype is not DType.FLOAT32 for t in reals):
         return False
     constant = all(w is not None and w.is_constant for w in weights)
-    return constant and [op.name for op in prepared(model).main.ops] == [case.op]
+    return constant and [op.name for op in canonical(model).main.ops] == [case.op]
 
 
 def _models() -> Iterator[tuple[str, Case]]:

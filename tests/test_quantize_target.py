@@ -12,8 +12,9 @@ import pytest
 import sanderling
 from sanderling import Target, TargetMissedError, load, make_task, quantize, save
 from sanderling.ir import DType, Model
+from sanderling.optimize.finer import MOST_GIVEN_BACK, FinerSearch, mark_pareto
 from sanderling.optimize.report import Trial
-from sanderling.optimize.target import LEAST_HALF, MOST_GIVEN_BACK, _Way, mark_pareto
+from sanderling.optimize.target import LEAST_HALF
 
 from .support.quantize_command import F32, FAST, PLAIN, call, digits, parents, samples
 
@@ -87,15 +88,15 @@ def test_a_drop_on_a_task(tmp_path: Path) -> None:
 
 def test_stretches_are_given_back() -> None:
     """Of ten ops two are needed: long stretches go at once, and the two stay."""
-    way = object.__new__(_Way)
+    search = object.__new__(FinerSearch)
     tried: list[list[str]] = []
 
     def attempt(_: str, kept: list[str], how: str) -> Trial:
         tried.append(list(kept))
         return Trial(how, 1.0, 1, 1.0, meets={"c", "d"} <= set(kept))
 
-    way.attempt = attempt  # type: ignore[method-assign, assignment]
-    way._give_back("int16x8", list("abcdefghij"))
+    search.attempt = attempt  # type: ignore[method-assign, assignment]
+    search._give_back("int16x8", list("abcdefghij"))
     held = [kept for kept in tried if {"c", "d"} <= set(kept)]
     assert held[0] == list("abcde") and held[-1] == ["c", "d"]
     assert len(tried) <= MOST_GIVEN_BACK and [] not in tried

@@ -8,7 +8,7 @@ import pytest
 from sanderling import dump, load
 from sanderling.errors import InputError
 from sanderling.ir import DType
-from sanderling.optimize.prepare import prepared
+from sanderling.optimize.canonical import canonical
 from sanderling.optimize.scheme import LEAST_SCALE
 from sanderling.optimize.weights import BIAS_LIMIT
 
@@ -260,7 +260,7 @@ def test_a_quantised_model_is_refused() -> None:
     for mode in ("int8", "dynamic", "int16x8"):
         made = quantised(model, samples, mode, weights=EVERYTHING).model
         with pytest.raises(InputError, match="quantised already"):
-            prepared(made)
+            canonical(made)
 
 
 def test_the_given_model_is_left_alone() -> None:

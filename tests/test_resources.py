@@ -13,9 +13,9 @@ from sanderling.format import save
 from sanderling.ir import Array, DType, Graph, Model, Op, Signature, Tensor
 from sanderling.ops.execute import new_state
 from sanderling.runtime.interpreter import Interpreter
-from sanderling.runtime.plan import specialise
 from sanderling.runtime.resources import lift
 from sanderling.runtime.session import Session
+from sanderling.runtime.specialise import specialise
 
 from .conformance.cases_control import (
     X,

@@ -13,10 +13,11 @@ from flatbuffers import flexbuffers
 from PIL import Image
 
 from sanderling import load, save
-from sanderling.cli.pictures import found_table
+from sanderling.cli.drawn_images import found_table
+from sanderling.cli.run_text import _counted
 from sanderling.errors import InputError
-from sanderling.evaluate import drawing
-from sanderling.evaluate.shown import Found, Names, understand
+from sanderling.evaluate import image_drawing
+from sanderling.evaluate.output_readers import ClassNaming, Findings, understand
 from sanderling.evaluate.task import Ports
 from sanderling.ir import Array, DType, Op, Tensor
 from sanderling.ir.text import from_text
@@ -148,6 +149,36 @@ def test_a_folder_is_one_run_for_each_file(pictures: Path, tmp_path: Path) -> No
         np.testing.assert_array_equal(row, np.load(tmp_path / "one.npy"))
 
 
+def test_several_files_are_a_line_each(pictures: Path, tmp_path: Path) -> None:
+    """What each output holds is for who asks for it."""
+    np.savez(tmp_path / "x.npz", image=np.zeros((1, 8, 8, 1), np.float32))
+    lines = call("run", F32, "-i", pictures).stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["a.png", "b.png", "c.png"]
+    assert "to" in lines[2] and "mean" in lines[2] and "first values" not in "".join(lines)
+    assert any("--verbose" in line for line in lines)
+    assert "first values" in call("run", F32, "-i", pictures, "--verbose").stdout
+    assert "first values" in call("run", F32, "-i", tmp_path / "x.npz").stdout
+    unused = call("run", F32, "-i", tmp_path / "x.npz", "--verbose").stderr
+    assert "--verbose has no effect" in unused
+
+
+def test_several_files_with_labels_have_their_best_class(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("\n".join(f"digit-{n}" for n in range(10)))
+    text = call("run", F32, "-i", pictures, "--labels", tmp_path / "names.txt").stdout
+    assert text.count("digit-") == 3 and "best class" in text
+
+
+def test_several_pictures_are_said_to_be_written_once(pictures: Path, tmp_path: Path) -> None:
+    said = call("run", F32, "-i", pictures, "--picture", tmp_path / "seen")
+    assert said.stderr.count("wrote") == 1 and "wrote 3 pictures into" in said.stderr
+    assert said.stdout.count("class ") == 3
+
+
+def test_the_surest_boxes_stand_first() -> None:
+    boxes = [{"label": n, "score": s} for n, s in (("cat", 0.5), ("dog", 0.9), ("cat", 0.7))]
+    assert _counted(boxes) == "dog 0.90, 2 x cat 0.70"
+
+
 def test_an_input_given_several_times(pictures: Path) -> None:
     record = answer("run", INT8, "-i", pictures / "b.png", "-i", f"image={pictures / 'a.png'}")
     assert [Path(r["inputs"]["image"]).name for r in record["runs"]] == ["b.png", "a.png"]
@@ -181,15 +212,15 @@ def ports(shape: tuple[int, ...], *outputs: tuple[int, ...], dtype: DType = DTyp
     return Ports({"x": Tensor("x", DType.UINT8, shape)}, made, "model.tflite")
 
 
-def look(given: Ports, outputs: list[Array], tmp_path: Path, names: Names | None = None
-         ) -> tuple[Found, Array]:  # fmt: skip
+def look(given: Ports, outputs: list[Array], tmp_path: Path, names: ClassNaming | None = None
+         ) -> tuple[Findings, Array]:  # fmt: skip
     """What is found in a grey picture of 200x100, and that picture with it."""
     path = tmp_path / "grey.png"
     Image.new("RGB", (200, 100), (128, 128, 128)).save(path)
-    reader = understand(given, names or Names())
+    reader = understand(given, names or ClassNaming())
     _, frame, _ = reader.pipeline(path, given.input)
     found = reader.read(outputs, frame)
-    (tmp_path / "out.png").write_bytes(drawing.drawn(path, found, tmp_path / "out.png"))
+    (tmp_path / "out.png").write_bytes(image_drawing.drawn(path, found, tmp_path / "out.png"))
     return found, np.asarray(Image.open(tmp_path / "out.png")).astype(int)
 
 
@@ -202,7 +233,7 @@ def test_boxes_of_an_ssd(tmp_path: Path) -> None:
     boxes = np.array([[[0.2, 0.5, 0.8, 0.75], [0, 0, 1, 1]]])
     outputs = [boxes, np.array([[1, 0]]), np.array([[0.9, 0.1]]), np.array([2])]
     found, picture = look(ports((1, 64, 64, 3), (), (), (), ()), outputs, tmp_path,
-                          Names(tmp_path / "names.txt"))  # fmt: skip
+                          ClassNaming(tmp_path / "names.txt"))  # fmt: skip
     (row,) = found.rows
     assert row["label"] == "나무" and row["box"] == [100, 20, 150, 80] and found.hidden == 1
     assert changed(picture, slice(79, 82), slice(100, 151)) and not changed(
@@ -220,10 +251,10 @@ def test_names_that_are_too_few_for_an_ssd(tmp_path: Path) -> None:
         tensor.producer = op
     (tmp_path / "names.txt").write_text("\n".join(map(str, "abcdefgh" * 10)))
     with pytest.raises(InputError, match="it has 80 names, the model 90 classes"):
-        understand(given, Names(tmp_path / "names.txt"))
+        understand(given, ClassNaming(tmp_path / "names.txt"))
     (tmp_path / "names.txt").write_text("\n".join(["???", *"abcdefghi" * 10]))
     outputs = [np.ones((1, 1, 4)), np.array([[0]]), np.array([[0.9]]), np.array([1])]
-    found, _ = look(given, outputs, tmp_path, Names(tmp_path / "names.txt"))
+    found, _ = look(given, outputs, tmp_path, ClassNaming(tmp_path / "names.txt"))
     assert [r["label"] for r in found.rows] == ["a"]
 
 
@@ -274,13 +305,13 @@ def test_the_best_classes_by_the_command(pictures: Path, tmp_path: Path) -> None
 def test_outputs_that_are_not_understood(pictures: Path, tmp_path: Path) -> None:
 
     with pytest.raises(InputError) as error:
-        understand(ports((1, 8, 8, 3), (1, 5), (1, 6), (1, 7)), Names())
+        understand(ports((1, 8, 8, 3), (1, 5), (1, 6), (1, 7)), ClassNaming())
     assert "not understood" in str(error.value) and "'y0' f32[1,5]" in str(error.value)
     for kind in ("YOLOX", "MoveNet", "masks", "classes"):
         assert kind in error.value.fix
     with pytest.raises(InputError, match="not understood"):  # a PoseNet has four outputs, too
         understand(ports((1, 8, 8, 3), (1, 9, 9, 17), (1, 9, 9, 34), (1, 9, 9, 32), (1, 9, 9, 32)),
-                   Names())  # fmt: skip
+                   ClassNaming())  # fmt: skip
     np.save(tmp_path / "x.npy", np.zeros((1, 8, 8, 1), np.float32))
     for words, said in (
         (["-i", tmp_path / "x.npy", "--picture", tmp_path / "y.png"], "nothing to draw on"),
@@ -295,8 +326,8 @@ def test_outputs_that_are_not_understood(pictures: Path, tmp_path: Path) -> None
 def test_names_that_are_not_the_models(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("\n".join(map(str, range(7))))
     with pytest.raises(InputError, match="7 names, the model 10 classes"):
-        understand(ports((1, 8, 8, 3), (1, 10)), Names(tmp_path / "names.txt"))
+        understand(ports((1, 8, 8, 3), (1, 10)), ClassNaming(tmp_path / "names.txt"))
 
 
 def test_the_reference_of_the_shipped_model_is_still_read() -> None:
-    assert understand(Ports.of(load(INT8)), Names()).kind == "classes"
+    assert understand(Ports.of(load(INT8)), ClassNaming()).kind == "classes"

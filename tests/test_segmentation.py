@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from sanderling import errors, save
-from sanderling.evaluate.keypoints import Keypoints, Region, around, from_heatmaps, read_points
-from sanderling.evaluate.official import KEYPOINT_ROWS, Truth, evaluate_official, summary
+from sanderling.evaluate.coco_metrics import KEYPOINT_ROWS, Truth, evaluate_official, summary
+from sanderling.evaluate.keypoints import ImageRegion, Keypoints, around, from_heatmaps, read_points
 from sanderling.evaluate.preprocess import Frame
 from sanderling.evaluate.segmentation import VOC, confusion, figures, match_names
 from sanderling.ir import Array, DType, Graph, Model
@@ -291,7 +291,7 @@ def test_heatmaps_lean_to_the_higher_neighbour() -> None:
 def test_a_region_beyond_the_edges() -> None:
     pixels = np.arange(60, dtype=np.uint8).reshape(6, 10, 1)
     frame = Frame(pixels, (4, 4), (6, 10))
-    Region(-1, 8, 4, 4, fill=7).apply(frame)
+    ImageRegion(-1, 8, 4, 4, fill=7).apply(frame)
     assert frame.pixels[:, :, 0].tolist() == [[7] * 4, [8, 9, 7, 7], [18, 19, 7, 7], [28, 29, 7, 7]]
     assert frame.origin == (-1, 8)
     region = around((10, 20, 30, 40), (100, 50), 1.25)

@@ -27,7 +27,7 @@ from sanderling import (
 )
 from sanderling.config import MAX_MEMORY
 from sanderling.ir import Array, DType, Graph, Model, Quant, Signature, Tensor
-from sanderling.runtime.session import MOST_PLANS
+from sanderling.runtime.plans import MOST_PLANS
 
 from .conformance.cases_control import (
     accumulator,
@@ -256,6 +256,33 @@ def test_a_binding_runs_again_on_changed_values() -> None:
     assert next(iter(run.outputs.values())) is y
     session(X * 100)  # another run of the same plan leaves the bound arrays alone
     np.testing.assert_array_equal(y, 2 * (X + 2))
+
+
+@pytest.mark.parametrize("delegate", ["cpu", "reference"])
+@pytest.mark.parametrize("runs", [0, 1, 3])
+def test_bound_arrays_cannot_be_taken_away(delegate: str, runs: int) -> None:
+    """NumPy would free their memory, or shrink it, and compiled code would write past its end."""
+    session, x, y = double().compile([delegate]), X.copy(), np.empty((2, 3), F)
+    run = session.bind({"main_in0": x}, {session_output(session): y})
+    for _ in range(runs):
+        run.run()
+    for array in (x, y, *run.outputs.values()):
+        for size in (1, 1000):
+            with pytest.raises(ValueError, match="cannot resize"):
+                array.resize(size, refcheck=False)
+    run.run()
+    np.testing.assert_array_equal(y, 2 * X)
+    del run
+    for array in (x, y):
+        array.resize(1, refcheck=False)
+
+
+def test_arrays_that_were_fed_are_the_callers_again() -> None:
+    session, x = double().compile(["cpu"]), X.copy()
+    y = session.run({"main_in0": x})
+    session.run({"main_in0": x})
+    for array in (x, *y.values()):
+        array.resize(1, refcheck=False)
 
 
 def passing() -> Model:

@@ -16,11 +16,11 @@ import pytest
 
 from sanderling import Interpreter, load, save, trace
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import CpuExecutable
-from sanderling.delegates.cpu.traced import TracedExecutable
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
+from sanderling.delegates.cpu.runtime.traced import TracedExecutable
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure.insights import insights
+from sanderling.measure.trace_insights import insights
 from sanderling.runtime.trace import Slice, Trace
 from sanderling.runtime.tracefile import read
 from sanderling.spans import tape
@@ -181,7 +181,7 @@ def test_a_session_from_before_takes_part(tmp_path: Path) -> None:
         x = feed(stack())
         expected = session.run({"x": x})
         session.run({"x": x})
-        (plan,) = session._plans.values()
+        (plan,) = session._plans
         before = plan.steps[0].executable
         with trace.record() as made:
             np.testing.assert_array_equal(session.run({"x": x})["y3"], expected["y3"])
@@ -207,7 +207,7 @@ def test_a_bound_run_from_before_takes_part() -> None:
     bound.run()
     np.testing.assert_array_equal(y, expected)
     bound.run()
-    assert bound._call is not None, "the short way is open again"
+    assert bound.binding.steady is not None, "the short way is open again"
 
 
 def test_an_interpreter_from_before_takes_part() -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from sanderling import trace
 from sanderling.cli.app import app
 from sanderling.errors import MissingExtraError
-from sanderling.measure.traces import trace_model
+from sanderling.measure.model_trace import trace_model
 from sanderling.runtime.session import Session
 from sanderling.runtime.tracefile import read
 from sanderling.spans import tape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sanderling.measure.insights import insights
+from sanderling.measure.trace_insights import insights
 from sanderling.runtime.trace import Instant, Slice, Trace
 
 from .support.trace_recordings import (

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ..errors import InputError, SanderlingError
+from ..files import as_given
 from ..glyphs import clean_lines
 from ..progress import lines_too
 from ..version import __version__
@@ -50,7 +51,7 @@ def sentences() -> Iterator[None]:
         message, status = _about(error), BAD_INPUT
     if message:
         with suppress(OSError):  # there may be nobody to tell
-            typer.echo(f"sanderling: {clean_lines(message)}", err=True)
+            typer.echo(f"sanderling: {clean_lines(as_given(message))}", err=True)
     raise typer.Exit(status)
 
 
@@ -136,7 +137,11 @@ def options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True,
                                  help="Print the version and stop."),
 ) -> None:  # fmt: skip
-    """Run, measure, shrink and verify .tflite models."""
+    """Run, measure, shrink and verify .tflite models.
+
+    Tables fit the terminal, or $COLUMNS. In a file or pipe they have all their columns, and names
+    of more than 60 letters are shortened; --json has them whole.
+    """
 
 
 def start() -> None:

@@ -12,17 +12,18 @@ import typer
 from ..errors import InputError
 from ..format import AtomicFile
 from ..measure import baseline as earlier
-from ..measure import modeltable, plots, views
-from ..measure.bench import SCHEMA, Bench, Interrupted
+from ..measure import bench_plots, bench_tables, model_table
+from ..measure.bench import SCHEMA, Bench, BenchInterrupted
 from ..measure.bench import bench as measure
-from ..measure.devices import Options as DeviceOptions
+from ..measure.devices import DeviceOptions
 from ..measure.devices import check as check_device
 from ..measure.devices.adb import DeviceError
-from ..measure.devices.bench import bench_device, tool_flags
+from ..measure.devices.device_bench import bench_device, tool_flags
 from ..measure.machine import machine
 from ..measure.noise import sentences
-from ..picture import figure, kind_of
-from . import complete
+from ..plots import figure, kind_of
+from ..tables import facts, table
+from . import completion
 from .common import (
     JsonPath,
     JsonTarget,
@@ -31,35 +32,33 @@ from .common import (
     Shapes,
     at_hand,
     encoded,
-    facts,
     open_target,
     pairs,
     plural,
     progress,
     read_shapes,
     say,
-    table,
     warn,
     warn_unused,
     write_target,
 )
 
 REGRESSION = 1  # the exit status
-TABLES = {".md": modeltable.as_markdown, ".html": modeltable.as_html}
+TABLES = {".md": model_table.as_markdown, ".html": model_table.as_html}
 
 
 def bench(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL", callback=at_hand,
         help="One .tflite file or more; - for stdin.")],
-    engines: Annotated[str, typer.Option(metavar="LIST", autocompletion=complete.ENGINES,
+    engines: Annotated[str, typer.Option(metavar="LIST", autocompletion=completion.ENGINES,
         help="Engines to compare, the first is what others are compared with: sanderling, litert, "
              "openvino, onnxruntime.")] = "sanderling",
     threads: Annotated[str, typer.Option(metavar="LIST",
         help="Thread counts, for example 1,2,4. Default: 1; with --sweep or --contend up to the "
              "number of CPUs.")] = "",
-    delegates: Annotated[str, typer.Option(metavar="LIST", autocompletion=complete.DELEGATES,
+    delegates: Annotated[str, typer.Option(metavar="LIST", autocompletion=completion.DELEGATES,
         help="Delegates to try one after the other; a+b prefers a, then b. Default: cpu.")] = "",
-    precision: Annotated[str, typer.Option(metavar="LIST", autocompletion=complete.PRECISIONS,
+    precision: Annotated[str, typer.Option(metavar="LIST", autocompletion=completion.PRECISIONS,
         help="Of float models: f32, bf16. Default: f32.")] = "",
     sweep: Annotated[bool, typer.Option("--sweep",
         help="Try every combination of threads, delegates and precisions that is not fixed by an "
@@ -161,15 +160,15 @@ def bench(
         )  # fmt: skip
     with ExitStack() as opened:
         target = opened.enter_context(JsonTarget(json))
-        files = _Files(opened, plot, output)
-        interrupt: Interrupted | None = None
+        files = _OutputFiles(opened, plot, output)
+        interrupt: BenchInterrupted | None = None
         try:
             with progress() as show:
                 if remote is None:
                     found = measure(models, progress=show, **options)
                 else:
                     found = _on_device(device, models, options, remote, show)
-        except Interrupted as error:
+        except BenchInterrupted as error:
             found, interrupt = error.bench, error
         if found.results or interrupt is None:
             changes = _changes(found, before, limit)
@@ -202,7 +201,7 @@ def _on_device(device: str, models: Sequence[Path], options: dict[str, Any], rem
     return found
 
 
-class _Files:
+class _OutputFiles:
     """Pictures and tables, opened before the work: what cannot be written is said at once."""
 
     def __init__(self, opened: ExitStack, plots_at: Sequence[Path], tables: Sequence[Path]) -> None:
@@ -224,7 +223,7 @@ class _Files:
 
     def write(self, found: Bench) -> None:
         for file in self.plots:
-            write_target(file, plots.picture(found, file.path))
+            write_target(file, bench_plots.plot_bench(found, file.path))
         for file in self.tables:
             write_target(file, encoded(TABLES[file.path.suffix.lower()](found)))
 
@@ -304,30 +303,30 @@ def _baseline(changes: Sequence[earlier.Change], path: Path | None) -> dict[str,
 
 def _report(found: Bench, changes: Sequence[earlier.Change], sweep: bool, known: bool) -> str:
     if known:
-        return modeltable.as_markdown(found)
+        return model_table.as_markdown(found)
     parts = [
-        _section("latency of one inference", views.latency(found, by_speed=sweep)),
-        _section("compared, with the interval of repetitions", views.comparisons(found)),
-        _section("start", views.starting(found)),
-        _section("memory by what holds it, in bytes", views.held(found)),
-        _section("resident memory, + from before the load", views.resident(found)),
-        _section("beside busy processes", views.contention(found)),
+        _section("latency of one inference", bench_tables.latency(found, by_speed=sweep)),
+        _section("compared, with the interval of repetitions", bench_tables.comparisons(found)),
+        _section("start", bench_tables.starting(found)),
+        _section("memory by what holds it, in bytes", bench_tables.held(found)),
+        _section("resident memory, + from before the load", bench_tables.resident(found)),
+        _section("beside busy processes", bench_tables.contention(found)),
         _failures(found),
-        _section("against the baseline", views.changes(changes)),
-        *views.fallbacks(found),
-        *views.best_under_load(found),
+        _section("against the baseline", bench_tables.changes(changes)),
+        *bench_tables.fallbacks(found),
+        *bench_tables.best_under_load(found),
         *(f"{r.model}: take {r.setting}: {r.why}" for r in found.recommendations),
     ]  # fmt: skip
-    parts += views.blocks(found)
+    parts += bench_tables.blocks(found)
     return "\n\n".join(p for p in parts if p)
 
 
 def _failures(found: Bench) -> str:
     """Reasons are sentences: they go on below themselves."""
-    rows = views.failures(found)[1]
+    rows = bench_tables.failures(found)[1]
     return "not measured\n\n" + facts((", ".join(r[:-1]), r[-1]) for r in rows) if rows else ""
 
 
-def _section(title: str, content: views.Table) -> str:
+def _section(title: str, content: bench_tables.Table) -> str:
     text = table(*content, labels=1 + content[0].index("setting"))
     return f"{title}\n\n{text}" if text else ""

@@ -9,7 +9,8 @@ import typer
 from ..errors import SanderlingError
 from .common import JsonTarget, at_hand, say
 
-# The tool's flags are one table of their own (measure/compat/flags.py); nothing is parsed here.
+# The tool's flags are one table of their own (measure/benchmark_model/flags.py); nothing is parsed
+# here.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 CHECK_FAILED = 1
 NO_FLAGS = 1  # as the tool's
@@ -17,9 +18,9 @@ NO_FLAGS = 1  # as the tool's
 
 def benchmark_model(ctx: typer.Context) -> None:
     """Measure a model with the flags and the output lines of TensorFlow Lite's tool."""
-    from ..measure.compat import flags
-    from ..measure.compat.providers import DelegationError
-    from ..measure.compat.tool import measure, printer
+    from ..measure.benchmark_model import flags
+    from ..measure.benchmark_model.providers import DelegationError
+    from ..measure.benchmark_model.tool_run import measure, printer
     from ..measure.devices.adb import DeviceError
     from ..runtime.plugins import load_plugins
 

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import InputError
-from ..evaluate.kinds import MEASURES
-from ..files import STDIN, is_stream, read_bytes
+from ..evaluate.output_kinds import MEASURES
+from ..files import STDIN, as_given, is_stream, keep_stream
 from ..format import AtomicFile
-from ..glyphs import cells, clean_lines, padded, wrapped
 from ..glyphs import clean as clean
+from ..glyphs import clean_lines
 from ..glyphs import shorten as shorten
 from ..ir import Shape
 from ..progress import hush
 from ..progress import plural as plural
 from ..progress import progress as progress
 from ..runtime.plugins import load_plugins as load_plugins
-from . import complete
+from . import completion
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -45,7 +42,7 @@ def at_hand(given: Path | Sequence[Path] | None) -> Any:
 def _spooled(path: Path) -> Path:
     name = "stdin" if str(path) in (STDIN, "/dev/stdin") else path.stem
     kept = Path(_spool().name) / f"{name}.tflite"
-    kept.write_bytes(read_bytes(path, "the model"))
+    keep_stream(path, kept, "the model")
     return kept
 
 
@@ -75,7 +72,7 @@ Quiet = Annotated[
 ]
 DelegateNames = Annotated[
     list[str],
-    typer.Option("--delegate", metavar="NAME", autocompletion=complete.DELEGATE,
+    typer.Option("--delegate", metavar="NAME", autocompletion=completion.DELEGATE,
                  help="A delegate to prefer; may be repeated, first is best."),
 ]  # fmt: skip
 
@@ -178,7 +175,7 @@ def encoded(text: str) -> bytes:
 
 def say(text: str) -> None:
     """A word beside the result."""
-    typer.echo(clean_lines(text), err=True)
+    typer.echo(clean_lines(as_given(text)), err=True)
 
 
 def warn(text: str) -> None:
@@ -193,148 +190,19 @@ def warn_unused(options: Mapping[str, object], why: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: it has no infinities and no NaN."""
+    """What JSON can hold: it has no infinities and no NaN. Paths are the user's."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, str):
+        return as_given(value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def width() -> int:
-    """Columns to fill: the terminal's, or $COLUMNS; 0 in a file or pipe, where nothing is cut."""
-    if sys.stdout.isatty():
-        return get_terminal_size().columns
-    stated = os.environ.get("COLUMNS", "")
-    return int(stated) if stated.isdecimal() else 0
-
-
-GAP = "  "
-READABLE = 24  # letters of a name that is shortened
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int = 1) -> str:
-    """Lines of a plain table, "" without rows. A column that starts with > is right-aligned; one
-    that starts with ~ is shortened where the line would be too long. labels: how many columns say
-    what a row is; a table that still does not fit goes on below itself, under these."""
-    body = [[clean(cell) for cell in row] for row in rows]
-    if not body:
-        return ""
-    heads = [[column.lstrip(">~") for column in columns]]
-    widths = _widths(heads + body)
-    if width() and _excess(widths) > 0:
-        heads = _broken(heads[0], _widths(body))
-        widths = _widths(heads + body)
-        _narrow(widths, [i for i, column in enumerate(columns) if column.startswith("~")])
-    lines = [*heads, ["-" * w for w in widths], *body]
-    return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
-
-
-def fitting(columns: Sequence[str], rows: Iterable[Sequence[object]],
-            spare: Sequence[str]) -> list[int]:  # fmt: skip
-    """The columns that a line has room for: of `spare` the first go first, where it is too long
-    even with names broken and with the flexible columns as short as READABLE."""
-    body = [[clean(cell) for cell in row] for row in rows]
-    kept = list(range(len(columns)))
-    if not body or not width():
-        return kept
-    heads = _broken([column.lstrip(">~") for column in columns], _widths(body))
-    widths = [min(w, READABLE) if column.startswith("~") else w
-              for column, w in zip(columns, _widths(heads + body), strict=True)]  # fmt: skip
-    for name in spare:
-        if _excess([widths[i] for i in kept]) > 0:
-            kept.remove(columns.index(name))
-    return kept
-
-
-def _block(shown: Sequence[int], lines: Sequence[Sequence[str]], columns: Sequence[str],
-           widths: Sequence[int]) -> str:  # fmt: skip
-    names, room = [columns[i] for i in shown], [widths[i] for i in shown]
-    parts = ([line[i] for i in shown] for line in lines)
-    return "\n".join(_line(part, names, room) for part in parts if any(part))
-
-
-def _widths(lines: Iterable[Sequence[str]]) -> list[int]:
-    return [max(map(cells, column)) for column in zip(*lines, strict=True)]
-
-
-def _excess(widths: Sequence[int]) -> int:
-    return sum(widths) + len(GAP) * (len(widths) - 1) - width()
-
-
-def _broken(names: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
-    """Names of columns as several lines, where what stands below is narrower than they are."""
-    pieces = [wrap(name, max(room, 1), break_long_words=False, break_on_hyphens=False)
-              for name, room in zip(names, widths, strict=True)]  # fmt: skip
-    height = max(map(len, pieces))
-    return [list(line) for line in zip(*([""] * (height - len(p)) + p for p in pieces),
-                                       strict=True)]  # fmt: skip
-
-
-def _blocks(widths: Sequence[int], labels: int) -> list[list[int]]:
-    """Which columns stand side by side: all, or as many as fit behind the labels."""
-    if not labels or not width() or _excess(widths) <= 0:
-        return [list(range(len(widths)))]
-    made = [list(range(labels))]
-    for i in range(labels, len(widths)):
-        if len(made[-1]) > labels and _excess([widths[k] for k in (*made[-1], i)]) > 0:
-            made.append(list(range(labels)))
-        made[-1].append(i)
-    return made
-
-
-def _narrow(widths: list[int], flexible: Sequence[int], least: int = 12) -> None:
-    """Take columns from the widest until the line fits, or none can give any more."""
-    excess = _excess(widths)
-    while excess > 0 and flexible:
-        widest = max(flexible, key=lambda i: widths[i])
-        if widths[widest] <= least:
-            return
-        widths[widest] -= 1
-        excess -= 1
-
-
-def _line(texts: Sequence[str], columns: Sequence[str], widths: Sequence[int]) -> str:
-    made = (padded(shorten(cell, w), w, column.startswith(">"))
-            for cell, column, w in zip(texts, columns, widths, strict=True))  # fmt: skip
-    return GAP.join(made).rstrip()
-
-
-def facts(rows: Iterable[tuple[str, object]]) -> str:
-    """Lines of `name  value`; a long value goes on below itself."""
-    named = [(name, clean(value)) for name, value in rows]
-    indent = max(cells(name) for name, _ in named) + len(GAP)
-    room = max(width() - indent, 20) if width() else 10**6
-    lines = []
-    for name, value in named:
-        lines += [(padded(name if i == 0 else "", indent) + piece).rstrip()
-                  for i, piece in enumerate(wrapped(value, room))]  # fmt: skip
-    return "\n".join(lines)
 
 
 def summary(text: str | None, most: int = 110) -> str:
     """The first sentence of a help text, for a list; of a long one what comes before the colon."""
     sentence = " ".join((text or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
     return sentence if len(sentence) <= most else sentence.partition(": ")[0]
-
-
-def si(number: float) -> str:
-    """1234567 -> 1.23 M."""
-    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= unit:
-            return f"{number / unit:.3g} {name}"
-    return f"{number:g}"
-
-
-def size(count: int | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return "-"
-    amount = float(count)
-    for name in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {name}"
-        amount /= 1024
-    return f"{amount:.4g} GiB"

@@ -12,7 +12,8 @@ from ..format import load
 from ..ir import Array, Model
 from ..measure import inspect as describe
 from ..runtime.inputs import quantize_array
-from .common import JsonPath, JsonTarget, si, size
+from ..units import byte_size, si
+from .common import JsonPath, JsonTarget
 
 SCHEMA = "sanderling.demo/1"
 FACTS = ("description", "file_bytes", "parameters", "macs", "quantisation")
@@ -34,7 +35,7 @@ def demo(
             return
     typer.echo(f"model      {record['description']}: {record['ops']} ops, "
                f"{si(record['parameters'])} parameters, {si(record['macs'])} MACs, "
-               f"{size(record['file_bytes'])}, {record['quantisation']}")  # fmt: skip
+               f"{byte_size(record['file_bytes'])}, {record['quantisation']}")  # fmt: skip
     typer.echo(f"input      held-out picture {digit}, 8x8 pixels, a handwritten {record['label']}:")
     typer.echo(_picture(images[digit]))
     best = ", ".join(f"{c}: {p:.2f}" for c, p in record["best"])

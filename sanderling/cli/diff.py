@@ -12,17 +12,25 @@ import typer
 from ..errors import InputError
 from ..evaluate import diff as behind
 from ..evaluate.diff import Diff
-from ..evaluate.diff_file import COLUMNS, layer_row, number, picture, stage_metrics, summary_lines
-from ..evaluate.kinds import MASKS, MEASURES, SCORES
-from ..evaluate.layers import Layers
-from ..evaluate.measures import Limits
+from ..evaluate.diff_export import (
+    COLUMNS,
+    layer_row,
+    number,
+    plot_errors,
+    stage_metrics,
+    summary_lines,
+)
+from ..evaluate.error_measures import ErrorLimits
+from ..evaluate.layer_diff import LayerDiffs
+from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
-from ..measure.compat.flags import Values
-from ..measure.compat.providers import EXTERNAL, PROVIDERS, external, unused
-from ..picture import kind_of
-from ..runtime.delegate import delegate_names
+from ..measure.benchmark_model.flags import Values
+from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, external, unused
+from ..plots import kind_of
 from ..runtime.inputs import Picture
-from . import complete
+from ..runtime.registry import delegate_names
+from ..tables import table, whole_in_files
+from . import completion
 from .common import (
     JsonPath,
     JsonTarget,
@@ -37,7 +45,6 @@ from .common import (
     progress,
     read_shapes,
     say,
-    table,
     warn,
     warn_unused,
     write_target,
@@ -55,22 +62,23 @@ def diff(
         help="The reference: a .tflite file; - for stdin.")] = None,
     b: Annotated[Path | None, typer.Argument(metavar="B", callback=at_hand,
         help="The test: another model of the same network. Default: A at another setting.")] = None,
-    delegate_a: Annotated[list[str], typer.Option(metavar="NAME", autocompletion=complete.DELEGATE,
+    delegate_a: Annotated[list[str], typer.Option(metavar="NAME",
+        autocompletion=completion.DELEGATE,
         help="A delegate of the reference; may be repeated, first is best. Default: cpu on one "
              "thread, or `reference` where both sides would be the same.")] = [],  # noqa: B006
     delegate_b: Annotated[list[str], typer.Option("--delegate-b", "--delegate", metavar="NAME",
-        autocompletion=complete.DELEGATE,
+        autocompletion=completion.DELEGATE,
         help="A delegate of the test; may be repeated. xnnpack is LiteRT with XNNPACK."
         )] = [],  # noqa: B006
-    engine_a: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
+    engine_a: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
         help="Who runs the reference: sanderling, litert or openvino.")] = "sanderling",
-    engine_b: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
+    engine_b: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
         help="Who runs the test.")
         ] = "sanderling",
     threads_a: Annotated[int, typer.Option(metavar="N", help="Threads of the reference.")] = 1,
     threads_b: Annotated[int, typer.Option("--threads-b", "--num_interpreter_threads", metavar="N",
         help="Threads of the test.")] = 1,
-    precision_a: Annotated[str, typer.Option(metavar="P", autocompletion=complete.PRECISION,
+    precision_a: Annotated[str, typer.Option(metavar="P", autocompletion=completion.PRECISION,
         help="Of float products in the reference: f32 or bf16.")] = "f32",
     precision_b: Annotated[str, typer.Option(metavar="P", help="The same for the test.")] = "f32",
     runs: Annotated[int | None, typer.Option("--runs", "--num_runs", metavar="N",
@@ -79,7 +87,7 @@ def diff(
     data: Annotated[Path | None, typer.Option(metavar="PATH",
         help="Inputs: a .npy, a .npz with arrays by input name, a picture, or a folder of "
              "pictures or .npy.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
         help="How pictures become inputs, as in `sanderling eval imagenet`. Default: stretched, "
              "floats from 0 to 1.")] = "",
     mean: Annotated[str | None, typer.Option(metavar="M[,M,M]",
@@ -140,7 +148,7 @@ def diff(
     engine_a, delegate_a = _ours(delegate_a, engine_a)
     engine_b, wanted = _ours(wanted, engine_b)
     others = [external(flags)] if flags.text(EXTERNAL) else []
-    limits = Limits(max_error, max_avg_error, max_raw_error, max_relative, min_cosine, min_snr,
+    limits = ErrorLimits(max_error, max_avg_error, max_raw_error, max_relative, min_cosine, min_snr,
                     min_top1, min_top5)  # fmt: skip
     how: Picture | Pipeline | None = None
     if preset:
@@ -168,7 +176,7 @@ def diff(
                 shapes=read_shapes(shape), output_kind=pairs(output_kind, "--output-kind"),
             )  # fmt: skip
         if drawn is not None and plot is not None:
-            write_target(drawn, picture(found, plot))
+            write_target(drawn, plot_errors(found, plot))
         if stage is not None:
             write_target(stage, stage_metrics(found))
         if not target.write(found.to_json()):
@@ -186,7 +194,7 @@ def _kept_when_interrupted() -> Iterator[None]:
     """What was compared before Ctrl-C is printed."""
     try:
         yield
-    except behind.Interrupted as stopped:
+    except behind.DiffInterrupted as stopped:
         _print(stopped.found)
         raise
 
@@ -265,11 +273,11 @@ def _outputs(found: Diff) -> str:
     return "\n".join([table(columns, rows, labels=2), *said])
 
 
-def _layers(layers: Layers) -> list[str]:
+def _layers(layers: LayerDiffs) -> list[str]:
     worst = [(r.index, r.op, r.name, number(r.severity), "; ".join(r.reasons) or r.bound)
              for r in layers.worst]  # fmt: skip
     pieces = [table(COLUMNS, map(layer_row, layers.rows), labels=3)]
     if worst:
-        found = table([">op", "kind", "~tensor", ">of its bound", "~why"], worst)
+        found = table([">op", "kind", "~tensor", ">of its bound", whole_in_files("why")], worst)
         pieces.append(f"worst layers, by their own error\n{found}")
     return [*pieces, "\n".join([*summary_lines(layers), *layers.notes])]

@@ -16,11 +16,18 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ..errors import InputError
-from ..evaluate.run import SCHEMA, Evaluation, Kept, compare_evaluations, evaluate_task
+from ..evaluate.evaluation import (
+    SCHEMA,
+    Evaluation,
+    KeptPredictions,
+    compare_evaluations,
+    evaluate_task,
+)
 from ..evaluate.task import Task, find_task, settings_of, task_names
-from ..measure.compat.flags import Values
-from ..measure.compat.providers import choose, unused
-from . import complete
+from ..measure.benchmark_model.flags import Values
+from ..measure.benchmark_model.providers import choose, unused
+from ..tables import table
+from . import completion
 from .common import (
     A_MODEL,
     JsonTarget,
@@ -35,7 +42,6 @@ from .common import (
     read_shapes,
     say,
     summary,
-    table,
     warn,
     write_target,
 )
@@ -61,14 +67,15 @@ COMMON: Common = {
         help="A setting of the task that is different for --against; may be repeated.")], []),
     "against_engine": (Annotated[str, typer.Option(metavar="NAME",
         help="The engine of --against. Default: the same.")], ""),
-    "engine": (Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
+    "engine": (Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
         help="sanderling, litert, openvino or onnxruntime.")], "sanderling"),
-    "delegate": (Annotated[list[str], typer.Option(metavar="NAME", autocompletion=complete.DELEGATE,
+    "delegate": (Annotated[list[str], typer.Option(metavar="NAME",
+        autocompletion=completion.DELEGATE,
         help="A delegate to prefer; may be repeated, first is best. TensorFlow Lite's names are "
              "known too.")], []),
     "threads": (Annotated[int, typer.Option("--threads", "--num_interpreter_threads", metavar="N",
         min=1, help="Threads of each session.")], 1),
-    "precision": (Annotated[str, typer.Option(metavar="P", autocompletion=complete.PRECISION,
+    "precision": (Annotated[str, typer.Option(metavar="P", autocompletion=completion.PRECISION,
         help="Of float products on the CPU: f32 or bf16.")], "f32"),
     "limit": (Annotated[int, typer.Option("--limit", "--num_images", metavar="N", min=0,
         help="Evaluate the first N samples; 0: all.")], 0),
@@ -300,11 +307,11 @@ def _kept(told: Any) -> Iterator[None]:
 
 
 def _other(kind: type[Task], settings: dict[str, Any], values: Common,
-           delegates: Sequence[str]) -> Evaluation | Kept:  # fmt: skip
+           delegates: Sequence[str]) -> Evaluation | KeptPredictions:  # fmt: skip
     """The evaluation of --against."""
     path = Path(values["against"])
     if path.suffix == ".npz":
-        return Kept.read(path)
+        return KeptPredictions.read(path)
     given = pairs(values["against_set"], "--against-set")
     changed = {n.replace("-", "_"): v for n, v in given.items()}
     types_of = {f.name: _type(kind, f) for f in settings_of(kind)}

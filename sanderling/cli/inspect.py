@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +13,10 @@ from ..format import load
 from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
-from ..measure.inspect import known_shapes
+from ..measure.inspection import known_shapes
 from ..runtime.arena import plan_graph
+from ..tables import IN_FILES, facts, table, width
+from ..units import byte_size, si
 from .common import (
     DelegateNames,
     JsonPath,
@@ -22,16 +25,11 @@ from .common import (
     Plugins,
     Shapes,
     clean,
-    facts,
     load_plugins,
     plural,
     read_shapes,
     shorten,
-    si,
-    size,
-    table,
     warn_unused,
-    width,
 )
 
 Record = dict[str, Any]
@@ -43,6 +41,9 @@ def inspect(
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Print the graph's text form.")] = False,
     arena: Annotated[bool, typer.Option("--arena", help="Print where tensors lie.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Show also graphs that are the same but for names.")
+    ] = False,
     shape: Shapes = [],  # noqa: B006
     delegate: DelegateNames = [],  # noqa: B006  typer reads the default, nobody changes it
     plugin: Plugins = [],  # noqa: B006
@@ -72,7 +73,7 @@ def inspect(
     elif arena:
         _arena(source, shapes)
     else:
-        _print(record, ops, tensors)
+        _print(record, ops, tensors, all_)
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
@@ -89,39 +90,72 @@ def _unknown(problem: str, is_legal: bool) -> str:
             f"{clean(problem)}{do}")  # fmt: skip
 
 
-def _print(record: Record, ops: bool, tensors: bool) -> None:
+def _print(record: Record, ops: bool, tensors: bool, all_: bool) -> None:
+    """Graphs that would look the same but for names are shown once: files may hold very many."""
     typer.echo(_summary(record))
-    for index, graph in enumerate(record["graphs"]):
-        pieces = [_graph(graph), _types(graph)]
-        pieces += [_ops(graph)] if ops else []
-        pieces += [_tensors(graph)] if tensors else []
-        pieces += _delegation(record["delegates"][index]) if "delegates" in record else []
-        typer.echo("\n" + "\n\n".join(filter(None, pieces)))
+    graphs = record["graphs"]
+    given = record.get("delegates", [None] * len(graphs))
+    shown = [_block(g, d, ops, tensors) for g, d in zip(graphs, given, strict=True)]
+    bare = [_block(*_unnamed(g, d), ops, tensors) for g, d in zip(graphs, given, strict=True)]
+    firsts = [number if all_ else bare.index(text) for number, text in enumerate(bare)]
+    for first, members in groupby(range(len(graphs)), firsts.__getitem__):
+        numbers = list(members)
+        if first == numbers[0]:
+            number = f"{numbers.pop(0)} " * (len(graphs) > 1)
+            typer.echo(f"\ngraph {number}{shown[first]}")
+        if numbers:
+            typer.echo(f"\n{_same(numbers, first)} ({plural(len(graphs[first]['ops']), 'op')} "
+                       "each); --all shows everything")  # fmt: skip
+
+
+def _same(numbers: Sequence[int], first: int) -> str:
+    some = f"graph {numbers[0]} is" if len(numbers) == 1 else (
+        f"graphs {numbers[0]} to {numbers[-1]} are")  # fmt: skip
+    return f"{some} the same as graph {first} but for names"
+
+
+def _unnamed(graph: Record, delegation: Record | None) -> tuple[Record, Record | None]:
+    """What tells one graph from another, whatever they and their tensors are called."""
+    plain = graph | {"name": "", "tensors": [t | {"name": ""} for t in graph["tensors"]]}
+    if delegation is None:
+        return plain, None
+    return plain, delegation | {"ops": [op | {"output": ""} for op in delegation["ops"]]}
+
+
+def _block(graph: Record, delegation: Record | None, ops: bool, tensors: bool) -> str:
+    """All that is said about one graph."""
+    pieces = [_graph(graph), _types(graph)]
+    pieces += [_ops(graph)] if ops else []
+    pieces += [_tensors(graph)] if tensors else []
+    pieces += _delegation(delegation) if delegation else []
+    return "\n\n".join(filter(None, pieces))
 
 
 def _summary(record: Record) -> str:
     rows = [
-        ("file", f"{record['source']} ({size(record['file_bytes'])})"),
+        ("file", f"{record['source']} ({byte_size(record['file_bytes'])})"),
         ("description", record["description"] or "-"),
         ("quantisation", record["quantisation"]),
-        ("parameters", f"{si(record['parameters'])} in {size(record['weight_bytes'])}"),
+        ("parameters", f"{si(record['parameters'])} in {byte_size(record['weight_bytes'])}"),
         ("MACs", "not known" if record["macs"] is None else si(record["macs"])),
         ("graphs", len(record["graphs"])),
     ]
     for s in record["signatures"]:
         takes, gives = ", ".join(s["inputs"]), ", ".join(s["outputs"])
         rows.append(("signature", f"{s['key']}({takes}) -> {gives}"))
-    rows += [("metadata", f"{name} ({size(count)})") for name, count in record["metadata"].items()]
+    rows += [
+        ("metadata", f"{name} ({byte_size(count)})") for name, count in record["metadata"].items()
+    ]
     rows += [("not understood", place) for place in record["unknown"]]
     return facts(rows)
 
 
 def _graph(graph: Record) -> str:
-    start = f"graph '{clean(graph['name'])}': {plural(len(graph['ops']), 'op')}"
+    start = f"'{clean(graph['name'])}': {plural(len(graph['ops']), 'op')}"
     if graph["problem"]:
         lines = [f"{start}; {_unknown(graph['problem'], graph['legal'])}"]
     else:
-        used, all_ = size(graph["arena_bytes"]), size(graph["arena_bytes_without_reuse"])
+        used, all_ = byte_size(graph["arena_bytes"]), byte_size(graph["arena_bytes_without_reuse"])
         lines = [f"{start}, {si(graph['macs'])} MACs, arena of a run op by op {used} ({all_} "
                  "without re-use)"]  # fmt: skip
         if graph["uncounted"]:
@@ -138,13 +172,13 @@ def _tensor_line(kind: str, tensor: Record) -> str:
     start = f"  {kind:<7}#{tensor['index']} "
     end = f": {_type(tensor)} {_quant(tensor)}".rstrip()
     name = clean(tensor["name"])
-    room = max(width() - len(start) - len(end), 12) if width() else len(name)
+    room = max(width() - len(start) - len(end), 12) if width() else IN_FILES
     return start + shorten(name, room) + end
 
 
 def _types(graph: Record) -> str:
     def moved(count: int) -> str:
-        return "-" if graph["problem"] else size(count)
+        return "-" if graph["problem"] else byte_size(count)
 
     rows = [(t["name"] + _mark(t), t["count"], _count(t["macs"]), _count(t["parameters"]),
              moved(t["bytes_read"]), moved(t["bytes_written"])) for t in graph["types"]
@@ -160,7 +194,7 @@ def _ops(graph: Record) -> str:
 def _op_row(op: Record, tensors: list[Record]) -> tuple[object, ...]:
     first = tensors[op["outputs"][0]]["name"] if op["outputs"] else ""
     return (op["index"], op["name"] + _mark(op), " ".join(op["output_types"]), _count(op["macs"]),
-            _count(op["parameters"]), size(op["bytes_read"] + op["bytes_written"]), first
+            _count(op["parameters"]), byte_size(op["bytes_read"] + op["bytes_written"]), first
             )  # fmt: skip
 
 
@@ -178,7 +212,7 @@ def _tensors(graph: Record) -> str:
 
 
 def _tensor_row(tensor: Record) -> tuple[object, ...]:
-    return (tensor["index"], _type(tensor), tensor["role"], size(tensor["bytes"]),
+    return (tensor["index"], _type(tensor), tensor["role"], byte_size(tensor["bytes"]),
             _short_quant(tensor), tensor["name"])  # fmt: skip
 
 

@@ -13,13 +13,24 @@ import typer
 from ..errors import InputError
 from ..format import load
 from ..ir import Array, Signature
-from ..measure.profile import profile as measure
-from ..measure.profile import share_text
-from ..measure.profile_export import facts_line, fused_names, node_data_json, plot, to_csv, to_html
-from ..picture import kind_of
+from ..measure.profile_export import (
+    SHARES,
+    facts_line,
+    fused_names,
+    node_data_json,
+    plot,
+    summed,
+    to_csv,
+    to_html,
+)
+from ..measure.profiling import profile as measure
+from ..measure.profiling import share_text
+from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.session import Session
-from . import complete
+from ..tables import fitting, table, width
+from ..units import si
+from . import completion
 from .common import (
     DelegateNames,
     JsonPath,
@@ -28,14 +39,10 @@ from .common import (
     Plugins,
     Quiet,
     encoded,
-    fitting,
     load_plugins,
     open_target,
     pairs,
     progress,
-    si,
-    table,
-    width,
     write_target,
 )
 from .run import _feeds, _named
@@ -49,9 +56,9 @@ def profile(
     runs: Annotated[int | None, typer.Option(metavar="N",
         help="Runs to measure. Default: as many as fit into about 1.5 s.")] = None,
     delegate: DelegateNames = [],  # noqa: B006
-    engine: Annotated[str, typer.Option(metavar="NAME", autocompletion=complete.ENGINE,
+    engine: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
         help="Whose steps: sanderling, litert or openvino.")] = "sanderling",
-    precision: Annotated[str, typer.Option(metavar="TYPE", autocompletion=complete.PRECISION,
+    precision: Annotated[str, typer.Option(metavar="TYPE", autocompletion=completion.PRECISION,
         help="Of float products: f32 or bf16.")] = "f32",
     top: Annotated[int, typer.Option(metavar="N", min=0,
         help="How many of the slowest steps to list.")] = 10,
@@ -140,24 +147,15 @@ def text(record: Record, top: int = 10, by_type: bool = False) -> str:
     types = ("Summary by node type", _types(record))
     blocks = [types] if by_type else [
         ("Run Order", _steps(_lines(record, steps), shown)),
-        ("Top by Computation Time", _steps(_lines(record, _summed(best)), shown)),
+        ("Top by Computation Time", _steps(_lines(record, summed(best)), shown)),
         types,
     ]  # fmt: skip
     rule = "=" * 30 if not width() else "=" * max(3, min(30, (width() - 25) // 2))
     lines = [f"{rule} {title} {rule}\n{body}" for title, body in blocks if body]
     lines += [] if by_type else _left_out(shown)
-    lines += [_others(record), facts_line(record), *(f"note: {n}" for n in record["notes"]),
+    lines += [_others(record), facts_line(record), SHARES, *(f"note: {n}" for n in record["notes"]),
               "\n".join(record["advice"])]  # fmt: skip
     return "\n\n".join(lines)
-
-
-def _summed(rows: list[Record]) -> list[Record]:
-    """The running sum in the order of this table."""
-    total, made = 0.0, []
-    for row in rows:
-        total += row["percent"]
-        made.append(row | {"cdf": total})
-    return made
 
 
 _COLUMNS = ("[node type]", ">[first]", ">[avg ms]", ">[median]", ">[min]", ">[%]", ">[cdf%]",

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
@@ -23,8 +22,8 @@ from ..ir import Array, DType, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
-from . import complete
-from .batch import Files, batch, several, titles
+from . import completion
+from .class_names import ClassNames
 from .common import (
     DelegateNames,
     JsonPath,
@@ -32,21 +31,20 @@ from .common import (
     ModelPath,
     Plugins,
     Quiet,
-    clean,
     load_plugins,
     open_target,
     pairs,
     plural,
     progress,
-    table,
     warn,
     warn_unused,
     write_target,
 )
-from .labels import Labels
+from .run_files import Files, batch, several, titles
+from .run_text import print_runs
 
 if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
-    from ..evaluate.shown import Found
+    from ..evaluate.output_readers import Findings
 
 SCHEMA = "sanderling.run/1"
 Value = TypeVar("Value", str, list[str])
@@ -79,7 +77,7 @@ def run(
         help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
              "themselves for integer inputs.")] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=complete.PRESET,
+    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
         help="With --picture: how pictures become inputs, as in `sanderling eval`. Default: what "
              "suits the model.")] = "",
     rate: Annotated[int | None, typer.Option(metavar="HZ", min=1,
@@ -98,6 +96,8 @@ def run(
     top: Annotated[int | None, typer.Option(metavar="K", min=1,
         help="How many classes. Default: 5.")] = None,
     plugin: Plugins = [],  # noqa: B006
+    verbose: Annotated[bool, typer.Option("--verbose",
+        help="For several files: print all outputs of each, not a line.")] = False,
     quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:  # fmt: skip
@@ -107,27 +107,28 @@ def run(
     session = Session(source, delegate, threads)
     entry = session.entry(signature)
     how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
-    names = None if labels is None else Labels.read(labels, label_offset or 0)
+    names = None if labels is None else ClassNames.read(labels, label_offset or 0)
     jobs = batch(_named(entry.inputs, several(input, "--input", list(entry.inputs)), "input"))
     shapes = pairs(shape, "--shape")
-    _warn_unused(entry, jobs[0], {
+    _warn_unused(entry, jobs, {
         "--mean": mean, "--std": std, "--resample": resample, "--bgr": bgr, "--top": top,
         "--label-offset": label_offset, "--labels": labels, "--dequantize": dequantize,
         "--random": random is not None, "--preset": preset, "--picture": picture, "--rate": rate,
+        "--verbose": verbose,
     })  # fmt: skip
     eye = gallery = None
     if picture is not None:
-        from ..evaluate.shown import Names
-        from .pictures import Gallery, Looker, check_pictures
+        from ..evaluate.output_readers import ClassNaming
+        from .drawn_images import Gallery, ImageDrawer, check_images
 
-        check_pictures(jobs)
-        eye = Looker(entry, model, Names(labels, label_offset), preset, {
+        check_images(jobs)
+        eye = ImageDrawer(entry, model, ClassNaming(labels, label_offset), preset, {
             "mean": mean or "", "std": std or "", "resample": resample or "", "bgr": bgr or None,
         })  # fmt: skip
         gallery = Gallery(picture, titles(jobs))
     targets = _targets(entry, pairs(output, "--output"))
     _check_apart([*targets.values(), *([Path(json)] if json not in ("", "-") else [])])
-    runs: list[_Run] = []
+    runs: list[FinishedRun] = []
     with ExitStack() as opened:
         files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
         target = opened.enter_context(JsonTarget(json))
@@ -137,7 +138,7 @@ def run(
                 _feeds(entry, job, how, random, shapes, rate), None)  # fmt: skip
             begin = time.perf_counter()
             codes = session.run(feeds, signature=signature)
-            made = _Run(title, job, time.perf_counter() - begin)
+            made = FinishedRun(title, job, time.perf_counter() - begin)
             reals = {n: _portable(dequantize_array(a, entry.outputs[n])) for n, a in codes.items()}
             made.outputs = reals if dequantize else {n: _portable(a) for n, a in codes.items()}
             made.top = names.best(reals, top or 5) if names is not None and eye is None else None
@@ -146,11 +147,13 @@ def run(
                 gallery.add(number, next(iter(job.values())), made.found)
             runs.append(made)
             _check_alike(runs, files)
+        if gallery:
+            gallery.tell()
         for name, file in files.items():
             write_target(file, _npz(_stacked(runs)) if name == EVERYTHING
                          else _npy(_stacked(runs)[name]))  # fmt: skip
         if not target.write(_record(str(model), runs)):
-            _print(runs)
+            print_runs(runs, verbose)
 
 
 def _told(items: Iterable[Item], total: int) -> Iterator[Item]:
@@ -165,7 +168,7 @@ def _told(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 
 @dataclass
-class _Run:
+class FinishedRun:
     """One run and what came of it."""
 
     title: str
@@ -173,7 +176,7 @@ class _Run:
     seconds: float
     outputs: dict[str, Array] = field(default_factory=dict)
     top: dict[str, list[dict[str, Any]]] | None = None  # with --labels
-    found: Found | None = None
+    found: Findings | None = None
 
     def to_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {
@@ -184,7 +187,7 @@ class _Run:
         return made | ({self.found.kind: self.found.rows} if self.found else {})
 
 
-def _check_alike(runs: Sequence[_Run], files: Mapping[str, object]) -> None:
+def _check_alike(runs: Sequence[FinishedRun], files: Mapping[str, object]) -> None:
     """Before more work: what is stacked has one shape."""
     for name, array in runs[-1].outputs.items():
         first = runs[0].outputs[name]
@@ -194,18 +197,20 @@ def _check_alike(runs: Sequence[_Run], files: Mapping[str, object]) -> None:
                              where="--output", fix="run these files one by one")  # fmt: skip
 
 
-def _stacked(runs: Sequence[_Run]) -> dict[str, Array]:
+def _stacked(runs: Sequence[FinishedRun]) -> dict[str, Array]:
     """The outputs; of several runs with a dimension more."""
     if len(runs) == 1:
         return runs[0].outputs
     return {name: np.stack([r.outputs[name] for r in runs]) for name in runs[0].outputs}
 
 
-def _warn_unused(entry: Signature, files: Mapping[str, str], options: dict[str, Any]) -> None:
+def _warn_unused(entry: Signature, jobs: Sequence[Files], options: dict[str, Any]) -> None:
+    files = jobs[0]
     pictures = any(Path(f).suffix.lower() in PICTURES for f in files.values())
     for names, needed, why in (
         ("--mean --std --resample --bgr", pictures, "no input is a picture"),
         ("--preset", options["--picture"], "there is no --picture"),
+        ("--verbose", len(jobs) > 1, "one run prints all outputs"),
         (
             "--rate",
             any(Path(f).suffix.lower() in SOUNDS for f in files.values()),
@@ -357,7 +362,7 @@ def _npz(arrays: dict[str, Array]) -> bytes:
     return blob.getvalue()
 
 
-def _record(model: str, runs: Sequence[_Run]) -> dict[str, Any]:
+def _record(model: str, runs: Sequence[FinishedRun]) -> dict[str, Any]:
     """One run as it is; several as a list, each with its files."""
     made: dict[str, Any] = {"schema": SCHEMA, "model": model}
     if len(runs) == 1:
@@ -375,43 +380,3 @@ def _describe(array: Array) -> dict[str, Any]:
         "mean": float(array.mean(dtype=np.float64)) if numeric else None,
         "first": array.reshape(-1)[:8].tolist(),
     }
-
-
-def _print(runs: Sequence[_Run]) -> None:
-    label = ["~input"] if len(runs) > 1 else []
-
-    def of(run: _Run, *cells: object) -> list[object]:
-        return [*[run.title][: len(label)], *cells]
-
-    rows = [of(run, name, f"{o['type']}{o['shape']}",
-               *(_number(o[k]) for k in ("min", "max", "mean")),
-               " ".join(map(_number, o["first"])))
-            for run in runs for name, o in run.to_json()["outputs"].items()]  # fmt: skip
-    columns = ["~output", "type", ">min", ">max", ">mean", "~first values"]
-    pieces = [table([*label, *columns], rows)]
-    for name in runs[0].top or ():
-        best = [of(run, b["class"], b["label"], _number(b["score"]))
-                for run in runs for b in (run.top or {}).get(name, [])]  # fmt: skip
-        found = table([*label, ">class", "~label", ">score"], best)
-        pieces.append(f"best classes of {clean(name)}\n{found}")
-    if seen := [(run.title, run.found) for run in runs if run.found]:
-        from .pictures import found_table
-
-        pieces.append(found_table(seen))
-    typer.echo("\n\n".join(filter(None, [*pieces, _took(runs)])))
-
-
-def _took(runs: Sequence[_Run]) -> str:
-    first = f"{runs[0].seconds * 1e3:.1f} ms, first-run work included"
-    if len(runs) == 1:
-        return f"one run took {first}"
-    later = median(run.seconds for run in runs[1:])
-    return (
-        f"the first of {len(runs)} runs took {first}; the median of the others {later * 1e3:.1f} ms"
-    )
-
-
-def _number(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)

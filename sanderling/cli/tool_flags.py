@@ -8,9 +8,9 @@ from typing import Any
 from typer.core import TyperCommand
 
 from ..errors import InputError
-from ..measure.compat.flags import ALIASES, DELEGATES, Values, parse
-from ..measure.compat.providers import PROVIDERS, absence
-from ..runtime.delegate import delegate_names
+from ..measure.benchmark_model.flags import ALIASES, DELEGATES, Values, parse
+from ..measure.benchmark_model.providers import PROVIDERS, absence
+from ..runtime.registry import delegate_names
 from .common import warn
 
 # The tools take flags for every delegate; --help is ours.

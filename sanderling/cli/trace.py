@@ -12,11 +12,12 @@ import typer
 from ..errors import InputError
 from ..glyphs import clean_lines
 from ..ir import Array, Signature
-from ..measure.insights import Insight, insights
-from ..measure.traces import run_model, summary
+from ..measure.model_trace import run_model, summary
+from ..measure.trace_insights import Insight, insights
 from ..runtime.inputs import Picture
 from ..runtime.trace import Trace, record
 from ..runtime.tracefile import encoder_for, read
+from ..tables import facts
 from .common import (
     A_MODEL,
     DelegateNames,
@@ -25,7 +26,6 @@ from .common import (
     Plugins,
     Quiet,
     at_hand,
-    facts,
     load_plugins,
     open_target,
     pairs,

@@ -1,1 +1,2 @@
-"""Ways to run a part of a graph. Each is found by name, see runtime/delegate.py."""
+"""Ways to run a part of a graph. runtime/delegate.py is the contract that each of them keeps,
+runtime/registry.py finds them by name."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import DelegateError, UnsupportedError
 from ..ir import Array, Graph, Op, Tensor
+from ..runtime.delegate import Delegate, Executable, Options
 from ..spans import span, tape
 
 if TYPE_CHECKING:
     from ..ops import State
     from ..ops.execute import Evaluate
-    from ..runtime.delegate import Executable, Options
 
 
-class ReferenceDelegate:
+class ReferenceDelegate(Delegate):
+    """Takes every operator that has a definition."""
+
     name = "reference"
     identity = name  # it has no settings
 
@@ -31,11 +32,11 @@ class ReferenceDelegate:
             return error.what
         return None
 
-    def compile(self, part: Graph, options: Options) -> Executable:
+    def compile(self, part: Graph, options: Options) -> ReferenceExecutable:
         return ReferenceExecutable(part, options.state)
 
 
-class ReferenceExecutable:
+class ReferenceExecutable(Executable):
     """Evaluates the ops in order; results are copied into the caller's buffers."""
 
     def __init__(self, part: Graph, state: State) -> None:
@@ -43,7 +44,6 @@ class ReferenceExecutable:
 
         self.part, self.state = part, state
         self._routine = Routine(part.ops, part.inputs, part.outputs)
-        self.nodes: Sequence[int] = ()  # the part's ops as places in the file's graph
         self.watch: Evaluate | None = None  # evaluates an op, for a profile
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
@@ -54,10 +54,6 @@ class ReferenceExecutable:
         size = sum(r.nbytes for r in results)
         with span("copy results out", "copy", {"bytes": size}):
             self._settle(inputs, results, outputs)
-
-    def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Callable[[], None]:
-        """The run on these arrays as a call without arguments."""
-        return partial(self.run, inputs, outputs)
 
     def _told(self, op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
         from ..ops.execute import evaluate

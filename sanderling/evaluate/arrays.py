@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import foreign_reader
 from ..ir import Array, Tensor
+from ..runtime.feeds import converts
 from ..runtime.inputs import fit
 from .classify import Classification
 from .preprocess import numbers
@@ -133,8 +134,24 @@ class Arrays(Classification):
                 raise InputError(f"{len(self.truth)} labels, and the array of input '{name}' is "
                                  f"{array.dtype}{list(array.shape)}", where=str(self.data),
                                  fix="give one row a label")  # fmt: skip
+            self._check_type(name, array)
+        self.labelled = f"{self.data}, array '{self._label_name}'"
         found = [Sample(str(i), self.data, n, i) for i, n in enumerate(self.truth)]
         return self.check_labels(found)
+
+    def _check_type(self, name: str, array: Array) -> None:
+        """Before any inference: no sample would come through."""
+        tensor, row = self.ports.inputs[name], array[:1]
+        scaled = any(number is not None for number in self._scale)
+        if scaled or array.dtype.kind not in "iu" or array.dtype == tensor.dtype.numpy:
+            return
+        if not converts(row, tensor):
+            raise InputError(
+                f"the array of input '{name}' is {array.dtype}, the model takes {tensor.type_text}",
+                where=str(self.data),
+                fix="say how it becomes the reals that the model was trained on: (value - --mean) "
+                f"/ --std, for pixels often --std 255; or store {tensor.dtype.numpy}",
+            )
 
     def preprocess(self, sample: Sample) -> Prepared:
         pieces = {n: self._pieces(self.feeds[n][sample.data], t) for n, t in

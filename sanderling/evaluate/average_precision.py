@@ -1,7 +1,7 @@
 """The average precision of TensorFlow Lite's own tool: its ten lines and `Overall mAP`.
 
 It is not COCO's: no crowds, no ranges of area, no limit to the number of detections, and a class
-that is only predicted counts as 0. `official.py` has the figures that the world compares.
+that is only predicted counts as 0. `coco_metrics.py` has the figures that the world compares.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..ir import Array
+from .coco_metrics import Record
 from .detection import overlaps
-from .official import Record
 
 THRESHOLDS = np.float32(0.5) + np.arange(10, dtype=np.float32) * np.float32(0.05)
 RECALLS = 100  # and one for recall 0

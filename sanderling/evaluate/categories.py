@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..runtime.inputs import class_names
-from .official import Truth, loosely
+from .coco_metrics import Truth, loosely
 
 UNUSED = {"???", "n/a", "background", "unlabeled", "unknown", "bg"}
 # Two spellings of the same thing are around, Pascal VOC's and COCO's.
@@ -40,19 +40,19 @@ class ClassMap:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelFile:
     where: str
     names: dict[int, str]  # by line, or by the number that the line begins with
     numbered: bool
 
     @staticmethod
-    def read(path: Path) -> Labels:
+    def read(path: Path) -> LabelFile:
         lines = class_names(path)
         parts = [re.match(r"\s*(\d+)(?:\s*[:,]\s*|\s+)(\S.*)$", line) for line in lines]
         if all(parts):
             named = {int(m[1]): m[2].strip() for m in parts if m}
-            return Labels(str(path), named, True)
-        return Labels(str(path), {i: line.strip() for i, line in enumerate(lines)}, False)
+            return LabelFile(str(path), named, True)
+        return LabelFile(str(path), {i: line.strip() for i, line in enumerate(lines)}, False)
 
     @property
     def first_is_unused(self) -> bool:
@@ -63,7 +63,7 @@ def is_unused(name: str) -> bool:
     return not name or loosely(name) in UNUSED
 
 
-def map_classes(truth: Truth, labels: Labels | None, offset: int | None,
+def map_classes(truth: Truth, labels: LabelFile | None, offset: int | None,
                 classes: int | None) -> ClassMap:  # fmt: skip
     """offset: what to add to a class for its line in the labels (or, without labels, its category's
     id). classes: how many the model has, where its outputs say it."""
@@ -90,7 +90,7 @@ def _usual_offset(classes: int, last: int, count: int, where: str) -> int:
     return offset
 
 
-def _by_label(truth: Truth, labels: Labels, offset: int | None, classes: int | None) -> ClassMap:
+def _by_label(truth: Truth, labels: LabelFile, offset: int | None, classes: int | None) -> ClassMap:
     shift = _shift(labels, offset, classes)
     names = {line - shift: name for line, name in labels.names.items() if line >= shift}
     if truth.in_parts:  # categories without names: the label's line is the id
@@ -107,7 +107,7 @@ def _by_label(truth: Truth, labels: Labels, offset: int | None, classes: int | N
     return ClassMap(found, _differences(names, found, categories))
 
 
-def _shift(labels: Labels, offset: int | None, classes: int | None) -> int:
+def _shift(labels: LabelFile, offset: int | None, classes: int | None) -> int:
     shift = offset if offset is not None else int(labels.first_is_unused)
     there = max(labels.names) + 1
     if classes is None or labels.numbered:

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array
 from ..runtime.inputs import class_names
-from .paired import paired, score_distance, wilson
+from .paired_statistics import paired, score_distance, wilson
 from .task import Metrics, Ports, Prediction, Sample, Task, setting
 
 TOP = 10
@@ -45,6 +45,8 @@ class Classification(Task):
 
     def open(self, ports: Ports) -> None:
         super().open(ports)
+        self.labelled = "the task's samples"  # where labels come from
+        self.seen = 0, 0, 0  # the least and the largest of them, and the number of samples
         shape = ports.output.shape
         self.classes = shape[-1] if shape else 0
         if self.classes < 2:
@@ -77,9 +79,11 @@ class Classification(Task):
         if not samples:
             return samples
         least, most = (f(int(s.truth) for s in samples) for f in (min, max))
+        self.seen = least, most, len(samples)
         if not self._possible(least, most):
             raise InputError(
-                f"labels go from {least} to {most}, the model has {self.classes} classes"
+                f"the labels of {self.labelled} go from {least} to {most}, the model has "
+                f"{self.classes} classes"
                 + (f" and the offset is {self.offset}" if self.offset != AUTO else ""),
                 where=self.ports.model, fix="give the labels of this model's classes, or another "
                 "--label-offset")  # fmt: skip
@@ -120,12 +124,22 @@ class Classification(Task):
             "intervals": {f"top{k}": list(wilson(hits[k - 1], count)) for k in (1, 5)
                           if k <= len(hits)},
             "classes": self.classes,
+            "labels": {"from": self.labelled, "least": self.seen[0], "largest": self.seen[1]},
             "offset": offset,
             "worst_classes": self._worst(truth, best[:, 0]),
             "confusions": self._confusions(truth, best[:, 0]),
         }  # fmt: skip
-        doubt = self._doubt(hits[0], count)
-        return metrics | ({"warning": doubt} if doubt else {})
+        doubts = "; ".join(filter(None, (self._mismatch(), self._doubt(hits[0], count))))
+        return metrics | ({"warning": doubts} if doubts else {})
+
+    def _mismatch(self) -> str:
+        """Labels of another set of classes. One class less is usual: it is the background. Where
+        samples are fewer than classes nobody can tell."""
+        least, most, count = self.seen
+        if count < self.classes or self.classes - most - 1 in (0, 1):
+            return ""
+        return (f"labels of {count} samples go from {least} to {most}, but the model has "
+                f"{self.classes} classes: check that these are labels of its classes")  # fmt: skip
 
     def _doubt(self, right: int, count: int) -> str:
         """No better than guessing: the model is rarely to blame."""
@@ -166,7 +180,9 @@ class Classification(Task):
         found = [f"Top-{k} Accuracy: {v:g}" for k, v in enumerate(metrics["topk"], 1)]
         for name, (low, high) in metrics["intervals"].items():
             found.append(f"{name}: {metrics[name]:.2%}, 95 % interval {low:.2%} to {high:.2%}")
-        offset = metrics["offset"]
+        offset, labels = metrics["offset"], metrics["labels"]
+        found.append(f"labels: {labels['from']}, from {labels['least']} to {labels['largest']}; "
+                     f"the model has {metrics['classes']} classes")  # fmt: skip
         found.append(f"label offset: {offset['value']} ({offset['why']})")
         if metrics["confusions"]:
             pairs = [f"{' / '.join(_short(n) for n in c['names'])} ({c['times']})"

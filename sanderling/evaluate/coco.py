@@ -17,21 +17,9 @@ from ..format import write_atomic
 from ..ir import Array
 from ..runtime.inputs import picture_layout
 from .average_precision import THRESHOLDS, Simple, simple_average_precision
-from .categories import ClassMap, Labels, map_classes
-from .detection import (
-    SSD_ORDER,
-    Candidates,
-    Head,
-    Limits,
-    Scene,
-    class_count,
-    find_head,
-    named_count,
-    overlaps,
-    select,
-    unplace,
-)
-from .official import (
+from .bootstrap import Curves, compared, compared_line
+from .categories import ClassMap, LabelFile, map_classes
+from .coco_metrics import (
     Record,
     Truth,
     as_results,
@@ -40,9 +28,22 @@ from .official import (
     read_results,
     summary,
 )
-from .pictured import Pictured, check_folder
-from .preprocess import Frame, Pipeline, find_pictures
-from .resample import Curves, compared, compared_line
+from .detection import (
+    SSD_ORDER,
+    BoxLimits,
+    Candidates,
+    Head,
+    Scene,
+    class_count,
+    find_head,
+    named_count,
+    overlaps,
+    select,
+    unplace,
+)
+from .image_task import ImageTask, check_folder
+from .pixels import find_images
+from .preprocess import Frame, Pipeline
 from .task import (
     Metrics,
     Ports,
@@ -59,7 +60,7 @@ SURE = 0.3  # a score at which a detector is usually believed
 
 @register_task
 @dataclass(kw_only=True)
-class Coco(Pictured):
+class Coco(ImageTask):
     """Object detection: the twelve figures of COCO, computed by pycocotools.
 
     Models with TFLite_Detection_PostProcess (boxes, classes, scores, count) are read as they are;
@@ -122,7 +123,7 @@ class Coco(Pictured):
             raise InputError("no pictures are given", where="--images",
                              fix="give the folder of pictures, or --results FILE")  # fmt: skip
         if self.truth is None:
-            files = find_pictures(self.images)
+            files = find_images(self.images)
             return [Sample(p.name, path=p, data=i + 1) for i, p in enumerate(files)]
         check_folder(self.images, self.truth.file_names, self.annotations)
         find_engine(self.evaluator)  # what is missing or does not fit is said before any work
@@ -159,7 +160,7 @@ class Coco(Pictured):
             made = np.load(self.anchors, allow_pickle=False)
             return np.asarray(made, np.float64).reshape(-1, 4)
 
-    def _limits(self, head: Head) -> Limits:
+    def _limits(self, head: Head) -> BoxLimits:
         given: dict[str, Any] = {
             "score": self.score_threshold, "iou": self.nms_iou, "count": self.max_boxes,
             "every_class": self.every_class}  # fmt: skip
@@ -183,7 +184,7 @@ class Coco(Pictured):
 
     @cached_property
     def class_map(self) -> ClassMap:
-        labels = Labels.read(self.labels) if self.labels is not None else None
+        labels = LabelFile.read(self.labels) if self.labels is not None else None
         count_of = class_count if labels is None else named_count
         classes = count_of(self.reading, list(self.ports.outputs.values()))
         if self.truth is not None:

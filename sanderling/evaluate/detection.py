@@ -18,7 +18,8 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array, Tensor
-from .preprocess import PRESETS, Frame, Letterbox, Normalise, Pipeline, Size
+from .pixels import Size
+from .preprocess import PRESETS, Frame, Letterbox, Normalise, Pipeline
 
 STRIDES = (8, 16, 32)
 SSD_ORDER = ("boxes", "classes", "scores", "count")
@@ -41,7 +42,7 @@ class Candidates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Limits:
+class BoxLimits:
     """What is kept of a raw head's boxes."""
 
     score: float = 0.01  # low, for the precision-recall curve needs the doubtful ones as well
@@ -66,7 +67,7 @@ class Head:
     what: str  # for people
     read: Callable[[list[Array], Scene], Detections | Candidates]
     pipeline: Pipeline  # of pictures for models that have it, unless told otherwise
-    limits: Limits = Limits()
+    limits: BoxLimits = BoxLimits()
     clip: bool = False  # boxes at the picture's edges: what the tools of such models do
 
 
@@ -230,7 +231,7 @@ def _area(boxes: Array) -> Array:
     return np.prod(np.maximum(boxes[:, 2:] - boxes[:, :2], 0), axis=1)
 
 
-def select(found: Candidates, limits: Limits) -> Detections:
+def select(found: Candidates, limits: BoxLimits) -> Detections:
     """Those above the least score, and of boxes of one class that overlap the best one."""
     near = np.nonzero(found.scores.max(axis=1, initial=0) > limits.score)[0]  # few of thousands
     boxes, scores = found.boxes[near], found.scores[near]
@@ -243,7 +244,7 @@ def select(found: Candidates, limits: Limits) -> Detections:
     return Detections(boxes[rows[kept]], values[kept], classes[kept])
 
 
-def suppress(boxes: Array, scores: Array, classes: Array, limits: Limits) -> Array:
+def suppress(boxes: Array, scores: Array, classes: Array, limits: BoxLimits) -> Array:
     """Places of the boxes that stay, best first; equal scores in the given order."""
     groups = (np.nonzero(classes == c)[0] for c in np.unique(classes))
     kept = [_best_of(group, boxes, scores, limits) for group in groups]
@@ -251,7 +252,7 @@ def suppress(boxes: Array, scores: Array, classes: Array, limits: Limits) -> Arr
     return places[np.argsort(-scores[places], kind="stable")][: limits.count]
 
 
-def _best_of(places: Array, boxes: Array, scores: Array, limits: Limits) -> Array:
+def _best_of(places: Array, boxes: Array, scores: Array, limits: BoxLimits) -> Array:
     """Of one class. More than `count` of them never stay."""
     waiting = places[np.argsort(-scores[places], kind="stable")]
     kept: list[int] = []
@@ -277,13 +278,13 @@ HEADS: dict[str, Head] = {h.name: h for h in (
     Head("ssd", 4, "boxes, classes, scores and count, from TFLite_Detection_PostProcess",
          read_ssd, PRESETS["resize"]),
     Head("ssd-raw", 2, "boxes [1,n,4] relative to anchors, scores [1,n,1+classes]",
-         read_anchors, PRESETS["resize"], Limits(0.01, 0.6, 100)),
+         read_anchors, PRESETS["resize"], BoxLimits(0.01, 0.6, 100)),
     Head("yolox", 1, "[1,n,5+classes], n cells at strides 8, 16, 32; offsets and log sizes",
          read_yolox, PRESETS["yolox"]),
     Head("yolov5", 1, "[1,n,5+classes], decoded: centre, size, objectness, classes",
-         read_yolov5, _YOLO, Limits(0.001, 0.6, 300), clip=True),
+         read_yolov5, _YOLO, BoxLimits(0.001, 0.6, 300), clip=True),
     Head("yolov8", 1, "[1,4+classes,n], decoded: centre, size, classes",
-         read_yolov8, _YOLO, Limits(0.001, 0.7, 300), clip=True),
+         read_yolov8, _YOLO, BoxLimits(0.001, 0.7, 300), clip=True),
 )}  # fmt: skip
 
 

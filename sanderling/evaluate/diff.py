@@ -18,25 +18,27 @@ from ..format import load
 from ..ir import Array, Model, Shape, Tensor
 from ..measure.engines import check_engines, import_engine, job_for
 from ..measure.record import Setting
-from ..measure.statistics import Summary, summary
-from ..runtime.delegate import Delegate, find_delegate, has_state
+from ..measure.sample_statistics import Summary, summary
+from ..runtime.delegate import PlainDelegate
 from ..runtime.inputs import Picture, is_quantized
+from ..runtime.partition import has_state
+from ..runtime.registry import find_delegate
 from ..runtime.session import Session
-from .bisect import Answers, Bisection, bisect_delegate, bisect_layers
-from .diff_inputs import Couples, Source, as_real, comparable, couple, input_names, source
-from .handed import delegates_of, load_engine
-from .kinds import Kind, read_kinds
-from .kinds import output_kind as kind_of
-from .layers import Comparison, Layers, Progress, compare_layers, own_couples
-from .measures import Errors, Limits, Tally, TopTally
+from .bisection import Answers, Bisection, bisect_delegate, bisect_layers
+from .diff_inputs import Couples, FeedSource, as_real, comparable, couple, input_names, source
+from .engine_delegate import delegates_of, load_engine
+from .error_measures import ErrorLimits, Errors, Tally, TopTally
+from .layer_diff import LayerComparison, LayerDiffs, Progress, compare_layers, own_couples
+from .op_by_op import OpByOpRunner
+from .output_kinds import OutputKind, read_kinds
+from .output_kinds import output_kind as kind_of
 from .preprocess import Pipeline
-from .walk import Walker
 
 SCHEMA = "sanderling.diff/1"
 SIDES = ("reference", "test")
 LAYER_RUNS, BISECT_RUNS = 5, 3
 # What is right where the user states no limit, for the search.
-RIGHT_FLOAT, RIGHT_QUANTISED = Limits(max_relative=1e-3), Limits(max_relative=0.05)
+RIGHT_FLOAT, RIGHT_QUANTISED = ErrorLimits(max_relative=1e-3), ErrorLimits(max_relative=0.05)
 ENGINES_HERE = ("sanderling", "litert", "openvino")
 
 
@@ -54,7 +56,7 @@ class OutputDiff:
     real: Errors
     raw: Errors | None
     top: dict[int, float]
-    kind: Kind
+    kind: OutputKind
 
     @property
     def guide(self) -> Errors:
@@ -72,9 +74,9 @@ class Diff:
     inputs: str
     latency: tuple[Summary, Summary]  # seconds
     outputs: list[OutputDiff]
-    limits: Limits
+    limits: ErrorLimits
     failed: list[str]
-    layers: Layers | None = None
+    layers: LayerDiffs | None = None
     bisection: Bisection | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -103,7 +105,7 @@ class Diff:
         }  # fmt: skip
 
 
-class Interrupted(KeyboardInterrupt):
+class DiffInterrupted(KeyboardInterrupt):
     """Ctrl-C while layers were compared or ops searched: `found` is what was done until then."""
 
     def __init__(self, found: Diff) -> None:
@@ -115,8 +117,8 @@ def diff(
     a: str | Path | Model,
     b: str | Path | Model | None = None,
     *,
-    delegate_a: str | Delegate | Sequence[str | Delegate] = (),
-    delegate_b: str | Delegate | Sequence[str | Delegate] = (),
+    delegate_a: str | PlainDelegate | Sequence[str | PlainDelegate] = (),
+    delegate_b: str | PlainDelegate | Sequence[str | PlainDelegate] = (),
     engine_a: str = "sanderling",
     engine_b: str = "sanderling",
     threads_a: int = 1,
@@ -129,7 +131,7 @@ def diff(
     picture: Picture | Pipeline | None = None,
     shapes: Mapping[str, Shape] | None = None,
     output_kind: str | Mapping[str, str] | None = None,
-    limits: Limits | None = None,
+    limits: ErrorLimits | None = None,
     per_tensor: bool = False,
     bisect: bool = False,
     layer_runs: int | None = None,
@@ -143,9 +145,9 @@ def diff(
     the reference runs on the delegate `reference`, the definition of every operator. data: a file,
     a folder, an array, or arrays by input name; default are `runs` (50) random inputs. picture:
     how pictures become inputs, simply or as a preset of `load_pipeline` has it. shapes: of inputs,
-    by name, for open dimensions. output_kind: what outputs are (see evaluate.kinds), for all or by
-    name, where the model does not tell. Limits are given as `limits` or by name: max_error=...,
-    min_cosine=...
+    by name, for open dimensions. output_kind: what outputs are (see evaluate.output_kinds), for all
+    or by name, where the model does not tell. Limits are given as `limits` or by name:
+    max_error=..., min_cosine=...
     """
     show = progress or (lambda what, done, total: None)
     wanted = limits or _limits(more)
@@ -158,7 +160,7 @@ def diff(
     inputs, outputs = (couple(*models, what) for what in ("inputs", "outputs"))
     values = source(inputs, data, runs, seed, picture, input_names(models[0]), shapes)
     kinds = read_kinds(output_kind, [a.name for a, _ in outputs])
-    sides = [Side(m, s, t) for m, s, t in zip(models, settings, SIDES, strict=True)]
+    sides = [DiffSide(m, s, t) for m, s, t in zip(models, settings, SIDES, strict=True)]
     sides[1].keep = (layer_runs or LAYER_RUNS) if per_tensor else 0
     latency, found, badness = _measure(sides, values, outputs, kinds, show)
     failed = [s for o in found for s in wanted.broken(_title(o), o.real, o.raw, o.top)]
@@ -173,7 +175,7 @@ def diff(
             if bisect:
                 close.search(badness, bisect_runs or BISECT_RUNS)
         except KeyboardInterrupt as error:
-            raise Interrupted(made) from error
+            raise DiffInterrupted(made) from error
     return made
 
 
@@ -183,13 +185,13 @@ def _runs_alike(a: Setting, b: Setting) -> bool:
     return a == plain and a.engine == "sanderling"
 
 
-def _limits(given: Mapping[str, float | None]) -> Limits:
-    known = set(Limits.__dataclass_fields__)
+def _limits(given: Mapping[str, float | None]) -> ErrorLimits:
+    known = set(ErrorLimits.__dataclass_fields__)
     for name in given:
         if name not in known:
             raise InputError(f"there is no limit '{name}'", where="diff",
                              fix=f"the limits are {', '.join(sorted(known))}")  # fmt: skip
-    return Limits(**given)
+    return ErrorLimits(**given)
 
 
 def _models(a: str | Path | Model, b: str | Path | Model | None) -> tuple[Model, Model]:
@@ -200,13 +202,17 @@ def _models(a: str | Path | Model, b: str | Path | Model | None) -> tuple[Model,
     return first, b if isinstance(b, Model) else load(b)
 
 
-def _setting(engine: str, delegates: str | Delegate | Sequence[str | Delegate], threads: int,
-             precision: str) -> Setting:  # fmt: skip
+def _setting(
+    engine: str,
+    delegates: str | PlainDelegate | Sequence[str | PlainDelegate],
+    threads: int,
+    precision: str,
+) -> Setting:
     check_engines([engine])
     if engine not in ENGINES_HERE:
         raise InputError(f"the engine '{engine}' does not read .tflite files", where="engine",
                          fix=f"one of {', '.join(ENGINES_HERE)}")  # fmt: skip
-    chosen = [delegates] if isinstance(delegates, str | Delegate) else list(delegates)
+    chosen = [delegates] if isinstance(delegates, str | PlainDelegate) else list(delegates)
     if engine != "sanderling" and chosen:
         name = chosen[0] if isinstance(chosen[0], str) else chosen[0].name
         raise InputError(f"the engine '{engine}' takes no delegate", where=f"delegate {name}",
@@ -222,7 +228,7 @@ def _setting(engine: str, delegates: str | Delegate | Sequence[str | Delegate], 
 # -- running both ---------------------------------------------------------------------------------
 
 
-class Side:
+class DiffSide:
     """One of the two: a model at a setting, with its inputs bound."""
 
     def __init__(self, model: Model, setting: Setting, title: str) -> None:
@@ -290,7 +296,7 @@ class Side:
 
 
 @dataclass
-class _Found:
+class _OutputTallies:
     """Tallies of one output."""
 
     real: Tally = field(default_factory=Tally)
@@ -310,12 +316,17 @@ class _Found:
 Measured = tuple[tuple[Summary, Summary], list[OutputDiff], Array]
 
 
-def _measure(sides: Sequence[Side], values: Source, outputs: Couples, kinds: Mapping[str, str],
-             show: Progress) -> Measured:  # fmt: skip
+def _measure(
+    sides: Sequence[DiffSide],
+    values: FeedSource,
+    outputs: Couples,
+    kinds: Mapping[str, str],
+    show: Progress,
+) -> Measured:
     """Both sides on every sample, in turns; who goes first changes, so that neither always finds
     the caches as the other left them. The first sample is run once more before, untimed. Also
     tells how bad each sample is, in terms of the average."""
-    tallies = [_Found() for _ in outputs]
+    tallies = [_OutputTallies() for _ in outputs]
     for index, feeds in enumerate(values.feeds()):
         show("comparing outputs", index, values.count)
         if not index:
@@ -337,7 +348,9 @@ def _measure(sides: Sequence[Side], values: Source, outputs: Couples, kinds: Map
     return (first, second), made, badness
 
 
-def _output(index: int, a: Tensor, b: Tensor, tally: _Found, kind: Kind) -> OutputDiff:
+def _output(
+    index: int, a: Tensor, b: Tensor, tally: _OutputTallies, kind: OutputKind
+) -> OutputDiff:
     raw = tally.raw.errors() if is_quantized(b) and tally.raw.means else None
     return OutputDiff(index, a.name, b.name, a.type_text, b.type_text, tally.real.errors(), raw,
                       tally.top.shares(), kind)  # fmt: skip
@@ -356,7 +369,7 @@ def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
                    "compared and are left out of the errors")  # fmt: skip
 
 
-def _unjudged(outputs: Sequence[OutputDiff], limits: Limits) -> Iterator[str]:
+def _unjudged(outputs: Sequence[OutputDiff], limits: ErrorLimits) -> Iterator[str]:
     for o in outputs:
         for what in limits.unjudged(o.real, o.raw, o.top):
             yield f"{_title(o)}: there is no {what} to judge, that limit says nothing of it"
@@ -372,19 +385,19 @@ class Closer:
     made: Diff
     models: tuple[Model, Model]
     settings: tuple[Setting, Setting]
-    values: Source
+    values: FeedSource
     inputs: Couples
     outputs: Couples
     show: Progress
 
     @cached_property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> LayerComparison:
         fed = self.values.at(0)
-        a, b = (Walker(m, s, shapes=[array.shape for array in feeds])
+        a, b = (OpByOpRunner(m, s, shapes=[array.shape for array in feeds])
                 for m, s, feeds in zip(self.models, self.settings, fed, strict=True))  # fmt: skip
-        for walker, feeds in zip((a, b), fed, strict=True):
-            walker.prepare(feeds)
-        return Comparison(a, b, own_couples(self.inputs, a, b, self.models, "inputs"),
+        for runner, feeds in zip((a, b), fed, strict=True):
+            runner.prepare(feeds)
+        return LayerComparison(a, b, own_couples(self.inputs, a, b, self.models, "inputs"),
                           own_couples(self.outputs, a, b, self.models, "outputs"))  # fmt: skip
 
     def compare(self, whole: Sequence[Sequence[Array]]) -> None:
@@ -411,12 +424,12 @@ class Closer:
 
     def _expected(self, feeds: Sequence[list[Array]]) -> list[Answers]:
         """The reference's answers, from a fresh start as every test of the search has."""
-        side = Side(self.models[0], self.settings[0], SIDES[0])
+        side = DiffSide(self.models[0], self.settings[0], SIDES[0])
         side.load(feeds[0])
         answers = (side.run(fed, timed=False) for fed in feeds)
         return [[np.array(as_real(found[a], a)) for a, _ in self.outputs] for found in answers]
 
 
-def _default_limits(outputs: Sequence[OutputDiff]) -> Limits:
+def _default_limits(outputs: Sequence[OutputDiff]) -> ErrorLimits:
     floats = all(o.type[0] == "f" and o.test_type[0] == "f" for o in outputs)
     return RIGHT_FLOAT if floats else RIGHT_QUANTISED

@@ -142,7 +142,7 @@ def translated(array: Array, source: Tensor, target: Tensor) -> Array:
 
 
 @dataclass
-class Source:
+class FeedSource:
     """Feeds for both sides, run by run, the same in every pass."""
 
     couples: Couples
@@ -182,7 +182,7 @@ def _both(value: Array, lead: Tensor, a: Tensor, b: Tensor) -> tuple[Array, Arra
 
 
 @dataclass
-class Gaussian(Source):
+class GaussianFeeds(FeedSource):
     """The guide's: mean 0.5, deviation 1/3, drawn again outside of [0, 1), then stretched to
     [-1, 1) for floats and over the whole range of 8- and 16-bit integers."""
 
@@ -218,7 +218,7 @@ def _unit(rng: np.random.Generator, shape: Sequence[int]) -> Array:
 
 
 @dataclass
-class Files(Source):
+class FileFeeds(FeedSource):
     """A folder of pictures or arrays, one file a run, for a model with one input."""
 
     paths: Sequence[Path] = ()
@@ -245,7 +245,7 @@ def _raw_array(path: Path, lead: Tensor) -> Array:
 
 
 @dataclass
-class Arrays(Source):
+class ArrayFeeds(FeedSource):
     """Arrays by input, with samples along the first dimension."""
 
     arrays: Sequence[Array] = ()
@@ -257,7 +257,7 @@ class Arrays(Source):
 
 def source(couples: Couples, data: Any, runs: int | None, seed: int,
            picture: Picture | Pipeline | None = None, names: Mapping[Tensor, str] | None = None,
-           shapes: Mapping[str, Shape] | None = None) -> Source:  # fmt: skip
+           shapes: Mapping[str, Shape] | None = None) -> FeedSource:  # fmt: skip
     """data: None for random values, a file, a folder, an array, or arrays by input name. names:
     what else the reference's inputs are called. shapes: of inputs, by name."""
     titles = [(names or {}).get(a, a.name) for a, _ in couples]
@@ -267,7 +267,7 @@ def source(couples: Couples, data: Any, runs: int | None, seed: int,
         raise InputError(f"{runs} runs compare nothing", where="runs", fix="give 1 or more")
     if data is None:
         count = 50 if runs is None else runs
-        return Gaussian(couples, count, f"random (Gaussian, seed {seed})", seed)
+        return GaussianFeeds(couples, count, f"random (Gaussian, seed {seed})", seed)
     if isinstance(data, str | Path):
         return _from_path(couples, Path(data), runs, picture, known)
     return _from_arrays(couples, data, runs, "arrays", known)
@@ -287,7 +287,7 @@ def _sized(tensor: Tensor, shape: Shape) -> Tensor:
 
 
 def _from_path(couples: Couples, path: Path, runs: int | None, picture: Picture | Pipeline | None,
-               names: Names) -> Source:  # fmt: skip
+               names: Names) -> FeedSource:  # fmt: skip
     if not path.exists():
         raise InputError("there is no such file or folder", where=str(path), fix="check the path")
     if path.is_dir() or path.suffix.lower() in PICTURES:
@@ -302,7 +302,7 @@ def _from_path(couples: Couples, path: Path, runs: int | None, picture: Picture 
 
 def _from_files(
     couples: Couples, path: Path, runs: int | None, picture: Picture | Pipeline | None
-) -> Source:
+) -> FeedSource:
     known = PICTURES | set(ARRAYS)
     paths = [path] if path.is_file() else sorted(
         p for p in path.rglob("*") if p.suffix.lower() in known)  # fmt: skip
@@ -313,11 +313,11 @@ def _from_files(
         raise InputError(f"a file holds one input, the model has {len(couples)}", where=str(path),
                          fix="give a .npz with an array for each input, by name")  # fmt: skip
     paths = paths[:runs]
-    return Files(couples, len(paths), f"{len(paths)} files of {path}", paths, picture)
+    return FileFeeds(couples, len(paths), f"{len(paths)} files of {path}", paths, picture)
 
 
 def _from_arrays(couples: Couples, data: Any, runs: int | None, where: str,
-                 names: Names) -> Source:  # fmt: skip
+                 names: Names) -> FeedSource:  # fmt: skip
     arrays = [_samples(_pick(data, names[a], len(couples), where), a, where) for a, _ in couples]
     counts = {len(a) for a in arrays}
     if len(counts) > 1:
@@ -329,7 +329,7 @@ def _from_arrays(couples: Couples, data: Any, runs: int | None, where: str,
     count = count if runs is None else min(runs, count)
     if not count:
         raise InputError("there is no sample in it", where=where, fix="give one or more")
-    return Arrays(couples, count, f"{count} samples of {where}", arrays)
+    return ArrayFeeds(couples, count, f"{count} samples of {where}", arrays)
 
 
 def _pick(data: Any, names: tuple[str, ...], inputs: int, where: str) -> Array:

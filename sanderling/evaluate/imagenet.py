@@ -12,7 +12,8 @@ from ..errors import InputError
 from ..files import read_text
 from ..runtime.inputs import PICTURES
 from .classify import Classification
-from .preprocess import Pipeline, adjusted, find_pictures, load_pipeline
+from .pixels import find_images
+from .preprocess import Pipeline, adjusted, load_pipeline
 from .task import Metrics, Ports, Prepared, Sample, register_task, setting, stage_metrics
 
 FILES = ("file", "filename", "file_name", "image", "path", "name", "id")
@@ -82,6 +83,7 @@ class ImageNet(Classification):
         self.pipeline.check(ports.input)
 
     def samples(self) -> Sequence[Sample]:
+        self.labelled = str(self.labels or f"the folders of {self.images}")
         found = self._labelled() if self._is_flat() else self._folders()
         return self.check_labels(self._allowed(found))
 
@@ -101,7 +103,7 @@ class ImageNet(Classification):
             return True
         folders = self.images.is_dir() and any(p.is_dir() for p in self.images.iterdir())
         if not folders:
-            find_pictures(self.images)  # says what is wrong with the folder itself
+            find_images(self.images)  # says what is wrong with the folder itself
             raise InputError("there are pictures, and nothing says their classes",
                              where=str(self.images),
                              fix="give --labels FILE, or a folder for each class")  # fmt: skip
@@ -146,7 +148,7 @@ class ImageNet(Classification):
         return self._from_text(text.rstrip().splitlines())
 
     def _from_text(self, lines: list[str]) -> list[Sample]:
-        pictures = find_pictures(self.images)
+        pictures = find_images(self.images)
         by_name = {p.name: p for p in pictures}
         pairs = [line.rsplit(maxsplit=1) for line in lines]
         if pairs and all(len(p) == 2 and p[0] in by_name for p in pairs):
@@ -165,12 +167,13 @@ class ImageNet(Classification):
         header = list(reader.fieldnames or [])
         file = self._column(header, "the pictures' names", FILES, "")
         label = self._column(header, "the classes", LABELS, self.label_column)
+        self.labelled = f"{path}, column '{label}'"
         try:
             rows = [(r[file] or "", r[label] or "") for r in reader]
         except csv.Error as error:
             raise InputError(f"not a .csv: {error}", where=f"{path}, line {reader.line_num + 1}",
                              fix="check that the file is complete") from error  # fmt: skip
-        by_name = {p.name: p for p in find_pictures(self.images)}
+        by_name = {p.name: p for p in find_images(self.images)}
         missing = [name for name, _ in rows if Path(name).name not in by_name]
         if missing:
             raise InputError(f"{len(missing)} of {len(rows)} pictures are not in {self.images}, "

@@ -13,11 +13,12 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array
 from ..runtime.inputs import picture_layout
-from .official import Record, Truth, evaluate_official, find_engine, summary
-from .paired import paired
-from .pictured import Pictured, check_folder
-from .preprocess import Frame, Letterbox, Pipeline, Resize, Size, Step, numbers
-from .resample import Curves, Figure, compared, compared_line
+from .bootstrap import Curves, Figure, compared, compared_line
+from .coco_metrics import Record, Truth, evaluate_official, find_engine, summary
+from .image_task import ImageTask, check_folder
+from .paired_statistics import paired
+from .pixels import Size
+from .preprocess import Frame, Letterbox, Pipeline, Resize, Transform, numbers
 from .task import Metrics, Ports, Prediction, Prepared, Sample, register_task, setting
 
 LOOKS = ("person", "picture")
@@ -29,7 +30,7 @@ WIDTH_OF_MULTIPOSE = 56  # 17 of (y, x, score), a box, its score
 
 
 @dataclass(frozen=True)
-class Region(Step):
+class ImageRegion(Transform):
     """A part of the picture, which may reach beyond its edges: there it is filled."""
 
     do: ClassVar[str] = "region"
@@ -52,18 +53,18 @@ class Region(Step):
         frame.padded(made, -self.top, -self.left)
 
 
-def around(box: Sequence[float], size: Size, margin: float) -> Region:
+def around(box: Sequence[float], size: Size, margin: float) -> ImageRegion:
     """A box (left, top, width, height), larger by the margin, in the proportions of a size."""
     left, top, width, height = box
     middle = top + height / 2, left + width / 2
     unit = max(height / size[0], width / size[1], 1e-6) * margin
     tall, wide = (max(1, round(n * unit)) for n in size)
-    return Region(round(middle[0] - tall / 2), round(middle[1] - wide / 2), tall, wide)
+    return ImageRegion(round(middle[0] - tall / 2), round(middle[1] - wide / 2), tall, wide)
 
 
 @register_task
 @dataclass(kw_only=True)
-class Keypoints(Pictured):
+class Keypoints(ImageTask):
     """Keypoints: COCO's ten figures by object keypoint similarity, and PCK.
 
     Models give coordinates (MoveNet's [1,1,17,3]: y, x, score) or one heatmap a keypoint
@@ -262,7 +263,7 @@ class Keypoints(Pictured):
         named = self.truth.categories[0].get("keypoints") or []
         return list(named) if len(named) == self.count else [str(i) for i in range(self.count)]
 
-    def _found(self, images: Collection[int], rows: Sequence[Record]) -> Found:
+    def _found(self, images: Collection[int], rows: Sequence[Record]) -> FoundPeople:
         """A person is paired with what was found closest."""
         by_image: dict[int, list[Array]] = {}
         for row in rows:
@@ -280,7 +281,7 @@ class Keypoints(Pictured):
         sizes = np.array([self._size(a, t) for a, t in zip(people, truth, strict=True)])
         far = np.hypot(*np.moveaxis(points - truth[..., :2], -1, 0))
         right = counts & (far <= self.pck * sizes[:, None])  # NaN is not near
-        return Found([a["image_id"] for a in people], counts, right, points, sizes)
+        return FoundPeople([a["image_id"] for a in people], counts, right, points, sizes)
 
     def _size(self, person: Record, truth: Array) -> float:
         if self.pck_size == "torso" and len(truth) > max(TORSO) and (truth[TORSO, 2] > 0).all():
@@ -295,7 +296,7 @@ class Keypoints(Pictured):
 
 
 @dataclass
-class Found:
+class FoundPeople:
     """Of each annotated person."""
 
     images: list[int]
@@ -313,7 +314,7 @@ class Found:
         return lambda weights: float(right @ weights) / max(float(total @ weights), 1.0)
 
 
-def _apart(a: Found, b: Found) -> Metrics:
+def _apart(a: FoundPeople, b: FoundPeople) -> Metrics:
     """How far the two models put a person's keypoints from each other, whatever is right."""
     far = np.hypot(*np.moveaxis(a.points - b.points, -1, 0)) / a.sizes[:, None]
     seen = far[a.counts & np.isfinite(far)]

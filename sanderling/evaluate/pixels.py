@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..delegates.cpu import pictures
+from ..delegates.cpu.kernels.vision import image_input
 from ..errors import InputError, MissingExtraError
 from ..ir import Array, DType
 from ..runtime.inputs import PICTURES
-from .lent import borrowed
+from .pillow_memory import borrowed
 
 RAW = ".rgb8"  # TensorFlow Lite's tool reads bare pixels, already of the model's size
 Size = tuple[int, int]  # height, width
@@ -23,7 +23,7 @@ Size = tuple[int, int]  # height, width
 
 
 @dataclass(frozen=True)
-class Finish:
+class PixelFinish:
     """What resized pixels become: (pixel - mean) * factor, rounded to float32 twice, as reals or as
     integers cut off towards zero. flipped: blue first; mean and factor are in the new order."""
 
@@ -43,18 +43,18 @@ class Finish:
     @cached_property
     def values(self) -> Array:
         """As the compiled code wants them: a row of means and one of factors."""
-        made = np.zeros((2, pictures.LANES), np.float32)
-        made[:, : pictures.COLOURS] = [np.resize(v, pictures.COLOURS) for v in
+        made = np.zeros((2, image_input.LANES), np.float32)
+        made[:, : image_input.COLOURS] = [np.resize(v, image_input.COLOURS) for v in
                                        (self.mean, self.factor)]  # fmt: skip
         return made
 
 
 def resize(pixels: Array, size: Size, how: str) -> Array:
     """tflite gives float32; Pillow's give uint8 of uint8."""
-    return finished(pixels, size, Finish()) if how == "tflite" else _pillow(pixels, size, how)
+    return finished(pixels, size, PixelFinish()) if how == "tflite" else _pillow(pixels, size, how)
 
 
-def finished(pixels: Array, size: Size, finish: Finish) -> Array:
+def finished(pixels: Array, size: Size, finish: PixelFinish) -> Array:
     """`finish` of TensorFlow Lite's bilinear; in one pass where there is code for it."""
     made = _compiled(pixels, size, finish)
     if made is not None:
@@ -65,9 +65,9 @@ def finished(pixels: Array, size: Size, finish: Finish) -> Array:
 COMPILED = (DType.FLOAT32, DType.UINT8, DType.INT8)
 
 
-def _compiled(pixels: Array, size: Size, finish: Finish) -> Array | None:
+def _compiled(pixels: Array, size: Size, finish: PixelFinish) -> Array | None:
     height, width, colours = pixels.shape
-    if pixels.dtype != np.uint8 or colours != pictures.COLOURS or not pixels.size:
+    if pixels.dtype != np.uint8 or colours != image_input.COLOURS or not pixels.size:
         return None
     if finish.dtype not in COMPILED:
         return None
@@ -77,7 +77,7 @@ def _compiled(pixels: Array, size: Size, finish: Finish) -> Array | None:
     if pixels.strides[2] != 1:
         pixels = np.ascontiguousarray(pixels)
     same, is_float = (height, width) == size, finish.dtype is DType.FLOAT32
-    run = pictures.function(pictures.Kind(not same, flipped, is_float))
+    run = image_input.function(image_input.Kind(not same, flipped, is_float))
     if run is None:
         return None
     made = np.empty((*size, colours), finish.dtype.numpy)
@@ -162,7 +162,7 @@ def image_module() -> Any:
 # -- files --------------------------------------------------------------------------------------
 
 
-def find_pictures(folder: Path) -> list[Path]:
+def find_images(folder: Path) -> list[Path]:
     """The folder's pictures, sorted by name as TensorFlow Lite's tool sorts them."""
     if not folder.is_dir():
         what = "it is not a folder" if folder.exists() else "there is no such folder"

@@ -20,13 +20,7 @@ from ..errors import InputError
 from ..files import read_data
 from ..ir import Array, DType, Tensor
 from ..runtime.inputs import is_quantized, picture_layout, quantize_array
-from .pixels import RAW, Finish, finished, read_raw
-from .pixels import Size as Size
-from .pixels import find_pictures as find_pictures
-from .pixels import image_module as image_module
-from .pixels import read_pixels as read_pixels
-from .pixels import resize as resize
-from .pixels import tflite_bilinear as tflite_bilinear
+from .pixels import RAW, PixelFinish, Size, finished, read_pixels, read_raw, resize
 
 SCHEMA = "sanderling.preprocess/1"
 RESAMPLINGS = ("tflite", "nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
@@ -70,7 +64,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Step:
+class Transform:
     do: ClassVar[str] = ""
 
     def apply(self, frame: Frame) -> None:
@@ -78,7 +72,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Crop(Step):
+class Crop(Transform):
     """The middle: a fraction of the picture, of its shorter side for a square one; or a size. The
     rounding is TensorFlow Lite's."""
 
@@ -104,7 +98,7 @@ class Crop(Step):
 
 
 @dataclass(frozen=True)
-class Resize(Step):
+class Resize(Transform):
     """To a size (default: the model's). short: the shorter side becomes so long, the other follows.
 
     how: `tflite` is the bilinear of TensorFlow Lite's tools (corners aligned to the top left, no
@@ -133,7 +127,7 @@ class Resize(Step):
 
 
 @dataclass(frozen=True)
-class Letterbox(Step):
+class Letterbox(Transform):
     """As large as fits into the size (default: the model's), the rest filled."""
 
     do: ClassVar[str] = "letterbox"
@@ -161,7 +155,7 @@ class Letterbox(Step):
 
 
 @dataclass(frozen=True)
-class Colour(Step):
+class Colour(Transform):
     """rgb, or bgr for models of Caffe's and OpenCV's."""
 
     do: ClassVar[str] = "colour"
@@ -176,7 +170,7 @@ class Colour(Step):
 
 
 @dataclass(frozen=True)
-class Normalise(Step):
+class Normalise(Transform):
     """(pixel - mean) * (1 / std), for each colour or one for all, in float32."""
 
     do: ClassVar[str] = "normalise"
@@ -197,11 +191,11 @@ class Normalise(Step):
             _demand(len(values) in (1, colours), "normalise", f"{len(values)} numbers for {name}",
                     f"give one, or {colours}: the model's colours")  # fmt: skip
 
-    def finish(self) -> Finish:
-        return Finish(self.mean, tuple(1 / s for s in self.std))
+    def finish(self) -> PixelFinish:
+        return PixelFinish(self.mean, tuple(1 / s for s in self.std))
 
 
-STEPS: dict[str, type[Step]] = {s.do: s for s in (Crop, Resize, Letterbox, Colour, Normalise)}
+STEPS: dict[str, type[Transform]] = {s.do: s for s in (Crop, Resize, Letterbox, Colour, Normalise)}
 _PASS_RAW = (Crop, Resize, Letterbox)
 
 
@@ -232,14 +226,14 @@ class Pipeline:
     result is reals, which an input of integers gets by its scale and zero point.
     """
 
-    steps: tuple[Step, ...] = (Crop(), Resize())
+    steps: tuple[Transform, ...] = (Crop(), Resize())
     name: str = ""
 
     def __call__(self, path: Path, tensor: Tensor) -> tuple[Array, Frame, dict[str, float]]:
         """The input, where its pixels come from, and the seconds of each step."""
         seconds: dict[str, float] = {}
         (width, height), colours, first = picture_layout(tensor)
-        clock = _Clock(seconds)
+        clock = _StepClock(seconds)
         if path.suffix.lower() == RAW:
             frame = Frame(read_raw(path, (height, width), colours), (height, width),
                           (height, width), is_raw=True)  # fmt: skip
@@ -287,15 +281,15 @@ class Pipeline:
             tuple(_step(s, where) for s in record["steps"]), str(record.get("name", ""))
         )
 
-    def without(self, *kinds: type[Step]) -> Pipeline:
+    def without(self, *kinds: type[Transform]) -> Pipeline:
         return replace(self, steps=tuple(s for s in self.steps if not isinstance(s, kinds)))
 
-    def then(self, *steps: Step) -> Pipeline:
+    def then(self, *steps: Transform) -> Pipeline:
         return replace(self, steps=(*self.steps, *steps))
 
 
 @dataclass
-class _Clock:
+class _StepClock:
     seconds: dict[str, float]
     last: float = field(default_factory=time.perf_counter)
 
@@ -305,7 +299,7 @@ class _Clock:
         self.last = now
 
 
-def _step(record: Any, where: str) -> Step:
+def _step(record: Any, where: str) -> Transform:
     kind = STEPS.get(record.get("do", "")) if isinstance(record, dict) else None
     if kind is None:
         raise InputError(f"no step {record!r}", where=where, fix=f"steps are {', '.join(STEPS)}")
@@ -327,8 +321,8 @@ class Ending:
     """The steps from the last resize on, done in one pass with the conversion to the input's type;
     the same numbers as one by one."""
 
-    steps: tuple[Step, ...]
-    finish: Finish
+    steps: tuple[Transform, ...]
+    finish: PixelFinish
     is_normal: bool
 
     @property
@@ -345,7 +339,7 @@ class Ending:
 
 
 @lru_cache(64)
-def _ending(steps: tuple[Step, ...], dtype: DType) -> Ending | None:
+def _ending(steps: tuple[Transform, ...], dtype: DType) -> Ending | None:
     """None where the steps end in another way."""
     rest = list(steps)
     norm = rest.pop() if rest and isinstance(rest[-1], Normalise) else None
@@ -366,11 +360,11 @@ def _typed(frame: Frame, tensor: Tensor) -> Array:
     return pixels if frame.is_typed else finished(pixels, frame.size, _by_type(dtype))
 
 
-def _by_type(dtype: DType) -> Finish:
+def _by_type(dtype: DType) -> PixelFinish:
     """What TensorFlow Lite's tools do to pixels, by the input's type."""
     if dtype.is_float:
-        return Finish((127.5,), (1 / 127.5,), dtype)
-    return Finish((128.0,), dtype=dtype) if dtype is DType.INT8 else Finish(dtype=dtype)
+        return PixelFinish((127.5,), (1 / 127.5,), dtype)
+    return PixelFinish((128.0,), dtype=dtype) if dtype is DType.INT8 else PixelFinish(dtype=dtype)
 
 
 # -- presets ------------------------------------------------------------------------------------
@@ -439,7 +433,7 @@ def adjusted(base: Pipeline, *, crop: str = "", short_side: int = 0, resample: s
     return made if made == base else replace(made, name="")
 
 
-def _crop(text: str) -> tuple[Step, ...]:
+def _crop(text: str) -> tuple[Transform, ...]:
     """none, a fraction, or HEIGHTxWIDTH."""
     if text == "none":
         return ()
@@ -451,8 +445,8 @@ def _crop(text: str) -> tuple[Step, ...]:
     return (Crop(numbers(text, "--crop", (1,))[0]),)
 
 
-def _placed(pipeline: Pipeline, new: Iterable[Step], *, before: type[Step] | None,
-            after: type[Step] | None = None) -> Pipeline:  # fmt: skip
+def _placed(pipeline: Pipeline, new: Iterable[Transform], *, before: type[Transform] | None,
+            after: type[Transform] | None = None) -> Pipeline:  # fmt: skip
     """The steps put before the first of a kind, or after the last of another; else at the end, but
     never behind the normalisation."""
     steps = list(pipeline.steps)

@@ -13,11 +13,12 @@ import numpy as np
 from ..errors import InputError
 from ..files import read_data
 from ..ir import Array, Tensor
-from .categories import ALIASES, Labels, is_unused
-from .official import loosely
-from .pictured import Pictured
-from .preprocess import PRESETS, Frame, Pipeline, Size, find_pictures, image_module, resize
-from .resample import compared, compared_line
+from .bootstrap import compared, compared_line
+from .categories import ALIASES, LabelFile, is_unused
+from .coco_metrics import loosely
+from .image_task import ImageTask
+from .pixels import Size, find_images, image_module, resize
+from .preprocess import PRESETS, Frame, Pipeline
 from .task import Metrics, Ports, Prediction, Prepared, Sample, register_task, setting
 
 IGNORED = 255  # Pascal VOC's and Cityscapes' mark for pixels that do not count
@@ -31,7 +32,7 @@ NUMBERS = 1 << 16  # that a mask may hold
 
 @register_task
 @dataclass(kw_only=True)
-class Segmentation(Pictured):
+class Segmentation(ImageTask):
     """Semantic segmentation: mean intersection over union, pixel accuracy, by class.
 
     Models give scores [1,height,width,classes] or classes [1,height,width]; masks are pictures
@@ -65,8 +66,8 @@ class Segmentation(Pictured):
                              fix=f"they are 0 to {NUMBERS - 1}; -1: all count")  # fmt: skip
 
     def samples(self) -> list[Sample]:
-        files = find_pictures(self.images)
-        masks = {p.stem: p for p in find_pictures(self.masks)}
+        files = find_images(self.images)
+        masks = {p.stem: p for p in find_images(self.masks)}
         if not any(p.stem in masks for p in files):
             raise InputError(f"no picture of {self.images} has a mask in it, such as "
                              f"{files[0].stem}.png", where=str(self.masks),
@@ -93,7 +94,7 @@ class Segmentation(Pictured):
         if self.labels in KNOWN_LABELS:
             names = list(KNOWN_LABELS[self.labels])
         else:
-            found = Labels.read(Path(self.labels))
+            found = LabelFile.read(Path(self.labels))
             names = [found.names.get(i, "???") for i in range(max(found.names) + 1)]
         if count and len(names) != count:
             raise InputError(f"{len(names)} labels, the model has {count} classes",
@@ -310,7 +311,7 @@ def _number(value: str | int) -> int:
 def read_classes(path: Path) -> dict[int, str]:
     """Names of the masks' numbers: COCO's categories, or a list of labels."""
     if path.suffix.lower() != ".json":
-        return Labels.read(path).names
+        return LabelFile.read(path).names
     fix = 'write [{"id": 1, "name": "person"}, ...]'
     record = read_data(path, "the classes", fix)
     try:

@@ -24,11 +24,11 @@ from ..measure.inputs import resize
 from ..measure.record import Setting
 from ..store import Store
 from ..version import __version__
-from .ahead import prepared
-from .columns import canonical, pack, rows, transposed, unpack
-from .prepare import Feeds, TaskError, blame
-from .runner import PeerRunner, Runner, make_runner, warm_up
-from .task import Ports, Prediction, Prepared, Recipe, Sample, Source, Task, run_each
+from .engine_runner import PeerRunner, Runner, make_runner, warm_up
+from .prediction_file import canonical, pack, rows, transposed, unpack
+from .prefetch import prepared
+from .sample_inputs import Feeds, TaskError, blame
+from .task import PortableTask, Ports, Prediction, Prepared, Sample, Task, TaskFile, run_each
 
 MOST_IN_A_SHARD = 64
 FEWEST_SHARDS = 16  # where there are samples for so many
@@ -43,7 +43,7 @@ class Failure(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class SampleOutcome:
     """What became of one sample: a prediction, or why there is none; and how long it took."""
 
     index: int
@@ -69,16 +69,16 @@ def cut(samples: Sequence[Sample]) -> list[Shard]:
 
 
 @dataclass(frozen=True)
-class Work:
+class EvaluationWork:
     """All that a process needs to know, once."""
 
     model: str  # the file
     setting: Setting
-    recipe: Recipe
-    plugins: tuple[Source, ...] = ()
+    recipe: PortableTask
+    plugins: tuple[TaskFile, ...] = ()
     shapes: tuple[tuple[str, Shape], ...] = ()  # of inputs, by name, where they are not the file's
 
-    def __call__(self) -> Callable[[Shard], list[Outcome]]:
+    def __call__(self) -> Callable[[Shard], list[SampleOutcome]]:
         """What a pool's process answers shards with."""
         return Evaluator(self).shard
 
@@ -86,7 +86,7 @@ class Work:
 class Evaluator:
     """A task and an engine in one process. task: the user's own, in the process that has it."""
 
-    def __init__(self, work: Work, task: Task | None = None) -> None:
+    def __init__(self, work: EvaluationWork, task: Task | None = None) -> None:
         run_each(work.plugins)
         self.work = work
         self.model = load(work.model)
@@ -101,15 +101,15 @@ class Evaluator:
         warm_up(made, self.ports)
         return made
 
-    def shard(self, shard: Shard) -> list[Outcome]:
+    def shard(self, shard: Shard) -> list[SampleOutcome]:
         jobs = list(enumerate(shard.samples, shard.start))
         return [self.finish(index, shard.samples[index - shard.start], made)
                 for index, made in prepared(self.task, jobs)]  # fmt: skip
 
-    def finish(self, index: int, sample: Sample, made: Prepared | str) -> Outcome:
+    def finish(self, index: int, sample: Sample, made: Prepared | str) -> SampleOutcome:
         """Inference and what follows it, unless there are no inputs, but the reason why."""
         if isinstance(made, str):
-            return Outcome(index, failure=made)
+            return SampleOutcome(index, failure=made)
         _ = self.runner  # its making does not count
         begin = time.perf_counter()
         try:
@@ -125,7 +125,7 @@ class Evaluator:
                             f"'{sample.id}'", fix="return what `metric` needs")  # fmt: skip
         end = time.perf_counter()
         seconds = dict(made.seconds) | {"inference": middle - begin, "postprocess": end - middle}
-        return Outcome(index, canonical(prediction), seconds=seconds)
+        return SampleOutcome(index, canonical(prediction), seconds=seconds)
 
     def _infer(self, feeds: Feeds) -> dict[str, Array]:
         if isinstance(feeds, Mapping):
@@ -166,7 +166,7 @@ class Shelf:
         assert self.folder is not None
         return self.folder / f"shard_{number:06}.npz"
 
-    def keep(self, number: int, outcomes: Sequence[Outcome]) -> None:
+    def keep(self, number: int, outcomes: Sequence[SampleOutcome]) -> None:
         if self.folder is None:
             return
         own: dict[str, list[Any]] = {f"@{n}": [getattr(o, n) for o in outcomes] for n in OWN}
@@ -180,7 +180,7 @@ class Shelf:
                           CacheWarning, stacklevel=2)  # fmt: skip
             self.folder = None
 
-    def found(self, shards: Sequence[Shard]) -> Iterator[tuple[int, list[Outcome]]]:
+    def found(self, shards: Sequence[Shard]) -> Iterator[tuple[int, list[SampleOutcome]]]:
         """What an earlier run has done; a file that is damaged counts as not done."""
         for shard in shards if self.folder is not None else ():
             with suppress(OSError, ValueError, KeyError):
@@ -196,11 +196,11 @@ class Shelf:
 OWN = ("index", "failure", "seconds")  # of an outcome, beside its prediction's columns
 
 
-def _read(blob: bytes) -> list[Outcome]:
+def _read(blob: bytes) -> list[SampleOutcome]:
     columns = unpack(blob)
     own = [columns.pop(f"@{n}") for n in OWN]
     predictions = iter(rows(columns))
-    return [Outcome(i, None if why else next(predictions), why, s)
+    return [SampleOutcome(i, None if why else next(predictions), why, s)
             for i, why, s in zip(*own, strict=True)]  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def _forget(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def fingerprint(work: Work, digest: str, samples: Sequence[Sample]) -> str:
+def fingerprint(work: EvaluationWork, digest: str, samples: Sequence[Sample]) -> str:
     """All that the outcomes depend on: a change of any of it is another run."""
     made_of = {
         "version": __version__, "model": digest, "setting": asdict(work.setting),

@@ -14,7 +14,7 @@ Its fields are its settings, and its options on the command line (`sanderling ev
         invert: bool = setting(default=False, help="The pictures are black on white.")
 
         def samples(self) -> list[Sample]:
-            found = find_pictures(self.images)
+            found = find_images(self.images)
             return [Sample(p.name, path=p, truth=int(p.name[0])) for p in found]
 
         def preprocess(self, sample: Sample) -> Array:
@@ -52,6 +52,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
 from ..errors import InputError, MissingNameError, SanderlingError
 from ..files import read_text
 from ..ir import Array, Model, Tensor
+from ..protobuf import encode
 
 # What is kept of a sample's outputs: arrays (of any length from sample to sample), numbers,
 # strings, and lists and dicts of these; the same names for every sample, none beginning with '@'.
@@ -202,8 +203,6 @@ def stage_metrics(latency: Mapping[str, Mapping[str, float]], kind: str,
                   content: Mapping[str, Any]) -> bytes:  # fmt: skip
     """The file of TensorFlow Lite's tools, a serialised tflite.evaluation.EvaluationStageMetrics:
     both latencies, and what a kind of evaluation has besides."""
-    from ..measure.compat.proto import encode  # much comes with it, and few want it
-
     runs = int(latency["inference"]["count"])
     own = {"pre_processing_latency": _stage(latency["preprocess"]),
            "inference_latency": _stage(latency["inference"]),
@@ -294,10 +293,10 @@ def _takes_path(hint: Any) -> bool:
 def load_task(path: Path, name: str = "") -> type[Task]:
     """The task that a file registers; name: which, where it registers several."""
     text = read_text(path, "the task's file", "give a Python file that registers a task")
-    return Source(str(path), text).task(name)
+    return TaskFile(str(path), text).task(name)
 
 
-class Source(NamedTuple):
+class TaskFile(NamedTuple):
     """A user's file. Its text travels, so that other machines need not have it."""
 
     path: str
@@ -342,13 +341,13 @@ class Source(NamedTuple):
         return module
 
 
-def run_each(plugins: Iterable[Source]) -> None:
+def run_each(plugins: Iterable[TaskFile]) -> None:
     for source in plugins:
         source.run()
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PortableTask:
     """A task as it travels to other processes and machines: where its class is, and its settings.
 
     source: the user's file, where the class cannot be imported by its module's name.
@@ -358,18 +357,18 @@ class Recipe:
     settings: dict[str, Any]
     home: str
     place: str  # of the class in its module
-    source: Source | None = None
+    source: TaskFile | None = None
 
     @staticmethod
-    def of(task: Task) -> Recipe:
+    def of(task: Task) -> PortableTask:
         kind = type(task)
         module = sys.modules[kind.__module__]
-        source: Source | None = getattr(module, "sanderling_source", None)
+        source: TaskFile | None = getattr(module, "sanderling_source", None)
         path = getattr(module, "__file__", None)
         if source is None and kind.__module__ == "__main__" and path:
-            source = Source(path, Path(path).read_text("utf-8"))
+            source = TaskFile(path, Path(path).read_text("utf-8"))
         values = {f.name: getattr(task, f.name) for f in settings_of(kind)}
-        return Recipe(kind.name, values, kind.__module__, kind.__qualname__, source)
+        return PortableTask(kind.name, values, kind.__module__, kind.__qualname__, source)
 
     def make(self) -> Task:
         if self.source is None and self.home == "__main__":

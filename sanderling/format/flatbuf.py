@@ -37,7 +37,7 @@ DEFAULTS = {name: {f.name: f.default for f in fields} for name, fields in TABLES
 DATA_ALIGNMENT = 16
 
 
-class Layout(NamedTuple):
+class VTable(NamedTuple):
     """A vtable, read once: where the fields that are there lie in a table of this size."""
 
     size: int
@@ -52,7 +52,7 @@ class Reader:
         self.data = data
         self.unknown: list[str] = []
         self._path: list[str] = []
-        self._layouts: dict[tuple[str, int], Layout] = {}
+        self._layouts: dict[tuple[str, int], VTable] = {}
         # Real tables take at least 4 bytes each; a file that re-uses them beyond that is a bomb.
         self._budget = 1000 + len(data)
 
@@ -84,14 +84,14 @@ class Reader:
         self.unknown += [f"{self.where}: field {slot} of {name}" for slot in layout.unknown]
         return row
 
-    def _layout(self, name: str, vtable: int) -> Layout:
+    def _layout(self, name: str, vtable: int) -> VTable:
         """What the vtable at this position says; most tables of a kind share one."""
         found = self._layouts.get((name, vtable))
         if found is None:
             found = self._layouts[name, vtable] = self._read_vtable(name, vtable)
         return found
 
-    def _read_vtable(self, name: str, vtable: int) -> Layout:
+    def _read_vtable(self, name: str, vtable: int) -> VTable:
         self._check(vtable, 4)
         vsize, tsize = struct.unpack_from("<HH", self.data, vtable)
         if vsize < 4 or vsize % 2 or tsize < 4:
@@ -103,7 +103,7 @@ class Reader:
         present = [(f, offsets[f.slot]) for f in TABLES[name]
                    if f.slot < len(offsets) and offsets[f.slot]]  # fmt: skip
         unknown = [slot for slot in range(SLOTS[name], len(offsets)) if offsets[slot]]
-        return Layout(tsize, present, unknown)
+        return VTable(tsize, present, unknown)
 
     def _value(self, field: Field, pos: int, row: Table) -> Any:
         """Decode the field at this position; row holds the fields before it (union tags)."""

@@ -32,7 +32,7 @@ from ..ir import (
 )  # fmt: skip
 from ..spans import span
 from ..store import DAMAGE
-from . import known
+from . import known_models
 from .flatbuf import Reader, Table
 from .schema import ENUMS, OPTIONS, TABLES, Field
 
@@ -57,11 +57,13 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview, *,
             path = Path(source)
             name, data = str(path), _map(path)
         # A bytearray is its owner's to change.
-        found = None if external or isinstance(source, bytearray) else known.recall(data, path)
+        found = (
+            None if external or isinstance(source, bytearray) else known_models.recall(data, path)
+        )
         told.note({"file": name, "bytes": len(data), "recognised": found is not None})
         if found is not None:
             with contextlib.suppress(*DAMAGE):  # of a record: the file says it all
-                return known.KnownModel(
+                return known_models.KnownModel(
                     *found, name, data, lambda shown: Loader(data, name, {}, shown).model()
                 )
         return Loader(data, name, external or {}).model()
@@ -93,7 +95,7 @@ class Loader:
     """Turns one file's tables into a Model."""
 
     def __init__(self, data: memoryview, source: str, external: External,
-                 shown: Sequence[known.KnownGraph] = ()) -> None:  # fmt: skip
+                 shown: Sequence[known_models.KnownGraph] = ()) -> None:  # fmt: skip
         """shown: graphs that stand for those that are read; their tensors are used."""
         self.shown: Sequence[Graph] = shown
         self.border = [g.border for g in shown]
@@ -128,7 +130,7 @@ class Loader:
         self.shown = self.shown or self.graphs
         self.border = self.border or [{} for _ in rows]
         if len(self.shown) != len(rows):
-            raise known.changed(self.source)
+            raise known_models.changed(self.source)
         for index, (graph, row) in enumerate(zip(self.graphs, rows, strict=True)):
             self._fill(graph, row, f"subgraphs[{index}]", self.border[index])
         return Model(
@@ -206,7 +208,7 @@ class Loader:
         graph.tensors = [self._tensor(r, f"{where}.tensors[{i}]") for i, r in enumerate(rows)]
         for index, tensor in border.items():
             if index >= len(rows) or tensor.name != graph.tensors[index].name:
-                raise known.changed(self.source)
+                raise known_models.changed(self.source)
             graph.tensors[index] = tensor
         for index, tensor_row in enumerate(rows):
             if index not in border:

@@ -7,9 +7,9 @@ Integer indices exist only in the file format. A graph is changed through its ow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +128,28 @@ class Tensor:
         self.buffer = Buffer(encode(array, self.dtype))
         self.sparsity = None
 
+    @property
+    def values(self) -> Array:
+        """The constant as an array, where `data` may be None: ModelError if it is not constant."""
+        if self.buffer is None:
+            raise ModelError(
+                "it is computed or fed, and a constant is needed here",
+                where=f"tensor '{self.name}'",
+                fix="make it a constant: graph.constant(name, array)",
+            )
+        return cast(Array, self.data)
+
+    @property
+    def quantisation(self) -> Quant:
+        """The quantisation, where `quant` may be None: ModelError if it has none."""
+        if self.quant is None:
+            raise ModelError(
+                "it has no scale, and codes are needed here",
+                where=f"tensor '{self.name}'",
+                fix="give it quant=Quant.of(scale, zero_point)",
+            )
+        return self.quant
+
     def copy(self) -> Tensor:
         """The same tensor for another graph: buffer and decoded values are shared."""
         twin = Tensor(
@@ -234,6 +256,16 @@ class Op:
         """The input at this place; None where it is absent, by omission or explicitly."""
         return self.inputs[index] if index < len(self.inputs) else None
 
+    def operand(self, index: int) -> Tensor:
+        """The input at this place, where `input` may be None: ModelError if it is absent."""
+        if (tensor := self.input(index)) is None:
+            raise ModelError(
+                f"it has no operand {index}",
+                where=self.where,
+                fix="give the op all operands that its kind needs",
+            )
+        return tensor
+
     @property
     def subgraphs(self) -> list[Graph]:
         """Graphs this op calls."""
@@ -311,8 +343,11 @@ class Graph:
         """Append an op; its attributes are the fields of the schema's options table."""
         for given, what in ((inputs, "inputs"), (outputs, "outputs")):
             if isinstance(given, Tensor):
-                raise ModelError(f"its {what} are one tensor, not a list", where=name,
-                                 fix=f"write [{given.name}]")  # fmt: skip
+                raise ModelError(
+                    f"its {what} are one tensor, not a list",
+                    where=name,
+                    fix=f"write [{given.name}]",
+                )
         return self.insert(Op(name, inputs, outputs, attrs))
 
     def insert(self, op: Op, before: Op | None = None) -> Op:
@@ -324,7 +359,7 @@ class Graph:
         return op
 
     def enlist(self, *tensors: Tensor) -> None:
-        """Put those into the graph's list of tensors that are not in it yet."""
+        """Put the tensors that are not there yet into the graph's list of tensors."""
         known = self._listed.of(self.tensors)
         for tensor in tensors:
             if tensor not in known:
@@ -350,7 +385,7 @@ class Graph:
                 tensor.producer = None
 
     def _check_unread(self, op: Op) -> None:
-        """Nothing may be left to read what only this op computes."""
+        """Raise ModelError if something still reads what only this op computes."""
         for tensor in op.outputs:
             if tensor.producer is not op or tensor.is_constant:
                 continue
@@ -365,7 +400,7 @@ class Graph:
                 )
 
     def replace_uses(self, old: Tensor, new: Tensor) -> None:
-        """Every reader of `old`, and the graph's outputs, read `new` instead."""
+        """Let every reader of `old`, and the graph's outputs, read `new` instead."""
         for op in list(dict.fromkeys(old.users)):
             for index, tensor in enumerate(op.inputs):
                 if tensor is old:
@@ -383,7 +418,7 @@ class Graph:
             tensor.users.append(op)
 
     def prune(self) -> int:
-        """Drop tensors that nothing refers to; the number dropped."""
+        """Drop tensors that nothing refers to, and return how many."""
         keep = {id(t) for t in (*self.inputs, *self.outputs)}
         for op in self.ops:
             keep.update(id(t) for t in (*op.inputs, *op.outputs, *op.intermediates))
@@ -394,6 +429,11 @@ class Graph:
         before = len(self.tensors)
         self.tensors = [t for t in self.tensors if id(t) in keep]
         return before - len(self.tensors)
+
+    def copy(self) -> Graph:
+        """Make a graph that can be changed without this one. Constants share their buffers, and
+        the graphs that ops call are the same objects."""
+        return _whole_copy(self)[0]
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -406,8 +446,10 @@ class Graph:
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
-        raise MissingNameError(f"no tensor '{name}' in graph '{self.name}'; "
-                               f"{closest(name, [t.name for t in self.tensors])}")  # fmt: skip
+        raise MissingNameError(
+            f"no tensor '{name}' in graph '{self.name}'; "
+            f"{closest(name, [t.name for t in self.tensors])}"
+        )
 
 
 @dataclass(eq=False)
@@ -442,8 +484,9 @@ class Model:
 
     def __post_init__(self) -> None:
         if isinstance(self.graphs, Graph):
-            raise ModelError("its graphs are one graph, not a list", where="Model",
-                             fix="write Model([graph])")  # fmt: skip
+            raise ModelError(
+                "its graphs are one graph, not a list", where="Model", fix="write Model([graph])"
+            )
 
     def __repr__(self) -> str:
         ops = sum(len(g.ops) for g in self.graphs)
@@ -461,8 +504,26 @@ class Model:
 
         return Session(self, delegates, threads, **options)
 
+    def copy(self) -> Model:
+        """Make a model that can be changed without this one. Constants share their buffers."""
+        copies = {graph: _whole_copy(graph) for graph in self.graphs}
+        graphs = {graph: made for graph, (made, _) in copies.items()}
+        for op in (op for made in graphs.values() for op in made.ops):
+            op.attrs = {name: _calling(value, graphs) for name, value in op.attrs.items()}
+        signatures = [_signature_copy(s, *copies[s.graph]) for s in self.signatures]
+        return Model(
+            list(graphs.values()),
+            signatures,
+            dict(self.metadata),
+            self.description,
+            self.version,
+            list(self.unknown),
+            self.weights_outside,
+            self.source,
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied by the bytes of its file: graphs are webs of references."""
+        """Pickle the model by the bytes of its file: graphs are webs of references."""
         from ..format import dump
 
         return _from_bytes, (dump(self), self.source)
@@ -493,6 +554,71 @@ def reachable(graphs: Iterable[Graph]) -> list[Graph]:
         if not missing:
             found[waiting.pop()] = None
     return list(found)
+
+
+Twins = dict[Tensor, Tensor]  # tensors of one graph -> their copies in another
+
+
+def copy_graph(
+    graph: Graph, ops: Iterable[Op], inputs: Iterable[Tensor], outputs: Iterable[Tensor]
+) -> tuple[Graph, Twins]:
+    """Make a graph of its own of these ops; constants share their buffers with the original."""
+    twins: Twins = {}
+    made = Graph(graph.name)
+
+    def twin(tensor: Tensor) -> Tensor:
+        if tensor not in twins:
+            twins[tensor] = made_twin = tensor.copy()
+            made.tensors.append(made_twin)
+            made_twin.quant = _copy_block(tensor.quant, twin)
+        return twins[tensor]
+
+    made.inputs = [twin(t) for t in inputs]
+    for op in ops:
+        made.append(
+            op.copy(
+                [t and twin(t) for t in op.inputs],
+                [twin(t) for t in op.outputs],
+                [twin(t) for t in op.intermediates],
+            )
+        )
+    made.outputs = [twin(t) for t in outputs]
+    return made, twins
+
+
+def _copy_block(quant: Quant | None, twin: Callable[[Tensor], Tensor]) -> Quant | None:
+    """Blockwise scales are tensors too: they move with the tensor they describe."""
+    if quant is None or quant.block is None:
+        return quant
+    old = quant.block
+    block = replace(
+        old,
+        scales=old.scales and twin(old.scales),
+        zero_points=old.zero_points and twin(old.zero_points),
+    )
+    return replace(quant, block=block)
+
+
+def _whole_copy(graph: Graph) -> tuple[Graph, Twins]:
+    """Copy a graph with all its tensors, also those that nothing refers to, in their order."""
+    made, twins = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
+    twins |= {t: t.copy() for t in graph.tensors if t not in twins}
+    made.tensors = [twins[t] for t in graph.tensors]
+    made.debug_index = graph.debug_index
+    return made, twins
+
+
+def _calling(value: Any, graphs: Mapping[Graph, Graph]) -> Any:
+    """An attribute with the copies of the graphs that it names."""
+    if isinstance(value, list):
+        return [_calling(one, graphs) for one in value]
+    return graphs.get(value, value) if isinstance(value, Graph) else value
+
+
+def _signature_copy(signature: Signature, graph: Graph, twins: Twins) -> Signature:
+    ends = (signature.inputs, signature.outputs)
+    inputs, outputs = ({name: twins[t] for name, t in end.items()} for end in ends)
+    return Signature(signature.key, graph, inputs, outputs)
 
 
 def _from_bytes(content: bytes, source: str) -> Model:

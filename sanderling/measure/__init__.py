@@ -1,5 +1,5 @@
 """Figures about a model and its runs."""
 
-from .inspect import inspect
+from .inspection import inspect
 
 __all__ = ["inspect"]

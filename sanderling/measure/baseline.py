@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import InputError
 from ..files import read_data
 from .record import Result
-from .statistics import Ratio, ratio_of_launches
+from .sample_statistics import Ratio, ratio_of_launches
 
 REGRESSED, SLOWER, SAME, FASTER = "regressed", "slower", "same", "faster"
 UNSURE = "cannot tell"

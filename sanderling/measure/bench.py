@@ -18,19 +18,21 @@ from ..errors import InputError, MissingExtraError, SanderlingError, Unsupported
 from ..format import load
 from ..ir import Model, Shape
 from ..ir.types import Array
-from ..runtime.delegate import find_delegate
+from ..processors import usable_cpus
 from ..runtime.plugins import load_plugins
+from ..runtime.registry import find_delegate
 from ..runtime.session import Session
 from . import noise
-from .answers import compare_all, tolerance
-from .contend import Busy
-from .engines import PACKAGES, Job, check_engines, is_installed, job_for
+from .background_load import Busy
+from .engine_agreement import compare_all, tolerance
+from .engines import PACKAGES, EngineJob, check_engines, is_installed, job_for
 from .inputs import Feeding
-from .inspect import inspect
-from .machine import machine, usable_cpus
+from .inspection import inspect
+from .interleaving import Beside, Budget, Launch, Pace, launch
+from .machine import machine
 from .noise import Disturbance, Look, disturbances
 from .record import Result, Setting
-from .statistics import Ratio, ratio_of_launches
+from .sample_statistics import Ratio, ratio_of_launches
 from .sweep import (
     PRECISIONS,
     Recommendation,
@@ -40,7 +42,6 @@ from .sweep import (
     thread_counts,
     why_not,
 )
-from .turns import Beside, Budget, Launch, Pace, launch
 
 SCHEMA = "sanderling.bench/1"
 LAUNCHES, ROUNDS = 5, 5
@@ -109,7 +110,7 @@ class Bench:
         }
 
 
-class Interrupted(KeyboardInterrupt):
+class BenchInterrupted(KeyboardInterrupt):
     """Ctrl-C; what was measured by then is in `bench`."""
 
     def __init__(self, bench: Bench) -> None:
@@ -118,7 +119,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Procedure:
     """How the measurement goes, apart from what is measured."""
 
     runs: int = 50
@@ -188,7 +189,7 @@ def bench(
     run_frequency, run_delay, cpus, cold, verbose, timeout, seed.
 
     A configuration that fails is in the results with its reason. Interrupted, it raises
-    Interrupted, which has what was measured so far.
+    BenchInterrupted, which has what was measured so far.
     """
     paths = [models] if isinstance(models, str | os.PathLike) else list(models)
     how = _plan(plan)
@@ -197,7 +198,7 @@ def bench(
     axes = _axes(engines, threads, delegates, precision, sweep, contend)
     feeding = Feeding(shapes or {}, ranges or {}, inputs or {}, how.seed)
     files = tuple(str(Path(p).absolute()) for p in plugins)
-    subjects = [Subject.of(p, n, feeding, signature, files, axes) for p, n in _names(paths)]
+    subjects = [BenchedModel.of(p, n, feeding, signature, files, axes) for p, n in _names(paths)]
     if not subjects:
         raise InputError("no model is given", fix="give one .tflite file or more")
     made = Bench(settings=vars(how) | {"engines": list(engines), "signature": signature})
@@ -208,7 +209,7 @@ def bench(
     except KeyboardInterrupt as error:
         made.interrupted = True
         _warn_of_one(made)
-        raise Interrupted(made) from error
+        raise BenchInterrupted(made) from error
     _refuse_nothing(made)
     _warn_of_one(made)
     return made
@@ -226,11 +227,11 @@ def _names(paths: Sequence[ModelPath]) -> Iterator[tuple[ModelPath, str]]:
         yield path, name if short.count(name) == 1 else str(path)
 
 
-def _plan(given: Mapping[str, Any]) -> Plan:
-    unknown = sorted(set(given) - set(Plan.__dataclass_fields__))
+def _plan(given: Mapping[str, Any]) -> Procedure:
+    unknown = sorted(set(given) - set(Procedure.__dataclass_fields__))
     if unknown:
         raise TypeError(f"bench() has no argument '{unknown[0]}'")
-    how = Plan(**given)
+    how = Procedure(**given)
     how = replace(how, cpus=tuple(how.cpus))
     how.check()
     return how
@@ -272,7 +273,7 @@ def _axes(engines: Sequence[str], threads: Sequence[int], delegates: Sequence[tu
 
 
 @dataclass
-class Subject:
+class BenchedModel:
     """A model, its inputs, and the settings that it is to be measured at."""
 
     name: str
@@ -286,7 +287,7 @@ class Subject:
 
     @classmethod
     def of(cls, path: ModelPath, name: str, feeding: Feeding, signature: str,
-           plugins: tuple[str, ...], axes: Axes) -> Subject:  # fmt: skip
+           plugins: tuple[str, ...], axes: Axes) -> BenchedModel:  # fmt: skip
         model = load(path)
         entry = Session(model, ("reference",)).entry(signature or None)
         about = inspect(model, shapes=feeding.shapes if entry.graph is model.main else None)
@@ -309,7 +310,7 @@ class Subject:
             reason = _one_line(_missing(setting.engine, package))
         return reason
 
-    def job(self, setting: Setting, how: Plan, onnx: str) -> Job:
+    def job(self, setting: Setting, how: Procedure, onnx: str) -> EngineJob:
         more = {"cpus": how.cpus, "plugins": self.plugins, "onnx": onnx, "verbose": how.verbose}
         return job_for(self.model, setting, self.inputs, self.signature, **more)
 
@@ -325,7 +326,7 @@ def _missing(engine: str, package: str) -> MissingExtraError:
 class _Bar:
     """Counts steps; a configuration that fails makes the bar jump, no more."""
 
-    def __init__(self, show: Progress, how: Plan, subjects: Sequence[Subject]) -> None:
+    def __init__(self, show: Progress, how: Procedure, subjects: Sequence[BenchedModel]) -> None:
         self.show, self.done, self.model = show, 0, ""
         self.total = sum(len(s.settings) for s in subjects) * how.launches * (1 + ROUNDS)
 
@@ -334,7 +335,7 @@ class _Bar:
         self.done += 1
 
 
-def _measure(made: Bench, subject: Subject, how: Plan, bar: _Bar) -> None:
+def _measure(made: Bench, subject: BenchedModel, how: Procedure, bar: _Bar) -> None:
     """One model: all settings in batches, then what they are to each other."""
     bar.model = subject.name
     made.models[subject.name] = subject.facts
@@ -373,7 +374,7 @@ def _used() -> float:
     return sum(f.ru_utime + f.ru_stime for f in found)
 
 
-def _export(subject: Subject, settings: Iterable[Setting], bar: _Bar) -> tuple[str, str]:
+def _export(subject: BenchedModel, settings: Iterable[Setting], bar: _Bar) -> tuple[str, str]:
     if not any(s.engine == "onnxruntime" for s in settings):
         return "", ""
     from .to_onnx import cached
@@ -395,7 +396,7 @@ def _batches(settings: Sequence[Setting], rng: random.Random) -> Iterator[list[S
         yield order[start : start + TOGETHER]
 
 
-def _launches(jobs: Mapping[Setting, Job], how: Plan, bar: _Bar,
+def _launches(jobs: Mapping[Setting, EngineJob], how: Procedure, bar: _Bar,
               found: dict[Setting, list[Launch]]) -> None:  # fmt: skip
     """Several times fresh processes for all of them; who fails is not tried again."""
     with ExitStack() as opened:
@@ -438,7 +439,9 @@ def _cache(cold: bool) -> Iterator[None]:
 # -- from launches to a result ------------------------------------------------------------------
 
 
-def _result(subject: Subject, setting: Setting, launches: Sequence[Launch], why: str) -> Result:
+def _result(
+    subject: BenchedModel, setting: Setting, launches: Sequence[Launch], why: str
+) -> Result:
     made = Result(subject.name, setting, error=why)
     failed = [x.error for x in launches if x.error]
     if failed or not launches:
@@ -456,7 +459,7 @@ def _result(subject: Subject, setting: Setting, launches: Sequence[Launch], why:
     return made
 
 
-def _starts(made: Result, subject: Subject, launches: Sequence[Launch]) -> None:
+def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> None:
     """Init, the first inference, memory: medians over the processes. One that compiled holds the
     compiler, too, and is no middle between that and the others: they count where there are any."""
     ready = [x.ready for x in launches if x.ready is not None]
@@ -481,7 +484,7 @@ def ratio(slow: Result, fast: Result) -> Ratio:
     return ratio_of_launches(slow.by_launch, fast.by_launch, paired=together)
 
 
-def _judge(made: Bench, subject: Subject, results: Sequence[Result],
+def _judge(made: Bench, subject: BenchedModel, results: Sequence[Result],
            found: Mapping[Setting, Sequence[Launch]]) -> None:  # fmt: skip
     sound = [r for r in results if r.rounds and not r.setting.contend]
     for other in sound[1:]:

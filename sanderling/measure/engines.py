@@ -21,14 +21,14 @@ from ..errors import FallbackWarning, InputError, MissingExtraError, Unsupported
 from ..format import load
 from ..ir import Model
 from ..ir.types import Array
-from ..runtime.delegate import BUILTIN
 from ..runtime.plan import Plan
+from ..runtime.registry import BUILTIN
 from ..runtime.session import Session
 from .record import Setting
 
 
 @dataclass(frozen=True)
-class Job:
+class EngineJob:
     """What an engine is to run. Inputs and outputs are in the order of the graph that is run: the
     file's main graph, or that of the signature which is named."""
 
@@ -52,7 +52,7 @@ def _ignore(stage: str) -> None:
     """Nobody wants to know."""
 
 
-class Loaded(NamedTuple):
+class LoadedEngine(NamedTuple):
     run: Callable[[], object]
     answers: Callable[[], list[Array]]  # of the last run
     note: str = ""
@@ -63,10 +63,10 @@ class Loaded(NamedTuple):
 
 
 def job_for(model: Model, setting: Setting, inputs: list[Array], signature: str = "",
-            **more: Any) -> Job:  # fmt: skip
+            **more: Any) -> EngineJob:  # fmt: skip
     """The job of the main graph, or of a signature's; the model was loaded from a file."""
     graph = model.signature(signature).graph if signature else model.main
-    return Job(model.source, setting, inputs, [t.name for t in graph.inputs],
+    return EngineJob(model.source, setting, inputs, [t.name for t in graph.inputs],
                [t.name for t in graph.outputs], signature, graph=model.graphs.index(graph),
                **more)  # fmt: skip
 
@@ -103,7 +103,7 @@ def is_installed(name: str) -> bool:
         return True
 
 
-def _only_main(job: Job) -> None:
+def _only_main(job: EngineJob) -> None:
     if job.graph:
         raise UnsupportedError(
             f"{TITLES[job.setting.engine]} reads a file's main graph only, and signature "
@@ -111,7 +111,7 @@ def _only_main(job: Job) -> None:
         )
 
 
-def sanderling(job: Job, mark: Mark = _ignore) -> Loaded:
+def sanderling(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
     model = load(job.path)
     setting = job.setting
     options = {"precision": setting.precision} if setting.precision != "f32" else {}
@@ -132,7 +132,7 @@ def sanderling(job: Job, mark: Mark = _ignore) -> Loaded:
     plan = bound.binding.plan
     note = "; ".join([_coverage(plan, setting), *_sentences(caught)])
     facts: dict[str, object] = {"start": "compiled now" if plan.is_whole else "from the cache"}
-    return Loaded(bound.run, answers, note, session, memory=session.memory, facts=facts)
+    return LoadedEngine(bound.run, answers, note, session, memory=session.memory, facts=facts)
 
 
 def _coverage(plan: Plan, setting: Setting) -> str:
@@ -151,7 +151,7 @@ def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     return [str(w.message).splitlines()[0].replace(";", ",") for w in fell]
 
 
-def litert(job: Job, mark: Mark = _ignore) -> Loaded:
+def litert(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
     import_engine("litert")
     from ai_edge_litert.interpreter import Interpreter
 
@@ -181,10 +181,10 @@ def litert(job: Job, mark: Mark = _ignore) -> Loaded:
 
     feed()
     run = (lambda: core().Invoke(graph)) if graph else interpreter.invoke
-    return Loaded(run, answers, keep=interpreter, refresh=feed)
+    return LoadedEngine(run, answers, keep=interpreter, refresh=feed)
 
 
-def _litert_places(interpreter: Any, job: Job) -> tuple[list[int], list[int]]:
+def _litert_places(interpreter: Any, job: EngineJob) -> tuple[list[int], list[int]]:
     """The numbers of the inputs and outputs, in the job's order."""
     if not job.graph:
         sides = interpreter.get_input_details(), interpreter.get_output_details()
@@ -199,7 +199,7 @@ def _litert_places(interpreter: Any, job: Job) -> tuple[list[int], list[int]]:
     return found[0], found[1]
 
 
-def openvino(job: Job, mark: Mark = _ignore, **more: Any) -> Loaded:
+def openvino(job: EngineJob, mark: Mark = _ignore, **more: Any) -> LoadedEngine:
     """more: properties of the compiled model."""
     import_engine("openvino")
     import openvino as ov
@@ -227,7 +227,7 @@ def openvino(job: Job, mark: Mark = _ignore, **more: Any) -> Loaded:
     def answers() -> list[Array]:
         return [np.array(request.get_tensor(port).data) for port in outputs]
 
-    return Loaded(partial(request.infer, share_outputs=True), answers, keep=compiled)
+    return LoadedEngine(partial(request.infer, share_outputs=True), answers, keep=compiled)
 
 
 def _ports(ports: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -238,7 +238,7 @@ def _ports(ports: Sequence[Any], names: Sequence[str]) -> list[Any]:
     return list(ports)
 
 
-def onnxruntime(job: Job, mark: Mark = _ignore) -> Loaded:
+def onnxruntime(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
     import_engine("onnxruntime")
     import onnxruntime as ort
 
@@ -264,14 +264,14 @@ def onnxruntime(job: Job, mark: Mark = _ignore) -> Loaded:
     def answers() -> list[Array]:
         return [v.numpy() for v in binding.get_outputs()]
 
-    return Loaded(partial(session.run_with_iobinding, binding), answers, keep=session)
+    return LoadedEngine(partial(session.run_with_iobinding, binding), answers, keep=session)
 
 
 def _in_order(have: list[str], wanted: list[str]) -> list[str]:
     return list(wanted) if sorted(have) == sorted(wanted) else have
 
 
-ENGINES: dict[str, Callable[[Job, Mark], Loaded]] = {
+ENGINES: dict[str, Callable[[EngineJob, Mark], LoadedEngine]] = {
     "sanderling": sanderling,
     "litert": litert,
     "openvino": openvino,

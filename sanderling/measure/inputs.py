@@ -13,8 +13,8 @@ from ..config import MAX_MEMORY
 from ..errors import InputError
 from ..ir import Array, DType, Model, Shape, Signature, Tensor
 from ..runtime.inputs import ARRAYS, PICTURES, quantize_array, read_array
-from ..runtime.plan import specialise
 from ..runtime.sound import SOUNDS
+from ..runtime.specialise import specialise
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..processors import usable_cpu_count
 from ..version import __version__
 
 PACKAGES = ("ai-edge-litert", "openvino", "onnxruntime", "llvmlite", "numpy")
@@ -73,12 +74,6 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def usable_cpus() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace")
@@ -95,7 +90,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count() or 0,
-        "usable": len(usable_cpus()),
+        "usable": usable_cpu_count(),
         "features": features(),
         "mhz": [round(f) for f in frequencies()],
         "governors": governors(),

@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .machine import CPUS, frequencies, governors, usable_cpus
+from ..processors import usable_cpu_count, usable_cpus
+from .machine import CPUS, frequencies, governors
 from .record import Result
 
 # Where a disturbance begins to show in the figures.
@@ -87,7 +88,7 @@ def disturbances(before: Look, after: Look, own: float, governed: Sequence[str] 
     found: list[Disturbance] = []
     span = max(after.at - before.at, 1e-9)
     others = (after.busy - before.busy - own) / span
-    steal = (after.steal - before.steal) / (span * max(len(usable_cpus()), 1))
+    steal = (after.steal - before.steal) / (span * max(usable_cpu_count(), 1))
     if steal > STEAL:
         found.append(Disturbance("steal", f"the hypervisor took {steal:.0%} of the CPU time",
             "use a machine of your own; trust ratios more than milliseconds"))  # fmt: skip
@@ -116,7 +117,7 @@ def _clock(before: Look, after: Look, governed: Sequence[str]) -> list[Disturban
 
 def of_result(result: Result) -> list[Disturbance]:
     """What the samples themselves show."""
-    summary, cores = result.summary, len(usable_cpus())
+    summary, cores = result.summary, usable_cpu_count()
     if summary is None:
         return []
     drift = _drift(result.rounds)

@@ -7,12 +7,13 @@ import html
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from .. import picture
-from .profile import share_text
+from .. import pages, plots
+from .profiling import share_text
 
 Record = dict[str, Any]
 
@@ -86,11 +87,11 @@ def node_data_json(record: Record) -> str:
 
 def plot(record: Record, path: str | Path) -> bytes:
     """The roofline as the bytes of a .png, .svg or .html file."""
-    if picture.kind_of(path) == ".html":
+    if plots.kind_of(path) == ".html":
         return to_html(record).encode()
-    with picture.figure(size=(10, 6)) as (figure, axes):
-        draw(record, axes)
-        return picture.as_file(figure, path, _title(record))
+    with plots.figure(size=(10, 6.6)) as (figure, axes):
+        draw(record, figure, axes)
+        return plots.as_file(figure, path, _title(record))
 
 
 def points(record: Record) -> list[Record]:
@@ -98,18 +99,21 @@ def points(record: Record) -> list[Record]:
     return [r for r in record["steps"] if r["macs"] and r["bytes"] and r["gops"] > 0]
 
 
-def draw(record: Record, axes: Any) -> None:
+NAMED = 8  # spots with their numbers in the picture: those that take the most time
+
+
+def draw(record: Record, figure: Any, axes: Any) -> None:
     shown, roof = points(record), record["roofline"]
     low, high = _span([r["intensity"] for r in shown], roof)
     kinds = list(dict.fromkeys(r["kind"] for r in shown)) or ["f32"]
     if roof is not None:
         _roofs(axes, roof, kinds, low, high)
     total = sum(r["median_ms"] for r in record["steps"]) or 1.0
-    colours = dict(zip(kinds, picture.COLOURS, strict=False))
+    colours = dict(zip(kinds, plots.COLOURS, strict=False))
     for row in sorted(shown, key=lambda r: -r["median_ms"]):  # small ones on top
-        colour = colours.get(row["kind"], picture.COLOURS[-1])
+        colour = colours.get(row["kind"], plots.COLOURS[-1])
         spot = axes.scatter(
-            [row["intensity"]], [row["gops"]], [20 + 2500 * row["median_ms"] / total], color=colour,
+            [row["intensity"]], [row["gops"]], [_area(row, total)], color=colour,
             alpha=0.55, edgecolors="black", linewidths=0.6, zorder=3,
         )  # fmt: skip
         spot.set_gid(_mark(row))  # the name of its group in an .svg
@@ -117,9 +121,17 @@ def draw(record: Record, axes: Any) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("operations for each byte touched (2 a multiply-add)")
     axes.set_ylabel("10⁹ operations a second")
-    axes.set_title(_title(record))
-    if shown or roof is not None:
-        axes.legend(loc="lower right", fontsize=9)
+    axes.set_title(_title(record), fontsize=10, wrap=True)
+    if roof is not None:
+        plots.legend_below(axes, 3)
+    slowest = sorted(range(len(shown)), key=lambda i: -shown[i]["median_ms"])[:NAMED]
+    spots = [plots.Spot(r["intensity"], r["gops"], math.sqrt(_area(r, total)) / 2) for r in shown]
+    plots.label_spots(figure, axes, spots, {i: f"#{shown[i]['index']}" for i in slowest})
+
+
+def _area(row: Record, total: float) -> float:
+    """Of a spot, in square points."""
+    return 20 + 2500 * float(row["median_ms"]) / total
 
 
 def _roofs(axes: Any, roof: Record, kinds: Sequence[str], low: float, high: float) -> None:
@@ -130,7 +142,7 @@ def _roofs(axes: Any, roof: Record, kinds: Sequence[str], low: float, high: floa
         if end > low:
             axes.plot([low, end], [low * speed, end * speed], style, color="#555", linewidth=1.2,
                       label=f"{level['name']}: {speed:.3g} GB/s")  # fmt: skip
-    for colour, kind in zip(picture.COLOURS, kinds, strict=False):
+    for colour, kind in zip(plots.COLOURS, kinds, strict=False):
         peak = 2 * roof["peaks"].get(kind, roof["peaks"]["f32"]) / 1e9
         axes.plot([low, high], [peak, peak], color=colour, linewidth=1.5,
                   label=f"peak {kind}: {peak:.3g} G/s")  # fmt: skip
@@ -150,7 +162,7 @@ def _title(record: Record) -> str:
     setting = record["setting"]
     return (f"{Path(record['model']).name or record['graph']}, {setting['engine']}, "
             f"{setting['threads']} thread{'s' * (setting['threads'] > 1)}: "
-            f"{record['whole']['mean']:.3g} ms")  # fmt: skip
+            f"median {record['whole']['median']:.3g} ms")  # fmt: skip
 
 
 # -- the page -----------------------------------------------------------------------------------
@@ -160,27 +172,27 @@ def to_html(record: Record) -> str:
     """A page that needs nothing but itself: the roofline with a title on every step, advice, and
     the tables."""
     parts = [
-        picture.paragraph(" ".join(record["advice"])),
-        picture.paragraph(facts_line(record), note=True),
-        *(picture.paragraph(note, note=True) for note in record["notes"]),
-        picture.heading("Roofline"), _svg(record),
-        picture.paragraph("A spot is a step, as large as its share of the time; point at it for "
-                          "its name. A step under the sloping part of its line is limited by "
+        pages.paragraph(" ".join(record["advice"])),
+        pages.paragraph(facts_line(record), note=True),
+        *(pages.paragraph(note, note=True) for note in record["notes"]),
+        pages.heading("Roofline"), _svg(record),
+        pages.paragraph("A spot is a step, as large as its share of the time; those that take "
+                          "the most have their number, # in the tables; point at a spot for its "
+                          "name. A step under the sloping part of its line is limited by "
                           "that level of memory, under the flat part by arithmetic. The distance "
                           "to the line is what a better kernel could win.", note=True),
-        picture.heading("By type"),
-        picture.html_table(["type", ">count", ">ms", ">%", ">cdf %", ">MACs", ">G/s"],
-                           [(t["type"], t["count"], t["ms"], t["percent"], t["cdf"],
-                             _shown("macs", t["macs"]), t["gops"]) for t in record["by_type"]]),
-        picture.heading("Top by time"),
-        _table(record, sorted(record["steps"], key=lambda r: -r["ms"])[:10]),
-        picture.heading("Run order"),
+        pages.heading("By type"),
+        _columns(_TYPES, record["by_type"]),
+        pages.heading("Top by time"),
+        _table(record, summed(sorted(record["steps"], key=lambda r: -r["median_ms"])[:10])),
+        pages.heading("Run order"),
         _table(record, record["steps"]),
-        picture.heading("What is no step"),
-        picture.html_table(["what", ">ms", ">%"],
-                           [(o["name"], o["ms"], o["percent"]) for o in record["others"]]),
+        pages.heading("What is no step"),
+        _columns(_OTHERS, record["others"]),
+        pages.heading("What the columns are"),
+        *(pages.paragraph(text, note=True) for text in (SHARES, *_GLOSSARY)),
     ]  # fmt: skip
-    return picture.page(f"Profile: {_title(record)}", parts)
+    return pages.page(f"Profile: {_title(record)}", parts)
 
 
 def facts_line(record: Record) -> str:
@@ -198,26 +210,64 @@ def facts_line(record: Record) -> str:
     return text
 
 
-_HTML = {">#": "index", "type": "type", "~kernel": "kernel", "on": "delegate", ">first": "first_ms",
-         ">avg ms": "ms", ">min": "min_ms", ">spread": "std_ms", ">%": "percent", ">cdf %": "cdf",
-         ">mem KB": "mem_kb", ">MACs": "macs", ">G/s": "gops", ">GB/s": "gb_s",
-         ">ops/byte": "intensity", ">of roof": "share", "bound": "bound", "level": "level",
-         ">imbalance": "imbalance", "~name": "name"}  # fmt: skip
+# What is a mean and what a median: said wherever both stand.
+SHARES = (
+    "Shares (%, and their running sum) are of the mean run, as TensorFlow Lite's; operations a "
+    "second, the share of the roof, the order of the slowest steps and the advice go by medians, "
+    "which a run that was interrupted does not change."
+)
+_GLOSSARY = (
+    "mean, median, min, std: milliseconds over the runs; first: in the first run. sum of %: with "
+    "the rows above. mem KB: what the step touches. MACs: multiply-adds, in millions. G/s: 10⁹ "
+    "operations a second, two for each multiply-add. GB/s: 10⁹ bytes touched a second.",
+    "of roof: the least time that the machine allows, divided by the median; bound: what sets that "
+    "least time, and level the memory that the bytes come from. wait: the share of a step's time "
+    "that the average thread waits for the slowest.",
+)
+_HTML = {
+    ">#": "index", "type": "type", ">median ms": "median_ms", ">mean ms": "ms", ">%": "percent",
+    ">sum of %": "cdf", ">of roof": "share", "bound": "bound", "level": "level",
+    ">MACs, M": "macs", ">G/s": "gops", ">GB/s": "gb_s", ">ops/byte": "intensity",
+    ">mem KB": "mem_kb", ">min ms": "min_ms", ">std ms": "std_ms", ">first ms": "first_ms",
+    ">wait": "imbalance", "~kernel": "kernel", "on": "delegate", "~name": "name",
+}  # fmt: skip
+_TYPES = {"type": "type", ">count": "count", ">mean ms": "ms", ">median ms": "median_ms",
+          ">%": "percent", ">sum of %": "cdf", ">MACs, M": "macs", ">G/s": "gops"}  # fmt: skip
+_OTHERS = {"what": "name", ">mean ms": "ms", ">median ms": "median_ms", ">%": "percent"}
+# Digits behind the point: the same for all rows, so that points stand below each other.
+_DIGITS = {"first_ms": 4, "ms": 4, "median_ms": 4, "min_ms": 4, "std_ms": 4, "percent": 2, "cdf": 2,
+           "mem_kb": 1, "gops": 1, "gb_s": 2, "intensity": 1}  # fmt: skip
+_BLANK = {"", "-", "0%"}
+
+
+def summed(rows: Sequence[Record]) -> list[Record]:
+    """The running sum of the shares in this order."""
+    sums = accumulate(row["percent"] for row in rows)
+    return [row | {"cdf": total} for row, total in zip(rows, sums, strict=True)]
 
 
 def _table(record: Record, rows: Sequence[Record]) -> str:
-    cells = [[_shown(key, row[key]) for key in _HTML.values()] for row in rows]
-    for line, row in zip(cells, rows, strict=True):
-        line[-1] = " ".join([str(line[-1]), *fused_names(record, row)])
-    return picture.html_table(list(_HTML), cells)
+    names = [" ".join([row["name"], *fused_names(record, row)]) for row in rows]
+    return _columns(_HTML, [r | {"name": n} for r, n in zip(rows, names, strict=True)])
 
 
-def _shown(key: str, value: Any) -> Any:
+def _columns(columns: Mapping[str, str], rows: Sequence[Record]) -> str:
+    """A table without columns that say nothing."""
+    cells = {head: [_shown(key, row[key]) for row in rows] for head, key in columns.items()}
+    kept = {head: of for head, of in cells.items() if set(of) - _BLANK}
+    return pages.html_table(list(kept), list(zip(*kept.values(), strict=True)))
+
+
+def _shown(key: str, value: Any) -> str:
     if key == "macs":
-        return f"{value / 1e6:.4g} M" if value else "-"
+        return f"{value / 1e6:.3f}" if value else "-"
     if key == "share":
         return share_text(value)
-    return f"{value:.0%}" if key == "imbalance" and value is not None else value
+    if key == "imbalance":
+        return "-" if value is None else f"{value:.0%}"
+    if key in _DIGITS:
+        return f"{value:.{_DIGITS[key]}f}" if value else "-"
+    return "-" if value is None else str(value)
 
 
 def fused_names(record: Record, row: Record) -> list[str]:
@@ -230,9 +280,9 @@ def fused_names(record: Record, row: Record) -> list[str]:
 
 def _svg(record: Record) -> str:
     """The figure with a title on every spot, which browsers show under the pointer."""
-    with picture.figure(size=(7, 5)) as (figure, axes):
-        draw(record, axes)
-        text = picture.inline(figure)
+    with plots.figure(size=(7, 5.6)) as (figure, axes):
+        draw(record, figure, axes)
+        text = plots.inline(figure)
     for row in points(record):
         group = f'<g id="{_mark(row)}">'
         title = html.escape(_hover(record, row))

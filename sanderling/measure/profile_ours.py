@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,11 @@ from ..ir import Array, Graph, Model, Op
 from ..ops import cost
 from ..ops.base import DATA_ERRORS, Cost
 from ..ops.execute import evaluate
-from ..runtime.delegate import Delegate
+from ..runtime.delegate import Delegate, Executable, StepTimes
 from ..runtime.plan import Plan, Step
 from ..runtime.session import Session
 from .record import Setting
-from .statistics import Floats
+from .sample_statistics import Floats
 
 WARM = 2  # runs before what counts
 # Seconds: shorter runs are timed together, about so long: the clock must not count, nor what is
@@ -42,7 +41,7 @@ LOOKUPS = {"EMBEDDING_LOOKUP", "GATHER", "GATHER_ND"}
 
 
 @dataclass
-class Row:
+class ProfileRow:
     """A step, or an op where ops are run one by one. Sizes are in bytes, times in seconds."""
 
     type: str
@@ -78,7 +77,7 @@ class Taken:
     """What an engine told. A row's times and `others` (what is no step: calls, barriers, gaps)
     belong to the runs of `whole`, one by one."""
 
-    rows: list[Row]
+    rows: list[ProfileRow]
     whole: list[float] = field(default_factory=list)
     first: float = 0.0
     others: dict[str, list[float]] = field(default_factory=dict)
@@ -91,30 +90,31 @@ class Taken:
 # -- a part of a plan, watched ------------------------------------------------------------------
 
 
-class Native:
+class NativeSteps:
     """The steps of compiled code: it counts their ticks itself, and those of the whole call."""
 
-    def __init__(self, executable: Any, ticks: float) -> None:
-        self.executable, self.ticks = executable, ticks
-        self.workers: int = executable.workers
+    def __init__(self, clock: StepTimes, ticks: float) -> None:
+        """ticks: of the CPU's clock, in a second."""
+        self.clock, self.rate = clock, clock.rate or ticks
+        self.workers = clock.workers
 
     def take(self) -> tuple[Floats, float]:
         """Since the last time: seconds of [worker, step], and of the part."""
-        found: Floats = self.executable.times / self.ticks
-        wall = float(self.executable.inside[0]) / self.ticks
-        self.executable.reset_times()
+        found: Floats = self.clock.times / self.rate
+        wall = float(self.clock.inside[0]) / self.rate
+        self.clock.reset_times()
         return found, wall
 
     def count(self, on: bool) -> None:
-        self.executable.count(on)
+        self.clock.count(on)
 
 
-class Reference:
+class ReferenceOps:
     """The ops of a part that Python evaluates, one by one."""
 
     workers = 1
 
-    def __init__(self, executable: ReferenceExecutable, clock: Clock) -> None:
+    def __init__(self, executable: ReferenceExecutable, clock: TimedExecutable) -> None:
         self.clock = clock
         self.place = {op: i for i, op in enumerate(executable.part.ops)}
         self.spent = np.zeros((1, len(self.place)))
@@ -135,12 +135,12 @@ class Reference:
         """It always is: beside what Python takes, the clock is nothing."""
 
 
-class Opaque:
+class OpaquePart:
     """A part of another delegate: only its whole time is known."""
 
     workers = 1
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: TimedExecutable) -> None:
         self.clock = clock
 
     def take(self) -> tuple[Floats, float]:
@@ -151,10 +151,10 @@ class Opaque:
         """It always is."""
 
 
-class Clock:
+class TimedExecutable(Executable):
     """Stands around an executable and adds up the time of its runs."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Executable) -> None:
         self.inner, self.spent = inner, 0.0
 
     def take(self) -> float:
@@ -167,8 +167,7 @@ class Clock:
         self.spent += time.perf_counter() - begin
 
     def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Callable[[], None]:
-        bind = getattr(self.inner, "bind", None)
-        call = partial(self.inner.run, inputs, outputs) if bind is None else bind(inputs, outputs)
+        call = self.inner.bind(inputs, outputs)
 
         def timed() -> None:
             begin = time.perf_counter()
@@ -178,36 +177,36 @@ class Clock:
         return timed
 
 
-Part = Native | Reference | Opaque
+Part = NativeSteps | ReferenceOps | OpaquePart
 
 
 # -- rows: what the parts consist of ------------------------------------------------------------
 
 
-class Writer:
+class RowWriter:
     """Writes the rows of a plan's parts, in run order."""
 
     def __init__(self, graph: Graph, plan: Plan, precision: str) -> None:
         self.precision = precision
         self.node = {plan.twins[t]: i for i, op in enumerate(graph.ops) for t in op.outputs}
-        self.rows: list[Row] = []
+        self.rows: list[ProfileRow] = []
 
     def part(self, number: int, step: Step, watched: Part) -> None:
         name, ops = step.part.delegate.name, step.part.ops
-        if isinstance(watched, Native):
-            self._native(number, name, ops, watched.executable.compiled.report)
-        elif isinstance(watched, Reference):
+        if isinstance(watched, NativeSteps):
+            self._native(number, name, ops, watched.clock.report)
+        elif isinstance(watched, ReferenceOps):
             self.rows += [self._op(number, name, [op]) for op in ops]
         else:
             self.rows.append(self._op(number, name, ops))
 
-    def _op(self, number: int, delegate: str, ops: Sequence[Op]) -> Row:
+    def _op(self, number: int, delegate: str, ops: Sequence[Op]) -> ProfileRow:
         main = main_op(ops)
         first = next((t for t in main.inputs if t is not None), None)
         made = {t for op in ops for t in op.outputs}
         inner = {t for op in ops for t in op.inputs if t in made}
         inputs = {t for op in ops for t in op.inputs if t is not None} - made
-        return self._finished(Row(
+        return self._finished(ProfileRow(
             type=main.name, name="", delegate=delegate, part=number,
             kernel="numpy" if delegate == "reference" else delegate,
             weights=sum(t.nbytes for t in inputs if t.is_constant),
@@ -221,7 +220,7 @@ class Writer:
         begin = len(self.rows)
         for about in report:
             mine = [ops[int(i)] for i in about["places"].split(",") if i]
-            row = Row(
+            row = ProfileRow(
                 type=main_op(mine).name if mine else about["kernel"], name="", delegate=delegate,
                 part=number, kernel=about["kernel"], weights=int(about["weights"]),
                 read=int(about["reads"]), written=int(about["writes"]),
@@ -232,7 +231,7 @@ class Writer:
             self.rows.append(self._finished(row, mine))
         _find_helped(self.rows, begin)
 
-    def _finished(self, row: Row, ops: Sequence[Op]) -> Row:
+    def _finished(self, row: ProfileRow, ops: Sequence[Op]) -> ProfileRow:
         """With what the file's ops say: places, name, multiply-adds."""
         nodes = {self.node.get(op.outputs[0], -1): op for op in ops if op.outputs}
         row.nodes = sorted(n for n in nodes if n >= 0)
@@ -245,7 +244,7 @@ class Writer:
         return row
 
 
-def _find_helped(rows: list[Row], begin: int) -> None:
+def _find_helped(rows: list[ProfileRow], begin: int) -> None:
     """Steps without ops of their own quantise or copy for the next that has some (or the last)."""
     owners = [i for i in range(begin, len(rows)) if rows[i].nodes]
     for i in range(begin, len(rows)):
@@ -310,8 +309,8 @@ class Ours:
         self.gaps: list[float] = []  # what is no part's
         self.left: list[list[float]] = []  # of each part, beside its steps
 
-    def _rows(self, graph: Graph, plan: Plan, precision: str) -> list[Row]:
-        writer = Writer(graph, plan, precision)
+    def _rows(self, graph: Graph, plan: Plan, precision: str) -> list[ProfileRow]:
+        writer = RowWriter(graph, plan, precision)
         for number, (step, part) in enumerate(zip(plan.steps, self.parts, strict=True)):
             writer.part(number, step, part)
         return writer.rows
@@ -380,11 +379,11 @@ class Ours:
     def others(self) -> dict[str, list[float]]:
         """What is no step's time, by run: all of it is measured where it is spent. Around a call,
         by the clock around the run and the ticks of the call; within, by those and the steps'."""
-        native = [isinstance(part, Native) for part in self.parts]
+        native = [isinstance(part, NativeSteps) for part in self.parts]
         name = BETWEEN if len(native) > 1 else CALL if any(native) else AROUND
         found = {name: np.array(self.gaps)}
         for part, rest in zip(self.parts, np.array(self.left).T, strict=True):
-            if not isinstance(part, Opaque):
+            if not isinstance(part, OpaquePart):
                 name = _rest(part)
                 found[name] = found.get(name, np.zeros(len(rest))) + rest
         return {name: seconds.tolist() for name, seconds in found.items()}
@@ -400,7 +399,7 @@ class Ours:
 
 def _rest(part: Part) -> str:
     """What a part does beside its steps."""
-    if isinstance(part, Reference):
+    if isinstance(part, ReferenceOps):
         return "around the reference's ops"
     return "barriers" if part.workers > 1 else LOST
 
@@ -408,13 +407,13 @@ def _rest(part: Part) -> str:
 def watch(step: Step, ticks: float) -> Part:
     """Before the plan is bound: a part that does not time itself is wrapped."""
     executable = step.executable
-    compiled = getattr(executable, "compiled", None)
-    if compiled is not None and getattr(compiled, "timed", False):
-        return Native(executable, ticks)
-    clock = step.executable = Clock(executable)
+    times = executable.step_times()
+    if times is not None:
+        return NativeSteps(times, ticks)
+    clock = step.executable = TimedExecutable(executable)
     if isinstance(executable, ReferenceExecutable):
-        return Reference(executable, clock)
-    return Opaque(clock)
+        return ReferenceOps(executable, clock)
+    return OpaquePart(clock)
 
 
 def profile_ours(model: Model, setting: Setting, feeds: Mapping[str, Array],

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..errors import InputError, UnsupportedError
 from ..ir import Array, Graph, Model, Op
-from ..runtime.plan import specialise
 from ..runtime.session import Session
+from ..runtime.specialise import specialise
 from .engines import import_engine, job_for
 from .engines import openvino as start_openvino
-from .profile_ours import LOST, WARM, Row, Taken, node_name, work
+from .profile_ours import LOST, WARM, ProfileRow, Taken, node_name, work
 from .record import Setting
 
 Turns = Callable[[Callable[[], None]], None]
@@ -57,9 +57,17 @@ def litert(model: Model, setting: Setting, feeds: Mapping[str, Array], signature
         whole = time.perf_counter() - begin
         events = subject.stop()
         if not taken.rows:
-            taken.rows = [Row(e.tag, f"[{e.tag}]:{i}", "xnnpack" if e.kind != OP else "litert",
-                              e.tag, nodes=[e.node] if e.kind == OP else [], first=e.seconds)
-                          for i, e in enumerate(events)]  # fmt: skip
+            taken.rows = [
+                ProfileRow(
+                    e.tag,
+                    f"[{e.tag}]:{i}",
+                    "xnnpack" if e.kind != OP else "litert",
+                    e.tag,
+                    nodes=[e.node] if e.kind == OP else [],
+                    first=e.seconds,
+                )
+                for i, e in enumerate(events)
+            ]
         if len(events) != len(taken.rows):
             return  # a loop went another number of rounds: such a run has other rows
         for row, event in zip(taken.rows, events, strict=True):
@@ -129,7 +137,7 @@ def openvino(model: Model, setting: Setting, feeds: Mapping[str, Array], signatu
         # The counters are means since the start.
         seconds = max(0.0, (mean * (runs + WARM) - was * WARM) / runs)
         if seconds > 0 and kind not in ("Parameter", "Result", "Constant"):
-            taken.rows.append(Row(kind, f"[{name}]:{i}", "openvino", kernel, first=was,
+            taken.rows.append(ProfileRow(kind, f"[{name}]:{i}", "openvino", kernel, first=was,
                                   times=[seconds]))  # fmt: skip
     return _finished(taken, nodes)
 
@@ -189,7 +197,7 @@ def _lost(taken: Taken) -> list[float]:
     return [sum(taken.whole) / len(taken.whole) - sum(sum(t) / len(t) for t in times)]
 
 
-def _match(rows: Sequence[Row], nodes: Sequence[Op]) -> str:
+def _match(rows: Sequence[ProfileRow], nodes: Sequence[Op]) -> str:
     """Give rows that multiply the file's ops that multiply, in order, where the numbers agree."""
     known = {n for row in rows for n in row.nodes}
     products = [i for i, op in enumerate(nodes) if op.name in MULTIPLYING and i not in known]
@@ -212,7 +220,7 @@ def _product(kind: str) -> set[str]:
     return next((ops for word, ops in PRODUCTS.items() if word in text), set())
 
 
-def _add_cost(row: Row, op: Op) -> None:
+def _add_cost(row: ProfileRow, op: Op) -> None:
     row.macs += work(op).macs
     row.weights += _bytes(t for t in op.inputs if t is not None and t.is_constant)
     row.read += _bytes(t for t in op.inputs if t is not None and not t.is_constant)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate
 from typing import Any
 
-from ..runtime.delegate import FALLBACK
-from .statistics import Summary, summary
+from ..runtime.registry import FALLBACK
+from .sample_statistics import Summary, summary
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def _shortest(delegates: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_fallback(delegates: tuple[str, ...]) -> tuple[str, ...]:
-    """As `runtime.delegate.resolve` completes them: whoever stands after the last gets no op."""
+    """As `runtime.registry.resolve` completes them: whoever stands after the last gets no op."""
     if FALLBACK[-1] in delegates:
         return delegates[: delegates.index(FALLBACK[-1]) + 1]
     return delegates + tuple(n for n in FALLBACK if n not in delegates)

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..delegates.cpu.executable import cores
-from ..delegates.cpu.targets import Target, host_target, problem
+from ..delegates.cpu.isa.targets import Target, host_target, problem
 from ..errors import UnsupportedError
+from ..processors import usable_cpu_count
 from ..store import Store
 from .machine import cpu_name
 
 if TYPE_CHECKING:
-    from .loops import Work
+    from .roofline_loops import Work
 
 Progress = Callable[[str, int, int], None]
 KINDS = ("f32", "bf16", "i16", "i8")
@@ -72,9 +72,9 @@ def roofline(threads: int = 1, progress: Progress | None = None, refresh: bool =
     if trouble is not None:
         raise UnsupportedError(f"there is no roofline: {trouble}", where="roofline",
                                fix="profile without it")  # fmt: skip
-    threads = max(1, min(threads, cores()))
+    threads = max(1, min(threads, usable_cpu_count()))
     target, store = host_target(), Store()
-    name = store.name("roofline", cpu_name(), target, threads, cores(), _boot(), KINDS)
+    name = store.name("roofline", cpu_name(), target, threads, usable_cpu_count(), _boot(), KINDS)
     known = None if refresh else store.recall(name, Roofline.from_json)
     if known is not None:
         return known
@@ -90,10 +90,10 @@ def _boot() -> str:
 
 
 def measure(target: Target, threads: int, progress: Progress) -> Roofline:
-    from . import loops
+    from . import roofline_loops
 
-    reader, sizes = loops.read(target), _caches(threads)
-    rows = [(f"peak of {kind}", loops.multiply(target, kind)) for kind in KINDS]
+    reader, sizes = roofline_loops.read(target), _caches(threads)
+    rows = [(f"peak of {kind}", roofline_loops.multiply(target, kind)) for kind in KINDS]
     total = len(rows) + len(sizes) + 1
     peaks: dict[str, float] = {}
     for done, (what, make) in enumerate(rows):
@@ -105,8 +105,9 @@ def measure(target: Target, threads: int, progress: Progress) -> Roofline:
         progress(f"bandwidth of {name}", len(rows) + len(levels), total)
         times = max(1, round(2e7 / block))  # about a millisecond in a first-level cache
         levels.append(Level(name, size, best([reader(block, times) for _ in range(threads)])))
-    progress("done", total, total)
-    return Roofline(cpu_name(), target.name, threads, loops.ticks(target), peaks, _falling(levels))
+    return Roofline(
+        cpu_name(), target.name, threads, roofline_loops.ticks(target), peaks, _falling(levels)
+    )
 
 
 def _falling(levels: list[Level]) -> list[Level]:
@@ -157,7 +158,7 @@ def _beyond(caches: Sequence[tuple[str, int, int]], threads: int) -> int:
 
 def best(workers: Sequence[Work], tries: int = TRIES) -> float:
     """Work in a second of all workers at once, each on a thread: the best of several tries."""
-    from .loops import timed
+    from .roofline_loops import timed
 
     once = timed(workers[0])  # also warms up
     calls = max(1, round(CALL / max(once, 1e-7)))
@@ -169,7 +170,7 @@ def _together(workers: Sequence[Work], calls: int) -> float:
     ready = threading.Barrier(len(workers))
 
     def run(index: int) -> None:
-        from .loops import timed
+        from .roofline_loops import timed
 
         work, done = workers[index], 0.0
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runtime.delegate import delegate_names
-from .answers import group
+from ..processors import usable_cpu_count
+from ..runtime.registry import delegate_names
+from .engine_agreement import group
 from .engines import TITLES
-from .machine import cpu_flags, usable_cpus
-from .memory import growth
+from .machine import cpu_flags
+from .process_memory import growth
 from .record import Result, Setting
-from .statistics import Ratio
+from .sample_statistics import Ratio
 
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 PRECISIONS = ("f32", "bf16")
@@ -23,7 +24,7 @@ NEAR = 1.1  # slower by more is no equal, however wide the interval
 
 def thread_counts() -> list[int]:
     """1, 2, 4, ... up to the CPUs that may be used, and their number itself."""
-    cpus = len(usable_cpus())
+    cpus = usable_cpu_count()
     return sorted({1, cpus, *(1 << n for n in range(cpus.bit_length()) if 1 << n <= cpus)})
 
 

@@ -16,9 +16,9 @@ from .base import (
     support,
 )
 
-FAMILIES = ("arith", "unary", "activation", "conv", "matmul", "pool", "shape", "layout", "reduce",
-            "index", "image", "signal", "sequence", "lstm", "lookup", "control", "stablehlo",
-            "custom")  # fmt: skip
+FAMILIES = ("arith", "unary", "activation", "conv", "matmul", "pool", "shape", "layout",
+            "reduce", "index", "image", "fourier", "random_numbers", "sequence", "lstm", "lookup",
+            "control", "stablehlo", "custom")  # fmt: skip
 
 for _family in FAMILIES:
     import_module(f".{_family}", __name__)

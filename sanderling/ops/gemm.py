@@ -149,15 +149,15 @@ def requantizer64(
     return finish
 
 
-def rescaler(
-    op: Op, real: Array, bias: Array | None, limits: tuple[int, int] | None = None
-) -> Finish:
-    """Accumulators to output codes with one multiplication in float64."""
-    limits = limits or fixed.fused_range(op)
+def rescaler(op: Op, real: Array, bias: Array | None, wraps: bool) -> Finish:
+    """Accumulators to output codes with one multiplication in float64. wraps: sums with their bias
+    have 32 bits."""
+    limits = fixed.fused_range(op)
     add = 0 if bias is None else bias.astype(np.float64)
 
     def finish(acc: Array, image: int) -> Array:
-        return fixed.to_codes(op, fixed.round_away((acc + add) * real), limits)
+        total = fixed.wrap32(acc + add) if wraps else acc + add
+        return fixed.to_codes(op, fixed.round_away(total * real), limits)
 
     return finish
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from .base import (
     unknown_outputs,
 )
 from .fixed import divide_by_pot, high_mul, quantize_multiplier, wrap32
-from .lstm_cell import Cell, Places, float_step
+from .lstm_cell import Cell, CellPlaces, float_step
 from .lstm_integer import clip8, clip16, integer_advance, integer_step
 from .lut import logistic_fixed, shift_left, sigmoid, tanh_fixed
 from .sequence import (
@@ -40,12 +40,17 @@ from .sequence import (
     weight_macs,
 )
 
-ONE_CELL = Places(1, 18, norm=20)
-FORWARD, BACKWARD = Places(1, 35, aux=40), Places(18, 37, aux=44)
+ONE_CELL = CellPlaces(1, 18, norm=20)
+FORWARD, BACKWARD = CellPlaces(1, 35, aux=40), CellPlaces(18, 37, aux=44)
 
 
 def _run(
-    op: Op, inputs: Arrays, at: Places, x: Array, aux: Array | None = None, reverse: bool = False
+    op: Op,
+    inputs: Arrays,
+    at: CellPlaces,
+    x: Array,
+    aux: Array | None = None,
+    reverse: bool = False,
 ) -> Array:
     """One cell over x [time, batch, depth]."""
     cell = Cell.of(op, inputs, at, x, aux)
@@ -133,18 +138,32 @@ def _basic_float(op: Op, weights: Array, bias: Array) -> Advance:
     return advance
 
 
+@dataclass(frozen=True)
+class BasicCodes:
+    """The basic cell of uint8 with zero point 128 (whatever the file says), and an int16 state of
+    scale 2**-11: what its weights decide."""
+
+    weights: Array  # without their zero point
+    bias: Array
+    multiplier: Array
+    shift: Array
+
+    @classmethod
+    def of(cls, op: Op, weights: Array, bias: Array) -> BasicCodes:
+        state_scale = scale_zero(op.outputs[1])[0]
+        require(abs(np.log2(state_scale) + 11) < 1e-3, op, "the state's scale is not 2**-11")
+        zero, bias_scale = scale_zero(op.input(2))[1], scale_zero(op.input(3))[0]
+        return cls(weights.astype(np.int64) - zero, bias, *quantize_multiplier(4096 * bias_scale))
+
+
 def _basic_integer(op: Op, weights: Array, bias: Array) -> Advance:
-    """uint8 with zero point 128 (whatever the file says), and an int16 state of scale 2**-11."""
-    state_scale = scale_zero(op.outputs[1])[0]
-    require(abs(np.log2(state_scale) + 11) < 1e-3, op, "the state's scale is not 2**-11")
-    zero, bias_scale = scale_zero(op.input(2))[1], scale_zero(op.input(3))[0]
-    centred = weights.T.astype(np.float64) - zero
+    cell = BasicCodes.of(op, weights, bias)
+    centred = cell.weights.T.astype(np.float64)
     offset = bias - (128 * centred.sum(axis=0)).astype(np.int64)
-    multiplier, shift = quantize_multiplier(4096 * bias_scale)
 
     def advance(x: Array, state: Array) -> tuple[Array, Array, Array]:
         total = (x @ centred).astype(np.int64) + offset
-        gates = clip16(_multiply_up(wrap32(total), multiplier, shift))
+        gates = clip16(_multiply_up(wrap32(total), cell.multiplier, cell.shift))
         admit, update, forget, emit = np.split(gates, 4, axis=1)
         admitted = high_mul(logistic_fixed(admit, 3), tanh_fixed(update, 3), 16)
         kept = high_mul(logistic_fixed(forget, 3), state, 16)
@@ -177,7 +196,7 @@ def _infer_lstm(op: Op, specs: Specs) -> Spec | list[Spec]:
     return out_spec(op, (*x[:-1], cell.outputs))
 
 
-def _cell(op: Op, specs: Specs, at: Places, x: Shape, aux: Shape | None = None) -> Cell:
+def _cell(op: Op, specs: Specs, at: CellPlaces, x: Shape, aux: Shape | None = None) -> Cell:
     """One cell with made-up operands: all that its sizes say is checked."""
     every = [None if s is None else _blank(s.dtype, s.known) for s in specs]
     kind = operand(op, specs).dtype

@@ -16,7 +16,7 @@ from .base import Arrays, attr, operand, require, scale_zero
 from .fixed import fused_float
 from .gemm import signed
 from .lut import sigmoid
-from .sequence import Matrix, Rows, check_state, matrix, state_view
+from .sequence import Activations, Matrix, check_state, matrix, state_view
 
 INPUT, FORGET, CELL, OUTPUT = range(4)
 # step(x, aux) advances a cell by one time step and returns its output.
@@ -24,7 +24,7 @@ Step = Callable[[Array, "Array | None"], Array]
 
 
 @dataclass(frozen=True)
-class Places:
+class CellPlaces:
     """Where one cell's operands stand among the op's inputs."""
 
     weights: int  # input weights (4), recurrent (4), peephole (3), biases (4), projection, its bias
@@ -61,14 +61,14 @@ class Cell:
 
     op: Op
     inputs: Arrays
-    at: Places
+    at: CellPlaces
     batch: int
     depth: int
     cells: int
     outputs: int
 
     @classmethod
-    def of(cls, op: Op, inputs: Arrays, at: Places, x: Array, aux: Array | None) -> Cell:
+    def of(cls, op: Op, inputs: Arrays, at: CellPlaces, x: Array, aux: Array | None) -> Cell:
         """The cell that reads x [time, batch, depth]; its operands are checked to fit together."""
         w, r = operand(op, inputs, at.input(OUTPUT)), operand(op, inputs, at.recurrent(OUTPUT))
         require(w.ndim == 2 and r.ndim in (1, 2), op, f"weights {w.shape} and {r.shape} do not fit")
@@ -165,7 +165,9 @@ class Gate:
             cell.need(at.bias(gate)),
         )
 
-    def __call__(self, x: Rows, aux: Rows | None, hidden: Rows, cell: Array) -> Array:
+    def __call__(
+        self, x: Activations, aux: Activations | None, hidden: Activations, cell: Array
+    ) -> Array:
         total = x @ self.input
         total = total if self.norm is not None else self.bias + total
         if aux is not None and self.aux is not None:
@@ -202,12 +204,12 @@ def float_step(cell: Cell) -> Step:
     def project(x: Array) -> Array:
         if projection is None:
             return x
-        out = Rows(x, asymmetric) @ projection
+        out = Activations(x, asymmetric) @ projection
         return _clip(out if bias is None else bias + out, attr(op, "proj_clip"))
 
     def step(x: Array, aux: Array | None) -> Array:
-        side = None if aux is None else Rows(aux, asymmetric)
-        rows = Rows(x, asymmetric), side, Rows(hidden, asymmetric), memory
+        side = None if aux is None else Activations(aux, asymmetric)
+        rows = Activations(x, asymmetric), side, Activations(hidden, asymmetric), memory
         forget = sigmoid(gates[FORGET](*rows))
         admit = sigmoid(gates[INPUT](*rows)) if INPUT in gates else 1 - forget
         update = fused_float(op, gates[CELL](*rows))

@@ -112,7 +112,8 @@ def _fc_quantized(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
         return gemm.requantizer64(op, gemm.product_multiplier(op), bias)(acc, 0)
     if tw is not None and tw.sparsity is not None:  # the kernel for sparse weights is an old one
         return gemm.requantizer(op, gemm.product_multiplier(op), bias, bound)(acc, 0)
-    return gemm.rescaler(op, gemm.conv_multiplier(op, tx, tw), bias)(acc, 0)
+    wraps = rows.dtype != np.int16
+    return gemm.rescaler(op, gemm.conv_multiplier(op, tx, tw), bias, wraps)(acc, 0)
 
 
 def _fc_hybrid(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:

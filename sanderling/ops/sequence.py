@@ -59,7 +59,7 @@ def matrix(tensor: Tensor | None, array: Array | None) -> Matrix | None:
     return Matrix(signed(array).T.astype(np.float64), np.float32(scale_zero(tensor)[0]))
 
 
-class Rows:
+class Activations:
     """Activations, one row a batch entry: as floats, and quantised row by row when asked for."""
 
     def __init__(self, real: Array, asymmetric: bool = False) -> None:
@@ -156,10 +156,10 @@ def _run_rnn(
     asymmetric = attr(op, "asymmetric_quantize_inputs")
 
     def step(t: int) -> Array:
-        total = bias + (Rows(x[t], asymmetric) @ to_input)
+        total = bias + (Activations(x[t], asymmetric) @ to_input)
         if aux is not None and to_aux is not None:
-            total = total + (Rows(aux[t], asymmetric) @ to_aux)
-        total = total + (Rows(state, asymmetric) @ to_state)
+            total = total + (Activations(aux[t], asymmetric) @ to_aux)
+        total = total + (Activations(state, asymmetric) @ to_state)
         state[...] = fused_float(op, total)
         return state
 
@@ -335,7 +335,7 @@ def _svdf_float(
     assert weights is not None
     if time.dtype.kind != "f":
         time = signed(time) * np.float32(scale_zero(op.input(2))[0])
-    state[..., -1] = Rows(x, attr(op, "asymmetric_quantize_inputs")) @ weights
+    state[..., -1] = Activations(x, attr(op, "asymmetric_quantize_inputs")) @ weights
     total = _sum_ranks(op, np.einsum("bfm,fm->bf", state, time))
     total = total if bias is None else total + bias
     return fused_float(op, total)

@@ -434,7 +434,7 @@ define("DYNAMIC_UPDATE_SLICE", infer=fitting(_check_update, [0, 1, 2]),
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _SlicedAxis:
     """What a strided slice does on one axis of the input (with the new axes put in)."""
 
     size: int
@@ -462,7 +462,7 @@ class _Axis:
 
 def _axes(
     op: Op, shape: Shape, begin: list[int], end: list[int], strides: list[int]
-) -> list[_Axis]:
+) -> list[_SlicedAxis]:
     """Spread the specification over the input's axes: the ellipsis fills up, new axes go in."""
     count = len(begin)
     fits = count == len(end) == len(strides) <= 31
@@ -480,14 +480,14 @@ def _axes(
     for i in range(count):
         if bit["ellipsis"][i]:
             behind = sum(not n for n in new[i + 1 :])
-            axes += [_Axis(sizes.pop(0)) for _ in range(len(sizes) - behind)]
+            axes += [_SlicedAxis(sizes.pop(0)) for _ in range(len(sizes) - behind)]
         elif new[i]:
-            axes.append(_Axis(1))
+            axes.append(_SlicedAxis(1))
         else:
             start = None if bit["begin"][i] else begin[i]
             stop = None if bit["end"][i] else end[i]
-            axes.append(_Axis(sizes.pop(0), start, stop, strides[i], bit["shrink_axis"][i]))
-    return axes + [_Axis(n) for n in sizes]
+            axes.append(_SlicedAxis(sizes.pop(0), start, stop, strides[i], bit["shrink_axis"][i]))
+    return axes + [_SlicedAxis(n) for n in sizes]
 
 
 def _infer_strided_slice(op: Op, specs: Specs) -> Spec:
@@ -503,7 +503,7 @@ def _infer_strided_slice(op: Op, specs: Specs) -> Spec:
     return out_spec(op, sized(op, _strided(op, axes)))
 
 
-def _strided(op: Op, axes: list[_Axis]) -> list[int]:
+def _strided(op: Op, axes: list[_SlicedAxis]) -> list[int]:
     offset = bool(attr(op, "offset"))
     if not offset:
         return [len(a.range(False)) for a in axes if not a.shrink]

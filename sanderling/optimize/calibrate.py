@@ -30,10 +30,10 @@ from ..progress import Estimate
 from ..runtime.delegate import Delegate
 from ..runtime.feeds import as_fed
 from ..runtime.session import Session
+from .scheme import Floats
 
 BUCKETS = 1 << 16
 Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Sample = Mapping[str, Array] | Sequence[Array] | Array
 Progress = Callable[[str, int, int], None]
 SAVE_EVERY = 20.0  # seconds
@@ -44,7 +44,7 @@ UNIT = 149  # 2**-149
 MIDDLES = ((np.arange(BUCKETS, dtype=np.uint32) << 16) | 0x8000).view(np.float32)
 
 
-class Glance(NamedTuple):
+class SampleStatistics(NamedTuple):
     """One sample's values of one tensor, on their way into its statistics."""
 
     counts: Counts
@@ -54,8 +54,11 @@ class Glance(NamedTuple):
     highs: Array | None
 
 
-def glance(values: Array, phase: int, by_channel: bool = False) -> Glance | None:
-    """None if there is nothing to see. Extremes that are not finite are the caller's to refuse."""
+def sample_statistics(
+    values: Array, phase: int, by_channel: bool = False
+) -> SampleStatistics | None:
+    """Look at one sample's values; None if there are none. Extremes that are not finite are the
+    caller's to refuse."""
     flat = np.ascontiguousarray(values, np.float32).reshape(-1)
     if not flat.size:
         return None
@@ -66,12 +69,12 @@ def glance(values: Array, phase: int, by_channel: bool = False) -> Glance | None
         lows, highs = rows.min(axis=0), rows.max(axis=0)
     low, high = (flat, flat) if lows is None or highs is None else (lows, highs)
     counted = np.ascontiguousarray(_part(flat, width, phase)).view(np.uint16)[1::2]
-    return Glance(np.bincount(counted, minlength=BUCKETS), float(low.min()), float(high.max()),
-                  lows, highs)  # fmt: skip
+    counts = np.bincount(counted, minlength=BUCKETS)
+    return SampleStatistics(counts, float(low.min()), float(high.max()), lows, highs)
 
 
 def _part(flat: Array, width: int, phase: int) -> Array:
-    """Evenly spread values of all channels."""
+    """Take evenly spread values of all channels."""
     step = -(-flat.size // MOST_COUNTED)
     while math.gcd(step, width) > 1:
         step += 1
@@ -91,7 +94,7 @@ class Statistics:
     lows: Array | None = None  # by channel, where a correction asks for it
     highs: Array | None = None
 
-    def add(self, seen: Glance) -> None:
+    def add(self, seen: SampleStatistics) -> None:
         self.counts += seen.counts
         self.low, self.high = min(self.low, seen.low), max(self.high, seen.high)
         self.samples += 1
@@ -124,9 +127,8 @@ class Statistics:
 class Calibration:
     """Statistics of a model's float activations, by tensor name."""
 
-    tensors: dict[str, Statistics]
+    tensors: dict[str, Statistics] = field(default_factory=dict)
     samples: int = 0
-    synthetic: bool = False
 
 
 # -- samples --------------------------------------------------------------------------------------
@@ -139,8 +141,10 @@ def as_feeds(sample: Sample, names: Sequence[str]) -> dict[str, Array]:
         return {str(k): np.asarray(v) for k, v in sample.items()}
     arrays = [sample] if isinstance(sample, np.ndarray) else list(sample)
     if len(arrays) != len(names):
-        raise InputError(f"{len(arrays)} arrays, the model has {len(names)} inputs",
-                         fix=f"give one for each: {', '.join(names)}")  # fmt: skip
+        raise InputError(
+            f"{len(arrays)} arrays, the model has {len(names)} inputs",
+            fix=f"give one for each: {', '.join(names)}",
+        )
     return {n: np.asarray(a) for n, a in zip(names, arrays, strict=True)}
 
 
@@ -176,23 +180,25 @@ def activations(graph: Graph) -> list[Tensor]:
     return [t for t in found if not t.is_constant and not t.is_variable]
 
 
-class Watcher:
-    """Runs a model with all its activations in sight. The model is the watcher's own.
+class Observer:
+    """Runs a model with all its activations in sight. The model becomes the observer's own.
 
     by_channel: names of tensors whose extremes are kept for each channel too.
     """
 
     delegates: ClassVar[Sequence[str | Delegate]] = ("cpu",)
 
-    def __init__(self, model: Model, threads: int | None = None,
-                 by_channel: Collection[str] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, model: Model, threads: int | None = None, by_channel: Collection[str] = ()
+    ) -> None:
         self.graph, self.by_channel = model.main, frozenset(by_channel)
         self.inputs = list(self.graph.inputs)
         self.seen = activations(self.graph)
         fed = set(self.inputs)
         self.computed = [t for t in self.seen if t not in fed]
-        self.aliases = {name: t.name for s in model.signatures for name, t in s.inputs.items()
-                        if t in fed}  # fmt: skip
+        self.aliases = {
+            name: t.name for s in model.signatures for name, t in s.inputs.items() if t in fed
+        }
         # The graph's outputs come first and stay; signatures would hide the rest.
         shown = dict.fromkeys([*self.graph.outputs, *self.computed])
         self.graph.outputs, model.signatures = list(shown), []
@@ -208,12 +214,14 @@ class Watcher:
             return self._checked(named)
         except SanderlingError as error:
             where = f"calibration data, sample {number}"
-            raise InputError(error.what, where=f"{where}, {error.where}" if error.where else where,
-                             fix=error.fix) from error  # fmt: skip
+            raise InputError(
+                error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix
+            ) from error
 
     def _checked(self, named: Mapping[str, Array]) -> dict[str, Array]:
-        wrong = [n for n in named if n not in self.names] or [n for n in self.names
-                                                             if n not in named]  # fmt: skip
+        wrong = [n for n in named if n not in self.names] or [
+            n for n in self.names if n not in named
+        ]
         if wrong:
             what = "there is no input" if wrong[0] in named else "there is nothing for input"
             raise InputError(f"{what} '{wrong[0]}'", fix=f"the inputs: {', '.join(self.names)}")
@@ -221,18 +229,25 @@ class Watcher:
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Every activation by name; the arrays are good until the next run."""
-        self.session.reset_variables()  # a sample does not depend on those before it
-        outputs = self.session.run(feeds)
-        self.last = {**feeds, **outputs}
-        found = {t.name: outputs[t.name] for t in self.computed}
+        values = self.run_all(feeds)
+        found = {t.name: values[t.name] for t in self.computed}
         fed = {t.name: np.asarray(feeds[t.name]) for t in self.inputs if t.dtype is DType.FLOAT32}
         return fed | found
 
-    def observe(self, feeds: Mapping[str, Array], phase: int, number: int,
-                found: dict[str, Statistics]) -> None:  # fmt: skip
+    def run_all(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs, activations and outputs by name, also those that are no floats."""
+        self.session.reset_variables()  # a sample does not depend on those before it
+        self.last = {**feeds, **self.session.run(feeds)}
+        return self.last
+
+    def observe(
+        self, feeds: Mapping[str, Array], phase: int, number: int, found: dict[str, Statistics]
+    ) -> None:
         """Add a sample to the statistics: all of it, or if something is wrong nothing."""
-        seen = {name: glance(values, phase, name in self.by_channel)
-                for name, values in self.run(feeds).items()}  # fmt: skip
+        seen = {
+            name: sample_statistics(values, phase, name in self.by_channel)
+            for name, values in self.run(feeds).items()
+        }
         for name, one in seen.items():
             if one is not None and not math.isfinite(one.high - one.low):
                 raise _unreal(name, one, number)
@@ -249,23 +264,28 @@ def _fed(tensor: Tensor, array: Array) -> Array:
     made = as_fed(tensor, array, tensor.name)
     stated = tensor.signature or tensor.shape
     if any(n not in (-1, m) for n, m in zip(stated, made.shape, strict=True)):
-        raise InputError(f"its shape is {list(made.shape)}", where=f"input '{tensor.name}'",
-                         fix=f"the model takes {list(stated)}")  # fmt: skip
+        raise InputError(
+            f"its shape is {list(made.shape)}",
+            where=f"input '{tensor.name}'",
+            fix=f"the model takes {list(stated)}",
+        )
     return made
 
 
-def _unreal(name: str, seen: Glance, number: int) -> ModelError:
+def _unreal(name: str, seen: SampleStatistics, number: int) -> ModelError:
     what = "NaN" if math.isnan(seen.high - seen.low) else "infinite"
-    return ModelError(f"a value is {what}", where=f"calibration data, sample {number}: tensor "
-                      f"'{name}'", fix="leave the sample out, or find the op that makes it: "
-                      "sanderling diff --per-tensor")  # fmt: skip
+    return ModelError(
+        f"a value is {what}",
+        where=f"calibration data, sample {number}: tensor '{name}'",
+        fix="leave the sample out, or find the op that makes it: sanderling diff --per-tensor",
+    )
 
 
 # -- calibrating ----------------------------------------------------------------------------------
 
 
 def calibrate(
-    watcher: Watcher,
+    observer: Observer,
     data: Iterable[Sample],
     keep: str | Path | None = None,
     identity: str = "",
@@ -278,20 +298,20 @@ def calibrate(
     keep: a file that is continued, if it is of the same model. An interruption leaves in it what
     was seen so far; samples that it knows are not run again.
     """
-    store = Kept(Path(keep), identity) if keep else None
-    run = _Run(watcher, *(store.load() if store else ({}, Counter())))
+    store = StatisticsFile(Path(keep), identity) if keep else None
+    run = _BackgroundRun(observer, *(store.load() if store else ({}, Counter())))
     saved = time.monotonic()
     count, ahead = 0, Estimate(f"calibrating with {total} samples", total)
     try:
         for count, sample in enumerate(data, 1):
-            feeds = watcher.feeds(sample, count)
+            feeds = observer.feeds(sample, count)
             name = digest(feeds)
             if take(name, feeds):
                 run.submit(name, feeds, count, remember=store is not None)
             if run.settled:  # the first one's run has the compilation in it
                 ahead.step(count)
             if progress:
-                progress("calibrating", count, max(total, count))
+                progress("calibrating", count - run.unsettled, total)
             if store and time.monotonic() - saved > SAVE_EVERY:
                 run.settle()
                 store.save(run.found, run.done)
@@ -302,22 +322,31 @@ def calibrate(
         if store and run.done:
             store.save(run.found, run.done)
     if not count:
-        raise InputError("there is not a single sample", where="calibration data",
-                         fix="give images or arrays like those the model will see")  # fmt: skip
+        raise InputError(
+            "there is not a single sample",
+            where="calibration data",
+            fix="give images or arrays like those the model will see",
+        )
     return Calibration(run.found, run.taken)
 
 
-class _Run:
+class _BackgroundRun:
     """Runs samples in a thread of its own while the next one is read. Ctrl-C never comes between
     the parts of one sample: it reaches the main thread alone."""
 
-    def __init__(self, watcher: Watcher, found: dict[str, Statistics],
-                 done: Counter[str]) -> None:  # fmt: skip
-        self.watcher, self.found, self.done = watcher, found, done
+    def __init__(
+        self, observer: Observer, found: dict[str, Statistics], done: Counter[str]
+    ) -> None:
+        self.observer, self.found, self.done = observer, found, done
         self.seen: Counter[str] = Counter()
         self.taken = self.settled = 0  # samples; those whose run has ended
         self.pool = ThreadPoolExecutor(1)
         self.waiting: Future[None] | None = None
+
+    @property
+    def unsettled(self) -> int:
+        """Samples whose run may not have ended yet."""
+        return int(self.waiting is not None)
 
     def submit(self, name: str, feeds: dict[str, Array], number: int, remember: bool) -> None:
         self.settle()
@@ -329,7 +358,7 @@ class _Run:
         self.waiting = self.pool.submit(self._observe, name, feeds, number, remember)
 
     def _observe(self, name: str, feeds: dict[str, Array], number: int, remember: bool) -> None:
-        self.watcher.observe(feeds, int(name, 16), number, self.found)
+        self.observer.observe(feeds, int(name, 16), number, self.found)
         if remember:
             self.done[name] += 1
 
@@ -343,7 +372,7 @@ class _Run:
         self.pool.shutdown(wait=True)
 
 
-class Kept:
+class StatisticsFile:
     """Statistics on disk, as .npz: counts, extremes, and which samples they are of."""
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -353,25 +382,34 @@ class Kept:
         if not self.path.is_file():
             return {}, Counter()
         with (
-            foreign_reader(self.path, "the kept statistics cannot be read",
-                           "remove the file to calibrate anew"),
+            foreign_reader(
+                self.path, "the kept statistics cannot be read", "remove the file to calibrate anew"
+            ),
             np.load(self.path, allow_pickle=False) as file,
-        ):  # fmt: skip
+        ):
             return self._read(file)
 
     def _read(self, file: Any) -> tuple[dict[str, Statistics], Counter[str]]:
         if str(file["identity"]) != self.identity:
-            raise InputError("the kept statistics are of another model", where=str(self.path),
-                             fix="give another file, or remove it")  # fmt: skip
+            raise InputError(
+                "the kept statistics are of another model",
+                where=str(self.path),
+                fix="give another file, or remove it",
+            )
         found = {}
         for i, name in enumerate(file["names"]):
             samples, low_sum, high_sum = map(int, file[f"{i}/sums"].tolist())
             low, high = file[f"{i}/extremes"].tolist()
             lows, highs = file[f"{i}/lows"], file[f"{i}/highs"]
             found[str(name)] = kept = Statistics(
-                low=low, high=high, samples=samples, low_sum=low_sum, high_sum=high_sum,
-                lows=lows if lows.size else None, highs=highs if highs.size else None,
-            )  # fmt: skip
+                low=low,
+                high=high,
+                samples=samples,
+                low_sum=low_sum,
+                high_sum=high_sum,
+                lows=lows if lows.size else None,
+                highs=highs if highs.size else None,
+            )
             kept.counts[file[f"{i}/buckets"]] = file[f"{i}/counts"]
         done = Counter(dict(zip(file["digests"].tolist(), file["times"].tolist(), strict=True)))
         return found, done
@@ -379,17 +417,22 @@ class Kept:
     def save(self, found: Mapping[str, Statistics], done: Mapping[str, int]) -> None:
         digests = sorted(done)
         arrays: dict[str, Any] = {
-            "identity": self.identity, "names": np.array(list(found), np.str_),
-            "digests": np.array(digests, np.str_), "times": np.array([done[d] for d in digests]),
-        }  # fmt: skip
+            "identity": self.identity,
+            "names": np.array(list(found), np.str_),
+            "digests": np.array(digests, np.str_),
+            "times": np.array([done[d] for d in digests]),
+        }
         nothing = np.zeros(0, np.float32)
         for i, s in enumerate(found.values()):
             held = np.flatnonzero(s.counts)
-            arrays |= {f"{i}/buckets": held, f"{i}/counts": s.counts[held],
-                       f"{i}/extremes": np.array([s.low, s.high]),
-                       f"{i}/sums": np.array([str(s.samples), str(s.low_sum), str(s.high_sum)]),
-                       f"{i}/lows": nothing if s.lows is None else s.lows,
-                       f"{i}/highs": nothing if s.highs is None else s.highs}  # fmt: skip
+            arrays |= {
+                f"{i}/buckets": held,
+                f"{i}/counts": s.counts[held],
+                f"{i}/extremes": np.array([s.low, s.high]),
+                f"{i}/sums": np.array([str(s.samples), str(s.low_sum), str(s.high_sum)]),
+                f"{i}/lows": nothing if s.lows is None else s.lows,
+                f"{i}/highs": nothing if s.highs is None else s.highs,
+            }
         target = io.BytesIO()
         np.savez_compressed(target, **arrays)
         write_atomic(self.path, target.getvalue())

@@ -10,7 +10,7 @@ size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from ..ir import Array, Graph, Op, Tensor
 from .calibrate import Calibration, Statistics
+from .linear import is_linear, weights_of
 from .rules import RULES
-from .walk import is_layer
+from .scheme import Floats
 
-Floats = npt.NDArray[np.float64]
 PASSING = ("NONE", "RELU", "RELU6")
 SUMS = ("ADD", "SUB")
 BETWEEN = ("RELU", "LEAKY_RELU", "MAX_POOL_2D", "AVERAGE_POOL_2D", "PAD", "RESHAPE", "SQUEEZE",
@@ -38,7 +38,7 @@ PEAK = 0.25  # a channel's root mean square, as a share of its largest value
 
 
 @dataclass(frozen=True)
-class Region:
+class TiedRegion:
     """Tensors whose channels can only be scaled together, and the layers around them."""
 
     tensors: tuple[Tensor, ...]
@@ -47,12 +47,12 @@ class Region:
     channels: int
 
 
-def regions(graph: Graph) -> list[Region]:
-    """Where factors can be traded: nobody but layers makes or reads the region's tensors."""
+def regions(graph: Graph) -> list[TiedRegion]:
+    """Find where factors can be traded: nobody but layers makes or reads a region's tensors."""
     shown = {*graph.inputs, *graph.outputs}
-    found: list[Region] = []
+    found: list[TiedRegion] = []
     met: set[Tensor] = set()
-    for op in filter(is_layer, graph.ops):
+    for op in filter(is_linear, graph.ops):
         if op.outputs[0] not in met:
             tensors, region = _grown(op.outputs[0], shown)
             met |= tensors
@@ -60,7 +60,7 @@ def regions(graph: Graph) -> list[Region]:
     return found
 
 
-def _grown(first: Tensor, shown: set[Tensor]) -> tuple[set[Tensor], Region | None]:
+def _grown(first: Tensor, shown: set[Tensor]) -> tuple[set[Tensor], TiedRegion | None]:
     """The tensors that share the first one's factors as far as they were followed; None if one of
     them is made or read by something that lets no factor pass."""
     channels = first.shape[-1] if first.shape else 0
@@ -74,7 +74,7 @@ def _grown(first: Tensor, shown: set[Tensor]) -> tuple[set[Tensor], Region | Non
         for op in (made, *tensor.users):
             if op is made and _writes(op, channels):
                 writers[op] = None
-            elif op is not made and is_layer(op) and _reads(op, tensor, channels):
+            elif op is not made and is_linear(op) and _reads(op, tensor, channels):
                 readers[op] = None
             elif (tied := _tied(op, channels)) is None:
                 return set(members), None
@@ -82,34 +82,32 @@ def _grown(first: Tensor, shown: set[Tensor]) -> tuple[set[Tensor], Region | Non
                 more = [t for t in tied if t not in members]
                 members |= dict.fromkeys(more)
                 following += more
-    return set(members), Region(tuple(members), tuple(writers), tuple(readers), channels)
+    return set(members), TiedRegion(tuple(members), tuple(writers), tuple(readers), channels)
 
 
 def _own(op: Op) -> bool:
-    """Nobody else reads its weights."""
-    return len(_weights(op).users) == 1
-
-
-def _weights(op: Op) -> Tensor:
-    weights = op.inputs[next(iter(RULES[op.name].weights))]
-    assert weights is not None
-    return weights
+    """Say whether nobody else reads the weights of this op."""
+    return len(weights_of(op).users) == 1
 
 
 def _writes(op: Op, channels: int) -> bool:
-    """A layer whose channels can be made larger or smaller."""
+    """Say whether the op is a layer whose channels can be made larger or smaller."""
     activation = op.attrs.get("fused_activation_function", "NONE")
-    return (is_layer(op) and _own(op) and activation in PASSING
-            and op.outputs[0].shape[-1] == channels)  # fmt: skip
+    return (
+        is_linear(op) and _own(op) and activation in PASSING and op.outputs[0].shape[-1] == channels
+    )
 
 
 def _reads(op: Op, tensor: Tensor, channels: int) -> bool:
-    """The tensor is what the weights are multiplied with, channel by channel."""
+    """Say whether the op's weights are multiplied with this tensor, channel by channel."""
     if op.inputs[RULES[op.name].data[0]] is not tensor or op.inputs.count(tensor) > 1:
         return False
-    width = _weights(op).shape[-1]
-    return _own(op) and (width == channels or op.name == "DEPTHWISE_CONV_2D" or (
-        op.name == "FULLY_CONNECTED" and width % channels == 0))  # fmt: skip
+    width = weights_of(op).shape[-1]
+    return _own(op) and (
+        width == channels
+        or op.name == "DEPTHWISE_CONV_2D"
+        or (op.name == "FULLY_CONNECTED" and width % channels == 0)
+    )
 
 
 def _tied(op: Op, channels: int) -> list[Tensor] | None:
@@ -140,7 +138,7 @@ def _keeps_channels(op: Op) -> bool:
 # -- factors --------------------------------------------------------------------------------------
 
 
-def factors(region: Region, calibration: Calibration) -> Floats | None:
+def factors(region: TiedRegion, calibration: Calibration) -> Floats | None:
     """What each channel is divided by; None where nothing is gained."""
     sizes = [s for t in region.tensors if (s := _size(calibration.tensors.get(t.name))) is not None]
     sizes = [s.reshape(-1, region.channels).max(axis=0) for s in sizes]
@@ -163,8 +161,8 @@ def _size(seen: Statistics | None) -> Floats | None:
     return size if size.any() else None
 
 
-def _clamped(region: Region, calibration: Calibration) -> npt.NDArray[np.bool_]:
-    """Channels that calibration saw at a RELU6's 6: they keep their size."""
+def _clamped(region: TiedRegion, calibration: Calibration) -> npt.NDArray[np.bool_]:
+    """Mark the channels that calibration saw at a RELU6's 6: they keep their size."""
     found = np.zeros(region.channels, bool)
     for op in region.writers:
         size = _size(calibration.tensors.get(op.outputs[0].name))
@@ -174,20 +172,21 @@ def _clamped(region: Region, calibration: Calibration) -> npt.NDArray[np.bool_]:
 
 
 def _powered(shape: Floats, fixed: npt.NDArray[np.bool_], power: float) -> Floats:
-    """1: all channels become about as large as the largest; 0: they stay."""
+    """Compute factors: with power 1 all channels become about as large as the largest, with 0 they
+    stay."""
     made = np.clip(ROOM * shape / shape.max(), 1 / MOST, 1.0) ** power
     return np.where(fixed, 1.0, made)
 
 
-def _noise(region: Region, sizes: Sequence[Floats], by: Floats) -> float:
-    """Of the readers' sums, about: what their inputs' steps and their weights' steps add."""
+def _noise(region: TiedRegion, sizes: Sequence[Floats], by: Floats) -> float:
+    """Estimate the noise of the readers' sums: what the steps of their inputs and weights add."""
     steps = sum(float((size / by).max() / CODES) ** 2 for size in sizes)
     largest = np.max(sizes, axis=0) / by
     return sum(_reader_noise(op, steps, largest, by) for op in region.readers)
 
 
 def _reader_noise(op: Op, steps: float, size: Floats, by: Floats) -> float:
-    weights = np.asarray(_weights(op).data, np.float64)
+    weights = np.asarray(weights_of(op).data, np.float64)
     if op.name == "DEPTHWISE_CONV_2D":  # its weights have a scale for each channel
         taps = weights.reshape(-1, len(by), weights.shape[-1] // len(by))
         return float(steps * (np.square(by) * np.square(taps).sum(axis=(0, 2))).sum())
@@ -199,7 +198,7 @@ def _reader_noise(op: Op, steps: float, size: Floats, by: Floats) -> float:
 
 
 def equalise(graph: Graph, calibration: Calibration) -> dict[str, Floats]:
-    """Trade factors in the float graph; returns them for each tensor that they changed."""
+    """Trade factors in the float graph, and return them for each tensor that they changed."""
     found: dict[str, Floats] = {}
     for region in regions(graph):
         made = factors(region, calibration)
@@ -209,8 +208,8 @@ def equalise(graph: Graph, calibration: Calibration) -> dict[str, Floats]:
     return found
 
 
-def trade(graph: Graph, region: Region, by: Floats) -> None:
-    """The region's channels become smaller by these factors, what reads them larger."""
+def trade(graph: Graph, region: TiedRegion, by: Floats) -> None:
+    """Divide the region's channels by these factors, and multiply the weights that read them."""
     for op in region.writers:
         _divide(graph, op, by)
     for op in region.readers:
@@ -220,7 +219,7 @@ def trade(graph: Graph, region: Region, by: Floats) -> None:
 def _divide(graph: Graph, op: Op, by: Floats) -> None:
     row = RULES[op.name]
     place, axis = next(iter(row.weights.items()))
-    shape = [1] * len(_weights(op).shape)
+    shape = [1] * len(weights_of(op).shape)
     shape[axis] = -1
     _change(graph, op, place, lambda w: w / by.reshape(shape))
     if row.bias is not None and op.input(row.bias) is not None:
@@ -229,18 +228,20 @@ def _divide(graph: Graph, op: Op, by: Floats) -> None:
 
 def _multiply(graph: Graph, op: Op, by: Floats) -> None:
     place = next(iter(RULES[op.name].weights))
-    width = _weights(op).shape[-1]
+    width = weights_of(op).shape[-1]
     # Each input channel of a depthwise layer has neighbouring outputs; a matrix behind a flattened
     # picture meets the channels again and again.
-    spread = np.repeat(by, width // len(by)) if op.name == "DEPTHWISE_CONV_2D" else np.tile(
-        by, width // len(by))  # fmt: skip
+    spread = (
+        np.repeat(by, width // len(by))
+        if op.name == "DEPTHWISE_CONV_2D"
+        else np.tile(by, width // len(by))
+    )
     _change(graph, op, place, lambda w: w * spread)
 
 
-def _change(graph: Graph, op: Op, place: int, how: object) -> None:
-    old = op.inputs[place]
-    assert old is not None and old.data is not None and callable(how)
-    made = np.asarray(how(old.data.astype(np.float64)), np.float32)
+def _change(graph: Graph, op: Op, place: int, how: Callable[[Floats], Floats]) -> None:
+    old = op.operand(place)
+    made = np.asarray(how(old.values.astype(np.float64)), np.float32)
     graph.set_input(op, place, graph.constant(old.name, made))
 
 
@@ -253,9 +254,13 @@ def stretched(made: Statistics, seen: Statistics, by: Floats) -> Statistics:
     if seen.lows is None or seen.highs is None:
         return made
     lows, highs = seen.lows / by, seen.highs / by
-    return replace(made, low=min(made.low, float(lows.min())),
-                   high=max(made.high, float(highs.max())),
-                   lows=lows.astype(np.float32), highs=highs.astype(np.float32))  # fmt: skip
+    return replace(
+        made,
+        low=min(made.low, float(lows.min())),
+        high=max(made.high, float(highs.max())),
+        lows=lows.astype(np.float32),
+        highs=highs.astype(np.float32),
+    )
 
 
 def divided(sums: Mapping[str, Array], by: Mapping[str, Floats]) -> dict[str, Array]:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..ir import DType, Graph, Model, Op, Quant, Tensor
-from .scheme import Grid
-from .solve import FLOAT, Group, Range, Solution, Value
+from .scheme import Grid, RangeOf
+from .solve import FLOAT, DomainValue, ScaleGroup, Solution
 from .write import Writer
 
-Ranges = Callable[[Tensor, Grid], "Range | None"]
 GRIDS = {DType.INT8: Grid(8, symmetric=False), DType.UINT8: Grid(8, symmetric=False),
          DType.INT16: Grid(16, symmetric=True)}  # fmt: skip
 
 
-def open_inputs(graph: Graph, solution: Solution, dtype: DType, ranges: Ranges) -> None:
-    """Inputs are fed as codes: they live in that domain, and readers of another convert."""
+def open_inputs(graph: Graph, solution: Solution, dtype: DType, ranges: RangeOf) -> None:
+    """Let inputs be fed as codes: they live in that domain, and readers of another convert."""
     grid = GRIDS[dtype]
     for tensor in graph.inputs:
         if tensor.dtype is not DType.FLOAT32:
             continue
-        value = Value(tensor, grid.bits)
+        value = DomainValue(tensor, grid.bits)
         if value not in solution.groups:
             quant = grid.quant(*(ranges(tensor, grid) or (0.0, 0.0)))
-            solution.groups[value] = Group([value], quant=quant)
+            solution.groups[value] = ScaleGroup([value], quant=quant)
         solution.home[tensor] = grid.bits
 
 
 class Interface:
     """The ends of one written graph."""
 
-    def __init__(self, model: Model, writer: Writer, ranges: Ranges) -> None:
+    def __init__(self, model: Model, writer: Writer, ranges: RangeOf) -> None:
         self.model, self.writer, self.ranges = model, writer, ranges
         self.graph, self.home = writer.graph, writer.solution.home
 
@@ -40,8 +37,11 @@ class Interface:
         reals = {t for t in names if t.dtype is DType.FLOAT32 or self.home.get(t, FLOAT)}
         new_inputs = {t: self._input(t, inputs) for t in fed if t in reals}
         self.graph.inputs = [new_inputs.get(t, t) for t in fed]
-        new_outputs = {t: self._output(t, outputs, names[t])
-                       for t in dict.fromkeys(self.graph.outputs) if t in reals}  # fmt: skip
+        new_outputs = {
+            t: self._output(t, outputs, names[t])
+            for t in dict.fromkeys(self.graph.outputs)
+            if t in reals
+        }
         self.graph.outputs = [new_outputs.get(t, t) for t in self.graph.outputs]
         for signature in self.model.signatures:
             if signature.graph is self.graph:
@@ -51,7 +51,7 @@ class Interface:
     def _input(self, tensor: Tensor, dtype: DType) -> Tensor:
         if dtype is not DType.UINT8 or not self.home.get(tensor, FLOAT):
             return tensor
-        outer = self._tensor(tensor.name, tensor, DType.UINT8, unsigned(tensor.quant))
+        outer = self._tensor(tensor.name, tensor, DType.UINT8, unsigned(tensor.quantisation))
         tensor.name = f"{tensor.name}/i8"
         first = self.graph.ops[0] if self.graph.ops else None
         self.graph.insert(Op("QUANTIZE", [outer], [tensor]), before=first)
@@ -77,7 +77,7 @@ class Interface:
                 return None
             made = self._quantize(tensor, grid.dtype, grid.quant(*known))
         if dtype is DType.UINT8:
-            made = self._quantize(made, dtype, unsigned(made.quant))
+            made = self._quantize(made, dtype, unsigned(made.quantisation))
         return made
 
     def _quantize(self, source: Tensor, dtype: DType, quant: Quant) -> Tensor:
@@ -90,7 +90,8 @@ class Interface:
         return self.graph.tensor(name, dtype, like.shape, signature=like.signature, quant=quant)
 
     def _named(self, made: Tensor, inner: Tensor, name: str) -> Tensor:
-        """The world's tensor has the name; the one within a longer one. An input keeps its own."""
+        """Give the name to the tensor that the user sees, and a longer one to the tensor within. An
+        input keeps its own."""
         if any(inner is t or t.name == name for t in self.graph.inputs):
             made.name = f"{name}/out"
             return made
@@ -98,7 +99,6 @@ class Interface:
         return made
 
 
-def unsigned(quant: Quant | None) -> Quant:
+def unsigned(quant: Quant) -> Quant:
     """The same values as uint8 codes."""
-    assert quant is not None
     return Quant.of(quant.scale, quant.zero_point + 128)

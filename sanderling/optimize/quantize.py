@@ -1,86 +1,40 @@
-"""Post-training quantisation: a float model in, a smaller one and a report out."""
+"""Post-training quantisation: a float model in, a smaller one and a report out.
+
+The stages, each in modules that import only those before them:
+
+    canonical -> calibrate (ranges) -> apply (solve, write) -> corrections -> judge, selection
+    -> target, finer -> report, page
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from ..errors import InputError, UnsupportedError
-from ..evaluate.kinds import read_kinds
+from ..errors import UnsupportedError
+from ..evaluate.output_kinds import read_kinds
 from ..format import load
-from ..ir import DType, Model, Tensor
-from ..ir.verify import verify
-from .apply import rewrite, solve_model, together
-from .calibrate import Calibration, Floats, Progress
-from .data import read_samples
-from .graphs import UNTAKEN, untaken
-from .prepare import prepared
-from .ranges import Range, method_of
+from ..ir import Model
+from .apply import Quantised, Quantiser, solve_model, together
+from .calibrate import Progress
+from .calibrated import Calibrated, Data, calibrated
+from .canonical import canonical
+from .corrections import CorrectedQuantiser
+from .finer import Reached, reach
+from .judge import Judge
+from .layer_error import layer_rows
+from .nested import untaken
 from .recipe import Choice, Recipe, all_modes, read_recipe
-from .report import Report, layer_rows
-from .scheme import Grid, mode_of
-from .solve import Solution
+from .report import Report
+from .samples import read_samples
+from .scheme import RangeOf, mode_of
+from .selection import Selected, Selection
 from .target import Target
-from .work import Data, Wish, Work, copy_of
-from .write import WeightOptions, Written
-
-INTERFACE = {"float32": DType.FLOAT32, "int8": DType.INT8, "uint8": DType.UINT8,
-             "int16": DType.INT16}  # fmt: skip
-
-
-@dataclass
-class Quantised:
-    """A model with codes, and how it came about."""
-
-    model: Model
-    solution: Solution
-    written: Written
-    float_model: Model  # with the same names and, where channels were equalised, the same sizes
-    factors: dict[str, Floats] = field(default_factory=dict)  # what they were divided by
-
-
-@dataclass
-class Job:
-    """One float model to be quantised, perhaps several times: ranges are found once."""
-
-    float_model: Model
-    recipe: list[Choice]
-    calibration: Calibration | None = None
-    ranges: str = "minmax"
-    weights: WeightOptions = field(default_factory=WeightOptions)
-    inputs: str = "float32"
-    outputs: str = "float32"
-
-    def __post_init__(self) -> None:
-        for what in (self.inputs, self.outputs):
-            if what not in INTERFACE:
-                raise InputError(f"an input or output cannot be {what}",
-                                 fix=f"one of {', '.join(INTERFACE)}")  # fmt: skip
-        self._cache: dict[tuple[str, Grid], Range | None] = {}
-        self._method = method_of(self.ranges)
-
-    def range_of(self, tensor: Tensor, grid: Grid) -> Range | None:
-        """What the tensor's codes must represent; a constant's own values."""
-        if tensor.data is not None:
-            return float(tensor.data.min(initial=0)), float(tensor.data.max(initial=0))
-        key = tensor.name, grid
-        if key not in self._cache:
-            known = self.calibration.tensors if self.calibration else {}
-            found = known.get(tensor.name) or known.get(tensor.name + UNTAKEN)
-            self._cache[key] = self._method(found, grid) if found and found.seen else None
-        return self._cache[key]
-
-    def run(self) -> Quantised:
-        """The model, written anew from the float one each time."""
-        model = copy_of(self.float_model)
-        solution, written = rewrite(model, self.recipe, self.range_of, self.weights,
-                                    INTERFACE[self.inputs], INTERFACE[self.outputs])  # fmt: skip
-        verify(model)
-        return Quantised(model, solution, written, self.float_model)
+from .techniques import SearchSpace
+from .write import WeightOptions
 
 
 def quantize(
@@ -111,67 +65,97 @@ def quantize(
     of the data that calibrated nothing; or the name of a method. strict: no op may stay float.
     target: accuracy to hold; as few ops as needed get a finer mode, or TargetMissedError is raised.
     keep: a file for the statistics, so that an interrupted calibration goes on. output_kind:
-    what outputs are (see evaluate.kinds), for all or by name, where the model does not tell.
+    what outputs are (see evaluate.output_kinds), for all or by name, where the model does not tell.
     """
     source = model if isinstance(model, Model) else load(model)
     rules = [Choice(mode_of(mode).name), *(read_recipe(recipe) if recipe else [])]
-    ready = prepared(source)
-    stated = read_kinds(output_kind, [t.name for t in ready.main.outputs])
-    wish = Wish.of(ranges, weights, corrections)
-    base = Job(ready, rules, inputs=inputs, outputs=outputs,
-               weights=WeightOptions(minimum=minimum))  # fmt: skip
-    data = _samples(data, source)
-    if target is None and not any(m.is_integer for m in all_modes(ready.graphs, rules).values()):
-        made = base.run()
-        report = Report.of(source, made, rules)
-        report.notes += _effect(report, rules)
-        return made.model, report
+    float_model = canonical(source)
+    stated = read_kinds(output_kind, [t.name for t in float_model.main.outputs])
+    space = SearchSpace.of(ranges, weights, corrections)
+    quantiser = Quantiser(
+        float_model,
+        rules,
+        inputs=inputs,
+        outputs=outputs,
+        weights=WeightOptions(minimum=minimum),
+    )
+    samples = _samples(data, source)
+    if target is None and not _needs_ranges(quantiser):
+        made = quantiser.run()
+        return made.model, _report(source, made, rules)
     if strict:
-        _check_strict(base, lambda tensor, grid: (-1.0, 1.0))
-    work = Work(base, data, keep, threads, progress, stated)
+        _check_strict(quantiser, lambda tensor, grid: (-1.0, 1.0))
+    found = calibrated(quantiser, samples, keep, threads, progress)
     if strict:
-        _check_strict(work.job, work.job.range_of)
-    best, candidates = work.choose(wish)
-    if target is not None:
-        reached = target.reach(work, best, work.plan)
-        best, rules = reached.made, reached.rules
-    report = Report.of(source, best, rules)
-    report.notes += _effect(report, rules)
-    report.candidates, report.samples, report.held_out = candidates, work.samples, work.away
-    report.kinds = {name: {"kind": k.name, "why": k.why} for name, k in work.kinds.items()}
-    report.notes += work.notes + _notes(best) + untaken(ready, work.job.calibration)
-    report.layers = layer_rows(work, best)
-    if target is not None:
-        target.conclude(reached, report)
-    return best.model, report
+        _check_strict(found.quantiser, found.quantiser.range_of)
+    corrected, judge = CorrectedQuantiser(found), Judge(found, stated)
+    selected = Selection(corrected, judge).choose(space)
+    if target is None:
+        report = _measured(source, found, judge, selected, Reached(selected.made, rules, []))
+        return selected.made.model, report
+    reached = reach(target, corrected, judge, selected)
+    report = _measured(source, found, judge, selected, reached)
+    target.conclude(reached.trials, reached.made.model, report)
+    return reached.made.model, report
 
 
-def _samples(data: Data | str | Path | Mapping[str, str | Path] | None,
-             model: Model) -> Data | None:  # fmt: skip
-    """What names files is read; samples are taken as they are."""
+def _needs_ranges(quantiser: Quantiser) -> bool:
+    modes = all_modes(quantiser.float_model.graphs, quantiser.recipe)
+    return any(m.is_integer for m in modes.values())
+
+
+def _samples(
+    data: Data | str | Path | Mapping[str, str | Path] | None, model: Model
+) -> Data | None:
+    """Read the samples if files are named; else take them as they are."""
     paths = list(data.values()) if isinstance(data, Mapping) else [data]
     if paths and all(isinstance(path, str | Path) for path in paths):
         return read_samples(cast("Mapping[str, str | Path]", data), model)
     return cast("Data | None", data)
 
 
-def _check_strict(job: Job, ranges: Callable[[Tensor, Grid], Range | None]) -> None:
-    """Refuse before the work: which ops would stay float, and why."""
-    found = together(solve_model(job.float_model, job.recipe, ranges))
+def _check_strict(quantiser: Quantiser, ranges: RangeOf) -> None:
+    """Refuse before the work: say which ops would stay float, and why."""
+    model = quantiser.float_model
+    found = together(solve_model(model, quantiser.recipe, ranges))
     if not found.reasons:
         return
     lines = [f"{op.where}: {why}" for op, why in found.reasons.items()]
     more = f"\n  and {len(lines) - 10} more" if len(lines) > 10 else ""
-    count = sum(len(graph.ops) for graph in job.float_model.graphs)
+    count = sum(len(graph.ops) for graph in model.graphs)
     raise UnsupportedError(
-        f"{len(lines)} of {count} ops cannot be integer:\n  "
-        + "\n  ".join(lines[:10]) + more,
-        where="--strict", fix="leave them float (without --strict), or change the model",
-    )  # fmt: skip
+        f"{len(lines)} of {count} ops cannot be integer:\n  " + "\n  ".join(lines[:10]) + more,
+        where="--strict",
+        fix="leave them float (without --strict), or change the model",
+    )
+
+
+# -- the report -----------------------------------------------------------------------------------
+
+
+def _report(source: Model, made: Quantised, rules: Sequence[Choice]) -> Report:
+    report = Report.of(source, made, rules)
+    report.notes += _effect(report, rules)
+    return report
+
+
+def _measured(
+    source: Model, found: Calibrated, judge: Judge, selected: Selected, reached: Reached
+) -> Report:
+    """The report of a model with ranges: what was tried, and how far each layer is off."""
+    made = reached.made
+    report = _report(source, made, reached.rules)
+    report.candidates = selected.candidates
+    report.samples, report.held_out = found.samples, found.away
+    report.kinds = {name: {"kind": k.name, "why": k.why} for name, k in judge.kinds.items()}
+    report.notes += found.notes + selected.notes + _repairs(made)
+    report.notes += untaken(found.float_model, found.quantiser.calibration)
+    report.layers = layer_rows(found, made)
+    return report
 
 
 def _effect(report: Report, rules: Sequence[Choice]) -> list[str]:
-    """A mode that did nothing is an error, one that no op could take is said."""
+    """Raise an error if the modes did nothing; note those that no op could take."""
     asked = [name for name in dict.fromkeys(r.mode for r in rules) if name != "float"]
     got = {name for name in report.modes if name != "float"}
     if asked and not got:
@@ -180,21 +164,27 @@ def _effect(report: Report, rules: Sequence[Choice]) -> list[str]:
         raise UnsupportedError(
             f"{' and '.join(asked)} changes nothing in this model: "
             + ("; ".join(lines) or "no op has weights or values that it could store otherwise"),
-            where=report.source, fix="choose another mode, or a lower minimum of weights "
-            "(--minimum)")  # fmt: skip
+            where=report.source,
+            fix="choose another mode, or a lower minimum of weights (--minimum)",
+        )
     missing = [name for name in asked if name not in got]
     alone = len(asked) == len(got) == 1
     same = f", and the file is what --mode {next(iter(got))} writes" if alone else ""
-    return [f"No op could take {name}: what it was asked of became {', '.join(sorted(got))}{same}. "
-            "The list of ops that got another mode says why."
-            for name in missing if report.fell_back]  # fmt: skip
+    return [
+        f"No op could take {name}: what it was asked of became {', '.join(sorted(got))}{same}. "
+        "The list of ops that got another mode says why."
+        for name in missing
+        if report.fell_back
+    ]
 
 
-def _notes(made: Quantised) -> list[str]:
-    """Channels of nearly no weight have a bias that is large in their units."""
+def _repairs(made: Quantised) -> list[str]:
+    """Note channels of nearly no weight: their bias is large in their units."""
     found = made.written.repaired
     if not found:
         return []
     names = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
-    return [f"{len(found)} layers had a channel whose bias would have overflowed; its weights got "
-            f"a larger scale: {names}"]  # fmt: skip
+    return [
+        f"{len(found)} layers had a channel whose bias would have overflowed; its weights got "
+        f"a larger scale: {names}"
+    ]

@@ -6,15 +6,12 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import InputError
 from .calibrate import Counts, Statistics
-from .scheme import Grid
+from .scheme import Floats, Grid, Range
 
-Range = tuple[float, float]
 Method = Callable[[Statistics, Grid], Range]
-Floats = npt.NDArray[np.float64]
 STEPS = 64  # candidates for each end
 LEAST = 0.2  # of the whole range: nothing is clipped to less
 PERCENTILE = 99.99
@@ -65,8 +62,9 @@ def least_error(power: float) -> Method:
     return method
 
 
-def _error(values: Floats, counts: Counts, low: float, high: float, grid: Grid,
-           power: float) -> float:  # fmt: skip
+def _error(
+    values: Floats, counts: Counts, low: float, high: float, grid: Grid, power: float
+) -> float:
     """Sum of errors to the power: clipped values by how far, the others by a step's uniform noise.
     Zero is exact."""
     least, most = grid.bounds
@@ -121,6 +119,7 @@ METHODS: dict[str, Method] = {
 
 def method_of(name: str) -> Method:
     if name not in METHODS:
-        raise InputError(f"there is no range method '{name}'",
-                         fix=f"the methods: {', '.join(METHODS)}")  # fmt: skip
+        raise InputError(
+            f"there is no range method '{name}'", fix=f"the methods: {', '.join(METHODS)}"
+        )
     return METHODS[name]

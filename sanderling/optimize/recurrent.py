@@ -9,7 +9,7 @@ come from a run of the op by itself, step by step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,10 +18,9 @@ from ..ir import Array, DType, Graph, Op, Quant, Tensor
 from ..ops.execute import evaluate, initial_value, new_state
 from ..ops.lstm import ONE_CELL as AT
 from ..ops.lstm_cell import INPUT, OUTPUT
-from .scheme import LEAST_SCALE, Grid
+from .scheme import LEAST_SCALE, Grid, RangeOf
 from .weights import Coded, encode, encode_bias
 
-Ranges = Callable[[Tensor, Grid], "tuple[float, float] | None"]
 LSTMS = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM")
 INTEGER = (*LSTMS, "SVDF")
 # Operands that hybrid kernels take as int8: all of them or none. The scale is the whole tensor's.
@@ -104,39 +103,38 @@ def gate_name(op: Op, gate: int) -> str:
 def hidden_states(op: Op) -> list[Tensor]:
     """What a range is needed of beside the op's operands; some of them are names only."""
     if op.name == "SVDF":
-        return [_tensor(op, 4)]
+        return [op.operand(4)]
     norms = [g for g in _gates(op) if _has(op, AT.norm_of(g))]
-    return [_tensor(op, AT.state + 1),
-            *(Tensor(gate_name(op, g), DType.FLOAT32) for g in norms)]  # fmt: skip
+    return [op.operand(AT.state + 1), *(Tensor(gate_name(op, g), DType.FLOAT32) for g in norms)]
 
 
 def states(op: Op, values: Mapping[str, Array]) -> dict[str, Array]:
     """Every value that the op's states take on one sample."""
-    x = np.asarray(values[_tensor(op, 0).name], np.float32)
+    x = np.asarray(values[op.operand(0).name], np.float32)
     if op.name == "SVDF":
-        feature = _tensor(op, 1).data
-        assert feature is not None
-        return {_tensor(op, 4).name: x @ feature.T}
+        return {op.operand(4).name: x @ op.operand(1).values.T}
     return _lstm_states(op, x)
 
 
 def _lstm_states(op: Op, x: Array) -> dict[str, Array]:
-    inputs = [None if t is None else t.data if t.data is not None else initial_value(t)
-              for t in op.inputs]  # fmt: skip
+    inputs = [
+        None if t is None else t.data if t.data is not None else initial_value(t) for t in op.inputs
+    ]
     hidden, memory = AT.state, AT.state + 1
-    found: dict[str, list[Array]] = {_tensor(op, memory).name: []}
+    found: dict[str, list[Array]] = {op.operand(memory).name: []}
     for part in _steps(op, x):
         before = [np.array(inputs[k]) for k in (hidden, memory)]
         inputs[0] = part
         evaluate(op, inputs, new_state())
         after = np.array(inputs[memory])
-        found[_tensor(op, memory).name].append(after)
+        found[op.operand(memory).name].append(after)
         rows = part.reshape(-1, part.shape[-1])
         for gate in _gates(op):
             if _has(op, AT.norm_of(gate)):
                 seen = after if gate == OUTPUT else before[1]
                 found.setdefault(gate_name(op, gate), []).append(
-                    _gate_sum(op, gate, rows, before[0], seen))  # fmt: skip
+                    _gate_sum(op, gate, rows, before[0], seen)
+                )
     return {name: np.stack(arrays) for name, arrays in found.items()}
 
 
@@ -149,34 +147,23 @@ def _steps(op: Op, x: Array) -> Iterator[Array]:
 
 def _gate_sum(op: Op, gate: int, x: Array, hidden: Array, memory: Array) -> Array:
     """A gate before its normalisation."""
-    total = x @ _data(op, AT.input(gate)).T + hidden @ _data(op, AT.recurrent(gate)).T
+    weights, recurrent = (op.operand(at(gate)).values for at in (AT.input, AT.recurrent))
+    total = x @ weights.T + hidden @ recurrent.T
     place = AT.peephole(gate)
     if place is not None and _has(op, place):
-        total = total + memory * _data(op, place)
+        total = total + memory * op.operand(place).values
     return np.asarray(total)
-
-
-def _tensor(op: Op, place: int) -> Tensor:
-    tensor = op.inputs[place]
-    assert tensor is not None
-    return tensor
-
-
-def _data(op: Op, place: int) -> Array:
-    data = _tensor(op, place).data
-    assert data is not None
-    return data
 
 
 # -- integers -------------------------------------------------------------------------------------
 
 
-class Integer:
+class IntegerRecurrent:
     """Writes one op's constants and states as codes; its input and output are codes already."""
 
-    def __init__(self, graph: Graph, op: Op, ranges: Ranges) -> None:
+    def __init__(self, graph: Graph, op: Op, ranges: RangeOf) -> None:
         self.graph, self.op, self.ranges = graph, op, ranges
-        self.source = _scale(_tensor(op, 0).quant)
+        self.source = _scale(op.operand(0).quantisation)
 
     def write(self) -> None:
         if self.op.name == "SVDF":
@@ -185,7 +172,7 @@ class Integer:
             self._lstm()
 
     def _store(self, place: int, coded: Coded) -> float:
-        old = _tensor(self.op, place)
+        old = self.op.operand(place)
         dtype = DType.of(coded.codes.dtype)
         made = self.graph.constant(old.name, coded.codes, dtype, quant=coded.quant)
         self.graph.set_input(self.op, place, made)
@@ -193,14 +180,15 @@ class Integer:
 
     def _weights(self, place: int, grid: Grid = W8, most: int = 0) -> float:
         """Stores the operand with one scale, and says which."""
-        reals = _data(self.op, place)
+        reals = self.op.operand(place).values
         largest = float(np.abs(reals).max(initial=0.0))
         scale = max(largest / (most or grid.bounds[1]), LEAST_SCALE)
         return self._store(place, encode(reals, np.array([scale]), grid, 0))
 
     def _bias(self, place: int, step: float) -> None:
         if _has(self.op, place):
-            self._store(place, encode_bias(_data(self.op, place), 1.0, np.array([step]), 32))
+            reals = self.op.operand(place).values
+            self._store(place, encode_bias(reals, 1.0, np.array([step]), 32))
 
     def _reach(self, tensor: Tensor) -> float:
         """The largest magnitude of a value; calibration has seen it, or the op were float."""
@@ -208,8 +196,7 @@ class Integer:
         return max(-low, high)
 
     def _lstm(self) -> None:
-        op, target = self.op, self.op.outputs[0].quant
-        assert target is not None
+        op, target = self.op, self.op.outputs[0].quantisation
         between: list[Tensor] = []
         for gate in range(4):
             quant = self._gate(gate) if gate in _gates(op) else Quant.of(np.float32(GATE_STEP))
@@ -221,7 +208,7 @@ class Integer:
         else:
             held = target
         self._set_state(AT.state, DType.INT8, target)
-        cell = self._reach(_tensor(op, AT.state + 1))
+        cell = self._reach(op.operand(AT.state + 1))
         self._set_state(AT.state + 1, DType.INT16, Quant.of(np.float32(2.0 ** exponent(cell))))
         between.append(self._between(4, DType.INT8, held))
         op.intermediates = between
@@ -247,12 +234,12 @@ class Integer:
         return self.graph.tensor(name, dtype, (0,), quant=quant)
 
     def _set_state(self, place: int, dtype: DType, quant: Quant) -> None:
-        state = _tensor(self.op, place)
+        state = self.op.operand(place)
         state.dtype, state.quant = dtype, quant
 
     def _svdf(self) -> None:
         op = self.op
-        state = max(self._reach(_tensor(op, 4)) / W16.bounds[1], LEAST_SCALE)
+        state = max(self._reach(op.operand(4)) / W16.bounds[1], LEAST_SCALE)
         self._weights(1)
         time = self._weights(2, W16, TIME_MAX)
         self._bias(SVDF_STATE, time * state)
@@ -266,8 +253,7 @@ def exponent(reach: float) -> int:
     return min(max(wanted, CELL_EXPONENTS[0]), CELL_EXPONENTS[1])
 
 
-def _scale(quant: Quant | None) -> float:
-    assert quant is not None
+def _scale(quant: Quant) -> float:
     return float(quant.scale[0])
 
 
@@ -282,8 +268,10 @@ def stored_places(op: Op, minimum: int) -> list[int]:
         return []
     if op.attrs.get("kernel_type") == "BASIC":
         return []
-    small = any(t is not None and t.data is not None and t.data.ndim > 1
-                and t.data.size < minimum for t in held)  # fmt: skip
+    small = any(
+        t is not None and t.data is not None and t.data.ndim > 1 and t.data.size < minimum
+        for t in held
+    )
     return [] if small else places
 
 

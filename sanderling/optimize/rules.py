@@ -122,7 +122,7 @@ RULES: dict[str, OpRule] = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredWeights:
     """Weights as codes in an op that computes in float.
 
     operands: operand -> the axis of its channels. version: of the op with a kernel that takes them
@@ -138,12 +138,12 @@ class Stored:
 
 
 STORED = {
-    "CONV_2D": Stored({1: 0}, 5),
-    "DEPTHWISE_CONV_2D": Stored({1: 3}, 6, bits=(8,)),
-    "TRANSPOSE_CONV": Stored({1: 0}, 3, bits=(8,)),
-    "FULLY_CONNECTED": Stored({1: 0}, 12),
-    "BATCH_MATMUL": Stored({1: 0}, 4, bits=(8,), whole=True),
-    "EMBEDDING_LOOKUP": Stored({1: 0}, 4),
-    "GATHER": Stored({0: 0}, 2, bits=(8,), whole=True, through=True),
+    "CONV_2D": StoredWeights({1: 0}, 5),
+    "DEPTHWISE_CONV_2D": StoredWeights({1: 3}, 6, bits=(8,)),
+    "TRANSPOSE_CONV": StoredWeights({1: 0}, 3, bits=(8,)),
+    "FULLY_CONNECTED": StoredWeights({1: 0}, 12),
+    "BATCH_MATMUL": StoredWeights({1: 0}, 4, bits=(8,), whole=True),
+    "EMBEDDING_LOOKUP": StoredWeights({1: 0}, 4),
+    "GATHER": StoredWeights({0: 0}, 2, bits=(8,), whole=True, through=True),
 }
 ASYMMETRIC = ("FULLY_CONNECTED", "BATCH_MATMUL")  # with the option asymmetric_quantize_inputs

@@ -5,6 +5,7 @@ Bit width, symmetry and granularity are values; one engine reads them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..ir import Array, DType, Quant
+from ..ir import Array, DType, Quant, Tensor
 
 Floats = npt.NDArray[np.float64]
 _TYPES = {4: DType.INT4, 8: DType.INT8, 16: DType.INT16, 32: DType.INT32, 64: DType.INT64}
@@ -65,6 +66,11 @@ class Grid:
         return Quant.of(scale, zero, axis)
 
 
+Range = tuple[float, float]
+# The least and the largest value that a tensor's codes must represent; None if nothing is known.
+RangeOf = Callable[[Tensor, Grid], Range | None]
+
+
 @dataclass(frozen=True)
 class Mode:
     """What happens to an op: how its weights are stored, how its activations are."""
@@ -79,8 +85,16 @@ class Mode:
     bias_bits: int = 32
 
     @property
+    def weight_grid(self) -> Grid:
+        """The grid of the weights, where `weights` may be None: InputError if they stay float."""
+        if self.weights is None:
+            others = ", ".join(mode.name for mode in MODES.values() if mode.weights)
+            raise InputError(f"{self.name} leaves weights as they are", fix=f"one of {others}")
+        return self.weights
+
+    @property
     def is_integer(self) -> bool:
-        """Activations are codes too: it needs ranges, so it needs data."""
+        """Activations are codes too: the mode needs ranges, so it needs data."""
         return self.activations is not None
 
 

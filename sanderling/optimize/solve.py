@@ -8,17 +8,17 @@ use is requantised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..errors import ModelError
 from ..ir import DType, Graph, Op, Quant, Tensor
 from . import recurrent
 from .rules import RULES, Fixed, OpRule
-from .scheme import Grid, Mode, mode_of
+from .scheme import Grid, Mode, Range, RangeOf, mode_of
 
-Range = tuple[float, float]
 # An operand with other readers joins a group only if its own range is not less than this share of
 # the group's: two bits are the most that the others lose.
 LEAST_SHARE = 0.25
@@ -29,7 +29,7 @@ FLOAT = 0
 
 
 @dataclass(frozen=True)
-class Value:
+class DomainValue:
     """A tensor in a domain; `use` marks one operand of one op that is requantised for it alone."""
 
     tensor: Tensor
@@ -38,10 +38,10 @@ class Value:
 
 
 @dataclass
-class Group:
+class ScaleGroup:
     """Values with one scale."""
 
-    values: list[Value] = field(default_factory=list)
+    values: list[DomainValue] = field(default_factory=list)
     fixed: Fixed | None = None
     quant: Quant | None = None
 
@@ -53,25 +53,33 @@ class Solution:
     modes: dict[Op, Mode]
     reasons: dict[Op, str]
     home: dict[Tensor, int] = field(default_factory=dict)
-    groups: dict[Value, Group] = field(default_factory=dict)
+    groups: dict[DomainValue, ScaleGroup] = field(default_factory=dict)
     apart: set[tuple[Op, int]] = field(default_factory=set)  # operands requantised for one use
 
     def domain(self, op: Op) -> int:
         mode = self.modes[op]
         return mode.activations.bits if mode.activations else FLOAT
 
-    def value(self, op: Op, place: int, tensor: Tensor) -> Value:
+    def value(self, op: Op, place: int, tensor: Tensor) -> DomainValue:
         use = (op, place) if (op, place) in self.apart else None
-        return Value(tensor, self.domain(op), use)
+        return DomainValue(tensor, self.domain(op), use)
 
-    def quant(self, value: Value) -> Quant:
+    def quant(self, value: DomainValue) -> Quant:
         found = self.groups[value].quant
-        assert found is not None
+        if found is None:
+            raise ModelError(
+                "no scale has been found for it",
+                where=f"tensor '{value.tensor.name}'",
+                fix="solve the graph before it is written",
+            )
         return found
 
 
-def solve(graph: Graph, modes: Mapping[Op, Mode], ranges: Callable[[Tensor, Grid], Range | None],
-          ) -> Solution:  # fmt: skip
+def solve(
+    graph: Graph,
+    modes: Mapping[Op, Mode],
+    ranges: RangeOf,
+) -> Solution:
     """ranges(tensor, grid): the values to represent, or None where nothing is known."""
     solution = Solution(dict(modes), {})
     _refuse(graph, solution, ranges)
@@ -92,13 +100,16 @@ def _carries(op: Op) -> bool:
 # -- who can be integer ---------------------------------------------------------------------------
 
 
-def _refuse(graph: Graph, solution: Solution,
-            ranges: Callable[[Tensor, Grid], Range | None]) -> None:  # fmt: skip
+def _refuse(graph: Graph, solution: Solution, ranges: RangeOf) -> None:
     for op, mode in list(solution.modes.items()):
         if mode.activations is None:
             continue
         reason = "" if _has_reals(op) else "it has no real values"
-        reason = reason or refusal(op, mode) or _unknown_range(op, mode.activations, ranges)
+        reason = (
+            reason
+            or refusal(op, mode.activations.bits)
+            or _unknown_range(op, mode.activations, ranges)
+        )
         if reason:
             # A table's rows are made float one by one: it is stored as codes all the same.
             table = op.name == "EMBEDDING_LOOKUP"
@@ -114,11 +125,9 @@ def _has_reals(op: Op) -> bool:
     return any(t is not None and t.dtype is DType.FLOAT32 for t in (*op.inputs, *op.outputs))
 
 
-def refusal(op: Op, mode: Mode) -> str:
-    """Why no integer kernel can run this op; "" if one can."""
+def refusal(op: Op, bits: int) -> str:
+    """Say why no integer kernel of so many bits can run this op; "" if one can."""
     row = RULES.get(op.name)
-    assert mode.activations is not None
-    bits = mode.activations.bits
     if op.subgraphs:
         return "it calls graphs, which take and give float values"
     if row is None:
@@ -145,7 +154,7 @@ def _weights_refusal(op: Op, row: OpRule) -> str:
     return ""
 
 
-def _unknown_range(op: Op, grid: Grid, ranges: Callable[[Tensor, Grid], Range | None]) -> str:
+def _unknown_range(op: Op, grid: Grid, ranges: RangeOf) -> str:
     row = RULES[op.name]
     outputs = op.outputs if row.real_out else []
     states = recurrent.hidden_states(op) if row.recurrent else []
@@ -175,19 +184,20 @@ def _into_softmax(graph: Graph) -> set[Tensor]:
 class _Bounds:
     """Ranges of values and groups."""
 
-    def __init__(self, ranges: Callable[[Tensor, Grid], Range | None], grids: Mapping[int, Grid],
-                 short: Collection[Tensor] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, ranges: RangeOf, grids: Mapping[int, Grid], short: Collection[Tensor] = ()
+    ) -> None:
         self.ranges, self.grids, self.short = ranges, grids, short
 
-    def of(self, value: Value) -> Range:
+    def of(self, value: DomainValue) -> Range:
         low, high = self.ranges(value.tensor, self.grids[value.bits]) or (0.0, 0.0)
         return (max(low, high - SOFTMAX_REACH) if value.tensor in self.short else low), high
 
-    def over(self, values: Iterable[Value]) -> Range:
+    def over(self, values: Iterable[DomainValue]) -> Range:
         lows, highs = zip(*map(self.of, values), strict=True)
         return min(0.0, *lows), max(0.0, *highs)
 
-    def width(self, values: Iterable[Value]) -> float:
+    def width(self, values: Iterable[DomainValue]) -> float:
         low, high = self.over(values)
         return high - low
 
@@ -212,36 +222,35 @@ def _enter(op: Op, solution: Solution) -> None:
     row, bits = RULES[op.name], solution.domain(op)
     outputs = op.outputs if row.real_out else []
     for tensor in (*row.flowing(op), *outputs):
-        value = Value(tensor, bits)
+        value = DomainValue(tensor, bits)
         if value not in solution.groups:
-            solution.groups[value] = Group([value])
+            solution.groups[value] = ScaleGroup([value])
     if bits in row.fixed:
         for tensor in outputs:
-            solution.groups[Value(tensor, bits)].fixed = row.fixed[bits]
+            solution.groups[DomainValue(tensor, bits)].fixed = row.fixed[bits]
 
 
 def _tie(op: Op, solution: Solution, bounds: _Bounds) -> None:
     row, bits = RULES[op.name], solution.domain(op)
-    target = solution.groups[Value(op.outputs[0], bits)]
+    target = solution.groups[DomainValue(op.outputs[0], bits)]
     for output in op.outputs[1:]:
-        target = _merge(solution, target, solution.groups[Value(output, bits)])
+        target = _merge(solution, target, solution.groups[DomainValue(output, bits)])
     alone = len(row.operands(op)) == 1
     for place in row.operands(op):
-        tensor = op.inputs[place]
-        assert tensor is not None
-        group = solution.groups[Value(tensor, bits)]
+        tensor = op.operand(place)
+        group = solution.groups[DomainValue(tensor, bits)]
         if group is target:
             continue
         if _fits(op, group, target, alone, bounds):
             target = _merge(solution, target, group)
         else:
             solution.apart.add((op, place))
-            use = Value(tensor, bits, (op, place))
+            use = DomainValue(tensor, bits, (op, place))
             target.values.append(use)
             solution.groups[use] = target
 
 
-def _fits(op: Op, group: Group, target: Group, alone: bool, bounds: _Bounds) -> bool:
+def _fits(op: Op, group: ScaleGroup, target: ScaleGroup, alone: bool, bounds: _Bounds) -> bool:
     """Whether an operand's group may take the scale of the op's result."""
     if group.fixed and target.fixed:
         return group.fixed == target.fixed
@@ -253,10 +262,12 @@ def _fits(op: Op, group: Group, target: Group, alone: bool, bounds: _Bounds) -> 
     return bounds.width(group.values) >= LEAST_SHARE * whole
 
 
-def _inside(group: Group, target: Group, bounds: _Bounds) -> bool:
-    """The fixed one's scale suits the other: it holds its values, and not in a corner."""
+def _inside(group: ScaleGroup, target: ScaleGroup, bounds: _Bounds) -> bool:
+    """Say whether the scale of the fixed group suits the other: it holds the values, and not in a
+    corner."""
     fixed, free = (group, target) if group.fixed else (target, group)
-    assert fixed.fixed is not None
+    if fixed.fixed is None:
+        return True
     low, high = bounds.fixed(fixed.values[0].bits, fixed.fixed)
     least, most = bounds.over(free.values)
     room = high - low
@@ -264,11 +275,11 @@ def _inside(group: Group, target: Group, bounds: _Bounds) -> bool:
     return least >= low - slack and most <= high + slack and most - least >= LEAST_SHARE * room
 
 
-def _others_read(op: Op, group: Group) -> bool:
+def _others_read(op: Op, group: ScaleGroup) -> bool:
     return any(user is not op for v in group.values for user in v.tensor.users)
 
 
-def _merge(solution: Solution, one: Group, other: Group) -> Group:
+def _merge(solution: Solution, one: ScaleGroup, other: ScaleGroup) -> ScaleGroup:
     if one is other:
         return one
     one.values += other.values
@@ -278,7 +289,7 @@ def _merge(solution: Solution, one: Group, other: Group) -> Group:
     return one
 
 
-def _quant_of(group: Group, bounds: _Bounds) -> Quant:
+def _quant_of(group: ScaleGroup, bounds: _Bounds) -> Quant:
     if group.fixed:
         scale, zero = group.fixed
         return Quant.of(np.float32(scale), zero)

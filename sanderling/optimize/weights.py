@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ..ir import Array, Quant
-from .scheme import Grid
+from .scheme import Floats, Grid
 
-Floats = npt.NDArray[np.float64]
+METHODS = ("max", "mse")  # the scale of the largest value, or that with the least error
 STEPS = np.linspace(0.5, 1.0, 51)
 # A bias beyond half of what int32 holds would overflow the accumulator.
 BIAS_LIMIT = 2**30

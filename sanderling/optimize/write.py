@@ -11,11 +11,10 @@ from ..ir import Array, Blockwise, DType, Graph, Op, Quant, Tensor
 from ..ops.fixed import round_away
 from . import recurrent
 from .rules import ASYMMETRIC, RULES, STORED
-from .scheme import Grid, Mode
-from .solve import FLOAT, Solution, Value
+from .scheme import Floats, Grid, Mode, RangeOf
+from .solve import FLOAT, DomainValue, Solution
 from .weights import (
     Coded,
-    Floats,
     channel_scales,
     encode,
     encode_bias,
@@ -59,8 +58,13 @@ STORED_MODE = {(8, False): "dynamic", (4, False): "dynamic-int4",
 class Writer:
     """Rewrites one graph in place."""
 
-    def __init__(self, graph: Graph, solution: Solution, options: WeightOptions,
-                 ranges: recurrent.Ranges = lambda tensor, grid: None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        graph: Graph,
+        solution: Solution,
+        options: WeightOptions,
+        ranges: RangeOf = lambda tensor, grid: None,
+    ) -> None:
         self.graph, self.solution, self.options, self.ranges = graph, solution, options, ranges
         self.made: dict[object, Tensor] = {}
         self.stored: dict[Tensor, Tensor] = {}  # float weights, and their codes
@@ -91,7 +95,7 @@ class Writer:
         for tensor in op.outputs if row.real_out else []:
             self._settle(tensor, bits)
         if row.recurrent:
-            recurrent.Integer(self.graph, op, self.ranges).write()
+            recurrent.IntegerRecurrent(self.graph, op, self.ranges).write()
         if bits == 16 and op.name in ("ADD", "SUB"):
             op.attrs["pot_scale_int16"] = False
         op.version = max(op.version, row.versions[bits])
@@ -121,12 +125,11 @@ class Writer:
 
     def _settle(self, tensor: Tensor, bits: int) -> None:
         """The tensor holds codes from now on."""
-        quant = self.solution.quant(Value(tensor, bits))
+        quant = self.solution.quant(DomainValue(tensor, bits))
         tensor.dtype, tensor.quant = _dtype(bits), quant
 
     def _operand(self, op: Op, place: int) -> Tensor:
-        tensor = op.inputs[place]
-        assert tensor is not None
+        tensor = op.operand(place)
         value = self.solution.value(op, place, tensor)
         if tensor.is_constant:
             return self._once(value, lambda: self._constant(tensor, value))
@@ -139,19 +142,22 @@ class Writer:
             self.made[key] = make()
         return self.made[key]
 
-    def _constant(self, tensor: Tensor, value: Value) -> Tensor:
+    def _constant(self, tensor: Tensor, value: DomainValue) -> Tensor:
         quant, dtype = self.solution.quant(value), _dtype(value.bits)
         low, high = dtype.bounds
-        assert tensor.data is not None
-        codes = round_away(tensor.data.astype(np.float64) / quant.scale[0]) + quant.zero_point[0]
+        codes = round_away(tensor.values.astype(np.float64) / quant.scale[0]) + quant.zero_point[0]
         kept = np.clip(codes, low, high).astype(dtype.numpy)
         return self.graph.constant(f"{tensor.name}/{dtype.short}", kept, dtype, quant=quant)
 
-    def _convert(self, tensor: Tensor, value: Value, reader: Op) -> Tensor:
+    def _convert(self, tensor: Tensor, value: DomainValue, reader: Op) -> Tensor:
         dtype = _dtype(value.bits)
-        made = self.graph.tensor(f"{tensor.name}/{dtype.short}", dtype, tensor.shape,
-                                 signature=tensor.signature, quant=self.solution.quant(value)
-                                 )  # fmt: skip
+        made = self.graph.tensor(
+            f"{tensor.name}/{dtype.short}",
+            dtype,
+            tensor.shape,
+            signature=tensor.signature,
+            quant=self.solution.quant(value),
+        )
         version = 2 if DType.INT16 in (dtype, tensor.dtype) else 1
         self.graph.insert(Op("QUANTIZE", [tensor], [made], version=version), before=reader)
         return made
@@ -160,8 +166,9 @@ class Writer:
         return self._once(("float", tensor), lambda: self._dequantize(tensor, reader, "f32"))
 
     def _dequantize(self, tensor: Tensor, reader: Op | None, suffix: str) -> Tensor:
-        made = self.graph.tensor(f"{tensor.name}/{suffix}", DType.FLOAT32, tensor.shape,
-                                 signature=tensor.signature)  # fmt: skip
+        made = self.graph.tensor(
+            f"{tensor.name}/{suffix}", DType.FLOAT32, tensor.shape, signature=tensor.signature
+        )
         version = _DEQUANTIZE_VERSION[tensor.dtype]
         if tensor.quant is not None and tensor.quant.per_axis:
             version = max(version, PER_CHANNEL_DEQUANTIZE)
@@ -171,23 +178,20 @@ class Writer:
     # -- weights ------------------------------------------------------------------------------
 
     def _weights(self, op: Op, mode: Mode) -> None:
-        row = RULES[op.name]
-        assert mode.weights is not None
-        source = op.inputs[row.data[0]]
-        assert source is not None and source.quant is not None and row.bias is not None
-        scale = float(source.quant.scale[0])
-        bias_tensor = op.input(row.bias)
+        row, grid = RULES[op.name], mode.weight_grid
+        scale = float(op.operand(row.data[0]).quantisation.scale[0])
+        bias_tensor = None if row.bias is None else op.input(row.bias)
         bias = None if bias_tensor is None else bias_tensor.data
         for place, axis in row.weights.items():
-            weight = op.inputs[place]
-            assert weight is not None and weight.data is not None
-            scales = channel_scales(weight.data, mode.weights, axis, self.options.method)
+            weight = op.operand(place)
+            scales = channel_scales(weight.values, grid, axis, self.options.method)
             enough = enough_for_bias(scales, bias, scale, mode.bias_bits)
             if (enough > scales).any():
                 self.written.repaired.append(op.where)
-            coded = self._coded(op, weight.data, enough, mode.weights, axis)
-            self.graph.set_input(op, place, self._store(weight, coded, mode.weights))
-            self._bias(op, row.bias, bias_tensor, coded, scale, mode.bias_bits)
+            coded = self._coded(op, weight.values, enough, grid, axis)
+            self.graph.set_input(op, place, self._store(weight, coded, grid))
+            if row.bias is not None:
+                self._bias(op, row.bias, bias_tensor, coded, scale, mode.bias_bits)
 
     def _coded(self, op: Op, reals: Array, scales: Floats, grid: Grid, axis: int) -> Coded:
         coded = encode(reals, scales, grid, axis)
@@ -198,16 +202,18 @@ class Writer:
 
     def _store(self, weight: Tensor, coded: Coded, grid: Grid) -> Tensor:
         key = "weight", weight, coded.codes.tobytes(), coded.quant.scale.tobytes()
-        return self._once(key, lambda: self.graph.constant(weight.name, coded.codes, grid.dtype,
-                                                           quant=coded.quant))  # fmt: skip
+        return self._once(
+            key,
+            lambda: self.graph.constant(weight.name, coded.codes, grid.dtype, quant=coded.quant),
+        )
 
-    def _bias(self, op: Op, place: int, tensor: Tensor | None, coded: Coded, source: float,
-              bits: int) -> None:  # fmt: skip
+    def _bias(
+        self, op: Op, place: int, tensor: Tensor | None, coded: Coded, source: float, bits: int
+    ) -> None:
         axis = coded.quant.axis
         if tensor is None and op.name not in NEEDS_BIAS:
             return
-        reals = np.zeros(coded.codes.shape[axis], np.float32) if tensor is None else tensor.data
-        assert reals is not None
+        reals = np.zeros(coded.codes.shape[axis], np.float32) if tensor is None else tensor.values
         made = encode_bias(reals, source, coded.quant.scale.astype(np.float64), bits)
         name = f"{op.outputs[0].name}/bias" if tensor is None else tensor.name
         stored = self.graph.constant(name, made.codes, quant=made.quant)
@@ -216,9 +222,8 @@ class Writer:
         self.graph.set_input(op, place, stored)
 
     def _stored(self, op: Op, mode: Mode) -> None:
-        """Weights as codes while the op computes in float."""
-        assert mode.weights is not None
-        row, grid = STORED[op.name], mode.weights
+        """Store weights as codes while the op computes in float."""
+        row, grid = STORED[op.name], mode.weight_grid
         for place, axis in row.operands.items():
             weight = op.input(place)
             reason = self._unstorable(weight)
@@ -246,56 +251,55 @@ class Writer:
         if weight.dtype is not DType.FLOAT32:
             return f"its weights are {weight.dtype.short}, not float32"
         if weight.data.size < self.options.minimum:
-            return (f"its weights are {weight.data.size} numbers, fewer than the minimum of "
-                    f"{self.options.minimum}")  # fmt: skip
+            return (
+                f"its weights are {weight.data.size} numbers, fewer than the minimum of "
+                f"{self.options.minimum}"
+            )
         return ""
 
     def _note(self, op: Op, mode: Mode, made: Tensor, expanded: bool = False) -> None:
-        """What the op became, and why where it is not what was asked for."""
-        assert mode.weights is not None
+        """Note what the op became, and why where it is not what was asked for."""
         in_blocks = made.quant is not None and made.quant.block is not None
         became = mode.name if in_blocks else STORED_MODE[made.dtype.bits, expanded]
         self.written.became[op] = became
         if became != mode.name:
-            why = f"{op.name} has no kernel for weights of {mode.weights.bits} bits"
+            why = f"{op.name} has no kernel for weights of {mode.weight_grid.bits} bits"
             self.written.reasons.setdefault(op, why)
 
     def _recurrent(self, op: Op, mode: Mode) -> None:
-        """All of a recurrent op's weights, or none."""
-        assert mode.weights is not None
+        """Store all of a recurrent op's weights, or none."""
         version = recurrent.HYBRID_VERSION.get(op.name)
         places = recurrent.stored_places(op, self.options.minimum)
         if not places:
-            self.written.reasons[op] = ("not all of its weights are constants of "
-                                        f"{self.options.minimum} numbers or more")  # fmt: skip
+            self.written.reasons[op] = (
+                f"not all of its weights are constants of {self.options.minimum} numbers or more"
+            )
         for place in places:
-            weight = op.inputs[place]
-            assert weight is not None
+            weight = op.operand(place)
             if mode.expanded or version is None:
-                made = self._stored_weight(op, weight, mode.weights, 0)
+                made = self._stored_weight(op, weight, mode.weight_grid, 0)
                 self._expand(op, place, made)
                 self._note(op, mode, made, expanded=True)
                 continue
-            made = self._stored_weight(op, weight, recurrent.hybrid_grid(mode.weights), 0)
+            made = self._stored_weight(op, weight, recurrent.hybrid_grid(mode.weight_grid), 0)
             self._set(op, place, made)
             self._note(op, mode, made)
             op.version = max(op.version, version)
             op.attrs["asymmetric_quantize_inputs"] = True
 
     def _expand(self, op: Op, place: int, made: Tensor) -> None:
-        self._set(op, place, self._once(("expanded", made),
-                                        lambda: self._dequantize(made, op, "f32")))  # fmt: skip
+        self._set(
+            op, place, self._once(("expanded", made), lambda: self._dequantize(made, op, "f32"))
+        )
 
     def _expand_result(self, op: Op) -> None:
         """What the op moved was codes: they become the float result behind it."""
-        source = op.inputs[0]
-        assert source is not None
+        source = op.operand(0)
         name = f"{op.outputs[0].name}/{source.dtype.short}"
         expand = Op("DEQUANTIZE", [], [], version=_DEQUANTIZE_VERSION[source.dtype])
         self._behind(op, expand, name, source.dtype, source.quant)
 
     def _stored_weight(self, op: Op, weight: Tensor, grid: Grid, axis: int) -> Tensor:
-        assert weight.data is not None
         refused = _refuses_blocks(op, weight, grid.block) if grid.block else ""
         if refused:
             self.written.reasons[op] = refused
@@ -304,8 +308,8 @@ class Writer:
             self._unfuse(op)
             made = self._once(("blocks", weight, grid), lambda: self._blocks(weight, grid))
         else:
-            scales = channel_scales(weight.data, grid, axis, self.options.method)
-            made = self._store(weight, self._coded(op, weight.data, scales, grid, axis), grid)
+            scales = channel_scales(weight.values, grid, axis, self.options.method)
+            made = self._store(weight, self._coded(op, weight.values, scales, grid, axis), grid)
         self.stored.setdefault(weight, made)
         return made
 
@@ -340,17 +344,19 @@ class Writer:
                         self.written.became.setdefault(op, STORED_MODE[made.dtype.bits, True])
 
     def _blocks(self, weight: Tensor, grid: Grid) -> Tensor:
-        assert weight.data is not None
-        codes, scales = encode_blocks(weight.data, grid)
+        codes, scales = encode_blocks(weight.values, grid)
         held = self.graph.constant(f"{weight.name}/scales", scales)
-        quant = Quant(np.zeros(0, np.float32), np.zeros(0, np.int64), 0,
-                      block=Blockwise(held, None, grid.block))  # fmt: skip
+        quant = Quant(
+            np.zeros(0, np.float32),
+            np.zeros(0, np.int64),
+            0,
+            block=Blockwise(held, None, grid.block),
+        )
         return self.graph.constant(weight.name, codes, grid.dtype, quant=quant)
 
     def _half(self, tensor: Tensor, reader: Op) -> Tensor:
         def make() -> Tensor:
-            assert tensor.data is not None
-            kept = np.clip(tensor.data, -HALF_MAX, HALF_MAX).astype(np.float16)
+            kept = np.clip(tensor.values, -HALF_MAX, HALF_MAX).astype(np.float16)
             stored = self.graph.constant(f"{tensor.name}/f16", kept)
             return self._dequantize(stored, reader, "f32")
 

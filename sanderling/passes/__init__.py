@@ -10,7 +10,7 @@ often. Passes that need a kernel's help (padding of any kind, fused epilogues) a
 from __future__ import annotations
 
 from . import fuse, layout, simplify
-from .common import Fired, Pass, Report, by_rules, run_passes
+from .common import Fired, Pass, PassReport, by_rules, run_passes
 
 FOLD = Pass("fold constants", simplify.fold_constants)
 SIMPLIFY = by_rules("simplify", simplify.RULES)
@@ -28,4 +28,4 @@ PIPELINES: dict[str, tuple[Pass, ...]] = {
     "default": (FOLD, SIMPLIFY, LAYOUT, PAD_LATER, FUSE, MERGE, CLEAN),
 }
 
-__all__ = ["PIPELINES", "Fired", "Pass", "Report", "run_passes"]
+__all__ = ["PIPELINES", "Fired", "Pass", "PassReport", "run_passes"]

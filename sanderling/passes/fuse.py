@@ -9,7 +9,7 @@ from ..ir.rewrite import CONST, Match, P, Rule, Var
 from ..ops.base import attr, scale_zero
 from ..ops.fixed import ACTIVATION_BOUNDS
 from ..ops.geometry import padding_before
-from .common import activation, constant, is_static, same_quant, twin, values, with_attrs
+from .common import activation, constant, is_static, same_quant, twin, with_attrs
 
 CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
 # Products with constant weights: the axis of the weights that is the output's channel, and the
@@ -42,7 +42,7 @@ def clamp_of(op: Op) -> Bounds | None:
 
 
 def _both(inner: Bounds, outer: Bounds) -> Bounds:
-    """One clamp after the other."""
+    """Combine two clamps that follow each other."""
     low, high = (min(max(bound, outer[0]), outer[1]) for bound in inner)
     return low, high
 
@@ -57,7 +57,7 @@ def _merge_clamps(graph: Graph, match: Match) -> Op | None:
 
 
 def _fuse_clamp(graph: Graph, match: Match) -> Op | None:
-    """The producer clamps. A clamp that also rescales its codes stays: it rounds once more."""
+    """Let the producer clamp. A clamp that also rescales its codes stays: it rounds once more."""
     made, op = match.ops["made"], match.root
     bounds, own = clamp_of(op), ACTIVATION_BOUNDS.get(activation(made))
     if bounds is None or own is None or not _one_scale(match["y"], op.outputs[0]):
@@ -69,12 +69,17 @@ def _fuse_clamp(graph: Graph, match: Match) -> Op | None:
 
 
 def _one_scale(*tensors: Tensor) -> bool:
-    """Floats, or codes with the same meaning."""
+    """Say whether the two are floats, or codes with the same meaning."""
     first = tensors[0]
     known = first.dtype is DType.FLOAT32 or first.quant is not None
-    return known and is_static(*tensors) and all(
-        t.dtype is first.dtype and t.shape == first.shape and same_quant(t, first) for t in tensors
-    )  # fmt: skip
+    return (
+        known
+        and is_static(*tensors)
+        and all(
+            t.dtype is first.dtype and t.shape == first.shape and same_quant(t, first)
+            for t in tensors
+        )
+    )
 
 
 def _rounded_clamp(graph: Graph, match: Match) -> Op | None:
@@ -120,22 +125,22 @@ def _is_float(made: Op) -> bool:
 
 def _scaled(graph: Graph, made: Op, scale: Array, axis: int) -> Tensor:
     """The weights with one factor for each index of the axis."""
-    weights = values(made.inputs[1])
-    shape = [1] * weights.ndim
+    weights = made.operand(1)
+    shape = [1] * len(weights.shape)
     shape[axis] = -1
-    assert made.inputs[1] is not None
-    name = f"{made.inputs[1].name}/scaled"
-    return graph.constant(name, (weights * scale.reshape(shape)).astype(np.float32))
+    name = f"{weights.name}/scaled"
+    return graph.constant(name, (weights.values * scale.reshape(shape)).astype(np.float32))
 
 
 def _bias(made: Op) -> Array:
-    channels = values(made.inputs[1]).shape[WEIGHTED[made.name][0]]
+    channels = made.operand(1).values.shape[WEIGHTED[made.name][0]]
     bias = constant(made.input(2))
     return np.zeros(channels) if bias is None else bias.reshape(-1).astype(np.float64)
 
 
-def _refitted(graph: Graph, made: Op, out: Tensor, act: str, scale: Array | None,
-              offset: Array | None) -> Op | None:  # fmt: skip
+def _refitted(
+    graph: Graph, made: Op, out: Tensor, act: str, scale: Array | None, offset: Array | None
+) -> Op | None:
     """The product with scale and offset of its result taken into weights and bias."""
     bias = _bias(made) if scale is None else _bias(made) * scale
     bias = bias if offset is None else bias + offset
@@ -145,14 +150,15 @@ def _refitted(graph: Graph, made: Op, out: Tensor, act: str, scale: Array | None
     if not np.all(np.isfinite(bias.astype(np.float32))):
         return None
     operand = graph.constant(f"{out.name}/bias", bias.astype(np.float32))
-    return with_attrs(made, [made.inputs[0], weights, operand], [out],
-                      fused_activation_function=act)  # fmt: skip
+    return with_attrs(
+        made, [made.inputs[0], weights, operand], [out], fused_activation_function=act
+    )
 
 
 def _fold_after(graph: Graph, match: Match) -> Op | None:
     """y * c, y + c, c - y, where y is a product with constant weights."""
     made, op, out = match.ops["made"], match.root, match.root.outputs[0]
-    c = _per_channel(values(match["c"]), out.shape)
+    c = _per_channel(match["c"].values, out.shape)
     y = made.outputs[0]
     if c is None or y.shape != out.shape or activation(made) != "NONE" or not _is_float(made):
         return None
@@ -164,10 +170,10 @@ def _fold_scale_before(graph: Graph, match: Match) -> Op | None:
     """A product of x * c: the weights take the factor of the channel that they meet. Padding is
     zero with and without it."""
     made, before, x = match.root, match.ops["before"], match["x"]
-    c = _per_channel(values(match["c"]), x.shape)
+    c = _per_channel(match["c"].values, x.shape)
     if c is None or not _folds_before(made, before, x):
         return None
-    channels = values(made.inputs[1]).shape[WEIGHTED[made.name][1]]
+    channels = made.operand(1).values.shape[WEIGHTED[made.name][1]]
     repeated = _meets(made, c, channels)
     if repeated is None:
         return None
@@ -178,10 +184,10 @@ def _fold_scale_before(graph: Graph, match: Match) -> Op | None:
 def _fold_offset_before(graph: Graph, match: Match) -> Op | None:
     """A product of x + c: the bias takes what the constant contributes, if no padding is read."""
     made, before, x = match.root, match.ops["before"], match["x"]
-    c = _per_channel(values(match["c"]), x.shape)
+    c = _per_channel(match["c"].values, x.shape)
     if c is None or not _folds_before(made, before, x) or not _reads_no_padding(made):
         return None
-    weights = values(made.inputs[1]).astype(np.float64)
+    weights = made.operand(1).values.astype(np.float64)
     repeated = _meets(made, c, weights.shape[WEIGHTED[made.name][1]])
     if repeated is None:
         return None
@@ -189,13 +195,18 @@ def _fold_offset_before(graph: Graph, match: Match) -> Op | None:
     others = tuple(a for a in range(weights.ndim) if a != out_axis)
     total = (weights * repeated).sum(axis=others)
     refitted = _refitted(graph, made, made.outputs[0], activation(made), None, total)
-    return None if refitted is None else with_attrs(refitted, [x, *refitted.inputs[1:]],
-                                                    made.outputs)  # fmt: skip
+    return (
+        None if refitted is None else with_attrs(refitted, [x, *refitted.inputs[1:]], made.outputs)
+    )
 
 
 def _folds_before(made: Op, before: Op, x: Tensor) -> bool:
-    return (activation(before) == "NONE" and x.shape == before.outputs[0].shape
-            and is_static(x) and _is_float(made))  # fmt: skip
+    return (
+        activation(before) == "NONE"
+        and x.shape == before.outputs[0].shape
+        and is_static(x)
+        and _is_float(made)
+    )
 
 
 def _meets(made: Op, c: Array, channels: int) -> Array | None:
@@ -212,14 +223,13 @@ def _meets(made: Op, c: Array, channels: int) -> Array | None:
 def _reads_no_padding(op: Op) -> bool:
     if op.name == "FULLY_CONNECTED" or attr(op, "padding") == "VALID":
         return True
-    return not any(_same_pads(op, op.inputs[0].shape))  # type: ignore[union-attr]
+    return not any(_same_pads(op, op.operand(0).shape))
 
 
 def _same_pads(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """Padding of SAME for an input of this shape and the op's output."""
     pads: list[int] = []
-    weights, out = op.inputs[1], op.outputs[0]
-    assert weights is not None
+    weights, out = op.operand(1), op.outputs[0]
     for axis, letter in ((1, "h"), (2, "w")):
         taps, stride = weights.shape[axis], int(attr(op, f"stride_{letter}"))
         dilation = int(attr(op, f"dilation_{letter}_factor"))
@@ -272,7 +282,7 @@ def _pads_zero(op: Op, x: Tensor) -> bool:
 
 
 def _pad_to_same(graph: Graph, match: Match) -> Op | None:
-    """Padding as SAME would choose it."""
+    """Use the padding SAME where an explicit PAD does the same."""
     op, x, pads = match.root, match["x"], zero_padding(match.ops["pad"])
     if pads is None or not any(pads) or not is_static(*op.outputs) or not has_same_size(op, x):
         return None
@@ -283,7 +293,7 @@ def _pad_to_same(graph: Graph, match: Match) -> Op | None:
 
 
 def has_same_size(op: Op, x: Tensor) -> bool:
-    """The output is as large as SAME makes it."""
+    """Say whether the output is as large as SAME makes it."""
     out = op.outputs[0].shape
     return all(
         out[a] == -(-x.shape[a] // int(attr(op, f"stride_{c}"))) for a, c in ((1, "h"), (2, "w"))
@@ -305,8 +315,7 @@ def _dilate(graph: Graph, match: Match) -> Op | None:
     if block is None or pads is None or again is None or crops is None:
         return None
     steps = [int(attr(conv, name)) for name in _STEPS]
-    y, inner = conv.outputs[0], conv.inputs[0]
-    assert inner is not None
+    y, inner = conv.outputs[0], conv.operand(0)
     if steps != [1, 1, 1, 1] or block.size != 2 or not np.array_equal(block, again):
         return None
     if not is_static(x, y, inner, *op.outputs) or not same_quant(y, op.outputs[0]):
@@ -330,8 +339,14 @@ def _dilated(graph: Graph, match: Match, pads: Array, block: tuple[int, int]) ->
         padded = twin(graph, x, f"padded_for_{out.name}", shape)
         operand = graph.constant(f"{padded.name}/amounts", amounts)
         graph.insert(Op("PAD", [x, operand], [padded]), before=match.root)
-    return with_attrs(conv, [padded, *conv.inputs[1:]], [out], padding="VALID",
-                      dilation_h_factor=block[0], dilation_w_factor=block[1])  # fmt: skip
+    return with_attrs(
+        conv,
+        [padded, *conv.inputs[1:]],
+        [out],
+        padding="VALID",
+        dilation_h_factor=block[0],
+        dilation_w_factor=block[1],
+    )
 
 
 WINDOW_RULES = (

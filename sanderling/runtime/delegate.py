@@ -1,338 +1,270 @@
-"""The delegate contract, and how a graph is shared out between delegates.
+"""The delegate contract: all that the runtime asks of whoever runs a part of a graph.
 
-Partitioning follows TFLite: delegates are asked in order of preference; the ops one takes are
-clustered greedily in dependency order; `max_delegated_partitions` keeps the largest clusters and
-`min_nodes_per_partition` drops small ones. Every refusal keeps its reason.
+Three methods are required: a delegate's `refuses` and `compile`, and the `run` of what it compiles
+to. A plain class that has them is enough (`PlainDelegate`, `PlainExecutable`). All else is
+optional: who wants to offer more inherits from `Delegate` or `Executable` and overrides methods of
+the groups below (reasons, options, caching; binding, caching, reporting). Every optional method has
+its default here, and the default is right, only slower or less informative.
+
+The rest of the package knows `Delegate` and `Executable` alone: `as_delegate` and `as_executable`
+put the defaults around a plain class. docs/delegates.md has a complete example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ..errors import InputError
-from ..ir import Array, Graph, Op, Quant, Tensor
-from ..progress import plural
+from ..errors import DelegateError, InputError
+from ..ir import Array, Graph, Op
 
 if TYPE_CHECKING:
     from ..ops import State
 
+Call = Callable[[], object]  # a run on arrays that are known already
+
 
 @dataclass(frozen=True)
 class Options:
-    """What a delegate is told when it compiles a part."""
+    """What a delegate is told when it compiles a part.
+
+    threads: how many it may use. state: what operators keep from run to run, for a delegate that
+    evaluates operators itself. extra: the session's options by name, model.compile(options=...).
+    """
 
     threads: int
     state: State
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@runtime_checkable
-class Executable(Protocol):
-    """A part that a delegate has compiled."""
+# -- what is required -----------------------------------------------------------------------------
 
+
+@runtime_checkable
+class PlainExecutable(Protocol):
+    """What a compiled part must have."""
+
+    def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
+        """Compute the part, as Executable.run says."""
+
+
+@runtime_checkable
+class PlainDelegate(Protocol):
+    """What a delegate must have: a name and two methods, as Delegate says."""
+
+    name: str
+
+    def refuses(self, op: Op) -> str | None: ...
+    def compile(self, part: Graph, options: Options) -> PlainExecutable: ...
+
+
+# -- what is there to be overridden ---------------------------------------------------------------
+
+
+class Executable(ABC):
+    """A part that a delegate has compiled. It frees what it holds when its last user has gone:
+    there is no method to close it."""
+
+    @abstractmethod
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         """Compute the part. Arrays are the caller's: read and written in place, never kept.
 
-        inputs and outputs are in the order of the part's. An output whose shape is not known
-        before the run is None; the executable puts the array it made there. Variable tensors are
-        inputs that the executable updates in place.
+        inputs and outputs are in the order of the part's, C-contiguous and of the tensors' types
+        and shapes. An output whose shape is not known before the run is None; the executable puts
+        the array it made there. Variable tensors are inputs that the executable updates in place.
+        One thread runs it at a time. What it raises becomes a DelegateError that names the part.
         """
 
+    # Binding: runs on the same arrays, time and again.
 
-@runtime_checkable
-class Delegate(Protocol):
+    def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Call:
+        """A run on these arrays as a call without arguments, which somebody may keep.
+
+        The arrays stay where they are, and of the same size, for as long as the call is kept, so
+        that an engine can hand their addresses to its library once and copy nothing in a run.
+        Arrays between parts begin on a boundary of 64 bytes, those of the user where NumPy put
+        them. Asked for after the first run, if no output is None.
+        Default: `run` with these arrays.
+        """
+        return partial(self.run, inputs, outputs)
+
+    # Caching: see Delegate.restore.
+
+    key: str | None = None
+    """The name under which its delegate can restore it in another process. Default None: it cannot,
+    and plans that have it are made anew in every process."""
+
+    sizes: Sequence[int] | None = None
+    """Bytes of its inputs and outputs, in order: a plan that is read from disk is refused if they
+    differ. Default None: they are not compared. Code that trusts its caller should tell them."""
+
+    # Reporting: what is shown to people.
+
+    workers: int = 1
+    """Threads that take part in a run. Default: the caller's alone."""
+
+    nodes: Sequence[int] = ()
+    """The part's ops as places in the file's graph, -1 for one that the file has not. The runtime
+    sets it before the first run; an executable that reports on ops can name them."""
+
+    traced: bool | None = None
+    """True: it was compiled while a trace was recorded, and tells the recorder of its steps. False:
+    it cannot tell, and another takes its place while a trace is recorded. Default None: it is the
+    same in both cases, and a trace shows its part as one slice, and what it says with spans.span.
+    """
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that it holds, by what they are for: arena, packed_weights, code, or words of its
+        own. Default: nothing is known."""
+        return {}
+
+    def step_times(self) -> StepTimes | None:
+        """Where a profile reads the time of each step. Default None: only the time of the whole
+        part is shown."""
+        return None
+
+
+class StepTimes(Protocol):
+    """The time of each step of an executable, added up over runs."""
+
+    @property
+    def report(self) -> Sequence[Mapping[str, str]]:
+        """A row for each step: `kernel`; `places`, the part's ops that it stands for, counted from
+        0 and separated by commas; `inputs`, types as text; `weights`, `reads`, `writes` in bytes.
+        """
+
+    @property
+    def workers(self) -> int: ...
+    @property
+    def times(self) -> Array:
+        """[worker, step], since the last reset_times()."""
+
+    @property
+    def inside(self) -> Array:
+        """One element: the same of the whole call."""
+
+    @property
+    def rate(self) -> float | None:
+        """What a second is in these times; None for ticks of the CPU's clock, which the profile
+        measures."""
+
+    def reset_times(self) -> None: ...
+    def count(self, on: bool) -> None:
+        """Whether runs from now on are counted. It begins with True."""
+
+
+class Delegate(ABC):
     """Something that runs parts of a graph: it says which ops it takes, and compiles them."""
 
     name: str
 
+    @abstractmethod
     def refuses(self, op: Op) -> str | None:
-        """None if it takes the op, otherwise the reason, for people. Shapes are concrete; a tensor
-        whose shape depends on data has `is_dynamic`."""
+        """None if it takes the op, otherwise the reason, for people.
 
-    def compile(self, part: Graph, options: Options) -> Executable:
-        """Make the part runnable; the graph is the delegate's own copy. Raises DelegateError."""
+        Shapes are concrete; a tensor whose shape depends on data has `is_dynamic`. Ops are legal:
+        delegates need not check what the operator's definition demands.
+        """
 
+    @abstractmethod
+    def compile(self, part: Graph, options: Options) -> PlainExecutable:
+        """Make the part runnable; the graph is the delegate's own copy, to be changed at will.
 
-# Delegates that come with the package, found when they are named.
-BUILTIN = {
-    "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
-    "reference": "sanderling.delegates.reference:ReferenceDelegate",
-}
-_registered: dict[str, Callable[[], Delegate]] = {}
-# Always stand last; the very last takes every op, so that every model runs.
-FALLBACK = ("cpu", "reference")
+        Engines that read files get one with submodel.as_tflite(part). Raises DelegateError: the ops
+        then run elsewhere, with a warning; its `ops`, places in the part, names those to blame if
+        the others can stay.
+        """
 
+    # Reasons for many ops at once.
 
-def register_delegate(name: str, factory: Callable[[], Delegate]) -> None:
-    """Make a delegate available by name."""
-    _registered[name] = factory
+    def refuses_each(self, ops: Sequence[Op]) -> Sequence[str | None]:
+        """The answers of `refuses` for ops in execution order. An engine that is slow to ask can
+        look at them together, or remember its answers. Default: it is asked op by op."""
+        return [self.refuses(op) for op in ops]
 
+    # Options, by name.
 
-def delegate_names() -> list[str]:
-    """The delegates that can be named, sorted."""
-    return sorted({*BUILTIN, *_registered})
+    def configure(self, options: Mapping[str, Any]) -> PlainDelegate:
+        """This delegate, or another one, with these options of its own: what load_delegate(name,
+        options) returns. Values from a command line are text. Raises InputError.
+        Default: it takes no options."""
+        if options:
+            raise InputError(
+                "it takes no options",
+                where=f"delegate '{self.name}'",
+                fix=f"leave out {', '.join(map(str, options))}",
+            )
+        return self
 
+    def check_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027
+        """A look at a session's options (Options.extra) when the session is made: raises InputError
+        or warns. Names that it does not know may be another delegate's. Default: nothing is
+        checked before compile()."""
 
-def find_delegate(wanted: str | Delegate) -> Delegate:
-    """The delegate itself, or the one of this name; the error lists what there is."""
-    if not isinstance(wanted, str):  # asked first: asking a Protocol takes 20 us
-        if isinstance(wanted, Delegate):
-            return wanted
-        raise InputError(
-            f"{wanted!r} is not a delegate",
-            fix=f"give a Delegate or a name: {', '.join(delegate_names())}",
-        )
-    if wanted in _registered:
-        return _registered[wanted]()
-    if wanted not in BUILTIN:
-        raise InputError(f"there is no delegate '{wanted}'",
-                         fix=f"known delegates: {', '.join(delegate_names())}")  # fmt: skip
-    module, _, name = BUILTIN[wanted].partition(":")
-    made: Delegate = getattr(import_module(module), name)()
-    return made
+    def take_flags(self, flags: Mapping[str, Any]) -> None:  # noqa: B027
+        """The flags of `benchmark_model` that were set and belong to it, such as gpu_... for the
+        delegate `gpu`. Default: they have no effect."""
 
-
-def resolve(wanted: str | Delegate | Iterable[str | Delegate]) -> list[Delegate]:
-    """Delegates in order of preference, the fallback last."""
-    several: Iterable[Any] = (
-        wanted
-        if isinstance(wanted, list | tuple) or not isinstance(wanted, str | Delegate)
-        else [wanted]
-    )
-    chosen = [find_delegate(w) for w in several]
-    names = {d.name for d in chosen}
-    if FALLBACK[-1] in names:  # it takes every op: nobody after it gets one
-        return chosen
-    return chosen + [find_delegate(n) for n in FALLBACK if n not in names]
-
-
-Group = list[Op]  # ops that stay together: one op, or a part that a delegate has got
-
-
-@dataclass(frozen=True)
-class Limits:
-    """TFLite's partition limits; 0 is no limit. They do not bind the fallback."""
-
-    max_delegated_partitions: int = 0
-    min_nodes_per_partition: int = 0
-    clustering: bool = True  # False keeps the original order of ops
-    single_ops: bool = False  # every op a part of its own, so that all tensors can be seen
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a delegate did not get an op."""
-
-    delegate: str
-    reason: str
-
-
-@dataclass(eq=False)
-class Part:
-    """Ops that run on one delegate, with the tensors that cross its border."""
-
-    delegate: Delegate
-    ops: list[Op]
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
-    nodes: list[int] = field(default_factory=list)  # the ops' places in the file's graph
+    # Caching: plans that a later process takes from disk, without looking at a single op.
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for parts that compile to the same thing."""
-        return id(self.delegate), *self.ops, None, *self.inputs, None, *self.outputs
+    def identity(self) -> str | None:
+        """A text that is another one wherever settings lead to another executable. Default None:
+        plans with this delegate are not remembered."""
+        return None
+
+    def restore(self, key: str, threads: int) -> PlainExecutable | None:
+        """The executable that had this `key`, made again from what the delegate has kept (in the
+        folder of store.Store, for example); None if it is there no longer, and the plan is made
+        anew. All that it depends on, the threads apart, must be part of the key. Default: nothing
+        is kept."""
+        return None
 
 
-@dataclass(eq=False)
-class Partition:
-    """The result: parts in execution order, and the reason for every op that moved on."""
-
-    parts: list[Part]
-    refusals: dict[Op, list[Refusal]]
-
-    def table(self) -> str:
-        """For people: what runs where, then why not elsewhere."""
-        lines = [f"part {i}: {plural(len(p.ops), 'op')} on {p.delegate.name}"
-                 for i, p in enumerate(self.parts)]  # fmt: skip
-        for op, refusals in self.refusals.items():
-            lines += [f"{op.where}: {r.delegate} refuses: {r.reason}" for r in refusals]
-        return "\n".join(lines)
+# -- from plain to whole --------------------------------------------------------------------------
 
 
-def partition(graph: Graph, delegates: Sequence[Delegate], limits: Limits,
-              failed: Mapping[Op, list[Refusal]] | None = None) -> Partition:  # fmt: skip
-    """Share the ops out. failed: refusals known beforehand, from parts that did not compile.
+class _Completed(Delegate):
+    """A plain delegate with the defaults."""
 
-    As in TFLite, each delegate in turn clusters what is left; what it gets stays together.
-    """
-    refusals: dict[Op, list[Refusal]] = {}
-    owner: dict[Op, Delegate] = {}
-    groups: list[Group] = [[op] for op in graph.ops]
-    for delegate in delegates:
-        open_ops = [op for op in graph.ops if op not in owner]
-        taken = set(_asked(delegate, open_ops, failed or {}, refusals))
-        if delegate is delegates[-1]:
-            # What nobody can run goes to the last, which says why not when it is compiled.
-            taken, limits = set(open_ops), replace(limits, max_delegated_partitions=0,
-                                                   min_nodes_per_partition=0)  # fmt: skip
-        clusters = cluster(groups, taken, limits)
-        kept = _keep_within([c for c in clusters if c.mine], delegate, limits, refusals)
-        groups = [g for c in clusters for g in ([c.ops] if c in kept else c.groups)]
-        owner.update((op, delegate) for c in kept for op in c.ops)
-    parts = [Part(owner[ops[0]], ops) for ops in groups]
-    _find_borders(graph, parts, everything=limits.single_ops)
-    return Partition(parts, refusals)
+    def __init__(self, plain: PlainDelegate) -> None:
+        self.plain, self.name = plain, plain.name
+
+    def refuses(self, op: Op) -> str | None:
+        return self.plain.refuses(op)
+
+    def compile(self, part: Graph, options: Options) -> PlainExecutable:
+        return self.plain.compile(part, options)
 
 
-def _asked(delegate: Delegate, ops: Iterable[Op], failed: Mapping[Op, list[Refusal]],
-           refusals: dict[Op, list[Refusal]]) -> Iterator[Op]:  # fmt: skip
-    """The ops that the delegate takes; its reasons against the others are recorded."""
-    asked = list(ops)
-    for op, said in zip(asked, _reasons(delegate, asked), strict=True):
-        reason = _known_failure(op, delegate, failed) or said
-        if reason is None:
-            yield op
-        else:
-            refusals.setdefault(op, []).append(Refusal(delegate.name, reason))
+class _CompletedExecutable(Executable):
+    """A plain executable with the defaults."""
+
+    def __init__(self, plain: PlainExecutable) -> None:
+        self.plain = plain
+
+    def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
+        self.plain.run(inputs, outputs)
+
+    def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Call:
+        return partial(self.plain.run, inputs, outputs)
 
 
-def _reasons(delegate: Delegate, ops: list[Op]) -> Iterable[str | None]:
-    """A delegate that remembers its answers may have `refuses_each`, for all ops at once."""
-    each = getattr(delegate, "refuses_each", None)
-    found: Iterable[str | None] = map(delegate.refuses, ops) if each is None else each(ops)
-    return found
+def as_delegate(given: PlainDelegate) -> Delegate:
+    """The delegate itself, or a plain one with the defaults."""
+    return given if isinstance(given, Delegate) else _Completed(given)
 
 
-def _known_failure(op: Op, delegate: Delegate, failed: Mapping[Op, list[Refusal]]) -> str | None:
-    return next((r.reason for r in failed.get(op, ()) if r.delegate == delegate.name), None)
-
-
-def _keep_within(clusters: list[Cluster], delegate: Delegate, limits: Limits,
-                 refusals: dict[Op, list[Refusal]]) -> list[Cluster]:  # fmt: skip
-    """The clusters within the two limits, the largest first."""
-    ranked = sorted(clusters, key=lambda c: len(c.ops), reverse=True)
-    most = limits.max_delegated_partitions if limits.max_delegated_partitions > 0 else len(ranked)
-    kept: list[Cluster] = []
-    for rank, found in enumerate(ranked):
-        if rank >= most:
-            reason = f"only the {most} largest parts are kept (max_delegated_partitions)"
-        elif len(found.ops) < limits.min_nodes_per_partition:
-            reason = (f"its part has {plural(len(found.ops), 'op')}, fewer than "
-                      f"{limits.min_nodes_per_partition} (min_nodes_per_partition)")  # fmt: skip
-        else:
-            kept.append(found)
-            continue
-        for op in found.ops:
-            refusals.setdefault(op, []).append(Refusal(delegate.name, reason))
-    return kept
-
-
-@dataclass(eq=False)
-class Cluster:
-    """Groups that run one after the other, all of them the delegate's or none."""
-
-    mine: bool
-    groups: list[Group]
-
-    @property
-    def ops(self) -> list[Op]:
-        return [op for group in self.groups for op in group]
-
-
-def cluster(groups: Sequence[Group], taken: Container[Op], limits: Limits) -> list[Cluster]:
-    """Gather groups (in an order that can be executed) into clusters as large as dependencies
-    allow, by turns of taken ops and others.
-
-    One sweep in execution order fills a cluster: what becomes ready through one of its ops comes
-    later in the order. Ops with side effects keep their order.
-    """
-    if limits.single_ops:
-        return [Cluster(group[0] in taken, [group]) for group in groups]
-    before = _side_effect_order([op for group in groups for op in group])
-    clusters: list[Cluster] = []
-    done: set[Op] = set()
-    waiting = list(groups)
-    while waiting:
-        found = Cluster(waiting[0][0] in taken, [])
-        skipped: list[Group] = []
-        for place, group in enumerate(waiting):
-            if (group[0] in taken) == found.mine and _ready(group, done, before):
-                found.groups.append(group)
-                done.update(group)
-            elif limits.clustering:
-                skipped.append(group)
-            else:
-                skipped = waiting[place:]
-                break
-        assert found.groups, "the graph's ops are not in execution order"
-        clusters.append(found)
-        waiting = skipped
-    return clusters
-
-
-def _side_effect_order(ops: Iterable[Op]) -> dict[Op, Op]:
-    """Each op with side effects waits for the one before it."""
-    effects = [op for op in ops if has_state(op)]
-    return dict(zip(effects[1:], effects[:-1], strict=True))
-
-
-def has_state(op: Op) -> bool:
-    from ..ops import OPS
-
-    row = OPS.get(op.name)
-    return (row is not None and row.stateful) or any(t and t.is_variable for t in op.inputs)
-
-
-def _ready(group: Group, done: set[Op], before: Mapping[Op, Op]) -> bool:
-    needs = {t.producer for op in group for t in op.inputs if t is not None and t.producer}
-    needs.update(before[op] for op in group if op in before)
-    return needs.difference(group) <= done
-
-
-def _find_borders(graph: Graph, parts: Sequence[Part], everything: bool) -> None:
-    """A part reads what others made (or the user fed), and shows what others need, or all."""
-    home = {t: part for part in parts for op in part.ops for t in op.outputs}
-    shown = set(graph.outputs)
-    for part in parts:
-        read = dict.fromkeys(t for op in part.ops for t in op.inputs if t is not None)
-        part.inputs = [t for t in read if not t.is_constant and home.get(t) is not part]
-        shown.update(part.inputs)
-    for part in parts:
-        part.outputs = [t for op in part.ops for t in op.outputs if everything or t in shown]
-
-
-def copy_graph(graph: Graph, ops: Sequence[Op], inputs: Sequence[Tensor],
-               outputs: Sequence[Tensor]) -> tuple[Graph, dict[Tensor, Tensor]]:  # fmt: skip
-    """A graph of its own with these ops; constants share their buffers with the original."""
-    twins: dict[Tensor, Tensor] = {}
-    made = Graph(graph.name)
-
-    def twin(tensor: Tensor) -> Tensor:
-        if tensor not in twins:
-            twins[tensor] = made_twin = tensor.copy()
-            made.tensors.append(made_twin)
-            made_twin.quant = _copy_block(tensor.quant, twin)
-        return twins[tensor]
-
-    made.inputs = [twin(t) for t in inputs]
-    for op in ops:
-        made.append(op.copy([t and twin(t) for t in op.inputs], [twin(t) for t in op.outputs],
-                            [twin(t) for t in op.intermediates]))  # fmt: skip
-    made.outputs = [twin(t) for t in outputs]
-    return made, twins
-
-
-def _copy_block(quant: Quant | None, twin: Callable[[Tensor], Tensor]) -> Quant | None:
-    """Blockwise scales are tensors too: they move with the tensor they describe."""
-    if quant is None or quant.block is None:
-        return quant
-    old = quant.block
-    block = replace(
-        old,
-        scales=old.scales and twin(old.scales),
-        zero_points=old.zero_points and twin(old.zero_points),
+def as_executable(given: PlainExecutable) -> Executable:
+    """The executable itself, or a plain one with the defaults."""
+    if isinstance(given, Executable):
+        return given
+    if isinstance(given, PlainExecutable):
+        return _CompletedExecutable(given)
+    raise DelegateError(
+        f"compile() returned {given!r}, which has no run(inputs, outputs)",
+        fix="return an object with this method",
     )
-    return replace(quant, block=block)

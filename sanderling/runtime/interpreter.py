@@ -9,49 +9,37 @@ from __future__ import annotations
 import enum
 import gc
 import inspect
-import operator
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, ModelError, SanderlingError
-from ..format import known, load
-from ..ir import Array, DType, Graph, Model, Quant, Shape, Signature, Tensor
+from ..errors import InputError, SanderlingError
+from ..format import known_models
+from ..ir import Array, DType, Graph, Shape, Signature, Tensor
 from ..spans import span
-from .delegate import Delegate, find_delegate
+from .allocation import NOBODY, Allocation, Shown, holders, show
+from .delegate import PlainDelegate
 from .feeds import as_array, as_bytes, type_hint
-from .plan import Binding, Plan, has_storage
+from .interpreter_checks import (
+    InvokeError,
+    as_index,
+    check_dimensions,
+    check_strict,
+    check_threads,
+    keys_text,
+    no_tensor,
+    open_model,
+    runtime_errors,
+    type_name,
+)
+from .interpreter_details import Details, op_details, tensor_details
+from .plan import has_storage
 from .session import OfThisProcess, Session
-
-Details = dict[str, Any]
-
-
-class InvokeError(SanderlingError, RuntimeError):
-    """TFLite raises RuntimeError where a graph cannot be allocated or invoked."""
-
-
-class LoadDelegateError(InputError, OSError):
-    """TFLite raises ValueError or OSError where a delegate cannot be loaded; this is both."""
-
-
-class WrongTypeError(InputError, TypeError):
-    """TFLite's binding raises TypeError where an argument has a type it cannot take."""
-
-
-@contextmanager
-def _runtime_errors() -> Iterator[None]:
-    try:
-        yield
-    except SanderlingError as error:
-        if isinstance(error, RuntimeError):
-            raise
-        raise InvokeError(error.what, where=error.where, fix=error.fix) from error
+from .signature_runner import SignatureRunner
 
 
 @enum.unique
@@ -64,101 +52,6 @@ class OpResolverType(enum.Enum):
     BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
 
 
-def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Delegate:
-    """A delegate by name (`sanderling.delegate_names()` lists them).
-
-    TFLite loads a shared library here; those link against its own runtime and cannot be used.
-    """
-    try:
-        delegate = find_delegate(os.fspath(library))
-    except InputError as error:
-        raise LoadDelegateError(f"Failed to load delegate from {library}: {error.what}",
-                                fix=error.fix) from error  # fmt: skip
-    configure = getattr(delegate, "configure", None)
-    if options and configure is None:
-        raise LoadDelegateError(f"Failed to load delegate from {library}: it takes no options",
-                                fix=f"leave out {', '.join(map(str, options))}")  # fmt: skip
-    if configure is not None:
-        configure(dict(options or {}))
-    return delegate
-
-
-class _Allocation:
-    """One graph with its plan, and the arrays that set_tensor, invoke and get_tensor touch."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        # Strings have no place in an arena; they are held here.
-        self.inputs = [_input_place(plan, t) for t in plan.graph.inputs]
-        self.binding: Binding | None = None
-        # Arrays that stay where they are, by the tensor's index: looked up once.
-        self.places: dict[int, Array] = {}
-        self.shown: dict[int, _Shown] = {}  # how views of them are made
-        # All that a further run has to do, if it is one call.
-        self.call: Callable[[], None] | None = None
-
-    def run(self) -> None:
-        if self.binding is None:
-            blank: list[Array | None] = [None] * len(self.plan.graph.outputs)
-            self.binding = self.plan.bind(self.inputs, blank)
-        self.binding.run()
-        self.call = self.binding.only_call()
-
-    def follow(self) -> None:
-        self.call = None
-        if self.binding is not None:
-            self.binding.follow()
-
-    def find(self, twin: Tensor) -> Array | None:
-        """The live array of a tensor, if it has one now."""
-        if twin in self.plan.graph.inputs:
-            return self.inputs[self.plan.graph.inputs.index(twin)]
-        if twin in self.plan.variables:
-            return self.plan.variables[twin]
-        if has_storage(twin):
-            return self.plan.array(twin)
-        return self._late(twin)
-
-    def _late(self, twin: Tensor) -> Array | None:
-        """A value whose shape only the run could tell."""
-        if self.binding is None:
-            return None
-        for (_, _, outputs), step in zip(self.binding.steps, self.plan.steps, strict=True):
-            if twin in step.outputs:
-                return outputs[step.outputs.index(twin)]
-        return None
-
-
-def _input_place(plan: Plan, tensor: Tensor) -> Array:
-    place = plan.variables[tensor] if tensor in plan.variables else plan.array(tensor)
-    return np.full(tensor.shape, b"", np.object_) if place is None else place
-
-
-class _Lender:
-    """A tensor's memory, of which NumPy makes an array that is nobody's view."""
-
-    __slots__ = ("__array_interface__", "array")
-
-    def __init__(self, array: Array) -> None:
-        self.array, self.__array_interface__ = array, array.__array_interface__
-
-
-# An array that every view and slice in a user's hands holds on to, because it is itself a view of
-# no array; and the tensor's type: small floats have no code in an array interface.
-_Shown = tuple[Array, np.dtype[Any]]
-
-
-def _shown(array: Array) -> _Shown:
-    return np.asarray(_Lender(array)), array.dtype
-
-
-def _holders(shown: _Shown) -> int:
-    return sys.getrefcount(shown[0])
-
-
-_NOBODY = _holders(_shown(np.empty(1)))
-
-
 class Interpreter(OfThisProcess):
     """Runs a .tflite model; see TensorFlow Lite's documentation of the same class."""
 
@@ -166,7 +59,7 @@ class Interpreter(OfThisProcess):
         self,
         model_path: str | os.PathLike[str] | None = None,
         model_content: bytes | bytearray | memoryview | None = None,
-        experimental_delegates: Sequence[str | Delegate] | None = None,
+        experimental_delegates: Sequence[str | PlainDelegate] | None = None,
         num_threads: int | None = None,
         experimental_op_resolver_type: OpResolverType = OpResolverType.AUTO,
         experimental_preserve_all_tensors: bool = False,
@@ -176,7 +69,7 @@ class Interpreter(OfThisProcess):
         experimental_disable_delegate_node_fusion: bool = False,
         experimental_force_delegate_node_profiling: bool = False,
     ) -> None:
-        _check_threads(num_threads)
+        check_threads(num_threads)
         resolver = getattr(experimental_op_resolver_type, "name", "")
         if resolver not in OpResolverType.__members__:
             raise InputError(
@@ -188,7 +81,7 @@ class Interpreter(OfThisProcess):
         delegates = list(experimental_delegates or ())
         if resolver == "BUILTIN_REF" and not delegates:
             delegates = ["reference"]
-        model = _model(model_path, model_content)
+        model = open_model(model_path, model_content)
         self._session = Session(
             model,
             delegates,
@@ -198,9 +91,9 @@ class Interpreter(OfThisProcess):
         )
         self._main = model.main
         self._shapes = {g: [t.shape for t in g.inputs] for g in model.graphs}
-        self._ready: dict[Graph, _Allocation] = {}
+        self._ready: dict[Graph, Allocation] = {}
         # What views were made of since it was known that nobody has one, by its identity.
-        self._lent: dict[int, _Shown] = {}
+        self._lent: dict[int, Shown] = {}
 
     # -- preparing ------------------------------------------------------------------------------
 
@@ -218,7 +111,7 @@ class Interpreter(OfThisProcess):
 
     def _safe_to_run(self) -> bool:
         """Nobody holds an array that tensor(...)() has returned, or a slice of one."""
-        return all(_holders(shown) == _NOBODY for shown in self._lent.values())
+        return all(holders(shown) == NOBODY for shown in self._lent.values())
 
     def _ensure_safe(self) -> None:
         if not self._safe_to_run():
@@ -235,12 +128,12 @@ class Interpreter(OfThisProcess):
     def _allocate(self, graph: Graph) -> None:
         """Plan at the current shapes. Inputs that were set before are kept if they still fit;
         variables start again, as TFLite's do."""
-        with _runtime_errors(), span("allocate_tensors", "allocate"):
+        with runtime_errors(), span("allocate_tensors", "allocate"):
             plan = self._session.runnable_plan(graph, self._shapes[graph])
         before = self._ready.get(graph)
         if before is not None and before.plan is plan:
             return
-        self._ready[graph] = now = _Allocation(plan)
+        self._ready[graph] = now = Allocation(plan)
         self._session.lasting.add(now)
         self._session.reset_variables(graph)
         for tensor, place in zip(graph.inputs, now.inputs, strict=True):
@@ -252,7 +145,7 @@ class Interpreter(OfThisProcess):
                     new[...] = old
 
     def _resize(self, graph: Graph, index: int, size: Sequence[int], strict: bool) -> None:
-        tensor = known.tensor_at(graph, index)
+        tensor = known_models.tensor_at(graph, index)
         if tensor is None or tensor not in graph.inputs:
             raise InvokeError(f"Attempting to resize tensor {index}, which is not an input",
                               fix=f"the inputs are {[graph.tensors.index(t) for t in graph.inputs]}"
@@ -263,7 +156,7 @@ class Interpreter(OfThisProcess):
                               where=f"input {index}", fix="give sizes of 0 or more")  # fmt: skip
         place = graph.inputs.index(tensor)
         if strict:
-            _check_strict(tensor, shape, index)
+            check_strict(tensor, shape, index)
         if shape != self._shapes[graph][place]:
             self._shapes[graph][place] = shape
             self._ready.pop(graph, None)
@@ -275,24 +168,22 @@ class Interpreter(OfThisProcess):
         if self._lent:
             self._ensure_safe()
         ready = self._ready.get(self._main)
-        call = None if ready is None else ready.call
+        steady = None if ready is None else ready.binding.steady
         busy = self._session._busy
-        # The quick way, written out: every call less counts. All that is not as it was before, and
-        # all that goes wrong, takes the long one.
-        if call is None or busy.locked():
+        # As _invoke, written out: a call less. All that is not as it was before, and all that goes
+        # wrong, takes the long way.
+        if steady is None or busy.locked():
             self._invoke(self._main)
             return
         with busy:
             try:
-                call()
+                steady()
             except Exception as error:
                 self._blame(error)
 
     def _blame(self, error: Exception) -> NoReturn:
-        binding = self._ready[self._main].binding
-        assert binding is not None
-        with _runtime_errors():
-            binding.blame(0, error)
+        with runtime_errors():
+            self._ready[self._main].plan.blame(0, error)
 
     def _invoke(self, graph: Graph) -> None:
         if graph not in self._ready:
@@ -300,9 +191,9 @@ class Interpreter(OfThisProcess):
                               fix="call allocate_tensors() first")  # fmt: skip
         try:
             with self._session._alone():
-                self._ready[graph].run()
+                self._ready[graph].binding.run()
         except SanderlingError as error:
-            with _runtime_errors():
+            with runtime_errors():
                 raise error from error.__cause__
 
     def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
@@ -333,11 +224,11 @@ class Interpreter(OfThisProcess):
             array = as_bytes(array)
         elif array.dtype != tensor.dtype.numpy:
             raise InputError(
-                f"Cannot set tensor: Got value of type {_type_name(array.dtype)} but expected type "
+                f"Cannot set tensor: Got value of type {type_name(array.dtype)} but expected type "
                 f"{tensor.dtype.name} for input {index}, name: {tensor.name}",
                 fix=type_hint(tensor, array),
             )
-        _check_dimensions(array.shape, target.shape, index)
+        check_dimensions(array.shape, target.shape, index)
         target[...] = array
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
@@ -378,10 +269,10 @@ class Interpreter(OfThisProcess):
         self._lent[id(shown)] = shown
         return shown[0].view(shown[1])
 
-    def _show(self, index: int, found: Array) -> _Shown:
+    def _show(self, index: int, found: Array) -> Shown:
         """What views of a tensor are made of: once, if it stays where it is."""
-        self._lent = {key: lent for key, lent in self._lent.items() if _holders(lent) > _NOBODY}
-        made, ready = _shown(found), self._ready.get(self._main)
+        self._lent = {key: lent for key, lent in self._lent.items() if holders(lent) > NOBODY}
+        made, ready = show(found), self._ready.get(self._main)
         if ready is not None and index in ready.places:
             ready.shown[index] = made
         return made
@@ -440,7 +331,7 @@ class Interpreter(OfThisProcess):
             raise InputError(
                 f"SignatureDef signature_key is None and model has {len(signatures)} Signatures. "
                 "None is only allowed when the model has 1 SignatureDef",
-                fix=_keys_text(signatures),
+                fix=keys_text(signatures),
             )
         return SignatureRunner(self, signature_key if signature_key else signatures[0].key)
 
@@ -450,28 +341,19 @@ class Interpreter(OfThisProcess):
         return self._compress_zero_points
 
     def _details_of(self, graph: Graph, tensors: Iterable[Tensor]) -> list[Details]:
-        places = known.places_of(graph)
+        places = known_models.places_of(graph)
         return [self._details(graph, places[t]) for t in tensors]
 
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> Details:
         graph = self._graph(subgraph_index)
-        if known.tensor_at(graph, tensor_index) is None:
-            raise InputError(f"Tensor with no shape found. {_no_tensor(graph, tensor_index)}")
+        if known_models.tensor_at(graph, tensor_index) is None:
+            raise InputError(f"Tensor with no shape found. {no_tensor(graph, tensor_index)}")
         return self._details(graph, tensor_index)
 
     def _details(self, graph: Graph, index: int) -> Details:
         tensor = self._tensor(graph, index)
         shape = self._shape(graph, tensor)
-        return {
-            "name": tensor.name,
-            "index": int(index),
-            "shape": np.array(shape, np.int32),
-            "shape_signature": np.array(tensor.signature or shape, np.int32),
-            "dtype": _OWN_TYPES.get(tensor.dtype, tensor.dtype.numpy.type),
-            "quantization": _per_tensor(tensor),
-            "quantization_parameters": self._quantization(tensor),
-            "sparsity_parameters": _sparsity(tensor),
-        }
+        return tensor_details(tensor, int(index), shape, self._compress_zero_points)
 
     def _shape(self, graph: Graph, tensor: Tensor) -> Shape:
         """As resized and, once the graph is allocated, as planned."""
@@ -492,18 +374,6 @@ class Interpreter(OfThisProcess):
             plan = self._session.plan(graph, self._shapes[graph])
         return plan.twins.get(tensor)
 
-    def _quantization(self, tensor: Tensor) -> Details:
-        scales, zeros = _scales(tensor.quant)
-        if self._compress_zero_points and zeros.size > 1 and (zeros == zeros[0]).all():
-            zeros = zeros[:1]
-        quant = tensor.quant
-        return {
-            "scales": np.array(scales),
-            "zero_points": zeros,
-            "quantized_dimension": 0 if quant is None else quant.axis,
-            "block_size": quant.block.block_size if quant is not None and quant.block else 0,
-        }
-
     def _get_op_details(self, op_index: int) -> Details:
         graph = self._main
         if not 0 <= op_index < len(graph.ops):
@@ -511,23 +381,14 @@ class Interpreter(OfThisProcess):
                              fix=f"the model has {len(graph.ops)} nodes")  # fmt: skip
         op = graph.ops[op_index]
         places = {t: i for i, t in enumerate(graph.tensors)}
-        inputs = [-1 if t is None else places[t] for t in op.inputs]
-        outputs = [places[t] for t in op.outputs]
-        return {
-            "index": int(op_index),
-            "op_name": op.name.removeprefix("custom."),
-            "inputs": np.array(inputs, np.int32),
-            "outputs": np.array(outputs, np.int32),
-            "operand_types": [self._details(graph, i)["dtype"] for i in inputs if i != -1],
-            "result_types": [self._details(graph, i)["dtype"] for i in outputs],
-        }
+        return op_details(op, op_index, places)
 
     def _get_ops_details(self) -> list[Details]:
         return [self._get_op_details(i) for i in range(len(self._main.ops))]
 
     def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
         def places(signature: Signature, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-            found = known.places_of(signature.graph)
+            found = known_models.places_of(signature.graph)
             return {n: found[tensors[n]] for n in sorted(tensors)}
 
         return {
@@ -545,10 +406,16 @@ class Interpreter(OfThisProcess):
         return graphs[index]
 
     def _tensor(self, graph: Graph, index: int) -> Tensor:
-        found = known.tensor_at(graph, _index(index))
+        found = known_models.tensor_at(graph, as_index(index))
         if found is None:
-            raise InputError(_no_tensor(graph, index))
+            raise InputError(no_tensor(graph, index))
         return found
+
+
+def _copied(array: Array) -> Array:
+    """As LiteRT returns it: a tensor without dimensions is a NumPy scalar."""
+    copy = array.copy()
+    return copy if copy.ndim or copy.dtype == np.object_ else copy[()]
 
 
 class InterpreterWithCustomOps(Interpreter):
@@ -589,200 +456,3 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # it has no signature, or it needs arguments
         return False
     return True
-
-
-class SignatureRunner(OfThisProcess):
-    """Runs one signature of an Interpreter's model, by the names its author gave."""
-
-    def __init__(self, interpreter: Interpreter | None = None,
-                 signature_key: str | None = None) -> None:  # fmt: skip
-        if not interpreter:
-            raise InputError("None interpreter provided.")
-        if not signature_key:
-            raise InputError("None signature_key provided.")
-        try:
-            self._signature = interpreter._session.model.signature(signature_key)
-        except KeyError:
-            raise InputError(f'Invalid signature_key provided: "{signature_key}".',
-                             fix=_keys_text(interpreter._session.model.signatures)
-                             ) from None  # fmt: skip
-        self._interpreter = interpreter
-        self._index = known.places_of(self._signature.graph)
-
-    def __call__(self, **arrays: Any) -> dict[str, Array]:
-        wanted = self._signature.inputs
-        if len(arrays) != len(wanted):
-            raise InputError("Invalid number of inputs provided for running a SignatureDef, "
-                             f"expected {len(wanted)} vs provided {len(arrays)}",
-                             fix=f"the inputs are {', '.join(wanted)}")  # fmt: skip
-        for name in arrays:
-            if name not in wanted:
-                raise InputError(f"Invalid Input name ({name}) for SignatureDef",
-                                 fix=f"the inputs are {', '.join(wanted)}")  # fmt: skip
-        graph, interpreter = self._signature.graph, self._interpreter
-        places = {name: self._index[wanted[name]] for name in arrays}
-        for name, value in arrays.items():
-            interpreter._resize(graph, places[name], np.shape(value), False)
-        interpreter._allocate(graph)
-        for name, value in arrays.items():
-            interpreter._set(graph, places[name], value)
-        interpreter._invoke(graph)
-        return {
-            name: interpreter._value(graph, self._index[tensor])
-            for name, tensor in sorted(self._signature.outputs.items())
-        }
-
-    def get_input_details(self) -> dict[str, Details]:
-        """A dict for each input by the signature's names, as Interpreter.get_input_details."""
-        return self._named_details(self._signature.inputs)
-
-    def get_output_details(self) -> dict[str, Details]:
-        """A dict for each output by the signature's names."""
-        return self._named_details(self._signature.outputs)
-
-    def _named_details(self, tensors: Mapping[str, Tensor]) -> dict[str, Details]:
-        graph = self._signature.graph
-        return {n: self._interpreter._details(graph, self._index[tensors[n]])
-                for n in sorted(tensors)}  # fmt: skip
-
-
-def _check_threads(threads: int | None) -> None:
-    if threads is not None and not isinstance(threads, int):
-        raise InputError("type of num_threads should be int", where="num_threads",
-                         fix=f"it is {threads!r}: give int(...)")  # fmt: skip
-    if threads is not None and threads < 1:
-        raise InputError("num_threads should >= 1", where="num_threads",
-                         fix="give 1 or more, or None for a default")  # fmt: skip
-
-
-def _model(path: str | os.PathLike[str] | None, content: Any) -> Model:
-    """From the one of the two that is given; the errors say what LiteRT's say first."""
-    if path and content is not None:
-        raise InputError("Can't both provide `model_path` and `model_content`", fix="give one")
-    if not path and (content is None or len(content) == 0):
-        raise InputError("`model_path` or `model_content` must be specified.",
-                         fix="give a path or the bytes of a .tflite file")  # fmt: skip
-    try:
-        return load(os.fsdecode(path) if path else _buffer(content))
-    except ModelError as error:
-        raise ModelError(f"The model is not a valid Flatbuffer buffer: {error.what}",
-                         where=error.where, fix=error.fix) from error  # fmt: skip
-    except InputError as error:
-        if isinstance(error, WrongTypeError):
-            raise
-        raise InputError(f"Could not open '{os.fsdecode(path or '')}': {error.what}",
-                         fix=error.fix) from error  # fmt: skip
-
-
-def _buffer(content: Any) -> bytes | bytearray | memoryview:
-    """Anything that shows its memory: bytes, a bytearray, an mmap, an array of bytes."""
-    if isinstance(content, bytes | bytearray):
-        return content
-    try:
-        return memoryview(content)
-    except TypeError as error:
-        raise WrongTypeError(f"model_content is of type {type(content).__name__}",
-                             fix="give the file's bytes, or model_path=...") from error  # fmt: skip
-
-
-def _index(index: object) -> int:
-    try:
-        return operator.index(index)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise WrongTypeError(f"a tensor index of type {type(index).__name__}",
-                             fix="give the 'index' of get_input_details() and its like"
-                             ) from error  # fmt: skip
-
-
-def _no_tensor(graph: Graph, index: int) -> str:
-    return f"Invalid tensor index {index} exceeds max tensor index {len(graph.tensors) - 1}"
-
-
-def _keys_text(signatures: Sequence[Signature]) -> str:
-    return f"the keys are {', '.join(repr(s.key) for s in signatures) or 'none'}"
-
-
-def _copied(array: Array) -> Array:
-    """As LiteRT returns it: a tensor without dimensions is a NumPy scalar."""
-    copy = array.copy()
-    return copy if copy.ndim or copy.dtype == np.object_ else copy[()]
-
-
-def _check_strict(tensor: Tensor, shape: Shape, index: int) -> None:
-    """Only dimensions that the file leaves open may change."""
-    fixed = tensor.signature or tensor.shape
-    if len(shape) != len(fixed):
-        raise InvokeError(f"Attempting to resize tensor {index} of {len(fixed)} dimensions to "
-                          f"{len(shape)}", fix="leave out strict=True")  # fmt: skip
-    for axis, (stated, wanted) in enumerate(zip(fixed, shape, strict=True)):
-        if stated not in (-1, wanted):
-            raise InvokeError(
-                f"Attempting to resize dimension {axis} of tensor {index} with value {stated} to "
-                f"{wanted}. ResizeInputTensorStrict only allows mutating unknown dimensions "
-                "identified by -1.",
-                fix="leave out strict=True",
-            )
-
-
-def _check_dimensions(got: Shape, wanted: Shape, index: int) -> None:
-    mismatch = "Cannot set tensor: Dimension mismatch. "
-    if len(got) != len(wanted):
-        raise InputError(f"{mismatch}Got {len(got)} but expected {len(wanted)} for input {index}.",
-                         fix=f"reshape it to {list(wanted)}")  # fmt: skip
-    for axis, (size, expected) in enumerate(zip(got, wanted, strict=True)):
-        if size != expected:
-            raise InputError(
-                f"{mismatch}Got {size} but expected {expected} for dimension {axis} of input "
-                f"{index}.",
-                fix=f"give an array of shape {list(wanted)}, or call resize_tensor_input() and "
-                "allocate_tensors() first",
-            )
-
-
-def _type_name(dtype: np.dtype[Any]) -> str:
-    """TFLite's name for a NumPy type."""
-    try:
-        return DType.of(dtype).name
-    except TypeError:
-        return "NOTYPE"
-
-
-# Types that TFLite's binding shows otherwise than as they are held here.
-_OWN_TYPES: dict[DType, Any] = {DType.STRING: np.bytes_}
-
-
-def _scales(quant: Quant | None) -> tuple[Array, Array]:
-    """Scales and zero points; those of blocks lie in tensors of their own."""
-    if quant is None:
-        return np.zeros(0, np.float32), np.zeros(0, np.int32)
-    if quant.block is None:
-        return quant.scale, quant.zero_point.astype(np.int32)
-    scales, zeros = (None if t is None else t.data
-                     for t in (quant.block.scales, quant.block.zero_points))  # fmt: skip
-    flat = quant.scale if scales is None else scales.reshape(-1)
-    return flat, np.zeros(flat.size, np.int32) if zeros is None else zeros.reshape(-1).astype("i4")
-
-
-def _per_tensor(tensor: Tensor) -> tuple[float, int]:
-    if tensor.quant is None or tensor.quant.scale.size != 1:
-        return 0.0, 0
-    return float(tensor.quant.scale[0]), int(tensor.quant.zero_point[0])
-
-
-def _sparsity(tensor: Tensor) -> Details:
-    if tensor.sparsity is None:
-        return {}
-    found: Details = {"traversal_order": np.array(tensor.sparsity.traversal_order, np.int32)}
-    if tensor.sparsity.block_map:
-        found["block_map"] = np.array(tensor.sparsity.block_map, np.int32)
-    return found | {"dim_metadata": [_sparse_dim(d) for d in tensor.sparsity.dims]}
-
-
-def _sparse_dim(dim: Any) -> Details:
-    if dim.is_dense:
-        return {"format": 0, "dense_size": dim.dense_size}
-    return {
-        "format": 1,
-        "array_segments": np.array(dim.segments, np.int32),
-        "array_indices": np.array(dim.indices, np.int32),
-    }

@@ -17,7 +17,7 @@ from ..ir import Array, DType, Graph, Op, Tensor
 from ..ops import State
 from ..ops.control import held, variable_name
 from ..ops.execute import evaluate
-from .delegate import has_state
+from .partition import has_state
 
 READ, ASSIGN, HANDLE, ONCE = "READ_VARIABLE", "ASSIGN_VARIABLE", "VAR_HANDLE", "CALL_ONCE"
 

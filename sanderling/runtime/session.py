@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from ..config import DELEGATES, MAX_MEMORY
+from ..config import DELEGATES
 from ..errors import BusyError, DelegateError, InputError, ModelError, SanderlingError
 from ..forks import renews
-from ..format import known
+from ..format import known_models
 from ..ir import Array, Graph, Model, Shape, Signature, Tensor
 from ..spans import Follower, followers, span, tape
-from .delegate import FALLBACK, Delegate, Limits, Options, resolve
-from .direct import Direct
-from .direct import direct as find_direct
+from . import recording
+from .binding import Binding
+from .delegate import PlainDelegate
 from .feeds import take
-from .plan import Binding, Plan, Planner
-from .remember import Memory
+from .partition import Limits
+from .plan import Plan
+from .plans import Plans, verify_model
+from .registry import FALLBACK, resolve
+from .settings import Settings
+from .steady import SteadyRun, steady_run
 
 if TYPE_CHECKING:
     from ..ops import State
-
-# Plans kept for shapes that come back; an old one is dropped for a new one.
-MOST_PLANS = 8
 
 
 class OfThisProcess:
@@ -53,7 +53,7 @@ class Session(OfThisProcess):
     def __init__(
         self,
         model: Model,
-        delegates: str | Delegate | Iterable[str | Delegate] = (),
+        delegates: str | PlainDelegate | Iterable[str | PlainDelegate] = (),
         threads: int | None = None,
         *,
         max_delegated_partitions: int = 0,
@@ -67,23 +67,19 @@ class Session(OfThisProcess):
             raise InputError(f"threads is {threads!r}", where="threads",
                              fix="give 1 or more, or None for a default")  # fmt: skip
         self.model = model
-        self._verified = False
-        if not known.content_of(model):
-            self._verify()
+        is_known = bool(known_models.content_of(model))
+        if not is_known:
+            verify_model(model)
         self.delegates = resolve(delegates or [n for n in DELEGATES.text().split(",") if n])
-        self.variables: dict[Tensor, Array] = {}
         self.threads = threads or 1
-        self._limits = Limits(max_delegated_partitions, min_nodes_per_partition,
-                              delegate_clustering, single_ops=preserve_all_tensors)  # fmt: skip
-        self._require_full = require_full_delegation
-        self._extra = dict(options or {})
+        limits = Limits(max_delegated_partitions, min_nodes_per_partition, delegate_clustering,
+                        single_ops=preserve_all_tensors)  # fmt: skip
+        extra = dict(options or {})
         for delegate in self.delegates:
-            if hasattr(delegate, "check_options"):
-                delegate.check_options(self._extra)
-        settings = self._require_full, sorted(self._extra.items())
-        self._memory = Memory(self.delegates, self._limits, self.threads, settings)
-        self._plans: dict[tuple[Graph, tuple[Shape, ...]], Plan] = {}
-        self._direct: dict[str | None, Direct | None] = {}
+            delegate.check_options(extra)
+        settings = Settings(self.delegates, limits, self.threads, require_full_delegation, extra)
+        self._plans = Plans(model, settings, verified=not is_known)
+        self._steady: dict[str | None, SteadyRun | None] = {}
         self._busy = threading.Lock()
         renews(self)
         # Those who keep a binding, and hear when recording begins or ends.
@@ -96,17 +92,15 @@ class Session(OfThisProcess):
         """In a forked child nobody runs this session, whoever did in the parent."""
         self._busy = threading.Lock()
 
-    @cached_property
+    @property
     def state(self) -> State:
         """What operators keep from run to run."""
-        from ..ops import State
+        return self._plans.state
 
-        return State(self._call, self._loop)
-
-    @cached_property
-    def _planner(self) -> Planner:
-        settings = Options(self.threads, self.state, self._extra)
-        return Planner(self.delegates, self._limits, settings, self._require_full, self.variables)
+    @property
+    def variables(self) -> dict[Tensor, Array]:
+        """The arrays of variable tensors, by the model's own tensor."""
+        return self._plans.variables
 
     def _plan_early(self) -> None:
         """Let delegates of others, and who insists on one, complain now and not at the first run.
@@ -121,15 +115,6 @@ class Session(OfThisProcess):
             raise
         except SanderlingError:
             return
-
-    def _verify(self) -> None:
-        """Once: before the first plan that is made from the graph itself."""
-        if not self._verified:
-            from ..ir.verify import verify
-
-            with span("verify", "load"):
-                verify(self.model)
-            self._verified = True
 
     def __repr__(self) -> str:
         return f"<Session of {self.model!r} on {', '.join(d.name for d in self.delegates)}>"
@@ -147,18 +132,19 @@ class Session(OfThisProcess):
 
         Names are the signature's where the model has one, otherwise the tensors'.
         """
-        direct = self._direct.get(signature)
-        taken = direct.accepts(feeds) if direct is not None and not outputs else None
-        if direct is not None and taken is not None:
+        steady = self._steady.get(signature)
+        if steady is not None and not outputs:
             with self._alone():
-                return direct.run(taken)
+                found = steady.run(feeds)
+            if found is not None:
+                return found
         with self._alone(), span("session.run", "api"):
             entry = self.entry(signature)
             arrays = take(entry.inputs, {} if feeds is None else feeds)
-            binding = self._prepare(entry, arrays, outputs or {})
+            binding = self._binding(entry, arrays, outputs or {})
             results = binding.run()
             if tape.recorder is None:
-                self._direct[signature] = find_direct(entry, binding)
+                self._steady[signature] = steady_run(entry, binding)
             return dict(zip(entry.outputs, results, strict=True))
 
     def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Any:
@@ -187,13 +173,14 @@ class Session(OfThisProcess):
         with self._alone():
             entry = self.entry(signature)
             arrays = take(entry.inputs, feeds, copy=False)
-            binding = self._prepare(entry, arrays, outputs or {})
+            binding = self._binding(entry, arrays, outputs or {})
             made = BoundRun(self, binding, list(entry.outputs))
             self.lasting.add(made)
             return made
 
-    def _prepare(self, entry: Signature, arrays: Mapping[Tensor, Array],
-                 bound: Mapping[str, Array]) -> Binding:  # fmt: skip
+    def _binding(
+        self, entry: Signature, arrays: Mapping[Tensor, Array], bound: Mapping[str, Array]
+    ) -> Binding:
         """A binding of these arrays; its results are in the order of the entry's outputs."""
         _check_outputs(entry.outputs, bound, arrays.values())
         graph = entry.graph
@@ -203,7 +190,13 @@ class Session(OfThisProcess):
                              where=f"inputs of graph '{graph.name}'",
                              fix="the model was saved wrongly: name every input")  # fmt: skip
         inputs = [arrays[t] for t in graph.inputs]
-        plan = self._plan_for(entry, [a.shape for a in inputs])
+        try:
+            plan = self._plans.find(graph, [a.shape for a in inputs])
+        except ModelError as error:
+            told = _of_inputs(entry, [a.shape for a in inputs], error)
+            if told is None:
+                raise
+            raise told from error
         twins = [plan.twins[t] for t in entry.outputs.values()]
         outputs = [bound[name] if name in bound else _fresh(twin)
                    for name, twin in zip(entry.outputs, twins, strict=True)]  # fmt: skip
@@ -215,40 +208,6 @@ class Session(OfThisProcess):
                     fix="bind a buffer of the result's shape",
                 )  # fmt: skip
         return Binding(plan, inputs, outputs, twins)
-
-    def _plan_for(self, entry: Signature, shapes: list[Shape]) -> Plan:
-        """A plan; where shapes do not go through the model, the error speaks of the inputs."""
-        try:
-            return self._plan(entry.graph, shapes)
-        except ModelError as error:
-            fed = dict(zip(entry.graph.inputs, shapes, strict=True))
-            changed = {n: t for n, t in entry.inputs.items() if fed[t] != t.shape}
-            if not changed:
-                unset = _unset(entry, error)
-                if unset is None:
-                    raise
-                raise unset from error
-            given = ", ".join(f"'{n}' {list(fed[t])}" for n, t in changed.items())
-            takes = ", ".join(f"'{n}' {t.type_text}" for n, t in changed.items())
-            raise InputError(
-                f"the model does not run on this shape: {error.where}: {error.what}",
-                where=f"input {given}",
-                fix=f"it takes {takes}",
-            ) from error
-
-    def _call(self, graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-        """How control flow runs a subgraph: the same delegates, the same state."""
-        if len(arrays) != len(graph.inputs):
-            raise ModelError(f"called with {len(arrays)} values, it takes {len(graph.inputs)}",
-                             where=f"graph '{graph.name}'")  # fmt: skip
-        return self._plan(graph, [a.shape for a in arrays]).call(arrays)
-
-    def _loop(self, condition: Graph, body: Graph,
-              arrays: Sequence[Array]) -> list[Array] | None:  # fmt: skip
-        """How a WHILE runs, where its values keep their shapes."""
-        shapes = [a.shape for a in arrays]
-        test, step = self._plan(condition, shapes), self._plan(body, shapes)
-        return step.loop(test, arrays)
 
     def _alone(self) -> threading.Lock:
         """The lock, to run under: `with self._alone()`. Entered and left by `with` itself, which
@@ -268,59 +227,22 @@ class Session(OfThisProcess):
         """The plan for these input shapes (default: the file's), made when first asked for."""
         graph = graph or self.model.main
         with self._alone():
-            return self._plan(graph, shapes or [t.shape for t in graph.inputs], whole=True)
+            return self._plans.find(graph, shapes or [t.shape for t in graph.inputs], whole=True)
 
     def runnable_plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
         """As plan, but one that may know no more than what a run needs (`is_whole`)."""
         with self._alone():
-            return self._plan(graph, shapes)
-
-    def _plan(self, graph: Graph, shapes: Sequence[Shape], whole: bool = False) -> Plan:
-        """A plan to run; whole: also to look at."""
-        key = (graph, tuple(map(tuple, shapes)))
-        made = self._plans.pop(key, None)
-        if made is None or (whole and not made.is_whole):
-            made = self._new_plan(*key, whole)
-            made.again = _maker(weakref.ref(self), *key)
-            self._make_room(made.held)
-        self._plans[key] = made  # the latest stands last: the first is the longest unused
-        return made
-
-    def _make_room(self, size: int) -> None:
-        """For one more plan. All together hold no more memory than one may: a loop whose shapes
-        grow makes one after the other."""
-        held, most = size + sum(p.held for p in self._plans.values()), MAX_MEMORY.size()
-        while self._plans and (len(self._plans) >= MOST_PLANS * len(self.model.graphs)
-                               or held > most):  # fmt: skip
-            gone = self._plans.pop(next(iter(self._plans)))
-            gone.let_go()
-            held -= gone.held
-
-    def _new_plan(self, graph: Graph, shapes: tuple[Shape, ...], whole: bool) -> Plan:
-        with span("plan", "plan") as told:
-            told.note({"graph": graph.name, "inputs": shapes, "threads": self.threads,
-                       "delegates": [d.name for d in self.delegates]})  # fmt: skip
-            with span("recall a plan", "plan"):
-                made = None if whole else self._memory.recall(self.model, graph, shapes)
-            return made or self._make(graph, shapes)
+            return self._plans.find(graph, shapes)
 
     def follow(self) -> None:
         """Recording has begun or ended: the next run goes the long way, which tells of itself if
         somebody listens. No lock is needed: a run that goes on meanwhile ends as it began."""
-        self._direct.clear()
+        self._steady.clear()
         if tape.recorder is None:
-            for made in list(self._plans.values()):
-                made.hush()
+            for made in self._plans:
+                recording.end(made)
         for keeper in list(self.lasting):
             keeper.follow()
-
-    def _make(self, graph: Graph, shapes: tuple[Shape, ...]) -> Plan:
-        content = known.content_of(self.model)
-        self._verify()
-        made = self._planner.plan(graph, shapes)
-        with span("remember the plan", "plan"):
-            self._memory.keep(self.model, content, graph, shapes, made)
-        return made
 
     def explain(self) -> str:
         """Which ops run where, and why the others do not run on the delegates before."""
@@ -330,7 +252,7 @@ class Session(OfThisProcess):
         """Bytes that the plans made so far hold: arena, packed_weights, code. The file's own
         weights are the model's, mapped, and read by delegates that do not pack them."""
         total: dict[str, int] = {}
-        for made in self._plans.values():
+        for made in self._plans:
             for name, size in made.memory().items():
                 total[name] = total.get(name, 0) + size
         return total
@@ -366,6 +288,21 @@ class Session(OfThisProcess):
         return Signature("", main, _by_name(main.inputs), _by_name(main.outputs))
 
 
+def _of_inputs(entry: Signature, shapes: Sequence[Shape], error: ModelError) -> InputError | None:
+    """What to say of the inputs, where their shapes do not go through the model."""
+    fed = dict(zip(entry.graph.inputs, shapes, strict=True))
+    changed = {n: t for n, t in entry.inputs.items() if fed[t] != t.shape}
+    if not changed:
+        return _unset(entry, error)
+    given = ", ".join(f"'{n}' {list(fed[t])}" for n, t in changed.items())
+    takes = ", ".join(f"'{n}' {t.type_text}" for n, t in changed.items())
+    return InputError(
+        f"the model does not run on this shape: {error.where}: {error.what}",
+        where=f"input {given}",
+        fix=f"it takes {takes}",
+    )
+
+
 def _unset(entry: Signature, error: ModelError) -> InputError | None:
     """Where dimensions are open and the file's stand-ins for them do not go through the model."""
     left = {n: t for n, t in entry.inputs.items() if t.is_dynamic}
@@ -387,44 +324,27 @@ def _example(tensor: Tensor) -> str:
     return ",".join(str(n if n >= 0 else 64 if i else 1) for i, n in enumerate(signature))
 
 
-def _maker(session: weakref.ref[Session], graph: Graph, shapes: tuple[Shape, ...]
-           ) -> Callable[[], Plan | None]:  # fmt: skip
-    """Makes a plan anew. It does not keep the session: workers leave with its last user."""
-
-    def again() -> Plan | None:
-        found = session()
-        return None if found is None else found._new_plan(graph, shapes, False)
-
-    return again
-
-
 class BoundRun(OfThisProcess):
-    """A run whose arrays are fixed."""
+    """A run whose arrays are fixed. NumPy refuses to resize them while it lives."""
 
     def __init__(self, session: Session, binding: Binding, names: list[str]) -> None:
         self.session, self.binding, self.names = session, binding, names
-        self._call: Callable[[], object] | None = None
 
     def run(self) -> None:
-        call = self._call
-        if call is None:
+        steady, busy = self.binding.steady, self.session._busy
+        # As _alone, written out: a call less, and a small model takes no longer than a call.
+        if steady is None or busy.locked():
             with self.session._alone():
                 self.binding.run()
-            self._call = self.binding.only_call()
             return
-        # As _alone, written out: a call less, and a small model takes no longer than a call.
-        busy = self.session._busy
-        if busy.locked():
-            self.session._alone()
         with busy:
             try:
-                call()
+                steady()
             except Exception as error:
-                self.binding.blame(0, error)
+                self.binding.plan.blame(0, error)
 
     def follow(self) -> None:
         self.binding.follow()
-        self._call = None
 
     @property
     def outputs(self) -> dict[str, Array]:

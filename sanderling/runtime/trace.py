@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from ..config import TRACE
 from ..errors import InputError, SanderlingError
+from ..processors import usable_cpu_count
 from ..spans import Args, Span, Times, followers, instant, span, tape
 from ..spans import counter as count
 from ..version import __version__
@@ -389,11 +390,10 @@ def _by_time(found: Slice) -> tuple[int, int]:
 
 def about() -> dict[str, Any]:
     """The process and its machine."""
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
         "process": os.getpid(),
         "command": " ".join(map(str, sys.argv))[:200],
-        "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "cores": usable_cpu_count(),
         "sanderling": __version__,
         "clocks": _clocks(),
     }

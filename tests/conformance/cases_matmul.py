@@ -88,6 +88,18 @@ HYBRID = [
     for x, w, a in GEOMETRY if not per or w[0] > 1
     for bias in (biases(w[0]), None)
 ]  # fmt: skip
+# Sums of 8-bit codes that leave 32 bits, by their depth and by the bias. (Results that leave them
+# are undefined in LiteRT's kernel.)
+WIDE = [
+    _fc(make(2, depth, scale=0.5, zp=zx, low=low),
+        weights(5, depth, dtype=kind, scale=0.5, zp=zw, low=low), bias,
+        out=[T((), out, scale=2e6, zp=zo)], name="wraps", version=5)
+    for make, kind, out, low, zx, zw, zo in (
+        (u8, "u8", "u8", 250, 0, 0, 100), (u8, "u8", "i16", 250, 0, 0, 0),
+        (i8, "i8", "i8", -128, 7, 0, -3))
+    for depth in (35000, 6)
+    for bias in (biases(5, "i32", 0.25, 2**31 - 1), *((None,) if kind == out == "u8" else ()))
+]  # fmt: skip
 ODD = [
     _fc(f32(2, 3, 0), weights(4, 0), name="no_depth"),
     _fc(f32(0, 3), weights(4, 3), name="no_rows"),
@@ -257,5 +269,5 @@ def _by_column(kind: str, adj_y: bool) -> Case:
 BY_COLUMN = [_by_column(kind, adj_y) for kind in ("i16", "i8") for adj_y in (False, True)]
 
 CASES: list[Case] = [
-    *FLOAT, *UINT8, *INT8, *INT16, *HYBRID, *ODD, *SPARSE, *BLOCKWISE, *BATCHED, *BY_COLUMN,
+    *FLOAT, *UINT8, *INT8, *INT16, *HYBRID, *WIDE, *ODD, *SPARSE, *BLOCKWISE, *BATCHED, *BY_COLUMN,
 ]  # fmt: skip

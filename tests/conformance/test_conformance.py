@@ -9,6 +9,7 @@ import pytest
 
 from sanderling.ir import Array, Model
 from sanderling.ops import OPS
+from sanderling.runtime.binding import bind_outputs
 
 from .cases import CASES
 from .harness import Case, check, run_reference
@@ -22,7 +23,7 @@ def run_session(model: Model, feeds: Sequence[Sequence[Array]]) -> list[list[Arr
     results = []
     for arrays in feeds:
         plan = session.plan(shapes=[a.shape for a in arrays])
-        outputs = plan.bind(arrays, [None] * len(model.main.outputs)).run()
+        outputs = bind_outputs(plan, arrays).run()
         results.append([a.copy() for a in outputs])
     return results
 

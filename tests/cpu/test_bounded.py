@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from sanderling import Session, load
-from sanderling.delegates.cpu import program as limits
-from sanderling.delegates.cpu.cache import fingerprint
+from sanderling.delegates.cpu.codegen import program as limits
+from sanderling.delegates.cpu.codegen.program import Program, StepEmitter
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
-from sanderling.delegates.cpu.kernels import KERNELS
-from sanderling.delegates.cpu.program import Kernel, Program, StepEmitter
+from sanderling.delegates.cpu.kernels.row import Kernel
+from sanderling.delegates.cpu.runtime.cache import fingerprint
+from sanderling.delegates.cpu.table import KERNELS
 from sanderling.errors import FallbackWarning
 from sanderling.ir import DType, Graph, Model, Op
-from sanderling.runtime.delegate import copy_graph
-from sanderling.runtime.plan import specialise
+from sanderling.ir.graph import copy_graph
+from sanderling.runtime.specialise import specialise
 from tests.conformance.cases_custom import options
 from tests.conformance.harness import Case, biases, case, const, f32, i8, weights
 from tests.support import shared_models
@@ -157,7 +158,7 @@ def test_a_kernel_that_never_ends_runs_elsewhere(monkeypatch: pytest.MonkeyPatch
         while True:
             k.ptr(op.outputs[0])
 
-    monkeypatch.setitem(KERNELS, "CUMSUM", Kernel(emit))
+    monkeypatch.setitem(KERNELS, "CUMSUM", (Kernel(emit),))
     made = case("CUMSUM", f32(4, 6), const([0], "i32"), exclusive=False, reverse=False)
     model, x = made.model(), np.ones((4, 6), np.float32)
     with pytest.warns(FallbackWarning, match=f"more than {limits.MOST_OF_STEP} instructions"):
@@ -167,7 +168,7 @@ def test_a_kernel_that_never_ends_runs_elsewhere(monkeypatch: pytest.MonkeyPatch
 
 def test_one_step_too_long_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the op that is at fault runs elsewhere."""
-    monkeypatch.setitem(KERNELS, "CUMSUM", Kernel(lambda k, op: k.scratch(1 << 40)))
+    monkeypatch.setitem(KERNELS, "CUMSUM", (Kernel(lambda k, op: k.scratch(1 << 40)),))
     graph = Graph()
     x = graph.input("x", DType.FLOAT32, (4, 6))
     axis = graph.constant("axis", np.int32(0))

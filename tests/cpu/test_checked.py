@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.abi import SLACK
+from sanderling.delegates.cpu.codegen.emit import F32, I8, I64, PTR, Emitter, vector
+from sanderling.delegates.cpu.codegen.program import StepEmitter
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.emit import F32, I8, I64, PTR, Emitter, vector
-from sanderling.delegates.cpu.kernels import KERNELS
-from sanderling.delegates.cpu.program import Kernel, StepEmitter
-from sanderling.delegates.cpu.targets import TARGETS, runnable
+from sanderling.delegates.cpu.isa.targets import TARGETS, runnable
+from sanderling.delegates.cpu.kernels.row import Kernel
+from sanderling.delegates.cpu.runtime.abi import SLACK
+from sanderling.delegates.cpu.table import KERNELS
 from sanderling.errors import DelegateError
 from sanderling.ir import Graph, Model, Op, Tensor
 from sanderling.ir.types import DType
@@ -134,7 +135,7 @@ def test_wrong_kernels_are_found(row: str, target: str, monkeypatch: pytest.Monk
             assert op.inputs[0] is not None
             wrong(k, op.inputs[0], op.outputs[0])
 
-    monkeypatch.setitem(KERNELS, "CUMSUM", Kernel(emit))
+    monkeypatch.setitem(KERNELS, "CUMSUM", (Kernel(emit),))
     model, x = chain(), np.arange(24, dtype=np.float32).reshape(4, 6)
     session = model.compile([cpu_for(target, checked=True)])
     for _ in range(2):  # nothing of the first is left
@@ -156,7 +157,7 @@ def test_what_is_allowed_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
             k.load(k.at(k.ptr(op.inputs[0]), BYTES + SLACK - 1, I8), I8)
         k.load(k.at(k.constant(np.zeros(100, np.int8)), 100 + SLACK - 8, I8), I64)
 
-    monkeypatch.setitem(KERNELS, "CUMSUM", Kernel(emit))
+    monkeypatch.setitem(KERNELS, "CUMSUM", (Kernel(emit),))
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     assert np.array_equal(chain().compile([CpuDelegate(cache=False, checked=True)])(x), x)
 
@@ -170,7 +171,7 @@ def test_rows_that_lie_apart_have_neighbours(monkeypatch: pytest.MonkeyPatch) ->
             row = k.at(k.ptr(y), k.mul(i, k.pitch(y, 24)), I8)
             k.store(k.const(vector(F32, 8), 1), row)
 
-    monkeypatch.setitem(KERNELS, "CUMSUM", Kernel(emit, writes=lambda op: True))
+    monkeypatch.setitem(KERNELS, "CUMSUM", (Kernel(emit, writes=lambda op: True),))
     g = Graph("main")
     x, axis = g.input("x", DType.FLOAT32, (4, 6)), g.constant("axis", np.int32([0]))
     halves = [g.tensor(n, DType.FLOAT32, (4, 6)) for n in ("left", "right")]

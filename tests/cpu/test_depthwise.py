@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import fuse_dwpw
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import CpuExecutable
+from sanderling.delegates.cpu.kernels.depthwise import with_pointwise
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
 from tests.conformance.harness import Case, case, f32, i8, i16, u8, weights
 from tests.support.cpu_conformance import (
@@ -183,9 +183,9 @@ class Net:
 def test_fused_with_products(
     batch: int, size: tuple[int, int], c: int, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fuse_dwpw, "WORTH", 1)
-    monkeypatch.setattr(fuse_dwpw, "BAND", 5000)
-    monkeypatch.setattr(fuse_dwpw, "RING", 10000)
+    monkeypatch.setattr(with_pointwise, "WORTH", 1)
+    monkeypatch.setattr(with_pointwise, "BAND", 5000)
+    monkeypatch.setattr(with_pointwise, "RING", 10000)
     net = Net((batch, *size, c)).depthwise(3, act="RELU6").pointwise(c - 4).residual("RELU")
     net.check(target, "cpu_dw_pw")
     net = Net((batch, *size, 8)).pointwise(c, "RELU").depthwise(5, 2).swish()
@@ -198,7 +198,7 @@ def test_fused_with_products(
 @pytest.mark.parametrize("target", RUNNABLE)
 def test_rows_that_lie_apart(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels of one tensor are read, and those of another written, where they lie."""
-    monkeypatch.setattr(fuse_dwpw, "WORTH", 1)
+    monkeypatch.setattr(with_pointwise, "WORTH", 1)
     net = Net((1, 6, 7, 8))
     whole = net.pointwise(40).x
     halves = [net.graph.tensor(f"half{i}", DType.FLOAT32, (1, 6, 7, 20)) for i in (0, 1)]
@@ -234,8 +234,8 @@ def test_threads_agree(kind: str, size: tuple[int, int]) -> None:
 
 
 def test_threads_agree_when_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuse_dwpw, "WORTH", 1)
-    monkeypatch.setattr(fuse_dwpw, "RING", 10000)
+    monkeypatch.setattr(with_pointwise, "WORTH", 1)
+    monkeypatch.setattr(with_pointwise, "RING", 10000)
     for net in (Net((2, 19, 12, 8)).pointwise(96).depthwise(3, 2),
                 Net((2, 20, 12, 8)).pointwise(96).depthwise(3).pointwise(24)):  # fmt: skip
         model = Model([net.graph])

@@ -1,4 +1,4 @@
-"""session.run by the short way: the same answers, and the same refusals, as by the general one."""
+"""session.run by the fast path: the same answers, and the same refusals, as by the general one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def two_outputs() -> Model:
 def session() -> Session:
     made = two_outputs().compile(["cpu"])
     made.run(feeds())
-    assert made._direct[None] is not None
+    assert made._steady[None] is not None
     return made
 
 

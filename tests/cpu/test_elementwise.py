@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.elementwise import EXPRESSIONS
-from sanderling.delegates.cpu.executable import Compiled, CpuExecutable
-from sanderling.delegates.cpu.prepare import prepare
-from sanderling.delegates.cpu.targets import TARGETS, host_target, runnable
+from sanderling.delegates.cpu.isa.targets import TARGETS, host_target, runnable
+from sanderling.delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
+from sanderling.delegates.cpu.passes.pipeline import prepare
+from sanderling.delegates.cpu.runtime.executable import Compiled, CpuExecutable
 from sanderling.ir import Array, DType, Graph, Op
 from sanderling.ir import expr as X
 from sanderling.ir.expr import Expr, Input, cast

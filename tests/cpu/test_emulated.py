@@ -13,8 +13,7 @@ import llvmlite.ir as ir
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.emit import (
+from sanderling.delegates.cpu.codegen.emit import (
     F32,
     I1,
     I8,
@@ -27,10 +26,10 @@ from sanderling.delegates.cpu.emit import (
     llvm_type,
     vector,
 )
-from sanderling.delegates.cpu.emulated import BODIES
-from sanderling.delegates.cpu.image import Loaded, link
-from sanderling.delegates.cpu.jit import compile_object
-from sanderling.delegates.cpu.targets import (
+from sanderling.delegates.cpu.codegen.emulated import BODIES
+from sanderling.delegates.cpu.codegen.jit import compile_object
+from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.isa.targets import (
     TARGETS,
     Target,
     cpu_features,
@@ -39,6 +38,7 @@ from sanderling.delegates.cpu.targets import (
     find,
     runnable,
 )
+from sanderling.delegates.cpu.runtime.image import Loaded, link
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array
 from tests.support.conv_stacks import feed, stack

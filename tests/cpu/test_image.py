@@ -9,12 +9,12 @@ import llvmlite.ir as ir
 import numpy as np
 import pytest
 
+from sanderling.delegates.cpu.codegen.jit import compile_object
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.image import Image, Loaded, link
-from sanderling.delegates.cpu.jit import compile_object
-from sanderling.delegates.cpu.targets import TARGETS, Target
+from sanderling.delegates.cpu.isa.targets import TARGETS, Target
+from sanderling.delegates.cpu.runtime.image import Image, Loaded, link
 from sanderling.errors import DelegateError
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from tests.conformance.harness import Case
 from tests.support.aarch64_qemu import QEMU, run_aarch64
 from tests.support.conv_stacks import feed, stack

@@ -14,6 +14,7 @@ from benchmarks.agreement import CLASSIFIERS, FLOAT_TOLERANCE, op_by_op, top1
 from sanderling import load
 from sanderling.ir import Array, Model
 from sanderling.measure.inputs import feeds
+from sanderling.runtime.binding import bind_outputs
 from tests.support.cpu_conformance import EVERYTHING
 from tests.support.shared_models import MODELS, NEEDS
 from tests.support.shared_models import model as shared
@@ -36,7 +37,7 @@ def test_every_op_is_right(path: Path) -> None:
 
 def answers(model: Model, delegate: str, arrays: list[Array]) -> list[Array]:
     plan = model.compile([delegate]).plan()
-    return [a.copy() for a in plan.bind(arrays, [None] * len(model.main.outputs)).run()]
+    return [a.copy() for a in bind_outputs(plan, arrays).run()]
 
 
 @pytest.mark.parametrize("path", [*OWN, *SMALL], ids=lambda p: p.stem)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import (
-    detect,
-    fourier,
-    mediapipe,
-    nms,
-    response,
-    restate,
-    scatter,
-    spectrogram,
-    spread,
-    volume,
-    words,
-)
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.kernels.elementwise import tables16
+from sanderling.delegates.cpu.kernels.move import scatter, spread
+from sanderling.delegates.cpu.kernels.products import volume
+from sanderling.delegates.cpu.kernels.reduce import local_response
+from sanderling.delegates.cpu.kernels.signal import fourier, spectrogram
+from sanderling.delegates.cpu.kernels.vision import detections, mediapipe, nms
+from sanderling.delegates.cpu.table import decompositions
 from sanderling.ir import Array
 from tests.conformance.cases_custom import anchors, detection, options
 from tests.conformance.harness import Case, T, c64, case, const, f32, i8, i16, i32, u8, weights
@@ -32,7 +26,18 @@ from tests.support.cpu_conformance import (
     run,
 )
 
-MODULES = (detect, fourier, mediapipe, nms, response, restate, scatter, spectrogram, spread, volume)
+MODULES = (
+    detections,
+    fourier,
+    mediapipe,
+    nms,
+    local_response,
+    decompositions,
+    scatter,
+    spectrogram,
+    spread,
+    volume,
+)
 OPS = tuple(name for module in MODULES for name in module.KERNELS)
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("shape is not known", "known at run time only", "dilated transposed", "soft suppression",
@@ -268,4 +273,4 @@ def test_words_are_looked_up(name: str, target: str) -> None:
 def test_every_operator_here_has_a_case() -> None:
     tested = {row.op for row in cases_of(*OPS)}
     assert tested >= set(OPS) - {"cpu.LUT16"}
-    assert set(words.TABLED) <= {row.op for row in cases_of(*words.TABLED)}
+    assert set(tables16.TABLED) <= {row.op for row in cases_of(*tables16.TABLED)}

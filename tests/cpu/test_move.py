@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import gather, move, resize
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.kernels.move import gather, views
+from sanderling.delegates.cpu.kernels.vision import resize
 from sanderling.ir import DType, Graph
 from tests.conformance.harness import Case, T, case, const, f32, i8, i16, i32, i64, u8
 from tests.support.cpu_conformance import (
@@ -22,7 +23,7 @@ from tests.support.cpu_conformance import (
     share_of,
 )
 
-OPS = (*move.KERNELS, *gather.KERNELS, *resize.KERNELS)
+OPS = (*views.KERNELS, *gather.KERNELS, *resize.KERNELS)
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = ("known at run time only", "no place of their own", "quantised table", "table of bytes",
            "indices of type i16", "fused activation", "do not fit together", "shape is not known",

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.abi import ARENA, FIRST_ARG
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.placement import free_from, is_free, place
+from sanderling.delegates.cpu.runtime.abi import ARENA, FIRST_ARG
+from sanderling.delegates.cpu.steps.placement import free_from, is_free, place
 from sanderling.ir import DType, Graph, Model, Tensor
 from tests.support.cpu_conformance import EVERYTHING, cpu_for, run
 

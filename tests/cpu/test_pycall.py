@@ -16,13 +16,13 @@ import pytest
 
 import sanderling
 from sanderling import BusyError, SanderlingError, dump
-from sanderling.delegates.cpu import executable as home
-from sanderling.delegates.cpu.abi import FAULT
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import TINY, CpuExecutable
-from sanderling.delegates.cpu.pycall import fits
+from sanderling.delegates.cpu.runtime import executable as home
+from sanderling.delegates.cpu.runtime.abi import FAULT
+from sanderling.delegates.cpu.runtime.executable import TINY, CpuExecutable
+from sanderling.delegates.cpu.runtime.pycall import fits
 from sanderling.ir import DType, Graph, Model
-from sanderling.runtime.delegate import copy_graph
+from sanderling.ir.graph import copy_graph
 from sanderling.runtime.session import Session
 from tests.support.conv_stacks import feed, stack
 
@@ -130,7 +130,7 @@ def test_nothing_is_counted_twice_or_forgotten(way: str) -> None:
         bound.run()
         session.run(feeds)
     gc.collect()
-    watched = None, X, np.ndarray, bound._call, *bound.outputs.values()
+    watched = None, X, np.ndarray, bound.binding.steady, *bound.outputs.values()
     before = [sys.getrefcount(w) for w in watched]
     for _ in range(1000):
         bound.run()
@@ -145,7 +145,7 @@ def test_a_bound_run_keeps_what_it_needs(way: str) -> None:
     bound = session.bind({"main_in0": X, "main_in1": X})
     bound.run()
     bound.run()
-    call, code = bound._call, weakref.ref(executable(session))
+    call, code = bound.binding.steady, weakref.ref(executable(session))
     assert call is not None
     del session, bound
     gc.collect()
@@ -251,7 +251,8 @@ def test_recording_begins_and_ends(way: str) -> None:
         bound.run()
         interpreter.invoke()
     np.testing.assert_array_equal(interpreter.get_tensor(2), 2 * X)
-    assert bound._call is not None and interpreter._ready[interpreter._main].call is not None
+    ready = interpreter._ready[interpreter._main]
+    assert bound.binding.steady is not None and ready.binding.steady is not None
 
 
 def test_inputs_without_elements(way: str) -> None:

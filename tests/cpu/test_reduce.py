@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import reduce, rowwise, search
-from sanderling.delegates.cpu.prepare import prepare
-from sanderling.delegates.cpu.targets import host_target
+from sanderling.delegates.cpu.isa.targets import host_target
+from sanderling.delegates.cpu.kernels.reduce import along_axis, reductions, rowwise
+from sanderling.delegates.cpu.passes.pipeline import prepare
 from sanderling.ir import Array, DType, Graph, Model
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, i64, u8
 from tests.support.aarch64_qemu import QEMU
@@ -28,7 +28,7 @@ from tests.support.cpu_conformance import (
 
 EMULATED = QEMU is not None
 
-OPS = [name for module in (reduce, rowwise, search) for name in module.KERNELS]
+OPS = [name for module in (reductions, rowwise, along_axis) for name in module.KERNELS]
 # Every case runs on the cpu, unless one of these is the reason.
 EXCUSES = (
     "has no kernel",

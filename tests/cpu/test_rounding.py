@@ -10,12 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import sums
-from sanderling.delegates.cpu.rounding import Rounding, rescale
-from sanderling.delegates.cpu.targets import TARGETS, Target, runnable
+from sanderling.delegates.cpu.codegen.rounding import Rounding, rescale
+from sanderling.delegates.cpu.isa.targets import TARGETS, Target, runnable
+from sanderling.delegates.cpu.kernels.elementwise import planes
 from sanderling.ir import Array, DType, Graph, Model, Quant
+from tests.conformance.cases_matmul import WIDE
+from tests.conformance.harness import Case
 from tests.support.aarch64_qemu import QEMU
-from tests.support.cpu_conformance import RUNNABLE, TARGET_NAMES, cpu_for, run, run_emulated
+from tests.support.cpu_conformance import (
+    RUNNABLE,
+    TARGET_NAMES,
+    check_cpu,
+    cpu_for,
+    run,
+    run_emulated,
+)
 
 EMULATED = [name for name in TARGET_NAMES if TARGETS[name].triple.startswith("aarch64") and QEMU]
 TRIED = [*RUNNABLE, *EMULATED]
@@ -143,6 +152,13 @@ def test_sums_wrap_around_as_the_definition_has_them(op: str, dtype: DType, targ
     assert np.array_equal(ours, wanted)
 
 
+@pytest.mark.parametrize("target", TRIED)
+@pytest.mark.parametrize("row", WIDE[::2], ids=lambda row: row.id)
+def test_sums_of_connected_layers_wrap_around(row: Case, target: str) -> None:
+    """They become float64, after their bias."""
+    assert check_cpu(row, target, emulate=True) == ""
+
+
 def _wrapping(op: str, dtype: DType) -> tuple[Model, Array]:
     """Biases near both ends of int32, and codes on both sides of the zero point."""
     rng, channels = np.random.default_rng(3), 19
@@ -208,15 +224,15 @@ def test_all_pairs_are_added_as_defined(op: str, product: bool, target: str) -> 
         assert np.array_equal(ours, wanted), numbers
 
 
-def _sides(numbers: Sequence[Operand]) -> list[sums.Side]:
-    return [sums.Side(float(np.float32(s)), -128 - z, 127 - z) for s, z in numbers]
+def _sides(numbers: Sequence[Operand]) -> list[planes.Side]:
+    return [planes.Side(float(np.float32(s)), -128 - z, 127 - z) for s, z in numbers]
 
 
 def test_planes_are_exact() -> None:
     rng = np.random.default_rng(1)
     random = [[(s, int(rng.integers(-128, 128))) for s in (a, b, max(a, b) * rng.uniform(0.6, 2))]
               for a, b in np.exp2(rng.uniform(-4, 1, (20, 2)))]  # fmt: skip
-    found = [sums.plane(*_sides(numbers)) for numbers in (*ADDITIONS, *random)]
+    found = [planes.plane(*_sides(numbers)) for numbers in (*ADDITIONS, *random)]
     assert np.mean([p.exact for p in found]) > 0.9
     assert all(p.exact for p in found[: len(ADDITIONS)])
     # Sums that tie need two heights.
@@ -225,8 +241,8 @@ def test_planes_are_exact() -> None:
 
 @pytest.mark.parametrize("product", [False, True])
 def test_sums_without_a_plane_are_exact_too(product: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = sums.plane
-    for module in ("arithmetic", "epilogue"):
+    real = planes.plane
+    for module in ("kernels.elementwise.arithmetic", "passes.fold"):
         monkeypatch.setattr(f"sanderling.delegates.cpu.{module}.plane",
                             lambda *args: replace(real(*args), exact=False))  # fmt: skip
     model, pairs = _sum("ADD", ADDITIONS[0], "NONE", product)

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu import delegate as cpu
-from sanderling.delegates.cpu.cache import fingerprint
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
-from sanderling.delegates.cpu.targets import TARGETS
+from sanderling.delegates.cpu.isa.targets import TARGETS
+from sanderling.delegates.cpu.runtime.cache import fingerprint
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import new_state
-from sanderling.runtime.delegate import copy_graph
-from sanderling.runtime.plan import specialise
 from sanderling.runtime.resources import lift
 from sanderling.runtime.session import Session
+from sanderling.runtime.specialise import specialise
 from tests.conformance.cases_control import (
     Body,
     assign,

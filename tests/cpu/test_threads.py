@@ -17,7 +17,7 @@ import pytest
 
 from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.executable import Crew
+from sanderling.delegates.cpu.runtime.executable import Crew
 from sanderling.errors import DelegateError
 from sanderling.ir import Array, DType, Graph, Model
 from sanderling.runtime.session import Session

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from sanderling import Interpreter, dump, load, save, store
-from sanderling.delegates.cpu import cache
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.runtime import cache
 from sanderling.errors import CacheWarning, ModelError
-from sanderling.format import known
-from sanderling.format.known import KnownModel
+from sanderling.format import known_models
+from sanderling.format.known_models import KnownModel
 from sanderling.ir import Array, Model
 from sanderling.ir.compare import models_equal
 from tests.support.conv_stacks import feed, stack
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path / "cache"))
     made_by = store._compiler()
     monkeypatch.setattr(store, "_who", lambda: made_by)
-    monkeypatch.setattr(known, "SETTLED_NS", 0)
+    monkeypatch.setattr(known_models, "SETTLED_NS", 0)
     return tmp_path / "cache"
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_imported_that_is_not_run(path: Path) -> None:
         interpreter.set_tensor(about["index"], np.zeros(about["shape"], about["dtype"]))
         interpreter.invoke()
         interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-        mine = "ops", "passes", "delegates.cpu.kernels", "ir.verify"
+        mine = "ops", "passes", "delegates.cpu.table", "ir.verify"
         names = "llvmlite", *("sanderling." + name for name in mine)
         print([name for name in names if name in sys.modules])
     """)
@@ -112,7 +112,7 @@ def test_the_record_says_what_the_file_says(path: Path) -> None:
         patch.setenv("SANDERLING_CACHE", "off")
         eager = load(path)
     assert isinstance(late, KnownModel) and not isinstance(eager, KnownModel)
-    assert known.describe(late) == known.describe(eager)
+    assert known_models.describe(late) == known_models.describe(eager)
     mine, other = late.main.outputs[0].quant, eager.main.outputs[0].quant
     assert mine is not None and mine.same_as(other)
 
@@ -152,7 +152,7 @@ def test_an_edit_of_the_border_counts(path: Path, edit: str) -> None:
     """Though it can be made without reading an op."""
     model = load(path)
     border = model.main.inputs[0]
-    assert known.content_of(model) and border.quant is not None
+    assert known_models.content_of(model) and border.quant is not None
     if edit == "shape":
         border.shape = (1, *border.shape[1:-1], border.shape[-1] + 1)
     elif edit == "quant":
@@ -163,7 +163,7 @@ def test_an_edit_of_the_border_counts(path: Path, edit: str) -> None:
         model.main.inputs.append(model.main.outputs[0])
     else:
         model.graphs.append(stack().main)
-    assert not known.content_of(model)
+    assert not known_models.content_of(model)
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -226,9 +226,9 @@ def test_a_copy_and_bytes_are_recognised(path: Path) -> None:
 
 def test_a_settled_file_is_not_read_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load(path)
-    monkeypatch.setattr(known, "digest", lambda data: pytest.fail("the file was read"))
+    monkeypatch.setattr(known_models, "digest", lambda data: pytest.fail("the file was read"))
     assert isinstance(load(path), KnownModel)
-    monkeypatch.setattr(known, "SETTLED_NS", 10**15)
+    monkeypatch.setattr(known_models, "SETTLED_NS", 10**15)
     with pytest.raises(pytest.fail.Exception):  # it could have changed within the clock's tick
         load(path)
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu.cores import PairCore, WordCore, chunk_of, far
+from sanderling.delegates.cpu.codegen.rounding import Rounding, short
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.rounding import Rounding, short
-from sanderling.delegates.cpu.targets import TARGETS, runnable
+from sanderling.delegates.cpu.isa.targets import TARGETS, runnable
+from sanderling.delegates.cpu.kernels.products.cores import PairCore, WordCore, chunk_of, far
 from sanderling.ir import Array, DType, Graph, Model, Quant
 from tests.conformance.harness import Case, T, case, const, i16, weights
 from tests.support.aarch64_qemu import QEMU

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sanderling.delegates.cpu.abi import (
+from sanderling.delegates.cpu.runtime.abi import (
     ARENA,
     FIRST_ARG,
     SCRATCH,
@@ -23,7 +23,7 @@ from sanderling.delegates.cpu.abi import (
     TIMES,
     WEIGHTS,
 )
-from sanderling.delegates.cpu.executable import Compiled
+from sanderling.delegates.cpu.runtime.executable import Compiled
 from sanderling.ir import Array
 
 QEMU = shutil.which("qemu-aarch64")

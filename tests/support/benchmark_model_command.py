@@ -14,7 +14,8 @@ import sanderling
 from sanderling.cli.app import app
 from sanderling.errors import DelegateError
 from sanderling.ir import DType, Graph, Model
-from sanderling.runtime import delegate as delegates
+from sanderling.runtime import registry
+from sanderling.runtime.delegate import Delegate
 
 INT8 = str(files("sanderling") / "data" / "digits_int8.tflite")
 F32 = str(files("sanderling") / "data" / "digits_f32.tflite")
@@ -46,12 +47,12 @@ def binary(op: str, dtype: DType = DType.FLOAT32) -> Graph:
 @pytest.fixture(name="named")
 def named_delegates(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Delegates registered for one test."""
-    table = dict(delegates._registered)
-    monkeypatch.setattr(delegates, "_registered", table)
+    table = dict(registry._registered)
+    monkeypatch.setattr(registry, "_registered", table)
     yield table
 
 
-class Picky:
+class Picky(Delegate):
     """A delegate that takes some types of ops."""
 
     def __init__(self, name: str, takes: set[str], fails: bool = False) -> None:
@@ -67,4 +68,4 @@ class Picky:
     def compile(self, part: Graph, options: Any) -> Any:
         if self.fails:
             raise DelegateError("it cannot")
-        return delegates.find_delegate("reference").compile(part, options)
+        return registry.find_delegate("reference").compile(part, options)

@@ -16,8 +16,8 @@ import sanderling
 from sanderling import evaluate_task, load
 from sanderling.cli.app import app
 from sanderling.evaluate import shards
+from sanderling.evaluate.evaluation import Evaluation
 from sanderling.evaluate.imagenet import ImageNet
-from sanderling.evaluate.run import Evaluation
 from sanderling.ir import Graph, Model, Op, Tensor
 
 DATA = Path(str(files("sanderling") / "data"))

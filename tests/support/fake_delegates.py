@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from sanderling.delegates.reference import ReferenceExecutable
 from sanderling.errors import DelegateError
 from sanderling.ir import Array, Graph, Op
-from sanderling.runtime.delegate import Executable, Options
+from sanderling.runtime.delegate import Delegate, Executable, Options
 
 Watch = Callable[[Graph, Sequence[Array], Sequence["Array | None"]], object]
 
 
 @dataclass(eq=False)
-class Some:
+class Some(Delegate):
     """Takes the ops whose name (or output's name) is in `takes`, and runs them on the definitions.
 
     watch sees each part with its arrays after a run. fails: "compile" or "run", with `error`.
@@ -31,7 +31,7 @@ class Some:
         known = {op.name, *(t.name for t in op.outputs)}
         return None if known.intersection(self.takes) else f"{op.name} is not on its list"
 
-    def compile(self, part: Graph, options: Options) -> Executable:
+    def compile(self, part: Graph, options: Options) -> SomeExecutable:
         if self.fails == "compile":
             raise self.error
         self.compiled.append(part)
@@ -39,7 +39,7 @@ class Some:
 
 
 @dataclass(eq=False)
-class SomeExecutable:
+class SomeExecutable(Executable):
     owner: Some
     part: Graph
     inner: ReferenceExecutable

@@ -37,16 +37,15 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from sanderling import DelegateError, FallbackWarning, SanderlingError, Session, dump, load
-from sanderling.delegates.cpu.operands import BYTES
-from sanderling.delegates.cpu.prepare import RECURRENT
-from sanderling.evaluate.walk import Walker
+from sanderling.delegates.cpu.kernels.elementwise.operands import BYTES
+from sanderling.delegates.cpu.table import row_of
+from sanderling.evaluate.op_by_op import OpByOpRunner
 from sanderling.ir import Array, Graph, Model, Op
 from sanderling.ir.graph import reachable
 from sanderling.measure.record import Setting
 from sanderling.ops.execute import evaluate, new_state
 
 from ..conformance.harness import Case, difference
-from .cpu_conformance import NEARLY
 from .fuzz_bytes import TooSlowError, is_small
 from .model_mutations import choose_case, feeds, mutate
 
@@ -188,14 +187,9 @@ def is_share(op: Op) -> bool:
 
 def is_hybrid(op: Op) -> bool:
     """A cell that quantises on the way: what NaN becomes is not defined, LiteRT has a number."""
-    return op.name in RECURRENT and any(
+    return row_of(op).changes_state and any(
         t is not None and t.dtype in BYTES and t.is_constant for t in op.inputs
     )
-
-
-def is_nearly(op: Op) -> bool:
-    """Its codes are computed in floats."""
-    return op.name in NEARLY
 
 
 def _near_one(ours: Array, theirs: Array) -> Array:
@@ -205,16 +199,9 @@ def _near_one(ours: Array, theirs: Array) -> Array:
     return close | (np.isneginf(ours) & np.isnan(theirs))
 
 
-def _one_code(ours: Array, theirs: Array) -> Array:
-    if ours.dtype.kind not in "iu":
-        return np.zeros(ours.shape, bool)
-    return np.abs(ours.astype(np.int64) - theirs.astype(np.int64)) <= 1
-
-
 EXCUSES = (
     Excuse(is_share, _near_one),
     Excuse(is_hybrid, lambda ours, theirs: theirs != theirs),
-    Excuse(is_nearly, _one_code),
 )
 
 
@@ -247,7 +234,7 @@ def within(op: Op) -> list[Op]:
 def parting(wide: Case, model: Model, arrays: list[Array], found: str) -> str | None:
     """What is left of a difference that was found: every op that parts from its definition, on the
     definition's values, must be excused itself, and one op must part."""
-    walker = Walker(model, Setting(delegates=("cpu",)), shapes=[a.shape for a in arrays])
+    walker = OpByOpRunner(model, Setting(delegates=("cpu",)), shapes=[a.shape for a in arrays])
     walker.prepare(arrays)
     values, state = walker.start(arrays), new_state()
     values |= {t: a.copy() for t, a in walker.variables.items()}

@@ -11,9 +11,9 @@ import numpy as np
 from sanderling import dump, load
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
 from sanderling.ops.execute import evaluate, new_state
-from sanderling.optimize.calibrate import Calibration, Statistics, activations, glance
-from sanderling.optimize.prepare import prepared
-from sanderling.optimize.quantize import Job, Quantised
+from sanderling.optimize.apply import Quantised, Quantiser
+from sanderling.optimize.calibrate import Calibration, Statistics, activations, sample_statistics
+from sanderling.optimize.canonical import canonical
 from sanderling.optimize.recipe import Choice
 from sanderling.optimize.write import WeightOptions
 from sanderling.runtime.inputs import dequantize_array, quantize_array
@@ -24,7 +24,7 @@ ENGINES = ("BUILTIN_WITHOUT_DEFAULT_DELEGATES", "AUTO")  # LiteRT's own kernels,
 
 def quick_calibration(model: Model, samples: Sequence[Sequence[Array]]) -> Calibration:
     """Statistics of the main graph by the plain definitions of its ops: nothing is compiled."""
-    copy = load(bytes(dump(model)))
+    copy = model.copy()
     graph = copy.main
     watched = activations(graph)
     computed = [t for t in watched if t not in graph.inputs]
@@ -35,7 +35,7 @@ def quick_calibration(model: Model, samples: Sequence[Sequence[Array]]) -> Calib
         feeds = {t.name: a for t, a in zip(graph.inputs, sample, strict=True)}
         seen = dict(session.run(feeds)) | feeds
         for name, statistics in found.items():
-            if (one := glance(seen[name], 0)) is not None:
+            if (one := sample_statistics(seen[name], 0)) is not None:
                 statistics.add(one)
     return Calibration(found, len(samples))
 
@@ -43,19 +43,19 @@ def quick_calibration(model: Model, samples: Sequence[Sequence[Array]]) -> Calib
 def quantised(model: Model, samples: Sequence[Sequence[Array]], *rules: str | dict[str, str],
               **more: Any) -> Quantised:  # fmt: skip
     """The model by these rules, with plain ranges."""
-    ready = prepared(model)
+    ready = canonical(model)
     choices = [Choice(r) if isinstance(r, str) else _choice(r) for r in rules]
-    return Job(ready, choices, quick_calibration(ready, samples), **more).run()
+    return Quantiser(ready, choices, quick_calibration(ready, samples), **more).run()
 
 
 def nested(model: Model, samples: Sequence[Sequence[Array]], mode: str) -> Quantised:
-    """As `quantised`, with the watcher that sees inner graphs and states."""
+    """As `quantised`, with the observer that sees inner graphs and states."""
     from sanderling.optimize.calibrate import calibrate
-    from sanderling.optimize.graphs import Nest
+    from sanderling.optimize.nested import NestedObserver
 
-    ready = prepared(model)
-    seen = calibrate(Nest(load(bytes(dump(ready))), 1), [list(s) for s in samples])
-    return Job(ready, [Choice(mode)], seen, weights=WeightOptions(minimum=0)).run()
+    ready = canonical(model)
+    seen = calibrate(NestedObserver(ready.copy(), 1), [list(s) for s in samples])
+    return Quantiser(ready, [Choice(mode)], seen, weights=WeightOptions(minimum=0)).run()
 
 
 def _choice(rule: dict[str, str]) -> Choice:

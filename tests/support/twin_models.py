@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sanderling.evaluate.walk import Walker
+from sanderling.evaluate.op_by_op import OpByOpRunner
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.measure.record import Setting
 from sanderling.ops.execute import evaluate
@@ -113,11 +113,11 @@ class Twin:
 def calibrated() -> dict[str, tuple[float, float]]:
     """The ranges of all values, from random inputs, with room for others."""
     twin = Twin(fused=False)
-    walker = Walker(twin.model, Setting(delegates=("reference",)))
+    runner = OpByOpRunner(twin.model, Setting(delegates=("reference",)))
     names = {t.name: holds for t, holds in twin.holds.items()}
     found: dict[str, tuple[float, float]] = {}
     for _ in range(8):
-        for tensor, value in walker.run([RNG.uniform(-1, 1, (1, 8, 8, 4)).astype("f4")]).items():
+        for tensor, value in runner.run([RNG.uniform(-1, 1, (1, 8, 8, 4)).astype("f4")]).items():
             low, high = found.get(names[tensor.name], (0.0, 0.0))
             found[names[tensor.name]] = min(low, float(value.min())), max(high, float(value.max()))
     wide = {name: (1.4 * low, 1.4 * high) for name, (low, high) in found.items()}

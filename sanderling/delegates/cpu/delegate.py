@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...config import CHECKED, DUMP
 from ...errors import DelegateError, FallbackWarning, InputError
 from ...ir import Graph, Op
 from ...progress import plural, waiting
+from ...runtime.delegate import Delegate, Options
 from ...spans import span, tape
-from .cache import Cache, fingerprint
-from .executable import Compiled, CpuExecutable
-from .targets import (
+from .isa.targets import (
     PRECISIONS,
     Target,
     emulatable,
@@ -27,9 +26,8 @@ from .targets import (
     problem,
     runnable,
 )
-
-if TYPE_CHECKING:
-    from ...runtime.delegate import Executable, Options
+from .runtime.cache import Cache, fingerprint
+from .runtime.executable import Compiled, CpuExecutable
 
 # Multiply-adds that are worth a worker: 5 us in int8, 12 us in float32 on an AVX512 core. Waking a
 # worker and four barriers took 12 to 18 us on a machine whose cores were busy, 800,000 int8
@@ -40,7 +38,7 @@ OPTIONS = frozenset({"target", "timed", "dump", "cache", "precision", "emulate",
 # A compilation that takes longer says so on a terminal.
 
 
-class CpuDelegate:
+class CpuDelegate(Delegate):
     """Compiles parts to machine code.
 
     target: a row of targets.TARGETS, default this machine's. timed: count the ticks of every step.
@@ -65,24 +63,18 @@ class CpuDelegate:
         self.dump = dump
         self.cache = Cache() if cache else Cache("off")
 
-    def configure(self, options: Mapping[str, Any]) -> None:
-        """Options by name, as load_delegate(name, options) passes them."""
+    def configure(self, options: Mapping[str, Any]) -> CpuDelegate:
+        """The constructor's parameters, by name."""
         unknown = sorted(set(options) - OPTIONS)
         if unknown:
             raise InputError(f"the cpu delegate has no option '{unknown[0]}'",
                              fix=f"it has {', '.join(sorted(OPTIONS))}")  # fmt: skip
-        self.__init__(**options)  # type: ignore[misc]
+        return type(self)(**options)
 
     def refuses(self, op: Op) -> str | None:
-        from .kernels import KERNELS
-        from .program import refuses_tensors
+        from .table import refusal
 
-        if self.problem is not None:
-            return self.problem
-        kernel = KERNELS.get(op.name)
-        if kernel is None:
-            return f"{op.name} has no kernel"
-        return refuses_tensors(op) or kernel.refuses(op, self.target)
+        return self.problem or refusal(op, self.target)
 
     def refuses_each(self, ops: Sequence[Op]) -> list[str | None]:
         """The reasons against many ops at once; remembered, since asking needs the kernels."""
@@ -118,7 +110,7 @@ class CpuDelegate:
             precision = "f32"
         return replace(row, precision=str(precision))
 
-    def compile(self, part: Graph, options: Options) -> Executable:
+    def compile(self, part: Graph, options: Options) -> CpuExecutable:
         if not runnable(self.target):
             raise DelegateError(f"this machine cannot run code for {self.target.name}",
                                 where="delegate 'cpu'",
@@ -126,16 +118,16 @@ class CpuDelegate:
         compiled, key = self._compiled(part, self._for(options.extra))
         return self._executable(compiled, key, options.threads)
 
-    def restore(self, key: str, threads: int) -> Executable | None:
+    def restore(self, key: str, threads: int) -> CpuExecutable | None:
         """What was compiled before under this key, if it is still there."""
         found = self.cache.load(key)
         return None if found is None else self._executable(found, key, threads)
 
-    def _executable(self, compiled: Compiled, key: str, threads: int) -> Executable:
+    def _executable(self, compiled: Compiled, key: str, threads: int) -> CpuExecutable:
         workers = max(1, min(threads, compiled.macs // WORK_OF_WORKER))
         if not compiled.traced:
             return CpuExecutable(compiled, workers, key)
-        from .traced import TracedExecutable
+        from .runtime.traced import TracedExecutable
 
         return TracedExecutable(compiled, workers, key)
 
@@ -161,8 +153,8 @@ class CpuDelegate:
                 return found, key
         what = f"compiling {plural(len(part.ops), 'op')} for {row.name}"
         with waiting(f"{what} (once; the result is kept)"), span(what, "compile"):
-            from .dump import Dump, folder_for
-            from .lower import Settings, build
+            from .build import Settings, build
+            from .steps.dump import Dump, folder_for
 
             folder = folder_for(str(root), part, key) if root else None
             made = build(part, Settings(row, self.timed, traced, self.checked), Dump(folder))
@@ -171,29 +163,29 @@ class CpuDelegate:
 
     def explain(self, part: Graph) -> str:
         """The steps that a part becomes: kernels, places, costs. The part is changed."""
-        from .dump import table
+        from .steps.dump import table
 
         return table(self.compiled(part).report)
 
 
 def build(delegate: CpuDelegate, part: Graph) -> Compiled:
     """The part's code, made now."""
-    from .dump import Dump
-    from .lower import build
+    from .build import build
+    from .steps.dump import Dump
 
     return build(part, _settings(delegate), Dump(None))
 
 
 def lower(part: Graph, delegate: CpuDelegate) -> tuple[Any, int]:
     """The part as a program with its module written, and the bytes of its arena."""
-    from .dump import Dump
-    from .lower import lower
+    from .build import lower
+    from .steps.dump import Dump
 
     return lower(part, _settings(delegate), Dump(None))
 
 
 def _settings(delegate: CpuDelegate) -> Any:
-    from .lower import Settings
+    from .build import Settings
 
     return Settings(delegate.target, delegate.timed, checked=delegate.checked)
 

@@ -9,8 +9,8 @@ import os
 
 from ...errors import InputError
 from ..record import Result, Setting
-from .common import Options
-from .log import Log, parse
+from .device_options import DeviceOptions
+from .tool_log import Log, parse
 
 DEVICES = ("android", "android:SERIAL", "ios")
 
@@ -24,11 +24,11 @@ def check(device: str) -> None:
 
 
 def run(device: str, model: str | os.PathLike[str], setting: Setting,
-        options: Options | None = None) -> Result:  # fmt: skip
+        options: DeviceOptions | None = None) -> Result:  # fmt: skip
     """Measure a model on a device. What the device cannot do is the result's `error`; what the
     user can mend (no adb, no such device, no binary) is raised."""
     check(device)
-    options = options or Options()
+    options = options or DeviceOptions()
     if device == "ios":
         from .ios import run_ios
 
@@ -38,4 +38,4 @@ def run(device: str, model: str | os.PathLike[str], setting: Setting,
     return run_android(device.partition(":")[2], os.fspath(model), setting, options)
 
 
-__all__ = ["DEVICES", "Log", "Options", "check", "parse", "run"]
+__all__ = ["DEVICES", "Log", "DeviceOptions", "check", "parse", "run"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ...errors import InputError, SanderlingError
 from ..record import Result, Setting
-from . import log
+from . import tool_log
 from .adb import Adb, DeviceError, choose
-from .common import ENGINE, Options, as_words, flags_for, local_file
+from .device_options import ENGINE, DeviceOptions, as_words, flags_for, local_file
 
 TEMP = "/data/local/tmp"
 USUAL_BINARY = f"{TEMP}/benchmark_model"  # where the guide puts it
@@ -36,7 +36,7 @@ _OUTPUT_FLAGS = ("result_file_path", "output_filepath", "output_proto_filepath",
                  "model_runtime_info_output_file")  # fmt: skip
 
 
-def run_android(serial: str, model: str, setting: Setting, options: Options) -> Result:
+def run_android(serial: str, model: str, setting: Setting, options: DeviceOptions) -> Result:
     """Files that were pushed are removed in any case, also after Ctrl-C."""
     source = local_file(model, "model", "model")
     binary = local_file(options.binary, "--device-binary", "file") if options.binary else None
@@ -66,12 +66,12 @@ def run_android(serial: str, model: str, setting: Setting, options: Options) -> 
     except DeviceError as error:
         return Result(str(model), setting, error=_one_line(error))
     options.progress("done", STEPS, STEPS)
-    found = log.result(log.parse(text), str(model), setting)
+    found = tool_log.result(tool_log.parse(text), str(model), setting)
     found.facts |= {"device": facts}
     return found
 
 
-def _check_mask(options: Options) -> None:
+def _check_mask(options: DeviceOptions) -> None:
     mask = options.cpu_mask.lower().removeprefix("0x")
     if options.cpu_mask and not (mask and set(mask) <= set("0123456789abcdef") and int(mask, 16)):
         raise InputError(f"'{options.cpu_mask}' is not a mask of cores", where="--cpu-mask",
@@ -119,7 +119,7 @@ def _push_inputs(adb: Adb, folder: str, flags: dict[str, str]) -> dict[str, str]
     for flag in _FILE_FLAGS:
         if flag not in flags:
             continue
-        from ..compat.inputs import name_and_file
+        from ..benchmark_model.inputs import name_and_file
 
         places = []
         for number, item in enumerate(flags[flag].split(",")):
@@ -164,7 +164,7 @@ def _place_binary(adb: Adb, binary: Path | None, folder: str, facts: dict[str, s
     return place
 
 
-def _run_binary(adb: Adb, binary: str, words: list[str], options: Options) -> str:
+def _run_binary(adb: Adb, binary: str, words: list[str], options: DeviceOptions) -> str:
     options.progress("run", 2, STEPS)
     mask = ["taskset", options.cpu_mask.lower().removeprefix("0x")] if options.cpu_mask else []
     line = " ".join(shlex.quote(w) for w in [*mask, binary, *words])
@@ -188,7 +188,7 @@ def _death(status: int) -> str:
 # -- the app --------------------------------------------------------------------------------------
 
 
-def _run_app(adb: Adb, words: list[str], folder: str, options: Options) -> str:
+def _run_app(adb: Adb, words: list[str], folder: str, options: DeviceOptions) -> str:
     spaced = [w for w in words if w.split() != [w]]
     if spaced:
         raise InputError(f"the app splits its words at spaces: {spaced[0]}", where=adb.name,
@@ -210,7 +210,7 @@ def _run_app(adb: Adb, words: list[str], folder: str, options: Options) -> str:
                 adb.raw("uninstall", PACKAGE)
 
 
-def _start_and_wait(adb: Adb, words: list[str], mark: str, options: Options) -> str:
+def _start_and_wait(adb: Adb, words: list[str], mark: str, options: DeviceOptions) -> str:
     """The app has no output but the device's log, which is the user's too: it is not cleared but
     marked, and read from the mark on."""
     options.progress("run", 3, STEPS)
@@ -227,7 +227,7 @@ def _start_and_wait(adb: Adb, words: list[str], mark: str, options: Options) -> 
     end = time.monotonic() + options.timeout
     while True:
         text = _of_process(process, adb("logcat", "-d", "-v", "threadtime", "-s", *TAGS), mark)
-        found = log.parse(text)
+        found = tool_log.parse(text)
         if _has_ended(found, options):
             return text
         if time.monotonic() > end:
@@ -244,7 +244,7 @@ def _of_process(process: str, text: str, mark: str) -> str:
     return "\n".join(line for line in lines if line.split()[2:3] == [process])
 
 
-def _has_ended(found: log.Log, options: Options) -> bool:
+def _has_ended(found: tool_log.Log, options: DeviceOptions) -> bool:
     """The profile comes behind the result."""
     if found.crash or found.errors:
         return True

@@ -11,13 +11,13 @@ from pathlib import Path
 from ...errors import InputError
 from ...format import write_atomic
 from ..record import Result, Setting
-from . import log
-from .common import ENGINE, Options, flags_for, local_file
+from . import tool_log
+from .device_options import ENGINE, DeviceOptions, flags_for, local_file
 
 PARAMETERS = "benchmark_params.json"
 
 
-def run_ios(model: str, setting: Setting, options: Options) -> Result:
+def run_ios(model: str, setting: Setting, options: DeviceOptions) -> Result:
     """Read the app's log where there is one; otherwise fill the folder, and say what to do."""
     setting = replace(setting, engine=ENGINE, device="ios")
     if options.log:
@@ -34,7 +34,7 @@ def run_ios(model: str, setting: Setting, options: Options) -> Result:
                   "then give its log with --device-log")  # fmt: skip
 
 
-def parameters(model: str, setting: Setting, options: Options) -> dict[str, str]:
+def parameters(model: str, setting: Setting, options: DeviceOptions) -> dict[str, str]:
     """All values are texts: the app makes --name=value of each."""
     own = {"benchmark_name": f"{Path(model).stem}_benchmark", "graph": Path(model).name}
     flags = flags_for(setting, options)
@@ -42,7 +42,7 @@ def parameters(model: str, setting: Setting, options: Options) -> dict[str, str]
     return own | {n: {"true": "1", "false": "0"}.get(v, v) for n, v in flags.items()}
 
 
-def prepare(model: str, setting: Setting, options: Options) -> Path:
+def prepare(model: str, setting: Setting, options: DeviceOptions) -> Path:
     """Put the model and its parameters where the app's project packs them."""
     source = local_file(model, "model", "model")
     folder = Path(options.folder)
@@ -60,4 +60,4 @@ def prepare(model: str, setting: Setting, options: Options) -> Path:
 def read(path: str, model: str, setting: Setting) -> Result:
     """What the app printed: Xcode's console, or the text on its screen."""
     found = local_file(path, "--device-log", "log")
-    return log.result(log.parse(found.read_text("utf-8", "replace")), model, setting)
+    return tool_log.result(tool_log.parse(found.read_text("utf-8", "replace")), model, setting)

@@ -1,0 +1,131 @@
+"""From a part of a graph to machine code: prepare, place, emit, compile, link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import DelegateError
+from ...ir import Graph, Op, Tensor
+from ...ops import cost
+from ...passes.common import Watch
+from ...spans import span
+from .codegen.jit import compile_object
+from .codegen.program import Program, StepError
+from .dialect.fused import unfused, where
+from .isa.targets import Target
+from .kernels.row import UNKNOWN
+from .passes.pipeline import prepare
+from .runtime.executable import Compiled, aligned
+from .runtime.image import Image, link
+from .steps.dump import Dump, fused_text, types_text
+from .steps.origins import Origins
+from .steps.placement import free_from, is_free, place
+from .steps.sync import emit_run
+from .table import row_of
+
+# What is called from outside.
+ENTRIES = ("call", "invoke", "serve", "stop", "clock")  # clock: of traced code
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a part is compiled for, at which precision; part of the cache's key."""
+
+    target: Target
+    timed: bool = False
+    traced: bool = False  # note when each step begins and ends on each worker
+    checked: bool = False  # test every access to memory
+
+
+def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
+    """From a part to machine code. The part is changed on the way."""
+    work = sum(map(effort, part.ops))
+    sizes = tuple(t.dtype.nbytes(t.shape) for t in (*part.inputs, *part.outputs))
+    origins = Origins(part)
+    try:
+        program, arena = lower(part, settings, dump)
+    except StepError as error:
+        error.ops = origins.under(error.op)
+        raise
+    with span("write LLVM IR", "compile"):
+        text = str(program.module)
+    dump.text("module.ll", lambda: text)
+    dump.code(text, settings.target)
+    image = link(compile_object(text, settings.target, quick=settings.checked))
+    image = Image(image.code, {n: at for n, at in image.entries.items() if n in ENTRIES})
+    weights = aligned(len(program.weights.blob))
+    weights[: len(program.weights.blob)] = np.frombuffer(program.weights.blob, np.uint8)
+    names = tuple(s.function for s in program.steps)
+    floor = free_from(part, program.places, {s.op for s in program.steps if s.scratch})
+    report = [row | about for row, about in zip(describe(program), origins.of(program.steps),
+                                                strict=True)]  # fmt: skip
+    return Compiled(image, weights, arena, program.scratch, names, len(sizes), work,
+                    settings.timed, tuple(report), floor=floor, traced=settings.traced, sizes=sizes,
+                    sites=tuple(program.sites))  # fmt: skip
+
+
+def effort(op: Op) -> int:
+    """Multiply-adds, or what moving the bytes takes instead of them."""
+    found = cost(op)
+    return max(found.macs, found.bytes_written)
+
+
+def describe(program: Program) -> list[dict[str, str]]:
+    """The steps for people: what they do, with which kernel, from where to where, and the bytes
+    that they touch."""
+    return [
+        {
+            "step": step.function,
+            "kernel": step.kernel,
+            "op": where(step.op),
+            "inputs": types_text(step.op.inputs, program.places),
+            "outputs": types_text(step.op.outputs, program.places),
+            "macs": str(cost(unfused(step.op), lowered=True).macs),
+            "weights": str(step.weights),
+            "reads": str(_bytes(step.op.inputs)),
+            "writes": str(_bytes(step.op.outputs)),
+            "fused": fused_text(step.op),
+        }
+        for step in program.steps
+    ]
+
+
+def _bytes(tensors: Iterable[Tensor | None]) -> int:
+    """Of activations; constants are counted as they are packed."""
+    return sum(t.nbytes for t in tensors if t is not None and not t.is_constant)
+
+
+def watch_for(settings: Settings, dump: Dump) -> Watch:
+    """Who looks on while passes run: the dump, and in a checked build the rules of the dialect."""
+    if not settings.checked:
+        return dump.graph
+    from .dialect.verify import check
+
+    def look(name: str, graph: Graph) -> None:
+        dump.graph(name, graph)
+        check(graph, name)
+
+    return look
+
+
+def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
+    """The part as a program with its module written; and the bytes of its arena."""
+    dump.graph("given", part)
+    prepare(part, settings.target, watch_for(settings, dump))
+    with span("place tensors", "compile"):
+        places, arena = place(part)
+    program = Program(part, settings.target, places, timed=settings.timed, traced=settings.traced,
+                      checked=settings.checked)  # fmt: skip
+    with span("emit kernels", "compile"):
+        for op in part.ops:
+            row = row_of(op)
+            if row is UNKNOWN:
+                raise DelegateError(f"{op.name} has no kernel", where=where(op))
+            if not is_free(op, places):
+                program.add_step(op, row.name(op), row.emit)
+        emit_run(program)
+    dump.steps(lambda: describe(program), arena, program.scratch)
+    return program, arena

@@ -1,0 +1,1 @@
+"""What CPUs offer: the rows of targets, and what this machine has."""

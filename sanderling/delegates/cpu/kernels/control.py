@@ -1,0 +1,209 @@
+"""State and branches.
+
+Variables (runtime/resources.py) are the caller's arrays: a read is a copy, or nothing where all who
+look at it are done before the variable is assigned (placement.py); an assignment is a copy.
+
+An IF of pure branches becomes their ops, each under a guard: attrs["guard"] is a row of (condition,
+polarity), and `run` passes over the step unless all hold. The branches are prepared apart from what
+surrounds them, so that no pass joins ops of different guards. A cpu.MERGE gives the result of the
+branch that ran its name; both branches write it in place where that can be.
+
+A composite is what its decomposition is, from the first pass on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ....errors import SanderlingError
+from ....ir import DType, Graph, Op, Tensor, reachable
+from ....ir.graph import copy_graph
+from ....passes.common import has_effects, same_quant
+from ....passes.simplify import fold_constants
+from ....runtime.specialise import specialise
+from ..codegen.emit import I8, Int, Type, Value, vector
+from ..codegen.program import StepEmitter
+from ..isa.targets import Target
+from .row import Ask, Kernel, emit_never
+
+Guard = tuple[tuple[Tensor, bool], ...]
+GUARD = "guard"
+COMPOSITE, DECOMPOSITION = "STABLEHLO_COMPOSITE", "decomposition_subgraph_index"
+# Code is written for each op of a graph at each place that calls it. Nested calls of the same
+# graphs would be millions of ops: this many copies of each, and a few whatever the graphs are.
+MOST_COPIES, ALWAYS_INLINED = 8, 128
+# The branches of an IF by the condition under which they run.
+BRANCHES = ((True, "then_subgraph_index"), (False, "else_subgraph_index"))
+
+
+# -- copies -------------------------------------------------------------------------------------
+
+
+def copy_bytes(k: StepEmitter, target: Value, source: Value, size: int, flip: bool) -> None:
+    """This worker's share of a copy; flip: between int8 and uint8, which is the top bit. Nothing is
+    touched past the end."""
+    width = k.target.width
+    whole = size // width
+    if whole > 8:
+        begin, end = k.share(whole)
+        with k.loop(begin, end) as i:
+            _copy_piece(k, target, source, k.mul(i, width), vector(I8, width), flip)
+        done = whole * width
+    else:
+        done = 0
+    first, last = k.share(1)
+    with k.loop(first, last):
+        for place, t in _pieces(done, size, width):
+            _copy_piece(k, target, source, place, t, flip)
+
+
+def _pieces(begin: int, end: int, width: int) -> Iterator[tuple[int, Type]]:
+    """Vectors, ever shorter, that cover the bytes; the last may reach back over others."""
+    at = begin
+    while at < end:
+        while width > end - at:
+            if width > 16 and end - at > width // 2 and end - begin >= width:
+                at = end - width
+                break
+            width //= 2
+        yield at, vector(I8, width) if width > 1 else I8
+        at += width
+
+
+def _copy_piece(k: StepEmitter, target: Value, source: Value, place: Int, t: Type,
+                flip: bool) -> None:  # fmt: skip
+    value = k.load(k.at(source, place, I8), t)
+    if flip:
+        value = k.b.xor(value, k.const(t, -128))
+    k.store(value, k.at(target, place, I8))
+
+
+def _emit_copy(k: StepEmitter, x: Tensor, y: Tensor) -> None:
+    source, target = k.ptr(x), k.ptr(y)
+    copy_bytes(k, target, source, y.nbytes, x.dtype is not y.dtype)
+
+
+def emit_read(k: StepEmitter, op: Op) -> None:
+    """Also cpu.COPY: of what two branches would else share."""
+    assert op.inputs[0] is not None
+    _emit_copy(k, op.inputs[0], op.outputs[0])
+
+
+def emit_assign(k: StepEmitter, op: Op) -> None:
+    variable, value = op.inputs
+    assert variable is not None and value is not None
+    _emit_copy(k, value, variable)
+
+
+def refuses_variable(op: Op, target: Target) -> str | None:
+    variable = op.inputs[0]
+    if variable is None or not variable.is_variable:
+        return "the graph does not show which variable it is, or of which shape"
+    return None
+
+
+# -- branches -----------------------------------------------------------------------------------
+
+
+def bound(branch: Graph, args: Sequence[Tensor | None]) -> tuple[Graph, list[Tensor]]:
+    """The branch at these arguments' shapes, constants among them put in; and the arguments that
+    its inputs are."""
+    own, twins = copy_graph(branch, branch.ops, branch.inputs, branch.outputs)
+    given: list[Tensor] = []
+    inputs = []
+    for tensor, arg in zip([twins[t] for t in branch.inputs], args, strict=True):
+        assert arg is not None
+        if arg.is_constant:
+            tensor.shape, tensor.signature = arg.shape, None
+            tensor.buffer, tensor.sparsity = arg.buffer, arg.sparsity
+        else:
+            inputs.append(tensor)
+            given.append(arg)
+    own.inputs = inputs
+    made, _ = specialise(own, [t.shape for t in given])
+    fold_constants(made)
+    return made, given
+
+
+def refuses_if(op: Op, target: Target) -> str | None:
+    condition = op.inputs[0]
+    if condition is None or condition.dtype is not DType.BOOL or math.prod(condition.shape) != 1:
+        return "its condition is not one bool"
+    return None
+
+
+def refuses_branches(op: Op, ask: Ask) -> str | None:
+    said = (_refuses_call(op, name, op.inputs[1:], ask) for _, name in BRANCHES)
+    return next(filter(None, said), None)
+
+
+def refuses_composite(op: Op, ask: Ask) -> str | None:
+    return _refuses_call(op, DECOMPOSITION, op.inputs, ask)
+
+
+def _refuses_call(op: Op, name: str, args: Sequence[Tensor | None], ask: Ask) -> str | None:
+    size, own = inlined_size(op)
+    if size > ALWAYS_INLINED + MOST_COPIES * own:
+        return f"the {own} ops of the graphs that it calls would be {size} in its place"
+    try:
+        branch, given = bound(op.attrs[name], args)
+    except (SanderlingError, AssertionError, ValueError, KeyError, AttributeError) as error:
+        return f"a graph that it calls does not fit its arguments: {error}"
+    if not all(same_quant(t, arg) for t, arg in zip(branch.inputs, given, strict=True) if t.users):
+        return f"graph '{branch.name}' sees its arguments under other scales"
+    said = _refuses_graph(branch, op, ask)
+    return None if said is None else f"in graph '{branch.name}': {said}"
+
+
+def inlined_size(op: Op) -> tuple[int, int]:
+    """The ops that stand in the place of this one when all calls below it are put in place, and
+    those of the graphs themselves."""
+    size: dict[Graph, int] = {}
+
+    def steps(op: Op) -> int:
+        return sum((size.get(g, 0) for g in op.subgraphs), 1)
+
+    for graph in reachable(op.subgraphs):
+        size[graph] = sum(map(steps, graph.ops))
+    return steps(op), sum(len(graph.ops) for graph in size)
+
+
+def _refuses_graph(branch: Graph, op: Op, ask: Ask) -> str | None:
+    for inner in branch.ops:
+        state = has_effects(inner) and inner.name not in ("IF", COMPOSITE)
+        said = "it has a state" if state else ask(inner)
+        if said is not None:
+            return f"{inner.where}: {said}"
+    for mine, theirs in zip(branch.outputs, op.outputs, strict=True):
+        if mine.dtype is not theirs.dtype or mine.shape != theirs.shape:
+            return f"its result is {mine.type_text}, not {theirs.type_text}"
+    return None
+
+
+def guard_of(op: Op) -> Guard:
+    found: Guard = op.attrs.get(GUARD, ())
+    return found
+
+
+def emit_merge(k: StepEmitter, op: Op) -> None:
+    """Copies what does not lie in place."""
+    condition, *results = op.inputs
+    assert condition is not None
+    y = op.outputs[0]
+    holds = k.b.icmp_signed("!=", k.load(k.ptr(condition), I8), I8(0))
+    for polarity, x in zip((True, False), results, strict=True):
+        if x is not None and k.program.places.get(x) != k.program.places[y]:
+            source, target = k.ptr(x), k.ptr(y)
+            with k.when(holds if polarity else k.b.not_(holds)):
+                copy_bytes(k, target, source, y.nbytes, False)
+
+
+KERNELS = {
+    "READ_VARIABLE": Kernel(emit_read, refuses_variable, copies_state=True),
+    "ASSIGN_VARIABLE": Kernel(emit_assign, refuses_variable, copies_state=True),
+    "IF": Kernel(emit_never, refuses_if, inner=refuses_branches, plain_codes=True),
+    COMPOSITE: Kernel(emit_never, inner=refuses_composite),
+    "cpu.COPY": Kernel(emit_read),
+    "cpu.MERGE": Kernel(emit_merge),
+}

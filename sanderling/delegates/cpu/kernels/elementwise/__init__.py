@@ -1,0 +1,1 @@
+"""Operators element by element: expressions over broadcast tensors, and tables of codes."""

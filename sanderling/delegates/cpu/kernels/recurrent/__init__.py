@@ -1,0 +1,1 @@
+"""LSTM, RNN and SVDF: cells that walk over sequences."""

@@ -1,0 +1,1 @@
+"""What works along axes: reductions, pools, norms, softmax, searches."""

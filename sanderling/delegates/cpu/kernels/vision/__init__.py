@@ -1,0 +1,1 @@
+"""Operators of images and boxes."""

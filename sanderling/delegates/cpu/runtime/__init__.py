@@ -1,0 +1,1 @@
+"""What runs a compiled part: the image, its memory, its workers and the cache. Needs no LLVM."""

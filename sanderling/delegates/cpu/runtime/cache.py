@@ -1,0 +1,229 @@
+"""Compiled parts on disk: a warm start runs no pass and loads no LLVM.
+
+An entry's name is a digest of all that it depends on: the part (structure and constants), target
+and options, this package's files and LLVM's version. It holds a description, the code and the
+packed weights, each on a page boundary, and a checksum; code and weights are mapped from it, so
+that processes share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import marshal
+import mmap
+import os
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....ir import Array, Graph, Op, Quant, Tensor, reachable
+from ....store import DIGEST, Store
+from ..isa.targets import Target
+from .abi import SLACK
+from .executable import Compiled
+from .image import Image
+
+MAGIC = b"sandrl01"
+PAGE = max(mmap.ALLOCATIONGRANULARITY, 4096)
+# Constants up to this size can decide whether an op is taken (axes, paddings, shapes).
+DECISIVE = 4096
+
+
+# -- keys ---------------------------------------------------------------------------------------
+
+
+def fingerprint(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[Tensor],
+                whole: bool = True) -> bytes:  # fmt: skip
+    """A digest of everything that compiling these ops depends on; names do not count.
+
+    whole=False leaves large constants out.
+    """
+    called: dict[Graph, bytes] = {}
+    for graph in reachable(g for op in ops for g in op.subgraphs):
+        called[graph] = _digest(graph.ops, graph.inputs, graph.outputs, whole, called)
+    return _digest(ops, inputs, outputs, whole, called)
+
+
+def _digest(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[Tensor], whole: bool,
+            called: Mapping[Graph, bytes]) -> bytes:  # fmt: skip
+    """called: the digests of the graphs that these ops call."""
+    numbers: dict[Tensor | None, int] = {None: -1}
+    rows: list[object] = []
+
+    def number(tensor: Tensor | None) -> int:
+        found = numbers.get(tensor)
+        if found is None:
+            assert tensor is not None
+            found = numbers[tensor] = len(numbers)
+            rows.append(_tensor_row(tensor, whole))
+        return found
+
+    for op in ops:
+        border = [list(map(number, ts)) for ts in (op.inputs, op.outputs, op.intermediates)]
+        rows.append((op.name, op.version, _attr_rows(op, called), border))
+    rows.append((list(map(number, inputs)), list(map(number, outputs))))
+    try:
+        text = marshal.dumps(rows, 2)  # later versions depend on who else holds an object
+    except ValueError:  # strings of NumPy
+        text = repr(rows).encode()
+    return hashlib.sha256(text).digest()
+
+
+def _attr_rows(op: Op, called: Mapping[Graph, bytes]) -> list[tuple[str, object]]:
+    """Attributes; a graph by what it computes."""
+
+    def row(value: object) -> object:
+        if isinstance(value, list):
+            return [row(v) for v in value]
+        return called[value] if isinstance(value, Graph) else value
+
+    return [(name, row(value)) for name, value in sorted(op.attrs.items())]
+
+
+def _tensor_row(tensor: Tensor, whole: bool) -> tuple[object, ...]:
+    raw = None if tensor.buffer is None else tensor.buffer.raw
+    content: object = raw
+    if raw is not None:
+        content = hashlib.sha256(raw).digest() if whole or raw.nbytes <= DECISIVE else raw.nbytes
+    return (tensor.dtype.name, tensor.shape, tensor.signature, tensor.is_variable, content,
+            tensor.quant and _quant_row(tensor.quant), tensor.sparsity and repr(tensor.sparsity),
+            )  # fmt: skip
+
+
+def _quant_row(quant: Quant) -> tuple[object, ...]:
+    return (quant.scale.tobytes(), quant.zero_point.tobytes(), quant.axis, quant.custom,
+            quant.block and _block_row(quant.block))  # fmt: skip
+
+
+def _block_row(block: Any) -> tuple[object, ...]:
+    parts = (block.scales, block.zero_points)
+    return (repr(block), *(t and _tensor_row(t, True) for t in parts))
+
+
+# -- files --------------------------------------------------------------------------------------
+
+# What this process has loaded already: sessions on the same part share it.
+_loaded: weakref.WeakValueDictionary[Path, Compiled] = weakref.WeakValueDictionary()
+
+
+class Cache(Store):
+    """Parts, and the answers to what is refused."""
+
+    def key(self, kind: str, content: bytes, target: Target, *settings: object) -> str:
+        """The name of an entry."""
+        about = target.name, target.features, target.precision
+        return self.name(kind, content, *about, settings)
+
+    def load(self, key: str) -> Compiled | None:
+        if self.folder is None:
+            return None
+        path = self.folder / f"{key}.part"
+        found = _loaded.get(path)
+        if found is None:
+            found = self.read(path.name, partial(_mapped, key))
+            if found is not None:
+                _loaded[path] = found
+        return found
+
+    def store(self, key: str, made: Compiled) -> Compiled:
+        """Keep it; returns the same thing mapped from the file, which others can share."""
+        if self.folder is None or not self.write(f"{key}.part", _entry(key, made)):
+            return made
+        self.evict()
+        return self.load(key) or made
+
+    def load_reasons(self, key: str, count: int) -> list[str | None] | None:
+        """The remembered answers to `refuses`, if there are as many as were asked."""
+
+        def checked(found: list[str | None]) -> list[str | None]:
+            texts = all(f is None or isinstance(f, str) for f in found)
+            if len(found) != count or not texts or not isinstance(found, list):
+                raise ValueError(f"it is not {count} answers")
+            return found
+
+        return self.recall(f"{key}.reasons", checked)
+
+    def store_reasons(self, key: str, reasons: Sequence[str | None]) -> None:
+        self.record(f"{key}.reasons", reasons)
+
+
+# -- the file's form ------------------------------------------------------------------------------
+
+
+# The fields of Compiled that are neither code nor weights.
+_PLAIN = tuple(f.name for f in fields(Compiled) if f.name not in ("image", "weights"))
+
+
+def _entry(key: str, made: Compiled) -> list[bytes]:
+    """MAGIC, length of the description, description | code | weights | digest."""
+    weights = made.weights[: made.weights.size - SLACK].tobytes()
+    about: dict[str, Any] = {name: getattr(made, name) for name in _PLAIN}
+    about |= {"entries": made.image.entries, "code": len(made.image.code), "data": len(weights),
+              "key": key}  # fmt: skip
+    text = json.dumps(about).encode()
+    head = MAGIC + len(text).to_bytes(8, "little") + text
+    pieces = head, bytes(made.image.code), weights + bytes(SLACK)
+    body = b"".join(piece + bytes(-len(piece) % PAGE) for piece in pieces)
+    return [body, digest(np.frombuffer(body, np.uint64))]
+
+
+def digest(words: Array) -> bytes:
+    """A digest at the speed of memory: the sums of rows and columns, and a hash of those. It finds
+    damage; it does not resist forgery, which the folder's mode does."""
+    rows = words.reshape(-1, 512)
+    sums = np.add.reduce(rows, axis=1), np.add.reduce(rows, axis=0)
+    return hashlib.sha256(b"".join(s.tobytes() for s in sums)).digest()
+
+
+def _mapped(key: str, handle: int) -> Compiled:
+    """The entry in this file; ValueError if it is not whole, or not that of this key."""
+    with suppress(OSError):  # somebody else's folder
+        os.utime(handle)  # the least recently used go first
+    size = os.fstat(handle).st_size
+    if size < PAGE + DIGEST or (size - DIGEST) % PAGE:
+        raise ValueError("it is cut off")
+    memory = mmap.mmap(handle, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0),
+                       prot=mmap.PROT_READ)  # fmt: skip
+    body = np.frombuffer(memory, np.uint64, (size - DIGEST) // 8)
+    if memory[:8] != MAGIC or digest(body) != memory[size - DIGEST :]:
+        raise ValueError("its checksum is wrong")
+    length = int.from_bytes(memory[8:16], "little")
+    about = json.loads(memory[16 : 16 + length])
+    if about.pop("key") != key:
+        raise ValueError("it is another entry's")
+    code, data, entries = (about.pop(k) for k in ("code", "data", "entries"))
+    begin = -(-(16 + length) // PAGE) * PAGE
+    after = begin + -(-code // PAGE) * PAGE
+    _check_sizes(about, code, data, entries, size - DIGEST - after)
+    weights = np.frombuffer(memory, np.uint8, data + SLACK, after)
+    about |= {k: tuple(about[k]) for k in ("steps", "report", "sites", "sizes")}
+    return Compiled(image=Image(_executable(handle, code, begin, memory), entries),
+                    weights=weights, **about)  # fmt: skip
+
+
+def _check_sizes(about: dict[str, Any], code: int, data: int, entries: dict[str, int],
+                 room: int) -> None:  # fmt: skip
+    """Nothing that is said lies outside of what is there. room: the bytes behind the code."""
+    numbers = [about[k] for k in ("arena", "scratch", "args", "macs", "floor")]
+    places = [*numbers, *entries.values(), *about["sizes"], code, data]
+    if not all(isinstance(n, int) and n >= 0 for n in places):
+        raise ValueError("its numbers are wrong")
+    inside = all(at < code for at in entries.values()) and data + SLACK <= room
+    if not inside or len(about["sizes"]) != about["args"] or "invoke" not in entries:
+        raise ValueError("its sizes do not fit each other")
+
+
+def _executable(handle: int, size: int, begin: int, memory: mmap.mmap) -> bytes | mmap.mmap:
+    """The code mapped to be run; copied where the folder's file system forbids that."""
+    try:
+        return mmap.mmap(handle, size, flags=mmap.MAP_PRIVATE,
+                         prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=begin)  # fmt: skip
+    except OSError:
+        return memory[begin : begin + size]

@@ -1,0 +1,108 @@
+"""One engine with one model: arrays in by name, arrays out by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..ir import Array, Model
+from ..measure.engines import ENGINES, LoadedEngine, check_engines, job_for
+from ..measure.record import Setting
+from ..runtime.session import Session
+from .task import Ports
+
+
+def make_runner(model: Model, setting: Setting) -> Runner | PeerRunner:
+    check_engines([setting.engine])
+    kind = Runner if setting.engine == "sanderling" else PeerRunner
+    return kind(model, setting)
+
+
+class Runner:
+    """A session. Each sample finds the model as it was loaded: state does not pass from one to the
+    next, or the figures would depend on who ran what."""
+
+    def __init__(self, model: Model, setting: Setting) -> None:
+        self.model, self.setting = model, setting
+        self.session = self._session()
+        self._clean = True
+
+    def _session(self) -> Session:
+        precision = self.setting.precision
+        return Session(self.model, self.setting.delegates, self.setting.threads,
+                       options={"precision": precision} if precision != "f32" else {})  # fmt: skip
+
+    def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        if not self._clean:
+            self._reset()
+        outputs = self.session.run(feeds)
+        self._clean = False
+        return outputs
+
+    def _reset(self) -> None:
+        # The state of a model without any is not even made.
+        state = vars(self.session).get("state")
+        if state is not None and (state.variables or state.tables or state.generators):
+            self.session = self._session()
+        elif self.session.variables:
+            self.session.reset_variables()
+
+
+class PeerRunner:
+    """Another engine. It is loaded anew for shapes it has not met."""
+
+    def __init__(self, model: Model, setting: Setting) -> None:
+        self.model, self.setting = model, setting
+        entry = model.compile().entry(None)
+        by_tensor = {t: n for n, t in entry.inputs.items()}
+        self.inputs = [by_tensor[t] for t in model.main.inputs]
+        by_tensor = {t: n for n, t in entry.outputs.items()}
+        self.outputs = [by_tensor.get(t, t.name) for t in model.main.outputs]
+        self._loaded: dict[tuple[Any, ...], tuple[LoadedEngine, list[Array]]] = {}
+        self._onnx = self._export() if setting.engine == "onnxruntime" else ""
+
+    def _export(self) -> str:
+        from ..measure.to_onnx import cached
+
+        path, why = cached(Path(self.model.source))
+        if not path:
+            raise InputError(why, where=self.model.source, fix="choose another engine")
+        return path
+
+    def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        arrays = [np.asarray(feeds[n]) for n in self.inputs]
+        loaded, buffers = self._ready(arrays)
+        for buffer, array in zip(buffers, arrays, strict=True):
+            buffer[...] = array
+        loaded.refresh()
+        reset = getattr(loaded.keep, "reset_all_variables", None)
+        if reset is not None:
+            reset()
+        loaded.run()
+        answers = [np.array(a) for a in loaded.answers()]
+        return dict(zip(self.outputs, answers, strict=True))
+
+    def _ready(self, arrays: list[Array]) -> tuple[LoadedEngine, list[Array]]:
+        key = tuple((a.shape, a.dtype.str) for a in arrays)
+        if key not in self._loaded:
+            buffers = [np.array(a) for a in arrays]
+            job = replace(job_for(self.model, self.setting, buffers), onnx=self._onnx)
+            self._loaded[key] = ENGINES[self.setting.engine](job, _no_mark), buffers
+        return self._loaded[key]
+
+
+def _no_mark(stage: str) -> None:
+    """How far an engine is with its start is of no interest here."""
+
+
+def warm_up(runner: Runner | PeerRunner, ports: Ports) -> None:
+    """Compile, and run once on zeros: what the model cannot do shows before the first sample, and
+    no sample's latency holds the compiler's."""
+    if any(t.is_dynamic or not t.dtype.is_fixed_size for t in ports.inputs.values()):
+        return
+    runner({n: np.zeros(t.shape, t.dtype.numpy) for n, t in ports.inputs.items()})

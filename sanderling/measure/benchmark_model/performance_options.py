@@ -1,0 +1,122 @@
+"""Several settings in one run, as benchmark_model_performance_options does; here a setting that
+fails does not end the others."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from ...errors import InputError, SanderlingError
+from ...runtime.registry import delegate_names
+from .flags import OPTIONS, Value, Values
+from .providers import PROVIDERS
+from .ready_model import Say, SignaturesListed, open_model
+from .tool_run import ToolOutcome, ToolRun, failure, one_line, run_once
+
+VALID = ("all", "cpu", "gpu", "nnapi", "coreml", "dsp", "none")
+THREADS = (1, 2, 4)
+# What each run starts from: one thread, no delegate.
+NEUTRAL: dict[str, Value] = {"num_threads": 1, **{p.flag: False for p in PROVIDERS}}
+DEVICES = {"gpu": ("use_gpu", "gpu"), "nnapi": ("use_nnapi", "nnapi"),
+           "dsp": ("use_hexagon", "hexagon"), "coreml": ("use_coreml", "coreml")}  # fmt: skip
+
+
+def is_asked(values: Values) -> bool:
+    return any(flag.name in values.given for flag in OPTIONS)
+
+
+def listed(values: Values) -> list[str]:
+    text = values.text("perf_options_list")
+    options = text.split(",")
+    if any(option not in VALID for option in options):
+        raise InputError(f"There are invalid perf options in --perf_options_list: '{text}'",
+                         fix=f"Valid perf options are: [{', '.join(VALID)}]")  # fmt: skip
+    if "none" in options and len(options) > 1:
+        raise InputError("The 'none' option can not be used together with other perf options in "
+                         "--perf_options_list!", fix="leave 'none' out")  # fmt: skip
+    return options
+
+
+def settings(options: list[str]) -> Iterator[dict[str, Value]]:
+    """What each run changes. `all` takes delegates that there are, and the GPU in any case."""
+    if "none" in options:
+        yield {}
+        return
+    if {"all", "cpu"} & set(options):
+        for threads in THREADS:
+            yield NEUTRAL | {"num_threads": threads}
+            yield NEUTRAL | {"num_threads": threads, "use_xnnpack": True}
+    there = {"gpu", *delegate_names()}
+    for option, (flag, delegate) in DEVICES.items():
+        if option in options or ("all" in options and delegate in there):
+            yield NEUTRAL | {flag: True}
+
+
+def option_name(values: Values) -> str:
+    """As the tool calls a setting in its summary."""
+    if values.on("use_nnapi"):
+        accelerator = values.text("nnapi_accelerator_name")
+        return f"nnapi({accelerator})" if accelerator else "nnapi(w/o accel name)"
+    if values.on("use_gpu"):
+        fp16 = "gpu_precision_loss_allowed" in values.given
+        return "gpu-fp16" if fp16 and values.on("gpu_precision_loss_allowed") else "gpu-default"
+    if values.on("use_hexagon"):
+        return "dsp w/ hexagon"
+    if values.on("use_coreml"):
+        return "coreml"
+    cpu = f"cpu w/ {values['num_threads']} threads"
+    return f"{cpu} (xnnpack)" if values.on("use_xnnpack") else cpu
+
+
+def run_options(outcome: ToolOutcome, say: Say) -> None:
+    values = outcome.values
+    options = listed(values)
+    say("INFO", "The list of TFLite runtime options to be benchmarked: "
+                f"[{values['perf_options_list']}]")  # fmt: skip
+    open_model(values.text("graph"))  # what is wrong with it is wrong with every setting
+    waiting = list(settings(options))
+    if values.on("random_shuffle_benchmark_runs"):
+        random.shuffle(waiting)
+    try:
+        for changed in waiting:
+            time.sleep(max(0.0, values.seconds("option_benchmark_run_delay")))
+            outcome.runs.append(_one(values.but(**changed), say))
+    except SignaturesListed:
+        return
+    except KeyboardInterrupt:
+        say_summary(outcome.runs, say)  # what was done is not lost
+        raise
+    say_summary(outcome.runs, say)
+    if all(run.failed for run in outcome.runs):
+        raise InputError(f"no setting could be measured: {outcome.runs[0].result.error}",
+                         where="--perf_options_list", fix="measure the cpu")  # fmt: skip
+
+
+def _one(values: Values, say: Say) -> ToolRun:
+    name = option_name(values)
+    try:
+        _check_delegate(values)
+        return run_once(values, say, name)
+    except SanderlingError as error:
+        say("WARN", f"Error while running a single-option run: {one_line(error)}")
+        return failure(name, values, error)
+
+
+def _check_delegate(values: Values) -> None:
+    """A delegate that is not there would run as plain CPU: this setting has failed."""
+    for flag, delegate in DEVICES.values():
+        if values.on(flag) and delegate not in delegate_names():
+            raise InputError(f"there is no delegate '{delegate}'",
+                             fix=f"there are {', '.join(delegate_names())}")  # fmt: skip
+
+
+def say_summary(runs: list[ToolRun], say: Say) -> None:
+    """The fastest first, failures last, each with its reason below."""
+    say("INFO", "\n==============Summary of All Runs w/ Different Performance Options=============="
+        )  # fmt: skip
+    for run in sorted(runs, key=lambda r: (r.failed, r.stat.avg if r.stat.count else 0.0)):
+        say("INFO", f"{run.name:>26}: {' failed!' if run.failed else run.stat.line()}")
+    for run in runs:
+        if run.failed:
+            say("INFO", f"{run.name} failed: {run.result.error}")

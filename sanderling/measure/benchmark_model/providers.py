@@ -1,0 +1,182 @@
+"""Which delegates the flags ask for, and what is said about each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import DelegateError, InputError
+from ...runtime.delegate import Delegate
+from ...runtime.plan import Plan
+from ...runtime.registry import delegate_names, find_delegate, load_delegate
+from .flags import CORE, FLAGS, Values
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A delegate of the tool's: the flag that applies it, and the delegate that stands for it."""
+
+    title: str
+    flag: str
+    delegate: str
+    absent: str  # what the tool says where it cannot be made
+    family: str = ""  # how its other flags begin
+
+
+PROVIDERS = (
+    Provider("GPU", "use_gpu", "gpu", "GPU acceleration is unsupported on this platform.", "gpu_"),
+    Provider("NNAPI", "use_nnapi", "nnapi", "NNAPI acceleration is unsupported on this platform.",
+             "nnapi_"),
+    Provider("Hexagon", "use_hexagon", "hexagon", "Could not create Hexagon delegate: platform may "
+             "not support delegate or required libraries are missing", "hexagon_"),
+    Provider("COREML", "use_coreml", "coreml", "CoreML acceleration is unsupported on this "
+             "platform.", "coreml_"),
+    Provider("YNNPACK", "use_ynnpack", "ynnpack", "YNNPACK is unsupported on this platform."),
+    Provider("XNNPACK", "use_xnnpack", "cpu", ""),
+)  # fmt: skip
+EXTERNAL = "external_delegate_path"
+
+
+@dataclass
+class Applied:
+    """A delegate that the flags named, by the tool's name for it."""
+
+    title: str
+    delegate: Delegate
+
+
+@dataclass
+class Chosen:
+    """What a session gets: delegates in order of preference; and what the user is told."""
+
+    applied: list[Applied]
+    delegates: list[Delegate]
+    absent: list[str]
+    said: list[str]
+
+
+def choose(values: Values, profiled: bool) -> Chosen:
+    """Delegates in the order in which their flags stand. Without any, the cpu delegate; with
+    --use_xnnpack=false the plain kernels behind the others."""
+    found = Chosen([], [], [], [])
+    rows = {p.flag: p for p in PROVIDERS}
+    for name, value in values.given.items():
+        if name == EXTERNAL and value:
+            found.applied.append(Applied("EXTERNAL", external(values)))
+        elif name in rows and value:
+            _apply(rows[name], values, found)
+    if "use_xnnpack" in values.given:
+        fallback = "cpu" if values.on("use_xnnpack") else "reference"
+        if fallback == "reference":
+            found.said.append(
+                "--use_xnnpack=false runs the plain kernels, here the NumPy reference: "
+                "they define the answers and are not made for speed"
+            )
+    else:
+        fallback = "cpu"
+    found.delegates = [a.delegate for a in found.applied]
+    if fallback not in {d.name for d in found.delegates}:
+        found.delegates.append(find_delegate(fallback))
+    found.delegates = [_timed(d) if profiled else d for d in found.delegates]
+    return found
+
+
+def _apply(provider: Provider, values: Values, found: Chosen) -> None:
+    try:
+        delegate = find_delegate(provider.delegate)
+    except InputError:
+        found.absent.append(absence(provider))
+        return
+    if provider.delegate == "cpu":
+        found.said.append("The cpu delegate takes the part of XNNPACK")
+    family = provider.family
+    delegate.take_flags({n: values[n] for n in values.given if family and family in n})
+    found.applied.append(Applied(provider.title, delegate))
+
+
+def absence(provider: Provider) -> str:
+    """What is said of a delegate that is not here: the tool's sentence, and what happens now."""
+    return (f"{provider.absent.rstrip('.')}. There is no delegate '{provider.delegate}' (there are "
+            f"{', '.join(delegate_names())}); its ops run on the CPU")  # fmt: skip
+
+
+def external(values: Values) -> Delegate:
+    options: dict[str, Any] = {}
+    for item in filter(None, values.text("external_delegate_options").split(";")):
+        key, colon, value = item.partition(":")
+        if not colon:
+            raise InputError(f"'{item}' is not key:value", where="--external_delegate_options",
+                             fix="write key:value;key:value")  # fmt: skip
+        options[key] = value
+    return load_delegate(values.text(EXTERNAL), options)
+
+
+def _timed(delegate: Delegate) -> Delegate:
+    """The cpu delegate whose code counts the ticks of every step."""
+    from ...delegates.cpu.delegate import CpuDelegate
+
+    return CpuDelegate(timed=True) if type(delegate) is CpuDelegate else delegate
+
+
+def unused(values: Values) -> list[str]:
+    """Flags that were set and change nothing."""
+    lines = [f"--{name} has no effect: {FLAGS[name].here}"
+             for name, value in values.given.items()
+             if FLAGS[name].inert and value != FLAGS[name].default]  # fmt: skip
+    core = {flag.name for flag in CORE}
+    for provider in PROVIDERS:
+        if provider.family and not values.on(provider.flag):
+            lines += [f"--{name} has no effect without --{provider.flag}=true"
+                      for name in values.given
+                      if name != provider.flag and provider.family in name and name not in core
+                      ]  # fmt: skip
+    return lines
+
+
+def application(chosen: Chosen, plan: Plan, require_full: bool) -> list[str]:
+    """The tool's sentence about each delegate that was applied."""
+    if len(chosen.applied) >= 2:
+        first = [f"Going to apply {len(chosen.applied)} delegates one after another."]
+    else:
+        first = []
+    if require_full and not chosen.applied:
+        raise fallback_detected("no delegate was applied")
+    parts = [step.part.delegate.name for step in plan.steps]
+    lines = []
+    for applied in chosen.applied:
+        own = parts.count(applied.delegate.name)
+        fully = own == 1 and len(parts) == 1
+        if require_full and not fully:
+            raise fallback_detected(f"{own} of {len(parts)} parts run on {applied.title}")
+        lines.append(_sentence(applied.title, own, fully))
+    return first + lines
+
+
+def _sentence(title: str, own: int, fully: bool) -> str:
+    if fully:
+        return (f"Explicitly applied {title} delegate, and the model graph will be completely "
+                "executed by the delegate.")  # fmt: skip
+    if own:
+        return (f"Explicitly applied {title} delegate, and the model graph will be partially "
+                f"executed by the delegate w/ {own} delegate kernels.")  # fmt: skip
+    return (f"Though {title} delegate is explicitly applied, the model graph will not be executed "
+            "by the delegate.")  # fmt: skip
+
+
+class DelegationError(DelegateError):
+    """--require_full_delegation does not hold."""
+
+
+def fallback_detected(why: str) -> DelegationError:
+    return DelegationError(
+        f"Disallowed CPU fallback detected: {why}",
+        where="--require_full_delegation",
+        fix="sanderling inspect MODEL --delegate NAME says why ops are refused",
+    )
+
+
+def described(chosen: Chosen, plan: Plan) -> list[Mapping[str, Any]]:
+    parts = [step.part for step in plan.steps]
+    return [{"name": d.name, "parts": sum(p.delegate.name == d.name for p in parts)}
+            for d in chosen.delegates]  # fmt: skip

@@ -1,0 +1,65 @@
+"""What both kinds of device share: options, and the tool's flags for a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...errors import InputError
+from ..record import Setting
+
+Progress = Callable[[str, int, int], None]
+# Delegates by our names and the tool's, with the flag that applies each.
+DELEGATE_FLAGS = {
+    "gpu": "use_gpu", "nnapi": "use_nnapi", "hexagon": "use_hexagon", "xnnpack": "use_xnnpack",
+    "cpu": "use_xnnpack", "coreml": "use_coreml",
+}  # fmt: skip
+ENGINE = "tflite"  # what runs on a device
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """How a device is driven.
+
+    binary: benchmark_model as built for the device; app: the benchmark app's .apk, or "installed".
+    With neither, the binary that lies in /data/local/tmp is run. flags: more of the tool's flags.
+    """
+
+    binary: str = ""
+    app: str = ""
+    cpu_mask: str = ""  # hexadecimal, for taskset
+    op_profiling: bool = False
+    flags: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 900.0  # seconds that the benchmark may take
+    adb: str = "adb"
+    folder: str = ""  # ios: the app's benchmark_data
+    log: str = ""  # ios: what the app has printed
+    progress: Progress = lambda what, done, total: None
+
+
+def flags_for(setting: Setting, options: DeviceOptions) -> dict[str, str]:
+    """The tool's flags, without --graph; those of the user win."""
+    found = {"num_threads": str(setting.threads)}
+    for name in setting.delegates:
+        if name not in DELEGATE_FLAGS:
+            raise InputError(f"devices have no delegate '{name}'", where="--delegate",
+                             fix=f"they have {', '.join(DELEGATE_FLAGS)}")  # fmt: skip
+        found[DELEGATE_FLAGS[name]] = "true"
+    if setting.precision in ("f16", "fp16"):
+        found |= {"gpu_precision_loss_allowed": "true"} if "gpu" in setting.delegates else {
+            "xnnpack_force_fp16": "true"}  # fmt: skip
+    if options.op_profiling:
+        found["enable_op_profiling"] = "true"
+    return found | {name: str(value) for name, value in options.flags.items()}
+
+
+def as_words(flags: Mapping[str, str]) -> list[str]:
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def local_file(path: str, option: str, what: str) -> Path:
+    found = Path(path)
+    if not found.is_file():
+        raise InputError(f"there is no {what} '{path}'", where=option, fix="check the path")
+    return found

@@ -1,0 +1,359 @@
+"""What a model is made of, as one record: the same content for people, JSON and reports."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import SanderlingError, UnsupportedError
+from ..format import load
+from ..ir import Buffer, DType, Graph, Model, Op, Shape, Tensor
+from ..ops import OPS, cost
+from ..ops.base import DATA_ERRORS, Cost, check_known
+from ..ops.execute import new_state
+from ..runtime.arena import plan_graph
+from ..runtime.delegate import PlainDelegate
+from ..runtime.partition import Limits, partition
+from ..runtime.registry import resolve
+from ..runtime.resources import lift
+from ..runtime.specialise import specialise
+from .inputs import input_shapes
+
+SCHEMA = "sanderling.inspect/1"
+Record = dict[str, Any]
+
+
+def inspect(
+    model: Model | str | os.PathLike[str],
+    delegates: Sequence[str | PlainDelegate] = (),
+    shapes: Mapping[str, Shape] | None = None,
+) -> Record:
+    """Everything about a model that can be known without running it.
+
+    With delegates: also which ops each would take, and why it refuses the others. shapes: of the
+    main graph's inputs, by name, for open dimensions. Figures that depend on shapes (macs, arena)
+    are None where the model cannot run on them, and the graph's `problem` says why.
+    """
+    source = model if isinstance(model, Model) else load(model)
+    at = known_shapes(source, shapes or {})
+    counted: set[Buffer] = set()
+    graphs = [_graph(known, counted) for known in at]
+    weights = {t.buffer: t for t in _weights(source)}
+    record: Record = {
+        "schema": SCHEMA,
+        "source": source.source,
+        "file_bytes": _file_bytes(source.source),
+        "description": source.description,
+        "quantisation": quantisation_kind(source),
+        "parameters": sum(map(_elements, weights.values())),
+        "weight_bytes": sum(len(buffer) for buffer in weights if buffer is not None),
+        "macs": _macs(source, graphs),
+        "metadata": {k: len(v) for k, v in source.metadata.items()},
+        "unknown": source.unknown,
+        "signatures": [
+            {"key": s.key, "graph": s.graph.name, "inputs": list(s.inputs),
+             "outputs": list(s.outputs)}
+            for s in source.signatures
+        ],
+        "graphs": graphs,
+    }  # fmt: skip
+    if delegates:
+        record["delegates"] = [_delegation(known, delegates) for known in at]
+    return record
+
+
+def _macs(model: Model, graphs: Sequence[Record]) -> int | None:
+    """Of all entry points. What a graph calls is in the figures of the op that calls it."""
+    called = {g for graph in model.graphs for op in graph.ops for g in op.subgraphs}
+    if graphs[0]["macs"] is None:
+        return None
+    return sum(found["macs"] or 0 for graph, found in zip(model.graphs, graphs, strict=True)
+               if graph not in called)  # fmt: skip
+
+
+def _file_bytes(source: str) -> int | None:
+    return Path(source).stat().st_size if source and Path(source).is_file() else None
+
+
+def known_shapes(model: Model, shapes: Mapping[str, Shape]) -> list[Known]:
+    """What is known of the shapes of each graph; `shapes`: of the main graph's inputs, by name."""
+    given = input_shapes(model, shapes)
+    entries = {model.main, *(s.graph for s in model.signatures)}
+    return [Known(g, given if g is model.main else {}, g in entries) for g in model.graphs]
+
+
+def _graph(known: Known, counted: set[Buffer]) -> Record:
+    """counted: the weights that graphs and ops before have."""
+    graph = known.given
+    arena = None if known.problem else plan_graph(known.graph)
+    offsets = {} if arena is None else arena.offsets
+    places = {t: i for i, t in enumerate(graph.tensors)}
+    ops = [_op(i, op, known, places, counted) for i, op in enumerate(graph.ops)]
+    return {
+        "name": graph.name,
+        "inputs": [places[t] for t in graph.inputs],
+        "outputs": [places[t] for t in graph.outputs],
+        "problem": known.problem,
+        "legal": known.is_legal,
+        "open": known.left_open,
+        "uncounted": known.uncounted,
+        "ops_by_type": dict(Counter(op.name for op in graph.ops).most_common()),
+        "types": _types(ops),
+        "macs": None if known.problem else sum(op["macs"] for op in ops),
+        "arena_bytes": arena and arena.size,
+        "arena_bytes_without_reuse": arena and arena.total,
+        "tensors": [_tensor(i, t, known, offsets.get(known.twin(t)))
+                    for i, t in enumerate(graph.tensors)],
+        "ops": ops,
+    }  # fmt: skip
+
+
+class Known:
+    """Shapes of a graph: those of the user, the file's and, where it states none, those that can be
+    inferred. `problem`: why the graph cannot run on them.
+
+    Converters write an empty shape for "not known" as for a scalar: only inference can tell. What
+    the file says of a graph that others call need not hold: who calls it decides.
+    """
+
+    def __init__(self, graph: Graph, shapes: Mapping[Tensor, Shape], is_entry: bool) -> None:
+        self.given = self.graph = graph
+        self.twins = dict[Tensor, Tensor]()
+        self.problem = ""
+        made = [t for op in graph.ops for t in op.outputs]
+        self.open = {t for t in made if not t.shape}
+        # Every computed shape follows from those of the inputs, where these are not the file's.
+        self.stated, self.open = dict(shapes), self.open | {*made} if shapes else self.open
+        self.left_open = [f"'{t.name}' {t.type_text} at {list(t.shape)}" for t in graph.inputs
+                          if t.is_dynamic and t not in shapes]  # fmt: skip
+        if not self.open and not is_entry:
+            return
+        try:
+            self.graph, self.twins = specialise(graph, [shapes.get(t, t.shape)
+                                                        for t in graph.inputs])  # fmt: skip
+        except UnsupportedError:
+            pass  # another matter: the list of ops says so
+        except SanderlingError as error:
+            self.problem = f"{error.where}: {error.what}: {error.fix}" if is_entry else ""
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether its ops take these types, whatever the shapes are: then others may run."""
+        try:
+            check_known(self.given)
+        except SanderlingError:
+            return False
+        return True
+
+    @property
+    def uncounted(self) -> int:
+        """Ops whose shapes are known only in the run: they have no figures."""
+        return sum(any(t.is_dynamic for t in op.outputs) for op in self.graph.ops if self.twins)
+
+    def twin(self, tensor: Tensor) -> Tensor:
+        return self.twins.get(tensor, tensor)
+
+    def shape(self, tensor: Tensor) -> Shape | None:
+        """None where it depends on data."""
+        if tensor not in self.open:
+            return self.stated.get(tensor, tensor.shape)
+        twin = self.twins.get(tensor)
+        return None if twin is None or twin.is_dynamic else twin.shape
+
+    def type_text(self, tensor: Tensor) -> str:
+        if tensor not in self.open and tensor not in self.stated:
+            return tensor.type_text
+        shape = self.shape(tensor)
+        sizes = "?" if shape is None else ",".join(map(str, shape))
+        return f"{tensor.dtype.short}[{sizes}]"
+
+
+def _types(ops: Iterable[Record]) -> list[Record]:
+    """The ops summed by type: most work first, then most bytes."""
+    sums: dict[str, Record] = {}
+    figures = ("macs", "bytes_read", "bytes_written")
+    for op in ops:
+        blank = {"name": op["name"], "supported": op["supported"], "count": 0}
+        row = sums.setdefault(op["name"], blank | dict.fromkeys((*figures, "parameters"), 0))
+        row["count"] += 1
+        row["parameters"] += op["parameters_first"]  # weights that ops share are counted once
+        for figure in figures:
+            row[figure] += op[figure]
+    return sorted(sums.values(), key=lambda r: (-r["macs"], -r["bytes_read"], r["name"]))
+
+
+def _tensor(index: int, tensor: Tensor, known: Known, offset: int | None) -> Record:
+    shape = known.shape(tensor)
+    return {
+        "index": index,
+        "name": tensor.name,
+        "type": tensor.dtype.short,
+        "shape": None if shape is None else list(shape),
+        "signature": None if tensor.signature is None else list(tensor.signature),
+        "type_text": known.type_text(tensor),
+        "bytes": known.twin(tensor).nbytes,
+        "role": role(tensor),
+        "sparse": tensor.sparsity is not None,
+        "arena_offset": offset,
+        "quantisation": _quant(tensor),
+    }
+
+
+def role(tensor: Tensor) -> str:
+    if tensor.is_constant:
+        return "constant"
+    if tensor.is_variable:
+        return "variable"
+    return "computed" if tensor.producer else "input" if tensor.users else "unused"
+
+
+def _quant(tensor: Tensor) -> Record | None:
+    quant = tensor.quant
+    if quant is None or not quant.is_set:
+        return None
+    return {
+        "scale": quant.scale.tolist(),
+        "zero_point": quant.zero_point.tolist(),
+        "axis": quant.axis if quant.per_axis else None,
+        "block_size": quant.block.block_size if quant.block else None,
+    }
+
+
+def _op(index: int, op: Op, known: Known, places: dict[Tensor, int],
+        counted: set[Buffer]) -> Record:  # fmt: skip
+    work = Cost(0, 0, 0) if known.problem else _cost(known.graph.ops[index])
+    learnt = [t for t in op.inputs if t is not None and _is_learnt(t)]
+    new = {t.buffer: t for t in learnt if t.buffer is not None and t.buffer not in counted}
+    counted.update(new)
+    return {
+        "index": index,
+        "name": op.name,
+        "version": op.version,
+        "inputs": [None if t is None else places[t] for t in op.inputs],
+        "outputs": [places[t] for t in op.outputs],
+        "output_types": [known.type_text(t) for t in op.outputs],
+        "attributes": {k: _plain(v) for k, v in op.attrs.items()},
+        "macs": work.macs,
+        "parameters": sum(map(_elements, learnt)),
+        "parameters_first": sum(map(_elements, new.values())),  # that no op before has
+        "bytes_read": work.bytes_read,
+        "bytes_written": work.bytes_written,
+        "supported": op.name in OPS,
+    }
+
+
+def _cost(op: Op) -> Cost:
+    """The op's cost; an op whose operands do not fit together has none (a run will say why)."""
+    try:
+        return cost(op)
+    except (SanderlingError, *DATA_ERRORS):
+        return Cost(0, 0, 0)
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as JSON can hold it."""
+    if isinstance(value, Graph):
+        return f"@{value.name}"
+    if isinstance(value, bytes):
+        return value.hex()
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def _elements(tensor: Tensor) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count
+
+
+def _weights(model: Model) -> Iterable[Tensor]:
+    """Constants that are numbers the model learnt, not shapes and axes."""
+    for graph in model.graphs:
+        scales = {t for c in graph.constants for t in _block_parts(c)}
+        yield from (t for t in graph.constants if _is_learnt(t) and t not in scales)
+
+
+def _is_learnt(tensor: Tensor) -> bool:
+    quantised = tensor.quant is not None and tensor.quant.is_set
+    return tensor.is_constant and (tensor.dtype.is_float or quantised)
+
+
+def _block_parts(tensor: Tensor) -> tuple[Tensor | None, ...]:
+    block = tensor.quant.block if tensor.quant is not None else None
+    return () if block is None else (block.scales, block.zero_points)
+
+
+def quantisation_kind(model: Model) -> str:
+    """The post-training mode a file looks like, in the words of the documentation."""
+    kernels = [op for g in model.graphs for op in g.ops
+               if op.name.removeprefix("custom.") in _WITH_WEIGHTS]  # fmt: skip
+    kinds = Counter(filter(None, map(_op_kind, kernels)))
+    if not kinds:
+        return "none"
+    return " + ".join(kind for kind, _ in kinds.most_common())
+
+
+_WITH_WEIGHTS = {
+    "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "CONV_3D", "LSTM",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "SVDF", "RNN",
+    "UNIDIRECTIONAL_SEQUENCE_RNN", "BATCH_MATMUL", "Convolution2DTransposeBias",
+}  # fmt: skip
+
+
+def _op_kind(op: Op) -> str | None:
+    """float32, float16 weights, dynamic range, int8, uint8, int16x8: of one op with weights."""
+    data = op.input(2 if op.name == "TRANSPOSE_CONV" else 0)
+    weight = op.input(1)
+    if data is None or weight is None:
+        return None
+    weight = _through_expansion(weight)
+    if data.dtype.is_float:
+        if weight.dtype is DType.FLOAT32 or not weight.is_constant:
+            return "float32"
+        return "float16 weights" if weight.dtype.is_float else f"dynamic range {weight.dtype.short}"
+    if data.dtype is DType.INT16:
+        return "int16x8"
+    granularity = "per-channel" if weight.quant and weight.quant.per_axis else "per-tensor"
+    return f"full integer {data.dtype.short} {granularity}"
+
+
+def _through_expansion(tensor: Tensor) -> Tensor:
+    """What a weight is stored as, before DEQUANTIZE or DENSIFY expand it."""
+    while tensor.producer is not None and tensor.producer.name in ("DEQUANTIZE", "DENSIFY"):
+        source = tensor.producer.inputs[0]
+        if source is None:
+            break
+        tensor = source
+    return tensor
+
+
+def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Record:
+    graph = known.given
+    try:
+        special, _ = specialise(graph, [known.shape(t) or t.shape for t in graph.inputs])
+    except SanderlingError:
+        special = graph  # it cannot run as it stands: the delegates say why
+    ops, chosen = list(special.ops), resolve(delegates)
+    if special is not graph and len(chosen) > 1:
+        lift(special, new_state())
+    found = partition(special, chosen, Limits())
+    # Handles and first calls are the plan's: no delegate runs them.
+    names = dict.fromkeys(ops, "plan") | {op: p.delegate.name for p in found.parts for op in p.ops}
+    return {
+        "graph": graph.name,
+        "parts": [{"delegate": p.delegate.name, "ops": len(p.ops)} for p in found.parts],
+        "ops": [
+            {
+                "index": i,
+                "name": op.name,
+                "output": op.outputs[0].name if op.outputs else "",
+                "delegate": names[op],
+                "refusals": [{"delegate": r.delegate, "reason": r.reason}
+                             for r in found.refusals.get(op, ())],
+            }
+            for i, op in enumerate(ops)
+        ],
+    }  # fmt: skip

@@ -1,0 +1,429 @@
+"""Where a model's time goes, step by step, and how far each step is from the machine's limits."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ..delegates.cpu.isa.targets import problem
+from ..errors import InputError, SanderlingError, UnsupportedError
+from ..format import load
+from ..ir import Array, Graph, Model
+from ..runtime.feeds import as_fed
+from ..runtime.session import Session
+from .engines import check_engines
+from .inputs import plausible
+from .machine import machine
+from .profile_ours import CALL, LOST, ProfileRow, Taken, node_name, profile_ours, work
+from .record import Setting
+from .roofline import Progress, Roofline, roofline
+from .sample_statistics import Summary, summary
+
+SCHEMA = "sanderling.profile/1"
+Record = dict[str, Any]
+PROFILED = ("sanderling", "litert", "openvino")
+# Where no number of runs is asked for: for about so many seconds, between these numbers of runs.
+SECONDS, FEWEST, MOST = 1.5, 5, 2000
+# A median run so many times longer than its steps' medians was disturbed.
+NOISY = 1.25
+DISTURBED = 1.5  # a mean that is so many medians tells of other programs, not of the model
+
+
+def profile(
+    model: Model | str | os.PathLike[str],
+    *,
+    threads: int = 1,
+    runs: int | None = None,
+    delegates: Sequence[str] = (),
+    engine: str = "sanderling",
+    precision: str = "f32",
+    inputs: Mapping[str, Array] | None = None,
+    signature: str | None = None,
+    with_roofline: bool = True,
+    refresh_roofline: bool = False,
+    progress: Progress | None = None,
+) -> Record:
+    """Run a model and say what each of its steps took: the record that every export is made from.
+
+    inputs: arrays by name; the others are random. runs: default as many as fit into about 1.5 s.
+    """
+    show = progress or (lambda what, done, total: None)
+    _check(engine, threads, runs, delegates)
+    source = model if isinstance(model, Model) else load(model)
+    setting = Setting(engine, threads, tuple(delegates), precision)
+    session = Session(source, ("reference",))  # names and types; it runs nothing
+    entry = session.entry(signature)
+    feeds = _feeds(entry.inputs, inputs or {})
+    roof = _roof(threads, with_roofline, refresh_roofline, show)
+    show("preparing runs", 0, 0)
+    turns = _Turns(runs, show)
+    if engine == "sanderling":
+        ticks = roof.ticks if roof else roofline(1).ticks if problem() is None else 1.0
+        taken = profile_ours(source, setting, feeds, signature, ticks, turns)
+    else:
+        taken = _peer(engine, source, setting, feeds, signature, turns)
+    return _record(source, entry.graph, setting, taken, roof)
+
+
+def _peer(engine: str, *args: Any) -> Taken:
+    """Another engine's failure is a sentence."""
+    from .profile_peers import PEERS
+
+    try:
+        return PEERS[engine](*args)
+    except (SanderlingError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise UnsupportedError(f"it cannot run this model: {(lines or ['no reason given'])[-1]}",
+                               where=f"engine {engine}") from error  # fmt: skip
+
+
+def _check(engine: str, threads: int, runs: int | None, delegates: Sequence[str]) -> None:
+    check_engines([engine])
+    if engine not in PROFILED:
+        raise InputError(f"the engine {engine} tells no times of single ops", where="engine",
+                         fix=f"those that do are {', '.join(PROFILED)}")  # fmt: skip
+    if not isinstance(threads, int) or threads < 1:
+        raise InputError(f"threads is {threads}", where="threads", fix="give 1 or more")
+    if runs is not None and (not isinstance(runs, int) or runs < 1):
+        raise InputError(f"runs is {runs}", where="runs", fix="give 1 or more")
+    if delegates and engine != "sanderling":
+        raise InputError(f"the engine {engine} takes no delegates of ours", where="delegates",
+                         fix="leave them out, or use the engine sanderling")  # fmt: skip
+
+
+def _feeds(wanted: Mapping[str, Any], given: Mapping[str, Array]) -> dict[str, Array]:
+    unknown = [name for name in given if name not in wanted]
+    if unknown:
+        raise InputError(f"there is no input '{unknown[0]}'",
+                         fix=f"the inputs are {', '.join(wanted)}")  # fmt: skip
+    rng = np.random.default_rng(0)
+    return {n: as_fed(t, given[n], n) if n in given else plausible(t, rng)
+            for n, t in wanted.items()}  # fmt: skip
+
+
+def _roof(threads: int, wanted: bool, refresh: bool, show: Progress) -> Roofline | None:
+    return roofline(threads, show, refresh) if wanted and problem() is None else None
+
+
+class _Turns:
+    """How many runs are measured: so many, or as many as fit into a while."""
+
+    def __init__(self, runs: int | None, show: Progress) -> None:
+        self.runs, self.show = runs, show
+
+    def __call__(self, sample: Callable[[], None]) -> None:
+        begin, done, told = time.perf_counter(), 0, 0.0
+        while not self._enough(done, time.perf_counter() - begin):
+            sample()
+            done += 1
+            if time.perf_counter() - told > 0.2:
+                told = time.perf_counter()
+                self.show("runs", done, self.runs or _guess(done, told - begin))
+        self.show("runs", done, done)
+
+    def _enough(self, done: int, seconds: float) -> bool:
+        if self.runs is not None:
+            return done >= self.runs
+        return done >= MOST or (done >= FEWEST and seconds > SECONDS)
+
+
+def _guess(done: int, seconds: float) -> int:
+    return min(MOST, max(FEWEST, done, round(done * SECONDS / max(seconds, 1e-9))))
+
+
+# -- the record ---------------------------------------------------------------------------------
+
+
+def _record(model: Model, graph: Graph, setting: Setting, taken: Taken,
+            roof: Roofline | None) -> Record:  # fmt: skip
+    total = float(np.mean(taken.whole))
+    held = sum(r.weights for r in taken.rows)
+    held += max((r.read + r.written for r in taken.rows), default=0)
+    rows = [_step(i, row, roof, held) for i, row in enumerate(taken.rows)]
+    others = [_other(name, times) for name, times in taken.others.items()]
+    _shares([*rows, *others], total)
+    sums = {name: sum(r["ms"] for r in of) for name, of in (("steps", rows), ("others", others))}
+    whole = summary([1e3 * t for t in taken.whole])
+    assert whole is not None
+    record: Record = {
+        "schema": SCHEMA,
+        "model": model.source,
+        "graph": graph.name,
+        "setting": asdict(setting),
+        "workers": taken.workers,
+        "method": taken.method,
+        "machine": machine(),
+        "roofline": roof.to_json() if roof else None,
+        "runs": len(taken.whole),
+        "first_ms": 1e3 * taken.first,
+        "whole": whole.to_json(),
+        "samples_ms": [1e3 * t for t in taken.whole],
+        "counting": _counting(taken),
+        "steps_ms": sums["steps"],
+        "others_ms": sums["others"],
+        "accounted": _accounted(taken),
+        "macs": sum(r["macs"] for r in rows),
+        "steps": rows,
+        "others": others,
+        "by_type": _by_type(rows),
+        "nodes": [_node(i, op) for i, op in enumerate(graph.ops)],
+        "free": _free(graph, taken.rows),
+        "notes": [
+            *taken.notes,
+            *_told(_counting(taken)),
+            *_noise(rows, others, whole.median),
+            *_disturbed(whole),
+            *_above(rows),
+        ],
+    }
+    record["advice"] = advice(record)
+    return record
+
+
+def _counting(taken: Taken) -> Record:
+    """How runs were counted, and what that added to those that were; None: too little to ask."""
+    how = taken.counting
+    cost = float(np.median(np.divide(taken.whole, how.plain))) - 1 if how.plain else None
+    plain = 1e3 * float(np.median(how.plain)) if how.plain else None
+    return {"together": how.together, "every": how.every, "plain_ms": plain, "cost": cost}
+
+
+def _told(counting: Record) -> list[str]:
+    found = []
+    if counting["together"] > 1:
+        found.append(f"runs this short are timed together: a sample is the mean of "
+                     f"{counting['together']}")  # fmt: skip
+    if counting["cost"] is not None:
+        found.append(f"counting adds {counting['cost']:+.1%} to a run, so one of "
+                     f"{counting['every']} is counted; the others took "
+                     f"{counting['plain_ms']:.4g} ms")  # fmt: skip
+    return found
+
+
+def _noise(rows: Sequence[Record], others: Sequence[Record], median: float) -> list[str]:
+    """A run that is interrupted once is as long as its steps' typical times and the interruption:
+    steps' medians know nothing of it."""
+    typical = sum(r["median_ms"] for r in (*rows, *others))
+    if median < NOISY * typical:
+        return []
+    return [f"the median run took {median / typical:.1f} times as long as the medians of its steps "
+            f"add up to, so runs were interrupted: stop other programs, or use fewer threads"
+            ]  # fmt: skip
+
+
+def _disturbed(whole: Summary) -> list[str]:
+    if whole.mean < DISTURBED * whole.median:
+        return []
+    return [f"the mean run took {whole.mean / whole.median:.1f} times as long as the median one: "
+            f"something else ran meanwhile, and averages and percentages hold it; trust the "
+            f"medians, or stop other programs and measure again"]  # fmt: skip
+
+
+def _accounted(taken: Taken) -> float:
+    """Steps, calls, barriers and gaps as a share of the clock around the run: the median over
+    runs, or of the means where an engine tells no more."""
+    whole = np.array(taken.whole)
+    lost = np.array(taken.others.get(LOST, [0.0]))
+    return 1.0 - float(np.median(lost / (whole if lost.size == whole.size else whole.mean())))
+
+
+def _step(index: int, row: ProfileRow, roof: Roofline | None, held: int) -> Record:
+    found = summary([1e3 * t for t in row.times])
+    assert found is not None
+    bytes_ = row.weights + row.read + row.written
+    seconds = found.median / 1e3  # a run that was interrupted says nothing about the kernel
+    idle = float(np.mean(row.idle)) if row.idle else 0.0
+    return {
+        "index": index, "type": row.type, "name": row.name, "delegate": row.delegate,
+        "kernel": row.kernel, "part": row.part, "nodes": row.nodes, "helps": row.helps,
+        "first_ms": 1e3 * row.first, "ms": found.mean, "min_ms": found.min, "max_ms": found.max,
+        "median_ms": found.median, "std_ms": found.std,
+        "mem_kb": bytes_ / 1024, "times_called": row.called,
+        "imbalance": 1e3 * idle / found.mean if found.mean > 0 else 0.0,
+        "macs": row.macs, "bytes": bytes_, "bytes_weights": row.weights, "bytes_read": row.read,
+        "bytes_written": row.written, "kind": row.kind,
+        "gops": 2 * row.macs / seconds / 1e9 if seconds > 0 else 0.0,
+        "unit": "GFLOP/s" if row.kind in ("f32", "bf16") else "GOP/s",
+        "gb_s": bytes_ / seconds / 1e9 if seconds > 0 else 0.0,
+        "intensity": 2 * row.macs / bytes_ if bytes_ else 0.0,
+        **limit(row, roof, held, seconds),
+    }  # fmt: skip
+
+
+def limit(row: ProfileRow, roof: Roofline | None, held: int, seconds: float) -> Record:
+    """The least time that the machine allows. Weights come from the level that holds all that the
+    model touches between two uses of them, activations from the level that holds the step."""
+    if roof is None:
+        return {"limit_ms": None, "share": None, "bound": "", "level": ""}
+    peak = roof.peaks.get(row.kind) or roof.peaks["f32"]
+    compute = row.macs / peak
+    near, far = roof.level(row.weights + row.read + row.written), roof.level(held)
+    memory = (row.read + row.written) / near.bandwidth + row.weights / far.bandwidth
+    least = max(compute, memory)
+    if not least:  # the work of a peer's step that no op of the file was found for
+        return {"limit_ms": None, "share": None, "bound": "", "level": ""}
+    names = [near.name] if row.read + row.written else []
+    names += [far.name] if row.weights and far.name not in names else []
+    return {
+        "limit_ms": 1e3 * least,
+        "share": least / seconds if seconds > 0 else None,  # below what a peer's clock can tell
+        "bound": "compute" if compute >= memory else "memory",
+        "level": "+".join(names),
+    }
+
+
+def share_text(share: float | None) -> str:
+    """Of the roof; more than all of it is marked, and `_above` says what it means."""
+    return "-" if share is None else f"{share:.0%}{'*' * _is_above(share)}"
+
+
+def _is_above(share: float | None) -> bool:
+    return share is not None and round(share, 2) > 1
+
+
+def _above(rows: Sequence[Record]) -> list[str]:
+    """A sentence where the roof was no bound."""
+    count = sum(_is_above(row["share"]) for row in rows)
+    if not count:
+        return []
+    return [f"* {count} step{'s are' if count > 1 else ' is'} above 100 % of the roof, which is no "
+            "bound then: operands lay in a nearer cache than the level that is named, the kernel "
+            "needs fewer multiplications than the operator's definition (Winograd's), or the roof "
+            "was measured while the machine was busy (--refresh-roofline measures it again)."
+            ]  # fmt: skip
+
+
+def _other(name: str, times: Sequence[float]) -> Record:
+    found = summary([1e3 * t for t in times])
+    assert found is not None
+    return {"name": name, "ms": found.mean, "median_ms": found.median, "min_ms": found.min,
+            "max_ms": found.max, "std_ms": found.std}  # fmt: skip
+
+
+def _shares(rows: Sequence[Record], total: float) -> None:
+    """Percent of the whole, and its running sum in this order."""
+    for row, sum_ in zip(rows, accumulate(r["ms"] for r in rows), strict=True):
+        row["percent"], row["cdf"] = row["ms"] / (10 * total), sum_ / (10 * total)
+
+
+def _by_type(rows: Iterable[Record]) -> list[Record]:
+    """The steps by their type, most time first."""
+    found: dict[str, Record] = {}
+    figures = ("ms", "median_ms", "percent", "mem_kb", "times_called", "macs", "bytes")
+    for row in rows:
+        blank = {"type": row["type"], "count": 0} | dict.fromkeys(figures, 0)
+        into = found.setdefault(row["type"], blank)
+        into["count"] += 1
+        for figure in figures:
+            into[figure] += row[figure]
+    made = sorted(found.values(), key=lambda r: -r["ms"])
+    for into, cdf in zip(made, accumulate(r["percent"] for r in made), strict=True):
+        into["cdf"] = cdf
+        # At the medians, as a step's own: an interruption says nothing about kernels.
+        typical = into["median_ms"]
+        into["gops"] = 2 * into["macs"] / typical / 1e6 if typical > 0 else 0.0
+    return made
+
+
+def _node(index: int, op: Any) -> Record:
+    return {"index": index, "type": op.name, "name": node_name(op, index),
+            "outputs": [t.name for t in op.outputs], "macs": work(op).macs}  # fmt: skip
+
+
+def _free(graph: Graph, rows: Iterable[ProfileRow]) -> list[int]:
+    """Nodes that no step carries out: views, constants, joints that their makers write into."""
+    run = {n for row in rows for n in row.nodes}
+    return [i for i in range(len(graph.ops)) if i not in run]
+
+
+# -- advice -------------------------------------------------------------------------------------
+
+
+def advice(record: Record) -> list[str]:
+    """Three sentences: where the time goes, what limits it, what to try."""
+    return [_where(record), _limits(record), _try(record)]
+
+
+def _where(record: Record) -> str:
+    if not record["steps"]:
+        return "No step was measured."
+    whole = _typical(record)
+    by_type = sorted(record["by_type"], key=lambda t: -t["median_ms"])[:2]
+    kinds = " and ".join(f"{t['type']} ({100 * t['median_ms'] / whole:.0f} %)" for t in by_type)
+    top = max(record["steps"], key=lambda r: r["median_ms"])
+    return (f"Most of the time goes into {kinds}; the slowest step is {_called(top)} with "
+            f"{top['median_ms']:.3g} ms, {100 * top['median_ms'] / whole:.0f} % of the whole."
+            )  # fmt: skip
+
+
+def _typical(record: Record) -> float:
+    """Milliseconds of a run of medians: one that was interrupted says nothing about the model."""
+    return sum(r["median_ms"] for r in (*record["steps"], *record["others"])) or 1.0
+
+
+def _called(row: Record) -> str:
+    """Short: names of tensors may fill a line."""
+    node = row["name"].rpartition(":")[2]
+    place = f"node {node}" if row["nodes"] else f"step {row['index']}"
+    return f"{row['type']} ({place})"
+
+
+def _limits(record: Record) -> str:
+    rows = [r for r in record["steps"] if r["share"] is not None]
+    typical = sum(r["median_ms"] for r in rows)
+    if not rows:
+        return "What limits it is not known: there is no roofline."
+    times = {b: 100 * sum(r["median_ms"] for r in rows if r["bound"] == b) / _typical(record)
+             for b in ("compute", "memory")}  # fmt: skip
+    bound = max(times, key=lambda b: times[b])
+    least = sum(r["limit_ms"] for r in rows)
+    what = "Arithmetic" if bound == "compute" else "Memory"
+    return (f"{what} limits the steps with {times[bound]:.0f} % of the time; the "
+            f"roofline would allow all of them {least:.3g} ms, their medians add up to "
+            f"{typical:.3g} ms ({share_text(least / max(typical, 1e-12))} of the roofline)."
+            )  # fmt: skip
+
+
+def _try(record: Record) -> str:
+    whole, steps = _typical(record), record["steps"]
+    others = {o["name"]: o["median_ms"] / whole for o in record["others"]}
+    slow = sum(r["median_ms"] for r in steps if r["delegate"] == "reference") / whole
+    floats = sum(r["median_ms"] for r in steps if r["kind"] == "f32" and r["macs"]) / whole
+    waits = others.get("barriers", 0) + (
+        sum(r["median_ms"] * r["imbalance"] for r in steps) / whole)  # fmt: skip
+    for holds, text in (
+        (slow > 0.1, f"Ops that no compiled kernel takes cost {slow:.0%}: see why with `sanderling "
+                     f"inspect --delegate cpu`, and replace them in the model."),
+        (others.get(CALL, 0) > 0.2,
+         "Calls cost more than a fifth of the time: batch inputs, or bind arrays once."),
+        (waits > 0.2, f"Waiting for each other takes the threads {waits:.0%} of the time: try "
+                      f"fewer threads, or keep other work off these cores."),
+        (floats > 0.5 and record["setting"]["precision"] == "f32",
+         "Most products are in float32: quantise the model to int8 (`sanderling quantize`)."),
+    ):  # fmt: skip
+        if holds:
+            return text
+    return _slack(steps)
+
+
+def _slack(steps: Sequence[Record]) -> str:
+    """The step with most time above its limit."""
+    rows = [r for r in steps if r["limit_ms"] is not None]
+    if not rows:
+        return "Compare the steps with a profile of another engine (--engine)."
+    worst = max(rows, key=lambda r: r["median_ms"] - r["limit_ms"])
+    gap = worst["median_ms"] - worst["limit_ms"]
+    if gap <= 0:
+        return "Every step is at its roof or above: fewer or smaller layers help, or more threads."
+    share = gap / max(sum(r["median_ms"] for r in rows), 1e-12)
+    return (f"Most is to be won in {_called(worst)}: {gap:.3g} ms "
+            f"({share:.0%}) above its limit; a smaller or fused layer there helps most, or "
+            f"more threads (--threads).")  # fmt: skip

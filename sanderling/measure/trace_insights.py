@@ -1,0 +1,345 @@
+"""What a trace shows, in sentences: what is lost, why, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from ..runtime.trace import BARRIER, Instant, Slice, Trace
+from ..spans import Args
+from ..units import byte_size
+
+# Shares from which on a thing is worth a sentence.
+WAITING, DOMINATING, COPYING = 0.10, 0.40, 0.02
+# Workers of an evenly split step that are at work at the same time: less, and they take turns.
+TOGETHER = 0.65
+# Nanoseconds of work a step and worker below which a barrier (1 to 2 us) costs as much.
+SMALL_STEP = 3000
+MOST_OPS = 3  # that are named one by one
+
+
+@dataclass(frozen=True)
+class Insight:
+    """A finding. kind tells findings apart for programs."""
+
+    kind: str
+    what: str
+    why: str
+    do: str
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  why: {self.why}\n  do: {self.do}"
+
+
+def insights(trace: Trace) -> list[Insight]:
+    """What stands out in a trace, the structural things first."""
+    facts = Facts(trace)
+    return [found for rule in RULES for found in rule(facts)]
+
+
+class Facts:
+    """A trace as the rules look at it: its steady runs, and what lies in them."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.cores = int(trace.about["cores"])
+        # Control flow invokes graphs within a run.
+        self.all_runs = _outermost(trace.of_kind("run"))
+        self.runs = self.all_runs[1:] or self.all_runs  # the first one is cold
+
+    @property
+    def count(self) -> int:
+        return max(len(self.runs), 1)
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        return [r.begin for r in self.runs]
+
+    def run_of(self, begin: int) -> int:
+        """Which run this moment is in, or behind."""
+        return bisect_right(self._begins, begin) - 1
+
+    def _in_a_run(self, begin: int, end: int) -> bool:
+        place = self.run_of(begin)
+        return place >= 0 and end <= self.runs[place].end
+
+    def within(self, kind: str) -> list[Slice]:
+        return [s for s in self.trace.of_kind(kind) if self._in_a_run(s.begin, s.end)]
+
+    def moments(self, kind: str) -> list[Instant]:
+        return [i for i in self.trace.instants if i.kind == kind]
+
+    @cached_property
+    def ops(self) -> list[Slice]:
+        """Without those that only call others."""
+        return [s for s in self.within("op") if s.name not in ("IF", "WHILE", "CALL", "CALL_ONCE")]
+
+    @cached_property
+    def waits(self) -> list[Slice]:
+        return self.within(BARRIER)
+
+    @cached_property
+    def parts(self) -> list[Slice]:
+        return self.within("part")
+
+    @cached_property
+    def total(self) -> int:
+        """Nanoseconds of all steady runs."""
+        return sum(map(_length, self.runs)) or 1
+
+    @cached_property
+    def workers(self) -> int:
+        return max((int(p.args["workers"]) for p in self.parts), default=1)
+
+
+def _length(found: Slice) -> int:
+    return found.end - found.begin
+
+
+def _outermost(slices: Iterable[Slice]) -> list[Slice]:
+    """On each thread, those that lie in no other."""
+    ends: dict[int, int] = defaultdict(int)
+    found = []
+    for s in slices:
+        if s.begin >= ends[s.thread]:
+            found.append(s)
+            ends[s.thread] = s.end
+    return found
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / max(whole, 1):.0f} %"
+
+
+def _time(ns: float) -> str:
+    for unit, name in ((1e9, "s"), (1e6, "ms")):
+        if ns >= unit:
+            return f"{ns / unit:.3g} {name}"
+    return f"{ns / 1e3:.3g} us"
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+def more_threads_than_cores(facts: Facts) -> Iterator[Insight]:
+    """Of one session, or of several that run at once."""
+    borders = sorted(
+        b for p in facts.parts for b in ((p.begin, int(p.args["workers"])),
+                                         (p.end, -int(p.args["workers"])))
+    )  # fmt: skip
+    most = now = 0
+    for _, change in borders:
+        now += change
+        most = max(most, now)
+    if most > facts.cores:
+        yield Insight(
+            "threads",
+            f"{most} threads compute at once, {facts.cores} cores are there for them",
+            "threads without a core wait for one, and the others wait for them in barriers",
+            f"use threads={facts.cores} or fewer; keep other heavy work out of the inference",
+        )
+
+
+def taking_turns(facts: Facts) -> Iterator[Insight]:
+    """Steps whose work is split evenly, and whose workers still do not overlap."""
+    busy = span = 0
+    for group in _by_step(facts):
+        workers = _by_thread(group)
+        if len(workers) > 1 and 4 * min(workers.values()) > max(workers.values()):
+            busy += sum(workers.values())
+            span += len(workers) * (max(s.end for s in group) - min(s.begin for s in group))
+    if span and facts.workers <= facts.cores and busy < TOGETHER * span:
+        yield Insight(
+            "turns",
+            f"the {facts.workers} workers take turns: of evenly split steps only "
+            f"{_percent(busy, span)} of the workers' time is work",
+            "each worker has no core to itself: other programs use the machine, or the process may "
+            "use less than it seems (containers, affinity, two threads of one core)",
+            "stop the other load, or use fewer threads",
+        )
+
+
+def _by_step(facts: Facts) -> Iterator[list[Slice]]:
+    """The op slices of each step of each run of a part."""
+    groups: dict[tuple[int, str, str], list[Slice]] = defaultdict(list)
+    begins = [p.begin for p in facts.parts]
+    for s in facts.ops:
+        part = bisect_right(begins, s.begin)
+        groups[part, s.args["step"], s.args.get("writes", "")].append(s)
+    yield from groups.values()
+
+
+def _by_thread(slices: Iterable[Slice]) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for s in slices:
+        found[s.thread] += _length(s)
+    return found
+
+
+def time_in_barriers(facts: Facts) -> Iterator[Insight]:
+    held = sum(_length(p) * int(p.args["workers"]) for p in facts.parts)
+    lost = sum(map(_length, facts.waits))
+    if facts.workers < 2 or lost < WAITING * held:
+        return
+    behind: Counter[str] = Counter()
+    for wait in facts.waits:
+        behind[str(wait.args["behind"])] += _length(wait)
+    ((worst, most),) = behind.most_common(1)
+    own = _by_thread(s for s in facts.ops if s.args["step"] == worst)
+    alone = len(own) < 2 or 10 * min(own.values()) < max(own.values())
+    reason = "only one worker has work in it" if alone else "its workers do not end together"
+    yield Insight(
+        "barriers",
+        f"{_percent(lost, held)} of the workers' time is waiting in barriers; the largest "
+        f"share ({_percent(most, lost)}) behind step {worst}",
+        f"a step ends when its last worker does; of that step, {reason}",
+        f"try fewer than {facts.workers} threads: `sanderling bench MODEL --sweep` measures which "
+        "number is best",
+    )
+
+
+def too_small(facts: Facts) -> Iterator[Insight]:
+    asked = max((int(p.args["threads"]) for p in facts.trace.of_kind("plan")
+                 if "threads" in p.args), default=1)  # fmt: skip
+    if facts.parts and asked > facts.workers:
+        yield Insight(
+            "small",
+            f"{asked} threads were asked for, there is work for {facts.workers}",
+            "a part gets one worker for each million multiply-adds: below that, waking a worker "
+            "takes longer than it saves (delegates that do not compute in threads use one)",
+            f"threads={facts.workers} does the same; for more throughput run several sessions or "
+            "larger batches",
+        )
+    if facts.workers > 1 and facts.ops:
+        mean = sum(map(_length, facts.ops)) / len(facts.ops)
+        if mean < SMALL_STEP:
+            yield Insight(
+                "small steps",
+                f"a step takes {_time(mean)} of a worker's time on average",
+                "the barrier behind each step costs 1 to 2 us",
+                "try threads=1, or larger batches",
+            )
+
+
+# -- delegates ------------------------------------------------------------------------------------
+
+
+def fallen_back(facts: Facts) -> Iterator[Insight]:
+    groups: dict[tuple[str, str, str], dict[int, Instant]] = defaultdict(dict)
+    for i in facts.moments("refusal"):
+        about = i.args
+        groups[about["delegate"], about["runs on"], about["reason"]][int(about["node"])] = i
+    for (delegate, runs_on, reason), found in groups.items():
+        nodes = set(found)
+        spent = sum(_length(s) for s in facts.ops if s.args["delegate"] == runs_on
+                    and int(s.args["node"]) in nodes)  # fmt: skip
+        named = [f"{i.args['op']} (node {n})" for n, i in sorted(found.items())[:MOST_OPS]]
+        more = f" and {len(found) - MOST_OPS} more" if len(found) > MOST_OPS else ""
+        yield Insight(
+            "fallback",
+            f"'{delegate}' does not run {', '.join(named)}{more}: on '{runs_on}' they take "
+            f"{_percent(spent, facts.total)} of a run",
+            reason,
+            "replace them by similar ops that it takes (`sanderling inspect MODEL --delegate "
+            f"{delegate}` lists who takes what), or put another delegate before '{runs_on}'",
+        )
+
+
+def borders_and_copies(facts: Facts) -> Iterator[Insight]:
+    crossed = [i for i in facts.moments("border") if facts._in_a_run(i.at, i.at)]
+    copied = facts.within("copy")
+    spent = sum(map(_length, copied))
+    if crossed:
+        size = sum(int(i.args["bytes"]) for i in crossed) / facts.count
+        yield Insight(
+            "borders",
+            f"in a run, values cross borders between parts {len(crossed) / facts.count:.3g} times "
+            f"({byte_size(size)}); copying takes {_percent(spent, facts.total)} of it",
+            "every border ends one delegate's work, and fused ops and threads with it",
+            "make the refused ops ones that the delegate takes, so that parts become one; or allow "
+            "fewer parts: Session(max_delegated_partitions=1)",
+        )
+    elif spent > COPYING * facts.total:
+        yield Insight(
+            "copies",
+            f"copying results takes {_percent(spent, facts.total)} of a run",
+            "results lie in the runtime's arrays and are copied into the caller's",
+            "bind buffers of the results' shapes once: session.bind(feeds, outputs)",
+        )
+
+
+# -- work -----------------------------------------------------------------------------------------
+
+
+def one_op_dominates(facts: Facts) -> Iterator[Insight]:
+    spent: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    about = {}
+    for s in facts.ops:
+        key = str(s.args["step"]), str(s.args.get("writes", ""))
+        spent[key][facts.run_of(s.begin)] += _length(s)
+        about[key] = s
+    if len(spent) < 3:
+        return
+    # Of the runs the typical one: a step that was interrupted once is no slow step.
+    typical = {k: median(runs.values()) for k, runs in spent.items()}
+    key = max(typical, key=lambda k: typical[k])
+    args, most, whole = about[key].args, typical[key], sum(typical.values())
+    if most > DOMINATING * whole:
+        yield Insight(
+            "dominating",
+            f"{args['op']} (node {args['node']}, kernel {args['kernel']} on {args['delegate']}) "
+            f"takes {_percent(most, whole)} of the time in ops",
+            f"it is the largest of {len(spent)} steps: making others faster hardly shows",
+            "see with `sanderling profile MODEL` how far it is from what the machine can do; "
+            f"{'quantise it, or ' if _is_float(args) else ''}give it fewer channels or a smaller "
+            "input",
+        )
+
+
+def _is_float(args: Args) -> bool:
+    """Whether a step's tensors, weights among them, are floats; not where they are not told."""
+    types = re.findall(r"\b[a-z]+\d+(?=\[)", f"{args.get('inputs', '')} {args.get('outputs', '')}")
+    return "f32" in types and not {"i4", "i8", "u8", "i16"} & set(types)
+
+
+def compiled_anew(facts: Facts) -> Iterator[Insight]:
+    made = [s for s in facts.trace.of_kind("compile") if s.name.startswith("compiling ")]
+    spent = sum(map(_length, made))
+    if spent > max(facts.total / facts.count, 1e8):
+        yield Insight(
+            "compiling",
+            f"{_time(spent)} went into compiling",
+            "this code was not in the cache (code that is traced is kept apart from other code)",
+            "nothing, if a second trace does not show it; otherwise let SANDERLING_CACHE be a "
+            "folder that stays",
+        )
+
+
+def cut_short(facts: Facts) -> Iterator[Insight]:
+    dropped = int(facts.trace.about.get("dropped", 0))
+    if dropped:
+        yield Insight(
+            "dropped",
+            f"{dropped} slices at the end are missing",
+            "the recording was full",
+            "record fewer runs, or a shorter time",
+        )
+
+
+Rule = Callable[[Facts], Iterable[Insight]]
+RULES: Sequence[Rule] = (
+    more_threads_than_cores,
+    taking_turns,
+    time_in_barriers,
+    too_small,
+    fallen_back,
+    borders_and_copies,
+    one_op_dominates,
+    compiled_anew,
+    cut_short,
+)

@@ -1,0 +1,158 @@
+"""Tables for people: columns on a terminal, lines of facts, Markdown.
+
+The name of a column that holds numbers starts with >, that of one that may be shortened with ~.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
+from textwrap import wrap
+
+from .files import as_given
+from .glyphs import cells, clean, padded, shorten, wrapped
+
+GAP = "  "
+READABLE = 24  # letters of a name that is shortened
+IN_FILES = 60  # letters of a name at most, where there is no width to keep to
+
+
+def width() -> int:
+    """Columns to fill: the terminal's, or $COLUMNS; 0 in a file or pipe, where all columns stand
+    side by side and only names are shortened."""
+    if sys.stdout.isatty():
+        return get_terminal_size().columns
+    stated = os.environ.get("COLUMNS", "")
+    return int(stated) if stated.isdecimal() else 0
+
+
+def _shown(value: object) -> str:
+    """A value in a line."""
+    return clean(as_given(str(value)))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int = 1) -> str:
+    """Lines of a plain table, "" without rows. A column that starts with > is right-aligned; one
+    that starts with ~ holds names, which are shortened where the line would be too long, and in a
+    file those of more than IN_FILES letters. labels: how many columns say what a row is; a table
+    that still does not fit goes on below itself, under these."""
+    body = [[_shown(cell) for cell in row] for row in rows]
+    if not body:
+        return ""
+    heads = [[column.lstrip(">~") for column in columns]]
+    widths = _widths(heads + body)
+    names = [i for i, column in enumerate(columns) if column.startswith("~")]
+    if not width():
+        for i in names:
+            widths[i] = min(widths[i], IN_FILES)
+    elif _excess(widths) > 0:
+        heads = _broken(heads[0], _widths(body))
+        widths = _widths(heads + body)
+        _narrow(widths, names)
+    lines = [*heads, ["-" * w for w in widths], *body]
+    return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
+
+
+def whole_in_files(column: str) -> str:
+    """The name of a column that holds no names: a file has it whole."""
+    return f"~{column}" if width() else column
+
+
+def fitting(columns: Sequence[str], rows: Iterable[Sequence[object]],
+            spare: Sequence[str]) -> list[int]:  # fmt: skip
+    """The columns that a line has room for: of `spare` the first go first, where it is too long
+    even with names broken and with the flexible columns as short as READABLE."""
+    body = [[_shown(cell) for cell in row] for row in rows]
+    kept = list(range(len(columns)))
+    if not body or not width():
+        return kept
+    heads = _broken([column.lstrip(">~") for column in columns], _widths(body))
+    widths = [min(w, READABLE) if column.startswith("~") else w
+              for column, w in zip(columns, _widths(heads + body), strict=True)]  # fmt: skip
+    for name in spare:
+        if _excess([widths[i] for i in kept]) > 0:
+            kept.remove(columns.index(name))
+    return kept
+
+
+def _block(shown: Sequence[int], lines: Sequence[Sequence[str]], columns: Sequence[str],
+           widths: Sequence[int]) -> str:  # fmt: skip
+    names, room = [columns[i] for i in shown], [widths[i] for i in shown]
+    return aligned([[line[i] for i in shown] for line in lines], names, room)
+
+
+def aligned(
+    lines: Sequence[Sequence[str]], columns: Sequence[str], widths: Sequence[int] | None = None
+) -> str:
+    """Lines of cells below each other, without those that are empty. widths: of the columns, in
+    which cells are shortened; default as wide as the cells are."""
+    room = widths or _widths(lines)
+    return "\n".join(_line(line, columns, room) for line in lines if any(line))
+
+
+def _widths(lines: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(cells, column)) for column in zip(*lines, strict=True)]
+
+
+def _excess(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1) - width()
+
+
+def _broken(names: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
+    """Names of columns as several lines, where what stands below is narrower than they are."""
+    pieces = [wrap(name, max(room, 1), break_long_words=False, break_on_hyphens=False)
+              for name, room in zip(names, widths, strict=True)]  # fmt: skip
+    height = max(map(len, pieces))
+    return [list(line) for line in zip(*([""] * (height - len(p)) + p for p in pieces),
+                                       strict=True)]  # fmt: skip
+
+
+def _blocks(widths: Sequence[int], labels: int) -> list[list[int]]:
+    """Which columns stand side by side: all, or as many as fit behind the labels."""
+    if not labels or not width() or _excess(widths) <= 0:
+        return [list(range(len(widths)))]
+    made = [list(range(labels))]
+    for i in range(labels, len(widths)):
+        if len(made[-1]) > labels and _excess([widths[k] for k in (*made[-1], i)]) > 0:
+            made.append(list(range(labels)))
+        made[-1].append(i)
+    return made
+
+
+def _narrow(widths: list[int], flexible: Sequence[int], least: int = 12) -> None:
+    """Take columns from the widest until the line fits, or none can give any more."""
+    excess = _excess(widths)
+    while excess > 0 and flexible:
+        widest = max(flexible, key=lambda i: widths[i])
+        if widths[widest] <= least:
+            return
+        widths[widest] -= 1
+        excess -= 1
+
+
+def _line(texts: Sequence[str], columns: Sequence[str], widths: Sequence[int]) -> str:
+    made = (padded(shorten(cell, w), w, column.startswith(">"))
+            for cell, column, w in zip(texts, columns, widths, strict=True))  # fmt: skip
+    return GAP.join(made).rstrip()
+
+
+def facts(rows: Iterable[tuple[str, object]]) -> str:
+    """Lines of `name  value`; a long value goes on below itself."""
+    named = [(name, _shown(value)) for name, value in rows]
+    indent = max(cells(name) for name, _ in named) + len(GAP)
+    room = max(width() - indent, 20) if width() else 10**6
+    lines = []
+    for name, value in named:
+        lines += [(padded(name if i == 0 else "", indent) + piece).rstrip()
+                  for i, piece in enumerate(wrapped(value, room))]  # fmt: skip
+    return "\n".join(lines)
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    names = [column.lstrip(">~") for column in columns]
+    rule = ["---:" if column.startswith(">") else "---" for column in columns]
+    body = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [names, rule, *body])

@@ -1,0 +1,55 @@
+"""The kernel table: one row for each op and type, and no row that another hides."""
+
+from __future__ import annotations
+
+import pytest
+
+from sanderling.delegates.cpu.kernels.row import UNKNOWN, Kernel, emit_never
+from sanderling.delegates.cpu.table import KERNELS, collected, row_of
+from sanderling.errors import DelegateError
+from sanderling.ir import DType, Op
+from tests.conformance.cases import CASES
+from tests.conformance.harness import Case
+
+
+def test_two_rows_for_everything_are_an_error() -> None:
+    row = Kernel(emit_never)
+    with pytest.raises(DelegateError, match="2 rows of ADD are for every type"):
+        collected([{"ADD": row}, {"ADD": row}])
+
+
+def test_a_row_for_some_types_alone_is_an_error() -> None:
+    with pytest.raises(DelegateError, match="0 rows of ADD"):
+        collected([{"ADD": Kernel(emit_never, handles=lambda op: True)}])
+
+
+def test_rows_for_some_types_come_first() -> None:
+    floats = Kernel(emit_never, handles=lambda op: False)
+    rows = collected([{"ADD": Kernel(emit_never)}, {"ADD": floats}])["ADD"]
+    assert rows[0] is floats
+
+
+def test_an_op_without_a_row_is_unknown() -> None:
+    assert row_of(Op("NO_SUCH_OP", [], [])) is UNKNOWN
+
+
+SHARED = [name for name, rows in KERNELS.items() if len(rows) > 1]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_rows_do_not_compete(name: str) -> None:
+    """At most one row handles an op, and the same one once 8-bit types are unified."""
+    cases = [case for case in CASES if case.op == name]
+    assert cases
+    for case in cases:
+        _check_rows(case)
+
+
+def _check_rows(case: Case) -> None:
+    op = next(op for op in case.model().main.ops if op.name == case.op)
+    chosen = [r for r in KERNELS[op.name] if r.handles is not None and r.handles(op)]
+    assert len(chosen) <= 1
+    swap = {DType.INT8: DType.UINT8, DType.UINT8: DType.INT8}
+    for tensor in {t for t in (*op.inputs, *op.outputs) if t is not None}:
+        tensor.dtype = swap.get(tensor.dtype, tensor.dtype)
+    assert [r for r in KERNELS[op.name] if r.handles is not None and r.handles(op)] == chosen
