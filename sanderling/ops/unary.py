@@ -61,7 +61,8 @@ PLAIN: dict[str, tuple[Function, str]] = {
 for _name, (_function, _types) in PLAIN.items():
     _notes = "codes are negated as they are" if _name == "NEG" else ""
     define(_name, infer=same_as_input, evaluate=on(lambda op, x, f=_function: f(x)), family="unary",
-           takes=f"x: {_types} -> x", notes=_notes)  # fmt: skip
+           takes=f"x: {_types} -> x", notes=_notes,
+           reads_values=_name != "ZEROS_LIKE")  # fmt: skip
 
 
 # -- functions with quantised kernels -----------------------------------------------------------
