@@ -66,8 +66,7 @@ def _check_rows(op: Op, quant: Quant, table: Shape) -> None:
 def _embedding(op: Op, ids: Array, table: Array) -> Array:
     _embedded(op, ids.shape, table.shape)
     rows = _rows(op, table, ids)
-    values, out = op.inputs[1], op.outputs[0]
-    assert values is not None
+    values, out = op.operand(1), op.outputs[0]
     if values.dtype is out.dtype:
         return rows
     assert values.quant is not None

@@ -185,9 +185,8 @@ def _bmm_hybrid(op: Op, x: Array, y: Array) -> Array:
 def has_column_scales(op: Op) -> bool:
     """Whether the right side has one scale, or one for each column of the result and no zero
     points. LiteRT 2.3 answers zeros where there are several."""
-    y = op.inputs[1]
+    y = op.operand(1)
     found = quant(y)
-    assert y is not None
     axis = len(y.shape) - (2 if attr(op, "adj_y") else 1)
     by_column = found.axis == axis and found.scale.size == y.shape[axis]
     return found.scale.size == 1 or (by_column and not found.zero_point.any())

@@ -211,8 +211,7 @@ def _bitcast_spec(op: Op, specs: Specs) -> Spec:
 
 
 def _bitcast(op: Op, x: Array) -> Array:
-    source = op.inputs[0]
-    assert source is not None
+    source = op.operand(0)
     shape = _bitcast_shape(op, x.shape, source.dtype)
     flat = np.ascontiguousarray(x).reshape(-1)
     return flat.view(op.outputs[0].dtype.numpy).reshape(shape)
@@ -265,8 +264,7 @@ QUANTIZE_TYPES = {
 
 
 def _quantize(op: Op, x: Array) -> Array:
-    target, source = op.outputs[0].dtype, op.inputs[0]
-    assert source is not None
+    target, source = op.outputs[0].dtype, op.operand(0)
     _check_quantize(op, x.shape)
     low, high = target.bounds
     if source.dtype is DType.FLOAT32:
