@@ -24,6 +24,26 @@ TOP = ("__init__", "__main__")  # the package's face sees everything
 # Looks upwards, made when they are called: Model.compile gives a Session, a model is pickled by its
 # bytes.
 ALLOWED = {("ir/graph.py", "runtime"), ("ir/graph.py", "format")}
+# A package may state the order of its own modules: each imports only those before it. Here imports
+# for the type checker count too: a cycle that hides there is a cycle.
+INNER = {
+    "optimize": (
+        # what numbers become, and which op gets what
+        "scheme", "rules", "recipe", "weights", "recurrent", "xnnpack",
+        # the float model and its samples
+        "canonical", "suggest", "samples", "calibrate", "nested", "ranges",
+        # codes in the graph
+        "solve", "write", "interface", "apply",
+        # samples that calibrate, judge and correct
+        "held_out", "parallel", "linear", "equalise", "calibrated",
+        # corrections
+        "sequential", "adaround", "bias_correction", "scale_correction", "probe",
+        "techniques", "corrections",
+        # what it costs, and the choice by it
+        "judge", "selection", "local_error", "layer_error", "report", "accuracy", "latency",
+        "target", "finer", "page", "quantize",
+    ),
+}  # fmt: skip
 MODULES = sorted(ROOT.rglob("*.py"))
 
 
@@ -47,12 +67,13 @@ def imports(path: Path) -> Iterator[Import]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (Import(n, node.lineno, lazy) for n in layers_named(node, package))
+            yield from (Import(n[1], node.lineno, lazy) for n in names(node, package))
         inner = lazy or isinstance(node, ast.FunctionDef)
         stack.extend((child, inner) for child in ast.iter_child_nodes(node))
 
 
-def layers_named(node: ast.Import | ast.ImportFrom, package: tuple[str, ...]) -> Iterator[str]:
+def names(node: ast.Import | ast.ImportFrom, package: tuple[str, ...]) -> Iterator[list[str]]:
+    """The parts of each name of this package that the statement imports."""
     for alias in node.names:
         if isinstance(node, ast.Import):
             full = alias.name.split(".")
@@ -61,7 +82,7 @@ def layers_named(node: ast.Import | ast.ImportFrom, package: tuple[str, ...]) ->
             full = [*base, *(node.module or "").split("."), alias.name]
             full = [part for part in full if part]
         if full[0] == "sanderling" and len(full) > 1:
-            yield full[1]
+            yield full
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -77,7 +98,28 @@ def test_imports_point_down(path: Path) -> None:
         assert below or allowed, f"{path}:{found.line} imports {found.layer}, which stands above"
 
 
+def inner_imports(path: Path) -> Iterator[tuple[str, int]]:
+    """The modules of its own package that a module imports, and where."""
+    package = ("sanderling", *path.relative_to(ROOT).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for full in names(node, package):
+                if tuple(full[: len(package)]) == package and len(full) > len(package):
+                    yield full[len(package)], node.lineno
+
+
+@pytest.mark.parametrize("package", INNER)
+def test_inner_imports_point_back(package: str) -> None:
+    order = INNER[package]
+    found = {path.stem: path for path in (ROOT / package).glob("*.py") if path.stem not in TOP}
+    assert sorted(found) == sorted(order), "a new module needs its place in the order"
+    for name, path in found.items():
+        for other, line in inner_imports(path):
+            assert other in order[: order.index(name)], f"{path}:{line} imports {other}"
+
+
 def test_the_reader_of_imports_sees_them() -> None:
+    assert {"apply", "judge"} <= {name for name, _ in inner_imports(ROOT / "optimize/report.py")}
     seen = {i.layer for i in imports(ROOT / "runtime" / "session.py")}
     assert {"errors", "config", "ir", "ops", "runtime"} <= seen
     lazy = [i for i in imports(ROOT / "ir" / "graph.py") if i.lazy]

@@ -329,6 +329,30 @@ def test_the_report_tells_of_every_layer() -> None:
     assert sum(c.chosen for c in report.candidates) == 1 and len(report.candidates) >= 4
 
 
+def test_a_comparison_has_no_row_and_does_no_harm() -> None:
+    """Its result is no number: there is nothing to be off by."""
+    graph = Graph("main")
+    x = graph.input("x", DType.FLOAT32, (1, 4))
+    y, larger = graph.tensor("y", DType.FLOAT32, (1, 4)), graph.tensor("larger", DType.BOOL, (1, 4))
+    graph.add("RELU", [x], [y])
+    graph.add("GREATER", [y, graph.constant("half", np.full((1, 4), 0.5, np.float32))], [larger])
+    graph.outputs = [y, larger]
+    rows = list(np.random.default_rng(0).normal(size=(12, 1, 4)).astype(np.float32))
+    _, report = quantize(Model([graph]), "int8", rows, **PLAIN)
+    assert {row.name for row in report.layers} == {"x", "y"}
+
+
+def test_a_class_number_is_judged_by_the_scores_that_it_comes_from() -> None:
+    model = mobile()
+    graph = model.main
+    number = graph.tensor("class", DType.INT64, (1,))
+    axis = graph.constant("axis", np.array(-1, np.int32))
+    graph.add("ARG_MAX", [graph.find("logits"), axis], [number], output_type="INT64")
+    graph.outputs = [number]
+    _, report = quantize(model, "int8", DATA, output_kind="classes", **PLAIN)
+    assert 15 < report.candidates[0].snr < 60 and report.candidates[0].agreement is not None
+
+
 def test_int16_activations_are_within_noise_of_float() -> None:
     model = mobile(seed=2)
     made, _ = quantize(model, "int16x8", DATA)

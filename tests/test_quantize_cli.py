@@ -3,10 +3,13 @@ is wrong, with nothing written."""
 
 from __future__ import annotations
 
+import glob
 import inspect
 import json
 import re
+import shlex
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,8 @@ from sanderling import load, quantize, save
 from sanderling.cli import quantize as verb
 from sanderling.cli.quantize import parse_rule
 from sanderling.ir import DType, Model
-from sanderling.optimize.page import bounds, report_page
+from sanderling.optimize.layer_error import LayerRow
+from sanderling.optimize.page import bounds, report_page, suspects
 from sanderling.optimize.recipe import Choice
 from sanderling.optimize.suggest import TREE, expected_size, suggest
 
@@ -208,7 +212,91 @@ def test_suggested_on_the_command_line(rows: Path, tmp_path: Path) -> None:
     assert "no goal 'sped'" in refused(tmp_path, F32, "--suggest", "--goal", "sped")
 
 
+def suggested(*words: object) -> str:
+    return str(json.loads(call(F32, "--suggest", "--json", "-", *words).stdout)["command"])
+
+
+def test_a_suggested_command_keeps_what_was_given(rows: Path) -> None:
+    command = suggested("--data", rows, "--preset", "my preset.json", "--mean", "1,2", "--bgr",
+                        "--rule", "op=SOFTMAX,mode=float", "--rule", "name=a*,mode=float",
+                        "--accelerator", "npu16")  # fmt: skip
+    assert command.endswith(
+        f"-o digits_f32_int16x8.tflite --mode int16x8 --data {rows} --preset 'my preset.json' "
+        "--mean 1,2 --bgr --rule op=SOFTMAX,mode=float --rule 'name=a*,mode=float'"
+    )
+    plain = suggested("--data", rows, "--preset", "unit", "--minimum", 8, "--accelerator", "gpu")
+    assert plain.endswith("--mode float16 --minimum 8"), "samples have no effect there"
+
+
+def test_what_was_given_wins_over_what_is_suggested(rows: Path, tmp_path: Path) -> None:
+    words = ("--data", rows, "-o", tmp_path / "q.tflite")
+    command = suggested(*words, "--goal", "accuracy", "--min-snr", 20, *FAST)
+    assert command.count("--min-") == 1 and "--min-snr 20.0" in command
+    call(*shlex.split(command)[2:])
+    assert (tmp_path / "q.tflite").is_file(), "it can be pasted"
+    for_tpu = suggested(*words, "--accelerator", "edgetpu", "--inputs", "uint8")
+    assert "--inputs uint8" in for_tpu and "--inputs int8" not in for_tpu
+    text = call(F32, "--suggest", "--mode", "dynamic").stderr
+    assert "--mode has no effect" in text
+
+
+# -- what is worth a look -----------------------------------------------------------------------
+
+
+def test_few_samples_are_warned_of(tmp_path: Path) -> None:
+    few = digits(tmp_path, 0, 3)
+    text = call(F32, "--data", few, *FAST).stderr
+    assert "only 3 samples" in text and "give 10 at least, better 100 or more" in text
+    assert "only" not in call(F32, "--mode", "dynamic", "--data", few).stderr
+    enough = digits(tmp_path, 0, 10)
+    assert "only" not in call(F32, "--data", enough, *FAST).stderr
+
+
+def row(name: str, local: float | None) -> LayerRow:
+    return LayerRow(name, "CONV_2D", 8, -1.0, 1.0, 0.01, 0, 0.0, local_rmse_over_scale=local)
+
+
+def test_the_layers_worth_a_look_are_named_worst_first() -> None:
+    layers = [row("unmeasured", None), row("fine", 0.3), *(row(f"bad{i}", i) for i in range(1, 8))]
+    assert [x.name for x in suspects(layers)] == [f"bad{i}" for i in range(7, 0, -1)]
+    lines = [str(text) for _, text in verb._suspects(layers, Path("how.html"))]
+    assert lines[0] == "7 layers with a local RMSE/scale above 0.7, the worst first:"
+    assert lines[1:] == [*(f"{i}.00 bad{i}" for i in range(7, 2, -1)), "and 2 more, in how.html"]
+    assert "--report FILE.html" in str(verb._suspects(layers, None)[-1][1])
+    assert not verb._suspects(layers[:2], None)
+
+
 # -- pages --------------------------------------------------------------------------------------
+
+
+def test_names_cannot_break_out_of_the_page() -> None:
+    evil = """"'><script>alert("x")</script><img src=x onerror='y'>&"""
+    model = parents("TANH", "CEIL", "LOGISTIC")
+    for tensor in model.main.tensors:
+        tensor.name = f"{evil}{tensor.name}{evil}"
+    model.source = f"{evil}.tflite"
+    data = np.random.default_rng(0).normal(size=(12, 1, 4)).astype(np.float32)
+    rules = [Choice("int16x8", name=f"*y0{glob.escape(evil)}")]
+    _, report = quantize(model, "int8", list(data), recipe=rules, **PLAIN)
+    assert report.layers and report.stayed_float and evil in report.layers[0].name
+    text = report_page(report)
+    assert text.count("<script>") == text.count("</script>") == 1, "the page's own"
+    tags = Tags()
+    tags.feed(text)
+    assert "img" not in tags.seen and not {"onerror", "onload"} & tags.attributes
+
+
+class Tags(HTMLParser):
+    """The elements and attributes that a browser sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.attributes.update(name for name, _ in attrs)
 
 
 def test_a_page_without_data_has_what_there_is() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..format import AtomicFile, dump, load
 from ..ir import Model
 from ..measure.inputs import resize
 from ..optimize.accuracy import compare_accuracy
+from ..optimize.held_out import ENOUGH, FEW
 from ..optimize.judge import KEPT_IF
 from ..optimize.latency import compare_latency
 from ..optimize.layer_error import LayerRow
@@ -27,6 +29,7 @@ from ..optimize.page import (
     CANDIDATES,
     LATENCY,
     LAYERS,
+    SUSPECT,
     TRIALS,
     accuracy_rows,
     candidate_rows,
@@ -34,6 +37,7 @@ from ..optimize.page import (
     latency_rows,
     layer_table,
     report_page,
+    suspects,
     target_line,
     trial_rows,
 )
@@ -42,7 +46,7 @@ from ..optimize.recipe import Recipe, read_recipe
 from ..optimize.report import Report
 from ..optimize.samples import Samples, SignatureSamples, read_samples
 from ..optimize.scheme import MODES
-from ..optimize.suggest import ACCELERATORS, GOALS, Suggestion
+from ..optimize.suggest import ACCELERATORS, GOALS, Option, Suggestion
 from ..optimize.suggest import suggest as advise
 from ..optimize.target import Target, TargetMissedError
 from ..plots import figure
@@ -70,7 +74,10 @@ from .common import (
 )
 
 FAILED = 1
+WORST = 5  # layers that the summary names
 SHOWN = 10  # rows of a long list on the terminal; the record has all
+# What is asked of --suggest itself is no part of the command that it names.
+NOT_REPEATED = ("model", "mode", "suggest", "accelerator", "goal", "labelled", "quiet", "json")
 RULE = re.compile(r",(?=\s*(?:op|name|mode|from|to|start|stop)\s*=)")
 
 
@@ -171,14 +178,18 @@ def quantize(
     (--min-agreement, --max-drop) gives a finer mode to as few ops as needed; exit status 1 if it
     cannot be met, and then no model is written. --suggest names the mode to use.
     """
+    options = _given(locals())
     load_plugins(plugin)
     if suggest:
-        given = "labelled" if labelled else "samples" if data else "none"
-        _suggest(advise(model, data=given, accelerator=accelerator, goal=goal,
-                        data_path=data[0] if data else ""), json)  # fmt: skip
+        warn_unused({"--mode": mode != "int8"}, "--suggest names the mode")
+        have = "labelled" if labelled else "samples" if data else "none"
+        advice = advise(model, data=have, accelerator=accelerator, goal=goal, options=options)
+        _suggest(advice, json)
         return
-    warn_unused({"--accelerator": accelerator != "none", "--goal": goal != "size",
-                 "--labelled": labelled}, "they are for --suggest")  # fmt: skip
+    warn_unused(
+        {"--accelerator": accelerator != "none", "--goal": goal != "size", "--labelled": labelled},
+        "they are for --suggest",
+    )
     _check_output(model, output, strict, mode)
     rules = _recipe(recipe, rule)
     judge = make_task(task, **_settings(task, task_option)) if task else None
@@ -196,15 +207,37 @@ def quantize(
             open_target(keep).discard()
         source = load(model)
         resize(source, read_shapes(shape))
-        found = _samples(data, source, samples=samples, preset=preset, mean=mean, std=std,
-                         crop=crop, resample=resample, bgr=bgr, signature=signature)  # fmt: skip
+        found = _samples(
+            data,
+            source,
+            samples=samples,
+            preset=preset,
+            mean=mean,
+            std=std,
+            crop=crop,
+            resample=resample,
+            bgr=bgr,
+            signature=signature,
+        )
         with progress() as show, _kept(keep):
             made = _quantised(
-                source, mode, found, recipe=rules, ranges=ranges, weights=weights,
-                corrections=corrections, inputs=inputs, outputs=outputs, minimum=minimum,
-                strict=strict, target=wanted, keep=keep, threads=threads, progress=show,
+                source,
+                mode,
+                found,
+                recipe=rules,
+                ranges=ranges,
+                weights=weights,
+                corrections=corrections,
+                inputs=inputs,
+                outputs=outputs,
+                minimum=minimum,
+                strict=strict,
+                target=wanted,
+                keep=keep,
+                threads=threads,
+                progress=show,
                 output_kind=pairs(output_kind, "--output-kind"),
-            )  # fmt: skip
+            )
             if judge is not None:
                 made.report.accuracy = compare_accuracy(source, made.model, judge, task_limit, show)
             if latency:
@@ -213,6 +246,7 @@ def quantize(
         if found is not None and not made.report.samples:
             warn("--data was not looked at: no op has integer activations")
             found = None
+        _warn_few(found)
         # All is made before anything is written.
         content, sheet = dump(made.model), report_page(made.report).encode() if paper else b""
         is_kept = made.missed is None or anyway
@@ -221,7 +255,7 @@ def quantize(
         if paper:
             write_target(paper, sheet)
         if not target.write(made.report.to_json()):
-            _print(made.report, found, output if is_kept else None)
+            _print(made.report, found, output if is_kept else None, report)
     if made.missed is not None:
         raise _failed(made.missed, bool(file) and not is_kept)
 
@@ -243,10 +277,26 @@ def _quantised(*given: Any, **options: Any) -> _Made:
 # -- what is asked --------------------------------------------------------------------------------
 
 
+def _given(values: Mapping[str, Any]) -> list[Option]:
+    """The options that differ from their defaults, as they can be written again."""
+    defaults = inspect.signature(quantize).parameters
+    found: list[Option] = []
+    for name, value in values.items():
+        if name in NOT_REPEATED or value == defaults[name].default:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        parts = value if isinstance(value, list) else [value]
+        found += [(option,) if part is True else (option, str(part)) for part in parts]
+    return found
+
+
 def _check_output(model: Path, output: Path | None, strict: bool, mode: str) -> None:
     if output is not None and output.exists() and model.exists() and output.samefile(model):
-        raise InputError("the output is the model itself", where=str(output),
-                         fix="give another name: the float model is worth keeping")  # fmt: skip
+        raise InputError(
+            "the output is the model itself",
+            where=str(output),
+            fix="give another name: the float model is worth keeping",
+        )
     if output is None:
         warn("no -o FILE: the result is shown and nothing is written")
     if strict and mode in MODES and not MODES[mode].is_integer:
@@ -268,13 +318,23 @@ def parse_rule(text: str) -> dict[str, str]:
     """op=SOFTMAX,mode=float; a comma within a name stays."""
     parts = [part.partition("=") for part in RULE.split(text)]
     if any(not equals or not value.strip() for _, equals, value in parts):
-        raise InputError(f"'{text}' is not a rule", where="--rule",
-                         fix='write for example "op=SOFTMAX,mode=float"')  # fmt: skip
+        raise InputError(
+            f"'{text}' is not a rule",
+            where="--rule",
+            fix='write for example "op=SOFTMAX,mode=float"',
+        )
     return {key.strip(): value.strip() for key, _, value in parts}
 
 
-def _target(min_agreement: float | None, min_snr: float | None, max_drop: float | None,
-            task: Task | None, limit: int, metric: str, finer: str) -> Target | None:  # fmt: skip
+def _target(
+    min_agreement: float | None,
+    min_snr: float | None,
+    max_drop: float | None,
+    task: Task | None,
+    limit: int,
+    metric: str,
+    finer: str,
+) -> Target | None:
     modes = [m for m in finer.split(",") if m]
     if min_agreement is None and min_snr is None and max_drop is None:
         return None
@@ -292,8 +352,9 @@ def _settings(task: str, texts: list[str]) -> dict[str, Any]:
         name = name.strip().lstrip("-").replace("-", "_")
         if not equals or name not in known:
             fix = f"write NAME=VALUE, with a name of {', '.join(sorted(known))}"
-            raise InputError(f"'{text}' is no setting of the task '{kind.name}'",
-                             where="--task-option", fix=fix)  # fmt: skip
+            raise InputError(
+                f"'{text}' is no setting of the task '{kind.name}'", where="--task-option", fix=fix
+            )
         made |= {name: _typed(kind, name, value, made.get(name))}
     return made
 
@@ -306,14 +367,20 @@ def _typed(kind: type[Task], name: str, text: str, before: Any) -> Any:
     plain = inner[0] if inner else hint
     if plain is bool:
         if text.lower() not in ("true", "false"):
-            raise InputError(f"'{text}' is neither true nor false", where=f"--task-option {name}",
-                             fix=f"write {name}=true")  # fmt: skip
+            raise InputError(
+                f"'{text}' is neither true nor false",
+                where=f"--task-option {name}",
+                fix=f"write {name}=true",
+            )
         return text.lower() == "true"
     try:
         return plain(text)
     except (ValueError, TypeError) as error:
-        raise InputError(f"'{text}' is no {plain.__name__}", where=f"--task-option {name}",
-                         fix="see `sanderling eval TASK --help`") from error  # fmt: skip
+        raise InputError(
+            f"'{text}' is no {plain.__name__}",
+            where=f"--task-option {name}",
+            fix="see `sanderling eval TASK --help`",
+        ) from error
 
 
 def _samples(data: list[str], source: Model, **how: Any) -> Samples | SignatureSamples | None:
@@ -340,12 +407,25 @@ def _by_signature(texts: list[str], source: Model) -> dict[str, str]:
         key, equals, path = text.partition("=")
         key, path = (key, path) if equals and key in known else ("", text)
         if key in made or (made and "" in {key, *made}):
-            raise InputError(f"{len(texts)} of them, and which is for what is not said",
-                             where="--data", fix="write SIGNATURE=PATH, once for each of "
-                             f"{', '.join(known) or 'its signatures; this model has none'}"
-                             )  # fmt: skip
+            raise InputError(
+                f"{len(texts)} of them, and which is for what is not said",
+                where="--data",
+                fix="write SIGNATURE=PATH, once for each of "
+                f"{', '.join(known) or 'its signatures; this model has none'}",
+            )
         made[key] = path
     return made
+
+
+def _warn_few(samples: Samples | SignatureSamples | None) -> None:
+    parts = samples.parts if isinstance(samples, SignatureSamples) else {"": samples}
+    for key, part in parts.items():
+        if part is not None and len(part) < FEW:
+            whose = f" for '{key}'" if key else ""
+            warn(
+                f"only {plural(len(part), 'sample')}{whose}: ranges of so few are guesses; "
+                f"give {FEW} at least, better {ENOUGH} or more"
+            )
 
 
 @contextmanager
@@ -362,8 +442,13 @@ def _kept(keep: Path | None) -> Iterator[None]:
 # -- what is told ---------------------------------------------------------------------------------
 
 
-def _print(report: Report, samples: Samples | SignatureSamples | None, output: Path | None) -> None:
-    pieces = [_summary(report, samples, output), _candidates(report)]
+def _print(
+    report: Report,
+    samples: Samples | SignatureSamples | None,
+    output: Path | None,
+    sheet: Path | None,
+) -> None:
+    pieces = [_summary(report, samples, output, sheet), _candidates(report)]
     if report.target:
         pieces += [target_line(report), table(TRIALS, trial_rows(report))]
     if report.accuracy:
@@ -372,10 +457,11 @@ def _print(report: Report, samples: Samples | SignatureSamples | None, output: P
     pieces += [table(LATENCY, latency_rows(report))]
     if report.layers:
         pieces += [_layers(report.layers)]
-    pieces += [_listed("stayed float", [tuple(r.values()) for r in report.stayed_float]),
-               _listed("got another mode", [tuple(r.values()) for r in report.fell_back]),
-               _listed("XNNPACK will not take", [tuple(r.values()) for r in report.refused])
-               ]  # fmt: skip
+    pieces += [
+        _listed("stayed float", [tuple(r.values()) for r in report.stayed_float]),
+        _listed("got another mode", [tuple(r.values()) for r in report.fell_back]),
+        _listed("XNNPACK will not take", [tuple(r.values()) for r in report.refused]),
+    ]
     pieces += [_notes(report.notes)]
     typer.echo("\n\n".join(filter(None, pieces)))
 
@@ -394,17 +480,36 @@ def _notes(texts: list[str], most: int = 5) -> str:
 
 
 def _summary(
-    report: Report, samples: Samples | SignatureSamples | None, output: Path | None
+    report: Report,
+    samples: Samples | SignatureSamples | None,
+    output: Path | None,
+    sheet: Path | None,
 ) -> str:
     modes = ", ".join(f"{plural(count, 'op')} {name}" for name, count in report.modes.items())
     rows: list[tuple[str, object]] = [("model", report.source)]
     rows += [("written", output)] if output else []
     rows += [("modes", modes)]
     rows += [("data", samples.text)] if samples is not None else []
-    for name, before, after in (("size", report.size_before, report.size_after),
-                                ("zipped", report.zipped_before, report.zipped_after)):  # fmt: skip
+    for name, before, after in (
+        ("size", report.size_before, report.size_after),
+        ("zipped", report.zipped_before, report.zipped_after),
+    ):
         rows.append((name, f"{byte_size(before)} -> {byte_size(after)} ({after / before:.1%})"))
-    return facts(rows)
+    return facts(rows + _suspects(report.layers, sheet))
+
+
+def _suspects(layers: Sequence[LayerRow], sheet: Path | None) -> list[tuple[str, object]]:
+    """Name the layers that add most error themselves, and where the others are."""
+    found = suspects(layers)
+    if not found:
+        return []
+    title = f"{plural(len(found), 'layer')} with a local RMSE/scale above {SUSPECT}"
+    rows: list[tuple[str, object]] = [("look at", f"{title}, the worst first:")]
+    rows += [("", f"{row.local_rmse_over_scale:.2f} {row.name}") for row in found[:WORST]]
+    if len(found) > WORST:
+        where = sheet or "a page that --report FILE.html writes"
+        rows.append(("", f"and {len(found) - WORST} more, in {where}"))
+    return rows
 
 
 def _layers(layers: Sequence[LayerRow]) -> str:
@@ -439,7 +544,8 @@ def _suggest(found: Suggestion, json: str) -> None:
     ]
     rows += [("because" if not i else "", text) for i, text in enumerate(found.reasons)]
     rows += [("mind" if not i else "", text) for i, text in enumerate(found.cautions)]
-    other = table(["otherwise", ">about", "when"],
-                  [(o["mode"], byte_size(o["expected_size"]), o["when"]) for o in found.otherwise]
-                  )  # fmt: skip
+    other = table(
+        ["otherwise", ">about", "when"],
+        [(o["mode"], byte_size(o["expected_size"]), o["when"]) for o in found.otherwise],
+    )
     typer.echo("\n\n".join(filter(None, [facts(rows), f"$ {found.command}", other])))

@@ -343,8 +343,11 @@ class Graph:
         """Append an op; its attributes are the fields of the schema's options table."""
         for given, what in ((inputs, "inputs"), (outputs, "outputs")):
             if isinstance(given, Tensor):
-                raise ModelError(f"its {what} are one tensor, not a list", where=name,
-                                 fix=f"write [{given.name}]")  # fmt: skip
+                raise ModelError(
+                    f"its {what} are one tensor, not a list",
+                    where=name,
+                    fix=f"write [{given.name}]",
+                )
         return self.insert(Op(name, inputs, outputs, attrs))
 
     def insert(self, op: Op, before: Op | None = None) -> Op:
@@ -356,7 +359,7 @@ class Graph:
         return op
 
     def enlist(self, *tensors: Tensor) -> None:
-        """Put those into the graph's list of tensors that are not in it yet."""
+        """Put the tensors that are not there yet into the graph's list of tensors."""
         known = self._listed.of(self.tensors)
         for tensor in tensors:
             if tensor not in known:
@@ -382,7 +385,7 @@ class Graph:
                 tensor.producer = None
 
     def _check_unread(self, op: Op) -> None:
-        """Nothing may be left to read what only this op computes."""
+        """Raise ModelError if something still reads what only this op computes."""
         for tensor in op.outputs:
             if tensor.producer is not op or tensor.is_constant:
                 continue
@@ -397,7 +400,7 @@ class Graph:
                 )
 
     def replace_uses(self, old: Tensor, new: Tensor) -> None:
-        """Every reader of `old`, and the graph's outputs, read `new` instead."""
+        """Let every reader of `old`, and the graph's outputs, read `new` instead."""
         for op in list(dict.fromkeys(old.users)):
             for index, tensor in enumerate(op.inputs):
                 if tensor is old:
@@ -415,7 +418,7 @@ class Graph:
             tensor.users.append(op)
 
     def prune(self) -> int:
-        """Drop tensors that nothing refers to; the number dropped."""
+        """Drop tensors that nothing refers to, and return how many."""
         keep = {id(t) for t in (*self.inputs, *self.outputs)}
         for op in self.ops:
             keep.update(id(t) for t in (*op.inputs, *op.outputs, *op.intermediates))
@@ -443,8 +446,10 @@ class Graph:
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
-        raise MissingNameError(f"no tensor '{name}' in graph '{self.name}'; "
-                               f"{closest(name, [t.name for t in self.tensors])}")  # fmt: skip
+        raise MissingNameError(
+            f"no tensor '{name}' in graph '{self.name}'; "
+            f"{closest(name, [t.name for t in self.tensors])}"
+        )
 
 
 @dataclass(eq=False)
@@ -479,8 +484,9 @@ class Model:
 
     def __post_init__(self) -> None:
         if isinstance(self.graphs, Graph):
-            raise ModelError("its graphs are one graph, not a list", where="Model",
-                             fix="write Model([graph])")  # fmt: skip
+            raise ModelError(
+                "its graphs are one graph, not a list", where="Model", fix="write Model([graph])"
+            )
 
     def __repr__(self) -> str:
         ops = sum(len(g.ops) for g in self.graphs)
@@ -517,7 +523,7 @@ class Model:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied by the bytes of its file: graphs are webs of references."""
+        """Pickle the model by the bytes of its file: graphs are webs of references."""
         from ..format import dump
 
         return _from_bytes, (dump(self), self.source)

@@ -110,7 +110,7 @@ def densify(values: Array, sparsity: Sparsity, shape: Shape) -> Array:
 
 
 def _check_expansion(values: Array, sparsity: Sparsity, shape: Shape) -> None:
-    """The work must be in proportion to what the file stores: a hostile shape is refused."""
+    """Refuse a hostile shape: the work must be in proportion to what the file stores."""
     dense = math.prod(shape)
     if dense > MOST_EXPANSION * (values.size + 1024):
         raise ModelError(

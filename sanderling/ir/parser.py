@@ -172,12 +172,14 @@ class Parser:
     def model(self) -> Model:
         model = Model([])
         if self.accept("model"):
-            self.assignments({
-                "version": lambda: setattr(model, "version", self.integer()),
-                "description": lambda: setattr(model, "description", self.string()),
-                "weights_outside": lambda: setattr(model, "weights_outside", self.boolean()),
-                "unknown": lambda: setattr(model, "unknown", self.many(self.string, "[", "]")),
-            })  # fmt: skip
+            self.assignments(
+                {
+                    "version": lambda: setattr(model, "version", self.integer()),
+                    "description": lambda: setattr(model, "description", self.string()),
+                    "weights_outside": lambda: setattr(model, "weights_outside", self.boolean()),
+                    "unknown": lambda: setattr(model, "unknown", self.many(self.string, "[", "]")),
+                }
+            )
         while self.token.kind != _END:
             if self.accept("metadata"):
                 key = self.string("the metadata's quoted name")
@@ -275,14 +277,16 @@ class Parser:
 
     def typed(self, name: str) -> Tensor:
         tensor = Tensor(name, *self.array_type())
-        self.assignments({
-            "signature": lambda: setattr(tensor, "signature", self.ints()),
-            "variable": lambda: setattr(tensor, "is_variable", self.boolean()),
-            "unranked": lambda: setattr(tensor, "has_rank", not self.boolean()),
-            "quant": lambda: self.quant(tensor),
-            "sparsity": lambda: setattr(tensor, "sparsity", self.sparsity()),
-            "variants": lambda: setattr(tensor, "variant_types", self.variants()),
-        })  # fmt: skip
+        self.assignments(
+            {
+                "signature": lambda: setattr(tensor, "signature", self.ints()),
+                "variable": lambda: setattr(tensor, "is_variable", self.boolean()),
+                "unranked": lambda: setattr(tensor, "has_rank", not self.boolean()),
+                "quant": lambda: self.quant(tensor),
+                "sparsity": lambda: setattr(tensor, "sparsity", self.sparsity()),
+                "variants": lambda: setattr(tensor, "variant_types", self.variants()),
+            }
+        )
         return tensor
 
     def array_type(self) -> tuple[DType, tuple[int, ...]]:
@@ -346,11 +350,19 @@ class Parser:
         return None if self.accept("none") else self.pending_ref()
 
     def sparsity(self) -> Sparsity:
-        found = dict(self.many(lambda: self.entry({
-            "traversal_order": self.value,
-            "block_map": self.value,
-            "dims": lambda: self.many(self.value, "[", "]"),
-        }), "{", "}"))  # fmt: skip
+        found = dict(
+            self.many(
+                lambda: self.entry(
+                    {
+                        "traversal_order": self.value,
+                        "block_map": self.value,
+                        "dims": lambda: self.many(self.value, "[", "]"),
+                    }
+                ),
+                "{",
+                "}",
+            )
+        )
         return Sparsity(**{**found, "dims": tuple(SparseDim(**d) for d in found["dims"])})
 
     def constant(self, dtype: DType) -> Buffer:
@@ -433,13 +445,15 @@ class Parser:
         op = Op(name, self.many(self.operand, "(", ")"), outputs)
         if self.token.text == "{":
             op.attrs = self.mapping()
-        self.assignments({
-            "version": lambda: setattr(op, "version", self.integer()),
-            "options": lambda: setattr(op, "options", self.string()),
-            "intermediates": lambda: setattr(op, "intermediates", self.tensor_refs()),
-            "mutating": lambda: setattr(op, "mutating", self.many(self.boolean, "[", "]")),
-            "debug_index": lambda: setattr(op, "debug_index", self.integer()),
-        })  # fmt: skip
+        self.assignments(
+            {
+                "version": lambda: setattr(op, "version", self.integer()),
+                "options": lambda: setattr(op, "options", self.string()),
+                "intermediates": lambda: setattr(op, "intermediates", self.tensor_refs()),
+                "mutating": lambda: setattr(op, "mutating", self.many(self.boolean, "[", "]")),
+                "debug_index": lambda: setattr(op, "debug_index", self.integer()),
+            }
+        )
         return op
 
     def tensor_refs(self) -> list[Tensor]:

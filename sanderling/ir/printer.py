@@ -22,10 +22,22 @@ T = TypeVar("T")
 _WORD = re.compile(r"(?!(?:inf|nan)\b)[A-Za-z_][\w.]*", re.ASCII)
 _REF = re.compile(BARE)
 # An op may stand right behind another's fields: one that is called like a field is quoted.
-_RESERVED = frozenset({
-    "version", "options", "intermediates", "mutating", "debug_index", "signature", "variable",
-    "unranked", "quant", "sparsity", "variants", "external",
-})  # fmt: skip
+_RESERVED = frozenset(
+    {
+        "version",
+        "options",
+        "intermediates",
+        "mutating",
+        "debug_index",
+        "signature",
+        "variable",
+        "unranked",
+        "quant",
+        "sparsity",
+        "variants",
+        "external",
+    }
+)
 _BYTES_PER_ELEMENT = 4  # blobs are inlined up to this many bytes for each element allowed
 
 
@@ -123,12 +135,15 @@ class Printer:
 
     def lines(self) -> Iterator[str]:
         model = self.model
-        yield self.fields("model", {
-            "version": model.version,
-            "description": model.description or None,
-            "weights_outside": model.weights_outside or None,
-            "unknown": model.unknown or None,
-        })  # fmt: skip
+        yield self.fields(
+            "model",
+            {
+                "version": model.version,
+                "description": model.description or None,
+                "weights_outside": model.weights_outside or None,
+                "unknown": model.unknown or None,
+            },
+        )
         for key, blob in model.metadata.items():
             yield f"metadata {_quote(key)} = {self.blob(blob)}"
         for graph in self.all_graphs:
@@ -169,15 +184,22 @@ class Printer:
         """Type, shape and the fields that are not at their default."""
         head = f"{tensor.dtype.short}[{','.join(map(str, tensor.shape))}]"
         variants = "".join(f"({self.typed(v)})" for v in tensor.variant_types)
-        return self.fields(head, {
-            "signature": None if tensor.signature is None else list(tensor.signature),
-            "variable": tensor.is_variable or None,
-            "unranked": not tensor.has_rank or None,
-        }) + "".join((
-            f" quant={self.quant(tensor.quant)}" if tensor.quant is not None else "",
-            f" sparsity={self.sparsity(tensor.sparsity)}" if tensor.sparsity is not None else "",
-            f" variants=[{variants}]" if tensor.variant_types else "",
-        ))  # fmt: skip
+        return self.fields(
+            head,
+            {
+                "signature": None if tensor.signature is None else list(tensor.signature),
+                "variable": tensor.is_variable or None,
+                "unranked": not tensor.has_rank or None,
+            },
+        ) + "".join(
+            (
+                f" quant={self.quant(tensor.quant)}" if tensor.quant is not None else "",
+                f" sparsity={self.sparsity(tensor.sparsity)}"
+                if tensor.sparsity is not None
+                else "",
+                f" variants=[{variants}]" if tensor.variant_types else "",
+            )
+        )
 
     def quant(self, quant: Quant) -> str:
         arrays = {name: getattr(quant, name) for name in QUANT_ARRAYS}
@@ -198,11 +220,13 @@ class Printer:
 
     def sparsity(self, sparsity: Sparsity) -> str:
         dims = [{f.name: getattr(d, f.name) for f in fields(SparseDim)} for d in sparsity.dims]
-        return self.value({
-            "traversal_order": sparsity.traversal_order,
-            "block_map": sparsity.block_map,
-            "dims": dims,
-        })  # fmt: skip
+        return self.value(
+            {
+                "traversal_order": sparsity.traversal_order,
+                "block_map": sparsity.block_map,
+                "dims": dims,
+            }
+        )
 
     def constant(self, graph: str, tensor: Tensor, buffer: Buffer) -> str:
         place = f"{graph} {self.tensors[id(tensor)]}"
@@ -222,20 +246,24 @@ class Printer:
             head = f"{self.refs(op.outputs)} = {head}"
         if op.attrs:
             head += f" {self.value(op.attrs)}"
-        return self.fields(head, {
-            "version": _unless(op.version, 1),
-            "options": op.options or None,
-            "intermediates": op.intermediates or None,
-            "mutating": op.mutating or None,
-            "debug_index": _unless(op.debug_index, -1),
-        })  # fmt: skip
+        return self.fields(
+            head,
+            {
+                "version": _unless(op.version, 1),
+                "options": op.options or None,
+                "intermediates": op.intermediates or None,
+                "mutating": op.mutating or None,
+                "debug_index": _unless(op.debug_index, -1),
+            },
+        )
 
     def refs(self, tensors: Iterable[Tensor]) -> str:
         return ", ".join(self.tensors[id(t)] for t in tensors)
 
     def fields(self, head: str, values: Mapping[str, Any]) -> str:
-        return " ".join((head, *(f"{k}={self.value(v)}" for k, v in values.items()
-                                 if v is not None)))  # fmt: skip
+        return " ".join(
+            (head, *(f"{k}={self.value(v)}" for k, v in values.items() if v is not None))
+        )
 
     def value(self, value: Any) -> str:
         for kinds, show in self._SHOW:

@@ -22,10 +22,17 @@ import numpy as np
 from ..errors import SanderlingError
 from .graph import Graph, Op, Tensor
 
-SIDE_EFFECTS = frozenset({
-    "ASSIGN_VARIABLE", "CALL_ONCE", "HASHTABLE_IMPORT", "IF", "STABLEHLO_CUSTOM_CALL",
-    "VAR_HANDLE", "WHILE",
-})  # fmt: skip
+SIDE_EFFECTS = frozenset(
+    {
+        "ASSIGN_VARIABLE",
+        "CALL_ONCE",
+        "HASHTABLE_IMPORT",
+        "IF",
+        "STABLEHLO_CUSTOM_CALL",
+        "VAR_HANDLE",
+        "WHILE",
+    }
+)
 
 
 # -- patterns --------------------------------------------------------------------------------
@@ -214,7 +221,7 @@ def rewrite(
     limit: int | None = None,
     has_side_effects: Callable[[Op], bool] = has_side_effects,
 ) -> Counter[str]:
-    """Apply the rules until none fires; how often each did.
+    """Apply the rules until none fires, and count how often each did.
 
     At an op, the first rule of the sequence that applies wins. A graph output keeps its Tensor
     object, so its name and the signatures that refer to it stay true. Tensors that are no
@@ -293,7 +300,7 @@ class _Engine:
         return True
 
     def insert(self, root: Op, new: Op) -> None:
-        """The new op takes the root's place in the list, and its results the root's results'."""
+        """Put the new op in the root's place, and its results in the place of the root's."""
         for index, (old, result) in enumerate(zip(root.outputs, new.outputs, strict=True)):
             if any(old is out for out in self.graph.outputs):
                 new.outputs[index] = old
@@ -318,13 +325,13 @@ class _Engine:
         return False
 
     def _take_over(self, producer: Op, inner: Tensor, output: Tensor) -> None:
-        """The producer of `inner` writes the graph output instead."""
+        """Let the producer of `inner` write the graph output instead."""
         producer.outputs = [output if t is inner else t for t in producer.outputs]
         inner.producer, output.producer = None, producer
         self.graph.replace_uses(inner, output)
 
     def remove(self, root: Op) -> None:
-        """Erase the op, then what it alone had use for."""
+        """Erase the op, then the ops whose results it alone has read."""
         doomed = [root]
         while doomed:
             op = doomed.pop()

@@ -262,7 +262,7 @@ def _below_max(x: Array) -> Array:
     return found
 
 
-def _diff_scale(op: Op, beta: float) -> tuple[int, int, int]:
+def diff_scale(op: Op, beta: float) -> tuple[int, int, int]:
     """Multiplier and shift of the differences, and the smallest one that still counts."""
     scale = beta * scale_zero(op.inputs[0])[0] * 2.0 ** (31 - DIFF_BITS)
     require(scale > 1, op, f"beta {beta} is too small for the input's scale")
@@ -273,7 +273,7 @@ def _diff_scale(op: Op, beta: float) -> tuple[int, int, int]:
 
 def exp_rows(op: Op, x: Array, beta: float) -> tuple[Array, Array, Array, Array]:
     """Differences, scaled differences, their exponentials, and the rows' sums."""
-    m, shift, least = _diff_scale(op, beta)
+    m, shift, least = diff_scale(op, beta)
     diff = _below_max(x)
     counts = diff >= least
     scaled = multiply(np.where(counts, diff, 0), m, shift)
@@ -328,6 +328,12 @@ define("SOFTMAX", infer=same_as_input, evaluate=on(_softmax), family="activation
        notes="i8 and u8 to i16 too")  # fmt: skip
 
 
+def log_bound(op: Op) -> tuple[Array, Array]:
+    """Multiplier and shift by which differences in fixed point become differences of codes."""
+    m, shift, _ = diff_scale(op, 1.0)
+    return quantize_multiplier(2.0 ** (31 - shift) / m)
+
+
 def _log_softmax(op: Op, x: Array) -> Array:
     target = op.outputs[0].dtype
     if x.dtype == np.float32:
@@ -338,11 +344,10 @@ def _log_softmax(op: Op, x: Array) -> Array:
     fits = scale_zero(op.outputs[0]) == (1 / 16, high)
     require(fits, op, f"the output must have scale 1/16 and zero point {high}")
     diff, _, _, total = exp_rows(op, x, 1.0)
-    m, shift, least = _diff_scale(op, 1.0)
+    m, shift, least = diff_scale(op, 1.0)
     log_total = log_fixed(np.maximum(total, 1), SUM_BITS, DIFF_BITS)
     # Differences so large that subtracting the logarithm would leave 32 bits are the smallest code.
-    back = quantize_multiplier(2.0 ** (31 - shift) / m)
-    limit = np.maximum(least - 1, multiply(log_total - 2**31, *back))
+    limit = np.maximum(least - 1, multiply(log_total - 2**31, *log_bound(op)))
     found = divide_by_pot(multiply(diff, m, shift) - log_total, 31 - DIFF_BITS - 4) + high
     return np.where(diff > limit, np.clip(found, low, high), low).astype(target.numpy)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -138,18 +138,32 @@ def _basic_float(op: Op, weights: Array, bias: Array) -> Advance:
     return advance
 
 
+@dataclass(frozen=True)
+class BasicCodes:
+    """The basic cell of uint8 with zero point 128 (whatever the file says), and an int16 state of
+    scale 2**-11: what its weights decide."""
+
+    weights: Array  # without their zero point
+    bias: Array
+    multiplier: Array
+    shift: Array
+
+    @classmethod
+    def of(cls, op: Op, weights: Array, bias: Array) -> BasicCodes:
+        state_scale = scale_zero(op.outputs[1])[0]
+        require(abs(np.log2(state_scale) + 11) < 1e-3, op, "the state's scale is not 2**-11")
+        zero, bias_scale = scale_zero(op.input(2))[1], scale_zero(op.input(3))[0]
+        return cls(weights.astype(np.int64) - zero, bias, *quantize_multiplier(4096 * bias_scale))
+
+
 def _basic_integer(op: Op, weights: Array, bias: Array) -> Advance:
-    """uint8 with zero point 128 (whatever the file says), and an int16 state of scale 2**-11."""
-    state_scale = scale_zero(op.outputs[1])[0]
-    require(abs(np.log2(state_scale) + 11) < 1e-3, op, "the state's scale is not 2**-11")
-    zero, bias_scale = scale_zero(op.input(2))[1], scale_zero(op.input(3))[0]
-    centred = weights.T.astype(np.float64) - zero
+    cell = BasicCodes.of(op, weights, bias)
+    centred = cell.weights.T.astype(np.float64)
     offset = bias - (128 * centred.sum(axis=0)).astype(np.int64)
-    multiplier, shift = quantize_multiplier(4096 * bias_scale)
 
     def advance(x: Array, state: Array) -> tuple[Array, Array, Array]:
         total = (x @ centred).astype(np.int64) + offset
-        gates = clip16(_multiply_up(wrap32(total), multiplier, shift))
+        gates = clip16(_multiply_up(wrap32(total), cell.multiplier, cell.shift))
         admit, update, forget, emit = np.split(gates, 4, axis=1)
         admitted = high_mul(logistic_fixed(admit, 3), tanh_fixed(update, 3), 16)
         kept = high_mul(logistic_fixed(forget, 3), state, 16)

@@ -267,79 +267,127 @@ class Norm:
 
 
 def _advance8(cell: Cell) -> Advance:
-    """No input gate; layer norm and projection are required."""
-    op, at = cell.op, cell.at
-    gates = {gate: _gate8(cell, gate) for gate in (FORGET, CELL, OUTPUT)}
-    require(cell_exponent(cell) == -15, op, "the cell state's scale is not 2**-15")
-    weights = cell.need(at.projection).T.astype(np.float64)
-    bias = cell.need(at.projection + 1)
-    state_scale, state_zero = scale_zero(op.input(at.state))
-    real = np.float32(float(cell.scale(at.projection)) * 2.0**-15 / state_scale)
-    multiplier, shift = quantize_multiplier(real)
-    clip = attr(op, "cell_clip")
-    cell_limit = limit_code(clip, 2.0**-15, INT16_MAX) if clip < 1 else 0
-    limit = limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
+    gates = {gate: Gate8.of(cell, gate) for gate in GATES8}
+    finish = Finish8.of(cell)
 
     def advance(hidden: Array, memory: Array, x: Array) -> Array:
         forget = through_float(gates[FORGET](x, hidden), 12, sigmoid)
         update = through_float(gates[CELL](x, hidden), 12, np.tanh)
         kept = divide_by_pot(forget * memory, 15)
         after = clip16(kept + divide_by_pot((INT16_MAX - forget) * update, 15))
-        memory[...] = after = _limit(after, cell_limit)
+        memory[...] = after = _limit(after, finish.cell_limit)
         emit = through_float(gates[OUTPUT](x, hidden), 12, sigmoid)
         product = divide_by_pot(emit * through_float(after, 15, np.tanh), 15)
-        total = (product.astype(np.float64) @ weights).astype(np.int64) + bias
-        hidden[...] = _limit(clip8(multiply64(total, multiplier, shift) + state_zero), limit)
+        hidden[...] = finish(product)
         return hidden
 
     return advance
 
 
+GATES8 = (FORGET, CELL, OUTPUT)  # no input gate; layer norm and projection are required
+
+
+@dataclass(frozen=True)
+class Finish8:
+    """The projection of 16-bit products to the output's codes, and the limits of both states."""
+
+    weights: Array
+    bias: Array
+    multiplier: Array
+    shift: Array
+    zero: int
+    limit: int
+    cell_limit: int
+
+    @classmethod
+    def of(cls, cell: Cell) -> Finish8:
+        op, at = cell.op, cell.at
+        require(cell_exponent(cell) == -15, op, "the cell state's scale is not 2**-15")
+        scale, zero = scale_zero(op.input(at.state))
+        real = np.float32(float(cell.scale(at.projection)) * 2.0**-15 / scale)
+        clip = attr(op, "cell_clip")
+        cell_limit = limit_code(clip, 2.0**-15, INT16_MAX) if clip < 1 else 0
+        limit = limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
+        return cls(cell.need(at.projection), cell.need(at.projection + 1),
+                   *quantize_multiplier(real), zero, limit, cell_limit)  # fmt: skip
+
+    def __call__(self, product: Array) -> Array:
+        sums = product.astype(np.float64) @ self.weights.T.astype(np.float64)
+        total = multiply64(sums.astype(np.int64) + self.bias, self.multiplier, self.shift)
+        return _limit(clip8(total + self.zero), self.limit)
+
+
 def through_float(x: Array, bits: int, function: Function) -> Array:
     """A function of 16-bit numbers with this many fractional bits, truncated to 15 of them: from a
     table."""
-    found: Array = _every(bits, function)[x + 2**15]
+    found: Array = every_word(bits, function)[x + 2**15]
     return found
 
 
 @cache
-def _every(bits: int, function: Function) -> Array:
+def every_word(bits: int, function: Function) -> Array:
     real = (np.arange(-(2**15), 2**15) * 2.0**-bits).astype(np.float32).astype(np.float64)
     found = function(real).astype(np.float32) * np.float32(2**15)
     return clip16(found.astype(np.int64))
 
 
-def _gate8(cell: Cell, gate: int) -> Callable[[Array, Array], Array]:
-    """Three intermediate tensors a gate state scale and zero point: the sum and its two parts."""
-    between = cell.op.intermediates[3 * gate : 3 * gate + 3]
-    (total, _), (x_real, x_zero), (h_real, h_zero) = (scale_zero(t) for t in between)
-    sum_scale, x_scale, h_scale = (np.float32(scale) for scale in (total, x_real, h_real))
-    to_x, to_h = _parts(cell, gate, None, x_scale, h_scale)
-    # Of the 256 codes that a part can have, what each adds to the sum.
-    codes = np.arange(-128, 128)
-    x_to_sum = multiply(codes - x_zero, *quantize_multiplier(x_scale / sum_scale))
-    h_to_sum = multiply(codes - h_zero, *quantize_multiplier(h_scale / sum_scale))
-    norm = _float_norm(cell, gate)
+@dataclass(frozen=True)
+class Part8:
+    """A product as 8-bit codes, and what brings their values to the scale of the sum."""
 
-    def run(x: Array, hidden: Array) -> Array:
-        both = x_to_sum[clip8(to_x(x) + x_zero) + 128]
+    product: Scaled
+    zero: int
+    multiplier: Array
+    shift: Array
+
+    def __call__(self, x: Array) -> Array:
+        code = clip8(self.product(x) + self.zero)
+        return multiply(code - self.zero, self.multiplier, self.shift)
+
+
+@dataclass(frozen=True)
+class Gate8:
+    input: Part8
+    recurrent: Part8
+    norm: FloatNorm
+
+    @classmethod
+    def of(cls, cell: Cell, gate: int) -> Gate8:
+        """Three intermediate tensors a gate state scale and zero point: the sum and its two
+        parts."""
+        between = cell.op.intermediates[3 * gate : 3 * gate + 3]
+        (total, _), *parts = (scale_zero(t) for t in between)
+        scales = [np.float32(scale) for scale, _ in parts]
+        shares = [quantize_multiplier(scale / np.float32(total)) for scale in scales]
         # LiteRT reads the output gate's second multiplier beyond its table, where a small number
         # stands: the product is always zero.
-        if gate != OUTPUT:
-            both = both + h_to_sum[clip8(to_h(hidden) + h_zero) + 128]
-        return norm(clip16(both))
+        if gate == OUTPUT:
+            shares[1] = quantize_multiplier(0.0)
+        rows = zip(_parts(cell, gate, None, *scales), parts, shares, strict=True)
+        to_x, to_h = (Part8(product, zero, *share) for product, (_, zero), share in rows)
+        return cls(to_x, to_h, FloatNorm.of(cell, gate))
 
-    return run
+    def __call__(self, x: Array, hidden: Array) -> Array:
+        return self.norm(clip16(self.input(x) + self.recurrent(hidden)))
 
 
-def _float_norm(cell: Cell, gate: int) -> Function:
-    at = cell.at
-    weights = cell.need(at.norm_of(gate)).astype(np.float32)
-    bias = cell.need(at.bias(gate)).astype(np.float32)
-    multiplier, shift = quantize_multiplier(cell.scale(at.norm_of(gate)))
-    scale = np.float32(multiplier * 2.0 ** (float(shift) - 31))
+@dataclass(frozen=True)
+class FloatNorm:
+    """Layer normalisation of a 16-bit gate in float32."""
 
-    def run(x: Array) -> Array:
+    weights: Array
+    scale: np.float32
+    bias: Array  # in units of the result
+
+    @classmethod
+    def of(cls, cell: Cell, gate: int) -> FloatNorm:
+        at = cell.at
+        multiplier, shift = quantize_multiplier(cell.scale(at.norm_of(gate)))
+        scale = np.float32(multiplier * 2.0 ** (float(shift) - 31))
+        bias = cell.need(at.bias(gate)).astype(np.float32) * (np.float32(2.0**-10) * scale)
+        return cls(cell.need(at.norm_of(gate)).astype(np.float32), scale, bias)
+
+    def __call__(self, x: Array) -> Array:
         real, count = x.astype(np.float32), np.float32(x.shape[-1])
         # The kernel's sums run from left to right in float32: so does cumsum.
         mean = np.cumsum(real, axis=-1, dtype=np.float32)[:, -1:] / count
@@ -347,7 +395,5 @@ def _float_norm(cell: Cell, gate: int) -> Function:
         variance = squares / count - mean * mean
         variance = np.where(variance == 0, np.float32(1e-8), variance)
         normal = (real - mean) * (np.float32(1) / np.sqrt(variance))
-        out = normal * weights * scale + bias * (np.float32(2.0**-10) * scale)
+        out = normal * self.weights * self.scale + self.bias
         return clip16(to_int32(round_away(out * np.float32(2**12))))
-
-    return run

@@ -43,8 +43,9 @@ def round_jointly(
         changed = False
         for start in range(0, len(gram), BLOCK):
             block = slice(start, start + BLOCK)
-            moves = _round_block(weights[block], codes[block], pulls[block], gram[block, block],
-                                  low, high)  # fmt: skip
+            moves = _round_block(
+                weights[block], codes[block], pulls[block], gram[block, block], low, high
+            )
             if moves.any():
                 changed = True
                 pulls[start + BLOCK :] += gram[start + BLOCK :, block] @ moves
@@ -53,9 +54,10 @@ def round_jointly(
     return codes
 
 
-def _round_block(weights: Floats, codes: Floats, pulls: Floats, gram: Floats, low: int,
-                  high: int) -> Floats:  # fmt: skip
-    """Changes codes and pulls in place; returns by how much the codes moved."""
+def _round_block(
+    weights: Floats, codes: Floats, pulls: Floats, gram: Floats, low: int, high: int
+) -> Floats:
+    """Change codes and pulls in place, and return by how much the codes moved."""
     moves = np.zeros_like(codes)
     for i in range(len(codes)):
         best = _nearest(weights[i], codes[i], pulls[i], gram[i, i], low, high)
@@ -67,7 +69,7 @@ def _round_block(weights: Floats, codes: Floats, pulls: Floats, gram: Floats, lo
 
 
 def round_channels(weights: Floats, grams: Floats, low: int, high: int) -> Floats:
-    """The same where each channel has a gram of its own: [k, k, channels]."""
+    """Do the same as round_jointly where each channel has a gram of its own: [k, k, channels]."""
     k = len(grams)
     middle = np.maximum(np.einsum("iic->c", grams) / k, 1e-12)
     grams = grams + np.eye(k)[..., None] * RIDGE * middle
@@ -82,8 +84,9 @@ def round_channels(weights: Floats, grams: Floats, low: int, high: int) -> Float
     return codes
 
 
-def _nearest(weight: Floats, code: Floats, pull: Floats, own: Floats | float, low: int,
-             high: int) -> Floats:  # fmt: skip
+def _nearest(
+    weight: Floats, code: Floats, pull: Floats, own: Floats | float, low: int, high: int
+) -> Floats:
     """The code that is best given the others: the weight less what they pull at it."""
     others = pull / own - (code - weight)
     floor = np.floor(weight)
@@ -112,8 +115,9 @@ class AdaRound:
         self.gains[name] = gain
 
 
-def _round_product(reals: Array, scale: Floats, rows: Array, low: int,
-                    high: int) -> tuple[Floats, float]:  # fmt: skip
+def _round_product(
+    reals: Array, scale: Floats, rows: Array, low: int, high: int
+) -> tuple[Floats, float]:
     """reals [channels, ..., k]: each output channel is a product with the whole row."""
     wanted = reals.reshape(len(reals), -1).T / scale
     gram = (rows.T @ rows / len(rows)).astype(np.float64)
@@ -122,8 +126,9 @@ def _round_product(reals: Array, scale: Floats, rows: Array, low: int,
     return codes.T, gain
 
 
-def _round_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
-                      high: int) -> tuple[Floats, float]:  # fmt: skip
+def _round_depthwise(
+    reals: Array, scale: Floats, rows: Array, low: int, high: int
+) -> tuple[Floats, float]:
     """reals [1, h, w, channels]: each output channel sees the taps of its own input channel."""
     taps, channels = reals.shape[1] * reals.shape[2], reals.shape[3]
     wanted = reals.reshape(taps, channels) / scale
@@ -132,14 +137,16 @@ def _round_depthwise(reals: Array, scale: Floats, rows: Array, low: int,
     grams = (seen @ seen.transpose(0, 2, 1) / len(rows)).transpose(1, 2, 0)
     grams = np.repeat(grams.astype(np.float64), channels // seen.shape[0], axis=2)
     codes = round_channels(wanted, grams, low, high)
-    before, after = (float(np.einsum("ic,ijc,jc->", e, grams, e, optimize=True))
-                     for e in (np.rint(wanted) - wanted, codes - wanted))  # fmt: skip
+    before, after = (
+        float(np.einsum("ic,ijc,jc->", e, grams, e, optimize=True))
+        for e in (np.rint(wanted) - wanted, codes - wanted)
+    )
     return codes, after / max(before, 1e-30)
 
 
 def adjustable(op: Op) -> bool:
-    """A product whose weights are codes that nobody else reads. Not of channels in groups: each has
-    a matrix of its own."""
+    """Say whether the op is a product whose weights are codes that nobody else reads. A convolution
+    of grouped channels is none: each group has a matrix of its own."""
     source, weights = op.input(0), op.input(1)
     if op.name not in KINDS or source is None or weights is None:
         return False
@@ -159,7 +166,7 @@ def sums_of(op: Op, rows: Array, weights: Array) -> Array:
 
 
 def effort(graph: Graph) -> float:
-    """Multiply-adds that the layers take, about."""
+    """Estimate the multiply-adds that AdaRound spends on the layers."""
     return float(sum(_effort(op) for op in graph.ops if op.name in KINDS and is_linear(op)))
 
 

@@ -138,13 +138,15 @@ def _is_entry(model: Model, graph: Graph) -> bool:
 def _check_interface(solutions: Sequence[Solution], inputs: DType, outputs: DType) -> None:
     asked = inputs is not DType.FLOAT32 or outputs is not DType.FLOAT32
     if asked and not any(m.is_integer for s in solutions for m in s.modes.values()):
-        raise InputError("integer inputs and outputs need an integer mode, and no op has one",
-                         where="--inputs, --outputs", fix="mode int8 or int16x8, or leave the "
-                         "interface float32")  # fmt: skip
+        raise InputError(
+            "integer inputs and outputs need an integer mode, and no op has one",
+            where="--inputs, --outputs",
+            fix="mode int8 or int16x8, or leave the interface float32",
+        )
 
 
 def _share(model: Model) -> None:
-    """Equal constants of several graphs are stored once."""
+    """Store equal constants of several graphs once."""
     known: dict[bytes, Buffer] = {}
     for graph in model.graphs:
         for tensor in graph.constants:

@@ -74,7 +74,7 @@ def sample_statistics(
 
 
 def _part(flat: Array, width: int, phase: int) -> Array:
-    """Evenly spread values of all channels."""
+    """Take evenly spread values of all channels."""
     step = -(-flat.size // MOST_COUNTED)
     while math.gcd(step, width) > 1:
         step += 1
@@ -141,8 +141,10 @@ def as_feeds(sample: Sample, names: Sequence[str]) -> dict[str, Array]:
         return {str(k): np.asarray(v) for k, v in sample.items()}
     arrays = [sample] if isinstance(sample, np.ndarray) else list(sample)
     if len(arrays) != len(names):
-        raise InputError(f"{len(arrays)} arrays, the model has {len(names)} inputs",
-                         fix=f"give one for each: {', '.join(names)}")  # fmt: skip
+        raise InputError(
+            f"{len(arrays)} arrays, the model has {len(names)} inputs",
+            fix=f"give one for each: {', '.join(names)}",
+        )
     return {n: np.asarray(a) for n, a in zip(names, arrays, strict=True)}
 
 
@@ -179,22 +181,24 @@ def activations(graph: Graph) -> list[Tensor]:
 
 
 class Observer:
-    """Runs a model with all its activations in sight. The model is the watcher's own.
+    """Runs a model with all its activations in sight. The model becomes the observer's own.
 
     by_channel: names of tensors whose extremes are kept for each channel too.
     """
 
     delegates: ClassVar[Sequence[str | Delegate]] = ("cpu",)
 
-    def __init__(self, model: Model, threads: int | None = None,
-                 by_channel: Collection[str] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, model: Model, threads: int | None = None, by_channel: Collection[str] = ()
+    ) -> None:
         self.graph, self.by_channel = model.main, frozenset(by_channel)
         self.inputs = list(self.graph.inputs)
         self.seen = activations(self.graph)
         fed = set(self.inputs)
         self.computed = [t for t in self.seen if t not in fed]
-        self.aliases = {name: t.name for s in model.signatures for name, t in s.inputs.items()
-                        if t in fed}  # fmt: skip
+        self.aliases = {
+            name: t.name for s in model.signatures for name, t in s.inputs.items() if t in fed
+        }
         # The graph's outputs come first and stay; signatures would hide the rest.
         shown = dict.fromkeys([*self.graph.outputs, *self.computed])
         self.graph.outputs, model.signatures = list(shown), []
@@ -210,12 +214,14 @@ class Observer:
             return self._checked(named)
         except SanderlingError as error:
             where = f"calibration data, sample {number}"
-            raise InputError(error.what, where=f"{where}, {error.where}" if error.where else where,
-                             fix=error.fix) from error  # fmt: skip
+            raise InputError(
+                error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix
+            ) from error
 
     def _checked(self, named: Mapping[str, Array]) -> dict[str, Array]:
-        wrong = [n for n in named if n not in self.names] or [n for n in self.names
-                                                             if n not in named]  # fmt: skip
+        wrong = [n for n in named if n not in self.names] or [
+            n for n in self.names if n not in named
+        ]
         if wrong:
             what = "there is no input" if wrong[0] in named else "there is nothing for input"
             raise InputError(f"{what} '{wrong[0]}'", fix=f"the inputs: {', '.join(self.names)}")
@@ -223,18 +229,25 @@ class Observer:
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Every activation by name; the arrays are good until the next run."""
-        self.session.reset_variables()  # a sample does not depend on those before it
-        outputs = self.session.run(feeds)
-        self.last = {**feeds, **outputs}
-        found = {t.name: outputs[t.name] for t in self.computed}
+        values = self.run_all(feeds)
+        found = {t.name: values[t.name] for t in self.computed}
         fed = {t.name: np.asarray(feeds[t.name]) for t in self.inputs if t.dtype is DType.FLOAT32}
         return fed | found
 
-    def observe(self, feeds: Mapping[str, Array], phase: int, number: int,
-                found: dict[str, Statistics]) -> None:  # fmt: skip
+    def run_all(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs, activations and outputs by name, also those that are no floats."""
+        self.session.reset_variables()  # a sample does not depend on those before it
+        self.last = {**feeds, **self.session.run(feeds)}
+        return self.last
+
+    def observe(
+        self, feeds: Mapping[str, Array], phase: int, number: int, found: dict[str, Statistics]
+    ) -> None:
         """Add a sample to the statistics: all of it, or if something is wrong nothing."""
-        seen = {name: sample_statistics(values, phase, name in self.by_channel)
-                for name, values in self.run(feeds).items()}  # fmt: skip
+        seen = {
+            name: sample_statistics(values, phase, name in self.by_channel)
+            for name, values in self.run(feeds).items()
+        }
         for name, one in seen.items():
             if one is not None and not math.isfinite(one.high - one.low):
                 raise _unreal(name, one, number)
@@ -251,16 +264,21 @@ def _fed(tensor: Tensor, array: Array) -> Array:
     made = as_fed(tensor, array, tensor.name)
     stated = tensor.signature or tensor.shape
     if any(n not in (-1, m) for n, m in zip(stated, made.shape, strict=True)):
-        raise InputError(f"its shape is {list(made.shape)}", where=f"input '{tensor.name}'",
-                         fix=f"the model takes {list(stated)}")  # fmt: skip
+        raise InputError(
+            f"its shape is {list(made.shape)}",
+            where=f"input '{tensor.name}'",
+            fix=f"the model takes {list(stated)}",
+        )
     return made
 
 
 def _unreal(name: str, seen: SampleStatistics, number: int) -> ModelError:
     what = "NaN" if math.isnan(seen.high - seen.low) else "infinite"
-    return ModelError(f"a value is {what}", where=f"calibration data, sample {number}: tensor "
-                      f"'{name}'", fix="leave the sample out, or find the op that makes it: "
-                      "sanderling diff --per-tensor")  # fmt: skip
+    return ModelError(
+        f"a value is {what}",
+        where=f"calibration data, sample {number}: tensor '{name}'",
+        fix="leave the sample out, or find the op that makes it: sanderling diff --per-tensor",
+    )
 
 
 # -- calibrating ----------------------------------------------------------------------------------
@@ -304,8 +322,11 @@ def calibrate(
         if store and run.done:
             store.save(run.found, run.done)
     if not count:
-        raise InputError("there is not a single sample", where="calibration data",
-                         fix="give images or arrays like those the model will see")  # fmt: skip
+        raise InputError(
+            "there is not a single sample",
+            where="calibration data",
+            fix="give images or arrays like those the model will see",
+        )
     return Calibration(run.found, run.taken)
 
 
@@ -313,8 +334,9 @@ class _BackgroundRun:
     """Runs samples in a thread of its own while the next one is read. Ctrl-C never comes between
     the parts of one sample: it reaches the main thread alone."""
 
-    def __init__(self, observer: Observer, found: dict[str, Statistics],
-                 done: Counter[str]) -> None:  # fmt: skip
+    def __init__(
+        self, observer: Observer, found: dict[str, Statistics], done: Counter[str]
+    ) -> None:
         self.observer, self.found, self.done = observer, found, done
         self.seen: Counter[str] = Counter()
         self.taken = self.settled = 0  # samples; those whose run has ended
@@ -360,25 +382,34 @@ class StatisticsFile:
         if not self.path.is_file():
             return {}, Counter()
         with (
-            foreign_reader(self.path, "the kept statistics cannot be read",
-                           "remove the file to calibrate anew"),
+            foreign_reader(
+                self.path, "the kept statistics cannot be read", "remove the file to calibrate anew"
+            ),
             np.load(self.path, allow_pickle=False) as file,
-        ):  # fmt: skip
+        ):
             return self._read(file)
 
     def _read(self, file: Any) -> tuple[dict[str, Statistics], Counter[str]]:
         if str(file["identity"]) != self.identity:
-            raise InputError("the kept statistics are of another model", where=str(self.path),
-                             fix="give another file, or remove it")  # fmt: skip
+            raise InputError(
+                "the kept statistics are of another model",
+                where=str(self.path),
+                fix="give another file, or remove it",
+            )
         found = {}
         for i, name in enumerate(file["names"]):
             samples, low_sum, high_sum = map(int, file[f"{i}/sums"].tolist())
             low, high = file[f"{i}/extremes"].tolist()
             lows, highs = file[f"{i}/lows"], file[f"{i}/highs"]
             found[str(name)] = kept = Statistics(
-                low=low, high=high, samples=samples, low_sum=low_sum, high_sum=high_sum,
-                lows=lows if lows.size else None, highs=highs if highs.size else None,
-            )  # fmt: skip
+                low=low,
+                high=high,
+                samples=samples,
+                low_sum=low_sum,
+                high_sum=high_sum,
+                lows=lows if lows.size else None,
+                highs=highs if highs.size else None,
+            )
             kept.counts[file[f"{i}/buckets"]] = file[f"{i}/counts"]
         done = Counter(dict(zip(file["digests"].tolist(), file["times"].tolist(), strict=True)))
         return found, done
@@ -386,17 +417,22 @@ class StatisticsFile:
     def save(self, found: Mapping[str, Statistics], done: Mapping[str, int]) -> None:
         digests = sorted(done)
         arrays: dict[str, Any] = {
-            "identity": self.identity, "names": np.array(list(found), np.str_),
-            "digests": np.array(digests, np.str_), "times": np.array([done[d] for d in digests]),
-        }  # fmt: skip
+            "identity": self.identity,
+            "names": np.array(list(found), np.str_),
+            "digests": np.array(digests, np.str_),
+            "times": np.array([done[d] for d in digests]),
+        }
         nothing = np.zeros(0, np.float32)
         for i, s in enumerate(found.values()):
             held = np.flatnonzero(s.counts)
-            arrays |= {f"{i}/buckets": held, f"{i}/counts": s.counts[held],
-                       f"{i}/extremes": np.array([s.low, s.high]),
-                       f"{i}/sums": np.array([str(s.samples), str(s.low_sum), str(s.high_sum)]),
-                       f"{i}/lows": nothing if s.lows is None else s.lows,
-                       f"{i}/highs": nothing if s.highs is None else s.highs}  # fmt: skip
+            arrays |= {
+                f"{i}/buckets": held,
+                f"{i}/counts": s.counts[held],
+                f"{i}/extremes": np.array([s.low, s.high]),
+                f"{i}/sums": np.array([str(s.samples), str(s.low_sum), str(s.high_sum)]),
+                f"{i}/lows": nothing if s.lows is None else s.lows,
+                f"{i}/highs": nothing if s.highs is None else s.highs,
+            }
         target = io.BytesIO()
         np.savez_compressed(target, **arrays)
         write_atomic(self.path, target.getvalue())

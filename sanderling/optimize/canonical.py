@@ -26,8 +26,11 @@ def canonical(model: Model) -> Model:
     """Make the canonical form; the given model is not touched."""
     kind = quantisation_kind(model)
     if any(word in kind for word in QUANTISED):
-        raise InputError(f"the model is quantised already: {kind}", where=model.source,
-                         fix="start from the float model it was made from")  # fmt: skip
+        raise InputError(
+            f"the model is quantised already: {kind}",
+            where=model.source,
+            fix="start from the float model it was made from",
+        )
     verify(model)
     copy = model.copy()
     for graph in copy.graphs:
@@ -43,7 +46,7 @@ def canonical(model: Model) -> Model:
 
 
 def _plain_constants(graph: Graph) -> None:
-    """float16 and sparse weights stand for float32 ones: what expands them is folded away."""
+    """Fold away what expands float16 and sparse weights: they stand for float32 ones."""
     for op in list(graph.ops):
         source = op.input(0)
         if op.name not in ("DEQUANTIZE", "DENSIFY") or source is None or source.data is None:
@@ -57,7 +60,7 @@ def _plain_constants(graph: Graph) -> None:
 
 
 def _whole_sizes(graph: Graph) -> None:
-    """A SLICE's size of -1 stands for the rest, which XNNPACK does not take."""
+    """Replace a SLICE's size of -1, which stands for the rest: XNNPACK does not take it."""
     for op in graph.ops:
         source, begin, sizes = (op.input(i) for i in range(3))
         if op.name != "SLICE" or source is None or source.is_dynamic:
@@ -71,7 +74,7 @@ def _whole_sizes(graph: Graph) -> None:
 
 
 def _unique_names(model: Model) -> None:
-    """Statistics are kept by name, for all graphs together; the first of a name keeps it."""
+    """Make names unique over all graphs, since statistics are kept by name."""
     seen: Counter[str] = Counter()
     for tensor in (t for graph in model.graphs for t in graph.tensors):
         base = tensor.name or "unnamed"
@@ -84,7 +87,7 @@ def _unique_names(model: Model) -> None:
 
 
 def sink_constants(model: Model) -> None:
-    """Constant arguments of a call become constants of the graphs that it calls."""
+    """Make constant arguments of a call constants of the graphs that it calls."""
     callers = Counter(id(g) for graph in model.graphs for op in graph.ops for g in op.subgraphs)
     entries = {id(s.graph) for s in model.signatures} | {id(model.main)}
     for graph in model.graphs:
@@ -108,12 +111,16 @@ def _sink_branches(graph: Graph, op: Op) -> None:
 
 
 def _sink_loop(graph: Graph, op: Op) -> None:
-    """What goes round a loop unchanged."""
+    """Sink the constants that go round a loop unchanged."""
     body, condition = (op.attrs[k] for k in ("body_subgraph_index", "cond_subgraph_index"))
     for place in reversed(range(len(op.inputs))):
         constant, out = op.inputs[place], op.outputs[place]
-        if constant is None or not constant.is_constant or body.outputs.count(
-            body.inputs[place]) != 1 or body.outputs[place] is not body.inputs[place]:  # fmt: skip
+        if (
+            constant is None
+            or not constant.is_constant
+            or body.outputs.count(body.inputs[place]) != 1
+            or body.outputs[place] is not body.inputs[place]
+        ):
             continue
         if len(op.inputs) == 1 or condition.inputs[place] in condition.outputs:
             continue

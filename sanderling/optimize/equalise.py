@@ -48,7 +48,7 @@ class TiedRegion:
 
 
 def regions(graph: Graph) -> list[TiedRegion]:
-    """Where factors can be traded: nobody but layers makes or reads the region's tensors."""
+    """Find where factors can be traded: nobody but layers makes or reads a region's tensors."""
     shown = {*graph.inputs, *graph.outputs}
     found: list[TiedRegion] = []
     met: set[Tensor] = set()
@@ -86,24 +86,28 @@ def _grown(first: Tensor, shown: set[Tensor]) -> tuple[set[Tensor], TiedRegion |
 
 
 def _own(op: Op) -> bool:
-    """Nobody else reads its weights."""
+    """Say whether nobody else reads the weights of this op."""
     return len(weights_of(op).users) == 1
 
 
 def _writes(op: Op, channels: int) -> bool:
-    """A layer whose channels can be made larger or smaller."""
+    """Say whether the op is a layer whose channels can be made larger or smaller."""
     activation = op.attrs.get("fused_activation_function", "NONE")
-    return (is_linear(op) and _own(op) and activation in PASSING
-            and op.outputs[0].shape[-1] == channels)  # fmt: skip
+    return (
+        is_linear(op) and _own(op) and activation in PASSING and op.outputs[0].shape[-1] == channels
+    )
 
 
 def _reads(op: Op, tensor: Tensor, channels: int) -> bool:
-    """The tensor is what the weights are multiplied with, channel by channel."""
+    """Say whether the op's weights are multiplied with this tensor, channel by channel."""
     if op.inputs[RULES[op.name].data[0]] is not tensor or op.inputs.count(tensor) > 1:
         return False
     width = weights_of(op).shape[-1]
-    return _own(op) and (width == channels or op.name == "DEPTHWISE_CONV_2D" or (
-        op.name == "FULLY_CONNECTED" and width % channels == 0))  # fmt: skip
+    return _own(op) and (
+        width == channels
+        or op.name == "DEPTHWISE_CONV_2D"
+        or (op.name == "FULLY_CONNECTED" and width % channels == 0)
+    )
 
 
 def _tied(op: Op, channels: int) -> list[Tensor] | None:
@@ -158,7 +162,7 @@ def _size(seen: Statistics | None) -> Floats | None:
 
 
 def _clamped(region: TiedRegion, calibration: Calibration) -> npt.NDArray[np.bool_]:
-    """Channels that calibration saw at a RELU6's 6: they keep their size."""
+    """Mark the channels that calibration saw at a RELU6's 6: they keep their size."""
     found = np.zeros(region.channels, bool)
     for op in region.writers:
         size = _size(calibration.tensors.get(op.outputs[0].name))
@@ -168,13 +172,14 @@ def _clamped(region: TiedRegion, calibration: Calibration) -> npt.NDArray[np.boo
 
 
 def _powered(shape: Floats, fixed: npt.NDArray[np.bool_], power: float) -> Floats:
-    """1: all channels become about as large as the largest; 0: they stay."""
+    """Compute factors: with power 1 all channels become about as large as the largest, with 0 they
+    stay."""
     made = np.clip(ROOM * shape / shape.max(), 1 / MOST, 1.0) ** power
     return np.where(fixed, 1.0, made)
 
 
 def _noise(region: TiedRegion, sizes: Sequence[Floats], by: Floats) -> float:
-    """Of the readers' sums, about: what their inputs' steps and their weights' steps add."""
+    """Estimate the noise of the readers' sums: what the steps of their inputs and weights add."""
     steps = sum(float((size / by).max() / CODES) ** 2 for size in sizes)
     largest = np.max(sizes, axis=0) / by
     return sum(_reader_noise(op, steps, largest, by) for op in region.readers)
@@ -193,7 +198,7 @@ def _reader_noise(op: Op, steps: float, size: Floats, by: Floats) -> float:
 
 
 def equalise(graph: Graph, calibration: Calibration) -> dict[str, Floats]:
-    """Trade factors in the float graph; returns them for each tensor that they changed."""
+    """Trade factors in the float graph, and return them for each tensor that they changed."""
     found: dict[str, Floats] = {}
     for region in regions(graph):
         made = factors(region, calibration)
@@ -204,7 +209,7 @@ def equalise(graph: Graph, calibration: Calibration) -> dict[str, Floats]:
 
 
 def trade(graph: Graph, region: TiedRegion, by: Floats) -> None:
-    """The region's channels become smaller by these factors, what reads them larger."""
+    """Divide the region's channels by these factors, and multiply the weights that read them."""
     for op in region.writers:
         _divide(graph, op, by)
     for op in region.readers:
@@ -226,8 +231,11 @@ def _multiply(graph: Graph, op: Op, by: Floats) -> None:
     width = weights_of(op).shape[-1]
     # Each input channel of a depthwise layer has neighbouring outputs; a matrix behind a flattened
     # picture meets the channels again and again.
-    spread = np.repeat(by, width // len(by)) if op.name == "DEPTHWISE_CONV_2D" else np.tile(
-        by, width // len(by))  # fmt: skip
+    spread = (
+        np.repeat(by, width // len(by))
+        if op.name == "DEPTHWISE_CONV_2D"
+        else np.tile(by, width // len(by))
+    )
     _change(graph, op, place, lambda w: w * spread)
 
 
@@ -246,9 +254,13 @@ def stretched(made: Statistics, seen: Statistics, by: Floats) -> Statistics:
     if seen.lows is None or seen.highs is None:
         return made
     lows, highs = seen.lows / by, seen.highs / by
-    return replace(made, low=min(made.low, float(lows.min())),
-                   high=max(made.high, float(highs.max())),
-                   lows=lows.astype(np.float32), highs=highs.astype(np.float32))  # fmt: skip
+    return replace(
+        made,
+        low=min(made.low, float(lows.min())),
+        high=max(made.high, float(highs.max())),
+        lows=lows.astype(np.float32),
+        highs=highs.astype(np.float32),
+    )
 
 
 def divided(sums: Mapping[str, Array], by: Mapping[str, Floats]) -> dict[str, Array]:

@@ -51,12 +51,12 @@ class SampleSplit:
 
     @property
     def judging(self) -> list[Feeds]:
-        """Those held out; of so few that none were, those that calibrated."""
+        """The samples held out; if none were, some that calibrated."""
         return self.held or self._calibrating.sorted()
 
     @property
     def correcting(self) -> list[Feeds]:
-        """Some that calibrated, all of the same shapes: means are taken over them."""
+        """Some samples that calibrated, all of the same shapes: means are taken over them."""
         return _alike(self._calibrating.sorted() or self.held)
 
 
@@ -67,7 +67,7 @@ def _correcting(graph: Graph) -> int:
 
 
 def _alike(feeds: Sequence[Feeds]) -> list[Feeds]:
-    """Those with the shapes of the first."""
+    """Keep the samples that have the shapes of the first."""
     shapes = [{n: a.shape for n, a in f.items()} for f in feeds]
     return [f for f, s in zip(feeds, shapes, strict=True) if s == shapes[0]]
 

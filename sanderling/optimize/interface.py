@@ -12,7 +12,7 @@ GRIDS = {DType.INT8: Grid(8, symmetric=False), DType.UINT8: Grid(8, symmetric=Fa
 
 
 def open_inputs(graph: Graph, solution: Solution, dtype: DType, ranges: RangeOf) -> None:
-    """Inputs are fed as codes: they live in that domain, and readers of another convert."""
+    """Let inputs be fed as codes: they live in that domain, and readers of another convert."""
     grid = GRIDS[dtype]
     for tensor in graph.inputs:
         if tensor.dtype is not DType.FLOAT32:
@@ -37,8 +37,11 @@ class Interface:
         reals = {t for t in names if t.dtype is DType.FLOAT32 or self.home.get(t, FLOAT)}
         new_inputs = {t: self._input(t, inputs) for t in fed if t in reals}
         self.graph.inputs = [new_inputs.get(t, t) for t in fed]
-        new_outputs = {t: self._output(t, outputs, names[t])
-                       for t in dict.fromkeys(self.graph.outputs) if t in reals}  # fmt: skip
+        new_outputs = {
+            t: self._output(t, outputs, names[t])
+            for t in dict.fromkeys(self.graph.outputs)
+            if t in reals
+        }
         self.graph.outputs = [new_outputs.get(t, t) for t in self.graph.outputs]
         for signature in self.model.signatures:
             if signature.graph is self.graph:
@@ -87,7 +90,8 @@ class Interface:
         return self.graph.tensor(name, dtype, like.shape, signature=like.signature, quant=quant)
 
     def _named(self, made: Tensor, inner: Tensor, name: str) -> Tensor:
-        """The world's tensor has the name; the one within a longer one. An input keeps its own."""
+        """Give the name to the tensor that the user sees, and a longer one to the tensor within. An
+        input keeps its own."""
         if any(inner is t or t.name == name for t in self.graph.inputs):
             made.name = f"{name}/out"
             return made

@@ -17,6 +17,7 @@ from .probe import Probe
 from .solve import SOFTMAX_REACH
 
 MOST_SNR = 120.0  # dB, of what is equal
+SQUASHING = ("SOFTMAX", "LOGISTIC", "LOG_SOFTMAX")
 LEAST_POWER = 1e-30  # of a signal: silence is not infinitely below the noise
 LEAST_GAIN = 0.05  # dB that are worth something
 SURE = 2  # standard errors beyond which the agreement has surely risen
@@ -126,7 +127,7 @@ class Judge:
     def wanted(self) -> list[dict[str, Array]]:
         """What the float model gives for the samples."""
         names = {*self.judged, *self.kinds}
-        runs = (self.calibrated.observer.run(feeds) for feeds in self.samples)
+        runs = (self.calibrated.observer.run_all(feeds) for feeds in self.samples)
         found = ({n: np.array(a) for n, a in run.items() if n in names} for run in runs)
         return [self._floored(one, one) for one in found]
 
@@ -153,10 +154,12 @@ class Judge:
 
 def judged(tensor: Tensor) -> Tensor:
     """The tensor that a model is judged by for this output: the output, or what its softmax reads.
-    Probabilities near 0 and 1 hide errors that the next picture shows."""
+    Probabilities near 0 and 1 hide errors that the next picture shows; so do a class number and the
+    result of a comparison."""
     made = tensor.producer
-    if made is not None and made.name in ("SOFTMAX", "LOGISTIC", "LOG_SOFTMAX"):
-        source = made.operand(0)
-        if not source.is_constant:
-            return source
-    return tensor
+    if made is None or (made.name not in SQUASHING and tensor.dtype.is_float):
+        return tensor
+    source = made.input(0)
+    if source is None or source.is_constant or not source.dtype.is_float:
+        return tensor
+    return source

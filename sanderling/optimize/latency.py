@@ -19,9 +19,10 @@ ENGINES = ("sanderling", "litert")
 SIDES = ("before", "after")
 
 
-def compare_latency(before: Model, after: Model, threads: int = 1, seconds: float = 4.0
-                    ) -> list[dict[str, Any]]:  # fmt: skip
-    """One row an engine: seconds a run of both, how many times as fast, and in which interval.
+def compare_latency(
+    before: Model, after: Model, threads: int = 1, seconds: float = 4.0
+) -> list[dict[str, Any]]:
+    """Make one row for each engine: seconds a run of both models, the speed-up and its interval.
 
     Each model on each engine has a process of its own, and they take turns for about `seconds`. An
     engine that is not installed, or that fails, has a row with the reason.
@@ -32,8 +33,12 @@ def compare_latency(before: Model, after: Model, threads: int = 1, seconds: floa
         for side, model in models.items():
             found[side] = Path(folder) / f"{side}.tflite"
             save(model, found[side])
-        jobs = {f"{e} {side}": _job(found[side], e, threads)
-                for e in ENGINES if is_installed(e) for side in SIDES}  # fmt: skip
+        jobs = {
+            f"{e} {side}": _job(found[side], e, threads)
+            for e in ENGINES
+            if is_installed(e)
+            for side in SIDES
+        }
         measured = measure(jobs, seconds)
     return [_row(engine, measured, threads) for engine in ENGINES]
 
@@ -46,13 +51,21 @@ def _job(path: Path, engine: str, threads: int) -> EngineJob:
 def _row(engine: str, measured: Measured, threads: int) -> dict[str, Any]:
     row: dict[str, Any] = {"engine": engine, "threads": threads}
     names = [f"{engine} {side}" for side in SIDES]
-    failed = [f"{side}: {measured.errors[n]}" for n, side in zip(names, SIDES, strict=True)
-              if n in measured.errors]  # fmt: skip
+    failed = [
+        f"{side}: {measured.errors[n]}"
+        for n, side in zip(names, SIDES, strict=True)
+        if n in measured.errors
+    ]
     if not is_installed(engine):
         failed = [str(MissingExtraError("ai-edge-litert", "peers", f"the engine {engine}"))]
     if failed or any(n not in measured.samples for n in names):
         return row | {"error": "; ".join(failed) or "it gave no samples"}
     old, new = (measured.samples[n] for n in names)
     faster = ratio(old, new)
-    return row | {"before": median_of_rounds(old), "after": median_of_rounds(new),
-                  "speedup": faster.value, "low": faster.low, "high": faster.high}  # fmt: skip
+    return row | {
+        "before": median_of_rounds(old),
+        "after": median_of_rounds(new),
+        "speedup": faster.value,
+        "low": faster.low,
+        "high": faster.high,
+    }

@@ -22,7 +22,7 @@ from .rules import RULES
 
 @dataclass(frozen=True)
 class OpPair:
-    """An op with codes, and the float model's."""
+    """An op with codes, and the op of the float model that it stands for."""
 
     op: Op
     twin: Op
@@ -71,7 +71,7 @@ def op_pairs(ops: list[Op], twins: Mapping[str, Tensor], known: set[str]) -> lis
 
 
 def run(couple: OpPair, floats: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
-    """Nothing of an op that cannot be run by itself."""
+    """Run the pair; an op that cannot be run by itself gives nothing."""
     try:
         return list(couple.run(floats))
     except SanderlingError:

@@ -59,13 +59,18 @@ class NestedObserver(Observer):
                 known[number] = NestedObserver(inner, threads, by_channel, known, order)
             self.inner[id(graph)] = known[number]
         fed = set(model.main.inputs)
-        more = [t for op in self.calls for t in op.inputs
-                if t is not None and not t.is_constant and t not in fed]  # fmt: skip
+        more = [
+            t
+            for op in self.calls
+            for t in op.inputs
+            if t is not None and not t.is_constant and t not in fed
+        ]
         model.main.outputs = list(dict.fromkeys([*model.main.outputs, *more]))
         super().__init__(model, threads, by_channel)
 
-    def observe(self, feeds: Mapping[str, Array], phase: int, number: int,
-                found: dict[str, Statistics]) -> None:  # fmt: skip
+    def observe(
+        self, feeds: Mapping[str, Array], phase: int, number: int, found: dict[str, Statistics]
+    ) -> None:
         super().observe(feeds, phase, number, found)
         values = self.last
         for op in self.recurrent:
@@ -77,8 +82,11 @@ class NestedObserver(Observer):
                 else:
                     _note(inner.run(args), phase, found, UNTAKEN)
 
-    def _runs(self, op: Op, values: Mapping[str, Array],
-              ) -> Iterator[tuple[NestedObserver, dict[str, Array], bool]]:  # fmt: skip
+    def _runs(
+        self,
+        op: Op,
+        values: Mapping[str, Array],
+    ) -> Iterator[tuple[NestedObserver, dict[str, Array], bool]]:
         """Yield what the call runs: (graph's observer, its inputs, whether it really ran). A loop
         goes on from what the observers saw last."""
         given = [_value(op.operand(i), values) for i in range(len(op.inputs))]
@@ -98,23 +106,26 @@ class NestedObserver(Observer):
 
 
 def untaken(model: Model, seen: Calibration | None) -> list[str]:
-    """Notes on branches that no sample took."""
+    """Note the branches that no sample took."""
     known = seen.tensors if seen is not None else {}
-    guessed = [g.name for g in model.graphs[1:] if g.ops
-               and any(t.name + UNTAKEN in known and t.name not in known for t in g.inputs)
-               ]  # fmt: skip
-    return [f"No sample took the branch '{name}'; its ranges are of what it would have seen."
-            for name in guessed]  # fmt: skip
+    guessed = [
+        g.name
+        for g in model.graphs[1:]
+        if g.ops and any(t.name + UNTAKEN in known and t.name not in known for t in g.inputs)
+    ]
+    return [
+        f"No sample took the branch '{name}'; its ranges are of what it would have seen."
+        for name in guessed
+    ]
 
 
 def _plain(op: Op) -> bool:
-    """Calls that can be repeated apart: what they do depends on their arguments alone."""
-    return all(
-        t.dtype not in OPAQUE for g in op.subgraphs for t in g.inputs
-    ) and not any(
+    """Say whether the call can be repeated apart: what it does depends on its arguments alone."""
+    return all(t.dtype not in OPAQUE for g in op.subgraphs for t in g.inputs) and not any(
         inner.name in _STATEFUL or any(t is not None and t.is_variable for t in inner.inputs)
-        for g in op.subgraphs for inner in g.ops
-    )  # fmt: skip
+        for g in op.subgraphs
+        for inner in g.ops
+    )
 
 
 def _entered(model: Model, place: int) -> Model:
@@ -125,8 +136,13 @@ def _entered(model: Model, place: int) -> Model:
     return copy
 
 
-def entry_statistics(model: Model, key: str, data: Iterable[Sample], threads: int | None = None,
-                     progress: Progress | None = None) -> dict[str, Statistics]:  # fmt: skip
+def entry_statistics(
+    model: Model,
+    key: str,
+    data: Iterable[Sample],
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Statistics]:
     """What the samples of a signature show of the graph that it runs, if that is not the main one;
     names are unique over all graphs."""
     graph = model.signature(key).graph
@@ -144,8 +160,9 @@ def _value(tensor: Tensor, values: Mapping[str, Array]) -> Array:
     return tensor.data if tensor.data is not None else np.asarray(values[tensor.name])
 
 
-def _note(values: Mapping[str, Array], phase: int, found: dict[str, Statistics],
-          mark: str = "") -> None:  # fmt: skip
+def _note(
+    values: Mapping[str, Array], phase: int, found: dict[str, Statistics], mark: str = ""
+) -> None:
     for name, array in values.items():
         seen = sample_statistics(array, phase)
         if seen is not None and math.isfinite(seen.high - seen.low):

@@ -60,12 +60,12 @@ def _parts(report: Report) -> Iterator[str]:
 def _lists(report: Report) -> Iterator[str]:
     if report.stayed_float:
         yield heading("Stayed float")
-        yield html_table(["op", "~output", "because"], [tuple(r.values()) for r in
-                                                       report.stayed_float])  # fmt: skip
+        yield html_table(
+            ["op", "~output", "because"], [tuple(r.values()) for r in report.stayed_float]
+        )
     if report.fell_back:
         yield heading("Got another mode")
-        yield html_table(["op", "output", "because"], [tuple(r.values()) for r in
-                                                       report.fell_back])  # fmt: skip
+        yield html_table(["op", "output", "because"], [tuple(r.values()) for r in report.fell_back])
     if report.refused:
         yield heading("What XNNPACK will not take")
         yield html_table(["op", "output", "because"], [tuple(r.values()) for r in report.refused])
@@ -90,10 +90,32 @@ def layer_table(layers: Sequence[LayerRow], most: int = 0) -> list[tuple[object,
     numbered = list(enumerate(layers))
     if most:
         numbered.sort(key=lambda row: math.inf if row[1].snr is None else row[1].snr)
-    return [(i, x.name, x.op, x.bits, _short(x.low), _short(x.high), _short(x.scale), x.zero_point,
-             f"{x.clipped:.3%}", _short(x.snr), _short(x.rmse_over_scale),
-             _short(x.local_rmse_over_scale), x.weight_bits or "-", _short(x.weight_snr))
-            for i, x in numbered[: most or None]]  # fmt: skip
+    return [
+        (
+            i,
+            x.name,
+            x.op,
+            x.bits,
+            _short(x.low),
+            _short(x.high),
+            _short(x.scale),
+            x.zero_point,
+            f"{x.clipped:.3%}",
+            _short(x.snr),
+            _short(x.rmse_over_scale),
+            _short(x.local_rmse_over_scale),
+            x.weight_bits or "-",
+            _short(x.weight_snr),
+        )
+        for i, x in numbered[: most or None]
+    ]
+
+
+def suspects(layers: Sequence[LayerRow]) -> list[LayerRow]:
+    """The layers that add more error than rounding explains, the worst first."""
+    errors = {row.name: row.local_rmse_over_scale or 0.0 for row in layers}
+    found = [row for row in layers if errors[row.name] > SUSPECT]
+    return sorted(found, key=lambda row: -errors[row.name])
 
 
 def _short(value: float | None) -> str:
@@ -108,15 +130,26 @@ def size_rows(report: Report) -> list[tuple[object, ...]]:
             (report.zipped_after, report.zipped_before),
         )
     ]
-    return [("before", report.size_before, report.zipped_before),
-            ("after", report.size_after, report.zipped_after), ("share", *share)]  # fmt: skip
+    return [
+        ("before", report.size_before, report.zipped_before),
+        ("after", report.size_after, report.zipped_after),
+        ("share", *share),
+    ]
 
 
 def candidate_rows(report: Report) -> list[tuple[object, ...]]:
     """The gain is over the best way before; the first has none."""
-    return [(c.name, f"{c.snr:.1f}", "-" if c.agreement is None else f"{c.agreement:.1%}",
-             _signed(c.gain), _signed(c.needed), "chosen" if c.chosen else "")
-            for c in report.candidates]  # fmt: skip
+    return [
+        (
+            c.name,
+            f"{c.snr:.1f}",
+            "-" if c.agreement is None else f"{c.agreement:.1%}",
+            _signed(c.gain),
+            _signed(c.needed),
+            "chosen" if c.chosen else "",
+        )
+        for c in report.candidates
+    ]
 
 
 def _signed(value: float | None) -> str:
@@ -126,18 +159,32 @@ def _signed(value: float | None) -> str:
 def judged_line(report: Report) -> str:
     """Whom the figures are of, and what the agreement is."""
     whole = report.samples + report.held_out
-    held = (f"{report.held_out} of {whole} samples were held out and calibrated nothing"
-            if report.held_out else "No sample was held out: those that calibrated judge"
-            )  # fmt: skip
-    said = "; ".join(f"'{name}' is taken for {k['kind']} ({k['why']}): {MEASURES[k['kind']]}"
-                     for name, k in report.kinds.items())  # fmt: skip
+    held = (
+        f"{report.held_out} of {whole} samples were held out and calibrated nothing"
+        if report.held_out
+        else "No sample was held out: those that calibrated judge"
+    )
+    said = "; ".join(
+        f"'{name}' is taken for {k['kind']} ({k['why']}): {MEASURES[k['kind']]}"
+        for name, k in report.kinds.items()
+    )
     return f"{held}. Outputs: {said}."
 
 
 def trial_rows(report: Report) -> list[tuple[object, ...]]:
-    return [(t.name, f"{t.score:.4g}", "-" if t.choice is None else f"{t.choice:.4g}", t.size,
-             f"{t.latency * 1e3:.3g}", "yes" if t.meets else "no", "*" if t.pareto else "",
-             "chosen" if t.chosen else "") for t in report.trials]  # fmt: skip
+    return [
+        (
+            t.name,
+            f"{t.score:.4g}",
+            "-" if t.choice is None else f"{t.choice:.4g}",
+            t.size,
+            f"{t.latency * 1e3:.3g}",
+            "yes" if t.meets else "no",
+            "*" if t.pareto else "",
+            "chosen" if t.chosen else "",
+        )
+        for t in report.trials
+    ]
 
 
 def latency_rows(report: Report) -> list[tuple[object, ...]]:
@@ -148,8 +195,13 @@ def _latency_row(row: dict[str, Any]) -> tuple[object, ...]:
     if "error" in row:
         return row["engine"], "-", "-", "-", row["error"].splitlines()[0]
     speed = f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-    return (row["engine"], f"{row['before'] * 1e3:.3g}", f"{row['after'] * 1e3:.3g}", speed,
-            f"{row['threads']} thread{'s' * (row['threads'] != 1)}")  # fmt: skip
+    return (
+        row["engine"],
+        f"{row['before'] * 1e3:.3g}",
+        f"{row['after'] * 1e3:.3g}",
+        speed,
+        f"{row['threads']} thread{'s' * (row['threads'] != 1)}",
+    )
 
 
 def accuracy_rows(report: Report) -> list[tuple[object, ...]]:
@@ -157,17 +209,19 @@ def accuracy_rows(report: Report) -> list[tuple[object, ...]]:
     before, after = report.accuracy["before"], report.accuracy["after"]
     shared = [k for k, v in before.items() if isinstance(v, float) and k in after]
     order = sorted(shared, key=lambda k: k != report.accuracy["headline"])
-    return [(k, f"{before[k]:.4g}", f"{after[k]:.4g}", f"{after[k] - before[k]:+.4g}")
-            for k in order]  # fmt: skip
+    return [
+        (k, f"{before[k]:.4g}", f"{after[k]:.4g}", f"{after[k] - before[k]:+.4g}") for k in order
+    ]
 
 
 def target_line(report: Report) -> str:
     found = report.target
     word = "met" if found["met"] else "missed"
     kept = len(found["kept"])
-    return (f"{found['text']}: {word} with {found['reached']:.4g} (float {found['float']:.4g}), "
-            f"{kept} op{'s' * (kept != 1)} in a finer mode, {len(report.trials)} trials"
-            )  # fmt: skip
+    return (
+        f"{found['text']}: {word} with {found['reached']:.4g} (float {found['float']:.4g}), "
+        f"{kept} op{'s' * (kept != 1)} in a finer mode, {len(report.trials)} trials"
+    )
 
 
 def rule_text(rule: dict[str, str]) -> str:
@@ -184,16 +238,20 @@ def _layers(layers: Sequence[LayerRow]) -> Iterator[str]:
     if not layers:
         return
     yield heading("Ranges by layer")
-    yield paragraph("Bars: what the codes can say. Lines: what was seen; beyond the bar it is "
-                    "clipped.", note=True)  # fmt: skip
+    yield paragraph(
+        "Bars: what the codes can say. Lines: what was seen; beyond the bar it is clipped.",
+        note=True,
+    )
     yield _ranges_plot(layers)
     if any(x.snr is not None for x in layers):
         yield heading("Error by layer")
-        yield paragraph("Against the float model on held-out samples. RMSE/scale is the error in "
-                        "steps with all that came in from the layers before; local is what the "
-                        f"layer adds itself, fed with the float model's values: {ROUNDING:.2f} is "
-                        f"rounding alone, and above {SUSPECT} of its own a layer is worth a look.",
-                        note=True)  # fmt: skip
+        yield paragraph(
+            "Against the float model on held-out samples. RMSE/scale is the error in "
+            "steps with all that came in from the layers before; local is what the "
+            f"layer adds itself, fed with the float model's values: {ROUNDING:.2f} is "
+            f"rounding alone, and above {SUSPECT} of its own a layer is worth a look.",
+            note=True,
+        )
         yield _error_plot(layers)
     yield html_table(LAYERS, layer_table(layers))
 
@@ -209,8 +267,14 @@ def _ranges_plot(layers: Sequence[LayerRow]) -> str:
     low, high = np.array([bounds(x) for x in layers]).T
     with figure(size=(7, 3.6)) as (made, axes):
         axes.bar(at, high - low, bottom=low, color=COLOURS[5], alpha=0.6, label="codes")
-        axes.vlines(at, [x.low for x in layers], [x.high for x in layers], color=COLOURS[6],
-                    linewidth=1, label="seen")  # fmt: skip
+        axes.vlines(
+            at,
+            [x.low for x in layers],
+            [x.high for x in layers],
+            color=COLOURS[6],
+            linewidth=1,
+            label="seen",
+        )
         # Layers may differ by orders of magnitude; around zero the scale is linear.
         least = float(np.median(np.maximum(np.abs(low), np.abs(high)))) or 1.0
         axes.set_yscale("symlog", linthresh=least)
@@ -249,12 +313,20 @@ def _trials_plot(report: Report) -> str:
     # Float is its own reference: infinitely near, and far away in the plot.
     trials = [t for t in report.trials if report.target["figure"] != "snr" or t.name != "float"]
     with figure(1, 2, size=(7, 3.6)) as (made, both):
-        for axes, what, unit, label in ((both[0], "size", 1e6, "MB"),
-                                        (both[1], "latency", 1e-3, "ms, fastest run")):  # fmt: skip
+        for axes, what, unit, label in (
+            (both[0], "size", 1e6, "MB"),
+            (both[1], "latency", 1e-3, "ms, fastest run"),
+        ):
             for name, (mark, big, colour) in MARKS.items():
                 kind = [t for t in trials if _mark(t) == name]
-                axes.plot([getattr(t, what) / unit for t in kind], [t.score for t in kind], mark,
-                          color=COLOURS[colour], markersize=big, label=name)  # fmt: skip
+                axes.plot(
+                    [getattr(t, what) / unit for t in kind],
+                    [t.score for t in kind],
+                    mark,
+                    color=COLOURS[colour],
+                    markersize=big,
+                    label=name,
+                )
             axes.set(xlabel=label, ylabel=report.target["figure"])
             legend_below(axes, 3)
         return inline(made)

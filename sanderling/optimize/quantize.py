@@ -104,8 +104,9 @@ def _needs_ranges(quantiser: Quantiser) -> bool:
     return any(m.is_integer for m in modes.values())
 
 
-def _samples(data: Data | str | Path | Mapping[str, str | Path] | None,
-             model: Model) -> Data | None:  # fmt: skip
+def _samples(
+    data: Data | str | Path | Mapping[str, str | Path] | None, model: Model
+) -> Data | None:
     """Read the samples if files are named; else take them as they are."""
     paths = list(data.values()) if isinstance(data, Mapping) else [data]
     if paths and all(isinstance(path, str | Path) for path in paths):
@@ -163,14 +164,18 @@ def _effect(report: Report, rules: Sequence[Choice]) -> list[str]:
         raise UnsupportedError(
             f"{' and '.join(asked)} changes nothing in this model: "
             + ("; ".join(lines) or "no op has weights or values that it could store otherwise"),
-            where=report.source, fix="choose another mode, or a lower minimum of weights "
-            "(--minimum)")  # fmt: skip
+            where=report.source,
+            fix="choose another mode, or a lower minimum of weights (--minimum)",
+        )
     missing = [name for name in asked if name not in got]
     alone = len(asked) == len(got) == 1
     same = f", and the file is what --mode {next(iter(got))} writes" if alone else ""
-    return [f"No op could take {name}: what it was asked of became {', '.join(sorted(got))}{same}. "
-            "The list of ops that got another mode says why."
-            for name in missing if report.fell_back]  # fmt: skip
+    return [
+        f"No op could take {name}: what it was asked of became {', '.join(sorted(got))}{same}. "
+        "The list of ops that got another mode says why."
+        for name in missing
+        if report.fell_back
+    ]
 
 
 def _repairs(made: Quantised) -> list[str]:
@@ -179,5 +184,7 @@ def _repairs(made: Quantised) -> list[str]:
     if not found:
         return []
     names = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
-    return [f"{len(found)} layers had a channel whose bias would have overflowed; its weights got "
-            f"a larger scale: {names}"]  # fmt: skip
+    return [
+        f"{len(found)} layers had a channel whose bias would have overflowed; its weights got "
+        f"a larger scale: {names}"
+    ]

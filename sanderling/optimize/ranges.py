@@ -62,8 +62,9 @@ def least_error(power: float) -> Method:
     return method
 
 
-def _error(values: Floats, counts: Counts, low: float, high: float, grid: Grid,
-           power: float) -> float:  # fmt: skip
+def _error(
+    values: Floats, counts: Counts, low: float, high: float, grid: Grid, power: float
+) -> float:
     """Sum of errors to the power: clipped values by how far, the others by a step's uniform noise.
     Zero is exact."""
     least, most = grid.bounds
@@ -118,6 +119,7 @@ METHODS: dict[str, Method] = {
 
 def method_of(name: str) -> Method:
     if name not in METHODS:
-        raise InputError(f"there is no range method '{name}'",
-                         fix=f"the methods: {', '.join(METHODS)}")  # fmt: skip
+        raise InputError(
+            f"there is no range method '{name}'", fix=f"the methods: {', '.join(METHODS)}"
+        )
     return METHODS[name]

@@ -54,8 +54,9 @@ def read_recipe(given: str | Path | Recipe) -> list[Choice]:
 
 def _choices(rules: Any, where: str) -> list[Choice]:
     if not isinstance(rules, list | tuple):
-        raise InputError("it is not a list of rules", where=where,
-                         fix="write: - mode: int8 (one rule a line)")  # fmt: skip
+        raise InputError(
+            "it is not a list of rules", where=where, fix="write: - mode: int8 (one rule a line)"
+        )
     return [_choice(rule, f"{where}, rule {i}") for i, rule in enumerate(rules, 1)]
 
 
@@ -64,12 +65,16 @@ def _choice(rule: Any, where: str) -> Choice:
         mode_of(rule.mode)
         return rule
     if not isinstance(rule, Mapping) or "mode" not in rule:
-        raise InputError("it names no mode", where=where, fix="write for example {op: ADD, "
-                         "mode: int8}")  # fmt: skip
+        raise InputError(
+            "it names no mode", where=where, fix="write for example {op: ADD, mode: int8}"
+        )
     unknown = [k for k in rule if k not in KEYS]
     if unknown:
-        raise InputError(f"'{unknown[0]}' is not a part of a rule", where=where,
-                         fix=f"its parts are {', '.join(KEYS)}")  # fmt: skip
+        raise InputError(
+            f"'{unknown[0]}' is not a part of a rule",
+            where=where,
+            fix=f"its parts are {', '.join(KEYS)}",
+        )
     made = Choice(**{KEYS[k]: str(v) for k, v in rule.items()})
     mode_of(made.mode)
     return made
@@ -89,9 +94,13 @@ def all_modes(graphs: Sequence[Graph], recipe: Iterable[Choice]) -> dict[Op, Mod
         fitting = [op for graph in within for op in _fitting(graph, choice)]
         if not fitting and (choice.op, choice.name) != ("*", "*"):
             names = [t.name for op in ops for t in op.outputs]
-            raise InputError(f"the rule {_text(choice)} fits no op", where="recipe",
-                             fix=closest(choice.name, names) if choice.name != "*" else
-                             closest(choice.op, [op.name for op in ops]))  # fmt: skip
+            raise InputError(
+                f"the rule {_text(choice)} fits no op",
+                where="recipe",
+                fix=closest(choice.name, names)
+                if choice.name != "*"
+                else closest(choice.op, [op.name for op in ops]),
+            )
         found |= dict.fromkeys(fitting, mode_of(choice.mode))
     return found
 
@@ -103,9 +112,13 @@ def _text(choice: Choice) -> str:
 
 def _fitting(graph: Graph, choice: Choice) -> list[Op]:
     region = _region(graph, choice)
-    return [op for op in graph.ops
-            if fnmatchcase(op.name, choice.op) and _named(op, choice.name)
-            and (region is None or op in region)]  # fmt: skip
+    return [
+        op
+        for op in graph.ops
+        if fnmatchcase(op.name, choice.op)
+        and _named(op, choice.name)
+        and (region is None or op in region)
+    ]
 
 
 def _named(op: Op, pattern: str) -> bool:

@@ -105,8 +105,7 @@ def hidden_states(op: Op) -> list[Tensor]:
     if op.name == "SVDF":
         return [op.operand(4)]
     norms = [g for g in _gates(op) if _has(op, AT.norm_of(g))]
-    return [op.operand(AT.state + 1),
-            *(Tensor(gate_name(op, g), DType.FLOAT32) for g in norms)]  # fmt: skip
+    return [op.operand(AT.state + 1), *(Tensor(gate_name(op, g), DType.FLOAT32) for g in norms)]
 
 
 def states(op: Op, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -118,8 +117,9 @@ def states(op: Op, values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _lstm_states(op: Op, x: Array) -> dict[str, Array]:
-    inputs = [None if t is None else t.data if t.data is not None else initial_value(t)
-              for t in op.inputs]  # fmt: skip
+    inputs = [
+        None if t is None else t.data if t.data is not None else initial_value(t) for t in op.inputs
+    ]
     hidden, memory = AT.state, AT.state + 1
     found: dict[str, list[Array]] = {op.operand(memory).name: []}
     for part in _steps(op, x):
@@ -133,7 +133,8 @@ def _lstm_states(op: Op, x: Array) -> dict[str, Array]:
             if _has(op, AT.norm_of(gate)):
                 seen = after if gate == OUTPUT else before[1]
                 found.setdefault(gate_name(op, gate), []).append(
-                    _gate_sum(op, gate, rows, before[0], seen))  # fmt: skip
+                    _gate_sum(op, gate, rows, before[0], seen)
+                )
     return {name: np.stack(arrays) for name, arrays in found.items()}
 
 
@@ -267,8 +268,10 @@ def stored_places(op: Op, minimum: int) -> list[int]:
         return []
     if op.attrs.get("kernel_type") == "BASIC":
         return []
-    small = any(t is not None and t.data is not None and t.data.ndim > 1
-                and t.data.size < minimum for t in held)  # fmt: skip
+    small = any(
+        t is not None and t.data is not None and t.data.ndim > 1 and t.data.size < minimum
+        for t in held
+    )
     return [] if small else places
 
 

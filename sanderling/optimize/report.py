@@ -64,15 +64,28 @@ class Report:
         solution, written = made.solution, made.written
         before, after = bytes(dump(source)), bytes(dump(made.model))
         became = {op: written.became.get(op, "float") for op in solution.modes}
-        left = solution.reasons | {op: why for op, why in written.reasons.items()
-                                   if became[op] == "float"}  # fmt: skip
+        left = solution.reasons | {
+            op: why for op, why in written.reasons.items() if became[op] == "float"
+        }
         floats = [_row(op, why) for op, why in left.items()]
-        other = [_row(op, f"{written.became[op]} instead of {solution.modes[op].name}: {why}")
-                 for op, why in written.reasons.items() if became[op] != "float"]  # fmt: skip
+        other = [
+            _row(op, f"{written.became[op]} instead of {solution.modes[op].name}: {why}")
+            for op, why in written.reasons.items()
+            if became[op] != "float"
+        ]
         slow = [_row(op, why) for op, why in refused(made.model)]
-        return cls(source.source, dict(Counter(became.values())), len(before), len(after),
-                   _zipped(before), _zipped(after), [asdict(r) for r in rules], floats, other,
-                   refused=slow)  # fmt: skip
+        return cls(
+            source.source,
+            dict(Counter(became.values())),
+            len(before),
+            len(after),
+            _zipped(before),
+            _zipped(after),
+            [asdict(r) for r in rules],
+            floats,
+            other,
+            refused=slow,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)

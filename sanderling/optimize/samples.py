@@ -105,10 +105,17 @@ def read_samples(
             return _from_any(given, model, key, samples, steps, "arrays")
         path = Path(given)
         if not path.exists():
-            raise InputError("there is no such file or folder", where=str(path),
-                             fix="check the path")  # fmt: skip
-        how = adjusted(load_pipeline(preset or "tflite"), crop=crop, mean=mean, std=std,
-                       resample=resample, bgr=bgr)  # fmt: skip
+            raise InputError(
+                "there is no such file or folder", where=str(path), fix="check the path"
+            )
+        how = adjusted(
+            load_pipeline(preset or "tflite"),
+            crop=crop,
+            mean=mean,
+            std=std,
+            resample=resample,
+            bgr=bgr,
+        )
         inputs = _Inputs.of(model, key)
         if path.is_dir():
             return {key: _from_folder(path, inputs, samples, how, steps)}
@@ -117,8 +124,9 @@ def read_samples(
         made = _from_any(_load(path), model, key, samples, steps, str(path))
         unread = {"preset": preset, "crop": crop, "resample": resample, "bgr": bgr}
         for part in made.values():
-            part.warnings += [f"{n} has no effect: the data are arrays" for n, v in unread.items()
-                              if v]  # fmt: skip
+            part.warnings += [
+                f"{n} has no effect: the data are arrays" for n, v in unread.items() if v
+            ]
         return made
 
     if isinstance(data, Mapping) and any(isinstance(v, str | Path) for v in data.values()):
@@ -135,9 +143,13 @@ def _joined(parts: Mapping[str, Samples], model: Model) -> Samples | SignatureSa
         return _chained(list(parts.values()))
     entries = [s.key for s in model.signatures if s.graph is model.main]
     if not own or not entries:
-        raise InputError("there are no samples for the model's main graph", where="data",
-                         fix=f"give some for {entries[0]!r} too" if entries else
-                         "the main graph has no signature: quantise its own file")  # fmt: skip
+        raise InputError(
+            "there are no samples for the model's main graph",
+            where="data",
+            fix=f"give some for {entries[0]!r} too"
+            if entries
+            else "the main graph has no signature: quantise its own file",
+        )
     others = {key: part for key, part in parts.items() if key not in own}
     return SignatureSamples({own[0] or entries[0]: _chained([parts[k] for k in own]), **others})
 
@@ -146,9 +158,12 @@ def _chained(parts: Sequence[Samples]) -> Samples:
     if len(parts) == 1:
         return parts[0]
     places = [(part, i) for part in parts for i in range(len(part))]
-    return Samples(lambda i: places[i][0][places[i][1]], range(len(places)),
-                   "; ".join(part.text for part in parts),
-                   [text for part in parts for text in part.warnings])  # fmt: skip
+    return Samples(
+        lambda i: places[i][0][places[i][1]],
+        range(len(places)),
+        "; ".join(part.text for part in parts),
+        [text for part in parts for text in part.warnings],
+    )
 
 
 # -- inputs -----------------------------------------------------------------------------------
@@ -200,44 +215,63 @@ def _from_folder(path: Path, inputs: _Inputs, most: int, how: Pipeline, steps: S
     if pictures:
         return _from_pictures(pictures, inputs, most, how, str(path))
     if not arrays:
-        what = f"no picture and no array among its {len(files)} files" if files else \
-            "the folder is empty"  # fmt: skip
-        raise InputError(what, where=str(path),
-                         fix=f"known file types: {', '.join(sorted([*PICTURES, *ARRAYS]))}"
-                         )  # fmt: skip
+        what = (
+            f"no picture and no array among its {len(files)} files"
+            if files
+            else "the folder is empty"
+        )
+        raise InputError(
+            what,
+            where=str(path),
+            fix=f"known file types: {', '.join(sorted([*PICTURES, *ARRAYS]))}",
+        )
     chosen = _spread(len(arrays), most)
-    return Samples(lambda i: _one_file(arrays[i], inputs, steps), chosen,
-                   f"{len(chosen)} of {len(arrays)} arrays of {path}")  # fmt: skip
+    return Samples(
+        lambda i: _one_file(arrays[i], inputs, steps),
+        chosen,
+        f"{len(chosen)} of {len(arrays)} arrays of {path}",
+    )
 
 
-def _from_pictures(paths: Sequence[Path], inputs: _Inputs, most: int, how: Pipeline,
-                   where: str) -> Samples:  # fmt: skip
+def _from_pictures(
+    paths: Sequence[Path], inputs: _Inputs, most: int, how: Pipeline, where: str
+) -> Samples:
     tensor = inputs.only
     if tensor is None:
-        raise InputError(f"a picture is one input, the model has {len(inputs.tensors)}: "
-                         f"{inputs.listed()}", where=where,
-                         fix="give a .npz with an array for each input, by name")  # fmt: skip
+        raise InputError(
+            f"a picture is one input, the model has {len(inputs.tensors)}: {inputs.listed()}",
+            where=where,
+            fix="give a .npz with an array for each input, by name",
+        )
     how.check(tensor)
     chosen = _spread(len(paths), most)
     name = inputs.fed[tensor.name]
-    return Samples(lambda i: {name: how(paths[i], tensor)[0]}, chosen,
-                   f"{len(chosen)} of {len(paths)} pictures of {where}, prepared by "
-                   f"{how.name or 'steps of your own'}")  # fmt: skip
+    return Samples(
+        lambda i: {name: how(paths[i], tensor)[0]},
+        chosen,
+        f"{len(chosen)} of {len(paths)} pictures of {where}, prepared by "
+        f"{how.name or 'steps of your own'}",
+    )
 
 
 def _one_file(path: Path, inputs: _Inputs, steps: Steps) -> Feeds:
     """A file that is one sample: not rows, the inputs themselves."""
     arrays = _by_input(_load(path), inputs, str(path))
-    return {inputs.fed[t.name]: _fitted(_scaled(arrays[t.name], steps), t, str(path))
-            for t in inputs.tensors}  # fmt: skip
+    return {
+        inputs.fed[t.name]: _fitted(_scaled(arrays[t.name], steps), t, str(path))
+        for t in inputs.tensors
+    }
 
 
 # -- arrays -----------------------------------------------------------------------------------
 
 
 def _load(path: Path) -> Any:
-    with foreign_reader(path, "not a readable .npy or .npz file",
-                        "give a folder of pictures, or a file of np.save or np.savez"):  # fmt: skip
+    with foreign_reader(
+        path,
+        "not a readable .npy or .npz file",
+        "give a folder of pictures, or a file of np.save or np.savez",
+    ):
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
@@ -245,8 +279,9 @@ def _load(path: Path) -> Any:
             return {n: loaded[n] for n in loaded.files}
 
 
-def _from_any(data: Any, model: Model, signature: str, most: int, steps: Steps, where: str
-              ) -> dict[str, Samples]:  # fmt: skip
+def _from_any(
+    data: Any, model: Model, signature: str, most: int, steps: Steps, where: str
+) -> dict[str, Samples]:
     """Rows of the signature stated, or of each that names are prefixed with."""
     inputs = _Inputs.of(model, signature)
     known = [signature] if signature else [s.key for s in model.signatures]
@@ -257,8 +292,10 @@ def _from_any(data: Any, model: Model, signature: str, most: int, steps: Steps, 
             groups.setdefault(key, {})[name[len(key) + 1 :]] = data[name]
     if not groups:
         return {signature: _from_arrays(data, inputs, most, steps, where)}
-    return {key: _from_arrays(arrays, _Inputs.of(model, key), most, steps, f"{where}, {key}")
-            for key, arrays in groups.items()}  # fmt: skip
+    return {
+        key: _from_arrays(arrays, _Inputs.of(model, key), most, steps, f"{where}, {key}")
+        for key, arrays in groups.items()
+    }
 
 
 def _from_arrays(data: Any, inputs: _Inputs, most: int, steps: Steps, where: str) -> Samples:
@@ -267,16 +304,20 @@ def _from_arrays(data: Any, inputs: _Inputs, most: int, steps: Steps, where: str
     counts = {t.name: len(r) for t, r in rows.items()}
     if len(set(counts.values())) > 1:
         sizes = ", ".join(f"'{n}' {c}" for n, c in counts.items())
-        raise InputError(f"unequal numbers of samples: {sizes}", where=where,
-                         fix="give as many rows for each input")  # fmt: skip
+        raise InputError(
+            f"unequal numbers of samples: {sizes}",
+            where=where,
+            fix="give as many rows for each input",
+        )
     count = min(counts.values(), default=0)
     if not count:
         raise InputError("there is not a single sample in it", where=where, fix="give some rows")
     chosen = _spread(count, most)
 
     def read(i: int) -> Feeds:
-        return {inputs.fed[t.name]: _fitted(_scaled(r[i], steps), t, where)
-                for t, r in rows.items()}  # fmt: skip
+        return {
+            inputs.fed[t.name]: _fitted(_scaled(r[i], steps), t, where) for t, r in rows.items()
+        }
 
     return Samples(read, chosen, f"{len(chosen)} of {count} rows of {where}")
 
@@ -294,9 +335,12 @@ def _by_input(data: Any, inputs: _Inputs, where: str) -> dict[str, Array]:
         found = {only.name: np.asarray(choice[0])} if len(choice) == 1 else {}
     missing = [t.name for t in inputs.tensors if t.name not in found]
     if missing:
-        raise InputError(f"no array for the input '{missing[0]}'; it holds "
-                         f"{', '.join(repr(n) for n in data) or 'nothing'}", where=where,
-                         fix=f"name arrays as the inputs: {inputs.listed()}")  # fmt: skip
+        raise InputError(
+            f"no array for the input '{missing[0]}'; it holds "
+            f"{', '.join(repr(n) for n in data) or 'nothing'}",
+            where=where,
+            fix=f"name arrays as the inputs: {inputs.listed()}",
+        )
     return found
 
 
@@ -322,25 +366,32 @@ def _fits(array: Array, tensor: Tensor) -> bool:
 
 def _rows(array: Array, tensor: Tensor, where: str) -> Array:
     if not array.ndim or not _fits(array, tensor):
-        raise InputError(f"an array of shape {list(array.shape)} for the input '{tensor.name}', "
-                         f"which is {tensor.type_text}", where=where,
-                         fix="give rows of that shape: "
-                         + str(["n", *_shape(tensor)[1:]]).replace("'", ""))  # fmt: skip
+        raise InputError(
+            f"an array of shape {list(array.shape)} for the input '{tensor.name}', "
+            f"which is {tensor.type_text}",
+            where=where,
+            fix="give rows of that shape: " + str(["n", *_shape(tensor)[1:]]).replace("'", ""),
+        )
     return array
 
 
 def _fitted(array: Array, tensor: Tensor, where: str) -> Array:
     made = np.ascontiguousarray(fit(array, tensor, where))
     if not _matches(made.shape, _shape(tensor)):
-        raise InputError(f"an array of shape {list(made.shape)} for the input '{tensor.name}', "
-                         f"which is {tensor.type_text}", where=where,
-                         fix="give arrays of that shape")  # fmt: skip
+        raise InputError(
+            f"an array of shape {list(made.shape)} for the input '{tensor.name}', "
+            f"which is {tensor.type_text}",
+            where=where,
+            fix="give arrays of that shape",
+        )
     return made
 
 
 def _steps(mean: str, std: str) -> Steps:
-    made = [np.asarray(numbers(t, n), np.float32) if t else None
-            for t, n in ((mean, "--mean"), (std, "--std"))]  # fmt: skip
+    made = [
+        np.asarray(numbers(t, n), np.float32) if t else None
+        for t, n in ((mean, "--mean"), (std, "--std"))
+    ]
     return made[0], made[1]
 
 

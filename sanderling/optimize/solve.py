@@ -75,8 +75,11 @@ class Solution:
         return found
 
 
-def solve(graph: Graph, modes: Mapping[Op, Mode], ranges: RangeOf,
-          ) -> Solution:  # fmt: skip
+def solve(
+    graph: Graph,
+    modes: Mapping[Op, Mode],
+    ranges: RangeOf,
+) -> Solution:
     """ranges(tensor, grid): the values to represent, or None where nothing is known."""
     solution = Solution(dict(modes), {})
     _refuse(graph, solution, ranges)
@@ -97,8 +100,7 @@ def _carries(op: Op) -> bool:
 # -- who can be integer ---------------------------------------------------------------------------
 
 
-def _refuse(graph: Graph, solution: Solution,
-            ranges: RangeOf) -> None:  # fmt: skip
+def _refuse(graph: Graph, solution: Solution, ranges: RangeOf) -> None:
     for op, mode in list(solution.modes.items()):
         if mode.activations is None:
             continue
@@ -182,8 +184,9 @@ def _into_softmax(graph: Graph) -> set[Tensor]:
 class _Bounds:
     """Ranges of values and groups."""
 
-    def __init__(self, ranges: RangeOf, grids: Mapping[int, Grid],
-                 short: Collection[Tensor] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, ranges: RangeOf, grids: Mapping[int, Grid], short: Collection[Tensor] = ()
+    ) -> None:
         self.ranges, self.grids, self.short = ranges, grids, short
 
     def of(self, value: DomainValue) -> Range:

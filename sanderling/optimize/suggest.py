@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from ..ir import DType, Model
 from ..measure.inspection import inspect
 from .canonical import QUANTISED
 from .rules import RULES
+from .scheme import MODES
 
+Option = tuple[str, ...]  # as on the command line: its name, and its value if it takes one
 SCHEMA = "sanderling.suggest/1"
 DATA = ("none", "samples", "labelled")
 GOALS = ("size", "latency", "accuracy")
@@ -37,6 +39,10 @@ SMALL = 1024  # elements of a constant that the modes leave alone
 # The guide: activations of these are sensitive; DeepSpeech and MobileBert need 16 bits for them.
 SENSITIVE = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM", "RNN",
              "UNIDIRECTIONAL_SEQUENCE_RNN", "BATCH_MATMUL", "GELU", "LAYER_NORM")  # fmt: skip
+TARGETS = ("--min-agreement", "--min-snr", "--max-drop")
+# Options that only matter where samples are looked at.
+SAMPLE_OPTIONS = ("--data", "--samples", "--preset", "--mean", "--std", "--crop", "--resample",
+                  "--bgr", "--signature", "--ranges", "--corrections", "--keep")  # fmt: skip
 FEW_MACS = 4  # a weight that is used less often is waited for, not computed with
 
 
@@ -82,13 +88,13 @@ class Branch:
     holds: Callable[[Situation], object]
     mode: str
     why: str
-    options: str = ""
+    options: tuple[Option, ...] = ()
 
 
 TREE = (
     Branch(lambda s: s.accelerator in INTEGER_ONLY, "int8",
            "the accelerator runs integers alone, and int8 for inputs and outputs spares the "
-           "conversions", "--strict --inputs int8 --outputs int8"),
+           "conversions", (("--strict",), ("--inputs", "int8"), ("--outputs", "int8"))),
     Branch(lambda s: s.accelerator == "npu16", "int16x8",
            "the accelerator has int16 activations: almost float's accuracy at int8's size"),
     Branch(lambda s: s.accelerator == "gpu", "float16",
@@ -99,7 +105,7 @@ TREE = (
            "its activations are sensitive: with 16 bits for them the accuracy is almost float's"),
     Branch(lambda s: s.goal == "accuracy", "int8",
            "integer arithmetic with a small loss, and --min-agreement gives back 16 bits to the "
-           "layers that need them", "--min-agreement 0.99"),
+           "layers that need them", (("--min-agreement", "0.99"),)),
     Branch(lambda s: not s.has_data, "dynamic",
            "no data is needed: a quarter of the size, a minimal loss, and products with weights in "
            "integers"),
@@ -108,7 +114,7 @@ TREE = (
            "bytes is the gain, and activations may stay float"),
     Branch(lambda s: s.sensitive and s.goal != "latency", "int8",
            "a quarter of the size; its activations are sensitive, so hold it to a target",
-           "--min-agreement 0.98"),
+           (("--min-agreement", "0.98"),)),
     Branch(lambda s: True, "int8",
            "with samples for calibration all of it becomes integers: a quarter of the size, the "
            "fastest on CPUs, and what DSPs and Edge TPUs take"),
@@ -121,36 +127,53 @@ def suggest(
     data: bool | str = False,
     accelerator: str = "none",
     goal: str = "size",
-    data_path: str = "",
+    options: Sequence[Option] = (),
 ) -> Suggestion:
     """The mode for a situation, by the guide's decision tree and by what the model is made of.
 
     data: False or "none", True or "samples" (unlabelled ones are enough), "labelled" (training is
     possible). accelerator: none, gpu, edgetpu, dsp, npu16, micro. goal: size, latency, accuracy.
+    options: of `sanderling quantize`, which the suggested command keeps, each as
+    ("--preset", "unit") or ("--bgr",).
     """
     have = ("samples" if data else "none") if isinstance(data, bool) else data
-    for what, value, known in (("data", have, DATA), ("accelerator", accelerator, ACCELERATORS),
-                               ("goal", goal, GOALS)):  # fmt: skip
+    for what, value, known in (
+        ("data", have, DATA),
+        ("accelerator", accelerator, ACCELERATORS),
+        ("goal", goal, GOALS),
+    ):
         if value not in known:
             raise InputError(f"there is no {what} '{value}'", fix=f"one of {', '.join(known)}")
     source = model if isinstance(model, Model) else load(model)
     record = inspect(source)
     if any(word in record["quantisation"] for word in QUANTISED):
-        raise InputError(f"the model is quantised already: {record['quantisation']}",
-                         where=source.source, fix="start from the float model it was made from"
-                         )  # fmt: skip
+        raise InputError(
+            f"the model is quantised already: {record['quantisation']}",
+            where=source.source,
+            fix="start from the float model it was made from",
+        )
     situation = _situation(source, record, have, accelerator, goal)
     branch = next(b for b in TREE if b.holds(situation))
     size = len(dump(source))
     return Suggestion(
-        branch.mode, _reasons(branch, situation), _command(source, branch, situation, data_path),
-        size, expected_size(source, branch.mode), situation,
-        {"source": source.source, "quantisation": record["quantisation"],
-         "parameters": record["parameters"], "macs": record["macs"]},
-        [{"mode": m, "expected_size": expected_size(source, m), "when": when}
-         for m, when in _otherwise(branch.mode, situation)],
+        branch.mode,
+        _reasons(branch, situation),
+        _command(source, branch, situation, options),
+        size,
+        expected_size(source, branch.mode),
+        situation,
+        {
+            "source": source.source,
+            "quantisation": record["quantisation"],
+            "parameters": record["parameters"],
+            "macs": record["macs"],
+        },
+        [
+            {"mode": m, "expected_size": expected_size(source, m), "when": when}
+            for m, when in _otherwise(branch.mode, situation)
+        ],
         _cautions(branch, situation),
-    )  # fmt: skip
+    )
 
 
 def expected_size(model: Model, mode: str) -> int:
@@ -168,26 +191,37 @@ def expected_size(model: Model, mode: str) -> int:
     return int(len(dump(model)) - saved)
 
 
-def _situation(model: Model, record: dict[str, Any], data: str, accelerator: str, goal: str
-               ) -> Situation:  # fmt: skip
+def _situation(
+    model: Model, record: dict[str, Any], data: str, accelerator: str, goal: str
+) -> Situation:
     names = Counter(op.name for g in model.graphs for op in g.ops)
-    float_ops = Counter(op.name for g in model.graphs for op in g.ops
-                        if any(t.dtype.is_float for t in op.outputs))  # fmt: skip
+    float_ops = Counter(
+        op.name for g in model.graphs for op in g.ops if any(t.dtype.is_float for t in op.outputs)
+    )
     missing = {n: c for n, c in float_ops.items() if n not in RULES and n != "DEQUANTIZE"}
     ratio = (record["macs"] or 0) / record["parameters"] if record["parameters"] else 0.0
-    return Situation(data, accelerator, goal, ratio, [n for n in SENSITIVE if n in names], missing,
-                     record["quantisation"] == "float16 weights")  # fmt: skip
+    return Situation(
+        data,
+        accelerator,
+        goal,
+        ratio,
+        [n for n in SENSITIVE if n in names],
+        missing,
+        record["quantisation"] == "float16 weights",
+    )
 
 
 def _reasons(branch: Branch, s: Situation) -> list[str]:
-    have = {"none": "no data", "samples": "samples without labels",
-            "labelled": "labelled data"}[s.data]  # fmt: skip
+    have = {"none": "no data", "samples": "samples without labels", "labelled": "labelled data"}[
+        s.data
+    ]
     first = f"you have {have}, the model runs on {ACCELERATORS[s.accelerator]}, {s.goal} counts"
     made = [first, branch.why]
     if s.macs_per_parameter:
-        made.append(f"{s.macs_per_parameter:.1f} multiplications a weight: " + (
-            "bound by memory" if s.macs_per_parameter < FEW_MACS else "bound by arithmetic"
-        ))  # fmt: skip
+        made.append(
+            f"{s.macs_per_parameter:.1f} multiplications a weight: "
+            + ("bound by memory" if s.macs_per_parameter < FEW_MACS else "bound by arithmetic")
+        )
     return made
 
 
@@ -214,7 +248,7 @@ def _cautions(branch: Branch, s: Situation) -> list[str]:
             "TensorFlow Lite has plain reference kernels for int16 activations: slower "
             "than int8 on its CPU, unless an accelerator runs it"
         )
-    return made  # fmt: skip
+    return made
 
 
 def _otherwise(mode: str, s: Situation) -> list[tuple[str, str]]:
@@ -227,19 +261,29 @@ def _otherwise(mode: str, s: Situation) -> list[tuple[str, str]]:
         ("weight-int4", "the download must be smaller still, and speed does not count"),
     ]
     if s.data == "labelled":
-        rows.append(("int8", "after quantisation-aware training, if no post-training mode keeps "
-                     "the accuracy"))  # fmt: skip
+        rows.append(
+            (
+                "int8",
+                "after quantisation-aware training, if no post-training mode keeps the accuracy",
+            )
+        )
     return [(m, when) for m, when in rows if m != mode or "training" in when]
 
 
-def _command(model: Model, branch: Branch, s: Situation, data_path: str) -> str:
+def _command(model: Model, branch: Branch, s: Situation, given: Sequence[Option]) -> str:
+    """The command that quantises so. What the user gave is kept where it has an effect, and wins
+    over what the branch would add."""
+    names = {option[0] for option in given}
+    target = bool(names.intersection(TARGETS))
+    has_data = MODES[branch.mode].is_integer or target
+    kept = [option for option in given if has_data or option[0] not in SAMPLE_OPTIONS]
+    if has_data and "--data" not in names:
+        kept.insert(0, ("--data", "FOLDER_OR_NPZ"))
+    replaced = names.union(TARGETS if target else (), ["--strict"] if s.no_integer else ())
+    added = [option for option in branch.options if option[0] not in replaced]
     source = Path(model.source or "MODEL.tflite")
-    target = source.with_name(f"{source.stem}_{branch.mode}.tflite").name
-    parts = ["sanderling quantize", shlex.quote(str(source)), "-o", shlex.quote(target),
-             "--mode", branch.mode]  # fmt: skip
-    if branch.mode in ("int8", "int16x8"):
-        parts += ["--data", shlex.quote(data_path) if data_path else "FOLDER_OR_NPZ"]
-    options = branch.options
-    if s.no_integer:  # --strict could not hold
-        options = options.replace("--strict ", "")
-    return " ".join([*parts, options]).rstrip()
+    target_name = source.with_name(f"{source.stem}_{branch.mode}.tflite").name
+    output = [] if "--output" in names else [("-o", target_name)]
+    options = [*output, ("--mode", branch.mode), *kept, *added]
+    words = [str(source), *(word for option in options for word in option)]
+    return f"sanderling quantize {shlex.join(words)}"

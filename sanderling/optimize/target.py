@@ -62,17 +62,29 @@ class Target:
         given = (self.min_agreement, self.min_snr, self.max_drop)
         count = sum(g is not None for g in given)
         if count != 1:
-            raise InputError(f"{count} targets are given", where="target",
-                             fix="give one of min_agreement, min_snr, max_drop")  # fmt: skip
+            raise InputError(
+                f"{count} targets are given",
+                where="target",
+                fix="give one of min_agreement, min_snr, max_drop",
+            )
         if (self.max_drop is not None) != (self.task is not None):
-            raise InputError("a drop is measured on a task", where="target",
-                             fix="give max_drop and task, or min_agreement")  # fmt: skip
+            raise InputError(
+                "a drop is measured on a task",
+                where="target",
+                fix="give max_drop and task, or min_agreement",
+            )
         if self.min_agreement is not None and not 0 < self.min_agreement <= 1:
-            raise InputError(f"an agreement of {self.min_agreement}", where="target",
-                             fix="it is a share of the samples: above 0, up to 1")  # fmt: skip
+            raise InputError(
+                f"an agreement of {self.min_agreement}",
+                where="target",
+                fix="it is a share of the samples: above 0, up to 1",
+            )
         if self.max_drop is not None and not 0 <= self.max_drop < 1:
-            raise InputError(f"a drop of {self.max_drop}", where="target",
-                             fix="it is a share: 0.01 is one point of a hundred")  # fmt: skip
+            raise InputError(
+                f"a drop of {self.max_drop}",
+                where="target",
+                fix="it is a share: 0.01 is one point of a hundred",
+            )
         for mode in self.finer:
             mode_of(mode)
 
@@ -143,8 +155,11 @@ class Target:
         score = metrics.get(self.figure)
         if not isinstance(score, int | float):
             there = [k for k, v in metrics.items() if isinstance(v, int | float)]
-            raise InputError(f"the task '{task.name}' gives no figure '{self.figure}'",
-                             where="target", fix=f"it gives {', '.join(there)}")  # fmt: skip
+            raise InputError(
+                f"the task '{task.name}' gives no figure '{self.figure}'",
+                where="target",
+                fix=f"it gives {', '.join(there)}",
+            )
         return float(score)
 
     def _parts(self, count: int) -> list[slice]:
@@ -164,56 +179,76 @@ class Target:
         report.trials, reference = trials, trials[0]
         chosen = next(t for t in trials if t.chosen)
         report.target = {
-            "text": self.text, "figure": self.figure, "met": chosen.meets,
-            "reached": chosen.score, "float": reference.score, "kept": chosen.kept,
+            "text": self.text,
+            "figure": self.figure,
+            "met": chosen.meets,
+            "reached": chosen.score,
+            "float": reference.score,
+            "kept": chosen.kept,
             "task": self.task.name if self.task else None,
             "settings": self.task.settings() if self.task else None,
             **self._judgement(trials[1:], reference),
-        }  # fmt: skip
+        }
         report.notes += self._summary(report.target) + self._doubt(report)
         share = chosen.size / reference.size
         if chosen.kept and share > LITTLE_LEFT:
-            report.notes.append(f"Little is left of the quantisation: {len(chosen.kept)} ops are "
-                                f"finer and the file is {share:.0%} of float's. More corrections "
-                                "or a lower target give more.")  # fmt: skip
+            report.notes.append(
+                f"Little is left of the quantisation: {len(chosen.kept)} ops are "
+                f"finer and the file is {share:.0%} of float's. More corrections "
+                "or a lower target give more."
+            )
         if not chosen.meets:
             raise TargetMissedError(
                 f"{self.text} was not reached: the best of {len(trials) - 1} has "
                 f"{chosen.score:.4g} ({chosen.name}), float has {reference.score:.4g}",
-                model, report,
+                model,
+                report,
                 fix="relax the target, give more samples, or choose a finer mode",
-            )  # fmt: skip
+            )
 
     def _judgement(self, trials: Sequence[Trial], reference: Trial) -> dict[str, Any]:
         """Which samples the figure is of, and how often those that judge were asked."""
         asked = [t for t in trials if self.suits(t, reference)]
-        return {"chosen_on": self._counts[0], "judged_on": self._counts[1],
-                "apart": trials[0].choice is not None, "tried": len(trials),
-                "judged": len(asked), "refused": sum(not t.meets for t in asked)}  # fmt: skip
+        return {
+            "chosen_on": self._counts[0],
+            "judged_on": self._counts[1],
+            "apart": trials[0].choice is not None,
+            "tried": len(trials),
+            "judged": len(asked),
+            "refused": sum(not t.meets for t in asked),
+        }
 
     def _doubt(self, report: Report) -> list[str]:
         if self.min_agreement is None or any(k["kind"] in AGREEING for k in report.kinds.values()):
             return []
         said = ", ".join(f"'{name}' ({k['why']})" for name, k in report.kinds.items())
-        return [f"Nothing tells that the outputs are scores of classes: {said}. If they are not, "
-                "agreement means nothing: give --min-snr instead."]  # fmt: skip
+        return [
+            f"Nothing tells that the outputs are scores of classes: {said}. If they are not, "
+            "agreement means nothing: give --min-snr instead."
+        ]
 
     def _summary(self, found: Mapping[str, Any]) -> list[str]:
         if found["apart"] and found["tried"] == 1 and found["met"]:
-            return [f"It holds on both halves of the samples; figures are of the second, "
-                    f"{found['judged_on']} of them."]  # fmt: skip
+            return [
+                f"It holds on both halves of the samples; figures are of the second, "
+                f"{found['judged_on']} of them."
+            ]
         if found["apart"]:
             refused = f"{found['refused']} of them refused" if found["refused"] else "none refused"
-            return [f"{found['chosen_on']} samples chose among {found['tried']} models; what held "
-                    f"there was judged by {found['judged_on']} others, which can only refuse: "
-                    f"{found['judged']}, {refused}. Figures are of the latter."]  # fmt: skip
+            return [
+                f"{found['chosen_on']} samples chose among {found['tried']} models; what held "
+                f"there was judged by {found['judged_on']} others, which can only refuse: "
+                f"{found['judged']}, {refused}. Figures are of the latter."
+            ]
         if found["tried"] == 1:
             return []
         needed = 2 * LEAST_HALF
         more = "" if self.task else f" (of {needed * HELD_OUT} samples about so many are held out)"
-        return [f"The {found['judged_on']} samples that chose are those that judge, so the figure "
-                f"flatters: {needed} or more are divided into halves, one to choose and one to "
-                f"judge{more}."]  # fmt: skip
+        return [
+            f"The {found['judged_on']} samples that chose are those that judge, so the figure "
+            f"flatters: {needed} or more are divided into halves, one to choose and one to "
+            f"judge{more}."
+        ]
 
 
 def halves(count: int) -> list[slice]:

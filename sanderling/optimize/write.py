@@ -58,8 +58,13 @@ STORED_MODE = {(8, False): "dynamic", (4, False): "dynamic-int4",
 class Writer:
     """Rewrites one graph in place."""
 
-    def __init__(self, graph: Graph, solution: Solution, options: WeightOptions,
-                 ranges: RangeOf = lambda tensor, grid: None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        graph: Graph,
+        solution: Solution,
+        options: WeightOptions,
+        ranges: RangeOf = lambda tensor, grid: None,
+    ) -> None:
         self.graph, self.solution, self.options, self.ranges = graph, solution, options, ranges
         self.made: dict[object, Tensor] = {}
         self.stored: dict[Tensor, Tensor] = {}  # float weights, and their codes
@@ -146,9 +151,13 @@ class Writer:
 
     def _convert(self, tensor: Tensor, value: DomainValue, reader: Op) -> Tensor:
         dtype = _dtype(value.bits)
-        made = self.graph.tensor(f"{tensor.name}/{dtype.short}", dtype, tensor.shape,
-                                 signature=tensor.signature, quant=self.solution.quant(value)
-                                 )  # fmt: skip
+        made = self.graph.tensor(
+            f"{tensor.name}/{dtype.short}",
+            dtype,
+            tensor.shape,
+            signature=tensor.signature,
+            quant=self.solution.quant(value),
+        )
         version = 2 if DType.INT16 in (dtype, tensor.dtype) else 1
         self.graph.insert(Op("QUANTIZE", [tensor], [made], version=version), before=reader)
         return made
@@ -157,8 +166,9 @@ class Writer:
         return self._once(("float", tensor), lambda: self._dequantize(tensor, reader, "f32"))
 
     def _dequantize(self, tensor: Tensor, reader: Op | None, suffix: str) -> Tensor:
-        made = self.graph.tensor(f"{tensor.name}/{suffix}", DType.FLOAT32, tensor.shape,
-                                 signature=tensor.signature)  # fmt: skip
+        made = self.graph.tensor(
+            f"{tensor.name}/{suffix}", DType.FLOAT32, tensor.shape, signature=tensor.signature
+        )
         version = _DEQUANTIZE_VERSION[tensor.dtype]
         if tensor.quant is not None and tensor.quant.per_axis:
             version = max(version, PER_CHANNEL_DEQUANTIZE)
@@ -192,11 +202,14 @@ class Writer:
 
     def _store(self, weight: Tensor, coded: Coded, grid: Grid) -> Tensor:
         key = "weight", weight, coded.codes.tobytes(), coded.quant.scale.tobytes()
-        return self._once(key, lambda: self.graph.constant(weight.name, coded.codes, grid.dtype,
-                                                           quant=coded.quant))  # fmt: skip
+        return self._once(
+            key,
+            lambda: self.graph.constant(weight.name, coded.codes, grid.dtype, quant=coded.quant),
+        )
 
-    def _bias(self, op: Op, place: int, tensor: Tensor | None, coded: Coded, source: float,
-              bits: int) -> None:  # fmt: skip
+    def _bias(
+        self, op: Op, place: int, tensor: Tensor | None, coded: Coded, source: float, bits: int
+    ) -> None:
         axis = coded.quant.axis
         if tensor is None and op.name not in NEEDS_BIAS:
             return
@@ -238,8 +251,10 @@ class Writer:
         if weight.dtype is not DType.FLOAT32:
             return f"its weights are {weight.dtype.short}, not float32"
         if weight.data.size < self.options.minimum:
-            return (f"its weights are {weight.data.size} numbers, fewer than the minimum of "
-                    f"{self.options.minimum}")  # fmt: skip
+            return (
+                f"its weights are {weight.data.size} numbers, fewer than the minimum of "
+                f"{self.options.minimum}"
+            )
         return ""
 
     def _note(self, op: Op, mode: Mode, made: Tensor, expanded: bool = False) -> None:
@@ -256,8 +271,9 @@ class Writer:
         version = recurrent.HYBRID_VERSION.get(op.name)
         places = recurrent.stored_places(op, self.options.minimum)
         if not places:
-            self.written.reasons[op] = ("not all of its weights are constants of "
-                                        f"{self.options.minimum} numbers or more")  # fmt: skip
+            self.written.reasons[op] = (
+                f"not all of its weights are constants of {self.options.minimum} numbers or more"
+            )
         for place in places:
             weight = op.operand(place)
             if mode.expanded or version is None:
@@ -272,8 +288,9 @@ class Writer:
             op.attrs["asymmetric_quantize_inputs"] = True
 
     def _expand(self, op: Op, place: int, made: Tensor) -> None:
-        self._set(op, place, self._once(("expanded", made),
-                                        lambda: self._dequantize(made, op, "f32")))  # fmt: skip
+        self._set(
+            op, place, self._once(("expanded", made), lambda: self._dequantize(made, op, "f32"))
+        )
 
     def _expand_result(self, op: Op) -> None:
         """What the op moved was codes: they become the float result behind it."""
@@ -329,8 +346,12 @@ class Writer:
     def _blocks(self, weight: Tensor, grid: Grid) -> Tensor:
         codes, scales = encode_blocks(weight.values, grid)
         held = self.graph.constant(f"{weight.name}/scales", scales)
-        quant = Quant(np.zeros(0, np.float32), np.zeros(0, np.int64), 0,
-                      block=Blockwise(held, None, grid.block))  # fmt: skip
+        quant = Quant(
+            np.zeros(0, np.float32),
+            np.zeros(0, np.int64),
+            0,
+            block=Blockwise(held, None, grid.block),
+        )
         return self.graph.constant(weight.name, codes, grid.dtype, quant=quant)
 
     def _half(self, tensor: Tensor, reader: Op) -> Tensor:

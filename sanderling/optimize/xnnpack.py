@@ -69,9 +69,11 @@ def _operator(op: Op) -> str:
 
 def _types(op: Op) -> str:
     values = [t for t in (*op.inputs, *op.outputs) if t is not None]
-    odd = {t.dtype.short for t in values
-           if t.dtype in (DType.UINT8, DType.INT64, DType.STRING, DType.BOOL)
-           and not t.is_constant}  # fmt: skip
+    odd = {
+        t.dtype.short
+        for t in values
+        if t.dtype in (DType.UINT8, DType.INT64, DType.STRING, DType.BOOL) and not t.is_constant
+    }
     if odd:
         return f"it has {', '.join(sorted(odd))} values"
     first = op.input(0)
@@ -99,8 +101,11 @@ def _constants(op: Op) -> str:
         tensor = op.input(place)
         if tensor is not None and not _is_static(tensor):
             return f"its operand '{tensor.name}' is not a constant"
-        if op.name in ("PAD", "RESHAPE", "TRANSPOSE") and tensor is not None and (
-            tensor.dtype not in (DType.INT32,)):  # fmt: skip
+        if (
+            op.name in ("PAD", "RESHAPE", "TRANSPOSE")
+            and tensor is not None
+            and (tensor.dtype not in (DType.INT32,))
+        ):
             return f"its operand '{tensor.name}' is {tensor.dtype.short}, not int32"
     return ""
 
@@ -137,7 +142,8 @@ def _attributes(op: Op) -> str:
         return "its beta is not 1"
     if op.name.endswith("_POOL_2D") and any(
         op.attrs.get(f"stride_{a}", 1) > op.attrs.get(f"filter_{b}", 1)
-        for a, b in (("h", "height"), ("w", "width"))):  # fmt: skip
+        for a, b in (("h", "height"), ("w", "width"))
+    ):
         return "its stride is larger than its window"
     return ""
 
@@ -159,8 +165,10 @@ def _scales(op: Op) -> str:
         return ""
     for what, ratio, (least, most) in _ratios(op):
         if not least <= ratio < most:
-            return (f"{what} is {ratio:.3g}; XNNPACK takes from 2**{int(np.log2(least))} to "
-                    f"2**{int(np.log2(most))}")  # fmt: skip
+            return (
+                f"{what} is {ratio:.3g}; XNNPACK takes from 2**{int(np.log2(least))} to "
+                f"2**{int(np.log2(most))}"
+            )
     return ""
 
 

@@ -73,7 +73,7 @@ def by_rules(name: str, rules: Sequence[Rule]) -> Pass:
 
 
 def has_effects(op: Op) -> bool:
-    """More than its outputs comes of the op, or the same op gives another result next time."""
+    """Say whether the op does more than compute its outputs, or gives another result next time."""
     row = OPS.get(op.name)
     return has_side_effects(op) or (row is not None and row.stateful)
 
@@ -82,12 +82,12 @@ def has_effects(op: Op) -> bool:
 
 
 def is_static(*tensors: Tensor | None) -> bool:
-    """Shapes are known, and values do not change behind the graph's back."""
+    """Say whether shapes are known and values do not change behind the graph's back."""
     return all(t is None or not (t.is_dynamic or t.is_variable) for t in tensors)
 
 
 def same_quant(a: Tensor, b: Tensor) -> bool:
-    """Equal codes stand for equal values."""
+    """Say whether equal codes of the two stand for equal values."""
     if not a.dtype.is_integer:
         return True
     p, q = _scales(a.quant), _scales(b.quant)
@@ -99,7 +99,7 @@ def _scales(quant: Quant | None) -> Quant | None:
 
 
 def same_type(a: Tensor, b: Tensor) -> bool:
-    """One can stand for the other if the bytes are equal."""
+    """Say whether one can stand for the other if the bytes are equal."""
     return a.dtype is b.dtype and a.shape == b.shape and same_quant(a, b)
 
 
@@ -135,8 +135,9 @@ def transpose(graph: Graph, x: Tensor, perm: Sequence[int], out: Tensor) -> Op:
     return Op("TRANSPOSE", [x, order], [out])
 
 
-def with_attrs(op: Op, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor],
-               **attrs: object) -> Op:  # fmt: skip
+def with_attrs(
+    op: Op, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor], **attrs: object
+) -> Op:
     """The op on other tensors and with some attributes changed."""
     made = op.copy(inputs, outputs, op.intermediates)
     made.attrs.update(attrs)

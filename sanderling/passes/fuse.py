@@ -42,7 +42,7 @@ def clamp_of(op: Op) -> Bounds | None:
 
 
 def _both(inner: Bounds, outer: Bounds) -> Bounds:
-    """One clamp after the other."""
+    """Combine two clamps that follow each other."""
     low, high = (min(max(bound, outer[0]), outer[1]) for bound in inner)
     return low, high
 
@@ -57,7 +57,7 @@ def _merge_clamps(graph: Graph, match: Match) -> Op | None:
 
 
 def _fuse_clamp(graph: Graph, match: Match) -> Op | None:
-    """The producer clamps. A clamp that also rescales its codes stays: it rounds once more."""
+    """Let the producer clamp. A clamp that also rescales its codes stays: it rounds once more."""
     made, op = match.ops["made"], match.root
     bounds, own = clamp_of(op), ACTIVATION_BOUNDS.get(activation(made))
     if bounds is None or own is None or not _one_scale(match["y"], op.outputs[0]):
@@ -69,12 +69,17 @@ def _fuse_clamp(graph: Graph, match: Match) -> Op | None:
 
 
 def _one_scale(*tensors: Tensor) -> bool:
-    """Floats, or codes with the same meaning."""
+    """Say whether the two are floats, or codes with the same meaning."""
     first = tensors[0]
     known = first.dtype is DType.FLOAT32 or first.quant is not None
-    return known and is_static(*tensors) and all(
-        t.dtype is first.dtype and t.shape == first.shape and same_quant(t, first) for t in tensors
-    )  # fmt: skip
+    return (
+        known
+        and is_static(*tensors)
+        and all(
+            t.dtype is first.dtype and t.shape == first.shape and same_quant(t, first)
+            for t in tensors
+        )
+    )
 
 
 def _rounded_clamp(graph: Graph, match: Match) -> Op | None:
@@ -133,8 +138,9 @@ def _bias(made: Op) -> Array:
     return np.zeros(channels) if bias is None else bias.reshape(-1).astype(np.float64)
 
 
-def _refitted(graph: Graph, made: Op, out: Tensor, act: str, scale: Array | None,
-              offset: Array | None) -> Op | None:  # fmt: skip
+def _refitted(
+    graph: Graph, made: Op, out: Tensor, act: str, scale: Array | None, offset: Array | None
+) -> Op | None:
     """The product with scale and offset of its result taken into weights and bias."""
     bias = _bias(made) if scale is None else _bias(made) * scale
     bias = bias if offset is None else bias + offset
@@ -144,8 +150,9 @@ def _refitted(graph: Graph, made: Op, out: Tensor, act: str, scale: Array | None
     if not np.all(np.isfinite(bias.astype(np.float32))):
         return None
     operand = graph.constant(f"{out.name}/bias", bias.astype(np.float32))
-    return with_attrs(made, [made.inputs[0], weights, operand], [out],
-                      fused_activation_function=act)  # fmt: skip
+    return with_attrs(
+        made, [made.inputs[0], weights, operand], [out], fused_activation_function=act
+    )
 
 
 def _fold_after(graph: Graph, match: Match) -> Op | None:
@@ -188,13 +195,18 @@ def _fold_offset_before(graph: Graph, match: Match) -> Op | None:
     others = tuple(a for a in range(weights.ndim) if a != out_axis)
     total = (weights * repeated).sum(axis=others)
     refitted = _refitted(graph, made, made.outputs[0], activation(made), None, total)
-    return None if refitted is None else with_attrs(refitted, [x, *refitted.inputs[1:]],
-                                                    made.outputs)  # fmt: skip
+    return (
+        None if refitted is None else with_attrs(refitted, [x, *refitted.inputs[1:]], made.outputs)
+    )
 
 
 def _folds_before(made: Op, before: Op, x: Tensor) -> bool:
-    return (activation(before) == "NONE" and x.shape == before.outputs[0].shape
-            and is_static(x) and _is_float(made))  # fmt: skip
+    return (
+        activation(before) == "NONE"
+        and x.shape == before.outputs[0].shape
+        and is_static(x)
+        and _is_float(made)
+    )
 
 
 def _meets(made: Op, c: Array, channels: int) -> Array | None:
@@ -270,7 +282,7 @@ def _pads_zero(op: Op, x: Tensor) -> bool:
 
 
 def _pad_to_same(graph: Graph, match: Match) -> Op | None:
-    """Padding as SAME would choose it."""
+    """Use the padding SAME where an explicit PAD does the same."""
     op, x, pads = match.root, match["x"], zero_padding(match.ops["pad"])
     if pads is None or not any(pads) or not is_static(*op.outputs) or not has_same_size(op, x):
         return None
@@ -281,7 +293,7 @@ def _pad_to_same(graph: Graph, match: Match) -> Op | None:
 
 
 def has_same_size(op: Op, x: Tensor) -> bool:
-    """The output is as large as SAME makes it."""
+    """Say whether the output is as large as SAME makes it."""
     out = op.outputs[0].shape
     return all(
         out[a] == -(-x.shape[a] // int(attr(op, f"stride_{c}"))) for a, c in ((1, "h"), (2, "w"))
@@ -327,8 +339,14 @@ def _dilated(graph: Graph, match: Match, pads: Array, block: tuple[int, int]) ->
         padded = twin(graph, x, f"padded_for_{out.name}", shape)
         operand = graph.constant(f"{padded.name}/amounts", amounts)
         graph.insert(Op("PAD", [x, operand], [padded]), before=match.root)
-    return with_attrs(conv, [padded, *conv.inputs[1:]], [out], padding="VALID",
-                      dilation_h_factor=block[0], dilation_w_factor=block[1])  # fmt: skip
+    return with_attrs(
+        conv,
+        [padded, *conv.inputs[1:]],
+        [out],
+        padding="VALID",
+        dilation_h_factor=block[0],
+        dilation_w_factor=block[1],
+    )
 
 
 WINDOW_RULES = (

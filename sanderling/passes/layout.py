@@ -30,7 +30,7 @@ from .common import (
     transpose,
     twin,
     with_attrs,
-)  # fmt: skip
+)
 from .simplify import moves_only_ones, permutation
 
 Perm = tuple[int, ...]
@@ -156,13 +156,13 @@ def _concatenate(o: Operands) -> Moved | None:
 
 
 def _last_axis(o: Operands) -> Moved | None:
-    """Works along the last axis, which must stay there."""
+    """Sink an op that works along the last axis, which must stay there."""
     last = len(o.perm) - 1
     return Moved([o.sources[0]], [o.perm]) if o.perm and o.perm[last] == last else None
 
 
 def _along(place: int, data: int = 0) -> Sink:
-    """An operand names axes that stay."""
+    """Sink an op that keeps its axes and names some of them in an operand."""
 
     def sink(o: Operands) -> Moved | None:
         axes = o.remake(place, o.to_source)
@@ -197,7 +197,7 @@ def _unpack(o: Operands) -> Moved | None:
 
 
 def _rows(*places: int) -> Sink:
-    """Operands with one row an axis."""
+    """Sink an op whose operands have one row for each axis."""
 
     def sink(o: Operands) -> Moved | None:
         inputs = list(o.op.inputs)
@@ -221,8 +221,9 @@ def _strided_slice(o: Operands) -> Moved | None:
         attr(o.op, m) for m in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     ):
         return None
-    masks = {m: sum(1 << p for i, p in enumerate(o.perm) if int(attr(o.op, m)) >> i & 1)
-             for m in _MASKS}  # fmt: skip
+    masks = {
+        m: sum(1 << p for i, p in enumerate(o.perm) if int(attr(o.op, m)) >> i & 1) for m in _MASKS
+    }
     return moved._replace(attrs=dict(masks))
 
 
@@ -241,8 +242,9 @@ def reshaped_order(old: Sequence[int], new: Sequence[int], perm: Perm) -> Perm |
 
     Sizes of one do not count; they stay behind the axis that they follow.
     """
-    groups = _groups([i for i, n in enumerate(old) if n != 1], old,
-                     [i for i, n in enumerate(new) if n != 1], new)  # fmt: skip
+    groups = _groups(
+        [i for i, n in enumerate(old) if n != 1], old, [i for i, n in enumerate(new) if n != 1], new
+    )
     if groups is None:
         return None
     wide = sorted(perm[i] for group, _ in groups for i in group)
@@ -259,8 +261,9 @@ def reshaped_order(old: Sequence[int], new: Sequence[int], perm: Perm) -> Perm |
     return inverse(tuple(source_axes))
 
 
-def _groups(left: list[int], old: Sequence[int], right: list[int],
-            new: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:  # fmt: skip
+def _groups(
+    left: list[int], old: Sequence[int], right: list[int], new: Sequence[int]
+) -> list[tuple[list[int], list[int]]] | None:
     """The shortest runs of axes with the same number of elements on both sides."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
@@ -332,7 +335,7 @@ class _Sweep:
             self.compute(tensor)
 
     def defer(self, op: Op) -> bool:
-        """A TRANSPOSE is not made but remembered."""
+        """Remember a TRANSPOSE instead of computing it."""
         x, out = op.input(0), op.outputs[0] if op.outputs else None
         if op.name != "TRANSPOSE" or x is None or out is None or not is_static(x, out):
             return False
@@ -371,8 +374,11 @@ class _Sweep:
         results = []
         for tensor, perm in zip(op.outputs, moved.perms, strict=True):
             plain = perm == tuple(range(len(perm)))
-            source = tensor if plain else twin(self.graph, tensor, "untransposed",
-                                               _source_shape(tensor.shape, perm))  # fmt: skip
+            source = (
+                tensor
+                if plain
+                else twin(self.graph, tensor, "untransposed", _source_shape(tensor.shape, perm))
+            )
             if not plain:
                 self.lazy[tensor] = Lazy(source, perm)
             results.append(source)
@@ -394,8 +400,11 @@ class _Sweep:
         lazy = self.lazy.pop(tensor, None)
         if lazy is not None:
             ones = moves_only_ones(lazy.source.shape, lazy.perm)
-            self.ops.append(reshape(self.graph, lazy.source, tensor) if ones
-                            else transpose(self.graph, lazy.source, lazy.perm, tensor))  # fmt: skip
+            self.ops.append(
+                reshape(self.graph, lazy.source, tensor)
+                if ones
+                else transpose(self.graph, lazy.source, lazy.perm, tensor)
+            )
         elif tensor in self.same and any(tensor is t for t in self.graph.outputs):
             self.ops.append(reshape(self.graph, self.same.pop(tensor), tensor))
 
@@ -414,7 +423,7 @@ def bytes_moved(ops: Iterable[Op]) -> int:
 
 
 def sink_transposes(graph: Graph) -> Fired:
-    """One sweep; taken if fewer bytes are transposed afterwards."""
+    """Make one sweep, and take it if fewer bytes are transposed afterwards."""
     before = sum(op.name == "TRANSPOSE" for op in graph.ops)
     if not before:
         return Counter()

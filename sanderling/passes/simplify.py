@@ -23,7 +23,7 @@ from .common import (
     same_type,
     transpose,
     with_attrs,
-)  # fmt: skip
+)
 
 VIEWS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 
@@ -37,7 +37,7 @@ FOLD_BYTES = 1 << 18
 
 
 def fold_constants(graph: Graph) -> Fired:
-    """What depends on constants alone is computed now: float16 and sparse weights among it."""
+    """Compute now what depends on constants alone, float16 and sparse weights among it."""
     fired: Fired = Counter()
     outputs = set(graph.outputs)
     state = new_state()
@@ -84,7 +84,7 @@ def _always(op: Op) -> bool:
 
 
 def _forwards(op: Op) -> bool:
-    """Only a slice that steps forward and has the input's shape is the input."""
+    """Say whether a slice steps forward: only then one of the input's shape is the input."""
     strides = constant(op.input(3))
     return strides is not None and bool(np.all(strides > 0))
 
@@ -169,7 +169,7 @@ def _merge_transposes(graph: Graph, match: Match) -> Op | None:
 
 
 def moves_only_ones(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:
-    """The elements keep their order in memory."""
+    """Say whether the transpose moves axes of one element only: then memory keeps its order."""
     wide = [p for p in perm if shape[p] != 1]
     return wide == sorted(wide)
 
@@ -189,7 +189,7 @@ FROM_LIMIT = ("REDUCE_MAX", "REDUCE_MIN")
 
 
 def _view_reduction(graph: Graph, match: Match) -> Op | None:
-    """Over dimensions of one element, and the others stay."""
+    """Replace a reduction over dimensions of one element by a view."""
     x, out = match["x"], match.root.outputs[0]
     kept = [n for n in x.shape if n != 1] == [n for n in out.shape if n != 1]
     axes = constant(match.root.input(1))
@@ -206,7 +206,7 @@ def _view_reduction(graph: Graph, match: Match) -> Op | None:
 
 
 def _merge_constants(graph: Graph, match: Match) -> Op | None:
-    """(x + a) + b, (x * a) * b."""
+    """Join the constants of (x + a) + b and of (x * a) * b."""
     op, x, out = match.root, match["x"], match.root.outputs[0]
     if x.dtype is not DType.FLOAT32 or activation(match.ops["first"]) != "NONE":
         return None
@@ -232,12 +232,16 @@ def _plain_operator(graph: Graph, match: Match) -> Op | None:
     if not np.all(np.isfinite(inverse)) or (op.name == "DIV" and np.any(inverse == 0)):
         return None
     operand = graph.constant(f"{match['c'].name}/inverse", inverse)
-    return Op("ADD" if op.name == "SUB" else "MUL", [match["x"], operand], op.outputs,
-              {"fused_activation_function": activation(op)})  # fmt: skip
+    return Op(
+        "ADD" if op.name == "SUB" else "MUL",
+        [match["x"], operand],
+        op.outputs,
+        {"fused_activation_function": activation(op)},
+    )
 
 
 def _forward_requantized(graph: Graph, match: Match) -> Tensor | None:
-    """Codes that were made real and back into the same codes."""
+    """Forward codes that were made real and back into the same codes."""
     return _forward(graph, match)
 
 
@@ -263,7 +267,7 @@ SMALL = 1024  # bytes of a constant that is compared by content
 
 
 def merge_duplicates(graph: Graph) -> Fired:
-    """Ops of the same name, operands and attributes are one."""
+    """Make ops of the same name, operands and attributes one."""
     fired: Fired = Counter()
     seen: dict[Hashable, Op] = {}
     outputs = set(graph.outputs)
@@ -324,7 +328,7 @@ def _quant_key(tensor: Tensor) -> Hashable:
 
 
 def remove_dead(graph: Graph) -> Fired:
-    """Ops whose results nobody reads, and tensors that nothing refers to."""
+    """Remove ops whose results nobody reads, and tensors that nothing refers to."""
     fired: Fired = Counter()
     outputs = set(graph.outputs)
     for op in reversed(list(graph.ops)):

@@ -250,7 +250,7 @@ CASES: list[Case] = [
     _integer(SEQUENCE, "norm", weight=0.2),
     _integer(SEQUENCE, "peephole", weight=0.3),
     _integer("LSTM", "norm", weight=1e-6),
-    *(_integer8(*sizes) for sizes in ((3, 2, 4), (0, 1, 7), (-100, 3, 16))),
+    *(_integer8(*sizes) for sizes in ((3, 2, 4), (0, 1, 7), (-100, 3, 16), (5, 2, 43))),
     _integer8(cell_clip=0.4, proj_clip=0.3),
     _basic(2, 5, 4), _basic(1, 1, 1), _basic(3, 20, 16),
     _basic_integer(2, 5, 4), _basic_integer(1, 1, 1), _basic_integer(3, 20, 16, zero=0),

@@ -306,15 +306,21 @@ def _eps(dtype: Any) -> float:
     return float(ml_dtypes.finfo(dtype).eps)
 
 
-def check(case: Case, seed: int = 0, resolver: str = "", run: Run = run_reference) -> None:
-    """Build the case, run both, compare; AssertionError with the details."""
+def check(case: Case, *ways: Run) -> None:
+    """Build the case, let LiteRT and each of the ways run it, on other values each time, and
+    compare; AssertionError with the details. Without ways, the definitions are compared."""
     model = case.model()
-    rng = np.random.default_rng(seed)
-    feeds = [case.arrays(model, rng) for _ in range(case.runs)]
-    theirs = run_litert(dump(model), feeds, resolver or case.judge) if case.litert else None
-    ours = run(model, feeds)
-    for step, answers in enumerate(ours):
-        expected = theirs[step] if theirs is not None else case.expect(*feeds[step])  # type: ignore[misc]
-        for index, (a, b) in enumerate(zip(answers, expected, strict=True)):
-            problem = difference(case, a, b)
-            assert problem is None, f"{case.id}: run {step}, output {index}: {problem}"
+    content = dump(model) if case.litert else b""
+    for seed, run in enumerate(ways or (run_reference,)):
+        rng = np.random.default_rng(seed)
+        feeds = [case.arrays(model, rng) for _ in range(case.runs)]
+        theirs = run_litert(content, feeds, case.judge) if case.litert else _expected(case, feeds)
+        for step, (answers, expected) in enumerate(zip(run(model, feeds), theirs, strict=True)):
+            for index, (a, b) in enumerate(zip(answers, expected, strict=True)):
+                problem = difference(case, a, b)
+                assert problem is None, f"{case.id}: run {step}, output {index}: {problem}"
+
+
+def _expected(case: Case, feeds: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    assert case.expect is not None, f"{case.id}: nobody judges"
+    return [case.expect(*arrays) for arrays in feeds]

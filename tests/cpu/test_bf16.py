@@ -18,9 +18,11 @@ import sanderling
 from sanderling.delegates.cpu import delegate as module
 from sanderling.delegates.cpu.codegen.jit import assembly
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
+from sanderling.delegates.cpu.dialect.fused import Inputs
 from sanderling.delegates.cpu.isa.targets import TARGETS
 from sanderling.delegates.cpu.kernels.products.conv import product_name
-from sanderling.delegates.cpu.passes.precision import DATA, round_products
+from sanderling.delegates.cpu.passes.precision import BOTH_COMPUTED, round_products
+from sanderling.delegates.cpu.passes.precision import PRODUCTS as WEIGHTED
 from sanderling.delegates.cpu.runtime.executable import Compiled
 from sanderling.errors import FallbackWarning, InputError
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
@@ -143,8 +145,8 @@ def _operand(op: Op, place: int, values: Mapping[Tensor, Array]) -> Array | None
         return None
     found = values.get(tensor, tensor.data)
     assert found is not None
-    product = op.name in (*DATA, "BATCH_MATMUL")
-    return rounded(found) if product and place in (DATA.get(op.name, 0), 1) else found
+    product = op.name in (*WEIGHTED, BOTH_COMPUTED)
+    return rounded(found) if product and tensor in Inputs.of(op)[:2] else found
 
 
 def bf16(target: str) -> CpuDelegate:

@@ -42,7 +42,7 @@ def test_steps_can_be_explained() -> None:
     graph = stack().main
     own, _ = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
     lines = CpuDelegate().explain(own).splitlines()
-    assert lines[0].split() == ["step", "op", "inputs", "outputs", "macs"]
+    assert lines[0].split() == ["step", "op", "inputs", "outputs", "macs", "fused"]
     assert sum("CONV_2D 'y" in line for line in lines) == 4
     assert re.search(r"\[1,14,14,32\]@(arena\+\d+|array\d)", lines[2])
 

@@ -76,3 +76,32 @@ def test_multiply(target: Target, real: float) -> None:
 
     expected = fixed.multiply(x, *fixed.quantize_multiplier(real))
     np.testing.assert_array_equal(run(target, x, make), expected)
+
+
+def lane_by_lane(of: Callable[[Emitter, Value], Value]) -> Callable[[Emitter, Value], Value]:
+    """A function of one number in an i64, of each lane."""
+
+    def make(e: Emitter, v: Value) -> Value:
+        found = v
+        for lane in range(v.type.count):
+            wide = e.b.sext(e.b.extract_element(v, I32(lane)), I64)
+            found = e.b.insert_element(found, e.b.trunc(of(e, wide), I32), I32(lane))
+        return found
+
+    return make
+
+
+@TARGETS
+def test_log(target: Target) -> None:
+    x = np.maximum(np.abs(hostile()), 1)
+    ours = run(target, x, lane_by_lane(lambda e, v: fixedpoint.log(e, v, 12, 5)))
+    np.testing.assert_array_equal(ours, lut.log_fixed(x.astype(np.int64), 12, 5))
+
+
+@TARGETS
+@pytest.mark.parametrize("real", [0.7, 3.9, 2.0**-20])
+def test_multiply_one(target: Target, real: float) -> None:
+    x, (m, shift) = hostile(), fixed.quantize_multiplier(real)
+    words = [I64(w) for w in fixedpoint.scale_words(m, shift)]
+    ours = run(target, x, lane_by_lane(lambda e, v: fixedpoint.multiply_one(e, v, *words)))
+    np.testing.assert_array_equal(ours, fixed.multiply(x, m, shift))

@@ -21,11 +21,11 @@ from tests.support.aarch64_qemu import QEMU, run_aarch64
 from tests.support.cpu_conformance import (
     FLOAT_TOLERANCE,
     RUNNABLE_ROWS,
-    TARGET_NAMES,
     cases_of,
     check_cpu,
     compare,
     cpu_for,
+    in_turns,
     run,
 )
 
@@ -34,11 +34,9 @@ RECURRENT = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LST
 TARGETS = pytest.mark.parametrize("target", RUNNABLE_ROWS, ids=lambda t: t.name)
 
 
-@pytest.mark.parametrize("target", TARGET_NAMES)
-@pytest.mark.parametrize("row", cases_of(*RECURRENT), ids=lambda r: r.id)
+@pytest.mark.parametrize(("row", "target"), in_turns(cases_of(*RECURRENT)))
 def test_conformance(row: Case, target: str) -> None:
-    reasons = check_cpu(row, target)
-    assert not reasons or "8-bit sums" in reasons or "basic cell of integers" in reasons
+    assert check_cpu(row, target) == ""
 
 
 @pytest.mark.skipif(QEMU is None, reason="apt-get install qemu-user")
@@ -221,6 +219,41 @@ def test_the_basic_cell_with_states_that_are_passed(target: Target) -> None:
         np.testing.assert_array_equal(a, b)
     for a, b in zip(ours, run(model.compile(["reference"]), feeds), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@TARGETS
+@pytest.mark.parametrize("zero", [0, 128, 255])
+@pytest.mark.parametrize("variable", [True, False])
+def test_the_basic_cell_of_codes(zero: int, variable: bool, target: Target) -> None:
+    """Exact, with weights of eight bits and of nine, whether its states are variables or not."""
+    rng, graph, cells = np.random.default_rng(zero), Graph(), 21
+    code, word = Quant.of(1 / 128, 128), Quant.of(2.0**-11)
+    x = graph.input("x", DType.UINT8, (3, 9), quant=code)
+    kinds = (("hidden", DType.UINT8, code), ("memory", DType.INT16, word))
+    hidden, memory = (
+        graph.tensor(name, dtype, (3, cells), quant=quant, is_variable=True)
+        if variable
+        else graph.input(name, dtype, (3, cells), quant=quant)
+        for name, dtype, quant in kinds
+    )
+    weights = graph.constant("w", rng.integers(0, 256, (4 * cells, 9 + cells)), DType.UINT8,
+                             quant=Quant.of(1e-2, zero))  # fmt: skip
+    bias = graph.constant("b", rng.integers(-30000, 30000, 4 * cells), DType.INT32,
+                          quant=Quant.of(7e-5))  # fmt: skip
+    rows = ((DType.UINT8, cells, code), (DType.INT16, cells, word), (DType.UINT8, 9 + cells, code),
+            (DType.INT16, 4 * cells, Quant.of(2.0**-12)))  # fmt: skip
+    graph.outputs = [graph.tensor(f"y{i}", dtype, (3, n), quant=q)
+                     for i, (dtype, n, q) in enumerate(rows)]  # fmt: skip
+    graph.add("LSTM", [x, hidden, weights, bias, memory], graph.outputs, kernel_type="BASIC",
+              fused_activation_function="TANH")  # fmt: skip
+    delegate = cpu_for(target.name, checked=True)
+    assert delegate.refuses(graph.ops[0]) is None
+    model = Model([graph])
+    sessions = [model.compile([d]) for d in (delegate, "reference")]
+    for _ in range(3):
+        feeds = [rng.integers(*t.dtype.bounds, t.shape).astype(t.dtype.numpy) for t in graph.inputs]
+        for a, b in zip(*(run(session, feeds) for session in sessions), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("before", [True, False])

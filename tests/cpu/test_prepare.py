@@ -11,23 +11,22 @@ import pytest
 
 from sanderling import load
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.dialect import verify as dialect
+from sanderling.delegates.cpu.dialect.fused import Fused, Inputs, fuse
 from sanderling.delegates.cpu.isa.targets import find
-from sanderling.delegates.cpu.kernels.window import PAD_ATTR, Geometry, window_of
+from sanderling.delegates.cpu.kernels.window import Geometry, window_of
 from sanderling.delegates.cpu.passes import pipeline as stage
 from sanderling.delegates.cpu.passes.fold import (
     EPILOGUE_OPS,
-    INNER_ATTR,
-    MAP_ATTR,
     fold_maps,
     fold_padding,
     fold_residuals,
 )
 from sanderling.delegates.cpu.passes.pipeline import PASSES, prepare, unify_bytes
-from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
+from sanderling.ir import Array, DType, Graph, Model, Quant, Tensor
 from sanderling.ir.expr import evaluate, inputs_of
 from sanderling.ir.verify import problems
 from sanderling.ops import cost
-from sanderling.ops.execute import evaluate as definition
 from sanderling.ops.execute import execute, new_state
 from sanderling.passes import PassReport
 from sanderling.runtime.specialise import specialise
@@ -48,7 +47,7 @@ STRIDE = {"stride_h": 1, "stride_w": 1, "fused_activation_function": "NONE"}
 
 
 def legal(name: str, graph: Graph) -> None:
-    assert problems(graph) == [], name
+    assert problems(graph) + dialect.problems(graph) == [], name
 
 
 def random_feeds(graph: Graph) -> list[Array]:
@@ -145,7 +144,7 @@ def test_window_of() -> None:
     net.add("MAX_POOL_2D", [x], net.tensor("c", (1, 2, 6, 2)), padding="VALID", **pool)
     net.conv(x, net.tensor("d", (1, 9, 7, 2)), 3, padding="VALID")
     a, b, c, d = net.graph.ops
-    d.attrs[PAD_ATTR] = (4, 2, 1, 0)
+    fuse(d, padding=(4, 2, 1, 0))
     assert window_of(a) == Geometry((3, 3), (2, 2), (1, 1), (1, 1, 0, 1))
     assert window_of(b) == Geometry((3, 3), (1, 1), (2, 1), (2, 2, 1, 1))
     assert window_of(c) == Geometry((2, 3), (2, 1), (1, 1), (0, 0, 0, 0))
@@ -163,7 +162,7 @@ def test_padding_goes_into_windows(dtype: DType, kind: str) -> None:
     padded = net.pad(x, net.tensor("p", (1, 7, 9, 2)), [[0, 0], [1, 2], [3, 1], [0, 0]])
     graph = net.done(net.conv(padded, net.tensor("y", (1, 5, 7, 2)), 3, kind, "VALID"))
     check(graph, fold_padding)
-    assert names(graph) == [kind] and graph.ops[0].attrs[PAD_ATTR] == (1, 2, 3, 1)
+    assert names(graph) == [f"cpu.{kind}"] and Fused.of(graph.ops[0]).padding == (1, 2, 3, 1)
     assert graph.ops[0].attrs["padding"] == "VALID"
 
 
@@ -174,7 +173,7 @@ def test_padding_adds_up_with_same() -> None:
     q = net.pad(p, net.tensor("q", (1, 7, 6, 2)), [[0, 0], [0, 1], [0, 0], [0, 0]])
     graph = net.done(net.conv(q, net.tensor("y", (1, 7, 6, 2)), 3))
     check(graph, fold_padding)
-    assert names(graph) == ["CONV_2D"] and graph.ops[0].attrs[PAD_ATTR] == (2, 3, 3, 1)
+    assert names(graph) == ["cpu.CONV_2D"] and Fused.of(graph.ops[0]).padding == (2, 3, 3, 1)
 
 
 def test_padding_of_channels_stays() -> None:
@@ -208,9 +207,9 @@ def test_addition_goes_into_the_product(dtype: DType) -> None:
     graph = net.done(net.add("ADD", [other, y], out, fused_activation_function="RELU"))
     check(graph, fold_residuals)
     [op] = graph.ops
-    assert op.name == "CONV_2D" and op.inputs[2] is None and op.inputs[3] is other
+    assert op.name == "cpu.CONV_2D" and Inputs.of(op)[2:] == (None, other, None)
     assert op.attrs["fused_activation_function"] == "RELU" and op.outputs == [out]
-    assert (INNER_ATTR in op.attrs) == (dtype is DType.INT8)
+    assert (Fused.of(op).inner is not None) == (dtype is DType.INT8)
 
 
 def test_addition_goes_into_the_later_product() -> None:
@@ -220,7 +219,8 @@ def test_addition_goes_into_the_later_product() -> None:
     second = net.conv(x, net.tensor("second", (1, 4, 4, 3)), 3)
     graph = net.done(net.add("ADD", [first, second], net.tensor("y", (1, 4, 4, 3))))
     check(graph, fold_residuals)
-    assert names(graph) == ["CONV_2D"] * 2 and graph.ops[1].inputs[3] is first
+    assert names(graph) == ["CONV_2D", "cpu.CONV_2D"]
+    assert Inputs.of(graph.ops[1]).residual is first
 
 
 def test_ones_in_front_do_not_matter() -> None:
@@ -231,7 +231,7 @@ def test_ones_in_front_do_not_matter() -> None:
                 fused_activation_function="NONE")  # fmt: skip
     graph = net.done(net.add("ADD", [y, other], net.tensor("y", (1, 4, 3))))
     check(graph, fold_residuals)
-    assert names(graph) == ["FULLY_CONNECTED"]
+    assert names(graph) == ["cpu.FULLY_CONNECTED"]
 
 
 def declined() -> list[tuple[str, Graph]]:
@@ -276,8 +276,8 @@ def test_functions_go_into_the_product() -> None:
     limit = net.graph.constant("limit", np.float32([-0.1]))
     graph = net.done(net.add("MAXIMUM", [swish, limit], net.tensor("y", shape)))
     check(graph, with_all)
-    assert names(graph) == ["CONV_2D"]
-    expr = graph.ops[0].attrs[MAP_ATTR]
+    assert names(graph) == ["cpu.CONV_2D"]
+    expr = Fused.of(graph.ops[0]).map
     v = np.float32([-3, -1, 0, 2])
     expected = np.maximum(v / (1 + np.exp(-v)), np.float32(-0.1))
     assert np.allclose(evaluate(expr, [v]), expected, atol=1e-6)
@@ -294,19 +294,13 @@ def test_a_map_of_two_only_where_kernels_take_it() -> None:
     expected = execute(graph, feeds, new_state())
     with_all(graph)
     taken = "CONV_2D" in EPILOGUE_OPS["map of two"]
-    assert names(graph) == (["CONV_2D"] if taken else ["CONV_2D", "cpu.MAP"])
+    assert names(graph) == (["cpu.CONV_2D"] if taken else ["CONV_2D", "cpu.MAP"])
     fold_maps(graph, {**EPILOGUE_OPS, "map of two": frozenset({"CONV_2D"})})
     legal("maps", graph)
     [op] = graph.ops
-    assert op.inputs[3] is other
-    c = execute_plain(op, feeds[0])
-    agree([evaluate(op.attrs[MAP_ATTR], [c, feeds[1]])], expected)
-
-
-def execute_plain(op: Op, x: Array) -> Array:
-    attrs = {k: v for k, v in op.attrs.items() if not k.startswith("cpu_")}
-    plain = Op(op.name, op.inputs[:2], op.outputs, attrs)
-    return definition(plain, [x, op.inputs[1].data], new_state())[0]
+    assert Inputs.of(op).residual is other
+    assert not Fused.of(op).is_added
+    agree(run_prepared(graph, feeds), expected)
 
 
 def test_maps_that_vary_by_channel_stay() -> None:
@@ -327,8 +321,8 @@ def test_residual_comes_before_the_map() -> None:
     graph = net.done(net.add("TANH", [total], net.tensor("y", (1, 4, 4, 3))))
     check(graph, with_all)
     [op] = graph.ops
-    assert op.inputs[3] is other and MAP_ATTR in op.attrs
-    assert inputs_of(op.attrs[MAP_ATTR]) == {0: DType.FLOAT32}
+    assert Inputs.of(op).residual is other and Fused.of(op).is_added
+    assert inputs_of(Fused.of(op).map) == {0: DType.FLOAT32}
 
 
 # -- 8-bit types ----------------------------------------------------------------------------------

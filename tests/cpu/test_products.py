@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate, build
+from sanderling.delegates.cpu.dialect.fused import fuse
 from sanderling.delegates.cpu.isa.targets import TARGETS, host_target
 from sanderling.delegates.cpu.kernels.products import conv, winograd
 from sanderling.delegates.cpu.kernels.products.conv import plain_cycles
 from sanderling.delegates.cpu.kernels.products.sources import Window
 from sanderling.delegates.cpu.kernels.products.tiles import Panels, choose
-from sanderling.delegates.cpu.passes.fold import INNER_ATTR
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable
 from sanderling.ir import Array, DType, Graph, Op, Quant, Tensor
 from sanderling.ir.expr import Expr, Input, apply
@@ -171,11 +171,12 @@ def test_residual(size: tuple[int, int, int], kind: str, target: str) -> None:
     """conv + residual in one step, with the activation after the sum: as one after the other."""
     graph, (x, w, b, r, y) = _graph(kind, *size)
     op = graph.add("CONV_2D", [x, w, b, r], [y], fused_activation_function="RELU", **SAME)
+    fuse(op, residual=True)
     graph.outputs = [y]
     between = y.copy()
     if y.quant is not None:
         between.quant = Quant.of(1.7 * y.quant.scale[0], y.quant.zero_point[0])
-        op.attrs[INNER_ATTR] = scale_zero(between)
+        fuse(op, inner=scale_zero(between))
     feeds = _feed(x, 0), _feed(r, 1)
     state = new_state()
     product = evaluate(Op("CONV_2D", [x, w, b], [between], SAME), [feeds[0], w.data, b.data], state)
@@ -196,7 +197,7 @@ def test_map(second: bool, target: str) -> None:
     alone = Op("CONV_2D", [x, w, b], [y], SAME)
     plain = evaluate(alone, [_feed(x, 0), w.data, b.data], new_state())[0]
     op = graph.add("CONV_2D", [x, w, b, *([r] if second else [])], [y], **SAME)
-    op.attrs["cpu_map"] = expr
+    fuse(op, map=expr, residual=second)
     graph.outputs = [y]
     if target not in RUNNABLE:
         build(cpu_for(target), graph)
@@ -300,7 +301,8 @@ def test_winograd_with_a_residual(m: int, monkeypatch: pytest.MonkeyPatch) -> No
     w = graph.constant("w", rng.normal(size=(24, 3, 3, 16)).astype(np.float32))
     b = graph.constant("b", rng.normal(size=24).astype(np.float32))
     y = graph.tensor("y", DType.FLOAT32, (1, 10, 7, 24))
-    graph.add("CONV_2D", [x, w, b, r], [y], fused_activation_function="RELU", **SAME)
+    op = graph.add("CONV_2D", [x, w, b, r], [y], fused_activation_function="RELU", **SAME)
+    fuse(op, residual=True)
     graph.outputs = [y]
     feeds = _feed(x, 0), _feed(r, 1)
     alone = Op("CONV_2D", [x, w, b], [y], dict(SAME))

@@ -16,9 +16,12 @@ ROOT = Path(compiler.__file__).parent
 ROOMS = (
     "isa",
     "runtime",
+    "dialect",
     "codegen",
     "kernels",
     "kernels.elementwise",
+    "kernels.epilogue",
+    "kernels.epilogue",
     "kernels.products",
     "kernels.depthwise",
     "kernels.move",

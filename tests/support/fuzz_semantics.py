@@ -46,7 +46,6 @@ from sanderling.measure.record import Setting
 from sanderling.ops.execute import evaluate, new_state
 
 from ..conformance.harness import Case, difference
-from .cpu_conformance import NEARLY
 from .fuzz_bytes import TooSlowError, is_small
 from .model_mutations import choose_case, feeds, mutate
 
@@ -193,11 +192,6 @@ def is_hybrid(op: Op) -> bool:
     )
 
 
-def is_nearly(op: Op) -> bool:
-    """Its codes are computed in floats."""
-    return op.name in NEARLY
-
-
 def _near_one(ours: Array, theirs: Array) -> Array:
     if ours.dtype != np.float32:
         return np.zeros(ours.shape, bool)
@@ -205,16 +199,9 @@ def _near_one(ours: Array, theirs: Array) -> Array:
     return close | (np.isneginf(ours) & np.isnan(theirs))
 
 
-def _one_code(ours: Array, theirs: Array) -> Array:
-    if ours.dtype.kind not in "iu":
-        return np.zeros(ours.shape, bool)
-    return np.abs(ours.astype(np.int64) - theirs.astype(np.int64)) <= 1
-
-
 EXCUSES = (
     Excuse(is_share, _near_one),
     Excuse(is_hybrid, lambda ours, theirs: theirs != theirs),
-    Excuse(is_nearly, _one_code),
 )
 
 

@@ -10,15 +10,17 @@ import numpy as np
 from ...errors import DelegateError
 from ...ir import Graph, Op, Tensor
 from ...ops import cost
+from ...passes.common import Watch
 from ...spans import span
 from .codegen.jit import compile_object
 from .codegen.program import Program, StepError
+from .dialect.fused import unfused, where
 from .isa.targets import Target
 from .kernels.row import UNKNOWN
 from .passes.pipeline import prepare
 from .runtime.executable import Compiled, aligned
 from .runtime.image import Image, link
-from .steps.dump import Dump, types_text
+from .steps.dump import Dump, fused_text, types_text
 from .steps.origins import Origins
 from .steps.placement import free_from, is_free, place
 from .steps.sync import emit_run
@@ -78,13 +80,14 @@ def describe(program: Program) -> list[dict[str, str]]:
         {
             "step": step.function,
             "kernel": step.kernel,
-            "op": step.op.where,
+            "op": where(step.op),
             "inputs": types_text(step.op.inputs, program.places),
             "outputs": types_text(step.op.outputs, program.places),
-            "macs": str(cost(step.op, lowered=True).macs),
+            "macs": str(cost(unfused(step.op), lowered=True).macs),
             "weights": str(step.weights),
             "reads": str(_bytes(step.op.inputs)),
             "writes": str(_bytes(step.op.outputs)),
+            "fused": fused_text(step.op),
         }
         for step in program.steps
     ]
@@ -95,10 +98,23 @@ def _bytes(tensors: Iterable[Tensor | None]) -> int:
     return sum(t.nbytes for t in tensors if t is not None and not t.is_constant)
 
 
+def watch_for(settings: Settings, dump: Dump) -> Watch:
+    """Who looks on while passes run: the dump, and in a checked build the rules of the dialect."""
+    if not settings.checked:
+        return dump.graph
+    from .dialect.verify import check
+
+    def look(name: str, graph: Graph) -> None:
+        dump.graph(name, graph)
+        check(graph, name)
+
+    return look
+
+
 def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
     """The part as a program with its module written; and the bytes of its arena."""
     dump.graph("given", part)
-    prepare(part, settings.target, dump.graph)
+    prepare(part, settings.target, watch_for(settings, dump))
     with span("place tensors", "compile"):
         places, arena = place(part)
     program = Program(part, settings.target, places, timed=settings.timed, traced=settings.traced,
@@ -107,7 +123,7 @@ def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
         for op in part.ops:
             row = row_of(op)
             if row is UNKNOWN:
-                raise DelegateError(f"{op.name} has no kernel", where=op.where)
+                raise DelegateError(f"{op.name} has no kernel", where=where(op))
             if not is_free(op, places):
                 program.add_step(op, row.name(op), row.emit)
         emit_run(program)

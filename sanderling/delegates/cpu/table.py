@@ -16,6 +16,7 @@ from .kernels.products import conv, dynamic_range, matmul, transposed, volume
 from .kernels.recurrent import lstm, svdf
 from .kernels.reduce import (
     along_axis,
+    l2norm8,
     layer_norm,
     local_response,
     pools,
@@ -32,8 +33,8 @@ from .kernels.vision import detections, mediapipe, nms, resize
 MODULES = (
     conv, dynamic_range, matmul, transposed, volume, depthwise, with_pointwise, maps, operators,
     tables16, copies, views, gather, scatter, spread, pools, reductions, rowwise, softmax8,
-    softmax16, layer_norm, along_axis, topk, local_response, lstm, svdf, resize, detections, nms,
-    mediapipe, fourier, spectrogram, control, decompositions,
+    softmax16, l2norm8, layer_norm, along_axis, topk, local_response, lstm, svdf, resize,
+    detections, nms, mediapipe, fourier, spectrogram, control, decompositions,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -432,3 +433,33 @@ def _signed(value: int, bits: int) -> int:
 
 
 Build = Callable[[Emitter], None]
+Arguments: TypeAlias = "dict[str, Value]"
+
+
+@dataclass(frozen=True)
+class ArgumentList:
+    """The arguments of a function, by name and in order: who calls it and who writes it build from
+    the same. An argument that only some functions of a family have is in the types of those."""
+
+    types: dict[str, Type]
+
+    def read(self, e: Emitter) -> Arguments:
+        """The arguments of the function that is being written."""
+        return dict(zip(self.types, e.args, strict=True))
+
+    def ordered(self, given: Arguments) -> list[Value]:
+        if given.keys() != self.types.keys():
+            differing = ", ".join(sorted(given.keys() ^ self.types.keys()))
+            raise TypeError(f"arguments that are missing, or that it does not have: {differing}")
+        return [given[name] for name in self.types]
+
+
+@dataclass(frozen=True)
+class Callee:
+    """A function of a module, called with the arguments' names."""
+
+    value: Value
+    arguments: ArgumentList
+
+    def call(self, e: Emitter, **given: Value) -> None:
+        e.b.call(self.value, self.arguments.ordered(given))

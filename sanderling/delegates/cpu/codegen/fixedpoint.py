@@ -215,14 +215,69 @@ def inverse_sqrt(e: Emitter, x: Value) -> tuple[Value, Value]:
 
 def reciprocal(e: Emitter, x: Value) -> tuple[Value, Value]:
     """1 / x of a positive 32-bit number in an i64: with no integer bits, and x's leading zeros."""
-    b = e.b
     zeros = _leading_zeros(e, x)
-    half = b.ashr(b.shl(x, zeros), I64(1))
+    return _reciprocal_twice(e, e.b.ashr(e.b.shl(x, zeros), I64(1))), zeros
+
+
+def _reciprocal_twice(e: Emitter, half: Value) -> Value:
+    """1 / (2 * half) of [1/2, 1), without integer bits in or out: three Newton-Raphson steps."""
+    b = e.b
     y = b.add(_high_mul_one(e, half, I64(-1010580540)), I64(1515870810))
     for _ in range(3):
         error = b.sub(I64(1 << 29), _high_mul_one(e, half, y))
         y = b.add(y, _shift_left_one(e, _high_mul_one(e, y, error), 2))
-    return _shift_left_one(e, y, 1), zeros
+    return _shift_left_one(e, y, 1)
+
+
+def log(e: Emitter, x: Value, input_bits: int, output_bits: int) -> Value:
+    """The logarithm of a positive 32-bit number in an i64, as lut.log_fixed has it."""
+    b, accumulator = e.b, output_bits + 1
+    quarter, whole = 1 << (29 - accumulator), I64(31 - accumulator)
+    zeros = _leading_zeros(e, x)
+    first = _high_mul_one(e, b.shl(x, b.sub(zeros, I64(1))), I64(SQRT_HALF))
+    room = b.sub(_leading_zeros(e, _high_mul_one(e, x, I64(SQRT_HALF))), I64(1))
+    r = e.smin(_shift_left_one(e, first, 1), b.shl(x, room))
+    powers = [b.add(b.shl(b.sub(I64(input_bits), by), whole), I64(more))
+              for by, more in ((zeros, quarter), (room, -quarter))]  # fmt: skip
+    ratio = _log_ratio(e, r, accumulator)
+    power = _high_mul_one(e, e.smax(*powers), I64(1488522236))
+    return _shift_left_one(e, _wrap(e, b.add(power, ratio)), 1)
+
+
+SQRT_HALF, ROOT4_HALF = 1518500250, 1805811301  # 2**-1/2 and 2**-1/4
+
+
+def _log_ratio(e: Emitter, r: Value, accumulator: int) -> Value:
+    """The logarithm of r / ROOT4_HALF by a quotient of polynomials."""
+    b = e.b
+    p = b.ashr(b.add(r, I64(ROOT4_HALF + 1)), I64(1))
+    q = _wrap(e, b.shl(b.sub(r, I64(ROOT4_HALF)), I64(1)))
+    q2 = _high_mul_one(e, q, q)
+    cubic = _high_mul_one(e, _high_mul_one(e, q, q2), I64(117049297))
+    numerator = _wrap(e, b.add(_high_mul_one(e, q, r), cubic))
+    bracket = b.add(b.add(I64(1057819769), q), _high_mul_one(e, q2, I64(127690142)))
+    denominator = b.add(_high_mul_one(e, p, _wrap(e, bracket)),
+                        _high_mul_one(e, q, I64(638450708)))  # fmt: skip
+    half = b.ashr(b.add(_wrap(e, denominator), I64(1 << 31)), I64(1))
+    return _high_mul_one(e, divide_one(e, numerator, accumulator), _reciprocal_twice(e, half))
+
+
+def multiply_one(e: Emitter, x: Value, m: Value, left: Value, right: Value) -> Value:
+    """MultiplyByQuantizedMultiplier of a 32-bit number in an i64; scale_words has the others."""
+    return divide_one(e, _high_mul_one(e, _wrap(e, e.b.shl(x, left)), m), right)
+
+
+def divide_one(e: Emitter, x: Value, exponent: Value | int) -> Value:
+    """As divide_by_pot."""
+    by = I64(exponent) if isinstance(exponent, int) else exponent
+    half = e.b.lshr(e.b.shl(I64(1), by), I64(1))
+    # A negative tie would round up: take one off, unless there is nothing to divide.
+    less = e.b.and_(e.b.ashr(x, I64(63)), e.b.sub(I64(0), e.smin(by, I64(1))))
+    return e.b.ashr(e.b.add(e.b.add(x, half), less), by)
+
+
+def _wrap(e: Emitter, x: Value) -> Value:
+    return e.b.sext(e.b.trunc(x, I32), I64)
 
 
 def _leading_zeros(e: Emitter, x: Value) -> Value:

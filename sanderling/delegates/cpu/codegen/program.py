@@ -19,6 +19,7 @@ import numpy as np
 
 from ....errors import DelegateError
 from ....ir import Array, Graph, Op, Tensor
+from ..dialect.fused import where
 from ..isa.targets import Target
 from ..runtime.abi import (  # kernels take them from here
     ALIGN,
@@ -32,7 +33,23 @@ from ..runtime.abi import (  # kernels take them from here
     WEIGHTS,
 )
 from ..runtime.faults import Site
-from .emit import I8, I64, PTR, VOID, Budget, Builder, Emitter, Int, OverBudget, Type, Value, plain
+from .emit import (
+    I8,
+    I64,
+    PTR,
+    VOID,
+    ArgumentList,
+    Arguments,
+    Budget,
+    Builder,
+    Callee,
+    Emitter,
+    Int,
+    OverBudget,
+    Type,
+    Value,
+    plain,
+)
 from .extents import CheckedBuilder, Extent
 
 # How many instructions a file can make the compiler write. LLVM takes 3 s for a step of 16,000, and
@@ -163,6 +180,16 @@ class Program:
             emitter.b.ret_void()
         return found
 
+    def declared(
+        self, name: str, arguments: ArgumentList, build: Callable[[Emitter, Arguments], None]
+    ) -> Callee:
+        """A function whose arguments have names: build(emitter, arguments) writes it."""
+
+        def read(e: Emitter) -> None:
+            build(e, arguments.read(e))
+
+        return Callee(self.function(name, list(arguments.types.values()), read), arguments)
+
     def builder(self, trusted: bool = False) -> Callable[[ir.Block], Builder]:
         """What kernels emit through."""
         if self.checked and not trusted:
@@ -190,7 +217,7 @@ class Program:
 
 
 def _too_large(op: Op, what: str) -> StepError:
-    error = StepError(what, where=op.where, fix="it runs elsewhere")
+    error = StepError(what, where=where(op), fix="it runs elsewhere")
     error.op = op
     return error
 
@@ -210,7 +237,7 @@ class StepEmitter(Emitter):
 
     def site(self, kind: str, what: str) -> int:
         """The number under which this step notes what it must not accept: see faults.py."""
-        self.program.sites.append({"kind": kind, "op": self.op.where, "what": what,
+        self.program.sites.append({"kind": kind, "op": where(self.op), "what": what,
                                    "step": self.function.name})  # fmt: skip
         return len(self.program.sites) - 1
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import DelegateError
 from ....ir import Op
+from ..dialect.fused import operator
 from ..isa.targets import Target
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Kernel:
     # Why an op of the user's graph is not taken; None if it is.
     refuses: Callable[[Op, Target], str | None] = lambda op, target: None
     # The kernel's name in profiles and dumps.
-    name: Callable[[Op], str] = lambda op: op.name.lower().replace(".", "_")
+    name: Callable[[Op], str] = lambda op: operator(op).lower().replace(".", "_")
 
     # -- which ops ------------------------------------------------------------------------------
 
@@ -66,7 +67,7 @@ class Kernel:
     # Codes are plain numbers to it, or stand beside an implicit code 0, or share a type with states
     # and weights: its 8-bit operands keep their types.
     plain_codes: bool = False
-    # It rounds int8 and uint8 in different ways: attrs["was_signed"] says which it was.
+    # It rounds int8 and uint8 in different ways: Fused.signed says which it was.
     sign_matters: bool = False
     # It changes variables that it reads, or copies a variable, whose type alone is kept then.
     changes_state: bool = False

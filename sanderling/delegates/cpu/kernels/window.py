@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from ....ir import Op
 from ....ops.base import attr
 from ....ops.geometry import padding_before
-
-# A pass writes the padding of a PAD that it folded into the op: (top, bottom, left, right), and
-# the op's own padding is VALID.
-PAD_ATTR = "cpu_pad"
-MAP_ATTR, INNER_ATTR = "cpu_map", "cpu_inner"
+from ..dialect.fused import Fused
 
 
 @dataclass(frozen=True)
@@ -50,8 +46,9 @@ def window_of(op: Op) -> Geometry:
 
 def _before(op: Op, axis: int, size: int, count: int, kernel: tuple[int, int],
             stride: tuple[int, int], dilation: tuple[int, int]) -> int:  # fmt: skip
-    if PAD_ATTR in op.attrs:
-        return int(op.attrs[PAD_ATTR][2 * axis])
+    padding = Fused.of(op).padding
+    if padding is not None:
+        return padding[2 * axis]
     if attr(op, "padding") == "VALID":
         return 0
     return padding_before(size, kernel[axis], stride[axis], dilation[axis], count)

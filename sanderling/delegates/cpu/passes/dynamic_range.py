@@ -8,8 +8,9 @@ from collections import Counter
 from ....ir import DType, Graph, Op, Tensor
 from ....ops.base import elements
 from ....passes import Fired
+from ..dialect.fused import DYNAMIC, TABLE, fuse, operator
 from ..isa.targets import Target
-from ..kernels.products.dynamic_range import CHUNK, CHUNKS, TABLE, is_hybrid, is_symmetric
+from ..kernels.products.dynamic_range import CHUNK, CHUNKS, is_hybrid, is_symmetric
 
 
 def quantise_on_the_fly(graph: Graph, target: Target) -> Fired:
@@ -19,7 +20,8 @@ def quantise_on_the_fly(graph: Graph, target: Target) -> Fired:
     for op in [o for o in graph.ops if is_hybrid(o)]:
         x, w = op.inputs[0], op.inputs[1]
         assert x is not None and w is not None
-        groups = x.shape[0] if op.name != "FULLY_CONNECTED" else elements(x.shape) // w.shape[1]
+        rows = operator(op) == "FULLY_CONNECTED"
+        groups = elements(x.shape) // w.shape[1] if rows else x.shape[0]
         key = (x, groups, is_symmetric(op))
         if key not in known:
             known[key] = _insert(graph, op, *key, target)
@@ -27,6 +29,7 @@ def quantise_on_the_fly(graph: Graph, target: Target) -> Fired:
         graph.set_input(op, 0, codes)
         op.inputs += [None] * (TABLE + 1 - len(op.inputs))
         graph.set_input(op, TABLE, table)
+        fuse(op, precision=DYNAMIC)
         fired[f"hybrid {op.name}"] += 1
     return fired
 

@@ -1,15 +1,7 @@
 """Work that a kernel does along with its own: padding around its input, an addition and a function
 of its result.
 
-What a kernel is told:
-    attrs["cpu_pad"]   (top, bottom, left, right): zeros around the input; `window_of` reads it
-    inputs[3]          a tensor of the output's shape that is added before the activation; for
-                       8-bit ops the output's quantisation is that of the sum, and
-                       attrs["cpu_inner"] holds (scale, zero point) of the codes that the
-                       product alone would have had
-    attrs["cpu_map"]   an Expr of Input(0, FLOAT32): a function of the activated result
-The result is map(activation(product + bias + inputs[3])); but where the map reads Input(1), that is
-inputs[3], and it is not added: map(activation(product + bias), inputs[3]).
+What a kernel is told is dialect/fused.py's record.
 """
 
 from __future__ import annotations
@@ -25,17 +17,17 @@ from ....ir.rewrite import Match, P, Rule, Var, rewrite
 from ....ops.base import scale_zero
 from ....passes.common import Fired, activation, has_effects, is_static, with_attrs
 from ....passes.fuse import zero_padding
+from ..dialect.fused import OWN, Fused, Inputs, either, fuse, operator
 from ..kernels.elementwise.planes import Side, clamped, plane
-from ..kernels.window import INNER_ATTR, MAP_ATTR, PAD_ATTR, window_of
+from ..kernels.window import window_of
+from ..table import KERNELS
 
 BYTES = (DType.INT8, DType.UINT8)
 
-# What the kernels can do. A kernel that learns more gets its name here.
+# Which operators take what, as their rows say.
 EPILOGUE_OPS: dict[str, frozenset[str]] = {
-    "pad": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D"}),
-    "residual": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
-    "map": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
-    "map of two": frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
+    what: frozenset(n for n in KERNELS if what in KERNELS[n][-1].fuses and not n.startswith(OWN))
+    for what in ("pad", "residual", "map", "map of two")
 }
 
 Able = Mapping[str, frozenset[str]]
@@ -46,7 +38,7 @@ Able = Mapping[str, frozenset[str]]
 def fold_padding(graph: Graph, able: Able = EPILOGUE_OPS) -> Fired:
     """A PAD with zeros becomes part of the windows that read it."""
     pad = P(("PAD", "PADV2"), Var("x"), bind="pad")
-    rule = Rule("padding into windows", P(able["pad"], pad), _fold_pad)
+    rule = Rule("padding into windows", P(either(*able["pad"]), pad), _fold_pad)
     return rewrite(graph, [rule], has_side_effects=has_effects)
 
 
@@ -56,10 +48,10 @@ def _fold_pad(graph: Graph, match: Match) -> Op | None:
     if around is None or not is_static(x, *op.outputs):
         return None
     own = window_of(op).pads
-    total = tuple(a + b for a, b in zip(around, own, strict=True))
+    top, bottom, left, right = (a + b for a, b in zip(around, own, strict=True))
     made = with_attrs(op, [x, *op.inputs[1:]], op.outputs, padding="VALID")
-    made.attrs[PAD_ATTR] = total
-    return made
+    padding = (top, bottom, left, right)
+    return fuse(made, padding=padding) if any(padding) else made
 
 
 # -- residual -----------------------------------------------------------------------------------
@@ -67,7 +59,7 @@ def _fold_pad(graph: Graph, match: Match) -> Op | None:
 
 def fold_residuals(graph: Graph, able: Able = EPILOGUE_OPS) -> Fired:
     """An ADD of a product and another tensor becomes part of the product."""
-    product = Var("y", P(able["residual"], once=True, bind="made"))
+    product = Var("y", P(either(*able["residual"]), once=True, bind="made"))
     rule = Rule("addition into product", P("ADD", product, Var("x"), commutes=True),
                 lambda graph, match: _fold_add(graph, match, able["residual"]))  # fmt: skip
     return rewrite(graph, [rule], has_side_effects=has_effects)
@@ -86,19 +78,18 @@ def _fold_add(graph: Graph, match: Match, able: frozenset[str]) -> Op | None:
         return None  # it has a kernel of its own, which is
     act = activation(add)
     new = with_attrs(made, _beside(made, x), [out], fused_activation_function=act)
-    if out.dtype in BYTES:
-        new.attrs[INNER_ATTR] = scale_zero(y)
-    return new
+    return fuse(new, residual=True, inner=scale_zero(y) if out.dtype in BYTES else None)
 
 
 def _beside(made: Op, x: Tensor) -> list[Tensor | None]:
-    """The operands, with x as the fourth: a bias may be absent."""
-    return [*[*made.inputs, None][:3], x]
+    """The operands, with x beside them."""
+    return Inputs.of(made)._replace(residual=x).listed()
 
 
 def _takes_residual(made: Op) -> bool:
-    free = len(made.inputs) <= 3 and MAP_ATTR not in made.attrs
-    if made.name == "DEPTHWISE_CONV_2D" and made.outputs[0].dtype is not DType.FLOAT32:
+    fused = Fused.of(made)
+    free = not fused.residual and fused.map is None
+    if operator(made) == "DEPTHWISE_CONV_2D" and made.outputs[0].dtype is not DType.FLOAT32:
         return False
     return free and activation(made) == "NONE" and len(made.outputs) == 1
 
@@ -122,7 +113,7 @@ def _types_match(x: Tensor, y: Tensor, out: Tensor) -> bool:
 def _is_earlier(graph: Graph, made: Op, other: Op | None, able: frozenset[str]) -> bool:
     """The other operand is a product that could take the sum as well, and is computed later: then
     neither has to wait for the other."""
-    if other is None or other.name not in able or not _takes_residual(other):
+    if other is None or operator(other) not in able or not _takes_residual(other):
         return False
     if len(other.outputs[0].users) != 1 or other.outputs[0] in graph.outputs:
         return False
@@ -146,11 +137,11 @@ def fold_maps(graph: Graph, able: Able = EPILOGUE_OPS) -> Fired:
             continue
         inputs = made.inputs if other is None else _beside(made, other)
         new = with_attrs(made, inputs, op.outputs)
-        new.attrs[MAP_ATTR] = expr
-        graph.insert(new, before=op)
+        residual = Fused.of(made).residual or other is not None
+        graph.insert(fuse(new, map=expr, residual=residual), before=op)
         graph.erase(op)
         graph.erase(made)
-        fired[f"map into {made.name}"] += 1
+        fired[f"map into {operator(made)}"] += 1
     return fired
 
 
@@ -164,7 +155,7 @@ def _product_behind(graph: Graph, op: Op, able: Able) -> tuple[Op, Tensor | None
     # The last to be computed: the other tensor must be there before it.
     for y in sorted(read, key=lambda t: _place(graph, t), reverse=True):
         made = y.producer
-        if made is not None and made.name in names and _takes_map(graph, made, op, len(read)):
+        if made is not None and operator(made) in names and _takes_map(graph, made, op, len(read)):
             return made, next((t for t in read if t is not y), None)
     return None
 
@@ -178,8 +169,8 @@ def _place(graph: Graph, tensor: Tensor) -> int:
 
 
 def _takes_map(graph: Graph, made: Op, op: Op, operands: int) -> bool:
-    y = made.outputs[0]
-    free = MAP_ATTR not in made.attrs and (operands == 1 or len(made.inputs) <= 3)
+    y, fused = made.outputs[0], Fused.of(made)
+    free = fused.map is None and (operands == 1 or not fused.residual)
     alone = all(user is op for user in y.users) and y not in graph.outputs
     return free and alone and len(made.outputs) == 1
 

@@ -18,7 +18,8 @@ from ....ir import Array, Graph, Op, Tensor
 from ....ops import OPS
 from ....passes.common import Fired, is_static, same_quant, transpose, twin
 from ....passes.simplify import remove_dead
-from ..kernels.window import PAD_ATTR, window_of
+from ..dialect.fused import either, fuse
+from ..kernels.window import window_of
 
 # Ops that rename elements and leave none out.
 RENAMES = frozenset({
@@ -45,7 +46,7 @@ def read_blocks_directly(graph: Graph) -> Fired:
     """Convolutions over blocks of a picture become convolutions over the picture."""
     fired: Fired = Counter()
     for op in list(graph.ops):
-        source = _picture(graph, op) if op.name == "CONV_2D" else None
+        source = _picture(graph, op) if op.name in either("CONV_2D") else None
         found = None if source is None else _blocks(op, source)
         if source is not None and found is not None:
             _replace(graph, op, source, found)
@@ -170,5 +171,7 @@ def _replace(graph: Graph, op: Op, source: Tensor, b: Blocks) -> None:
         "padding": "VALID",
         "stride_h": g.stride[0] * b.size[0],
         "stride_w": g.stride[1] * b.size[1],
-        PAD_ATTR: tuple(p * b.size[i // 2] for i, p in enumerate(g.pads)),
     }
+    if any(g.pads):
+        top, bottom, left, right = (p * b.size[i // 2] for i, p in enumerate(g.pads))
+        fuse(op, padding=(top, bottom, left, right))

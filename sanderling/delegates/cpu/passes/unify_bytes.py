@@ -8,9 +8,9 @@ import numpy as np
 
 from ....ir import DType, Graph, Op, Quant, Tensor, link
 from ....passes import Fired
+from ..dialect.fused import Fused, fuse
 from ..isa.targets import Target
 from ..kernels.row import Kernel
-from ..kernels.window import INNER_ATTR
 from ..table import row_of
 
 # How codes move to become the type that a target keeps activations in.
@@ -22,7 +22,7 @@ def mark_signed(graph: Graph, target: Target) -> None:
     for op in graph.ops:
         x = op.input(0)
         if row_of(op).sign_matters and x is not None and x.dtype is DType.INT8:
-            op.attrs["was_signed"] = True
+            fuse(op, signed=True)
 
 
 def unify_bytes(graph: Graph, target: Target) -> Fired:
@@ -79,9 +79,9 @@ class _Unifier:
 
     def move_output(self, op: Op, place: int, tensor: Tensor) -> None:
         self.fired["tensor moved"] += 1
-        if INNER_ATTR in op.attrs:
-            scale, zero = op.attrs[INNER_ATTR]
-            op.attrs[INNER_ATTR] = (scale, zero + self.by)
+        alone = Fused.of(op).inner
+        if alone is not None:
+            fuse(op, inner=(alone[0], alone[1] + self.by))
         if tensor not in self.border:
             self.moved[tensor] = tensor
             self.shift(tensor)

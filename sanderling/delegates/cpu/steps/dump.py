@@ -11,17 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
-from ....ir import Graph, Tensor
+from ....ir import Graph, Op, Tensor
 from ....ir.expr import Expr
 from ....ir.graph import copy_graph
 from ....tables import aligned
+from ..dialect.chains import CHAIN, Chain
+from ..dialect.fused import FUSED, Fused
 from ..isa.targets import Target
 from ..runtime.abi import ARENA, FIRST_ARG
 
 Row = Mapping[str, str]
-COLUMNS = ("step", "op", "inputs", "outputs", "macs")
+COLUMNS = ("step", "op", "inputs", "outputs", "macs", "fused")
+LONGEST = 80  # letters of what is fused in, in the table
 
 
 class Dump:
@@ -55,15 +59,22 @@ class Dump:
 
 
 def _graph_text(graph: Graph) -> str:
-    """The text form; attributes that have none (expressions of fused ops) as they print."""
+    """The text form; attributes that have none (expressions, records) as they print."""
     from ....ir.text import to_text
 
     shown, _ = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
     for op in shown.ops:
-        op.attrs = {
-            k: str(v) if isinstance(v, Expr) or k == "guard" else v for k, v in op.attrs.items()
-        }
+        op.attrs = {k: _attr_text(k, v) for k, v in op.attrs.items()}
     return to_text(shown)
+
+
+def _attr_text(name: str, value: object) -> object:
+    return str(value) if isinstance(value, Expr | Fused | Chain) or name == "guard" else value
+
+
+def fused_text(op: Op) -> str:
+    """What is fused into an op, for the table of steps."""
+    return shorten(str(op.attrs.get(FUSED, op.attrs.get(CHAIN, ""))), LONGEST, placeholder=" ...")
 
 
 def folder_for(root: str, part: Graph, key: str) -> Path:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -26,7 +26,10 @@ import numpy as np
 from .....ir import Array
 from ...codegen.emit import F32, I8, I16, I32, I64, Emitter, Type, Value, vector
 from ...isa.targets import Target
-from .epilogues import Codes, Ends, Floats, Hybrid, Params
+from ..epilogue.codes import CodeEpilogue
+from ..epilogue.contract import Epilogue, Numbers
+from ..epilogue.floats import FloatEpilogue, HybridEpilogue
+from ..epilogue.packing import cut, limited, limited_bytes
 
 
 @dataclass(frozen=True)
@@ -92,17 +95,20 @@ class Kind(Protocol):
     @property
     def item(self) -> int: ...  # bytes of an element of the input
     @property
-    def ends(self) -> Ends: ...
+    def epilogue(self) -> Epilogue: ...
     @property
     def load_type(self) -> Type: ...
     def fits(self, shape: Shape, target: Target) -> bool: ...
     def cost(self, shape: Shape) -> float: ...  # instructions for an output
     def pack(self, taps: Array, shape: Shape) -> Array: ...  # [kh, kw, channels] of one block
-    def tile(self, e: Emitter, shape: Shape, load: Load, weights: Value,
-             params: Params) -> dict[tuple[int, int], list[Value]]: ...  # fmt: skip
+    def numbers(self, block: Value, table: Value) -> Numbers: ...  # table: of the picture
+    def tile(
+        self, e: Emitter, shape: Shape, load: Load, weights: Value, numbers: Numbers
+    ) -> dict[tuple[int, int], list[Value]]: ...
     def order(self, values: Array) -> Array: ...  # of channels, as the accumulators have them
-    def finish(self, e: Emitter, acc: Sequence[Value], params: Params,
-               others: Sequence[Value]) -> list[Value]: ...  # fmt: skip
+    def finish(
+        self, e: Emitter, acc: Sequence[Value], numbers: Numbers, beside: Sequence[Value]
+    ) -> list[Value]: ...  # in the order of the channels, as they are stored
 
 
 # -- float --------------------------------------------------------------------------------------
@@ -111,12 +117,12 @@ class Kind(Protocol):
 @dataclass(frozen=True)
 class FloatKind:
     channels: int
-    ends: Floats
+    epilogue: FloatEpilogue
     item: int = 4
 
     @property
     def name(self) -> str:
-        return f"f32x{self.channels}{self.ends.name}"
+        return f"f32x{self.channels}{float_name(self.epilogue)}"
 
     @property
     def load_type(self) -> Type:
@@ -133,11 +139,15 @@ class FloatKind:
     def pack(self, taps: Array, shape: Shape) -> Array:
         return taps.astype(np.float32).reshape(-1)
 
-    def tile(self, e: Emitter, shape: Shape, load: Load, weights: Value,
-             params: Params) -> dict[tuple[int, int], list[Value]]:  # fmt: skip
+    def numbers(self, block: Value, table: Value) -> Numbers:
+        return Numbers(block, self.channels, block, table)
+
+    def tile(
+        self, e: Emitter, shape: Shape, load: Load, weights: Value, numbers: Numbers
+    ) -> dict[tuple[int, int], list[Value]]:
         """Row by row: the row's vectors stay in registers while each weight is read once."""
         t = self.load_type
-        bias = self.ends.start(e, params, 0, self.channels)
+        bias = self.epilogue.start(e, numbers, 0, self.channels)
         acc = {(r, c): bias for r in range(shape.rows) for c in range(shape.columns)}
         for line in range(shape.lines):
             x = {at: load(line, at) for at in shape.uses}
@@ -156,12 +166,28 @@ class FloatKind:
     def order(self, values: Array) -> Array:
         return values
 
-    def finish(self, e: Emitter, acc: Sequence[Value], params: Params,
-               others: Sequence[Value]) -> list[Value]:  # fmt: skip
-        return [self.ends.apply(e, acc[0], others)]
+    def finish(
+        self, e: Emitter, acc: Sequence[Value], numbers: Numbers, beside: Sequence[Value]
+    ) -> list[Value]:
+        limits = self.epilogue.limits(e, numbers, self.channels)
+        return [self.epilogue.finish(e, acc[0], beside, limits)]
+
+
+def float_name(epilogue: FloatEpilogue) -> str:
+    return "_bf16" * (epilogue.out_bytes == 2) + epilogue.stages
 
 
 # -- bytes --------------------------------------------------------------------------------------
+
+# Words that hold for the whole step lie behind the arrays of each block: low, high, zero point.
+TAIL = 16
+CODES = CodeEpilogue(full=True)
+
+
+def tail(zero: int, low: int, high: int) -> Array:
+    values = np.zeros(TAIL, np.int32)
+    values[:3] = low, high, zero
+    return values
 
 
 @dataclass(frozen=True)
@@ -174,7 +200,7 @@ class ByteKind:
 
     channels: int
     depth: int
-    ends: Codes | Hybrid = field(default_factory=Codes)
+    epilogue: CodeEpilogue | HybridEpilogue = CODES
     halves: int = 1
     signed: bool = False
     item: int = 1
@@ -184,7 +210,15 @@ class ByteKind:
     def name(self) -> str:
         base = {4: "dot", 2: "madd", 1: "wide"}[self.depth]
         split = "_x2" * (self.halves > 1)
-        return f"{'s' * self.signed}{base}{self.channels}{split}{self.ends.name}"
+        return f"{'s' * self.signed}{base}{self.channels}{split}{self.epilogue_name}"
+
+    @property
+    def epilogue_name(self) -> str:
+        """How an epilogue is told in the names of these functions."""
+        epilogue = self.epilogue
+        if isinstance(epilogue, HybridEpilogue):
+            return "_hybrid" + float_name(epilogue)
+        return "_far" * epilogue.wild + "_clamp" * (not epilogue.full) + epilogue.rounding.value
 
     @property
     def load_type(self) -> Type:
@@ -193,6 +227,25 @@ class ByteKind:
     @property
     def lanes(self) -> int:
         return self.channels // self.quarters
+
+    @property
+    def firsts(self) -> range:
+        """Where the numbers of each vector of accumulators begin."""
+        return range(0, self.channels, self.lanes)
+
+    @property
+    def array_words(self) -> int:
+        """Of a block's arrays, which come first among its numbers."""
+        return self.channels * self.epilogue.arrays
+
+    @property
+    def words(self) -> int:
+        """Of all numbers that the epilogue reads of a block."""
+        return self.array_words + TAIL * isinstance(self.epilogue, CodeEpilogue)
+
+    def numbers(self, block: Value, table: Value) -> Numbers:
+        low, high, zero = range(self.array_words, self.array_words + 3)
+        return Numbers(block, self.channels, block, table, (zero, low, high))
 
     def fits(self, shape: Shape, target: Target) -> bool:
         """Larger tiles spill, which costs more than they save."""
@@ -229,16 +282,16 @@ class ByteKind:
         """Values of the channels in the order of the accumulators."""
         return values.reshape(self.channels // 16, 4, 4).transpose(1, 0, 2).reshape(-1)
 
-    def tile(self, e: Emitter, shape: Shape, load: Load, weights: Value,
-             params: Params) -> dict[tuple[int, int], list[Value]]:  # fmt: skip
-        bias = [self.ends.start(e, params, q * self.lanes, self.lanes)
-                for q in range(self.quarters)]  # fmt: skip
+    def tile(
+        self, e: Emitter, shape: Shape, load: Load, weights: Value, numbers: Numbers
+    ) -> dict[tuple[int, int], list[Value]]:
+        bias = [self.epilogue.start(e, numbers, first, self.lanes) for first in self.firsts]
         acc = {(r, c): list(bias) for r in range(shape.rows) for c in range(shape.columns)}
         spread: dict[tuple[int, int], list[Value]] = {}
         for at, group, q, row, c, place in self.work(shape):
             if (at, group) not in spread:
                 lines = [load(line, at) for line in shape.group(group, self.depth)]
-                spread[at, group] = self.spread(e, lines, params)
+                spread[at, group] = self.spread(e, lines, numbers)
             self.add(e, acc[row, c], q, spread[at, group][q], weights, place)
         return acc
 
@@ -280,7 +333,7 @@ class ByteKind:
         w = e.load(e.at(weights, index * lanes, I16), vector(I16, lanes), 2 * lanes)
         return e.b.add(acc, e.b.mul(e.b.sext(x, acc.type), e.b.sext(w, acc.type)))
 
-    def spread(self, e: Emitter, lines: Sequence[Value], params: Params) -> list[Value]:
+    def spread(self, e: Emitter, lines: Sequence[Value], numbers: Numbers) -> list[Value]:
         """Rows of a column -> four vectors, the taps of a channel side by side."""
         zero = e.const(self.load_type, 0)
         rows = [*lines, *[zero] * (self.depth - len(lines))]
@@ -295,34 +348,31 @@ class ByteKind:
                  for high in (0, 1)]  # fmt: skip
         return [unpack(e, a, b, 2, high) for a, b in pairs for high in (0, 1)]
 
-    def finish(self, e: Emitter, acc: Sequence[Value], params: Params,
-               others: Sequence[Value]) -> list[Value]:  # fmt: skip
-        """Accumulators -> results in the channels' order."""
-        places = [q * self.lanes for q in range(self.quarters)]
-        made = self.ends.whole if isinstance(self.ends, Codes) else self.ends.real
-        found = [made(e, a, place, self.channels, params)
-                 for a, place in zip(acc, places, strict=True)]  # fmt: skip
-        if isinstance(self.ends, Codes):
-            return [self.codes(e, found, params)]
-        return [self.ends.apply(e, real, others[i : i + 1])
-                for i, real in enumerate(weave(e, found))]  # fmt: skip
+    def finish(
+        self, e: Emitter, acc: Sequence[Value], numbers: Numbers, beside: Sequence[Value]
+    ) -> list[Value]:
+        epilogue = self.epilogue
+        found = [
+            epilogue.result(e, total, numbers, first)
+            for total, first in zip(acc, self.firsts, strict=True)
+        ]
+        if isinstance(epilogue, CodeEpilogue):
+            return [self.codes(e, found, numbers, epilogue.full)]
+        limits = epilogue.limits(e, numbers, self.lanes)
+        return [
+            epilogue.finish(e, real, beside[i : i + 1], limits)
+            for i, real in enumerate(weave(e, found))
+        ]
 
-    def codes(self, e: Emitter, whole: Sequence[Value], params: Params) -> Value:
-        assert isinstance(self.ends, Codes)
+    def codes(self, e: Emitter, whole: Sequence[Value], numbers: Numbers, full: bool) -> Value:
+        """The block's codes in the channels' order. full: the type's own bounds are all."""
         if self.signed:  # 128-bit vectors: the four in a row are in order
-            codes = join(e, whole)
-            bounds = self.ends.bounds(e, params, self.channels, codes.type)
-            return e.b.trunc(limit(e, codes, *bounds), self.load_type)
-        words = [e.call(_PACK_DW[self.lanes], vector(I16, 2 * self.lanes), *whole[i : i + 2])
-                 for i in (0, 2)]  # fmt: skip
-        codes = e.call(_PACK_WB[self.lanes], self.load_type, *words)
-        if self.ends.clamp:
-            low, high = self.ends.bounds(e, params, self.channels, codes.type)
-            codes = e.umin(e.umax(codes, low), high)
-        return codes
+            return cut(e, whole, numbers, self.load_type)
+        codes = e.pack_bytes(e.pack_words(*whole[:2]), e.pack_words(*whole[2:]))
+        return codes if full else limited_bytes(e, codes, numbers)
 
     def behind(self) -> Array:
-        """Words behind the params that the kind itself needs."""
+        """Words behind the numbers that the kind itself needs."""
         return np.zeros(0, np.int32)
 
 
@@ -369,15 +419,15 @@ class UnitKind(ByteKind):
         ]
         return np.concatenate([turn.view(np.int32), np.array(gather, np.int32)])
 
-    def spread(self, e: Emitter, lines: Sequence[Value], params: Params) -> list[Value]:
+    def spread(self, e: Emitter, lines: Sequence[Value], numbers: Numbers) -> list[Value]:
         rows = [*lines, *[e.const(self.load_type, 0)] * (4 - len(lines))]
         t, raw = vector(I32, 16), vector(I8, 64)
-        behind = e.at(params.block, self.ends.words(self.channels), I32)
+        behind = e.at(numbers.columns, self.words, I32)
         turn = e.load(behind, raw, 4)
         order = [e.load(e.at(behind, 16 + 16 * u, I32), t, 4) for u in range(self.quarters)]
-        pairs = [join(e, rows[i : i + 2]) for i in (0, 2)]
+        pairs = [e.join(rows[i : i + 2]) for i in (0, 2)]
         if self.quarters == 1:
-            whole = e.b.bitcast(join(e, pairs), t)
+            whole = e.b.bitcast(e.join(pairs), t)
             units = [e.call("llvm.x86.avx512.permvar.si.512", t, whole, order[0])]
         else:
             a, b = (e.b.bitcast(pair, t) for pair in pairs)
@@ -385,18 +435,13 @@ class UnitKind(ByteKind):
         return [e.call("llvm.x86.avx512.pshuf.b.512", raw, e.b.bitcast(u, raw), turn)
                 for u in units]  # fmt: skip
 
-    def codes(self, e: Emitter, whole: Sequence[Value], params: Params) -> Value:
-        assert isinstance(self.ends, Codes)
+    def codes(self, e: Emitter, whole: Sequence[Value], numbers: Numbers, full: bool) -> Value:
         if self.quarters == 1:
-            bounds = self.ends.bounds(e, params, self.channels, whole[0].type)
-            return e.b.trunc(limit(e, whole[0], *bounds), self.load_type)
-        words = e.call(_PACK_DW[16], vector(I16, 32), *whole)
-        pairs = e.b.bitcast(e.call(_PACK_WB[16], vector(I8, 64), words, words), vector(I64, 8))
+            return cut(e, whole, numbers, self.load_type)
+        words = e.pack_words(*whole)
+        pairs = e.b.bitcast(e.pack_bytes(words, words), vector(I64, 8))
         codes = e.b.bitcast(e.shuffle(pairs, None, (0, 2, 4, 6)), self.load_type)
-        if self.ends.clamp:
-            low, high = self.ends.bounds(e, params, self.channels, codes.type)
-            codes = e.umin(e.umax(codes, low), high)
-        return codes
+        return codes if full else limited_bytes(e, codes, numbers)
 
 
 @dataclass(frozen=True)
@@ -409,7 +454,7 @@ class ShortKind(ByteKind):
 
     @property
     def name(self) -> str:
-        return f"short{self.channels}_{self.depth}{self.ends.name}"
+        return f"short{self.channels}_{self.depth}{self.epilogue_name}"
 
     @property
     def load_type(self) -> Type:
@@ -422,39 +467,22 @@ class ShortKind(ByteKind):
     def order(self, values: Array) -> Array:
         return values.reshape(self.channels // 8, 2, 4).transpose(1, 0, 2).reshape(-1)
 
-    def spread(self, e: Emitter, lines: Sequence[Value], params: Params) -> list[Value]:
+    def spread(self, e: Emitter, lines: Sequence[Value], numbers: Numbers) -> list[Value]:
         if self.depth == 1:
             return [e.shuffle(lines[0], None, range(4 * q, 4 * q + 4)) for q in range(2)]
         raw = vector(I8, 2 * self.channels)
         rows = [e.b.bitcast(line, raw) for line in (*lines, e.const(self.load_type, 0))[:2]]
         return [unpack(e, rows[0], rows[1], 2, high) for high in (0, 1)]
 
-    def codes(self, e: Emitter, whole: Sequence[Value], params: Params) -> Value:
-        assert isinstance(self.ends, Codes)
+    def codes(self, e: Emitter, whole: Sequence[Value], numbers: Numbers, full: bool) -> Value:
         if self.depth == 1:
-            codes = join(e, whole)
-            bounds = self.ends.bounds(e, params, self.channels, codes.type)
-            return e.b.trunc(limit(e, codes, *bounds), self.load_type)
-        codes = e.call(_PACK_DW[self.lanes], self.load_type, *whole)
-        if self.ends.clamp:
-            codes = limit(e, codes, *self.ends.bounds(e, params, self.channels, codes.type))
-        return codes
+            return cut(e, whole, numbers, self.load_type)
+        codes = e.pack_words(*whole)
+        return codes if full else limited(e, codes, numbers)
 
 
 _MADD = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd",
          16: "llvm.x86.avx512.pmaddw.d.512"}  # fmt: skip
-_PACK_DW = {4: "llvm.x86.sse2.packssdw.128", 8: "llvm.x86.avx2.packssdw",
-            16: "llvm.x86.avx512.packssdw.512"}  # fmt: skip
-_PACK_WB = {4: "llvm.x86.sse2.packuswb.128", 8: "llvm.x86.avx2.packuswb",
-            16: "llvm.x86.avx512.packuswb.512"}  # fmt: skip
-
-
-def join(e: Emitter, vectors: Sequence[Value]) -> Value:
-    """Two or four vectors one after the other."""
-    while len(vectors) > 1:
-        vectors = [e.shuffle(a, b, range(2 * a.type.count))
-                   for a, b in zip(vectors[::2], vectors[1::2], strict=True)]  # fmt: skip
-    return vectors[0]
 
 
 def weave(e: Emitter, vectors: Sequence[Value]) -> list[Value]:
@@ -480,11 +508,6 @@ def weave(e: Emitter, vectors: Sequence[Value]) -> list[Value]:
 
 def _pieces(order: Sequence[int]) -> list[int]:
     return [4 * piece + i for piece in order for i in range(4)]
-
-
-def limit(e: Emitter, value: Value, low: Value, high: Value) -> Value:
-    value = e.b.select(e.b.icmp_signed("<", value, low), low, value)
-    return e.b.select(e.b.icmp_signed(">", value, high), high, value)
 
 
 def unpack(e: Emitter, a: Value, b: Value, size: int, high: int) -> Value:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -21,18 +22,32 @@ from .....ir import Array, DType, Op, Tensor
 from .....ops.base import attr, quant, scale_zero
 from .....ops.fixed import ACTIVATION_BOUNDS, fused_range
 from .....ops.gemm import signed
-from ...codegen.emit import F32, I8, I32, I64, PTR, Emitter, Int, Type, Value, vector
+from ...codegen.emit import (
+    F32,
+    I8,
+    I32,
+    I64,
+    PTR,
+    ArgumentList,
+    Arguments,
+    Emitter,
+    Int,
+    Value,
+    vector,
+)
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rescale, rescale
+from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
+from ..epilogue.codes import CodeEpilogue
+from ..epilogue.contract import Numbers
+from ..epilogue.floats import ConstantBounds, FloatEpilogue, HybridEpilogue
 from ..products.conv import is_folded
-from ..products.dynamic_range import TABLE
 from ..products.dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from ..products.rounding16 import refuses_words, word_rescale, word_rounding
 from ..row import Kernel
-from ..window import MAP_ATTR, window_of
-from .channel_blocks import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind
-from .epilogues import Codes, Floats, Hybrid, Params
+from ..window import window_of
+from .channel_blocks import ByteKind, FloatKind, Kind, Load, Shape, ShortKind, UnitKind, tail
 from .input_rows import Lines, Memory, Repeated, is_theirs
 
 # Code for one tile grows with its taps; a larger kernel is not worth the compile time.
@@ -55,11 +70,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class TileCode:
-    """The function that does a row tile for a run of blocks.
-
-    (rows..., zeros, weights, params, out, other, table, out_row, out_pitch, pitch, width,
-    out_width, left, blocks, tiles): pitches in bytes; other: what is added, at out's places.
-    """
+    """The function that does a row tile for a run of blocks."""
 
     kind: Kind
     shape: Shape
@@ -78,47 +89,61 @@ class TileCode:
         return self.exact and self.stored < self.kind.channels
 
     @property
-    def types(self) -> list[Type]:
-        return [PTR] * (self.shape.lines + 6) + [I64] * 8
+    def arguments(self) -> ArgumentList:
+        """Pitches in bytes. residual: at out's places. table: zero point and step of the picture's
+        codes."""
+        pointers = ("zeros", "weights", "params", "out", "residual", "table")
+        sizes = ("out_row", "out_pitch", "pitch", "width", "out_width", "left", "blocks", "tiles")
+        types = dict.fromkeys((*self.lines, *pointers), PTR)
+        return ArgumentList(types | dict.fromkeys(sizes, I64))
 
-    def build(self, e: Emitter) -> None:
-        rows, rest = e.args[: self.shape.lines], e.args[self.shape.lines :]
-        zeros, weights, params, out, other, table = rest[:6]
-        out_row, out_pitch, pitch, width, out_width, left, blocks, tiles = rest[6:]
-        out.add_attribute("noalias")  # so that parameters are read once for all stores
-        columns, sizes = self.shape.columns, (self.kind.ends.out_item, self.kind.item)
+    @property
+    def lines(self) -> list[str]:
+        """The names of the input's rows."""
+        return [f"line{i}" for i in range(self.shape.lines)]
+
+    def build(self, e: Emitter, given: Arguments) -> None:
+        given["out"].add_attribute("noalias")  # so that parameters are read once for all stores
+        columns, pitch = self.shape.columns, given["pitch"]
+        sizes = self.kind.epilogue.out_bytes, self.kind.item
         # Tiles first, then blocks: a tile's input is read front to back, which is what prefetchers
         # want. (Blocks first: 20 to 40 % slower where the picture does not fit L2.)
-        with e.loop(0, tiles) as index, e.loop(0, blocks) as block:
+        with e.loop(0, given["tiles"]) as index, e.loop(0, given["blocks"]) as block:
             here = e.mul(block, self.kind.channels * self.kind.item)
-            x = e.min(e.mul(index, columns), e.sub(out_width, columns))
-            start = e.sub(e.mul(x, self.shape.stride[1]), left)
-            load = self._loader(e, [e.at(r, here, I8) for r in rows], zeros, start, pitch, width)
-            place = e.add(e.div(e.mul(here, sizes[0]), sizes[1]), e.mul(x, out_pitch))
-            numbers = Params(e.at(params, e.mul(block, self.params_bytes), I8), table)
-            taps = e.at(weights, e.mul(block, self.weight_bytes), I8)
-            self._tile(e, load, taps, numbers, e.at(out, place, I8), e.at(other, place, I8),
-                       out_row, out_pitch)  # fmt: skip
+            x = e.min(e.mul(index, columns), e.sub(given["out_width"], columns))
+            start = e.sub(e.mul(x, self.shape.stride[1]), given["left"])
+            rows = [e.at(given[line], here, I8) for line in self.lines]
+            load = self._loader(e, rows, given["zeros"], start, pitch, given["width"])
+            place = e.div(e.mul(here, sizes[0]), sizes[1])
+            place = e.add(place, e.mul(x, given["out_pitch"]))
+            own = e.at(given["params"], e.mul(block, self.params_bytes), I8)
+            taps = e.at(given["weights"], e.mul(block, self.weight_bytes), I8)
+            tile = given | {name: e.at(given[name], place, I8) for name in ("out", "residual")}
+            self._tile(e, load, taps, self.kind.numbers(own, given["table"]), tile)
 
-    def _tile(self, e: Emitter, load: Load, weights: Value, params: Params, out: Value,
-              other: Value, out_row: Value, pitch: Value) -> None:  # fmt: skip
-        acc = self.kind.tile(e, self.shape, load, weights, params)
+    def _tile(
+        self, e: Emitter, load: Load, weights: Value, numbers: Numbers, given: Arguments
+    ) -> None:
+        acc = self.kind.tile(e, self.shape, load, weights, numbers)
         for (row, column), values in acc.items():
-            place = e.add(e.mul(out_row, row), e.mul(pitch, column))
-            others = self._others(e, e.at(other, place, I8), values)
-            there = e.at(out, place, I8)
-            for i, value in enumerate(self.kind.finish(e, values, params, others)):
+            place = e.add(e.mul(given["out_row"], row), e.mul(given["out_pitch"], column))
+            beside = self._beside(e, e.at(given["residual"], place, I8), values)
+            there = e.at(given["out"], place, I8)
+            for i, value in enumerate(self.kind.finish(e, values, numbers, beside)):
                 t = value.type
                 if self.stored > i * t.count:
                     e.store_part(value, e.at(there, i * t.count, t.element),
                                  self.stored - i * t.count)  # fmt: skip
 
-    def _others(self, e: Emitter, other: Value, values: Sequence[Value]) -> list[Value]:
-        if not self.kind.ends.residual:
+    def _beside(self, e: Emitter, residual: Value, values: Sequence[Value]) -> list[Value]:
+        if not self.kind.epilogue.residual:
             return []
         t = vector(F32, values[0].type.count)
-        return [e.load_part(e.at(other, i * t.count, F32), t, max(self.stored - i * t.count, 0))
-                for i in range(len(values))]  # fmt: skip
+        firsts = [i * t.count for i in range(len(values))]
+        return [
+            e.load_part(e.at(residual, first, F32), t, max(self.stored - first, 0))
+            for first in firsts
+        ]
 
     def _loader(self, e: Emitter, rows: Sequence[Value], zeros: Value, begin: Value, pitch: Value,
                 width: Value) -> Load:  # fmt: skip
@@ -184,7 +209,7 @@ def layer(op: Op) -> Layer:
 
 def is_encoded(op: Op) -> bool:
     """The input's codes were made on the fly: see dynamic_range.py."""
-    return op.input(TABLE) is not None
+    return Inputs.of(op).table is not None
 
 
 def _live(size: int, out: int, taps: int, stride: int, dilation: int, before: int) -> range:
@@ -257,8 +282,9 @@ class Walk:
                  shapes: Sequence[Shape], lines: Lines | None = None) -> None:  # fmt: skip
         self.k, self.op, self.job, self.runs, self.shapes = k, op, job, runs, shapes
         self.y, self.item = op.outputs[0], runs[0].kind.item
-        self.out_pitch = k.pitch(self.y, job.channels * runs[0].kind.ends.out_item)
-        self.table = k.ptr(_tensor(op, TABLE)) if is_encoded(op) else None
+        self.out_pitch = k.pitch(self.y, job.channels * runs[0].kind.epilogue.out_bytes)
+        table = Inputs.of(op).table
+        self.table = None if table is None else k.ptr(table)
         self.lines = self._source() if lines is None else lines
         self.zeros = self._outside() if self.table is None else k.scratch(self._row_bytes)
         packed = [self._pack(run, shape) for run, shape in zip(runs, shapes, strict=True)]
@@ -282,7 +308,7 @@ class Walk:
 
     def emit(self) -> None:
         k, job, rows = self.k, self.job, self.shapes[0].rows
-        target, other = k.ptr(self.y), self.op.input(3)
+        target, other = k.ptr(self.y), Inputs.of(self.op).residual
         beside = None if other is None else k.ptr(other)
         tiles = math.ceil(job.out[0] / rows)
         groups = self._groups(job.batch * tiles)
@@ -309,9 +335,10 @@ class Walk:
         lines = self._lines(picture, y, group)
         k = self.k
         table = self.zeros if self.table is None else k.at(self.table, k.mul(picture, 2), I32)
+        given = {"out": out, "residual": out if other is None else other, "table": table}
         for run, code, (w, p) in zip(self.runs, self.codes, self.tables, strict=True):
-            self._call(run, code, lines, (w, p, out, out if other is None else other, table), group,
-                       groups)  # fmt: skip
+            own = given | {"weights": w, "params": p}
+            self._call(run, code, lines, own, group, groups)
 
     @property
     def _row_bytes(self) -> int:
@@ -356,23 +383,42 @@ class Walk:
         with k.loop(0, self._row_bytes, t.count) as i:
             k.store(value, k.at(self.zeros, i, I8))
 
-    def _call(self, run: Blocks, code: TileCode, lines: Sequence[Value],
-              pointers: Sequence[Value], group: Int, groups: int) -> None:  # fmt: skip
+    def _call(
+        self,
+        run: Blocks,
+        code: TileCode,
+        lines: Sequence[Value],
+        given: Arguments,
+        group: Int,
+        groups: int,
+    ) -> None:
+        """given: the tile's addresses for the step's first block."""
         k, job = self.k, self.job
         first = k.div(k.mul(group, run.count), groups)
         last = k.div(k.mul(k.add(group, 1), run.count), groups)
-        weights, params, *ends, table = pointers
         channel = k.add(run.first, k.mul(first, run.kind.channels))
         before = channel if self.lines.whole else run.first
-        lines = [k.at(line, k.mul(before, self.item), I8) for line in lines]
-        ends = [k.at(p, k.mul(channel, run.kind.ends.out_item), I8) for p in ends]
-        numbers = [self.line_bytes, self.out_pitch, self.lines.pitch, job.size[1], job.out[1],
-                   job.before[1], k.sub(last, first),
-                   math.ceil(job.out[1] / code.shape.columns)]  # fmt: skip
-        function = k.program.function(code.name, code.types, code.build)
-        k.b.call(function, [*lines, self.zeros, k.at(weights, k.mul(first, code.weight_bytes), I8),
-                            k.at(params, k.mul(first, code.params_bytes), I8), *ends, table,
-                            *map(k.i64, numbers)])  # fmt: skip
+        own = {
+            name: k.at(line, k.mul(before, self.item), I8)
+            for name, line in zip(code.lines, lines, strict=True)
+        }
+        for name in ("out", "residual"):
+            own[name] = k.at(given[name], k.mul(channel, run.kind.epilogue.out_bytes), I8)
+        sizes = {
+            "out_row": self.line_bytes,
+            "out_pitch": self.out_pitch,
+            "pitch": self.lines.pitch,
+            "width": job.size[1],
+            "out_width": job.out[1],
+            "left": job.before[1],
+            "blocks": k.sub(last, first),
+            "tiles": math.ceil(job.out[1] / code.shape.columns),
+        }
+        function = k.program.declared(code.name, code.arguments, code.build)
+        own["weights"] = k.at(given["weights"], k.mul(first, code.weight_bytes), I8)
+        own["params"] = k.at(given["params"], k.mul(first, code.params_bytes), I8)
+        sizes = {name: k.i64(size) for name, size in sizes.items()}
+        function.call(k, **own, **sizes, zeros=self.zeros, table=given["table"])
 
 
 def is_first(k: StepEmitter, unit: Int, begin: Int, each: int) -> Value:
@@ -405,27 +451,39 @@ def runs_of(rows: Sequence[tuple[Kind, int, int]]) -> list[Blocks]:
 
 def float_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     widths = [n for n in (16, 8, 4) if n <= target.lanes]
-    return runs_of([(FloatKind(width, _float_ends(op, Floats)), first, stored)
-                    for first, width, stored in split(job.channels, widths)])  # fmt: skip
+    epilogue = FloatEpilogue(**_stages(op))
+    return runs_of(
+        [
+            (FloatKind(width, epilogue), first, stored)
+            for first, width, stored in split(job.channels, widths)
+        ]
+    )
 
 
-def _float_ends(op: Op, ends: type[Floats]) -> Floats:
-    low, high = ACTIVATION_BOUNDS.get(attr(op, "fused_activation_function"), (-np.inf, np.inf))
-    size = op.outputs[0].dtype.numpy.itemsize
-    return ends(low, high, op.input(3) is not None, op.attrs.get(MAP_ATTR), size)
+def _stages(op: Op) -> dict[str, Any]:
+    """What a float epilogue is told of the op."""
+    bounds = ACTIVATION_BOUNDS.get(attr(op, "fused_activation_function"), (-np.inf, np.inf))
+    fused = Fused.of(op)
+    return {
+        "residual": fused.residual,
+        "map": fused.map,
+        "out_bytes": op.outputs[0].dtype.numpy.itemsize,
+        "bounds": ConstantBounds(*bounds),
+    }
 
 
-def _code_ends(op: Op, job: Layer, target: Target) -> Codes | Hybrid:
-    if is_encoded(op):
-        found = _float_ends(op, Hybrid)
-        assert isinstance(found, Hybrid)
-        return found
+def _code_epilogue(op: Op, job: Layer, target: Target) -> CodeEpilogue | HybridEpilogue:
+    if is_encoded(op):  # one picture's zero point and step at a time
+        return HybridEpilogue(**_stages(op), one_row=True)
     dtype = op.outputs[0].dtype
-    clamp = fused_range(op) != dtype.bounds
     numbers = _rescale(op, job, target)
     reach = largest_sums(op, job) * _scales(op, job)
-    bounded = numbers.kind.has_bias or not numbers.leaves_32_bits(reach)
-    return Codes(bounded, clamp, dtype.numpy.itemsize, numbers.kind)
+    return CodeEpilogue(
+        wild=not numbers.kind.has_bias and numbers.leaves_32_bits(reach),
+        out_bytes=dtype.numpy.itemsize,
+        rounding=numbers.kind,
+        full=fused_range(op) == dtype.bounds,
+    )
 
 
 def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
@@ -438,17 +496,18 @@ def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
 
 def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     depth = {"": 1 if target.activation == "i8" else 2}.get(target.dot, 4)
-    base = ByteKind(16, depth, _code_ends(op, job, target), signed=target.activation == "i8")
+    epilogue = _code_epilogue(op, job, target)
+    base = ByteKind(16, depth, epilogue, signed=target.activation == "i8")
     rows: list[tuple[Kind, int, int]] = []
     widths = [n for n in (64, 32, 16) if n <= target.width]
     for first, width, stored in split(job.channels, widths):
         kind = replace(base, channels=width)
         if target.dot == "vnni512" and stored <= 32:
             units = math.ceil(stored / 16)
-            ends = base.ends
-            if units == 1 and isinstance(ends, Codes):  # it clamps always
-                ends = replace(ends, clamp=False)
-            unit = UnitKind(channels=16 * units, quarters=units, ends=ends)
+            own = epilogue
+            if units == 1 and isinstance(own, CodeEpilogue):  # it clamps always
+                own = replace(own, full=True)
+            unit = UnitKind(channels=16 * units, quarters=units, epilogue=own)
             rows.append((_split_wide(unit, job, first), first, stored))
         else:
             rows.append((_split_wide(kind, job, first), first, stored))
@@ -457,10 +516,14 @@ def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
 
 def short_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     depth = 1 if target.activation == "i8" else 2
-    ends = _code_ends(op, job, target)
+    epilogue = _code_epilogue(op, job, target)
     widths = [n for n in (32, 16, 8) if n <= target.width // 2]
-    return runs_of([(ShortKind(width, depth, ends, signed=True), first, stored)
-                    for first, width, stored in split(job.channels, widths)])  # fmt: skip
+    return runs_of(
+        [
+            (ShortKind(width, depth, epilogue, signed=True), first, stored)
+            for first, width, stored in split(job.channels, widths)
+        ]
+    )
 
 
 def _split_wide(kind: ByteKind, job: Layer, first: int) -> ByteKind:
@@ -491,7 +554,7 @@ def largest_sums(op: Op, job: Layer) -> Array:
 
 
 def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
-    """One row a block: the arrays that the kind's ends read, and what lies behind them."""
+    """One row a block: the arrays that the epilogue reads, and what lies behind them."""
     kind = run.kind
     channels = slice(run.first, min(run.first + run.count * kind.channels, job.channels))
 
@@ -504,16 +567,16 @@ def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
     bias, totals = _bias(op, job), job.taps.sum(axis=(0, 1), dtype=np.int64)
     if not isinstance(kind, ByteKind):
         return blocks(bias, np.float32)
-    if isinstance(kind.ends, Hybrid):
+    if isinstance(kind.epilogue, HybridEpilogue):
         scales = blocks(_scales(op, job), np.float32)
         arrays = [blocks(totals, np.int32), scales, blocks(bias, np.float32), kind.behind()]
     else:
         numbers = _rescale(op, job, target)
         own = 0 if numbers.kind.has_bias else bias.astype(np.int64)
         whole = own - job.outside * totals + numbers.start
-        tail = kind.ends.tail(scale_zero(op.outputs[0])[1], *fused_range(op))
+        common = tail(scale_zero(op.outputs[0])[1], *fused_range(op))
         factors = [blocks(a, a.dtype.type) for a in numbers.factors]
-        arrays = [blocks(whole, np.int32), *factors, tail, kind.behind()]
+        arrays = [blocks(whole, np.int32), *factors, common, kind.behind()]
     rows = [np.broadcast_to(a, (run.count, a.shape[-1])) for a in arrays]
     return np.concatenate(rows, axis=1)
 
@@ -573,16 +636,15 @@ def reads_apart(op: Op) -> tuple[int, ...]:
 
 def writes_apart(op: Op) -> bool:
     """What is added lies as the result does."""
-    return op.input(3) is None
+    return not Fused.of(op).residual
 
 
-KERNELS = {
-    "DEPTHWISE_CONV_2D": Kernel(
-        emit_depthwise,
-        refuses_depthwise,
-        reads=reads_apart,
-        writes=writes_apart,
-        weights=(1,),
-        fuses=frozenset({"pad", "residual", "map", "map of two"}),
-    )
-}
+DEPTHWISE = Kernel(
+    emit_depthwise,
+    refuses_depthwise,
+    reads=reads_apart,
+    writes=writes_apart,
+    weights=(1,),
+    fuses=frozenset({"pad", "residual", "map", "map of two"}),
+)
+KERNELS = dict.fromkeys(either("DEPTHWISE_CONV_2D"), DEPTHWISE)

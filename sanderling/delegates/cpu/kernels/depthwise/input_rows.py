@@ -146,11 +146,11 @@ class Expanded:
 
     def _line(self, k: StepEmitter, line: Int, group: Int) -> None:
         """One row of the picture: row tiles, and for each all panels of the group."""
-        size, core, sink = self.size, self.kind.core, self.kind.sink
+        size, core = self.size, self.kind.core
         padded = self.panels.padded
         b, params, common = self.operands
         b = k.at(b, k.mul(group, panel_bytes(core, size.k, padded)), I8)
-        params = k.at(params, k.mul(group, 4 * sink.arrays * padded), I8)
+        params = k.at(params, k.mul(group, 4 * self.kind.epilogue.arrays * padded), I8)
         start, target = k.mul(line, size.inner), self._place(k, line)
         if self.rows.packs:
             self.rows.fill(k, self.memory, start, k.add(start, size.inner), 0)
@@ -160,19 +160,30 @@ class Expanded:
             self._panels(k, a, (b, params, common), k.at(target, k.mul(row, self.pitch), I8))
 
     def _panels(self, k: StepEmitter, a: Value, operands: Sequence[Value], c: Value) -> None:
-        panels, size, core, sink = self.panels, self.size, self.kind.core, self.kind.sink
+        panels, size, core, epilogue = self.panels, self.size, self.kind.core, self.kind.epilogue
         b, params, common = operands
         steps = padded_depth(core, size.k) // core.depth // size.lines
-        lined = [] if self.offsets is None else [I64(size.lines), self.offsets]
+        lined = {}
+        if self.offsets is not None:
+            lined = {"lines": I64(size.lines), "offsets": self.offsets}
 
         def call(panel: Int, vectors: int, stored: int) -> None:
             own = replace(self.tile, vectors=vectors)
             first = k.mul(panel, panels.columns)
             there = k.at(b, k.mul(panel, panel_bytes(core, size.k, panels.columns)), I8)
-            numbers = k.at(params, k.mul(first, 4 * sink.arrays), I8)
-            k.b.call(tile_function(k, core, sink, own, stored, bool(lined)),
-                     [a, I64(self.rows.stride), there, I64(steps), numbers, common,
-                      k.at(c, k.mul(first, 4), I8), I64(self.pitch), *lined])  # fmt: skip
+            numbers = k.at(params, k.mul(first, 4 * epilogue.arrays), I8)
+            tile_function(k, core, epilogue, own, stored, bool(lined)).call(
+                k,
+                a=a,
+                lda=I64(self.rows.stride),
+                b=there,
+                steps=I64(steps),
+                params=numbers,
+                common=common,
+                c=k.at(c, k.mul(first, 4), I8),
+                ldc=I64(self.pitch),
+                **lined,
+            )
 
         left = size.n - (panels.count - 1) * panels.columns
         whole = panels.count if left == panels.columns else panels.count - 1

@@ -6,7 +6,7 @@
                    ring of lines; a group of channels at a time, so that the ring is small
     cpu.PW_DW_PW   both
 
-Operands: the input, weights and bias of each part, and what is added in the end.
+Their operands are told in dialect/chains.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from .....ir import DType, Graph, Op, Tensor
+from .....ir import DType, Graph, Op
 from .....ir.rewrite import Match, P, Rule, rewrite
 from .....passes.common import Fired, has_effects
 from ...codegen.emit import I8, Int, Value
 from ...codegen.program import StepEmitter
+from ...dialect.chains import BEFORE, BEHIND, BOTH, chained, has_residual, parts, unchained
+from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
 from ..products.conv import arithmetic, columns, data, packed
 from ..products.gemm import Operands, Product, plan_product, walk
@@ -29,8 +31,6 @@ from ..window import window_of
 from .depthwise import Blocks, Layer, Walk, choose_tiles, is_first, layer, runs_for
 from .input_rows import LINE, expanded, ring_row
 
-BEHIND, BEFORE, BOTH = "cpu.DW_PW", "cpu.PW_DW", "cpu.PW_DW_PW"
-DW, PW = "dw_", "pw_"  # what the attributes of depthwise and of the product before it begin with
 # Bytes between the two from which on fusing pays; smaller results stay in L2 anyway. Measured in
 # EfficientNet-Lite0, float32, one core of an Ice Lake server (1.25 MB L2), microseconds apart and
 # fused: 112x112x32 to 16 channels 420, 285 (but the next step loses 110: the memory of its output
@@ -53,10 +53,11 @@ UNITS = 8  # of work, if there are lines enough
 
 
 def fuse_pointwise(graph: Graph, target: Target) -> Fired:
-    first = P("DEPTHWISE_CONV_2D", once=True, bind="first", where=_is_first)
-    behind = Rule("depthwise into product", P("CONV_2D", first, where=_is_last), _fuse_behind)
-    made = P("CONV_2D", once=True, bind="made", where=_is_expansion)
-    reader = P(("DEPTHWISE_CONV_2D", BEHIND), made, where=_reads_lines)
+    depthwise, product = either("DEPTHWISE_CONV_2D"), either("CONV_2D")
+    first = P(depthwise, once=True, bind="first", where=_is_first)
+    behind = Rule("depthwise into product", P(product, first, where=_is_last), _fuse_behind)
+    made = P(product, once=True, bind="made", where=_is_expansion)
+    reader = P((*depthwise, BEHIND), made, where=_reads_lines)
     before = Rule("product into depthwise", reader, _fuse_before)
     # A product in bf16 reads half the bytes; the one that makes a depthwise input stays float32.
     rules = [[before]] if target.precision == "bf16" else [[behind], [before]]
@@ -64,7 +65,7 @@ def fuse_pointwise(graph: Graph, target: Target) -> Fired:
 
 
 def _is_first(op: Op) -> bool:
-    plain = _reads_lines(op) and op.input(3) is None and window_of(op).stride == (1, 1)
+    plain = _reads_lines(op) and not Fused.of(op).residual and window_of(op).stride == (1, 1)
     return plain and op.outputs[0].nbytes >= WORTH
 
 
@@ -79,7 +80,7 @@ def _reads_lines(op: Op) -> bool:
 
 def _is_pointwise(op: Op) -> bool:
     x, w = op.input(0), op.input(1)
-    if w is None or not w.is_constant or w.dtype is not DType.FLOAT32 or len(op.inputs) > 4:
+    if w is None or not w.is_constant or w.dtype is not DType.FLOAT32:
         return False
     g = window_of(op)
     plain = g.kernel == g.stride == (1, 1) and not any(g.pads)
@@ -94,53 +95,16 @@ def _is_last(op: Op) -> bool:
 def _is_expansion(op: Op) -> bool:
     """3x3 convolutions of 3 channels were tried: 585 us became 490, but the next step lost as much
     (the memory of its output is no longer warm)."""
-    return _is_pointwise(op) and op.input(3) is None and op.outputs[0].nbytes >= WORTH
+    plain = _is_pointwise(op) and not Fused.of(op).residual
+    return plain and op.outputs[0].nbytes >= WORTH
 
 
 def _fuse_behind(graph: Graph, match: Match) -> Op | None:
-    first, second = match.ops["first"], match.root
-    inputs = [*(first.input(i) for i in range(3)), *(second.input(i) for i in (1, 2, 3))]
-    return Op(BEHIND, inputs, second.outputs, {**second.attrs, **_marked(DW, first)})
+    return chained(match.ops["first"], match.root)
 
 
 def _fuse_before(graph: Graph, match: Match) -> Op | None:
-    made, op = match.ops["made"], match.root
-    attrs = op.attrs if op.name == BEHIND else _marked(DW, op)
-    inputs = [*(made.input(i) for i in range(3)), *op.inputs[1:]]
-    if op.name != BEHIND:
-        inputs += [None] * (5 - len(inputs))  # a missing bias
-    name = BOTH if op.name == BEHIND else BEFORE
-    return Op(name, inputs, op.outputs, {**attrs, **_marked(PW, made)})
-
-
-def _marked(prefix: str, op: Op) -> dict[str, object]:
-    return {prefix + name: value for name, value in op.attrs.items()}
-
-
-def _attrs(op: Op, prefix: str) -> dict[str, object]:
-    return {n.removeprefix(prefix): v for n, v in op.attrs.items() if n.startswith(prefix)}
-
-
-def parts(op: Op) -> tuple[Op | None, Op, Op | None]:
-    """The ops that a fused one stands for: product, depthwise, product. The tensors between them
-    are in no graph."""
-    if op.name not in (BEHIND, BEFORE, BOTH):
-        return None, op, None
-    x, inputs, out = op.inputs[0], list(op.inputs[1:]), op.outputs[0]
-    before = None
-    if op.name != BEHIND:
-        w = inputs[0]
-        assert x is not None and w is not None
-        between = Tensor("before", DType.FLOAT32, (*x.shape[:3], w.shape[0]))
-        before = Op("CONV_2D", [x, *inputs[:2]], [between], _attrs(op, PW))
-        x, inputs = between, inputs[2:]
-    if op.name == BEFORE:
-        return before, Op("DEPTHWISE_CONV_2D", [x, *inputs], [out], _attrs(op, DW)), None
-    assert x is not None
-    between = Tensor("between", DType.FLOAT32, (*out.shape[:3], x.shape[3]))
-    middle = Op("DEPTHWISE_CONV_2D", [x, *inputs[:2]], [between], _attrs(op, DW))
-    own = {n: v for n, v in op.attrs.items() if not n.startswith((DW, PW))}
-    return before, middle, Op("CONV_2D", [between, *inputs[2:]], [out], own)
+    return chained(match.ops["made"], *unchained(match.root))
 
 
 # -- depthwise into the product behind it ---------------------------------------------------------
@@ -196,7 +160,7 @@ def emit_behind(k: StepEmitter, op: Op) -> None:
         source = expanded(k, before, -(-behind // LINE) * LINE, shapes[0].lines, 1)
         source.restart(k, 0)
     rows = DepthwiseRows(Walk(k, first, job, runs, shapes, source), job.out)
-    residual, dense = second.input(3), size.n * kind.sink.c_bytes
+    residual, dense = Inputs.of(second).residual, size.n * kind.epilogue.out_bytes
     at = Operands(
         k.constant(packed(kind, size, plan)),
         k.constant(columns(kind, size, plan)),
@@ -206,7 +170,7 @@ def emit_behind(k: StepEmitter, op: Op) -> None:
         None if residual is None else k.ptr(residual),
         ldr=dense,
     )
-    walk(k, kind.core, kind.sink, size, plan, rows, at)
+    walk(k, kind.core, kind.epilogue, size, plan, rows, at)
 
 
 # -- the product before it into depthwise ---------------------------------------------------------
@@ -237,7 +201,8 @@ def emit_before(k: StepEmitter, op: Op) -> None:
     bands = min(tiles, math.ceil(UNITS / (job.batch * groups)))
     each = math.ceil(tiles / bands)
     bands = math.ceil(tiles / each)
-    ends = [None if t is None else k.ptr(t) for t in (second.outputs[0], second.input(3))]
+    tensors = second.outputs[0], Inputs.of(second).residual
+    pointers = [None if t is None else k.ptr(t) for t in tensors]
     begin, end = k.share(job.batch * groups * bands)
     with k.loop(begin, end) as unit:
         rest, number = k.div(unit, bands), k.rem(unit, bands)
@@ -248,12 +213,12 @@ def emit_before(k: StepEmitter, op: Op) -> None:
         with k.loop(first, k.min(k.add(first, each), tiles)) as tile:
             y = k.min(k.mul(tile, rows), job.out[0] - rows)
             place = k.mul(k.add(k.mul(picture, job.out[0]), y), walk.line_bytes)
-            out, added = (None if t is None else k.at(t, place, I8) for t in ends)
+            out, added = (None if p is None else k.at(p, place, I8) for p in pointers)
             walk.row_tile(picture, y, out, group, groups, added)
 
 
 KERNELS = {
     BEHIND: Kernel(emit_behind, reads=lambda op: (0,), writes=lambda op: True),
-    BEFORE: Kernel(emit_before, reads=lambda op: (0,), writes=lambda op: len(op.inputs) < 6),
+    BEFORE: Kernel(emit_before, reads=lambda op: (0,), writes=lambda op: not has_residual(op)),
     BOTH: Kernel(emit_behind, reads=lambda op: (0,), writes=lambda op: True),
 }

@@ -1,1 +1,1 @@
-"""Matrix products, and the operators that are one: cores, tiles, sources and epilogues."""
+"""Matrix products, and the operators that are one: cores, tiles and sources."""

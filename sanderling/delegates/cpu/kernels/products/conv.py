@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .....ir import Array, DType, Op, Quant, Tensor
+from .....ir import Array, DType, Op, Tensor
 from .....ops import gemm as definition
 from .....ops.base import attr, elements, quant, scale_zero
 from .....ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range
@@ -16,11 +16,15 @@ from ...codegen.bfloat import rounded
 from ...codegen.emit import Int
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rounding, rescale
+from ...dialect.fused import BF16, RESIDUAL, Fused, Inputs, either, operator, unfused
 from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
+from ..epilogue.codes import CodeEpilogue, sum_words
+from ..epilogue.contract import Epilogue, column_words, words
+from ..epilogue.floats import BlockEpilogue, FloatEpilogue, HybridEpilogue
 from ..row import Kernel
-from ..window import INNER_ATTR, MAP_ATTR, window_of
+from ..window import window_of
 from .cores import (
     BfloatCore,
     BlockCore,
@@ -34,9 +38,8 @@ from .cores import (
     padded_depth,
     wide_core,
 )
-from .dynamic_range import TABLE, block_of, is_hybrid, is_symmetric, unfit_blocks
 from .dynamic_range import WEIGHTS as HYBRID_WEIGHTS
-from .epilogues import BlockSink, ByteSink, FloatSink, HybridSink, Sink, params_of, sum_words, words
+from .dynamic_range import block_of, is_hybrid, is_symmetric, unfit_blocks
 from .gemm import Operands, Plan, Product, estimate, plan_product, walk
 from .rounding16 import refuses_words, word_rescale, word_rounding
 from .sources import (
@@ -58,8 +61,6 @@ from .sources import (
 from .winograd import Plan as WinogradPlan
 from .winograd import choose_plan, emit_winograd, fold, folded, suits
 
-# Marks products that round their operands to bfloat16: see precision.py.
-BF16_ATTR = "cpu_bf16"
 F32_CORE = FloatCore()
 
 
@@ -84,11 +85,11 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
     groups = x.shape[3] // weights.shape[3]
     w = window(op, groups)
     n = weights.shape[0]
-    plan = None if BF16_ATTR in op.attrs else winograd_plan(op, k.target, F32_CORE)
+    plan = None if is_bf16(op) else winograd_plan(op, k.target, F32_CORE)
     if plan is not None:
         filters = weights if folded(w) is w else fold(weights)
         bias = bias_of(op, n, np.float32)
-        emit_winograd(k, op, float_sink(op), filters, bias, words(*bounds(op)), plan)
+        emit_winograd(k, op, float_epilogue(op), filters, bias, words(*bounds(op)), plan)
         return
     emit_product(k, op, weights.reshape(n, -1), w, groups)
 
@@ -117,10 +118,10 @@ def emit_fully_connected(k: StepEmitter, op: Op) -> None:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A product by its types: core, sink, B's matrix, numbers by column, numbers of the step."""
+    """A product by its types: core, epilogue, B's matrix, numbers by column and of the step."""
 
     core: Core
-    sink: Sink
+    epilogue: Epilogue
     matrix: Array
     columns: tuple[Array, ...]
     common: Array
@@ -142,7 +143,7 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
     """One product with bias, residual, activation and, for integers, requantisation."""
     kind = arithmetic(op, weights, k.target)
     n = len(weights) // groups
-    size, rows, line_bytes = row_source(k, op.inputs[0], kind, w, n, groups, op.input(TABLE))
+    size, rows, line_bytes = row_source(k, op.inputs[0], kind, w, n, groups, Inputs.of(op).table)
     if spread is not None and not isinstance(rows, LineRows):
         size = replace(size, outer=w.batch * w.out_height, inner=w.out_width)
         line_bytes = w.out_width * rows.stride
@@ -151,8 +152,8 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
         lines = max(d for d in range(1, w.out_height + 1)
                     if w.out_height % d == 0 and d * plan.per_line(size) <= plan.block)  # fmt: skip
         plan = replace(plan, block=lines * plan.per_line(size))
-    residual = op.input(3)
-    dense = size.n * size.groups * kind.sink.c_bytes * (1 if spread is None else spread.pixel)
+    residual = Inputs.of(op).residual
+    dense = size.n * size.groups * kind.epilogue.out_bytes * (1 if spread is None else spread.pixel)
     ldc = k.pitch(op.outputs[0], dense)
     ldr = ldc if residual is None else k.pitch(residual, dense)
     at = Operands(
@@ -166,11 +167,11 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
         None if spread is None else spread.place,
         0 if ldr == ldc else ldr,
     )
-    walk(k, kind.core, kind.sink, size, plan, rows, at, row_words(k, op, kind, w))
+    walk(k, kind.core, kind.epilogue, size, plan, rows, at, row_words(k, op, kind, w))
 
 
 def row_words(k: StepEmitter, op: Op, kind: Arithmetic, w: Window) -> RowWords | None:
-    table = op.input(TABLE)
+    table = Inputs.of(op).table
     if table is not None:
         return TableWords(k.ptr(table), w.pixels)
     return SumWords(kind.matrix.shape[1], kind.sums) if kind.sums else None
@@ -261,11 +262,11 @@ def packed(kind: Arithmetic, size: Product, plan: Plan) -> Array:
 
 
 def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
-    """The sink's numbers for each column, of all groups."""
-    return np.concatenate([
-        params_of(plan.panels, *(c[g * size.n : (g + 1) * size.n] for c in kind.columns))
-        for g in range(size.groups)
-    ])  # fmt: skip
+    """The epilogue's numbers for each column, of all groups."""
+    parts = [slice(g * size.n, (g + 1) * size.n) for g in range(size.groups)]
+    return np.concatenate(
+        [column_words(plan.panels.spans(), *(c[part] for c in kind.columns)) for part in parts]
+    )
 
 
 # -- arithmetic by type -------------------------------------------------------------------------
@@ -274,9 +275,9 @@ def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
 def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
     x = op.inputs[0]
     assert x is not None
-    if op.input(TABLE) is not None:
+    if Inputs.of(op).table is not None:
         return (_hybrid if block_of(op) is None else _blockwise)(op, weights, target)
-    if BF16_ATTR in op.attrs:
+    if is_bf16(op):
         return replace(_float(op, weights), core=BfloatCore(), matrix=rounded(weights))
     return _float(op, weights) if x.dtype is DType.FLOAT32 else _integer(op, weights, target)
 
@@ -293,14 +294,15 @@ def bias_of(op: Op, n: int, dtype: Any, index: int = 2) -> Array:
     return np.zeros(n, dtype) if bias is None else data(bias).reshape(-1).astype(dtype)
 
 
-def float_sink(op: Op) -> FloatSink:
+def float_epilogue(op: Op) -> FloatEpilogue:
     size = op.outputs[0].dtype.numpy.itemsize
-    return FloatSink(op.input(3) is not None, op.attrs.get(MAP_ATTR), c_bytes=size)
+    fused = Fused.of(op)
+    return FloatEpilogue(fused.residual, fused.map, size)
 
 
 def _float(op: Op, weights: Array) -> Arithmetic:
     bias = bias_of(op, len(weights), np.float32)
-    return Arithmetic(F32_CORE, float_sink(op), weights, (bias,), words(*bounds(op)))
+    return Arithmetic(F32_CORE, float_epilogue(op), weights, (bias,), words(*bounds(op)))
 
 
 def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
@@ -322,7 +324,7 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
     if x.dtype is DType.INT16 and not word_rounding(op).is_fixed:
         sizes = np.abs(real).sum(axis=1, dtype=np.int64)
         core = far(wide_core(target), int(sizes.max()), int(np.abs(real).max()))
-    residual = op.input(3)
+    residual = Inputs.of(op).residual
     bounds, zero_out = fused_range(op), scale_zero(out)[1]
     common = [zero_out, *bounds]
     own, own_zero, away = bounds, zero_out, False
@@ -342,23 +344,37 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
         bias = bias - apart if found.kind.has_bias else bias
     else:
         found = rescale(scale, own, own_zero, most, target)
-    sink = ByteSink(out.dtype is not DType.UINT8, residual is not None, int(sums != 0),
-                    found.leaves_32_bits(most * scale), out.dtype.numpy.itemsize, found.kind,
-                    bounds == out.dtype.bounds, away)  # fmt: skip
+    epilogue = CodeEpilogue(
+        signed=out.dtype is not DType.UINT8,
+        residual=residual is not None,
+        row_words=int(sums != 0),
+        wild=found.leaves_32_bits(most * scale),
+        out_bytes=out.dtype.numpy.itemsize,
+        rounding=found.kind,
+        full=bounds == out.dtype.bounds,
+        away=away,
+    )
     numbers = ((bias + found.start).astype(np.int32), *found.factors)
-    return Arithmetic(core, sink, matrix, numbers, words(*common), zero_in, sums)
+    return Arithmetic(core, epilogue, matrix, numbers, words(*common), zero_in, sums)
 
 
 def _own_bounds(op: Op) -> tuple[int, int]:
     """Of the product alone, before a residual is added: without its zero point."""
-    zero = op.attrs[INNER_ATTR][1]
+    zero = _inner(op)[1]
     low, high = op.outputs[0].dtype.bounds
     return low - zero, high - zero
 
 
 def _sum_plane(op: Op, residual: Tensor) -> Plane:
-    product = Side(op.attrs[INNER_ATTR][0], *_own_bounds(op))
+    product = Side(_inner(op)[0], *_own_bounds(op))
     return plane(product, Side.of(residual), clamped(op))
+
+
+def _inner(op: Op) -> tuple[float, int]:
+    """Scale and zero point of the product alone."""
+    inner = Fused.of(op).inner
+    assert inner is not None
+    return inner
 
 
 def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
@@ -371,21 +387,21 @@ def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
     exact = isinstance(core, DotCore)
     sums = matrix.sum(axis=1, dtype=np.int32) if exact else np.zeros(n, np.int32)
     scales = np.broadcast_to(quant(w).scale, n).astype(np.float32)
-    first = op.name == "CONV_2D" and not is_symmetric(op)
-    sink = HybridSink(op.input(3) is not None, first, op.attrs.get(MAP_ATTR))
+    first, fused = operator(op) == "CONV_2D" and not is_symmetric(op), Fused.of(op)
+    epilogue = HybridEpilogue(fused.residual, fused.map, scales_first=first)
     numbers = (sums, scales, bias_of(op, n, np.float32))
-    return Arithmetic(core, sink, matrix, numbers, words(*bounds(op)))
+    return Arithmetic(core, epilogue, matrix, numbers, words(*bounds(op)))
 
 
 def _blockwise(op: Op, weights: Array, target: Target) -> Arithmetic:
     """As _hybrid, with scales for blocks of the depth."""
-    w, block = op.inputs[1], block_of(op)
+    w, block, fused = op.inputs[1], block_of(op), Fused.of(op)
     assert w is not None and block is not None
     core = BlockCore(wide_core(target), block.block_size, w.dtype.bits)
-    sink = BlockSink(op.input(3) is not None, map=op.attrs.get(MAP_ATTR))
+    epilogue = BlockEpilogue(fused.residual, fused.map)
     numbers = (bias_of(op, len(weights), np.float32),)
     scales = definition.block_scales(op, block, weights)
-    return Arithmetic(core, sink, weights, numbers, words(*bounds(op)), scales=scales)
+    return Arithmetic(core, epilogue, weights, numbers, words(*bounds(op)), scales=scales)
 
 
 def core_for(dtype: DType, target: Target, real: Array) -> Core:
@@ -409,14 +425,11 @@ def multiplier(op: Op) -> Array:
     """Accumulator units to output units, by channel."""
     x, w = op.inputs[0], op.inputs[1]
     assert x is not None and w is not None
-    kinds = (op.name, x.dtype if op.name == "CONV_2D" else w.dtype)
+    name = operator(op)
+    kinds = (name, x.dtype if name == "CONV_2D" else w.dtype)
     single = kinds in SINGLE and quant(w).scale.size == 1
     find = definition.tensor_multiplier if single else definition.conv_multiplier
-    if INNER_ATTR in op.attrs:  # the product has a scale of its own, before the residual is added
-        product = op.outputs[0].copy()
-        product.quant = Quant.of(*op.attrs[INNER_ATTR])
-        op = op.copy(op.inputs, [product], [])
-    return find(op, x, w)
+    return find(unfused(op), x, w)
 
 
 # Ops, and the types of activations or weights, whose product of single scales is a float32.
@@ -515,13 +528,19 @@ def reads_apart(op: Op) -> tuple[int, ...]:
     """Inputs whose rows may lie apart: pixels that are read one by one, and the residual."""
     x = op.inputs[0]
     assert x is not None
-    if op.name == "FULLY_CONNECTED":
-        return (0, 3) if x.shape[-1:] == data(op.inputs[1]).shape[1:] else (3,)
-    return (0, 3) if window(op).is_rows else (3,)
+    if operator(op) == "FULLY_CONNECTED":
+        rows = x.shape[-1:] == data(op.inputs[1]).shape[1:]
+    else:
+        rows = window(op).is_rows
+    return (0, RESIDUAL) if rows else (RESIDUAL,)
 
 
 def product_name(op: Op) -> str:
-    return op.name.lower() + "_bf16" * (BF16_ATTR in op.attrs)
+    return operator(op).lower() + "_bf16" * is_bf16(op)
+
+
+def is_bf16(op: Op) -> bool:
+    return Fused.of(op).precision == BF16
 
 
 PRODUCT = Kernel(
@@ -533,7 +552,9 @@ PRODUCT = Kernel(
     weights=(1,),
     fuses=frozenset({"residual", "map", "map of two"}),
 )
+CONVOLUTION = replace(PRODUCT, fuses=PRODUCT.fuses | {"pad"})
+CONNECTED = replace(PRODUCT, emit=emit_fully_connected)
 KERNELS = {
-    "CONV_2D": replace(PRODUCT, fuses=PRODUCT.fuses | {"pad"}),
-    "FULLY_CONNECTED": replace(PRODUCT, emit=emit_fully_connected),
+    **dict.fromkeys(either("CONV_2D"), CONVOLUTION),
+    **dict.fromkeys(either("FULLY_CONNECTED"), CONNECTED),
 }

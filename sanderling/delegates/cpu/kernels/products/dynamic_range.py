@@ -3,8 +3,8 @@
 passes/dynamic_range.py puts two steps before such a product:
     cpu.RANGE   x -> smallest and largest of each chunk of x
     cpu.ENCODE  x, ranges -> codes, and (zero point, step) of each group: an image or a row
-and the product reads the codes, with the table of (zero point, step) as inputs[4]. The codes are
-those of the reference definition, bit by bit.
+and the product reads the codes (Fused.precision), and the table of (zero point, step) as one more
+operand. The codes are those of the reference definition, bit by bit.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .....ops.base import attr, elements, quant
 from .....ops.gemm import block_scales
 from ...codegen.emit import F32, F64, I8, I32, I64, Emitter, Int, Value, vector
 from ...codegen.program import StepEmitter
+from ...dialect.fused import either, operator
 from ..row import Kernel
 
-TABLE = 4  # where a product finds the table
 WEIGHTS = (DType.INT8, DType.UINT8, DType.INT4, DType.INT2)
 UPSAMPLE = "cpu.TRANSPOSE_CONV"  # see constant_weights.py
-ON_THE_FLY = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", UPSAMPLE)
+ON_THE_FLY = (*either("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"), UPSAMPLE)
 CHUNK, CHUNKS = 2048, 32  # elements of a chunk at least, chunks of a group at most
 
 
@@ -58,9 +58,9 @@ def is_symmetric(op: Op) -> bool:
     """Whether the activations have no zero point, as the definition has it."""
     if block_of(op) is not None:
         return False
-    if op.name == "FULLY_CONNECTED":
+    if operator(op) == "FULLY_CONNECTED":
         return not attr(op, "asymmetric_quantize_inputs")
-    if op.name in ("DEPTHWISE_CONV_2D", UPSAMPLE):
+    if operator(op) != "CONV_2D":
         return False
     x, w = op.inputs[0], op.inputs[1]
     assert x is not None and w is not None

@@ -1,10 +1,10 @@
 """Matrix products: the register tile, and the loops that walk tiles over a product.
 
-C[m, n] = sink(sum_k A[m, k] * B[n, k]). A core (cores.py) multiplies, a sink (epilogues.py)
-finishes, a row source (sources.py) says where the rows of A lie: a convolution is a product with an
-address rule. B is packed in panels of the tile's columns.
+C[m, n] = epilogue(sum_k A[m, k] * B[n, k]). A core (cores.py) multiplies, an epilogue (a room of
+its own) finishes, a row source (sources.py) says where the rows of A lie: a convolution is a
+product with an address rule. B is packed in panels of the tile's columns.
 
-Names: gemm_<core>_<sink>_<rows>x<columns>[_c<chains>][_n<columns stored>].
+Names: gemm_<core>_<epilogue>_<rows>x<columns>[_c<chains>][_n<columns stored>].
 """
 
 from __future__ import annotations
@@ -14,10 +14,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ...codegen.emit import F32, I8, I32, I64, PTR, VOID, Emitter, Int, Value, vector
+from ...codegen.emit import (
+    F32,
+    I8,
+    I32,
+    I64,
+    PTR,
+    VOID,
+    ArgumentList,
+    Arguments,
+    Callee,
+    Emitter,
+    Int,
+    Value,
+    vector,
+)
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import as_double
 from ...isa.targets import Target
+from ..epilogue.contract import Epilogue, Numbers, Output, Sums
 from .cores import (
     BfloatCore,
     BlockCore,
@@ -29,7 +44,6 @@ from .cores import (
     panel_bytes,
     tile_step,
 )
-from .epilogues import Ends, Sink, pointer_args
 from .sources import MARGIN, RowSource, RowWords
 from .tiles import Panels, Tile, choose
 
@@ -41,36 +55,64 @@ SMALL_B = 24 * 1024
 UNITS = 8
 
 
-def tile_function(k: StepEmitter, core: Core, sink: Sink, tile: Tile, columns: int,
-                  lined: bool = False, fetches: bool = False) -> Value:  # fmt: skip
-    """The register tile: (a, lda, b, steps, params, common, c, ldc[, ahead, stride]
-    [, lines, offsets][, residual][, rows][, ldr]); lda, ldc, ldr, stride in bytes. columns: how
-    many of the tile's are stored, for the last panel. lined: a row of A is in several pieces of
-    `steps` steps, at these offsets from the first. fetches: what lies ahead is fetched, `stride`
-    bytes a step."""
-    name = f"gemm_{core.name}_{sink.name}_{tile.name}"
+def tile_arguments(epilogue: Epilogue, lined: bool, fetches: bool) -> ArgumentList:
+    """What a register tile is told. lda, ldc, ldr and stride are in bytes.
+
+    lines, offsets: a row of A is in several pieces of `steps` steps, at these offsets from the
+    first. ahead, stride: what lies ahead is fetched, `stride` bytes a step. rows: the epilogue's
+    words for each row.
+    """
+    types = {"a": PTR, "lda": I64, "b": PTR, "steps": I64}
+    types |= {"params": PTR, "common": PTR, "c": PTR, "ldc": I64}
+    if fetches:
+        types |= {"ahead": PTR, "stride": I64}
+    if lined:
+        types |= {"lines": I64, "offsets": PTR}
+    if epilogue.residual:
+        types |= {"residual": PTR}
+    if epilogue.row_words:
+        types |= {"rows": PTR}
+    if epilogue.residual:
+        types |= {"ldr": I64}
+    return ArgumentList(types)
+
+
+def tile_function(
+    k: StepEmitter,
+    core: Core,
+    epilogue: Epilogue,
+    tile: Tile,
+    columns: int,
+    lined: bool = False,
+    fetches: bool = False,
+) -> Callee:
+    """The register tile. columns: how many of the tile's are stored, for the last panel."""
+    name = f"gemm_{core.name}_{epilogue.name}_{tile.name}"
     name += f"_n{columns}" * (columns < tile.columns) + "_lines" * lined + "_ahead" * fetches
-    args = [PTR, I64, PTR, I64, PTR, PTR, PTR, I64, *[PTR, I64] * fetches, *[I64, PTR] * lined]
-    args += pointer_args(sink)
-    args += [I64] * sink.residual
 
-    def build(e: Emitter) -> None:
-        a, lda, b, steps, params, common, c, ldc, *rest = e.args
-        fetch = Fetch(rest.pop(0), rest.pop(0)) if fetches else None
-        pieces = (rest.pop(0), rest.pop(0)) if lined else None
-        residual, ldr = (rest.pop(0), rest.pop()) if sink.residual else (None, None)
-        ends = Ends(params, common, c, ldc, residual, rest[0] if rest else None, ldr)
-        rows = [e.at(a, e.mul(lda, r), I8) for r in range(tile.rows)]
-        start = sink.start(e, params, tile)
-        if chunk_of(core):
-            start = [as_double(e, v) for v in start]
-        if pieces is None:
-            acc = _sum(e, core, tile, rows, b, steps, start, fetch)
-        else:
+    def build(e: Emitter, given: Arguments) -> None:
+        numbers = Numbers(given["params"], tile.columns, given["common"], given.get("rows"))
+        output = Output(given["c"], given["ldc"], given.get("residual"), given.get("ldr"))
+        rows = [e.at(given["a"], e.mul(given["lda"], r), I8) for r in range(tile.rows)]
+        start = _start(e, core, epilogue, tile, numbers)
+        fetch = Fetch(given["ahead"], given["stride"]) if fetches else None
+        b, steps = given["b"], given["steps"]
+        if lined:
+            pieces = given["lines"], given["offsets"]
             acc = _sum_lines(e, core, tile, rows, b, steps, start, fetch, *pieces)
-        sink.store(e, tile, columns, acc, ends)
+        else:
+            acc = _sum(e, core, tile, rows, b, steps, start, fetch)
+        sums = Sums(acc, tile.rows, tile.vectors, tile.lanes, columns)
+        epilogue.store(e, sums, numbers, output)
 
-    return k.program.function(name, args, build)
+    return k.program.declared(name, tile_arguments(epilogue, lined, fetches), build)
+
+
+def _start(e: Emitter, core: Core, epilogue: Epilogue, tile: Tile, numbers: Numbers) -> list[Value]:
+    """What a tile's accumulators begin with."""
+    firsts = range(0, tile.columns, tile.lanes)
+    start = [epilogue.start(e, numbers, first, tile.lanes) for first in firsts] * tile.rows
+    return [as_double(e, v) for v in start] if chunk_of(core) else start
 
 
 @dataclass(frozen=True)
@@ -264,8 +306,16 @@ class Operands:
     ldr: int = 0
 
 
-def walk(k: StepEmitter, core: Core, sink: Sink, size: Product, plan: Plan, rows: RowSource,
-         at: Operands, words: RowWords | None = None) -> None:  # fmt: skip
+def walk(
+    k: StepEmitter,
+    core: Core,
+    epilogue: Epilogue,
+    size: Product,
+    plan: Plan,
+    rows: RowSource,
+    at: Operands,
+    words: RowWords | None = None,
+) -> None:
     """Emit the loops over tiles. A unit of work is a block of row tiles x a group of panels.
 
     A worker packs a block of rows once, and then multiplies it with its groups of panels. The last
@@ -293,7 +343,7 @@ def walk(k: StepEmitter, core: Core, sink: Sink, size: Product, plan: Plan, rows
                     a = rows.address(k, memory, start, start, group)
                     words.fill(k, words_at, start, until, a, rows.stride)
         unit_of = Unit(first, stop, start, group, panel_group, memory, words_at)
-        _unit(k, core, sink, size, plan, rows, at, unit_of, words)
+        _unit(k, core, epilogue, size, plan, rows, at, unit_of, words)
         k.carry([k.i64(now)])
 
 
@@ -327,8 +377,17 @@ class Unit:
     words: Value
 
 
-def _unit(k: StepEmitter, core: Core, sink: Sink, size: Product, plan: Plan, rows: RowSource,
-          at: Operands, unit: Unit, words: RowWords | None) -> None:  # fmt: skip
+def _unit(
+    k: StepEmitter,
+    core: Core,
+    epilogue: Epilogue,
+    size: Product,
+    plan: Plan,
+    rows: RowSource,
+    at: Operands,
+    unit: Unit,
+    words: RowWords | None,
+) -> None:
     """A panel stays in the first cache while the block's rows pass by."""
     panels, tile = plan.panels, plan.tile
     first = k.mul(unit.panel_group, plan.group)
@@ -342,30 +401,38 @@ def _unit(k: StepEmitter, core: Core, sink: Sink, size: Product, plan: Plan, row
 
     def call(number: Int, panel: Int, vectors: int, columns: int) -> None:
         own = Tile(tile.rows, vectors, tile.lanes, tile.chains)
-        function = tile_function(k, core, sink, own, columns, lined, stride > 0)
+        function = tile_function(k, core, epilogue, own, columns, lined, stride > 0)
         one = panel_bytes(core, size.k, panels.columns)
         b = _part(k, at.b, unit.group, panel, panel_bytes(core, size.k, panels.padded), one)
-        params = _part(k, at.params, unit.group, panel, 4 * sink.arrays * panels.padded,
-                       4 * sink.arrays * panels.columns)  # fmt: skip
-        across = k.mul(k.add(k.mul(unit.group, size.n), k.mul(panel, panels.columns)), sink.c_bytes)
+        word = 4 * epilogue.arrays
+        params = _part(k, at.params, unit.group, panel, word * panels.padded, word * panels.columns)
+        column = k.add(k.mul(unit.group, size.n), k.mul(panel, panels.columns))
+        across = k.mul(column, epilogue.out_bytes)
         row = _row(k, size, plan, number)
         down = k.mul(row, at.ldc) if at.place is None else at.place(k, row)
         place = k.add(down, across)
-        args = [rows.address(k, unit.memory, row, unit.start, unit.group), I64(rows.stride), b,
-                I64(steps), params, at.common, k.at(at.c, place, I8), I64(at.ldc)]  # fmt: skip
+        given = {
+            "a": rows.address(k, unit.memory, row, unit.start, unit.group),
+            "lda": I64(rows.stride),
+            "b": b,
+            "steps": I64(steps),
+            "params": params,
+            "common": at.common,
+            "c": k.at(at.c, place, I8),
+            "ldc": I64(at.ldc),
+        }
         if stride:
             part = k.mul(k.sub(number, unit.first), size.lines * steps * stride)
-            args += [k.at(k.at(b, one, I8), part, I8), I64(stride)]
+            given |= {"ahead": k.at(k.at(b, one, I8), part, I8), "stride": I64(stride)}
         if lined:
-            args += [I64(size.lines), at.offsets]
+            given |= {"lines": I64(size.lines), "offsets": at.offsets}
         if at.residual is not None:
             there = k.add(k.mul(row, at.ldr), across) if at.ldr else place
-            args.append(k.at(at.residual, there, I8))
+            given |= {"residual": k.at(at.residual, there, I8), "ldr": I64(at.ldr or at.ldc)}
         if words is not None:
-            args.append(k.at(unit.words, k.mul(k.sub(row, unit.start), 4 * words.count), I8))
-        if at.residual is not None:
-            args.append(I64(at.ldr or at.ldc))
-        k.b.call(function, args)
+            own_words = k.mul(k.sub(row, unit.start), 4 * words.count)
+            given["rows"] = k.at(unit.words, own_words, I8)
+        function.call(k, **given)
 
     left = size.n - (panels.count - 1) * panels.columns
     whole = panels.count if left == panels.columns else panels.count - 1

@@ -22,12 +22,16 @@ from ...codegen.bfloat import narrow
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import long, rescale
+from ...dialect.fused import either
 from ...isa.targets import Target
+from ..epilogue.codes import CodeEpilogue, LongEpilogue
+from ..epilogue.contract import Epilogue, column_words, words
+from ..epilogue.floats import FloatEpilogue
+from ..epilogue.plain import WholeEpilogue
 from ..row import Kernel
-from .conv import BF16_ATTR, data, product_name, refuses_product
+from .conv import data, is_bf16, product_name, refuses_product
 from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
 from .dynamic_range import is_integer
-from .epilogues import ByteSink, Ends, FloatSink, RawSink, Sink, params_of, words
 from .gemm import UNITS, Product, estimate, tile_function
 from .tiles import Panels, Tile
 
@@ -78,19 +82,19 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     assert x is not None and y is not None
     (m, n), depth = out.shape[-2:], _depth(op)
     plain = out.dtype is DType.INT32
-    short = BF16_ATTR in op.attrs
+    short = is_bf16(op)
     left = Side(x.dtype, m, depth, bool(attr(op, "adj_x")), _zero(x, plain), short)
     right = Side(y.dtype, depth, n, bool(attr(op, "adj_y")), _zero(y, plain), short)
     core = _core(x.dtype, k.target, depth, short)
     parts = 2 if y.dtype is DType.INT16 else 1
     tile = _tile(k.target, core, m, n, depth, parts)
     panels = Panels(n, tile.vectors // parts, tile.lanes)
-    sink, numbers, common = _finish(op, n, k.target, parts)
-    product = _Product(k, core, sink, tile, panels, left, right, depth, parts)
+    epilogue, numbers, common = _epilogue(op, n, k.target, parts)
+    product = _Product(k, core, epilogue, tile, panels, left, right, depth, parts)
     table = np.array([batches(x.shape, out.shape, left.bytes),
                       batches(y.shape, out.shape, right.bytes)], np.int64).T  # fmt: skip
     places = [k.ptr(t) for t in (x, y, out)]
-    where = [k.constant(a) for a in (table, params_of(panels, *numbers), common)]
+    where = [k.constant(a) for a in (table, column_words(panels.spans(), *numbers), common)]
     product.emit(len(table), places, where)
 
 
@@ -126,70 +130,36 @@ def _zero(tensor: Tensor, plain: bool) -> int:
     return scale_zero(tensor)[1]
 
 
-def _finish(op: Op, n: int, target: Target,
-            parts: int) -> tuple[Sink, tuple[Array, ...], Array]:  # fmt: skip
+def _epilogue(
+    op: Op, n: int, target: Target, parts: int
+) -> tuple[Epilogue, tuple[Array, ...], Array]:
+    """The epilogue, its numbers by column and those of the step."""
     out = op.outputs[0]
     zeros = np.zeros(n, np.int32)
     if out.dtype is DType.FLOAT32:
-        return FloatSink(), (zeros,), words(np.float32(-np.inf), np.float32(np.inf))
+        return FloatEpilogue(), (zeros,), words(np.float32(-np.inf), np.float32(np.inf))
     if out.dtype is DType.INT32:
-        return RawSink(), (zeros,), words(0)
+        return WholeEpilogue(), (zeros,), words(0)
     scale = np.broadcast_to(definition.product_multiplier(op), n)
     zero, bounds = scale_zero(out)[1], out.dtype.bounds
     if out.dtype is DType.INT16:
         found = long(scale)
-        inner = ByteSink(True, c_bytes=2, rounding=found.kind, full=True)
-        return LongSink(inner, parts), (zeros, *found.factors), words(zero, *bounds)
+        inner = CodeEpilogue(True, out_bytes=2, rounding=found.kind, full=True)
+        return LongEpilogue(inner, parts), (zeros, *found.factors), words(zero, *bounds)
     sizes = [definition.largest(t.dtype.numpy, scale_zero(t)[1]) for t in op.inputs[:2] if t]
     most = np.full(n, _depth(op) * math.prod(sizes))
     found = rescale(scale, bounds, zero, most, target)
-    sink = ByteSink(out.dtype is not DType.UINT8, wild=found.leaves_32_bits(most * scale),
-                    rounding=found.kind, full=True)  # fmt: skip
+    wild = found.leaves_32_bits(most * scale)
+    epilogue = CodeEpilogue(out.dtype is not DType.UINT8, wild=wild, rounding=found.kind, full=True)
     numbers = (found.start.astype(np.int32), *found.factors)
-    return sink, numbers, words(zero, *bounds)
-
-
-@dataclass(frozen=True)
-class LongSink:
-    """Sums, or the neighbouring sums of low and high bytes, as 64-bit integers for another sink."""
-
-    inner: ByteSink
-    parts: int
-    residual: bool = False
-    rows: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"sum{self.parts}_{self.inner.name}"
-
-    @property
-    def arrays(self) -> int:
-        return self.inner.arrays
-
-    @property
-    def c_bytes(self) -> int:
-        return self.inner.c_bytes
-
-    def start(self, e: Emitter, params: Value, tile: Tile) -> list[Value]:
-        return [e.const(vector(I32, tile.lanes), 0)] * (tile.rows * tile.vectors)
-
-    def store(self, e: Emitter, tile: Tile, columns: int, acc: Sequence[Value],
-              ends: Ends) -> None:  # fmt: skip
-        t = vector(I64, tile.lanes)
-        sums = [(e.b.sext if v.type.element == I32 else e.b.fptosi)(v, t) for v in acc]
-        if self.parts == 2:
-            byte = e.const(t, 8)
-            sums = [e.b.add(low, e.b.shl(high, byte))
-                    for low, high in zip(sums[::2], sums[1::2], strict=True)]  # fmt: skip
-            tile = replace(tile, vectors=tile.vectors // 2)
-        self.inner.store(e, tile, columns, sums, ends)
+    return epilogue, numbers, words(zero, *bounds)
 
 
 @dataclass
 class _Product:
     k: StepEmitter
     core: Core
-    sink: Sink
+    epilogue: Epilogue
     tile: Tile
     panels: Panels
     left: Side
@@ -207,13 +177,14 @@ class _Product:
         self.lda = padded_depth(self.core, self.depth) * self.core.a_bytes
         size = -(-panel_bytes(self.core, self.depth, panels.columns * self.parts) // 64) * 64
         memory = k.scratch(size + self.left.rows * self.lda + 64)
+        ldc = panels.n * self.epilogue.out_bytes
         begin, end = k.share(count * groups)
         with k.loop(begin, end) as unit:
             matrix, group = k.div(unit, groups), k.rem(unit, groups)
             entry = k.at(where[0], k.mul(matrix, 2), I64)
             a = k.at(places[0], k.load(entry, I64, 8), I8)
             b = k.at(places[1], k.load(k.at(entry, 1, I64), I64, 8), I8)
-            c = k.at(places[2], k.mul(matrix, self.left.rows * panels.n * self.sink.c_bytes), I8)
+            c = k.at(places[2], k.mul(matrix, self.left.rows * ldc), I8)
             if packs:
                 a = self.pack_rows(a, k.at(memory, size, I8))
             first = k.mul(group, per_group)
@@ -234,18 +205,27 @@ class _Product:
         k, panels = self.k, self.panels
         tile = replace(self.tile, vectors=vectors * self.parts)
         self.pack_panel(panel, columns, tile, b, memory)
-        function = tile_function(k, self.core, self.sink, tile, columns)
-        params = k.at(where[1], k.mul(panel, 4 * self.sink.arrays * panels.columns), I8)
+        function = tile_function(k, self.core, self.epilogue, tile, columns)
+        params = k.at(where[1], k.mul(panel, 4 * self.epilogue.arrays * panels.columns), I8)
         steps = padded_depth(self.core, self.depth) // self.core.depth
         lda = self.lda if self.left.swapped or self.core.a_bytes == 2 else 4 * self.depth
-        ldc = panels.n * self.sink.c_bytes
-        across = k.mul(panel, panels.columns * self.sink.c_bytes)
+        ldc = panels.n * self.epilogue.out_bytes
+        across = k.mul(panel, panels.columns * self.epilogue.out_bytes)
         tiles = math.ceil(self.left.rows / tile.rows)
         with k.loop(0, tiles) as number:
             row = k.min(k.mul(number, tile.rows), self.left.rows - tile.rows)
             place = k.at(c, k.add(k.mul(row, ldc), across), I8)
-            k.b.call(function, [k.at(a, k.mul(row, lda), I8), I64(lda), memory, I64(steps), params,
-                                where[2], place, I64(ldc)])  # fmt: skip
+            function.call(
+                k,
+                a=k.at(a, k.mul(row, lda), I8),
+                lda=I64(lda),
+                b=memory,
+                steps=I64(steps),
+                params=params,
+                common=where[2],
+                c=place,
+                ldc=I64(ldc),
+            )
 
     def pack_panel(self, panel: Int, columns: int, tile: Tile, b: Value, memory: Value) -> None:
         k, side = self.k, self.right
@@ -456,4 +436,5 @@ def refuses_connected(op: Op, target: Target) -> str | None:
     return refuses_product(made, target)
 
 
-KERNELS = {"BATCH_MATMUL": Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)}
+PRODUCT = Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)
+KERNELS = dict.fromkeys(either("BATCH_MATMUL"), PRODUCT)

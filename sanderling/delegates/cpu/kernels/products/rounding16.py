@@ -9,15 +9,16 @@ from .....ir import Array, DType, Op
 from .....ops import gemm as definition
 from .....ops.fixed import quantize_multiplier
 from ...codegen.rounding import SHORT_REACH, SHORT_SUMS, Rescale, Rounding, fixed, once, short
+from ...dialect.fused import Inputs, operator, unfused
 
 
 def word_rounding(op: Op) -> Rounding:
     """How the definition makes 16-bit codes of a product's sums."""
-    x, w, bias = op.inputs[0], op.inputs[1], op.input(2)
+    x, w, bias, *_ = Inputs.of(op)
     assert x is not None and w is not None
-    if op.name == "FULLY_CONNECTED" and w.sparsity is None:
+    if operator(op) == "FULLY_CONNECTED" and w.sparsity is None:
         return Rounding.SHORT if w.dtype is DType.INT16 else Rounding.ONCE
-    wide = definition.wide_accumulator(op, None if bias is None else bias.data)
+    wide = definition.wide_accumulator(unfused(op), None if bias is None else bias.data)
     return Rounding.SHORT if wide and x.dtype is DType.INT16 else Rounding.FIXED_AWAY
 
 

@@ -544,7 +544,7 @@ class LinePacker:
 
 
 class RowWords(Protocol):
-    """Numbers that the sink wants for each row, written for a block of rows."""
+    """Words that the epilogue wants for each row, written for a block of rows."""
 
     @property
     def count(self) -> int: ...  # words a row

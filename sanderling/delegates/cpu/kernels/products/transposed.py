@@ -13,9 +13,10 @@ from .....ops.base import attr, quant, scale_zero
 from .....ops.geometry import padding_before
 from ...codegen.emit import Int
 from ...codegen.program import StepEmitter
+from ...dialect.fused import Inputs, fuse
 from ...isa.targets import Target
 from ..row import Kernel
-from .conv import BF16_ATTR, Spread, data, emit_product, refuses_product
+from .conv import Spread, data, emit_product, refuses_product
 from .dynamic_range import UPSAMPLE, is_integer
 from .sources import Window
 
@@ -55,10 +56,9 @@ def refuses_phases(op: Op, outs: Sequence[int], strides: Sequence[int]) -> str |
 
 def as_conv(op: Op) -> Op:
     """The op with a convolution's operands, in no graph: it tells types and scales."""
-    bias = [op.inputs[3]] if len(op.inputs) > 3 else []
-    names = ("fused_activation_function", "quantized_bias_type", BF16_ATTR)
+    names = ("fused_activation_function", "quantized_bias_type")
     attrs = {name: op.attrs[name] for name in names if name in op.attrs}
-    return Op("CONV_2D", [op.inputs[2], op.inputs[1], *bias], op.outputs, attrs)
+    return Op("CONV_2D", Inputs.of(op).listed(), op.outputs, attrs)
 
 
 def emit_transposed(k: StepEmitter, op: Op) -> None:
@@ -126,12 +126,10 @@ def upsampled(op: Op) -> Op | None:
     """TRANSPOSE_CONV of floats with integer weights."""
     if op.name != "TRANSPOSE_CONV":
         return None
-    x, w = op.inputs[2], op.inputs[1]
+    x, w, bias, *_ = Inputs.of(op)
     if x is None or w is None or x.dtype is not DType.FLOAT32 or not is_integer(w):
         return None
-    names = ("padding", "stride_h", "stride_w", "fused_activation_function")
-    attrs = {name: attr(op, name) for name in names}
-    return Op(UPSAMPLE, [x, w, op.input(3)], op.outputs, attrs)
+    return fuse(op.copy([x, w, bias], op.outputs))
 
 
 def emit_upsample(k: StepEmitter, op: Op) -> None:

@@ -125,10 +125,10 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, v: Volume,
         k.constant(columns(kind, size, plan)),
         k.constant(kind.common),
         k.ptr(op.outputs[0]),
-        size.n * kind.sink.c_bytes * (1 if spread is None else spread.pixel),
+        size.n * kind.epilogue.out_bytes * (1 if spread is None else spread.pixel),
         place=None if spread is None else spread.place,
     )
-    walk(k, kind.core, kind.sink, size, plan, rows, at)
+    walk(k, kind.core, kind.epilogue, size, plan, rows, at)
 
 
 def _axes(op: Op, sizes: Sequence[int], taps: Sequence[int]) -> list[Axis]:

@@ -18,11 +18,26 @@ from functools import cache, cached_property, partial
 import numpy as np
 
 from .....ir import Array, DType, Op
-from ...codegen.emit import F32, I8, I64, PTR, Emitter, Int, Value, vector
+from ...codegen.emit import (
+    F32,
+    I8,
+    I64,
+    PTR,
+    ArgumentList,
+    Arguments,
+    Callee,
+    Emitter,
+    Int,
+    Value,
+    vector,
+)
 from ...codegen.program import StepEmitter
+from ...dialect.fused import Inputs
 from ...isa.targets import Target
+from ..epilogue.contract import Numbers, Output, Sums, column_words
+from ..epilogue.floats import FloatEpilogue
+from ..epilogue.plain import PartEpilogue
 from .cores import FloatCore, pack
-from .epilogues import Ends, FloatSink, PartSink, params_of, store_floats
 from .gemm import UNITS, tile_function
 from .sources import Window, packed_stride
 from .tiles import Panels, Tile, choose
@@ -294,10 +309,17 @@ class Places:
     table: Value
 
 
-def emit_winograd(k: StepEmitter, op: Op, sink: FloatSink, weights: Array, bias: Array,
-                  common: Array, plan: Plan) -> None:  # fmt: skip
+def emit_winograd(
+    k: StepEmitter,
+    op: Op,
+    epilogue: FloatEpilogue,
+    weights: Array,
+    bias: Array,
+    common: Array,
+    plan: Plan,
+) -> None:
     w, f = plan.window, plan.form
-    x, residual = op.inputs[0], op.input(3)
+    x, residual = op.inputs[0], Inputs.of(op).residual
     assert x is not None
     a_bytes, c_bytes = f.places * plan.a_place, f.places * plan.c_place
     memory = k.scratch(a_bytes + c_bytes + 8 * f.places)
@@ -307,7 +329,7 @@ def emit_winograd(k: StepEmitter, op: Op, sink: FloatSink, weights: Array, bias:
     at = Places(
         k.ptr(x),
         k.constant(f.weights(weights, plan.panels)),
-        k.constant(params_of(plan.panels, bias)),
+        k.constant(column_words(plan.panels.spans(), bias)),
         k.constant(common),
         k.ptr(op.outputs[0]),
         None if residual is None else k.ptr(residual),
@@ -317,14 +339,14 @@ def emit_winograd(k: StepEmitter, op: Op, sink: FloatSink, weights: Array, bias:
         k.at(memory, a_bytes, I8),
         k.at(memory, a_bytes + c_bytes, I8),
     )
-    _Step(k, plan, sink, at).walk()
+    _Step(k, plan, epilogue, at).walk()
 
 
 @dataclass(frozen=True)
 class _Step:
     k: StepEmitter
     plan: Plan
-    sink: FloatSink
+    epilogue: FloatEpilogue
     at: Places
 
     def walk(self) -> None:
@@ -404,7 +426,7 @@ class _Step:
         k, plan, at = self.k, self.plan, self.at
         depth, places = plan.window.channels, plan.form.places
         tile = Tile(plan.tile.rows, vectors, plan.tile.lanes, plan.tile.chains)
-        function = tile_function(k, FloatCore(), PartSink(), tile, tile.columns, fetches=True)
+        function = tile_function(k, FloatCore(), PartEpilogue(), tile, tile.columns, fetches=True)
         whole, one = (4 * depth * c for c in (plan.panels.columns, tile.columns))
         b = k.at(at.weights, k.mul(panel, places * whole), I8)
         count = k.mul(k.sub(stop, first), plan.across)
@@ -415,9 +437,19 @@ class _Step:
             a = k.add(k.mul(place, plan.a_place), k.mul(row, plan.a_row))
             part = k.add(k.mul(k.add(place, AHEAD), one), k.mul(number, depth * stride))
             c = k.add(k.mul(place, plan.c_place), k.mul(row, plan.c_row))
-            k.b.call(function, [k.at(at.a, a, I8), I64(plan.a_row), k.at(b, k.mul(place, one), I8),
-                                I64(depth), at.params, at.common, k.at(at.sums, c, I8),
-                                I64(plan.c_row), k.at(b, part, I8), I64(stride)])  # fmt: skip
+            function.call(
+                k,
+                a=k.at(at.a, a, I8),
+                lda=I64(plan.a_row),
+                b=k.at(b, k.mul(place, one), I8),
+                steps=I64(depth),
+                params=at.params,
+                common=at.common,
+                c=k.at(at.sums, c, I8),
+                ldc=I64(plan.c_row),
+                ahead=k.at(b, part, I8),
+                stride=I64(stride),
+            )
 
     def _outputs(self, panel: Int, columns: int, first: Int, stop: Int) -> None:
         k, plan = self.k, self.plan
@@ -440,22 +472,34 @@ class _Step:
         k, at, width = self.k, self.at, self.plan.window.out_width
         across = k.add(base, column)
 
-        def place(pointer: Value, pitch: int) -> list[Value]:
-            there = k.at(pointer, k.add(k.mul(pixel, pitch), across), I8)
-            return [there, I64(pitch), I64(pitch * width)]
+        def place(pointer: Value, pitch: int) -> Value:
+            return k.at(pointer, k.add(k.mul(pixel, pitch), across), I8)
 
-        args = [k.at(at.sums, k.add(here, column), I8), I64(self.plan.c_place),
-                k.at(at.params, across, I8), at.common, k.i64(lines),
-                *place(at.c, at.pitches[1])]  # fmt: skip
+        given = {
+            "sums": k.at(at.sums, k.add(here, column), I8),
+            "place": I64(self.plan.c_place),
+            "params": k.at(at.params, across, I8),
+            "common": at.common,
+            "lines": k.i64(lines),
+            "c": place(at.c, at.pitches[1]),
+            "pixel": I64(at.pitches[1]),
+            "line": I64(at.pitches[1] * width),
+        }
         if at.residual is not None:
-            args += place(at.residual, at.pitches[2])
-        k.b.call(self._out_function(count), args)
+            given["residual"] = place(at.residual, at.pitches[2])
+            given["residual_pixel"] = I64(at.pitches[2])
+            given["residual_line"] = I64(at.pitches[2] * width)
+        self._out_function(count).call(k, **given)
 
-    def _out_function(self, count: int) -> Value:
+    def _out_function(self, count: int) -> Callee:
         k, f, lanes = self.k, self.plan.form, self.plan.tile.lanes
-        name = f"winograd_out_f{f.m}_{self.sink.name}" + f"_n{count}" * (count < lanes)
-        args = [PTR, I64, PTR, PTR, I64] + [PTR, I64, I64] * (1 + self.sink.residual)
-        return k.program.function(name, args, partial(_build_out, f=f, sink=self.sink, count=count))
+        name = f"winograd_out_f{f.m}_{self.epilogue.name}" + f"_n{count}" * (count < lanes)
+        types = {"sums": PTR, "place": I64, "params": PTR, "common": PTR, "lines": I64}
+        types |= {"c": PTR, "pixel": I64, "line": I64}
+        if self.epilogue.residual:
+            types |= {"residual": PTR, "residual_pixel": I64, "residual_line": I64}
+        build = partial(_build_out, f=f, epilogue=self.epilogue, count=count)
+        return k.program.declared(name, ArgumentList(types), build)
 
 
 def _build_patch(e: Emitter, n: int) -> None:
@@ -511,22 +555,32 @@ def _square(e: Emitter, f: Form, c: Int, load: Callable[[Value], Value]) -> None
             e.store(value, e.at(target, e.add(c, e.mul(place, i * n + j)), I8), 4)
 
 
-def _build_out(e: Emitter, f: Form, sink: FloatSink, count: int) -> None:
-    """(sums, place, params, common, lines, c, pixel, line[, residual, pixel, line]): A s A' for one
-    vector of columns, bias, and the sink's work."""
-    sums, place, params, common, lines, c, pixel, line, *residual = e.args
+def _build_out(e: Emitter, given: Arguments, f: Form, epilogue: FloatEpilogue, count: int) -> None:
+    """A s A' for one vector of columns, bias, and the epilogue. place: bytes from one of the sums'
+    places to the next; pixel, line: bytes to the next one."""
     lanes, n = e.target.lanes, f.n
-    t, tile = vector(F32, lanes), Tile(f.m, 1, lanes)
+    t = vector(F32, lanes)
     columns = []
     for j in range(n):
-        found = [e.load(e.at(sums, e.mul(place, i * n + j), I8), t, 4) for i in range(n)]
+        found = [
+            e.load(e.at(given["sums"], e.mul(given["place"], i * n + j), I8), t, 4)
+            for i in range(n)
+        ]
         columns.append(combine(e, f.outputs, found))
-    bias = e.load_part(params, t, count)
+    bias = e.load_part(given["params"], t, count)
+    numbers = Numbers(given["params"], lanes, given["common"])
     for r in range(f.m):
-        with e.when(e.b.icmp_signed("<", I64(r), lines)):
+        with e.when(e.b.icmp_signed("<", I64(r), given["lines"])):
             values = combine(e, f.outputs, [column[r] for column in columns])
             values = [e.b.fadd(v, bias) for v in values]
-            beside = e.at(residual[0], e.mul(residual[2], r), I8) if residual else None
-            ends = Ends(params, common, e.at(c, e.mul(line, r), I8), pixel, beside,
-                        ldr=residual[1] if residual else None)  # fmt: skip
-            store_floats(e, sink, tile, count, values, ends)
+            sums = Sums(values, f.m, 1, lanes, count)
+            epilogue.store(e, sums, numbers, _line_of_results(e, given, r))
+
+
+def _line_of_results(e: Emitter, given: Arguments, r: int) -> Output:
+    """Where line r of a tile's pixels lies."""
+    beside = None
+    if "residual" in given:
+        beside = e.at(given["residual"], e.mul(given["residual_line"], r), I8)
+    results = e.at(given["c"], e.mul(given["line"], r), I8)
+    return Output(results, given["pixel"], beside, given.get("residual_pixel"))

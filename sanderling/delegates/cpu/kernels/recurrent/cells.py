@@ -44,14 +44,13 @@ class LstmCell:
     numbers: Value
     tables: Value
     tables_step: int  # bytes from one sequence's tables to the next one's
-    memory_bytes: int  # of an element of the cell state: 2 means integers
+    kind: type[Builder]
     variant: str  # what else the code depends on
 
     def emit(self, k: StepEmitter, step: Step) -> None:
-        kind = Integer if self.memory_bytes == 2 else Float
         words = "".join(f"_{w}" for w in ("peephole", "norm") if getattr(self, w))
         name = f"lstm{''.join(map(str, self.gates))}_{self.variant}{words}"
-        function = k.program.function(name, ARGS, lambda e: kind(e, k, self).build())
+        function = k.program.function(name, ARGS, lambda e: self.kind(e, k, self).build())
         tables = k.at(self.tables, k.mul(step.unit, self.tables_step), I8)
         k.b.call(function, [step.before, step.sums, step.memory, self.numbers, tables, step.out,
                             step.codes, I64(self.cells), I64(self.padded)])  # fmt: skip

@@ -12,17 +12,29 @@ from .....errors import ModelError
 from .....ir import Array, DType, Op, Tensor
 from .....ops.base import attr
 from .....ops.gemm import signed
-from .....ops.lstm import BACKWARD, FORWARD, ONE_CELL
+from .....ops.lstm import BACKWARD, FORWARD, ONE_CELL, BasicCodes
 from .....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, Cell, CellPlaces, float_step
-from .....ops.lstm_integer import Finish, Gate16, Scaled, cell_exponent, integer_step, limit_code
+from .....ops.lstm_integer import (
+    GATES8,
+    Finish,
+    Finish8,
+    Gate8,
+    Gate16,
+    Scaled,
+    cell_exponent,
+    integer_step,
+    limit_code,
+)
 from ...codegen.emit import F32, Int
 from ...codegen.fixedpoint import scale_words
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
+from ..epilogue.contract import words
 from ..products.conv import is_folded
-from ..products.epilogues import words
 from ..row import Kernel
-from .cells import LstmCell, RnnCell, integer_numbers, integer_projection
+from .basic_cell import emit_basic_codes
+from .cells import Builder, Float, Integer, LstmCell, RnnCell, integer_numbers, integer_projection
+from .cells8 import Eight, Projection8, norms8, numbers8
 from .sequence import (
     NO_LIMIT,
     Diagonal,
@@ -130,9 +142,11 @@ def _recurrent(k: StepEmitter, weights: Weights, padded: int, asymmetric: bool) 
 
 def emit_lstm(k: StepEmitter, op: Op) -> None:
     if _is_basic(op):
-        emit_basic(k, op)
+        (emit_basic if _need(op, 0).dtype is DType.FLOAT32 else emit_basic_codes)(k, op)
         return
-    make = _integer_layer if _need(op, 0).dtype is DType.INT8 else _float_layer
+    make = _float_layer
+    if _need(op, 0).dtype is DType.INT8:
+        make = _eight_layer if len(op.intermediates) == 12 else _integer_layer
     emit_layers(k, [make(k, op, d, cell_of(op, d)) for d in directions(op)])
 
 
@@ -164,7 +178,7 @@ def _float_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
         feeds.append((d.aux, float_term(k, side, None, True, asymmetric)))
     recurrent = _recurrent(k, weights(at.recurrent(g) for g in cell.gates), padded, asymmetric)
     body = _lstm_cell(k, cell, padded, norm, _float_tables(cell, padded),
-                      _limits(attr(op, "cell_clip")), 4,
+                      _limits(attr(op, "cell_clip")), Float,
                       f"f32_{attr(op, 'fused_activation_function')}")  # fmt: skip
     projection = None
     if op.input(at.projection) is not None:
@@ -178,12 +192,12 @@ def _limits(clip: float) -> Array:
 
 
 def _lstm_cell(k: StepEmitter, cell: Cell, padded: int, norm: bool, tables: Array,
-               numbers: Array, memory_bytes: int, variant: str) -> LstmCell:  # fmt: skip
+               numbers: Array, kind: type[Builder], variant: str) -> LstmCell:  # fmt: skip
     """tables [sequences, rows, padded]; one for all, if they are the same."""
     peephole = cell.get(cell.at.peephole(cell.gates[-1])) is not None
     step = tables[0].nbytes if len(tables) > 1 else 0
     return LstmCell(cell.gates, peephole, norm, cell.cells, padded, k.constant(numbers),
-                    k.constant(tables), step, memory_bytes, variant)  # fmt: skip
+                    k.constant(tables), step, kind, variant)  # fmt: skip
 
 
 def _float_tables(cell: Cell, padded: int) -> Array:
@@ -238,7 +252,7 @@ def emit_basic(k: StepEmitter, op: Op) -> None:
     biases = spread(np.split(bias.data, 4), padded)
     nothing: Array = np.zeros((1, 1), np.float32)
     body = LstmCell((INPUT, CELL, FORGET, OUTPUT), False, False, cells, padded,
-                    k.constant(NO_LIMIT), k.constant(nothing), 0, 4, "f32_TANH")  # fmt: skip
+                    k.constant(NO_LIMIT), k.constant(nothing), 0, Float, "f32_TANH")  # fmt: skip
     layer = Layer([(x, float_term(k, own, biases, False, False))],
                   float_term(k, recurrent, None, False, False), body, None, state, memory,
                   op.outputs[0], 0, Sizes(batch, 1, cells, padded, 4 * padded), False, False,
@@ -276,21 +290,34 @@ def _integer_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
     padded = rounded(cell.cells, 2 * k.target.lanes)
     gates, finish = [Gate16.of(cell, g) for g in cell.gates], Finish.of(cell)
 
-    def term(parts: Sequence[Scaled]) -> Term:
-        values = spread([p.values.T.astype(np.int8) for p in parts], padded)
-        return code_term(k, values, spread([p.offset for p in parts], padded))
-
     exponent = cell_exponent(cell)
     limit = limit_code(attr(op, "cell_clip"), float(cell.scale(cell.at.state + 1)), 2**15 - 1)
     bounds = (-limit, limit) if limit else (-(2**15), 2**15 - 1)
     numbers = [*integer_numbers(gates, cell.cells), *bounds,
                *scale_words(finish.multiplier, finish.shift), finish.zero]  # fmt: skip
     body = _lstm_cell(k, cell, padded, gates[0].norm is not None,
-                      _integer_tables(cell, gates, padded), np.array(numbers, np.int32), 2,
+                      _integer_tables(cell, gates, padded), np.array(numbers, np.int32), Integer,
                       f"i8_{code_core(k.target).name}_{-exponent}")  # fmt: skip
     projection = None if finish.project is None else IntegerProjection.of(k, cell, finish)
-    return _layer(op, d, cell, padded, [(d.x, term([g.input for g in gates]))],
-                  term([g.recurrent for g in gates]), body, projection)  # fmt: skip
+    feeds = [(d.x, _codes_term(k, [g.input for g in gates], padded))]
+    recurrent = _codes_term(k, [g.recurrent for g in gates], padded)
+    return _layer(op, d, cell, padded, feeds, recurrent, body, projection)
+
+
+def _codes_term(k: StepEmitter, parts: Sequence[Scaled], padded: int) -> Term:
+    values = spread([p.values.T.astype(np.int8) for p in parts], padded)
+    return code_term(k, values, spread([p.offset for p in parts], padded))
+
+
+def _eight_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
+    """Gates of 8-bit sums."""
+    padded = rounded(cell.cells, 2 * k.target.lanes)
+    gates, finish = [Gate8.of(cell, g) for g in GATES8], Finish8.of(cell)
+    body = LstmCell(GATES8, False, True, cell.cells, padded, k.constant(numbers8(gates, finish)),
+                    k.constant(norms8(gates, cell.cells, padded)), 0, Eight, "sums8")  # fmt: skip
+    feeds = [(d.x, _codes_term(k, [g.input.product for g in gates], padded))]
+    recurrent = _codes_term(k, [g.recurrent.product for g in gates], padded)
+    return _layer(op, d, cell, padded, feeds, recurrent, body, Projection8.of(k, finish))
 
 
 def _integer_tables(cell: Cell, gates: Sequence[Gate16], padded: int) -> Array:
@@ -377,8 +404,6 @@ def refuses_lstm(op: Op, target: Target) -> str | None:
         return "its input's type has no kernel"
     if not _is_whole(op, (8, 25) if op.name.startswith("BI") else (8,)):
         return "its operands do not fit together"
-    if op.intermediates and len(op.intermediates) == 12:
-        return "the cell with 8-bit sums has no kernel"
     for d in directions(op):
         reason = _refuses_operands(op, _lstm_operands(d, x.dtype)) or _refuses_cell(op, d)
         if reason is not None:
@@ -447,18 +472,35 @@ def _refuses_cell(op: Op, d: Direction) -> str | None:
     return None
 
 
+# Of a basic cell: weights and bias.
+BASIC: dict[DType, tuple[tuple[DType, ...], ...]] = {
+    DType.FLOAT32: (FLOAT, FLOAT),
+    DType.UINT8: ((DType.UINT8,), (DType.INT32,)),
+}
+
+
 def _refuses_basic(op: Op) -> str | None:
-    operands = [op.input(i) for i in range(5)]
-    if any(t is None or t.dtype is not DType.FLOAT32 for t in operands):
-        return "the basic cell of integers has no kernel"
     x, state, weights, bias, memory = (_need(op, i) for i in range(5))
+    if x.dtype not in BASIC:
+        return "its input's type has no kernel"
     if {len(t.shape) for t in (x, state, weights, memory)} != {2} or len(op.outputs) != 4:
         return "its operands do not fit together"
     (batch, cells), depth = state.shape, x.shape[1]
     fits = memory.shape == state.shape and x.shape[0] == batch and bias.shape == (4 * cells,)
     if not fits or weights.shape != (4 * cells, depth + cells):
         return "its operands do not fit together"
-    return _refuses_operands(op, iter([(2, FLOAT, False), (3, FLOAT, False)]))
+    operands = [(2 + i, types, False) for i, types in enumerate(BASIC[x.dtype])]
+    reason = _refuses_operands(op, iter(operands))
+    return reason or (None if x.dtype is DType.FLOAT32 else _refuses_codes(op, weights, bias))
+
+
+def _refuses_codes(op: Op, weights: Tensor, bias: Tensor) -> str | None:
+    assert weights.data is not None and bias.data is not None
+    try:
+        BasicCodes.of(op, weights.data, bias.data)
+    except ModelError as error:
+        return error.what
+    return None
 
 
 def refuses_rnn(op: Op, target: Target) -> str | None:

@@ -17,14 +17,30 @@ import numpy as np
 from .....ir import Array, Op, Tensor
 from .....ops.base import scale_zero
 from .....ops.gemm import signed
-from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Value, vector
+from ...codegen.emit import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    PTR,
+    ArgumentList,
+    Arguments,
+    Callee,
+    Emitter,
+    Int,
+    Value,
+    vector,
+)
 from ...codegen.program import StepEmitter
 from ...codegen.vector_math import like
 from ...isa.targets import Target
 from ...runtime.abi import ALIGN
+from ..epilogue.contract import Epilogue, column_words, words
+from ..epilogue.floats import FloatEpilogue, HybridEpilogue
+from ..epilogue.plain import WholeEpilogue
 from ..products.cores import Core, DotCore, FloatCore, pack, padded_depth, panel_bytes, wide_core
 from ..products.dynamic_range import HALF, asymmetric_codes, range_of, symmetric_codes
-from ..products.epilogues import FloatSink, HybridSink, RawSink, Sink, params_of, words
 from ..products.gemm import tile_function
 from ..products.tiles import Panels, Tile
 
@@ -56,16 +72,23 @@ def code_shift(core: Core) -> int:
 class Product:
     """Rows times a packed matrix [n, k] of whole vectors, row by row or a few at a time."""
 
-    def __init__(self, k: StepEmitter, core: Core, sink: Sink, matrix: Array,
-                 numbers: Sequence[Array], common: Array = NO_LIMIT) -> None:  # fmt: skip
+    def __init__(
+        self,
+        k: StepEmitter,
+        core: Core,
+        epilogue: Epilogue,
+        matrix: Array,
+        numbers: Sequence[Array],
+        common: Array = NO_LIMIT,
+    ) -> None:
         n, depth = matrix.shape
         lanes = k.target.lanes
         vectors = next(v for v in (4, 3, 2, 1) if n // lanes % v == 0)
-        self.k, self.core, self.sink = k, core, sink
+        self.k, self.core, self.epilogue = k, core, epilogue
         self.panels = Panels(n, vectors, lanes)
         self.steps = padded_depth(core, depth) // core.depth
         self.b = k.constant(pack(core, matrix, self.panels))
-        self.numbers = k.constant(params_of(self.panels, *numbers))
+        self.numbers = k.constant(column_words(self.panels.spans(), *numbers))
         self.common = k.constant(common)
         self.panel = panel_bytes(core, depth, self.panels.columns)
 
@@ -75,16 +98,25 @@ class Product:
         k, panels = self.k, self.panels
         chains = 1 if rows > 1 or self.steps < 4 else {4: 2, 3: 2, 2: 4, 1: 8}[panels.vectors]
         tile = Tile(rows, panels.vectors, panels.lanes, chains)
-        function = tile_function(k, self.core, self.sink, tile, tile.columns)
+        function = tile_function(k, self.core, self.epilogue, tile, tile.columns)
         with k.loop(0, panels.count) as panel:
             across = k.mul(panel, 4 * panels.columns)
-            numbers = k.at(start or self.numbers, k.mul(across, self.sink.arrays), I8)
-            args = [a, k.i64(lda), k.at(self.b, k.mul(panel, self.panel), I8), I64(self.steps),
-                    numbers, self.common, k.at(c, across, I8), I64(ldc)]  # fmt: skip
-            args += [k.at(residual, across, I8)] if residual is not None else []
-            args += [row_words] if row_words is not None else []
-            args += [I64(ldc)] if residual is not None else []
-            k.b.call(function, args)
+            numbers = k.at(start or self.numbers, k.mul(across, self.epilogue.arrays), I8)
+            given = {
+                "a": a,
+                "lda": k.i64(lda),
+                "b": k.at(self.b, k.mul(panel, self.panel), I8),
+                "steps": I64(self.steps),
+                "params": numbers,
+                "common": self.common,
+                "c": k.at(c, across, I8),
+                "ldc": I64(ldc),
+            }
+            if residual is not None:
+                given |= {"residual": k.at(residual, across, I8), "ldr": I64(ldc)}
+            if row_words is not None:
+                given["rows"] = row_words
+            function.call(k, **given)
 
     def many(self, count: Int, a: Value, lda: Int, c: Value, ldc: int, residual: Value | None,
              row_words: Value | None) -> None:  # fmt: skip
@@ -107,17 +139,18 @@ class Product:
 # -- rows as the products read them -------------------------------------------------------------
 
 
-def codes_function(k: StepEmitter, core: Core) -> Value:
-    """(source, target, count): int8 codes for a product."""
+def codes_function(k: StepEmitter, core: Core) -> Callee:
+    """int8 codes for a product."""
 
-    def build(e: Emitter) -> None:
-        source, target, count = e.args
-        for start, stop, lanes in _pieces(e, count):
+    def build(e: Emitter, given: Arguments) -> None:
+        for start, stop, lanes in _pieces(e, given["count"]):
             t = vector(I8, lanes) if lanes > 1 else I8
             with e.loop(start, stop, lanes) as i:
-                store_codes(e, core, e.load(e.at(source, i, I8), t), target, i)
+                codes = e.load(e.at(given["source"], i, I8), t)
+                store_codes(e, core, codes, given["target"], i)
 
-    return k.program.function(f"recurrent_codes_{core.name}", [PTR, PTR, I64], build)
+    arguments = ArgumentList({"source": PTR, "target": PTR, "count": I64})
+    return k.program.declared(f"recurrent_codes_{core.name}", arguments, build)
 
 
 def store_codes(e: Emitter, core: Core, codes: Value, target: Value, place: Int) -> None:
@@ -136,12 +169,12 @@ def _pieces(e: Emitter, count: Value) -> list[tuple[Int, Int, int]]:
     return [(0, whole, lanes), (whole, count, 1)]
 
 
-def encode_function(k: StepEmitter, core: Core, asymmetric: bool) -> Value:
-    """(source, target, words, count): floats to codes; words: zero point and step of the row."""
+def encode_function(k: StepEmitter, core: Core, asymmetric: bool) -> Callee:
+    """Floats to codes; words: zero point and step of the row."""
     shift = code_shift(core)
 
-    def build(e: Emitter) -> None:
-        source, target, row_words, count = e.args
+    def build(e: Emitter, given: Arguments) -> None:
+        source, row_words, count = given["source"], given["words"], given["count"]
         find = asymmetric_codes if asymmetric else symmetric_codes
         zero, step, inverse = find(e, *range_of(e, source, 0, count, e.target.lanes))
         e.store(e.b.add(zero, I32(shift)), row_words, 4)
@@ -152,10 +185,11 @@ def encode_function(k: StepEmitter, core: Core, asymmetric: bool) -> Value:
             own_zero, own_inverse = (e.splat(v, lanes) if lanes > 1 else v for v in (zero, inverse))
             with e.loop(start, stop, lanes) as i:
                 code = _code(e, e.load(e.at(source, i, F32), t), own_zero, own_inverse, lowest)
-                store_codes(e, core, e.b.trunc(code, like(t, I8)), target, i)
+                store_codes(e, core, e.b.trunc(code, like(t, I8)), given["target"], i)
 
     name = f"recurrent_encode_{core.name}_" + ("asymmetric" if asymmetric else "symmetric")
-    return k.program.function(name, [PTR, PTR, PTR, I64], build)
+    arguments = ArgumentList({"source": PTR, "target": PTR, "words": PTR, "count": I64})
+    return k.program.declared(name, arguments, build)
 
 
 def _code(e: Emitter, x: Value, zero: Value, inverse: Value, lowest: int) -> Value:
@@ -188,9 +222,9 @@ class Room:
 class Term:
     """A summand of the gates: rows times weights. depth: elements of a row that are read."""
 
-    def __init__(self, product: Product, depth: int, encode: Value | None = None) -> None:
+    def __init__(self, product: Product, depth: int, encode: Callee | None = None) -> None:
         self.product, self.depth, self.encode = product, depth, encode
-        self.is_hybrid = isinstance(product.sink, HybridSink)
+        self.is_hybrid = isinstance(product.epilogue, HybridEpilogue)
 
     @property
     def row_bytes(self) -> int:
@@ -204,10 +238,14 @@ class Term:
         if self.encode is None:
             return Rows(source, stride)
         with k.loop(0, count) as row:
-            place = [k.at(source, k.mul(row, stride), I8),
-                     k.at(room.codes, k.mul(row, self.row_bytes), I8)]  # fmt: skip
-            more = [k.at(room.words, k.mul(row, 8), I8)] if self.is_hybrid else []
-            k.b.call(self.encode, [*place, *more, I64(self.depth)])
+            given = {
+                "source": k.at(source, k.mul(row, stride), I8),
+                "target": k.at(room.codes, k.mul(row, self.row_bytes), I8),
+                "count": I64(self.depth),
+            }
+            if self.is_hybrid:
+                given["words"] = k.at(room.words, k.mul(row, 8), I8)
+            self.encode.call(k, **given)
         return Rows(room.codes, self.row_bytes, room.words if self.is_hybrid else None)
 
     def many(self, rows: Rows, count: Int, c: Value, ldc: int, add: bool) -> None:
@@ -216,7 +254,7 @@ class Term:
 
     def one(self, rows: Rows, c: Value, before: Value | None = None) -> None:
         """One row's sums to c. before: sums to add to, where the term adds."""
-        adds = before is not None and not isinstance(self.product.sink, RawSink)
+        adds = before is not None and not isinstance(self.product.epilogue, WholeEpilogue)
         start = before if adds and not self.is_hybrid else None
         residual = before if adds and self.is_hybrid else None
         self.product.tile(1, rows.a, rows.lda, c, 0, start, residual, rows.words)
@@ -260,11 +298,11 @@ def float_term(k: StepEmitter, weights: Weights, bias: Array | None, add: bool, 
     n, depth = weights.values.shape
     bias = np.zeros(n, np.float32) if bias is None else bias
     if weights.scales is None:
-        sink = FloatSink(residual=add)
-        return Term(Product(k, FloatCore(), sink, weights.values, [bias], limits), depth)
+        epilogue = FloatEpilogue(residual=add)
+        return Term(Product(k, FloatCore(), epilogue, weights.values, [bias], limits), depth)
     core = code_core(k.target)
     numbers = [weights.values.sum(axis=1, dtype=np.int32), weights.scales, bias]
-    product = Product(k, core, HybridSink(residual=add), weights.values, numbers, limits)
+    product = Product(k, core, HybridEpilogue(residual=add), weights.values, numbers, limits)
     return Term(product, depth, encode_function(k, core, asymmetric))
 
 
@@ -273,7 +311,7 @@ def code_term(k: StepEmitter, values: Array, offset: Array) -> Term:
     core = code_core(k.target)
     offset = offset - code_shift(core) * values.sum(axis=1, dtype=np.int64)
     numbers = [offset.astype(np.int64).astype(np.int32)]
-    return Term(Product(k, core, RawSink(), values, numbers), values.shape[1],
+    return Term(Product(k, core, WholeEpilogue(), values, numbers), values.shape[1],
                 codes_function(k, core))  # fmt: skip
 
 
@@ -454,7 +492,7 @@ class Walk:
         k.copy(at["out"], k.at(self.state, k.mul(unit, size), I8), size)
         if self.is_integer:
             encode = codes_function(k, code_core(k.target))
-            k.b.call(encode, [at["out"], at["codes"], I64(self.sizes.outputs)])
+            encode.call(k, source=at["out"], target=at["codes"], count=I64(self.sizes.outputs))
         if self.memory is not None:
             k.copy(at["memory"], self._memory(unit), self._memory_bytes)
 

@@ -14,12 +14,12 @@ from .rowwise import Rows, emit_rows, row_pointers
 
 def _build_layer_norm(form: Rows, e: Emitter) -> None:
     """params: 1 / length, epsilon; perhaps two more pointers: gamma, beta."""
-    params, rows, whole = e.args[3], e.args[4], e.args[5]
-    affine = e.args[7:]
+    params, rows, whole = e.args[2], e.args[3], e.args[4]
+    affine = e.args[6:]
     part, epsilon = e.load(params, F32), e.load(e.at(params, 1, F32), F32)
     t = vector(F32, form.lanes)
     with e.loop(0, rows) as row:
-        source, target = row_pointers(form, e, row)
+        source, target = row_pointers(e, row)
 
         def add(i: Int, count: int, held: list[Value], source: Value = source) -> list[Value]:
             return [e.b.fadd(held[0], form.real(e, source, i, count))]

@@ -19,6 +19,7 @@ from .....ops.fixed import ACTIVATION_BOUNDS, fused_range
 from ...codegen.emit import F32, F64, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from ...codegen.program import StepEmitter
 from ...codegen.vector_math import sqrt
+from ...dialect.fused import Fused, either, operator
 from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
 from ..row import Kernel
@@ -345,14 +346,13 @@ def _numbers(floats: Sequence[float] = (), whole: Sequence[int] = ()) -> Array:
 
 def emit_pool(k: StepEmitter, op: Op) -> None:
     x, out = _tensor(op), op.outputs[0]
-    function = FUNCTIONS[op.name](*_element(x))
+    function = FUNCTIONS[operator(op)](*_element(x))
     if x.dtype is DType.FLOAT32:
         act = ACTIVATION_BOUNDS.get(attr(op, "fused_activation_function"), (-np.inf, np.inf))
         params = _numbers([max(act[0], -LARGEST), min(act[1], LARGEST)])
     else:
         # Averages round as the user's type would have it.
-        was_signed = bool(op.attrs.get("was_signed"))
-        offset = 128 * (int(x.dtype is DType.INT8) - int(was_signed))
+        offset = 128 * (int(x.dtype is DType.INT8) - int(Fused.of(op).signed))
         params = _numbers(whole=[*fused_range(op), offset])
     batch, height, width, channels = x.shape
     picture = Picture(batch, (height, width), (out.shape[1], out.shape[2]), channels, window_of(op))
@@ -392,7 +392,7 @@ def refuses_mean(op: Op, target: Target) -> str | None:
 
 POOL = Kernel(emit_pool, refuses_pool, reads=lambda op: (0,), writes=lambda op: True)
 KERNELS = {
-    "AVERAGE_POOL_2D": replace(POOL, sign_matters=True),
+    **dict.fromkeys(either("AVERAGE_POOL_2D"), replace(POOL, sign_matters=True)),
     "L2_POOL_2D": POOL,
     "MAX_POOL_2D": POOL,
     "MEAN": Kernel(emit_mean, refuses_mean, handles=is_mean_of_images),

@@ -1,56 +1,42 @@
-"""Functions of rows, the elements along the last axis: softmax and the L2 norm."""
+"""Functions of rows of floats, the elements along the last axis: softmax and the L2 norm."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .....ir import DType, Op
-from .....ir.expr import Expr, Input, cast
-from .....ops.base import attr, scale_zero
+from .....ops.base import attr
 from ...codegen import vector_math as vmath
-from ...codegen.elements import load, memory_type, store
 from ...codegen.emit import F32, I32, I64, PTR, Emitter, Int, Value, vector
 from ...codegen.program import StepEmitter
-from ...codegen.render import render_vector
 from ...codegen.vectors import Body, first_lanes, horizontal, sweep
 from ...isa.targets import Target
-from ..elementwise.operands import BYTES, encode, need, scales, tensor_at
+from ..elementwise.operands import tensor_at
 from ..row import Kernel
-from .reductions import reason
 
 FLOAT = DType.FLOAT32
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A function over rows of the last axis: (x, out, work, params, rows, whole, length).
+    """A function over rows of the last axis: (x, out, params, rows, whole, length).
 
-    work: floats, for a row's intermediate values; params: floats, see the functions below. whole:
-    how much of the length are full vectors; tail: the rest. few: the number of vectors of a row,
-    where it is small enough for all of them to stay in registers; else 0.
+    params: floats, see the functions below. whole: how much of the length are full vectors; tail:
+    the rest. few: the number of vectors of a row, where it is small enough for all of them to stay
+    in registers; else 0.
     """
 
     name: str
-    source: DType
-    target: DType
     lanes: int
     tail: int
     few: int
 
     def real(self, e: Emitter, row: Value, place: Int, count: int) -> Value:
-        """Codes or floats as floats."""
-        raw = load(e, e.at(row, place, memory_type(self.source)), self.source, self.lanes, count)
-        return render_vector(e, cast(Input(0, self.source), FLOAT), [raw])
-
-    def put(self, e: Emitter, row: Value, place: Int, count: int, expr: Expr,
-            *values: Value) -> None:  # fmt: skip
-        result = render_vector(e, expr, values)
-        store(e, result, e.at(row, place, memory_type(self.target)), self.target, count)
+        return e.load_part(e.at(row, place, F32), vector(F32, self.lanes), count)
 
     def sweep(self, e: Emitter, whole: Int, carry: Sequence[Value], body: Body,
               both: Callable[[Value, Value], Value] | None = None) -> list[Value]:  # fmt: skip
@@ -84,27 +70,25 @@ def emit_rows(k: StepEmitter, op: Op, build: Callable[[Rows, Emitter], None],
     tail = length % lanes
     vectors = math.ceil(length / lanes)
     held = vectors if few and vectors <= k.target.registers // 4 else 0
-    form = Rows(op.name, x.dtype, out.dtype, lanes, tail, held)
-    name = f"{op.name.lower().replace('.', '_')}_{x.dtype.short}_{out.dtype.short}_t{tail}"
+    form = Rows(op.name, lanes, tail, held)
+    name = f"{op.name.lower().replace('.', '_')}_t{tail}"
     name += f"_{len(extra)}" * bool(extra) + f"_v{held}" * bool(held)
-    args = [PTR, PTR, PTR, PTR, I64, I64, I64] + [PTR] * len(extra)
+    args = [PTR, PTR, PTR, I64, I64, I64] + [PTR] * len(extra)
     function = k.program.function(name, args, lambda e: build(form, e))
     source, target = k.ptr(x), k.ptr(out)
-    work = k.scratch(4 * length + 4 * lanes) if out.dtype is not FLOAT else target
     values = k.constant(np.array(params, np.float32)) if params else target
     begin, end = k.share(rows)
     first = k.mul(begin, length)
     with k.when(k.less(begin, end)):
-        k.b.call(function, [k.at(source, first, memory_type(x.dtype)),
-                            k.at(target, first, memory_type(out.dtype)), work, values,
-                            k.i64(k.sub(end, begin)), I64(length - tail), I64(length),
-                            *extra])  # fmt: skip
+        places = [k.at(source, first, F32), k.at(target, first, F32), values]
+        sizes = [k.i64(k.sub(end, begin)), I64(length - tail), I64(length)]
+        k.b.call(function, [*places, *sizes, *extra])
 
 
-def row_pointers(form: Rows, e: Emitter, row: Value) -> tuple[Value, Value]:
-    x, out, length = e.args[0], e.args[1], e.args[6]
+def row_pointers(e: Emitter, row: Value) -> tuple[Value, Value]:
+    x, out, length = e.args[0], e.args[1], e.args[5]
     place = e.mul(row, length)
-    return e.at(x, place, memory_type(form.source)), e.at(out, place, memory_type(form.target))
+    return e.at(x, place, F32), e.at(out, place, F32)
 
 
 # -- softmax ------------------------------------------------------------------------------------
@@ -115,8 +99,7 @@ TINY = -69.0
 
 @dataclass
 class Softmax:
-    """One row after the other. params: the factor of differences, and of quotients; the logarithm
-    keeps differences."""
+    """One row after the other. params: the factor of differences. The logarithm keeps them."""
 
     form: Rows
     e: Emitter
@@ -124,33 +107,30 @@ class Softmax:
     def __post_init__(self) -> None:
         e, form = self.e, self.form
         self.logs = form.name == "LOG_SOFTMAX"
-        self.factor = form.splat(e, e.load(e.args[3], F32))
-        self.unit = e.load(e.at(e.args[3], 1, F32), F32)
+        self.factor = form.splat(e, e.load(e.args[2], F32))
 
     def rows(self) -> None:
         e = self.e
-        with e.loop(0, e.args[4]) as row:
-            source, target = row_pointers(self.form, e, row)
+        with e.loop(0, e.args[3]) as row:
+            source, target = row_pointers(e, row)
             if self.form.few:
                 self.short(source, target)
             else:
-                self.long(source, target, e.args[5])
+                self.long(source, target, e.args[4])
 
     def long(self, source: Value, target: Value, whole: Int) -> None:
         e, form = self.e, self.form
-        work = target if form.target is FLOAT else e.args[2]
         top = form.splat(e, self.maximum(source, whole))
 
         def power(i: Int, count: int, held: list[Value]) -> list[Value]:
             below, p = self.power(form.real(e, source, i, count), top)
-            e.store_part(below if self.logs else p, e.at(work, i, F32), count)
+            e.store_part(below if self.logs else p, e.at(target, i, F32), count)
             return [e.b.fadd(held[0], first_lanes(e, p, count, form.zero(e)))]
 
         share = self.share(form.sum(e, whole, power))
 
         def finish(i: Int, count: int, held: list[Value]) -> list[Value]:
-            value = e.load_part(e.at(work, i, F32), vector(F32, form.lanes), count)
-            self.finish(target, i, count, value, share)
+            self.finish(target, i, count, form.real(e, target, i, count), share)
             return held
 
         form.sweep(e, whole, [], finish)
@@ -200,19 +180,14 @@ class Softmax:
         """What every element is multiplied by; or, for logarithms, what is subtracted from it."""
         e = self.e
         if not self.logs:
-            return self.form.splat(e, e.b.fdiv(self.unit, total))
+            return self.form.splat(e, e.b.fdiv(F32(1.0), total))
         log = e.b.extract_element(vmath.log(e, e.splat(total, e.target.lanes)), I32(0))
-        return self.form.splat(e, e.b.fmul(log, self.unit))
+        return self.form.splat(e, log)
 
     def finish(self, target: Value, place: Int, count: int, value: Value, share: Value) -> None:
-        e, form = self.e, self.form
-        x0, x1 = Input(0, FLOAT), Input(1, FLOAT)
-        last = (x0 - x1) if self.logs else x0 * x1
-        if form.target is not FLOAT:
-            low, high = form.target.bounds
-            last = encode(last + float(high if self.logs else low), low, high, form.target)
-            value = e.b.fmul(value, form.splat(e, self.unit)) if self.logs else value
-        form.put(e, target, place, count, last, value, share)
+        e = self.e
+        last = (e.b.fsub if self.logs else e.b.fmul)(value, share)
+        e.store_part(last, e.at(target, place, F32), count)
 
 
 def joined(values: Sequence[Value], both: Callable[[Value, Value], Value]) -> Value:
@@ -224,88 +199,55 @@ def joined(values: Sequence[Value], both: Callable[[Value, Value], Value]) -> Va
     return found[0]
 
 
-def softmax_params(op: Op) -> tuple[float, float]:
-    x, out = tensor_at(op, 0), op.outputs[0]
-    logs = op.name == "LOG_SOFTMAX"
-    beta = 1.0 if logs else float(np.float32(attr(op, "beta")))
-    need(len(x.shape) > 0, "a scalar has no softmax")
-    if x.dtype is FLOAT:
-        need(out.dtype is FLOAT, "the output has another type")
-        # The powers are then of numbers above 0, which the kernel's exponential does not bound.
-        need(not beta < 0, "powers may overflow under a negative beta")
-        return beta, 1.0
-    need(x.dtype in BYTES, f"type {x.dtype.short} has no kernel")
-    need(out.dtype in (*BYTES, DType.INT16), f"output type {out.dtype.short} has no kernel")
-    factor = beta * scales(x)[0]
-    if logs:
-        top = out.dtype.bounds[1]
-        need(scale_zero(out) == (1 / 16, top), "the output's scale is not 1/16")
-        return factor, 16.0
-    # The sum of a row's powers is 2**bits codes, whatever scale the output states.
-    return factor, float(2**out.dtype.bits)
-
-
 def emit_softmax(k: StepEmitter, op: Op) -> None:
-    emit_rows(k, op, lambda form, e: Softmax(form, e).rows(), softmax_params(op), few=True)
+    beta = 1.0 if op.name == "LOG_SOFTMAX" else float(np.float32(attr(op, "beta")))
+    emit_rows(k, op, lambda form, e: Softmax(form, e).rows(), (beta,), few=True)
 
 
 def refuses_softmax(op: Op, target: Target) -> str | None:
-    return reason(op, lambda: softmax_params(op))
+    # The powers are then of numbers above 0, which the kernel's exponential does not bound.
+    if op.name == "SOFTMAX" and attr(op, "beta") < 0:
+        return "powers may overflow under a negative beta"
+    return _refuses_type(op)
+
+
+def _refuses_type(op: Op) -> str | None:
+    x = tensor_at(op, 0)
+    return None if x.dtype is FLOAT else f"type {x.dtype.short} has no kernel"
 
 
 # -- the L2 norm --------------------------------------------------------------------------------
 
 
 def _build_l2(form: Rows, e: Emitter) -> None:
-    """params: the input's zero point."""
-    params, rows, whole = e.args[3], e.args[4], e.args[5]
-    zero = form.splat(e, e.load(params, F32))
-    last = Input(0, FLOAT) * Input(1, FLOAT)
-    if form.target is not FLOAT:
-        low, high = form.target.bounds
-        middle = 128 if form.target is DType.UINT8 else 0
-        last = encode(last * 128 + middle, low, high, form.target)
+    rows, whole = e.args[3], e.args[4]
     with e.loop(0, rows) as row:
-        source, target = row_pointers(form, e, row)
+        source, target = row_pointers(e, row)
 
-        def centred(i: Int, count: int, source: Value = source) -> Value:
-            return e.b.fsub(form.real(e, source, i, count), zero)
-
-        def square(i: Int, count: int, held: list[Value], centred: Any = centred) -> list[Value]:
-            x = first_lanes(e, centred(i, count), count, form.zero(e))
+        def square(i: Int, count: int, held: list[Value], source: Value = source) -> list[Value]:
+            x = first_lanes(e, form.real(e, source, i, count), count, form.zero(e))
             return [e.fma(x, x, held[0])]
 
         total = form.sum(e, whole, square)
         norm = e.fmax(F32(float(np.float32(1e-6))), vmath.sqrt(e, total))  # NaN passes
         share = form.splat(e, e.b.fdiv(F32(1.0), norm))
 
-        def finish(i: Int, count: int, held: list[Value], centred: Any = centred,
+        def finish(i: Int, count: int, held: list[Value], source: Value = source,
                    target: Value = target, share: Value = share) -> list[Value]:  # fmt: skip
-            form.put(e, target, i, count, last, centred(i, count), share)
+            value = e.b.fmul(form.real(e, source, i, count), share)
+            e.store_part(value, e.at(target, i, F32), count)
             return held
 
         form.sweep(e, whole, [], finish)
 
 
-def l2_params(op: Op) -> tuple[float]:
-    x, out = tensor_at(op, 0), op.outputs[0]
-    need(len(x.shape) > 0, "a scalar cannot be normalised")
-    need(attr(op, "fused_activation_function") == "NONE", "it has no fused activation")
-    need(out.dtype is x.dtype, "the output has another type")
-    if x.dtype is FLOAT:
-        return (0.0,)
-    need(x.dtype in BYTES, f"type {x.dtype.short} has no kernel")
-    middle = 128 if out.dtype is DType.UINT8 else 0
-    need(scale_zero(out) == (1 / 128, middle), "the output's scale is not 1/128")
-    return (float(scales(x)[1]),)
-
-
 def emit_l2(k: StepEmitter, op: Op) -> None:
-    emit_rows(k, op, _build_l2, l2_params(op))
+    emit_rows(k, op, _build_l2, ())
 
 
 def refuses_l2(op: Op, target: Target) -> str | None:
-    return reason(op, lambda: l2_params(op))
+    fused = attr(op, "fused_activation_function") != "NONE"
+    return "it has no fused activation" if fused else _refuses_type(op)
 
 
 KERNELS = {

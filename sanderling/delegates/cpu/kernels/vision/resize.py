@@ -16,6 +16,7 @@ from .....ops.image import fixed_taps, float_taps, nearest_places
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import as_double, away
+from ...dialect.fused import Fused, either
 from ...isa.targets import Target
 from ..move.gather import gather_rows
 from ..move.views import present, unmovable
@@ -159,7 +160,7 @@ def flavour_of(op: Op) -> Flavour:
         return Flavour(F32)
     if x.dtype is DType.INT16:
         return Flavour(I16, fixed=True, signed=True)
-    return Flavour(I8, bool(op.attrs.get("was_signed")), x.dtype is DType.INT8)
+    return Flavour(I8, Fused.of(op).signed, x.dtype is DType.INT8)
 
 
 def _table(op: Op, flavour: Flavour, size: tuple[int, int], step: int) -> Array:
@@ -299,8 +300,9 @@ def refuses_bilinear(op: Op, target: Target) -> str | None:
 
 KERNELS = {
     name: Kernel(emit, refuses, reads=lambda op: (0,), writes=lambda op: True, sign_matters=matters)
-    for name, emit, refuses, matters in (
-        ("RESIZE_NEAREST_NEIGHBOR", emit_nearest, refuses_nearest, False),
-        ("RESIZE_BILINEAR", emit_bilinear, refuses_bilinear, True),
+    for names, emit, refuses, matters in (
+        (("RESIZE_NEAREST_NEIGHBOR",), emit_nearest, refuses_nearest, False),
+        (either("RESIZE_BILINEAR"), emit_bilinear, refuses_bilinear, True),
     )
+    for name in names
 }

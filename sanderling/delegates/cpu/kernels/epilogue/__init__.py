@@ -1,0 +1,1 @@
+"""What becomes of accumulators, for products, Winograd's and depthwise convolutions alike."""
