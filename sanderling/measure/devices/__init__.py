@@ -1,6 +1,6 @@
 """Benchmarks on other machines: TensorFlow Lite's own tool on a phone, with our records.
 
-run("android:SERIAL", "model.tflite", Setting(threads=4), Options(binary="benchmark_model"))
+run("android:SERIAL", "model.tflite", Setting(threads=4), DeviceOptions(binary="benchmark_model"))
 """
 
 from __future__ import annotations
