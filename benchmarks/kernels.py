@@ -20,11 +20,11 @@ import numpy as np
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa.targets import Target
+from sanderling.delegates.cpu.limit_loops import Work, multiply, ticks, timed
 from sanderling.delegates.cpu.runtime.executable import aligned
 from sanderling.format import dump
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
 from sanderling.measure.roofline import best
-from sanderling.measure.roofline_loops import Work, multiply, ticks, timed
 from sanderling.ops import cost
 
 

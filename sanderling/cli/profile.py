@@ -43,6 +43,7 @@ from .common import (
     open_target,
     pairs,
     progress,
+    read_shapes,
     write_target,
 )
 from .run import _feeds, _named
@@ -129,7 +130,7 @@ def _check_apart(paths: list[Path], json: str) -> None:
 def _arrays(entry: Signature, files: list[str], shapes: list[str]) -> dict[str, Array]:
     """The inputs that are given, by file or by shape."""
     given = _named(entry.inputs, pairs(files, "--input"), "input")
-    sizes = _named(entry.inputs, pairs(shapes, "--shape"), "input")
+    sizes = _named(entry.inputs, read_shapes(shapes), "input")
     asked = Signature(entry.key, entry.graph,
                       {n: t for n, t in entry.inputs.items() if n in given or n in sizes},
                       entry.outputs)  # fmt: skip

@@ -18,7 +18,7 @@ import typer
 from ..config import MAX_MEMORY
 from ..errors import InputError
 from ..format import load
-from ..ir import Array, DType, Signature, Tensor
+from ..ir import Array, DType, Shape, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
@@ -36,6 +36,7 @@ from .common import (
     pairs,
     plural,
     progress,
+    read_shapes,
     warn,
     warn_unused,
     write_target,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
     from ..evaluate.output_readers import Findings
 
 SCHEMA = "sanderling.run/1"
-Value = TypeVar("Value", str, list[str])
+Value = TypeVar("Value", str, list[str], Shape)
 Item = TypeVar("Item")
 EVERYTHING = "*"  # the target that takes all outputs
 
@@ -109,7 +110,7 @@ def run(
     how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
     names = None if labels is None else ClassNames.read(labels, label_offset or 0)
     jobs = batch(_named(entry.inputs, several(input, "--input", list(entry.inputs)), "input"))
-    shapes = pairs(shape, "--shape")
+    shapes = read_shapes(shape)
     _warn_unused(entry, jobs, {
         "--mean": mean, "--std": std, "--resample": resample, "--bgr": bgr, "--top": top,
         "--label-offset": label_offset, "--labels": labels, "--dequantize": dequantize,
@@ -225,7 +226,7 @@ def _warn_unused(entry: Signature, jobs: Sequence[Files], options: dict[str, Any
 
 
 def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int | None,
-           shapes: dict[str, str], rate: int | None = None) -> dict[str, Array]:  # fmt: skip
+           shapes: dict[str, Shape], rate: int | None = None) -> dict[str, Array]:  # fmt: skip
     shapes = _named(entry.inputs, shapes, "input")
     unused = [name for name in shapes if name in files or seed is None]
     if unused:
@@ -278,22 +279,18 @@ def _random(tensor: Tensor, shape: tuple[int, ...], rng: np.random.Generator) ->
     return rng.uniform(-1, 1, shape).astype(dtype.numpy)
 
 
-def _shape(text: str | None, tensor: Tensor) -> tuple[int, ...]:
-    if text is None:
+def _shape(stated: Shape | None, tensor: Tensor) -> Shape:
+    if stated is None:
         return tensor.shape
-    sizes = text.split(",")
-    if not all(n.strip().isdecimal() for n in sizes):
-        raise InputError(f"'{text}' is not a shape", where="--shape",
-                         fix="write sizes with commas: 1,224,224,3")  # fmt: skip
-    shape = tuple(int(n) for n in sizes)
-    if tensor.shape and len(shape) != len(tensor.shape):
-        raise InputError(f"{text} has {plural(len(shape), 'size')}", where="--shape",
+    text = ",".join(map(str, stated))
+    if tensor.shape and len(stated) != len(tensor.shape):
+        raise InputError(f"{text} has {plural(len(stated), 'size')}", where="--shape",
                          fix=f"the input is {tensor.type_text}: write {len(tensor.shape)} sizes"
                          )  # fmt: skip
-    if tensor.dtype.nbytes(shape) > MAX_MEMORY.size():
-        raise InputError(f"{text} would take {tensor.dtype.nbytes(shape)} bytes", where="--shape",
+    if tensor.dtype.nbytes(stated) > MAX_MEMORY.size():
+        raise InputError(f"{text} would take {tensor.dtype.nbytes(stated)} bytes", where="--shape",
                          fix=f"use a smaller shape, or set {MAX_MEMORY.name}")  # fmt: skip
-    return shape
+    return stated
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...] | None:

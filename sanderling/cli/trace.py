@@ -30,6 +30,7 @@ from .common import (
     open_target,
     pairs,
     progress,
+    read_shapes,
     warn_unused,
     write_target,
 )
@@ -88,7 +89,7 @@ def trace(
 
     def feeds(entry: Signature) -> dict[str, Array]:
         given = _named(entry.inputs, pairs(input, "--input"), "input")
-        return _feeds(entry, given, Picture(), random, pairs(shape, "--shape"))
+        return _feeds(entry, given, Picture(), random, read_shapes(shape))
 
     with ExitStack() as opened:
         file = opened.enter_context(open_target(output))

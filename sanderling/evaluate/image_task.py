@@ -44,13 +44,12 @@ class ImageTask(Task):
     def prepare(self, sample: Sample, *first: Transform) -> tuple[dict[str, Array], Frame,
                                                              dict[str, float]]:  # fmt: skip
         """The inputs; where they come from, without the pixels, for it travels; the seconds."""
-        assert sample.path is not None
-        if not sample.path.is_file():
-            raise InputError("the picture is not there", where=str(sample.path),
+        if not sample.file.is_file():
+            raise InputError("the picture is not there", where=str(sample.file),
                              fix="put it into the folder, or take it out of the annotations"
                              )  # fmt: skip
         pipeline = replace(self.pipeline, steps=(*first, *self.pipeline.steps))
-        array, frame, seconds = pipeline(sample.path, self.ports.input)
+        array, frame, seconds = pipeline(sample.file, self.ports.input)
         name = next(iter(self.ports.inputs))
         return {name: array}, replace(frame, pixels=_NO_PIXELS), seconds
 

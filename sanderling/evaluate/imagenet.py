@@ -88,8 +88,7 @@ class ImageNet(Classification):
         return self.check_labels(self._allowed(found))
 
     def preprocess(self, sample: Sample) -> Prepared:
-        assert sample.path is not None
-        array, _, seconds = self.pipeline(sample.path, self.ports.input)
+        array, _, seconds = self.pipeline(sample.file, self.ports.input)
         return Prepared({next(iter(self.ports.inputs)): array}, seconds=seconds)
 
     def tool_file(self, metrics: Metrics, latency: Mapping[str, Mapping[str, float]]) -> bytes:

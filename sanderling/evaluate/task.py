@@ -68,6 +68,13 @@ class Sample(NamedTuple):
     truth: Any = None
     data: Any = None  # whatever else the task needs
 
+    @property
+    def file(self) -> Path:
+        """Its path, of a sample that has one."""
+        if self.path is None:
+            raise InputError("the sample has no file", where=self.id, fix="give it a path")
+        return self.path
+
 
 @dataclass
 class Prepared:

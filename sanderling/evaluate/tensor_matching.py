@@ -91,8 +91,7 @@ def name_pieces(name: str) -> set[str]:
 
 
 def _sampled(tensor: Tensor) -> Array:
-    data = tensor.data
-    assert data is not None
+    data = tensor.values
     step = max(1, data.size // SAMPLED)
     reals = dequantize_array(data, tensor) if is_quantized(tensor) else data
     return np.asarray(reals, np.float64).reshape(-1)[::step]

@@ -59,8 +59,7 @@ def latency(bench: Bench, by_speed: bool = False) -> Table:
 
 
 def _latency(result: Result) -> list[str]:
-    found = result.summary
-    assert found is not None
+    found = result.measured
     figures = (found.p5, found.p95, found.mean, found.std, found.min, found.max)
     rate = result.throughput or 0.0
     return [result.setting.name, milliseconds(found.median), _repeats(result),
@@ -159,8 +158,7 @@ def contention(bench: Bench) -> Table:
                ">mean", ">p95", ">median is longer by"]  # fmt: skip
     rows = []
     for alone, beside in contended(bench):
-        one, two = alone.summary, beside.summary
-        assert one is not None and two is not None
+        one, two = alone.measured, beside.measured
         slowdown = ratio(beside, alone)
         figures = [f for s in (one, two) for f in (s.median, s.mean, s.p95)]
         cells = [alone.setting.name, *map(milliseconds, figures), str(slowdown)]
@@ -203,8 +201,7 @@ def _under_load(pairs: Sequence[tuple[Result, Result]]) -> str:
 
 
 def _median(result: Result) -> float:
-    assert result.summary is not None
-    return result.summary.median
+    return result.measured.median
 
 
 def changes(found: Sequence[Change]) -> Table:

@@ -23,7 +23,7 @@ from .machine import machine
 from .profile_ours import CALL, LOST, ProfileRow, Taken, node_name, profile_ours, work
 from .record import Setting
 from .roofline import Progress, Roofline, roofline
-from .sample_statistics import Summary, summary
+from .sample_statistics import Summary, summarised
 
 SCHEMA = "sanderling.profile/1"
 Record = dict[str, Any]
@@ -151,8 +151,7 @@ def _record(model: Model, graph: Graph, setting: Setting, taken: Taken,
     others = [_other(name, times) for name, times in taken.others.items()]
     _shares([*rows, *others], total)
     sums = {name: sum(r["ms"] for r in of) for name, of in (("steps", rows), ("others", others))}
-    whole = summary([1e3 * t for t in taken.whole])
-    assert whole is not None
+    whole = summarised([1e3 * t for t in taken.whole])
     record: Record = {
         "schema": SCHEMA,
         "model": model.source,
@@ -236,8 +235,7 @@ def _accounted(taken: Taken) -> float:
 
 
 def _step(index: int, row: ProfileRow, roof: Roofline | None, held: int) -> Record:
-    found = summary([1e3 * t for t in row.times])
-    assert found is not None
+    found = summarised([1e3 * t for t in row.times])
     bytes_ = row.weights + row.read + row.written
     seconds = found.median / 1e3  # a run that was interrupted says nothing about the kernel
     idle = float(np.mean(row.idle)) if row.idle else 0.0
@@ -302,8 +300,7 @@ def _above(rows: Sequence[Record]) -> list[str]:
 
 
 def _other(name: str, times: Sequence[float]) -> Record:
-    found = summary([1e3 * t for t in times])
-    assert found is not None
+    found = summarised([1e3 * t for t in times])
     return {"name": name, "ms": found.mean, "median_ms": found.median, "min_ms": found.min,
             "max_ms": found.max, "std_ms": found.std}  # fmt: skip
 

@@ -18,7 +18,7 @@ from ..store import Store
 from .machine import cpu_name
 
 if TYPE_CHECKING:
-    from .roofline_loops import Work
+    from ..delegates.cpu.limit_loops import Work
 
 Progress = Callable[[str, int, int], None]
 KINDS = ("f32", "bf16", "i16", "i8")
@@ -90,10 +90,10 @@ def _boot() -> str:
 
 
 def measure(target: Target, threads: int, progress: Progress) -> Roofline:
-    from . import roofline_loops
+    from ..delegates.cpu import limit_loops
 
-    reader, sizes = roofline_loops.read(target), _caches(threads)
-    rows = [(f"peak of {kind}", roofline_loops.multiply(target, kind)) for kind in KINDS]
+    reader, sizes = limit_loops.read(target), _caches(threads)
+    rows = [(f"peak of {kind}", limit_loops.multiply(target, kind)) for kind in KINDS]
     total = len(rows) + len(sizes) + 1
     peaks: dict[str, float] = {}
     for done, (what, make) in enumerate(rows):
@@ -106,7 +106,7 @@ def measure(target: Target, threads: int, progress: Progress) -> Roofline:
         times = max(1, round(2e7 / block))  # about a millisecond in a first-level cache
         levels.append(Level(name, size, best([reader(block, times) for _ in range(threads)])))
     return Roofline(
-        cpu_name(), target.name, threads, roofline_loops.ticks(target), peaks, _falling(levels)
+        cpu_name(), target.name, threads, limit_loops.ticks(target), peaks, _falling(levels)
     )
 
 
@@ -158,7 +158,7 @@ def _beyond(caches: Sequence[tuple[str, int, int]], threads: int) -> int:
 
 def best(workers: Sequence[Work], tries: int = TRIES) -> float:
     """Work in a second of all workers at once, each on a thread: the best of several tries."""
-    from .roofline_loops import timed
+    from ..delegates.cpu.limit_loops import timed
 
     once = timed(workers[0])  # also warms up
     calls = max(1, round(CALL / max(once, 1e-7)))
@@ -170,7 +170,7 @@ def _together(workers: Sequence[Work], calls: int) -> float:
     ready = threading.Barrier(len(workers))
 
     def run(index: int) -> None:
-        from .roofline_loops import timed
+        from ..delegates.cpu.limit_loops import timed
 
         work, done = workers[index], 0.0
 

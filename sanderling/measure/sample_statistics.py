@@ -44,8 +44,11 @@ class Summary:
 
 def summary(samples: Sequence[float]) -> Summary | None:
     """None of no samples."""
-    if not len(samples):
-        return None
+    return summarised(samples) if len(samples) else None
+
+
+def summarised(samples: Sequence[float]) -> Summary:
+    """Of one sample at least."""
     array = np.asarray(samples, np.float64)
     p5, median, p95 = (float(v) for v in np.percentile(array, (5, 50, 95)))
     return Summary(array.size, float(array[0]), float(array.mean()), median, p5, p95,

@@ -95,8 +95,7 @@ def recommend(results: Sequence[Result], compare: Callable[[Result, Result], Rat
 
 
 def _median(result: Result) -> float:
-    assert result.summary is not None
-    return result.summary.median
+    return result.measured.median
 
 
 def _as_good(slower: Ratio) -> bool:

@@ -32,7 +32,6 @@ from .base import (
     scale_zero,
     shapes_known,
     sized,
-    unfit,
 )
 from .fixed import (
     divide_by_pot,
@@ -56,14 +55,9 @@ Binary = Callable[[Array, Array], Array]
 # -- operands -----------------------------------------------------------------------------------
 
 
-def _operands(op: Op, inputs: Arrays, result: DType | None = None) -> list[Array]:
-    """The arrays: all there, of one type, fit to broadcast; the output's type too, or `result`."""
+def _operands(op: Op, inputs: Arrays) -> list[Array]:
+    """The arrays: all there, and fit to broadcast."""
     found = given(op, inputs)
-    made = op.outputs[0].dtype
-    types = {x.dtype for x in found} | ({made.numpy} if result is None else set())
-    require(len(types) == 1, op, "its operands differ in type")
-    if result is not None and result is not made:
-        raise unfit(op, f"its output is not {result}")
     sized(op, broadcast_shapes(op, *(x.shape for x in found)))
     return found
 
@@ -186,7 +180,7 @@ def _mul(op: Op, inputs: Arrays) -> Array:
 
 def _mul_to_8bit(op: Op, inputs: Arrays) -> Array:
     """int16 x int16 -> 8 bits: fixed point with 15 fractional bits; the scales do not count."""
-    a, b = _operands(op, inputs, op.outputs[0].dtype)
+    a, b = _operands(op, inputs)
     return to_codes(op, divide_by_pot(high_mul(a, b, 16), 8), fused_range(op))
 
 
@@ -335,7 +329,7 @@ def _compare(function: Binary, int16_codes: bool = False) -> Evaluate:
     """evaluate: a bool for each pair; int16_codes: int16 is compared as it is, scale or not."""
 
     def evaluate(op: Op, inputs: Arrays) -> Array:
-        a, b = _operands(op, inputs, DType.BOOL)
+        a, b = _operands(op, inputs)
         tensors = op.input(0), op.input(1)
         scaled = all(t is not None and t.quant is not None and _is_quantized(t) for t in tensors)
         if scaled and not (int16_codes and a.dtype == np.int16):
@@ -382,9 +376,6 @@ def _infer_select(op: Op, specs: Specs) -> Spec:
 
 def _select(op: Op, inputs: Arrays) -> Array:
     condition, x, y = given(op, inputs)
-    require(condition.dtype == np.bool_, op, "the condition is not bool")
-    same = x.dtype == y.dtype == op.outputs[0].dtype.numpy
-    require(same, op, "its operands differ in type")
     shape = sized(op, _select_shape(op, condition.shape, x.shape, y.shape))
     if op.name == "SELECT" and condition.ndim == 1:
         condition = condition.reshape(condition.shape + (1,) * (x.ndim - 1))

@@ -78,7 +78,11 @@ ShapeRule = Callable[..., Sequence[int]]
 
 @dataclass(frozen=True)
 class OpDef:
-    """One row. takes: which operands and results are legal, as legal.py has it."""
+    """One row. takes: which operands and results are legal, as legal.py has it.
+
+    reads_values: False where the op looks at the shapes of its operands alone. picks: the place of
+    the operand of which it reads no more elements than it writes.
+    """
 
     name: str
     infer: Infer
@@ -90,6 +94,8 @@ class OpDef:
     notes: str = ""  # what is special, for the support matrix: "hybrid i8/i4 weights", ...
     registered: bool = False  # a user's own: its mistakes are reported as the user's
     prepare: Prepare | None = None
+    reads_values: bool = True
+    picks: int | None = None
 
     @property
     def rule(self) -> Rule:
@@ -135,12 +141,25 @@ def define(
     stateful: bool = False,
     notes: str = "",
     prepare: Prepare | None = None,
+    reads_values: bool = True,
+    picks: int | None = None,
 ) -> None:
     """Enter one row for each of the names (separated by blanks)."""
     for name in names.split():
         assert name not in OPS, f"{name} is defined twice"
-        OPS[name] = OpDef(name, infer, evaluate, family, takes, macs, stateful, notes,
-                          prepare=prepare)  # fmt: skip
+        OPS[name] = OpDef(
+            name,
+            infer,
+            evaluate,
+            family,
+            takes,
+            macs,
+            stateful,
+            notes,
+            prepare=prepare,
+            reads_values=reads_values,
+            picks=picks,
+        )
 
 
 def register_custom(
@@ -304,12 +323,6 @@ class Cost:
     bytes_written: int
 
 
-# Ops that look at an operand's shape alone.
-UNREAD = {"SHAPE", "RANK", "ZEROS_LIKE"}
-# The operand of which an op reads no more elements than it writes.
-PICKED = {"GATHER": 0, "GATHER_ND": 0, "SLICE": 0, "STRIDED_SLICE": 0, "EMBEDDING_LOOKUP": 1}
-
-
 def cost(op: Op, lowered: bool = False) -> Cost:
     """The cost at the shapes the graph states; an op that is not legal computes nothing.
 
@@ -318,16 +331,16 @@ def cost(op: Op, lowered: bool = False) -> Cost:
     row = OPS.get(op.name)
     return Cost(
         macs=row.macs(op) if row is not None and (lowered or row.rule.allows(op)) else 0,
-        bytes_read=sum(_read(op, place) for place in range(len(op.inputs))),
+        bytes_read=sum(_read(op, row, place) for place in range(len(op.inputs))),
         bytes_written=sum(t.nbytes for t in op.outputs),
     )
 
 
-def _read(op: Op, place: int) -> int:
+def _read(op: Op, row: OpDef | None, place: int) -> int:
     tensor = op.inputs[place]
-    if tensor is None or op.name in UNREAD:
+    if tensor is None or (row is not None and not row.reads_values):
         return 0
-    if PICKED.get(op.name) == place and op.outputs:
+    if row is not None and row.picks == place and op.outputs:
         return min(tensor.nbytes, tensor.dtype.nbytes(op.outputs[0].shape))
     return tensor.nbytes
 

@@ -248,8 +248,8 @@ def check_blocks(op: Op, block: Blockwise, shape: Shape) -> Shape:
 def block_scales(op: Op, block: Blockwise, w: Array) -> npt.NDArray[np.float32]:
     """Scales [rows, blocks] of a matrix that is quantised in blocks along its rows."""
     shape = check_blocks(op, block, w.shape)
-    assert block.scales is not None and block.scales.data is not None
-    return block.scales.data.reshape(shape).astype(np.float32)
+    assert block.scales is not None  # check_blocks has looked
+    return block.scales.values.reshape(shape).astype(np.float32)
 
 
 def hybrid_finish(

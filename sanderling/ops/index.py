@@ -76,7 +76,7 @@ def check_range(op: Op, indices: Array, sizes: npt.ArrayLike) -> None:
 
 define("GATHER", infer=shaped(_gathered, data=[0, 1]), evaluate=on(_gather), family="index",
        takes="x: f32 f16 bf16 u8 i4 i8 i16 u16 i32 i64 bool str, indices: i16 i32 i64 -> x",
-       notes="indices i16, i32 or i64; strings of rank 1")  # fmt: skip
+       notes="indices i16, i32 or i64; strings of rank 1", picks=0)  # fmt: skip
 
 
 def _flat_indices(indices: Array, shape: Shape) -> Array:
@@ -107,7 +107,7 @@ def _gather_nd(op: Op, x: Array, indices: Array) -> Array:
 define("GATHER_ND", infer=shaped(_gathered_nd, data=[0, 1]), evaluate=on(_gather_nd),
        family="index",
        takes="x: f32 f16 bf16 u8 i8 i16 u16 i32 i64 bool str, indices[1-]: i16 i32 i64 -> x",
-       notes="indices i16, i32 or i64")  # fmt: skip
+       notes="indices i16, i32 or i64", picks=0)  # fmt: skip
 
 
 # -- scatter ------------------------------------------------------------------------------------

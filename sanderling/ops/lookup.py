@@ -66,8 +66,7 @@ def _check_rows(op: Op, quant: Quant, table: Shape) -> None:
 def _embedding(op: Op, ids: Array, table: Array) -> Array:
     _embedded(op, ids.shape, table.shape)
     rows = _rows(op, table, ids)
-    values, out = op.inputs[1], op.outputs[0]
-    assert values is not None
+    values, out = op.operand(1), op.outputs[0]
     if values.dtype is out.dtype:
         return rows
     assert values.quant is not None
@@ -309,7 +308,8 @@ define("EMBEDDING_LOOKUP", infer=shaped(_embedded, data=[0, 1]), evaluate=on(_em
        family="lookup",
        takes=f"ids[1]: i32, x[2-]: {MOVABLE} i4 i2 -> x | "
              "ids[1]: i32, x[2-]: i8Q u8Q i4Q i2Q -> f32 f16",
-       notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, row or block")  # fmt: skip
+       notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, row or block",
+       picks=1)  # fmt: skip
 define("EMBEDDING_LOOKUP_SPARSE", infer=fitting(_check_sparse, range(4), _infer_sparse),
        evaluate=on(_embedding_sparse),
        family="lookup",

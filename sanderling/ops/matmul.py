@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import UnsupportedError
 from ..ir import Array, Blockwise, Op, Shape
 from . import fixed, gemm
 from .base import (
@@ -86,19 +85,7 @@ def _rows_by_weights(op: Op, rows: Array, w: Array, bias: Array | None) -> Array
     return _fc_hybrid(op, rows, gemm.signed(w), bias)
 
 
-# Types of (input, weights, output) that the kernels distinguish; weights may be narrower than i8.
-_FC_TYPES = {"uint8 uint8 uint8", "uint8 uint8 int16", "int8 int8 int8", "int16 int8 int16",
-             "int16 int16 int16"}  # fmt: skip
-
-
 def _fc_quantized(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
-    kinds = f"{rows.dtype} {w.dtype} {op.outputs[0].dtype.numpy}"
-    if kinds not in _FC_TYPES:
-        raise UnsupportedError(
-            f"types {kinds} do not go together",
-            where=op.where,
-            fix=f"it takes {', '.join(sorted(_FC_TYPES))}",
-        )
     tx, tw = op.inputs[0], op.inputs[1]
     scales = gemm.weight_scales(op, tw, w.shape[0])
     zero = scale_zero(tx)[1]
@@ -198,9 +185,8 @@ def _bmm_hybrid(op: Op, x: Array, y: Array) -> Array:
 def has_column_scales(op: Op) -> bool:
     """Whether the right side has one scale, or one for each column of the result and no zero
     points. LiteRT 2.3 answers zeros where there are several."""
-    y = op.inputs[1]
+    y = op.operand(1)
     found = quant(y)
-    assert y is not None
     axis = len(y.shape) - (2 if attr(op, "adj_y") else 1)
     by_column = found.axis == axis and found.scale.size == y.shape[axis]
     return found.scale.size == 1 or (by_column and not found.zero_point.any())

@@ -149,9 +149,9 @@ def _infer_broadcast_args(op: Op, specs: Specs) -> Spec:
     return out_spec(op, (max(elements(operand(op, specs, i).known) for i in (0, 1)),))
 
 
-define("SHAPE", infer=_infer_shape, family="shape", takes="x: any -> i32 i64",
+define("SHAPE", infer=_infer_shape, family="shape", takes="x: any -> i32 i64", reads_values=False,
        evaluate=lambda op, inputs: _shape_of(op, inputs[0].shape))  # fmt: skip
-define("RANK", infer=_infer_rank, family="shape", takes="x: any -> i32",
+define("RANK", infer=_infer_rank, family="shape", takes="x: any -> i32", reads_values=False,
        evaluate=lambda op, inputs: np.array(inputs[0].ndim, np.int32))  # fmt: skip
 define("BROADCAST_ARGS", infer=_infer_broadcast_args, evaluate=on(_broadcast_args), family="shape",
        takes="x[1]: i32 i64, y[1]: x -> x")  # fmt: skip
@@ -427,7 +427,7 @@ def _update_slice(op: Op, x: Array, update: Array, start: Array) -> Array:
 
 
 define("SLICE", infer=shaped(_sliced, by=[1, 2]), evaluate=on(_slice), family="shape",
-       takes=f"x: {MOVABLE} i4 str, begin: {INDEX}, size: {INDEX} -> x")  # fmt: skip
+       takes=f"x: {MOVABLE} i4 str, begin: {INDEX}, size: {INDEX} -> x", picks=0)  # fmt: skip
 define("DYNAMIC_UPDATE_SLICE", infer=fitting(_check_update, [0, 1, 2]),
        evaluate=on(_update_slice), family="shape",
        takes=f"x: {MOVABLE} i4 c128, update: x, start: {INDEX} -> x")  # fmt: skip
@@ -535,4 +535,5 @@ def _as_slice(indices: range) -> slice:
 
 
 define("STRIDED_SLICE", infer=_infer_strided_slice, evaluate=on(_strided_slice), family="shape",
-       takes=f"x: {MOVABLE} str, begin: {INDEX}, end: {INDEX}, strides: {INDEX} -> x")  # fmt: skip
+       takes=f"x: {MOVABLE} str, begin: {INDEX}, end: {INDEX}, strides: {INDEX} -> x",
+       picks=0)  # fmt: skip

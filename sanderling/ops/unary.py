@@ -61,7 +61,8 @@ PLAIN: dict[str, tuple[Function, str]] = {
 for _name, (_function, _types) in PLAIN.items():
     _notes = "codes are negated as they are" if _name == "NEG" else ""
     define(_name, infer=same_as_input, evaluate=on(lambda op, x, f=_function: f(x)), family="unary",
-           takes=f"x: {_types} -> x", notes=_notes)  # fmt: skip
+           takes=f"x: {_types} -> x", notes=_notes,
+           reads_values=_name != "ZEROS_LIKE")  # fmt: skip
 
 
 # -- functions with quantised kernels -----------------------------------------------------------
@@ -210,8 +211,7 @@ def _bitcast_spec(op: Op, specs: Specs) -> Spec:
 
 
 def _bitcast(op: Op, x: Array) -> Array:
-    source = op.inputs[0]
-    assert source is not None
+    source = op.operand(0)
     shape = _bitcast_shape(op, x.shape, source.dtype)
     flat = np.ascontiguousarray(x).reshape(-1)
     return flat.view(op.outputs[0].dtype.numpy).reshape(shape)
@@ -264,8 +264,7 @@ QUANTIZE_TYPES = {
 
 
 def _quantize(op: Op, x: Array) -> Array:
-    target, source = op.outputs[0].dtype, op.inputs[0]
-    assert source is not None
+    target, source = op.outputs[0].dtype, op.operand(0)
     _check_quantize(op, x.shape)
     low, high = target.bounds
     if source.dtype is DType.FLOAT32:

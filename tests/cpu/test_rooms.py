@@ -33,6 +33,7 @@ ROOMS = (
     "steps",
     "build",
     "delegate",
+    "limit_loops",
 )
 MOST_FILES = 16  # in one room
 MOST_LEVELS = 16  # of imports

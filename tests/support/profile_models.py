@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import sanderling
+from sanderling.delegates.cpu import limit_loops
 from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.format import save
 from sanderling.ir import DType, Model
 from sanderling.measure import profiling as profiles
-from sanderling.measure import roofline_loops
 from sanderling.measure.roofline import Level, Roofline
 
 from .conv_stacks import stack
@@ -41,7 +41,7 @@ def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ticks(known: list[float] = []) -> float:  # noqa: B006  measured once
     if not known:
-        known.append(roofline_loops.ticks(host_target(), 0.01))
+        known.append(limit_loops.ticks(host_target(), 0.01))
     return known[0]
 
 

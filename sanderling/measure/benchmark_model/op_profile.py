@@ -125,7 +125,7 @@ def tick_rate() -> float:
     measured."""
     if problem() is not None:
         return 1.0
-    from ..roofline_loops import ticks
+    from ...delegates.cpu.limit_loops import ticks
 
     return ticks(host_target())
 

@@ -10,10 +10,10 @@ from typing import Any
 import llvmlite.ir as ir
 import numpy as np
 
-from ..delegates.cpu.codegen.emit import I8, I32, I64, PTR, VOID, Emitter, Value, vector
-from ..delegates.cpu.codegen.jit import compile_object
-from ..delegates.cpu.isa.targets import Target
-from ..delegates.cpu.kernels.products.cores import (
+from .codegen.emit import I8, I32, I64, PTR, VOID, Emitter, Value, vector
+from .codegen.jit import compile_object
+from .isa.targets import Target
+from .kernels.products.cores import (
     BfloatCore,
     Core,
     DotCore,
@@ -21,9 +21,9 @@ from ..delegates.cpu.kernels.products.cores import (
     column_type,
     wide_core,
 )
-from ..delegates.cpu.runtime.executable import aligned
-from ..delegates.cpu.runtime.image import Loaded, link
-from ..delegates.cpu.steps.sync import CLOCK
+from .runtime.executable import aligned
+from .runtime.image import Loaded, link
+from .steps.sync import CLOCK
 
 CHAINS = 12  # independent sums: more than a core has multiply-adds under way
 TURNS = 20_000
