@@ -38,7 +38,9 @@ class Binding:
         self._arrays = arrays
         # NumPy moves no array to which somebody has a weak reference, not even when it is told not
         # to count references: resize(..., refcheck=False) raises instead of freeing what is bound.
-        self._pins = [weakref.ref(a) for a in (*inputs, *outputs) if a is not None]
+        # (A scalar of NumPy's, which complex inputs may be, has no memory of its own to move.)
+        held = (*inputs, *outputs)
+        self._pins = [weakref.ref(a) for a in held if isinstance(a, np.ndarray)]
         # An input that is a variable too: what the caller gives is its value before each run.
         self._fed = [
             (plan.variables[t], a)
