@@ -107,8 +107,11 @@ class Result:
         """The summary of a setting that did not fail, where `summary` may be None."""
         found = self.summary
         if found is None:
-            raise InputError(f"{self.setting.name} has no samples", where=self.model,
-                             fix=self.error or "measure it again")  # fmt: skip
+            raise InputError(
+                f"{self.setting.name} has no samples",
+                where=self.model,
+                fix=self.error or "measure it again",
+            )
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -70,8 +70,9 @@ def roofline(threads: int = 1, progress: Progress | None = None, refresh: bool =
     """
     trouble = problem()
     if trouble is not None:
-        raise UnsupportedError(f"there is no roofline: {trouble}", where="roofline",
-                               fix="profile without it")  # fmt: skip
+        raise UnsupportedError(
+            f"there is no roofline: {trouble}", where="roofline", fix="profile without it"
+        )
     threads = max(1, min(threads, usable_cpu_count()))
     target, store = host_target(), Store()
     name = store.name("roofline", cpu_name(), target, threads, usable_cpu_count(), _boot(), KINDS)
@@ -132,14 +133,17 @@ def _caches(threads: int) -> list[tuple[str, int, int]]:
     return found
 
 
-def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[
-    tuple[str, int, bool]
-]:  # fmt: skip
+def cache_sizes(
+    root: Path = Path("/sys/devices/system/cpu/cpu0/cache"),
+) -> list[tuple[str, int, bool]]:
     """(name, bytes, whether cores share it) of each level of data cache."""
     found: dict[str, tuple[str, int, bool]] = {}
     for index in sorted(root.glob("index*")):
-        about = {n: (index / n).read_text().strip() for n in ("level", "type", "size")
-                 if (index / n).is_file()}  # fmt: skip
+        about = {
+            n: (index / n).read_text().strip()
+            for n in ("level", "type", "size")
+            if (index / n).is_file()
+        }
         size = re.fullmatch(r"(\d+)([KMG]?)", about.get("size", ""))
         if size and about.get("type") != "Instruction" and "level" in about:
             name = f"L{about['level']}"

@@ -386,9 +386,13 @@ def _select(op: Op, inputs: Arrays) -> Array:
 
 
 def _binary(
-    names: str, evaluate: Evaluate, types: str, notes: str = "", infer: Infer = broadcast_inputs,
+    names: str,
+    evaluate: Evaluate,
+    types: str,
+    notes: str = "",
+    infer: Infer = broadcast_inputs,
     more: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """more: forms besides that of two operands of the result's type."""
     takes = f"x: {types}, y: x -> x{more}"
     define(names, infer=infer, evaluate=evaluate, family="arith", takes=takes, notes=notes)
@@ -396,8 +400,13 @@ def _binary(
 
 _binary("ADD", _plus(+1), "f32 f16 i8q u8q i16 i32 i64", "int16 with power-of-two or any scales")
 _binary("SUB", _plus(-1), "f32 i8q u8q i16 i32 i64", "int16 with power-of-two or any scales")
-_binary("MUL", _mul, "f32 f16 i8q u8q i16 i32 u32 i64 c64", "int16 x int16 to 8 bits",
-        more=" | x: i16, y: x -> i8q u8q")  # fmt: skip
+_binary(
+    "MUL",
+    _mul,
+    "f32 f16 i8q u8q i16 i32 u32 i64 c64",
+    "int16 x int16 to 8 bits",
+    more=" | x: i16, y: x -> i8q u8q",
+)
 _binary("DIV", _div, "f32 i8q u8q i16 i32", "codes: a quotient below half a step is 0")
 _binary("POW", _power, "f32 i32")
 _binary("FLOOR_DIV", _floor_div, "f32 i8 i16 i32", "integers are divided as codes")
@@ -424,11 +433,26 @@ _COMPARISONS: tuple[tuple[str, Binary, bool, str], ...] = (
 for _name, _function, _types in _PLAIN:
     _binary(_name, _plain(_function), _types)
 for _name, _function, _codes, _types in _COMPARISONS:
-    define(_name, infer=broadcast_inputs, evaluate=_compare(_function, _codes), family="arith",
-           takes=f"x: {_types}, y: x -> bool")  # fmt: skip
+    define(
+        _name,
+        infer=broadcast_inputs,
+        evaluate=_compare(_function, _codes),
+        family="arith",
+        takes=f"x: {_types}, y: x -> bool",
+    )
 
-define("ADD_N", infer=_infer_same, evaluate=_add_n, family="arith",
-       takes="x: f32 i32, y: x, more*: x -> x")  # fmt: skip
+define(
+    "ADD_N",
+    infer=_infer_same,
+    evaluate=_add_n,
+    family="arith",
+    takes="x: f32 i32, y: x, more*: x -> x",
+)
 define("LOGICAL_NOT", infer=same_as_input, evaluate=_not, family="arith", takes="x: bool -> x")
-define("SELECT SELECT_V2", infer=_infer_select, evaluate=_select, family="arith",
-       takes=f"condition: bool, x: {MOVABLE}, y: x -> x")  # fmt: skip
+define(
+    "SELECT SELECT_V2",
+    infer=_infer_select,
+    evaluate=_select,
+    family="arith",
+    takes=f"condition: bool, x: {MOVABLE}, y: x -> x",
+)

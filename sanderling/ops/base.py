@@ -181,10 +181,12 @@ def register_custom(
         raise InputError("a custom operator needs a name", fix="register_custom('MyOp', ...)")
     for given, what in ((evaluate, "evaluate"), (infer, "infer")):
         if not callable(given):
-            raise InputError(f"{what} is {given!r}, not a function", where=f"custom.{code}",
-                             fix=f"give {what}=a function of (op, inputs)")  # fmt: skip
-    row = OpDef(CUSTOM + code, infer, evaluate, "custom", ANYTHING, macs, stateful,
-                registered=True)  # fmt: skip
+            raise InputError(
+                f"{what} is {given!r}, not a function",
+                where=f"custom.{code}",
+                fix=f"give {what}=a function of (op, inputs)",
+            )
+    row = OpDef(CUSTOM + code, infer, evaluate, "custom", ANYTHING, macs, stateful, registered=True)
     OPS[row.name] = row
 
 
@@ -195,8 +197,10 @@ def definition(op: Op) -> OpDef:
         return found
     if op.is_custom:
         code = op.name.removeprefix(CUSTOM)
-        fix = (f"register it: sanderling.register_custom('{code}', evaluate=..., infer=...); for "
-               "the command line, in a file that --plugin names")  # fmt: skip
+        fix = (
+            f"register it: sanderling.register_custom('{code}', evaluate=..., infer=...); for "
+            "the command line, in a file that --plugin names"
+        )
     elif op.name in ENUMS["BuiltinOperator"]:
         fix = "docs/operators.md lists what is supported; a newer Sanderling may have it"
     else:
@@ -262,8 +266,11 @@ def _check_results(op: Op, found: Sequence[Spec]) -> None:
 def custom_mistake(op: Op, what: str) -> ModelError:
     """What a user's own operator did wrong, said of that operator."""
     code = op.name.removeprefix(CUSTOM)
-    return ModelError(f"custom operator {code}: {what}", where=op.where,
-                      fix=f"correct what register_custom('{code}', ...) was given")  # fmt: skip
+    return ModelError(
+        f"custom operator {code}: {what}",
+        where=op.where,
+        fix=f"correct what register_custom('{code}', ...) was given",
+    )
 
 
 def error_text(error: BaseException) -> str:

@@ -238,11 +238,22 @@ _BMM = (
     "x: f32, y: f32 i8Q i4Q -> f32 | x: i8q, y: i8Q i4Q -> i8q | x: i8, y: i8 -> i32 | "
     "x: i16q, y: i16q i8Q i4Q -> i16q"
 )
-define("FULLY_CONNECTED", infer=_infer_fc, evaluate=on(_evaluate_fc, needs=2), family="matmul",
-       takes=_FC, macs=_fc_macs,
-       notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, also "
-             "blockwise; sparse; shuffled 4x16")  # fmt: skip
-define("BATCH_MATMUL", infer=shaped(_bmm_shape, data=[0, 1]), evaluate=on(_evaluate_bmm),
-       family="matmul", takes=_BMM, macs=_bmm_macs,
-       notes="hybrid i8; i16 with i8; i8 to i32; a scale for each column, where LiteRT gives "
-             "zeros")  # fmt: skip
+define(
+    "FULLY_CONNECTED",
+    infer=_infer_fc,
+    evaluate=on(_evaluate_fc, needs=2),
+    family="matmul",
+    takes=_FC,
+    macs=_fc_macs,
+    notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, also "
+    "blockwise; sparse; shuffled 4x16",
+)
+define(
+    "BATCH_MATMUL",
+    infer=shaped(_bmm_shape, data=[0, 1]),
+    evaluate=on(_evaluate_bmm),
+    family="matmul",
+    takes=_BMM,
+    macs=_bmm_macs,
+    notes="hybrid i8; i16 with i8; i8 to i32; a scale for each column, where LiteRT gives zeros",
+)

@@ -27,8 +27,13 @@ class Binding:
     run. A tensor may be wanted more than once.
     """
 
-    def __init__(self, plan: Plan, inputs: Sequence[Array], outputs: Sequence[Array | None],
-                 wanted: Sequence[Tensor]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+        wanted: Sequence[Tensor],
+    ) -> None:
         self.plan = plan
         self.wanted = wanted
         arrays: dict[Tensor, Array | None] = dict(zip(plan.graph.inputs, inputs, strict=True))

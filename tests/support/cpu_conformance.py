@@ -91,8 +91,9 @@ def share_of(
     return things[(TARGET_NAMES.index(target) + place) % each :: each]
 
 
-def check_cpu(case: Case, target: str | None = None, threads: int = 1, seed: int = 0,
-              emulate: bool = False) -> str:  # fmt: skip
+def check_cpu(
+    case: Case, target: str | None = None, threads: int = 1, seed: int = 0, emulate: bool = False
+) -> str:
     """Run the case on the cpu delegate and compare with the reference delegate.
 
     Returns "" if every op ran on the cpu, else the delegate's reasons against the others. A target

@@ -22,14 +22,21 @@ from .conv_stacks import stack
 DIGITS = Path(sanderling.__file__).parent / "data" / "digits_int8.tflite"
 Record = dict[str, Any]
 # Round figures, and a clock that is right.
-ROOF = Roofline("a machine", "a target", 1, 1e9, {"f32": 50e9, "i16": 100e9, "i8": 200e9},
-                [Level("L1", 32_000, 400e9), Level("L2", 1_000_000, 100e9),
-                 Level("memory", None, 10e9)])  # fmt: skip
+ROOF = Roofline(
+    "a machine",
+    "a target",
+    1,
+    1e9,
+    {"f32": 50e9, "i16": 100e9, "i8": 200e9},
+    [Level("L1", 32_000, 400e9), Level("L2", 1_000_000, 100e9), Level("memory", None, 10e9)],
+)
 
-needs_litert = pytest.mark.skipif(not importlib.util.find_spec("ai_edge_litert"),
-                                  reason="pip install ai-edge-litert")  # fmt: skip
-needs_pictures = pytest.mark.skipif(not importlib.util.find_spec("matplotlib"),
-                                    reason="pip install matplotlib")  # fmt: skip
+needs_litert = pytest.mark.skipif(
+    not importlib.util.find_spec("ai_edge_litert"), reason="pip install ai-edge-litert"
+)
+needs_pictures = pytest.mark.skipif(
+    not importlib.util.find_spec("matplotlib"), reason="pip install matplotlib"
+)
 
 
 @pytest.fixture(autouse=True)
