@@ -63,8 +63,9 @@ class Found:
 def apart(graph: Graph, ops: Sequence[Op]) -> tuple[Graph, list[Tensor], list[Tensor]]:
     """A graph of these ops in which none reads another's result; what it is fed and what it makes,
     as tensors of the first graph."""
-    wanted = list(dict.fromkeys(t for op in ops for t in op.inputs
-                                if t is not None and not t.is_constant))  # fmt: skip
+    wanted = list(
+        dict.fromkeys(t for op in ops for t in op.inputs if t is not None and not t.is_constant)
+    )
     made, twins = copy_graph(graph, [], wanted, [])
     outputs: list[Tensor] = []
     for op in ops:
@@ -198,19 +199,44 @@ def top1(path: Path, limit: int) -> Top1:
 
 
 def report(ops: Sequence[Found], tops: Sequence[Top1]) -> str:
-    header = ["model", "ops compared", "not compiled", "integer results identical", "one unit off",
-              "more", "largest share of the range (float)", "the whole model"]  # fmt: skip
-    rows = [[f.model, f.ops, f.elsewhere, f.units.get(0, 0), f.units.get(1, 0),
-             sum(n for gap, n in f.units.items() if gap > 1), f"{f.share:.0e}", f.whole]
-            for f in ops]  # fmt: skip
+    header = [
+        "model",
+        "ops compared",
+        "not compiled",
+        "integer results identical",
+        "one unit off",
+        "more",
+        "largest share of the range (float)",
+        "the whole model",
+    ]
+    rows = [
+        [
+            f.model,
+            f.ops,
+            f.elsewhere,
+            f.units.get(0, 0),
+            f.units.get(1, 0),
+            sum(n for gap, n in f.units.items() if gap > 1),
+            f"{f.share:.0e}",
+            f.whole,
+        ]
+        for f in ops
+    ]
     parts = [table(header, rows)] if rows else []
     far = [f"- {f.model}: {text}" for f in ops for text in f.far]
     parts += ["Beyond what is allowed:\n\n" + "\n".join(far)] if far else []
     if tops:
-        header = ["classifier", "pictures", "same first class as LiteRT", "ties among the others",
-                  "right", "LiteRT right"]  # fmt: skip
-        parts.append(table(header, [[t.model, t.pictures, t.same, t.tied, t.ours, t.theirs]
-                                    for t in tops]))  # fmt: skip
+        header = [
+            "classifier",
+            "pictures",
+            "same first class as LiteRT",
+            "ties among the others",
+            "right",
+            "LiteRT right",
+        ]
+        parts.append(
+            table(header, [[t.model, t.pictures, t.same, t.tied, t.ours, t.theirs] for t in tops])
+        )
     return "\n\n".join(parts)
 
 

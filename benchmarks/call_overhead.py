@@ -30,8 +30,11 @@ from sanderling.measure.sample_statistics import Ratio, ratio
 
 SCHEMA = "sanderling.call_overhead/1"
 # Ours -> what LiteRT does for the same.
-PAIRS = {"invoke": "LiteRT invoke", "bound run": "LiteRT invoke",
-         "session.run": "LiteRT set, invoke, get"}  # fmt: skip
+PAIRS = {
+    "invoke": "LiteRT invoke",
+    "bound run": "LiteRT invoke",
+    "session.run": "LiteRT set, invoke, get",
+}
 Call = Callable[[], object]
 Samples = dict[str, list[float]]
 Places = tuple[list[int], list[int]]  # of inputs and outputs
@@ -79,10 +82,12 @@ def calls(content: bytes) -> dict[str, Call]:
         interpreter.allocate_tensors()
         _set_get(interpreter, places, values)
     made: dict[str, Call] = {
-        "LiteRT invoke": theirs.invoke, "invoke": ours.invoke, "bound run": bound.run,
+        "LiteRT invoke": theirs.invoke,
+        "invoke": ours.invoke,
+        "bound run": bound.run,
         "LiteRT set, invoke, get": lambda: _set_get(theirs, places, values),
         "session.run": lambda: session.run(given),
-    }  # fmt: skip
+    }
     for call in made.values():
         call()
     for mine, other in zip(
@@ -129,10 +134,16 @@ def against(samples: Samples, name: str) -> Ratio:
 
 def rows(found: dict[str, Samples]) -> list[list[str]]:
     return [
-        [model, name, f"{1e9 * min(samples[name]):.0f}", f"{1e9 * min(samples[PAIRS[name]]):.0f}",
-         str(against(samples, name))]
-        for model, samples in found.items() for name in PAIRS
-    ]  # fmt: skip
+        [
+            model,
+            name,
+            f"{1e9 * min(samples[name]):.0f}",
+            f"{1e9 * min(samples[PAIRS[name]]):.0f}",
+            str(against(samples, name)),
+        ]
+        for model, samples in found.items()
+        for name in PAIRS
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,8 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = {Path(p).stem: Path(p).read_bytes() for p in options.paths}
     chosen = chosen or {name: make() for name, make in TINY.items()}
     with fresh_cache():
-        found = {name: measure(calls(content), options.rounds, options.calls)
-                 for name, content in chosen.items()}  # fmt: skip
+        found = {
+            name: measure(calls(content), options.rounds, options.calls)
+            for name, content in chosen.items()
+        }
     header = ["model", "call", "ours ns", "LiteRT ns", "LiteRT / ours"]
     text = table(header, rows(found), left=2)
     if options.json != "-":

@@ -73,8 +73,10 @@ class Row:
 
     def by_launch(self, engine: str) -> list[Samples]:
         ends = list(accumulate(self.launches[engine]))
-        return [self.samples[engine][end - n : end]
-                for n, end in zip(self.launches[engine], ends, strict=True)]  # fmt: skip
+        return [
+            self.samples[engine][end - n : end]
+            for n, end in zip(self.launches[engine], ends, strict=True)
+        ]
 
     def best(self) -> str | None:
         """The fastest peer."""
@@ -111,12 +113,21 @@ class Allowance:
         return self.given
 
 
-def run_model(path: Path, engines: Sequence[str], threads: int, precision: str, seconds: float,
-              launches: int) -> Row:  # fmt: skip
+def run_model(
+    path: Path, engines: Sequence[str], threads: int, precision: str, seconds: float, launches: int
+) -> Row:
     share = seconds / len(engines)
-    found = bench(path, engines=engines, threads=[threads], precision=[precision], runs=1,
-                  min_secs=share, max_secs=max(4 * share, 1), launches=launches,
-                  warmup_secs=0.2)  # fmt: skip
+    found = bench(
+        path,
+        engines=engines,
+        threads=[threads],
+        precision=[precision],
+        runs=1,
+        min_secs=share,
+        max_secs=max(4 * share, 1),
+        launches=launches,
+        warmup_secs=0.2,
+    )
     kind = str(found.models[path.name]["quantisation"])
     row = Row(path.stem, kind, group(kind), threads, precision)
     names = {r.setting.name: r.setting.engine for r in found.results}
@@ -161,8 +172,15 @@ LEGEND = (
 
 def latency_table(rows: Sequence[Row], engines: Sequence[str]) -> str:
     peers = [e for e in engines if e != OURS]
-    header = ["model", "kind", "ops on cpu", TITLES[OURS], *(TITLES[p] for p in peers),
-              "against the best", "answers"]  # fmt: skip
+    header = [
+        "model",
+        "kind",
+        "ops on cpu",
+        TITLES[OURS],
+        *(TITLES[p] for p in peers),
+        "against the best",
+        "answers",
+    ]
     return table(header, [_cells(row, peers) for row in rows], left=2)
 
 
@@ -171,10 +189,14 @@ def _cells(row: Row, peers: Sequence[str]) -> list[str]:
     against = row.against(best) if best else None
     gaps = [f"**{p} {g}**" if p in row.wrong else f"{p} {g}" for p, g in row.gaps.items()]
     return [
-        row.model, row.kind, row.notes.get(OURS, "").partition(" ops")[0] or "-",
-        "failed" if ours is None else milliseconds(ours), *(_peer_cell(row, p) for p in peers),
-        str(against) if against else "-", ", ".join(gaps) or "-",
-    ]  # fmt: skip
+        row.model,
+        row.kind,
+        row.notes.get(OURS, "").partition(" ops")[0] or "-",
+        "failed" if ours is None else milliseconds(ours),
+        *(_peer_cell(row, p) for p in peers),
+        str(against) if against else "-",
+        ", ".join(gaps) or "-",
+    ]
 
 
 def _peer_cell(row: Row, peer: str) -> str:
@@ -191,10 +213,22 @@ def means_table(rows: Sequence[Row], engines: Sequence[str]) -> str:
     for name in GROUPS:
         chosen = [r for r in rows if r.group == name and OURS in r.samples]
         if chosen:
-            lines.append([name, str(len(chosen)), *(_mean(chosen, r_against(p)) for p in peers),
-                          _mean(chosen, _against_best), _wins(chosen)])  # fmt: skip
-    header = ["geometric mean of", "models", *(f"{TITLES[p]} / ours" for p in peers),
-              "best peer / ours", "faster than the best"]  # fmt: skip
+            lines.append(
+                [
+                    name,
+                    str(len(chosen)),
+                    *(_mean(chosen, r_against(p)) for p in peers),
+                    _mean(chosen, _against_best),
+                    _wins(chosen),
+                ]
+            )
+    header = [
+        "geometric mean of",
+        "models",
+        *(f"{TITLES[p]} / ours" for p in peers),
+        "best peer / ours",
+        "faster than the best",
+    ]
     return table(header, lines)
 
 
@@ -218,8 +252,9 @@ def _mean(rows: Sequence[Row], get: Callable[[Row], Ratio | None]) -> str:
 def _wins(rows: Sequence[Row]) -> str:
     """Sure wins: the whole interval lies above 1."""
     found = [r for r in map(_against_best, rows) if r is not None]
-    wins, sure = (sum(v > 1 for v in values) for values in
-                  ([r.value for r in found], [r.low for r in found]))  # fmt: skip
+    wins, sure = (
+        sum(v > 1 for v in values) for values in ([r.value for r in found], [r.low for r in found])
+    )
     return f"{wins} of {len(found)} ({sure} surely)"
 
 
@@ -268,26 +303,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure_all(paths: Sequence[Path], engines: Sequence[str],
-                options: argparse.Namespace) -> list[Row]:  # fmt: skip
+def measure_all(
+    paths: Sequence[Path], engines: Sequence[str], options: argparse.Namespace
+) -> list[Row]:
     """All models at f32; where the CPU has bf16, the float ones again at bf16."""
     rows: list[Row] = []
     counts = [int(n) for n in options.threads.split(",")]
-    allowance = Allowance(options.seconds, options.minutes, len(paths) * len(counts),
-                          len(engines) * options.launches)  # fmt: skip
+    allowance = Allowance(
+        options.seconds, options.minutes, len(paths) * len(counts), len(engines) * options.launches
+    )
     for precision in ["f32", "bf16"] if cpu_flags() & BF16 and not options.f32_only else ["f32"]:
         floats = {r.model for r in rows if r.group == "float"}
         chosen = [p for p in paths if precision == "f32" or p.stem in floats]
         for threads in counts:
             for path in chosen:
-                rows.append(guarded(path, engines, threads, precision, allowance.next(),
-                                    options.launches))  # fmt: skip
+                rows.append(
+                    guarded(path, engines, threads, precision, allowance.next(), options.launches)
+                )
                 print(_progress(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
-def guarded(path: Path, engines: Sequence[str], threads: int, precision: str, seconds: float,
-            launches: int) -> Row:  # fmt: skip
+def guarded(
+    path: Path, engines: Sequence[str], threads: int, precision: str, seconds: float, launches: int
+) -> Row:
     """A row, whatever happens: a model that cannot even be read does not stop the others."""
     try:
         return run_model(path, engines, threads, precision, seconds, launches)

@@ -52,8 +52,9 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 
 
 def task_for(path: Path, **more: Any) -> ImageNet:
-    return ImageNet(images=FOLDER / "img", labels=FOLDER / "labels.csv",
-                    **CLASSIFIERS[path.stem], **more)  # fmt: skip
+    return ImageNet(
+        images=FOLDER / "img", labels=FOLDER / "labels.csv", **CLASSIFIERS[path.stem], **more
+    )
 
 
 @dataclass
@@ -132,8 +133,9 @@ def agreement(path: Path, pictures: int, shards: Path) -> Agreement:
     _, samples = opened(path, pictures)
     scores = their_scores(path, pictures)
     offset = ours.metrics["offset"]["value"]
-    found = Agreement(path.stem, len(samples), ours.metrics["top1"], ours.metrics["top5"],
-                      0, 0, 0, 0, 0)  # fmt: skip
+    found = Agreement(
+        path.stem, len(samples), ours.metrics["top1"], ours.metrics["top5"], 0, 0, 0, 0, 0
+    )
     for sample, top, theirs in zip(samples, ours.table()["top"], scores, strict=True):
         _compare(found, sample.id, top[:5], theirs, sample.truth + offset)
     found.their_top1 /= found.pictures
@@ -245,8 +247,11 @@ def speed(path: Path, pictures: int, rounds: int, shards: Path, ray: str) -> Spe
     for _ in range(rounds):
         for name, means in ways.items():
             watch = Watch(pictures)
-            kept.append(evaluate_task(path, task_for(path), limit=pictures, shards=shards,
-                                      progress=watch, **means))  # fmt: skip
+            kept.append(
+                evaluate_task(
+                    path, task_for(path), limit=pictures, shards=shards, progress=watch, **means
+                )
+            )
             found.rates[name] = max(found.rates.get(name, 0.0), watch.rate)
         for name, prepare in LOOPS.items():
             rate = plain_loop(path, pictures, prepare(path))
@@ -279,24 +284,52 @@ def cluster(wanted: bool) -> Iterator[str]:
 
 
 def report(found: Sequence[Agreement], speeds: Sequence[Speed]) -> str:
-    header = ["classifier", "pictures", "top-1", "LiteRT's", "top-5", "LiteRT's",
-              "same first class", "same five in order", "differ by a tie", "differ"]  # fmt: skip
-    rows = [[f.model, f.pictures, f"{f.top1:.2%}", f"{f.their_top1:.2%}", f"{f.top5:.2%}",
-             f"{f.their_top5:.2%}", f.first, f.five, f.tied, len(f.apart)]
-            for f in found]  # fmt: skip
-    parts = ["The same preprocessed inputs (TensorFlow Lite's preprocessing, each model's own mean "
-             "and std), picture by picture. LiteRT's kernels: the reference ones for integer "
-             "models, the default ones for float models.\n\n" + table(header, rows)]  # fmt: skip
+    header = [
+        "classifier",
+        "pictures",
+        "top-1",
+        "LiteRT's",
+        "top-5",
+        "LiteRT's",
+        "same first class",
+        "same five in order",
+        "differ by a tie",
+        "differ",
+    ]
+    rows = [
+        [
+            f.model,
+            f.pictures,
+            f"{f.top1:.2%}",
+            f"{f.their_top1:.2%}",
+            f"{f.top5:.2%}",
+            f"{f.their_top5:.2%}",
+            f.first,
+            f.five,
+            f.tied,
+            len(f.apart),
+        ]
+        for f in found
+    ]
+    parts = [
+        "The same preprocessed inputs (TensorFlow Lite's preprocessing, each model's own mean "
+        "and std), picture by picture. LiteRT's kernels: the reference ones for integer "
+        "models, the default ones for float models.\n\n" + table(header, rows)
+    ]
     if speeds:
         ways = list(speeds[0].rates)
-        rows = [[s.model, *(f"{s.rates[w]:.1f}" for w in ways), "yes" if s.same else "NO"]
-                for s in speeds]  # fmt: skip
-        parts.append("Pictures a second, one inference thread a session, over the last three "
-                     "quarters of the pictures; the best of the rounds. `default`: threads decode "
-                     "while the session infers. The plain loops run LiteRT on one picture after "
-                     "the other, with the same preprocessing by the same code, or with Pillow's "
-                     "bilinear, which gives other pixels:\n\n"
-                     + table(["classifier", *ways, "figures identical"], rows))  # fmt: skip
+        rows = [
+            [s.model, *(f"{s.rates[w]:.1f}" for w in ways), "yes" if s.same else "NO"]
+            for s in speeds
+        ]
+        parts.append(
+            "Pictures a second, one inference thread a session, over the last three "
+            "quarters of the pictures; the best of the rounds. `default`: threads decode "
+            "while the session infers. The plain loops run LiteRT on one picture after "
+            "the other, with the same preprocessing by the same code, or with Pillow's "
+            "bilinear, which gives other pixels:\n\n"
+            + table(["classifier", *ways, "figures identical"], rows)
+        )
     return "\n\n".join(parts)
 
 

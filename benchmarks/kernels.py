@@ -20,11 +20,11 @@ import numpy as np
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa.targets import Target
+from sanderling.delegates.cpu.limit_loops import Work, multiply, ticks, timed
 from sanderling.delegates.cpu.runtime.executable import aligned
 from sanderling.format import dump
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
 from sanderling.measure.roofline import best
-from sanderling.measure.roofline_loops import Work, multiply, ticks, timed
 from sanderling.ops import cost
 
 
@@ -70,18 +70,27 @@ class Row:
             return (self.width, self.units)
         return (1, -(-self.height // self.stride), -(-self.width // self.stride), self.units)
 
-    def _operands(self, graph: Graph, shape: tuple[int, ...], filters: tuple[int, ...],
-                  rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    def _operands(
+        self,
+        graph: Graph,
+        shape: tuple[int, ...],
+        filters: tuple[int, ...],
+        rng: np.random.Generator,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         if self.kind == "f32":
-            return (graph.input("x", DType.FLOAT32, shape),
-                    graph.constant("w", _filters(rng, filters)),
-                    graph.constant("b", np.ones(self.units, np.float32)))  # fmt: skip
+            return (
+                graph.input("x", DType.FLOAT32, shape),
+                graph.constant("w", _filters(rng, filters)),
+                graph.constant("b", np.ones(self.units, np.float32)),
+            )
         scales = rng.uniform(0.001, 0.01, self.units).astype(np.float32)
         codes = rng.integers(-127, 128, filters).astype(np.int8)
         bias = rng.integers(-1000, 1000, self.units).astype(np.int32)
-        return (graph.input("x", DType.INT8, shape, quant=Quant.of(0.02, -3)),
-                graph.constant("w", codes, quant=Quant.of(scales)),
-                graph.constant("b", bias, quant=Quant.of(scales * np.float32(0.02))))  # fmt: skip
+        return (
+            graph.input("x", DType.INT8, shape, quant=Quant.of(0.02, -3)),
+            graph.constant("w", codes, quant=Quant.of(scales)),
+            graph.constant("b", bias, quant=Quant.of(scales * np.float32(0.02))),
+        )
 
 
 def _filters(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -203,8 +212,11 @@ def main() -> None:
         top = max(*around, loops[row.kind]())
         speed = macs / ours / 1e9
         ratios[row.kind].append(theirs / ours)
-        print(f"| {row.name} | {ours * 1e6:.1f} | {speed:.0f} | {speed / top:.0%} "
-              f"| {theirs * 1e6:.1f} | {theirs / ours:.2f} |", flush=True)  # fmt: skip
+        print(
+            f"| {row.name} | {ours * 1e6:.1f} | {speed:.0f} | {speed / top:.0%} "
+            f"| {theirs * 1e6:.1f} | {theirs / ours:.2f} |",
+            flush=True,
+        )
     for kind, found in ratios.items():
         if found and not options.no_litert:
             print(f"\n{kind}: {np.exp(np.mean(np.log(found))):.2f}x LiteRT in the geometric mean")

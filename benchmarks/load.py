@@ -46,8 +46,12 @@ print(json.dumps({'ms': 1e3 * seconds, 'anon_kb': after['RssAnon'] - before['Rss
 
 
 def measure(subject: str, path: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", PROBE % SUBJECTS[subject], path], check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE % SUBJECTS[subject], path],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -55,8 +59,9 @@ def report(samples: dict[str, list[dict[str, float]]]) -> str:
     rows = []
     for name, found in samples.items():
         middle = {k: statistics.median(s[k] for s in found) for k in found[0]}
-        rows.append([name, f"{middle['ms']:.1f}", f"{middle['anon_kb']:.0f}",
-                     f"{middle['file_kb']:.0f}"])  # fmt: skip
+        rows.append(
+            [name, f"{middle['ms']:.1f}", f"{middle['anon_kb']:.0f}", f"{middle['file_kb']:.0f}"]
+        )
     return table(["what", "median ms", "anonymous KiB", "file-backed KiB"], rows)
 
 

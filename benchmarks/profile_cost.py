@@ -37,8 +37,10 @@ from sanderling.measure.sample_statistics import geometric_mean, median_of_round
 from sanderling.runtime.session import Session
 
 SCHEMA = "sanderling.profile_cost/2"
-MODELS = ("ad01_int8,resnet8_cifar10_int8,resnet8_cifar10_f32,str_ww_int8,mobilenet_v1_0.25,"
-          "tf2_mobilenet_v2,efficientnet_lite0,pose_detection,yamnet")  # fmt: skip
+MODELS = (
+    "ad01_int8,resnet8_cifar10_int8,resnet8_cifar10_f32,str_ww_int8,mobilenet_v1_0.25,"
+    "tf2_mobilenet_v2,efficientnet_lite0,pose_detection,yamnet"
+)
 LAUNCHES, ROUNDS = 4, 12
 MOST_COST, MOST_LOST = 0.02, 0.05
 
@@ -115,34 +117,71 @@ def measure(path: Path, threads: int, seconds: float) -> tuple[Cost, Any]:
     whole, counting = record["whole"]["mean"], record["counting"]
     others = {o["name"]: o["ms"] / whole for o in record["others"]}
     cost = Cost(
-        path.stem, threads, record["workers"], min(median_of_rounds(r) for r in without),
-        found.value - 1, found.low - 1, found.high - 1, counting["cost"], counting["every"],
-        record["steps_ms"] / whole, others.get(CALL, 0.0) + others.get(BETWEEN, 0.0),
-        others.get("barriers", 0.0), record["accounted"] * (1 + (counting["cost"] or 0.0)),
-    )  # fmt: skip
+        path.stem,
+        threads,
+        record["workers"],
+        min(median_of_rounds(r) for r in without),
+        found.value - 1,
+        found.low - 1,
+        found.high - 1,
+        counting["cost"],
+        counting["every"],
+        record["steps_ms"] / whole,
+        others.get(CALL, 0.0) + others.get(BETWEEN, 0.0),
+        others.get("barriers", 0.0),
+        record["accounted"] * (1 + (counting["cost"] or 0.0)),
+    )
     return cost, found
 
 
 def report(costs: Sequence[Cost], mean: Any) -> str:
     rows = [
-        (c.model, c.threads, c.workers, milliseconds(c.plain),
-         f"{c.cost:+.1%} [{c.low:+.1%}, {c.high:+.1%}]",
-         "-" if c.counted is None else f"{c.counted:+.1%}", c.every,
-         f"{c.steps:.1%}", f"{c.calls:.1%}",
-         f"{c.barriers:.1%}" if c.workers > 1 else "-", f"{c.accounted:.1%}")
+        (
+            c.model,
+            c.threads,
+            c.workers,
+            milliseconds(c.plain),
+            f"{c.cost:+.1%} [{c.low:+.1%}, {c.high:+.1%}]",
+            "-" if c.counted is None else f"{c.counted:+.1%}",
+            c.every,
+            f"{c.steps:.1%}",
+            f"{c.calls:.1%}",
+            f"{c.barriers:.1%}" if c.workers > 1 else "-",
+            f"{c.accounted:.1%}",
+        )
         for c in costs
-    ]  # fmt: skip
-    header = ("model", "threads", "workers", "ms", "cost of profiling", "counted run", "one of",
-              "steps", "calls", "barriers", "sum")  # fmt: skip
+    ]
+    header = (
+        "model",
+        "threads",
+        "workers",
+        "ms",
+        "cost of profiling",
+        "counted run",
+        "one of",
+        "steps",
+        "calls",
+        "barriers",
+        "sum",
+    )
     low, high = mean.low - 1, mean.high - 1
-    return "\n".join([
-        "## Profiling", "", machine_line(), "", table(header, rows), "",
-        f"Cost in the geometric mean: {mean.value - 1:+.2%} [{low:+.2%}, {high:+.2%}]. "
-        "Cost is the ratio of the fastest runs by turn: as a profile runs the model, and in code "
-        "that cannot count. Of very short runs only one of several is counted: what counting adds "
-        "to that one is measured against its neighbours in the same session. Steps, calls and "
-        "barriers are shares of the mean run that is counted, their sum is of one that is not.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "## Profiling",
+            "",
+            machine_line(),
+            "",
+            table(header, rows),
+            "",
+            f"Cost in the geometric mean: {mean.value - 1:+.2%} [{low:+.2%}, {high:+.2%}]. "
+            "Cost is the ratio of the fastest runs by turn: as a profile runs the model, and "
+            "in code "
+            "that cannot count. Of very short runs only one of several is counted: what "
+            "counting adds "
+            "to that one is measured against its neighbours in the same session. Steps, calls and "
+            "barriers are shares of the mean run that is counted, their sum is of one that is not.",
+        ]
+    )
 
 
 def main(args: Sequence[str] | None = None) -> int:

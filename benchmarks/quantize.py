@@ -88,9 +88,10 @@ def scores(path: Path, pictures: Iterable[Array], resolver: str) -> Scores:
 
     content = with_logits(path)
     judge = litert.Interpreter(
-        model_content=content, num_threads=2,
+        model_content=content,
+        num_threads=2,
         experimental_op_resolver_type=getattr(litert.OpResolverType, RESOLVERS[resolver]),
-    )  # fmt: skip
+    )
     judge.allocate_tensors()
     place = judge.get_input_details()[0]["index"]
     outs = [d["index"] for d in judge.get_output_details()]
@@ -117,8 +118,11 @@ def photographs(calibrating: int) -> tuple[list[Array], list[Array], Array]:
     prepare = PRESETS["efficientnet-lite"]
     read = [prepare(folder / "img" / row["file"], tensor)[0] for row in rows]
     test = [i for i in range(len(rows)) if i % 3]
-    return (read[::3][:calibrating], [read[i] for i in test],
-            np.array([int(rows[i]["class1000"]) for i in test]))  # fmt: skip
+    return (
+        read[::3][:calibrating],
+        [read[i] for i in test],
+        np.array([int(rows[i]["class1000"]) for i in test]),
+    )
 
 
 VIEWS, SHIFT = 4, 8  # SHIFT in pixels
@@ -137,8 +141,12 @@ def peer(python: str, kind: str, source: Path, samples: Path, folder: Path) -> P
     if target.is_file():
         return target
     script = Path(__file__).with_name("quantize_peers.py")
-    done = subprocess.run([python, str(script), kind, str(source), str(samples), str(target)],
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [python, str(script), kind, str(source), str(samples), str(target)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode or not target.is_file():
         print(f"{kind}: {done.stderr[-2000:]}", file=sys.stderr)
         return None
@@ -153,9 +161,15 @@ def described(model: Model, path: Path) -> Path:
             if t is not None and t.data is not None:
                 constants[f"c/{t.name}"] = t.data
         attrs = {k: v for k, v in op.attrs.items() if isinstance(v, str | int | float | bool)}
-        ops.append({"name": op.name, "attrs": attrs, "shape": list(op.outputs[0].shape),
-                    "inputs": ["" if t is None else t.name for t in op.inputs],
-                    "output": op.outputs[0].name})  # fmt: skip
+        ops.append(
+            {
+                "name": op.name,
+                "attrs": attrs,
+                "shape": list(op.outputs[0].shape),
+                "inputs": ["" if t is None else t.name for t in op.inputs],
+                "output": op.outputs[0].name,
+            }
+        )
     name = json.dumps(model.main.inputs[0].name)
     stored: dict[str, Any] = {"ops": json.dumps(ops), "input": name} | constants
     np.savez(path, **stored)
@@ -166,19 +180,21 @@ def named(model: Model) -> Model:
     """With a signature, which ai-edge-quantizer asks for."""
     if not model.signatures:
         graph = model.main
-        model.signatures = [Signature("serving_default", graph, {"x": graph.inputs[0]},
-                                      {"y": graph.outputs[0]})]  # fmt: skip
+        model.signatures = [
+            Signature("serving_default", graph, {"x": graph.inputs[0]}, {"y": graph.outputs[0]})
+        ]
     return model
 
 
 # What is asked of us; the statistics are found once.
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "int8, ours": ("int8", {}),
-    "int8, ours, no corrections": ("int8", {"ranges": "minmax", "weights": "max",
-                                            "corrections": "none"}),
-    "int16x8, ours": ("int16x8", {"ranges": "minmax", "weights": "max",
-                                  "corrections": "bias"}),
-}  # fmt: skip
+    "int8, ours, no corrections": (
+        "int8",
+        {"ranges": "minmax", "weights": "max", "corrections": "none"},
+    ),
+    "int16x8, ours": ("int16x8", {"ranges": "minmax", "weights": "max", "corrections": "bias"}),
+}
 
 
 def efficientnet(options: argparse.Namespace, folder: Path) -> str:
@@ -205,8 +221,11 @@ def efficientnet(options: argparse.Namespace, folder: Path) -> str:
             made, report = quantize(path, mode, calibrating, keep=folder / "kept.npz", **how)
             took, busy = time.perf_counter() - begin, time.process_time() - busy
             story = report.notes[0] if report.notes else ""
-            told.write_text(f"With {len(calibrating)} pictures, {took:.0f} s ({busy:.0f} s of one "
-                            f"core). {story}", "utf-8")  # fmt: skip
+            told.write_text(
+                f"With {len(calibrating)} pictures, {took:.0f} s ({busy:.0f} s of one "
+                f"core). {story}",
+                "utf-8",
+            )
             save(made, found[name])
         notes += [told.read_text("utf-8")] if not how else []
     seen = [view for picture in test for view in views(picture)]
@@ -218,23 +237,36 @@ def efficientnet(options: argparse.Namespace, folder: Path) -> str:
             print(name, resolver, file=sys.stderr, flush=True)
             each = 1 if resolver == "kernels" else VIEWS
             given = scores(file, seen[:: VIEWS // each], resolver)
-            rows.append([name, f"{resolver}, {each} of {VIEWS} views",
-                         *_row(given, reference.every(VIEWS // each), labels)])  # fmt: skip
-    header = ["model", "run by", "right", "drop, points (95 % interval)", "McNemar p",
-              "same class as float", "logit SNR, dB"]  # fmt: skip
+            rows.append(
+                [
+                    name,
+                    f"{resolver}, {each} of {VIEWS} views",
+                    *_row(given, reference.every(VIEWS // each), labels),
+                ]
+            )
+    header = [
+        "model",
+        "run by",
+        "right",
+        "drop, points (95 % interval)",
+        "McNemar p",
+        "same class as float",
+        "logit SNR, dB",
+    ]
     text = table(header, rows, 2)
     right = reference.classes == np.repeat(labels, VIEWS)
-    story = (f"{len(test)} pictures test, each in {VIEWS} views (as it is, mirrored, both shifted "
-             f"by {SHIFT} pixels); the float model has {right[::VIEWS].mean():.2%} of the pictures "
-             f"right, {right.mean():.2%} of the views.")  # fmt: skip
+    story = (
+        f"{len(test)} pictures test, each in {VIEWS} views (as it is, mirrored, both shifted "
+        f"by {SHIFT} pixels); the float model has {right[::VIEWS].mean():.2%} of the pictures "
+        f"right, {right.mean():.2%} of the views."
+    )
     return f"### EfficientNet-Lite0\n\n{story} {' '.join(notes)}\n\n{text}"
 
 
 def _row(given: Scores, wanted: Scores, labels: Array) -> list[str]:
     """Of one or several views of each picture: the interval is over pictures, views of one are no
     independent witnesses; McNemar's test is of the first views."""
-    right, before = (s.classes.reshape(len(labels), -1) == labels[:, None]
-                     for s in (given, wanted))  # fmt: skip
+    right, before = (s.classes.reshape(len(labels), -1) == labels[:, None] for s in (given, wanted))
     test = paired(right[:, 0], before[:, 0])
     ends = [-test["difference"][end] for end in ("high", "low")]
     drop = before.mean(axis=1) - right.mean(axis=1)
@@ -242,9 +274,13 @@ def _row(given: Scores, wanted: Scores, labels: Array) -> list[str]:
         around = 1.96 * drop.std(ddof=1) / len(drop) ** 0.5
         ends = [drop.mean() - around, drop.mean() + around]
     low, high = (100 * end for end in ends)
-    return [f"{right.mean():.2%}", f"{100 * drop.mean():.2f} ({low:.2f} to {high:.2f})",
-            f"{test['mcnemar']['mid']:.2f}", f"{np.mean(given.classes == wanted.classes):.2%}",
-            f"{_heard_snr(wanted.logits, given.logits):.1f}"]  # fmt: skip
+    return [
+        f"{right.mean():.2%}",
+        f"{100 * drop.mean():.2f} ({low:.2f} to {high:.2f})",
+        f"{test['mcnemar']['mid']:.2f}",
+        f"{np.mean(given.classes == wanted.classes):.2%}",
+        f"{_heard_snr(wanted.logits, given.logits):.1f}",
+    ]
 
 
 def _heard_snr(wanted: Array, given: Array) -> float:
@@ -280,20 +316,41 @@ def every_mode(options: argparse.Namespace, folder: Path) -> str:
         path = SHARED / "models" / f"{name}.tflite"
         pictures, calibrating = prepared_for(name, test), prepared_for(name, train)
         reference = scores(path, pictures, "XNNPACK")
-        rows.append([name, "float", f"{path.stat().st_size / 1e3:.0f}",
-                     f"{np.mean(reference.classes == labels):.2%}", "", "", "", ""])  # fmt: skip
+        rows.append(
+            [
+                name,
+                "float",
+                f"{path.stat().st_size / 1e3:.0f}",
+                f"{np.mean(reference.classes == labels):.2%}",
+                "",
+                "",
+                "",
+                "",
+            ]
+        )
         for mode in (m for m in MODES if m != "float"):
             print(name, mode, file=sys.stderr, flush=True)
             made, _ = quantize(path, mode, calibrating)
             file = folder / f"{name}_{mode}.tflite"
             save(made, file)
             given = scores(file, pictures, "XNNPACK")
-            rows.append([name, mode, f"{file.stat().st_size / 1e3:.0f}",
-                         *_row(given, reference, labels)])  # fmt: skip
-    header = ["model", "mode", "kB", "right", "drop, points (95 % interval)", "McNemar p",
-              "same class as float", "logit SNR, dB"]  # fmt: skip
-    return (f"### CIFAR-10\n\n{len(test)} pictures of the test set; 200 of the training set "
-            f"calibrate. Run by LiteRT with XNNPACK.\n\n{table(header, rows, 2)}")  # fmt: skip
+            rows.append(
+                [name, mode, f"{file.stat().st_size / 1e3:.0f}", *_row(given, reference, labels)]
+            )
+    header = [
+        "model",
+        "mode",
+        "kB",
+        "right",
+        "drop, points (95 % interval)",
+        "McNemar p",
+        "same class as float",
+        "logit SNR, dB",
+    ]
+    return (
+        f"### CIFAR-10\n\n{len(test)} pictures of the test set; 200 of the training set "
+        f"calibrate. Run by LiteRT with XNNPACK.\n\n{table(header, rows, 2)}"
+    )
 
 
 # -- channels scaled apart ------------------------------------------------------------------------
@@ -332,12 +389,22 @@ def apart(options: argparse.Namespace, folder: Path) -> str:
             given = scores(file, pictures, "XNNPACK")
             kept = next((c.name for c in report.candidates if c.chosen), "")
             rows.append([f"1 to {4**spread:.0f}", way, kept, *_row(given, reference, labels)])
-    header = ["channels' sizes", "way", "kept", "right", "drop, points (95 % interval)",
-              "McNemar p", "same class as float", "logit SNR, dB"]  # fmt: skip
-    return (f"### Channels scaled apart\n\n{name} with the channels between two layers scaled by "
-            f"random factors, the next layer's weights by their inverses "
-            f"({len(weighted_ops(model.main))} layers, {len(regions(model.main))} regions).\n\n"
-            f"{table(header, rows, 3)}")  # fmt: skip
+    header = [
+        "channels' sizes",
+        "way",
+        "kept",
+        "right",
+        "drop, points (95 % interval)",
+        "McNemar p",
+        "same class as float",
+        "logit SNR, dB",
+    ]
+    return (
+        f"### Channels scaled apart\n\n{name} with the channels between two layers scaled by "
+        f"random factors, the next layer's weights by their inverses "
+        f"({len(weighted_ops(model.main))} layers, {len(regions(model.main))} regions).\n\n"
+        f"{table(header, rows, 3)}"
+    )
 
 
 PARTS = {"efficientnet": efficientnet, "cifar": every_mode, "apart": apart}

@@ -37,8 +37,9 @@ def tf(graph, samples, out):
     def run(x):
         values = {json.loads(str(stored["input"])): x}
         for op in ops:
-            given = [values[n] if n in values else stored[f"c/{n}"] if n else None
-                     for n in op["inputs"]]  # fmt: skip
+            given = [
+                values[n] if n in values else stored[f"c/{n}"] if n else None for n in op["inputs"]
+            ]
             values[op["output"]] = _computed(tf, op, given)
         return values[ops[-1]["output"]]
 
@@ -58,11 +59,17 @@ def _computed(tf, op, given):
         strides = [1, at["stride_h"], at["stride_w"], 1]
         dilations = [at["dilation_h_factor"], at["dilation_w_factor"]]
         if deep:
-            made = tf.nn.depthwise_conv2d(given[0], np.moveaxis(given[1], 0, 3), strides,
-                                          at["padding"], dilations=dilations)  # fmt: skip
+            made = tf.nn.depthwise_conv2d(
+                given[0], np.moveaxis(given[1], 0, 3), strides, at["padding"], dilations=dilations
+            )
         else:
-            made = tf.nn.conv2d(given[0], given[1].transpose(1, 2, 3, 0), strides, at["padding"],
-                                dilations=dilations)  # fmt: skip
+            made = tf.nn.conv2d(
+                given[0],
+                given[1].transpose(1, 2, 3, 0),
+                strides,
+                at["padding"],
+                dilations=dilations,
+            )
         return _clamped(tf, tf.nn.bias_add(made, given[2]), at)
     if name == "FULLY_CONNECTED":
         flat = tf.reshape(given[0], [1, given[1].shape[1]])
@@ -71,8 +78,12 @@ def _computed(tf, op, given):
     if name == "ADD":
         return _clamped(tf, given[0] + given[1], at)
     if name == "AVERAGE_POOL_2D":
-        return tf.nn.avg_pool2d(given[0], [at["filter_height"], at["filter_width"]],
-                                [at["stride_h"], at["stride_w"]], at["padding"])  # fmt: skip
+        return tf.nn.avg_pool2d(
+            given[0],
+            [at["filter_height"], at["filter_width"]],
+            [at["stride_h"], at["stride_w"]],
+            at["padding"],
+        )
     if name == "MEAN":
         return tf.reduce_mean(given[0], tuple(given[1].reshape(-1)), keepdims=at["keep_dims"])
     if name == "RESHAPE":

@@ -36,8 +36,13 @@ def repeat(path: Path, options: argparse.Namespace) -> dict[str, list[Comparison
     """By setting, one comparison a run."""
     found: dict[str, list[Comparison]] = {}
     for number in range(options.repeats):
-        made = bench(path, engines=options.engines.split(","), min_secs=options.min_secs,
-                     launches=options.launches, seed=number)  # fmt: skip
+        made = bench(
+            path,
+            engines=options.engines.split(","),
+            min_secs=options.min_secs,
+            launches=options.launches,
+            seed=number,
+        )
         for one in made.comparisons:
             found.setdefault(one.setting, []).append(one)
             print(f"{path.stem}, run {number}: {one.setting} {one}", file=sys.stderr, flush=True)
@@ -53,8 +58,16 @@ def report(found: dict[str, dict[str, list[Comparison]]]) -> tuple[str, bool]:
             good &= share >= BOUND
             ratios = [r.ratio for r in runs]
             widths = sorted((r.high - r.low) / r.ratio for r in runs)
-            rows.append([model, setting, len(runs), f"{min(ratios):.3f} to {max(ratios):.3f}",
-                         f"{widths[len(widths) // 2]:.0%}", f"{share:.0%}"])  # fmt: skip
+            rows.append(
+                [
+                    model,
+                    setting,
+                    len(runs),
+                    f"{min(ratios):.3f} to {max(ratios):.3f}",
+                    f"{widths[len(widths) // 2]:.0%}",
+                    f"{share:.0%}",
+                ]
+            )
     header = ["model", "against the first", "runs", "ratios", "median width", "agree"]
     return table(header, rows, left=2), good
 
@@ -66,12 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text, good = report(found)
     print(text)
     if options.json:
-        rows = {m: {s: [asdict(c) for c in runs] for s, runs in by.items()}
-                for m, by in found.items()}  # fmt: skip
+        rows = {
+            m: {s: [asdict(c) for c in runs] for s, runs in by.items()} for m, by in found.items()
+        }
         write_json(options.json, SCHEMA, {"comparisons": rows})
     if options.write:
-        about = (f"{machine_line()} The same comparison {options.repeats} times over: two runs "
-                 "agree if the ratio of one lies in the interval of the other.")  # fmt: skip
+        about = (
+            f"{machine_line()} The same comparison {options.repeats} times over: two runs "
+            "agree if the ratio of one lies in the interval of the other."
+        )
         write_section("repeatability", f"## Repeatability\n\n{about}\n\n{text}")
     return 0 if good else 1
 

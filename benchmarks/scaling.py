@@ -97,27 +97,40 @@ def stack(point: Point, kind: str) -> Model:
     last = graph.input("x", dtype, shape, quant=quant)
     for index in range(point.depth):
         made = graph.tensor(f"y{index}", dtype, shape, quant=quant)
-        graph.add("CONV_2D", [last, *_weights(graph, point.channels, kind, index, rng)], [made],
-                  padding="SAME", stride_w=1, stride_h=1, dilation_w_factor=1,
-                  dilation_h_factor=1, fused_activation_function="RELU")  # fmt: skip
+        graph.add(
+            "CONV_2D",
+            [last, *_weights(graph, point.channels, kind, index, rng)],
+            [made],
+            padding="SAME",
+            stride_w=1,
+            stride_h=1,
+            dilation_w_factor=1,
+            dilation_h_factor=1,
+            fused_activation_function="RELU",
+        )
         last = made
     graph.outputs = [last]
     return Model([graph])
 
 
-def _weights(graph: Graph, channels: int, kind: str, index: int,
-             rng: np.random.Generator) -> list[Tensor]:  # fmt: skip
+def _weights(
+    graph: Graph, channels: int, kind: str, index: int, rng: np.random.Generator
+) -> list[Tensor]:
     """Filter and bias that keep the signal's size from layer to layer."""
     reals = rng.standard_normal((channels, 3, 3, channels)) * np.sqrt(2 / (9 * channels))
     if kind == "f32":
-        return [graph.constant(f"w{index}", reals.astype(np.float32)),
-                graph.constant(f"b{index}", np.zeros(channels, np.float32))]  # fmt: skip
+        return [
+            graph.constant(f"w{index}", reals.astype(np.float32)),
+            graph.constant(f"b{index}", np.zeros(channels, np.float32)),
+        ]
     scale = np.abs(reals).max(axis=(1, 2, 3)) / 127
     codes = np.round(reals / scale[:, None, None, None]).astype(np.int8)
     zeros = np.zeros(channels, np.int64)
     bias = Quant.of(0.05 * scale, zeros, 0)
-    return [graph.constant(f"w{index}", codes, quant=Quant.of(scale, zeros, 0)),
-            graph.constant(f"b{index}", np.zeros(channels, np.int32), quant=bias)]  # fmt: skip
+    return [
+        graph.constant(f"w{index}", codes, quant=Quant.of(scale, zeros, 0)),
+        graph.constant(f"b{index}", np.zeros(channels, np.int32), quant=bias),
+    ]
 
 
 # -- measuring ----------------------------------------------------------------------------------
@@ -163,10 +176,23 @@ def _fall(one: Found, two: Found, engine: str) -> float:
 
 
 def report(found: Sequence[Found]) -> str:
-    header = ["kind", "axis", "value", "MMAC", "sanderling ms", "LiteRT ms", "LiteRT / ours",
-              "GMAC/s", "LiteRT's", "cliff"]  # fmt: skip
-    errors = [f"- {f.kind} {f.axis} {getattr(f.point, f.axis)}, {engine}: {why}"
-              for f in found for engine, why in f.errors.items()]  # fmt: skip
+    header = [
+        "kind",
+        "axis",
+        "value",
+        "MMAC",
+        "sanderling ms",
+        "LiteRT ms",
+        "LiteRT / ours",
+        "GMAC/s",
+        "LiteRT's",
+        "cliff",
+    ]
+    errors = [
+        f"- {f.kind} {f.axis} {getattr(f.point, f.axis)}, {engine}: {why}"
+        for f in found
+        for engine, why in f.errors.items()
+    ]
     cliffs = sum(bool(f.cliff) for f in found)
     about = f"BASE: {', '.join(f'{k} {v}' for k, v in asdict(BASE).items())}."
     verdict = (
@@ -182,8 +208,13 @@ def _cells(one: Found) -> list[str]:
         return [*head, "-", "-", "-", "-", "-", "failed"]
     times = [milliseconds(one.seconds(e)) for e in ENGINES]
     rates = [f"{one.rate(e) / 1e9:.1f}" for e in ENGINES]
-    return [*head, *times, str(ratio(one.samples["litert"], one.samples["sanderling"])), *rates,
-            one.cliff]  # fmt: skip
+    return [
+        *head,
+        *times,
+        str(ratio(one.samples["litert"], one.samples["sanderling"])),
+        *rates,
+        one.cliff,
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

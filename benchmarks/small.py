@@ -89,8 +89,10 @@ def measure(data: bytes, arrays: list[Any] | None, rounds: int) -> tuple[float, 
     """Seconds of ours and of LiteRT's, and a remark."""
     from ai_edge_litert.interpreter import Interpreter as Litert
 
-    ours, theirs = Interpreter(model_content=data, num_threads=1), Litert(
-        model_content=data, num_threads=1)  # fmt: skip
+    ours, theirs = (
+        Interpreter(model_content=data, num_threads=1),
+        Litert(model_content=data, num_threads=1),
+    )
     calls = [fed(i, arrays) for i in (ours, theirs)]
     remark = "answers differ" * differ(ours, theirs)
     count = max(1, int(SAMPLE / max(seconds(c, 3) for c in calls)))
@@ -114,8 +116,11 @@ def main() -> None:
         except Exception as error:  # LiteRT does not run all of them; the others go on
             print(f"| {name} | | | | {str(error).splitlines()[0]:.60} |", flush=True)
             continue
-        print(f"| {name.replace('|', ' ')} | {1e6 * ours:.2f} | {1e6 * theirs:.2f} "
-              f"| {ours / theirs:.2f} | {remark} |", flush=True)  # fmt: skip
+        print(
+            f"| {name.replace('|', ' ')} | {1e6 * ours:.2f} | {1e6 * theirs:.2f} "
+            f"| {ours / theirs:.2f} | {remark} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

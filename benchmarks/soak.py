@@ -87,10 +87,16 @@ class Soaked:
 
 def note(inferences: int) -> Note:
     gc.collect()
-    memory, status = (Path(f"/proc/self/{name}").read_text("utf-8")
-                      for name in ("smaps_rollup", "status"))  # fmt: skip
-    return Note(inferences, _field(memory, "Rss"), _field(memory, "Anonymous"),
-                _field(status, "Threads"), len(list(Path("/proc/self/fd").iterdir())))  # fmt: skip
+    memory, status = (
+        Path(f"/proc/self/{name}").read_text("utf-8") for name in ("smaps_rollup", "status")
+    )
+    return Note(
+        inferences,
+        _field(memory, "Rss"),
+        _field(memory, "Anonymous"),
+        _field(status, "Threads"),
+        len(list(Path("/proc/self/fd").iterdir())),
+    )
 
 
 def _field(text: str, name: str) -> int:
@@ -140,17 +146,37 @@ def _batched(model: Model, batch: int) -> list[Array]:
 
 
 def report(found: Sequence[Soaked]) -> str:
-    header = ["model", "inferences", "sessions", "seconds", "resident KiB after the first",
-              "middle", "last", "growth of the second half KiB", "threads", "open files",
-              "verdict"]  # fmt: skip
+    header = [
+        "model",
+        "inferences",
+        "sessions",
+        "seconds",
+        "resident KiB after the first",
+        "middle",
+        "last",
+        "growth of the second half KiB",
+        "threads",
+        "open files",
+        "verdict",
+    ]
     return table(header, map(_cells, found))
 
 
 def _cells(one: Soaked) -> list[object]:
     first, middle, last = one.notes[0], one.notes[len(one.notes) // 2], one.notes[-1]
-    return [one.model, last.inferences, len(one.notes), f"{one.seconds:.0f}", first.resident_kb,
-            middle.resident_kb, last.resident_kb, f"{one.growth_kb:.0f}", last.threads, last.files,
-            one.verdict]  # fmt: skip
+    return [
+        one.model,
+        last.inferences,
+        len(one.notes),
+        f"{one.seconds:.0f}",
+        first.resident_kb,
+        middle.resident_kb,
+        last.resident_kb,
+        f"{one.growth_kb:.0f}",
+        last.threads,
+        last.files,
+        one.verdict,
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,8 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         write_json(options.json, SCHEMA, {"models": [asdict(s) for s in found]})
     if options.write:
-        about = (f"Batches {', '.join(map(str, BATCHES))} in turn, changed every {STAY} "
-                 f"inferences; threads {' and '.join(map(str, THREADS))} in turn.")  # fmt: skip
+        about = (
+            f"Batches {', '.join(map(str, BATCHES))} in turn, changed every {STAY} "
+            f"inferences; threads {' and '.join(map(str, THREADS))} in turn."
+        )
         write_section("soak", f"## Soak\n\n{machine_line()}\n\n{about}\n\n{text}")
     return int(any(s.verdict != "flat" for s in found))
 

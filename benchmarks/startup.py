@@ -103,8 +103,11 @@ def measure(path: Path, rounds: int, threads: int) -> dict[str, list[Sample]]:
     samples: dict[str, list[Sample]] = {s: [] for s in subjects}
     with tempfile.TemporaryDirectory() as warm:
         # As it is installed: a checkout looks at each of its files, which may be edited.
-        shutil.copytree(ROOT / "sanderling", f"{warm}/site/sanderling",
-                        ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+        shutil.copytree(
+            ROOT / "sanderling",
+            f"{warm}/site/sanderling",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
         if cache_knob():
             probe("sanderling warm", path, threads, warm)  # fills the cache
             probe("sanderling warm", path, threads, warm)  # recognises the file from now on
@@ -121,8 +124,9 @@ def against(samples: dict[str, list[Sample]], subject: str) -> Ratio | None:
     if subject == "litert" or subject not in samples:
         return None
     rounds = len(samples[subject])
-    theirs, ours = ([[s["total_s"]] for s in samples[name][:rounds]]
-                    for name in ("litert", subject))  # fmt: skip
+    theirs, ours = (
+        [[s["total_s"]] for s in samples[name][:rounds]] for name in ("litert", subject)
+    )
     return ratio(theirs, ours)
 
 

@@ -26,9 +26,11 @@ class Knob:
     def is_on(self) -> bool:
         text = self.text().strip().lower()
         if text not in SWITCH:
-            raise InputError(f"'{text}' is neither on nor off",
-                             where=f"environment variable {self.name}",
-                             fix=f"write one of {', '.join(filter(None, SWITCH))}")  # fmt: skip
+            raise InputError(
+                f"'{text}' is neither on nor off",
+                where=f"environment variable {self.name}",
+                fix=f"write one of {', '.join(filter(None, SWITCH))}",
+            )
         return SWITCH[text]
 
     def size(self) -> int:
@@ -37,8 +39,11 @@ class Knob:
         unit = {"k": 10, "m": 20, "g": 30}.get(text[-1:], 0)
         digits = text[:-1] if unit else text
         if not digits.isdigit():
-            raise InputError(f"'{text}' is not a size", where=f"environment variable {self.name}",
-                             fix="write a number with k, m or g, for example 4g")  # fmt: skip
+            raise InputError(
+                f"'{text}' is not a size",
+                where=f"environment variable {self.name}",
+                fix="write a number with k, m or g, for example 4g",
+            )
         return int(digits) << unit
 
 
@@ -81,9 +86,11 @@ class MemoryKnob(Knob):
         return Knob.size(self) if self.text().strip() else _half_of_the_memory()
 
 
-MAX_MEMORY = MemoryKnob("SANDERLING_MAX_MEMORY", "",
-                        "most bytes of a run's tensors and temporaries; default: half of the memory"
-                        )  # fmt: skip
+MAX_MEMORY = MemoryKnob(
+    "SANDERLING_MAX_MEMORY",
+    "",
+    "most bytes of a run's tensors and temporaries; default: half of the memory",
+)
 DELEGATES = Knob("SANDERLING_DELEGATES", "", "default delegates, by name, separated by commas")
 CACHE = Knob("SANDERLING_CACHE", "", "folder of compiled code, or off; default ~/.cache/sanderling")
 CACHE_SIZE = Knob("SANDERLING_CACHE_SIZE", "1g", "most bytes of compiled code kept")

@@ -37,8 +37,11 @@ class ModelError(SanderlingError, ValueError):
 
 def out_of_range(what: str, value: int, limit: int, *, where: str) -> ModelError:
     """The one error for an index that only the run knows, whoever computes the operator."""
-    return ModelError(f"{what} is out of range: {value} is not in 0 to {limit - 1}", where=where,
-                      fix="the indices do not fit the shape")  # fmt: skip
+    return ModelError(
+        f"{what} is out of range: {value} is not in 0 to {limit - 1}",
+        where=where,
+        fix="the indices do not fit the shape",
+    )
 
 
 class TextError(ModelError):

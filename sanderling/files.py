@@ -36,8 +36,11 @@ def as_given(text: str) -> str:
     return text
 
 
-def read_bytes(path: str | os.PathLike[str], what: str = "the file",
-               fix: str = "check the path and its permissions") -> bytes:  # fmt: skip
+def read_bytes(
+    path: str | os.PathLike[str],
+    what: str = "the file",
+    fix: str = "check the path and its permissions",
+) -> bytes:
     """The content of a file; of a pipe or device up to its end; of `-`, what stdin gives."""
     with _sentences(path, what, fix), _opened(path) as handle:
         return _drained(handle, path)
@@ -48,8 +51,11 @@ def read_text(path: str | os.PathLike[str], what: str, fix: str) -> str:
     try:
         return read_bytes(path, what, fix).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what} cannot be read: it is not a text in UTF-8 (byte {error.start})",
-                         where=os.fspath(path), fix=fix) from error  # fmt: skip
+        raise InputError(
+            f"{what} cannot be read: it is not a text in UTF-8 (byte {error.start})",
+            where=os.fspath(path),
+            fix=fix,
+        ) from error
 
 
 def read_data(path: str | os.PathLike[str], what: str, fix: str, is_yaml: bool = False) -> Any:
@@ -57,16 +63,18 @@ def read_data(path: str | os.PathLike[str], what: str, fix: str, is_yaml: bool =
     return parse_data(read_text(path, what, fix), path, what, fix, is_yaml)
 
 
-def parse_data(text: str | bytes, path: str | os.PathLike[str], what: str, fix: str,
-               is_yaml: bool = False) -> Any:  # fmt: skip
+def parse_data(
+    text: str | bytes, path: str | os.PathLike[str], what: str, fix: str, is_yaml: bool = False
+) -> Any:
     """The value of a text that came from this file."""
     try:
         return _yaml(text, what) if is_yaml else json.loads(text)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         kind = "YAML" if is_yaml else "JSON"
-        raise InputError(f"{what} cannot be read: not well-formed {kind}: {why}",
-                         where=os.fspath(path), fix=fix) from error  # fmt: skip
+        raise InputError(
+            f"{what} cannot be read: not well-formed {kind}: {why}", where=os.fspath(path), fix=fix
+        ) from error
 
 
 @contextmanager
@@ -112,8 +120,9 @@ def _sentences(path: str | os.PathLike[str], what: str, fix: str) -> Iterator[No
         raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         said = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise InputError(f"{what} cannot be read: {said}", where=os.fspath(path),
-                         fix=fix) from error  # fmt: skip
+        raise InputError(
+            f"{what} cannot be read: {said}", where=os.fspath(path), fix=fix
+        ) from error
 
 
 @contextmanager
@@ -134,20 +143,26 @@ def _drained(handle: int, path: str | os.PathLike[str]) -> bytes:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(0, "it is a directory")
     if os.isatty(handle):
-        raise InputError("it is a terminal, nothing is piped in", where=os.fspath(path),
-                         fix="write: sanderling VERB - < FILE, or give a file")  # fmt: skip
+        raise InputError(
+            "it is a terminal, nothing is piped in",
+            where=os.fspath(path),
+            fix="write: sanderling VERB - < FILE, or give a file",
+        )
     made = bytearray(_first(handle) if stat.S_ISFIFO(status.st_mode) else b"")
     os.set_blocking(handle, True)
     limit = max(LIMIT, status.st_size)
     while piece := os.read(handle, CHUNK):
         made += piece
         if len(made) > limit:
-            raise InputError(f"it gives more than {limit} bytes", where=os.fspath(path),
-                             fix="give a file")  # fmt: skip
+            raise InputError(
+                f"it gives more than {limit} bytes", where=os.fspath(path), fix="give a file"
+            )
     if not made and not stat.S_ISREG(status.st_mode):
-        raise InputError("it gives nothing: it is empty, or nobody writes to it",
-                         where=os.fspath(path), fix="give a file, or check what writes to it"
-                         )  # fmt: skip
+        raise InputError(
+            "it gives nothing: it is empty, or nobody writes to it",
+            where=os.fspath(path),
+            fix="give a file, or check what writes to it",
+        )
     return bytes(made)
 
 

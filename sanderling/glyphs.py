@@ -179,8 +179,9 @@ def _other(letter: str, has: Any) -> str:
     number = ord(letter)
     if number in HANGUL:
         return romanised(number)
-    plain = "".join(c for c in unicodedata.normalize("NFKD", letter)
-                    if not unicodedata.combining(c))  # fmt: skip
+    plain = "".join(
+        c for c in unicodedata.normalize("NFKD", letter) if not unicodedata.combining(c)
+    )
     if plain and plain != letter and all(map(has, plain)):
         return plain
     return f"\\x{number & 0xFF:02x}" if 0xDC80 <= number <= 0xDCFF else f"\\u{number:04x}"
@@ -215,9 +216,13 @@ def _fonts() -> list[tuple[str, str]]:
         name = font.name.lower()
         return next((i for i, k in enumerate(_LIKELY) if name.startswith(k)), len(_LIKELY))
 
-    upright = [f for f in fontManager.ttflist
-               if f.style == "normal" and f.weight in (400, "normal")
-               and not f.name.lower().startswith(BOXES)]  # fmt: skip
+    upright = [
+        f
+        for f in fontManager.ttflist
+        if f.style == "normal"
+        and f.weight in (400, "normal")
+        and not f.name.lower().startswith(BOXES)
+    ]
     return [(f.name, f.fname) for f in sorted(upright, key=place)]
 
 

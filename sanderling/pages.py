@@ -56,10 +56,16 @@ NAME, SENTENCE = 44, 60  # letters: of a name that is shown, and from which on a
 def page(title: str, parts: Iterable[str]) -> str:
     """A whole HTML page; the parts are HTML already. Names of files need not be legal text."""
     name = html.escape(title)
-    return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+    return (
+        (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<style>{_STYLE}</style></head><body><h1>{name}</h1>\n{chr(10).join(parts)}\n<script>{_SCRIPT}</script>"
-            "</body></html>\n").encode("utf-8", "backslashreplace").decode()  # fmt: skip
+            "</body></html>\n"
+        )
+        .encode("utf-8", "backslashreplace")
+        .decode()
+    )
 
 
 def side_by_side(figures: Iterable[str]) -> str:
@@ -81,8 +87,9 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     heads = "".join(f"<th{_kind(c)}>{html.escape(c.lstrip('>~'))}</th>" for c in columns)
     lines = ("".join(map(_cell, columns, row)) for row in rows)
     body = "".join(f"<tr>{line}</tr>\n" for line in lines)
-    return (f"<div class=wide><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-            "</div>")  # fmt: skip
+    return (
+        f"<div class=wide><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _kind(column: str) -> str:

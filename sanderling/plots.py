@@ -26,8 +26,11 @@ def kind_of(path: str | Path) -> str:
     """The kind of plot that a file name asks for; an unknown one is refused before the work."""
     suffix = Path(path).suffix.lower()
     if suffix not in KINDS:
-        raise InputError(f"'{suffix}' is not a kind of picture", where=str(path),
-                         fix=f"end the name with {', '.join(KINDS)}")  # fmt: skip
+        raise InputError(
+            f"'{suffix}' is not a kind of picture",
+            where=str(path),
+            fix=f"end the name with {', '.join(KINDS)}",
+        )
     return suffix
 
 
@@ -41,11 +44,16 @@ def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (9, 4.5)
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "drawing pictures") from error
     style = {
-        "axes.prop_cycle": cycler(color=COLOURS), "axes.spines.top": False,
-        "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10,
+        "axes.prop_cycle": cycler(color=COLOURS),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+        "font.size": 10,
         "text.parse_math": False,  # a name with $ in it is a name
-        "svg.fonttype": "none", "svg.hashsalt": "sanderling",
-    }  # fmt: skip
+        "svg.fonttype": "none",
+        "svg.hashsalt": "sanderling",
+    }
     with matplotlib.rc_context(style):
         made = Figure(figsize=size, layout="constrained")
         yield made, made.subplots(rows, columns)
@@ -68,8 +76,9 @@ def _legible(figure: Any) -> None:
     texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
     chosen = fonts_for(text.get_text() for text in texts)
     for text in texts:
-        text.set_text(spelled(text.get_text(), lambda c: any(ord(c) in letters_of(f)
-                                                             for _, f in chosen)))  # fmt: skip
+        text.set_text(
+            spelled(text.get_text(), lambda c: any(ord(c) in letters_of(f) for _, f in chosen))
+        )
         if len(chosen) > 1:
             text.set_fontfamily(["sans-serif", *(family for family, _ in chosen[1:])])
 
@@ -111,8 +120,9 @@ class Spot(NamedTuple):
     radius: float
 
 
-def label_spots(figure: Any, axes: Any, spots: Sequence[Spot], texts: Mapping[int, str],
-                size: float = 7.5) -> None:  # fmt: skip
+def label_spots(
+    figure: Any, axes: Any, spots: Sequence[Spot], texts: Mapping[int, str], size: float = 7.5
+) -> None:
     """Names beside spots, the first the most important: each at the nearest place where it covers
     no other name and no spot, with a line to its own; where there is none it has no name. texts: by
     the place of the spot in `spots`."""
@@ -130,10 +140,16 @@ def label_spots(figure: Any, axes: Any, spots: Sequence[Spot], texts: Mapping[in
             if _is_inside(box, frame) and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
                 axes.annotate(
-                    text, (spot.x, spot.y), (dx, dy), textcoords="offset points", ha="center",
-                    va="center", fontsize=size, zorder=5,
+                    text,
+                    (spot.x, spot.y),
+                    (dx, dy),
+                    textcoords="offset points",
+                    ha="center",
+                    va="center",
+                    fontsize=size,
+                    zorder=5,
                     arrowprops={"arrowstyle": "-", "lw": 0.5, "color": "#555"},
-                )  # fmt: skip
+                )
                 break
 
 

@@ -25,8 +25,13 @@ class Span(Protocol):
     """Something that takes time: it begins and ends with its `with` block."""
 
     def __enter__(self) -> Span: ...
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 where: TracebackType | None, /) -> None: ...  # fmt: skip
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+        /,
+    ) -> None: ...
     def note(self, args: Args) -> None:
         """Facts that are known only now."""
 

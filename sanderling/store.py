@@ -105,8 +105,9 @@ class Store:
 
     # -- records: small entries in JSON -----------------------------------------------------------
 
-    def recall(self, name: str, decode: Callable[[Any], Made] = lambda content: content
-               ) -> Made | None:  # fmt: skip
+    def recall(
+        self, name: str, decode: Callable[[Any], Made] = lambda content: content
+    ) -> Made | None:
         """decode(content) of the record of this name, or None."""
         return self.read(name, lambda handle: decode(_record(handle, name)))
 
@@ -130,8 +131,11 @@ class Store:
             return decode(handle)
         except DAMAGE as error:
             path = self.folder / name
-            warnings.warn(f"the cached code {path} is damaged and is made anew: {error}",
-                          CacheWarning, stacklevel=2)  # fmt: skip
+            warnings.warn(
+                f"the cached code {path} is damaged and is made anew: {error}",
+                CacheWarning,
+                stacklevel=2,
+            )
             with suppress(OSError):
                 path.unlink(missing_ok=True)
             return None
@@ -245,8 +249,9 @@ def _record(handle: int, name: str) -> Any:
 
 @cache
 def _warn_once(text: str) -> None:
-    warnings.warn(f"{text}; set {CACHE.name} to another folder, or to 'off'", CacheWarning,
-                  stacklevel=2)  # fmt: skip
+    warnings.warn(
+        f"{text}; set {CACHE.name} to another folder, or to 'off'", CacheWarning, stacklevel=2
+    )
 
 
 def _is_own(status: os.stat_result) -> bool:

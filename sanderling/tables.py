@@ -60,8 +60,9 @@ def whole_in_files(column: str) -> str:
     return f"~{column}" if width() else column
 
 
-def fitting(columns: Sequence[str], rows: Iterable[Sequence[object]],
-            spare: Sequence[str]) -> list[int]:  # fmt: skip
+def fitting(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequence[str]
+) -> list[int]:
     """The columns that a line has room for: of `spare` the first go first, where it is too long
     even with names broken and with the flexible columns as short as READABLE."""
     body = [[_shown(cell) for cell in row] for row in rows]
@@ -69,16 +70,22 @@ def fitting(columns: Sequence[str], rows: Iterable[Sequence[object]],
     if not body or not width():
         return kept
     heads = _broken([column.lstrip(">~") for column in columns], _widths(body))
-    widths = [min(w, READABLE) if column.startswith("~") else w
-              for column, w in zip(columns, _widths(heads + body), strict=True)]  # fmt: skip
+    widths = [
+        min(w, READABLE) if column.startswith("~") else w
+        for column, w in zip(columns, _widths(heads + body), strict=True)
+    ]
     for name in spare:
         if _excess([widths[i] for i in kept]) > 0:
             kept.remove(columns.index(name))
     return kept
 
 
-def _block(shown: Sequence[int], lines: Sequence[Sequence[str]], columns: Sequence[str],
-           widths: Sequence[int]) -> str:  # fmt: skip
+def _block(
+    shown: Sequence[int],
+    lines: Sequence[Sequence[str]],
+    columns: Sequence[str],
+    widths: Sequence[int],
+) -> str:
     names, room = [columns[i] for i in shown], [widths[i] for i in shown]
     return aligned([[line[i] for i in shown] for line in lines], names, room)
 
@@ -102,11 +109,14 @@ def _excess(widths: Sequence[int]) -> int:
 
 def _broken(names: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
     """Names of columns as several lines, where what stands below is narrower than they are."""
-    pieces = [wrap(name, max(room, 1), break_long_words=False, break_on_hyphens=False)
-              for name, room in zip(names, widths, strict=True)]  # fmt: skip
+    pieces = [
+        wrap(name, max(room, 1), break_long_words=False, break_on_hyphens=False)
+        for name, room in zip(names, widths, strict=True)
+    ]
     height = max(map(len, pieces))
-    return [list(line) for line in zip(*([""] * (height - len(p)) + p for p in pieces),
-                                       strict=True)]  # fmt: skip
+    return [
+        list(line) for line in zip(*([""] * (height - len(p)) + p for p in pieces), strict=True)
+    ]
 
 
 def _blocks(widths: Sequence[int], labels: int) -> list[list[int]]:
@@ -133,8 +143,10 @@ def _narrow(widths: list[int], flexible: Sequence[int], least: int = 12) -> None
 
 
 def _line(texts: Sequence[str], columns: Sequence[str], widths: Sequence[int]) -> str:
-    made = (padded(shorten(cell, w), w, column.startswith(">"))
-            for cell, column, w in zip(texts, columns, widths, strict=True))  # fmt: skip
+    made = (
+        padded(shorten(cell, w), w, column.startswith(">"))
+        for cell, column, w in zip(texts, columns, widths, strict=True)
+    )
     return GAP.join(made).rstrip()
 
 
@@ -145,8 +157,10 @@ def facts(rows: Iterable[tuple[str, object]]) -> str:
     room = max(width() - indent, 20) if width() else 10**6
     lines = []
     for name, value in named:
-        lines += [(padded(name if i == 0 else "", indent) + piece).rstrip()
-                  for i, piece in enumerate(wrapped(value, room))]  # fmt: skip
+        lines += [
+            (padded(name if i == 0 else "", indent) + piece).rstrip()
+            for i, piece in enumerate(wrapped(value, room))
+        ]
     return "\n".join(lines)
 
 

@@ -80,9 +80,14 @@ def serve() -> None:
 def ask(questions: list[Question]) -> Iterator[tuple[Question, bool]]:
     """Answers in order; a question that kills the child has a kernel behind it."""
     while questions:
-        child = subprocess.run([sys.executable, __file__, "--serve"], text=True, check=False,
-                               input="".join(json.dumps(q) + "\n" for q in questions),
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
+        child = subprocess.run(
+            [sys.executable, __file__, "--serve"],
+            text=True,
+            check=False,
+            input="".join(json.dumps(q) + "\n" for q in questions),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         answers = child.stdout.split()
         if child.returncode:
             print(f"crashed, so it has a kernel: {questions[len(answers)]}", file=sys.stderr)

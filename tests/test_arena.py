@@ -49,8 +49,10 @@ def heads(found: ArenaPlan[Any]) -> dict[Any, Any]:
 def assert_legal(found: ArenaPlan[Any]) -> None:
     """Blocks that overlap are never alive together, or the one dies as its heir is born."""
     head = heads(found)
-    spans = [(b.offset, b.offset + b.item.size, b.item.first, b.item.last, head[b.item.key])
-             for b in found.blocks]  # fmt: skip
+    spans = [
+        (b.offset, b.offset + b.item.size, b.item.first, b.item.last, head[b.item.key])
+        for b in found.blocks
+    ]
     assert all(begin % ALIGNMENT == 0 and end <= found.size for begin, end, *_ in spans)
     for number, (begin, end, first, last, family) in enumerate(spans):
         for other, until, born, dead, kin in spans[:number]:
@@ -106,11 +108,14 @@ def widening(g: Graph, x: Tensor) -> list[Tensor]:
     return [emit(g, "ADD", [row, column], (16, 16))]
 
 
-@pytest.mark.parametrize("body, size", [
-    (straight, 2 * 1024),
-    (branching, 3 * 1024),
-    (widening, 2 * 1024 + 2 * 64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body, size",
+    [
+        (straight, 2 * 1024),
+        (branching, 3 * 1024),
+        (widening, 2 * 1024 + 2 * 64),
+    ],
+)
 def test_in_place_where_legal(body: Any, size: int) -> None:
     found = plan_graph(graph("main", body, ("f32", (16, 16))))
     assert_legal(found)
@@ -146,8 +151,11 @@ def most_alive(found: ArenaPlan[Any]) -> int:
     most = 0
     for step in steps:
         alive = [b.item for b in found.blocks if b.item.first <= step <= b.item.last]
-        heirs = {i.over for i in alive if i.over is not None and i.first == step
-                 and chains.get(i.over) == chains[i.key]}  # fmt: skip
+        heirs = {
+            i.over
+            for i in alive
+            if i.over is not None and i.first == step and chains.get(i.over) == chains[i.key]
+        }
         sizes = (i.size for i in alive if i.key not in heirs)
         most = max(most, sum(-(-s // ALIGNMENT) * ALIGNMENT for s in sizes))
     return most
@@ -159,6 +167,8 @@ def test_real_graphs_waste_little(path: Path) -> None:
         found = plan_graph(g)
         assert_legal(found)
         bound = most_alive(found)
-        print(f"{path.stem}/{g.name}: {found.size} bytes, lower bound {bound}, "
-              f"{found.size / max(bound, 1):.3f}; {found.total} without re-use")  # fmt: skip
+        print(
+            f"{path.stem}/{g.name}: {found.size} bytes, lower bound {bound}, "
+            f"{found.size / max(bound, 1):.3f}; {found.total} without re-use"
+        )
         assert found.size <= WASTE * bound

@@ -51,13 +51,23 @@ def call(*words: object, status: int = 0) -> Ran:
     return result
 
 
-def measured(name: str = "m.tflite", ms: float = 1.0, setting: Setting | None = None,
-             noise: float = 0.01, **more: Any) -> Result:  # fmt: skip
+def measured(
+    name: str = "m.tflite",
+    ms: float = 1.0,
+    setting: Setting | None = None,
+    noise: float = 0.01,
+    **more: Any,
+) -> Result:
     """A result of five launches of five rounds."""
     rounds = [list(1e-3 * ms * (1 + noise * RNG.standard_normal(4))) for _ in range(25)]
     memory = {"start.rss": 40 << 20, "peak.runs": 50 << 20, "file": 9, "weights": 8}
-    known = {"init": 0.01, "first": 0.002, "launches": [5] * 5, "begun": list(range(25)),
-             "memory": memory}  # fmt: skip
+    known = {
+        "init": 0.01,
+        "first": 0.002,
+        "launches": [5] * 5,
+        "begun": list(range(25)),
+        "memory": memory,
+    }
     return Result(name, setting or Setting(), rounds=rounds, **known | more)
 
 
@@ -75,8 +85,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     folder = tmp_path_factory.mktemp("bench")
     targets = [w for n in ("a.png", "a.svg", "a.html") for w in ("--plot", folder / n)]
     engines = ("--engines", f"sanderling,{PEER}") if PEER else ("--threads", "1,2")
-    ran = call(INT8, *engines, *QUICK, "--json", folder / "a.json", *targets,
-               "-o", folder / "t.md", "-o", folder / "t.html")  # fmt: skip
+    ran = call(
+        INT8,
+        *engines,
+        *QUICK,
+        "--json",
+        folder / "a.json",
+        *targets,
+        "-o",
+        folder / "t.md",
+        "-o",
+        folder / "t.html",
+    )
     return folder, ran
 
 
@@ -132,8 +152,9 @@ def test_pictures_and_tables_are_written(whole: tuple[Path, Ran]) -> None:
 
 def test_a_setting_that_fails_does_not_stop_the_others() -> None:
     """bf16 makes no sense for a quantised model; and one engine is not installed."""
-    answer = json.loads(call(INT8, "--precision", "bf16,f32", *QUICK, "--launches", 1,
-                             "--json", "-").stdout)  # fmt: skip
+    answer = json.loads(
+        call(INT8, "--precision", "bf16,f32", *QUICK, "--launches", 1, "--json", "-").stdout
+    )
     bad, good = answer["results"]
     assert "does not run at bf16" in bad["error"] and not bad["rounds"]
     assert good["rounds"] and not good["error"]
@@ -213,8 +234,10 @@ def test_a_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_onnx_file_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home, "is_installed", lambda name: True)
     monkeypatch.setattr(home, "launch", fake_launch)
-    for why, said in (("KeyError: 'RFFT2D'", "KeyError: 'RFFT2D'"),
-                      ("No module named 'tf2onnx'", "sanderling[onnx]")):  # fmt: skip
+    for why, said in (
+        ("KeyError: 'RFFT2D'", "KeyError: 'RFFT2D'"),
+        ("No module named 'tf2onnx'", "sanderling[onnx]"),
+    ):
         monkeypatch.setattr(to_onnx, "cached", lambda path, why=why: ("", why))
         assert said in call(INT8, "--engines", "sanderling,onnxruntime", *QUICK).stdout
     assert "sanderling[onnx]" in call(INT8, "--engines", "onnxruntime", status=2).stderr
@@ -264,8 +287,9 @@ def test_signatures_of_other_graphs(tmp_path: Path) -> None:
         y = graph.tensor("y", DType.FLOAT32, (1, 4))
         graph.add(op, [x], [y])
         graph.outputs = [y]
-    signatures = [Signature(g.name, g, {"in": g.inputs[0]}, {"out": g.outputs[0]})
-                  for g in (main, other)]  # fmt: skip
+    signatures = [
+        Signature(g.name, g, {"in": g.inputs[0]}, {"out": g.outputs[0]}) for g in (main, other)
+    ]
     path = tmp_path / "two.tflite"
     save(Model([main, other], signatures), path)
     model, values = load(path), np.float32([[-1, 2, -3, 4]])
@@ -281,9 +305,11 @@ def test_signatures_of_other_graphs(tmp_path: Path) -> None:
 
 
 def test_imports_are_no_part_of_init() -> None:
-    code = ("import sys; from sanderling.measure.engines import import_engine as f; "
-            "name = 'sanderling.delegates.cpu.delegate'; early = name in sys.modules; "
-            "f('sanderling'); print(early, name in sys.modules)")  # fmt: skip
+    code = (
+        "import sys; from sanderling.measure.engines import import_engine as f; "
+        "name = 'sanderling.delegates.cpu.delegate'; early = name in sys.modules; "
+        "f('sanderling'); print(early, name in sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "True"]
 
@@ -293,10 +319,16 @@ def test_a_process_that_compiled_is_told_apart(monkeypatch: pytest.MonkeyPatch) 
         made = fake_launch(jobs)
         for one in made.values():
             first = next(starts)
-            one.ready = engine_process.Ready("", [np.zeros(1)], 1e-3, 0.0, 5.0 if first else 0.1,
-                                    1e-3, {"start.rss": 0, "ready.rss": 900 if first else 9},
-                                    {"start": "compiled now" if first else "from the cache"}
-                                    )  # fmt: skip
+            one.ready = engine_process.Ready(
+                "",
+                [np.zeros(1)],
+                1e-3,
+                0.0,
+                5.0 if first else 0.1,
+                1e-3,
+                {"start.rss": 0, "ready.rss": 900 if first else 9},
+                {"start": "compiled now" if first else "from the cache"},
+            )
         return made
 
     starts = iter([True, False])
@@ -358,8 +390,9 @@ def test_wrong_answers_and_load_are_not_recommended() -> None:
 
 def test_contention_shows_where_fewer_threads_win() -> None:
     times = {(1, 0): 2.0, (1, 2): 2.2, (2, 0): 1.0, (2, 2): 5.0}
-    found = made(*(measured(ms=ms, setting=Setting(threads=t, contend=c))
-                   for (t, c), ms in times.items()))  # fmt: skip
+    found = made(
+        *(measured(ms=ms, setting=Setting(threads=t, contend=c)) for (t, c), ms in times.items())
+    )
     _, rows = bench_tables.contention(found)
     assert [r[0] for r in rows] == ["sanderling, 1 thread", "sanderling, 2 threads"]
     (said,) = bench_tables.best_under_load(found)
@@ -385,8 +418,9 @@ def test_busy_processes_run_only_when_told() -> None:
 
 def test_the_table_of_known_models() -> None:
     settings = Setting(), Setting("litert", 2)
-    found = made(*(measured(f"{m}.tflite", ms, s) for m, ms in (("a", 1.0), ("b", 20.0))
-                   for s in settings))  # fmt: skip
+    found = made(
+        *(measured(f"{m}.tflite", ms, s) for m, ms in (("a", 1.0), ("b", 20.0)) for s in settings)
+    )
     found.results[-1].rounds, found.results[-1].error = [], "no"
     columns, rows = model_table.model_table(found)
     assert columns[2:] == [">Sanderling, 1 thread", ">LiteRT, 2 threads"]
@@ -499,8 +533,14 @@ def test_cold_starts_get_an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None
 # -- the baseline -------------------------------------------------------------------------------
 
 
-def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: Bench, then: Bench,
-            *words: str, status: int = 0) -> Ran:  # fmt: skip
+def against(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    now: Bench,
+    then: Bench,
+    *words: str,
+    status: int = 0,
+) -> Ran:
     path = tmp_path / "then.json"
     path.write_text(json.dumps(then.to_json()), "utf-8")
     monkeypatch.setattr(cli, "measure", lambda models, **_: now)
@@ -519,9 +559,13 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: Bench, then: B
     ],
 )
 def test_a_regression_must_be_sure(
-    ms: float, noise: float, verdict: str, status: int, tmp_path: Path,
+    ms: float,
+    noise: float,
+    verdict: str,
+    status: int,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     now, then = made(measured(ms=ms, noise=noise)), made(measured(noise=noise))
     ran = against(tmp_path, monkeypatch, now, then, "--max-regression", "5%", status=status)
     assert verdict in ran.stdout.split("against the baseline")[1]
@@ -543,7 +587,8 @@ def test_nothing_compared_fails_the_gate(tmp_path: Path, monkeypatch: pytest.Mon
     ran = against(tmp_path, monkeypatch, now, then, "--max-regression", "5%", status=1)
     assert "nothing was compared" in ran.stderr and "not measured now" in ran.stdout
     assert ran.stderr.splitlines()[-1] == (
-        "the check failed: nothing was compared with the baseline")  # fmt: skip
+        "the check failed: nothing was compared with the baseline"
+    )
     assert "new.tflite at sanderling, 1 thread" in ran.stderr
     assert "old.tflite at sanderling, 1 thread" in ran.stderr
     against(tmp_path, monkeypatch, now, then)  # no gate, no failure

@@ -71,13 +71,24 @@ def test_unknown_words_are_warned_of_and_the_run_goes_on() -> None:
 def test_the_table_has_the_tools_flags_and_defaults() -> None:
     """Names and defaults of the tool's source, a row of each kind."""
     for name, default in {
-        "num_runs": 50, "min_secs": 1.0, "max_secs": 150.0, "run_delay": -1.0, "num_threads": -1,
-        "warmup_runs": 1, "warmup_min_secs": 0.5, "memory_footprint_check_interval_ms": 50,
-        "op_profiling_output_mode": "stdout", "max_profiling_buffer_entries": 1024,
-        "disable_nnapi_cpu": True, "hexagon_lib_path": "/data/local/tmp", "use_xnnpack": False,
-        "gpu_precision_loss_allowed": True, "perf_options_list": "all",
-        "random_shuffle_benchmark_runs": True, "tensor_name_display_length": 25,
-    }.items():  # fmt: skip
+        "num_runs": 50,
+        "min_secs": 1.0,
+        "max_secs": 150.0,
+        "run_delay": -1.0,
+        "num_threads": -1,
+        "warmup_runs": 1,
+        "warmup_min_secs": 0.5,
+        "memory_footprint_check_interval_ms": 50,
+        "op_profiling_output_mode": "stdout",
+        "max_profiling_buffer_entries": 1024,
+        "disable_nnapi_cpu": True,
+        "hexagon_lib_path": "/data/local/tmp",
+        "use_xnnpack": False,
+        "gpu_precision_loss_allowed": True,
+        "perf_options_list": "all",
+        "random_shuffle_benchmark_runs": True,
+        "tensor_name_display_length": 25,
+    }.items():
         assert flags.FLAGS[name].default == default
     assert len(flags.FLAGS) == sum(map(len, flags.GROUPS.values()))  # no name twice
 
@@ -102,8 +113,9 @@ def test_help_lists_every_flag(words: list[str], status: int) -> None:
 
 def test_stat_lines_have_the_tools_arithmetic() -> None:
     stat = Stat([10, 1, 5, 2, 8, 3, 9, 4, 7, 6])
-    assert stat.line() == ("count=10 first=10 curr=6 min=1 max=10 avg=5.5 std=2 "
-                           "p5=1 median=6 p95=10")  # fmt: skip
+    assert stat.line() == (
+        "count=10 first=10 curr=6 min=1 max=10 avg=5.5 std=2 p5=1 median=6 p95=10"
+    )
     assert stat.percentile(100) == 10 and stat.std == int(math.sqrt(8.25))
     assert Stat().line() == "count=0 p5=0 median=0 p95=0"
     assert Stat([7]).line() == "count=1 curr=7 p5=7 median=7 p95=7"
@@ -134,19 +146,23 @@ def loop(
 ) -> FakeClock:
     clock = FakeClock(run)
     samples: list[float] = []
-    repeat(clock.run, samples, runs, least, most, pace,
-           clock=Clock(lambda: clock.time, clock.sleep))  # fmt: skip
+    repeat(
+        clock.run, samples, runs, least, most, pace, clock=Clock(lambda: clock.time, clock.sleep)
+    )
     assert samples == pytest.approx([run] * len(samples))
     clock.runs = len(samples)  # type: ignore[attr-defined]
     return clock
 
 
-@pytest.mark.parametrize("run, runs, least, most, expected", [
-    (1.0, 5, 0.0, 100.0, 5),  # the number of runs
-    (0.25, 5, 2.0, 100.0, 8),  # raised by the seconds
-    (1.0, 50, 1.0, 3.0, 4),  # lowered by the limit: one may start exactly at it
-    (1.0, 0, -1.0, 150.0, 0),  # dry run
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "run, runs, least, most, expected",
+    [
+        (1.0, 5, 0.0, 100.0, 5),  # the number of runs
+        (0.25, 5, 2.0, 100.0, 8),  # raised by the seconds
+        (1.0, 50, 1.0, 3.0, 4),  # lowered by the limit: one may start exactly at it
+        (1.0, 0, -1.0, 150.0, 0),  # dry run
+    ],
+)
 def test_the_loop_rule(run: float, runs: int, least: float, most: float, expected: int) -> None:
     assert loop(run, runs, least, most).runs == expected  # type: ignore[attr-defined]
 
@@ -183,10 +199,14 @@ def test_inputs_by_range_file_and_shape(tmp_path: Path) -> None:
     first, second = (t.name for t in sanderling.load(path).main.inputs)
     out = tmp_path / "out"
     text = call(
-        f"--graph={path}", *SHORT, f"--input_layer={first},other", "--input_layer_shape=2,4:2,4",
-        f"--input_layer_value_range={first},5,5", f"--output_filepath={out}",
+        f"--graph={path}",
+        *SHORT,
+        f"--input_layer={first},other",
+        "--input_layer_shape=2,4:2,4",
+        f"--input_layer_value_range={first},5,5",
+        f"--output_filepath={out}",
         f"--input_layer_value_files=other:{tmp_path / 'b.raw'}",
-    ).stdout  # fmt: skip
+    ).stdout
     assert f"WARN: Tensor # 1 is named {second} but flags call it other" in text
     np.testing.assert_array_equal(np.fromfile(out, np.int32), np.arange(8) + 5)
 
@@ -200,9 +220,15 @@ def test_a_colon_in_a_name_is_written_twice() -> None:
 
 def test_the_guides_command_and_a_parser_of_its_output(tmp_path: Path) -> None:
     """`benchmark_model --graph=your_model.tflite --num_threads=4`, with a shorter loop."""
-    text = call(f"--graph={F32}", "--num_threads=4", "--warmup_runs=1", "--num_runs=50",
-                "--min_secs=0.01", "--warmup_min_secs=0.01", "--report_peak_memory_footprint=true"
-                ).stdout  # fmt: skip
+    text = call(
+        f"--graph={F32}",
+        "--num_threads=4",
+        "--warmup_runs=1",
+        "--num_runs=50",
+        "--min_secs=0.01",
+        "--warmup_min_secs=0.01",
+        "--report_peak_memory_footprint=true",
+    ).stdout
     found = tool_log.parse(text)
     assert found.is_complete and found.crash == "" and found.errors == []
     assert found.parameters["Num threads"] == "4" and found.parameters["Graph"] == F32
@@ -212,23 +238,34 @@ def test_the_guides_command_and_a_parser_of_its_output(tmp_path: Path) -> None:
     assert found.inference["p5"] <= found.inference["p95"]
     assert found.model_size_mb == pytest.approx(Path(F32).stat().st_size / 1e6, rel=1e-4)
     assert found.memory.keys() >= {"init", "overall", "peak"} and found.memory["peak"] > 1
-    new, old = (tool_log.parse(next(n for n in text.splitlines() if n.startswith(f"INFO: {start}")))
-                for start in ("Inference timings", "Average inference timings"))  # fmt: skip
+    new, old = (
+        tool_log.parse(next(n for n in text.splitlines() if n.startswith(f"INFO: {start}")))
+        for start in ("Inference timings", "Average inference timings")
+    )
     assert new.init == old.init and new.inference == old.inference and new.warmup == old.warmup
     assert tool_log.result(found, F32, sanderling.measure.record.Setting()).error == ""
 
 
 def test_lines_come_in_the_tools_order() -> None:
     lines = call(f"--graph={INT8}", *SHORT).stdout.splitlines()
-    order = ["INFO: STARTING!", "INFO: Log parameter values verbosely: [0]",
-             f"INFO: Graph: [{INT8}]", "INFO: Signature to run: []", f"INFO: Loaded model {INT8}",
-             "INFO: The input model file size (MB): 0.013328", "INFO: Initialized session in",
-             "INFO: Running benchmark for at least 1 iterations and at least 0 seconds but "
-             "terminate if exceeding 150 seconds.", "INFO: count=1 curr=",
-             "INFO: Running benchmark for at least 3 iterations", "INFO: count=3",
-             "INFO: Inference timings in us: Init: ", "INFO: Average inference timings in us: "
-             "Warmup: ", "INFO: Note: as the benchmark tool itself",
-             "INFO: Memory footprint delta from the start of the tool (MB): init="]  # fmt: skip
+    order = [
+        "INFO: STARTING!",
+        "INFO: Log parameter values verbosely: [0]",
+        f"INFO: Graph: [{INT8}]",
+        "INFO: Signature to run: []",
+        f"INFO: Loaded model {INT8}",
+        "INFO: The input model file size (MB): 0.013328",
+        "INFO: Initialized session in",
+        "INFO: Running benchmark for at least 1 iterations and at least 0 seconds but "
+        "terminate if exceeding 150 seconds.",
+        "INFO: count=1 curr=",
+        "INFO: Running benchmark for at least 3 iterations",
+        "INFO: count=3",
+        "INFO: Inference timings in us: Init: ",
+        "INFO: Average inference timings in us: Warmup: ",
+        "INFO: Note: as the benchmark tool itself",
+        "INFO: Memory footprint delta from the start of the tool (MB): init=",
+    ]
     places = [next(i for i, n in enumerate(lines) if n.startswith(start)) for start in order]
     assert places == sorted(places)
 
@@ -256,8 +293,9 @@ def test_json_has_the_samples(tmp_path: Path) -> None:
 
 def test_the_python_function_has_the_same_flags() -> None:
     lines: list[tuple[str, str]] = []
-    outcome = sanderling.benchmark_model(INT8, say=lambda *line: lines.append(line), num_runs=2,
-                                         min_secs=0.0, warmup_min_secs=0.0)  # fmt: skip
+    outcome = sanderling.benchmark_model(
+        INT8, say=lambda *line: lines.append(line), num_runs=2, min_secs=0.0, warmup_min_secs=0.0
+    )
     assert len(outcome.runs[0].result.samples) == 2 and ("INFO", f"Loaded model {INT8}") in lines
     with pytest.raises(InputError, match="no flag 'runs': did you mean"):
         sanderling.benchmark_model(INT8, runs=2)
@@ -272,15 +310,17 @@ def test_a_model_by_its_descriptor() -> None:
 def test_signatures(tmp_path: Path) -> None:
     model = Model([binary("ADD"), binary("MUL")])
     for key, g in zip(("add", "mul"), model.graphs, strict=True):
-        model.signatures.append(Signature(key, g, dict(zip("ab", g.inputs, strict=True)),
-                                          {"y": g.outputs[0]}))  # fmt: skip
+        model.signatures.append(
+            Signature(key, g, dict(zip("ab", g.inputs, strict=True)), {"y": g.outputs[0]})
+        )
     path = stored(tmp_path, model)
     out = tmp_path / "out"
     listed = call(f"--graph={path}", "--list_signatures=true").stdout
     assert "The Model contains 2 signature key(s)." in listed and "-> Signature Key: mul" in listed
     for key, op in (("add", np.add), ("mul", np.multiply)):
-        text = call(f"--graph={path}", *SHORT, f"--signature_to_run_for={key}",
-                    f"--output_filepath={out}").stdout  # fmt: skip
+        text = call(
+            f"--graph={path}", *SHORT, f"--signature_to_run_for={key}", f"--output_filepath={out}"
+        ).stdout
         assert f"INFO: Using signature: {key}" in text
         source, x = InputMaker(), Tensor("x", DType.FLOAT32, (2, 3))
         fed = [source.random(x, (2, 3), None) for _ in "ab"]
@@ -290,8 +330,13 @@ def test_signatures(tmp_path: Path) -> None:
 
 
 def test_state_before_and_after() -> None:
-    text = call(f"--graph={INT8}", *SHORT, "--print_preinvoke_state=true",
-                "--print_postinvoke_state=1", "--tensor_name_display_length=9").stdout  # fmt: skip
+    text = call(
+        f"--graph={INT8}",
+        *SHORT,
+        "--print_preinvoke_state=true",
+        "--print_postinvoke_state=1",
+        "--tensor_name_display_length=9",
+    ).stdout
     for when in ("pre-invoke", "post-invoke"):
         assert f"====Printing out TfLite interpreter {when} state begins====" in text
     assert "Subgraph-0 main has 13 tensors and 5 nodes" in text and "kTfLiteMmapRo" in text
@@ -305,9 +350,13 @@ def listen() -> None:
 
 def test_interrupted_it_says_what_it_has() -> None:
     words = ["benchmark_model", f"--graph={INT8}", "--min_secs=60", "--warmup_min_secs=0"]
-    process = subprocess.Popen([sys.executable, "-um", "sanderling", *words], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               preexec_fn=listen)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-um", "sanderling", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=listen,
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if "at least 60 seconds" in line:

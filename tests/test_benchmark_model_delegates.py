@@ -27,12 +27,15 @@ from .test_devices import NEW, Phone, phone  # noqa: F401
 # -- delegates ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flag, says", [
-    ("use_gpu", "GPU acceleration is unsupported on this platform. There is no delegate 'gpu'"),
-    ("use_nnapi", "NNAPI acceleration is unsupported on this platform."),
-    ("use_hexagon", "Could not create Hexagon delegate"),
-    ("use_coreml", "CoreML acceleration is unsupported on this platform."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "flag, says",
+    [
+        ("use_gpu", "GPU acceleration is unsupported on this platform. There is no delegate 'gpu'"),
+        ("use_nnapi", "NNAPI acceleration is unsupported on this platform."),
+        ("use_hexagon", "Could not create Hexagon delegate"),
+        ("use_coreml", "CoreML acceleration is unsupported on this platform."),
+    ],
+)
 def test_delegates_that_are_not_there(flag: str, says: str) -> None:
     if flag.removeprefix("use_") in sanderling.delegate_names():
         pytest.skip("this delegate exists")
@@ -44,8 +47,10 @@ def test_a_registered_delegate_takes_effect(named: dict[str, Any]) -> None:
     gpu = Picky("gpu", {"CONV_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"})
     named["gpu"] = lambda: gpu
     text = call(f"--graph={F32}", *SHORT, "--use_gpu=true", "--gpu_backend=cl").stdout
-    assert ("Explicitly applied GPU delegate, and the model graph will be completely executed by "
-            "the delegate.") in text  # fmt: skip
+    assert (
+        "Explicitly applied GPU delegate, and the model graph will be completely executed by "
+        "the delegate."
+    ) in text
     assert gpu.flags == {"gpu_backend": "cl"} and "has no effect" not in text
 
 
@@ -79,8 +84,14 @@ def test_full_delegation_is_a_check(named: dict[str, Any]) -> None:
 
 
 def test_flags_without_effect_are_answered() -> None:
-    text = call(f"--graph={INT8}", *SHORT, "--use_caching=true", "--nnapi_allow_fp16=1",
-                "--xnnpack_weight_cache_file_path=w", "--allow_fp16=false").stdout  # fmt: skip
+    text = call(
+        f"--graph={INT8}",
+        *SHORT,
+        "--use_caching=true",
+        "--nnapi_allow_fp16=1",
+        "--xnnpack_weight_cache_file_path=w",
+        "--allow_fp16=false",
+    ).stdout
     assert "WARN: --use_caching has no effect: weights are always packed once" in text
     assert "WARN: --nnapi_allow_fp16 has no effect without --use_nnapi=true" in text
     assert "--xnnpack_weight_cache_file_path has no effect" in text and "--allow_fp16" not in text
@@ -113,8 +124,12 @@ def test_all_options_are_measured_and_failures_survive() -> None:
 def test_one_failing_option_does_not_end_the_others(named: dict[str, Any]) -> None:
     named["gpu"] = lambda: Picky("gpu", set())
     named["nnapi"] = lambda: (_ for _ in ()).throw(DelegateError("driver crashed"))
-    text = call(f"--graph={INT8}", *SHORT, "--perf_options_list=gpu,nnapi",
-                "--random_shuffle_benchmark_runs=false").stdout  # fmt: skip
+    text = call(
+        f"--graph={INT8}",
+        *SHORT,
+        "--perf_options_list=gpu,nnapi",
+        "--random_shuffle_benchmark_runs=false",
+    ).stdout
     found = tool_log.parse(text).options
     assert found["gpu-default"] and found["nnapi(w/o accel name)"] is None
     assert "failed: driver crashed" in text
@@ -140,8 +155,15 @@ def test_settings_are_shuffled_unless_told_not_to(monkeypatch: pytest.MonkeyPatc
 
 def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:  # noqa: F811
     device: Phone = phone()
-    found = call(f"--graph={INT8}", "--num_threads=4", "--use_gpu=true", "--max_secs=20",
-                 "--device=android", f"--device_binary={device.tool(NEW)}", "--json=-")  # fmt: skip
+    found = call(
+        f"--graph={INT8}",
+        "--num_threads=4",
+        "--use_gpu=true",
+        "--max_secs=20",
+        "--device=android",
+        f"--device_binary={device.tool(NEW)}",
+        "--json=-",
+    )
     (run,) = json.loads(found.stdout)["runs"]
     assert run["setting"]["device"] == "android:PHONE1" and run["summary"]["count"] == 82
     line = next(c[-1] for c in device.calls if "--graph" in c[-1])
@@ -151,8 +173,9 @@ def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:  # noqa: F811
 
 def test_a_device_that_fails_is_status_2(phone: Any) -> None:  # noqa: F811
     device: Phone = phone(full=True)
-    found = call(f"--graph={INT8}", "--device=android", f"--device_binary={device.tool()}",
-                 status=2)  # fmt: skip
+    found = call(
+        f"--graph={INT8}", "--device=android", f"--device_binary={device.tool()}", status=2
+    )
     assert "the device's disk is full" in found.stderr
 
 
@@ -169,7 +192,16 @@ def test_a_shared_model() -> None:
 
 def test_threads_are_used() -> None:
     """The session gets the number that was asked for."""
-    run = tool_run.run_once(flags.Values({"graph": INT8, "num_threads": 2, "num_runs": 1,
-                                      "min_secs": 0.0, "warmup_min_secs": 0.0}),
-                        lambda *_: None)  # fmt: skip
+    run = tool_run.run_once(
+        flags.Values(
+            {
+                "graph": INT8,
+                "num_threads": 2,
+                "num_runs": 1,
+                "min_secs": 0.0,
+                "warmup_min_secs": 0.0,
+            }
+        ),
+        lambda *_: None,
+    )
     assert run.result.setting.threads == 2

@@ -30,7 +30,11 @@ def test_op_profiling_prints_the_tools_tables() -> None:
     assert text.count("============================== Run Order =====") == 2
     assert "Profiling Info for Benchmark Initialization:" in text and "AllocateTensors/0" in text
     assert [o.type for o in found.ops if o.type.isupper()] == [
-        "CONV_2D", "CONV_2D", "FULLY_CONNECTED", "SOFTMAX"]  # fmt: skip
+        "CONV_2D",
+        "CONV_2D",
+        "FULLY_CONNECTED",
+        "SOFTMAX",
+    ]
     assert sum(o.share for o in found.ops) == pytest.approx(100, abs=0.1)
     assert sum(o.share for o in found.types) == pytest.approx(100, abs=0.1)
     assert next(o.name for o in found.ops if o.type == "SOFTMAX") == "[probabilities]:4"
@@ -39,7 +43,12 @@ def test_op_profiling_prints_the_tools_tables() -> None:
 def test_plain_kernels_are_profiled_op_by_op() -> None:
     _, found = profiled("--use_xnnpack=false")
     assert [o.type for o in found.ops] == [
-        "CONV_2D", "CONV_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"]  # fmt: skip
+        "CONV_2D",
+        "CONV_2D",
+        "RESHAPE",
+        "FULLY_CONNECTED",
+        "SOFTMAX",
+    ]
 
 
 def test_the_csv_is_one_table(tmp_path: Path) -> None:
@@ -74,8 +83,13 @@ def test_profile_as_json(tmp_path: Path) -> None:
 
 def test_the_result_file(tmp_path: Path) -> None:
     path = tmp_path / "result.pb"
-    text = call(f"--graph={INT8}", *SHORT, f"--result_file_path={path}", "--benchmark_name=x",
-                "--report_peak_memory_footprint=1").stdout  # fmt: skip
+    text = call(
+        f"--graph={INT8}",
+        *SHORT,
+        f"--result_file_path={path}",
+        "--benchmark_name=x",
+        "--report_peak_memory_footprint=1",
+    ).stdout
     found, printed = decode("BenchmarkResult", path.read_bytes()), tool_log.parse(text)
     assert found["name"] == "x" and found["misc_metrics"]["num_runs"] == 3
     assert found["latency_metrics"]["avg_ms"] == pytest.approx(
@@ -100,8 +114,12 @@ def test_the_profile_file(tmp_path: Path) -> None:
 
 def test_runtime_details_say_who_runs_what(tmp_path: Path) -> None:
     path = tmp_path / "details.pb"
-    call(f"--graph={INT8}", *SHORT, "--export_model_runtime_info=true",
-         f"--model_runtime_info_output_file={path}")  # fmt: skip
+    call(
+        f"--graph={INT8}",
+        *SHORT,
+        "--export_model_runtime_info=true",
+        f"--model_runtime_info_output_file={path}",
+    )
     (subgraph,) = decode("ModelRuntimeDetails", path.read_bytes())["subgraphs"]
     part = subgraph["nodes"][-1]
     replaced = [0, 1, 2, 3, 4]
@@ -136,22 +154,42 @@ def test_protobuf_reads_what_we_write() -> None:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.BenchmarkResult"))
-    found = kind.FromString(protobuf.encode("BenchmarkResult", {
-        "name": "ü", "latency_metrics": {"avg_ms": 1.5}, "misc_metrics": {"num_runs": 300},
-        "memory_metrics": {"init_footprint_kb": -7}}))  # fmt: skip
-    assert (found.name, found.latency_metrics.avg_ms, found.misc_metrics.num_runs,
-            found.memory_metrics.init_footprint_kb) == ("ü", 1.5, 300, -7)  # fmt: skip
+    found = kind.FromString(
+        protobuf.encode(
+            "BenchmarkResult",
+            {
+                "name": "ü",
+                "latency_metrics": {"avg_ms": 1.5},
+                "misc_metrics": {"num_runs": 300},
+                "memory_metrics": {"init_footprint_kb": -7},
+            },
+        )
+    )
+    assert (
+        found.name,
+        found.latency_metrics.avg_ms,
+        found.misc_metrics.num_runs,
+        found.memory_metrics.init_footprint_kb,
+    ) == ("ü", 1.5, 300, -7)
 
 
 def test_protobuf_is_read_as_it_was_written() -> None:
     records: list[tuple[str, dict[str, Any]]] = [
-        ("BenchmarkResult", {"name": "ü", "latency_metrics": {"avg_ms": 1.5},
-                             "memory_metrics": {"init_footprint_kb": -7}}),
-        ("RuntimeSubgraph", {"edges": [{"id": 0, "shape": [1, 300]}, {"id": 2}],
-                             "execution_plan": [1, 0]}),
+        (
+            "BenchmarkResult",
+            {
+                "name": "ü",
+                "latency_metrics": {"avg_ms": 1.5},
+                "memory_metrics": {"init_footprint_kb": -7},
+            },
+        ),
+        (
+            "RuntimeSubgraph",
+            {"edges": [{"id": 0, "shape": [1, 300]}, {"id": 2}], "execution_plan": [1, 0]},
+        ),
         ("StageLatency", {"avg_us": 0.1}),
         ("BytesList", {"value": [b"\0", b"two"]}),
-    ]  # fmt: skip
+    ]
     for message, record in records:
         assert protobuf.decode(message, protobuf.encode(message, record)) == record
     with pytest.raises(ValueError, match="ends within"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from sanderling import dump
 from sanderling.errors import InputError, ModelError
@@ -16,6 +17,7 @@ from sanderling.ir import Array, DType, Graph, Model, Op, Signature
 from sanderling.optimize import calibrate as module
 from sanderling.optimize.calibrate import Observer, Statistics, calibrate, sample_statistics
 from sanderling.optimize.calibrated import DataWarning
+from sanderling.optimize.parallel import in_parallel, one_thread_each
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.ranges import METHODS
 from sanderling.optimize.scheme import Grid
@@ -155,6 +157,18 @@ def test_methods_find_ranges(method: str) -> None:
     assert zeros == (0.0, 0.0)
 
 
+def blas_threads() -> list[int]:
+    return [x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"]
+
+
+def test_products_take_one_thread_each() -> None:
+    before = blas_threads()
+    with one_thread_each():
+        assert blas_threads() == [1] * len(before)
+        assert in_parallel(lambda i: i * i, range(9)) == [i * i for i in range(9)]
+    assert blas_threads() == before
+
+
 # -- bad data -------------------------------------------------------------------------------------
 
 
@@ -185,12 +199,15 @@ def test_an_op_that_makes_nan_is_named(tmp_path: Path) -> None:
     assert kept.tensors["x"].low == 1 and kept.tensors["x"].samples == 1
 
 
-@pytest.mark.parametrize(("sample", "word"), [
-    (np.zeros((1, 5, 5, 3), np.float32), "shape"),
-    (np.zeros((1, 12, 12, 3), np.complex64), "complex64"),
-    ({"y": DATA[0]}, "there is no input 'y'"),
-    ([DATA[0], DATA[0]], "2 arrays"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sample", "word"),
+    [
+        (np.zeros((1, 5, 5, 3), np.float32), "shape"),
+        (np.zeros((1, 12, 12, 3), np.complex64), "complex64"),
+        ({"y": DATA[0]}, "there is no input 'y'"),
+        ([DATA[0], DATA[0]], "2 arrays"),
+    ],
+)
 def test_a_sample_that_does_not_fit_is_numbered(sample: Any, word: str) -> None:
     with pytest.raises(InputError, match="sample 2") as caught:
         quantize(mobile(), "int8", [DATA[0], sample])
@@ -207,8 +224,9 @@ def test_no_samples() -> None:
 
 def test_every_number_of_samples_is_enough() -> None:
     for x in DATA[:6]:  # one that would be held out, too
-        _, report = quantize(mobile(), "int8", [x[0]], ranges="minmax", weights="max",
-                             corrections="none")  # fmt: skip
+        _, report = quantize(
+            mobile(), "int8", [x[0]], ranges="minmax", weights="max", corrections="none"
+        )
         assert report.samples == 1
 
 
@@ -219,8 +237,9 @@ def test_samples_by_signature() -> None:
     plain, _ = quantize(mobile(), "int8", DATA[:6], **QUICK)
     model = mobile()
     graph = model.main
-    model.signatures = [Signature("look", graph, {"picture": graph.inputs[0]},
-                                  {"y": graph.outputs[0]})]  # fmt: skip
+    model.signatures = [
+        Signature("look", graph, {"picture": graph.inputs[0]}, {"y": graph.outputs[0]})
+    ]
     by_name = [{"picture": x} for x in DATA[:6]]
     for data in ({"look": by_name}, by_name):
         made, _ = quantize(model, "int8", data, **QUICK)
@@ -230,16 +249,22 @@ def test_samples_by_signature() -> None:
 
 
 def _constants(model: Model) -> list[bytes]:
-    return [t.data.tobytes() for op in model.main.ops for t in op.inputs
-            if t is not None and t.data is not None]  # fmt: skip
+    return [
+        t.data.tobytes()
+        for op in model.main.ops
+        for t in op.inputs
+        if t is not None and t.data is not None
+    ]
 
 
 def test_a_signature_of_another_graph() -> None:
     model, other = mobile(), mobile()
     model.graphs.append(other.main)
     keys = zip(("one", "other"), model.graphs, strict=True)
-    model.signatures = [Signature(key, graph, {"x": graph.inputs[0]}, {"y": graph.outputs[0]})
-                        for key, graph in keys]  # fmt: skip
+    model.signatures = [
+        Signature(key, graph, {"x": graph.inputs[0]}, {"y": graph.outputs[0]})
+        for key, graph in keys
+    ]
     made, report = quantize(model, "int8", {"one": DATA[:6], "other": DATA[:6]}, **QUICK)
     assert not report.stayed_float
     for key in ("one", "other"):

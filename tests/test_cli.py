@@ -89,8 +89,9 @@ def test_run_reads_npz_by_name_or_the_only_one(tmp_path: Path) -> None:
 
 def test_run_writes_npz_with_any_names(tmp_path: Path) -> None:
     g = graph("main", binary("ADD"), ("f32", (2, 3)), ("f32", (2, 3)))
-    model = Model([g], [Signature("s", g, dict(zip("ab", g.inputs, strict=True)),
-                                  {"file": g.outputs[0]})])  # fmt: skip
+    model = Model(
+        [g], [Signature("s", g, dict(zip("ab", g.inputs, strict=True)), {"file": g.outputs[0]})]
+    )
     out = tmp_path / "all.npz"
     call("run", stored(tmp_path, model), "--random", 0, "-o", out)
     with np.load(out) as found:
@@ -111,8 +112,12 @@ def test_reals_are_quantised_for_an_integer_model(digit: Path, tmp_path: Path) -
 def test_run_reads_pictures(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"picture.{kind}"
     Image.fromarray(RNG.integers(0, 255, (21, 33, 3), np.uint8)).save(path)
-    for model, how in ((F32, []), (INT8, []), (F32, ["--mean", "127.5", "--std", "127.5"]),
-                       (F32, ["--resample", "nearest", "--bgr"])):  # fmt: skip
+    for model, how in (
+        (F32, []),
+        (INT8, []),
+        (F32, ["--mean", "127.5", "--std", "127.5"]),
+        (F32, ["--resample", "nearest", "--bgr"]),
+    ):
         record = answer("run", model, "-i", path, *how)
         (output,) = record["outputs"].values()
         assert output["shape"] == [1, 10]
@@ -173,8 +178,9 @@ def test_labels_and_top(digit: Path, tmp_path: Path) -> None:
     (10, ["--label-offset", 1], True, "need no --label-offset"),
     (12, [], False, "has 12 names|float32[1, 10]|none are shown"),
 ])  # fmt: skip
-def test_labels_that_do_not_fit(tmp_path: Path, count: int, more: list[object], shown: bool,
-                                said: str) -> None:  # fmt: skip
+def test_labels_that_do_not_fit(
+    tmp_path: Path, count: int, more: list[object], shown: bool, said: str
+) -> None:
     labels = text_file(tmp_path, "".join(f"name {i}\n" for i in range(count)))
     result = call("run", F32, "--random", 0, "--labels", labels, "--json", "-", *more)
     top = json.loads(result.stdout)["top"]
@@ -182,8 +188,9 @@ def test_labels_that_do_not_fit(tmp_path: Path, count: int, more: list[object], 
     offset = more[1] if more else 0
     for best in top.get("probabilities", ()):
         known = 0 <= best["class"] - offset < count
-        assert best["label"] == (f"name {best['class'] - offset}" if known else
-                                 f"class {best['class']}")  # fmt: skip
+        assert best["label"] == (
+            f"name {best['class'] - offset}" if known else f"class {best['class']}"
+        )
     assert said or not result.stderr
 
 
@@ -193,12 +200,15 @@ def test_labels_of_a_batch(tmp_path: Path) -> None:
     assert list(record["top"]) == [f"probabilities[{i}]" for i in range(3)]
 
 
-@pytest.mark.parametrize("words, said", [
-    (["run", F32, "--random", 0, "--mean", 1, "--bgr"], "--mean, --bgr have no effect"),
-    (["run", F32, "--random", 0, "--top", 3], "--top has no effect"),
-    (["run", F32, "--random", 0, "--dequantize"], "--dequantize has no effect"),
-    (["inspect", F32, "--text", "--ops"], "--ops has no effect"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["run", F32, "--random", 0, "--mean", 1, "--bgr"], "--mean, --bgr have no effect"),
+        (["run", F32, "--random", 0, "--top", 3], "--top has no effect"),
+        (["run", F32, "--random", 0, "--dequantize"], "--dequantize has no effect"),
+        (["inspect", F32, "--text", "--ops"], "--ops has no effect"),
+    ],
+)
 def test_options_without_effect(words: list[object], said: str) -> None:
     assert f"warning: {said}" in call(*words).stderr
     assert "no effect" not in call(*words[: 4 if words[0] == "run" else 2]).stderr
@@ -244,8 +254,10 @@ sanderling.register_custom("Mystery", evaluate=lambda op, x: 2 * x[0], infer=lam
 
 
 def test_plugin(tmp_path: Path) -> None:
-    path = stored(tmp_path, Model([graph(
-        "main", lambda g, x: [emit(g, "custom.Mystery", [x], (3,))], ("f32", (3,)))]))  # fmt: skip
+    path = stored(
+        tmp_path,
+        Model([graph("main", lambda g, x: [emit(g, "custom.Mystery", [x], (3,))], ("f32", (3,)))]),
+    )
     assert "--plugin" in call("run", path, *R, status=2).stderr
     try:
         np.save(tmp_path / "x.npy", F([1, 2, 3]))
@@ -273,8 +285,10 @@ def test_random_inputs_follow_the_seed_and_the_shape() -> None:
 
 
 def test_signature(tmp_path: Path) -> None:
-    plus, times = (graph(n, binary(op), ("f32", (2, 3)), ("f32", (2, 3)))
-                   for n, op in (("plus", "ADD"), ("times", "MUL")))  # fmt: skip
+    plus, times = (
+        graph(n, binary(op), ("f32", (2, 3)), ("f32", (2, 3)))
+        for n, op in (("plus", "ADD"), ("times", "MUL"))
+    )
     model = Model(
         [plus, times],
         [
@@ -369,12 +383,15 @@ def test_inspect_fits_the_terminal(
     assert any("..." in line for line in lines)
 
 
-@pytest.mark.parametrize("text, room, short", [
-    ("short", 5, "short"),
-    ("conv/Relu;conv/Bias", 14, "conv/Relu;..."),
-    ("abcdefghijklmnopqrst", 12, "abc...opqrst"),
-    ("abcdef/ghijkl/mnopqr;second", 12, "abc...qr;..."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, room, short",
+    [
+        ("short", 5, "short"),
+        ("conv/Relu;conv/Bias", 14, "conv/Relu;..."),
+        ("abcdefghijklmnopqrst", 12, "abc...opqrst"),
+        ("abcdef/ghijkl/mnopqr;second", 12, "abc...qr;..."),
+    ],
+)
 def test_names_are_shortened(text: str, room: int, short: str) -> None:
     assert shorten(text, room) == short and len(shorten(text, room)) <= room
 
@@ -435,8 +452,10 @@ def test_nor_in_an_error_or_a_warning(tmp_path: Path) -> None:
 def test_shapes_that_the_file_does_not_state(tmp_path: Path) -> None:
     g = Graph()
     x = g.input("x", DType.FLOAT32, (2, 3))
-    absolute, places, total = (g.tensor(n, t) for n, t in
-        (("abs", DType.FLOAT32), ("places", DType.INT64), ("sum", DType.FLOAT32)))  # fmt: skip
+    absolute, places, total = (
+        g.tensor(n, t)
+        for n, t in (("abs", DType.FLOAT32), ("places", DType.INT64), ("sum", DType.FLOAT32))
+    )
     g.add("ABS", [x], [absolute])
     g.add("WHERE", [absolute], [places])
     g.add("SUM", [absolute, g.constant("axes", np.int32([0, 1]))], [total], keep_dims=False)
@@ -516,8 +535,10 @@ def test_inspect_delegate(tmp_path: Path) -> None:
         "delegation: 1 part: 5 ops on reference"
         in call("inspect", INT8, "--delegate", "reference").stdout
     )
-    path = stored(tmp_path, Model([graph(
-        "main", lambda g, x: [emit(g, "custom.Mystery", [x], (3,))], ("f32", (3,)))]))  # fmt: skip
+    path = stored(
+        tmp_path,
+        Model([graph("main", lambda g, x: [emit(g, "custom.Mystery", [x], (3,))], ("f32", (3,)))]),
+    )
     text = call("inspect", path, "--delegate", "reference").stdout
     assert "1 op on reference" in text and "not supported" in text and "custom.Mystery" in text
     record = answer("inspect", path, "--delegate", "reference")
@@ -734,8 +755,11 @@ def test_a_reader_that_goes_away() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("words", [["--version"], ["inspect", INT8], ["inspect", INT8, "--json",
-                                   "-"], ["demo"]], ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [["--version"], ["inspect", INT8], ["inspect", INT8, "--json", "-"], ["demo"]],
+    ids=" ".join,
+)
 def test_a_full_disk(words: list[str]) -> None:
     command = [sys.executable, "-m", "sanderling", *words]
     with Path("/dev/full").open("w") as full:
@@ -859,6 +883,20 @@ def test_open_sizes_of_pictures_are_stated_to_eval_and_quantize(tmp_path: Path) 
     text = call("eval", "imagenet", *words, "--preset", "unit", "--delegate", "reference").stdout
     assert "Top-1 Accuracy: 1" in text
     made = tmp_path / "made.tflite"
-    call("quantize", path, "-o", made, "--data", pictures, "--shape", "x=1,8,8,3", "--corrections",
-         "none", "--ranges", "minmax", "--weights", "max")  # fmt: skip
+    call(
+        "quantize",
+        path,
+        "-o",
+        made,
+        "--data",
+        pictures,
+        "--shape",
+        "x=1,8,8,3",
+        "--corrections",
+        "none",
+        "--ranges",
+        "minmax",
+        "--weights",
+        "max",
+    )
     assert load(made).main.inputs[0].shape == (1, 8, 8, 3)

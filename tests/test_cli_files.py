@@ -83,8 +83,9 @@ def piped(content: bytes) -> int:
 def test_process_substitution_is_read_once_and_others_see_it() -> None:
     """Verbs whose work is done by other processes get a file."""
     ends = [piped(Path(INT8).read_bytes()), piped(Path(INT8).read_bytes())]
-    done = process("diff", *(f"/dev/fd/{e}" for e in ends), "--runs", 2, pass_fds=ends,
-                   stdout=subprocess.PIPE)  # fmt: skip
+    done = process(
+        "diff", *(f"/dev/fd/{e}" for e in ends), "--runs", 2, pass_fds=ends, stdout=subprocess.PIPE
+    )
     for end in ends:
         os.close(end)
     assert done.returncode == 0 and "Num evaluation runs: 2" in done.stdout, done.stderr
@@ -166,8 +167,9 @@ def test_a_name_as_long_as_they_get(tmp_path: Path) -> None:
      "the labels|UTF-8"),
     (["bench", INT8, "--baseline"], "binary.json", b"\xff\xfe\0\0", "the baseline|UTF-8"),
 ], ids=lambda v: v if isinstance(v, str) and len(v) < 30 else "")  # fmt: skip
-def test_files_that_cannot_be_understood(tmp_path: Path, words: list[object], name: str,
-                                         content: str | bytes, said: str) -> None:  # fmt: skip
+def test_files_that_cannot_be_understood(
+    tmp_path: Path, words: list[object], name: str, content: str | bytes, said: str
+) -> None:
     data = content.encode() if isinstance(content, str) else content
     (tmp_path / name).write_bytes(data)
     error = call(*words, tmp_path / name, status=2).stderr
@@ -181,13 +183,21 @@ def test_every_reader_says_what_is_wrong(tmp_path: Path) -> None:
             given.read_data(name, "the list", "give a list")
 
 
-@pytest.mark.parametrize("text, said", [
-    ("one.png,3\n", "column of the pictures' names is missing|one.png,3, is a picture|file,label"),
-    ("file,what\none.png,3\n", "column of the classes is missing|file, what|call one label"),
-    ("file,label\none.png," + "9" * 200_000 + ",x" + "\n", "not a .csv|line 2"),
-], ids=["no header", "no label column", "a field without end"])  # fmt: skip
-def test_a_label_file_names_the_column_that_is_missing(tmp_path: Path, text: str,
-                                                       said: str) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (
+            "one.png,3\n",
+            "column of the pictures' names is missing|one.png,3, is a picture|file,label",
+        ),
+        ("file,what\none.png,3\n", "column of the classes is missing|file, what|call one label"),
+        ("file,label\none.png," + "9" * 200_000 + ",x" + "\n", "not a .csv|line 2"),
+    ],
+    ids=["no header", "no label column", "a field without end"],
+)
+def test_a_label_file_names_the_column_that_is_missing(
+    tmp_path: Path, text: str, said: str
+) -> None:
     from PIL import Image
 
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "one.png")
@@ -211,8 +221,19 @@ def array_file(header: str) -> bytes:
 def zipped(flags: int, kind: int) -> bytes:
     """A .npz whose only array is said to be encrypted (1) or packed (8) and is not."""
     name, content = b"x.npy", b"no array"
-    told = struct.pack("<HHHHHIIIHH", 20, flags, kind, 0, 0, zlib.crc32(content), len(content),
-                       len(content), len(name), 0)  # fmt: skip
+    told = struct.pack(
+        "<HHHHHIIIHH",
+        20,
+        flags,
+        kind,
+        0,
+        0,
+        zlib.crc32(content),
+        len(content),
+        len(content),
+        len(name),
+        0,
+    )
     entry = b"PK\x03\x04" + told + name + content
     index = b"PK\x01\x02" + struct.pack("<H", 20) + told + bytes(14) + name
     end = struct.pack("<HHHHIIH", 0, 0, 1, 1, len(index), len(entry), 0)
@@ -239,8 +260,9 @@ READERS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(("name", "content"), LIES.values(), ids=LIES)
-def test_a_file_of_arrays_that_lies(name: str, content: bytes, reader: tuple[Any, ...],
-                                    tmp_path: Path) -> None:  # fmt: skip
+def test_a_file_of_arrays_that_lies(
+    name: str, content: bytes, reader: tuple[Any, ...], tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     out = ("-o", tmp_path / "q.tflite") if reader[0] == "quantize" else ()
     assert f"{name}: " in call(*reader, tmp_path / name, *out, status=2).stderr

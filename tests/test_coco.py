@@ -44,17 +44,26 @@ def call(*words: object, status: int = 0) -> Result:
 def annotations(seed: int = 0, pictures: int = 12) -> Record:
     """Small, middle and large boxes, crowds, a picture and a category without any."""
     rng = np.random.default_rng(seed)
-    images = [{"id": 10 + i, "file_name": f"{i:03}.jpg", "height": 480, "width": 640}
-              for i in range(pictures)]  # fmt: skip
+    images = [
+        {"id": 10 + i, "file_name": f"{i:03}.jpg", "height": 480, "width": 640}
+        for i in range(pictures)
+    ]
     rows: list[Record] = []
     for image in images[1:]:
         for _ in range(rng.integers(1, 9)):
             side = rng.choice([12, 50, 200]) * rng.uniform(0.7, 1.3, 2)
             corner = rng.uniform(0, 300, 2)
             box = [float(n) for n in (*corner, *side)]
-            rows.append({"id": len(rows) + 1, "image_id": image["id"], "bbox": box,
-                         "category_id": int(rng.choice(IDS[:4])), "area": box[2] * box[3] * 0.8,
-                         "iscrowd": int(rng.random() < 0.1)})  # fmt: skip
+            rows.append(
+                {
+                    "id": len(rows) + 1,
+                    "image_id": image["id"],
+                    "bbox": box,
+                    "category_id": int(rng.choice(IDS[:4])),
+                    "area": box[2] * box[3] * 0.8,
+                    "iscrowd": int(rng.random() < 0.1),
+                }
+            )
     categories = [{"id": i, "name": n} for i, n in zip(IDS, NAMES, strict=True)]
     return {"images": images, "annotations": rows, "categories": categories}
 
@@ -97,8 +106,10 @@ def write(path: Path, content: Any) -> Path:
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     truth = annotations()
-    return (write(tmp_path / "instances.json", truth),
-            write(tmp_path / "results.json", detections(truth)))  # fmt: skip
+    return (
+        write(tmp_path / "instances.json", truth),
+        write(tmp_path / "results.json", detections(truth)),
+    )
 
 
 def by_pycocotools(truth: Path, results: Path, kind: str = "bbox") -> tuple[list[float], list[str]]:
@@ -205,12 +216,17 @@ def world(tmp_path: Path) -> dict[str, Path]:
     images, rows = [], []
     for i, (height, width) in enumerate(SIZES):
         Image.fromarray(rng.integers(0, 255, (height, width, 3), np.uint8)).save(
-            tmp_path / "images" / f"{i}.jpg")  # fmt: skip
+            tmp_path / "images" / f"{i}.jpg"
+        )
         images.append({"id": 100 + i, "file_name": f"{i}.jpg", "height": height, "width": width})
         for (top, left, bottom, right), kind in zip(FOUND[0, :2].tolist(), (1, 17), strict=True):
             if i < 4:
-                box = [left * width, top * height + i, (right - left) * width,
-                       (bottom - top) * height]  # fmt: skip
+                box = [
+                    left * width,
+                    top * height + i,
+                    (right - left) * width,
+                    (bottom - top) * height,
+                ]
                 rows.append(
                     {
                         "id": len(rows) + 1,
@@ -223,13 +239,26 @@ def world(tmp_path: Path) -> dict[str, Path]:
                 )
     categories = [{"id": i, "name": n} for i, n in zip(IDS, NAMES, strict=True)]
     truth = {"images": images, "annotations": rows, "categories": categories}
-    return {"model": detector(tmp_path / "model.tflite"), "images": tmp_path / "images",
-            "truth": write(tmp_path / "instances.json", truth), "root": tmp_path}  # fmt: skip
+    return {
+        "model": detector(tmp_path / "model.tflite"),
+        "images": tmp_path / "images",
+        "truth": write(tmp_path / "instances.json", truth),
+        "root": tmp_path,
+    }
 
 
 def words(world: dict[str, Path]) -> list[object]:
-    return ["eval", "coco", world["model"], "--images", world["images"], "--annotations",
-            world["truth"], "--decoders", 0]  # fmt: skip
+    return [
+        "eval",
+        "coco",
+        world["model"],
+        "--images",
+        world["images"],
+        "--annotations",
+        world["truth"],
+        "--decoders",
+        0,
+    ]
 
 
 def test_end_to_end_is_what_pycocotools_says(world: dict[str, Path]) -> None:
@@ -300,11 +329,13 @@ def ground_truth(truth: Record) -> bytes:
                 x, y, w, h = row["bbox"]
                 wide, tall = image["width"], image["height"]
                 edges = (y / tall, (y + h) / tall, x / wide, (x + w) / wide)
-                box = b"".join(varint(i << 3 | 5) + struct.pack("<f", v)
-                               for i, v in enumerate(edges, 1))  # fmt: skip
+                box = b"".join(
+                    varint(i << 3 | 5) + struct.pack("<f", v) for i, v in enumerate(edges, 1)
+                )
                 result += block(1, varint(1 << 3) + varint(row["category_id"]) + block(2, box))
-        made += block(1, result + block(2, image["file_name"].encode()) + varint(3 << 3)
-                      + varint(image["id"]))  # fmt: skip
+        made += block(
+            1, result + block(2, image["file_name"].encode()) + varint(3 << 3) + varint(image["id"])
+        )
     return made
 
 
@@ -315,18 +346,35 @@ def test_the_guides_flags_and_lines(world: dict[str, Path]) -> None:
     for i, name in zip(IDS, NAMES, strict=True):
         names[i] = name
     (world["root"] / "labelmap.txt").write_text("\n".join(names))
-    flags = {"model_file": world["model"], "model_output_labels": world["root"] / "labelmap.txt",
-             "ground_truth_images_path": world["images"],
-             "ground_truth_proto": world["root"] / "ground_truth.pb", "debug_mode": "true",
-             "output_file_path": world["root"] / "metrics.pb", "num_interpreter_threads": 2,
-             "delegate": "xnnpack"}  # fmt: skip
+    flags = {
+        "model_file": world["model"],
+        "model_output_labels": world["root"] / "labelmap.txt",
+        "ground_truth_images_path": world["images"],
+        "ground_truth_proto": world["root"] / "ground_truth.pb",
+        "debug_mode": "true",
+        "output_file_path": world["root"] / "metrics.pb",
+        "num_interpreter_threads": 2,
+        "delegate": "xnnpack",
+    }
     said = call("eval", "coco", *(f"--{k}={v}" for k, v in flags.items()), "--decoders=0").stdout
     plain = call(*words(world)).stdout
-    mine, theirs = ([line for line in text.splitlines() if line.startswith((
-        " Average", "Average Precision [", "Overall mAP"))] for text in (said, plain))  # fmt: skip
+    mine, theirs = (
+        [
+            line
+            for line in text.splitlines()
+            if line.startswith((" Average", "Average Precision [", "Overall mAP"))
+        ]
+        for text in (said, plain)
+    )
     assert len(mine) == 23 and mine == theirs  # the same boxes, whichever file they came from
-    for line in ("Image: 3.jpg", "Object [1]", "  Score: 0.6", "  Class-ID: 17",
-                 "    Normalized Top: 0.2", "Num evaluation runs: 5"):  # fmt: skip
+    for line in (
+        "Image: 3.jpg",
+        "Object [1]",
+        "  Score: 0.6",
+        "  Class-ID: 17",
+        "    Normalized Top: 0.2",
+        "Num evaluation runs: 5",
+    ):
         assert line in said.splitlines()
     assert "Preprocessing latency: avg=" in said and "Inference latency: avg=" in said
     overall = struct.pack("<f", float(mine[-1].split(": ")[1]))
@@ -365,40 +413,74 @@ def spoil(world: dict[str, Path], name: str) -> tuple[list[object], str]:
     table: dict[str, tuple[list[object], str]] = {
         "empty folder": ([*given, "--images", root / "empty"], "the folder is empty"),
         "no folder": ([*given, "--images", root / "none"], "no such folder"),
-        "another folder": ([*given, "--images", root / "other"],
-                           "none of the 5 annotated pictures is in it, such as 0.jpg"),
-        "no file": ([*given, "--annotations", root / "none.json"],
-                    "the annotations cannot be read"),
+        "another folder": (
+            [*given, "--images", root / "other"],
+            "none of the 5 annotated pictures is in it, such as 0.jpg",
+        ),
+        "no file": (
+            [*given, "--annotations", root / "none.json"],
+            "the annotations cannot be read",
+        ),
         "half a file": ([*given, "--annotations", root / "bad.json"], "not well-formed JSON"),
-        "not a proto": ([*given, "--annotations", root / "bad.pb"],
-                        "neither COCO annotations (JSON) nor a binary ObjectDetectionGroundTruth"),
-        "results as annotations": ([*given, "--annotations", write(root / "r.json", rows)],
-                                   "it looks like results, which --results takes"),
-        "no categories": ([*given, "--annotations", write(root / "c.json", truth | {
-            "categories": 3})], "there is no list 'categories' in it"),
-        "incomplete": ([*given, "--annotations", write(root / "d.json", del_id)],
-                       "annotations[1] has no 'category_id'"),
-        "a box of three": ([*given, "--annotations", write(root / "e.json", wrong_box)],
-                           "annotation 1: its bbox is [1, 2, 3]"),
-        "labels": ([*given, "--labels", root / "labels.txt"],
-                   "none of its labels (dog, cow) is a category"),
-        "outputs": ([*given[:2], detector(root / "three.tflite", 3), *given[3:]],
-                    "its 3 outputs are those of no known detector: 'out0' f32[1,3,4]"),
+        "not a proto": (
+            [*given, "--annotations", root / "bad.pb"],
+            "neither COCO annotations (JSON) nor a binary ObjectDetectionGroundTruth",
+        ),
+        "results as annotations": (
+            [*given, "--annotations", write(root / "r.json", rows)],
+            "it looks like results, which --results takes",
+        ),
+        "no categories": (
+            [*given, "--annotations", write(root / "c.json", truth | {"categories": 3})],
+            "there is no list 'categories' in it",
+        ),
+        "incomplete": (
+            [*given, "--annotations", write(root / "d.json", del_id)],
+            "annotations[1] has no 'category_id'",
+        ),
+        "a box of three": (
+            [*given, "--annotations", write(root / "e.json", wrong_box)],
+            "annotation 1: its bbox is [1, 2, 3]",
+        ),
+        "labels": (
+            [*given, "--labels", root / "labels.txt"],
+            "none of its labels (dog, cow) is a category",
+        ),
+        "outputs": (
+            [*given[:2], detector(root / "three.tflite", 3), *given[3:]],
+            "its 3 outputs are those of no known detector: 'out0' f32[1,3,4]",
+        ),
         "head": ([*given, "--head", "yolox"], "the head 'yolox' has 1 outputs"),
         "order": ([*given, "--output-order", "boxes,boxes,scores,count"], "in some order"),
         "save": ([*given, "--save-results", root / "none" / "r.json"], "there is no folder"),
-        "strange results": ([*at, "--results", write(root / "r.json", rows)],
-                            "pictures of the results are not in the annotations"),
-        "no results": ([*at, "--results", write(root / "n.json", [{"image_id": 1}])],
-                       "row 0 has no 'category_id'"),
-        "a result's box": ([*at, "--results", write(root / "b.json", [
-            rows[0] | {"image_id": 100, "bbox": [1, 2]}])], "row 0: its bbox is [1, 2]"),
-        "ids": ([*given, "--annotations", write(root / "i.json", truth | {"images": [
-            {"id": "x", "file_name": "0.jpg"}]})], "images[0]: its id is 'x'"),
+        "strange results": (
+            [*at, "--results", write(root / "r.json", rows)],
+            "pictures of the results are not in the annotations",
+        ),
+        "no results": (
+            [*at, "--results", write(root / "n.json", [{"image_id": 1}])],
+            "row 0 has no 'category_id'",
+        ),
+        "a result's box": (
+            [
+                *at,
+                "--results",
+                write(root / "b.json", [rows[0] | {"image_id": 100, "bbox": [1, 2]}]),
+            ],
+            "row 0: its bbox is [1, 2]",
+        ),
+        "ids": (
+            [
+                *given,
+                "--annotations",
+                write(root / "i.json", truth | {"images": [{"id": "x", "file_name": "0.jpg"}]}),
+            ],
+            "images[0]: its id is 'x'",
+        ),
         "results alone": (["eval", "coco", "--results", root / "r.json"], "there are none"),
         "evaluator": ([*given, "--evaluator", "mine"], "there is no evaluator 'mine'"),
         "nothing": (["eval", "coco", world["model"]], "no pictures are given"),
-    }  # fmt: skip
+    }
     return table[name]
 
 

@@ -12,8 +12,11 @@ from sanderling.cli.completion import list_of
 def offered(line: str) -> list[str]:
     """As bash asks: the words, and which of them is being written."""
     words = line.split(" ")
-    env = {"_SANDERLING_COMPLETE": "complete_bash", "COMP_WORDS": line,
-           "COMP_CWORD": str(len(words) - 1)}  # fmt: skip
+    env = {
+        "_SANDERLING_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
     result = CliRunner().invoke(app, [], env=env, prog_name="sanderling")
     assert result.exit_code == 0, result.output
     return result.stdout.split()

@@ -217,8 +217,9 @@ def dense_example() -> dict[str, Any]:
     return names
 
 
-def test_the_example_is_found_again_on_disk(dense: dict[str, Any], tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_the_example_is_found_again_on_disk(
+    dense: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "model.tflite"
     path.write_bytes(DIGITS.read_bytes())

@@ -32,8 +32,10 @@ Record = dict[str, Any]
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     truth = annotations()
-    return (write(tmp_path / "instances.json", truth),
-            write(tmp_path / "results.json", detections(truth)))  # fmt: skip
+    return (
+        write(tmp_path / "instances.json", truth),
+        write(tmp_path / "results.json", detections(truth)),
+    )
 
 
 # -- heads --------------------------------------------------------------------------------------
@@ -43,17 +45,25 @@ BOX = (0.25, 0.125, 0.75, 0.625)  # left, top, right, bottom, in parts of the in
 
 def test_ssd_outputs_in_every_known_order() -> None:
     boxes = np.float32([[[0.1, 0.2, 0.3, 0.4], [0.5, 0.5, 0.9, 1.0], [0, 0, 0, 0]]])
-    named = {"boxes": boxes, "classes": np.float32([[3, 0, 0]]),
-             "scores": np.float32([[0.9, 0.4, 0]]), "count": np.float32([2])}  # fmt: skip
-    for order, stated in ((detection.SSD_ORDER, ()), (detection.TF2_ORDER, ()),
-                          (("count", "scores", "classes", "boxes"),) * 2):  # fmt: skip
+    named = {
+        "boxes": boxes,
+        "classes": np.float32([[3, 0, 0]]),
+        "scores": np.float32([[0.9, 0.4, 0]]),
+        "count": np.float32([2]),
+    }
+    for order, stated in (
+        (detection.SSD_ORDER, ()),
+        (detection.TF2_ORDER, ()),
+        (("count", "scores", "classes", "boxes"),) * 2,
+    ):
         found = detection.read_ssd([named[n] for n in order], Scene((8, 8), stated))
         np.testing.assert_allclose(found.boxes[0], [0.2, 0.1, 0.4, 0.3], rtol=1e-6)
         assert found.classes.tolist() == [3, 0]
         assert found.scores.tolist() == pytest.approx([0.9, 0.4])
     with pytest.raises(errors.InputError, match="--output-order"):
-        detection.read_ssd([named[n] for n in ("count", "scores", "classes", "boxes")],
-                           Scene((8, 8)))  # fmt: skip
+        detection.read_ssd(
+            [named[n] for n in ("count", "scores", "classes", "boxes")], Scene((8, 8))
+        )
 
 
 def yolox_rows(size: tuple[int, int], box: Sequence[float], kind: int, classes: int) -> Array:
@@ -71,8 +81,12 @@ def yolox_rows(size: tuple[int, int], box: Sequence[float], kind: int, classes: 
 
 def decoded_row(box: Sequence[float], unit: Sequence[float]) -> list[float]:
     left, top, right, bottom = box
-    return [(left + right) / 2 * unit[0], (top + bottom) / 2 * unit[1], (right - left) * unit[0],
-            (bottom - top) * unit[1]]  # fmt: skip
+    return [
+        (left + right) / 2 * unit[0],
+        (top + bottom) / 2 * unit[1],
+        (right - left) * unit[0],
+        (bottom - top) * unit[1],
+    ]
 
 
 def test_raw_heads_find_the_box() -> None:
@@ -84,11 +98,19 @@ def test_raw_heads_find_the_box() -> None:
     anchors = detection.ssd_anchors(size)
     boxes, scores = np.zeros((1, len(anchors), 4)), np.zeros((1, len(anchors), 5))
     y, x, tall, wide = anchors[20]
-    boxes[0, 20] = [(0.375 - y) / tall * 10, (0.5 - x) / wide * 10, np.log(0.5 / tall) * 5,
-                    np.log(0.5 / wide) * 5]  # fmt: skip
+    boxes[0, 20] = [
+        (0.375 - y) / tall * 10,
+        (0.5 - x) / wide * 10,
+        np.log(0.5 / tall) * 5,
+        np.log(0.5 / wide) * 5,
+    ]
     scores[0, 20, 2] = 0.72  # behind the background
-    for head, outputs in (("yolox", [yolox_rows(size, BOX, 1, 3)]), ("yolov5", [yolov5]),
-                          ("yolov8", [pixels]), ("ssd-raw", [scores, boxes])):  # fmt: skip
+    for head, outputs in (
+        ("yolox", [yolox_rows(size, BOX, 1, 3)]),
+        ("yolov5", [yolov5]),
+        ("yolov8", [pixels]),
+        ("ssd-raw", [scores, boxes]),
+    ):
         raw = detection.HEADS[head].read(outputs, Scene(size))
         assert isinstance(raw, Candidates)
         found = select(raw, detection.HEADS[head].limits)
@@ -153,8 +175,9 @@ def test_boxes_leave_the_letterbox(centre: bool) -> None:
     Letterbox(fill=0, centre=centre).apply(frame)
     assert frame.pixels.shape == (64, 96, 3)
     rows, columns = np.nonzero(frame.pixels[..., 0] > 127)
-    seen = np.array([[columns.min() / 96, rows.min() / 64, (columns.max() + 1) / 96,
-                      (rows.max() + 1) / 64]])  # fmt: skip
+    seen = np.array(
+        [[columns.min() / 96, rows.min() / 64, (columns.max() + 1) / 96, (rows.max() + 1) / 64]]
+    )
     np.testing.assert_allclose(unplace(seen, frame), [[0.25, 0.3, 0.75, 0.7]], atol=0.015)
 
 
@@ -218,8 +241,9 @@ def test_class_numbers_by_label(tmp_path: Path) -> None:
     with_gaps = labels_of(tmp_path, "???", "Person", "bicycle", "???", "aeroplane", "cat")
     found = map_classes(truth, with_gaps, None, None)
     assert [found.category(c) for c in range(5)] == [1, 2, None, 5, 17]
-    assert found.notes == ["1 of 5 categories have no label, the model cannot find them: "
-                           "toothbrush"]  # fmt: skip
+    assert found.notes == [
+        "1 of 5 categories have no label, the model cannot find them: toothbrush"
+    ]
     plain = labels_of(tmp_path, *NAMES)
     assert [map_classes(truth, plain, None, 5).category(c) for c in range(5)] == list(IDS)
     numbered = labels_of(tmp_path, "0  person", "16  cat", "89  toothbrush")
@@ -228,13 +252,17 @@ def test_class_numbers_by_label(tmp_path: Path) -> None:
         map_classes(truth, numbered, None, None).category(3)
 
 
-@pytest.mark.parametrize(("lines", "classes", "said"), [
-    (("dog", "cow"), None, "none of its labels .dog, cow. is a category"),
-    (NAMES, 7, "it has 5 labels, the model 7 classes"),
-    (("",), None, "there is no label in it"),
-])  # fmt: skip
-def test_labels_that_do_not_fit(lines: Sequence[str], classes: int | None, said: str,
-                                tmp_path: Path) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    ("lines", "classes", "said"),
+    [
+        (("dog", "cow"), None, "none of its labels .dog, cow. is a category"),
+        (NAMES, 7, "it has 5 labels, the model 7 classes"),
+        (("",), None, "there is no label in it"),
+    ],
+)
+def test_labels_that_do_not_fit(
+    lines: Sequence[str], classes: int | None, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(errors.InputError, match=said):
         map_classes(truth_of(IDS, NAMES), labels_of(tmp_path, *lines), None, classes)
 
@@ -248,15 +276,23 @@ def plain_ap(truth: list[Record], found: list[Record], threshold: np.float32) ->
     curve = []
     hits = 0
     for n, row in enumerate(sorted(found, key=lambda r: -r["score"]), 1):
-        near = [(iou(row["bbox"], t["bbox"]), k) for k, t in open_boxes.items()
-                if t["image_id"] == row["image_id"]]  # fmt: skip
+        near = [
+            (iou(row["bbox"], t["bbox"]), k)
+            for k, t in open_boxes.items()
+            if t["image_id"] == row["image_id"]
+        ]
         best = max(near, default=(0, None), key=lambda x: x[0])
         if best[1] is not None and best[0] >= threshold:
             del open_boxes[best[1]]
             hits += 1
         curve.append((hits / len(truth), hits / n))
-    return sum(max((p for r, p in curve if r >= level / 100 - 1e-9), default=0.0)
-               for level in range(101)) / 101  # fmt: skip
+    return (
+        sum(
+            max((p for r, p in curve if r >= level / 100 - 1e-9), default=0.0)
+            for level in range(101)
+        )
+        / 101
+    )
 
 
 def iou(a: Sequence[float], b: Sequence[float]) -> float:
@@ -272,8 +308,9 @@ def test_the_tools_average_precision() -> None:
     simple = simple_average_precision(truth["annotations"], found)
     table = np.zeros((len(IDS), len(THRESHOLDS)))
     for k, kind in enumerate(IDS[:4]):  # the last is only found: it counts as 0
-        rows = [[r for r in side if r["category_id"] == kind]
-                for side in (truth["annotations"], found)]  # fmt: skip
+        rows = [
+            [r for r in side if r["category_id"] == kind] for side in (truth["annotations"], found)
+        ]
         table[k] = [plain_ap(*rows, t) for t in THRESHOLDS]
     np.testing.assert_allclose(simple.by_threshold, table.mean(axis=0), atol=1e-6)
     assert simple.overall == pytest.approx(table.mean(), abs=1e-6)
@@ -292,8 +329,11 @@ def test_a_picture_drawn_once_is_the_official_figure(pair: tuple[Path, Path]) ->
     assert curves(np.ones(12, np.int64)) == pytest.approx(found.stats[0], abs=1e-12)
     record = json.loads(pair[0].read_text())
     record["images"].append(record["images"][3] | {"id": 99})
-    double = [a | {"image_id": 99, "id": 1000 + a["id"]} for a in record["annotations"]
-              if a["image_id"] == 13]  # fmt: skip
+    double = [
+        a | {"image_id": 99, "id": 1000 + a["id"]}
+        for a in record["annotations"]
+        if a["image_id"] == 13
+    ]
     record["annotations"] += double
     rows += [r | {"image_id": 99} for r in rows if r["image_id"] == 13]
     wanted, _ = by_pycocotools(write(pair[0], record), write(pair[1], rows))
@@ -306,8 +346,9 @@ def test_a_picture_drawn_once_is_the_official_figure(pair: tuple[Path, Path]) ->
 def test_paired_intervals_cancel_what_both_share() -> None:
     rng = np.random.default_rng(0)
     hard = rng.random(300)
-    both = compared(lambda w: float(hard @ w / w.sum()),
-                    lambda w: float((hard - 0.01) @ w / w.sum()), 300)  # fmt: skip
+    both = compared(
+        lambda w: float(hard @ w / w.sum()), lambda w: float((hard - 0.01) @ w / w.sum()), 300
+    )
     assert both["difference"]["low"] == pytest.approx(0.01) == both["difference"]["high"]
     other = rng.random(300)
     unlike = compared(

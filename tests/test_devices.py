@@ -103,20 +103,28 @@ def test_the_log_of_the_binary() -> None:
     assert len(found.delegation) == 1
 
 
-@pytest.mark.parametrize("prefix", [
-    PREFIX, "I/tflite  ( 4242): ", "I/tflite: ",
-    "2026-11-16 02:00:02.049363-0700 TFLiteBenchmark[546:4020] INFO: ",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        PREFIX,
+        "I/tflite  ( 4242): ",
+        "I/tflite: ",
+        "2026-11-16 02:00:02.049363-0700 TFLiteBenchmark[546:4020] INFO: ",
+    ],
+)
 def test_what_stands_before_a_line_is_dropped(prefix: str) -> None:
-    check_new(tool_log.parse("\n".join(prefix + line.removeprefix("INFO: ")
-                                  for line in NEW.splitlines())))  # fmt: skip
+    check_new(
+        tool_log.parse("\n".join(prefix + line.removeprefix("INFO: ") for line in NEW.splitlines()))
+    )
 
 
 def test_the_profile_of_the_regular_runs() -> None:
     found = tool_log.parse(NEW + PROFILE)
     check_new(found)  # "Timings" is no stat of a loop
     assert [(o.type, o.name, o.avg_ms, o.share) for o in found.ops] == [
-        ("CONV_2D", "[a, b]:0", 4.0, 80.0), ("SOFTMAX", "[c]:1", 1.0, 20.0)]  # fmt: skip
+        ("CONV_2D", "[a, b]:0", 4.0, 80.0),
+        ("SOFTMAX", "[c]:1", 1.0, 20.0),
+    ]
     assert [(o.type, o.count) for o in found.types] == [("CONV_2D", 1), ("SOFTMAX", 1)]
 
 
@@ -128,8 +136,10 @@ def test_the_profile_of_older_versions_has_a_start_column() -> None:
 
 
 def test_the_lines_that_the_guide_shows() -> None:
-    found = tool_log.parse("... tflite  : Average inference timings in us: Warmup: 91471, "
-                           "Init: 4108, Inference: 80660.1")  # fmt: skip
+    found = tool_log.parse(
+        "... tflite  : Average inference timings in us: Warmup: 91471, "
+        "Init: 4108, Inference: 80660.1"
+    )
     assert (found.init, found.warmup["avg"], found.inference["avg"]) == (4108, 91471, 80660.1)
     result = tool_log.result(found, "m", SETTING)
     assert result.summary is not None and result.summary.mean == pytest.approx(0.0806601)
@@ -148,11 +158,14 @@ def test_a_log_of_the_first_versions() -> None:
     assert tool_log.result(found, "m", SETTING).first == pytest.approx(0.127425)
 
 
-@pytest.mark.parametrize("line, avg", [
-    ("count=1 curr=500 p5=500 median=500 p95=500", 500),
-    ("count=3 curr=7(all same) p5=7 median=7 p95=7", 7),
-    ("count=9 first=2 curr=1 min=1 max=2 avg=1.23457e+06 std=3", 1.23457e6),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line, avg",
+    [
+        ("count=1 curr=500 p5=500 median=500 p95=500", 500),
+        ("count=3 curr=7(all same) p5=7 median=7 p95=7", 7),
+        ("count=9 first=2 curr=1 min=1 max=2 avg=1.23457e+06 std=3", 1.23457e6),
+    ],
+)
 def test_short_stat_lines(line: str, avg: float) -> None:
     assert tool_log.stats(line)["avg"] == avg
 
@@ -184,11 +197,14 @@ def test_the_screen_of_the_ios_app() -> None:
     assert found.warmup["avg"] == 30000
 
 
-@pytest.mark.parametrize("line, says", [
-    ("F/libc: Fatal signal 11 (SIGSEGV), code 1 (SEGV_MAPERR)", "SIGSEGV"),
-    ("ERROR: Failed to apply GPU delegate.", "Failed to apply GPU delegate"),
-    ("INFO: STARTING!", "ends before the result"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("F/libc: Fatal signal 11 (SIGSEGV), code 1 (SEGV_MAPERR)", "SIGSEGV"),
+        ("ERROR: Failed to apply GPU delegate.", "Failed to apply GPU delegate"),
+        ("INFO: STARTING!", "ends before the result"),
+    ],
+)
 def test_a_log_without_result_says_why(line: str, says: str) -> None:
     result = tool_log.result(tool_log.parse(line), "m", SETTING)
     assert says in result.error and result.summary is None
@@ -216,8 +232,9 @@ class Phone:
         """A benchmark_model for this device: it says its words, then the log."""
         (self.folder / "log").write_text(text)
         path = self.folder / "tool"
-        path.write_text(f'#!/bin/sh\n{before}\necho "words: $*"\ncat {self.folder / "log"}\n'
-                        f"exit {status}\n")  # fmt: skip
+        path.write_text(
+            f'#!/bin/sh\n{before}\necho "words: $*"\ncat {self.folder / "log"}\nexit {status}\n'
+        )
         path.chmod(0o755)
         return str(path)
 
@@ -242,15 +259,27 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 def test_the_binary_is_pushed_run_and_removed(phone: Callable[..., Phone]) -> None:
     device = phone()
     setting = replace(SETTING, delegates=("gpu", "xnnpack"))
-    result = run("android", MODEL, setting, DeviceOptions(
-        binary=device.tool(NEW + PROFILE), cpu_mask="0xF0", op_profiling=True,
-        flags={"num_runs": "10"}))  # fmt: skip
+    result = run(
+        "android",
+        MODEL,
+        setting,
+        DeviceOptions(
+            binary=device.tool(NEW + PROFILE),
+            cpu_mask="0xF0",
+            op_profiling=True,
+            flags={"num_runs": "10"},
+        ),
+    )
     assert not result.error and result.setting.device == "android:PHONE1"
     assert result.setting.engine == "tflite" and result.summary is not None
     assert result.summary.p95 == pytest.approx(0.0126) and result.init == pytest.approx(0.012345)
     assert [o["type"] for o in result.facts["ops"]] == ["CONV_2D", "SOFTMAX"]
-    assert result.facts["device"] == {"serial": "PHONE1", "model": "Pixel 9", "abi": "arm64-v8a",
-                                      "android": "16"}  # fmt: skip
+    assert result.facts["device"] == {
+        "serial": "PHONE1",
+        "model": "Pixel 9",
+        "abi": "arm64-v8a",
+        "android": "16",
+    }
     line = next(c[-1] for c in device.calls if "--graph" in c[-1])
     assert "taskset f0 " in line and "--use_gpu=true --use_xnnpack=true" in line
     assert "--num_threads=4" in line and "--enable_op_profiling=true --num_runs=10" in line
@@ -292,12 +321,17 @@ def test_inputs_are_pushed_too(phone: Callable[..., Phone], tmp_path: Path) -> N
     ({"A": "no permissions (user in plugdev group; are your udev rules wrong?)"}, "",
      "may not use the USB device"),
 ])  # fmt: skip
-def test_devices_that_cannot_be_used(phone: Callable[..., Phone], devices: dict[str, str],
-                                     serial: str, says: str) -> None:  # fmt: skip
+def test_devices_that_cannot_be_used(
+    phone: Callable[..., Phone], devices: dict[str, str], serial: str, says: str
+) -> None:
     device = phone(devices=devices)
     with pytest.raises((InputError, DeviceError), match=says):
-        run(f"android:{serial}" if serial else "android", MODEL, SETTING,
-            DeviceOptions(binary=device.tool()))  # fmt: skip
+        run(
+            f"android:{serial}" if serial else "android",
+            MODEL,
+            SETTING,
+            DeviceOptions(binary=device.tool()),
+        )
 
 
 def test_the_one_that_is_ready_is_taken(phone: Callable[..., Phone]) -> None:
@@ -319,11 +353,14 @@ def test_a_full_disk(phone: Callable[..., Phone]) -> None:
     assert "the device's disk is full" in result.error and device.left == []
 
 
-@pytest.mark.parametrize("before, says", [
-    ("kill -SEGV $$", "signal 11"),
-    ("exit 126", "another CPU"),
-    ("echo 'ERROR: Failed to load model'; exit 1", "Failed to load model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "before, says",
+    [
+        ("kill -SEGV $$", "signal 11"),
+        ("exit 126", "another CPU"),
+        ("echo 'ERROR: Failed to load model'; exit 1", "Failed to load model"),
+    ],
+)
 def test_a_benchmark_that_fails(phone: Callable[..., Phone], before: str, says: str) -> None:
     device = phone()
     result = run("android", MODEL, SETTING, DeviceOptions(binary=device.tool(before=before)))
@@ -339,13 +376,19 @@ def test_a_benchmark_that_does_not_end(phone: Callable[..., Phone]) -> None:
 
 def test_interrupted_it_leaves_nothing(phone: Callable[..., Phone], tmp_path: Path) -> None:
     device = phone()
-    words = [f"--graph={MODEL}", "--device=android",
-             f"--device_binary={device.tool(before='exec sleep 20')}"]  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-m", "sanderling", "benchmark_model", *words],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                               # Background jobs ignore Ctrl-C.
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-                               )  # fmt: skip
+    words = [
+        f"--graph={MODEL}",
+        "--device=android",
+        f"--device_binary={device.tool(before='exec sleep 20')}",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sanderling", "benchmark_model", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Background jobs ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 30
     while not any("--graph" in c[-1] for c in (device.calls if device.left else [])):
         assert time.monotonic() < deadline and process.poll() is None
@@ -445,13 +488,16 @@ def test_an_app_that_is_not_installed(phone: Callable[..., Phone]) -> None:
         run("android", MODEL, SETTING, DeviceOptions(app="installed"))
 
 
-@pytest.mark.parametrize("options, says", [
-    (DeviceOptions(binary="/nowhere/tool"), "there is no file '/nowhere/tool'"),
-    (DeviceOptions(app="/nowhere/app.apk"), "there is no file '/nowhere/app.apk'"),
-    (DeviceOptions(cpu_mask="big"), "'big' is not a mask of cores"),
-    (DeviceOptions(cpu_mask="f0", app="installed"), "an app cannot be bound to cores"),
-    (DeviceOptions(adb="no_such_adb"), "the command 'no_such_adb' is not there"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (DeviceOptions(binary="/nowhere/tool"), "there is no file '/nowhere/tool'"),
+        (DeviceOptions(app="/nowhere/app.apk"), "there is no file '/nowhere/app.apk'"),
+        (DeviceOptions(cpu_mask="big"), "'big' is not a mask of cores"),
+        (DeviceOptions(cpu_mask="f0", app="installed"), "an app cannot be bound to cores"),
+        (DeviceOptions(adb="no_such_adb"), "the command 'no_such_adb' is not there"),
+    ],
+)
 def test_options_that_are_wrong(
     phone: Callable[..., Phone], options: DeviceOptions, says: str
 ) -> None:
@@ -483,9 +529,24 @@ def bench(*words: object, status: int = 0) -> Any:
 
 def test_bench_measures_settings_on_a_device(phone: Callable[..., Phone]) -> None:
     device = phone()
-    words = ["--device", "android", "--device-binary", device.tool(), "--threads", "1,4",
-             "--delegates", "gpu", "--launches", 2, "--cpus", "4-7", "--runs", 20,
-             "--device-flag", "gpu_backend=cl"]  # fmt: skip
+    words = [
+        "--device",
+        "android",
+        "--device-binary",
+        device.tool(),
+        "--threads",
+        "1,4",
+        "--delegates",
+        "gpu",
+        "--launches",
+        2,
+        "--cpus",
+        "4-7",
+        "--runs",
+        20,
+        "--device-flag",
+        "gpu_backend=cl",
+    ]
     record = json.loads(bench(*words, "--json", "-").stdout)
     one, four = record["results"]
     assert [r["setting"]["threads"] for r in (one, four)] == [1, 4]
@@ -497,8 +558,9 @@ def test_bench_measures_settings_on_a_device(phone: Callable[..., Phone]) -> Non
     assert len([c for c in device.calls if "--graph" in c[-1]]) == 4
 
 
-def test_bench_compares_a_device_with_an_earlier_result(phone: Callable[..., Phone],
-                                                        tmp_path: Path) -> None:  # fmt: skip
+def test_bench_compares_a_device_with_an_earlier_result(
+    phone: Callable[..., Phone], tmp_path: Path
+) -> None:
     device = phone()
     words = ["--device", "android", "--device-binary", device.tool(), "--launches", 2]
     bench(*words, "--json", tmp_path / "old.json")
@@ -518,15 +580,17 @@ def test_bench_keeps_what_a_device_did_before_it_failed(phone: Callable[..., Pho
     assert found["summary"]["count"] == 82 and "only 1 of 3 launches" in found["notes"][-1]
 
 
-@pytest.mark.parametrize("words, says", [
-    (["--device", "toaster"], "there is no device 'toaster'"),
-    (["--device", "android", "--adb", "no_such_adb"], "the command 'no_such_adb' is not there"),
-    (["--device", "android", "--device-binary", "/nowhere"], "there is no file '/nowhere'"),
-    (["--device", "android", "--threads", "0"], "threads is 0"),
-    (["--device", "ios"], "needs its parameters, or its log"),
-])  # fmt: skip
-def test_bench_says_what_is_wrong(phone: Callable[..., Phone], words: list[str],
-                                  says: str) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["--device", "toaster"], "there is no device 'toaster'"),
+        (["--device", "android", "--adb", "no_such_adb"], "the command 'no_such_adb' is not there"),
+        (["--device", "android", "--device-binary", "/nowhere"], "there is no file '/nowhere'"),
+        (["--device", "android", "--threads", "0"], "threads is 0"),
+        (["--device", "ios"], "needs its parameters, or its log"),
+    ],
+)
+def test_bench_says_what_is_wrong(phone: Callable[..., Phone], words: list[str], says: str) -> None:
     phone()
     assert says in bench(*words, status=2).stderr
 
@@ -559,13 +623,18 @@ def real_adb(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_complaints_of_the_real_adb(real_adb: str) -> None:
-    for device, says in (("android", "no device is connected"),
-                         ("android:nosuch", "there is no device 'nosuch'")):  # fmt: skip
+    for device, says in (
+        ("android", "no device is connected"),
+        ("android:nosuch", "there is no device 'nosuch'"),
+    ):
         with pytest.raises(InputError, match=says):
             run(device, MODEL, SETTING, DeviceOptions(adb=real_adb))
     lost = Adb(real_adb, "nosuch", timeout=0.5)
-    for act in (lambda: lost.shell("ls"), lambda: lost.push(Path(MODEL), "/data/local/tmp/m"),
-                lambda: lost("logcat", "-d")):  # it waits for the device, forever  # fmt: skip
+    for act in (
+        lambda: lost.shell("ls"),
+        lambda: lost.push(Path(MODEL), "/data/local/tmp/m"),
+        lambda: lost("logcat", "-d"),
+    ):  # it waits for the device, forever
         with pytest.raises(DeviceError, match=r"no device 'nosuch'|no answer within"):
             act()
 
@@ -579,9 +648,13 @@ def test_ios_parameters_and_model_go_into_the_project(tmp_path: Path) -> None:
     result = run("ios", MODEL, setting, options)
     assert "not measured yet" in result.error and "--device-log" in result.error
     written = json.loads((tmp_path / "benchmark_params.json").read_text())
-    assert written == {"benchmark_name": "digits_int8_benchmark", "graph": "digits_int8.tflite",
-                       "num_threads": "2", "use_gpu": "1", "gpu_wait_type": "aggressive"
-                       }  # fmt: skip
+    assert written == {
+        "benchmark_name": "digits_int8_benchmark",
+        "graph": "digits_int8.tflite",
+        "num_threads": "2",
+        "use_gpu": "1",
+        "gpu_wait_type": "aggressive",
+    }
     assert (tmp_path / "digits_int8.tflite").read_bytes() == Path(MODEL).read_bytes()
     ios.prepare(str(tmp_path / "digits_int8.tflite"), setting, options)  # it lies there already
 
@@ -600,11 +673,14 @@ def test_ios_log_is_read(tmp_path: Path) -> None:
     assert result.setting.device == "ios" and result.init == pytest.approx(0.012345)
 
 
-@pytest.mark.parametrize("options, says", [
-    (DeviceOptions(), "needs its parameters, or its log"),
-    (DeviceOptions(folder="/nowhere"), "there is no folder '/nowhere'"),
-    (DeviceOptions(log="/nowhere.log"), "there is no log '/nowhere.log'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (DeviceOptions(), "needs its parameters, or its log"),
+        (DeviceOptions(folder="/nowhere"), "there is no folder '/nowhere'"),
+        (DeviceOptions(log="/nowhere.log"), "there is no log '/nowhere.log'"),
+    ],
+)
 def test_ios_without_what_it_needs(options: DeviceOptions, says: str) -> None:
     with pytest.raises(InputError, match=says):
         run("ios", MODEL, SETTING, options)

@@ -25,15 +25,24 @@ from .support.diff_command import BY_DEFINITION, EXACT, F32, INT8, F, call, rest
 def test_the_guides_command_prints_its_lines(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert")
     path = tmp_path / "result.pb"
-    text = call(f"--model_file={INT8}", "--delegate=xnnpack", "--num_runs=7",
-                "--num_interpreter_threads=2", f"--output_file_path={path}").stdout  # fmt: skip
+    text = call(
+        f"--model_file={INT8}",
+        "--delegate=xnnpack",
+        "--num_runs=7",
+        "--num_interpreter_threads=2",
+        f"--output_file_path={path}",
+    ).stdout
     number = r"[-+.\de]+"
     assert re.match(
         "Num evaluation runs: 7\n"
-        rf"Reference run latency: avg={number}\(us\), std_dev=\d+\(us\)" "\n"
-        rf"Test run latency: avg={number}\(us\), std_dev=\d+\(us\)" "\n"
-        rf"OutputDiff\[0\]: avg_error={number}, std_dev={number}" "\n", text
-    )  # fmt: skip
+        rf"Reference run latency: avg={number}\(us\), std_dev=\d+\(us\)"
+        "\n"
+        rf"Test run latency: avg={number}\(us\), std_dev=\d+\(us\)"
+        "\n"
+        rf"OutputDiff\[0\]: avg_error={number}, std_dev={number}"
+        "\n",
+        text,
+    )
     metrics = dict(fields(path.read_bytes()))
     profile = list(fields(dict(fields(metrics[2]))[5]))
     assert metrics[1] == 7 and [n for n, _ in profile] == [1, 2, 3]
@@ -80,8 +89,12 @@ def test_delegates_that_are_elsewhere(name: str) -> None:
 def test_flags_of_delegates_are_known() -> None:
     said = call(f"--model_file={F32}", "--num_runs=1", "--nnapi_accelerator_name", "edgetpu").stderr
     assert "--nnapi_accelerator_name has no effect without --use_nnapi=true" in said
-    said = call(f"--model_file={F32}", "--use_nnapi=true", "--nnapi_accelerator_name=edgetpu",
-                "--num_runs=1").stderr  # fmt: skip
+    said = call(
+        f"--model_file={F32}",
+        "--use_nnapi=true",
+        "--nnapi_accelerator_name=edgetpu",
+        "--num_runs=1",
+    ).stderr
     assert "NNAPI acceleration is unsupported on this platform. There is no delegate" in said
     assert "no effect" not in said
     text = call(f"--model_file={F32}", "--num_runs=1", "--external_delegate_path=reference").stdout
@@ -176,14 +189,28 @@ def test_nan_is_said_and_breaks_limits() -> None:
 
 
 def test_json_holds_it_all(tmp_path: Path) -> None:
-    words = (F32, INT8, *BY_DEFINITION, "--runs", 3, "--per-tensor", "--bisect",
-             "--max-relative", 1)  # fmt: skip
+    words = (
+        F32,
+        INT8,
+        *BY_DEFINITION,
+        "--runs",
+        3,
+        "--per-tensor",
+        "--bisect",
+        "--max-relative",
+        1,
+    )
     record = json.loads(call(*words, "--json", "-").stdout)
     assert record["schema"] == "sanderling.diff/1" and record["ok"] is True
     assert record["outputs"][0]["real"]["runs"] == 3
     assert record["latency"]["test"]["count"] == 3
     assert [r["name"] for r in record["layers"]["layers"]] == [
-        "hidden1", "hidden2", "flat", "logits", "probabilities"]  # fmt: skip
+        "hidden1",
+        "hidden2",
+        "flat",
+        "logits",
+        "probabilities",
+    ]
     assert record["bisect"]["verdict"] == "right already"
 
 
@@ -193,8 +220,9 @@ def test_plots(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"error.{kind}"
     call(F32, INT8, *BY_DEFINITION, "--runs", 2, "--plot", path)
     content = path.read_bytes()
-    assert {"png": b"\x89PNG", "svg": b"<?xml", "html": b"<!doctype"}[kind] == content[: 4 + (
-        kind != "png") + 4 * (kind == "html")]  # fmt: skip
+    assert {"png": b"\x89PNG", "svg": b"<?xml", "html": b"<!doctype"}[kind] == content[
+        : 4 + (kind != "png") + 4 * (kind == "html")
+    ]
     if kind == "html":
         assert b"hidden2" in content and b"<svg" in content
 

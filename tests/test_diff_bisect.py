@@ -29,9 +29,16 @@ CONTROL = [c for c in CASES if c.op in ("IF", "WHILE", "CALL_ONCE", "READ_VARIAB
 # -- bisecting ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count,culprits", [
-    (1, {0}), (40, {17}), (40, {0, 39}), (37, {3, 4, 30}), (5, {0, 1, 2, 3, 4}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "count,culprits",
+    [
+        (1, {0}),
+        (40, {17}),
+        (40, {0, 39}),
+        (37, {3, 4, 30}),
+        (5, {0, 1, 2, 3, 4}),
+    ],
+)
 def test_the_search_finds_the_smallest_set(count: int, culprits: set[int]) -> None:
     asked: list[frozenset[int]] = []
 
@@ -56,8 +63,9 @@ def test_the_search_leaves_nothing_out_where_ops_depend_on_each_other() -> None:
 @pytest.mark.parametrize("names", [["hidden2"], ["hidden1", "logits"], ["probabilities"]])
 def test_bisect_finds_the_ops_of_a_wrong_delegate(names: list[str], wrong: Any) -> None:
     wrong(*names)
-    found = diff(F32, delegate_a=["reference"], delegate_b=["wrong"], runs=3, bisect=True,
-                 max_relative=1e-3)  # fmt: skip
+    found = diff(
+        F32, delegate_a=["reference"], delegate_b=["wrong"], runs=3, bisect=True, max_relative=1e-3
+    )
     assert not found.ok and found.bisection is not None
     assert [o["name"] for o in found.bisection.ops] == names
     assert found.bisection.kind == "delegate" and found.bisection.candidates == 5
@@ -81,8 +89,16 @@ def test_bisect_in_a_long_chain_of_a_delegate(wrong: Any) -> None:
 def test_shapes_that_are_computed_in_the_run(name: str, wrong: Any) -> None:
     """The file states none of them: they are worked out before anything is folded."""
     wrong(name)
-    found = diff(restless(), delegate_a=["reference"], delegate_b=["wrong"], runs=2, bisect=True,
-                 per_tensor=True, max_relative=1e-4, shapes={"x": (1, 3, 4, 2)})  # fmt: skip
+    found = diff(
+        restless(),
+        delegate_a=["reference"],
+        delegate_b=["wrong"],
+        runs=2,
+        bisect=True,
+        per_tensor=True,
+        max_relative=1e-4,
+        shapes={"x": (1, 3, 4, 2)},
+    )
     assert found.layers is not None and found.bisection is not None
     assert [r.name for r in found.layers.rows if r.suspect] == [name]
     assert [o["name"] for o in found.bisection.ops] == [name]
@@ -113,15 +129,25 @@ class Sometimes(Wrong):
 
     def compile(self, part: Graph, options: Any) -> Any:
         good, bad = (Wrong(names).compile(part, options) for names in ((), self.names))
-        return SimpleNamespace(run=lambda inputs, outputs: (
-            bad if max(a.max() for a in inputs) > 0.5 else good).run(inputs, outputs))  # fmt: skip
+        return SimpleNamespace(
+            run=lambda inputs, outputs: (bad if max(a.max() for a in inputs) > 0.5 else good).run(
+                inputs, outputs
+            )
+        )
 
 
 def test_bisect_looks_at_the_worst_samples() -> None:
     samples = RNG.random((9, 8, 8, 1)).astype(F) / 3
     samples[6] *= 3
-    found = diff(F32, delegate_a="reference", delegate_b=Sometimes(["hidden1"]), data=samples,
-                 bisect=True, bisect_runs=1, max_relative=1e-3).bisection  # fmt: skip
+    found = diff(
+        F32,
+        delegate_a="reference",
+        delegate_b=Sometimes(["hidden1"]),
+        data=samples,
+        bisect=True,
+        bisect_runs=1,
+        max_relative=1e-3,
+    ).bisection
     assert found is not None and [o["name"] for o in found.ops] == ["hidden1"]
 
 
@@ -159,8 +185,18 @@ sanderling.register_delegate("twisted", Twisted)
 
 def test_bisect_with_a_plugin(tmp_path: Path) -> None:
     (tmp_path / "twisted.py").write_text(PLUGIN)
-    words = (F32, "--plugin", tmp_path / "twisted.py", "--delegate-b", "twisted", "--bisect",
-             "--runs", 2, "--min-cosine", 0.999)  # fmt: skip
+    words = (
+        F32,
+        "--plugin",
+        tmp_path / "twisted.py",
+        "--delegate-b",
+        "twisted",
+        "--bisect",
+        "--runs",
+        2,
+        "--min-cosine",
+        0.999,
+    )
     result = call(*words, status=1)
     assert "bisect: 1 of 3 ops must leave the delegate" in result.stdout
     assert "FULLY_CONNECTED 'logits' (op 3)" in result.stdout
@@ -195,8 +231,7 @@ def test_bisect_of_float_against_int8() -> None:
     ranges = calibrated()
     cut = ranges | {"down": (0.0, ranges["down"][1] / 10)}
     bad = Twin(ranges=cut, prefix="z")
-    found = diff(Twin(fused=False).model, bad.model, runs=2, bisect=True, max_relative=0.1,
-                 **EXACT)  # fmt: skip
+    found = diff(Twin(fused=False).model, bad.model, runs=2, bisect=True, max_relative=0.1, **EXACT)
     assert not found.ok and found.bisection is not None
     names = {t.name: holds for t, holds in bad.holds.items()}
     # The mean reads it: it has to be float too, or the cut is only made later.

@@ -32,13 +32,16 @@ def test_errors_are_what_numpy_says() -> None:
     a, b = (np.stack(side) for side in zip(*runs, strict=True))
     means = [np.abs(x - y).mean() for x, y in runs]
     for value, wanted in (
-        (found.avg_error, np.mean(means)), (found.std_dev, np.std(means)),
-        (found.max_error, np.abs(a - b).max()), (found.rmse, np.sqrt(np.mean((a - b) ** 2))),
+        (found.avg_error, np.mean(means)),
+        (found.std_dev, np.std(means)),
+        (found.max_error, np.abs(a - b).max()),
+        (found.rmse, np.sqrt(np.mean((a - b) ** 2))),
         (found.relative, np.linalg.norm(a - b) / np.linalg.norm(a)),
         (found.cosine, np.vdot(a, b) / np.linalg.norm(a) / np.linalg.norm(b)),
         (found.snr_db, 10 * np.log10((a**2).sum() / ((a - b) ** 2).sum())),
-        (found.min_error, min(means)), (found.max_mean_error, max(means)),
-    ):  # fmt: skip
+        (found.min_error, min(means)),
+        (found.max_mean_error, max(means)),
+    ):
         assert value == pytest.approx(wanted)
     by_channel = tally.channel_rmse()
     assert by_channel is not None
@@ -191,8 +194,10 @@ def test_pictures_by_a_preset(tmp_path: Path) -> None:
     Image.fromarray(RNG.integers(0, 256, (20, 30)).astype(np.uint8)).save(tmp_path / "a.png")
     preset = load_pipeline("unit")
     made = preset(tmp_path / "a.png", load(F32).main.inputs[0])[0]
-    answers = [diff(F32, INT8, data=given, picture=how, **EXACT).outputs[0].real.avg_error
-               for given, how in ((tmp_path, preset), (made, None), (tmp_path, None))]  # fmt: skip
+    answers = [
+        diff(F32, INT8, data=given, picture=how, **EXACT).outputs[0].real.avg_error
+        for given, how in ((tmp_path, preset), (made, None), (tmp_path, None))
+    ]
     assert answers[0] == pytest.approx(answers[1], rel=0.05) and answers[0] != answers[2]
     call(F32, INT8, "--data", tmp_path, "--preset", "unit", *BY_DEFINITION)
     said = call(F32, INT8, "--data", tmp_path, "--preset", "untidy", status=2).stderr

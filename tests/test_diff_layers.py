@@ -92,8 +92,9 @@ def test_sound_quantisation_is_rounding_alone() -> None:
 def test_a_layer_that_lost_its_scale_is_suspect(ranges: dict[str, tuple[float, float]]) -> None:
     cut = ranges | {"sum": (0.0, ranges["sum"][1] / 4)}  # three quarters of the range are cut off
     good, bad = (Twin(ranges=r, prefix="z").model for r in (ranges, cut))
-    sound, cut_off = (diff(Twin().model, m, runs=3, per_tensor=True, **EXACT).layers
-                      for m in (good, bad))  # fmt: skip
+    sound, cut_off = (
+        diff(Twin().model, m, runs=3, per_tensor=True, **EXACT).layers for m in (good, bad)
+    )
     assert sound is not None and cut_off is not None
     assert not any(r.suspect for r in sound.rows)
     assert sound.rows[0].op == "QUANTIZE" and sound.rows[-1].op == "DEQUANTIZE"
@@ -154,8 +155,15 @@ def test_ops_that_quantise_on_the_fly_get_more_room() -> None:
 @shared_models.NEEDS
 def test_a_real_twin_is_matched_throughout() -> None:
     a, b = (shared_models.model(f"mlperftiny_resnet8_cifar10_{t}") for t in ("f32", "int8"))
-    found = diff(a, b, runs=2, per_tensor=True, layer_runs=1, delegate_a=["reference"],
-                 delegate_b=["reference"]).layers  # fmt: skip
+    found = diff(
+        a,
+        b,
+        runs=2,
+        per_tensor=True,
+        layer_runs=1,
+        delegate_a=["reference"],
+        delegate_b=["reference"],
+    ).layers
     assert found is not None and len(found.rows) == 16
     assert not found.unmatched_test and not found.unmatched_reference
 
@@ -171,8 +179,12 @@ def test_tensors_are_matched_under_other_names(
 ) -> None:
     a = Twin(fused[0])
     b = Twin(fused[1], ranges if quantised else None, prefix="z", swap=swap)
-    pairs = match(a.graph, b.graph, zip(a.graph.inputs, b.graph.inputs, strict=True),
-                  zip(a.graph.outputs, b.graph.outputs, strict=True))  # fmt: skip
+    pairs = match(
+        a.graph,
+        b.graph,
+        zip(a.graph.inputs, b.graph.inputs, strict=True),
+        zip(a.graph.outputs, b.graph.outputs, strict=True),
+    )
     assert all(a.holds[p.a] == b.holds[p.b] for p in pairs)
     common = set(a.holds.values()) & set(b.holds.values())
     assert {b.holds[p.b] for p in pairs} >= common - {"x"}
@@ -185,8 +197,12 @@ def test_an_activation_may_be_in_a_range(
     fused: bool, ranges: dict[str, tuple[float, float]]
 ) -> None:
     a, b = Twin(fused), Twin(True, ranges, prefix="z", clamped=True)
-    pairs = match(a.graph, b.graph, zip(a.graph.inputs, b.graph.inputs, strict=True),
-                  zip(a.graph.outputs, b.graph.outputs, strict=True))  # fmt: skip
+    pairs = match(
+        a.graph,
+        b.graph,
+        zip(a.graph.inputs, b.graph.inputs, strict=True),
+        zip(a.graph.outputs, b.graph.outputs, strict=True),
+    )
     assert {b.holds[p.b]: a.holds[p.a] for p in pairs} == {h: h for h in b.holds.values()}
     assert {p.how for p in pairs if b.holds[p.b] in ("stem", "sum", "down")} == {"range"}
 
@@ -195,8 +211,12 @@ def test_weights_tell_trained_siblings_apart_and_neighbours_the_damaged_one() ->
     a, b = Twin(), Twin(prefix="z", swap=True)
     ruined = next(t for t in b.graph.tensors if t.name == "zdown_w")
     ruined.data = RNG.normal(size=WEIGHTS["down"].shape)
-    pairs = match(a.graph, b.graph, zip(a.graph.inputs, b.graph.inputs, strict=True),
-                  zip(a.graph.outputs, b.graph.outputs, strict=True))  # fmt: skip
+    pairs = match(
+        a.graph,
+        b.graph,
+        zip(a.graph.inputs, b.graph.inputs, strict=True),
+        zip(a.graph.outputs, b.graph.outputs, strict=True),
+    )
     how = {b.holds[p.b]: p.how for p in pairs if a.holds[p.a] == b.holds[p.b]}
     assert how["left"] == how["right"] == "weights" and how["down"] == "structure"
 
@@ -211,13 +231,23 @@ def test_a_normalisation_belongs_to_its_product() -> None:
         made = w * scale.reshape(-1, 1, 1, 1) if folded else w
         bias = shift if folded else np.zeros(8)
         y = graph.tensor("conv" if not folded else "all", DType.FLOAT32, (1, 4, 4, 8))
-        graph.add("CONV_2D", [x, graph.constant("w", made, DType.FLOAT32),
-                              graph.constant("b", bias, DType.FLOAT32)], [y], padding="SAME",
-                  stride_w=1, stride_h=1, fused_activation_function="NONE")  # fmt: skip
+        graph.add(
+            "CONV_2D",
+            [x, graph.constant("w", made, DType.FLOAT32), graph.constant("b", bias, DType.FLOAT32)],
+            [y],
+            padding="SAME",
+            stride_w=1,
+            stride_h=1,
+            fused_activation_function="NONE",
+        )
         for kind, constant in () if folded else (("MUL", scale), ("ADD", shift)):
             z = graph.tensor(kind.lower(), DType.FLOAT32, y.shape)
-            graph.add(kind, [y, graph.constant(f"{kind} by", constant, DType.FLOAT32)], [z],
-                      fused_activation_function="NONE")  # fmt: skip
+            graph.add(
+                kind,
+                [y, graph.constant(f"{kind} by", constant, DType.FLOAT32)],
+                [z],
+                fused_activation_function="NONE",
+            )
             y = z
         end = graph.tensor("end", DType.FLOAT32, y.shape)
         graph.add("LOGISTIC", [y], [end])
@@ -232,7 +262,9 @@ def test_a_normalisation_belongs_to_its_product() -> None:
     assert found.outputs[0].real.relative < 1e-5
     assert found.layers is not None
     assert [(r.reference_name, r.name) for r in found.layers.rows] == [
-        ("add", "all"), ("end", "end")]  # fmt: skip
+        ("add", "all"),
+        ("end", "end"),
+    ]
     assert found.layers.unmatched_reference == ["CONV_2D 'conv'", "MUL 'mul'"]
 
 

@@ -30,8 +30,11 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
 
 
 def test_generated_tables_are_current() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "scripts" / "support_matrix.py"), "--check"],
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "support_matrix.py"), "--check"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -79,9 +79,15 @@ def deadly(digits: Path, tmp_path: Path) -> Callable[..., ImageNet]:
     (tmp_path / "deadly.py").write_text(DEADLY)
 
     def make(times: int) -> Any:
-        return make_task(f"{tmp_path / 'deadly.py'}:deadly", images=digits / "img",
-                         labels=digits / "labels.txt", mark=tmp_path / "mark", times=times,
-                         detail=True, **LIKE_DIGITS)  # fmt: skip
+        return make_task(
+            f"{tmp_path / 'deadly.py'}:deadly",
+            images=digits / "img",
+            labels=digits / "labels.txt",
+            mark=tmp_path / "mark",
+            times=times,
+            detail=True,
+            **LIKE_DIGITS,
+        )
 
     return make
 
@@ -168,15 +174,21 @@ def test_shards_cover_every_sample_once(count: int) -> None:
     samples = [Sample(str(i)) for i in range(count)]
     shards = cut(samples)
     assert [s for shard in shards for s in shard.samples] == samples
-    assert [s.start for s in shards] == [shards[0].start + i * len(shards[0].samples)
-                                         for i in range(len(shards))]  # fmt: skip
+    assert [s.start for s in shards] == [
+        shards[0].start + i * len(shards[0].samples) for i in range(len(shards))
+    ]
     assert all(0 < len(s.samples) <= MOST_IN_A_SHARD for s in shards)
 
 
 def test_progress_is_told(digits: Path) -> None:
     told: list[tuple[int, int]] = []
-    evaluate_task(INT8, digit_task(digits), limit=7, decoders=0,
-                  progress=lambda what, done, total: told.append((done, total)))  # fmt: skip
+    evaluate_task(
+        INT8,
+        digit_task(digits),
+        limit=7,
+        decoders=0,
+        progress=lambda what, done, total: told.append((done, total)),
+    )
     assert told == [(i, 7) for i in range(8)]
 
 
@@ -203,8 +215,13 @@ register_delegate("mine", Mine)
 
 def test_plugins_are_run_in_every_process(digits: Path, alone: Evaluation, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN)
-    found = evaluate_task(INT8, digit_task(digits, detail=True), delegates=["mine"], workers=2,
-                          plugins=[tmp_path / "mine.py"])  # fmt: skip
+    found = evaluate_task(
+        INT8,
+        digit_task(digits, detail=True),
+        delegates=["mine"],
+        workers=2,
+        plugins=[tmp_path / "mine.py"],
+    )
     assert same(alone, found)
 
 
@@ -292,8 +309,9 @@ def test_a_users_mistakes_are_explained(parity: list[object], tmp_path: Path) ->
     assert "1 of 20 samples could not be read" in torn.stderr and "3: torn" in torn.stderr
     assert "Num evaluation runs: 19" in torn.stdout
     assert "AttributeError" in said(*parity, "--fault", "task")
-    assert "preprocess of task 'parity' failed on sample" in said(*parity, "--fault", "task",
-                                                                  "--decoders", 1)  # fmt: skip
+    assert "preprocess of task 'parity' failed on sample" in said(
+        *parity, "--fault", "task", "--decoders", 1
+    )
     absent = said(*parity[:2], "--from", tmp_path / "absent.npz")
     assert "absent.npz" in absent and "(parity.py, line" in absent and "settings" in absent
     assert "registers no task 'other'" in said(f"{parity[0]}:other", F32)
@@ -312,13 +330,22 @@ def test_a_users_mistakes_are_explained(parity: list[object], tmp_path: Path) ->
 def test_the_guides_flags_and_lines(digits: Path, alone: Evaluation, tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("\n".join(f"n{i}" for i in range(10)))
-    result = call("imagenet", f"--model_file={INT8}",
-                  f"--ground_truth_images_path={digits / 'img'}",
-                  f"--ground_truth_labels={digits / 'labels.txt'}",
-                  f"--model_output_labels={names}", f"--output_file_path={tmp_path / 'out.pb'}",
-                  "--num_images=0", "--num_interpreter_threads=1", "--delegate=xnnpack",
-                  "--use_nnapi=true", "--nnapi_accelerator_name=google-edgetpu", *OPTIONS,
-                  "--decoders", 0)  # fmt: skip
+    result = call(
+        "imagenet",
+        f"--model_file={INT8}",
+        f"--ground_truth_images_path={digits / 'img'}",
+        f"--ground_truth_labels={digits / 'labels.txt'}",
+        f"--model_output_labels={names}",
+        f"--output_file_path={tmp_path / 'out.pb'}",
+        "--num_images=0",
+        "--num_interpreter_threads=1",
+        "--delegate=xnnpack",
+        "--use_nnapi=true",
+        "--nnapi_accelerator_name=google-edgetpu",
+        *OPTIONS,
+        "--decoders",
+        0,
+    )
     lines = result.stdout.splitlines()
     assert lines[0] == f"Num evaluation runs: {COUNT}"
     assert lines[1].startswith("Preprocessing latency: avg=") and lines[1].endswith("(us)")
@@ -335,8 +362,17 @@ def test_the_record_and_the_predictions(digits: Path, alone: Evaluation, tmp_pat
     record = json.loads(call(*arguments(digits, "--json", "-", "--decoders", 0)).stdout)
     assert record["schema"] == "sanderling.eval/1" and record["metrics"]["top1"] > 0.9
     assert record["evaluated"] == COUNT and record["failed"] == 0
-    call(*arguments(digits, "--predictions", tmp_path / "p.npz", "--decoders", 0,
-                    "--save-preset", tmp_path / "preset.json"))  # fmt: skip
+    call(
+        *arguments(
+            digits,
+            "--predictions",
+            tmp_path / "p.npz",
+            "--decoders",
+            0,
+            "--save-preset",
+            tmp_path / "preset.json",
+        )
+    )
     with np.load(tmp_path / "p.npz") as kept:
         assert kept["scores"].shape == (COUNT, 10) and kept["truth"].shape == (COUNT,)
         assert np.array_equal(kept["top"][:, 0], kept["scores"].argmax(axis=1))
@@ -346,9 +382,22 @@ def test_the_record_and_the_predictions(digits: Path, alone: Evaluation, tmp_pat
     assert "not predictions" in said(*arguments(digits, "--against", tmp_path / "no.npz"))
     preset = load_pipeline(str(tmp_path / "preset.json"))
     assert preset.steps == (Resize(how="nearest"), Normalise((0.0,), (240.0,)))
-    call("imagenet", INT8, "--images", digits / "img", "--labels", digits / "labels.txt",
-         "--preset", tmp_path / "preset.json", "--predictions", tmp_path / "p.json",
-         "--decoders", 0, "--require", f"top1={alone.metrics['top1']}")  # fmt: skip
+    call(
+        "imagenet",
+        INT8,
+        "--images",
+        digits / "img",
+        "--labels",
+        digits / "labels.txt",
+        "--preset",
+        tmp_path / "preset.json",
+        "--predictions",
+        tmp_path / "p.json",
+        "--decoders",
+        0,
+        "--require",
+        f"top1={alone.metrics['top1']}",
+    )
     rows = json.loads((tmp_path / "p.json").read_text())
     assert len(rows) == COUNT and rows[0]["id"] == "000.png" and len(rows[0]["scores"]) == 10
 
@@ -361,8 +410,16 @@ def test_checks_have_a_status(digits: Path) -> None:
     compared = call(*base, "--against", F32, "--require", "compared.top1.difference.low=-0.2")
     assert "top1 difference: " in compared.stdout and "McNemar's p" in compared.stdout
     assert "SNR" in compared.stdout
-    changed = call(*base, "--against", F32, "--against-set", "mean=240", "--require",
-                   "compared.agreement.value=0.9", status=1)  # fmt: skip
+    changed = call(
+        *base,
+        "--against",
+        F32,
+        "--against-set",
+        "mean=240",
+        "--require",
+        "compared.agreement.value=0.9",
+        status=1,
+    )
     assert "compared.agreement.value is" in changed.stderr
 
 
@@ -379,8 +436,9 @@ def test_corrupt_pictures_are_counted_and_named(digits: Path, tmp_path: Path) ->
         for name in ("003.png", "007.png", "009.png"):
             assert f"{name}: not a readable picture" in result.stderr
         assert f"Num evaluation runs: {COUNT - 3}" in result.stdout
-    record = json.loads(call(*words, "--decoders", 0, "--json", "-", "--max-failures", 2,
-                             status=1).stdout)  # fmt: skip
+    record = json.loads(
+        call(*words, "--decoders", 0, "--json", "-", "--max-failures", 2, status=1).stdout
+    )
     assert record["failed"] == 3 and record["failures"][0]["id"] == "003.png"
 
 
@@ -411,8 +469,10 @@ def test_bad_input_is_explained(digits: Path, tmp_path: Path) -> None:
         (words(images, tmp_path / "plain.csv"), "the columns are a, b"),
         (words(images, tmp_path / "gone.csv"), "the first is 'none.png'"),
         (words(images, digits / "labels.csv", "--label-column", "x"), "no column 'x'"),
-        (words(images, labels, "--model-output-labels", tmp_path / "few.txt"),
-         "2 names, the model has 10 classes"),
+        (
+            words(images, labels, "--model-output-labels", tmp_path / "few.txt"),
+            "2 names, the model has 10 classes",
+        ),
         (words(images, labels, "--label-offset", "many"), "'many' is not a number"),
         (words(images, labels, "--preset", "nice"), "there is no preset 'nice'"),
         (words(images, labels, "--crop", "4x4", "--resample", "magic"), "no interpolation 'magic'"),
@@ -422,9 +482,11 @@ def test_bad_input_is_explained(digits: Path, tmp_path: Path) -> None:
         (words(images, labels, "--predictions", tmp_path / "p.txt"), "'.txt' is no type"),
         (words(images, labels, "--save-preset", tmp_path / "no" / "p.json"), "there is no folder"),
         (["imagenet", "--images", images, "--labels", labels], "no model is given"),
-        (["imagenet", tmp_path / "absent.tflite", "--images", images, "--labels", labels],
-         "absent.tflite"),
-    ):  # fmt: skip
+        (
+            ["imagenet", tmp_path / "absent.tflite", "--images", images, "--labels", labels],
+            "absent.tflite",
+        ),
+    ):
         assert message in said(*given), message
 
 
@@ -433,8 +495,14 @@ def test_wrong_outputs_are_explained(digits: Path, tmp_path: Path) -> None:
     y, z = (Tensor(n, DType.FLOAT32, (1, 8, 8, 1)) for n in "yz")
     model = one_graph([x], [y, z], Op("ABS", [x], [y], {}), Op("NEG", [x], [z], {}))
     sanderling.save(model, tmp_path / "two.tflite")
-    text = said("imagenet", tmp_path / "two.tflite", "--images", digits / "img", "--labels",
-                digits / "labels.txt")  # fmt: skip
+    text = said(
+        "imagenet",
+        tmp_path / "two.tflite",
+        "--images",
+        digits / "img",
+        "--labels",
+        digits / "labels.txt",
+    )
     assert "models of one output, this one has 2: 'y' f32[1,8,8,1], 'z' f32[1,8,8,1]" in text
 
 
@@ -468,6 +536,7 @@ def test_a_script_needs_no_guard(digits: Path, tmp_path: Path) -> None:
         f"print(evaluate_task({str(INT8)!r}, task, decoders=1).metrics['top1'] > 0.5)\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True,
-                          env=environment)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment
+    )
     assert done.stdout == "True\n", done.stderr

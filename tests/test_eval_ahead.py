@@ -145,9 +145,13 @@ def test_who_promises() -> None:
     (Careless, None, 2, 1, (2, 0)),
 ])  # fmt: skip
 def test_who_prepares(
-    kind: type[Task], decoders: int | None, processors: int, threads: int,
-    expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    kind: type[Task],
+    decoders: int | None,
+    processors: int,
+    threads: int,
+    expected: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
     assert _ahead(kind(), decoders, 600, threads) == expected
 
@@ -167,9 +171,15 @@ def test_threads_give_the_same(
 @pytest.mark.parametrize("count", [1, 3, 10, 50])
 def test_the_best_are_those_of_a_whole_sort(count: int) -> None:
     rng = np.random.default_rng(count)
-    for scores in (rng.random(50), rng.integers(0, 5, 50), np.zeros(50), -rng.random(50),
-                   np.where(rng.random(50) < 0.3, np.nan, rng.random(50)), np.full(50, np.nan),
-                   np.where(rng.random(50) < 0.5, -np.inf, np.inf)):  # fmt: skip
+    for scores in (
+        rng.random(50),
+        rng.integers(0, 5, 50),
+        np.zeros(50),
+        -rng.random(50),
+        np.where(rng.random(50) < 0.3, np.nan, rng.random(50)),
+        np.full(50, np.nan),
+        np.where(rng.random(50) < 0.5, -np.inf, np.inf),
+    ):
         values = np.asarray(scores, np.float32)
         expected = np.argsort(-values, kind="stable")[:count]
         assert np.array_equal(top(values, count), expected)

@@ -53,9 +53,19 @@ from .support.shared_models import NEEDS, model
 
 
 def test_columns_come_back_as_they_were(tmp_path: Path) -> None:
-    made = [{"n": i, "x": i / 3, "s": f"é{i}", "flag": i % 2 == 0, "same": np.full((2, 3), i, "f4"),
-             "ragged": np.arange(i * 4).reshape(-1, 4), "deep": {"a": [1, {"b": np.arange(i)}]},
-             "odd": None if i else math.inf} for i in range(3)]  # fmt: skip
+    made = [
+        {
+            "n": i,
+            "x": i / 3,
+            "s": f"é{i}",
+            "flag": i % 2 == 0,
+            "same": np.full((2, 3), i, "f4"),
+            "ragged": np.arange(i * 4).reshape(-1, 4),
+            "deep": {"a": [1, {"b": np.arange(i)}]},
+            "odd": None if i else math.inf,
+        }
+        for i in range(3)
+    ]
     blob = prediction_file.pack(
         prediction_file.transposed([prediction_file.canonical(m) for m in made])
     )
@@ -69,8 +79,11 @@ def test_columns_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_outcomes_come_back_from_the_shelf(tmp_path: Path) -> None:
-    outcomes = [SampleOutcome(0, {"a": 1}, seconds={"x": 0.5}), SampleOutcome(1, failure="torn"),
-                SampleOutcome(2, {"a": 2})]  # fmt: skip
+    outcomes = [
+        SampleOutcome(0, {"a": 1}, seconds={"x": 0.5}),
+        SampleOutcome(1, failure="torn"),
+        SampleOutcome(2, {"a": 2}),
+    ]
     shelf = Shelf(tmp_path)
     shard = cut([Sample("a"), Sample("b"), Sample("c")])[0]._replace(samples=[Sample("")] * 3)
     shelf.keep(0, outcomes)
@@ -109,8 +122,10 @@ def test_the_default_is_the_tools(picture: Path) -> None:
     """0.875 * 20 = 17.5 becomes 18, which begin at (20 - 18) / 2 and at (33 - 18) / 2 = 7.5."""
     pixels = np.asarray(Image.open(picture))[1:19, 8:26]
     real = tflite_bilinear(pixels, (10, 10))
-    made = {d: PRESETS["tflite"](picture, port(d))[0][0]
-            for d in (DType.FLOAT32, DType.UINT8, DType.INT8)}  # fmt: skip
+    made = {
+        d: PRESETS["tflite"](picture, port(d))[0][0]
+        for d in (DType.FLOAT32, DType.UINT8, DType.INT8)
+    }
     assert np.array_equal(made[DType.UINT8], real.astype(np.uint8))  # cut off, not rounded
     assert np.array_equal(made[DType.INT8], np.trunc(real - 128).astype(np.int8))
     assert np.array_equal(made[DType.FLOAT32], (real - np.float32(127.5)) * np.float32(1 / 127.5))
@@ -205,8 +220,14 @@ def test_pairs_are_counted() -> None:
     found = paired_statistics.paired(
         [True, True, False, False, True], [True, False, True, False, False]
     )
-    assert found["right"] == {"ours": 3, "theirs": 2, "both": 1, "only_ours": 2, "only_theirs": 1,
-                              "neither": 1}  # fmt: skip
+    assert found["right"] == {
+        "ours": 3,
+        "theirs": 2,
+        "both": 1,
+        "only_ours": 2,
+        "only_theirs": 1,
+        "neither": 1,
+    }
 
 
 def test_distances_of_scores() -> None:
@@ -260,8 +281,9 @@ def opened(classes: int, **settings: Any) -> Classification:
     return task
 
 
-@pytest.mark.parametrize(("classes", "shift", "found"), [(1001, 1, 1), (1000, 0, 0), (1000, -1, -1),
-                                                         (1001, 0, 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("classes", "shift", "found"), [(1001, 1, 1), (1000, 0, 0), (1000, -1, -1), (1001, 0, 0)]
+)
 def test_the_offset_is_found(classes: int, shift: int, found: int) -> None:
     """Half of the answers are right with one offset, a few by chance with another."""
     truth = np.arange(100) * 9 + 1
@@ -338,7 +360,8 @@ def test_labels_come_in_many_forms(digits: Path, alone: Evaluation, tmp_path: Pa
     shown = digit_task(digits, model_output_labels=model)
     found = evaluate_task(INT8, shown, decoders=0)
     assert any("digit" in line for line in shown.lines(found.metrics) if "confused" in line) or (
-        not found.metrics["confusions"])  # fmt: skip
+        not found.metrics["confusions"]
+    )
 
 
 def test_folders_are_never_guessed(digits: Path, tmp_path: Path) -> None:
@@ -378,8 +401,11 @@ def test_confusion_is_named() -> None:
     samples = [Sample(str(i), truth=n) for i, n in enumerate(truth)]
     metrics = task.metric(samples, [{"top": np.int32(b)} for b in best])
     assert metrics["right"] == [3, 6]
-    assert metrics["confusions"][0] == {"classes": [3, 5], "names": ["class 3", "class 5"],
-                                        "times": 3}  # fmt: skip
+    assert metrics["confusions"][0] == {
+        "classes": [3, 5],
+        "names": ["class 3", "class 5"],
+        "times": 3,
+    }
     worst = metrics["worst_classes"][0]
     assert (worst["class"], worst["right"], worst["samples"]) == (3, 1, 3)
     assert worst["instead"] == [{"class": 5, "name": "class 5", "times": 2}]
@@ -428,8 +454,12 @@ def test_long_sound_is_cut_into_windows(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", audio=np.array([[4, 0, 0, 1, 0, 1, 9.0]]), label=["loud"])
     (tmp_path / "names.txt").write_text("loud\nquiet\n")
     for means in ({"decoders": 0}, {"decoders": 1}):
-        task = make_task("arrays", data=tmp_path / "d.npz", detail=True,
-                         model_output_labels=tmp_path / "names.txt")  # fmt: skip
+        task = make_task(
+            "arrays",
+            data=tmp_path / "d.npz",
+            detail=True,
+            model_output_labels=tmp_path / "names.txt",
+        )
         found = evaluate_task(tmp_path / "m.tflite", task, **means)  # type: ignore[arg-type]
         assert found.table()["scores"][0].tolist() == pytest.approx([4 / 3, 2 / 3])
         assert found.metrics["top1"] == 1.0

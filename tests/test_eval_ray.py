@@ -43,9 +43,14 @@ def test_a_cluster_changes_nothing(digits: Path, cluster: str, tmp_path: Path) -
 def test_a_killed_worker_changes_nothing(digits: Path, cluster: str, tmp_path: Path) -> None:
     alone = evaluate_task(INT8, digit_task(digits, detail=True), decoders=0, shards=tmp_path)
     (tmp_path / "deadly.py").write_text(DEADLY)
-    task = make_task(f"{tmp_path / 'deadly.py'}:deadly", images=digits / "img",
-                     labels=digits / "labels.txt", mark=tmp_path / "mark", detail=True,
-                     **LIKE_DIGITS)  # fmt: skip
+    task = make_task(
+        f"{tmp_path / 'deadly.py'}:deadly",
+        images=digits / "img",
+        labels=digits / "labels.txt",
+        mark=tmp_path / "mark",
+        detail=True,
+        **LIKE_DIGITS,
+    )
     (tmp_path / "deadly.py").unlink()  # the file's text travels
     found = evaluate_task(INT8, task, ray=cluster, shards=tmp_path)
     assert (tmp_path / "mark0").exists()
@@ -65,7 +70,12 @@ def test_a_mistake_of_the_task_is_a_sentence(digits: Path, cluster: str, tmp_pat
     (tmp_path / "wrong.py").write_text(
         DEADLY.replace('"deadly"', '"wrong"').replace('sample.id == "017.png"', "sample.nothing")
     )
-    task = make_task(str(tmp_path / "wrong.py"), images=digits / "img", mark=tmp_path / "mark",
-                     labels=digits / "labels.txt", **LIKE_DIGITS)  # fmt: skip
+    task = make_task(
+        str(tmp_path / "wrong.py"),
+        images=digits / "img",
+        mark=tmp_path / "mark",
+        labels=digits / "labels.txt",
+        **LIKE_DIGITS,
+    )
     with pytest.raises(SanderlingError, match="preprocess of task 'wrong' failed on sample"):
         evaluate_task(INT8, task, ray=cluster, shards=tmp_path / "shards")

@@ -116,8 +116,9 @@ def test_evaluate(expr: Expr, inputs: list[np.ndarray], expected: object) -> Non
 
 
 FLOATS = [d for d in DType if d.is_float]
-FLOAT_OPS = [name for name, op in E.SCALAR_OPS.items()
-             if op.result(*[F32] * op.arity) and name != "cast"]  # fmt: skip
+FLOAT_OPS = [
+    name for name, op in E.SCALAR_OPS.items() if op.result(*[F32] * op.arity) and name != "cast"
+]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -204,8 +205,12 @@ def test_every_simplification_is_tested() -> None:
     for expr, _ in SIMPLER:
         for node in E.walk(expr):
             swapped = Expr(node.op, node.args[::-1]) if node.op in E._COMMUTATIVE else node
-            fired |= {r.name for r in E.SIMPLIFICATIONS for n in (node, swapped)
-                      if E._matches(r.pattern, n, {})}  # fmt: skip
+            fired |= {
+                r.name
+                for r in E.SIMPLIFICATIONS
+                for n in (node, swapped)
+                if E._matches(r.pattern, n, {})
+            }
     assert fired == {r.name for r in E.SIMPLIFICATIONS}
 
 
@@ -216,8 +221,11 @@ ARITHMETIC = sorted(set(E.SCALAR_OPS) - BLIND - {"shift_left", "shift_right"})
 
 @st.composite
 def expressions(draw: st.DrawFn, dtype: DType) -> Expr:
-    consts = {F32: st.sampled_from([0.0, 1.0, -1.0, 0.5, 6.0, math.inf, math.nan]),
-              I32: st.integers(-4, 4), BOOL: st.booleans()}  # fmt: skip
+    consts = {
+        F32: st.sampled_from([0.0, 1.0, -1.0, 0.5, 6.0, math.inf, math.nan]),
+        I32: st.integers(-4, 4),
+        BOOL: st.booleans(),
+    }
     pool = [Input(0, F32), Input(1, I32), flag, Input(3, dtype)]
     pool += [Const(draw(consts[t]), t) for t in consts for _ in range(2)]
     for _ in range(draw(st.integers(1, 15))):
@@ -232,8 +240,11 @@ def expressions(draw: st.DrawFn, dtype: DType) -> Expr:
 @settings(max_examples=400, deadline=None)
 def test_simplify_does_not_change_values(expr: Expr, seed: int) -> None:
     random = np.random.default_rng(seed)
-    inputs = [random.normal(size=8).astype(np.float32) * 4, random.integers(-9, 9, 8, np.int32),
-              random.random(8) < 0.5]  # fmt: skip
+    inputs = [
+        random.normal(size=8).astype(np.float32) * 4,
+        random.integers(-9, 9, 8, np.int32),
+        random.random(8) < 0.5,
+    ]
     fourth = random.integers(-9, 9, 8).astype(E.inputs_of(expr).get(3, F32).numpy)
     simpler = simplify(expr)
     before = evaluate(expr, [*inputs, fourth])
@@ -265,8 +276,11 @@ def to_c(expr: Expr) -> str:
 
     table = {op: lambda node, *args: define(node, C_OPS[node.op].format(*args)) for op in C_OPS}
     table["cast"] = lambda node, arg: define(node, f"({C_TYPES[node.dtype]}){arg}")
-    result = E.render(expr, table, lambda n: define(n, f"x{n.value}" if n.op == "input"
-                                                    else f"{n.value!r}".lower()))  # fmt: skip
+    result = E.render(
+        expr,
+        table,
+        lambda n: define(n, f"x{n.value}" if n.op == "input" else f"{n.value!r}".lower()),
+    )
     return "\n  ".join([*lines, f"return {result};"])
 
 
@@ -279,8 +293,9 @@ def test_c_agrees_with_numpy(tmp_path: Path) -> None:
     expr = select(x > y, E.clamp(x * y + 0.5, 0, 6), E.exp(E.floor(-y) / 2))
     quantised = E.cast(E.rounding_shift_right(E.cast(expr * 64, I32), 3), F32)
     source = tmp_path / "f.c"
-    source.write_text("#include <math.h>\nfloat f(float x0, float x1) {\n  "
-                      + to_c(quantised) + "\n}\n")  # fmt: skip
+    source.write_text(
+        "#include <math.h>\nfloat f(float x0, float x1) {\n  " + to_c(quantised) + "\n}\n"
+    )
     library = tmp_path / "f.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-lm"], check=True)
     function = ctypes.CDLL(str(library)).f

@@ -136,14 +136,19 @@ def test_a_constant_that_is_given_another_value_counts() -> None:
     arrays = [np.asarray(a) for a in row.arrays(row.model(), np.random.default_rng(0))]
     weights = op.inputs[2]
     assert weights is not None and weights.data is not None
-    given = {t: np.asarray(t.data) if t.is_constant else np.zeros(t.shape, t.dtype.numpy)
-             for t in op.inputs if t is not None}  # fmt: skip
+    given = {
+        t: np.asarray(t.data) if t.is_constant else np.zeros(t.shape, t.dtype.numpy)
+        for t in op.inputs
+        if t is not None
+    }
     given[op.inputs[0]] = arrays[0]  # type: ignore[index]
     changed = given | {weights: weights.data[::-1].copy()}
     routine = execute.Routine([op], list(given), op.outputs)
     state = execute.new_state()
-    found = [[a.copy() for a in routine.run([a.copy() for a in g.values()], state)]
-             for g in (given, changed)]  # fmt: skip
+    found = [
+        [a.copy() for a in routine.run([a.copy() for a in g.values()], state)]
+        for g in (given, changed)
+    ]
     assert not np.array_equal(found[0][3], found[1][3])
 
 

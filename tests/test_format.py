@@ -59,8 +59,11 @@ def example(field: schema.Field, depth: int = 0) -> Any:
 def rows_for(table: str, depth: int = 0) -> dict[str, Any]:
     if depth > 2:
         return {}
-    return {f.name: example(f, depth) for f in schema.TABLES[table]
-            if f.kind != "union" and not f.name.endswith("_type")}  # fmt: skip
+    return {
+        f.name: example(f, depth)
+        for f in schema.TABLES[table]
+        if f.kind != "union" and not f.name.endswith("_type")
+    }
 
 
 def camel(name: str) -> str:
@@ -231,10 +234,18 @@ def test_a_newer_schema_is_reported_not_lost_silently(monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_operator_loads_and_saves() -> None:
-    row = {"version": 3, "buffers": [{}],
-           "operator_codes": [{"builtin_code": 999, "deprecated_builtin_code": 127}],
-           "subgraphs": [{"tensors": [{"name": "t", "shape": [1]}], "inputs": [0],
-                          "operators": [{"inputs": [0], "outputs": []}]}]}  # fmt: skip
+    row = {
+        "version": 3,
+        "buffers": [{}],
+        "operator_codes": [{"builtin_code": 999, "deprecated_builtin_code": 127}],
+        "subgraphs": [
+            {
+                "tensors": [{"name": "t", "shape": [1]}],
+                "inputs": [0],
+                "operators": [{"inputs": [0], "outputs": []}],
+            }
+        ],
+    }
     model = load(bytes(Writer().finish("Model", row)))
     assert model.main.ops[0].name == "unknown.999"
     with warnings.catch_warnings():
@@ -243,8 +254,12 @@ def test_an_unknown_operator_loads_and_saves() -> None:
 
 
 def test_old_one_byte_operator_codes() -> None:
-    row = {"version": 3, "buffers": [{}], "operator_codes": [{"deprecated_builtin_code": 3}],
-           "subgraphs": [{"operators": [{}]}]}  # fmt: skip
+    row = {
+        "version": 3,
+        "buffers": [{}],
+        "operator_codes": [{"deprecated_builtin_code": 3}],
+        "subgraphs": [{"operators": [{}]}],
+    }
     assert load(bytes(Writer().finish("Model", row))).main.ops[0].name == "CONV_2D"
 
 
@@ -357,11 +372,22 @@ EMPTY: list[dict[str, Any]] = [
 def test_an_empty_vector_says_nothing(field: dict[str, Any]) -> None:
     """As TFLite takes it: the tensor is as if the vector was not there."""
     tensors = [{"shape": [1, 2, 2, 1]} | field, {"shape": [1, 2, 2, 1]}]
-    graph = {"tensors": tensors, "inputs": [0], "outputs": [1], "name": "",
-             "operators": [{"inputs": [0], "outputs": [1]}]}  # fmt: skip
+    graph = {
+        "tensors": tensors,
+        "inputs": [0],
+        "outputs": [1],
+        "name": "",
+        "operators": [{"inputs": [0], "outputs": [1]}],
+    }
     code = {"builtin_code": ENUMS["BuiltinOperator"].index("NEG")}
-    row = {"version": 3, "buffers": [{}, {"data": b""}], "subgraphs": [graph],
-           "operator_codes": [code], "signature_defs": [], "metadata": []}  # fmt: skip
+    row = {
+        "version": 3,
+        "buffers": [{}, {"data": b""}],
+        "subgraphs": [graph],
+        "operator_codes": [code],
+        "signature_defs": [],
+        "metadata": [],
+    }
     made = load(bytes(Writer().finish("Model", row)))
     verify(made)
     x = np.ones((1, 2, 2, 1), np.float32)

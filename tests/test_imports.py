@@ -29,21 +29,52 @@ ALLOWED = {("ir/graph.py", "runtime"), ("ir/graph.py", "format")}
 INNER = {
     "optimize": (
         # what numbers become, and which op gets what
-        "scheme", "rules", "recipe", "weights", "recurrent", "xnnpack",
+        "scheme",
+        "rules",
+        "recipe",
+        "weights",
+        "recurrent",
+        "xnnpack",
         # the float model and its samples
-        "canonical", "suggest", "samples", "calibrate", "nested", "ranges",
+        "canonical",
+        "suggest",
+        "samples",
+        "calibrate",
+        "nested",
+        "ranges",
         # codes in the graph
-        "solve", "write", "interface", "apply",
+        "solve",
+        "write",
+        "interface",
+        "apply",
         # samples that calibrate, judge and correct
-        "held_out", "parallel", "linear", "equalise", "calibrated",
+        "held_out",
+        "parallel",
+        "linear",
+        "equalise",
+        "calibrated",
         # corrections
-        "sequential", "adaround", "bias_correction", "scale_correction", "probe",
-        "techniques", "corrections",
+        "sequential",
+        "adaround",
+        "bias_correction",
+        "scale_correction",
+        "probe",
+        "techniques",
+        "corrections",
         # what it costs, and the choice by it
-        "judge", "selection", "local_error", "layer_error", "report", "accuracy", "latency",
-        "target", "finer", "page", "quantize",
+        "judge",
+        "selection",
+        "local_error",
+        "layer_error",
+        "report",
+        "accuracy",
+        "latency",
+        "target",
+        "finer",
+        "page",
+        "quantize",
     ),
-}  # fmt: skip
+}
 MODULES = sorted(ROOT.rglob("*.py"))
 
 

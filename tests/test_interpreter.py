@@ -138,17 +138,23 @@ def intermediates(m: Any, path: Path) -> Any:
     detail = interpreter.get_input_details()[0]
     interpreter.set_tensor(detail["index"], noise(detail))
     interpreter.invoke()
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_tensor_details()
-            if d["name"]]  # fmt: skip
+    return [
+        interpreter.get_tensor(d["index"]) for d in interpreter.get_tensor_details() if d["name"]
+    ]
 
 
 SMALL = [OWN / "digits_f32.tflite", OWN / "digits_int8.tflite"]
 PICTURES = [
     *SMALL,
-    *(pytest.param(shared(n), marks=NEEDS) for n in (
-        "coral_mobilenet_v1_0.25_128_quant", "mlperftiny_resnet8_cifar10_int8",
-        "mlperftiny_resnet8_cifar10_f32")),
-]  # fmt: skip
+    *(
+        pytest.param(shared(n), marks=NEEDS)
+        for n in (
+            "coral_mobilenet_v1_0.25_128_quant",
+            "mlperftiny_resnet8_cifar10_int8",
+            "mlperftiny_resnet8_cifar10_f32",
+        )
+    ),
+]
 
 
 def stem(value: Any) -> str | None:
@@ -196,20 +202,38 @@ def test_intermediate_tensors(path: Path) -> None:
 
 def signatures() -> bytes:
     """Two entry points; names are not in the order of the graph."""
-    add, mul = (graph(n, binary(op), ("f32", (2, 3)), ("f32", (2, 3)))
-                for n, op in (("add", "ADD"), ("mul", "MUL")))  # fmt: skip
-    return dump(Model([add, mul], [
-        Signature("serving", add, {"z": add.inputs[0], "a": add.inputs[1]},
-            {"out": add.outputs[0]}),
-        Signature("other", mul, {"x": mul.inputs[0], "y": mul.inputs[1]},
-                  {"second": mul.outputs[0], "first": mul.outputs[0]}),
-    ]))  # fmt: skip
+    add, mul = (
+        graph(n, binary(op), ("f32", (2, 3)), ("f32", (2, 3)))
+        for n, op in (("add", "ADD"), ("mul", "MUL"))
+    )
+    return dump(
+        Model(
+            [add, mul],
+            [
+                Signature(
+                    "serving",
+                    add,
+                    {"z": add.inputs[0], "a": add.inputs[1]},
+                    {"out": add.outputs[0]},
+                ),
+                Signature(
+                    "other",
+                    mul,
+                    {"x": mul.inputs[0], "y": mul.inputs[1]},
+                    {"second": mul.outputs[0], "first": mul.outputs[0]},
+                ),
+            ],
+        )
+    )
 
 
 def run_signatures(m: Any) -> Any:
     interpreter = m.Interpreter(model_content=signatures())
-    found = [interpreter.get_signature_list(), interpreter._get_full_signature_list(),
-             interpreter.num_subgraphs()]  # fmt: skip
+    found = [
+        interpreter.get_signature_list(),
+        interpreter._get_full_signature_list(),
+        interpreter.num_subgraphs(),
+    ]
     one, two = (np.arange(6, dtype=F).reshape(2, 3) + i for i in range(2))
     for key, names in (("serving", "za"), ("other", "xy")):
         runner = interpreter.get_signature_runner(key)
@@ -428,11 +452,19 @@ def describe(m: Any, allocate: bool, **source: Any) -> Any:
     interpreter = m.Interpreter(**source)
     if allocate:
         interpreter.allocate_tensors()
-    details = {(i, d["index"]): d for i in range(interpreter.num_subgraphs())
-               for d in interpreter.get_tensor_details(i)}  # fmt: skip
-    others = [interpreter.get_input_details(), interpreter.get_output_details(),
-              interpreter.get_signature_list(), interpreter._get_full_signature_list(),
-              interpreter.num_subgraphs(), interpreter._get_ops_details()]  # fmt: skip
+    details = {
+        (i, d["index"]): d
+        for i in range(interpreter.num_subgraphs())
+        for d in interpreter.get_tensor_details(i)
+    }
+    others = [
+        interpreter.get_input_details(),
+        interpreter.get_output_details(),
+        interpreter.get_signature_list(),
+        interpreter._get_full_signature_list(),
+        interpreter.num_subgraphs(),
+        interpreter._get_ops_details(),
+    ]
     return details, others
 
 
@@ -492,8 +524,10 @@ def test_zero_points_are_compressed_on_request() -> None:
         interpreter = m.Interpreter(
             model_content=content, experimental_compress_quantization_zero_points=True
         )
-        return (interpreter.experimental_compress_quantization_zero_points,
-                interpreter.get_tensor_details())  # fmt: skip
+        return (
+            interpreter.experimental_compress_quantization_zero_points,
+            interpreter.get_tensor_details(),
+        )
 
     both(snippet)
 
@@ -506,11 +540,19 @@ def test_sparse_details() -> None:
 
 
 def test_every_method_and_argument_is_there() -> None:
-    for name in ("Interpreter", "SignatureRunner", "load_delegate", "OpResolverType",
-                 "InterpreterWithCustomOps", "Delegate"):  # fmt: skip
+    for name in (
+        "Interpreter",
+        "SignatureRunner",
+        "load_delegate",
+        "OpResolverType",
+        "InterpreterWithCustomOps",
+        "Delegate",
+    ):
         assert hasattr(sanderling, name)
-    for ours, theirs in ((sanderling.Interpreter, litert.Interpreter),
-                         (sanderling.SignatureRunner, litert.SignatureRunner)):  # fmt: skip
+    for ours, theirs in (
+        (sanderling.Interpreter, litert.Interpreter),
+        (sanderling.SignatureRunner, litert.SignatureRunner),
+    ):
         public = {n for n in dir(theirs) if not n.startswith("_")} | {"__call__"} & set(dir(theirs))
         for name in public | {"__init__"}:
             found = getattr(ours, name)
@@ -552,8 +594,9 @@ def test_custom_operators_are_registered() -> None:
     def infer(op: Any, specs: Any) -> Any:
         return sanderling.Spec(DType.FLOAT32, specs[0].shape)
 
-    content = dump(Model([graph("main", lambda g, x: [emit(g, "custom.Triple", [x], (2,))],
-                                ("f32", (2,)))]))  # fmt: skip
+    content = dump(
+        Model([graph("main", lambda g, x: [emit(g, "custom.Triple", [x], (2,))], ("f32", (2,)))])
+    )
     interpreter = sanderling.InterpreterWithCustomOps(
         custom_op_registerers=[("Triple", lambda op, inputs: 3 * inputs[0], infer)],
         model_content=content,
@@ -688,7 +731,9 @@ def test_a_tensor_inside_the_graph_is_not_kept() -> None:
 
 
 def test_errors_are_in_our_tree_too() -> None:
-    for act in (lambda: sanderling.Interpreter(model_path="/no/such.tflite"),
-                lambda: resized(sanderling, [1, 8]).allocate_tensors()):  # fmt: skip
+    for act in (
+        lambda: sanderling.Interpreter(model_path="/no/such.tflite"),
+        lambda: resized(sanderling, [1, 8]).allocate_tensors(),
+    ):
         with pytest.raises(sanderling.SanderlingError):
             act()

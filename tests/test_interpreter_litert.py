@@ -139,8 +139,11 @@ def test_objects_are_strings_as_they_are(text: str | bytes) -> None:
 
 def scalars(kind: str) -> bytes:
     op = "LOGICAL_AND" if kind == "bool" else "MAXIMUM"
-    return dump(Model([graph("main", lambda g, x, y: [emit(g, op, [x, y], (), kind)],
-                             (kind, ()), (kind, ()))]))  # fmt: skip
+    return dump(
+        Model(
+            [graph("main", lambda g, x, y: [emit(g, op, [x, y], (), kind)], (kind, ()), (kind, ()))]
+        )
+    )
 
 
 SCALARS = [("f32", F(3)), ("i32", np.int32(3)), ("i64", np.array(3)), ("bool", np.array(True))]
@@ -158,8 +161,11 @@ def test_scalars_are_numpy_scalars(kind: str, given: Any) -> None:
 
 
 def test_an_empty_input() -> None:
-    g = graph("main", lambda g, x: [emit(g, "SUM", [x, const(g, [0], "i32")], (), keep_dims=False)],
-              ("f32", (1,)))  # fmt: skip
+    g = graph(
+        "main",
+        lambda g, x: [emit(g, "SUM", [x, const(g, [0], "i32")], (), keep_dims=False)],
+        ("f32", (1,)),
+    )
     g.inputs[0].signature = (-1,)
     content = dump(Model([g], [Signature("sum", g, {"x": g.inputs[0]}, {"y": g.outputs[0]})]))
 
@@ -173,11 +179,19 @@ def test_an_empty_input() -> None:
 def test_quantisation_by_channel_and_sparsity() -> None:
     g = Graph()
     x = g.input("x", DType.INT8, (1, 4, 4, 2), quant=Quant.of(0.5, 3))
-    w = g.constant("w", np.ones((8, 1, 1, 2), np.int8),
-                   quant=Quant.of(np.linspace(0.1, 0.8, 8), 0))  # fmt: skip
+    w = g.constant("w", np.ones((8, 1, 1, 2), np.int8), quant=Quant.of(np.linspace(0.1, 0.8, 8), 0))
     y = g.tensor("y", DType.INT8, (1, 4, 4, 8), quant=Quant.of(0.5, 3))
-    g.add("CONV_2D", [x, w, None], [y], padding="SAME", stride_w=1, stride_h=1,
-          fused_activation_function="NONE", dilation_w_factor=1, dilation_h_factor=1)  # fmt: skip
+    g.add(
+        "CONV_2D",
+        [x, w, None],
+        [y],
+        padding="SAME",
+        stride_w=1,
+        stride_h=1,
+        fused_activation_function="NONE",
+        dilation_w_factor=1,
+        dilation_h_factor=1,
+    )
     g.outputs = [y]
     content = dump(Model([g]))
 
@@ -331,8 +345,11 @@ def test_a_place_that_is_known_is_found_by_integers_alone(index: Any) -> None:
     interpreter = ready(sanderling)
     interpreter.tensor(0)()
     interpreter.set_tensor(0, DATA)
-    acts = (interpreter.get_tensor, lambda i: interpreter.set_tensor(i, DATA),
-            lambda i: interpreter.tensor(i)())  # fmt: skip
+    acts = (
+        interpreter.get_tensor,
+        lambda i: interpreter.set_tensor(i, DATA),
+        lambda i: interpreter.tensor(i)(),
+    )
     for act in acts:
         with pytest.raises(TypeError, match="tensor index of type"):
             act(index)
@@ -377,8 +394,10 @@ def test_a_registerer_without_arguments_is_called() -> None:
 
 def test_a_registerer_of_native_code_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cannot register an operator(.|\n)*name, evaluate"):
-        sanderling.InterpreterWithCustomOps([lambda resolver: None],  # type: ignore[list-item,misc]
-                                            model_content=PERMUTE)  # fmt: skip
+        sanderling.InterpreterWithCustomOps(
+            [lambda resolver: None],  # type: ignore[list-item,misc]
+            model_content=PERMUTE,
+        )
 
 
 # -- errors ---------------------------------------------------------------------------------------

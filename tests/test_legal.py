@@ -42,7 +42,9 @@ def test_a_rule_is_read_as_its_text_says() -> None:
     assert (w.like, w.types, w.optional, w.one_scale, w.ranks) == (1, x.types, True, (I8,), (1, 2))
     assert more.repeats and more.types == ANY
     assert [(p.like, p.types, p.optional) for p in form.results.each] == [
-        (1, x.types, False), (None, (DType.BOOL,), True)]  # fmt: skip
+        (1, x.types, False),
+        (None, (DType.BOOL,), True),
+    ]
 
 
 # Operators on which the table puts no types, and what else decides about them.
@@ -157,7 +159,8 @@ def test_what_is_illegal_is_refused_by_name(case: str, delegates: list[str]) -> 
 
 def lstm_operands(**changed: Tensor) -> list[Tensor | None]:
     weights = [t(f"w{i}", "f32", 4, 3) for i in range(4)] + [
-        t(f"r{i}", "f32", 4, 4) for i in range(4)]  # fmt: skip
+        t(f"r{i}", "f32", 4, 4) for i in range(4)
+    ]
     biases = [t(f"b{i}", "f32", 4) for i in range(4)]
     states = [t(n, "f32", 1, 4, is_variable=True) for n in ("hidden", "cell")]
     every = [t("x", "f32", 1, 3), *weights, None, None, None, *biases, None, None, *states]
@@ -207,8 +210,13 @@ def test_a_graph_takes_and_gives_what_its_caller_says() -> None:
 
     def choose(then: Graph) -> Model:
         values = [t("go", "bool"), t("x", "f32", 2)]
-        return one_op("IF", values, [t("y", "f32", 2)], then_subgraph_index=then,
-                      else_subgraph_index=same("other", "f32"))  # fmt: skip
+        return one_op(
+            "IF",
+            values,
+            [t("y", "f32", 2)],
+            then_subgraph_index=then,
+            else_subgraph_index=same("other", "f32"),
+        )
 
     for delegates in DELEGATES:
         choose(same("then", "f32")).compile(delegates).plan()
@@ -220,22 +228,34 @@ def test_a_graph_takes_and_gives_what_its_caller_says() -> None:
             choose(narrow).compile(delegates).plan()
 
 
-@pytest.mark.parametrize(("condition", "loop", "message"), [
-    (holds("bool"), same("loop", "f32"), "'value', an input of graph 'condition', is bool"),
-    (holds("f32", "f32"), same("loop", "f32"), "the condition gives f32\n  it gives one bool"),
-    (holds("f32"), same("loop", "f64"), "'loop_in', an input of graph 'loop', is f64, outside"),
-    (holds("f32"), body("loop", [t("a", "f32", 2)], []), "gives 0 values for 1 outputs"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("condition", "loop", "message"),
+    [
+        (holds("bool"), same("loop", "f32"), "'value', an input of graph 'condition', is bool"),
+        (holds("f32", "f32"), same("loop", "f32"), "the condition gives f32\n  it gives one bool"),
+        (holds("f32"), same("loop", "f64"), "'loop_in', an input of graph 'loop', is f64, outside"),
+        (holds("f32"), body("loop", [t("a", "f32", 2)], []), "gives 0 values for 1 outputs"),
+    ],
+)
 def test_a_loop_is_typed(condition: Graph, loop: Graph, message: str) -> None:
-    made = one_op("WHILE", [t("x", "f32", 2)], [t("y", "f32", 2)], cond_subgraph_index=condition,
-                  body_subgraph_index=loop)  # fmt: skip
+    made = one_op(
+        "WHILE",
+        [t("x", "f32", 2)],
+        [t("y", "f32", 2)],
+        cond_subgraph_index=condition,
+        body_subgraph_index=loop,
+    )
     with pytest.raises(ModelError, match=message):
         made.compile().plan()
 
 
 def test_a_composite_is_typed() -> None:
-    made = one_op("STABLEHLO_COMPOSITE", [t("x", "f32", 2)], [t("y", "f32", 2)],
-                  decomposition_subgraph_index=same("inside", "i32"))  # fmt: skip
+    made = one_op(
+        "STABLEHLO_COMPOSITE",
+        [t("x", "f32", 2)],
+        [t("y", "f32", 2)],
+        decomposition_subgraph_index=same("inside", "i32"),
+    )
     for delegates in DELEGATES:
         with pytest.raises(ModelError, match="'inside_in', an input of graph 'inside', is i32"):
             made.compile(delegates).plan()

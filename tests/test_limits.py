@@ -128,8 +128,15 @@ def test_control_groups_count(tmp_path: Path) -> None:
 
 
 def test_a_switch_is_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, wanted in (("1", True), ("On", True), ("true", True), ("", False), ("0", False),
-                         ("off", False), ("FALSE", False)):  # fmt: skip
+    for text, wanted in (
+        ("1", True),
+        ("On", True),
+        ("true", True),
+        ("", False),
+        ("0", False),
+        ("off", False),
+        ("FALSE", False),
+    ):
         monkeypatch.setenv(CHECKED.name, text)
         assert CHECKED.is_on() is wanted
     monkeypatch.setenv(CHECKED.name, "maybe")
@@ -140,8 +147,10 @@ def test_a_switch_is_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_plans_of_many_shapes_share_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is within it; what a session keeps of them is too, and goes when it is dropped."""
-    both = [graph(name, lambda g, x: [emit(g, "ABS", [x], (1,))], ("f32", (1,)))
-            for name in ("main", "other")]  # fmt: skip
+    both = [
+        graph(name, lambda g, x: [emit(g, "ABS", [x], (1,))], ("f32", (1,)))
+        for name in ("main", "other")
+    ]
     session = Session(Model(both), "reference")
     monkeypatch.setenv("SANDERLING_MAX_MEMORY", str(1 << 21))
     made = []

@@ -56,8 +56,12 @@ print(json.dumps({'looks': looks, 'reset': reset}))
 def probe(tmp_path_factory: pytest.TempPathFactory) -> dict:  # type: ignore[type-arg]
     content = tmp_path_factory.mktemp("memory") / "content"
     content.write_bytes(bytes(KNOWN))
-    done = subprocess.run([sys.executable, "-c", PROBE, str(KNOWN), str(content)], check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, str(KNOWN), str(content)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return json.loads(done.stdout)
 
 
@@ -106,8 +110,13 @@ def dense(width: int) -> Model:
     x = graph.input("x", DType.FLOAT32, (1, width))
     weights = np.ones((width, width), np.float32)
     y = graph.tensor("y", DType.FLOAT32, (1, width))
-    graph.add("FULLY_CONNECTED", [x, graph.constant("w", weights), None], [y],
-              fused_activation_function="NONE", keep_num_dims=False)  # fmt: skip
+    graph.add(
+        "FULLY_CONNECTED",
+        [x, graph.constant("w", weights), None],
+        [y],
+        fused_activation_function="NONE",
+        keep_num_dims=False,
+    )
     graph.outputs = [y]
     return Model([graph])
 
@@ -149,8 +158,15 @@ def test_bench_finds_a_known_amount(tmp_path: Path) -> None:
     graph.outputs = [y]
     path = tmp_path / "greedy.tflite"
     save(Model([graph]), path)
-    found = bench(path, delegates=[("reference",)], plugins=[plugin], launches=1, runs=2,
-                  min_secs=0, warmup_secs=0.01)  # fmt: skip
+    found = bench(
+        path,
+        delegates=[("reference",)],
+        plugins=[plugin],
+        launches=1,
+        runs=2,
+        min_secs=0,
+        warmup_secs=0.01,
+    )
     held = found.results[0].memory
     assert abs(held["first.rss"] - held["ready.rss"] - KNOWN) < SLACK
     assert abs(held["end.anonymous"] - held["start.anonymous"] - KNOWN) < SLACK

@@ -27,8 +27,16 @@ def branches(depth: int) -> Model:
         def body(g: Graph, a: Tensor, b: Tensor) -> list[Tensor]:
             flag = const(g, [True], "bool")
             called = graphs[-1]
-            return [emit(g, "IF", [flag, a, b], (2, 3), then_subgraph_index=called,
-                         else_subgraph_index=called)]  # fmt: skip
+            return [
+                emit(
+                    g,
+                    "IF",
+                    [flag, a, b],
+                    (2, 3),
+                    then_subgraph_index=called,
+                    else_subgraph_index=called,
+                )
+            ]
 
         graphs.append(graph(f"level{level}", body, X, X))
     return Model(graphs[::-1])
@@ -39,8 +47,15 @@ def doubling(depth: int) -> Model:
     graphs = [graph("inner", lambda g, a: [emit(g, "NEG", [a], (), "i32")], SCALAR)]
 
     def call(g: Graph, x: Tensor) -> Tensor:
-        return emit(g, "STABLEHLO_COMPOSITE", [x], (), "i32", name="c",
-                    decomposition_subgraph_index=graphs[-1])  # fmt: skip
+        return emit(
+            g,
+            "STABLEHLO_COMPOSITE",
+            [x],
+            (),
+            "i32",
+            name="c",
+            decomposition_subgraph_index=graphs[-1],
+        )
 
     def body(g: Graph, a: Tensor) -> list[Tensor]:
         even = emit(g, "MUL", [a, const(g, 2, "i32")], (), "i32")
@@ -94,8 +109,15 @@ def test_depth_has_a_limit() -> None:
 def test_a_list_of_branches_counts_in_the_key() -> None:
     def key(name: str) -> bytes:
         called = graph("called", binary(name), X, X)
-        made = graph("main", lambda g, i, a, b: [emit(g, "STABLEHLO_CASE", [i, a, b], (2, 3),
-                     branch_subgraph_indices=[called])], ("i32", ()), X, X)  # fmt: skip
+        made = graph(
+            "main",
+            lambda g, i, a, b: [
+                emit(g, "STABLEHLO_CASE", [i, a, b], (2, 3), branch_subgraph_indices=[called])
+            ],
+            ("i32", ()),
+            X,
+            X,
+        )
         return fingerprint(made.ops, made.inputs, made.outputs)
 
     assert key("ADD") != key("MUL")

@@ -137,8 +137,9 @@ def test_every_refusal_has_its_reason() -> None:
     model = chain("anaan")
     first, second = Some(["ABS"], "first"), Some([], "second")
     found = partition(model.main, [first, second, REFERENCE], Limits(min_nodes_per_partition=2))
-    reasons = [[(r.delegate, r.reason) for r in found.refusals.get(op, ())]
-               for op in model.main.ops]  # fmt: skip
+    reasons = [
+        [(r.delegate, r.reason) for r in found.refusals.get(op, ())] for op in model.main.ops
+    ]
     small = "its part has 1 op, fewer than 2 (min_nodes_per_partition)"
     lists = ("second", "ABS is not on its list")
     assert reasons[0] == [("first", small), lists]
@@ -178,11 +179,17 @@ def test_full_delegation() -> None:
     np.testing.assert_array_equal(session(X), np.abs(X))
 
 
-@pytest.mark.parametrize("names, words", [
-    ("ana", "'some' does not run the whole graph|1 of 3 ops|3 parts|graph 'main'|"
-            "NEG 'main_2': NEG is not on its list|require_full_delegation"),
-    ("n" * 7, "7 of 7|(and 2 more)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "names, words",
+    [
+        (
+            "ana",
+            "'some' does not run the whole graph|1 of 3 ops|3 parts|graph 'main'|"
+            "NEG 'main_2': NEG is not on its list|require_full_delegation",
+        ),
+        ("n" * 7, "7 of 7|(and 2 more)"),
+    ],
+)
 def test_full_delegation_refused(names: str, words: str) -> None:
     with pytest.raises(DelegateError) as caught:
         chain(names).compile([Some(["ABS"])], require_full_delegation=True)
@@ -240,11 +247,15 @@ def test_open_shapes_are_planned_when_they_are_known() -> None:
         session(X)
 
 
-@pytest.mark.parametrize("error, words", [
-    (DelegateError("out of memory", fix="close others"), "out of memory|close others"),
-    (DelegateError("out of memory", where="kernel 7"), "kernel 7: out of memory"),
-    (ValueError("bad handle"), "ValueError: bad handle"),
-], ids=["without a place", "with a place", "by accident"])  # fmt: skip
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (DelegateError("out of memory", fix="close others"), "out of memory|close others"),
+        (DelegateError("out of memory", where="kernel 7"), "kernel 7: out of memory"),
+        (ValueError("bad handle"), "ValueError: bad handle"),
+    ],
+    ids=["without a place", "with a place", "by accident"],
+)
 def test_a_delegate_that_fails_in_a_run(error: Exception, words: str) -> None:
     session = chain("na").compile([Some(["ABS"], fails="run", error=error)])
     with pytest.raises(DelegateError) as caught:
@@ -256,8 +267,9 @@ def test_a_delegate_that_fails_in_a_run(error: Exception, words: str) -> None:
 
 
 def test_an_unknown_operator_is_named() -> None:
-    model = Model([graph("main", lambda g, x: [emit(g, "custom.Mystery", [x], (3,))],
-                         ("f32", (3,)))])  # fmt: skip
+    model = Model(
+        [graph("main", lambda g, x: [emit(g, "custom.Mystery", [x], (3,))], ("f32", (3,)))]
+    )
     with pytest.raises(Exception, match=r"custom.Mystery(.|\n)*register_custom\('Mystery'"):
         model.compile()(X)
 
@@ -329,8 +341,9 @@ def dags(draw: st.DrawFn) -> Model:
 def choices(model: Model, data: st.DataObject, count: int) -> list[set[Op]]:
     ops = model.main.ops
     flags = st.lists(st.booleans(), min_size=len(ops), max_size=len(ops))
-    return [{op for op, flag in zip(ops, data.draw(flags), strict=True) if flag}
-            for _ in range(count)]  # fmt: skip
+    return [
+        {op for op, flag in zip(ops, data.draw(flags), strict=True) if flag} for _ in range(count)
+    ]
 
 
 class Chosen(Some):
@@ -367,10 +380,14 @@ def test_any_sharing_is_legal_and_gives_the_same_answers(
         mine = [p for p in found.parts if p.delegate is delegate]
         assert not within.max_delegated_partitions or len(mine) <= within.max_delegated_partitions
         assert all(len(p.ops) >= within.min_nodes_per_partition for p in mine)
-    refused = {op for op in placed if not any(op in p.ops for p in found.parts
-                                              if p.delegate is delegates[0])}  # fmt: skip
-    assert all(found.refusals[op][0].delegate == "d0" and found.refusals[op][0].reason
-               for op in refused)  # fmt: skip
+    refused = {
+        op
+        for op in placed
+        if not any(op in p.ops for p in found.parts if p.delegate is delegates[0])
+    }
+    assert all(
+        found.refusals[op][0].delegate == "d0" and found.refusals[op][0].reason for op in refused
+    )
     assert_same_answers(model, delegates, within)
 
 
@@ -405,8 +422,9 @@ def tflite_subsets(g: Graph, taken: set[Op], greedy: bool) -> list[tuple[bool, l
             for op in g.ops:
                 if op in epochs:
                     continue
-                ready = all(t is None or t.producer is None or t.producer in epochs
-                            for t in op.inputs)  # fmt: skip
+                ready = all(
+                    t is None or t.producer is None or t.producer in epochs for t in op.inputs
+                )
                 ready = ready and (op not in control or control[op] in epochs)
                 if ready and kind in (None, op in taken):
                     kind, added = op in taken, True

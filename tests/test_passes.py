@@ -82,16 +82,23 @@ F = '{fused_activation_function: "%s"}'
 CONV = 'padding: "VALID", stride_h: 1, stride_w: 1'
 
 IDENTITIES = [
-    Row(name, f"%x: f32[2,3]\n{tensors}\n%a: f32[2,3]\n%y: f32[2,3]", f"%a = {op}\n%y = EXP(%a)",
-        "%y = EXP(%x)")
+    Row(
+        name,
+        f"%x: f32[2,3]\n{tensors}\n%a: f32[2,3]\n%y: f32[2,3]",
+        f"%a = {op}\n%y = EXP(%a)",
+        "%y = EXP(%x)",
+    )
     for name, tensors, op in [
         ("reshape", "%s: i32[2] = [2, 3]", "RESHAPE(%x, %s)"),
         ("transpose", "%s: i32[2] = [0, 1]", "TRANSPOSE(%x, %s)"),
         ("pad", "%s: i32[2,2] = [0, 0, 0, 0]", "PAD(%x, %s)"),
         ("tile", "%s: i32[2] = [1, 1]", "TILE(%x, %s)"),
         ("slice", "%s: i32[2] = [0, 0]\n%n: i32[2] = [2, 3]", "SLICE(%x, %s, %n)"),
-        ("strided", "%s: i32[2] = [0, 0]\n%n: i32[2] = [2, 3]\n%t: i32[2] = [1, 1]",
-         "STRIDED_SLICE(%x, %s, %n, %t)"),
+        (
+            "strided",
+            "%s: i32[2] = [0, 0]\n%n: i32[2] = [2, 3]\n%t: i32[2] = [1, 1]",
+            "STRIDED_SLICE(%x, %s, %n, %t)",
+        ),
         ("cast", "", 'CAST(%x) {in_data_type: "FLOAT32", out_data_type: "FLOAT32"}'),
         ("concat", "", "CONCATENATION(%x) {axis: 0}"),
         ("add", "%s: f32[3] = [0.0, 0.0, 0.0]", "ADD(%s, %x)"),
@@ -99,22 +106,33 @@ IDENTITIES = [
         ("mul", "%s: f32[1,3] = [1.0, 1.0, 1.0]", "MUL(%x, %s)"),
         ("div", "%s: f32[1] = [1.0]", "DIV(%x, %s)"),
     ]
-]  # fmt: skip
+]
 
 KEPT = [
-    Row(name, f"%x: f32[2,3]\n{tensors}\n%a: f32[2,3]\n%y: f32[2,3]", f"%a = {op}\n%y = EXP(%a)",
-        f"%a = {op}\n%y = EXP(%a)")
+    Row(
+        name,
+        f"%x: f32[2,3]\n{tensors}\n%a: f32[2,3]\n%y: f32[2,3]",
+        f"%a = {op}\n%y = EXP(%a)",
+        f"%a = {op}\n%y = EXP(%a)",
+    )
     for name, tensors, op in [
-        ("reversed", "%s: i32[2] = [0, 0]\n%n: i32[2] = [2, 3]\n%t: i32[2] = [1, -1]",
-         "STRIDED_SLICE(%x, %s, %n, %t) {begin_mask: 3, end_mask: 3}"),
+        (
+            "reversed",
+            "%s: i32[2] = [0, 0]\n%n: i32[2] = [2, 3]\n%t: i32[2] = [1, -1]",
+            "STRIDED_SLICE(%x, %s, %n, %t) {begin_mask: 3, end_mask: 3}",
+        ),
         ("activated", "%s: f32[] = [1.0]", "MUL(%x, %s) " + F % "RELU"),
         ("from zero", "%s: f32[] = [0.0]", "SUB(%s, %x)"),
     ]
 ] + [
-    Row("rescaling reshape", "%x: i8[4] quant={scale: [0.5], zero_point: [0]}\n%s: i32[1] = [4]\n"
+    Row(
+        "rescaling reshape",
+        "%x: i8[4] quant={scale: [0.5], zero_point: [0]}\n%s: i32[1] = [4]\n"
         "%a: i8[4] quant={scale: [0.25], zero_point: [0]}\n%y: f32[4]",
-        "%a = RESHAPE(%x, %s)\n%y = DEQUANTIZE(%a)", "%a = RESHAPE(%x, %s)\n%y = DEQUANTIZE(%a)"),
-]  # fmt: skip
+        "%a = RESHAPE(%x, %s)\n%y = DEQUANTIZE(%a)",
+        "%a = RESHAPE(%x, %s)\n%y = DEQUANTIZE(%a)",
+    ),
+]
 
 CHAINS = [
     Row("views", "%x: f32[2,6]\n%s: i32[3] = [2, 2, 3]\n%a: f32[2,2,3]\n%y: f32[12]\n"
@@ -161,13 +179,19 @@ CHAINS = [
         "NEG is not read"),
 ]  # fmt: skip
 
-WEIGHTS = ("%x: f32[1,3,3,2]\n%w: f32[2,1,1,2] = [1.0, 2.0, 3.0, 4.0]\n%b: f32[2] = [0.5, -2.0]\n"
-           "%a: f32[1,3,3,2]\n%y: f32[1,3,3,2]\n")  # fmt: skip
-DEPTH = ("%x: f32[1,3,3,2]\n%w: f32[1,1,1,4] = [1.0, 2.0, 3.0, 4.0]\n"
-"%b: f32[4] = [0.5, -2.0, 0.0, 1.0]\n"
-         "%a: f32[1,3,3,4]\n%y: f32[1,3,3,4]\n%z: f32[1,3,3,2]\n")  # fmt: skip
-FULL = ("%x: f32[2,2]\n%w: f32[3,2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n%a: f32[2,3]\n%y: f32[2,3]\n"
-        "%z: f32[2,2]\n")  # fmt: skip
+WEIGHTS = (
+    "%x: f32[1,3,3,2]\n%w: f32[2,1,1,2] = [1.0, 2.0, 3.0, 4.0]\n%b: f32[2] = [0.5, -2.0]\n"
+    "%a: f32[1,3,3,2]\n%y: f32[1,3,3,2]\n"
+)
+DEPTH = (
+    "%x: f32[1,3,3,2]\n%w: f32[1,1,1,4] = [1.0, 2.0, 3.0, 4.0]\n"
+    "%b: f32[4] = [0.5, -2.0, 0.0, 1.0]\n"
+    "%a: f32[1,3,3,4]\n%y: f32[1,3,3,4]\n%z: f32[1,3,3,2]\n"
+)
+FULL = (
+    "%x: f32[2,2]\n%w: f32[3,2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n%a: f32[2,3]\n%y: f32[2,3]\n"
+    "%z: f32[2,2]\n"
+)
 Q = " quant={scale: [0.5], zero_point: [3]}"
 
 FUSED = [
@@ -225,35 +249,52 @@ FUSED = [
 
 NINE = "%w: f32[1,3,3,1] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]\n"
 WINDOWS = [
-    Row("pad is same", "%x: f32[1,4,6,1]\n" + NINE + "%p: i32[4,2] = [0, 0, 0, 1, 0, 1, 0, 0]\n"
+    Row(
+        "pad is same",
+        "%x: f32[1,4,6,1]\n" + NINE + "%p: i32[4,2] = [0, 0, 0, 1, 0, 1, 0, 0]\n"
         "%a: f32[1,5,7,1]\n%y: f32[1,2,3,1]",
         '%a = PAD(%x, %p)\n%y = CONV_2D(%a, %w) {padding: "VALID", stride_h: 2, stride_w: 2}',
-        '%y = CONV_2D(%x, %w) {padding: "SAME", stride_h: 2, stride_w: 2}', "padding is SAME"),
-    Row("pad before is not same", "%x: f32[1,4,6,1]\n" + NINE +
-        "%p: i32[4,2] = [0, 0, 1, 0, 1, 0, 0, 0]\n%a: f32[1,5,7,1]\n%y: f32[1,2,3,1]",
+        '%y = CONV_2D(%x, %w) {padding: "SAME", stride_h: 2, stride_w: 2}',
+        "padding is SAME",
+    ),
+    Row(
+        "pad before is not same",
+        "%x: f32[1,4,6,1]\n"
+        + NINE
+        + "%p: i32[4,2] = [0, 0, 1, 0, 1, 0, 0, 0]\n%a: f32[1,5,7,1]\n%y: f32[1,2,3,1]",
         '%a = PAD(%x, %p)\n%y = CONV_2D(%a, %w) {padding: "VALID", stride_h: 2, stride_w: 2}',
-        '%a = PAD(%x, %p)\n%y = CONV_2D(%a, %w) {padding: "VALID", stride_h: 2, stride_w: 2}'),
-    Row("offset reads padding", "%x: f32[1,4,4,1]\n" + NINE + "%c: f32[] = [2.0]\n"
-        "%a: f32[1,4,4,1]\n%y: f32[1,4,4,1]",
+        '%a = PAD(%x, %p)\n%y = CONV_2D(%a, %w) {padding: "VALID", stride_h: 2, stride_w: 2}',
+    ),
+    Row(
+        "offset reads padding",
+        "%x: f32[1,4,4,1]\n" + NINE + "%c: f32[] = [2.0]\n%a: f32[1,4,4,1]\n%y: f32[1,4,4,1]",
         '%a = ADD(%x, %c)\n%y = CONV_2D(%a, %w) {padding: "SAME", stride_h: 1, stride_w: 1}',
-        '%a = ADD(%x, %c)\n%y = CONV_2D(%a, %w) {padding: "SAME", stride_h: 1, stride_w: 1}'),
-    Row("dilation", "%x: f32[1,5,6,1]\n" + NINE + "%n: i32[2] = [2, 2]\n"
+        '%a = ADD(%x, %c)\n%y = CONV_2D(%a, %w) {padding: "SAME", stride_h: 1, stride_w: 1}',
+    ),
+    Row(
+        "dilation",
+        "%x: f32[1,5,6,1]\n" + NINE + "%n: i32[2] = [2, 2]\n"
         "%p: i32[2,2] = [2, 3, 2, 2]\n"
         "%c: i32[2,2] = [0, 1, 0, 0]\n%a: f32[4,5,5,1]\n%b: f32[4,3,3,1]\n%y: f32[1,5,6,1]",
         f"%a = SPACE_TO_BATCH_ND(%x, %n, %p)\n%b = CONV_2D(%a, %w) {{{CONV}}}\n"
         "%y = BATCH_TO_SPACE_ND(%b, %n, %c)",
         '%y = CONV_2D(%x, %w) {padding: "SAME", stride_h: 1, stride_w: 1, '
-        "dilation_h_factor: 2, dilation_w_factor: 2}", "phases are dilation"),
-    Row("dilation with crops", "%x: f32[1,6,6,1]\n" + NINE + "%n: i32[2] = [3, 2]\n"
+        "dilation_h_factor: 2, dilation_w_factor: 2}",
+        "phases are dilation",
+    ),
+    Row(
+        "dilation with crops",
+        "%x: f32[1,6,6,1]\n" + NINE + "%n: i32[2] = [3, 2]\n"
         "%p: i32[2,2] = [3, 0, 1, 1]\n"
         "%c: i32[2,2] = [1, 0, 0, 0]\n%a: f32[6,3,4,1]\n%b: f32[6,3,4,1]\n%y: f32[1,8,8,1]",
         '%a = SPACE_TO_BATCH_ND(%x, %n, %p)\n%b = DEPTHWISE_CONV_2D(%a, %w) {padding: "SAME", '
         "stride_h: 1, stride_w: 1, depth_multiplier: 1}\n%y = BATCH_TO_SPACE_ND(%b, %n, %c)",
-        '%x/padded_for_y = PAD(%x, %x/padded_for_y/amounts)\n'
-        '%y = DEPTHWISE_CONV_2D(%x/padded_for_y, %w) '
+        "%x/padded_for_y = PAD(%x, %x/padded_for_y/amounts)\n"
+        "%y = DEPTHWISE_CONV_2D(%x/padded_for_y, %w) "
         '{padding: "VALID", stride_h: 1, stride_w: 1, depth_multiplier: 1, dilation_h_factor: 3, '
-        "dilation_w_factor: 2}"),
-]  # fmt: skip
+        "dilation_w_factor: 2}",
+    ),
+]
 
 ROWS = [*IDENTITIES, *KEPT, *CHAINS, *FUSED, *WINDOWS]
 
@@ -277,9 +318,11 @@ def test_a_pipeline_leaves_nothing_for_itself(name: str) -> None:
 
 def test_what_others_need_stays() -> None:
     """A result with another reader, and one that the caller wants, are computed as before."""
-    graph = from_text(f"graph @main(%x) -> (%y, %a, %z) {{{WEIGHTS}%z: f32[1,3,3,2]\n"
-                      f"%a = CONV_2D(%x, %w, %b) {{{CONV}}}\n%y = RELU(%a)\n%z = NEG(%a)\n"
-                      "}").main  # fmt: skip
+    graph = from_text(
+        f"graph @main(%x) -> (%y, %a, %z) {{{WEIGHTS}%z: f32[1,3,3,2]\n"
+        f"%a = CONV_2D(%x, %w, %b) {{{CONV}}}\n%y = RELU(%a)\n%z = NEG(%a)\n"
+        "}"
+    ).main
     before = op_lines(graph)
     check_rewrite(graph, PIPELINES["default"])
     assert op_lines(graph) == before
@@ -380,9 +423,16 @@ class Sandwich:
 
 
 def apply_op(
-    s: Sandwich, name: str, consts: Sequence[object], shape: Sequence[int], *,
-    first: bool = True, outputs: int = 1, dtype: DType | None = None, **attrs: object,
-) -> list[Tensor]:  # fmt: skip
+    s: Sandwich,
+    name: str,
+    consts: Sequence[object],
+    shape: Sequence[int],
+    *,
+    first: bool = True,
+    outputs: int = 1,
+    dtype: DType | None = None,
+    **attrs: object,
+) -> list[Tensor]:
     operands = [s.graph.constant(f"c{i}", np.asarray(c)) for i, c in enumerate(consts)]
     inputs = [s.inner, *operands] if first else [*operands, s.inner]
     results = [s.tensor(f"r{i}", shape, dtype) for i in range(outputs)]
@@ -436,8 +486,9 @@ def test_transposes_pass_ops_that_drop_axes() -> None:
 
 def test_transposes_pass_ops_with_several_results() -> None:
     s = Sandwich((1, 4, 6, 4))
-    graph = s.close(*apply_op(s, "SPLIT", [np.int32(1)], (1, 2, 4, 6), first=False, outputs=2,
-                              num_splits=2))  # fmt: skip
+    graph = s.close(
+        *apply_op(s, "SPLIT", [np.int32(1)], (1, 2, 4, 6), first=False, outputs=2, num_splits=2)
+    )
     check_rewrite(graph, PIPELINES["default"])
     assert [op.name for op in graph.ops] == ["SPLIT"]
 
@@ -462,9 +513,10 @@ def test_a_joined_view_is_turned_for_nothing() -> None:
     """The end of a detector: one channel came by a RESHAPE, which is a transpose of ones."""
     s = Sandwich((1, 4, 6, 3))
     one = s.graph.input("one", DType.FLOAT32, (1, 4, 6, 1))
-    flat, joined, rows = (s.tensor(n, shape) for n, shape in
-                          (("flat", (1, 1, 4, 6)), ("joined", (1, 4, 4, 6)), ("rows",
-                          (1, 4, 24))))  # fmt: skip
+    flat, joined, rows = (
+        s.tensor(n, shape)
+        for n, shape in (("flat", (1, 1, 4, 6)), ("joined", (1, 4, 4, 6)), ("rows", (1, 4, 24)))
+    )
     s.graph.add("RESHAPE", [one, s.graph.constant("s", np.int32([1, 1, 4, 6]))], [flat])
     s.graph.add(
         "CONCATENATION", [s.inner, flat], [joined], axis=1, fused_activation_function="NONE"

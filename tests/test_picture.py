@@ -88,11 +88,16 @@ def test_a_font_that_has_the_letters_is_taken() -> None:
 # -- figures ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("low, high, some", [
-    (0.9, 12.0, ["1", "2", "5", "10"]), (2.0, 7.0, ["2", "3", "5", "7"]),
-    (2.0, 3.0, ["2", "2.4", "2.8"]),
-    (0.002, 3.0, ["0.01", "0.1", "1"]), (1e-7, 1.0, ["1e-05", "0.001", "0.1"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "low, high, some",
+    [
+        (0.9, 12.0, ["1", "2", "5", "10"]),
+        (2.0, 7.0, ["2", "3", "5", "7"]),
+        (2.0, 3.0, ["2", "2.4", "2.8"]),
+        (0.002, 3.0, ["0.01", "0.1", "1"]),
+        (1e-7, 1.0, ["1e-05", "0.001", "0.1"]),
+    ],
+)
 def test_logarithmic_axes_have_plain_numbers(low: float, high: float, some: list[str]) -> None:
     with plots.figure() as (made, axes):
         axes.set(xlim=(low, high), xscale="log", ylim=(low, high), yscale="log")
@@ -120,11 +125,14 @@ def test_tables_have_short_names_and_whole_ones_under_the_pointer() -> None:
 
 def page_with_table() -> str:
     rows = [("b", 10.0, "1.5 K"), ("a", 9.0, "1 M"), ("c", None, "200 K")]
-    script = ("<script>document.querySelectorAll('th')[AT].click();document.title="
-              "[...document.querySelectorAll('tbody tr')].map(r=>r.cells[0].textContent).join('')"
-              "</script>")  # fmt: skip
+    script = (
+        "<script>document.querySelectorAll('th')[AT].click();document.title="
+        "[...document.querySelectorAll('tbody tr')].map(r=>r.cells[0].textContent).join('')"
+        "</script>"
+    )
     return pages.page("t", [pages.html_table(["name", ">n", ">size"], rows)]).replace(
-        "</body>", f"{script}</body>")  # fmt: skip
+        "</body>", f"{script}</body>"
+    )
 
 
 def test_pages_need_nothing_else() -> None:
@@ -139,9 +147,16 @@ def test_pages_need_nothing_else() -> None:
 def test_a_click_sorts(tmp_path: Path, column: int, order: str) -> None:
     path = tmp_path / "page.html"
     path.write_text(page_with_table().replace("AT", str(column)))
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
-               "--disable-background-networking", f"--user-data-dir={tmp_path / 'home'}",
-               "--dump-dom", path.as_uri()]  # fmt: skip
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        f"--user-data-dir={tmp_path / 'home'}",
+        "--dump-dom",
+        path.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert f"<title>{order}</title>" in done.stdout
 
@@ -150,11 +165,17 @@ def test_a_click_sorts(tmp_path: Path, column: int, order: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [70, 110])
-@pytest.mark.parametrize("words", [
-    ["profile", "--runs", 2, "--no-roofline"], ["diff", "--runs", 2, "--per-tensor"],
-], ids=lambda w: str(w[0]))  # fmt: skip
-def test_tables_keep_to_the_terminal(words: list[object], columns: int, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", "--runs", 2, "--no-roofline"],
+        ["diff", "--runs", 2, "--per-tensor"],
+    ],
+    ids=lambda w: str(w[0]),
+)
+def test_tables_keep_to_the_terminal(
+    words: list[object], columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sanderling import load, save
 
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -71,8 +71,12 @@ def by_hand(picture: Array, size: tuple[int, int]) -> Array:
             x0 = int(np.floor(x))
             x1, dx = min(x0 + 1, picture.shape[1] - 1), x - np.float32(x0)
             near_y, near_x = one - dy, one - dx
-            made[i, j] = (values[y0, x0] * near_y * near_x + values[y1, x0] * dy * near_x
-                          + values[y0, x1] * near_y * dx + values[y1, x1] * dy * dx)  # fmt: skip
+            made[i, j] = (
+                values[y0, x0] * near_y * near_x
+                + values[y1, x0] * dy * near_x
+                + values[y0, x1] * near_y * dx
+                + values[y1, x1] * dy * dx
+            )
     return made
 
 
@@ -156,8 +160,15 @@ def test_no_byte_beside_the_arrays_is_touched(kind: image_input.Kind) -> None:
     dtype, count = np.dtype(np.float32 if kind.is_float else np.uint8), size[0] * size[1] * 3
     room = np.full(count + 64, 77, dtype)
     tables = [pixels._records(o, n).ctypes.data for o, n in zip((11, 13), size, strict=True)]
-    run(room[32:].ctypes.data, source.ctypes.data, 39, 3, *tables, *size,
-        PixelFinish().values.ctypes.data)  # fmt: skip
+    run(
+        room[32:].ctypes.data,
+        source.ctypes.data,
+        39,
+        3,
+        *tables,
+        *size,
+        PixelFinish().values.ctypes.data,
+    )
     expected = tflite_bilinear(source, size)[..., :: -1 if kind.flipped else 1].astype(dtype)
     assert np.array_equal(room[32:-32].reshape(*size, 3), expected)
     assert (room[:32] == 77).all() and (room[-32:] == 77).all()
@@ -209,8 +220,13 @@ def _step(step: Transform, picture: Array, size: tuple[int, int]) -> Array:
 
 MODES = ["RGB", "L", "CMYK", "P", "RGBA", "LA", "1", "I;16"]
 QUANT = Quant(np.float32([0.02]), np.int64([-7]))
-PORTS = [(DType.FLOAT32, None), (DType.UINT8, None), (DType.INT8, None), (DType.INT8, QUANT),
-         (DType.FLOAT16, None)]  # fmt: skip
+PORTS = [
+    (DType.FLOAT32, None),
+    (DType.UINT8, None),
+    (DType.INT8, None),
+    (DType.INT8, QUANT),
+    (DType.FLOAT16, None),
+]
 
 
 @pytest.fixture(scope="module")
@@ -219,8 +235,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for mode in MODES:
         content = noise(41, 66, 3, seed=len(made))
-        image = Image.fromarray(content[..., 0].astype(np.uint16) * 200) if mode == "I;16" else (
-            Image.fromarray(content).convert(mode))  # fmt: skip
+        image = (
+            Image.fromarray(content[..., 0].astype(np.uint16) * 200)
+            if mode == "I;16"
+            else (Image.fromarray(content).convert(mode))
+        )
         made[mode] = folder / f"{len(made)}.{'jpg' if mode in ('RGB', 'L', 'CMYK') else 'png'}"
         image.save(made[mode])
     return made
@@ -246,8 +265,10 @@ def test_a_machine_without_a_compiler_gives_the_same(files: dict[str, Path], no_
 def test_where_pixels_come_from_is_the_same(files: dict[str, Path]) -> None:
     """Of the steps in one pass, and of those one by one."""
     tensor = Tensor("x", DType.FLOAT32, (1, 24, 30, 3))
-    frames = [Pipeline(steps)(files["RGB"], tensor)[1]
-              for steps in ((Crop(), Resize()), (Crop(), Resize(), Crop(1.0, False)))]  # fmt: skip
+    frames = [
+        Pipeline(steps)(files["RGB"], tensor)[1]
+        for steps in ((Crop(), Resize()), (Crop(), Resize(), Crop(1.0, False)))
+    ]
     assert _ending((Crop(), Resize()), DType.FLOAT32) is not None
     assert frames[0].scale == frames[1].scale and frames[0].origin == frames[1].origin
     assert frames[0].size == frames[1].size == (24, 30) and frames[0].source == (41, 66)

@@ -29,16 +29,20 @@ def total() -> Model:
 
 
 def custom(name: str) -> Model:
-    return Model([graph("main", lambda g, x: [emit(g, f"custom.{name}", [x], (2, 3))],
-                        ("f32", (2, 3)))])  # fmt: skip
+    return Model(
+        [graph("main", lambda g, x: [emit(g, f"custom.{name}", [x], (2, 3))], ("f32", (2, 3)))]
+    )
 
 
 def _same(op: Any, specs: Any) -> Any:
     return specs[0]
 
 
-@pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy,
-                                    copy.deepcopy], ids=["pickle", "copy", "deepcopy"])  # fmt: skip
+@pytest.mark.parametrize(
+    "copied",
+    [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy],
+    ids=["pickle", "copy", "deepcopy"],
+)
 def test_a_model_is_copied_by_its_bytes(copied: Callable[[Model], Model], tmp_path: Path) -> None:
     made = total()
     sanderling.save(made, tmp_path / "m.tflite")

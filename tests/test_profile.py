@@ -85,8 +85,11 @@ def test_two_workers_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_the_reference_runs_has_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     takes = CpuDelegate.refuses
     monkeypatch.setenv("SANDERLING_CACHE", "off")
-    monkeypatch.setattr(CpuDelegate, "refuses", lambda self, op: (
-        "not today" if op.outputs[0].name == "y1" else takes(self, op)))  # fmt: skip
+    monkeypatch.setattr(
+        CpuDelegate,
+        "refuses",
+        lambda self, op: "not today" if op.outputs[0].name == "y1" else takes(self, op),
+    )
     record = sanderling.profile(stack(layers=3, size=6), runs=3)
     owners = [(s["part"], s["delegate"]) for s in record["steps"] if s["nodes"]]
     assert owners == [(0, "cpu"), (1, "reference"), (2, "cpu")]
@@ -196,9 +199,15 @@ def test_one_run_of_several_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [False] * 9 + [True] * 3 and len(made.counting.plain) == 1
 
 
-@pytest.mark.parametrize(("once", "together", "every"), [
-    (4e-6, 125, 1), (1e-6, 500, 2), (0.0, 5000, 16), (1e-3, 1, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("once", "together", "every"),
+    [
+        (4e-6, 125, 1),
+        (1e-6, 500, 2),
+        (0.0, 5000, 16),
+        (1e-3, 1, 1),
+    ],
+)
 def test_the_shorter_a_run_the_fewer_are_counted(once: float, together: int, every: int) -> None:
     made = watched(Clockwork(), ours.Counting())
     made.run = lambda times=1: once  # type: ignore[method-assign]
@@ -265,7 +274,8 @@ def test_a_disturbed_profile_says_so() -> None:
 
 def test_rates_by_type_are_those_of_the_median() -> None:
     step = {"type": "CONV_2D", "ms": 9.0, "median_ms": 1.0, "macs": 5e8} | dict.fromkeys(
-        ("percent", "mem_kb", "times_called", "bytes"), 1)  # fmt: skip
+        ("percent", "mem_kb", "times_called", "bytes"), 1
+    )
     (found,) = profiles._by_type([step, step])
     assert found["ms"] == 18 and found["gops"] == pytest.approx(1e3)
 
@@ -300,8 +310,9 @@ def test_a_short_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_caches_are_read_from_the_system(tmp_path: Path) -> None:
-    for i, (level, kind, size) in enumerate([("1", "Data", "48K"), ("1", "Instruction", "32K"),
-                                             ("2", "Unified", "2M")]):  # fmt: skip
+    for i, (level, kind, size) in enumerate(
+        [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M")]
+    ):
         folder = tmp_path / f"index{i}"
         folder.mkdir()
         for name, content in (("level", level), ("type", kind), ("size", size)):

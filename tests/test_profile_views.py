@@ -46,8 +46,16 @@ def test_csv_parses() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(record))))
     steps = [r for r in rows if r["node type"] != "(no step)"]
     assert len(steps) == 2 and len(rows) == 2 + len(record["others"])
-    assert list(rows[0])[:8] == ["node type", "first", "avg_ms", "%", "cdf%", "mem KB",
-                                 "times called", "name"]  # fmt: skip
+    assert list(rows[0])[:8] == [
+        "node type",
+        "first",
+        "avg_ms",
+        "%",
+        "cdf%",
+        "mem KB",
+        "times called",
+        "name",
+    ]
     assert steps[1]["nodes"] == "1 2" and float(steps[1]["avg_ms"]) > 0
     assert float(rows[-1]["cdf%"]) == pytest.approx(100)
 
@@ -127,8 +135,11 @@ def test_litert_tells_its_ops(tmp_path: Path) -> None:
     model = sanderling.load(DIGITS)
     assert record["runs"] == 3 and "LiteRT's profiler" in record["method"]
     matched = {n: s for s in record["steps"] for n in s["nodes"]}
-    products = [i for i, op in enumerate(model.main.ops)
-                if op.name in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")]  # fmt: skip
+    products = [
+        i
+        for i, op in enumerate(model.main.ops)
+        if op.name in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+    ]
     assert set(products) <= set(matched)
     assert all(matched[i]["macs"] == record["nodes"][i]["macs"] > 0 for i in products)
     assert total(record) == pytest.approx(record["whole"]["mean"], rel=1e-6)
@@ -182,14 +193,21 @@ def cli(*words: object) -> Result:
 
 
 def test_the_verb_prints_tables_and_writes_files(tmp_path: Path) -> None:
-    files = {"--csv": tmp_path / "p.csv", "--node-data": tmp_path / "n.json",
-             "--json": tmp_path / "p.json"}  # fmt: skip
-    done = cli(saved(residual(), tmp_path), "--runs", 2,
-               *(word for pair in files.items() for word in pair))  # fmt: skip
+    files = {
+        "--csv": tmp_path / "p.csv",
+        "--node-data": tmp_path / "n.json",
+        "--json": tmp_path / "p.json",
+    }
+    done = cli(
+        saved(residual(), tmp_path), "--runs", 2, *(word for pair in files.items() for word in pair)
+    )
     assert done.exit_code == 0, done.output
     text = done.stdout
-    assert re.search(r"\[node type\] +\[first\] +\[avg ms\] +\[median\].*\[times called\]"
-                     r".*\[Name\]", text)  # fmt: skip
+    assert re.search(
+        r"\[node type\] +\[first\] +\[avg ms\] +\[median\].*\[times called\]"
+        r".*\[Name\]",
+        text,
+    )
     for title in ("Run Order", "Top by Computation Time", "Summary by node type"):
         assert f"===== {title} =====" in text
     assert '+ ADD [sum, "of" <two>]:2' in text and "call into native code" in text
@@ -232,8 +250,9 @@ def test_the_table_fits_the_terminal(room: int, monkeypatch: pytest.MonkeyPatch)
     tables = text.partition("[what]")[0]
     assert max(map(len, tables.splitlines())) <= room
     for row in record["steps"]:
-        assert re.search(rf"^{row['type']} .*{verb._ms(row['ms'])} .*{row['percent']:.3f}%", text,
-                         re.M)  # fmt: skip
+        assert re.search(
+            rf"^{row['type']} .*{verb._ms(row['ms'])} .*{row['percent']:.3f}%", text, re.M
+        )
     assert "cdf%" in text.partition("left out of these lines")[2]
     assert ("[kernel]" in text) == (room >= 80)
 
@@ -285,8 +304,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_a_sentence(case: str, tmp_path: Path,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_bad_input_is_a_sentence(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     words, says = BAD[case]
     done = cli(*words)
@@ -311,8 +331,9 @@ def test_python_refuses_what_the_verb_refuses() -> None:
         sanderling.profile(residual(), inputs={"x": np.zeros(3, np.float32)})
 
 
-def test_what_profiling_costs_is_measured(capsys: pytest.CaptureFixture[str],
-                                          tmp_path: Path) -> None:  # fmt: skip
+def test_what_profiling_costs_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     from benchmarks import profile_cost
 
     record = tmp_path / "cost.json"

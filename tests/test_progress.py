@@ -112,8 +112,9 @@ def test_a_bar_is_never_full_before_the_end(monkeypatch: pytest.MonkeyPatch) -> 
     assert "100%" not in text and "3/3" not in text
 
 
-@pytest.mark.parametrize("seconds, text", [(5, "5 s"), (89, "89 s"), (600, "10 min"),
-                                           (9000, "2.5 h")])  # fmt: skip
+@pytest.mark.parametrize(
+    "seconds, text", [(5, "5 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")]
+)
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
@@ -170,8 +171,9 @@ def test_an_estimate_that_proves_wrong_is_said_anew(
         clock[0] += seconds
     progress.lines_too(False)
     assert capsys.readouterr().err.splitlines() == [
-        "trying 7 ways takes about 70 s", "trying 7 ways takes about 4 min, not 70 s",
-    ]  # fmt: skip
+        "trying 7 ways takes about 70 s",
+        "trying 7 ways takes about 4 min, not 70 s",
+    ]
 
 
 def test_compiling_is_no_part_of_a_samples_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,8 +197,13 @@ def test_the_way_that_is_tried_is_named() -> None:
     told: list[str] = []
     rng = np.random.default_rng(0)
     data = [rng.random((1, 8, 8, 1)).astype(np.float32) for _ in range(24)]
-    quantize(F32, data=data, weights="max", corrections="bias",
-             progress=lambda what, done, total: told.append(what))  # fmt: skip
+    quantize(
+        F32,
+        data=data,
+        weights="max",
+        corrections="bias",
+        progress=lambda what, done, total: told.append(what),
+    )
     ways = [re.match(r"way (\d) of (\d): (.+)", what) for what in told]
     numbers = [(int(w[1]), int(w[2])) for w in ways if w]
     assert numbers[0][0] == 1 and len(set(numbers)) > 1 and len({n for _, n in numbers}) == 1
@@ -210,12 +217,19 @@ def at_the_end(tell: Callable[[float], None], pause: object) -> Iterator[None]:
     tell(1.0)
 
 
-@pytest.mark.parametrize("words", [
-    ["trace", INT8, "-o", "t.json", "--runs", 2], ["diff", INT8, "--runs", 2],
-    ["run", INT8, "-i", "x.npy", "-i", "y.npy"], ["profile", INT8, "--runs", 2, "--no-roofline"],
-], ids=lambda w: str(w[0]))  # fmt: skip
-def test_verbs_can_be_quiet(words: list[object], quick: None, tmp_path: Path,
-                            monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trace", INT8, "-o", "t.json", "--runs", 2],
+        ["diff", INT8, "--runs", 2],
+        ["run", INT8, "-i", "x.npy", "-i", "y.npy"],
+        ["profile", INT8, "--runs", 2, "--no-roofline"],
+    ],
+    ids=lambda w: str(w[0]),
+)
+def test_verbs_can_be_quiet(
+    words: list[object], quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(progress, "_beside", at_the_end)
     np.save("x.npy", np.random.default_rng(0).random((20, 8, 8, 1)).astype(np.float32))

@@ -100,8 +100,10 @@ def test_a_residual_stream_is_equalised_as_a_whole() -> None:
     stream = next(r for r in regions(model.main) if len(r.writers) > 1)
     before = model.copy()
     trade(model.main, stream, np.exp2(np.linspace(-5, 5, stream.channels)))
-    plain, made = (quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
-                   for c in ("none", "equalise"))  # fmt: skip
+    plain, made = (
+        quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
+        for c in ("none", "equalise")
+    )
     assert ratio(model, made) > ratio(model, plain) + 6
     changed = equalise(model.main, calibration(model, DATA))
     assert {t.name for t in stream.tensors} <= set(changed)
@@ -128,8 +130,10 @@ def test_a_channel_that_was_clamped_at_6_keeps_its_size() -> None:
 def test_where_nothing_is_to_be_equalised_the_rest_is_still_corrected() -> None:
     model = mobile("RELU_N1_TO_1", widths=(12,))
     assert not regions(model.main)
-    made, without = (quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
-                     for c in ("equalise,bias", "bias"))  # fmt: skip
+    made, without = (
+        quantize(model, "int8", DATA, ranges="minmax", weights="max", corrections=c)[0]
+        for c in ("equalise,bias", "bias")
+    )
     plain, _ = quantize(model, "int8", DATA, **PLAIN)
     assert bytes(dump(made)) == bytes(dump(without)) != bytes(dump(plain))
 
@@ -371,8 +375,9 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_stated_ways_are_taken_as_they_are() -> None:
-    _, report = quantize(mobile(), "int8", DATA, ranges="mse", weights="max",
-                         corrections=["bias", "adaround"])  # fmt: skip
+    _, report = quantize(
+        mobile(), "int8", DATA, ranges="mse", weights="max", corrections=["bias", "adaround"]
+    )
     assert [c.name for c in report.candidates] == ["mse ranges + max weights + adaround + bias"]
 
 

@@ -63,8 +63,9 @@ def test_every_option_of_the_function_is_one_of_the_command() -> None:
 
 def test_int8_from_rows_with_report_and_json(rows: Path, tmp_path: Path) -> None:
     out, page, record = (tmp_path / n for n in ("out.tflite", "page.html", "report.json"))
-    text = call(F32, "-o", out, "--data", rows, "--samples", 20, "--report", page, "--json", record,
-                *FAST).stdout  # fmt: skip
+    text = call(
+        F32, "-o", out, "--data", rows, "--samples", 20, "--report", page, "--json", record, *FAST
+    ).stdout
     assert "20 of 40 rows" in text and "chosen" in text and "5 ops int8" in text
     made = json.loads(record.read_text())
     assert made["schema"] == "sanderling.quantize/1" and made["samples"] > 10
@@ -95,8 +96,18 @@ def test_rules_and_recipe(rows: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("- {op: FULLY_CONNECTED, mode: int16x8}\n- {op: SOFTMAX, mode: float}\n")
     out = tmp_path / "q.tflite"
-    text = call(F32, "-o", out, "--data", rows, "--recipe", recipe, "--rule",
-                "op=FULLY_CONNECTED, mode=float", *FAST).stdout  # fmt: skip
+    text = call(
+        F32,
+        "-o",
+        out,
+        "--data",
+        rows,
+        "--recipe",
+        recipe,
+        "--rule",
+        "op=FULLY_CONNECTED, mode=float",
+        *FAST,
+    ).stdout
     assert "3 ops int8, 2 ops float" in text, "the rule comes after the recipe and wins"
     kinds = {op.name: op.outputs[0].dtype for op in load(out).main.ops}
     assert kinds["CONV_2D"] is DType.INT8 and kinds["FULLY_CONNECTED"] is DType.FLOAT32
@@ -109,8 +120,9 @@ def test_a_comma_in_a_name_is_not_the_end_of_it() -> None:
 
 def test_integer_inputs_and_outputs(rows: Path, tmp_path: Path) -> None:
     out = tmp_path / "q.tflite"
-    call(F32, "-o", out, "--data", rows, "--strict", "--inputs", "uint8", "--outputs", "int8",
-         *FAST)  # fmt: skip
+    call(
+        F32, "-o", out, "--data", rows, "--strict", "--inputs", "uint8", "--outputs", "int8", *FAST
+    )
     graph = load(out).main
     assert (graph.inputs[0].dtype, graph.outputs[0].dtype) == (DType.UINT8, DType.INT8)
 
@@ -217,9 +229,21 @@ def suggested(*words: object) -> str:
 
 
 def test_a_suggested_command_keeps_what_was_given(rows: Path) -> None:
-    command = suggested("--data", rows, "--preset", "my preset.json", "--mean", "1,2", "--bgr",
-                        "--rule", "op=SOFTMAX,mode=float", "--rule", "name=a*,mode=float",
-                        "--accelerator", "npu16")  # fmt: skip
+    command = suggested(
+        "--data",
+        rows,
+        "--preset",
+        "my preset.json",
+        "--mean",
+        "1,2",
+        "--bgr",
+        "--rule",
+        "op=SOFTMAX,mode=float",
+        "--rule",
+        "name=a*,mode=float",
+        "--accelerator",
+        "npu16",
+    )
     assert command.endswith(
         f"-o digits_f32_int16x8.tflite --mode int16x8 --data {rows} --preset 'my preset.json' "
         "--mean 1,2 --bgr --rule op=SOFTMAX,mode=float --rule 'name=a*,mode=float'"
@@ -326,8 +350,9 @@ def test_data_of_the_wrong_shape(tmp_path: Path) -> None:
 def test_nan_in_activations(tmp_path: Path) -> None:
     save(parents("LOG", "RELU"), tmp_path / "log.tflite")
     np.save(tmp_path / "x.npy", -np.ones((5, 4), np.float32))
-    text = refused(tmp_path, tmp_path / "log.tflite", "-o", tmp_path / "q.tflite", "--data",
-                   tmp_path / "x.npy")  # fmt: skip
+    text = refused(
+        tmp_path, tmp_path / "log.tflite", "-o", tmp_path / "q.tflite", "--data", tmp_path / "x.npy"
+    )
     assert "NaN" in text and "'y0'" in text
 
 
@@ -339,8 +364,15 @@ def test_a_model_that_is_quantised_already(rows: Path, tmp_path: Path) -> None:
 def test_strict_names_what_cannot_be(tmp_path: Path) -> None:
     save(parents("RELU", "CEIL"), tmp_path / "ceil.tflite")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
-    text = refused(tmp_path, tmp_path / "ceil.tflite", "-o", tmp_path / "q.tflite", "--data",
-                   tmp_path / "x.npy", "--strict")  # fmt: skip
+    text = refused(
+        tmp_path,
+        tmp_path / "ceil.tflite",
+        "-o",
+        tmp_path / "q.tflite",
+        "--data",
+        tmp_path / "x.npy",
+        "--strict",
+    )
     assert "CEIL" in text and "1 of 2 ops" in text
 
 
@@ -364,8 +396,9 @@ def test_strict_names_what_cannot_be(tmp_path: Path) -> None:
     (("--report", "nowhere/page.html"), "there is no folder"),
     (("--keep", "nowhere/kept.npz"), "there is no folder"),
 ])  # fmt: skip
-def test_bad_options_are_sentences(words: tuple[str, ...], said: str, rows: Path,
-                                   tmp_path: Path) -> None:  # fmt: skip
+def test_bad_options_are_sentences(
+    words: tuple[str, ...], said: str, rows: Path, tmp_path: Path
+) -> None:
     data = () if "--data" in words else ("--data", rows)
     assert said in refused(tmp_path, F32, "-o", tmp_path / "q.tflite", *data, *words)
 
@@ -375,8 +408,12 @@ def test_recipes_that_are_wrong(
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
     words = (F32, "-o", tmp_path / "q.tflite", "--data", rows, "--recipe", recipe)
-    for text, said in (("- {mode: int8, opp: ADD}", "'opp' is not a part"), ("mode: int8", "list"),
-                       ("- {op: ADD}", "names no mode"), ("- [", "well-formed")):  # fmt: skip
+    for text, said in (
+        ("- {mode: int8, opp: ADD}", "'opp' is not a part"),
+        ("mode: int8", "list"),
+        ("- {op: ADD}", "names no mode"),
+        ("- [", "well-formed"),
+    ):
         recipe.write_text(text)
         assert said in refused(tmp_path, *words)
     monkeypatch.setitem(sys.modules, "yaml", None)

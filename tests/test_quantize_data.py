@@ -32,7 +32,10 @@ def test_pictures_of_class_folders_are_spread(tmp_path: Path) -> None:
         Image.new("RGB", (8, 8), (20 * i, 0, 0)).save(folder / f"{i:02}.png")
     found = read_samples(tmp_path, picture_model(), samples=3, preset="unit")
     assert len(found) == 3 and [round(float(s["image"][0, 0, 0, 0] * 255)) for s in found] == [
-        0, 80, 160]  # fmt: skip
+        0,
+        80,
+        160,
+    ]
     plain = read_samples(tmp_path, picture_model(), mean="10", std="2")
     assert len(plain) == 12 and plain[1]["image"][0, 0, 0].tolist() == [5, -5, -5]
     assert len(plain[2:4]) == 2
@@ -70,12 +73,24 @@ def test_several_inputs_by_either_name(tmp_path: Path) -> None:
 def test_rows_of_several_signatures() -> None:
     model = two_inputs()
     first = model.signatures[0]
-    model.signatures.append(sanderling.Signature(
-        "swapped", first.graph, {"left": first.inputs["right"], "right": first.inputs["left"]},
-        first.outputs))  # fmt: skip
+    model.signatures.append(
+        sanderling.Signature(
+            "swapped",
+            first.graph,
+            {"left": first.inputs["right"], "right": first.inputs["left"]},
+            first.outputs,
+        )
+    )
     ones, zeros = np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32)
-    found = read_samples({"serve/left": ones, "serve/right": zeros, "swapped/left": ones[:2],
-                          "swapped/right": zeros[:2]}, model)  # fmt: skip
+    found = read_samples(
+        {
+            "serve/left": ones,
+            "serve/right": zeros,
+            "swapped/left": ones[:2],
+            "swapped/right": zeros[:2],
+        },
+        model,
+    )
     assert [s["a"][0, 0] for s in found] == [1, 1, 1, 0, 0]
     _, report = quantize(model, data=found, **PLAIN)
     assert report.modes == {"int8": 1}

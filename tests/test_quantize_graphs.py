@@ -25,20 +25,33 @@ def branching() -> Model:
     shared = [main.constant(f"w{i}", noise(32, 32)) for i in range(2)]
     for i in range(2):
         branch = Graph(f"branch{i}")
-        args = [branch.input("x", DType.FLOAT32, (1, 32)),
-                *(branch.input(f"w{k}", DType.FLOAT32, (32, 32)) for k in range(2))]  # fmt: skip
+        args = [
+            branch.input("x", DType.FLOAT32, (1, 32)),
+            *(branch.input(f"w{k}", DType.FLOAT32, (32, 32)) for k in range(2)),
+        ]
         y = branch.tensor("y", DType.FLOAT32, (1, 32))
-        branch.add("FULLY_CONNECTED", [args[0], args[1 + i], None], [y], keep_num_dims=False,
-                   fused_activation_function="RELU")  # fmt: skip
+        branch.add(
+            "FULLY_CONNECTED",
+            [args[0], args[1 + i], None],
+            [y],
+            keep_num_dims=False,
+            fused_activation_function="RELU",
+        )
         branch.outputs = [y]
         branches.append(branch)
     mean, positive = main.tensor("mean", DType.FLOAT32, ()), main.tensor("p", DType.BOOL, ())
-    main.add("MEAN", [x, main.constant("axes", np.array([0, 1], np.int32))], [mean],
-             keep_dims=False)  # fmt: skip
+    main.add(
+        "MEAN", [x, main.constant("axes", np.array([0, 1], np.int32))], [mean], keep_dims=False
+    )
     main.add("GREATER", [mean, main.constant("zero", np.float32(0))], [positive])
     out = main.tensor("out", DType.FLOAT32, (1, 32))
-    main.add("IF", [positive, x, *shared], [out], then_subgraph_index=branches[0],
-             else_subgraph_index=branches[1])  # fmt: skip
+    main.add(
+        "IF",
+        [positive, x, *shared],
+        [out],
+        then_subgraph_index=branches[0],
+        else_subgraph_index=branches[1],
+    )
     main.outputs = [out]
     return Model([main, *branches])
 
@@ -56,10 +69,19 @@ def looping() -> Model:
     condition.add("LESS", [condition.inputs[2], condition.constant("times", np.int32(3))], [less])
     condition.outputs = [less]
     y, more = body.tensor("y", DType.FLOAT32, (1, 32)), body.tensor("more", DType.INT32, ())
-    body.add("FULLY_CONNECTED", [*body.inputs[:2], None], [y], keep_num_dims=False,
-             fused_activation_function="RELU")  # fmt: skip
-    body.add("ADD", [body.inputs[2], body.constant("one", np.int32(1))], [more],
-             fused_activation_function="NONE")  # fmt: skip
+    body.add(
+        "FULLY_CONNECTED",
+        [*body.inputs[:2], None],
+        [y],
+        keep_num_dims=False,
+        fused_activation_function="RELU",
+    )
+    body.add(
+        "ADD",
+        [body.inputs[2], body.constant("one", np.int32(1))],
+        [more],
+        fused_activation_function="NONE",
+    )
     body.outputs = [y, body.inputs[1], more]
     outs = [main.tensor(f"after_{t.name}", t.dtype, t.shape) for t in first]
     main.add("WHILE", first, outs, cond_subgraph_index=condition, body_subgraph_index=body)
@@ -100,16 +122,24 @@ def _codes_of(op: Op) -> bool:
 def test_a_branch_that_no_sample_took_still_has_ranges() -> None:
     model = branching()
     made = nested(model, [[np.abs(noise(1, 32))] for _ in range(3)], "int8")
-    taken = [op.inputs[0].dtype for g in made.model.graphs for op in g.ops  # type: ignore[union-attr]
-             if op.name == "FULLY_CONNECTED"]  # fmt: skip
+    taken = [
+        op.inputs[0].dtype
+        for g in made.model.graphs
+        for op in g.ops  # type: ignore[union-attr]
+        if op.name == "FULLY_CONNECTED"
+    ]
     assert taken == [DType.INT8, DType.INT8]
 
 
 # -- ops with states ------------------------------------------------------------------------------
 
-STATES = [(c.id, c) for c in CASES
-          if c.op in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF") and c.inputs
-          and all(t is None or t.dtype == "f32" for t in c.inputs)]  # fmt: skip
+STATES = [
+    (c.id, c)
+    for c in CASES
+    if c.op in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")
+    and c.inputs
+    and all(t is None or t.dtype == "f32" for t in c.inputs)
+]
 
 
 def _states() -> list[tuple[str, Model, list[list[Array]]]]:
@@ -185,8 +215,18 @@ def _random_net(rng: np.random.Generator) -> Model:
             )
             made = net.conv(joined, 4, out)
         elif kind == 5:
-            made = net.add("MAX_POOL_2D", [a], a.shape, out, padding="SAME", stride_h=1, stride_w=1,
-                           filter_height=3, filter_width=3, **plain)  # fmt: skip
+            made = net.add(
+                "MAX_POOL_2D",
+                [a],
+                a.shape,
+                out,
+                padding="SAME",
+                stride_h=1,
+                stride_w=1,
+                filter_height=3,
+                filter_width=3,
+                **plain,
+            )
         elif kind == 6:
             made = net.add("ADD", [a, net.const(f"{out}/c", noise(4))], a.shape, out, **plain)
         elif kind == 7:
@@ -207,15 +247,18 @@ def test_random_graphs(seed: int) -> None:
     names = [op.outputs[0].name for op in canonical(model).main.ops]
     modes = ("int8", "int8", "int8", "int16x8", "float", "dynamic")
     rules = [{"name": str(n), "mode": str(rng.choice(modes))} for n in names if rng.random() < 0.5]
-    ends = {"inputs": str(rng.choice(["float32", "int8", "uint8", "int16"])),
-            "outputs": str(rng.choice(["float32", "int8", "uint8", "int16"]))}  # fmt: skip
+    ends = {
+        "inputs": str(rng.choice(["float32", "int8", "uint8", "int16"])),
+        "outputs": str(rng.choice(["float32", "int8", "uint8", "int16"])),
+    }
     made = quantised(model, samples, "int8", *rules, **ends).model
     equal_scales(made.main)
     fed = [coded(made.main.inputs[0], samples[0][0])]
     mine, wanted = ours(made, fed), litert(model, samples[0])
     for engine in ENGINES:
-        for tensor, given, own, ideal in zip(made.main.outputs, litert(made, fed, engine), mine,
-                                             wanted, strict=True):  # fmt: skip
+        for tensor, given, own, ideal in zip(
+            made.main.outputs, litert(made, fed, engine), mine, wanted, strict=True
+        ):
             span = float(np.abs(ideal).max())
             np.testing.assert_allclose(decoded(tensor, given), decoded(tensor, own), atol=span / 10)
             noise_power = np.square(decoded(tensor, given) - ideal).mean()

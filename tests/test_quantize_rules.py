@@ -110,12 +110,15 @@ def _check_types(op: Op, bits: int) -> None:
     if bits in row.fixed:
         quant = op.outputs[0].quant
         assert quant is not None
-        assert (quant.scale[0], quant.zero_point[0]) == (np.float32(row.fixed[bits][0]),
-                                                         row.fixed[bits][1])  # fmt: skip
+        assert (quant.scale[0], quant.zero_point[0]) == (
+            np.float32(row.fixed[bits][0]),
+            row.fixed[bits][1],
+        )
 
 
-def _near(op: Op, name: str, bits: int, model: Model, feeds: list[Array],
-          mine: list[Array]) -> None:  # fmt: skip
+def _near(
+    op: Op, name: str, bits: int, model: Model, feeds: list[Array], mine: list[Array]
+) -> None:
     by_name = {t.name: a for t, a in zip(model.main.inputs, feeds, strict=True)}
     fed = {}
     for t in op.inputs:

@@ -37,17 +37,20 @@ def test_stored_weights(name: str, model: Model, arrays: list[Array], mode: str)
 def test_gathered_table_is_moved_as_codes() -> None:
     net = Net(1, 4)
     rows = net.graph.input("rows", DType.INT32, (3,))
-    taken = net.add("GATHER", [net.const("table", noise(50, 4)), rows], (3, 4), "taken", axis=0,
-                    batch_dims=0)  # fmt: skip
-    model = net.model(net.add("ADD", [taken, net.x], (3, 4), "sum",
-                              fused_activation_function="NONE"))  # fmt: skip
+    taken = net.add(
+        "GATHER", [net.const("table", noise(50, 4)), rows], (3, 4), "taken", axis=0, batch_dims=0
+    )
+    model = net.model(
+        net.add("ADD", [taken, net.x], (3, 4), "sum", fused_activation_function="NONE")
+    )
     arrays = [noise(1, 4), np.array([3, 49, 0], np.int32)]
     model.signatures = []
     made = quantised(model, [], "dynamic", weights=EVERYTHING).model
     assert [op.name for op in made.main.ops] == ["GATHER", "DEQUANTIZE", "ADD"]
     for engine in ENGINES:
-        np.testing.assert_allclose(litert(made, arrays, engine)[0], litert(model, arrays)[0],
-                                   atol=0.03)  # fmt: skip
+        np.testing.assert_allclose(
+            litert(made, arrays, engine)[0], litert(model, arrays)[0], atol=0.03
+        )
 
 
 def test_an_embedding_is_codes_in_every_mode() -> None:
@@ -55,8 +58,9 @@ def test_an_embedding_is_codes_in_every_mode() -> None:
     rows = net.graph.input("rows", DType.INT32, (3,))
     table = net.const("table", noise(50, 40))
     taken = net.add("EMBEDDING_LOOKUP", [rows, table], (3, 40), "taken")
-    model = net.model(net.add("ADD", [taken, net.x], (3, 40), "sum",
-                              fused_activation_function="NONE"))  # fmt: skip
+    model = net.model(
+        net.add("ADD", [taken, net.x], (3, 40), "sum", fused_activation_function="NONE")
+    )
     model.signatures = []
     arrays = [noise(3, 40), np.array([3, 49, 0], np.int32)]
     for mode, moved in (("int8", "i8"), ("int16x8", "f32"), ("dynamic", "f32")):
@@ -64,8 +68,9 @@ def test_an_embedding_is_codes_in_every_mode() -> None:
         assert [t.dtype.short for t in made.main.constants if t.shape == (50, 40)] == ["i8"]
         assert kinds(made.main)["taken"] == moved
         for engine in ENGINES:
-            np.testing.assert_allclose(litert(made, arrays, engine)[0], litert(model, arrays)[0],
-                                       atol=0.08)  # fmt: skip
+            np.testing.assert_allclose(
+                litert(made, arrays, engine)[0], litert(model, arrays)[0], atol=0.08
+            )
 
 
 def test_small_weights_stay_float() -> None:
@@ -85,8 +90,14 @@ def test_all_or_none_of_a_recurrent_ops_weights() -> None:
 def test_a_weight_that_feeds_two_kinds_of_op_is_stored_once() -> None:
     net = Net(1, 64)
     w = net.const("w", noise(64, 64))
-    y = net.add("FULLY_CONNECTED", [net.x, w, None], (1, 64), "y", keep_num_dims=False,
-                fused_activation_function="NONE")  # fmt: skip
+    y = net.add(
+        "FULLY_CONNECTED",
+        [net.x, w, None],
+        (1, 64),
+        "y",
+        keep_num_dims=False,
+        fused_activation_function="NONE",
+    )
     z = net.add("MUL", [y, w], (64, 64), "z", fused_activation_function="NONE")
     model = net.model(z)
     made = quantised(model, [], {"mode": "dynamic"}).model
@@ -94,7 +105,9 @@ def test_a_weight_that_feeds_two_kinds_of_op_is_stored_once() -> None:
     check(model, feeds(model), made)
     apart = quantised(model, [], "dynamic", {"op": "MUL", "mode": "float"}).model
     assert {t.dtype for t in apart.main.constants if t.shape == (64, 64)} == {
-        DType.INT8, DType.FLOAT32}  # fmt: skip
+        DType.INT8,
+        DType.FLOAT32,
+    }
 
 
 @pytest.mark.parametrize("clamp", ["NONE", "RELU", "RELU6"])

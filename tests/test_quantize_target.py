@@ -68,9 +68,26 @@ def test_a_drop_on_a_task(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     rows, labelled = digits(tmp_path, 0, 40), digits(tmp_path / "task", 100, 180)
     out = tmp_path / "q.tflite"
-    record = json.loads(call(
-        F32, "-o", out, "--data", rows, "--max-drop", 0.05, "--task", "arrays", "--task-option",
-        f"data={labelled}", "--task-limit", 60, "--json", "-", *FAST).stdout)  # fmt: skip
+    record = json.loads(
+        call(
+            F32,
+            "-o",
+            out,
+            "--data",
+            rows,
+            "--max-drop",
+            0.05,
+            "--task",
+            "arrays",
+            "--task-option",
+            f"data={labelled}",
+            "--task-limit",
+            60,
+            "--json",
+            "-",
+            *FAST,
+        ).stdout
+    )
     target = record["target"]
     assert target["met"] and target["figure"] == "top1" and target["float"] > 0.9
     assert record["trials"][0]["name"] == "float" and out.is_file()
@@ -82,8 +99,9 @@ def test_a_drop_on_a_task(tmp_path: Path) -> None:
     assert record["accuracy"]["compared"]["agreement"]["value"] > 0.9
     task = make_task("arrays", data=labelled)
     with pytest.raises(sanderling.InputError, match="gives no figure 'top7'"):
-        quantize(F32, data=samples(), target=Target(max_drop=0.1, task=task, metric="top7"),
-                 **PLAIN)  # fmt: skip
+        quantize(
+            F32, data=samples(), target=Target(max_drop=0.1, task=task, metric="top7"), **PLAIN
+        )
 
 
 def test_stretches_are_given_back() -> None:
@@ -149,14 +167,26 @@ def test_weight_modes_have_targets_too() -> None:
 
 
 def test_pareto_marks_what_nothing_beats() -> None:
-    trials = [Trial("a", 1.0, 100, 3.0), Trial("b", 0.9, 50, 1.0), Trial("c", 0.8, 60, 2.0),
-              Trial("d", 0.9, 50, 1.0)]  # fmt: skip
+    trials = [
+        Trial("a", 1.0, 100, 3.0),
+        Trial("b", 0.9, 50, 1.0),
+        Trial("c", 0.8, 60, 2.0),
+        Trial("d", 0.9, 50, 1.0),
+    ]
     mark_pareto(trials)
     assert [t.pareto for t in trials] == [True, True, False, True]
 
 
-@pytest.mark.parametrize("given", [{}, {"min_agreement": 2.0}, {"max_drop": 0.1},
-    {"min_agreement": 0.9, "min_snr": 30}, {"min_agreement": 0.9, "finer": ["int9"]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"min_agreement": 2.0},
+        {"max_drop": 0.1},
+        {"min_agreement": 0.9, "min_snr": 30},
+        {"min_agreement": 0.9, "finer": ["int9"]},
+    ],
+)
 def test_strange_targets_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(sanderling.InputError):
         Target(**given)

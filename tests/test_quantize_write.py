@@ -47,12 +47,19 @@ def test_eight_and_sixteen_bits_in_one_model() -> None:
     made = quantised(model, samples, "int8", {"name": "/block_2/", "mode": "int16x8"}).model
     found = kinds(made.main)
     assert (found["block_1/conv"], found["block_2/conv"], found["block_2/add"], found["flat"]) == (
-        "i8", "i16", "i16", "i8")  # fmt: skip
+        "i8",
+        "i16",
+        "i16",
+        "i8",
+    )
     conv = made.main.find("block_2/conv").producer
     assert conv is not None
     assert [t.dtype.short for t in conv.inputs if t] == ["i16", "i8", "i64"]
-    crossings = [(op.inputs[0].dtype.short, op.outputs[0].dtype.short)  # type: ignore[union-attr]
-                 for op in made.main.ops if op.name == "QUANTIZE"]  # fmt: skip
+    crossings = [
+        (op.inputs[0].dtype.short, op.outputs[0].dtype.short)  # type: ignore[union-attr]
+        for op in made.main.ops
+        if op.name == "QUANTIZE"
+    ]
     assert ("i8", "i16") in crossings and ("i16", "i8") in crossings
     check(model, samples, made)
 
@@ -100,8 +107,11 @@ def test_interface(mode: str, inputs: str, outputs: str) -> None:
     fed = [coded(graph.inputs[0], samples[0][0])]
     wanted = litert(model, samples[0])[0]
     for given in (*(litert(made, fed, engine)[0] for engine in ENGINES), ours(made, fed)[0]):
-        back = real(graph.outputs[0]) if graph.outputs[0].is_constant else decoded(graph.outputs[0],
-                                                                                given)  # fmt: skip
+        back = (
+            real(graph.outputs[0])
+            if graph.outputs[0].is_constant
+            else decoded(graph.outputs[0], given)
+        )
         np.testing.assert_allclose(back, wanted, atol=0.07)
 
 
@@ -148,10 +158,21 @@ def test_concatenation_of_a_fixed_range_and_a_shared_operand() -> None:
     net = Net(1, 8, 8, 4)
     wide = net.conv(net.x, 4, "wide")
     gate = net.unary("LOGISTIC", wide, "gate")
-    tiny = net.add("MUL", [wide, net.const("small", 0.01)], wide.shape, "tiny",
-                   fused_activation_function="NONE")  # fmt: skip
-    joined = net.add("CONCATENATION", [wide, gate, tiny], (1, 8, 8, 12), "joined", axis=3,
-                     fused_activation_function="NONE")  # fmt: skip
+    tiny = net.add(
+        "MUL",
+        [wide, net.const("small", 0.01)],
+        wide.shape,
+        "tiny",
+        fused_activation_function="NONE",
+    )
+    joined = net.add(
+        "CONCATENATION",
+        [wide, gate, tiny],
+        (1, 8, 8, 12),
+        "joined",
+        axis=3,
+        fused_activation_function="NONE",
+    )
     also = net.add("ADD", [tiny, gate], wide.shape, "also", fused_activation_function="NONE")
     model = net.model(joined, also)
     samples = feeds(model)
@@ -199,8 +220,9 @@ def test_split_and_several_outputs() -> None:
 
 def test_constant_operands_are_codes_too() -> None:
     net = Net(1, 4)
-    y = net.add("ADD", [net.const("c", noise(1, 4)), net.x], (1, 4), "y",
-                fused_activation_function="NONE")  # fmt: skip
+    y = net.add(
+        "ADD", [net.const("c", noise(1, 4)), net.x], (1, 4), "y", fused_activation_function="NONE"
+    )
     z = net.add("MAXIMUM", [y, net.const("floor", [[0.25]])], (1, 4), "z")
     model = net.model(z)
     samples = feeds(model)

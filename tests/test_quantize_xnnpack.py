@@ -46,15 +46,20 @@ def test_whole_model() -> None:
     made = quantised(model, samples, "int8").model
     agrees(made)
     assert [(op.name, why) for op, why in refused(made)] == [
-        ("SOFTMAX", "XNNPACK has no SOFTMAX of int8 values")]  # fmt: skip
+        ("SOFTMAX", "XNNPACK has no SOFTMAX of int8 values")
+    ]
 
 
-@pytest.mark.parametrize("scales, taken", [((1.0, 1.0, 1.0), True), ((300.0, 1.0, 1.0), False),
-                                           ((1.0, 1.0, 2000.0), False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "scales, taken",
+    [((1.0, 1.0, 1.0), True), ((300.0, 1.0, 1.0), False), ((1.0, 1.0, 2000.0), False)],
+)
 def test_scales_too_far_apart(scales: tuple[float, float, float], taken: bool) -> None:
     graph = Graph()
-    a, b = (graph.input(n, DType.INT8, (1, 8), quant=Quant.of(np.float32(s)))
-            for n, s in zip("ab", scales, strict=False))  # fmt: skip
+    a, b = (
+        graph.input(n, DType.INT8, (1, 8), quant=Quant.of(np.float32(s)))
+        for n, s in zip("ab", scales, strict=False)
+    )
     c = graph.tensor("c", DType.INT8, (1, 8), quant=Quant.of(np.float32(scales[2])))
     graph.add("ADD", [a, b], [c], fused_activation_function="NONE")
     graph.outputs = [c]
@@ -66,8 +71,9 @@ def test_scales_too_far_apart(scales: tuple[float, float, float], taken: bool) -
 def test_a_slice_to_the_end_is_taken() -> None:
     graph = Graph()
     x, y = graph.input("x", DType.FLOAT32, (4, 6)), graph.tensor("y", DType.FLOAT32, (3, 2))
-    begin, size = (graph.constant(n, np.array(v, np.int32))
-                   for n, v in (("begin", [1, 2]), ("size", [-1, 2])))  # fmt: skip
+    begin, size = (
+        graph.constant(n, np.array(v, np.int32)) for n, v in (("begin", [1, 2]), ("size", [-1, 2]))
+    )
     graph.add("SLICE", [x, begin, size], [y])
     graph.outputs = [y]
     values = np.arange(24, dtype=np.float32).reshape(4, 6)

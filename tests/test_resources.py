@@ -43,8 +43,15 @@ SHARES: list[Sequence[str]] = [
 
 def signatures(*graphs: Graph) -> Model:
     """Each graph under its own name."""
-    made = [Signature(g.name, g, {f"x{i}": t for i, t in enumerate(g.inputs)},
-                      {f"y{i}": t for i, t in enumerate(g.outputs)}) for g in graphs]  # fmt: skip
+    made = [
+        Signature(
+            g.name,
+            g,
+            {f"x{i}": t for i, t in enumerate(g.inputs)},
+            {f"y{i}": t for i, t in enumerate(g.outputs)},
+        )
+        for g in graphs
+    ]
     return Model(list(graphs), signatures=made)
 
 
@@ -131,11 +138,20 @@ def test_not_where_a_shape_is_unknown() -> None:
 
 def test_not_where_a_handle_is_passed_around() -> None:
     def body(g: Graph, x: Tensor) -> list[Tensor]:
-        inner = graph("inner", lambda h, key: [emit(h, "READ_VARIABLE", [key], (2, 3))],
-                      ("resource", ()))  # fmt: skip
+        inner = graph(
+            "inner", lambda h, key: [emit(h, "READ_VARIABLE", [key], (2, 3))], ("resource", ())
+        )
         assign(g, "v", x)
-        return [emit(g, "STABLEHLO_COMPOSITE", [variable(g)], (2, 3), name="c",
-                     decomposition_subgraph_index=inner)]  # fmt: skip
+        return [
+            emit(
+                g,
+                "STABLEHLO_COMPOSITE",
+                [variable(g)],
+                (2, 3),
+                name="c",
+                decomposition_subgraph_index=inner,
+            )
+        ]
 
     assert names_after(body, X).count("VAR_HANDLE") == 2
 
@@ -144,8 +160,16 @@ def test_not_where_a_called_graph_touches_it() -> None:
     def body(g: Graph, x: Tensor) -> list[Tensor]:
         assign(g, "v", x)
         assign(g, "w", x)
-        return [emit(g, "STABLEHLO_COMPOSITE", [x], (2, 3), name="c",
-                     decomposition_subgraph_index=reader("inner"))]  # fmt: skip
+        return [
+            emit(
+                g,
+                "STABLEHLO_COMPOSITE",
+                [x],
+                (2, 3),
+                name="c",
+                decomposition_subgraph_index=reader("inner"),
+            )
+        ]
 
     own, found = lifted(graph("main", body, X))
     assert list(found.names.values()) == [("", "w")]
@@ -253,8 +277,12 @@ def test_a_read_is_what_was_there_before_the_assignment() -> None:
         before = read(g, "v", (2, 3))
         assign(g, "v", x)
         after = read(g, "v", (2, 3))
-        return [emit(g, "NEG", [before], (2, 3)), before, after, emit(g, "ADD", [after, before],
-                                                                      (2, 3))]  # fmt: skip
+        return [
+            emit(g, "NEG", [before], (2, 3)),
+            before,
+            after,
+            emit(g, "ADD", [after, before], (2, 3)),
+        ]
 
     session = signatures(graph("main", body, X), writer()).compile(["cpu"])
     call(session, "write", ONE)

@@ -95,12 +95,15 @@ def test_the_same_name_is_the_same_tensor() -> None:
     assert matched(graph, P("ADD", P("EXP", Var("v")), P("NEG", Var("v"))))
 
 
-@pytest.mark.parametrize("ops, outputs", [
-    ("%a = EXP(%x)\n %b = NEG(%a)\n %y = ADD(%a, %c)\n", "%y, %b"),
-    ("%a = EXP(%x)\n %y = ADD(%a, %a)\n", "%y"),
-    ("%a = EXP(%x)\n %y = ADD(%a, %c)\n", "%y, %a"),
-    ("%a, %b = EXP(%x)\n %y = ADD(%a, %c)\n", "%y, %b"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ops, outputs",
+    [
+        ("%a = EXP(%x)\n %b = NEG(%a)\n %y = ADD(%a, %c)\n", "%y, %b"),
+        ("%a = EXP(%x)\n %y = ADD(%a, %a)\n", "%y"),
+        ("%a = EXP(%x)\n %y = ADD(%a, %c)\n", "%y, %a"),
+        ("%a, %b = EXP(%x)\n %y = ADD(%a, %c)\n", "%y, %b"),
+    ],
+)
 def test_once_refuses_results_that_others_need(ops: str, outputs: str) -> None:
     graph = build(ops, outputs)
     assert not matched(graph, P("ADD", P("EXP", once=True)))
@@ -149,8 +152,10 @@ def test_a_rule_may_insert_helpers_which_are_rewritten_too() -> None:
         helper = graph.insert(Op("HELP", [match["v"]], [fresh(graph, "h")]), before=match.root)
         return Op("OUTER", helper.outputs, [fresh(graph)])
 
-    rules = [Rule("split", P("NEG", Var("v")), split),
-             Rule("help", P("HELP", Var("v")), to_op("DONE", "v"))]  # fmt: skip
+    rules = [
+        Rule("split", P("NEG", Var("v")), split),
+        Rule("help", P("HELP", Var("v")), to_op("DONE", "v")),
+    ]
     assert rewrite(graph, rules) == {"split": 1, "help": 1}
     assert ops_of(graph) == ["%new~2 = DONE(%x)", "%y = OUTER(%new~2)"]
 
@@ -172,10 +177,13 @@ def test_a_graph_output_keeps_its_tensor() -> None:
     assert ops_of(graph) == ["%y = EXP(%x)", "%b = NEG(%y)"]
 
 
-@pytest.mark.parametrize("ops, outputs", [
-    ("%y = NOOP(%x)\n", "%y"),
-    ("%a = EXP(%x)\n %y = NOOP(%a)\n", "%y, %a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ops, outputs",
+    [
+        ("%y = NOOP(%x)\n", "%y"),
+        ("%a = EXP(%x)\n %y = NOOP(%a)\n", "%y, %a"),
+    ],
+)
 def test_an_output_that_would_lose_its_name_stays(ops: str, outputs: str) -> None:
     graph = build(ops, outputs)
     assert rewrite(graph, [NOOP]) == {}
@@ -185,8 +193,11 @@ def test_an_output_that_would_lose_its_name_stays(ops: str, outputs: str) -> Non
 @pytest.mark.parametrize("outputs", ["%y", "%y, %a"])
 def test_folding_to_a_constant(outputs: str) -> None:
     graph = build("%a = NEG(%c)\n %y = ADD(%x, %a)\n", outputs)
-    fold = Rule("fold", P("NEG", Var("c", CONST)),
-                lambda g, m: Tensor("folded", DType.FLOAT32, data=-m["c"].data))  # fmt: skip
+    fold = Rule(
+        "fold",
+        P("NEG", Var("c", CONST)),
+        lambda g, m: Tensor("folded", DType.FLOAT32, data=-m["c"].data),
+    )
     assert rewrite(graph, [fold]) == {"fold": 1}
     assert problems(graph) == []
     folded = graph.ops[0].inputs[1]
@@ -195,24 +206,30 @@ def test_folding_to_a_constant(outputs: str) -> None:
 
 def test_the_first_rule_that_applies_wins_and_none_declines() -> None:
     graph = build(CHAIN)
-    rules = [Rule("declines", P("NEG"), lambda g, m: None),
-             Rule("first", P("NEG", Var("v")), to_op("ONE", "v")),
-             Rule("second", P(("NEG", "ONE"), Var("v")), to_op("TWO", "v"))]  # fmt: skip
+    rules = [
+        Rule("declines", P("NEG"), lambda g, m: None),
+        Rule("first", P("NEG", Var("v")), to_op("ONE", "v")),
+        Rule("second", P(("NEG", "ONE"), Var("v")), to_op("TWO", "v")),
+    ]
     assert rewrite(graph, rules) == {"first": 1, "second": 1}
 
 
 def test_once_is_tried_again_when_the_other_user_goes() -> None:
-    graph = build("%a = EXP(%x)\n %b = NOOP(%a)\n %y = NEG(%a)\n %z: f32[4]\n %z = ADD(%y, %b)\n",
-                  "%z")  # fmt: skip
-    rules = [Rule("fuse", P("NEG", P("EXP", Var("v"), once=True)), to_op("FUSED", "v")),
-             Rule("zero", P("NOOP"), lambda g, m: g.find("c"))]  # fmt: skip
+    graph = build(
+        "%a = EXP(%x)\n %b = NOOP(%a)\n %y = NEG(%a)\n %z: f32[4]\n %z = ADD(%y, %b)\n", "%z"
+    )
+    rules = [
+        Rule("fuse", P("NEG", P("EXP", Var("v"), once=True)), to_op("FUSED", "v")),
+        Rule("zero", P("NOOP"), lambda g, m: g.find("c")),
+    ]
     assert rewrite(graph, rules) == {"fuse": 1, "zero": 1}
 
 
 def test_a_predicate_that_looks_far_is_tried_again() -> None:
     graph = build("%a = EXP(%x)\n %y = NOOP(%x)\n %b = ADD(%y, %y)\n", "%b, %a")
-    lonely = Rule("lonely", P("EXP", Var("v"), where=lambda op: len(graph.ops) == 2),
-                  to_op("LONELY", "v"))  # fmt: skip
+    lonely = Rule(
+        "lonely", P("EXP", Var("v"), where=lambda op: len(graph.ops) == 2), to_op("LONELY", "v")
+    )
     assert rewrite(graph, [lonely, NOOP]) == {"lonely": 1, "drop": 1}
 
 
@@ -220,9 +237,12 @@ EFFECTS = [
     ("%a = WHILE(%x)\n %b = NOOP(%a)\n %y = ADD(%x, %b)\n", {}, 2),
     ("%a = EXP(%x)\n %b = NOOP(%a)\n %y = ADD(%x, %b)\n", {}, 1),
     ("%v: f32[4] variable=true\n %a = SVDF(%v)\n %b = NOOP(%a)\n %y = ADD(%x, %b)\n", {}, 2),
-    ("%a = EXP(%x)\n %b = NOOP(%a)\n %y = ADD(%x, %b)\n",
-     {"has_side_effects": lambda op: op.name == "EXP"}, 2),
-]  # fmt: skip
+    (
+        "%a = EXP(%x)\n %b = NOOP(%a)\n %y = ADD(%x, %b)\n",
+        {"has_side_effects": lambda op: op.name == "EXP"},
+        2,
+    ),
+]
 
 
 @pytest.mark.parametrize(("ops", "options", "left"), EFFECTS)
@@ -242,8 +262,10 @@ def test_assignments_are_never_dead() -> None:
 
 
 def test_rules_that_do_not_end_are_named() -> None:
-    rules = [Rule("there", P("NEG", Var("v")), to_op("ABS", "v")),
-             Rule("back", P("ABS", Var("v")), to_op("NEG", "v"))]  # fmt: skip
+    rules = [
+        Rule("there", P("NEG", Var("v")), to_op("ABS", "v")),
+        Rule("back", P("ABS", Var("v")), to_op("NEG", "v")),
+    ]
     with pytest.raises(SanderlingError, match=r"'there' \(\d+ times\), 'back'"):
         rewrite(build(CHAIN), rules)
     with pytest.raises(SanderlingError, match=r"'there' \(1 times\)"):
@@ -272,8 +294,9 @@ def random_graph(picks: list[tuple[str, int, int]], outputs: int) -> Graph:
     values = [graph.input("x", DType.FLOAT32, (4,)), graph.constant("c", np.ones(4, np.float32))]
     for name, a, b in picks:
         inputs = [values[a % len(values)], values[b % len(values)]]
-        values.append(graph.add(name, inputs[: 2 if name == "ADD" else 1],
-                                [fresh(graph)]).outputs[0])  # fmt: skip
+        values.append(
+            graph.add(name, inputs[: 2 if name == "ADD" else 1], [fresh(graph)]).outputs[0]
+        )
     graph.outputs = list(dict.fromkeys(values[2:][-outputs:]))
     return graph
 
@@ -282,9 +305,12 @@ RANDOM_RULES = [
     NOOP,
     Rule("neg neg", P("NEG", P("NEG", Var("v"))), lambda g, m: m["v"]),
     Rule("fold", P("EXP", CONST), lambda g, m: Tensor("k", DType.FLOAT32, data=np.ones(4))),
-    Rule("fuse", P("ADD", P("EXP", Var("v"), once=True), Var("w"), commutes=True),
-         to_op("FUSED", "v", "w")),
-]  # fmt: skip
+    Rule(
+        "fuse",
+        P("ADD", P("EXP", Var("v"), once=True), Var("w"), commutes=True),
+        to_op("FUSED", "v", "w"),
+    ),
+]
 PICKS = st.tuples(st.sampled_from(["NOOP", "NEG", "EXP", "ADD"]), *[st.integers(0, 50)] * 2)
 
 

@@ -34,8 +34,9 @@ RNG = np.random.default_rng(7)
 
 
 def riff(path: Path, kind: int, bits: int, channels: int, rate: int, data: bytes) -> Path:
-    head = struct.pack("<HHIIHH", kind, channels, rate, rate * channels * bits // 8,
-                       channels * bits // 8, bits)  # fmt: skip
+    head = struct.pack(
+        "<HHIIHH", kind, channels, rate, rate * channels * bits // 8, channels * bits // 8, bits
+    )
     odd = b"LIST" + struct.pack("<I", 3) + b"abc\0"  # chunks of odd size are padded
     body = b"WAVE" + b"fmt " + struct.pack("<I", 16) + head + odd
     body += b"data" + struct.pack("<I", len(data)) + data
@@ -104,14 +105,19 @@ def test_run_takes_sounds(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
-@pytest.mark.parametrize("content, said", [
-    (b"no wave", "does not begin with RIFF"),
-    (b"RIFF\0\0\0\0WAVE", "its format or its samples are missing"),
-    ((85, 16), "format 85 of 16 bits"),
-    ((1, 12), "format 1 of 12 bits"),
-], ids=["junk", "empty", "mp3 inside", "12 bits"])  # fmt: skip
-def test_sounds_that_cannot_be_read(tmp_path: Path, content: bytes | tuple[int, int],
-                                    said: str) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b"no wave", "does not begin with RIFF"),
+        (b"RIFF\0\0\0\0WAVE", "its format or its samples are missing"),
+        ((85, 16), "format 85 of 16 bits"),
+        ((1, 12), "format 1 of 12 bits"),
+    ],
+    ids=["junk", "empty", "mp3 inside", "12 bits"],
+)
+def test_sounds_that_cannot_be_read(
+    tmp_path: Path, content: bytes | tuple[int, int], said: str
+) -> None:
     path = tmp_path / "s.wav"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -212,8 +218,9 @@ def ports(shape: tuple[int, ...], *outputs: tuple[int, ...], dtype: DType = DTyp
     return Ports({"x": Tensor("x", DType.UINT8, shape)}, made, "model.tflite")
 
 
-def look(given: Ports, outputs: list[Array], tmp_path: Path, names: ClassNaming | None = None
-         ) -> tuple[Findings, Array]:  # fmt: skip
+def look(
+    given: Ports, outputs: list[Array], tmp_path: Path, names: ClassNaming | None = None
+) -> tuple[Findings, Array]:
     """What is found in a grey picture of 200x100, and that picture with it."""
     path = tmp_path / "grey.png"
     Image.new("RGB", (200, 100), (128, 128, 128)).save(path)
@@ -232,14 +239,20 @@ def test_boxes_of_an_ssd(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("???\nperson\n나무\n")
     boxes = np.array([[[0.2, 0.5, 0.8, 0.75], [0, 0, 1, 1]]])
     outputs = [boxes, np.array([[1, 0]]), np.array([[0.9, 0.1]]), np.array([2])]
-    found, picture = look(ports((1, 64, 64, 3), (), (), (), ()), outputs, tmp_path,
-                          ClassNaming(tmp_path / "names.txt"))  # fmt: skip
+    found, picture = look(
+        ports((1, 64, 64, 3), (), (), (), ()),
+        outputs,
+        tmp_path,
+        ClassNaming(tmp_path / "names.txt"),
+    )
     (row,) = found.rows
     assert row["label"] == "나무" and row["box"] == [100, 20, 150, 80] and found.hidden == 1
     assert changed(picture, slice(79, 82), slice(100, 151)) and not changed(
-        picture, slice(90, 100), slice(0, 90))  # fmt: skip
-    assert found_table([("grey", found)]).endswith("1 more with too small a score or share is not "
-                                                   "shown")  # fmt: skip
+        picture, slice(90, 100), slice(0, 90)
+    )
+    assert found_table([("grey", found)]).endswith(
+        "1 more with too small a score or share is not shown"
+    )
 
 
 def test_names_that_are_too_few_for_an_ssd(tmp_path: Path) -> None:
@@ -283,8 +296,10 @@ def test_masks(tmp_path: Path) -> None:
     scores = np.zeros((1, 16, 16, 21))
     scores[..., 0], scores[0, :, 8:, 15] = 1, 2
     found, picture = look(ports((1, 16, 16, 3), (1, 16, 16, 21)), [scores], tmp_path)
-    assert {r["label"]: round(r["share"], 1) for r in found.rows} == {"background": 0.5,
-                                                                     "person": 0.5}  # fmt: skip
+    assert {r["label"]: round(r["share"], 1) for r in found.rows} == {
+        "background": 0.5,
+        "person": 0.5,
+    }
     assert changed(picture, slice(50, 51), slice(150, 151))
     assert not changed(picture, slice(50, 100), slice(0, 90))
     assert not changed(picture, slice(40, 100), slice(0, 90))
@@ -310,8 +325,10 @@ def test_outputs_that_are_not_understood(pictures: Path, tmp_path: Path) -> None
     for kind in ("YOLOX", "MoveNet", "masks", "classes"):
         assert kind in error.value.fix
     with pytest.raises(InputError, match="not understood"):  # a PoseNet has four outputs, too
-        understand(ports((1, 8, 8, 3), (1, 9, 9, 17), (1, 9, 9, 34), (1, 9, 9, 32), (1, 9, 9, 32)),
-                   ClassNaming())  # fmt: skip
+        understand(
+            ports((1, 8, 8, 3), (1, 9, 9, 17), (1, 9, 9, 34), (1, 9, 9, 32), (1, 9, 9, 32)),
+            ClassNaming(),
+        )
     np.save(tmp_path / "x.npy", np.zeros((1, 8, 8, 1), np.float32))
     for words, said in (
         (["-i", tmp_path / "x.npy", "--picture", tmp_path / "y.png"], "nothing to draw on"),
@@ -319,7 +336,7 @@ def test_outputs_that_are_not_understood(pictures: Path, tmp_path: Path) -> None
         (["-i", pictures / "a.png", "--picture", tmp_path / "y.txt"], "'.txt'"),
         (["-i", pictures, "--picture", tmp_path / "x.npy"], "several pictures go into a folder"),
         (["-i", pictures / "a.png", "--picture", tmp_path / "no" / "y.png"], "no folder"),
-    ):  # fmt: skip
+    ):
         assert said in call("run", F32, *words, status=2).stderr
 
 

@@ -36,8 +36,10 @@ def test_confusion_and_figures_by_counting() -> None:
             assert total[t, f] == ((truth == t) & (found == f)).sum()
     made = figures(total, ["a", "b", "c", "d"])
     counts = truth >= 0
-    ious = [((truth == k) & (found == k)).sum() / (((truth == k) | (found == k)) & counts).sum()
-            for k in range(3)]  # fmt: skip
+    ious = [
+        ((truth == k) & (found == k)).sum() / (((truth == k) | (found == k)) & counts).sum()
+        for k in range(3)
+    ]
     assert made["mIoU"] == pytest.approx(np.mean(ious))
     assert made["pixel_accuracy"] == pytest.approx((truth == found)[counts].mean())
     assert made["classes"] == 3 and list(made["by_class"]) == ["a", "b", "c"]
@@ -53,7 +55,12 @@ def test_names_match_across_spellings() -> None:
     coco = {1: "person", 5: "airplane", 63: "couch", 72: "tv", 118: "floor", 67: "dining table"}
     found = match_names(coco, VOC, "classes.json")
     assert {n: VOC[i] for n, i in found.items()} == {
-        1: "person", 5: "aeroplane", 63: "sofa", 72: "tvmonitor", 67: "diningtable"}  # fmt: skip
+        1: "person",
+        5: "aeroplane",
+        63: "sofa",
+        72: "tvmonitor",
+        67: "diningtable",
+    }
     with pytest.raises(errors.InputError, match="none of its classes is one of the model's"):
         match_names({1: "zebra"}, VOC, "classes.json")
 
@@ -70,8 +77,9 @@ def segmenter(path: Path, scores: bool = True) -> Path:
     graph.outputs = [made]
     if not scores:
         best = graph.tensor("classes", DType.INT64, (1, 16, 16))
-        graph.add("ARG_MAX", [made, graph.constant("axis", np.int32(3))], [best],
-                  output_type="INT64")  # fmt: skip
+        graph.add(
+            "ARG_MAX", [made, graph.constant("axis", np.int32(3))], [best], output_type="INT64"
+        )
         graph.outputs = [best]
     save(Model([graph]), path)
     return path
@@ -92,17 +100,32 @@ def scenes(tmp_path: Path) -> dict[str, Path]:
         mask[:8, :12] = 20 if i == 2 else mask[0, 0]  # the model errs here, or the annotator
         Image.fromarray(mask).save(tmp_path / "masks" / f"{i}.png")
     (tmp_path / "labels.txt").write_text("red\ngreen\nblue\n")
-    write(tmp_path / "classes.json", [{"id": 10, "name": "Red"}, {"id": 20, "name": "green"},
-                                      {"id": 30, "name": "blue"}])  # fmt: skip
+    write(
+        tmp_path / "classes.json",
+        [{"id": 10, "name": "Red"}, {"id": 20, "name": "green"}, {"id": 30, "name": "blue"}],
+    )
     write(tmp_path / "mapping.json", {"10": 0, "20": 1, "30": None})
     return {"root": tmp_path, "model": segmenter(tmp_path / "model.tflite")}
 
 
 def segment(scenes: dict[str, Path], *more: object) -> list[object]:
     root = scenes["root"]
-    return ["eval", "segmentation", scenes["model"], "--images", root / "images", "--masks",
-            root / "masks", "--decoders", 0, "--mask-classes", root / "classes.json", "--labels",
-            root / "labels.txt", *more]  # fmt: skip
+    return [
+        "eval",
+        "segmentation",
+        scenes["model"],
+        "--images",
+        root / "images",
+        "--masks",
+        root / "masks",
+        "--decoders",
+        0,
+        "--mask-classes",
+        root / "classes.json",
+        "--labels",
+        root / "labels.txt",
+        *more,
+    ]
 
 
 def expected(skip: int = -1) -> dict[str, float]:
@@ -119,7 +142,8 @@ def test_segmentation_end_to_end(at: str, scores: bool, scenes: dict[str, Path])
     segmenter(scenes["model"], scores)
     record = json.loads(call(*segment(scenes, "--at", at, "--json", "-")).stdout)
     assert record["metrics"]["pixel_accuracy"] == pytest.approx(
-        expected()["pixel_accuracy"], abs=0.02 if at == "model" else 0.01)  # fmt: skip
+        expected()["pixel_accuracy"], abs=0.02 if at == "model" else 0.01
+    )
     assert list(record["metrics"]["by_class"]) == ["red", "green", "blue"]
     said = call(*segment(scenes, "--at", at)).stdout
     assert "mIoU: 0.9" in said and "3 annotated classes" in said and "  green  IoU 0.9" in said
@@ -130,7 +154,8 @@ def test_a_mapping_leaves_pixels_out(scenes: dict[str, Path]) -> None:
     base = segment(scenes)[:-4]
     record = json.loads(call(*base, "--mapping", root / "mapping.json", "--json", "-").stdout)
     assert record["metrics"]["pixel_accuracy"] == pytest.approx(
-        expected(2)["pixel_accuracy"], abs=0.01)  # fmt: skip
+        expected(2)["pixel_accuracy"], abs=0.01
+    )
     ignored = json.loads(call(*segment(scenes, "--ignore", 30, "--json", "-")).stdout)
     assert ignored["metrics"]["pixel_accuracy"] == record["metrics"]["pixel_accuracy"]
 
@@ -169,8 +194,9 @@ def test_masks_that_cannot_be_read_are_named_and_counted(scenes: dict[str, Path]
     (("--ignore", "70000"), "70000 is no mask's number"),
     (("--mapping", "huge.json"), "99999 is no mask's number"),
 ])  # fmt: skip
-def test_segmentation_says_what_is_wrong(more: Sequence[str], said: str,
-                                         scenes: dict[str, Path]) -> None:  # fmt: skip
+def test_segmentation_says_what_is_wrong(
+    more: Sequence[str], said: str, scenes: dict[str, Path]
+) -> None:
     root = scenes["root"]
     (root / "empty").mkdir()
     (root / "strange").mkdir()
@@ -206,11 +232,27 @@ def test_two_segmenters_side_by_side(scenes: dict[str, Path]) -> None:
 @shared_models.NEEDS
 def test_a_real_segmenter_on_real_masks(tmp_path: Path) -> None:
     data = shared_models.ROOT / "datasets" / "coco_val100"
-    made = json.loads(call(
-        "eval", "segmentation", shared_models.model("deeplabv3_257_mv_gpu_f32"), "--images",
-        data / "images", "--masks", data / "semantic_masks", "--mask-classes",
-        data / "semantic_classes.json", "--limit", 8, "--at", "model", "--decoders", 0, "--json",
-        "-").stdout)["metrics"]  # fmt: skip
+    made = json.loads(
+        call(
+            "eval",
+            "segmentation",
+            shared_models.model("deeplabv3_257_mv_gpu_f32"),
+            "--images",
+            data / "images",
+            "--masks",
+            data / "semantic_masks",
+            "--mask-classes",
+            data / "semantic_classes.json",
+            "--limit",
+            8,
+            "--at",
+            "model",
+            "--decoders",
+            0,
+            "--json",
+            "-",
+        ).stdout
+    )["metrics"]
     assert made["pixel_accuracy"] > 0.75 and made["by_class"]["person"]["IoU"] > 0.4
 
 
@@ -228,13 +270,24 @@ def people(seed: int = 0, keypoints: int = 17) -> Record:
             points = corner + rng.uniform(0, size, (keypoints, 2))
             seen = rng.integers(0, 3, keypoints)
             flat = np.concatenate([points * (seen > 0)[:, None], seen[:, None]], axis=1)
-            rows.append({"id": len(rows) + 1, "image_id": image["id"], "category_id": 1,
-                         "bbox": [*corner.tolist(), size, size], "area": size * size * 0.6,
-                         "iscrowd": 0, "num_keypoints": int((seen > 0).sum()),
-                         "keypoints": [float(n) for n in flat.reshape(-1)]})  # fmt: skip
+            rows.append(
+                {
+                    "id": len(rows) + 1,
+                    "image_id": image["id"],
+                    "category_id": 1,
+                    "bbox": [*corner.tolist(), size, size],
+                    "area": size * size * 0.6,
+                    "iscrowd": 0,
+                    "num_keypoints": int((seen > 0).sum()),
+                    "keypoints": [float(n) for n in flat.reshape(-1)],
+                }
+            )
     names = [f"k{i}" for i in range(keypoints)]
-    return {"images": images, "annotations": rows,
-            "categories": [{"id": 1, "name": "person", "keypoints": names}]}  # fmt: skip
+    return {
+        "images": images,
+        "annotations": rows,
+        "categories": [{"id": 1, "name": "person", "keypoints": names}],
+    }
 
 
 def guesses(truth: Record) -> list[Record]:
@@ -244,8 +297,14 @@ def guesses(truth: Record) -> list[Record]:
         points = np.array(row["keypoints"]).reshape(-1, 3)
         shaken = points[:, :2] + rng.normal(size=(len(points), 2)) * row["bbox"][2] * 0.05
         flat = np.concatenate([shaken, np.ones((len(points), 1))], axis=1).reshape(-1)
-        rows.append({"image_id": row["image_id"], "category_id": 1, "score": float(rng.random()),
-                     "keypoints": [float(n) for n in flat]})  # fmt: skip
+        rows.append(
+            {
+                "image_id": row["image_id"],
+                "category_id": 1,
+                "score": float(rng.random()),
+                "keypoints": [float(n) for n in flat],
+            }
+        )
     return rows
 
 
@@ -326,14 +385,27 @@ def crowd(tmp_path: Path) -> dict[str, Path]:
         Image.new("RGB", (320, 240)).save(tmp_path / "images" / image["file_name"])
     seen = 0.5 + (spots - 0.5) / 1.25  # in a cut that is larger by the margin
     answer = np.concatenate([seen[:, ::-1], np.full((17, 1), 0.9)], axis=1).astype(np.float32)
-    return {"images": tmp_path / "images", "truth": write(tmp_path / "people.json", truth),
-            "model": pose_model(tmp_path / "pose.tflite", answer[None, None]),
-            "root": tmp_path}  # fmt: skip
+    return {
+        "images": tmp_path / "images",
+        "truth": write(tmp_path / "people.json", truth),
+        "model": pose_model(tmp_path / "pose.tflite", answer[None, None]),
+        "root": tmp_path,
+    }
 
 
 def pose(crowd: dict[str, Path], *more: object) -> list[object]:
-    return ["eval", "keypoints", crowd["model"], "--images", crowd["images"], "--annotations",
-            crowd["truth"], "--decoders", 0, *more]  # fmt: skip
+    return [
+        "eval",
+        "keypoints",
+        crowd["model"],
+        "--images",
+        crowd["images"],
+        "--annotations",
+        crowd["truth"],
+        "--decoders",
+        0,
+        *more,
+    ]
 
 
 def test_keypoints_end_to_end(crowd: dict[str, Path]) -> None:
@@ -347,8 +419,12 @@ def test_keypoints_end_to_end(crowd: dict[str, Path]) -> None:
 
 def test_two_keypoint_models_are_compared_in_pairs(crowd: dict[str, Path]) -> None:
     """The other model swaps two keypoints and has the rest right."""
-    task = ["--against", crowd["model"], "--against-set",
-            f"keypoint_order={','.join(map(str, (1, 0, *range(2, 17))))}"]  # fmt: skip
+    task = [
+        "--against",
+        crowd["model"],
+        "--against-set",
+        f"keypoint_order={','.join(map(str, (1, 0, *range(2, 17))))}",
+    ]
     made = json.loads(call(*pose(crowd, *task, "--json", "-")).stdout)
     people, found = made["metrics"]["people"], made["compared"]
     assert made["against"]["metrics"]["AP"] == pytest.approx(found["AP"]["theirs"])
@@ -389,17 +465,20 @@ def test_keypoints_say_what_is_wrong(crowd: dict[str, Path]) -> None:
     for row in none["annotations"]:
         del row["keypoints"]
     table = {
-        "no annotation in it has keypoints": pose(crowd, "--annotations", write(root / "n.json",
-                                                                                none)),
+        "no annotation in it has keypoints": pose(
+            crowd, "--annotations", write(root / "n.json", none)
+        ),
         "5 keypoints: the similarity's spreads are known": pose(
-            crowd, "--annotations", write(root / "f.json", few)),
+            crowd, "--annotations", write(root / "f.json", few)
+        ),
         "the model gives 17 keypoints, the annotations have 5": pose(
-            crowd, "--annotations", root / "f.json", "--sigmas", "0.05"),
+            crowd, "--annotations", root / "f.json", "--sigmas", "0.05"
+        ),
         "'a,b' has no x and y": pose(crowd, "--fields", "a,b"),
         "is not made of y,x": pose(crowd, "--fields", "y,x,z,u,v"),
         "one of person, picture": pose(crowd, "--look", "away"),
         "keypoint 17: the model has 17": pose(crowd, "--keypoint-order", "17"),
-    }  # fmt: skip
+    }
     for said, given in table.items():
         assert said in " ".join(call(*given, status=2).stderr.split())
 

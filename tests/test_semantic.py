@@ -14,9 +14,10 @@ from .support import fuzz_semantics
 from .support.fuzz_semantics import FINDINGS, fuzz, kinds_of, mutant, parting, unexcused
 from .support.model_mutations import by_operator
 
-COUNT = 600
+COUNT = 400
 
 
+@pytest.mark.slow
 def test_a_share_of_mutants() -> None:
     found = fuzz(COUNT, workers=1)
     bad = [o for o in found if o.kind in FINDINGS]
@@ -69,6 +70,4 @@ def test_what_an_excuse_forgives() -> None:
     assert unexcused(row, [gelu], minus, nan) is None
     assert unexcused(row, [gelu], nan, minus) is not None
     assert unexcused(row, [norm], minus, nan) is not None
-    assert unexcused(row, [norm], codes, codes + np.int8(1)) is None
-    assert unexcused(row, [norm], codes, codes + np.int8(2)) is not None
     assert unexcused(row, [gelu], codes, codes + np.int8(1)) is not None

@@ -54,11 +54,18 @@ def model(body: Callable[..., Any], *inputs: tuple[str, tuple[int, ...]]) -> Mod
 
 def add_mul() -> Model:
     """a + b and a * b, with a signature that names them."""
-    made = model(lambda g, a, b: [emit(g, "ADD", [a, b], (2, 3)), emit(g, "MUL", [a, b], (2, 3))],
-                 ("f32", (2, 3)), ("f32", (2, 3)))  # fmt: skip
+    made = model(
+        lambda g, a, b: [emit(g, "ADD", [a, b], (2, 3)), emit(g, "MUL", [a, b], (2, 3))],
+        ("f32", (2, 3)),
+        ("f32", (2, 3)),
+    )
     g = made.main
-    names = Signature("serve", g, dict(zip("ab", g.inputs, strict=True)),
-                      {"sum": g.outputs[0], "product": g.outputs[1]})  # fmt: skip
+    names = Signature(
+        "serve",
+        g,
+        dict(zip("ab", g.inputs, strict=True)),
+        {"sum": g.outputs[0], "product": g.outputs[1]},
+    )
     made.signatures.append(names)
     return made
 
@@ -96,8 +103,15 @@ def test_runs_by_name_by_place_and_mixed() -> None:
 
 def test_takes_what_converts_without_loss() -> None:
     session = double().compile()
-    for fed in (X.tolist(), X.astype(int).tolist(), X.astype(np.float64), X[:, ::-1][:, ::-1],
-                np.asfortranarray(X), X.astype(">f4"), X.astype(np.float16)):  # fmt: skip
+    for fed in (
+        X.tolist(),
+        X.astype(int).tolist(),
+        X.astype(np.float64),
+        X[:, ::-1][:, ::-1],
+        np.asfortranarray(X),
+        X.astype(">f4"),
+        X.astype(np.float16),
+    ):
         np.testing.assert_array_equal(session(fed), 2 * X)
     relu = quantised().compile()
     np.testing.assert_array_equal(relu([[5, -5, 127, -128]]), [[5, -3, 127, -3]])
@@ -317,8 +331,9 @@ def test_every_name_of_a_repeated_output_can_be_bound() -> None:
 
 
 def test_strings_are_fed_as_text_or_bytes() -> None:
-    session = model(lambda g, x: [x, emit(g, "SHAPE", [x], (1,), "i32", out_type="INT32")],
-                    ("str", (2,))).compile()  # fmt: skip
+    session = model(
+        lambda g, x: [x, emit(g, "SHAPE", [x], (1,), "i32", out_type="INT32")], ("str", (2,))
+    ).compile()
     for fed in (["a", "bc"], np.array([b"a", b"bc"]), np.array(["a", "bc"], object)):
         text, shape = session(fed)
         assert text.tolist() == [b"a", b"bc"] and shape.tolist() == [2]
@@ -423,11 +438,14 @@ def test_plans_are_kept_and_bounded() -> None:
     assert len(session._plans) == MOST_PLANS
 
 
-@pytest.mark.parametrize("limit, words", [
-    ("1k", "tensor|bytes|limit of 1024|SANDERLING_MAX_MEMORY"),
-    ("9m", "graph 'main'|bytes|SANDERLING_MAX_MEMORY"),
-    ("lots", "'lots' is not a size|SANDERLING_MAX_MEMORY|4g"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "limit, words",
+    [
+        ("1k", "tensor|bytes|limit of 1024|SANDERLING_MAX_MEMORY"),
+        ("9m", "graph 'main'|bytes|SANDERLING_MAX_MEMORY"),
+        ("lots", "'lots' is not a size|SANDERLING_MAX_MEMORY|4g"),
+    ],
+)
 def test_memory_limit(monkeypatch: pytest.MonkeyPatch, limit: str, words: str) -> None:
     monkeypatch.setenv(MAX_MEMORY.name, limit)
     session = double().compile()
@@ -447,8 +465,10 @@ def test_a_hostile_shape_costs_nothing() -> None:
 
 def two_entries() -> Model:
     """Two graphs, each with a signature; the second's names are not in the graph's order."""
-    graphs = [graph(n, binary(op), ("f32", (2, 3)), ("f32", (2, 3)))
-              for n, op in (("plus", "ADD"), ("minus", "SUB"))]  # fmt: skip
+    graphs = [
+        graph(n, binary(op), ("f32", (2, 3)), ("f32", (2, 3)))
+        for n, op in (("plus", "ADD"), ("minus", "SUB"))
+    ]
     made = Model(graphs)
     for g, names in zip(graphs, ("xy", "yx"), strict=True):
         inputs = dict(zip(names, g.inputs if names == "xy" else g.inputs[::-1], strict=True))
@@ -545,10 +565,13 @@ def test_a_constant_without_elements_compiles() -> None:
         assert Model([empty]).compile(["cpu"])().shape == (3, 0, 2)
 
 
-@pytest.mark.parametrize("op, attrs", [
-    ("MAX_POOL_2D", {"filter_height": 2, "filter_width": 2, "stride_h": 1, "stride_w": 1}),
-    ("RELU", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "op, attrs",
+    [
+        ("MAX_POOL_2D", {"filter_height": 2, "filter_width": 2, "stride_h": 1, "stride_w": 1}),
+        ("RELU", {}),
+    ],
+)
 def test_an_op_of_constants_alone_gives_an_output(op: str, attrs: dict[str, int]) -> None:
     x = np.arange(16, dtype=F).reshape(1, 4, 4, 1)
     made = graph("main", lambda g: [emit(g, op, [const(g, x)], (1, 4, 4, 1), **attrs)])
@@ -559,8 +582,10 @@ def test_an_op_of_constants_alone_gives_an_output(op: str, attrs: dict[str, int]
 
 
 def test_a_reduction_of_a_scalar_compiles() -> None:
-    made = model(lambda g, a: [emit(g, "REDUCE_MIN", [a, const(g, [0], "i32")], (1,),
-                                    keep_dims=True)], ("f32", ()))  # fmt: skip
+    made = model(
+        lambda g, a: [emit(g, "REDUCE_MIN", [a, const(g, [0], "i32")], (1,), keep_dims=True)],
+        ("f32", ()),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = [made.compile(d)(np.array(2.5, F)) for d in ("reference", "cpu")]
@@ -599,8 +624,12 @@ def test_a_second_thread_gets_a_clear_error() -> None:
     thread.start()
     inside.wait(10)
     try:
-        for act in (lambda: session(X), session.plan, session.reset_variables,
-                    lambda: session.bind({"main_in0": X})):  # fmt: skip
+        for act in (
+            lambda: session(X),
+            session.plan,
+            session.reset_variables,
+            lambda: session.bind({"main_in0": X}),
+        ):
             with pytest.raises(BusyError, match=r"another thread(.|\n)*its own session"):
                 act()
     finally:
@@ -660,8 +689,9 @@ def test_feeds_that_are_not_by_name(feeds: Any) -> None:
 
 
 def test_the_hint_to_quantise_is_for_reals() -> None:
-    made = model(lambda g, x: [emit(g, "RESHAPE", [x], (2, 3), "i8", new_shape=[2, 3])],
-                 ("i8", (2, 3)))  # fmt: skip
+    made = model(
+        lambda g, x: [emit(g, "RESHAPE", [x], (2, 3), "i8", new_shape=[2, 3])], ("i8", (2, 3))
+    )
     made.main.inputs[0].quant = made.main.outputs[0].quant = Quant.of(0.5, 3)
     session = made.compile()
     with pytest.raises(InputError, match=r"sanderling\.quantize_array\(x, session\.entry\(None\)"):
@@ -673,8 +703,7 @@ def test_the_hint_to_quantise_is_for_reals() -> None:
 
 
 def test_an_output_of_another_type_than_the_graph_states() -> None:
-    wrong = model(lambda g, x: [emit(g, "RESHAPE", [x], (2, 3), new_shape=[2, 3])],
-                  ("i8", (2, 3)))  # fmt: skip
+    wrong = model(lambda g, x: [emit(g, "RESHAPE", [x], (2, 3), new_shape=[2, 3])], ("i8", (2, 3)))
     with pytest.raises(SanderlingError, match=r"RESHAPE 'main_1': .*is f32\n.*it gives i8"):
         wrong.compile(delegates=["reference"])(np.zeros((2, 3), np.int8))
 

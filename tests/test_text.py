@@ -51,25 +51,71 @@ def everything() -> Model:
     graph.tensors.append(scales)
     graph.constant("labels", np.array(["a b", b"\xff\0", "é\n"], object))
     dims = (SparseDim(2), SparseDim(0, np.int32([0, 1, 2]), np.uint8([1, 0])))
-    graph.tensor("sparse", DType.FLOAT32, (2, 2), sparsity=Sparsity((0, 1), (), dims),
-                 buffer=Buffer(memoryview(np.float32([5, 6]).tobytes())))  # fmt: skip
-    graph.tensor("away", DType.INT8, (9,),
-                 buffer=Buffer(memoryview(b""), ExternalData("g.bin", 16, 9, "zip")))  # fmt: skip
+    graph.tensor(
+        "sparse",
+        DType.FLOAT32,
+        (2, 2),
+        sparsity=Sparsity((0, 1), (), dims),
+        buffer=Buffer(memoryview(np.float32([5, 6]).tobytes())),
+    )
+    graph.tensor(
+        "away",
+        DType.INT8,
+        (9,),
+        buffer=Buffer(memoryview(b""), ExternalData("g.bin", 16, 9, "zip")),
+    )
     state = graph.tensor("state", DType.FLOAT32, (4,), is_variable=True, has_rank=False)
     graph.tensor("list", DType.VARIANT, variant_types=(Tensor("", DType.INT32, (1,)), state))
     y, y2 = graph.tensor("y", DType.FLOAT32, (1, 4)), graph.tensor("y", DType.FLOAT32, (1, 4))
-    graph.add("ADD", [x, None], [y], alpha=0.1, tiny=5e-324, nan=math.nan, big=10**12, on=True,
-              text='q"\n\\', none=None, raw=b"\x01", list=[1, 2.0, [True]], pair=(1, "a"),
-              array=np.int64([[1, 2], [3, 4]]), strings=np.array([b"s"], object), cond=called,
-              calls=[called, called], half=np.float16(0.1), table={"a b": 1, "c": []})  # fmt: skip
-    graph.insert(Op("custom.My Op", [y, x], [y2], {"options": b"abc"}, version=3, options="Foo",
-                    intermediates=[state], mutating=[True, False], debug_index=7))  # fmt: skip
+    graph.add(
+        "ADD",
+        [x, None],
+        [y],
+        alpha=0.1,
+        tiny=5e-324,
+        nan=math.nan,
+        big=10**12,
+        on=True,
+        text='q"\n\\',
+        none=None,
+        raw=b"\x01",
+        list=[1, 2.0, [True]],
+        pair=(1, "a"),
+        array=np.int64([[1, 2], [3, 4]]),
+        strings=np.array([b"s"], object),
+        cond=called,
+        calls=[called, called],
+        half=np.float16(0.1),
+        table={"a b": 1, "c": []},
+    )
+    graph.insert(
+        Op(
+            "custom.My Op",
+            [y, x],
+            [y2],
+            {"options": b"abc"},
+            version=3,
+            options="Foo",
+            intermediates=[state],
+            mutating=[True, False],
+            debug_index=7,
+        )
+    )
     graph.insert(Op("version", [y2], []))
     graph.outputs = [y2, y2]
-    signatures = [Signature("call", called, {"": called.inputs[0]}, {}),
-                  Signature("serve", graph, {"x y": x}, {"out": y2})]  # fmt: skip
-    return Model([graph, called], signatures, {"m": b"\0\1", "long": bytes(200)}, "a\nmodel", 3,
-                 ["Thing"], True)  # fmt: skip
+    signatures = [
+        Signature("call", called, {"": called.inputs[0]}, {}),
+        Signature("serve", graph, {"x y": x}, {"out": y2}),
+    ]
+    return Model(
+        [graph, called],
+        signatures,
+        {"m": b"\0\1", "long": bytes(200)},
+        "a\nmodel",
+        3,
+        ["Thing"],
+        True,
+    )
 
 
 def test_everything_survives() -> None:
@@ -210,8 +256,7 @@ def test_damaged_text_raises_nothing_but_text_errors(data: st.DataObject) -> Non
 
 # -- random models ---------------------------------------------------------------------------
 
-SCALARS = (st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT
-           | st.binary(max_size=4))  # fmt: skip
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT | st.binary(max_size=4)
 ARRAYS = st.sampled_from([d for d in SIZED if d.bits >= 8]).flatmap(
     lambda d: st.binary(max_size=32).map(
         lambda raw: np.frombuffer(raw[: len(raw) // d.numpy.itemsize * d.numpy.itemsize], d.numpy)
@@ -219,15 +264,24 @@ ARRAYS = st.sampled_from([d for d in SIZED if d.bits >= 8]).flatmap(
 )
 VALUES = st.recursive(
     SCALARS | ARRAYS.filter(lambda a: a.dtype != bool),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3)
-    | st.tuples(inner, inner),
-)  # fmt: skip
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(ANY_TEXT, inner, max_size=3)
+        | st.tuples(inner, inner)
+    ),
+)
 SHAPES = st.lists(st.integers(-1, 4), max_size=3)
 SCALES = hnp.arrays(np.float32, st.integers(0, 3), elements=st.floats(width=32))
 QUANTS = st.builds(
-    Quant, SCALES, hnp.arrays(np.int64, st.integers(0, 3)), st.integers(-2, 5),
-    st.none() | SCALES, st.none() | SCALES, st.none(), st.none() | st.binary(max_size=3),
-)  # fmt: skip
+    Quant,
+    SCALES,
+    hnp.arrays(np.int64, st.integers(0, 3)),
+    st.integers(-2, 5),
+    st.none() | SCALES,
+    st.none() | SCALES,
+    st.none(),
+    st.none() | st.binary(max_size=3),
+)
 
 
 @st.composite
@@ -235,12 +289,15 @@ def tensors(draw: st.DrawFn) -> Tensor:
     # Bytes are drawn without regard to type and shape: what is illegal must survive as well.
     raw = draw(st.none() | st.binary(max_size=24))
     return Tensor(
-        draw(ANY_TEXT), draw(st.sampled_from(DType)), draw(SHAPES),
+        draw(ANY_TEXT),
+        draw(st.sampled_from(DType)),
+        draw(SHAPES),
         buffer=None if raw is None else Buffer(memoryview(raw)),
         quant=draw(st.none() | QUANTS),
         signature=draw(st.none() | SHAPES),
-        is_variable=draw(st.booleans()), has_rank=draw(st.booleans()),
-    )  # fmt: skip
+        is_variable=draw(st.booleans()),
+        has_rank=draw(st.booleans()),
+    )
 
 
 @st.composite
@@ -254,12 +311,22 @@ def models(draw: st.DrawFn) -> Model:
             attrs: dict[str, Any] = draw(st.dictionaries(ANY_TEXT, VALUES, max_size=3))
             if draw(st.booleans()):
                 attrs["graph"] = draw(st.sampled_from(graphs))
-            graph.insert(Op(draw(ANY_TEXT), [*draw(some), None], draw(some), attrs,
-                            version=draw(st.integers(0, 2)), options=draw(ANY_TEXT),
-                            intermediates=draw(some)))  # fmt: skip
+            graph.insert(
+                Op(
+                    draw(ANY_TEXT),
+                    [*draw(some), None],
+                    draw(some),
+                    attrs,
+                    version=draw(st.integers(0, 2)),
+                    options=draw(ANY_TEXT),
+                    intermediates=draw(some),
+                )
+            )
     named = st.dictionaries(ANY_TEXT, st.sampled_from(graphs[0].tensors), max_size=2)
-    signatures = [Signature(key, graphs[0], draw(named), draw(named))
-                  for key in draw(st.lists(ANY_TEXT, max_size=2))]  # fmt: skip
+    signatures = [
+        Signature(key, graphs[0], draw(named), draw(named))
+        for key in draw(st.lists(ANY_TEXT, max_size=2))
+    ]
     metadata = draw(st.dictionaries(ANY_TEXT, st.binary(max_size=5), max_size=2))
     return Model(graphs, signatures, metadata, draw(ANY_TEXT))
 

@@ -42,13 +42,26 @@ from .support.trace_recordings import (  # noqa: F401
 
 def test_everything_has_its_slice(recorded: Trace) -> None:
     names = {(s.kind, s.name) for s in recorded.slices}
-    assert {("load", "load"), ("load", "read tables"), ("load", "verify"), ("plan", "plan"),
-            ("pass", "fold constants"), ("pass", "fuse chains"), ("pass", "unify bytes"),
-            ("partition", "partition"), ("compile", "compile for cpu"),
-            ("compile", "LLVM: object code"), ("allocate", "allocate tensors"),
-            ("section", "recognise"), ("section", "inference"), ("api", "session.run"),
-            ("run", "invoke"), ("part", "part 0 on cpu"), ("op", "CONV_2D"),
-            ("barrier", "barrier")} <= names  # fmt: skip
+    assert {
+        ("load", "load"),
+        ("load", "read tables"),
+        ("load", "verify"),
+        ("plan", "plan"),
+        ("pass", "fold constants"),
+        ("pass", "fuse chains"),
+        ("pass", "unify bytes"),
+        ("partition", "partition"),
+        ("compile", "compile for cpu"),
+        ("compile", "LLVM: object code"),
+        ("allocate", "allocate tensors"),
+        ("section", "recognise"),
+        ("section", "inference"),
+        ("api", "session.run"),
+        ("run", "invoke"),
+        ("part", "part 0 on cpu"),
+        ("op", "CONV_2D"),
+        ("barrier", "barrier"),
+    } <= names
     values = {c.name: c.value for c in recorded.counts}
     assert values["frames"] == 3 and values["arena (bytes)"] > 0
     assert 10 << 20 < values["resident set (bytes)"] < 100 << 30
@@ -58,8 +71,10 @@ def test_everything_has_its_slice(recorded: Trace) -> None:
 
 def test_ops_say_what_they_are(recorded: Trace) -> None:
     first = next(s for s in recorded.of_kind("op") if s.name == "CONV_2D")
-    assert first.args | {"node": 0, "kernel": "conv_2d", "delegate": "cpu",
-                         "macs": 14 * 14 * 32 * 32} == first.args  # fmt: skip
+    assert (
+        first.args | {"node": 0, "kernel": "conv_2d", "delegate": "cpu", "macs": 14 * 14 * 32 * 32}
+        == first.args
+    )
     assert "y0" in first.args["writes"]
     nodes = {s.args["node"] for s in recorded.of_kind("op")}
     assert nodes >= {0, 1, 2, 3}
@@ -243,8 +258,9 @@ def test_a_session_made_while_recording_goes_on_afterwards() -> None:
 
 def test_the_reference_and_the_borders_are_seen() -> None:
     made = trace_mixed()
-    (own,) = {(s.name, s.args["node"]) for s in made.of_kind("op")
-              if s.args["delegate"] == "reference"}  # fmt: skip
+    (own,) = {
+        (s.name, s.args["node"]) for s in made.of_kind("op") if s.args["delegate"] == "reference"
+    }
     assert own == ("custom.TraceTest", 1)
     refusals = [i for i in made.instants if i.kind == "refusal"]
     assert [(i.args["delegate"], i.args["runs on"], i.args["node"]) for i in refusals] == [

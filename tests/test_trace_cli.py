@@ -38,8 +38,15 @@ from .support.trace_recordings import (  # noqa: F401
 
 def run_python(code: str, target: str, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"SANDERLING_TRACE": target, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True,
-                          text=True, timeout=120, cwd=cwd, env=environment, **more)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env=environment,
+        **more,
+    )
 
 
 RUN = f"""
@@ -50,11 +57,20 @@ session(np.zeros((1, 8, 8, 1), np.int8))
 
 
 # Python's own status after an interrupt depends on how it was started.
-@pytest.mark.parametrize("end, status", [
-    ("", [0]), ("raise KeyError('x')", [1]), ("raise SystemExit(3)", [3]),
-    ("signal.signal(signal.SIGINT, signal.default_int_handler); "
-     "os.kill(os.getpid(), signal.SIGINT); signal.pause()", [1, 130, -signal.SIGINT]),
-], ids=["end", "error", "exit", "ctrl-c"])  # fmt: skip
+@pytest.mark.parametrize(
+    "end, status",
+    [
+        ("", [0]),
+        ("raise KeyError('x')", [1]),
+        ("raise SystemExit(3)", [3]),
+        (
+            "signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "os.kill(os.getpid(), signal.SIGINT); signal.pause()",
+            [1, 130, -signal.SIGINT],
+        ),
+    ],
+    ids=["end", "error", "exit", "ctrl-c"],
+)
 def test_a_program_is_traced_without_changing_it(
     end: str, status: list[int], tmp_path: Path
 ) -> None:
@@ -141,8 +157,15 @@ def test_an_interrupt_loses_nothing_that_was_recorded(
 
 def test_inputs_are_the_users(tmp_path: Path) -> None:
     np.save(tmp_path / "two.npy", np.zeros((2, 8, 8, 1), np.int8))
-    call(DIGITS, "-o", tmp_path / "x.json", "--input", tmp_path / "two.npy", "--delegate",
-         "reference")  # fmt: skip
+    call(
+        DIGITS,
+        "-o",
+        tmp_path / "x.json",
+        "--input",
+        tmp_path / "two.npy",
+        "--delegate",
+        "reference",
+    )
     (plan,) = (s for s in read(tmp_path / "x.json").of_kind("plan") if s.name == "plan")
     assert "(2, 8, 8, 1)" in plan.args["inputs"]
 
@@ -164,8 +187,9 @@ def test_inputs_are_the_users(tmp_path: Path) -> None:
     (["--read", "other.json"], "not a trace"),
     ([DIGITS, "-o", "x.json", "--delegate", "none"], "no delegate 'none'"),
 ], ids=str)  # fmt: skip
-def test_bad_input(words: list[str], said: str, tmp_path: Path,
-                   monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_bad_input(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("wrong.npy", np.zeros((1, 3), np.int8))
     Path("garbage.json").write_text("{")
@@ -189,7 +213,11 @@ def test_without_the_package_json_works(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_function_behind_it() -> None:
     shown: list[tuple[str, int, int]] = []
-    made = trace_model(DIGITS, runs=2, delegates=["reference"],
-                       feeds={"image": np.zeros((1, 8, 8, 1), np.int8)},
-                       progress=lambda *now: shown.append(now))  # fmt: skip
+    made = trace_model(
+        DIGITS,
+        runs=2,
+        delegates=["reference"],
+        feeds={"image": np.zeros((1, 8, 8, 1), np.int8)},
+        progress=lambda *now: shown.append(now),
+    )
     assert len(made.of_kind("run")) == 2 and shown[-1] == ("runs", 2, 2)

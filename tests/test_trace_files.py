@@ -43,15 +43,21 @@ def test_perfettos_own_processor_reads_it(recorded: Trace, name: str) -> None:
             i.kind for i in recorded.instants
         )
         assert dict(counted) == kinds
-        outside = perfetto.query("select count(*) from slice c join slice p on c.parent_id = p.id "
-                                 "where c.ts < p.ts or c.ts + c.dur > p.ts + p.dur")  # fmt: skip
+        outside = perfetto.query(
+            "select count(*) from slice c join slice p on c.parent_id = p.id "
+            "where c.ts < p.ts or c.ts + c.dur > p.ts + p.dur"
+        )
         assert outside == [(0,)]
-        threads = perfetto.query("select distinct tid, thread.name from slice join thread_track t "
-                                 "on slice.track_id = t.id join thread using (utid)")  # fmt: skip
+        threads = perfetto.query(
+            "select distinct tid, thread.name from slice join thread_track t "
+            "on slice.track_id = t.id join thread using (utid)"
+        )
         assert dict(threads) == recorded.threads
-        above = perfetto.query("select distinct c.category, p.category from slice c "
-                               "join slice p on c.parent_id = p.id "
-                               "where c.category in ('run', 'part', 'op')")  # fmt: skip
+        above = perfetto.query(
+            "select distinct c.category, p.category from slice c "
+            "join slice p on c.parent_id = p.id "
+            "where c.category in ('run', 'part', 'op')"
+        )
         assert set(above) == {("run", "api"), ("part", "run"), ("op", "part")}
         spent = perfetto.query("select sum(dur) from slice where category = 'op'")
         assert spent == [(sum(map(length, recorded.of_kind("op"))),)]
@@ -108,8 +114,13 @@ def test_what_overlaps_goes_to_a_further_track() -> None:
         return Slice(1, begin, end, name, "section", {})
 
     made = Trace(trace_about(), {1: "main"}, begin=0, end=100)
-    made.slices = [piece("a", 0, 50), piece("inner", 10, 20), piece("b", 30, 70),
-                   piece("point", 30, 30), piece("c", 50, 60)]  # fmt: skip
+    made.slices = [
+        piece("a", 0, 50),
+        piece("inner", 10, 20),
+        piece("b", 30, 70),
+        piece("point", 30, 30),
+        piece("c", 50, 60),
+    ]
     found = {lane: [s.name for s in slices] for lane, slices in lanes(made.slices).items()}
     assert found == {(1, 0): ["a", "inner", "point", "c"], (1, 1): ["b"]}
     names, tracks = check_perfetto(encode(made, "x.pftrace"))

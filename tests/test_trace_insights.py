@@ -23,16 +23,29 @@ def made_up(workers: int = 2, cores: int = 2, threads: int = 2, **work: tuple[in
         at = begin
         for place, (name, times) in enumerate(work.items()):
             for worker, time in enumerate(times):
-                row = {"op": name, "step": f"{place} {name}", "node": place, "kernel": "k",
-                       "delegate": "cpu"}  # fmt: skip
+                row = {
+                    "op": name,
+                    "step": f"{place} {name}",
+                    "node": place,
+                    "kernel": "k",
+                    "delegate": "cpu",
+                }
                 found.slices += [
                     Slice(worker + 1, at, at + time, name, "op", row),
-                    Slice(worker + 1, at + time, at + max(times), "barrier", "barrier",
-                          {"behind": row["step"]}),
-                ]  # fmt: skip
+                    Slice(
+                        worker + 1,
+                        at + time,
+                        at + max(times),
+                        "barrier",
+                        "barrier",
+                        {"behind": row["step"]},
+                    ),
+                ]
             at += max(times)
-        found.slices += [Slice(1, begin, at, "invoke", "run", {}),
-                         Slice(1, begin, at, "part", "part", {"workers": workers})]  # fmt: skip
+        found.slices += [
+            Slice(1, begin, at, "invoke", "run", {}),
+            Slice(1, begin, at, "part", "part", {"workers": workers}),
+        ]
         begin = at + 10
     return found
 
@@ -111,16 +124,21 @@ def test_one_interrupted_run_is_no_slow_op() -> None:
     *_, last = (i for i, s in enumerate(made.slices) if s.name == "c")
     end = made.slices[last].end + 50 * LONG
     made.slices[last] = made.slices[last]._replace(end=end)
-    made.slices = [s._replace(end=end) if s.kind in ("run", "part") and s.begin > end - 54 * LONG
-                   else s for s in made.slices]  # fmt: skip
+    made.slices = [
+        s._replace(end=end) if s.kind in ("run", "part") and s.begin > end - 54 * LONG else s
+        for s in made.slices
+    ]
     assert "dominating" not in kinds(made)
 
 
-@pytest.mark.parametrize("types, advised", [
-    (("f32[1,8,8,4] f32[4,3,3,4]", "f32[1,8,8,4]"), True),
-    (("u8[1,8,8,4] u8[4,3,3,4] i32[4]", "u8[1,8,8,4]"), False),
-    (("f32[1,8,8,4] i8[4,3,3,4]", "f32[1,8,8,4]"), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "types, advised",
+    [
+        (("f32[1,8,8,4] f32[4,3,3,4]", "f32[1,8,8,4]"), True),
+        (("u8[1,8,8,4] u8[4,3,3,4] i32[4]", "u8[1,8,8,4]"), False),
+        (("f32[1,8,8,4] i8[4,3,3,4]", "f32[1,8,8,4]"), False),
+    ],
+)
 def test_what_is_quantised_is_not_to_be_quantised(types: tuple[str, str], advised: bool) -> None:
     made = made_up(a=(LONG,), big=(8 * LONG,), c=(LONG,))
     for s in made.of_kind("op"):
@@ -138,6 +156,13 @@ def test_fallbacks_and_borders_of_a_real_run() -> None:
 
 def test_a_fallback_without_runs() -> None:
     made = Trace(trace_about(), end=1)
-    made.instants.append(Instant(1, 0, "", "refusal", {
-        "op": "A", "node": 0, "delegate": "gpu", "runs on": "cpu", "reason": "no"}))  # fmt: skip
+    made.instants.append(
+        Instant(
+            1,
+            0,
+            "",
+            "refusal",
+            {"op": "A", "node": 0, "delegate": "gpu", "runs on": "cpu", "reason": "no"},
+        )
+    )
     assert "A (node 0)" in kinds(made)["fallback"]

@@ -88,8 +88,10 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         if name not in VERBS:
             near = get_close_matches(name, VERBS, 1)
-            raise InputError(f"there is no verb '{name}'", fix=f"did you mean {near[0]}?" if near
-                             else f"the verbs are {', '.join(VERBS)}")  # fmt: skip
+            raise InputError(
+                f"there is no verb '{name}'",
+                fix=f"did you mean {near[0]}?" if near else f"the verbs are {', '.join(VERBS)}",
+            )
         return _command(name)
 
     def make_context(self, *args: Any, **more: Any) -> Any:
@@ -111,8 +113,12 @@ def _command(name: str) -> Any:
 
     verb = getattr(module, name)
     # A verb with a command line of its own says how it is read, and how much of it here.
-    alone.command(name, cls=getattr(module, "COMMAND", None), short_help=summary(verb.__doc__),
-                  context_settings=getattr(module, "CONTEXT", None))(verb)  # fmt: skip
+    alone.command(
+        name,
+        cls=getattr(module, "COMMAND", None),
+        short_help=summary(verb.__doc__),
+        context_settings=getattr(module, "CONTEXT", None),
+    )(verb)
     return get_command(alone)
 
 
@@ -134,9 +140,10 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True,
-                                 help="Print the version and stop."),
-) -> None:  # fmt: skip
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+    ),
+) -> None:
     """Run, measure, shrink and verify .tflite models.
 
     Tables fit the terminal, or $COLUMNS. In a file or pipe they have all their columns, and names

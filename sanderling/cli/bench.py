@@ -48,86 +48,199 @@ TABLES = {".md": model_table.as_markdown, ".html": model_table.as_html}
 
 
 def bench(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL", callback=at_hand,
-        help="One .tflite file or more; - for stdin.")],
-    engines: Annotated[str, typer.Option(metavar="LIST", autocompletion=completion.ENGINES,
-        help="Engines to compare, the first is what others are compared with: sanderling, litert, "
-             "openvino, onnxruntime.")] = "sanderling",
-    threads: Annotated[str, typer.Option(metavar="LIST",
-        help="Thread counts, for example 1,2,4. Default: 1; with --sweep or --contend up to the "
-             "number of CPUs.")] = "",
-    delegates: Annotated[str, typer.Option(metavar="LIST", autocompletion=completion.DELEGATES,
-        help="Delegates to try one after the other; a+b prefers a, then b. Default: cpu.")] = "",
-    precision: Annotated[str, typer.Option(metavar="LIST", autocompletion=completion.PRECISIONS,
-        help="Of float models: f32, bf16. Default: f32.")] = "",
-    sweep: Annotated[bool, typer.Option("--sweep",
-        help="Try every combination of threads, delegates and precisions that is not fixed by an "
-             "option, and recommend one.")] = False,
-    contend: Annotated[int, typer.Option(metavar="N",
-        help="Measure each setting also beside N busy processes.")] = 0,
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL", callback=at_hand, help="One .tflite file or more; - for stdin."
+        ),
+    ],
+    engines: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            autocompletion=completion.ENGINES,
+            help="Engines to compare, the first is what others are compared with: sanderling, "
+            "litert, "
+            "openvino, onnxruntime.",
+        ),
+    ] = "sanderling",
+    threads: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="Thread counts, for example 1,2,4. Default: 1; with --sweep or --contend up "
+            "to the "
+            "number of CPUs.",
+        ),
+    ] = "",
+    delegates: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            autocompletion=completion.DELEGATES,
+            help="Delegates to try one after the other; a+b prefers a, then b. Default: cpu.",
+        ),
+    ] = "",
+    precision: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            autocompletion=completion.PRECISIONS,
+            help="Of float models: f32, bf16. Default: f32.",
+        ),
+    ] = "",
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep",
+            help="Try every combination of threads, delegates and precisions that is not fixed "
+            "by an "
+            "option, and recommend one.",
+        ),
+    ] = False,
+    contend: Annotated[
+        int, typer.Option(metavar="N", help="Measure each setting also beside N busy processes.")
+    ] = 0,
     runs: Annotated[int, typer.Option(metavar="N", help="Inferences at least.")] = 50,
-    min_secs: Annotated[float, typer.Option(metavar="S",
-        help="Seconds at least that a setting is measured.")] = 1.0,
-    max_secs: Annotated[float, typer.Option(metavar="S",
-        help="Seconds at most, warm-up apart.")] = 30.0,
-    warmup_runs: Annotated[int, typer.Option(metavar="N",
-        help="Runs at least before measuring begins.")] = 1,
-    warmup_secs: Annotated[float, typer.Option(metavar="S",
-        help="Wait at most so long until runs have become even, in each process.")] = 1.0,
-    launches: Annotated[int, typer.Option(metavar="N",
-        help="Fresh processes for each setting. Fewer are quicker, and their intervals wider or, "
-             "for 1, too narrow.")] = 5,
-    run_frequency: Annotated[float, typer.Option(metavar="HZ",
-        help="Start runs at this rate instead of one after the other.")] = 0.0,
+    min_secs: Annotated[
+        float, typer.Option(metavar="S", help="Seconds at least that a setting is measured.")
+    ] = 1.0,
+    max_secs: Annotated[
+        float, typer.Option(metavar="S", help="Seconds at most, warm-up apart.")
+    ] = 30.0,
+    warmup_runs: Annotated[
+        int, typer.Option(metavar="N", help="Runs at least before measuring begins.")
+    ] = 1,
+    warmup_secs: Annotated[
+        float,
+        typer.Option(
+            metavar="S", help="Wait at most so long until runs have become even, in each process."
+        ),
+    ] = 1.0,
+    launches: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Fresh processes for each setting. Fewer are quicker, and their intervals "
+            "wider or, "
+            "for 1, too narrow.",
+        ),
+    ] = 5,
+    run_frequency: Annotated[
+        float,
+        typer.Option(metavar="HZ", help="Start runs at this rate instead of one after the other."),
+    ] = 0.0,
     run_delay: Annotated[float, typer.Option(metavar="S", help="Pause after each run.")] = 0.0,
-    cpus: Annotated[str, typer.Option(metavar="LIST",
-        help="CPUs to run on: 0,1 or 0-3, or a mask such as 0xf.")] = "",
-    input: Annotated[list[str], typer.Option("--input", "-i", metavar="NAME=FILE",
-        help="A .npy, .npz, picture, or raw bytes for an input; others are random.")] = [],  # noqa: B006
-    range: Annotated[list[str], typer.Option("--range", metavar="NAME=LOW,HIGH",
-        help="The range of a random input, in the values that are stored.")] = [],  # noqa: B006
+    cpus: Annotated[
+        str, typer.Option(metavar="LIST", help="CPUs to run on: 0,1 or 0-3, or a mask such as 0xf.")
+    ] = "",
+    input: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=FILE",
+            help="A .npy, .npz, picture, or raw bytes for an input; others are random.",
+        ),
+    ] = [],  # noqa: B006
+    range: Annotated[
+        list[str],
+        typer.Option(
+            "--range",
+            metavar="NAME=LOW,HIGH",
+            help="The range of a random input, in the values that are stored.",
+        ),
+    ] = [],  # noqa: B006
     shape: Shapes = [],  # noqa: B006
-    signature: Annotated[str, typer.Option(metavar="KEY",
-        help="The entry point to run, for a model with several.")] = "",
-    seed: Annotated[int, typer.Option(metavar="N", min=0,
-        help="Of random inputs and of the order of turns.")] = 0,
-    cold: Annotated[bool, typer.Option("--cold",
-        help="Compile in every process instead of starting from the cache.")] = False,
-    baseline: Annotated[Path | None, typer.Option(metavar="FILE",
-        help="Compare with a result that --json wrote earlier.")] = None,
-    max_regression: Annotated[str, typer.Option(metavar="PERCENT",
-        help="With --baseline: exit with status 1 if a setting became slower by more than this, "
-             "the whole interval of the ratio lying beyond it, or if nothing could be compared. "
-             "For example 5%.")] = "",
-    plot: Annotated[list[Path], typer.Option(metavar="FILE",
-        help="Write histograms, time series and sweep charts: .png, .svg or .html.")] = [],  # noqa: B006
-    known: Annotated[bool, typer.Option("--table",
-        help="Print the table of known models, model by setting, as Markdown.")] = False,
-    output: Annotated[list[Path], typer.Option("--output", "-o", metavar="FILE",
-        help="Write that table: .md or .html; may be repeated.")] = [],  # noqa: B006
-    timeout: Annotated[float, typer.Option(metavar="S",
-        help="Give up on an engine that does not answer for so long.")] = 180.0,
-    verbose: Annotated[bool, typer.Option("--verbose",
-        help="Let through what engines print, on stderr.")] = False,
-    device: Annotated[str, typer.Option(metavar="NAME",
-        help="Measure on a device with TensorFlow Lite's own tool: android, android:SERIAL or ios. "
-             "--delegates are then gpu, nnapi, hexagon, xnnpack, coreml; --cpus become its mask."
-        )] = "",
-    device_binary: Annotated[str, typer.Option(metavar="FILE",
-        help="benchmark_model as built for the device.")] = "",
-    device_app: Annotated[str, typer.Option(metavar="APK",
-        help="The benchmark app instead: an .apk, or 'installed'.")] = "",
-    device_flag: Annotated[list[str], typer.Option(metavar="NAME=VALUE",
-        help="A further flag of the tool, such as gpu_backend=cl.")] = [],  # noqa: B006
-    device_folder: Annotated[str, typer.Option(metavar="DIR",
-        help="ios: the app's benchmark_data folder, which gets model and parameters.")] = "",
-    device_log: Annotated[str, typer.Option(metavar="FILE",
-        help="ios: what the app has printed.")] = "",
+    signature: Annotated[
+        str, typer.Option(metavar="KEY", help="The entry point to run, for a model with several.")
+    ] = "",
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Of random inputs and of the order of turns.")
+    ] = 0,
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Compile in every process instead of starting from the cache."),
+    ] = False,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare with a result that --json wrote earlier."),
+    ] = None,
+    max_regression: Annotated[
+        str,
+        typer.Option(
+            metavar="PERCENT",
+            help="With --baseline: exit with status 1 if a setting became slower by more than "
+            "this, "
+            "the whole interval of the ratio lying beyond it, or if nothing could be compared. "
+            "For example 5%.",
+        ),
+    ] = "",
+    plot: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="FILE",
+            help="Write histograms, time series and sweep charts: .png, .svg or .html.",
+        ),
+    ] = [],  # noqa: B006
+    known: Annotated[
+        bool,
+        typer.Option(
+            "--table", help="Print the table of known models, model by setting, as Markdown."
+        ),
+    ] = False,
+    output: Annotated[
+        list[Path],
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write that table: .md or .html; may be repeated.",
+        ),
+    ] = [],  # noqa: B006
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="S", help="Give up on an engine that does not answer for so long."),
+    ] = 180.0,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Let through what engines print, on stderr.")
+    ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Measure on a device with TensorFlow Lite's own tool: android, android:SERIAL "
+            "or ios. "
+            "--delegates are then gpu, nnapi, hexagon, xnnpack, coreml; --cpus become its mask.",
+        ),
+    ] = "",
+    device_binary: Annotated[
+        str, typer.Option(metavar="FILE", help="benchmark_model as built for the device.")
+    ] = "",
+    device_app: Annotated[
+        str, typer.Option(metavar="APK", help="The benchmark app instead: an .apk, or 'installed'.")
+    ] = "",
+    device_flag: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=VALUE", help="A further flag of the tool, such as gpu_backend=cl."
+        ),
+    ] = [],  # noqa: B006
+    device_folder: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            help="ios: the app's benchmark_data folder, which gets model and parameters.",
+        ),
+    ] = "",
+    device_log: Annotated[
+        str, typer.Option(metavar="FILE", help="ios: what the app has printed.")
+    ] = "",
     adb: Annotated[str, typer.Option(metavar="PATH", help="The adb command.")] = "adb",
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
     json: JsonPath = "",
-) -> None:  # fmt: skip
+) -> None:
     """Measure models: latency, init and memory, on one engine or several side by side.
 
     Every setting runs in fresh processes of its own, in turns of random order. Ratios come with the
@@ -136,28 +249,56 @@ def bench(
     limit = _limit(max_regression, baseline)
     before = None if baseline is None else earlier.read(baseline, SCHEMA)
     options: dict[str, Any] = {
-        "engines": _words(engines), "threads": _numbers(threads, "--threads"),
+        "engines": _words(engines),
+        "threads": _numbers(threads, "--threads"),
         "delegates": [tuple(d.split("+")) for d in _words(delegates)],
-        "precision": _words(precision), "sweep": sweep, "contend": contend,
-        "signature": signature, "shapes": read_shapes(shape), "ranges": _ranges(range),
-        "inputs": pairs(input, "--input"), "plugins": plugin, "runs": runs, "min_secs": min_secs,
-        "max_secs": max(max_secs, min_secs), "warmup_runs": warmup_runs,
-        "warmup_secs": warmup_secs, "launches": launches, "run_frequency": run_frequency,
-        "run_delay": run_delay, "cpus": _cpus(cpus), "cold": cold, "timeout": timeout,
-        "verbose": verbose, "seed": seed,
-    }  # fmt: skip
+        "precision": _words(precision),
+        "sweep": sweep,
+        "contend": contend,
+        "signature": signature,
+        "shapes": read_shapes(shape),
+        "ranges": _ranges(range),
+        "inputs": pairs(input, "--input"),
+        "plugins": plugin,
+        "runs": runs,
+        "min_secs": min_secs,
+        "max_secs": max(max_secs, min_secs),
+        "warmup_runs": warmup_runs,
+        "warmup_secs": warmup_secs,
+        "launches": launches,
+        "run_frequency": run_frequency,
+        "run_delay": run_delay,
+        "cpus": _cpus(cpus),
+        "cold": cold,
+        "timeout": timeout,
+        "verbose": verbose,
+        "seed": seed,
+    }
     remote = None
     if device:
         check_device(device)
-        warn_unused({
-            "--engines": engines != "sanderling", "--sweep": sweep, "--contend": contend,
-            "--input": input, "--range": range, "--shape": shape, "--cold": cold,
-        }, "a device runs TensorFlow Lite's own tool (--device-flag passes its flags)")  # fmt: skip
+        warn_unused(
+            {
+                "--engines": engines != "sanderling",
+                "--sweep": sweep,
+                "--contend": contend,
+                "--input": input,
+                "--range": range,
+                "--shape": shape,
+                "--cold": cold,
+            },
+            "a device runs TensorFlow Lite's own tool (--device-flag passes its flags)",
+        )
         remote = DeviceOptions(
-            binary=device_binary, app=device_app, adb=adb, folder=device_folder, log=device_log,
-            cpu_mask=f"{sum(1 << c for c in options['cpus']):x}" if cpus else "", timeout=timeout,
+            binary=device_binary,
+            app=device_app,
+            adb=adb,
+            folder=device_folder,
+            log=device_log,
+            cpu_mask=f"{sum(1 << c for c in options['cpus']):x}" if cpus else "",
+            timeout=timeout,
             flags=tool_flags(options) | pairs(device_flag, "--device-flag"),
-        )  # fmt: skip
+        )
     with ExitStack() as opened:
         target = opened.enter_context(JsonTarget(json))
         files = _OutputFiles(opened, plot, output)
@@ -178,8 +319,11 @@ def bench(
             files.write(found)
             if not target.write(record):
                 typer.echo(_report(found, changes, sweep, known))
-            for text in (*sentences(found.warnings), *earlier.uncompared(changes),
-                         *earlier.doubts(changes, limit)):  # fmt: skip
+            for text in (
+                *sentences(found.warnings),
+                *earlier.uncompared(changes),
+                *earlier.doubts(changes, limit),
+            ):
                 warn(text)
         if interrupt is not None:
             partial = sum(r.partial for r in found.results)
@@ -191,11 +335,23 @@ def bench(
         raise typer.Exit(REGRESSION)
 
 
-def _on_device(device: str, models: Sequence[Path], options: dict[str, Any], remote: DeviceOptions,
-               show: Callable[[str, int, int], None]) -> Bench:  # fmt: skip
-    found = bench_device(device, models, options["threads"] or (1,), options["delegates"] or ((),),
-                         options["precision"] or ("f32",), options["launches"], remote, show
-                         )  # fmt: skip
+def _on_device(
+    device: str,
+    models: Sequence[Path],
+    options: dict[str, Any],
+    remote: DeviceOptions,
+    show: Callable[[str, int, int], None],
+) -> Bench:
+    found = bench_device(
+        device,
+        models,
+        options["threads"] or (1,),
+        options["delegates"] or ((),),
+        options["precision"] or ("f32",),
+        options["launches"],
+        remote,
+        show,
+    )
     if all(r.error and "prepared" not in r.facts for r in found.results):
         raise DeviceError(found.results[0].error)
     return found
@@ -209,8 +365,11 @@ class _OutputFiles:
             kind_of(path)
         for path in tables:
             if path.suffix.lower() not in TABLES:
-                raise InputError(f"'{path.suffix}' is not a kind of table", where=str(path),
-                                 fix=f"end the name with {' or '.join(TABLES)}")  # fmt: skip
+                raise InputError(
+                    f"'{path.suffix}' is not a kind of table",
+                    where=str(path),
+                    fix=f"end the name with {' or '.join(TABLES)}",
+                )
         if plots_at:
             with figure():  # a missing package, too
                 pass
@@ -265,8 +424,9 @@ def _ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
         try:
             low, high = (float(n) for n in text.split(","))
         except ValueError as error:
-            raise InputError(f"'{text}' is not a range", where="--range",
-                             fix="write LOW,HIGH, for example 0,255") from error  # fmt: skip
+            raise InputError(
+                f"'{text}' is not a range", where="--range", fix="write LOW,HIGH, for example 0,255"
+            ) from error
         found[name] = low, high
     return found
 
@@ -275,22 +435,26 @@ def _limit(text: str, baseline: Path | None) -> float | None:
     if not text:
         return None
     if baseline is None:
-        raise InputError("there is nothing to compare with", where="--max-regression",
-                         fix="add --baseline FILE")  # fmt: skip
+        raise InputError(
+            "there is nothing to compare with", where="--max-regression", fix="add --baseline FILE"
+        )
     return earlier.percent(text)
 
 
 # -- the baseline -------------------------------------------------------------------------------
 
 
-def _changes(found: Bench, before: dict[str, Any] | None,
-             limit: float | None) -> list[earlier.Change]:  # fmt: skip
+def _changes(
+    found: Bench, before: dict[str, Any] | None, limit: float | None
+) -> list[earlier.Change]:
     if before is None:
         return []
     differing = earlier.differences(found.machine, before.get("machine", machine()))
     if differing:
-        warn(f"the baseline was measured elsewhere: {'; '.join(differing)}. What changed may be "
-             "the machine: measure the baseline again on this one")  # fmt: skip
+        warn(
+            f"the baseline was measured elsewhere: {'; '.join(differing)}. What changed may be "
+            "the machine: measure the baseline again on this one"
+        )
     return earlier.changes(found.results, before, limit)
 
 
@@ -316,7 +480,7 @@ def _report(found: Bench, changes: Sequence[earlier.Change], sweep: bool, known:
         *bench_tables.fallbacks(found),
         *bench_tables.best_under_load(found),
         *(f"{r.model}: take {r.setting}: {r.why}" for r in found.recommendations),
-    ]  # fmt: skip
+    ]
     parts += bench_tables.blocks(found)
     return "\n\n".join(p for p in parts if p)
 

@@ -26,11 +26,16 @@ def benchmark_model(ctx: typer.Context) -> None:
 
     values, unknown = flags.parse(ctx.args)
     if values.on("help") or not ctx.args:
-        typer.echo(f"Usage: sanderling benchmark_model --graph=MODEL [--flag=value]...\n\n"
-                   f"{benchmark_model.__doc__}\n{flags.usage()}", err=not ctx.args)  # fmt: skip
+        typer.echo(
+            f"Usage: sanderling benchmark_model --graph=MODEL [--flag=value]...\n\n"
+            f"{benchmark_model.__doc__}\n{flags.usage()}",
+            err=not ctx.args,
+        )
         if not ctx.args:
-            say("\nERROR: Please specify the name of your TF Lite input file with --graph\n"
-                "ERROR: Benchmarking failed.")  # fmt: skip
+            say(
+                "\nERROR: Please specify the name of your TF Lite input file with --graph\n"
+                "ERROR: Benchmarking failed."
+            )
             raise typer.Exit(NO_FLAGS)
         return
     if graph := values.text("graph"):

@@ -17,9 +17,8 @@ from .common import plural, warn
 CAUSES = {
     1: "probably class 0 is a background class that the file lacks; try --label-offset 1",
     0: "the names need no --label-offset",
-    -1: "probably the first name is a background class that the model lacks; "
-        "try --label-offset -1",
-}  # fmt: skip
+    -1: "probably the first name is a background class that the model lacks; try --label-offset -1",
+}
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,10 @@ class ClassNames:
         shift = classes - len(self.names)
         have = f"{self.path} has {plural(len(self.names), 'name')}"
         if not _one_row_each(scores) or abs(shift) > 1:
-            warn(f"{have}, output '{name}' is {scores.dtype}{list(scores.shape)}: these are not "
-                 "scores of those classes, none are shown")  # fmt: skip
+            warn(
+                f"{have}, output '{name}' is {scores.dtype}{list(scores.shape)}: these are not "
+                "scores of those classes, none are shown"
+            )
             return False
         if shift != self.offset:
             warn(f"{have}, output '{name}' has {classes} classes: {CAUSES[shift]}")
@@ -60,8 +61,9 @@ class ClassNames:
 
     def _best(self, scores: Array, count: int) -> list[dict[str, Any]]:
         order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
-        return [{"class": int(i), "label": self._name(int(i)), "score": scores[i].item()}
-                for i in order]  # fmt: skip
+        return [
+            {"class": int(i), "label": self._name(int(i)), "score": scores[i].item()} for i in order
+        ]
 
     def _name(self, index: int) -> str:
         place = index - self.offset

@@ -72,29 +72,41 @@ Quiet = Annotated[
 ]
 DelegateNames = Annotated[
     list[str],
-    typer.Option("--delegate", metavar="NAME", autocompletion=completion.DELEGATE,
-                 help="A delegate to prefer; may be repeated, first is best."),
-]  # fmt: skip
+    typer.Option(
+        "--delegate",
+        metavar="NAME",
+        autocompletion=completion.DELEGATE,
+        help="A delegate to prefer; may be repeated, first is best.",
+    ),
+]
 
 Plugins = Annotated[
     list[Path],
-    typer.Option("--plugin", metavar="FILE.py",
-                 help="A Python file to run first: it registers custom operators or delegates."),
-]  # fmt: skip
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="A Python file to run first: it registers custom operators or delegates.",
+    ),
+]
 
 Shapes = Annotated[
     list[str],
-    typer.Option("--shape", metavar="[NAME=]1,2,3",
-                 help="The shape of an input, for open dimensions or to resize it; may be "
-                      "repeated."),
-]  # fmt: skip
+    typer.Option(
+        "--shape",
+        metavar="[NAME=]1,2,3",
+        help="The shape of an input, for open dimensions or to resize it; may be repeated.",
+    ),
+]
 
 OutputKinds = Annotated[
     list[str],
-    typer.Option("--output-kind", metavar="[OUTPUT=]KIND",
-                 help=f"What an output is, where the model does not tell: {', '.join(MEASURES)}. "
-                      "It decides by which figure it is judged; may be repeated."),
-]  # fmt: skip
+    typer.Option(
+        "--output-kind",
+        metavar="[OUTPUT=]KIND",
+        help=f"What an output is, where the model does not tell: {', '.join(MEASURES)}. "
+        "It decides by which figure it is judged; may be repeated.",
+    ),
+]
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
@@ -113,8 +125,11 @@ def read_shapes(texts: Iterable[str]) -> dict[str, Shape]:
     found: dict[str, Shape] = {}
     for name, text in pairs(texts, "--shape").items():
         if not all(n.strip().isdecimal() for n in text.split(",")):
-            raise InputError(f"'{text}' is not a shape", where="--shape",
-                             fix="write sizes with commas: 1,224,224,3")  # fmt: skip
+            raise InputError(
+                f"'{text}' is not a shape",
+                where="--shape",
+                fix="write sizes with commas: 1,224,224,3",
+            )
         found[name] = tuple(int(n) for n in text.split(","))
     return found
 
@@ -125,8 +140,11 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
     key = name if equals else ""
     if not value:
-        raise InputError(f"nothing stands after {key}=", where=option,
-                         fix="write NAME=VALUE, or VALUE for the only one")  # fmt: skip
+        raise InputError(
+            f"nothing stands after {key}=",
+            where=option,
+            fix="write NAME=VALUE, or VALUE for the only one",
+        )
     return key, value
 
 

@@ -21,10 +21,14 @@ SHADES = " .:-=+*#%@"
 
 
 def demo(
-    digit: Annotated[int, typer.Option(metavar="N", min=0, max=359,
-        help="Which of the 360 held-out pictures to show.")] = 7,
+    digit: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, max=359, help="Which of the 360 held-out pictures to show."
+        ),
+    ] = 7,
     json: JsonPath = "",
-) -> None:  # fmt: skip
+) -> None:
     """Run the small int8 digit classifier that ships in the package on real pictures."""
     folder = files("sanderling") / "data"
     with as_file(folder / "digits_test.npz") as path, np.load(path) as held_out:
@@ -33,15 +37,19 @@ def demo(
         record = _measure(load(path), images, labels, digit)
         if target.write(record):
             return
-    typer.echo(f"model      {record['description']}: {record['ops']} ops, "
-               f"{si(record['parameters'])} parameters, {si(record['macs'])} MACs, "
-               f"{byte_size(record['file_bytes'])}, {record['quantisation']}")  # fmt: skip
+    typer.echo(
+        f"model      {record['description']}: {record['ops']} ops, "
+        f"{si(record['parameters'])} parameters, {si(record['macs'])} MACs, "
+        f"{byte_size(record['file_bytes'])}, {record['quantisation']}"
+    )
     typer.echo(f"input      held-out picture {digit}, 8x8 pixels, a handwritten {record['label']}:")
     typer.echo(_picture(images[digit]))
     best = ", ".join(f"{c}: {p:.2f}" for c, p in record["best"])
     typer.echo(f"output     it is a {record['answer']} (probabilities {best})")
-    typer.echo(f"accuracy   {record['right']} of {record['pictures']} held-out pictures right "
-               f"({record['right'] / record['pictures']:.1%})")  # fmt: skip
+    typer.echo(
+        f"accuracy   {record['right']} of {record['pictures']} held-out pictures right "
+        f"({record['right'] / record['pictures']:.1%})"
+    )
     typer.echo("next       sanderling inspect MODEL.tflite; sanderling run MODEL.tflite --random 0")
 
 

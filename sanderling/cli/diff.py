@@ -58,82 +58,183 @@ COMMAND = ToolCommand
 
 def diff(
     ctx: typer.Context,
-    a: Annotated[Path | None, typer.Argument(metavar="A", callback=at_hand,
-        help="The reference: a .tflite file; - for stdin.")] = None,
-    b: Annotated[Path | None, typer.Argument(metavar="B", callback=at_hand,
-        help="The test: another model of the same network. Default: A at another setting.")] = None,
-    delegate_a: Annotated[list[str], typer.Option(metavar="NAME",
-        autocompletion=completion.DELEGATE,
-        help="A delegate of the reference; may be repeated, first is best. Default: cpu on one "
-             "thread, or `reference` where both sides would be the same.")] = [],  # noqa: B006
-    delegate_b: Annotated[list[str], typer.Option("--delegate-b", "--delegate", metavar="NAME",
-        autocompletion=completion.DELEGATE,
-        help="A delegate of the test; may be repeated. xnnpack is LiteRT with XNNPACK."
-        )] = [],  # noqa: B006
-    engine_a: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
-        help="Who runs the reference: sanderling, litert or openvino.")] = "sanderling",
-    engine_b: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
-        help="Who runs the test.")
-        ] = "sanderling",
+    a: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="A", callback=at_hand, help="The reference: a .tflite file; - for stdin."
+        ),
+    ] = None,
+    b: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="B",
+            callback=at_hand,
+            help="The test: another model of the same network. Default: A at another setting.",
+        ),
+    ] = None,
+    delegate_a: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.DELEGATE,
+            help="A delegate of the reference; may be repeated, first is best. Default: cpu on one "
+            "thread, or `reference` where both sides would be the same.",
+        ),
+    ] = [],  # noqa: B006
+    delegate_b: Annotated[
+        list[str],
+        typer.Option(
+            "--delegate-b",
+            "--delegate",
+            metavar="NAME",
+            autocompletion=completion.DELEGATE,
+            help="A delegate of the test; may be repeated. xnnpack is LiteRT with XNNPACK.",
+        ),
+    ] = [],  # noqa: B006
+    engine_a: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.ENGINE,
+            help="Who runs the reference: sanderling, litert or openvino.",
+        ),
+    ] = "sanderling",
+    engine_b: Annotated[
+        str,
+        typer.Option(metavar="NAME", autocompletion=completion.ENGINE, help="Who runs the test."),
+    ] = "sanderling",
     threads_a: Annotated[int, typer.Option(metavar="N", help="Threads of the reference.")] = 1,
-    threads_b: Annotated[int, typer.Option("--threads-b", "--num_interpreter_threads", metavar="N",
-        help="Threads of the test.")] = 1,
-    precision_a: Annotated[str, typer.Option(metavar="P", autocompletion=completion.PRECISION,
-        help="Of float products in the reference: f32 or bf16.")] = "f32",
+    threads_b: Annotated[
+        int,
+        typer.Option(
+            "--threads-b", "--num_interpreter_threads", metavar="N", help="Threads of the test."
+        ),
+    ] = 1,
+    precision_a: Annotated[
+        str,
+        typer.Option(
+            metavar="P",
+            autocompletion=completion.PRECISION,
+            help="Of float products in the reference: f32 or bf16.",
+        ),
+    ] = "f32",
     precision_b: Annotated[str, typer.Option(metavar="P", help="The same for the test.")] = "f32",
-    runs: Annotated[int | None, typer.Option("--runs", "--num_runs", metavar="N",
-        help="Random inputs, or at most so many of the data. Default: 50, or all.")] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs",
+            "--num_runs",
+            metavar="N",
+            help="Random inputs, or at most so many of the data. Default: 50, or all.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the random inputs.")] = 0,
-    data: Annotated[Path | None, typer.Option(metavar="PATH",
-        help="Inputs: a .npy, a .npz with arrays by input name, a picture, or a folder of "
-             "pictures or .npy.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
-        help="How pictures become inputs, as in `sanderling eval imagenet`. Default: stretched, "
-             "floats from 0 to 1.")] = "",
-    mean: Annotated[str | None, typer.Option(metavar="M[,M,M]",
-        help="For pictures: (pixel - mean) / std.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Inputs: a .npy, a .npz with arrays by input name, a picture, or a folder of "
+            "pictures or .npy.",
+        ),
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            autocompletion=completion.PRESET,
+            help="How pictures become inputs, as in `sanderling eval imagenet`. Default: "
+            "stretched, "
+            "floats from 0 to 1.",
+        ),
+    ] = "",
+    mean: Annotated[
+        str | None, typer.Option(metavar="M[,M,M]", help="For pictures: (pixel - mean) / std.")
+    ] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
     bgr: Annotated[bool, typer.Option("--bgr", help="For pictures: blue first.")] = False,
     shape: Shapes = [],  # noqa: B006
     output_kind: OutputKinds = [],  # noqa: B006
-    max_error: Annotated[float | None, typer.Option(metavar="X",
-        help="Exit with 1 if an element of an output is further off, in real units.")] = None,
-    max_avg_error: Annotated[float | None, typer.Option(metavar="X",
-        help="The same for the average error.")] = None,
-    max_raw_error: Annotated[float | None, typer.Option(metavar="N",
-        help="The same in units of quantised outputs.")] = None,
-    max_relative: Annotated[float | None, typer.Option(metavar="X",
-        help="The same for |difference| / |reference|.")] = None,
-    min_cosine: Annotated[float | None, typer.Option(metavar="X",
-        help="Exit with 1 if the cosine of an output is lower.")] = None,
-    min_snr: Annotated[float | None, typer.Option(metavar="DB",
-        help="The same for the signal-to-noise ratio.")] = None,
-    min_top1: Annotated[float | None, typer.Option(metavar="SHARE",
-        help="The same for the share of equal best classes.")] = None,
-    min_top5: Annotated[float | None, typer.Option(metavar="SHARE",
-        help="The same for the best five.")] = None,
-    per_tensor: Annotated[bool, typer.Option("--per-tensor",
-        help="Compare intermediate tensors too: where the error enters and grows.")] = False,
-    bisect: Annotated[bool, typer.Option("--bisect",
-        help="Search a minimal set of ops (not one could be left out) that must leave the "
-             "delegate (one model) or be taken from A (two models) for the answer to be right: by "
-             "the limits above, or relative error <= 0.001 (floats) or 0.05 (quantised).")] = False,
-    layer_runs: Annotated[int | None, typer.Option(metavar="N", min=1,
-        help="Inputs for --per-tensor. Default: 5.")] = None,
-    bisect_runs: Annotated[int | None, typer.Option(metavar="N", min=1,
-        help="Inputs for each test of --bisect. Default: 3.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE",
-        help="Draw the error by layer as .png, .svg or .html; implies --per-tensor.")] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Exit with 1 if an element of an output is further off, in real units.",
+        ),
+    ] = None,
+    max_avg_error: Annotated[
+        float | None, typer.Option(metavar="X", help="The same for the average error.")
+    ] = None,
+    max_raw_error: Annotated[
+        float | None, typer.Option(metavar="N", help="The same in units of quantised outputs.")
+    ] = None,
+    max_relative: Annotated[
+        float | None, typer.Option(metavar="X", help="The same for |difference| / |reference|.")
+    ] = None,
+    min_cosine: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Exit with 1 if the cosine of an output is lower."),
+    ] = None,
+    min_snr: Annotated[
+        float | None, typer.Option(metavar="DB", help="The same for the signal-to-noise ratio.")
+    ] = None,
+    min_top1: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="The same for the share of equal best classes."),
+    ] = None,
+    min_top5: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="The same for the best five.")
+    ] = None,
+    per_tensor: Annotated[
+        bool,
+        typer.Option(
+            "--per-tensor",
+            help="Compare intermediate tensors too: where the error enters and grows.",
+        ),
+    ] = False,
+    bisect: Annotated[
+        bool,
+        typer.Option(
+            "--bisect",
+            help="Search a minimal set of ops (not one could be left out) that must leave the "
+            "delegate (one model) or be taken from A (two models) for the answer to be right: by "
+            "the limits above, or relative error <= 0.001 (floats) or 0.05 (quantised).",
+        ),
+    ] = False,
+    layer_runs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Inputs for --per-tensor. Default: 5.")
+    ] = None,
+    bisect_runs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Inputs for each test of --bisect. Default: 3."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the error by layer as .png, .svg or .html; implies --per-tensor.",
+        ),
+    ] = None,
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
     json: JsonPath = "",
-    model_file: Annotated[Path | None, typer.Option("--model_file", metavar="FILE",
-        callback=at_hand,
-        help="As in TensorFlow Lite's tool: the model to compare at two settings.")] = None,
-    output_file_path: Annotated[Path | None, typer.Option("--output_file_path", metavar="FILE",
-        help="As in TensorFlow Lite's tool: the result as a serialised EvaluationStageMetrics."
-        )] = None,
-) -> None:  # fmt: skip
+    model_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--model_file",
+            metavar="FILE",
+            callback=at_hand,
+            help="As in TensorFlow Lite's tool: the model to compare at two settings.",
+        ),
+    ] = None,
+    output_file_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--output_file_path",
+            metavar="FILE",
+            help="As in TensorFlow Lite's tool: the result as a serialised EvaluationStageMetrics.",
+        ),
+    ] = None,
+) -> None:
     """Compare the answers and the latency of a test with those of a reference: two settings of one
     model (delegates, threads, precision, engines), or two models of one network (float against
     quantised).
@@ -148,8 +249,16 @@ def diff(
     engine_a, delegate_a = _ours(delegate_a, engine_a)
     engine_b, wanted = _ours(wanted, engine_b)
     others = [external(flags)] if flags.text(EXTERNAL) else []
-    limits = ErrorLimits(max_error, max_avg_error, max_raw_error, max_relative, min_cosine, min_snr,
-                    min_top1, min_top5)  # fmt: skip
+    limits = ErrorLimits(
+        max_error,
+        max_avg_error,
+        max_raw_error,
+        max_relative,
+        min_cosine,
+        min_snr,
+        min_top1,
+        min_top5,
+    )
     how: Picture | Pipeline | None = None
     if preset:
         how = adjusted(load_pipeline(preset), mean=mean or "", std=std or "", bgr=bgr or None)
@@ -163,18 +272,37 @@ def diff(
         warn(text)
     with ExitStack() as opened:
         drawn = None if plot is None else opened.enter_context(open_target(plot))
-        stage = (opened.enter_context(open_target(output_file_path))
-                 if output_file_path is not None else None)  # fmt: skip
+        stage = (
+            opened.enter_context(open_target(output_file_path))
+            if output_file_path is not None
+            else None
+        )
         target = opened.enter_context(JsonTarget(json))
         with progress() as show, _kept_when_interrupted():
             found = behind.diff(
-                model, b, delegate_a=delegate_a, delegate_b=[*wanted, *others], engine_a=engine_a,
-                engine_b=engine_b, threads_a=threads_a, threads_b=threads_b,
-                precision_a=precision_a, precision_b=precision_b, runs=runs, seed=seed, data=data,
-                picture=how, limits=limits, per_tensor=per_tensor, bisect=bisect,
-                layer_runs=layer_runs, bisect_runs=bisect_runs, progress=show,
-                shapes=read_shapes(shape), output_kind=pairs(output_kind, "--output-kind"),
-            )  # fmt: skip
+                model,
+                b,
+                delegate_a=delegate_a,
+                delegate_b=[*wanted, *others],
+                engine_a=engine_a,
+                engine_b=engine_b,
+                threads_a=threads_a,
+                threads_b=threads_b,
+                precision_a=precision_a,
+                precision_b=precision_b,
+                runs=runs,
+                seed=seed,
+                data=data,
+                picture=how,
+                limits=limits,
+                per_tensor=per_tensor,
+                bisect=bisect,
+                layer_runs=layer_runs,
+                bisect_runs=bisect_runs,
+                progress=show,
+                shapes=read_shapes(shape),
+                output_kind=pairs(output_kind, "--output-kind"),
+            )
         if drawn is not None and plot is not None:
             write_target(drawn, plot_errors(found, plot))
         if stage is not None:
@@ -214,8 +342,11 @@ def _ours(wanted: list[str], engine: str) -> tuple[str, list[str]]:
         return engine, delegates_here(wanted)
     others = delegates_here([name for name in wanted if name != "xnnpack"])
     if others or engine not in ("sanderling", "litert"):
-        raise InputError("xnnpack is LiteRT's and stands alone", where="--delegate xnnpack",
-                         fix="leave the others out")  # fmt: skip
+        raise InputError(
+            "xnnpack is LiteRT's and stands alone",
+            where="--delegate xnnpack",
+            fix="leave the others out",
+        )
     return "litert", []
 
 
@@ -243,13 +374,22 @@ def _print(found: Diff) -> None:
 
 def _sides(found: Diff) -> str:
     rows = []
-    for title, side, latency in zip(("reference", "test"), (found.reference, found.test),
-                                    found.latency, strict=True):  # fmt: skip
+    for title, side, latency in zip(
+        ("reference", "test"), (found.reference, found.test), found.latency, strict=True
+    ):
         times = (latency.median, latency.p5, latency.p95)
         how = "+".join(side["delegates"]) or ("cpu" if side["engine"] == "sanderling" else "")
         who = f"{side['engine']} {how}".strip()
-        rows.append((title, side["model"], who, side["threads"], side["precision"],
-                     *(f"{t * 1e3:.4g}" for t in times)))  # fmt: skip
+        rows.append(
+            (
+                title,
+                side["model"],
+                who,
+                side["threads"],
+                side["precision"],
+                *(f"{t * 1e3:.4g}" for t in times),
+            )
+        )
     columns = ["side", "~model", "runs on", ">threads", "precision", ">median ms", ">p5", ">p95"]
     return table(columns, rows) + f"\ninputs: {found.inputs}"
 
@@ -263,19 +403,47 @@ def _outputs(found: Diff) -> str:
         raw = "-" if o.raw is None else f"{o.raw.avg_error:.3g}/{o.raw.max_error:.3g}"
         r = o.real
         absolute = map(number, (r.avg_error, r.std_dev, r.max_error))
-        rows.append((o.index, o.name, types, o.kind.name, *absolute, raw, number(r.relative),
-                     number(r.snr_db), f"{r.cosine:.6f}", top))  # fmt: skip
-    columns = [">", "~output", "~type", "kind", ">avg error", ">std", ">max", ">raw avg/max",
-               ">relative", ">SNR dB", ">cosine", ">top-1/5"]  # fmt: skip
-    said = [f"output {o.index} is taken for {o.kind.name} ({o.kind.why}): what counts is "
-            f"{MEASURES[o.kind.name]}; --output-kind says otherwise" for o in found.outputs
-            ]  # fmt: skip
+        rows.append(
+            (
+                o.index,
+                o.name,
+                types,
+                o.kind.name,
+                *absolute,
+                raw,
+                number(r.relative),
+                number(r.snr_db),
+                f"{r.cosine:.6f}",
+                top,
+            )
+        )
+    columns = [
+        ">",
+        "~output",
+        "~type",
+        "kind",
+        ">avg error",
+        ">std",
+        ">max",
+        ">raw avg/max",
+        ">relative",
+        ">SNR dB",
+        ">cosine",
+        ">top-1/5",
+    ]
+    said = [
+        f"output {o.index} is taken for {o.kind.name} ({o.kind.why}): what counts is "
+        f"{MEASURES[o.kind.name]}; --output-kind says otherwise"
+        for o in found.outputs
+    ]
     return "\n".join([table(columns, rows, labels=2), *said])
 
 
 def _layers(layers: LayerDiffs) -> list[str]:
-    worst = [(r.index, r.op, r.name, number(r.severity), "; ".join(r.reasons) or r.bound)
-             for r in layers.worst]  # fmt: skip
+    worst = [
+        (r.index, r.op, r.name, number(r.severity), "; ".join(r.reasons) or r.bound)
+        for r in layers.worst
+    ]
     pieces = [table(COLUMNS, map(layer_row, layers.rows), labels=3)]
     if worst:
         found = table([">op", "kind", "~tensor", ">of its bound", whole_in_files("why")], worst)

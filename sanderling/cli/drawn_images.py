@@ -23,16 +23,24 @@ from .run_files import Files
 class ImageDrawer:
     """Prepares pictures as this kind of model wants them, and reads and draws what it gives."""
 
-    def __init__(self, entry: Signature, model: Path, names: ClassNaming, preset: str,
-                 changes: Mapping[str, Any]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        entry: Signature,
+        model: Path,
+        names: ClassNaming,
+        preset: str,
+        changes: Mapping[str, Any],
+    ) -> None:
         self.ports = Ports(dict(entry.inputs), dict(entry.outputs), model.name)
         self.input = self.ports.input
         self.reader: OutputReader = understand(self.ports, names)
         base = load_pipeline(preset) if preset else self.reader.pipeline
         self.pipeline: Pipeline = adjusted(base, **changes)
         self.pipeline.check(self.input)
-        say(f"drawn as {self.reader.how}; pictures are prepared as for it"
-            + (f" ({self.pipeline.name})" if self.pipeline.name else ""))  # fmt: skip
+        say(
+            f"drawn as {self.reader.how}; pictures are prepared as for it"
+            + (f" ({self.pipeline.name})" if self.pipeline.name else "")
+        )
 
     def look(self, files: Files) -> tuple[dict[str, Array], Frame]:
         (name, path), *_ = files.items()
@@ -48,12 +56,15 @@ def check_images(jobs: Sequence[Files]) -> None:
     for files in jobs:
         for path in files.values():
             if Path(path).suffix.lower() not in PICTURES:
-                raise InputError("there is nothing to draw on: it is not a picture", where=path,
-                                 fix=f"--picture is for {', '.join(sorted(PICTURES))}"
-                                 )  # fmt: skip
+                raise InputError(
+                    "there is nothing to draw on: it is not a picture",
+                    where=path,
+                    fix=f"--picture is for {', '.join(sorted(PICTURES))}",
+                )
     if not all(jobs):
-        raise InputError("there is nothing to draw on", where="--picture",
-                         fix="give a picture with --input")  # fmt: skip
+        raise InputError(
+            "there is nothing to draw on", where="--picture", fix="give a picture with --input"
+        )
 
 
 class Gallery:
@@ -66,9 +77,11 @@ class Gallery:
             names = [f"{t.replace('/', '_').rpartition('.')[0]}.png" for t in titles]
             self.paths = [place / name for name in names]
         elif place.suffix.lower() not in DRAWN:
-            raise InputError(f"'{place.suffix}' is not a kind of picture to draw",
-                             where=str(place), fix=f"end the name with {', '.join(DRAWN)}"
-                             )  # fmt: skip
+            raise InputError(
+                f"'{place.suffix}' is not a kind of picture to draw",
+                where=str(place),
+                fix=f"end the name with {', '.join(DRAWN)}",
+            )
         else:
             open_target(place).discard()  # what cannot be written is said before the work
 
@@ -77,9 +90,11 @@ class Gallery:
         try:
             place.mkdir(exist_ok=True)
         except OSError as error:
-            raise InputError(f"several pictures go into a folder, which cannot be made: "
-                             f"{error.strerror}", where=str(place), fix="give another name"
-                             ) from error  # fmt: skip
+            raise InputError(
+                f"several pictures go into a folder, which cannot be made: {error.strerror}",
+                where=str(place),
+                fix="give another name",
+            ) from error
 
     def add(self, number: int, source: str, found: Findings) -> None:
         path = self.paths[number]
@@ -94,14 +109,20 @@ class Gallery:
 # -- for people -----------------------------------------------------------------------------------
 
 _COLUMNS: dict[str, tuple[list[str], Callable[[dict[str, Any]], tuple[object, ...]]]] = {
-    "boxes": (["~found", ">score", ">left", ">top", ">right", ">bottom"],
-              lambda r: (r["label"], f"{r['score']:.2f}", *(f"{n:.0f}" for n in r["box"]))),
-    "keypoints": (["found", ">score", ">keypoints"],
-                  lambda r: (f"person {r['person']}", f"{r['score']:.2f}", len(r["keypoints"]))),
+    "boxes": (
+        ["~found", ">score", ">left", ">top", ">right", ">bottom"],
+        lambda r: (r["label"], f"{r['score']:.2f}", *(f"{n:.0f}" for n in r["box"])),
+    ),
+    "keypoints": (
+        ["found", ">score", ">keypoints"],
+        lambda r: (f"person {r['person']}", f"{r['score']:.2f}", len(r["keypoints"])),
+    ),
     "mask": (["~found", ">share of the picture"], lambda r: (r["label"], f"{r['share']:.1%}")),
-    "classes": (["~found", ">class", ">score"],
-                lambda r: (r["label"], r["class"], f"{r['score']:.4g}")),
-}  # fmt: skip
+    "classes": (
+        ["~found", ">class", ">score"],
+        lambda r: (r["label"], r["class"], f"{r['score']:.4g}"),
+    ),
+}
 
 
 def found_table(found: Sequence[tuple[str, Findings]]) -> str:

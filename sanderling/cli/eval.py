@@ -126,8 +126,13 @@ class Tasks(TyperGroup):
 
 def command() -> Any:
     """The group, for the command line's table of verbs."""
-    made = typer.Typer(cls=Tasks, no_args_is_help=True, add_completion=False, rich_markup_mode=None,
-                       pretty_exceptions_enable=False)  # fmt: skip
+    made = typer.Typer(
+        cls=Tasks,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
 
     @made.callback()
     def eval() -> None:
@@ -146,8 +151,11 @@ def task_command(kind: type[Task]) -> Any:
     known = {f.name for f in fields}
     clash = known & set(COMMON)
     if clash:
-        raise InputError(f"its setting '{min(clash)}' has the name of an option of every task",
-                         where=f"task '{kind.name}'", fix="call it something else")  # fmt: skip
+        raise InputError(
+            f"its setting '{min(clash)}' has the name of an option of every task",
+            where=f"task '{kind.name}'",
+            fix="call it something else",
+        )
     options = {"model": COMMON["model"], **{f.name: _option(kind, f) for f in fields}}
     options |= COMMON
     hints = {n: hint for n, (hint, _) in options.items()}
@@ -157,10 +165,13 @@ def task_command(kind: type[Task]) -> Any:
         _run(kind, settings, values, ctx.meta["registrar"])
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    first = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                              annotation=typer.Context)  # fmt: skip
-    rest = [inspect.Parameter(n, keyword, default=default, annotation=hint)
-            for n, (hint, default) in options.items()]  # fmt: skip
+    first = inspect.Parameter(
+        "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    rest = [
+        inspect.Parameter(n, keyword, default=default, annotation=hint)
+        for n, (hint, default) in options.items()
+    ]
     run.__signature__ = inspect.Signature([first, *rest])  # type: ignore[attr-defined]
     run.__annotations__ = {"ctx": typer.Context, **hints}
     run.__doc__ = inspect.cleandoc(kind.__doc__ or "")
@@ -187,8 +198,12 @@ def _option(kind: type[Task], field: Field[Any]) -> tuple[Any, Any]:
         default = ... if field.default_factory is MISSING else field.default_factory()
     if hint in (bool, bool | None):
         names = [f"{own}/--no-{own[2:]}", *names[1:]] if default is not False else names
-    info = typer.Option(*names, help=meta.get("help", ""), metavar=meta.get("metavar") or None,
-                        show_default=default not in (..., None, "", [], False))  # fmt: skip
+    info = typer.Option(
+        *names,
+        help=meta.get("help", ""),
+        metavar=meta.get("metavar") or None,
+        show_default=default not in (..., None, "", [], False),
+    )
     return Annotated[hint, info], default
 
 
@@ -228,8 +243,7 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
 
 def _judge(task: Task, recorded: dict[str, Any], target: JsonTarget, require: list[str]) -> None:
     """Results of a file, without a model."""
-    record = {"schema": SCHEMA, "task": task.name, "settings": task.settings(),
-              "metrics": recorded}  # fmt: skip
+    record = {"schema": SCHEMA, "task": task.name, "settings": task.settings(), "metrics": recorded}
     if not target.write(record):
         typer.echo("\n".join(task.lines(recorded)))
     _check(record, require)
@@ -246,8 +260,11 @@ def _check_early(task: Task, values: Common) -> None:
     """What would be a pity to find out after an hour."""
     path = values["predictions"]
     if path and path.suffix not in (".npz", ".json"):
-        raise InputError(f"'{path.suffix}' is no type of predictions", where=str(path),
-                         fix="end it in .npz or .json")  # fmt: skip
+        raise InputError(
+            f"'{path.suffix}' is no type of predictions",
+            where=str(path),
+            fix="end it in .npz or .json",
+        )
     if values["against"] and type(task).compare is Task.compare:
         task.compare([], [], [])  # says that there is none
     pairs(values["require"], "--require")
@@ -276,8 +293,9 @@ def _delegates(names: Sequence[str], flags: Values) -> list[str]:
     return found + ([d.name for d in chosen.delegates] if chosen.applied or chosen.said else [])
 
 
-def _evaluate(model: Path, task: Task, values: Common, delegates: Sequence[str], what: str,
-              engine: str = "") -> Evaluation:  # fmt: skip
+def _evaluate(
+    model: Path, task: Task, values: Common, delegates: Sequence[str], what: str, engine: str = ""
+) -> Evaluation:
     with progress() as show, _kept(lambda: told):
         told: list[int] = [0, 0]
 
@@ -286,12 +304,22 @@ def _evaluate(model: Path, task: Task, values: Common, delegates: Sequence[str],
             show(what, done, total)
 
         return evaluate_task(
-            model, task, engine=engine or values["engine"], delegates=delegates,
-            threads=values["threads"], precision=values["precision"], workers=values["workers"],
-            decoders=values["decoders"], ray=values["ray"], limit=values["limit"],
-            shards=values["shards"], resume=not values["fresh"], plugins=values["plugin"],
-            shapes=read_shapes(values["shape"]), progress=tell,
-        )  # fmt: skip
+            model,
+            task,
+            engine=engine or values["engine"],
+            delegates=delegates,
+            threads=values["threads"],
+            precision=values["precision"],
+            workers=values["workers"],
+            decoders=values["decoders"],
+            ray=values["ray"],
+            limit=values["limit"],
+            shards=values["shards"],
+            resume=not values["fresh"],
+            plugins=values["plugin"],
+            shapes=read_shapes(values["shape"]),
+            progress=tell,
+        )
 
 
 @contextmanager
@@ -301,13 +329,16 @@ def _kept(told: Any) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         done, total = told()
-        say(f"{done} of {total} samples are done; whole shards of them are kept, and the same "
-            "command goes on from there")  # fmt: skip
+        say(
+            f"{done} of {total} samples are done; whole shards of them are kept, and the same "
+            "command goes on from there"
+        )
         raise
 
 
-def _other(kind: type[Task], settings: dict[str, Any], values: Common,
-           delegates: Sequence[str]) -> Evaluation | KeptPredictions:  # fmt: skip
+def _other(
+    kind: type[Task], settings: dict[str, Any], values: Common, delegates: Sequence[str]
+) -> Evaluation | KeptPredictions:
     """The evaluation of --against."""
     path = Path(values["against"])
     if path.suffix == ".npz":
@@ -317,9 +348,11 @@ def _other(kind: type[Task], settings: dict[str, Any], values: Common,
     types_of = {f.name: _type(kind, f) for f in settings_of(kind)}
     for name in changed:
         if types_of.get(name) is None:
-            raise InputError(f"the task '{kind.name}' has no setting '{name}'",
-                             where="--against-set", fix=f"it has {', '.join(types_of)}"
-                             )  # fmt: skip
+            raise InputError(
+                f"the task '{kind.name}' has no setting '{name}'",
+                where="--against-set",
+                fix=f"it has {', '.join(types_of)}",
+            )
     read = {n: _read(types_of[n], v) for n, v in changed.items()}
     own = {"save_results": None} if "save_results" in settings else {}  # the file is the other's
     task = replace(kind(**settings | own | read), detail=True)
@@ -333,8 +366,11 @@ def _read(hint: Any, text: str) -> Any:
     try:
         return plain(text)
     except ValueError:
-        raise InputError(f"'{text}' is not of type {plain.__name__}", where="--against-set",
-                         fix="check the value") from None  # fmt: skip
+        raise InputError(
+            f"'{text}' is not of type {plain.__name__}",
+            where="--against-set",
+            fix="check the value",
+        ) from None
 
 
 def _content(name: str, found: Evaluation, path: Path) -> bytes:
@@ -343,8 +379,11 @@ def _content(name: str, found: Evaluation, path: Path) -> bytes:
     if name == "save_preset":
         pipeline = getattr(found.task, "pipeline", None)
         if pipeline is None:
-            raise InputError(f"the task '{found.task.name}' has no preprocessing to save",
-                             where="--save-preset", fix="leave it out")  # fmt: skip
+            raise InputError(
+                f"the task '{found.task.name}' has no preprocessing to save",
+                where="--save-preset",
+                fix="leave it out",
+            )
         return (json.dumps(pipeline.to_json(), indent=2) + "\n").encode()
     if name == "output_file":
         return found.task.tool_file(found.metrics, found.latency())
@@ -362,14 +401,16 @@ def _print(found: Evaluation, compared: dict[str, Any] | None, against: Path | N
     for title, stage in (("Preprocessing", "preprocess"), ("Inference", "inference")):
         if stage in latency:
             micro = {k: latency[stage][k] * 1e6 for k in ("mean", "std")}
-            lines.append(f"{title} latency: avg={micro['mean']:g}(us), std_dev={micro['std']:.0f}"
-                         "(us)")  # fmt: skip
+            lines.append(
+                f"{title} latency: avg={micro['mean']:g}(us), std_dev={micro['std']:.0f}(us)"
+            )
     lines += found.task.lines(found.metrics)
     if compared is not None and against is not None:
         lines += ["", f"against {against.name}:", *found.task.compared_lines(compared)]
     typer.echo("\n".join(lines))
-    rows = [(n, *(f"{s[k] * 1e3:.3f}" for k in ("mean", "median", "p95"))) for n, s in
-            latency.items()]  # fmt: skip
+    rows = [
+        (n, *(f"{s[k] * 1e3:.3f}" for k in ("mean", "median", "p95"))) for n, s in latency.items()
+    ]
     typer.echo("\n" + table(["stage", ">mean ms", ">median", ">p95"], rows))
     typer.echo(f"\n{_speed(found)}")
 
@@ -380,16 +421,20 @@ def _speed(found: Evaluation) -> str:
     earlier += f", the first after {found.start:.1f} s" if found.start else ""
     how = ", ".join(f"{k} {v}" for k, v in found.spread.items())
     how += f"; inferring {found.busy:.0%} of the time" if found.busy is not None else ""
-    return (f"{plural(done, 'sample')} in {found.seconds:.1f} s{earlier}: {found.rate:.1f} a "
-            f"second ({how})")  # fmt: skip
+    return (
+        f"{plural(done, 'sample')} in {found.seconds:.1f} s{earlier}: {found.rate:.1f} a "
+        f"second ({how})"
+    )
 
 
 def _tell_failures(found: Evaluation) -> None:
     for note in found.notes:
         warn(note)
     if found.failures:
-        warn(f"{len(found.failures)} of {plural(len(found.samples), 'sample')} could not be read "
-             "and are in no figure:")  # fmt: skip
+        warn(
+            f"{len(found.failures)} of {plural(len(found.samples), 'sample')} could not be read "
+            "and are in no figure:"
+        )
         for failure in found.failures[:SHOWN]:
             say(f"  {failure.id}: {failure.why}")
         if len(found.failures) > SHOWN:
@@ -410,8 +455,11 @@ def _check(record: dict[str, Any], wanted: Sequence[str]) -> None:
         try:
             least = float(text)
         except ValueError:
-            raise InputError(f"'{text}' is not a number", where="--require",
-                             fix="write NAME=VALUE, such as top1=0.85") from None  # fmt: skip
+            raise InputError(
+                f"'{text}' is not a number",
+                where="--require",
+                fix="write NAME=VALUE, such as top1=0.85",
+            ) from None
         if not value >= least:
             missed.append(f"{name} is {value:.6g}, less than {least:g}")
     for text in missed:
@@ -424,12 +472,21 @@ def _figure(record: dict[str, Any], name: str) -> float:
     place: Any = record if name.startswith("compared.") else record["metrics"]
     for part in name.split("."):
         if not isinstance(place, dict) or part not in place:
-            there = [k for k, v in place.items() if isinstance(v, int | float | dict)] if (
-                isinstance(place, dict)) else []  # fmt: skip
-            raise InputError(f"there is no figure '{name}'", where="--require",
-                             fix=f"there are {', '.join(there)}")  # fmt: skip
+            there = (
+                [k for k, v in place.items() if isinstance(v, int | float | dict)]
+                if (isinstance(place, dict))
+                else []
+            )
+            raise InputError(
+                f"there is no figure '{name}'",
+                where="--require",
+                fix=f"there are {', '.join(there)}",
+            )
         place = place[part]
     if not isinstance(place, int | float):
-        raise InputError(f"'{name}' is not a number", where="--require",
-                         fix="name a figure, parts with dots between them")  # fmt: skip
+        raise InputError(
+            f"'{name}' is not a number",
+            where="--require",
+            fix="name a figure, parts with dots between them",
+        )
     return float(place)

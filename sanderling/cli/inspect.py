@@ -53,8 +53,9 @@ def inspect(
 
     With --delegate, show also which ops it takes and why it refuses the others.
     """
-    forms = [n for n, given in (("--text", text), ("--arena", arena), ("--json -", json == "-"))
-             if given]  # fmt: skip
+    forms = [
+        n for n, given in (("--text", text), ("--arena", arena), ("--json -", json == "-")) if given
+    ]
     if len(forms) > 1:
         raise InputError(f"{' and '.join(forms)} both print the result", fix="choose one")
     if forms:
@@ -78,16 +79,18 @@ def inspect(
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
     for known in known_shapes(source, shapes):
-        laid = (_unknown(known.problem, known.is_legal) if known.problem
-                else plan_graph(known.graph).table())  # fmt: skip
+        laid = (
+            _unknown(known.problem, known.is_legal)
+            if known.problem
+            else plan_graph(known.graph).table()
+        )
         typer.echo(f"graph {clean(known.given.name)}\n{laid}")
 
 
 def _unknown(problem: str, is_legal: bool) -> str:
     """Other shapes are of no use to an op that does not take its types."""
     on, do = (" on these shapes", "; --shape NAME=1,2,3 gives others") if is_legal else ("", "")
-    return (f"it does not run{on}, so its MACs, bytes and arena are not known: "
-            f"{clean(problem)}{do}")  # fmt: skip
+    return f"it does not run{on}, so its MACs, bytes and arena are not known: {clean(problem)}{do}"
 
 
 def _print(record: Record, ops: bool, tensors: bool, all_: bool) -> None:
@@ -104,13 +107,18 @@ def _print(record: Record, ops: bool, tensors: bool, all_: bool) -> None:
             number = f"{numbers.pop(0)} " * (len(graphs) > 1)
             typer.echo(f"\ngraph {number}{shown[first]}")
         if numbers:
-            typer.echo(f"\n{_same(numbers, first)} ({plural(len(graphs[first]['ops']), 'op')} "
-                       "each); --all shows everything")  # fmt: skip
+            typer.echo(
+                f"\n{_same(numbers, first)} ({plural(len(graphs[first]['ops']), 'op')} "
+                "each); --all shows everything"
+            )
 
 
 def _same(numbers: Sequence[int], first: int) -> str:
-    some = f"graph {numbers[0]} is" if len(numbers) == 1 else (
-        f"graphs {numbers[0]} to {numbers[-1]} are")  # fmt: skip
+    some = (
+        f"graph {numbers[0]} is"
+        if len(numbers) == 1
+        else (f"graphs {numbers[0]} to {numbers[-1]} are")
+    )
     return f"{some} the same as graph {first} but for names"
 
 
@@ -156,13 +164,19 @@ def _graph(graph: Record) -> str:
         lines = [f"{start}; {_unknown(graph['problem'], graph['legal'])}"]
     else:
         used, all_ = byte_size(graph["arena_bytes"]), byte_size(graph["arena_bytes_without_reuse"])
-        lines = [f"{start}, {si(graph['macs'])} MACs, arena of a run op by op {used} ({all_} "
-                 "without re-use)"]  # fmt: skip
+        lines = [
+            f"{start}, {si(graph['macs'])} MACs, arena of a run op by op {used} ({all_} "
+            "without re-use)"
+        ]
         if graph["uncounted"]:
-            lines.append(f"  not counted: {plural(graph['uncounted'], 'op')} whose shapes are "
-                         "known only in the run")  # fmt: skip
-        lines += [f"  sizes are open, figures are those of input {clean(text)}; --shape gives "
-                  "others" for text in graph["open"]]  # fmt: skip
+            lines.append(
+                f"  not counted: {plural(graph['uncounted'], 'op')} whose shapes are "
+                "known only in the run"
+            )
+        lines += [
+            f"  sizes are open, figures are those of input {clean(text)}; --shape gives others"
+            for text in graph["open"]
+        ]
     for kind in ("inputs", "outputs"):
         lines += [_tensor_line(kind[:-1], graph["tensors"][index]) for index in graph[kind]]
     return "\n".join(lines)
@@ -180,9 +194,17 @@ def _types(graph: Record) -> str:
     def moved(count: int) -> str:
         return "-" if graph["problem"] else byte_size(count)
 
-    rows = [(t["name"] + _mark(t), t["count"], _count(t["macs"]), _count(t["parameters"]),
-             moved(t["bytes_read"]), moved(t["bytes_written"])) for t in graph["types"]
-            ]  # fmt: skip
+    rows = [
+        (
+            t["name"] + _mark(t),
+            t["count"],
+            _count(t["macs"]),
+            _count(t["parameters"]),
+            moved(t["bytes_read"]),
+            moved(t["bytes_written"]),
+        )
+        for t in graph["types"]
+    ]
     return table(["~op type", ">count", ">MACs", ">parameters", ">read", ">written"], rows)
 
 
@@ -193,9 +215,15 @@ def _ops(graph: Record) -> str:
 
 def _op_row(op: Record, tensors: list[Record]) -> tuple[object, ...]:
     first = tensors[op["outputs"][0]]["name"] if op["outputs"] else ""
-    return (op["index"], op["name"] + _mark(op), " ".join(op["output_types"]), _count(op["macs"]),
-            _count(op["parameters"]), byte_size(op["bytes_read"] + op["bytes_written"]), first
-            )  # fmt: skip
+    return (
+        op["index"],
+        op["name"] + _mark(op),
+        " ".join(op["output_types"]),
+        _count(op["macs"]),
+        _count(op["parameters"]),
+        byte_size(op["bytes_read"] + op["bytes_written"]),
+        first,
+    )
 
 
 def _mark(op: Record) -> str:
@@ -212,8 +240,14 @@ def _tensors(graph: Record) -> str:
 
 
 def _tensor_row(tensor: Record) -> tuple[object, ...]:
-    return (tensor["index"], _type(tensor), tensor["role"], byte_size(tensor["bytes"]),
-            _short_quant(tensor), tensor["name"])  # fmt: skip
+    return (
+        tensor["index"],
+        _type(tensor),
+        tensor["role"],
+        byte_size(tensor["bytes"]),
+        _short_quant(tensor),
+        tensor["name"],
+    )
 
 
 def _type(tensor: Record) -> str:
@@ -243,7 +277,10 @@ def _short_quant(tensor: Record) -> str:
 
 def _delegation(record: Record) -> list[str]:
     parts = ", ".join(f"{plural(p['ops'], 'op')} on {p['delegate']}" for p in record["parts"])
-    rows = [(op["index"], op["name"], r["delegate"], op["output"], r["reason"])
-            for op in record["ops"] for r in op["refusals"]]  # fmt: skip
+    rows = [
+        (op["index"], op["name"], r["delegate"], op["output"], r["reason"])
+        for op in record["ops"]
+        for r in op["refusals"]
+    ]
     refused = table([">#", "op", "refused by", "~output", "because"], rows)
     return [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]

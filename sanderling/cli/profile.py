@@ -43,6 +43,7 @@ from .common import (
     open_target,
     pairs,
     progress,
+    read_shapes,
     write_target,
 )
 from .run import _feeds, _named
@@ -53,54 +54,107 @@ Record = dict[str, Any]
 def profile(
     model: ModelPath,
     threads: Annotated[int, typer.Option(metavar="N", help="Threads to use.")] = 1,
-    runs: Annotated[int | None, typer.Option(metavar="N",
-        help="Runs to measure. Default: as many as fit into about 1.5 s.")] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Runs to measure. Default: as many as fit into about 1.5 s."
+        ),
+    ] = None,
     delegate: DelegateNames = [],  # noqa: B006
-    engine: Annotated[str, typer.Option(metavar="NAME", autocompletion=completion.ENGINE,
-        help="Whose steps: sanderling, litert or openvino.")] = "sanderling",
-    precision: Annotated[str, typer.Option(metavar="TYPE", autocompletion=completion.PRECISION,
-        help="Of float products: f32 or bf16.")] = "f32",
-    top: Annotated[int, typer.Option(metavar="N", min=0,
-        help="How many of the slowest steps to list.")] = 10,
-    by_type: Annotated[bool, typer.Option("--by-type",
-        help="Print the summary by type only.")] = False,
-    input: Annotated[list[str], typer.Option("--input", "-i", metavar="NAME=FILE",
-        help="A .npy, .npz or picture for an input. Default: random values.")] = [],  # noqa: B006
-    shape: Annotated[list[str], typer.Option(metavar="NAME=1,2,3",
-        help="The shape of a random input, for open dimensions.")] = [],  # noqa: B006
-    signature: Annotated[str | None, typer.Option(metavar="KEY",
-        help="The entry point to run, for a model with several.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE",
-        help="Write the steps as CSV.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE",
-        help="Write a page with the roofline and the tables.")] = None,
-    plot_: Annotated[Path | None, typer.Option("--plot", metavar="FILE",
-        help="Write the roofline as .svg, .png or .html.")] = None,
-    node_data: Annotated[Path | None, typer.Option("--node-data", metavar="FILE.json",
-        help="Write milliseconds by node, for Model Explorer.")] = None,
-    roofline: Annotated[bool, typer.Option("--roofline/--no-roofline",
-        help="Compare with what this machine can do (measured once, in about a second).")] = True,
-    refresh_roofline: Annotated[bool, typer.Option("--refresh-roofline",
-        help="Measure the machine again.")] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.ENGINE,
+            help="Whose steps: sanderling, litert or openvino.",
+        ),
+    ] = "sanderling",
+    precision: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE",
+            autocompletion=completion.PRECISION,
+            help="Of float products: f32 or bf16.",
+        ),
+    ] = "f32",
+    top: Annotated[
+        int, typer.Option(metavar="N", min=0, help="How many of the slowest steps to list.")
+    ] = 10,
+    by_type: Annotated[
+        bool, typer.Option("--by-type", help="Print the summary by type only.")
+    ] = False,
+    input: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=FILE",
+            help="A .npy, .npz or picture for an input. Default: random values.",
+        ),
+    ] = [],  # noqa: B006
+    shape: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=1,2,3", help="The shape of a random input, for open dimensions."
+        ),
+    ] = [],  # noqa: B006
+    signature: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="The entry point to run, for a model with several."),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the steps as CSV.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Write a page with the roofline and the tables."
+        ),
+    ] = None,
+    plot_: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Write the roofline as .svg, .png or .html."),
+    ] = None,
+    node_data: Annotated[
+        Path | None,
+        typer.Option(
+            "--node-data",
+            metavar="FILE.json",
+            help="Write milliseconds by node, for Model Explorer.",
+        ),
+    ] = None,
+    roofline: Annotated[
+        bool,
+        typer.Option(
+            "--roofline/--no-roofline",
+            help="Compare with what this machine can do (measured once, in about a second).",
+        ),
+    ] = True,
+    refresh_roofline: Annotated[
+        bool, typer.Option("--refresh-roofline", help="Measure the machine again.")
+    ] = False,
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
     json: JsonPath = "",
-) -> None:  # fmt: skip
+) -> None:
     """Show where a model's time goes: every step, its kernel, its distance from the machine's
     limits, and what to try."""
     load_plugins(plugin)
     if plot_ is not None:
         kind_of(plot_)
     if plot_ is not None and not roofline and kind_of(plot_) != ".html":
-        raise InputError("a roofline plot without a roofline", where="--plot",
-                         fix="leave out --no-roofline")  # fmt: skip
+        raise InputError(
+            "a roofline plot without a roofline", where="--plot", fix="leave out --no-roofline"
+        )
     source = load(model)
     entry = Session(source, ("reference",)).entry(signature)
     feeds = _arrays(entry, input, shape)
     makers: list[tuple[Path | None, Callable[[Record], bytes]]] = [
-        (csv, lambda r: encoded(to_csv(r))), (html, lambda r: to_html(r).encode()),
-        (plot_, lambda r: plot(r, str(plot_))), (node_data, lambda r: node_data_json(r).encode()),
-    ]  # fmt: skip
+        (csv, lambda r: encoded(to_csv(r))),
+        (html, lambda r: to_html(r).encode()),
+        (plot_, lambda r: plot(r, str(plot_))),
+        (node_data, lambda r: node_data_json(r).encode()),
+    ]
     wanted = [(path, make) for path, make in makers if path is not None]
     _check_apart([path for path, _ in wanted], json)
     with ExitStack() as opened:
@@ -108,10 +162,18 @@ def profile(
         target = opened.enter_context(JsonTarget(json))
         with progress() as show:
             record = measure(
-                source, threads=threads, runs=runs, delegates=delegate, engine=engine,
-                precision=precision, inputs=feeds, signature=signature, with_roofline=roofline,
-                refresh_roofline=refresh_roofline, progress=show,
-            )  # fmt: skip
+                source,
+                threads=threads,
+                runs=runs,
+                delegates=delegate,
+                engine=engine,
+                precision=precision,
+                inputs=feeds,
+                signature=signature,
+                with_roofline=roofline,
+                refresh_roofline=refresh_roofline,
+                progress=show,
+            )
         for file, make in files:
             write_target(file, make(record))
         if not target.write(record):
@@ -119,20 +181,27 @@ def profile(
 
 
 def _check_apart(paths: list[Path], json: str) -> None:
-    places = [p.absolute() for p in paths] + ([Path(json).absolute()] if json not in ("", "-")
-                                              else [])  # fmt: skip
+    places = [p.absolute() for p in paths] + (
+        [Path(json).absolute()] if json not in ("", "-") else []
+    )
     if len(set(places)) < len(places):
-        raise InputError("two results would go into one file", where=str(places[-1]),
-                         fix="give each a name of its own")  # fmt: skip
+        raise InputError(
+            "two results would go into one file",
+            where=str(places[-1]),
+            fix="give each a name of its own",
+        )
 
 
 def _arrays(entry: Signature, files: list[str], shapes: list[str]) -> dict[str, Array]:
     """The inputs that are given, by file or by shape."""
     given = _named(entry.inputs, pairs(files, "--input"), "input")
-    sizes = _named(entry.inputs, pairs(shapes, "--shape"), "input")
-    asked = Signature(entry.key, entry.graph,
-                      {n: t for n, t in entry.inputs.items() if n in given or n in sizes},
-                      entry.outputs)  # fmt: skip
+    sizes = _named(entry.inputs, read_shapes(shapes), "input")
+    asked = Signature(
+        entry.key,
+        entry.graph,
+        {n: t for n, t in entry.inputs.items() if n in given or n in sizes},
+        entry.outputs,
+    )
     return _feeds(asked, given, Picture(), 0, sizes) if asked.inputs else {}
 
 
@@ -145,16 +214,25 @@ def text(record: Record, top: int = 10, by_type: bool = False) -> str:
     best = sorted(steps, key=lambda r: -r["median_ms"])[:top]
     shown = fitting(_COLUMNS, _lines(record, steps), _SPARE)
     types = ("Summary by node type", _types(record))
-    blocks = [types] if by_type else [
-        ("Run Order", _steps(_lines(record, steps), shown)),
-        ("Top by Computation Time", _steps(_lines(record, summed(best)), shown)),
-        types,
-    ]  # fmt: skip
+    blocks = (
+        [types]
+        if by_type
+        else [
+            ("Run Order", _steps(_lines(record, steps), shown)),
+            ("Top by Computation Time", _steps(_lines(record, summed(best)), shown)),
+            types,
+        ]
+    )
     rule = "=" * 30 if not width() else "=" * max(3, min(30, (width() - 25) // 2))
     lines = [f"{rule} {title} {rule}\n{body}" for title, body in blocks if body]
     lines += [] if by_type else _left_out(shown)
-    lines += [_others(record), facts_line(record), SHARES, *(f"note: {n}" for n in record["notes"]),
-              "\n".join(record["advice"])]  # fmt: skip
+    lines += [
+        _others(record),
+        facts_line(record),
+        SHARES,
+        *(f"note: {n}" for n in record["notes"]),
+        "\n".join(record["advice"]),
+    ]
     return "\n\n".join(lines)
 
 
@@ -173,8 +251,10 @@ def _lines(record: Record, rows: list[Record]) -> list[tuple[object, ...]]:
     lines: list[tuple[object, ...]] = []
     for row in rows:
         lines.append(_row(row))
-        lines += [(*[""] * (len(_COLUMNS) - 2), name.rpartition(":")[2], name)
-                  for name in fused_names(record, row)]  # fmt: skip
+        lines += [
+            (*[""] * (len(_COLUMNS) - 2), name.rpartition(":")[2], name)
+            for name in fused_names(record, row)
+        ]
     return lines
 
 
@@ -184,20 +264,40 @@ def _steps(lines: list[tuple[object, ...]], shown: list[int]) -> str:
 
 def _left_out(shown: list[int]) -> list[str]:
     gone = [c.strip(">~[]") for i, c in enumerate(_COLUMNS) if i not in shown]
-    return [fill(f"left out of these lines, which are {width()} wide: {', '.join(gone)}; --csv and "
-                 f"--json have them", max(width(), 40))] if gone else []  # fmt: skip
+    return (
+        [
+            fill(
+                f"left out of these lines, which are {width()} wide: {', '.join(gone)}; --csv and "
+                f"--json have them",
+                max(width(), 40),
+            )
+        ]
+        if gone
+        else []
+    )
 
 
 def _row(row: Record) -> tuple[object, ...]:
     bound = f"{row['bound']} {row['level']}" if row["bound"] == "memory" else row["bound"]
-    return (row["type"], _ms(row["first_ms"]), _ms(row["ms"]), _ms(row["median_ms"]),
-            _ms(row["min_ms"]),
-            f"{row['percent']:.3f}%", f"{row['cdf']:.3f}%",
-            f"{row['mem_kb']:.1f}" if row["bytes"] else "-", f"{row['times_called']:g}",
-            si(row["macs"]) if row["macs"] else "-",
-            f"{row['gops']:.1f}" if row["gops"] else "-", share_text(row["share"]), bound or "-",
-            f"{row['imbalance']:.0%}", f"{row['delegate']}:{row['kernel']}",
-            row["name"].rpartition(":")[2] if row["nodes"] else "-", row["name"])  # fmt: skip
+    return (
+        row["type"],
+        _ms(row["first_ms"]),
+        _ms(row["ms"]),
+        _ms(row["median_ms"]),
+        _ms(row["min_ms"]),
+        f"{row['percent']:.3f}%",
+        f"{row['cdf']:.3f}%",
+        f"{row['mem_kb']:.1f}" if row["bytes"] else "-",
+        f"{row['times_called']:g}",
+        si(row["macs"]) if row["macs"] else "-",
+        f"{row['gops']:.1f}" if row["gops"] else "-",
+        share_text(row["share"]),
+        bound or "-",
+        f"{row['imbalance']:.0%}",
+        f"{row['delegate']}:{row['kernel']}",
+        row["name"].rpartition(":")[2] if row["nodes"] else "-",
+        row["name"],
+    )
 
 
 def _ms(value: float) -> str:
@@ -205,21 +305,44 @@ def _ms(value: float) -> str:
 
 
 def _types(record: Record) -> str:
-    columns = ("[Node type]", ">[count]", ">[avg ms]", ">[avg %]", ">[cdf %]", ">[mem KB]",
-               ">[times called]", ">[MACs]", ">[G/s]")  # fmt: skip
+    columns = (
+        "[Node type]",
+        ">[count]",
+        ">[avg ms]",
+        ">[avg %]",
+        ">[cdf %]",
+        ">[mem KB]",
+        ">[times called]",
+        ">[MACs]",
+        ">[G/s]",
+    )
     rows: list[tuple[object, ...]] = [
-        (t["type"], t["count"], _ms(t["ms"]), f"{t['percent']:.3f}%", f"{t['cdf']:.3f}%",
-         f"{t['mem_kb']:.1f}" if t["bytes"] else "-", f"{t['times_called']:g}",
-         si(t["macs"]) if t["macs"] else "-", f"{t['gops']:.1f}" if t["gops"] else "-")
+        (
+            t["type"],
+            t["count"],
+            _ms(t["ms"]),
+            f"{t['percent']:.3f}%",
+            f"{t['cdf']:.3f}%",
+            f"{t['mem_kb']:.1f}" if t["bytes"] else "-",
+            f"{t['times_called']:g}",
+            si(t["macs"]) if t["macs"] else "-",
+            f"{t['gops']:.1f}" if t["gops"] else "-",
+        )
         for t in record["by_type"]
-    ]  # fmt: skip
-    shown = fitting(columns, rows, (">[times called]", ">[mem KB]", ">[cdf %]", ">[MACs]", ">[G/s]",
-                                    ">[count]"))  # fmt: skip
+    ]
+    shown = fitting(
+        columns, rows, (">[times called]", ">[mem KB]", ">[cdf %]", ">[MACs]", ">[G/s]", ">[count]")
+    )
     return table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
 def _others(record: Record) -> str:
-    rows = [("all steps", _ms(record["steps_ms"]),
-             f"{100 * record['steps_ms'] / record['whole']['mean']:.3f}%")]  # fmt: skip
+    rows = [
+        (
+            "all steps",
+            _ms(record["steps_ms"]),
+            f"{100 * record['steps_ms'] / record['whole']['mean']:.3f}%",
+        )
+    ]
     rows += [(o["name"], _ms(o["ms"]), f"{o['percent']:.3f}%") for o in record["others"]]
     return table(("[what]", ">[avg ms]", ">[%]"), rows)

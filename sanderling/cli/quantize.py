@@ -83,95 +83,224 @@ RULE = re.compile(r",(?=\s*(?:op|name|mode|from|to|start|stop)\s*=)")
 
 def quantize(
     model: ModelPath,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE",
-        help="Where the quantised model goes; without it the result is shown alone.")] = None,
-    mode: Annotated[str, typer.Option(metavar="MODE", autocompletion=completion.MODE,
-        help=f"One of {', '.join(m for m in MODES if m != 'float')}.")] = "int8",
-    data: Annotated[list[str], typer.Option(metavar="[SIGNATURE=]PATH",
-        help="Samples like those the model will see: a folder of pictures or arrays, a .npz with "
-             "rows by input name, a .npy. May be repeated, once for each signature. Without it "
-             "ranges are made up.")] = [],  # noqa: B006
-    samples: Annotated[int, typer.Option(metavar="N", min=0,
-        help="At most so many of each, spread evenly; 0: all.")] = 200,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
-        help="How pictures become inputs: tflite (default), efficientnet-lite, unit, pixels, "
-             "torchvision, caffe, resize, yolox, or a file of `sanderling eval --save-preset`."
-        )] = "",
-    mean: Annotated[str, typer.Option(metavar="M[,M,M]", help="Inputs are (value - mean) / std."
-        )] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where the quantised model goes; without it the result is shown alone.",
+        ),
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            autocompletion=completion.MODE,
+            help=f"One of {', '.join(m for m in MODES if m != 'float')}.",
+        ),
+    ] = "int8",
+    data: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[SIGNATURE=]PATH",
+            help="Samples like those the model will see: a folder of pictures or arrays, a "
+            ".npz with "
+            "rows by input name, a .npy. May be repeated, once for each signature. Without it "
+            "ranges are made up.",
+        ),
+    ] = [],  # noqa: B006
+    samples: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="At most so many of each, spread evenly; 0: all."),
+    ] = 200,
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            autocompletion=completion.PRESET,
+            help="How pictures become inputs: tflite (default), efficientnet-lite, unit, pixels, "
+            "torchvision, caffe, resize, yolox, or a file of `sanderling eval --save-preset`.",
+        ),
+    ] = "",
+    mean: Annotated[
+        str, typer.Option(metavar="M[,M,M]", help="Inputs are (value - mean) / std.")
+    ] = "",
     std: Annotated[str, typer.Option(metavar="S[,S,S]", help="See --mean.")] = "",
-    crop: Annotated[str, typer.Option(metavar="F|HxW|none", help="Crop the middle of pictures."
-        )] = "",
-    resample: Annotated[str, typer.Option(metavar="HOW",
-        help="tflite, or Pillow's nearest, bilinear, bicubic, lanczos, box, hamming.")] = "",
+    crop: Annotated[
+        str, typer.Option(metavar="F|HxW|none", help="Crop the middle of pictures.")
+    ] = "",
+    resample: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="tflite, or Pillow's nearest, bilinear, bicubic, lanczos, box, hamming.",
+        ),
+    ] = "",
     bgr: Annotated[bool, typer.Option("--bgr", help="Blue first.")] = False,
-    signature: Annotated[str, typer.Option(metavar="KEY",
-        help="The signature whose names the arrays of --data have.")] = "",
-    recipe: Annotated[Path | None, typer.Option(metavar="FILE",
-        help="Rules of which op gets which mode (.yaml, .json); they come after --mode and win."
-        )] = None,
-    rule: Annotated[list[str], typer.Option(metavar="RULE",
-        help='One more rule, such as "op=SOFTMAX,mode=float" or "name=*/head/*,mode=int16x8"; may '
-             "be repeated, the last that fits wins.")] = [],  # noqa: B006
-    ranges: Annotated[str, typer.Option(metavar="HOW",
-        help="auto, minmax, average, percentile, mse, l3 or entropy.")] = "auto",
+    signature: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="The signature whose names the arrays of --data have."),
+    ] = "",
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rules of which op gets which mode (.yaml, .json); they come after --mode and "
+            "win.",
+        ),
+    ] = None,
+    rule: Annotated[
+        list[str],
+        typer.Option(
+            metavar="RULE",
+            help='One more rule, such as "op=SOFTMAX,mode=float" or "name=*/head/*,mode=int16x8"; '
+            "may "
+            "be repeated, the last that fits wins.",
+        ),
+    ] = [],  # noqa: B006
+    ranges: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="auto, minmax, average, percentile, mse, l3 or entropy."),
+    ] = "auto",
     weights: Annotated[str, typer.Option(metavar="HOW", help="auto, max or mse.")] = "auto",
-    corrections: Annotated[str, typer.Option(metavar="NAME[,NAME]",
-        help="auto, none, or the corrections to make, such as bias or bias,adaround.")] = "auto",
-    inputs: Annotated[str, typer.Option(metavar="TYPE",
-        help="Of the model's inputs: float32, int8, uint8 or int16.")] = "float32",
-    outputs: Annotated[str, typer.Option(metavar="TYPE", help="The same for its outputs.")
-        ] = "float32",
-    minimum: Annotated[int, typer.Option(metavar="N", min=0,
-        help="Elements of a weight that dynamic and weight-only modes store as integers.")] = 1024,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail if any op would stay float.")
-        ] = False,
-    min_agreement: Annotated[float | None, typer.Option(metavar="SHARE",
-        help="Target: on so many of the held-out samples the largest output is float's.")] = None,
-    min_snr: Annotated[float | None, typer.Option(metavar="DB",
-        help="Target: the signal-to-noise ratio of the outputs on held-out samples.")] = None,
-    max_drop: Annotated[float | None, typer.Option(metavar="SHARE",
-        help="Target: how much the figure of --task may be below float's; 0.01 is one point."
-        )] = None,
-    task: Annotated[str, typer.Option(metavar="TASK", autocompletion=completion.TASK,
-        help="A task of `sanderling eval`, or FILE.py:NAME: its figures before and after are in "
-             "the report.")] = "",
-    task_option: Annotated[list[str], typer.Option(metavar="NAME=VALUE",
-        help="A setting of the task, as its option without dashes; may be repeated.")] = [],  # noqa: B006
-    task_limit: Annotated[int, typer.Option(metavar="N", min=0,
-        help="At most so many of the task's samples; 0: all.")] = 0,
-    metric: Annotated[str, typer.Option(metavar="NAME",
-        help="The task's figure that counts. Default: its headline.")] = "",
-    finer: Annotated[str, typer.Option(metavar="MODE[,MODE]", autocompletion=completion.MODE_LIST,
-        help="What ops get that lose too much. Default: int16x8, then float.")] = "",
-    anyway: Annotated[bool, typer.Option("--anyway",
-        help="Write the model also if it misses the target.")] = False,
+    corrections: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help="auto, none, or the corrections to make, such as bias or bias,adaround.",
+        ),
+    ] = "auto",
+    inputs: Annotated[
+        str,
+        typer.Option(metavar="TYPE", help="Of the model's inputs: float32, int8, uint8 or int16."),
+    ] = "float32",
+    outputs: Annotated[
+        str, typer.Option(metavar="TYPE", help="The same for its outputs.")
+    ] = "float32",
+    minimum: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Elements of a weight that dynamic and weight-only modes store as integers.",
+        ),
+    ] = 1024,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail if any op would stay float.")
+    ] = False,
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Target: on so many of the held-out samples the largest output is float's.",
+        ),
+    ] = None,
+    min_snr: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DB",
+            help="Target: the signal-to-noise ratio of the outputs on held-out samples.",
+        ),
+    ] = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Target: how much the figure of --task may be below float's; 0.01 is one point.",
+        ),
+    ] = None,
+    task: Annotated[
+        str,
+        typer.Option(
+            metavar="TASK",
+            autocompletion=completion.TASK,
+            help="A task of `sanderling eval`, or FILE.py:NAME: its figures before and after "
+            "are in "
+            "the report.",
+        ),
+    ] = "",
+    task_option: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A setting of the task, as its option without dashes; may be repeated.",
+        ),
+    ] = [],  # noqa: B006
+    task_limit: Annotated[
+        int, typer.Option(metavar="N", min=0, help="At most so many of the task's samples; 0: all.")
+    ] = 0,
+    metric: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The task's figure that counts. Default: its headline."),
+    ] = "",
+    finer: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE[,MODE]",
+            autocompletion=completion.MODE_LIST,
+            help="What ops get that lose too much. Default: int16x8, then float.",
+        ),
+    ] = "",
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Write the model also if it misses the target.")
+    ] = False,
     shape: Shapes = [],  # noqa: B006
     output_kind: OutputKinds = [],  # noqa: B006
-    keep: Annotated[Path | None, typer.Option(metavar="FILE",
-        help="Keep the statistics here: an interrupted calibration goes on, a second one is free."
-        )] = None,
-    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="Threads to run with.")
-        ] = None,
-    latency: Annotated[bool, typer.Option("--latency",
-        help="Measure before and after, by our runtime and by LiteRT.")] = False,
-    report: Annotated[Path | None, typer.Option(metavar="FILE.html",
-        help="Write the report as a page: ranges, errors, sizes, trials.")] = None,
-    suggest: Annotated[bool, typer.Option("--suggest",
-        help="Quantise nothing: say which mode fits the situation, and the command for it.")
-        ] = False,
-    accelerator: Annotated[str, typer.Option(metavar="NAME",
-        autocompletion=completion.one_of(lambda: ACCELERATORS),
-        help=f"For --suggest: {', '.join(ACCELERATORS)}.")] = "none",
-    goal: Annotated[str, typer.Option(metavar="GOAL",
-        autocompletion=completion.one_of(lambda: GOALS),
-        help=f"For --suggest: {', '.join(GOALS)}.")] = "size",
-    labelled: Annotated[bool, typer.Option("--labelled",
-        help="For --suggest: the data has labels and the model can be trained.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep the statistics here: an interrupted calibration goes on, a second one "
+            "is free.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads to run with.")
+    ] = None,
+    latency: Annotated[
+        bool,
+        typer.Option("--latency", help="Measure before and after, by our runtime and by LiteRT."),
+    ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="Write the report as a page: ranges, errors, sizes, trials."
+        ),
+    ] = None,
+    suggest: Annotated[
+        bool,
+        typer.Option(
+            "--suggest",
+            help="Quantise nothing: say which mode fits the situation, and the command for it.",
+        ),
+    ] = False,
+    accelerator: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.one_of(lambda: ACCELERATORS),
+            help=f"For --suggest: {', '.join(ACCELERATORS)}.",
+        ),
+    ] = "none",
+    goal: Annotated[
+        str,
+        typer.Option(
+            metavar="GOAL",
+            autocompletion=completion.one_of(lambda: GOALS),
+            help=f"For --suggest: {', '.join(GOALS)}.",
+        ),
+    ] = "size",
+    labelled: Annotated[
+        bool,
+        typer.Option(
+            "--labelled", help="For --suggest: the data has labels and the model can be trained."
+        ),
+    ] = False,
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
     json: JsonPath = "",
-) -> None:  # fmt: skip
+) -> None:
     """Quantise a float model after its training: smaller, faster, with a report of what it cost.
 
     With samples (--data) several ways are tried and the best on a held-out part is kept. A target

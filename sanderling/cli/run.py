@@ -18,7 +18,7 @@ import typer
 from ..config import MAX_MEMORY
 from ..errors import InputError
 from ..format import load
-from ..ir import Array, DType, Signature, Tensor
+from ..ir import Array, DType, Shape, Signature, Tensor
 from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
@@ -36,6 +36,7 @@ from .common import (
     pairs,
     plural,
     progress,
+    read_shapes,
     warn,
     warn_unused,
     write_target,
@@ -47,60 +48,127 @@ if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
     from ..evaluate.output_readers import Findings
 
 SCHEMA = "sanderling.run/1"
-Value = TypeVar("Value", str, list[str])
+Value = TypeVar("Value", str, list[str], Shape)
 Item = TypeVar("Item")
 EVERYTHING = "*"  # the target that takes all outputs
 
 
 def run(
     model: ModelPath,
-    input: Annotated[list[str], typer.Option("--input", "-i", metavar="NAME=FILE",
-        help="A .npy, .npz, picture or .wav for an input; NAME= may be left out for the only one. "
-             "Given several times, or a folder, it is one run for each file. Reals are quantised "
-             "by the tensor's parameters.")] = [],  # noqa: B006
-    output: Annotated[list[str], typer.Option("--output", "-o", metavar="NAME=FILE",
-        help="Write an output: .npy, or .npz for all of them. Of several runs it is stacked along "
-             "a first dimension.")] = [],  # noqa: B006
-    picture: Annotated[Path | None, typer.Option(metavar="FILE",
-        help="Draw what was found onto the picture: boxes, masks, keypoints or the best classes, "
-             "for models whose outputs are understood. A folder, for several pictures. The picture "
-             "is then prepared as such models want it.")] = None,
-    random: Annotated[int | None, typer.Option(metavar="SEED", min=0,
-        help="Feed inputs that are not given with random values.")] = None,
-    shape: Annotated[list[str], typer.Option(metavar="NAME=1,2,3",
-        help="The shape of a random input, for open dimensions.")] = [],  # noqa: B006
-    signature: Annotated[str | None, typer.Option(metavar="KEY",
-        help="The entry point to run, for a model with several.")] = None,
+    input: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=FILE",
+            help="A .npy, .npz, picture or .wav for an input; NAME= may be left out for the "
+            "only one. "
+            "Given several times, or a folder, it is one run for each file. Reals are quantised "
+            "by the tensor's parameters.",
+        ),
+    ] = [],  # noqa: B006
+    output: Annotated[
+        list[str],
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="NAME=FILE",
+            help="Write an output: .npy, or .npz for all of them. Of several runs it is "
+            "stacked along "
+            "a first dimension.",
+        ),
+    ] = [],  # noqa: B006
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw what was found onto the picture: boxes, masks, keypoints or the best "
+            "classes, "
+            "for models whose outputs are understood. A folder, for several pictures. The picture "
+            "is then prepared as such models want it.",
+        ),
+    ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SEED", min=0, help="Feed inputs that are not given with random values."
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=1,2,3", help="The shape of a random input, for open dimensions."
+        ),
+    ] = [],  # noqa: B006
+    signature: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="The entry point to run, for a model with several."),
+    ] = None,
     delegate: DelegateNames = [],  # noqa: B006
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads to use.")] = None,
-    mean: Annotated[str | None, typer.Option(metavar="M[,M,M]",
-        help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
-             "themselves for integer inputs.")] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M[,M,M]",
+            help="For pictures: (pixel - mean) / std. Default: 0..1 for float inputs, the pixels "
+            "themselves for integer inputs.",
+        ),
+    ] = None,
     std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="See --mean.")] = None,
-    preset: Annotated[str, typer.Option(metavar="NAME|FILE", autocompletion=completion.PRESET,
-        help="With --picture: how pictures become inputs, as in `sanderling eval`. Default: what "
-             "suits the model.")] = "",
-    rate: Annotated[int | None, typer.Option(metavar="HZ", min=1,
-        help="For sounds: samples a second that the model takes; others are resampled.")] = None,
-    resample: Annotated[str | None, typer.Option(metavar="HOW",
-        help="For pictures: nearest, bilinear (default), bicubic or box.")] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            autocompletion=completion.PRESET,
+            help="With --picture: how pictures become inputs, as in `sanderling eval`. "
+            "Default: what "
+            "suits the model.",
+        ),
+    ] = "",
+    rate: Annotated[
+        int | None,
+        typer.Option(
+            metavar="HZ",
+            min=1,
+            help="For sounds: samples a second that the model takes; others are resampled.",
+        ),
+    ] = None,
+    resample: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW", help="For pictures: nearest, bilinear (default), bicubic or box."
+        ),
+    ] = None,
     bgr: Annotated[bool, typer.Option("--bgr", help="For pictures: blue first.")] = False,
-    dequantize: Annotated[bool, typer.Option("--dequantize",
-        help="Write and print integer outputs as reals.")] = False,
-    labels: Annotated[Path | None, typer.Option(metavar="FILE",
-        help="Class names, one a line: print the best classes of outputs with as many scores."
-        )] = None,
-    label_offset: Annotated[int | None, typer.Option(metavar="N",
-        help="The first name belongs to class N: 1 where the file lacks the model's background "
-             "class, -1 where it has one that the model lacks.")] = None,
-    top: Annotated[int | None, typer.Option(metavar="K", min=1,
-        help="How many classes. Default: 5.")] = None,
+    dequantize: Annotated[
+        bool, typer.Option("--dequantize", help="Write and print integer outputs as reals.")
+    ] = False,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Class names, one a line: print the best classes of outputs with as many scores.",
+        ),
+    ] = None,
+    label_offset: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="The first name belongs to class N: 1 where the file lacks the model's background "
+            "class, -1 where it has one that the model lacks.",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(metavar="K", min=1, help="How many classes. Default: 5.")
+    ] = None,
     plugin: Plugins = [],  # noqa: B006
-    verbose: Annotated[bool, typer.Option("--verbose",
-        help="For several files: print all outputs of each, not a line.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="For several files: print all outputs of each, not a line."),
+    ] = False,
     quiet: Quiet = False,
     json: JsonPath = "",
-) -> None:  # fmt: skip
+) -> None:
     """Run a model on files, once for each, and print, write or draw its outputs."""
     load_plugins(plugin)
     source = load(model)
@@ -109,22 +177,44 @@ def run(
     how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
     names = None if labels is None else ClassNames.read(labels, label_offset or 0)
     jobs = batch(_named(entry.inputs, several(input, "--input", list(entry.inputs)), "input"))
-    shapes = pairs(shape, "--shape")
-    _warn_unused(entry, jobs, {
-        "--mean": mean, "--std": std, "--resample": resample, "--bgr": bgr, "--top": top,
-        "--label-offset": label_offset, "--labels": labels, "--dequantize": dequantize,
-        "--random": random is not None, "--preset": preset, "--picture": picture, "--rate": rate,
-        "--verbose": verbose,
-    })  # fmt: skip
+    shapes = read_shapes(shape)
+    _warn_unused(
+        entry,
+        jobs,
+        {
+            "--mean": mean,
+            "--std": std,
+            "--resample": resample,
+            "--bgr": bgr,
+            "--top": top,
+            "--label-offset": label_offset,
+            "--labels": labels,
+            "--dequantize": dequantize,
+            "--random": random is not None,
+            "--preset": preset,
+            "--picture": picture,
+            "--rate": rate,
+            "--verbose": verbose,
+        },
+    )
     eye = gallery = None
     if picture is not None:
         from ..evaluate.output_readers import ClassNaming
         from .drawn_images import Gallery, ImageDrawer, check_images
 
         check_images(jobs)
-        eye = ImageDrawer(entry, model, ClassNaming(labels, label_offset), preset, {
-            "mean": mean or "", "std": std or "", "resample": resample or "", "bgr": bgr or None,
-        })  # fmt: skip
+        eye = ImageDrawer(
+            entry,
+            model,
+            ClassNaming(labels, label_offset),
+            preset,
+            {
+                "mean": mean or "",
+                "std": std or "",
+                "resample": resample or "",
+                "bgr": bgr or None,
+            },
+        )
         gallery = Gallery(picture, titles(jobs))
     targets = _targets(entry, pairs(output, "--output"))
     _check_apart([*targets.values(), *([Path(json)] if json not in ("", "-") else [])])
@@ -132,10 +222,12 @@ def run(
     with ExitStack() as opened:
         files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
         target = opened.enter_context(JsonTarget(json))
-        for number, (title, job) in enumerate(_told(zip(titles(jobs), jobs, strict=True),
-                                                    len(jobs))):  # fmt: skip
-            feeds, frame = eye.look(job) if eye else (
-                _feeds(entry, job, how, random, shapes, rate), None)  # fmt: skip
+        for number, (title, job) in enumerate(
+            _told(zip(titles(jobs), jobs, strict=True), len(jobs))
+        ):
+            feeds, frame = (
+                eye.look(job) if eye else (_feeds(entry, job, how, random, shapes, rate), None)
+            )
             begin = time.perf_counter()
             codes = session.run(feeds, signature=signature)
             made = FinishedRun(title, job, time.perf_counter() - begin)
@@ -150,8 +242,9 @@ def run(
         if gallery:
             gallery.tell()
         for name, file in files.items():
-            write_target(file, _npz(_stacked(runs)) if name == EVERYTHING
-                         else _npy(_stacked(runs)[name]))  # fmt: skip
+            write_target(
+                file, _npz(_stacked(runs)) if name == EVERYTHING else _npy(_stacked(runs)[name])
+            )
         if not target.write(_record(str(model), runs)):
             print_runs(runs, verbose)
 
@@ -192,9 +285,12 @@ def _check_alike(runs: Sequence[FinishedRun], files: Mapping[str, object]) -> No
     for name, array in runs[-1].outputs.items():
         first = runs[0].outputs[name]
         if array.shape != first.shape and (name in files or EVERYTHING in files):
-            raise InputError(f"output '{name}' is {list(array.shape)} for {runs[-1].title}, but "
-                             f"{list(first.shape)} for {runs[0].title}: they cannot be stacked",
-                             where="--output", fix="run these files one by one")  # fmt: skip
+            raise InputError(
+                f"output '{name}' is {list(array.shape)} for {runs[-1].title}, but "
+                f"{list(first.shape)} for {runs[0].title}: they cannot be stacked",
+                where="--output",
+                fix="run these files one by one",
+            )
 
 
 def _stacked(runs: Sequence[FinishedRun]) -> dict[str, Array]:
@@ -224,13 +320,21 @@ def _warn_unused(entry: Signature, jobs: Sequence[Files], options: dict[str, Any
             warn_unused({name: options[name] for name in names.split()}, why)
 
 
-def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int | None,
-           shapes: dict[str, str], rate: int | None = None) -> dict[str, Array]:  # fmt: skip
+def _feeds(
+    entry: Signature,
+    files: dict[str, str],
+    picture: Picture,
+    seed: int | None,
+    shapes: dict[str, Shape],
+    rate: int | None = None,
+) -> dict[str, Array]:
     shapes = _named(entry.inputs, shapes, "input")
     unused = [name for name in shapes if name in files or seed is None]
     if unused:
-        raise InputError(f"--shape is for random inputs, '{unused[0]}' is not one",
-                         fix="add --random 0, or give a file of that shape")  # fmt: skip
+        raise InputError(
+            f"--shape is for random inputs, '{unused[0]}' is not one",
+            fix="add --random 0, or give a file of that shape",
+        )
     feeds: dict[str, Array] = {}
     rng = np.random.default_rng(seed)
     for name, tensor in entry.inputs.items():
@@ -239,8 +343,10 @@ def _feeds(entry: Signature, files: dict[str, str], picture: Picture, seed: int 
         elif seed is not None:
             feeds[name] = _random(tensor, _shape(shapes.get(name), tensor), rng)
         else:
-            raise InputError(f"input '{name}' {tensor.type_text} is not given",
-                             fix=f"add --input {name}=FILE, or --random 0")  # fmt: skip
+            raise InputError(
+                f"input '{name}' {tensor.type_text} is not given",
+                fix=f"add --input {name}=FILE, or --random 0",
+            )
     return feeds
 
 
@@ -253,16 +359,19 @@ def _checked(array: Array, name: str) -> Array:
 def _named(tensors: dict[str, Tensor], given: dict[str, Value], what: str) -> dict[str, Value]:
     """Options by name: an unnamed one belongs to the only tensor."""
     if "" in given and len(tensors) > 1:
-        raise InputError(f"the model has {len(tensors)} {what}s, say which one is meant",
-                         fix=f"write NAME=..., with a name of {', '.join(tensors)}")  # fmt: skip
+        raise InputError(
+            f"the model has {len(tensors)} {what}s, say which one is meant",
+            fix=f"write NAME=..., with a name of {', '.join(tensors)}",
+        )
     only = next(iter(tensors), "")
     if "" in given and only in given:
         raise InputError(f"{what} '{only}' is given twice", fix="give it once")
     named = {name or only: value for name, value in given.items()}
     for name in named:
         if name not in tensors:
-            raise InputError(f"there is no {what} '{name}'",
-                             fix=f"the {what}s are {', '.join(tensors)}")  # fmt: skip
+            raise InputError(
+                f"there is no {what} '{name}'", fix=f"the {what}s are {', '.join(tensors)}"
+            )
     return named
 
 
@@ -278,22 +387,23 @@ def _random(tensor: Tensor, shape: tuple[int, ...], rng: np.random.Generator) ->
     return rng.uniform(-1, 1, shape).astype(dtype.numpy)
 
 
-def _shape(text: str | None, tensor: Tensor) -> tuple[int, ...]:
-    if text is None:
+def _shape(stated: Shape | None, tensor: Tensor) -> Shape:
+    if stated is None:
         return tensor.shape
-    sizes = text.split(",")
-    if not all(n.strip().isdecimal() for n in sizes):
-        raise InputError(f"'{text}' is not a shape", where="--shape",
-                         fix="write sizes with commas: 1,224,224,3")  # fmt: skip
-    shape = tuple(int(n) for n in sizes)
-    if tensor.shape and len(shape) != len(tensor.shape):
-        raise InputError(f"{text} has {plural(len(shape), 'size')}", where="--shape",
-                         fix=f"the input is {tensor.type_text}: write {len(tensor.shape)} sizes"
-                         )  # fmt: skip
-    if tensor.dtype.nbytes(shape) > MAX_MEMORY.size():
-        raise InputError(f"{text} would take {tensor.dtype.nbytes(shape)} bytes", where="--shape",
-                         fix=f"use a smaller shape, or set {MAX_MEMORY.name}")  # fmt: skip
-    return shape
+    text = ",".join(map(str, stated))
+    if tensor.shape and len(stated) != len(tensor.shape):
+        raise InputError(
+            f"{text} has {plural(len(stated), 'size')}",
+            where="--shape",
+            fix=f"the input is {tensor.type_text}: write {len(tensor.shape)} sizes",
+        )
+    if tensor.dtype.nbytes(stated) > MAX_MEMORY.size():
+        raise InputError(
+            f"{text} would take {tensor.dtype.nbytes(stated)} bytes",
+            where="--shape",
+            fix=f"use a smaller shape, or set {MAX_MEMORY.name}",
+        )
+    return stated
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
@@ -335,8 +445,11 @@ def _check_apart(paths: Iterable[Path]) -> None:
     """Two results in one file would be one result."""
     for path, count in Counter(p.absolute() for p in paths).items():
         if count > 1:
-            raise InputError("two results would go into this file", where=str(path),
-                             fix="give each a name of its own")  # fmt: skip
+            raise InputError(
+                "two results would go into this file",
+                where=str(path),
+                fix="give each a name of its own",
+            )
 
 
 def _portable(array: Array) -> Array:

@@ -32,8 +32,11 @@ def _files(place: str) -> list[str]:
         return [place]
     found = sorted(str(p) for p in folder.iterdir() if p.suffix.lower() in KINDS and p.is_file())
     if not found:
-        raise InputError("the folder holds no file that an input can be made of", where=place,
-                         fix=f"known file types: {', '.join(sorted(KINDS))}")  # fmt: skip
+        raise InputError(
+            "the folder holds no file that an input can be made of",
+            where=place,
+            fix=f"known file types: {', '.join(sorted(KINDS))}",
+        )
     return found
 
 
@@ -42,8 +45,11 @@ def batch(given: Mapping[str, Sequence[str]]) -> list[Files]:
     counts = {name: len(files) for name, files in given.items() if len(files) > 1}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} has {plural(n, 'file')}" for name, n in counts.items())
-        raise InputError(f"inputs go in step, but {listed}", where="--input",
-                         fix="give each input the same number of files, or one")  # fmt: skip
+        raise InputError(
+            f"inputs go in step, but {listed}",
+            where="--input",
+            fix="give each input the same number of files, or one",
+        )
     runs = max(counts.values(), default=1)
     return [{name: files[i % len(files)] for name, files in given.items()} for i in range(runs)]
 

@@ -41,8 +41,12 @@ def _line_each(runs: Sequence[FinishedRun]) -> str:
     made = next(found for tell in (_found, _best, _ranges) if (found := tell(runs)))
     columns, cells = made
     rows = [[shorten(run.title, READABLE), f"{run.seconds * 1e3:.1f}", *cells(run)] for run in runs]
-    types = [(heading, f"{clean(name)} {_type(output)}") for heading, (name, output) in
-             zip(_headings(runs), runs[0].to_json()["outputs"].items(), strict=True)]  # fmt: skip
+    types = [
+        (heading, f"{clean(name)} {_type(output)}")
+        for heading, (name, output) in zip(
+            _headings(runs), runs[0].to_json()["outputs"].items(), strict=True
+        )
+    ]
     more = ("details", "--verbose prints all outputs of each file, --json and --output write them")
     return f"{table(['input', '>ms', *columns], rows)}\n\n{facts([*types, more])}"
 
@@ -72,8 +76,12 @@ def _counted(rows: Sequence[Row]) -> str:
     best: dict[str, float] = {}
     for row in rows:
         best[row["label"]] = max(best.get(row["label"], 0.0), row["score"])
-    return _some([f"{f'{counts[name]} x ' * (counts[name] > 1)}{name} {score:.2f}"
-                  for name, score in sorted(best.items(), key=lambda pair: -pair[1])])  # fmt: skip
+    return _some(
+        [
+            f"{f'{counts[name]} x ' * (counts[name] > 1)}{name} {score:.2f}"
+            for name, score in sorted(best.items(), key=lambda pair: -pair[1])
+        ]
+    )
 
 
 _SEEN: dict[str, Callable[[Sequence[Row]], str]] = {
@@ -125,14 +133,25 @@ def _details(runs: Sequence[FinishedRun]) -> list[str]:
     def of(run: FinishedRun, *cells: object) -> list[object]:
         return [*[run.title][: len(label)], *cells]
 
-    rows = [of(run, name, _type(o), *(_number(o[k]) for k in ("min", "max", "mean")),
-               " ".join(map(_number, o["first"])))
-            for run in runs for name, o in run.to_json()["outputs"].items()]  # fmt: skip
+    rows = [
+        of(
+            run,
+            name,
+            _type(o),
+            *(_number(o[k]) for k in ("min", "max", "mean")),
+            " ".join(map(_number, o["first"])),
+        )
+        for run in runs
+        for name, o in run.to_json()["outputs"].items()
+    ]
     columns = ["~output", "type", ">min", ">max", ">mean", whole_in_files("first values")]
     pieces = [table([*label, *columns], rows)]
     for name in runs[0].top or ():
-        best = [of(run, b["class"], b["label"], _number(b["score"]))
-                for run in runs for b in (run.top or {}).get(name, [])]  # fmt: skip
+        best = [
+            of(run, b["class"], b["label"], _number(b["score"]))
+            for run in runs
+            for b in (run.top or {}).get(name, [])
+        ]
         found = table([*label, ">class", "~label", ">score"], best)
         pieces.append(f"best classes of {clean(name)}\n{found}")
     if seen := [(run.title, run.found) for run in runs if run.found]:

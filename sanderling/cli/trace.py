@@ -30,6 +30,7 @@ from .common import (
     open_target,
     pairs,
     progress,
+    read_shapes,
     warn_unused,
     write_target,
 )
@@ -39,56 +40,95 @@ SCHEMA = "sanderling.trace/1"
 
 
 def trace(
-    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help=A_MODEL,
-        callback=at_hand)] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE",
-        help="Where the trace goes: .perfetto-trace, .pftrace or .pb (needs the package perfetto), "
-             "or .json.")] = None,
+    model: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help=A_MODEL, callback=at_hand)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where the trace goes: .perfetto-trace, .pftrace or .pb (needs the package "
+            "perfetto), "
+            "or .json.",
+        ),
+    ] = None,
     runs: Annotated[int, typer.Option(metavar="N", help="Runs to record.")] = 5,
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads to use.")] = None,
     delegate: DelegateNames = [],  # noqa: B006
-    input: Annotated[list[str], typer.Option("--input", "-i", metavar="NAME=FILE",
-        help="A .npy, .npz or picture for an input. Default: random values.")] = [],  # noqa: B006
-    random: Annotated[int, typer.Option(metavar="SEED", min=0,
-        help="Of the random values.")] = 0,
-    shape: Annotated[list[str], typer.Option(metavar="NAME=1,2,3",
-        help="The shape of a random input, for open dimensions.")] = [],  # noqa: B006
-    signature: Annotated[str | None, typer.Option(metavar="KEY",
-        help="The entry point to run, for a model with several.")] = None,
-    read_: Annotated[Path | None, typer.Option("--read", metavar="FILE.json",
-        help="Record nothing: print the insights of an earlier trace.")] = None,
+    input: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=FILE",
+            help="A .npy, .npz or picture for an input. Default: random values.",
+        ),
+    ] = [],  # noqa: B006
+    random: Annotated[int, typer.Option(metavar="SEED", min=0, help="Of the random values.")] = 0,
+    shape: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=1,2,3", help="The shape of a random input, for open dimensions."
+        ),
+    ] = [],  # noqa: B006
+    signature: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="The entry point to run, for a model with several."),
+    ] = None,
+    read_: Annotated[
+        Path | None,
+        typer.Option(
+            "--read",
+            metavar="FILE.json",
+            help="Record nothing: print the insights of an earlier trace.",
+        ),
+    ] = None,
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
     json: JsonPath = "",
-) -> None:  # fmt: skip
+) -> None:
     """Record what happens in a model's load and runs, op by op on every thread, for the Perfetto
     UI (https://ui.perfetto.dev), and print what stands out.
 
     To trace a program of yours, set SANDERLING_TRACE=FILE, or use sanderling.trace.record().
     """
     if (model is None) == (read_ is None):
-        raise InputError("a model or an earlier trace is needed, and not both" if model else
-                         "neither a model nor an earlier trace is given",
-                         fix="write: sanderling trace MODEL -o FILE, or --read FILE.json"
-                         )  # fmt: skip
+        raise InputError(
+            "a model or an earlier trace is needed, and not both"
+            if model
+            else "neither a model nor an earlier trace is given",
+            fix="write: sanderling trace MODEL -o FILE, or --read FILE.json",
+        )
     if read_ is not None:
-        warn_unused({"--output": output, "--threads": threads, "--delegate": delegate,
-                     "--input": input, "--shape": shape, "--signature": signature},
-                    "nothing is recorded")  # fmt: skip
+        warn_unused(
+            {
+                "--output": output,
+                "--threads": threads,
+                "--delegate": delegate,
+                "--input": input,
+                "--shape": shape,
+                "--signature": signature,
+            },
+            "nothing is recorded",
+        )
         with JsonTarget(json) as target:
             _report(read(read_), str(read_), target)
         return
     assert model is not None
     if output is None:
-        raise InputError("it is not said where the trace goes", where="--output",
-                         fix=f"add -o {model.stem}.perfetto-trace, or a name that ends in .json"
-                         )  # fmt: skip
+        raise InputError(
+            "it is not said where the trace goes",
+            where="--output",
+            fix=f"add -o {model.stem}.perfetto-trace, or a name that ends in .json",
+        )
     load_plugins(plugin)
     encode = encoder_for(output)
 
     def feeds(entry: Signature) -> dict[str, Array]:
         given = _named(entry.inputs, pairs(input, "--input"), "input")
-        return _feeds(entry, given, Picture(), random, pairs(shape, "--shape"))
+        return _feeds(entry, given, Picture(), random, read_shapes(shape))
 
     with ExitStack() as opened:
         file = opened.enter_context(open_target(output))
@@ -96,8 +136,15 @@ def trace(
         stopped = None
         with progress() as show, record() as made:
             try:
-                run_model(model, runs=runs, threads=threads, delegates=delegate, feeds=feeds,
-                          signature=signature, progress=show)  # fmt: skip
+                run_model(
+                    model,
+                    runs=runs,
+                    threads=threads,
+                    delegates=delegate,
+                    feeds=feeds,
+                    signature=signature,
+                    progress=show,
+                )
             except KeyboardInterrupt as interrupt:  # what is recorded is not lost
                 stopped = interrupt
         write_target(file, encode(made))

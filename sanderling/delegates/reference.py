@@ -60,16 +60,25 @@ class ReferenceExecutable(Executable):
 
         place = self.part.ops.index(op)
         node = self.nodes[place] if place < len(self.nodes) else -1
-        about = {"op": op.name, "node": node, "step": f"{place} {op.name}", "kernel": "numpy",
-                 "writes": op.where, "delegate": ReferenceDelegate.name}  # fmt: skip
+        about = {
+            "op": op.name,
+            "node": node,
+            "step": f"{place} {op.name}",
+            "kernel": "numpy",
+            "writes": op.where,
+            "delegate": ReferenceDelegate.name,
+        }
         with span(op.name, "op", about):
             return evaluate(op, inputs, state)
 
-    def _settle(self, inputs: Sequence[Array], results: list[Array],
-                outputs: list[Array | None]) -> None:  # fmt: skip
+    def _settle(
+        self, inputs: Sequence[Array], results: list[Array], outputs: list[Array | None]
+    ) -> None:
         # Every result is settled before the first is written: a buffer may be another's source.
-        own = [_own(r, [*inputs, *results[:i]]) if outputs[i] is None else r
-               for i, r in enumerate(results)]  # fmt: skip
+        own = [
+            _own(r, [*inputs, *results[:i]]) if outputs[i] is None else r
+            for i, r in enumerate(results)
+        ]
         for index, result in enumerate(own):
             buffer = outputs[index]
             if buffer is None:

@@ -50,8 +50,11 @@ class Arrays(Classification):
     )
     mean: str = setting(default="", metavar="M[,M,M]", help="Inputs are (value - mean) / std.")
     std: str = setting(default="", metavar="S[,S,S]", help="See --mean.")
-    hop: int = setting(default=0, metavar="N",
-        help="From window to window of a longer sample. Default: the input's length.")  # fmt: skip
+    hop: int = setting(
+        default=0,
+        metavar="N",
+        help="From window to window of a longer sample. Default: the input's length.",
+    )
 
     def open(self, ports: Ports) -> None:
         super().open(ports)
@@ -64,10 +67,11 @@ class Arrays(Classification):
         if not self.data.is_file():
             raise InputError("there is no such file", where=str(self.data), fix="check the path")
         with (
-            foreign_reader(self.data, "not a readable .npz file",
-                           "save it with np.savez(file, x=..., y=...)"),
+            foreign_reader(
+                self.data, "not a readable .npz file", "save it with np.savez(file, x=..., y=...)"
+            ),
             np.load(self.data, allow_pickle=False) as loaded,
-        ):  # fmt: skip
+        ):
             return {n: loaded[n] for n in loaded.files}
 
     @cached_property
@@ -81,9 +85,11 @@ class Arrays(Classification):
             if wanted not in left:
                 raise InputError(
                     f"no array '{wanted}' for input '{name}' {tensor.type_text}"
-                    if wanted else f"which array is input '{name}' {tensor.type_text}?",
+                    if wanted
+                    else f"which array is input '{name}' {tensor.type_text}?",
                     where=str(self.data),
-                    fix=f"write --input {name}=ARRAY, of {', '.join(left) or 'none'}")  # fmt: skip
+                    fix=f"write --input {name}=ARRAY, of {', '.join(left) or 'none'}",
+                )
             found[name] = left[wanted]
         return found
 
@@ -100,10 +106,13 @@ class Arrays(Classification):
     def _label_name(self) -> str:
         names = [self.labels] if self.labels else [n for n in LABELS if n in self.content]
         if not names or names[0] not in self.content:
-            raise InputError(f"no array '{self.labels}'" if self.labels else
-                             f"no array is called {', '.join(LABELS)}", where=str(self.data),
-                             fix=f"choose the labels with --labels, of {', '.join(self.content)}"
-                             )  # fmt: skip
+            raise InputError(
+                f"no array '{self.labels}'"
+                if self.labels
+                else f"no array is called {', '.join(LABELS)}",
+                where=str(self.data),
+                fix=f"choose the labels with --labels, of {', '.join(self.content)}",
+            )
         return names[0]
 
     @cached_property
@@ -116,24 +125,32 @@ class Arrays(Classification):
             texts = [str(v).strip().lower() for v in values.astype(str)]
             unknown = [t for t in texts if t not in places]
             if unknown:
-                raise InputError(f"'{unknown[0]}' is not a class name of the model", where=where,
-                                 fix="give --model-output-labels, with a name for every class, or "
-                                 f"choose the labels with --labels, of {', '.join(self.content)}"
-                                 )  # fmt: skip
+                raise InputError(
+                    f"'{unknown[0]}' is not a class name of the model",
+                    where=where,
+                    fix="give --model-output-labels, with a name for every class, or "
+                    f"choose the labels with --labels, of {', '.join(self.content)}",
+                )
             return [places[t] for t in texts]
         if values.ndim == 2 and values.shape[1] == self.classes:
             return [int(n) for n in values.argmax(axis=1)]
         if values.ndim != 1 or not np.array_equal(values, np.floor(values)):
-            raise InputError(f"labels of {values.dtype}{list(values.shape)} are not classes",
-                             where=where, fix="give one whole number a sample")  # fmt: skip
+            raise InputError(
+                f"labels of {values.dtype}{list(values.shape)} are not classes",
+                where=where,
+                fix="give one whole number a sample",
+            )
         return [int(n) for n in values]
 
     def samples(self) -> Sequence[Sample]:
         for name, array in self.feeds.items():
             if array.ndim == 0 or len(array) != len(self.truth):
-                raise InputError(f"{len(self.truth)} labels, and the array of input '{name}' is "
-                                 f"{array.dtype}{list(array.shape)}", where=str(self.data),
-                                 fix="give one row a label")  # fmt: skip
+                raise InputError(
+                    f"{len(self.truth)} labels, and the array of input '{name}' is "
+                    f"{array.dtype}{list(array.shape)}",
+                    where=str(self.data),
+                    fix="give one row a label",
+                )
             self._check_type(name, array)
         self.labelled = f"{self.data}, array '{self._label_name}'"
         found = [Sample(str(i), self.data, n, i) for i, n in enumerate(self.truth)]
@@ -154,8 +171,9 @@ class Arrays(Classification):
             )
 
     def preprocess(self, sample: Sample) -> Prepared:
-        pieces = {n: self._pieces(self.feeds[n][sample.data], t) for n, t in
-                  self.ports.inputs.items()}  # fmt: skip
+        pieces = {
+            n: self._pieces(self.feeds[n][sample.data], t) for n, t in self.ports.inputs.items()
+        }
         count = max(map(len, pieces.values()))
         feeds = [{n: p[i if len(p) > 1 else 0] for n, p in pieces.items()} for i in range(count)]
         return Prepared(feeds if count > 1 else feeds[0])
@@ -164,7 +182,8 @@ class Arrays(Classification):
         mean, std = self._scale
         if mean is not None or std is not None:
             values = (values.astype(np.float32) - (0 if mean is None else mean)) / (
-                1 if std is None else std)  # fmt: skip
+                1 if std is None else std
+            )
         if values.dtype.kind == "f" and tensor.dtype.is_float:
             values = values.astype(tensor.dtype.numpy)
         return [fit(_shaped(v, tensor), tensor) for v in self._windows(values, tensor)]
@@ -193,6 +212,9 @@ def _pair(text: str, inputs: Sequence[str]) -> tuple[str, str]:
     name, equals, array = text.rpartition("=")
     name = name if equals else inputs[0]
     if name not in inputs:
-        raise InputError(f"the model has no input '{name}'", where="--input",
-                         fix=f"its inputs are {', '.join(inputs)}")  # fmt: skip
+        raise InputError(
+            f"the model has no input '{name}'",
+            where="--input",
+            fix=f"its inputs are {', '.join(inputs)}",
+        )
     return name, array

@@ -26,8 +26,10 @@ class Simple(NamedTuple):
     overall: float
 
     def lines(self) -> list[str]:
-        each = [f"Average Precision [IOU Threshold={t:g}]: {v:.6g}"
-                for t, v in zip(THRESHOLDS, self.by_threshold, strict=True)]  # fmt: skip
+        each = [
+            f"Average Precision [IOU Threshold={t:g}]: {v:.6g}"
+            for t, v in zip(THRESHOLDS, self.by_threshold, strict=True)
+        ]
         return [*each, f"Overall mAP: {self.overall:.6g}"]
 
 

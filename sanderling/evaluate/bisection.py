@@ -48,16 +48,22 @@ class Bisection:
         return asdict(self) | {"text": str(self)}
 
     def __str__(self) -> str:
-        side = ("must leave the delegate" if self.kind == "delegate"
-                else "must be taken from the reference")  # fmt: skip
+        side = (
+            "must leave the delegate"
+            if self.kind == "delegate"
+            else "must be taken from the reference"
+        )
         cost = f"{self.tests} tests of {self.runs} run{'s' * (self.runs != 1)}"
         if self.verdict == "right already":
             return f"the answer is right already ({self.limits}): nothing to bisect"
         if self.verdict == "not these ops":
-            return (f"the answer is wrong even if all {self.candidates} ops that could change "
-                    f"sides do ({self.limits}): the error is not in them")  # fmt: skip
-        named = ", ".join(f"{o['op']} '{first_name(o['name'])}' (op {o['index']})"
-                          for o in self.ops)  # fmt: skip
+            return (
+                f"the answer is wrong even if all {self.candidates} ops that could change "
+                f"sides do ({self.limits}): the error is not in them"
+            )
+        named = ", ".join(
+            f"{o['op']} '{first_name(o['name'])}' (op {o['index']})" for o in self.ops
+        )
         count = f"{len(self.ops)} of {self.candidates} ops"
         return f"{count} {side} for the answer to be right ({self.limits}; {cost}): {named}"
 
@@ -115,13 +121,20 @@ class Judge:
         return not any(
             sentence
             for name, r, w, t in zip(self.names, real, raw, top, strict=True)
-            for sentence in self.limits.broken(name, r.errors(), w.errors() if w.means else None,
-                                               t.shares())
-        )  # fmt: skip
+            for sentence in self.limits.broken(
+                name, r.errors(), w.errors() if w.means else None, t.shares()
+            )
+        )
 
 
-def _search(found: Bisection, graph: Graph, candidates: Sequence[int], right: Right,
-            progress: Progress, guess: Sequence[int] = ()) -> Bisection:  # fmt: skip
+def _search(
+    found: Bisection,
+    graph: Graph,
+    candidates: Sequence[int],
+    right: Right,
+    progress: Progress,
+    guess: Sequence[int] = (),
+) -> Bisection:
     """guess: ops that are suspect; where they are enough the search begins with them."""
     known: dict[frozenset[int], bool] = {}
     guessed = int(2 * np.log2(len(candidates) + 1)) + 4  # tests that two ops to blame would take
@@ -149,8 +162,11 @@ def _search(found: Bisection, graph: Graph, candidates: Sequence[int], right: Ri
 
 
 def _named(op: Op) -> dict[str, Any]:
-    return {"index": op.debug_index, "op": op.name, "name": op.outputs[0].name if op.outputs
-            else ""}  # fmt: skip
+    return {
+        "index": op.debug_index,
+        "op": op.name,
+        "name": op.outputs[0].name if op.outputs else "",
+    }
 
 
 # -- two settings of one model --------------------------------------------------------------------
@@ -171,9 +187,17 @@ class Without(Delegate):
         return self.inner.compile(part, options)
 
 
-def bisect_delegate(model: Model, a: Setting, b: Setting, samples: Sequence[Feeds],
-                    outputs: Couples, expected: Sequence[Answers], limits: ErrorLimits,
-                    progress: Progress, guess: Sequence[int] = ()) -> Bisection:  # fmt: skip
+def bisect_delegate(
+    model: Model,
+    a: Setting,
+    b: Setting,
+    samples: Sequence[Feeds],
+    outputs: Couples,
+    expected: Sequence[Answers],
+    limits: ErrorLimits,
+    progress: Progress,
+    guess: Sequence[int] = (),
+) -> Bisection:
     """Which ops must leave b's delegates, and run on a's, for the answers to be as expected."""
     tried, trusted = delegates_of(b), delegates_of(a)
     judge = Judge(expected, outputs, limits)
@@ -182,8 +206,11 @@ def bisect_delegate(model: Model, a: Setting, b: Setting, samples: Sequence[Feed
     candidates = _taken(own, tried, b.threads, [f.shape for f in feeds[0]])
     if not candidates:
         names = ", ".join(d.name for d in tried)
-        raise InputError(f"{names} runs none of the model's ops", where="--bisect",
-                         fix="see why: sanderling inspect MODEL --delegate NAME")  # fmt: skip
+        raise InputError(
+            f"{names} runs none of the model's ops",
+            where="--bisect",
+            fix="see why: sanderling inspect MODEL --delegate NAME",
+        )
 
     def right(held: frozenset[int]) -> bool:
         mixed = [*(Without(d, held) for d in tried), *trusted]
@@ -201,13 +228,21 @@ def bisect_delegate(model: Model, a: Setting, b: Setting, samples: Sequence[Feed
     return _search(found, own.main, candidates, right, progress, guess)
 
 
-def _taken(model: Model, delegates: Sequence[Delegate], threads: int,
-           shapes: Sequence[tuple[int, ...]]) -> list[int]:  # fmt: skip
+def _taken(
+    model: Model, delegates: Sequence[Delegate], threads: int, shapes: Sequence[tuple[int, ...]]
+) -> list[int]:
     """Places of the ops that run on one of these, as the session shares them out."""
     watched = [Without(d, frozenset()) for d in delegates]
     plan = Session(model, resolve(watched), threads).plan(model.main, shapes)
-    return sorted({op.debug_index for part in plan.partition.parts if part.delegate in watched
-                   for op in part.ops if op.debug_index >= 0})  # fmt: skip
+    return sorted(
+        {
+            op.debug_index
+            for part in plan.partition.parts
+            if part.delegate in watched
+            for op in part.ops
+            if op.debug_index >= 0
+        }
+    )
 
 
 # -- two models -----------------------------------------------------------------------------------
@@ -225,9 +260,11 @@ class Mixed:
 
     @property
     def candidates(self) -> list[int]:
-        return [n.op.debug_index for n in self.b.nodes
-                if n.op.name not in FORMS
-                and all(t in self.found.of_b for t in n.outputs)]  # fmt: skip
+        return [
+            n.op.debug_index
+            for n in self.b.nodes
+            if n.op.name not in FORMS and all(t in self.found.of_b for t in n.outputs)
+        ]
 
     def run(self, feeds: Feeds, chosen: frozenset[int]) -> Answers:
         theirs = self.b.start(feeds[1])
@@ -244,8 +281,9 @@ class Mixed:
                 theirs[tensor] = np.asarray(translated(value, pair.a, tensor), order="C")
         return [self._answer(a, b, ours, theirs, taken) for a, b in self.found.outputs]
 
-    def _ours(self, tensor: Tensor, ours: Values, theirs: Mapping[Tensor, Array],
-              taken: set[Tensor]) -> Array:  # fmt: skip
+    def _ours(
+        self, tensor: Tensor, ours: Values, theirs: Mapping[Tensor, Array], taken: set[Tensor]
+    ) -> Array:
         """The reference's value of a tensor: its own where the layer was chosen, or where the test
         has no counterpart; else the test's."""
         waiting = [tensor]
@@ -268,8 +306,9 @@ class Mixed:
         else:
             ours.update(zip(node.outputs, self.a.step(node, ours), strict=True))
 
-    def _answer(self, a: Tensor, b: Tensor, ours: Values, theirs: Values,
-                taken: set[Tensor]) -> Array:  # fmt: skip
+    def _answer(
+        self, a: Tensor, b: Tensor, ours: Values, theirs: Values, taken: set[Tensor]
+    ) -> Array:
         """A chosen last layer answers in reals, without the test's rounding."""
         source = b
         while source.producer is not None and source.producer.name in FORMS:
@@ -279,14 +318,22 @@ class Mixed:
         return as_real(self.b.value(b, theirs), b)
 
 
-def bisect_layers(found: LayerComparison, samples: Sequence[Feeds], expected: Sequence[Answers],
-                  limits: ErrorLimits, progress: Progress,
-                  guess: Sequence[int] = ()) -> Bisection:  # fmt: skip
+def bisect_layers(
+    found: LayerComparison,
+    samples: Sequence[Feeds],
+    expected: Sequence[Answers],
+    limits: ErrorLimits,
+    progress: Progress,
+    guess: Sequence[int] = (),
+) -> Bisection:
     """Which layers of the test must be the reference's for the answers to be as expected."""
     for runner in (found.a, found.b):
         if runner.has_state:
-            raise InputError("the model keeps state between runs", where="bisect",
-                             fix="use per_tensor, which shows where the error enters")  # fmt: skip
+            raise InputError(
+                "the model keeps state between runs",
+                where="bisect",
+                fix="use per_tensor, which shows where the error enters",
+            )
     mixed = Mixed(found)
     judge = Judge(expected, found.outputs, limits)
 

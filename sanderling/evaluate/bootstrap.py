@@ -30,15 +30,23 @@ def compared(ours: Figure, theirs: Figure, pictures: int) -> dict[str, Any]:
     values = {"ours": ours(once), "theirs": theirs(once)}
     spread = [ours(w) - theirs(w) for w in draws(pictures)]
     low, high = np.percentile(spread, [2.5, 97.5])
-    return values | {"difference": {"value": values["ours"] - values["theirs"], "low": float(low),
-                                    "high": float(high)}, "draws": len(spread)}  # fmt: skip
+    return values | {
+        "difference": {
+            "value": values["ours"] - values["theirs"],
+            "low": float(low),
+            "high": float(high),
+        },
+        "draws": len(spread),
+    }
 
 
 def compared_line(name: str, found: dict[str, Any]) -> str:
     gap = found["difference"]
     inside = f"95 % interval {gap['low']:+.4f} to {gap['high']:+.4f}"
-    return (f"{name}: {found['ours']:.4f} against {found['theirs']:.4f}, difference "
-            f"{gap['value']:+.4f} ({inside})")  # fmt: skip
+    return (
+        f"{name}: {found['ours']:.4f} against {found['theirs']:.4f}, difference "
+        f"{gap['value']:+.4f} ({inside})"
+    )
 
 
 class Curves:
@@ -67,8 +75,10 @@ class _Category:
         order = np.argsort(-scores, kind="mergesort")
         homes = [np.full(len(r["dtScores"][:limit]), i, np.intp) for i, r in there]
         self.image = np.concatenate(homes)[order]
-        matched, ignored = (np.concatenate([r[n][:, :limit] for _, r in there], axis=1)[:, order]
-                            .astype(bool) for n in ("dtMatches", "dtIgnore"))  # fmt: skip
+        matched, ignored = (
+            np.concatenate([r[n][:, :limit] for _, r in there], axis=1)[:, order].astype(bool)
+            for n in ("dtMatches", "dtIgnore")
+        )
         self.hits, self.misses = matched & ~ignored, ~matched & ~ignored
         self.truth = np.zeros(len(rows), np.int64)
         for i, row in there:
@@ -85,6 +95,8 @@ class _Category:
         precision = hits / (hits + misses + np.spacing(1))
         best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
         best = np.pad(best, ((0, 0), (0, 1)))
-        rows = [b[np.searchsorted(r, recalls, side="left")]
-                for b, r in zip(best, hits / total, strict=True)]  # fmt: skip
+        rows = [
+            b[np.searchsorted(r, recalls, side="left")]
+            for b, r in zip(best, hits / total, strict=True)
+        ]
         return float(np.mean(rows))

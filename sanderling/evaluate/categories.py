@@ -32,10 +32,12 @@ class ClassMap:
 
     def category(self, number: int) -> int | None:
         if number not in self.ids:
-            raise InputError(f"the model found class {number}, the classes known are "
-                             f"{min(self.ids)} to {max(self.ids)}", where="labels",
-                             fix="give the model's own --labels, or state --class-offset"
-                             )  # fmt: skip
+            raise InputError(
+                f"the model found class {number}, the classes known are "
+                f"{min(self.ids)} to {max(self.ids)}",
+                where="labels",
+                fix="give the model's own --labels, or state --class-offset",
+            )
         return self.ids[number]
 
 
@@ -63,8 +65,9 @@ def is_unused(name: str) -> bool:
     return not name or loosely(name) in UNUSED
 
 
-def map_classes(truth: Truth, labels: LabelFile | None, offset: int | None,
-                classes: int | None) -> ClassMap:  # fmt: skip
+def map_classes(
+    truth: Truth, labels: LabelFile | None, offset: int | None, classes: int | None
+) -> ClassMap:
     """offset: what to add to a class for its line in the labels (or, without labels, its category's
     id). classes: how many the model has, where its outputs say it."""
     if labels is not None:
@@ -84,9 +87,11 @@ def _usual_offset(classes: int, last: int, count: int, where: str) -> int:
     """90 classes are COCO's ids less one, 91 the ids themselves."""
     offset = {last: 1, last + 1: 0}.get(classes)
     if offset is None:
-        raise InputError(f"the model has {classes} classes, the annotations {count} categories",
-                         where=where, fix="name the model's classes with --labels FILE, one a line"
-                         )  # fmt: skip
+        raise InputError(
+            f"the model has {classes} classes, the annotations {count} categories",
+            where=where,
+            fix="name the model's classes with --labels FILE, one a line",
+        )
     return offset
 
 
@@ -100,10 +105,12 @@ def _by_label(truth: Truth, labels: LabelFile, offset: int | None, classes: int 
     categories = truth.named()
     found = {c: _category(name, categories) for c, name in names.items()}
     if not any(i is not None for i in found.values()):
-        raise InputError(f"none of its labels ({_some(labels.names.values())}) is a category of "
-                         f"the annotations ({_some(categories)})", where=labels.where,
-                         fix="give the labels of this model, and annotations of the same classes"
-                         )  # fmt: skip
+        raise InputError(
+            f"none of its labels ({_some(labels.names.values())}) is a category of "
+            f"the annotations ({_some(categories)})",
+            where=labels.where,
+            fix="give the labels of this model, and annotations of the same classes",
+        )
     return ClassMap(found, _differences(names, found, categories))
 
 
@@ -115,9 +122,12 @@ def _shift(labels: LabelFile, offset: int | None, classes: int | None) -> int:
     if offset is None and classes == there:
         return 0
     if classes != there - shift:
-        raise InputError(f"it has {there} labels, the model {classes} classes", where=labels.where,
-                         fix="give the labels of this model; a line less or more at the beginning "
-                         "is stated with --class-offset 1 or -1")  # fmt: skip
+        raise InputError(
+            f"it has {there} labels, the model {classes} classes",
+            where=labels.where,
+            fix="give the labels of this model; a line less or more at the beginning "
+            "is stated with --class-offset 1 or -1",
+        )
     return shift
 
 
@@ -128,18 +138,23 @@ def _category(name: str, categories: Mapping[str, int]) -> int | None:
     return next((categories[s] for s in spellings if s in categories), None)
 
 
-def _differences(names: Mapping[int, str], found: Mapping[int, int | None],
-                 categories: Mapping[str, int]) -> list[str]:  # fmt: skip
+def _differences(
+    names: Mapping[int, str], found: Mapping[int, int | None], categories: Mapping[str, int]
+) -> list[str]:
     """What a person must know before trusting the figure."""
     lost = [n for n, i in categories.items() if i not in set(found.values())]
     extra = [n for c, n in names.items() if found[c] is None and not is_unused(n)]
     notes = []
     if lost:
-        notes.append(f"{len(lost)} of {len(categories)} categories have no label, the model cannot "
-                     f"find them: {_some(lost)}")  # fmt: skip
+        notes.append(
+            f"{len(lost)} of {len(categories)} categories have no label, the model cannot "
+            f"find them: {_some(lost)}"
+        )
     if extra:
-        notes.append(f"{len(extra)} labels are no category, what is found of them does not count: "
-                     f"{_some(extra)}")  # fmt: skip
+        notes.append(
+            f"{len(extra)} labels are no category, what is found of them does not count: "
+            f"{_some(extra)}"
+        )
     return notes
 
 

@@ -35,13 +35,20 @@ class Classification(Task):
     """One sample, one class. `Sample.truth` is its number in the labels' own counting."""
 
     headline = "top1"
-    model_output_labels: Path | None = setting("--model_output_labels", default=None,
-        metavar="FILE", help="The model's class names, one a line, in its output's order."
-        )  # fmt: skip
-    offset: str = setting("--label-offset", default=AUTO, metavar="N|auto",
+    model_output_labels: Path | None = setting(
+        "--model_output_labels",
+        default=None,
+        metavar="FILE",
+        help="The model's class names, one a line, in its output's order.",
+    )
+    offset: str = setting(
+        "--label-offset",
+        default=AUTO,
+        metavar="N|auto",
         help="What to add to a label to get the model's class: 1 for a model of 1001 classes and "
-             "labels from 0. auto: found by the number of classes, and by the score of each on the "
-             "first samples.")  # fmt: skip
+        "labels from 0. auto: found by the number of classes, and by the score of each on the "
+        "first samples.",
+    )
 
     def open(self, ports: Ports) -> None:
         super().open(ports)
@@ -50,14 +57,19 @@ class Classification(Task):
         shape = ports.output.shape
         self.classes = shape[-1] if shape else 0
         if self.classes < 2:
-            raise InputError(f"output {ports.output.type_text} holds no scores of classes",
-                             where=ports.model, fix="a classifier gives [1, classes]")  # fmt: skip
+            raise InputError(
+                f"output {ports.output.type_text} holds no scores of classes",
+                where=ports.model,
+                fix="a classifier gives [1, classes]",
+            )
         self.names = class_names(self.model_output_labels) if self.model_output_labels else []
         if self.names and len(self.names) != self.classes:
-            raise InputError(f"{len(self.names)} names, the model has {self.classes} classes",
-                             where=str(self.model_output_labels),
-                             fix="the file must have a name for every output of the model, a "
-                             "background class included")  # fmt: skip
+            raise InputError(
+                f"{len(self.names)} names, the model has {self.classes} classes",
+                where=str(self.model_output_labels),
+                fix="the file must have a name for every output of the model, a "
+                "background class included",
+            )
         if self.offset != AUTO:
             _number(self.offset)
 
@@ -85,8 +97,9 @@ class Classification(Task):
                 f"the labels of {self.labelled} go from {least} to {most}, the model has "
                 f"{self.classes} classes"
                 + (f" and the offset is {self.offset}" if self.offset != AUTO else ""),
-                where=self.ports.model, fix="give the labels of this model's classes, or another "
-                "--label-offset")  # fmt: skip
+                where=self.ports.model,
+                fix="give the labels of this model's classes, or another --label-offset",
+            )
         return samples
 
     def _possible(self, least: int, most: int) -> list[int]:
@@ -121,14 +134,15 @@ class Classification(Task):
             "top5": hits[min(4, len(hits) - 1)] / count,
             "topk": [n / count for n in hits],
             "right": hits,
-            "intervals": {f"top{k}": list(wilson(hits[k - 1], count)) for k in (1, 5)
-                          if k <= len(hits)},
+            "intervals": {
+                f"top{k}": list(wilson(hits[k - 1], count)) for k in (1, 5) if k <= len(hits)
+            },
             "classes": self.classes,
             "labels": {"from": self.labelled, "least": self.seen[0], "largest": self.seen[1]},
             "offset": offset,
             "worst_classes": self._worst(truth, best[:, 0]),
             "confusions": self._confusions(truth, best[:, 0]),
-        }  # fmt: skip
+        }
         doubts = "; ".join(filter(None, (self._mismatch(), self._doubt(hits[0], count))))
         return metrics | ({"warning": doubts} if doubts else {})
 
@@ -138,14 +152,18 @@ class Classification(Task):
         least, most, count = self.seen
         if count < self.classes or self.classes - most - 1 in (0, 1):
             return ""
-        return (f"labels of {count} samples go from {least} to {most}, but the model has "
-                f"{self.classes} classes: check that these are labels of its classes")  # fmt: skip
+        return (
+            f"labels of {count} samples go from {least} to {most}, but the model has "
+            f"{self.classes} classes: check that these are labels of its classes"
+        )
 
     def _doubt(self, right: int, count: int) -> str:
         """No better than guessing: the model is rarely to blame."""
         if count >= 20 and wilson(right, count)[0] <= 1 / self.classes:
-            return ("the accuracy is that of guessing: check the preprocessing (mean, std, colour "
-                    "order), the labels and their offset")  # fmt: skip
+            return (
+                "the accuracy is that of guessing: check the preprocessing (mean, std, colour "
+                "order), the labels and their offset"
+            )
         return ""
 
     def _worst(self, truth: Array, said: Array, most: int = 10) -> list[dict[str, Any]]:
@@ -156,21 +174,31 @@ class Classification(Task):
             right = int((own == number).sum())
             others = Counter(own[own != number].tolist()).most_common(3)
             if right < own.size:
-                found.append({"class": int(number), "name": self.name_of(int(number)),
-                              "samples": int(own.size), "right": right,
-                              "instead": [{"class": c, "name": self.name_of(c), "times": n}
-                                          for c, n in others]})  # fmt: skip
+                found.append(
+                    {
+                        "class": int(number),
+                        "name": self.name_of(int(number)),
+                        "samples": int(own.size),
+                        "right": right,
+                        "instead": [
+                            {"class": c, "name": self.name_of(c), "times": n} for c, n in others
+                        ],
+                    }
+                )
         found.sort(key=lambda f: (f["right"] / f["samples"], -f["samples"], f["class"]))  # type: ignore[operator]
         return found[:most]
 
     def _confusions(self, truth: Array, said: Array, most: int = 10) -> list[dict[str, Any]]:
         """Pairs of classes that are taken for one another, whichever way."""
         wrong = truth != said
-        pairs = Counter(tuple(sorted(p)) for p in zip(truth[wrong].tolist(), said[wrong].tolist(),
-                                                      strict=True))  # fmt: skip
+        pairs = Counter(
+            tuple(sorted(p)) for p in zip(truth[wrong].tolist(), said[wrong].tolist(), strict=True)
+        )
         most_often = sorted(pairs.items(), key=lambda kv: (-kv[1], kv[0]))[:most]
-        return [{"classes": [a, b], "names": [self.name_of(a), self.name_of(b)], "times": n}
-                for (a, b), n in most_often]  # fmt: skip
+        return [
+            {"classes": [a, b], "names": [self.name_of(a), self.name_of(b)], "times": n}
+            for (a, b), n in most_often
+        ]
 
     def name_of(self, number: int) -> str:
         return self.names[number] if 0 <= number < len(self.names) else f"class {number}"
@@ -181,12 +209,16 @@ class Classification(Task):
         for name, (low, high) in metrics["intervals"].items():
             found.append(f"{name}: {metrics[name]:.2%}, 95 % interval {low:.2%} to {high:.2%}")
         offset, labels = metrics["offset"], metrics["labels"]
-        found.append(f"labels: {labels['from']}, from {labels['least']} to {labels['largest']}; "
-                     f"the model has {metrics['classes']} classes")  # fmt: skip
+        found.append(
+            f"labels: {labels['from']}, from {labels['least']} to {labels['largest']}; "
+            f"the model has {metrics['classes']} classes"
+        )
         found.append(f"label offset: {offset['value']} ({offset['why']})")
         if metrics["confusions"]:
-            pairs = [f"{' / '.join(_short(n) for n in c['names'])} ({c['times']})"
-                     for c in metrics["confusions"][:5]]  # fmt: skip
+            pairs = [
+                f"{' / '.join(_short(n) for n in c['names'])} ({c['times']})"
+                for c in metrics["confusions"][:5]
+            ]
             counted = " (numbers of the model)" if offset["value"] and not self.names else ""
             found.append(f"most confused{counted}: {', '.join(pairs)}")
         worst = [w for w in metrics["worst_classes"][:5] if w["samples"] > 1]
@@ -197,20 +229,30 @@ class Classification(Task):
 
     # -- two models -----------------------------------------------------------------------------
 
-    def compare(self, samples: Sequence[Sample], ours: Sequence[Prediction],
-                theirs: Sequence[Prediction]) -> Metrics:  # fmt: skip
+    def compare(
+        self, samples: Sequence[Sample], ours: Sequence[Prediction], theirs: Sequence[Prediction]
+    ) -> Metrics:
         tops = [np.stack([p["top"] for p in side]) for side in (ours, theirs)]
-        offsets = [self._offset_of(samples, side, best)
-                   for side, best in zip((ours, theirs), tops, strict=True)]  # fmt: skip
+        offsets = [
+            self._offset_of(samples, side, best)
+            for side, best in zip((ours, theirs), tops, strict=True)
+        ]
         truth = np.array([int(s.truth) for s in samples])
         # Classes in the labels' counting: models of 1000 and of 1001 classes can be compared.
         own, other = (best - o for best, o in zip(tops, offsets, strict=True))
-        found: Metrics = {f"top{k}": paired(*((side[:, :k] == truth[:, None]).any(axis=1)
-                                              for side in (own, other)))
-                          for k in (1, 5) if k <= min(own.shape[1], other.shape[1])}  # fmt: skip
+        found: Metrics = {
+            f"top{k}": paired(
+                *((side[:, :k] == truth[:, None]).any(axis=1) for side in (own, other))
+            )
+            for k in (1, 5)
+            if k <= min(own.shape[1], other.shape[1])
+        }
         same = int((own[:, 0] == other[:, 0]).sum())
-        found["agreement"] = {"same_top1": same, "value": same / len(samples),
-                              "interval": list(wilson(same, len(samples)))}  # fmt: skip
+        found["agreement"] = {
+            "same_top1": same,
+            "value": same / len(samples),
+            "interval": list(wilson(same, len(samples))),
+        }
         if all("scores" in p for p in (*ours[:1], *theirs[:1])):
             a, b = _aligned(ours, offsets[0]), _aligned(theirs, offsets[1])
             shared = min(a.shape[1], b.shape[1])
@@ -220,8 +262,9 @@ class Classification(Task):
     def _offset_of(self, samples: Sequence[Sample], side: Sequence[Prediction], best: Array) -> int:
         """Of either model: its classes are counted by its scores, where these were kept."""
         if self.offset == AUTO and "scores" in side[0] and len(side[0]["scores"]) != self.classes:
-            twin = type(self)(**{k: v for k, v in self.settings().items()
-                                 if k != "model_output_labels"})  # fmt: skip
+            twin = type(self)(
+                **{k: v for k, v in self.settings().items() if k != "model_output_labels"}
+            )
             twin.classes = len(side[0]["scores"])
             return int(twin.found_offset(samples, best)["value"])
         return int(self.found_offset(samples, best)["value"])
@@ -235,16 +278,21 @@ class Classification(Task):
                 f"{name} difference: {100 * pair['value']:+.2f} points, 95 % interval "
                 f"{100 * pair['low']:+.2f} to {100 * pair['high']:+.2f} (right here only "
                 f"{right['only_ours']}, there only {right['only_theirs']}; McNemar's p = "
-                f"{test['exact']:.3g}, mid-p {test['mid']:.3g})")  # fmt: skip
+                f"{test['exact']:.3g}, mid-p {test['mid']:.3g})"
+            )
         agree = compared["agreement"]
         low, high = agree["interval"]
-        found.append(f"same first class: {agree['value']:.2%} ({agree['same_top1']} of "
-                     f"{compared['samples']}), 95 % interval {low:.2%} to {high:.2%}")  # fmt: skip
+        found.append(
+            f"same first class: {agree['value']:.2%} ({agree['same_top1']} of "
+            f"{compared['samples']}), 95 % interval {low:.2%} to {high:.2%}"
+        )
         if "scores" in compared:
             far = compared["scores"]
-            found.append(f"{far['snr_of']}: SNR {far['snr_db']:.1f} dB; KL divergence of "
-                         f"{far['kl_of']}: mean {far['kl_mean']:.3g}, p95 {far['kl_p95']:.3g}, max "
-                         f"{far['kl_max']:.3g} nats")  # fmt: skip
+            found.append(
+                f"{far['snr_of']}: SNR {far['snr_db']:.1f} dB; KL divergence of "
+                f"{far['kl_of']}: mean {far['kl_mean']:.3g}, p95 {far['kl_p95']:.3g}, max "
+                f"{far['kl_max']:.3g} nats"
+            )
         return found
 
 
@@ -258,8 +306,9 @@ def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InputError(f"'{text}' is not a number", where="--label-offset",
-                         fix="give 0, 1 or -1, or auto") from None  # fmt: skip
+        raise InputError(
+            f"'{text}' is not a number", where="--label-offset", fix="give 0, 1 or -1, or auto"
+        ) from None
 
 
 def _short(name: str) -> str:

@@ -36,8 +36,10 @@ class MetricRow(NamedTuple):
     def text(self, value: float) -> str:
         """The line that pycocotools prints."""
         title = "Average Precision" if self.kind == "AP" else "Average Recall"
-        return (f" {title:<18} ({self.kind}) @[ IoU={self.iou:<9} | area={self.area:>6s} | "
-                f"maxDets={self.most:>3d} ] = {value:0.3f}")  # fmt: skip
+        return (
+            f" {title:<18} ({self.kind}) @[ IoU={self.iou:<9} | area={self.area:>6s} | "
+            f"maxDets={self.most:>3d} ] = {value:0.3f}"
+        )
 
 
 ALL = "0.50:0.95"
@@ -94,14 +96,19 @@ class Truth:
         """In pixels, once pictures of (height, width) have been seen."""
         if not self.in_parts:
             return self
-        rows = [_in_pixels(a, sizes[a["image_id"]]) for a in self.annotations
-                if a["image_id"] in sizes]  # fmt: skip
+        rows = [
+            _in_pixels(a, sizes[a["image_id"]]) for a in self.annotations if a["image_id"] in sizes
+        ]
         return Truth(self.images, rows, self.categories, self.where, self.notes)
 
     def dataset(self) -> Record:
         """As pycocotools takes it: with records of its own, for it writes into them."""
-        return {"info": {}, "images": list(self.images.values()), "categories": self.categories,
-                "annotations": [dict(a) for a in self.annotations]}  # fmt: skip
+        return {
+            "info": {},
+            "images": list(self.images.values()),
+            "categories": self.categories,
+            "annotations": [dict(a) for a in self.annotations],
+        }
 
 
 def loosely(name: str) -> str:
@@ -122,8 +129,11 @@ COCO_FORM = (
 )
 NUMBERS = ("id", "image_id", "category_id")
 # The lists, and what each record of them must have.
-FORM = {"images": ("id", "file_name"), "categories": ("id", "name"),
-        "annotations": ("image_id", "category_id", "bbox")}  # fmt: skip
+FORM = {
+    "images": ("id", "file_name"),
+    "categories": ("id", "name"),
+    "annotations": ("image_id", "category_id", "bbox"),
+}
 
 
 def _from_json(record: Any, where: str) -> Truth:
@@ -141,17 +151,24 @@ def _from_json(record: Any, where: str) -> Truth:
 def _check_records(record: Record, name: str, needed: Sequence[str], where: str) -> None:
     rows = record.get(name)
     if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
-        raise InputError(f"not COCO annotations: there is no list '{name}' in it", where=where,
-                         fix=COCO_FORM)  # fmt: skip
+        raise InputError(
+            f"not COCO annotations: there is no list '{name}' in it", where=where, fix=COCO_FORM
+        )
     for i, row in enumerate(rows):
         missing = [n for n in needed if n not in row]
         if missing:
-            raise InputError(f"not COCO annotations: {name}[{i}] has no '{missing[0]}'",
-                             where=where, fix=COCO_FORM)  # fmt: skip
+            raise InputError(
+                f"not COCO annotations: {name}[{i}] has no '{missing[0]}'",
+                where=where,
+                fix=COCO_FORM,
+            )
         strange = [n for n in NUMBERS if not isinstance(row.get(n, 0), int)]
         if strange:
-            raise InputError(f"{name}[{i}]: its {strange[0]} is {row[strange[0]]!r}", where=where,
-                             fix="ids are whole numbers")  # fmt: skip
+            raise InputError(
+                f"{name}[{i}]: its {strange[0]} is {row[strange[0]]!r}",
+                where=where,
+                fix="ids are whole numbers",
+            )
     if not rows and name != "annotations":
         raise InputError(f"its list '{name}' is empty", where=where, fix=COCO_FORM)
 
@@ -166,10 +183,12 @@ def _notes(record: Record, images: Mapping[int, Record]) -> list[str]:
         "have no 'area': that of the box is taken": sum("area" not in a for a in rows),
         "have no 'id': numbered in their order": sum("id" not in a for a in rows),
         "are of pictures that 'images' does not list": sum(
-            a["image_id"] not in images for a in rows),
-        "have the id 0, with which pycocotools takes a match for a miss: number them from 1":
-            sum(a.get("id") == 0 for a in rows),
-    }  # fmt: skip
+            a["image_id"] not in images for a in rows
+        ),
+        "have the id 0, with which pycocotools takes a match for a miss: number them from 1": sum(
+            a.get("id") == 0 for a in rows
+        ),
+    }
     return [f"{n} of {len(rows)} annotations {what}" for what, n in counts.items() if n]
 
 
@@ -181,8 +200,11 @@ def _filled(annotation: Record, number: int, where: str) -> Record:
 def _box(row: Record, name: str, where: str) -> list[float]:
     box = row["bbox"]
     if not isinstance(box, list) or [isinstance(n, int | float) for n in box] != [True] * 4:
-        raise InputError(f"{name}: its bbox is {box!r}", where=where,
-                         fix="a bbox is [left, top, width, height] in pixels")  # fmt: skip
+        raise InputError(
+            f"{name}: its bbox is {box!r}",
+            where=where,
+            fix="a bbox is [left, top, width, height] in pixels",
+        )
     return box
 
 
@@ -193,22 +215,29 @@ def read_results(path: Path, truth: Truth, needed: str = "bbox") -> list[Record]
     if not isinstance(rows, list):
         raise InputError("not COCO results: it is not a list", where=str(path), fix=form)
     for i, row in enumerate(rows):
-        missing = [n for n in ("image_id", "category_id", needed, "score")
-                   if not isinstance(row, dict) or n not in row]  # fmt: skip
+        missing = [
+            n
+            for n in ("image_id", "category_id", needed, "score")
+            if not isinstance(row, dict) or n not in row
+        ]
         if missing:
-            raise InputError(f"not COCO results: row {i} has no '{missing[0]}'", where=str(path),
-                             fix=form)  # fmt: skip
+            raise InputError(
+                f"not COCO results: row {i} has no '{missing[0]}'", where=str(path), fix=form
+            )
         if not isinstance(row["score"], int | float) or not isinstance(row["image_id"], int):
-            raise InputError(f"row {i}: its score or image_id is no number", where=str(path),
-                             fix=form)  # fmt: skip
+            raise InputError(
+                f"row {i}: its score or image_id is no number", where=str(path), fix=form
+            )
         if needed == "bbox":
             _box(row, f"row {i}", str(path))
     strange = sorted({r["image_id"] for r in rows} - set(truth.images))
     if strange:
-        raise InputError(f"{len(strange)} pictures of the results are not in the annotations, "
-                         f"such as image_id {strange[0]}", where=str(path),
-                         fix=f"give the annotations these results belong to, not {truth.where}"
-                         )  # fmt: skip
+        raise InputError(
+            f"{len(strange)} pictures of the results are not in the annotations, "
+            f"such as image_id {strange[0]}",
+            where=str(path),
+            fix=f"give the annotations these results belong to, not {truth.where}",
+        )
     return rows
 
 
@@ -233,15 +262,23 @@ def summary(figures: Mapping[str, float], kind: str = "bbox") -> list[str]:
     return [row.text(figures[row.name]) for row in ROWS[kind]]
 
 
-def evaluate_official(truth: Truth, results: Sequence[Record], images: Iterable[int],
-                      kind: str = "bbox", engine: str = "auto",
-                      sigmas: Array | None = None) -> OfficialFigures:  # fmt: skip
+def evaluate_official(
+    truth: Truth,
+    results: Sequence[Record],
+    images: Iterable[int],
+    kind: str = "bbox",
+    engine: str = "auto",
+    sigmas: Array | None = None,
+) -> OfficialFigures:
     """The official figures of results on these pictures."""
     name, coco, evaluator = find_engine(engine)
     with contextlib.redirect_stdout(io.StringIO()):
         theirs = _indexed(coco, truth.dataset())
-        found = (theirs.loadRes([dict(r) for r in results]) if results else
-                 _indexed(coco, truth.dataset() | {"annotations": []}))  # fmt: skip
+        found = (
+            theirs.loadRes([dict(r) for r in results])
+            if results
+            else _indexed(coco, truth.dataset() | {"annotations": []})
+        )
         run = evaluator(theirs, found, kind)
         run.params.imgIds = sorted(images)
         if sigmas is not None:
@@ -264,15 +301,21 @@ def _by_category(run: Any) -> dict[int, dict[str, float]]:
     """AP and AP50 of each category that occurs: all areas, most detections."""
     precision = run.eval["precision"][:, :, :, 0, -1]  # [thresholds, recalls, categories]
     kept = {int(c): precision[:, :, k] for k, c in enumerate(run.params.catIds)}
-    return {c: {"AP": float(p.mean()), "AP50": float(p[0].mean())}
-            for c, p in kept.items() if p.max(initial=-1) > -1}  # fmt: skip
+    return {
+        c: {"AP": float(p.mean()), "AP50": float(p[0].mean())}
+        for c, p in kept.items()
+        if p.max(initial=-1) > -1
+    }
 
 
 def find_engine(name: str) -> tuple[str, Any, Any]:
     """Its name, and the two classes that all of them have."""
     if name not in ("auto", *ENGINES):
-        raise InputError(f"there is no evaluator '{name}'", where="--evaluator",
-                         fix=f"one of {', '.join(ENGINES)}, or auto")  # fmt: skip
+        raise InputError(
+            f"there is no evaluator '{name}'",
+            where="--evaluator",
+            fix=f"one of {', '.join(ENGINES)}, or auto",
+        )
     wanted = ENGINES if name == "auto" else (name,)
     for one in wanted:
         with contextlib.suppress(ImportError):
@@ -292,10 +335,13 @@ def _import(engine: str) -> tuple[Any, Any]:
     return FastCOCO, COCOeval_faster
 
 
-def as_results(image: int, boxes: Array, scores: Array, categories: Array,
-               size: Sequence[float]) -> list[Record]:  # fmt: skip
+def as_results(
+    image: int, boxes: Array, scores: Array, categories: Array, size: Sequence[float]
+) -> list[Record]:
     """Boxes in parts of a picture of (height, width), as COCO's results."""
     edges = boxes.astype(np.float64) * [size[1], size[0], size[1], size[0]]
     made = np.concatenate([edges[:, :2], edges[:, 2:] - edges[:, :2]], axis=1).tolist()
-    return [{"image_id": image, "category_id": int(c), "score": float(s), "bbox": box}
-            for box, s, c in zip(made, scores, categories, strict=True)]  # fmt: skip
+    return [
+        {"image_id": image, "category_id": int(c), "score": float(s), "bbox": box}
+        for box, s, c in zip(made, scores, categories, strict=True)
+    ]

@@ -80,8 +80,9 @@ def read_ssd(outputs: list[Array], scene: Scene) -> Detections:
     boxes = found["boxes"].reshape(-1, 4).astype(np.float64)
     count = min(int(found["count"].reshape(-1)[0]), len(boxes))
     classes, scores = (found[n].reshape(-1)[:count] for n in ("classes", "scores"))
-    return Detections(boxes[:count, [1, 0, 3, 2]], scores.astype(np.float64),
-                      classes.astype(np.int64))  # fmt: skip
+    return Detections(
+        boxes[:count, [1, 0, 3, 2]], scores.astype(np.float64), classes.astype(np.int64)
+    )
 
 
 def _ssd_order(outputs: list[Array]) -> tuple[str, ...]:
@@ -90,12 +91,17 @@ def _ssd_order(outputs: list[Array]) -> tuple[str, ...]:
     with_four = [i for i, o in enumerate(outputs) if o.ndim >= 2 and o.shape[-1] == 4]
     order = {0: SSD_ORDER, 1: TF2_ORDER}.get(with_four[0]) if with_four else None
     sizes = [o.size for o in outputs]
-    if order is None or sizes[order.index("count")] != 1 or (
-            sizes[order.index("classes")] != sizes[order.index("scores")]):  # fmt: skip
-        raise InputError(f"four outputs of shapes {', '.join(map(str, shapes))} are not boxes "
-                         "[1,n,4], classes [1,n], scores [1,n] and a count [1]", where="outputs",
-                         fix="say their order: --output-order boxes,classes,scores,count"
-                         )  # fmt: skip
+    if (
+        order is None
+        or sizes[order.index("count")] != 1
+        or (sizes[order.index("classes")] != sizes[order.index("scores")])
+    ):
+        raise InputError(
+            f"four outputs of shapes {', '.join(map(str, shapes))} are not boxes "
+            "[1,n,4], classes [1,n], scores [1,n] and a count [1]",
+            where="outputs",
+            fix="say their order: --output-order boxes,classes,scores,count",
+        )
     return order
 
 
@@ -119,8 +125,11 @@ def read_yolox(outputs: list[Array], scene: Scene) -> Candidates:
     rows = _rows(outputs[0])
     places, strides = cells(scene.size)
     if len(rows) != len(places):
-        raise _misfit(outputs[0], f"an input of {scene.size[0]}x{scene.size[1]} has {len(places)} "
-                      "cells at strides 8, 16 and 32")  # fmt: skip
+        raise _misfit(
+            outputs[0],
+            f"an input of {scene.size[0]}x{scene.size[1]} has {len(places)} "
+            "cells at strides 8, 16 and 32",
+        )
     centre = (rows[:, :2] + places) * strides[:, None]
     extent = np.exp(np.minimum(rows[:, 2:4], 50)) * strides[:, None]
     scores = probabilities(rows[:, 4:])
@@ -147,9 +156,11 @@ def read_anchors(outputs: list[Array], scene: Scene) -> Candidates:
     anchors = ssd_anchors(scene.size) if scene.anchors is None else scene.anchors
     rows = _rows(boxes)[:, :4]
     if len(rows) != len(anchors):
-        raise _misfit(boxes, f"there are {len(anchors)} anchors for an input of "
-                      f"{scene.size[0]}x{scene.size[1]}",
-                      "give the model's with --anchors FILE.npy")  # fmt: skip
+        raise _misfit(
+            boxes,
+            f"there are {len(anchors)} anchors for an input of {scene.size[0]}x{scene.size[1]}",
+            "give the model's with --anchors FILE.npy",
+        )
     centre = rows[:, :2] / 10 * anchors[:, 2:] + anchors[:, :2]
     extent = np.exp(np.minimum(rows[:, 2:] / 5, 50)) * anchors[:, 2:]
     corners = np.concatenate([centre - extent / 2, centre + extent / 2], axis=1)
@@ -187,8 +198,13 @@ def _misfit(output: Array, why: str, fix: str = "choose another --head") -> Inpu
 
 
 @lru_cache(8)
-def ssd_anchors(size: Size, layers: int = 6, smallest: float = 0.2, largest: float = 0.95,
-                ratios: tuple[float, ...] = (1.0, 2.0, 0.5, 3.0, 0.3333)) -> Array:  # fmt: skip
+def ssd_anchors(
+    size: Size,
+    layers: int = 6,
+    smallest: float = 0.2,
+    largest: float = 0.95,
+    ratios: tuple[float, ...] = (1.0, 2.0, 0.5, 3.0, 0.3333),
+) -> Array:
     """(y, x, height, width) of the anchors of MobileNet SSDs, as TensorFlow's detection API makes
     them: the finest layer has three shapes, each other one six."""
     step = (largest - smallest) / (layers - 1)
@@ -211,8 +227,9 @@ def _tiled(grid: Size, sides: Array) -> Array:
     y, x = np.mgrid[: grid[0], : grid[1]]
     centres = np.stack([(y + 0.5) / grid[0], (x + 0.5) / grid[1]], axis=-1).reshape(-1, 1, 2)
     count = len(centres), len(sides)
-    return np.concatenate([np.broadcast_to(centres, (*count, 2)),
-                           np.broadcast_to(sides, (*count, 2))], axis=2).reshape(-1, 4)  # fmt: skip
+    return np.concatenate(
+        [np.broadcast_to(centres, (*count, 2)), np.broadcast_to(sides, (*count, 2))], axis=2
+    ).reshape(-1, 4)
 
 
 # -- suppression --------------------------------------------------------------------------------
@@ -274,18 +291,51 @@ def unplace(boxes: Array, frame: Frame) -> Array:
 # -- the table ----------------------------------------------------------------------------------
 
 _YOLO = Pipeline((Letterbox(centre=True), Normalise((0.0,), (255.0,))), "yolo")
-HEADS: dict[str, Head] = {h.name: h for h in (
-    Head("ssd", 4, "boxes, classes, scores and count, from TFLite_Detection_PostProcess",
-         read_ssd, PRESETS["resize"]),
-    Head("ssd-raw", 2, "boxes [1,n,4] relative to anchors, scores [1,n,1+classes]",
-         read_anchors, PRESETS["resize"], BoxLimits(0.01, 0.6, 100)),
-    Head("yolox", 1, "[1,n,5+classes], n cells at strides 8, 16, 32; offsets and log sizes",
-         read_yolox, PRESETS["yolox"]),
-    Head("yolov5", 1, "[1,n,5+classes], decoded: centre, size, objectness, classes",
-         read_yolov5, _YOLO, BoxLimits(0.001, 0.6, 300), clip=True),
-    Head("yolov8", 1, "[1,4+classes,n], decoded: centre, size, classes",
-         read_yolov8, _YOLO, BoxLimits(0.001, 0.7, 300), clip=True),
-)}  # fmt: skip
+HEADS: dict[str, Head] = {
+    h.name: h
+    for h in (
+        Head(
+            "ssd",
+            4,
+            "boxes, classes, scores and count, from TFLite_Detection_PostProcess",
+            read_ssd,
+            PRESETS["resize"],
+        ),
+        Head(
+            "ssd-raw",
+            2,
+            "boxes [1,n,4] relative to anchors, scores [1,n,1+classes]",
+            read_anchors,
+            PRESETS["resize"],
+            BoxLimits(0.01, 0.6, 100),
+        ),
+        Head(
+            "yolox",
+            1,
+            "[1,n,5+classes], n cells at strides 8, 16, 32; offsets and log sizes",
+            read_yolox,
+            PRESETS["yolox"],
+        ),
+        Head(
+            "yolov5",
+            1,
+            "[1,n,5+classes], decoded: centre, size, objectness, classes",
+            read_yolov5,
+            _YOLO,
+            BoxLimits(0.001, 0.6, 300),
+            clip=True,
+        ),
+        Head(
+            "yolov8",
+            1,
+            "[1,4+classes,n], decoded: centre, size, classes",
+            read_yolov8,
+            _YOLO,
+            BoxLimits(0.001, 0.7, 300),
+            clip=True,
+        ),
+    )
+}
 
 
 def find_head(name: str, outputs: Sequence[Tensor], size: Size, model: str) -> Head:
@@ -293,13 +343,19 @@ def find_head(name: str, outputs: Sequence[Tensor], size: Size, model: str) -> H
     if name == "auto":
         return _guess(outputs, size, model)
     if name not in HEADS:
-        raise InputError(f"there is no head '{name}'", where="--head",
-                         fix=f"the heads are {', '.join(HEADS)}, or auto")  # fmt: skip
+        raise InputError(
+            f"there is no head '{name}'",
+            where="--head",
+            fix=f"the heads are {', '.join(HEADS)}, or auto",
+        )
     head = HEADS[name]
     if len(outputs) != head.outputs:
-        raise InputError(f"the head '{name}' has {head.outputs} outputs ({head.what}), the model "
-                         f"{len(outputs)}: {_listed(outputs)}", where=model,
-                         fix="choose another --head, or leave it out")  # fmt: skip
+        raise InputError(
+            f"the head '{name}' has {head.outputs} outputs ({head.what}), the model "
+            f"{len(outputs)}: {_listed(outputs)}",
+            where=model,
+            fix="choose another --head, or leave it out",
+        )
     return head
 
 
@@ -317,8 +373,11 @@ def _guess(outputs: Sequence[Tensor], size: Size, model: str) -> Head:
                 return HEADS[name]
     heads = "; ".join(f"{h.name}: {h.what}" for h in HEADS.values())
     ones = "its output is that" if len(outputs) == 1 else f"its {len(outputs)} outputs are those"
-    raise InputError(f"{ones} of no known detector: {_listed(outputs)}", where=model,
-                     fix=f"say which with --head ({heads})")  # fmt: skip
+    raise InputError(
+        f"{ones} of no known detector: {_listed(outputs)}",
+        where=model,
+        fix=f"say which with --head ({heads})",
+    )
 
 
 def _listed(outputs: Sequence[Tensor]) -> str:
@@ -330,9 +389,10 @@ def class_count(head: Head, outputs: Sequence[Tensor]) -> int | None:
     shapes = [t.shape for t in outputs]
     rules: dict[str, Callable[[list[Any]], int]] = {
         "ssd-raw": lambda s: max(x[-1] for x in s) - 1,
-        "yolox": lambda s: s[0][2] - 5, "yolov5": lambda s: s[0][2] - 5,
+        "yolox": lambda s: s[0][2] - 5,
+        "yolov5": lambda s: s[0][2] - 5,
         "yolov8": lambda s: s[0][1] - 4,
-    }  # fmt: skip
+    }
     return rules[head.name](shapes) if head.name in rules and all(shapes) else None
 
 
@@ -341,6 +401,9 @@ def named_count(head: Head, outputs: Sequence[Tensor]) -> int | None:
     names that are too few are wrong for most of them."""
     from ..ops.custom import detection_options  # all operators come with it
 
-    found = [detection_options(t.producer)["num_classes"] for t in outputs
-             if t.producer is not None and t.producer.name == POST_PROCESS]  # fmt: skip
+    found = [
+        detection_options(t.producer)["num_classes"]
+        for t in outputs
+        if t.producer is not None and t.producer.name == POST_PROCESS
+    ]
     return class_count(head, outputs) or (int(found[0]) if found else None) or None

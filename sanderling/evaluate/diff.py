@@ -88,21 +88,31 @@ class Diff:
         """What the guide's tool prints, letter by letter."""
         lines = [f"Num evaluation runs: {self.runs}"]
         for title, found in zip(("Reference", "Test"), self.latency, strict=True):
-            lines.append(f"{title} run latency: avg={found.mean * 1e6:g}(us), "
-                         f"std_dev={int(found.std * 1e6)}(us)")  # fmt: skip
-        return lines + [f"OutputDiff[{o.index}]: avg_error={o.guide.avg_error:g}, "
-                        f"std_dev={o.guide.std_dev:g}" for o in self.outputs]  # fmt: skip
+            lines.append(
+                f"{title} run latency: avg={found.mean * 1e6:g}(us), "
+                f"std_dev={int(found.std * 1e6)}(us)"
+            )
+        return lines + [
+            f"OutputDiff[{o.index}]: avg_error={o.guide.avg_error:g}, std_dev={o.guide.std_dev:g}"
+            for o in self.outputs
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA, "reference": self.reference, "test": self.test, "runs": self.runs,
+            "schema": SCHEMA,
+            "reference": self.reference,
+            "test": self.test,
+            "runs": self.runs,
             "inputs": self.inputs,
             "latency": dict(zip(SIDES, (s.to_json() for s in self.latency), strict=True)),
             "outputs": [asdict(o) for o in self.outputs],
-            "limits": self.limits.given(), "ok": self.ok, "failed": self.failed,
+            "limits": self.limits.given(),
+            "ok": self.ok,
+            "failed": self.failed,
             "layers": self.layers and self.layers.to_json(),
-            "bisect": self.bisection and self.bisection.to_json(), "notes": self.notes,
-        }  # fmt: skip
+            "bisect": self.bisection and self.bisection.to_json(),
+            "notes": self.notes,
+        }
 
 
 class DiffInterrupted(KeyboardInterrupt):
@@ -153,8 +163,10 @@ def diff(
     wanted = limits or _limits(more)
     models = _models(a, b)
     one = models[0] is models[1]
-    settings = (_setting(engine_a, delegate_a, threads_a, precision_a),
-                _setting(engine_b, delegate_b, threads_b, precision_b))  # fmt: skip
+    settings = (
+        _setting(engine_a, delegate_a, threads_a, precision_a),
+        _setting(engine_b, delegate_b, threads_b, precision_b),
+    )
     if one and not delegate_a and _runs_alike(*settings):
         settings = (_setting("sanderling", ("reference",), 1, "f32"), settings[1])
     inputs, outputs = (couple(*models, what) for what in ("inputs", "outputs"))
@@ -165,8 +177,17 @@ def diff(
     latency, found, badness = _measure(sides, values, outputs, kinds, show)
     failed = [s for o in found for s in wanted.broken(_title(o), o.real, o.raw, o.top)]
     reference, test = (side.describe() for side in sides)
-    made = Diff(reference, test, values.count, values.text, latency, found, wanted, failed,
-                notes=[*_strange(found), *_unjudged(found, wanted)])  # fmt: skip
+    made = Diff(
+        reference,
+        test,
+        values.count,
+        values.text,
+        latency,
+        found,
+        wanted,
+        failed,
+        notes=[*_strange(found), *_unjudged(found, wanted)],
+    )
     if per_tensor or bisect:
         try:
             close = Closer(made, models, settings, values, inputs, outputs, show)
@@ -189,15 +210,25 @@ def _limits(given: Mapping[str, float | None]) -> ErrorLimits:
     known = set(ErrorLimits.__dataclass_fields__)
     for name in given:
         if name not in known:
-            raise InputError(f"there is no limit '{name}'", where="diff",
-                             fix=f"the limits are {', '.join(sorted(known))}")  # fmt: skip
+            raise InputError(
+                f"there is no limit '{name}'",
+                where="diff",
+                fix=f"the limits are {', '.join(sorted(known))}",
+            )
     return ErrorLimits(**given)
 
 
 def _models(a: str | Path | Model, b: str | Path | Model | None) -> tuple[Model, Model]:
     first = a if isinstance(a, Model) else load(a)
-    if b is None or b is a or (not isinstance(b, Model) and not isinstance(a, Model)
-                               and Path(b).resolve() == Path(a).resolve()):  # fmt: skip
+    if (
+        b is None
+        or b is a
+        or (
+            not isinstance(b, Model)
+            and not isinstance(a, Model)
+            and Path(b).resolve() == Path(a).resolve()
+        )
+    ):
         return first, first
     return first, b if isinstance(b, Model) else load(b)
 
@@ -210,13 +241,19 @@ def _setting(
 ) -> Setting:
     check_engines([engine])
     if engine not in ENGINES_HERE:
-        raise InputError(f"the engine '{engine}' does not read .tflite files", where="engine",
-                         fix=f"one of {', '.join(ENGINES_HERE)}")  # fmt: skip
+        raise InputError(
+            f"the engine '{engine}' does not read .tflite files",
+            where="engine",
+            fix=f"one of {', '.join(ENGINES_HERE)}",
+        )
     chosen = [delegates] if isinstance(delegates, str | PlainDelegate) else list(delegates)
     if engine != "sanderling" and chosen:
         name = chosen[0] if isinstance(chosen[0], str) else chosen[0].name
-        raise InputError(f"the engine '{engine}' takes no delegate", where=f"delegate {name}",
-                         fix="leave the delegate or the engine out")  # fmt: skip
+        raise InputError(
+            f"the engine '{engine}' takes no delegate",
+            where=f"delegate {name}",
+            fix="leave the delegate or the engine out",
+        )
     import_engine(engine)
     for delegate in chosen:
         find_delegate(delegate)
@@ -244,9 +281,14 @@ class DiffSide:
 
     def describe(self) -> dict[str, Any]:
         delegates = [d if isinstance(d, str) else d.name for d in self.setting.delegates]
-        return {"model": self.model.source or "in memory", "engine": self.setting.engine,
-                "delegates": delegates, "threads": self.setting.threads,
-                "precision": self.setting.precision, "note": self.note}  # fmt: skip
+        return {
+            "model": self.model.source or "in memory",
+            "engine": self.setting.engine,
+            "delegates": delegates,
+            "threads": self.setting.threads,
+            "precision": self.setting.precision,
+            "note": self.note,
+        }
 
     def load(self, feeds: Sequence[Array]) -> None:
         self.arrays = [np.array(f) for f in feeds]
@@ -256,9 +298,11 @@ class DiffSide:
         except SanderlingError:
             raise
         except Exception as error:  # a peer's own
-            raise InputError(f"the engine cannot run the model: {error}",
-                             where=f"{self.title} ({self.setting.engine})",
-                             fix="choose another engine") from error  # fmt: skip
+            raise InputError(
+                f"the engine cannot run the model: {error}",
+                where=f"{self.title} ({self.setting.engine})",
+                fix="choose another engine",
+            ) from error
 
     def _bind(self) -> None:
         session = Session(self.model, delegates_of(self.setting), self.setting.threads)
@@ -273,8 +317,11 @@ class DiffSide:
 
     def _load_peer(self) -> None:
         if not self.model.source or not Path(self.model.source).is_file():
-            raise InputError("the model is in memory, other engines read files", where=self.title,
-                             fix="save it first: sanderling.save(model, path)")  # fmt: skip
+            raise InputError(
+                "the model is in memory, other engines read files",
+                where=self.title,
+                fix="save it first: sanderling.save(model, path)",
+            )
         self._kept = loaded = load_engine(job_for(self.model, self.setting, self.arrays))
         self._run, self._answers, self.note = loaded.run, loaded.answers, loaded.note
         self._refresh = loaded.refresh
@@ -338,8 +385,10 @@ def _measure(
         for tally, (a, b) in zip(tallies, outputs, strict=True):
             tally.add(a, b, answers[0][a], answers[1][b])
     show("comparing outputs", values.count, values.count)
-    made = [_output(i, *pair, tally, kind_of(pair[0], kinds, tally.shape))
-            for i, (pair, tally) in enumerate(zip(outputs, tallies, strict=True))]  # fmt: skip
+    made = [
+        _output(i, *pair, tally, kind_of(pair[0], kinds, tally.shape))
+        for i, (pair, tally) in enumerate(zip(outputs, tallies, strict=True))
+    ]
     first, second = (summary(side.seconds) for side in sides)
     assert first is not None and second is not None
     means = np.array([t.real.means for t in tallies]).reshape(len(tallies), -1)
@@ -352,8 +401,17 @@ def _output(
     index: int, a: Tensor, b: Tensor, tally: _OutputTallies, kind: OutputKind
 ) -> OutputDiff:
     raw = tally.raw.errors() if is_quantized(b) and tally.raw.means else None
-    return OutputDiff(index, a.name, b.name, a.type_text, b.type_text, tally.real.errors(), raw,
-                      tally.top.shares(), kind)  # fmt: skip
+    return OutputDiff(
+        index,
+        a.name,
+        b.name,
+        a.type_text,
+        b.type_text,
+        tally.real.errors(),
+        raw,
+        tally.top.shares(),
+        kind,
+    )
 
 
 def _title(output: OutputDiff) -> str:
@@ -364,9 +422,11 @@ def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
     """What must not hide in an average."""
     for o in outputs:
         if o.real.nan_reference or o.real.nan_test or o.real.unlike:
-            yield (f"{_title(o)}: of {o.real.elements} values {o.real.nan_reference} are NaN in "
-                   f"the reference and {o.real.nan_test} in the test; {o.real.unlike} cannot be "
-                   "compared and are left out of the errors")  # fmt: skip
+            yield (
+                f"{_title(o)}: of {o.real.elements} values {o.real.nan_reference} are NaN in "
+                f"the reference and {o.real.nan_test} in the test; {o.real.unlike} cannot be "
+                "compared and are left out of the errors"
+            )
 
 
 def _unjudged(outputs: Sequence[OutputDiff], limits: ErrorLimits) -> Iterator[str]:
@@ -393,12 +453,18 @@ class Closer:
     @cached_property
     def comparison(self) -> LayerComparison:
         fed = self.values.at(0)
-        a, b = (OpByOpRunner(m, s, shapes=[array.shape for array in feeds])
-                for m, s, feeds in zip(self.models, self.settings, fed, strict=True))  # fmt: skip
+        a, b = (
+            OpByOpRunner(m, s, shapes=[array.shape for array in feeds])
+            for m, s, feeds in zip(self.models, self.settings, fed, strict=True)
+        )
         for runner, feeds in zip((a, b), fed, strict=True):
             runner.prepare(feeds)
-        return LayerComparison(a, b, own_couples(self.inputs, a, b, self.models, "inputs"),
-                          own_couples(self.outputs, a, b, self.models, "outputs"))  # fmt: skip
+        return LayerComparison(
+            a,
+            b,
+            own_couples(self.inputs, a, b, self.models, "inputs"),
+            own_couples(self.outputs, a, b, self.models, "outputs"),
+        )
 
     def compare(self, whole: Sequence[Sequence[Array]]) -> None:
         self.made.layers = compare_layers(self.comparison, self.values, whole, self.show)
@@ -416,11 +482,19 @@ class Closer:
         guess = [r.index for r in layers.rows if r.suspect] if layers else []
         if self.models[0] is self.models[1]:
             self.made.bisection = bisect_delegate(
-                self.models[1], *self.settings, samples, self.outputs, expected, limits, self.show,
-                guess)  # fmt: skip
+                self.models[1],
+                *self.settings,
+                samples,
+                self.outputs,
+                expected,
+                limits,
+                self.show,
+                guess,
+            )
         else:
             self.made.bisection = bisect_layers(
-                self.comparison, samples, expected, limits, self.show, guess)  # fmt: skip
+                self.comparison, samples, expected, limits, self.show, guess
+            )
 
     def _expected(self, feeds: Sequence[list[Array]]) -> list[Answers]:
         """The reference's answers, from a fresh start as every test of the search has."""

@@ -27,14 +27,22 @@ def stage_metrics(found: Diff) -> bytes:
 
 
 def _latency(seconds: Summary) -> dict[str, float]:
-    return {"max_us": seconds.max * 1e6, "min_us": seconds.min * 1e6, "avg_us": seconds.mean * 1e6,
-            "sum_us": seconds.mean * seconds.count * 1e6,
-            "std_deviation_us": seconds.std * 1e6}  # fmt: skip
+    return {
+        "max_us": seconds.max * 1e6,
+        "min_us": seconds.min * 1e6,
+        "avg_us": seconds.mean * 1e6,
+        "sum_us": seconds.mean * seconds.count * 1e6,
+        "std_deviation_us": seconds.std * 1e6,
+    }
 
 
 def _accuracy(errors: Errors) -> dict[str, float]:
-    return {"max_value": errors.max_mean_error, "min_value": errors.min_error,
-            "avg_value": errors.avg_error, "std_deviation": errors.std_dev}  # fmt: skip
+    return {
+        "max_value": errors.max_mean_error,
+        "min_value": errors.min_error,
+        "avg_value": errors.avg_error,
+        "std_deviation": errors.std_dev,
+    }
 
 
 # -- the picture ----------------------------------------------------------------------------------
@@ -75,10 +83,19 @@ def _short(side: dict[str, Any]) -> str:
 
 def _draw_errors(axes: Any, layers: LayerDiffs) -> None:
     places = range(len(layers.rows))
-    axes.plot(places, [r.accumulated.relative or None for r in layers.rows], "o-", ms=3,
-              label="accumulated")  # fmt: skip
-    axes.bar(places, [r.local.relative for r in layers.rows], color=_colours(layers.rows),
-             label="local (of this op alone)")  # fmt: skip
+    axes.plot(
+        places,
+        [r.accumulated.relative or None for r in layers.rows],
+        "o-",
+        ms=3,
+        label="accumulated",
+    )
+    axes.bar(
+        places,
+        [r.local.relative for r in layers.rows],
+        color=_colours(layers.rows),
+        label="local (of this op alone)",
+    )
     if any(r.accumulated.relative > 0 for r in layers.rows):
         axes.set_yscale("log")
     axes.set_ylabel("relative error")
@@ -86,8 +103,11 @@ def _draw_errors(axes: Any, layers: LayerDiffs) -> None:
 
 
 def _draw_scales(axes: Any, layers: LayerDiffs) -> None:
-    axes.bar(range(len(layers.rows)), [r.local_rmse_scale or 0 for r in layers.rows],
-             color=_colours(layers.rows))  # fmt: skip
+    axes.bar(
+        range(len(layers.rows)),
+        [r.local_rmse_scale or 0 for r in layers.rows],
+        color=_colours(layers.rows),
+    )
     axes.axhline(IDEAL, color=COLOURS[2], lw=1, label="rounding alone (0.289)")
     axes.axhline(SUSPECT, color=COLOURS[1], lw=1, ls="--", label=f"suspect ({SUSPECT})")
     axes.set_ylabel("local RMSE / scale")
@@ -101,8 +121,12 @@ def _colours(rows: list[LayerDiff]) -> list[str]:
 def _name_layers(axes: Any, layers: LayerDiffs) -> None:
     step = max(1, len(layers.rows) // 80)
     places = range(0, len(layers.rows), step)
-    axes.set_xticks(list(places), [f"{layers.rows[i].index} {layers.rows[i].op}" for i in places],
-                    rotation=90, fontsize=7)  # fmt: skip
+    axes.set_xticks(
+        list(places),
+        [f"{layers.rows[i].index} {layers.rows[i].op}" for i in places],
+        rotation=90,
+        fontsize=7,
+    )
 
 
 def layer_row(row: LayerDiff) -> tuple[object, ...]:
@@ -111,9 +135,18 @@ def layer_row(row: LayerDiff) -> tuple[object, ...]:
     remarks = list(row.reasons)
     if row.weights_relative:
         remarks.append(f"constants differ by {row.weights_relative:.2g}")
-    return (row.index, row.op, row.name, number(row.local.relative), number(row.local_rmse_scale),
-            number(row.accumulated.relative), number(row.accumulated.snr_db), number(row.growth),
-            channels, "; ".join(remarks))  # fmt: skip
+    return (
+        row.index,
+        row.op,
+        row.name,
+        number(row.local.relative),
+        number(row.local_rmse_scale),
+        number(row.accumulated.relative),
+        number(row.accumulated.snr_db),
+        number(row.growth),
+        channels,
+        "; ".join(remarks),
+    )
 
 
 def number(value: float | None) -> str:
@@ -122,9 +155,11 @@ def number(value: float | None) -> str:
 
 def summary_lines(layers: LayerDiffs) -> list[str]:
     """What the table says, in sentences."""
-    lines = [f"{len(layers.rows)} tensors matched over {layers.runs} runs; unmatched: "
-             f"{len(layers.unmatched_reference)} of the reference, "
-             f"{len(layers.unmatched_test)} of the test"]  # fmt: skip
+    lines = [
+        f"{len(layers.rows)} tensors matched over {layers.runs} runs; unmatched: "
+        f"{len(layers.unmatched_reference)} of the reference, "
+        f"{len(layers.unmatched_test)} of the test"
+    ]
     first = layers.first_difference
     if first is None:
         return [*lines, "no matched tensor differs"]

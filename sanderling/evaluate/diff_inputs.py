@@ -47,18 +47,21 @@ def couple(a: Model, b: Model, what: str) -> Couples:
             where=f"{what} of {_source(a)} and {_source(b)}",
             fix="compare two models of one network, with the same inputs and outputs",
         )
-    couples = (_by_names(ours, theirs, _signature_names(a, what), _signature_names(b, what))
-               or _by_names(ours, theirs, _tensor_names(ours), _tensor_names(theirs))
-               or list(zip(ours, theirs, strict=True)))  # fmt: skip
+    couples = (
+        _by_names(ours, theirs, _signature_names(a, what), _signature_names(b, what))
+        or _by_names(ours, theirs, _tensor_names(ours), _tensor_names(theirs))
+        or list(zip(ours, theirs, strict=True))
+    )
     if not all(map(_fits, couples)):
         couples = _by_shape(ours, theirs) or couples
     for pair in couples:
         if not _fits(pair):
             raise InputError(
                 f"{pair[0].type_text} '{pair[0].name}' against {pair[1].type_text} "
-                f"'{pair[1].name}'", where=f"{what} of {_source(a)} and {_source(b)}",
+                f"'{pair[1].name}'",
+                where=f"{what} of {_source(a)} and {_source(b)}",
                 fix="the shapes must be equal: compare two models of one network",
-            )  # fmt: skip
+            )
     return couples
 
 
@@ -85,8 +88,12 @@ def _tensor_names(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
     return {t.name: t for t in tensors}
 
 
-def _by_names(ours: list[Tensor], theirs: list[Tensor], named: Mapping[str, Tensor],
-              other: Mapping[str, Tensor]) -> Couples:  # fmt: skip
+def _by_names(
+    ours: list[Tensor],
+    theirs: list[Tensor],
+    named: Mapping[str, Tensor],
+    other: Mapping[str, Tensor],
+) -> Couples:
     """Nothing unless every one is named the same in both."""
     if set(named) != set(other) or set(named.values()) != set(ours):
         return []
@@ -131,8 +138,9 @@ def translated(array: Array, source: Tensor, target: Tensor) -> Array:
         return array
     reals = as_real(array, source)
     if is_quantized(target):
-        return quantize_array(np.nan_to_num(reals.astype(np.float32), posinf=np.inf,
-                                            neginf=-np.inf), target)  # fmt: skip
+        return quantize_array(
+            np.nan_to_num(reals.astype(np.float32), posinf=np.inf, neginf=-np.inf), target
+        )
     if target.dtype.numpy.kind in "iu" and reals.dtype.kind == "f":
         reals = np.clip(np.rint(reals), *target.dtype.bounds)
     return reals.astype(target.dtype.numpy)
@@ -154,8 +162,10 @@ class FeedSource:
             yield self.at(index)
 
     def at(self, index: int) -> Feeds:
-        both = [_both(self.value(index, lead), lead, a, b)
-                for (a, b), lead in zip(self.couples, self.leads, strict=True)]  # fmt: skip
+        both = [
+            _both(self.value(index, lead), lead, a, b)
+            for (a, b), lead in zip(self.couples, self.leads, strict=True)
+        ]
         return [a for a, _ in both], [b for _, b in both]
 
     @property
@@ -255,9 +265,15 @@ class ArrayFeeds(FeedSource):
         return self.arrays[place][index]
 
 
-def source(couples: Couples, data: Any, runs: int | None, seed: int,
-           picture: Picture | Pipeline | None = None, names: Mapping[Tensor, str] | None = None,
-           shapes: Mapping[str, Shape] | None = None) -> FeedSource:  # fmt: skip
+def source(
+    couples: Couples,
+    data: Any,
+    runs: int | None,
+    seed: int,
+    picture: Picture | Pipeline | None = None,
+    names: Mapping[Tensor, str] | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+) -> FeedSource:
     """data: None for random values, a file, a folder, an array, or arrays by input name. names:
     what else the reference's inputs are called. shapes: of inputs, by name."""
     titles = [(names or {}).get(a, a.name) for a, _ in couples]
@@ -277,17 +293,21 @@ def _at_shapes(couples: Couples, titles: Sequence[str], shapes: Mapping[str, Sha
     """The inputs, or stand-ins for those that get another shape than the file's."""
     inputs = {title: a for title, (a, _) in zip(titles, couples, strict=True)}
     given = by_input(inputs, shapes)
-    return [(a, b) if title not in given else
-            (_sized(a, checked_shape(title, a, given[title])), _sized(b, given[title]))
-            for title, (a, b) in zip(titles, couples, strict=True)]  # fmt: skip
+    return [
+        (a, b)
+        if title not in given
+        else (_sized(a, checked_shape(title, a, given[title])), _sized(b, given[title]))
+        for title, (a, b) in zip(titles, couples, strict=True)
+    ]
 
 
 def _sized(tensor: Tensor, shape: Shape) -> Tensor:
     return Tensor(tensor.name, tensor.dtype, shape, quant=tensor.quant)
 
 
-def _from_path(couples: Couples, path: Path, runs: int | None, picture: Picture | Pipeline | None,
-               names: Names) -> FeedSource:  # fmt: skip
+def _from_path(
+    couples: Couples, path: Path, runs: int | None, picture: Picture | Pipeline | None, names: Names
+) -> FeedSource:
     if not path.exists():
         raise InputError("there is no such file or folder", where=str(path), fix="check the path")
     if path.is_dir() or path.suffix.lower() in PICTURES:
@@ -304,27 +324,37 @@ def _from_files(
     couples: Couples, path: Path, runs: int | None, picture: Picture | Pipeline | None
 ) -> FeedSource:
     known = PICTURES | set(ARRAYS)
-    paths = [path] if path.is_file() else sorted(
-        p for p in path.rglob("*") if p.suffix.lower() in known)  # fmt: skip
+    paths = (
+        [path]
+        if path.is_file()
+        else sorted(p for p in path.rglob("*") if p.suffix.lower() in known)
+    )
     if not paths:
-        raise InputError("no picture and no .npy in this folder", where=str(path),
-                         fix=f"known kinds: {', '.join(sorted(known))}")  # fmt: skip
+        raise InputError(
+            "no picture and no .npy in this folder",
+            where=str(path),
+            fix=f"known kinds: {', '.join(sorted(known))}",
+        )
     if len(couples) != 1:
-        raise InputError(f"a file holds one input, the model has {len(couples)}", where=str(path),
-                         fix="give a .npz with an array for each input, by name")  # fmt: skip
+        raise InputError(
+            f"a file holds one input, the model has {len(couples)}",
+            where=str(path),
+            fix="give a .npz with an array for each input, by name",
+        )
     paths = paths[:runs]
     return FileFeeds(couples, len(paths), f"{len(paths)} files of {path}", paths, picture)
 
 
-def _from_arrays(couples: Couples, data: Any, runs: int | None, where: str,
-                 names: Names) -> FeedSource:  # fmt: skip
+def _from_arrays(
+    couples: Couples, data: Any, runs: int | None, where: str, names: Names
+) -> FeedSource:
     arrays = [_samples(_pick(data, names[a], len(couples), where), a, where) for a, _ in couples]
     counts = {len(a) for a in arrays}
     if len(counts) > 1:
-        sizes = ", ".join(f"'{a.name}' {len(x)}"
-                          for (a, _), x in zip(couples, arrays, strict=True))  # fmt: skip
-        raise InputError(f"unequal numbers of samples: {sizes}", where=where,
-                         fix="give as many for each input")  # fmt: skip
+        sizes = ", ".join(f"'{a.name}' {len(x)}" for (a, _), x in zip(couples, arrays, strict=True))
+        raise InputError(
+            f"unequal numbers of samples: {sizes}", where=where, fix="give as many for each input"
+        )
     count = min(counts) if counts else 1
     count = count if runs is None else min(runs, count)
     if not count:
@@ -335,16 +365,20 @@ def _from_arrays(couples: Couples, data: Any, runs: int | None, where: str,
 def _pick(data: Any, names: tuple[str, ...], inputs: int, where: str) -> Array:
     if not isinstance(data, Mapping):
         if inputs != 1:
-            raise InputError(f"one array for {inputs} inputs", where=where,
-                             fix="give a .npz with an array for each input, by name")  # fmt: skip
+            raise InputError(
+                f"one array for {inputs} inputs",
+                where=where,
+                fix="give a .npz with an array for each input, by name",
+            )
         return np.asarray(data)
     found = next((n for n in names if n in data), None)
     if found is not None:
         return np.asarray(data[found])
     if inputs == 1 and len(data) == 1:
         return np.asarray(next(iter(data.values())))
-    raise InputError(f"no array '{names[-1]}' in it", where=where,
-                     fix=f"it holds {', '.join(data) or 'nothing'}")  # fmt: skip
+    raise InputError(
+        f"no array '{names[-1]}' in it", where=where, fix=f"it holds {', '.join(data) or 'nothing'}"
+    )
 
 
 def _samples(array: Array, tensor: Tensor, where: str) -> Array:
@@ -358,17 +392,20 @@ def _samples(array: Array, tensor: Tensor, where: str) -> Array:
     elif _matches(array.shape, tensor):
         array = array[None]
     if not _matches(array.shape[1:], tensor):
-        raise InputError(f"an array of shape {list(array.shape)}, the input is {tensor.type_text}",
-                         where=where, fix=f"give {['n', *shape]}".replace("'", "")
-                         + _other_shape(tensor))  # fmt: skip
+        raise InputError(
+            f"an array of shape {list(array.shape)}, the input is {tensor.type_text}",
+            where=where,
+            fix=f"give {['n', *shape]}".replace("'", "") + _other_shape(tensor),
+        )
     return array
 
 
 def _matches(shape: Sequence[int], tensor: Tensor, skip: int = 0) -> bool:
     """An array may have any size where the input's is open."""
     wanted = (tensor.signature or tensor.shape)[skip:]
-    return len(shape) == len(wanted) and all(n in (-1, m) for n, m in zip(wanted, shape,
-                                                                         strict=True))  # fmt: skip
+    return len(shape) == len(wanted) and all(
+        n in (-1, m) for n, m in zip(wanted, shape, strict=True)
+    )
 
 
 def _other_shape(tensor: Tensor) -> str:
@@ -377,23 +414,29 @@ def _other_shape(tensor: Tensor) -> str:
 
 def _checked(array: Array, tensor: Tensor, where: str) -> Array:
     if not _matches(array.shape, tensor):
-        raise InputError(f"an array of shape {list(array.shape)}, the input is {tensor.type_text}",
-                         where=where, fix=f"give arrays of the input's shape{_other_shape(tensor)}"
-                         )  # fmt: skip
+        raise InputError(
+            f"an array of shape {list(array.shape)}, the input is {tensor.type_text}",
+            where=where,
+            fix=f"give arrays of the input's shape{_other_shape(tensor)}",
+        )
     return array
 
 
 def _load(path: Path) -> Any:
-    with foreign_reader(path, "not a readable .npy or .npz file",
-                        "give .npy, .npz, a picture or a folder"):  # fmt: skip
+    with foreign_reader(
+        path, "not a readable .npy or .npz file", "give .npy, .npz, a picture or a folder"
+    ):
         return np.load(path, allow_pickle=False)
 
 
 def _only(stored: Any, path: Path) -> Array:
     with stored:
         if len(stored.files) != 1:
-            raise InputError(f"{len(stored.files)} arrays in one file of a folder", where=str(path),
-                             fix="give one array a file")  # fmt: skip
+            raise InputError(
+                f"{len(stored.files)} arrays in one file of a folder",
+                where=str(path),
+                fix="give one array a file",
+            )
         return _entry(stored, stored.files[0], path)
 
 

@@ -33,15 +33,21 @@ class EngineDelegate(Delegate):
         path = Path(self.folder.name) / f"{len(list(Path(self.folder.name).iterdir()))}.tflite"
         path.write_bytes(as_tflite(part))
         inputs = [np.zeros(t.shape, t.dtype.numpy) for t in part.inputs]
-        job = EngineJob(str(path), self.setting, inputs, [t.name for t in part.inputs],
-                  [t.name for t in part.outputs])  # fmt: skip
+        job = EngineJob(
+            str(path),
+            self.setting,
+            inputs,
+            [t.name for t in part.inputs],
+            [t.name for t in part.outputs],
+        )
         try:
             return EngineExecutable(inputs, load_engine(job))
         except MissingExtraError:
             raise
         except Exception as error:
-            raise DelegateError(f"it cannot load them: {error}",
-                                where=f"engine '{self.name}'") from error  # fmt: skip
+            raise DelegateError(
+                f"it cannot load them: {error}", where=f"engine '{self.name}'"
+            ) from error
 
 
 def load_engine(job: EngineJob) -> LoadedEngine:

@@ -34,8 +34,12 @@ class Runner:
 
     def _session(self) -> Session:
         precision = self.setting.precision
-        return Session(self.model, self.setting.delegates, self.setting.threads,
-                       options={"precision": precision} if precision != "f32" else {})  # fmt: skip
+        return Session(
+            self.model,
+            self.setting.delegates,
+            self.setting.threads,
+            options={"precision": precision} if precision != "f32" else {},
+        )
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         if not self._clean:

@@ -114,7 +114,8 @@ class Tally:
         means = np.asarray(self.means, np.float64)
         sound = means[np.isfinite(means)]
         return Errors(
-            runs=len(means), elements=self.elements,
+            runs=len(means),
+            elements=self.elements,
             avg_error=float(sound.mean()) if sound.size else float("nan"),
             std_dev=float(sound.std()) if sound.size else float("nan"),
             min_error=float(sound.min()) if sound.size else float("nan"),
@@ -125,8 +126,10 @@ class Tally:
             cosine=self._cosine(),
             snr_db=decibels(self.reference, self.squares),
             equal=self.equal / self.elements if self.elements else 1.0,
-            nan_reference=self.nan_reference, nan_test=self.nan_test, unlike=self.unlike,
-        )  # fmt: skip
+            nan_reference=self.nan_reference,
+            nan_test=self.nan_test,
+            unlike=self.unlike,
+        )
 
     def _cosine(self) -> float:
         if self.squares == 0:
@@ -204,27 +207,35 @@ class ErrorLimits:
             if not isinstance(value, int | float) or np.isnan(value):
                 raise InputError(f"{value!r} is not a number", where=name, fix="give a number")
             if name.startswith("max") and value < 0:
-                raise InputError(f"{value:g} is below 0, where no error lies", where=name,
-                                 fix="give 0 or more")  # fmt: skip
+                raise InputError(
+                    f"{value:g} is below 0, where no error lies", where=name, fix="give 0 or more"
+                )
             if value > 1 and name in ("min_cosine", "min_top1", "min_top5"):
-                raise InputError(f"{value:g} is more than 1, the most there is", where=name,
-                                 fix="give a share: 0 to 1")  # fmt: skip
+                raise InputError(
+                    f"{value:g} is more than 1, the most there is",
+                    where=name,
+                    fix="give a share: 0 to 1",
+                )
 
     def given(self) -> dict[str, float]:
         named = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in named.items() if value is not None}
 
     def __str__(self) -> str:
-        return ", ".join(f"{_WORDS[n]} {'>=' if n.startswith('min') else '<='} {v:g}"
-                         for n, v in self.given().items())  # fmt: skip
+        return ", ".join(
+            f"{_WORDS[n]} {'>=' if n.startswith('min') else '<='} {v:g}"
+            for n, v in self.given().items()
+        )
 
-    def broken(self, name: str, real: Errors, raw: Errors | None,
-               top: Mapping[int, float]) -> Iterator[str]:  # fmt: skip
+    def broken(
+        self, name: str, real: Errors, raw: Errors | None, top: Mapping[int, float]
+    ) -> Iterator[str]:
         """A sentence for each that does not hold of this output."""
         if self.given() and real.unlike:
-            yield (f"{name}: {real.unlike} of {real.elements} values cannot be compared "
-                   f"(NaN: {real.nan_reference} in the reference, {real.nan_test} in the test)"
-                   )  # fmt: skip
+            yield (
+                f"{name}: {real.unlike} of {real.elements} values cannot be compared "
+                f"(NaN: {real.nan_reference} in the reference, {real.nan_test} in the test)"
+            )
         found = _judged(real, raw, top)
         for limit, bound in self.given().items():
             value = found[limit]
@@ -241,14 +252,17 @@ class ErrorLimits:
         return [_WORDS[limit] for limit in self.given() if found[limit] is None]
 
 
-def _judged(real: Errors, raw: Errors | None,
-            top: Mapping[int, float]) -> dict[str, float | None]:  # fmt: skip
+def _judged(real: Errors, raw: Errors | None, top: Mapping[int, float]) -> dict[str, float | None]:
     return {
-        "max_error": real.max_error, "max_avg_error": real.avg_error,
-        "max_raw_error": raw.max_error if raw else None, "max_relative": real.relative,
-        "min_cosine": real.cosine, "min_snr": real.snr_db,
-        "min_top1": top.get(1), "min_top5": top.get(5),
-    }  # fmt: skip
+        "max_error": real.max_error,
+        "max_avg_error": real.avg_error,
+        "max_raw_error": raw.max_error if raw else None,
+        "max_relative": real.relative,
+        "min_cosine": real.cosine,
+        "min_snr": real.snr_db,
+        "min_top1": top.get(1),
+        "min_top5": top.get(5),
+    }
 
 
 _WORDS = {

@@ -127,16 +127,21 @@ class Evaluation:
     def table(self) -> dict[str, list[Any]]:
         """Every sample that came through, as columns: id, truth, and the prediction's."""
         samples, predictions = self.came_through
-        return {"id": [s.id for s in samples], "truth": [s.truth for s in samples],
-                **transposed(predictions)}  # fmt: skip
+        return {
+            "id": [s.id for s in samples],
+            "truth": [s.truth for s in samples],
+            **transposed(predictions),
+        }
 
     def rows_json(self) -> list[dict[str, Any]]:
         """The table as records, failures among them, in the order of the samples."""
         samples, predictions = self.came_through
         found = {s.id: listed(dict(p)) for s, p in zip(samples, predictions, strict=True)}
         failed = {f.id: {"failure": f.why} for f in self.failures}
-        return [{"id": s.id, "truth": listed(s.truth), **(found.get(s.id) or failed[s.id])}
-                for s in self.samples]  # fmt: skip
+        return [
+            {"id": s.id, "truth": listed(s.truth), **(found.get(s.id) or failed[s.id])}
+            for s in self.samples
+        ]
 
     def predictions_npz(self) -> bytes:
         """The table as the bytes of a .npz; `columns.unpack` and np.load read it."""
@@ -156,8 +161,11 @@ class KeptPredictions:
             columns = unpack(Path(path).read_bytes())
             ids, truth = columns.pop("id"), columns.pop("truth")
         except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"not predictions of an evaluation: {error}", where=str(path),
-                             fix="write them with --predictions FILE.npz") from error  # fmt: skip
+            raise InputError(
+                f"not predictions of an evaluation: {error}",
+                where=str(path),
+                fix="write them with --predictions FILE.npz",
+            ) from error
         samples = [Sample(i, truth=t) for i, t in zip(ids, truth, strict=True)]
         return KeptPredictions(os.fspath(path), (samples, list(rows(columns))))
 
@@ -198,8 +206,10 @@ def evaluate_task(
     progress: called with (what, samples done, samples in all)
     """
     if process_pool.is_child:
-        raise InputError("the file of a task starts an evaluation when it is imported",
-                         fix='put that under `if __name__ == "__main__":`')  # fmt: skip
+        raise InputError(
+            "the file of a task starts an evaluation when it is imported",
+            fix='put that under `if __name__ == "__main__":`',
+        )
     setting = Setting(engine, threads, tuple(delegates), precision)
     sources = tuple(TaskFile(str(p), Path(p).read_text("utf-8")) for p in plugins)
     sizes = tuple((name, tuple(shape)) for name, shape in (shapes or {}).items())
@@ -233,8 +243,11 @@ def _samples(task: Task, limit: int) -> list[Sample]:
     seen: set[str] = set()
     for sample in samples:
         if sample.id in seen:
-            raise InputError(f"two samples have the id '{sample.id}'", where=f"task '{task.name}'",
-                             fix="ids must tell samples apart")  # fmt: skip
+            raise InputError(
+                f"two samples have the id '{sample.id}'",
+                where=f"task '{task.name}'",
+                fix="ids must tell samples apart",
+            )
         seen.add(sample.id)
     return samples[:limit] if limit else samples
 
@@ -315,9 +328,11 @@ class RunningEvaluation:
         with Pool(min(count, len(self.left)), self.work) as children:
             for number, answer in children.run((s.number, s) for s in self.left):
                 if isinstance(answer, Lost):
-                    raise InputError(_lost(self.all[number], answer),
-                                     fix="what was done is kept; try fewer workers, or find the "
-                                     "sample with workers=1")  # fmt: skip
+                    raise InputError(
+                        _lost(self.all[number], answer),
+                        fix="what was done is kept; try fewer workers, or find the "
+                        "sample with workers=1",
+                    )
                 yield number, answer
             self._note_deaths(children)
 
@@ -373,8 +388,9 @@ class RunningEvaluation:
 
     def _note_deaths(self, children: Pool) -> None:
         if children.deaths:
-            self.notes.append(f"worker processes died {children.deaths} times; what they worked on "
-                              "was done again")  # fmt: skip
+            self.notes.append(
+                f"worker processes died {children.deaths} times; what they worked on was done again"
+            )
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -383,15 +399,28 @@ class RunningEvaluation:
         outcomes = [self.outcomes[i] for i in range(len(self.samples))]
         samples, predictions = _came_through(self.samples, outcomes)
         if not predictions:
-            raise InputError(f"none of {len(outcomes)} samples came through; the first: "
-                             f"{outcomes[0].failure}", where=f"sample '{self.samples[0].id}'",
-                             fix="check the files and the task's settings")  # fmt: skip
+            raise InputError(
+                f"none of {len(outcomes)} samples came through; the first: {outcomes[0].failure}",
+                where=f"sample '{self.samples[0].id}'",
+                fix="check the files and the task's settings",
+            )
         with blame(self.first.task, "metric"):
             metrics = self.first.task.metric(samples, predictions)
         self.shelf.clear()
-        return Evaluation(self.work.model, self.digest, self.first.task, self.work.setting,
-                          self.samples, outcomes, metrics, seconds, self.start, self.resumed,
-                          self.notes, spread)  # fmt: skip
+        return Evaluation(
+            self.work.model,
+            self.digest,
+            self.first.task,
+            self.work.setting,
+            self.samples,
+            outcomes,
+            metrics,
+            seconds,
+            self.start,
+            self.resumed,
+            self.notes,
+            spread,
+        )
 
 
 def _came_through(samples: Sequence[Sample], outcomes: Sequence[SampleOutcome]) -> Came:
@@ -417,7 +446,8 @@ def compare_evaluations(ours: Evaluation, theirs: Evaluation | KeptPredictions) 
     by_id = {s.id: p for s, p in zip(other, their, strict=True)}
     pairs = [(s, p, by_id[s.id]) for s, p in zip(own, mine, strict=True) if s.id in by_id]
     if not pairs:
-        raise InputError("the two evaluations have no sample in common",
-                         fix="run both on the same data")  # fmt: skip
+        raise InputError(
+            "the two evaluations have no sample in common", fix="run both on the same data"
+        )
     samples, first, second = (list(side) for side in zip(*pairs, strict=True))
     return {"samples": len(pairs)} | ours.task.compare(samples, first, second)

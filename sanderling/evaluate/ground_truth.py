@@ -29,9 +29,12 @@ def read_ground_truth(
 
 
 def _not_a_truth(where: str) -> InputError:
-    return InputError("neither COCO annotations (JSON) nor a binary ObjectDetectionGroundTruth",
-                      where=where, fix="give instances_*.json, or the ground_truth.pb that "
-                      "TensorFlow Lite's preprocess_coco_minival writes")  # fmt: skip
+    return InputError(
+        "neither COCO annotations (JSON) nor a binary ObjectDetectionGroundTruth",
+        where=where,
+        fix="give instances_*.json, or the ground_truth.pb that "
+        "TensorFlow Lite's preprocess_coco_minival writes",
+    )
 
 
 def _add(result: Record, images: dict[int, Record], annotations: list[Record]) -> None:

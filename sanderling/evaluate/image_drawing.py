@@ -31,8 +31,11 @@ def drawn(path: Path, found: Findings, target: Path) -> bytes:
     """The picture with what was found, as the kind of file that the target's name asks for."""
     kind = target.suffix.lower()
     if kind not in DRAWN:
-        raise InputError(f"'{kind}' is not a kind of picture to draw", where=str(target),
-                         fix=f"end the name with {', '.join(DRAWN)}")  # fmt: skip
+        raise InputError(
+            f"'{kind}' is not a kind of picture to draw",
+            where=str(target),
+            fix=f"end the name with {', '.join(DRAWN)}",
+        )
     pixels = read_pixels(path)
     if found.mask is not None:
         pixels = _veiled(pixels, found.mask)
@@ -103,8 +106,9 @@ def _boxes(canvas: _Canvas, found: Findings) -> None:
     for row in reversed(found.rows):  # the best on top
         colour = COLOURS[row["class"] % len(COLOURS)]
         left, top, right, bottom = row["box"]
-        canvas.draw.rectangle((left, top, max(left, right), max(top, bottom)), outline=colour,
-                              width=canvas.line)  # fmt: skip
+        canvas.draw.rectangle(
+            (left, top, max(left, right), max(top, bottom)), outline=colour, width=canvas.line
+        )
         canvas.label((left, top), f"{row['label']} {row['score']:.2f}", colour)
 
 
@@ -118,20 +122,26 @@ def _points(canvas: _Canvas, found: Findings) -> None:
                 canvas.draw.line((*person[a, :2], *person[b, :2]), fill=colour, width=canvas.line)
         radius = 1.6 * canvas.line
         for x, y, _ in person[seen]:
-            canvas.draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour,
-                                outline=(0, 0, 0))  # fmt: skip
+            canvas.draw.ellipse(
+                (x - radius, y - radius, x + radius, y + radius), fill=colour, outline=(0, 0, 0)
+            )
 
 
 def _mask(canvas: _Canvas, found: Findings) -> None:
     things = [row for row in found.rows if row["class"] != BACKGROUND]
-    canvas.legend([(f"{row['label']} {row['share']:.0%}", _colour_of(row["class"]))
-                   for row in things])  # fmt: skip
+    canvas.legend(
+        [(f"{row['label']} {row['share']:.0%}", _colour_of(row["class"])) for row in things]
+    )
 
 
 def _classes(canvas: _Canvas, found: Findings) -> None:
     shades = [COLOURS[2]] + [(70, 70, 70)] * len(found.rows)
-    canvas.legend([(f"{row['label']} {row['score']:.3g}", shade)
-                   for row, shade in zip(found.rows, shades, strict=False)])  # fmt: skip
+    canvas.legend(
+        [
+            (f"{row['label']} {row['score']:.3g}", shade)
+            for row, shade in zip(found.rows, shades, strict=False)
+        ]
+    )
 
 
 _DRAW = {"boxes": _boxes, "keypoints": _points, "mask": _mask, "classes": _classes}

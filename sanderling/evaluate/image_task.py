@@ -21,11 +21,18 @@ _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 class ImageTask(Task):
     """A task whose samples are pictures, preprocessed by a pipeline that options change."""
 
-    preset: str = setting(default="", metavar="NAME|FILE", help="How pictures become inputs: a "
-                          "preset, or a file that --save-preset wrote. Default: what suits the "
-                          "model.")  # fmt: skip
-    resample: str = setting(default="", metavar="HOW", help="tflite, or Pillow's nearest, "
-                            "bilinear, bicubic, lanczos, box, hamming.")  # fmt: skip
+    preset: str = setting(
+        default="",
+        metavar="NAME|FILE",
+        help="How pictures become inputs: a "
+        "preset, or a file that --save-preset wrote. Default: what suits the "
+        "model.",
+    )
+    resample: str = setting(
+        default="",
+        metavar="HOW",
+        help="tflite, or Pillow's nearest, bilinear, bicubic, lanczos, box, hamming.",
+    )
     mean: str = setting(default="", metavar="M[,M,M]", help="Inputs are (pixel - mean) / std.")
     std: str = setting(default="", metavar="S[,S,S]", help="See --mean.")
     bgr: bool | None = setting(default=None, help="Blue first.")
@@ -33,24 +40,27 @@ class ImageTask(Task):
     def open(self, ports: Ports) -> None:
         super().open(ports)
         base = load_pipeline(self.preset) if self.preset else self.usual()
-        self.pipeline = adjusted(base, resample=self.resample, mean=self.mean, std=self.std,
-                                 bgr=self.bgr)  # fmt: skip
+        self.pipeline = adjusted(
+            base, resample=self.resample, mean=self.mean, std=self.std, bgr=self.bgr
+        )
         self.pipeline.check(ports.input)
 
     def usual(self) -> Pipeline:
         """The preprocessing where none is stated."""
         raise NotImplementedError
 
-    def prepare(self, sample: Sample, *first: Transform) -> tuple[dict[str, Array], Frame,
-                                                             dict[str, float]]:  # fmt: skip
+    def prepare(
+        self, sample: Sample, *first: Transform
+    ) -> tuple[dict[str, Array], Frame, dict[str, float]]:
         """The inputs; where they come from, without the pixels, for it travels; the seconds."""
-        assert sample.path is not None
-        if not sample.path.is_file():
-            raise InputError("the picture is not there", where=str(sample.path),
-                             fix="put it into the folder, or take it out of the annotations"
-                             )  # fmt: skip
+        if not sample.file.is_file():
+            raise InputError(
+                "the picture is not there",
+                where=str(sample.file),
+                fix="put it into the folder, or take it out of the annotations",
+            )
         pipeline = replace(self.pipeline, steps=(*first, *self.pipeline.steps))
-        array, frame, seconds = pipeline(sample.path, self.ports.input)
+        array, frame, seconds = pipeline(sample.file, self.ports.input)
         name = next(iter(self.ports.inputs))
         return {name: array}, replace(frame, pixels=_NO_PIXELS), seconds
 
@@ -59,6 +69,9 @@ def check_folder(folder: Path, named: Mapping[int, str], annotations: Path | Non
     """Some of the annotated pictures are there, or the folder is another one's."""
     there = {p.name for p in find_images(folder)}
     if not there & {Path(n).name for n in named.values()}:
-        raise InputError(f"none of the {len(named)} annotated pictures is in it, such as "
-                         f"{next(iter(named.values()))}", where=str(folder),
-                         fix=f"give the folder that {annotations} describes")  # fmt: skip
+        raise InputError(
+            f"none of the {len(named)} annotated pictures is in it, such as "
+            f"{next(iter(named.values()))}",
+            where=str(folder),
+            fix=f"give the folder that {annotations} describes",
+        )

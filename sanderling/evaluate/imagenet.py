@@ -73,13 +73,19 @@ class ImageNet(Classification):
     )
     mean: str = setting(default="", metavar="M[,M,M]", help="Inputs are (pixel - mean) / std.")
     std: str = setting(default="", metavar="S[,S,S]", help="See --mean.")
-    bgr: bool | None = setting(default=None, help="Blue first.")  # fmt: skip
+    bgr: bool | None = setting(default=None, help="Blue first.")
 
     def open(self, ports: Ports) -> None:
         super().open(ports)
         self.pipeline: Pipeline = adjusted(
-            load_pipeline(self.preset), crop=self.crop, short_side=self.short_side,
-            resample=self.resample, mean=self.mean, std=self.std, bgr=self.bgr)  # fmt: skip
+            load_pipeline(self.preset),
+            crop=self.crop,
+            short_side=self.short_side,
+            resample=self.resample,
+            mean=self.mean,
+            std=self.std,
+            bgr=self.bgr,
+        )
         self.pipeline.check(ports.input)
 
     def samples(self) -> Sequence[Sample]:
@@ -88,13 +94,15 @@ class ImageNet(Classification):
         return self.check_labels(self._allowed(found))
 
     def preprocess(self, sample: Sample) -> Prepared:
-        assert sample.path is not None
-        array, _, seconds = self.pipeline(sample.path, self.ports.input)
+        array, _, seconds = self.pipeline(sample.file, self.ports.input)
         return Prepared({next(iter(self.ports.inputs)): array}, seconds=seconds)
 
     def tool_file(self, metrics: Metrics, latency: Mapping[str, Mapping[str, float]]) -> bytes:
-        return stage_metrics(latency, "image_classification_metrics", {
-            "topk_accuracy_metrics": {"topk_accuracies": metrics["topk"]}})  # fmt: skip
+        return stage_metrics(
+            latency,
+            "image_classification_metrics",
+            {"topk_accuracy_metrics": {"topk_accuracies": metrics["topk"]}},
+        )
 
     # -- what there is --------------------------------------------------------------------------
 
@@ -104,21 +112,29 @@ class ImageNet(Classification):
         folders = self.images.is_dir() and any(p.is_dir() for p in self.images.iterdir())
         if not folders:
             find_images(self.images)  # says what is wrong with the folder itself
-            raise InputError("there are pictures, and nothing says their classes",
-                             where=str(self.images),
-                             fix="give --labels FILE, or a folder for each class")  # fmt: skip
+            raise InputError(
+                "there are pictures, and nothing says their classes",
+                where=str(self.images),
+                fix="give --labels FILE, or a folder for each class",
+            )
         return False
 
     def _folders(self) -> list[Sample]:
         """Folders are named by class, number or name; or are all classes, in their names' order."""
         folders = sorted(p for p in self.images.iterdir() if p.is_dir())
         numbers = self._numbers([f.name for f in folders])
-        found = [Sample(f"{folder.name}/{p.name}", p, number)
-                 for folder, number in zip(folders, numbers, strict=True)
-                 for p in sorted(folder.iterdir()) if p.suffix.lower() in PICTURES]  # fmt: skip
+        found = [
+            Sample(f"{folder.name}/{p.name}", p, number)
+            for folder, number in zip(folders, numbers, strict=True)
+            for p in sorted(folder.iterdir())
+            if p.suffix.lower() in PICTURES
+        ]
         if not found:
-            raise InputError(f"no picture in its {len(folders)} folders", where=str(self.images),
-                             fix="put each class's pictures into a folder of its own")  # fmt: skip
+            raise InputError(
+                f"no picture in its {len(folders)} folders",
+                where=str(self.images),
+                fix="put each class's pictures into a folder of its own",
+            )
         return found
 
     def _numbers(self, folders: list[str]) -> Sequence[int]:
@@ -129,15 +145,19 @@ class ImageNet(Classification):
         if any(n is not None for n in known):
             strange = [f for f, n in zip(folders, known, strict=True) if n is None]
             if strange:
-                raise InputError(f"the folder '{strange[0]}' has no class name of the model",
-                                 where=str(self.images),
-                                 fix=f"call it as {self.model_output_labels} does")  # fmt: skip
+                raise InputError(
+                    f"the folder '{strange[0]}' has no class name of the model",
+                    where=str(self.images),
+                    fix=f"call it as {self.model_output_labels} does",
+                )
             return [n for n in known if n is not None]
         if len(folders) not in (self.classes, self.classes - 1):  # one may be the background
-            raise InputError(f"{len(folders)} folders, the model has {self.classes} classes: which "
-                             "is which?", where=str(self.images),
-                             fix="call the folders by the numbers of their classes, or give "
-                             "--model-output-labels with their names")  # fmt: skip
+            raise InputError(
+                f"{len(folders)} folders, the model has {self.classes} classes: which is which?",
+                where=str(self.images),
+                fix="call the folders by the numbers of their classes, or give "
+                "--model-output-labels with their names",
+            )
         return range(len(folders))
 
     def _labelled(self) -> list[Sample]:
@@ -152,15 +172,19 @@ class ImageNet(Classification):
         by_name = {p.name: p for p in pictures}
         pairs = [line.rsplit(maxsplit=1) for line in lines]
         if pairs and all(len(p) == 2 and p[0] in by_name for p in pairs):
-            return [self._sample(by_name[name], label, i) for i, (name, label) in
-                    enumerate(pairs, 1)]  # fmt: skip
+            return [
+                self._sample(by_name[name], label, i) for i, (name, label) in enumerate(pairs, 1)
+            ]
         if len(lines) != len(pictures):
-            raise InputError(f"{len(lines)} labels for {len(pictures)} pictures in {self.images}",
-                             where=str(self.labels),
-                             fix="give one label a picture, in the order of the file names"
-                             )  # fmt: skip
-        return [self._sample(p, line.strip(), i)
-                for i, (p, line) in enumerate(zip(pictures, lines, strict=True), 1)]  # fmt: skip
+            raise InputError(
+                f"{len(lines)} labels for {len(pictures)} pictures in {self.images}",
+                where=str(self.labels),
+                fix="give one label a picture, in the order of the file names",
+            )
+        return [
+            self._sample(p, line.strip(), i)
+            for i, (p, line) in enumerate(zip(pictures, lines, strict=True), 1)
+        ]
 
     def _from_csv(self, path: Path, text: str) -> list[Sample]:
         reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -171,34 +195,50 @@ class ImageNet(Classification):
         try:
             rows = [(r[file] or "", r[label] or "") for r in reader]
         except csv.Error as error:
-            raise InputError(f"not a .csv: {error}", where=f"{path}, line {reader.line_num + 1}",
-                             fix="check that the file is complete") from error  # fmt: skip
+            raise InputError(
+                f"not a .csv: {error}",
+                where=f"{path}, line {reader.line_num + 1}",
+                fix="check that the file is complete",
+            ) from error
         by_name = {p.name: p for p in find_images(self.images)}
         missing = [name for name, _ in rows if Path(name).name not in by_name]
         if missing:
-            raise InputError(f"{len(missing)} of {len(rows)} pictures are not in {self.images}, "
-                             f"the first is '{missing[0]}'", where=str(path),
-                             fix="give the folder that holds them")  # fmt: skip
-        return [self._sample(by_name[Path(name).name], text, i)
-                for i, (name, text) in enumerate(rows, 2)]  # fmt: skip
+            raise InputError(
+                f"{len(missing)} of {len(rows)} pictures are not in {self.images}, "
+                f"the first is '{missing[0]}'",
+                where=str(path),
+                fix="give the folder that holds them",
+            )
+        return [
+            self._sample(by_name[Path(name).name], text, i)
+            for i, (name, text) in enumerate(rows, 2)
+        ]
 
     def _column(self, header: list[str], what: str, usual: Sequence[str], wanted: str) -> str:
         names = {h.strip().lower(): h for h in header}
         if wanted and wanted.lower() not in names:
-            raise InputError(f"no column '{wanted}'", where=str(self.labels),
-                             fix=f"the columns are {', '.join(header)}")  # fmt: skip
+            raise InputError(
+                f"no column '{wanted}'",
+                where=str(self.labels),
+                fix=f"the columns are {', '.join(header)}",
+            )
         found = [names[n] for n in ([wanted.lower()] if wanted else usual) if n in names]
         if not found:
-            raise InputError(f"the column of {what} is missing: its first line names the columns, "
-                             f"and none is called {' or '.join(usual)}", where=str(self.labels),
-                             fix=self._first_line(header, usual))  # fmt: skip
+            raise InputError(
+                f"the column of {what} is missing: its first line names the columns, "
+                f"and none is called {' or '.join(usual)}",
+                where=str(self.labels),
+                fix=self._first_line(header, usual),
+            )
         return found[0]
 
     def _first_line(self, header: list[str], usual: Sequence[str]) -> str:
         """What to do about a column that is missing: most often there is no line of names."""
         if any(Path(name).suffix.lower() in PICTURES for name in header):
-            return (f"the first line, {','.join(header)}, is a picture: put a line before it such "
-                    f"as {FILES[0]},{LABELS[0]}")  # fmt: skip
+            return (
+                f"the first line, {','.join(header)}, is a picture: put a line before it such "
+                f"as {FILES[0]},{LABELS[0]}"
+            )
         other = "; choose with --label-column" if usual is LABELS else ""
         return f"the columns are {', '.join(header) or 'none'}: call one {usual[0]}{other}"
 
@@ -210,13 +250,16 @@ class ImageNet(Classification):
         if label.lstrip("-").isdecimal():
             return int(label)
         places = self.__dict__.setdefault(
-            "_places", {n.strip().lower(): i for i, n in enumerate(self.names)})  # fmt: skip
+            "_places", {n.strip().lower(): i for i, n in enumerate(self.names)}
+        )
         if label.lower() not in places:
             raise InputError(
                 f"'{label}' is neither a number nor a class name of the model",
                 where=f"{self.labels}, line {line}",
                 fix="give --model-output-labels with all names of the model's classes"
-                if not self.names else f"{self.model_output_labels} does not have it")  # fmt: skip
+                if not self.names
+                else f"{self.model_output_labels} does not have it",
+            )
         return int(places[label.lower()])
 
     def _allowed(self, samples: list[Sample]) -> list[Sample]:
@@ -227,10 +270,14 @@ class ImageNet(Classification):
         try:
             numbers = {int(n) for n in text.split()}
         except ValueError as error:
-            raise InputError(f"not a list of numbers: {error}", where=str(self.denylist),
-                             fix=fix) from error  # fmt: skip
+            raise InputError(
+                f"not a list of numbers: {error}", where=str(self.denylist), fix=fix
+            ) from error
         strange = [n for n in numbers if not 1 <= n <= len(samples)]
         if strange:
-            raise InputError(f"there is no picture {strange[0]}, there are {len(samples)}",
-                             where=str(self.denylist), fix="numbers count from 1")  # fmt: skip
+            raise InputError(
+                f"there is no picture {strange[0]}, there are {len(samples)}",
+                where=str(self.denylist),
+                fix="numbers count from 1",
+            )
         return [s for i, s in enumerate(samples, 1) if i not in numbers]

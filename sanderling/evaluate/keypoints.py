@@ -42,8 +42,9 @@ class ImageRegion(Transform):
 
     def apply(self, frame: Frame) -> None:
         rows, columns = frame.size
-        made = np.full((self.height, self.width, frame.pixels.shape[2]), self.fill,
-                       frame.pixels.dtype)  # fmt: skip
+        made = np.full(
+            (self.height, self.width, frame.pixels.shape[2]), self.fill, frame.pixels.dtype
+        )
         top, left = max(self.top, 0), max(self.left, 0)
         bottom = max(min(self.top + self.height, rows), top)
         right = max(min(self.left + self.width, columns), left)
@@ -77,28 +78,39 @@ class Keypoints(ImageTask):
 
     images: Path = setting("--ground_truth_images_path", help="The folder of pictures.")
     annotations: Path = setting(help="COCO's person_keypoints_*.json.")
-    look: str = setting(default="person", help="At each annotated person (cut out by the annotated "
-                        "box), or at the whole picture.")  # fmt: skip
+    look: str = setting(
+        default="person",
+        help="At each annotated person (cut out by the annotated box), or at the whole picture.",
+    )
     margin: float = setting(default=1.25, help="How much larger than its box a person is cut out.")
-    fields: str = setting(default="y,x,score", help="What coordinates are made of, such as x,y or "
-                          "x,y,z,score,presence.")  # fmt: skip
-    keypoint_order: str = setting(default="", help="The model's keypoint for each annotated one: "
-                                  "0,2,1,...; default: the same.")  # fmt: skip
-    sigmas: str = setting(default="", help="Spread of each keypoint, or one for all; default: "
-                          "COCO's for its 17.")  # fmt: skip
+    fields: str = setting(
+        default="y,x,score",
+        help="What coordinates are made of, such as x,y or x,y,z,score,presence.",
+    )
+    keypoint_order: str = setting(
+        default="",
+        help="The model's keypoint for each annotated one: 0,2,1,...; default: the same.",
+    )
+    sigmas: str = setting(
+        default="", help="Spread of each keypoint, or one for all; default: COCO's for its 17."
+    )
     pck: float = setting(default=0.2, help="PCK: at most this far away, in parts of the size.")
     pck_size: str = setting(default="box", help="That size: box (its longer side), or torso.")
     evaluator: str = setting(default="auto", help="pycocotools or faster-coco-eval.")
 
     def __post_init__(self) -> None:
-        for value, known, option in ((self.look, LOOKS, "--look"), (self.pck_size, NORMS,
-                                                                    "--pck-size")):  # fmt: skip
+        for value, known, option in (
+            (self.look, LOOKS, "--look"),
+            (self.pck_size, NORMS, "--pck-size"),
+        ):
             if value not in known:
                 raise InputError(f"'{value}'", where=option, fix=f"one of {', '.join(known)}")
         if not {"x", "y"} <= set(self.field_names):
-            raise InputError(f"'{self.fields}' has no x and y", where="--fields",
-                             fix="name what a keypoint's numbers are, such as y,x,score"
-                             )  # fmt: skip
+            raise InputError(
+                f"'{self.fields}' has no x and y",
+                where="--fields",
+                fix="name what a keypoint's numbers are, such as y,x,score",
+            )
 
     @property
     def field_names(self) -> list[str]:
@@ -110,9 +122,11 @@ class Keypoints(ImageTask):
     def truth(self) -> Truth:
         found = Truth.read(self.annotations)
         if not any(_annotated(a) for a in found.annotations):
-            raise InputError("no annotation in it has keypoints", where=str(self.annotations),
-                             fix="give COCO's person_keypoints_*.json, not instances_*.json"
-                             )  # fmt: skip
+            raise InputError(
+                "no annotation in it has keypoints",
+                where=str(self.annotations),
+                fix="give COCO's person_keypoints_*.json, not instances_*.json",
+            )
         filled = [_with_count(a) for a in found.annotations if "keypoints" in a]
         return replace(found, annotations=filled)
 
@@ -126,9 +140,12 @@ class Keypoints(ImageTask):
         """Annotated keypoints of a person."""
         sizes = {len(a["keypoints"]) for a in self.people}
         if len(sizes) != 1 or sizes.copy().pop() % 3:
-            raise InputError(f"annotations have {', '.join(map(str, sorted(sizes)))} numbers for "
-                             "their keypoints", where=str(self.annotations),
-                             fix="each has x, y, visibility of every keypoint")  # fmt: skip
+            raise InputError(
+                f"annotations have {', '.join(map(str, sorted(sizes)))} numbers for "
+                "their keypoints",
+                where=str(self.annotations),
+                fix="each has x, y, visibility of every keypoint",
+            )
         return sizes.pop() // 3
 
     def samples(self) -> list[Sample]:
@@ -138,9 +155,15 @@ class Keypoints(ImageTask):
         _ = self._sigmas()
         if self.look == "picture":
             return [Sample(n, path=self.images / n, data=(i, None)) for i, n in names.items()]
-        return [Sample(f"{names[a['image_id']]}#{a['id']}", path=self.images / names[a["image_id"]],
-                       data=(a["image_id"], a["bbox"])) for a in self.people
-                if a["image_id"] in names]  # fmt: skip
+        return [
+            Sample(
+                f"{names[a['image_id']]}#{a['id']}",
+                path=self.images / names[a["image_id"]],
+                data=(a["image_id"], a["bbox"]),
+            )
+            for a in self.people
+            if a["image_id"] in names
+        ]
 
     # -- one picture ------------------------------------------------------------------------
 
@@ -164,16 +187,22 @@ class Keypoints(ImageTask):
         points = self._ordered(points)
         where = np.array([context.scale[1], context.scale[0]])
         origin = np.array([context.origin[1], context.origin[0]])
-        return {"points": np.concatenate([points[..., :2] * where + origin, points[..., 2:]], -1),
-                "scores": scores}  # fmt: skip
+        return {
+            "points": np.concatenate([points[..., :2] * where + origin, points[..., 2:]], -1),
+            "scores": scores,
+        }
 
     def _ordered(self, points: Array) -> Array:
         if self.keypoint_order:
-            order = [int(n) for n in numbers(self.keypoint_order, "--keypoint-order",
-                                             range(1, 10**4))]  # fmt: skip
+            order = [
+                int(n) for n in numbers(self.keypoint_order, "--keypoint-order", range(1, 10**4))
+            ]
             if max(order) >= points.shape[1]:
-                raise InputError(f"keypoint {max(order)}: the model has {points.shape[1]}",
-                                 where="--keypoint-order", fix="count from 0")  # fmt: skip
+                raise InputError(
+                    f"keypoint {max(order)}: the model has {points.shape[1]}",
+                    where="--keypoint-order",
+                    fix="count from 0",
+                )
             return points[:, order]
         return points
 
@@ -182,79 +211,112 @@ class Keypoints(ImageTask):
     def metric(self, samples: Sequence[Sample], predictions: Sequence[Prediction]) -> Metrics:
         rows = self._rows(samples, predictions)
         images = {s.data[0] for s in samples}
-        official = evaluate_official(self.truth, rows, images, "keypoints", self.evaluator,
-                                     self._sigmas())  # fmt: skip
+        official = evaluate_official(
+            self.truth, rows, images, "keypoints", self.evaluator, self._sigmas()
+        )
         found = self._found(images, rows)
         right, total = found.right.sum(axis=0), found.counts.sum(axis=0)
-        return {**official.figures(), "evaluator": official.engine, "pictures": len(images),
-                "people": len(found.right), "PCK": float(right.sum() / max(total.sum(), 1)),
-                "PCK_at": self.pck, "PCK_by_keypoint": {
-                    n: float(r / t) for n, r, t in zip(self._names(), right, total, strict=True)
-                    if t},
-                "notes": list(self.truth.notes)}  # fmt: skip
+        return {
+            **official.figures(),
+            "evaluator": official.engine,
+            "pictures": len(images),
+            "people": len(found.right),
+            "PCK": float(right.sum() / max(total.sum(), 1)),
+            "PCK_at": self.pck,
+            "PCK_by_keypoint": {
+                n: float(r / t) for n, r, t in zip(self._names(), right, total, strict=True) if t
+            },
+            "notes": list(self.truth.notes),
+        }
 
-    def compare(self, samples: Sequence[Sample], ours: Sequence[Prediction],
-                theirs: Sequence[Prediction]) -> Metrics:  # fmt: skip
+    def compare(
+        self, samples: Sequence[Sample], ours: Sequence[Prediction], theirs: Sequence[Prediction]
+    ) -> Metrics:
         """AP and PCK with intervals over pictures, which are drawn whole: people and keypoints of
         one picture are right or wrong together. McNemar's test is of one keypoint at a time, where
         a person is a trial."""
         images = sorted({s.data[0] for s in samples})
         sides = [self._rows(samples, side) for side in (ours, theirs)]
-        runs = [evaluate_official(self.truth, rows, images, "keypoints", "pycocotools",
-                                  self._sigmas()).run for rows in sides]  # fmt: skip
+        runs = [
+            evaluate_official(
+                self.truth, rows, images, "keypoints", "pycocotools", self._sigmas()
+            ).run
+            for rows in sides
+        ]
         a, b = (self._found(images, rows) for rows in sides)
         by_keypoint = {
             n: paired(a.right[seen, k], b.right[seen, k])
             for k, n in enumerate(self._names())
             if (seen := a.counts[:, k]).any()
         }
-        return {"AP": compared(Curves(runs[0]), Curves(runs[1]), len(images)),
-                "PCK": compared(a.share(images), b.share(images), len(images)),
-                "PCK_at": self.pck, "by_keypoint": by_keypoint, "apart": _apart(a, b)}  # fmt: skip
+        return {
+            "AP": compared(Curves(runs[0]), Curves(runs[1]), len(images)),
+            "PCK": compared(a.share(images), b.share(images), len(images)),
+            "PCK_at": self.pck,
+            "by_keypoint": by_keypoint,
+            "apart": _apart(a, b),
+        }
 
     def compared_lines(self, made: Metrics) -> list[str]:
         pairs = made["by_keypoint"]
         changed = [n for n in pairs if pairs[n]["difference"]["value"]]
         changed.sort(key=lambda n: pairs[n]["mcnemar"]["exact"])
-        lines = [compared_line("AP", made["AP"]),
-                 compared_line(f"PCK@{made['PCK_at']:g}", made["PCK"])]  # fmt: skip
+        lines = [
+            compared_line("AP", made["AP"]),
+            compared_line(f"PCK@{made['PCK_at']:g}", made["PCK"]),
+        ]
         for name in changed[:MOST_TESTS]:
             right, test = pairs[name]["right"], pairs[name]["mcnemar"]
-            lines.append(f"  {name}: right here only {right['only_ours']}, there only "
-                         f"{right['only_theirs']}; McNemar's p = {test['exact']:.3g}, mid-p "
-                         f"{test['mid']:.3g}")  # fmt: skip
+            lines.append(
+                f"  {name}: right here only {right['only_ours']}, there only "
+                f"{right['only_theirs']}; McNemar's p = {test['exact']:.3g}, mid-p "
+                f"{test['mid']:.3g}"
+            )
         if changed:
-            lines.append(f"  {len(changed)} of {len(pairs)} keypoints differ; of {len(pairs)} "
-                         f"tests one in 20 has p < 0.05 by chance")  # fmt: skip
+            lines.append(
+                f"  {len(changed)} of {len(pairs)} keypoints differ; of {len(pairs)} "
+                f"tests one in 20 has p < 0.05 by chance"
+            )
         if (apart := made["apart"])["median"] is not None:
-            lines.append(f"apart from each other, in parts of the person's size: median "
-                         f"{apart['median']:.3g}, p95 {apart['p95']:.3g}")  # fmt: skip
+            lines.append(
+                f"apart from each other, in parts of the person's size: median "
+                f"{apart['median']:.3g}, p95 {apart['p95']:.3g}"
+            )
         return lines
 
     def _rows(self, samples: Sequence[Sample], side: Sequence[Prediction]) -> list[Record]:
-        return [row for s, p in zip(samples, side, strict=True)
-                for row in self._results(s.data[0], p)]  # fmt: skip
+        return [
+            row for s, p in zip(samples, side, strict=True) for row in self._results(s.data[0], p)
+        ]
 
     def _results(self, image: int, prediction: Prediction) -> list[Record]:
         found = prediction["points"].shape[1]
         if found != self.count:
-            raise InputError(f"the model gives {found} keypoints, the annotations have "
-                             f"{self.count}", where=self.ports.model,
-                             fix="say which belong together: --keypoint-order, --fields"
-                             )  # fmt: skip
+            raise InputError(
+                f"the model gives {found} keypoints, the annotations have {self.count}",
+                where=self.ports.model,
+                fix="say which belong together: --keypoint-order, --fields",
+            )
         category = int(self.truth.categories[0]["id"])
-        return [{"image_id": image, "category_id": category, "score": float(s),
-                 "keypoints": [float(n) for n in points.reshape(-1)]}
-                for points, s in zip(prediction["points"], prediction["scores"], strict=True)
-                ]  # fmt: skip
+        return [
+            {
+                "image_id": image,
+                "category_id": category,
+                "score": float(s),
+                "keypoints": [float(n) for n in points.reshape(-1)],
+            }
+            for points, s in zip(prediction["points"], prediction["scores"], strict=True)
+        ]
 
     def _sigmas(self) -> Array | None:
         if not self.sigmas:
             if self.count != COCO_KEYPOINTS:
-                raise InputError(f"{self.count} keypoints: the similarity's spreads are known for "
-                                 f"COCO's {COCO_KEYPOINTS} only", where="--sigmas",
-                                 fix="give one for each, or one for all: --sigmas 0.05"
-                                 )  # fmt: skip
+                raise InputError(
+                    f"{self.count} keypoints: the similarity's spreads are known for "
+                    f"COCO's {COCO_KEYPOINTS} only",
+                    where="--sigmas",
+                    fix="give one for each, or one for all: --sigmas 0.05",
+                )
             return None
         given = numbers(self.sigmas, "--sigmas", (1, self.count))
         return np.broadcast_to(np.array(given), self.count)
@@ -291,8 +353,12 @@ class Keypoints(ImageTask):
 
     def lines(self, metrics: Metrics) -> list[str]:
         each = [f"  {n}: {v:.6g}" for n, v in metrics["PCK_by_keypoint"].items()]
-        return [*summary(metrics, "keypoints"), f"PCK@{metrics['PCK_at']:g}: {metrics['PCK']:.6g}",
-                *each, *(f"note: {n}" for n in metrics["notes"])]  # fmt: skip
+        return [
+            *summary(metrics, "keypoints"),
+            f"PCK@{metrics['PCK_at']:g}: {metrics['PCK']:.6g}",
+            *each,
+            *(f"note: {n}" for n in metrics["notes"]),
+        ]
 
 
 @dataclass
@@ -309,8 +375,9 @@ class FoundPeople:
         """PCK of pictures that count as often as they are drawn."""
         place = {image: i for i, image in enumerate(images)}
         home = np.array([place[i] for i in self.images], np.intp)
-        right, total = (np.bincount(home, a.sum(axis=1), len(images))
-                        for a in (self.right, self.counts))  # fmt: skip
+        right, total = (
+            np.bincount(home, a.sum(axis=1), len(images)) for a in (self.right, self.counts)
+        )
         return lambda weights: float(right @ weights) / max(float(total @ weights), 1.0)
 
 
@@ -345,8 +412,11 @@ def read_points(output: Array, fields: Sequence[str], size: Size) -> tuple[Array
     else:
         people = output.shape[1] if output.ndim == 4 else 1
         if output.size % (people * len(fields)):
-            raise InputError(f"an output {list(output.shape)} is not made of {','.join(fields)}",
-                             where="output", fix="say what it is made of: --fields")  # fmt: skip
+            raise InputError(
+                f"an output {list(output.shape)} is not made of {','.join(fields)}",
+                where="output",
+                fix="say what it is made of: --fields",
+            )
         rows = output.astype(np.float64).reshape(people, -1, len(fields))
         points = _placed(rows, fields, size)
     return points, points[..., 2].mean(axis=1)
@@ -372,6 +442,12 @@ def from_heatmaps(output: Array, size: Size) -> Array:
     lean_x = np.sign(padded[each, y + 1, x + 2] - padded[each, y + 1, x])
     lean_y = np.sign(padded[each, y + 2, x + 1] - padded[each, y, x + 1])
     score = maps.reshape(count, -1)[each, best]
-    at = np.stack([(x + 0.5 + lean_x / 4) * size[1] / width,
-                   (y + 0.5 + lean_y / 4) * size[0] / height, score], axis=-1)  # fmt: skip
+    at = np.stack(
+        [
+            (x + 0.5 + lean_x / 4) * size[1] / width,
+            (y + 0.5 + lean_y / 4) * size[0] / height,
+            score,
+        ],
+        axis=-1,
+    )
     return at[None]

@@ -103,8 +103,9 @@ class LayerDiffs:
     @property
     def first_difference(self) -> LayerDiff | None:
         """Where the runs are no longer the same at all."""
-        return next((r for r in self.rows if r.accumulated.max_error > 0 or r.accumulated.unlike),
-                    None)  # fmt: skip
+        return next(
+            (r for r in self.rows if r.accumulated.max_error > 0 or r.accumulated.unlike), None
+        )
 
     @property
     def first_divergence(self) -> LayerDiff | None:
@@ -124,18 +125,21 @@ class LayerDiffs:
             return {"index": row.index, "op": row.op, "name": row.name}
 
         return {
-            "runs": self.runs, "matched": len(self.rows),
+            "runs": self.runs,
+            "matched": len(self.rows),
             "unmatched_reference": self.unmatched_reference,
             "unmatched_test": self.unmatched_test,
             "first_difference": name(self.first_difference),
             "first_divergence": name(self.first_divergence),
             "worst": [name(r) for r in self.worst],
-            "layers": [r.to_json() for r in self.rows], "notes": self.notes,
-        }  # fmt: skip
+            "layers": [r.to_json() for r in self.rows],
+            "notes": self.notes,
+        }
 
 
-def own_couples(couples: Couples, a: OpByOpRunner, b: OpByOpRunner, models: tuple[Any, Any],
-                what: str) -> Couples:  # fmt: skip
+def own_couples(
+    couples: Couples, a: OpByOpRunner, b: OpByOpRunner, models: tuple[Any, Any], what: str
+) -> Couples:
     """The couples of two models as those of the runners' graphs."""
     ours, theirs = (getattr(m.main, what) for m in models)
     mine, yours = getattr(a.graph, what), getattr(b.graph, what)
@@ -155,8 +159,8 @@ class LayerComparison:
                 "no tensor of one model was recognised in the other",
                 where=f"{a.model.source} and {b.model.source}",
                 fix="compare two models of one network; without --per-tensor and --bisect only "
-                    "the outputs are compared",
-            )  # fmt: skip
+                "the outputs are compared",
+            )
         self.of_b = {p.b: p for p in self.pairs}
         self.same_types = all(comparable(p.a, p.b) for p in self.pairs)
 
@@ -169,8 +173,9 @@ class LayerComparison:
         return made
 
 
-def compare_layers(found: LayerComparison, source: FeedSource, whole: Sequence[Sequence[Array]],
-                   progress: Progress) -> LayerDiffs:  # fmt: skip
+def compare_layers(
+    found: LayerComparison, source: FeedSource, whole: Sequence[Sequence[Array]], progress: Progress
+) -> LayerDiffs:
     """whole: for each run, what the test answered when its ops were not run one by one."""
     a, b = found.a, found.b
     runs = len(whole)
@@ -199,16 +204,21 @@ def compare_layers(found: LayerComparison, source: FeedSource, whole: Sequence[S
     places = {t: n.op for t, n in b.producers()}
     rows = [_layer(found, p, places[p.b], total[p.b], local[p.b]) for p in found.pairs]
     _grow(found, rows)
-    return LayerDiffs(rows, runs, _unmatched(a, {p.a for p in found.pairs}),
-                  _unmatched(b, {p.b for p in found.pairs}),
-                  [*_folding_notes(b), *([] if b.has_state else _fusion_notes(apart, b))]
-                  )  # fmt: skip
+    return LayerDiffs(
+        rows,
+        runs,
+        _unmatched(a, {p.a for p in found.pairs}),
+        _unmatched(b, {p.b for p in found.pairs}),
+        [*_folding_notes(b), *([] if b.has_state else _fusion_notes(apart, b))],
+    )
 
 
 def _folding_notes(b: OpByOpRunner) -> Iterator[str]:
     if b.folded:
-        yield (f"{plural(b.folded, 'op')} of the test's file read constants alone: computed before "
-               "the run, without a row here. Numbers are those of the file's ops")  # fmt: skip
+        yield (
+            f"{plural(b.folded, 'op')} of the test's file read constants alone: computed before "
+            "the run, without a row here. Numbers are those of the file's ops"
+        )
 
 
 def _fusion_notes(apart: Sequence[Tally], b: OpByOpRunner) -> Iterator[str]:
@@ -216,8 +226,10 @@ def _fusion_notes(apart: Sequence[Tally], b: OpByOpRunner) -> Iterator[str]:
     for place, tally in enumerate(apart):
         errors = tally.errors()
         if errors.relative > TOLERANCE["f32"] or errors.unlike:
-            yield (f"output {place}: run op by op, as here, the test's own answer changes by "
-                   f"{errors.relative:.2g} (relative): how ops are fused matters too")  # fmt: skip
+            yield (
+                f"output {place}: run op by op, as here, the test's own answer changes by "
+                f"{errors.relative:.2g} (relative): how ops are fused matters too"
+            )
 
 
 def _back(first: OpByOpRunner, second: OpByOpRunner) -> dict[Tensor, Tensor]:
@@ -227,8 +239,13 @@ def _back(first: OpByOpRunner, second: OpByOpRunner) -> dict[Tensor, Tensor]:
     return back | dict(zip(second.graph.inputs, first.graph.inputs, strict=True))
 
 
-def _remade(found: LayerComparison, runner: OpByOpRunner, back: dict[Tensor, Tensor], fed: Values,
-            feeds: Sequence[Array]) -> Values:  # fmt: skip
+def _remade(
+    found: LayerComparison,
+    runner: OpByOpRunner,
+    back: dict[Tensor, Tensor],
+    fed: Values,
+    feeds: Sequence[Array],
+) -> Values:
     """What each op of the reference makes of these values."""
     made: Values = dict(zip(found.a.graph.inputs, feeds, strict=True))
     matched = {p.a for p in found.pairs}
@@ -242,8 +259,13 @@ def _remade(found: LayerComparison, runner: OpByOpRunner, back: dict[Tensor, Ten
     return made
 
 
-def _forced(found: LayerComparison, back: dict[Tensor, Tensor], fed: Values, made: Values,
-            local: dict[Tensor, Tally]) -> Force:  # fmt: skip
+def _forced(
+    found: LayerComparison,
+    back: dict[Tensor, Tensor],
+    fed: Values,
+    made: Values,
+    local: dict[Tensor, Tally],
+) -> Force:
     """Holds what each op of the test makes against what the reference's makes, and feeds the next
     ops with the reference's."""
 
@@ -263,10 +285,18 @@ def _forced(found: LayerComparison, back: dict[Tensor, Tensor], fed: Values, mad
 def _layer(found: LayerComparison, pair: Pair, op: Op, total: Tally, local: Tally) -> LayerDiff:
     made = pair.a.producer
     row = LayerDiff(
-        op.debug_index, op.name, pair.b.name, made.name if made else "input", pair.a.name,
-        pair.b.type_text, pair.a.type_text, pair.how, local.errors(), total.errors(),
+        op.debug_index,
+        op.name,
+        pair.b.name,
+        made.name if made else "input",
+        pair.a.name,
+        pair.b.type_text,
+        pair.a.type_text,
+        pair.how,
+        local.errors(),
+        total.errors(),
         weights_relative=_weights(made, op),
-    )  # fmt: skip
+    )
     row.tolerance = max(TOLERANCE.get(w.setting.precision, 1e-2) for w in (found.a, found.b))
     if _is_hybrid(op) or (made is not None and _is_hybrid(made)):
         row.tolerance = max(row.tolerance, HYBRID)
@@ -305,9 +335,11 @@ def _judge(row: LayerDiff) -> None:
         if row.local.relative > row.tolerance:
             row.reasons.append(f"local relative error {row.local.relative:.3g}")
     if row.local.unlike:
-        row.reasons.append(f"{row.local.unlike} values cannot be compared "
-                           f"(NaN: {row.local.nan_reference} in the reference, "
-                           f"{row.local.nan_test} in the test)")  # fmt: skip
+        row.reasons.append(
+            f"{row.local.unlike} values cannot be compared "
+            f"(NaN: {row.local.nan_reference} in the reference, "
+            f"{row.local.nan_test} in the test)"
+        )
     row.suspect = bool(row.reasons)
 
 
@@ -315,18 +347,25 @@ def _weights(ours: Op | None, theirs: Op) -> float | None:
     """The largest relative distance between constants of the two ops; None without any."""
     if ours is None or ours.name != theirs.name:
         return None
-    found = [_distance(x, y) for x, y in zip(ours.inputs, theirs.inputs, strict=False)
-             if x and y and x.is_constant and y.is_constant and x.shape == y.shape
-             and x.dtype.is_fixed_size and y.dtype.is_fixed_size]  # fmt: skip
+    found = [
+        _distance(x, y)
+        for x, y in zip(ours.inputs, theirs.inputs, strict=False)
+        if x
+        and y
+        and x.is_constant
+        and y.is_constant
+        and x.shape == y.shape
+        and x.dtype.is_fixed_size
+        and y.dtype.is_fixed_size
+    ]
     return max(found) if found else None
 
 
 def _distance(x: Tensor, y: Tensor) -> float:
     if x.buffer is y.buffer:
         return 0.0
-    assert x.data is not None and y.data is not None
     tally = Tally()
-    tally.add(np.asarray(dequantize_array(x.data, x)), np.asarray(dequantize_array(y.data, y)))
+    tally.add(np.asarray(dequantize_array(x.values, x)), np.asarray(dequantize_array(y.values, y)))
     return tally.errors().relative
 
 
@@ -352,5 +391,8 @@ def _nearest(tensor: Tensor, known: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _unmatched(runner: OpByOpRunner, matched: set[Tensor]) -> list[str]:
-    return [f"{n.op.name} '{t.name}'" for t, n in runner.producers()
-            if t not in matched and n.op.name not in FORMS]  # fmt: skip
+    return [
+        f"{n.op.name} '{t.name}'"
+        for t, n in runner.producers()
+        if t not in matched and n.op.name not in FORMS
+    ]

@@ -55,15 +55,23 @@ class RunnableOp:
 class OpByOpRunner:
     """Runs `graph`, whose tensors are the keys of everything here."""
 
-    def __init__(self, model: Model, setting: Setting,
-                 delegates: Sequence[Delegate] | None = None,
-                 shapes: Sequence[Shape] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: Model,
+        setting: Setting,
+        delegates: Sequence[Delegate] | None = None,
+        shapes: Sequence[Shape] | None = None,
+    ) -> None:
         self.model = own_graph(model, shapes)
         self.graph: Graph = self.model.main
         self.folded = len(model.main.ops) - len(self.graph.ops)  # computed before the run
         self.setting = setting
-        self.session = Session(self.model, delegates or delegates_of(setting), setting.threads,
-                               preserve_all_tensors=True)  # fmt: skip
+        self.session = Session(
+            self.model,
+            delegates or delegates_of(setting),
+            setting.threads,
+            preserve_all_tensors=True,
+        )
         self.nodes: list[RunnableOp] = []
         self.variables: Values = {}
         self.has_state = any(has_state(op) for op in self.graph.ops)
@@ -75,10 +83,14 @@ class OpByOpRunner:
         ops = {op.debug_index: op for op in self.graph.ops}
         self.variables = {origin[t]: a for t, a in plan.variables.items()}
         self.nodes = [
-            RunnableOp(ops[s.part.ops[0].debug_index], s, [origin[t] for t in s.inputs],
-                 [origin[t] for t in s.outputs])
+            RunnableOp(
+                ops[s.part.ops[0].debug_index],
+                s,
+                [origin[t] for t in s.inputs],
+                [origin[t] for t in s.outputs],
+            )
             for s in plan.steps
-        ]  # fmt: skip
+        ]
 
     def run(self, feeds: Sequence[Array], force: Force | None = None) -> Values:
         """Every tensor's value. force is asked after each op for what the next ones shall read."""

@@ -39,10 +39,12 @@ BY_OP = {
 # Ops that hand on what they read.
 PASSING = {"QUANTIZE", "DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "CAST", "TRANSPOSE",
            "CONCATENATION", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"}  # fmt: skip
-BY_NAME = ((re.compile(r"logit|prob|softmax|score|class", re.I), SCORES),
-           (re.compile(r"mask|segment", re.I), MASKS),
-           (re.compile(r"box|anchor|location", re.I), BOXES),
-           (re.compile(r"embed", re.I), EMBEDDING))  # fmt: skip
+BY_NAME = (
+    (re.compile(r"logit|prob|softmax|score|class", re.I), SCORES),
+    (re.compile(r"mask|segment", re.I), MASKS),
+    (re.compile(r"box|anchor|location", re.I), BOXES),
+    (re.compile(r"embed", re.I), EMBEDDING),
+)
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class OutputKind:
         return self.name in AGREEING
 
 
-def output_kind(tensor: Tensor, stated: Mapping[str, str] | None = None,
-                shape: Shape | None = None) -> OutputKind:  # fmt: skip
+def output_kind(
+    tensor: Tensor, stated: Mapping[str, str] | None = None, shape: Shape | None = None
+) -> OutputKind:
     """stated: kinds by the output's name, "" for all of them. shape: as it came out, where it may
     be another than the file's."""
     sizes = tensor.shape if shape is None else shape
@@ -100,11 +103,17 @@ def read_kinds(stated: str | Mapping[str, str] | None, names: list[str]) -> dict
     found = {"": stated} if isinstance(stated, str) else dict(stated or {})
     for name, kind in found.items():
         if kind not in MEASURES:
-            raise InputError(f"there is no kind of output '{kind}'", where=name or "output kind",
-                             fix=f"one of {', '.join(MEASURES)}")  # fmt: skip
+            raise InputError(
+                f"there is no kind of output '{kind}'",
+                where=name or "output kind",
+                fix=f"one of {', '.join(MEASURES)}",
+            )
         if name and name not in names:
-            raise InputError(f"there is no output '{name}'", where="output kind",
-                             fix=f"the outputs: {', '.join(names)}")  # fmt: skip
+            raise InputError(
+                f"there is no output '{name}'",
+                where="output kind",
+                fix=f"the outputs: {', '.join(names)}",
+            )
     return found
 
 

@@ -76,9 +76,11 @@ class ClassNaming:
             return -(self.offset or 0)
         extra = max(labels.names) + 1 - classes if classes else int(labels.first_is_unused)
         if abs(extra) > 1:
-            raise InputError(f"it has {max(labels.names) + 1} names, the model {classes} classes",
-                             where=labels.where, fix="give the names of this model's classes, or "
-                             "state --label-offset")  # fmt: skip
+            raise InputError(
+                f"it has {max(labels.names) + 1} names, the model {classes} classes",
+                where=labels.where,
+                fix="give the names of this model's classes, or state --label-offset",
+            )
         return extra
 
 
@@ -106,8 +108,9 @@ def _check_four(outputs: Sequence[Tensor], model: str) -> None:
         raise InputError("none of its four outputs holds boxes", where=model)
 
 
-def _boxes(head: Head, values: list[Array], scene: Scene, frame: Frame,
-           name: Callable[[int], str]) -> Findings:  # fmt: skip
+def _boxes(
+    head: Head, values: list[Array], scene: Scene, frame: Frame, name: Callable[[int], str]
+) -> Findings:
     found = head.read(values, scene)
     if isinstance(found, Candidates):
         found = select(found, head.limits)
@@ -117,9 +120,14 @@ def _boxes(head: Head, values: list[Array], scene: Scene, frame: Frame,
     for place, score, number in zip(places, found.scores, found.classes, strict=True):
         made.hidden += score < SURE
         if score >= SURE:
-            made.rows.append({"label": name(int(number)), "class": int(number),
-                              "score": float(score), "box": [float(n) for n in place]}
-                             )  # fmt: skip
+            made.rows.append(
+                {
+                    "label": name(int(number)),
+                    "class": int(number),
+                    "score": float(score),
+                    "box": [float(n) for n in place],
+                }
+            )
     return made
 
 
@@ -139,9 +147,10 @@ def _points(values: list[Array], frame: Frame) -> Findings:
     scale, origin = (np.array([pair[1], pair[0]]) for pair in (frame.scale, frame.origin))
     placed = np.concatenate([points[..., :2] * scale + origin, points[..., 2:]], axis=-1)
     sure = scores >= SURE
-    rows = [{"person": i, "score": float(s), "keypoints": [[float(n) for n in p] for p in person]}
-            for i, (s, person) in enumerate(zip(scores[sure], placed[sure], strict=True))
-            ]  # fmt: skip
+    rows = [
+        {"person": i, "score": float(s), "keypoints": [[float(n) for n in p] for p in person]}
+        for i, (s, person) in enumerate(zip(scores[sure], placed[sure], strict=True))
+    ]
     return Findings("keypoints", rows, points=placed[sure], hidden=int((~sure).sum()))
 
 
@@ -164,9 +173,11 @@ def _segmenter(ports: Ports, names: ClassNaming) -> OutputReader:
 def _mask(mask: Array, name: Callable[[int], str]) -> Findings:
     numbers, counts = np.unique(mask, return_counts=True)
     shares = counts / mask.size
-    rows = [{"label": name(int(n)), "class": int(n), "share": float(s)}
-            for n, s in sorted(zip(numbers, shares, strict=True), key=lambda r: -r[1])
-            if s >= LEAST_AREA]  # fmt: skip
+    rows = [
+        {"label": name(int(n)), "class": int(n), "share": float(s)}
+        for n, s in sorted(zip(numbers, shares, strict=True), key=lambda r: -r[1])
+        if s >= LEAST_AREA
+    ]
     return Findings("mask", rows, mask=mask, hidden=int((shares < LEAST_AREA).sum()))
 
 
@@ -179,20 +190,24 @@ def _classifier(ports: Ports, names: ClassNaming) -> OutputReader:
     def read(values: list[Array], frame: Frame) -> Findings:
         scores = values[0].reshape(-1)
         best = top(scores, min(TOP, scores.size))
-        return Findings("classes", [{"label": name(int(i)), "class": int(i),
-                                  "score": float(scores[i])} for i in best])  # fmt: skip
+        return Findings(
+            "classes",
+            [{"label": name(int(i)), "class": int(i), "score": float(scores[i])} for i in best],
+        )
 
     return OutputReader("classes", "a classifier", PRESETS["tflite"], read)
 
 
 # In this order: a pose model's output is a picture's too, and what is left is scores.
 KINDS: dict[str, tuple[Callable[[Ports, ClassNaming], OutputReader], str]] = {
-    "boxes": (_detector, "boxes: SSD with TFLite_Detection_PostProcess, SSD's raw head, YOLOX, "
-              "YOLOv5, YOLOv8"),
+    "boxes": (
+        _detector,
+        "boxes: SSD with TFLite_Detection_PostProcess, SSD's raw head, YOLOX, YOLOv5, YOLOv8",
+    ),
     "keypoints": (_poser, "keypoints: MoveNet's [1,1,17,3] or [1,n,56]"),
     "mask": (_segmenter, "masks: scores [1,height,width,classes], or classes [1,height,width]"),
     "classes": (_classifier, "classes: scores [1,classes]"),
-}  # fmt: skip
+}
 
 
 def understand(ports: Ports, names: ClassNaming) -> OutputReader:
@@ -208,5 +223,8 @@ def understand(ports: Ports, names: ClassNaming) -> OutputReader:
     outputs = ", ".join(f"'{n}' {t.type_text}" for n, t in ports.outputs.items())
     known = "; ".join(what for _, what in KINDS.values())
     why = "; ".join(dict.fromkeys(reasons))
-    raise InputError(f"its outputs are not understood ({outputs}): {why}",
-                     where=ports.model, fix=f"what can be drawn: {known}")  # fmt: skip
+    raise InputError(
+        f"its outputs are not understood ({outputs}): {why}",
+        where=ports.model,
+        fix=f"what can be drawn: {known}",
+    )

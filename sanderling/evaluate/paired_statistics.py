@@ -57,8 +57,11 @@ def difference(gained: int, lost: int, count: int, z: float = Z) -> dict[str, fl
     value = (gained - lost) / count
     more, less = (gained + 1) / (count + 2), (lost + 1) / (count + 2)
     half = z * math.sqrt((more + less - (more - less) ** 2) / (count + 2))
-    return {"value": value, "low": max(-1.0, more - less - half),
-            "high": min(1.0, more - less + half)}  # fmt: skip
+    return {
+        "value": value,
+        "low": max(-1.0, more - less - half),
+        "high": min(1.0, more - less + half),
+    }
 
 
 def paired(ours: Sequence[bool] | Bools, theirs: Sequence[bool] | Bools) -> dict[str, Any]:
@@ -66,11 +69,17 @@ def paired(ours: Sequence[bool] | Bools, theirs: Sequence[bool] | Bools) -> dict
     a, b = np.asarray(ours, bool), np.asarray(theirs, bool)
     gained, lost = int((a & ~b).sum()), int((~a & b).sum())
     return {
-        "right": {"ours": int(a.sum()), "theirs": int(b.sum()), "both": int((a & b).sum()),
-                  "only_ours": gained, "only_theirs": lost, "neither": int((~a & ~b).sum())},
+        "right": {
+            "ours": int(a.sum()),
+            "theirs": int(b.sum()),
+            "both": int((a & b).sum()),
+            "only_ours": gained,
+            "only_theirs": lost,
+            "neither": int((~a & ~b).sum()),
+        },
         "difference": difference(gained, lost, a.size),
         "mcnemar": mcnemar(gained, lost),
-    }  # fmt: skip
+    }
 
 
 # -- scores -------------------------------------------------------------------------------------
@@ -118,8 +127,10 @@ def divergence(reference: Array, test: Array) -> Array:
 def snr(reference: Array, test: Array) -> float:
     """Decibels of the reference over the difference, each row less its mean: logits that differ by
     a constant say the same. Infinite where they are equal."""
-    a, b = (s.astype(np.float64) - s.mean(axis=-1, keepdims=True, dtype=np.float64)
-            for s in (reference, test))  # fmt: skip
+    a, b = (
+        s.astype(np.float64) - s.mean(axis=-1, keepdims=True, dtype=np.float64)
+        for s in (reference, test)
+    )
     noise = float(((a - b) ** 2).sum())
     return decibels(max(float((a**2).sum()), 1e-300), noise)
 

@@ -21,12 +21,14 @@ class _ArrowArray(ctypes.Structure):
 
 
 _ArrowArray._fields_ = [
-    *((name, ctypes.c_int64) for name in ("length", "null_count", "offset", "n_buffers",
-                                          "n_children")),
+    *(
+        (name, ctypes.c_int64)
+        for name in ("length", "null_count", "offset", "n_buffers", "n_children")
+    ),
     ("buffers", ctypes.POINTER(ctypes.c_void_p)),
     ("children", ctypes.POINTER(ctypes.POINTER(_ArrowArray))),
     *((name, ctypes.c_void_p) for name in ("dictionary", "release", "private_data")),
-]  # fmt: skip
+]
 
 
 class _ArrowPixels:
@@ -34,8 +36,12 @@ class _ArrowPixels:
 
     def __init__(self, address: int, shape: tuple[int, ...], capsule: object) -> None:
         self.capsule = capsule
-        self.__array_interface__ = {"data": (address, True), "shape": shape, "typestr": "|u1",
-                                    "version": 3}  # fmt: skip
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": shape,
+            "typestr": "|u1",
+            "version": 3,
+        }
 
 
 def borrowed(picture: Any) -> Array | None:

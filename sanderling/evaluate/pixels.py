@@ -44,8 +44,9 @@ class PixelFinish:
     def values(self) -> Array:
         """As the compiled code wants them: a row of means and one of factors."""
         made = np.zeros((2, image_input.LANES), np.float32)
-        made[:, : image_input.COLOURS] = [np.resize(v, image_input.COLOURS) for v in
-                                       (self.mean, self.factor)]  # fmt: skip
+        made[:, : image_input.COLOURS] = [
+            np.resize(v, image_input.COLOURS) for v in (self.mean, self.factor)
+        ]
         return made
 
 
@@ -83,8 +84,15 @@ def _compiled(pixels: Array, size: Size, finish: PixelFinish) -> Array | None:
     made = np.empty((*size, colours), finish.dtype.numpy)
     # Held here: another thread may push them out of the cache.
     rows, columns = _records(height, size[0]), _records(width, size[1])
-    run(made.ctypes.data, pixels.ctypes.data, *pixels.strides[:2], rows.ctypes.data,
-        columns.ctypes.data, *size, finish.values.ctypes.data)  # fmt: skip
+    run(
+        made.ctypes.data,
+        pixels.ctypes.data,
+        *pixels.strides[:2],
+        rows.ctypes.data,
+        columns.ctypes.data,
+        *size,
+        finish.values.ctypes.data,
+    )
     return made
 
 
@@ -146,8 +154,10 @@ def _pillow(pixels: Array, size: Size, how: str) -> Array:
         kind = np.squeeze(pixels, 2) if pixels.shape[2] == 1 else pixels
         made = image.fromarray(np.ascontiguousarray(kind)).resize(size[::-1], method)
         return np.asarray(made).reshape(*size, pixels.shape[2])
-    planes = [image.fromarray(np.ascontiguousarray(pixels[..., c], np.float32)) for c in
-              range(pixels.shape[2])]  # fmt: skip
+    planes = [
+        image.fromarray(np.ascontiguousarray(pixels[..., c], np.float32))
+        for c in range(pixels.shape[2])
+    ]
     return np.stack([np.asarray(p.resize(size[::-1], method)) for p in planes], axis=-1)
 
 
@@ -192,15 +202,21 @@ def read_pixels(path: Path, colours: int = 3, lent: bool = False) -> Array:
             pixels = np.asarray(picture) if pixels is None else pixels
     except (OSError, ValueError, SyntaxError, EOFError, image.DecompressionBombError) as error:
         said = str(error).replace(f" {str(path)!r}", "")
-        raise InputError(f"not a readable picture: {said}", where=str(path),
-                         fix="check that the file is complete") from error  # fmt: skip
+        raise InputError(
+            f"not a readable picture: {said}",
+            where=str(path),
+            fix="check that the file is complete",
+        ) from error
     return pixels.reshape(*pixels.shape[:2], colours)
 
 
 def read_raw(path: Path, size: Size, colours: int) -> Array:
     pixels = np.fromfile(path, np.uint8)
     if pixels.size != size[0] * size[1] * colours:
-        raise InputError(f"{pixels.size} bytes, an input of {size[0]}x{size[1]}x{colours} has "
-                         f"{size[0] * size[1] * colours}", where=str(path),
-                         fix="make it of the model's size, or give a JPEG")  # fmt: skip
+        raise InputError(
+            f"{pixels.size} bytes, an input of {size[0]}x{size[1]}x{colours} has "
+            f"{size[0] * size[1] * colours}",
+            where=str(path),
+            fix="make it of the model's size, or give a JPEG",
+        )
     return pixels.reshape(*size, colours)

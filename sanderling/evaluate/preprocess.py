@@ -82,17 +82,24 @@ class Crop(Transform):
     size: Size | None = None
 
     def __post_init__(self) -> None:
-        _demand(self.size or (self.fraction and 0 < self.fraction <= 1), "crop",
-                f"a fraction of {self.fraction}", "give one up to 1, or a size")  # fmt: skip
+        _demand(
+            self.size or (self.fraction and 0 < self.fraction <= 1),
+            "crop",
+            f"a fraction of {self.fraction}",
+            "give one up to 1, or a size",
+        )
 
     def apply(self, frame: Frame) -> None:
         height, width = self.size or (_round(self.fraction * n) for n in frame.size)  # type: ignore[operator]
         if self.square and self.size is None:
             height = width = min(height, width)
         if height > frame.size[0] or width > frame.size[1]:
-            raise InputError(f"a crop of {height}x{width} is larger than the picture, "
-                             f"{frame.size[0]}x{frame.size[1]}", where="step 'crop'",
-                             fix="resize first, or crop a fraction")  # fmt: skip
+            raise InputError(
+                f"a crop of {height}x{width} is larger than the picture, "
+                f"{frame.size[0]}x{frame.size[1]}",
+                where="step 'crop'",
+                fix="resize first, or crop a fraction",
+            )
         top, left = (_round((n - m) / 2) for n, m in zip(frame.size, (height, width), strict=True))
         frame.cut(top, left, height, width)
 
@@ -188,8 +195,12 @@ class Normalise(Transform):
     def check(self, frame: Frame) -> None:
         colours = frame.pixels.shape[2]
         for name, values in (("mean", self.mean), ("std", self.std)):
-            _demand(len(values) in (1, colours), "normalise", f"{len(values)} numbers for {name}",
-                    f"give one, or {colours}: the model's colours")  # fmt: skip
+            _demand(
+                len(values) in (1, colours),
+                "normalise",
+                f"{len(values)} numbers for {name}",
+                f"give one, or {colours}: the model's colours",
+            )
 
     def finish(self) -> PixelFinish:
         return PixelFinish(self.mean, tuple(1 / s for s in self.std))
@@ -205,8 +216,9 @@ def _demand(holds: object, step: str, what: str, fix: str) -> None:
 
 
 def _check_how(how: str, step: str) -> None:
-    _demand(how in RESAMPLINGS, step, f"no interpolation '{how}'",
-            f"one of {', '.join(RESAMPLINGS)}")  # fmt: skip
+    _demand(
+        how in RESAMPLINGS, step, f"no interpolation '{how}'", f"one of {', '.join(RESAMPLINGS)}"
+    )
 
 
 def _round(value: float) -> int:
@@ -235,8 +247,12 @@ class Pipeline:
         (width, height), colours, first = picture_layout(tensor)
         clock = _StepClock(seconds)
         if path.suffix.lower() == RAW:
-            frame = Frame(read_raw(path, (height, width), colours), (height, width),
-                          (height, width), is_raw=True)  # fmt: skip
+            frame = Frame(
+                read_raw(path, (height, width), colours),
+                (height, width),
+                (height, width),
+                is_raw=True,
+            )
         else:
             pixels = read_pixels(path, colours, lent=True)
             size = pixels.shape[0], pixels.shape[1]
@@ -260,12 +276,17 @@ class Pipeline:
         (width, height), _, _ = picture_layout(tensor)
         sizes = [getattr(s, "size", None) for s in self.steps if isinstance(s, _PASS_RAW)]
         if sizes and sizes[-1] and height and width and sizes[-1] != (height, width):
-            raise InputError(f"the steps end in {sizes[-1][0]}x{sizes[-1][1]}, the model takes "
-                             f"{height}x{width}", where=f"input '{tensor.name}'",
-                             fix="end with a resize, which takes the model's size")  # fmt: skip
+            raise InputError(
+                f"the steps end in {sizes[-1][0]}x{sizes[-1][1]}, the model takes {height}x{width}",
+                where=f"input '{tensor.name}'",
+                fix="end with a resize, which takes the model's size",
+            )
         if not any(isinstance(s, Resize | Letterbox | Crop) for s in self.steps) and height:
-            raise InputError("no step brings pictures to the model's size",
-                             where=f"input '{tensor.name}'", fix="add a resize")  # fmt: skip
+            raise InputError(
+                "no step brings pictures to the model's size",
+                where=f"input '{tensor.name}'",
+                fix="add a resize",
+            )
 
     def to_json(self) -> dict[str, Any]:
         steps = [{"do": s.do} | asdict(s) for s in self.steps]
@@ -274,9 +295,11 @@ class Pipeline:
     @staticmethod
     def from_json(record: Mapping[str, Any], where: str = "") -> Pipeline:
         if record.get("schema") != SCHEMA or not isinstance(record.get("steps"), list):
-            raise InputError(f"not a preset: its schema is {record.get('schema')!r}", where=where,
-                             fix=f'it must have "schema": "{SCHEMA}" and "steps": [...]'
-                             )  # fmt: skip
+            raise InputError(
+                f"not a preset: its schema is {record.get('schema')!r}",
+                where=where,
+                fix=f'it must have "schema": "{SCHEMA}" and "steps": [...]',
+            )
         return Pipeline(
             tuple(_step(s, where) for s in record["steps"]), str(record.get("name", ""))
         )
@@ -306,14 +329,16 @@ def _step(record: Any, where: str) -> Transform:
     names = [f.name for f in fields(kind)]
     strange = [n for n in record if n not in (*names, "do")]
     if strange:
-        raise InputError(f"step '{kind.do}' has no '{strange[0]}'", where=where,
-                         fix=f"it has {', '.join(names)}")  # fmt: skip
+        raise InputError(
+            f"step '{kind.do}' has no '{strange[0]}'", where=where, fix=f"it has {', '.join(names)}"
+        )
     values = {n: tuple(v) if isinstance(v, list) else v for n, v in record.items() if n != "do"}
     try:
         return kind(**values)
     except TypeError as error:
-        raise InputError(f"step '{kind.do}': {error}", where=where,
-                         fix="see the steps that --save-preset writes") from error  # fmt: skip
+        raise InputError(
+            f"step '{kind.do}': {error}", where=where, fix="see the steps that --save-preset writes"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -370,17 +395,24 @@ def _by_type(dtype: DType) -> PixelFinish:
 # -- presets ------------------------------------------------------------------------------------
 
 _IMAGENET = Normalise((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
-PRESETS: dict[str, Pipeline] = {p.name: p for p in (
-    Pipeline((Crop(), Resize()), "tflite"),
-    Pipeline((Crop(), Resize(), Normalise((127.0,), (128.0,))), "efficientnet-lite"),
-    Pipeline((Crop(), Resize(), Normalise((0.0,), (255.0,))), "unit"),
-    Pipeline((Crop(), Resize(), Normalise((0.0,), (1.0,))), "pixels"),
-    Pipeline((Resize(short=256, how="bilinear"), Crop(None, size=(224, 224)), _IMAGENET),
-             "torchvision"),
-    Pipeline((Crop(), Resize(), Colour("bgr"), Normalise((104.0, 117.0, 123.0), (1.0,))), "caffe"),
-    Pipeline((Resize(),), "resize"),
-    Pipeline((Letterbox(), Colour("bgr"), Normalise((0.0,), (1.0,))), "yolox"),
-)}  # fmt: skip
+PRESETS: dict[str, Pipeline] = {
+    p.name: p
+    for p in (
+        Pipeline((Crop(), Resize()), "tflite"),
+        Pipeline((Crop(), Resize(), Normalise((127.0,), (128.0,))), "efficientnet-lite"),
+        Pipeline((Crop(), Resize(), Normalise((0.0,), (255.0,))), "unit"),
+        Pipeline((Crop(), Resize(), Normalise((0.0,), (1.0,))), "pixels"),
+        Pipeline(
+            (Resize(short=256, how="bilinear"), Crop(None, size=(224, 224)), _IMAGENET),
+            "torchvision",
+        ),
+        Pipeline(
+            (Crop(), Resize(), Colour("bgr"), Normalise((104.0, 117.0, 123.0), (1.0,))), "caffe"
+        ),
+        Pipeline((Resize(),), "resize"),
+        Pipeline((Letterbox(), Colour("bgr"), Normalise((0.0,), (1.0,))), "yolox"),
+    )
+}
 
 
 def load_pipeline(name: str) -> Pipeline:
@@ -389,9 +421,11 @@ def load_pipeline(name: str) -> Pipeline:
         return PRESETS[name]
     path = Path(name)
     if not path.is_file():
-        raise InputError(f"there is no preset '{name}'", where="--preset",
-                         fix=f"the presets are {', '.join(PRESETS)}, or give a file that "
-                         "--save-preset wrote")  # fmt: skip
+        raise InputError(
+            f"there is no preset '{name}'",
+            where="--preset",
+            fix=f"the presets are {', '.join(PRESETS)}, or give a file that --save-preset wrote",
+        )
     record = read_data(path, "the preset", "write one with --save-preset")
     return Pipeline.from_json(record if isinstance(record, dict) else {}, str(path))
 
@@ -403,13 +437,24 @@ def numbers(text: str, option: str, count: Sequence[int] = (1, 3)) -> tuple[floa
     except ValueError:
         values = ()
     if len(values) not in count:
-        raise InputError(f"'{text}' is not {' or '.join(map(str, count))} numbers", where=option,
-                         fix=f"for example {option} 127.5")  # fmt: skip
+        raise InputError(
+            f"'{text}' is not {' or '.join(map(str, count))} numbers",
+            where=option,
+            fix=f"for example {option} 127.5",
+        )
     return values
 
 
-def adjusted(base: Pipeline, *, crop: str = "", short_side: int = 0, resample: str = "",
-             mean: str = "", std: str = "", bgr: bool | None = None) -> Pipeline:  # fmt: skip
+def adjusted(
+    base: Pipeline,
+    *,
+    crop: str = "",
+    short_side: int = 0,
+    resample: str = "",
+    mean: str = "",
+    std: str = "",
+    bgr: bool | None = None,
+) -> Pipeline:
     """A pipeline with single steps changed, as options say it; what is empty stays."""
     made = base
     if crop:
@@ -420,15 +465,22 @@ def adjusted(base: Pipeline, *, crop: str = "", short_side: int = 0, resample: s
         made = replace(kept, steps=(Resize(short=short_side), *crops, *kept.without(Crop).steps))
         made = _placed(made, (Resize(),), before=None, after=Crop)
     if resample:
-        made = replace(made, steps=tuple(
-            replace(s, how=resample) if isinstance(s, Resize | Letterbox) else s for s in made.steps
-        ))  # fmt: skip
+        made = replace(
+            made,
+            steps=tuple(
+                replace(s, how=resample) if isinstance(s, Resize | Letterbox) else s
+                for s in made.steps
+            ),
+        )
     if bgr is not None:
         made = _placed(made.without(Colour), (Colour("bgr"),) if bgr else (), before=Normalise)
     if mean or std:
         old = next((s for s in made.steps if isinstance(s, Normalise)), Normalise())
-        new = replace(old, **({"mean": numbers(mean, "--mean")} if mean else {}),
-                      **({"std": numbers(std, "--std")} if std else {}))  # fmt: skip
+        new = replace(
+            old,
+            **({"mean": numbers(mean, "--mean")} if mean else {}),
+            **({"std": numbers(std, "--std")} if std else {}),
+        )
         made = made.without(Normalise).then(new)
     return made if made == base else replace(made, name="")
 
@@ -439,14 +491,23 @@ def _crop(text: str) -> tuple[Transform, ...]:
         return ()
     if "x" in text:
         sides = text.split("x")
-        _demand(len(sides) == 2 and all(s.isdecimal() and int(s) for s in sides), "crop",
-                f"'{text}'", "write a size as 224x224")  # fmt: skip
+        _demand(
+            len(sides) == 2 and all(s.isdecimal() and int(s) for s in sides),
+            "crop",
+            f"'{text}'",
+            "write a size as 224x224",
+        )
         return (Crop(None, size=(int(sides[0]), int(sides[1]))),)
     return (Crop(numbers(text, "--crop", (1,))[0]),)
 
 
-def _placed(pipeline: Pipeline, new: Iterable[Transform], *, before: type[Transform] | None,
-            after: type[Transform] | None = None) -> Pipeline:  # fmt: skip
+def _placed(
+    pipeline: Pipeline,
+    new: Iterable[Transform],
+    *,
+    before: type[Transform] | None,
+    after: type[Transform] | None = None,
+) -> Pipeline:
     """The steps put before the first of a kind, or after the last of another; else at the end, but
     never behind the normalisation."""
     steps = list(pipeline.steps)

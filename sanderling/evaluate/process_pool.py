@@ -107,16 +107,18 @@ class Pool:
                     raise answer
                 yield key, answer
 
-    def _fill(self, child: Child, again: deque[tuple[Any, Any]],
-              waiting: Iterator[tuple[Any, Any]]) -> None:  # fmt: skip
+    def _fill(
+        self, child: Child, again: deque[tuple[Any, Any]], waiting: Iterator[tuple[Any, Any]]
+    ) -> None:
         while len(child.jobs) < self.depth:
             job = again.popleft() if again else next(waiting, None)
             if job is None:
                 return
             child.send(*job)
 
-    def _bury(self, child: Child, again: deque[tuple[Any, Any]],
-              tries: dict[Any, int]) -> tuple[Any, Lost] | None:  # fmt: skip
+    def _bury(
+        self, child: Child, again: deque[tuple[Any, Any]], tries: dict[Any, int]
+    ) -> tuple[Any, Lost] | None:
         """Replace a dead child. Its first job may be what killed it; the others were waiting."""
         how = child.fate()
         self.deaths += 1
@@ -140,8 +142,10 @@ class Pool:
                 child.pipe.send_bytes(self._factory)
                 return
         child.started.process.kill()
-        raise UnsupportedError("a worker process did not start, its message is above",
-                               fix="workers=1 and decoders=0 use no other process")  # fmt: skip
+        raise UnsupportedError(
+            "a worker process did not start, its message is above",
+            fix="workers=1 and decoders=0 use no other process",
+        )
 
 
 def _launch() -> Child:
@@ -185,5 +189,7 @@ def _answer(handle: Handler, job: bytes) -> Any:
 def _sentence(error: Exception) -> SanderlingError:
     if isinstance(error, SanderlingError):
         return error
-    return UnsupportedError(f"a worker process failed: {type(error).__name__}: {error}",
-                            fix="run with workers=1 and decoders=0 to see where")  # fmt: skip
+    return UnsupportedError(
+        f"a worker process failed: {type(error).__name__}: {error}",
+        fix="run with workers=1 and decoders=0 to see where",
+    )

@@ -26,8 +26,9 @@ from .shards import EvaluationWork, Evaluator, SampleOutcome, Shard
 AHEAD = 4  # shards that are submitted for each processor of the cluster
 
 
-def run_on_ray(address: str, work: EvaluationWork, digest: str,
-               shards: Sequence[Shard]) -> Iterator[tuple[int, list[SampleOutcome]]]:  # fmt: skip
+def run_on_ray(
+    address: str, work: EvaluationWork, digest: str, shards: Sequence[Shard]
+) -> Iterator[tuple[int, list[SampleOutcome]]]:
     """(number, outcomes) as shards are done. An address of "local" starts a cluster here."""
     try:
         import ray
@@ -46,19 +47,26 @@ def _connect(ray: Any, address: str) -> bool:
     if ray.is_initialized():
         return False
     try:
-        ray.init(address=None if address == "local" else address, log_to_driver=False,
-                 logging_level="ERROR", configure_logging=False)  # fmt: skip
+        ray.init(
+            address=None if address == "local" else address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"no Ray cluster answers: {said}", where=f"--ray {address}",
-                         fix="start one with `ray start --head`, and give its address, or 'auto' "
-                         "on one of its machines, or 'local' for one on this machine"
-                         ) from error  # fmt: skip
+        raise InputError(
+            f"no Ray cluster answers: {said}",
+            where=f"--ray {address}",
+            fix="start one with `ray start --head`, and give its address, or 'auto' "
+            "on one of its machines, or 'local' for one on this machine",
+        ) from error
     return True
 
 
-def _run(ray: Any, work: EvaluationWork, digest: str,
-         shards: Sequence[Shard]) -> Iterator[tuple[int, list[SampleOutcome]]]:  # fmt: skip
+def _run(
+    ray: Any, work: EvaluationWork, digest: str, shards: Sequence[Shard]
+) -> Iterator[tuple[int, list[SampleOutcome]]]:
     content, settings = ray.put(Path(work.model).read_bytes()), ray.put(work)
     remote = ray.remote(num_cpus=work.setting.threads, max_retries=MOST_TRIES)(_shard)
     most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -82,8 +90,10 @@ def _fetch(ray: Any, reference: Any, shard: Shard) -> list[SampleOutcome]:
         cause = error.cause
         if isinstance(cause, SanderlingError):
             raise cause from None
-        raise UnsupportedError(f"a task of the cluster failed: {type(cause).__name__}: {cause}",
-                               fix="is sanderling installed on every node?") from error  # fmt: skip
+        raise UnsupportedError(
+            f"a task of the cluster failed: {type(cause).__name__}: {cause}",
+            fix="is sanderling installed on every node?",
+        ) from error
     except ray.exceptions.RayError as error:
         raise UnsupportedError(
             f"shard {shard.number} (from sample '{shard.samples[0].id}') was lost again and again: "
@@ -99,8 +109,11 @@ def _shard(
     content: bytes, work: EvaluationWork, digest: str, version: str, shard: Shard
 ) -> list[SampleOutcome]:
     if version != __version__:
-        raise InputError(f"this node has sanderling {__version__}, the driver {version}",
-                         where=platform.node(), fix="install the same version")  # fmt: skip
+        raise InputError(
+            f"this node has sanderling {__version__}, the driver {version}",
+            where=platform.node(),
+            fix="install the same version",
+        )
     return _evaluator(content, work, digest).shard(shard)
 
 

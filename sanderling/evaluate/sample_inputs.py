@@ -42,8 +42,10 @@ def prepare(task: Task, sample: Sample) -> Prepared | str:
 def _only(task: Task) -> str:
     names = list(task.ports.inputs)
     if len(names) != 1:
-        raise TaskError(f"task '{task.name}': preprocess gave one array, the model has "
-                        f"{len(names)} inputs", fix="return arrays by name")  # fmt: skip
+        raise TaskError(
+            f"task '{task.name}': preprocess gave one array, the model has {len(names)} inputs",
+            fix="return arrays by name",
+        )
     return names[0]
 
 
@@ -70,8 +72,10 @@ class blame:
             f"{self.method} of task '{self.task.name}' failed"
             + (f" on sample '{self.sample.id}'" if self.sample else "")
             + f": {type(error).__name__}: {error} ({self._place(trace)})",
-            fix="check the task's settings, or correct the task" if isinstance(error, OSError)
-            else "correct the task") from error  # fmt: skip
+            fix="check the task's settings, or correct the task"
+            if isinstance(error, OSError)
+            else "correct the task",
+        ) from error
 
     def _place(self, trace: Any) -> str:
         """The last line in the task's own file; what it called is rarely to blame."""

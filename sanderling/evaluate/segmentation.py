@@ -46,32 +46,48 @@ class Segmentation(ImageTask):
 
     images: Path = setting("--ground_truth_images_path", help="The folder of pictures.")
     masks: Path = setting(help="The folder of masks: PNG files named as the pictures are.")
-    labels: str = setting("--model_output_labels", default="", help="The model's classes: a file "
-                          "with one a line, or voc.")  # fmt: skip
-    mask_classes: Path | None = setting(default=None, help="The masks' classes: COCO's list of "
-                                        "categories (JSON), or a file of labels.")  # fmt: skip
-    mapping: Path | None = setting(default=None, help='JSON: {"a mask\'s number": the model\'s '
-                                   'class, or null for pixels that do not count}.')  # fmt: skip
-    others: str = setting(default="background", help="Pixels of classes that the model lacks: "
-                          "background (class 0), or ignore.")  # fmt: skip
-    ignore: int = setting(default=IGNORED, help="The number of mask pixels that do not count; -1: "
-                          "all count.")  # fmt: skip
+    labels: str = setting(
+        "--model_output_labels",
+        default="",
+        help="The model's classes: a file with one a line, or voc.",
+    )
+    mask_classes: Path | None = setting(
+        default=None,
+        help="The masks' classes: COCO's list of categories (JSON), or a file of labels.",
+    )
+    mapping: Path | None = setting(
+        default=None,
+        help="JSON: {\"a mask's number\": the model's "
+        "class, or null for pixels that do not count}.",
+    )
+    others: str = setting(
+        default="background",
+        help="Pixels of classes that the model lacks: background (class 0), or ignore.",
+    )
+    ignore: int = setting(
+        default=IGNORED, help="The number of mask pixels that do not count; -1: all count."
+    )
     at: str = setting(default="mask", help="Compare at the size of the mask, or of the model.")
 
     def __post_init__(self) -> None:
         _choice(self.at, AT, "--at")
         _choice(self.others, ("background", "ignore"), "--others")
         if self.ignore >= NUMBERS:
-            raise InputError(f"{self.ignore} is no mask's number", where="--ignore",
-                             fix=f"they are 0 to {NUMBERS - 1}; -1: all count")  # fmt: skip
+            raise InputError(
+                f"{self.ignore} is no mask's number",
+                where="--ignore",
+                fix=f"they are 0 to {NUMBERS - 1}; -1: all count",
+            )
 
     def samples(self) -> list[Sample]:
         files = find_images(self.images)
         masks = {p.stem: p for p in find_images(self.masks)}
         if not any(p.stem in masks for p in files):
-            raise InputError(f"no picture of {self.images} has a mask in it, such as "
-                             f"{files[0].stem}.png", where=str(self.masks),
-                             fix="masks are named as their pictures")  # fmt: skip
+            raise InputError(
+                f"no picture of {self.images} has a mask in it, such as {files[0].stem}.png",
+                where=str(self.masks),
+                fix="masks are named as their pictures",
+            )
         return [Sample(p.name, path=p, data=masks.get(p.stem)) for p in files]
 
     # -- one picture ------------------------------------------------------------------------
@@ -97,9 +113,11 @@ class Segmentation(ImageTask):
             found = LabelFile.read(Path(self.labels))
             names = [found.names.get(i, "???") for i in range(max(found.names) + 1)]
         if count and len(names) != count:
-            raise InputError(f"{len(names)} labels, the model has {count} classes",
-                             where=self.labels, fix="give the labels of this model, the background "
-                             "first if it has one")  # fmt: skip
+            raise InputError(
+                f"{len(names)} labels, the model has {count} classes",
+                where=self.labels,
+                fix="give the labels of this model, the background first if it has one",
+            )
         return names
 
     @cached_property
@@ -112,8 +130,9 @@ class Segmentation(ImageTask):
                 table[number] = -1 if kind is None else self._in_range(kind, str(self.mapping))
         elif self.mask_classes is not None:
             table = np.full(NUMBERS, other)
-            for number, kind in match_names(read_classes(self.mask_classes), self.names,
-                                            str(self.mask_classes)).items():  # fmt: skip
+            for number, kind in match_names(
+                read_classes(self.mask_classes), self.names, str(self.mask_classes)
+            ).items():
                 table[number] = kind
         else:
             table = np.arange(NUMBERS)
@@ -123,14 +142,20 @@ class Segmentation(ImageTask):
 
     def _in_range(self, kind: int, where: str) -> int:
         if not 0 <= kind < len(self.names):
-            raise InputError(f"class {kind}: the model's classes are 0 to {len(self.names) - 1}",
-                             where=where, fix="correct the mapping")  # fmt: skip
+            raise InputError(
+                f"class {kind}: the model's classes are 0 to {len(self.names) - 1}",
+                where=where,
+                fix="correct the mapping",
+            )
         return kind
 
     def preprocess(self, sample: Sample) -> Prepared:
         if sample.data is None:
-            raise InputError("it has no mask", where=sample.id,
-                             fix=f"put {Path(sample.id).stem}.png into {self.masks}")  # fmt: skip
+            raise InputError(
+                "it has no mask",
+                where=sample.id,
+                fix=f"put {Path(sample.id).stem}.png into {self.masks}",
+            )
         feeds, frame, seconds = self.prepare(sample)
         return Prepared(feeds, (self._mask(sample.data, frame), frame), seconds)
 
@@ -138,19 +163,25 @@ class Segmentation(ImageTask):
         """In the model's classes."""
         mask = self.table[read_mask(path)].astype(np.int16)
         if mask.shape != frame.source:
-            raise InputError(f"the mask is {mask.shape[1]}x{mask.shape[0]}, the picture "
-                             f"{frame.source[1]}x{frame.source[0]}", where=str(path),
-                             fix="masks have their picture's size")  # fmt: skip
+            raise InputError(
+                f"the mask is {mask.shape[1]}x{mask.shape[0]}, the picture "
+                f"{frame.source[1]}x{frame.source[0]}",
+                where=str(path),
+                fix="masks have their picture's size",
+            )
         worst = int(mask.max(initial=0))
         if worst >= len(self.names):
             # As one sentence: it is shown where every sample fails, and the remedy is for all.
-            raise InputError(f"it has class {worst}, the model's are 0 to {len(self.names) - 1}; "
-                             "--mask-classes or --mapping say how they match", where=str(path)
-                             )  # fmt: skip
+            raise InputError(
+                f"it has class {worst}, the model's are 0 to {len(self.names) - 1}; "
+                "--mask-classes or --mapping say how they match",
+                where=str(path),
+            )
         return mask
 
-    def postprocess(self, sample: Sample, outputs: list[Array],
-                    context: tuple[Array, Frame]) -> Prediction:  # fmt: skip
+    def postprocess(
+        self, sample: Sample, outputs: list[Array], context: tuple[Array, Frame]
+    ) -> Prediction:
         mask, frame = context
         if self.at == "model":
             found = classes_of(outputs[0])
@@ -167,8 +198,9 @@ class Segmentation(ImageTask):
         counted = Counted(predictions, self.names)
         return {"pictures": len(samples)} | counted.figures(np.ones(len(samples), np.int64))
 
-    def compare(self, samples: Sequence[Sample], ours: Sequence[Prediction],
-                theirs: Sequence[Prediction]) -> Metrics:  # fmt: skip
+    def compare(
+        self, samples: Sequence[Sample], ours: Sequence[Prediction], theirs: Sequence[Prediction]
+    ) -> Metrics:
         sides = [Counted(side, self.names) for side in (ours, theirs)]
         made = {}
         for name in ("mIoU", "pixel_accuracy"):
@@ -180,15 +212,21 @@ class Segmentation(ImageTask):
         return [compared_line(n.replace("_", " "), made[n]) for n in ("mIoU", "pixel_accuracy")]
 
     def lines(self, metrics: Metrics) -> list[str]:
-        shown = {"mIoU": "mIoU", "pixel accuracy": "pixel_accuracy", "mean accuracy":
-                 "mean_accuracy", "frequency-weighted IoU": "weighted_IoU"}  # fmt: skip
+        shown = {
+            "mIoU": "mIoU",
+            "pixel accuracy": "pixel_accuracy",
+            "mean accuracy": "mean_accuracy",
+            "frequency-weighted IoU": "weighted_IoU",
+        }
         lines = [f"{name}: {metrics[key]:.6g}" for name, key in shown.items()]
         lines[0] += f" ({metrics['classes']} annotated classes"
         more = metrics["classes_seen"] - metrics["classes"]
         lines[0] += f"; {metrics['mIoU_seen']:.6g} with {more} only found)" if more else ")"
         width = max(map(len, metrics["by_class"]), default=0)
-        each = [f"  {n:<{width}}  IoU {v['IoU']:.4f}  {v['pixels']} pixels"
-                for n, v in metrics["by_class"].items()]  # fmt: skip
+        each = [
+            f"  {n:<{width}}  IoU {v['IoU']:.4f}  {v['pixels']} pixels"
+            for n, v in metrics["by_class"].items()
+        ]
         return [*lines, *each]
 
 
@@ -207,9 +245,12 @@ def class_count(output: Tensor, model: str) -> int | None:
         return int(shape[3])
     if len(shape) == 3 or len(shape) == 4:
         return None
-    raise InputError(f"its output is {output.type_text}, not scores [1,height,width,classes] or "
-                     "classes [1,height,width]", where=model,
-                     fix="choose the task that fits the model")  # fmt: skip
+    raise InputError(
+        f"its output is {output.type_text}, not scores [1,height,width,classes] or "
+        "classes [1,height,width]",
+        where=model,
+        fix="choose the task that fits the model",
+    )
 
 
 def classes_of(output: Array) -> Array:
@@ -281,15 +322,22 @@ def read_mask(path: Path) -> Array:
             bands = picture.getbands()
             pixels = np.asarray(picture)
     except (OSError, ValueError, SyntaxError, EOFError) as error:
-        raise InputError(f"not a readable mask: {error}", where=str(path),
-                         fix="check that the file is complete") from error  # fmt: skip
+        raise InputError(
+            f"not a readable mask: {error}", where=str(path), fix="check that the file is complete"
+        ) from error
     if pixels.ndim != 2:
-        raise InputError(f"a mask in colours ({''.join(bands)}), which are no class numbers",
-                         where=str(path), fix="save masks as grey or palette PNG")  # fmt: skip
+        raise InputError(
+            f"a mask in colours ({''.join(bands)}), which are no class numbers",
+            where=str(path),
+            fix="save masks as grey or palette PNG",
+        )
     numbers = pixels.astype(np.int64)
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < NUMBERS:
-        raise InputError(f"a mask with the number {numbers.max()}", where=str(path),
-                         fix=f"class numbers are 0 to {NUMBERS - 1}")  # fmt: skip
+        raise InputError(
+            f"a mask with the number {numbers.max()}",
+            where=str(path),
+            fix=f"class numbers are 0 to {NUMBERS - 1}",
+        )
     return numbers
 
 
@@ -326,9 +374,11 @@ def match_names(theirs: Mapping[int, str], ours: Sequence[str], where: str) -> d
     known = {_canonical(n): i for i, n in enumerate(ours)}
     found = {number: known[_canonical(n)] for number, n in theirs.items() if _canonical(n) in known}
     if not any(not is_unused(ours[i]) for i in found.values()):
-        raise InputError(f"none of its classes is one of the model's: {', '.join(ours[:5])}, ...",
-                         where=where, fix="state --labels, or how they match: --mapping FILE"
-                         )  # fmt: skip
+        raise InputError(
+            f"none of its classes is one of the model's: {', '.join(ours[:5])}, ...",
+            where=where,
+            fix="state --labels, or how they match: --mapping FILE",
+        )
     return found
 
 
@@ -343,9 +393,11 @@ def _canonical(name: str) -> str:
 def confusion(truth: Array, found: Array, classes: int) -> Array:
     """[classes, classes] pixels: rows are the truth. Where the truth is -1 nothing counts."""
     if found.size and not 0 <= int(found.min()) <= int(found.max()) < classes:
-        raise InputError(f"the model found class {int(found.max())}, the labels are 0 to "
-                         f"{classes - 1}", where="labels", fix="give the labels of this model"
-                         )  # fmt: skip
+        raise InputError(
+            f"the model found class {int(found.max())}, the labels are 0 to {classes - 1}",
+            where="labels",
+            fix="give the labels of this model",
+        )
     counts = truth >= 0
     pairs = truth[counts].astype(np.int64) * classes + found[counts]
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
@@ -380,13 +432,19 @@ def figures(total: Array, names: Sequence[str]) -> Metrics:
     recall = np.divide(hits, truth, out=np.zeros(len(hits)), where=there)
     whole = max(int(truth.sum()), 1)
     return {
-        "mIoU": _mean(iou[there]), "mIoU_seen": _mean(iou[seen]),
-        "pixel_accuracy": float(hits.sum() / whole), "mean_accuracy": _mean(recall[there]),
+        "mIoU": _mean(iou[there]),
+        "mIoU_seen": _mean(iou[seen]),
+        "pixel_accuracy": float(hits.sum() / whole),
+        "mean_accuracy": _mean(recall[there]),
         "weighted_IoU": float((iou * truth).sum() / whole),
-        "classes": int(there.sum()), "classes_seen": int(seen.sum()),
-        "by_class": {names[i]: {"IoU": float(iou[i]), "accuracy": float(recall[i]),
-                                "pixels": int(truth[i])} for i in range(len(names)) if seen[i]},
-    }  # fmt: skip
+        "classes": int(there.sum()),
+        "classes_seen": int(seen.sum()),
+        "by_class": {
+            names[i]: {"IoU": float(iou[i]), "accuracy": float(recall[i]), "pixels": int(truth[i])}
+            for i in range(len(names))
+            if seen[i]
+        },
+    }
 
 
 def _mean(values: Array) -> float:

@@ -103,8 +103,10 @@ class Evaluator:
 
     def shard(self, shard: Shard) -> list[SampleOutcome]:
         jobs = list(enumerate(shard.samples, shard.start))
-        return [self.finish(index, shard.samples[index - shard.start], made)
-                for index, made in prepared(self.task, jobs)]  # fmt: skip
+        return [
+            self.finish(index, shard.samples[index - shard.start], made)
+            for index, made in prepared(self.task, jobs)
+        ]
 
     def finish(self, index: int, sample: Sample, made: Prepared | str) -> SampleOutcome:
         """Inference and what follows it, unless there are no inputs, but the reason why."""
@@ -115,14 +117,17 @@ class Evaluator:
         try:
             outputs = self._infer(made.feeds)
         except SanderlingError as error:
-            raise InputError(error.what, where=f"sample '{sample.id}': {error.where}",
-                             fix=error.fix) from error  # fmt: skip
+            raise InputError(
+                error.what, where=f"sample '{sample.id}': {error.where}", fix=error.fix
+            ) from error
         middle = time.perf_counter()
         with blame(self.task, "postprocess", sample):
             prediction = self.task.postprocess(sample, self.ports.reals(outputs), made.context)
         if not prediction:
-            raise TaskError(f"postprocess of task '{self.task.name}' kept nothing of sample "
-                            f"'{sample.id}'", fix="return what `metric` needs")  # fmt: skip
+            raise TaskError(
+                f"postprocess of task '{self.task.name}' kept nothing of sample '{sample.id}'",
+                fix="return what `metric` needs",
+            )
         end = time.perf_counter()
         seconds = dict(made.seconds) | {"inference": middle - begin, "postprocess": end - middle}
         return SampleOutcome(index, canonical(prediction), seconds=seconds)
@@ -146,8 +151,11 @@ class Shelf:
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
-                raise InputError(f"shards cannot be kept: {error.strerror}", where=str(folder),
-                                 fix="choose another folder") from error  # fmt: skip
+                raise InputError(
+                    f"shards cannot be kept: {error.strerror}",
+                    where=str(folder),
+                    fix="choose another folder",
+                ) from error
 
     @staticmethod
     def usual(fingerprint: str) -> Shelf:
@@ -176,8 +184,11 @@ class Shelf:
             partial.write_bytes(pack(own | transposed(there)))
             partial.replace(self._path(number))
         except OSError as error:  # a full disk does not end the run
-            warnings.warn(f"shards are no longer kept in {self.folder}: {error.strerror}",
-                          CacheWarning, stacklevel=2)  # fmt: skip
+            warnings.warn(
+                f"shards are no longer kept in {self.folder}: {error.strerror}",
+                CacheWarning,
+                stacklevel=2,
+            )
             self.folder = None
 
     def found(self, shards: Sequence[Shard]) -> Iterator[tuple[int, list[SampleOutcome]]]:
@@ -200,8 +211,10 @@ def _read(blob: bytes) -> list[SampleOutcome]:
     columns = unpack(blob)
     own = [columns.pop(f"@{n}") for n in OWN]
     predictions = iter(rows(columns))
-    return [SampleOutcome(i, None if why else next(predictions), why, s)
-            for i, why, s in zip(*own, strict=True)]  # fmt: skip
+    return [
+        SampleOutcome(i, None if why else next(predictions), why, s)
+        for i, why, s in zip(*own, strict=True)
+    ]
 
 
 def _forget(folder: Path) -> None:
@@ -214,11 +227,14 @@ def _forget(folder: Path) -> None:
 def fingerprint(work: EvaluationWork, digest: str, samples: Sequence[Sample]) -> str:
     """All that the outcomes depend on: a change of any of it is another run."""
     made_of = {
-        "version": __version__, "model": digest, "setting": asdict(work.setting),
+        "version": __version__,
+        "model": digest,
+        "setting": asdict(work.setting),
         "task": [work.recipe.name, {k: str(v) for k, v in work.recipe.settings.items()}],
         "sources": [s.text for s in (work.recipe.source, *work.plugins) if s is not None],
-        "samples": [_stamp(s) for s in samples], "shapes": work.shapes,
-    }  # fmt: skip
+        "samples": [_stamp(s) for s in samples],
+        "shapes": work.shapes,
+    }
     return Store().name("evaluation", hashlib.sha256(json.dumps(made_of).encode()).hexdigest())
 
 

@@ -68,6 +68,13 @@ class Sample(NamedTuple):
     truth: Any = None
     data: Any = None  # whatever else the task needs
 
+    @property
+    def file(self) -> Path:
+        """Its path, of a sample that has one."""
+        if self.path is None:
+            raise InputError("the sample has no file", where=self.id, fix="give it a path")
+        return self.path
+
 
 @dataclass
 class Prepared:
@@ -92,8 +99,9 @@ class Ports:
     @staticmethod
     def of(model: Model) -> Ports:
         entry = model.compile().entry(None)
-        inputs, outputs = ({n: t.copy() for n, t in side.items()}
-                           for side in (entry.inputs, entry.outputs))  # fmt: skip
+        inputs, outputs = (
+            {n: t.copy() for n, t in side.items()} for side in (entry.inputs, entry.outputs)
+        )
         return Ports(inputs, outputs, Path(model.source).name)
 
     @property
@@ -109,9 +117,11 @@ class Ports:
     def _only(self, what: str, tensors: Mapping[str, Tensor]) -> Tensor:
         if len(tensors) != 1:
             listed = ", ".join(f"'{n}' {t.type_text}" for n, t in tensors.items())
-            raise InputError(f"the task is for models of one {what}, this one has {len(tensors)}: "
-                             f"{listed}", where=self.model,
-                             fix="choose the task that fits the model")  # fmt: skip
+            raise InputError(
+                f"the task is for models of one {what}, this one has {len(tensors)}: {listed}",
+                where=self.model,
+                fix="choose the task that fits the model",
+            )
         return next(iter(tensors.values()))
 
     def reals(self, outputs: Mapping[str, Array]) -> list[Array]:
@@ -173,14 +183,20 @@ class Task:
 
     def lines(self, metrics: Metrics) -> list[str]:
         """The figures for people."""
-        return [f"{k}: {v:.6g}" if isinstance(v, float) else f"{k}: {v}"
-                for k, v in metrics.items() if isinstance(v, int | float | str)]  # fmt: skip
+        return [
+            f"{k}: {v:.6g}" if isinstance(v, float) else f"{k}: {v}"
+            for k, v in metrics.items()
+            if isinstance(v, int | float | str)
+        ]
 
-    def compare(self, samples: Sequence[Sample], ours: Sequence[Prediction],
-                theirs: Sequence[Prediction]) -> Metrics:  # fmt: skip
+    def compare(
+        self, samples: Sequence[Sample], ours: Sequence[Prediction], theirs: Sequence[Prediction]
+    ) -> Metrics:
         """Two models on the same samples (`--against`), pair by pair."""
-        raise InputError(f"the task '{self.name}' has no paired comparison",
-                         fix="leave --against out, and compare the two results")  # fmt: skip
+        raise InputError(
+            f"the task '{self.name}' has no paired comparison",
+            fix="leave --against out, and compare the two results",
+        )
 
     def compared_lines(self, compared: Metrics) -> list[str]:
         """The comparison for people."""
@@ -199,21 +215,29 @@ class Task:
         return {f.name: _plain(getattr(self, f.name)) for f in settings_of(type(self))}
 
 
-def stage_metrics(latency: Mapping[str, Mapping[str, float]], kind: str,
-                  content: Mapping[str, Any]) -> bytes:  # fmt: skip
+def stage_metrics(
+    latency: Mapping[str, Mapping[str, float]], kind: str, content: Mapping[str, Any]
+) -> bytes:
     """The file of TensorFlow Lite's tools, a serialised tflite.evaluation.EvaluationStageMetrics:
     both latencies, and what a kind of evaluation has besides."""
     runs = int(latency["inference"]["count"])
-    own = {"pre_processing_latency": _stage(latency["preprocess"]),
-           "inference_latency": _stage(latency["inference"]),
-           "inference_metrics": {"num_inferences": runs}, **content}  # fmt: skip
+    own = {
+        "pre_processing_latency": _stage(latency["preprocess"]),
+        "inference_latency": _stage(latency["inference"]),
+        "inference_metrics": {"num_inferences": runs},
+        **content,
+    }
     return encode("EvaluationStageMetrics", {"num_runs": runs, "process_metrics": {kind: own}})
 
 
 def _stage(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {"max_us": seconds["max"] * 1e6, "min_us": seconds["min"] * 1e6,
-            "sum_us": seconds["mean"] * seconds["count"] * 1e6, "avg_us": seconds["mean"] * 1e6,
-            "std_deviation_us": seconds["std"] * 1e6}  # fmt: skip
+    return {
+        "max_us": seconds["max"] * 1e6,
+        "min_us": seconds["min"] * 1e6,
+        "sum_us": seconds["mean"] * seconds["count"] * 1e6,
+        "avg_us": seconds["mean"] * 1e6,
+        "std_deviation_us": seconds["std"] * 1e6,
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -229,8 +253,13 @@ def settings_of(kind: type[Task]) -> list[dataclasses.Field[Any]]:
 # -- where tasks are found ----------------------------------------------------------------------
 
 # Tasks of the package: imported when they are asked for.
-HOMES = {"imagenet": "imagenet", "coco": "coco", "segmentation": "segmentation",
-         "keypoints": "keypoints", "arrays": "arrays"}  # fmt: skip
+HOMES = {
+    "imagenet": "imagenet",
+    "coco": "coco",
+    "segmentation": "segmentation",
+    "keypoints": "keypoints",
+    "arrays": "arrays",
+}
 _REGISTERED: dict[str, type[Task]] = {}
 Kind = TypeVar("Kind", bound=type[Task])
 
@@ -259,9 +288,11 @@ def find_task(name: str) -> type[Task]:
     if name not in _REGISTERED:
         near = get_close_matches(name, task_names(), 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise MissingNameError(f"there is no task '{name}'",
-                               fix=f"{hint}The tasks are {', '.join(task_names())}; one of your "
-                               "own is FILE.py, or FILE.py:NAME")  # fmt: skip
+        raise MissingNameError(
+            f"there is no task '{name}'",
+            fix=f"{hint}The tasks are {', '.join(task_names())}; one of your "
+            "own is FILE.py, or FILE.py:NAME",
+        )
     return _REGISTERED[name]
 
 
@@ -271,18 +302,24 @@ def make_task(name: str, **settings: Any) -> Task:
     known = {f.name: f for f in settings_of(kind)}
     for key in settings:
         if key not in known:
-            raise MissingNameError(f"the task '{kind.name}' has no setting '{key}'",
-                                   fix=f"it has {', '.join(known)}")  # fmt: skip
+            raise MissingNameError(
+                f"the task '{kind.name}' has no setting '{key}'", fix=f"it has {', '.join(known)}"
+            )
     hints = get_type_hints(kind)
     made: dict[str, Any] = {
         k: Path(v) if isinstance(v, str) and _takes_path(hints[k]) else v
         for k, v in settings.items()
     }
-    missing = [n for n, f in known.items() if n not in made and f.default is MISSING
-               and f.default_factory is MISSING]  # fmt: skip
+    missing = [
+        n
+        for n, f in known.items()
+        if n not in made and f.default is MISSING and f.default_factory is MISSING
+    ]
     if missing:
-        raise InputError(f"the task '{kind.name}' needs '{missing[0]}'",
-                         fix=known[missing[0]].metadata.get("help", ""))  # fmt: skip
+        raise InputError(
+            f"the task '{kind.name}' needs '{missing[0]}'",
+            fix=known[missing[0]].metadata.get("help", ""),
+        )
     return kind(**made)
 
 
@@ -305,22 +342,33 @@ class TaskFile(NamedTuple):
     def task(self, name: str = "") -> type[Task]:
         kinds = {k.name: k for k in self._kinds()}
         if (name and name not in kinds) or not kinds:
-            raise InputError(f"it registers no task {repr(name) if name else ''}".rstrip(),
-                             where=self.path,
-                             fix=f"it registers {', '.join(kinds)}" if kinds else
-                             "decorate a class that derives from sanderling.Task with "
-                             "@sanderling.register_task")  # fmt: skip
+            raise InputError(
+                f"it registers no task {repr(name) if name else ''}".rstrip(),
+                where=self.path,
+                fix=f"it registers {', '.join(kinds)}"
+                if kinds
+                else "decorate a class that derives from sanderling.Task with "
+                "@sanderling.register_task",
+            )
         if not name and len(kinds) > 1:
-            raise InputError(f"it registers {len(kinds)} tasks", where=self.path,
-                             fix=f"say which: {self.path}:NAME, of {', '.join(kinds)}"
-                             )  # fmt: skip
+            raise InputError(
+                f"it registers {len(kinds)} tasks",
+                where=self.path,
+                fix=f"say which: {self.path}:NAME, of {', '.join(kinds)}",
+            )
         return kinds[name] if name else next(iter(kinds.values()))
 
     def _kinds(self) -> list[type[Task]]:
         """Tasks that the file itself defines, not those that it imports or derives from."""
         module = self.run()
-        return [k for k in vars(module).values() if isinstance(k, type) and issubclass(k, Task)
-                and k.__module__ == module.__name__ and vars(k).get("name")]  # fmt: skip
+        return [
+            k
+            for k in vars(module).values()
+            if isinstance(k, type)
+            and issubclass(k, Task)
+            and k.__module__ == module.__name__
+            and vars(k).get("name")
+        ]
 
     def run(self) -> ModuleType:
         """The file, run once in this process."""
@@ -335,9 +383,11 @@ class TaskFile(NamedTuple):
         except (Exception, SystemExit) as error:
             del sys.modules[name]
             said = error.what if isinstance(error, SanderlingError) else error
-            raise InputError(f"it cannot be run: {type(error).__name__}: {said}", where=self.path,
-                             fix=f"correct it; to see more, run: python {self.path}"
-                             ) from error  # fmt: skip
+            raise InputError(
+                f"it cannot be run: {type(error).__name__}: {said}",
+                where=self.path,
+                fix=f"correct it; to see more, run: python {self.path}",
+            ) from error
         return module
 
 
@@ -381,6 +431,7 @@ class PortableTask:
         return found(**self.settings)
 
     def _unknown(self, why: str) -> InputError:
-        return InputError(f"the task '{self.name}' {why}: other processes cannot know it",
-                          fix="put its class into a file and import it, or use workers=1 and "
-                          "decoders=0")  # fmt: skip
+        return InputError(
+            f"the task '{self.name}' {why}: other processes cannot know it",
+            fix="put its class into a file and import it, or use workers=1 and decoders=0",
+        )

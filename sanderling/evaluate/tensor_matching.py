@@ -79,8 +79,10 @@ class GraphValue:
 
 
 # What converters add to a name.
-_DRESS = re.compile(r"(:\d+|_int8|_uint8|_int16|_float|_quantized|_requantized|_dequantize"
-                    r"|/act_quant|\d?)$")  # fmt: skip
+_DRESS = re.compile(
+    r"(:\d+|_int8|_uint8|_int16|_float|_quantized|_requantized|_dequantize"
+    r"|/act_quant|\d?)$"
+)
 
 
 def name_pieces(name: str) -> set[str]:
@@ -91,8 +93,7 @@ def name_pieces(name: str) -> set[str]:
 
 
 def _sampled(tensor: Tensor) -> Array:
-    data = tensor.data
-    assert data is not None
+    data = tensor.values
     step = max(1, data.size // SAMPLED)
     reals = dequantize_array(data, tensor) if is_quantized(tensor) else data
     return np.asarray(reals, np.float64).reshape(-1)[::step]
@@ -141,8 +142,9 @@ class Reading:
             for number, tensor in enumerate(op.outputs):
                 self._read_output(op, number, tensor, known, place)
 
-    def _read_output(self, op: Op, number: int, tensor: Tensor, known: list[GraphValue],
-                     place: float) -> None:  # fmt: skip
+    def _read_output(
+        self, op: Op, number: int, tensor: Tensor, known: list[GraphValue], place: float
+    ) -> None:
         shape = _squeezed(tensor.shape)
         fused = op.attrs.get("fused_activation_function", "NONE")
         if op.name in ACTIVATIONS:
@@ -157,7 +159,8 @@ class Reading:
         core.padded = [t for t in op.inputs if t in self.borders]
         if hidden:
             core.activated = self._add(
-                GraphValue(f"act {fused}", op, place, tensor, shape, [core]), tensor)  # fmt: skip
+                GraphValue(f"act {fused}", op, place, tensor, shape, [core]), tensor
+            )
 
     def _is_tail(self, op: Op, known: list[GraphValue]) -> bool:
         """A constant added to or multiplied with a product that nobody else reads."""
@@ -190,8 +193,12 @@ def _is_border(op: Op) -> bool:
     return len(users) == 1 and users[0].name in ("CONV_2D", "DEPTHWISE_CONV_2D", "CONV_3D")
 
 
-def match(a: Graph, b: Graph, inputs: Iterable[tuple[Tensor, Tensor]],
-          outputs: Iterable[tuple[Tensor, Tensor]]) -> list[Pair]:  # fmt: skip
+def match(
+    a: Graph,
+    b: Graph,
+    inputs: Iterable[tuple[Tensor, Tensor]],
+    outputs: Iterable[tuple[Tensor, Tensor]],
+) -> list[Pair]:
     """Pairs in the order of b's run; inputs and outputs are those known to belong together."""
     if _same_build(a, b):
         ours = (t for op in a.ops for t in op.outputs)
@@ -211,11 +218,12 @@ def _same_build(a: Graph, b: Graph) -> bool:
     if len(a.ops) != len(b.ops):
         return False
     return all(
-        x.name == y.name and len(x.inputs) == len(y.inputs)
+        x.name == y.name
+        and len(x.inputs) == len(y.inputs)
         and [(t.name, t.shape) for t in x.outputs] == [(t.name, t.shape) for t in y.outputs]
         and x.attrs.get("fused_activation_function") == y.attrs.get("fused_activation_function")
         for x, y in zip(a.ops, b.ops, strict=True)
-    )  # fmt: skip
+    )
 
 
 class _Search:
@@ -228,8 +236,9 @@ class _Search:
             self.by_kind[_kind(value), value.shape].append(value)
         self._cosines: dict[tuple[GraphValue, GraphValue], float] = {}
 
-    def seed(self, inputs: Iterable[tuple[Tensor, Tensor]],
-             outputs: Iterable[tuple[Tensor, Tensor]]) -> None:  # fmt: skip
+    def seed(
+        self, inputs: Iterable[tuple[Tensor, Tensor]], outputs: Iterable[tuple[Tensor, Tensor]]
+    ) -> None:
         for pairs, how in ((inputs, "input"), (outputs, "output")):
             for x, y in pairs:
                 ours, theirs = self.a.of.get(x), self.b.of.get(y)
@@ -256,12 +265,14 @@ class _Search:
         return count
 
     def _score(self, ours: GraphValue, theirs: GraphValue) -> float:
-        return (NAME * _overlap(ours.names, theirs.names)
-                + WEIGHTS * self._weights(ours, theirs)
-                + NEIGHBOUR * self._around(ours.sources, theirs.sources)
-                + NEIGHBOUR * self._around(ours.readers, theirs.readers) / 2
-                + PLACE * (1 - abs(ours.place - theirs.place))
-                - (ours.kind != theirs.kind))  # fmt: skip
+        return (
+            NAME * _overlap(ours.names, theirs.names)
+            + WEIGHTS * self._weights(ours, theirs)
+            + NEIGHBOUR * self._around(ours.sources, theirs.sources)
+            + NEIGHBOUR * self._around(ours.readers, theirs.readers) / 2
+            + PLACE * (1 - abs(ours.place - theirs.place))
+            - (ours.kind != theirs.kind)
+        )
 
     def _reason(self, ours: GraphValue, theirs: GraphValue) -> str:
         if _overlap(ours.names, theirs.names) >= 0.5:
@@ -296,10 +307,11 @@ class _Search:
         if self.partner.get(ours) is theirs:
             return True
         return any(
-            x.kind.startswith("act ") and self.partner.get(x.sources[0]) is y
+            x.kind.startswith("act ")
+            and self.partner.get(x.sources[0]) is y
             and y.activated is None
             for x, y in ((ours, theirs), (theirs, ours))
-        )  # fmt: skip
+        )
 
     def pairs(self) -> Iterator[Pair]:
         for theirs in self.b.values:
@@ -360,5 +372,8 @@ def _cosine(a: Array, b: Array) -> float:
 def _starts_at_0(tensor: Tensor) -> bool:
     """Quantised to a range without negative numbers: a ReLU is in it."""
     quant = tensor.quant
-    return (is_quantized(tensor) and quant is not None
-            and bool((quant.zero_point == tensor.dtype.bounds[0]).all()))  # fmt: skip
+    return (
+        is_quantized(tensor)
+        and quant is not None
+        and bool((quant.zero_point == tensor.dtype.bounds[0]).all())
+    )

@@ -100,8 +100,9 @@ class Reader:
         offsets = struct.unpack_from(f"<{vsize // 2 - 2}H", self.data, vtable + 4)
         if max(offsets, default=0) >= tsize:
             self.fail(f"field offset {max(offsets)} is outside its table of {tsize} bytes")
-        present = [(f, offsets[f.slot]) for f in TABLES[name]
-                   if f.slot < len(offsets) and offsets[f.slot]]  # fmt: skip
+        present = [
+            (f, offsets[f.slot]) for f in TABLES[name] if f.slot < len(offsets) and offsets[f.slot]
+        ]
         unknown = [slot for slot in range(SLOTS[name], len(offsets)) if offsets[slot]]
         return VTable(tsize, present, unknown)
 

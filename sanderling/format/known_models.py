@@ -139,8 +139,12 @@ def describe(model: Model) -> Record | None:
             return None
         named = [{n: places[index][t] for n, t in side.items()} for side in (s.inputs, s.outputs)]
         signatures.append([s.key, index, *named])
-    return {"graphs": graphs, "signatures": signatures, "description": model.description,
-            "outside": model.weights_outside}  # fmt: skip
+    return {
+        "graphs": graphs,
+        "signatures": signatures,
+        "description": model.description,
+        "outside": model.weights_outside,
+    }
 
 
 def _border(signature: Signature) -> Sequence[Tensor]:
@@ -167,9 +171,13 @@ def _graph_row(graph: Graph) -> list[Any] | None:
     rows = [_tensor_row(t) if t in places else None for t in border]
     if None in rows:
         return None
-    return [graph.name, [places[t] for t in graph.inputs], [places[t] for t in graph.outputs],
-            [[places[t], row] for t, row in zip(border, rows, strict=True)],
-            graph.debug_index]  # fmt: skip
+    return [
+        graph.name,
+        [places[t] for t in graph.inputs],
+        [places[t] for t in graph.outputs],
+        [[places[t], row] for t, row in zip(border, rows, strict=True)],
+        graph.debug_index,
+    ]
 
 
 def _tensor_row(t: Tensor) -> list[Any] | None:
@@ -179,8 +187,14 @@ def _tensor_row(t: Tensor) -> list[Any] | None:
     if q is not None and (q.block is not None or q.custom is not None):
         return None
     numbers = q and [*_lists(q.scale, q.zero_point, q.min, q.max), q.axis]
-    return [t.name, t.dtype.name, list(t.shape), t.signature and list(t.signature), numbers,
-            t.has_rank]  # fmt: skip
+    return [
+        t.name,
+        t.dtype.name,
+        list(t.shape),
+        t.signature and list(t.signature),
+        numbers,
+        t.has_rank,
+    ]
 
 
 def _lists(*arrays: Any) -> list[list[Any] | None]:
@@ -206,8 +220,9 @@ class KnownTensor(Tensor):
 
     def __init__(self, row: Sequence[Any], read: Callable[[], None]) -> None:
         name, dtype, shape, signature, numbers, has_rank = row
-        super().__init__(name, DType[dtype], shape, signature=signature, quant=_quant(numbers),
-                         has_rank=has_rank)  # fmt: skip
+        super().__init__(
+            name, DType[dtype], shape, signature=signature, quant=_quant(numbers), has_rank=has_rank
+        )
         self._read = read
         del self.producer, self.users
 
@@ -225,8 +240,12 @@ class KnownGraph(Graph):
         name, inputs, outputs, tensors, debug_index = row
         self.border: dict[int, Tensor] = {i: KnownTensor(about, read) for i, about in tensors}
         self.places = {t: place for place, t in self.border.items()}
-        super().__init__(name, [self.border[i] for i in inputs], [self.border[i] for i in outputs],
-                         debug_index=debug_index)  # fmt: skip
+        super().__init__(
+            name,
+            [self.border[i] for i in inputs],
+            [self.border[i] for i in outputs],
+            debug_index=debug_index,
+        )
         self._read = read
         del self.ops, self.tensors
 
@@ -248,15 +267,27 @@ class KnownModel(Model):
     whole model.
     """
 
-    def __init__(self, record: Record, content: str, source: str, data: memoryview,
-                 read: Callable[[Sequence[KnownGraph]], Model]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        record: Record,
+        content: str,
+        source: str,
+        data: memoryview,
+        read: Callable[[Sequence[KnownGraph]], Model],
+    ) -> None:
         self._record, self._content, self._read_file = record, content, read
         self.renew_lock()
         renews(self)
         self._own = [KnownGraph(row, self._read) for row in record["graphs"]]
         signatures = [self._signature(*row) for row in record["signatures"]]
-        super().__init__([*self._own], signatures, description=record["description"],
-                         weights_outside=record["outside"], source=source, file=data)  # fmt: skip
+        super().__init__(
+            [*self._own],
+            signatures,
+            description=record["description"],
+            weights_outside=record["outside"],
+            source=source,
+            file=data,
+        )
         del self.metadata, self.unknown
 
     def renew_lock(self) -> None:

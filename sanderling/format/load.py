@@ -29,7 +29,7 @@ from ..ir import (
     Sparsity,
     Tensor,
     link,
-)  # fmt: skip
+)
 from ..spans import span
 from ..store import DAMAGE
 from . import known_models
@@ -43,8 +43,11 @@ External = Mapping[str, str | os.PathLike[str]]
 Content = TypeVar("Content", bytes, int)
 
 
-def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview, *,
-         external: External | None = None) -> Model:  # fmt: skip
+def load(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    *,
+    external: External | None = None,
+) -> Model:
     """Read a model. A file is memory-mapped: weights are read when they are used. What was met
     before is recognised, and its ops are read when they are asked for.
 
@@ -80,8 +83,11 @@ def _map(path: Path) -> memoryview:
         raise
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise InputError(f"cannot read the model: {said}", where=str(path),
-                         fix="check the path and its permissions") from error  # fmt: skip
+        raise InputError(
+            f"cannot read the model: {said}",
+            where=str(path),
+            fix="check the path and its permissions",
+        ) from error
 
 
 def _some(content: Content, path: Path) -> Content:
@@ -94,8 +100,13 @@ def _some(content: Content, path: Path) -> Content:
 class Loader:
     """Turns one file's tables into a Model."""
 
-    def __init__(self, data: memoryview, source: str, external: External,
-                 shown: Sequence[known_models.KnownGraph] = ()) -> None:  # fmt: skip
+    def __init__(
+        self,
+        data: memoryview,
+        source: str,
+        external: External,
+        shown: Sequence[known_models.KnownGraph] = (),
+    ) -> None:
         """shown: graphs that stand for those that are read; their tensors are used."""
         self.shown: Sequence[Graph] = shown
         self.border = [g.border for g in shown]
@@ -125,8 +136,10 @@ class Loader:
         rows: list[Table] = root["subgraphs"] or []
         if not rows:
             _fail("Model.subgraphs", "the model has no subgraph")
-        self.graphs = [Graph(row["name"] or ("main" if i == 0 else f"subgraph_{i}"))
-                       for i, row in enumerate(rows)]  # fmt: skip
+        self.graphs = [
+            Graph(row["name"] or ("main" if i == 0 else f"subgraph_{i}"))
+            for i, row in enumerate(rows)
+        ]
         self.shown = self.shown or self.graphs
         self.border = self.border or [{} for _ in rows]
         if len(self.shown) != len(rows):
@@ -156,8 +169,10 @@ class Loader:
 
     def _slice(self, offset: int, size: int, where: str) -> memoryview:
         if offset + size > len(self.data):
-            _fail(where, f"bytes {offset} to {offset + size} are outside the file of "
-                         f"{len(self.data)} bytes")  # fmt: skip
+            _fail(
+                where,
+                f"bytes {offset} to {offset + size} are outside the file of {len(self.data)} bytes",
+            )
         return self.data[offset : offset + size]
 
     def _buffer_at(self, index: int, where: str) -> Buffer | None:
@@ -392,8 +407,11 @@ def _check_size(tensor: Tensor, where: str) -> None:
         return
     wanted = tensor.dtype.nbytes(tensor.shape)
     if len(buffer) < wanted:
-        _fail(where, f"'{tensor.name}' {tensor.type_text} needs {wanted} bytes, its buffer has "
-                     f"{len(buffer)}")  # fmt: skip
+        _fail(
+            where,
+            f"'{tensor.name}' {tensor.type_text} needs {wanted} bytes, its buffer has "
+            f"{len(buffer)}",
+        )
 
 
 def _mark_empty_constants(graph: Graph) -> None:
@@ -412,8 +430,11 @@ def _sparsity(row: Table | None, rank: int, where: str) -> Sparsity | None:
     dims = tuple(_sparse_dim(r) for r in row["dim_metadata"] or [])
     legal = sorted(order) == list(range(rank + len(blocks))) and len(dims) == len(order)
     if not legal or any(not 0 <= b < rank for b in blocks):
-        _fail(where, f"sparsity of {len(dims)} dimensions, order {order}, blocks {blocks} does "
-                     f"not fit rank {rank}")  # fmt: skip
+        _fail(
+            where,
+            f"sparsity of {len(dims)} dimensions, order {order}, blocks {blocks} does "
+            f"not fit rank {rank}",
+        )
     return Sparsity(order, blocks, dims)
 
 

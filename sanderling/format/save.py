@@ -23,7 +23,7 @@ from ..ir import (
     SparseDim,
     Sparsity,
     Tensor,
-)  # fmt: skip
+)
 from ..ir.graph import closest
 from .flatbuf import DATA_ALIGNMENT, Table, Writer
 from .load import OPTIONAL, UNKNOWN
@@ -168,8 +168,10 @@ class Saver:
 
     def write(self) -> bytes:
         subgraphs = [self._graph(g) for g in self.model.graphs]
-        metadata = [{"name": k, "buffer": self._add(memoryview(v).cast("B"))}
-                    for k, v in self.model.metadata.items()]  # fmt: skip
+        metadata = [
+            {"name": k, "buffer": self._add(memoryview(v).cast("B"))}
+            for k, v in self.model.metadata.items()
+        ]
         groups = list(dict.fromkeys(e.group for e in self.externals))
         externals = [_external_row(i, e, groups) for i, e in enumerate(self.externals)]
         root: Table = {
@@ -190,8 +192,9 @@ class Saver:
 
     def _write_outside(self, root: Table) -> bytes:
         """Buffers follow the flatbuffer. Their offsets need its length: write it twice."""
-        root["buffers"] = [{"offset": 2, "size": b.nbytes} if b.nbytes else {}
-                           for b in self.buffers]  # fmt: skip
+        root["buffers"] = [
+            {"offset": 2, "size": b.nbytes} if b.nbytes else {} for b in self.buffers
+        ]
         head = len(Writer().finish("Model", root))
         pieces: list[bytes | memoryview] = []
         position = head
@@ -279,8 +282,10 @@ class Saver:
     def _options(self, table: str, attrs: Mapping[str, Any]) -> Table:
         def index(graph: Graph | None) -> int:
             if graph is not None and id(graph) not in self.graphs:
-                raise ModelError(f"attribute of {table} names {graph!r}, no graph of the model",
-                                 fix="give a Graph that is in model.graphs")  # fmt: skip
+                raise ModelError(
+                    f"attribute of {table} names {graph!r}, no graph of the model",
+                    fix="give a Graph that is in model.graphs",
+                )
             return -1 if graph is None else self.graphs[id(graph)]
 
         row = dict(attrs)
@@ -320,8 +325,12 @@ def _code_row(name: str, version: int) -> Table:
             where="Model.operator_codes",
             fix=f"{closest(name, ENUMS['BuiltinOperator'])}; '{CUSTOM}{name}' is a custom operator",
         )
-    return {"deprecated_builtin_code": min(code, 127), "builtin_code": code, "version": version,
-            "custom_code": custom_code}  # fmt: skip
+    return {
+        "deprecated_builtin_code": min(code, 127),
+        "builtin_code": code,
+        "version": version,
+        "custom_code": custom_code,
+    }
 
 
 def _variant_row(tensor: Tensor) -> Table:
@@ -329,8 +338,13 @@ def _variant_row(tensor: Tensor) -> Table:
 
 
 def _external_row(index: int, data: ExternalData, groups: list[str]) -> Table:
-    return {"id": index + 1, "group": groups.index(data.group), "offset": data.offset,
-            "length": data.length, "packing": data.packing or None}  # fmt: skip
+    return {
+        "id": index + 1,
+        "group": groups.index(data.group),
+        "offset": data.offset,
+        "length": data.length,
+        "packing": data.packing or None,
+    }
 
 
 def _quant_row(quant: Quant | None, index: Mapping[int, int]) -> Table | None:

@@ -34,8 +34,11 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 QUANT_ARRAYS = {
-    "scale": DType.FLOAT32, "zero_point": DType.INT64, "min": DType.FLOAT32, "max": DType.FLOAT32,
-}  # fmt: skip
+    "scale": DType.FLOAT32,
+    "zero_point": DType.INT64,
+    "min": DType.FLOAT32,
+    "max": DType.FLOAT32,
+}
 
 
 class _Token(NamedTuple):
@@ -495,8 +498,11 @@ class Parser:
 
 
 _ELEMENT_READERS: dict[str, Callable[[Parser], Any]] = {
-    "i": Parser.integer, "u": Parser.integer, "b": Parser.boolean, "O": Parser.text_or_bytes,
-}  # fmt: skip
+    "i": Parser.integer,
+    "u": Parser.integer,
+    "b": Parser.boolean,
+    "O": Parser.text_or_bytes,
+}
 _WORD_VALUES = {"none": None, "true": True, "false": False}
 _VALUE_READERS: dict[str, Callable[[Parser], Any]] = {
     "number": Parser.number,

@@ -49,14 +49,18 @@ def read(path: str | os.PathLike[str], schema: str) -> dict[str, Any]:
     return record
 
 
-def changes(results: Sequence[Result], before: Mapping[str, Any],
-            limit: float | None = None) -> list[Change]:  # fmt: skip
+def changes(
+    results: Sequence[Result], before: Mapping[str, Any], limit: float | None = None
+) -> list[Change]:
     """What became of each setting. A regression is sure: the whole interval lies beyond the limit
     (0.05: five percent), so that noise alone fails a job one time in forty at most."""
     then = _by_name(r for r in map(Result.from_json, before["results"]) if r.summary)
     measured = _by_name(results)
-    gone = [Change(r.model, r.setting.name, GONE, before=r.summary.median)
-            for key, r in then.items() if key not in measured and r.summary]  # fmt: skip
+    gone = [
+        Change(r.model, r.setting.name, GONE, before=r.summary.median)
+        for key, r in then.items()
+        if key not in measured and r.summary
+    ]
     return [_change(now, then.get(key), limit) for key, now in measured.items()] + gone
 
 
@@ -82,8 +86,15 @@ def _change(now: Result, then: Result | None, limit: float | None) -> Change:
     if not now.rounds or not then.rounds:  # a device that keeps them to itself
         return Change(*name, UNTOLD, then.summary.median, now.summary.median)
     found = ratio_of_launches(now.by_launch, then.by_launch, paired=False)
-    return Change(*name, _verdict(found, limit), then.summary.median, now.summary.median,
-                  found.value, found.low, found.high)  # fmt: skip
+    return Change(
+        *name,
+        _verdict(found, limit),
+        then.summary.median,
+        now.summary.median,
+        found.value,
+        found.low,
+        found.high,
+    )
 
 
 def _verdict(found: Ratio, limit: float | None) -> str:
@@ -105,8 +116,9 @@ def failure(changes: Sequence[Change], limit: float) -> str:
     if not _compared(changes):
         return "nothing was compared with the baseline"
     causes = {REGRESSED: f"slower by more than {100 * limit:.3g} %", BROKEN: "no longer running"}
-    return "; ".join(f"{c.model} at {c.setting} is {causes[c.verdict]}" for c in changes
-                     if c.verdict in FAILURES)  # fmt: skip
+    return "; ".join(
+        f"{c.model} at {c.setting} is {causes[c.verdict]}" for c in changes if c.verdict in FAILURES
+    )
 
 
 def _compared(changes: Sequence[Change]) -> list[Change]:
@@ -115,41 +127,63 @@ def _compared(changes: Sequence[Change]) -> list[Change]:
 
 def uncompared(changes: Sequence[Change]) -> list[str]:
     """Which settings have no partner on the other side, as one sentence or none."""
-    new, gone, untold = ([f"{c.model} at {c.setting}" for c in changes if c.verdict == verdict]
-                         for verdict in (NEW, GONE, UNTOLD))  # fmt: skip
-    parts = [f"{what}: {'; '.join(names)}"
-             for what, names in (("Measured now, not in the baseline", new),
-                                 ("In the baseline, not measured now", gone),
-                                 ("Without samples on one side", untold)) if names]  # fmt: skip
+    new, gone, untold = (
+        [f"{c.model} at {c.setting}" for c in changes if c.verdict == verdict]
+        for verdict in (NEW, GONE, UNTOLD)
+    )
+    parts = [
+        f"{what}: {'; '.join(names)}"
+        for what, names in (
+            ("Measured now, not in the baseline", new),
+            ("In the baseline, not measured now", gone),
+            ("Without samples on one side", untold),
+        )
+        if names
+    ]
     if not parts:
         return []
     if _compared(changes):
         return [f"not all was compared. {'. '.join(parts)}"]
-    return [f"nothing was compared with the baseline. {'. '.join(parts)}. Models are "
-            "paired by the file's name and the setting's: give the model its name in the baseline, "
-            "measure the same settings, or make the baseline anew with --json"]  # fmt: skip
+    return [
+        f"nothing was compared with the baseline. {'. '.join(parts)}. Models are "
+        "paired by the file's name and the setting's: give the model its name in the baseline, "
+        "measure the same settings, or make the baseline anew with --json"
+    ]
 
 
 def doubts(changes: Sequence[Change], limit: float | None) -> list[str]:
     """Which changes the intervals are too wide for, and what to do, as one sentence or none."""
     most = 1 + (EQUAL if limit is None else limit)
     asked = (UNSURE,) if limit is None else (UNSURE, SLOWER)
-    wide = [c for c in changes if c.verdict in asked
-            and c.low is not None and c.high is not None and c.low <= most < c.high]  # fmt: skip
+    wide = [
+        c
+        for c in changes
+        if c.verdict in asked
+        and c.low is not None
+        and c.high is not None
+        and c.low <= most < c.high
+    ]
     if not wide:
         return []
     names = ", ".join(f"{c.model} at {c.setting} ({c.low:.2f} to {c.high:.2f})" for c in wide[:3])
     more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
-    return [f"whether it became slower by more than {100 * (most - 1):.3g} % cannot be told for "
-            f"{names}{more}: their intervals are too wide; measure longer, both times, with a "
-            f"larger --min-secs, --runs or --launches, on a quiet machine"]  # fmt: skip
+    return [
+        f"whether it became slower by more than {100 * (most - 1):.3g} % cannot be told for "
+        f"{names}{more}: their intervals are too wide; measure longer, both times, with a "
+        f"larger --min-secs, --runs or --launches, on a quiet machine"
+    ]
 
 
 def differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
     """How the machines differ in what speed depends on, as sentences."""
     found = []
-    for key, what in (("cpu", "CPU"), ("cores", "number of cores"), ("features", "features"),
-                      ("governors", "governor"), ("system", "system")):  # fmt: skip
+    for key, what in (
+        ("cpu", "CPU"),
+        ("cores", "number of cores"),
+        ("features", "features"),
+        ("governors", "governor"),
+        ("system", "system"),
+    ):
         if key in now and key in then and now[key] != then[key]:
             found.append(f"another {what} ({_plain(then[key])} then, {_plain(now[key])} now)")
     versions = then.get("versions", {})
@@ -171,6 +205,5 @@ def percent(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1000:
-        raise InputError(f"'{text}' is not a share", where="--max-regression",
-                         fix="write it as 5%")  # fmt: skip
+        raise InputError(f"'{text}' is not a share", where="--max-regression", fix="write it as 5%")
     return value / 100 if text.strip().endswith("%") or value >= 1 else value

@@ -46,8 +46,11 @@ from .sweep import (
 SCHEMA = "sanderling.bench/1"
 LAUNCHES, ROUNDS = 5, 5
 BLOCK = 20e-6  # seconds: runs that take longer are measured one by one
-ONE_LAUNCH = Disturbance("launches", "one process says nothing of how processes differ, and the "
-                         "intervals are too narrow", "use --launches 5")  # fmt: skip
+ONE_LAUNCH = Disturbance(
+    "launches",
+    "one process says nothing of how processes differ, and the intervals are too narrow",
+    "use --launches 5",
+)
 TOGETHER = 8  # processes that live at a time; more settings are measured in batches
 Progress = Callable[[str, int, int], None]
 ModelPath = str | os.PathLike[str]
@@ -137,19 +140,33 @@ class Procedure:
     seed: int = 0
 
     def check(self) -> None:
-        least = {"runs": 1, "launches": 1, "warmup_runs": 0, "min_secs": 0, "warmup_secs": 0,
-                 "run_frequency": 0, "run_delay": 0}  # fmt: skip
+        least = {
+            "runs": 1,
+            "launches": 1,
+            "warmup_runs": 0,
+            "min_secs": 0,
+            "warmup_secs": 0,
+            "run_frequency": 0,
+            "run_delay": 0,
+        }
         for name, bound in least.items():
             if getattr(self, name) < bound:
-                raise InputError(f"{name} is {getattr(self, name)}", where=name,
-                                 fix=f"give {bound} or more")  # fmt: skip
+                raise InputError(
+                    f"{name} is {getattr(self, name)}", where=name, fix=f"give {bound} or more"
+                )
         if self.max_secs <= 0 or self.max_secs < self.min_secs:
-            raise InputError(f"at most {self.max_secs:g} s, at least {self.min_secs:g}",
-                             where="max_secs", fix="give max_secs above min_secs")  # fmt: skip
+            raise InputError(
+                f"at most {self.max_secs:g} s, at least {self.min_secs:g}",
+                where="max_secs",
+                fix="give max_secs above min_secs",
+            )
         strange = [c for c in self.cpus if c not in usable_cpus()]
         if strange:
-            raise InputError(f"CPU {strange[0]} may not be used here", where="cpus",
-                             fix=f"these may: {', '.join(map(str, usable_cpus()))}")  # fmt: skip
+            raise InputError(
+                f"CPU {strange[0]} may not be used here",
+                where="cpus",
+                fix=f"these may: {', '.join(map(str, usable_cpus()))}",
+            )
         if self.cpus and not hasattr(os, "sched_setaffinity"):
             raise UnsupportedError("this system cannot pin a process to CPUs", where="cpus")
 
@@ -158,8 +175,16 @@ class Procedure:
         """Of one launch."""
         share = 1 / self.launches
         pace = Pace(BLOCK, self.run_frequency, self.run_delay)
-        return Budget(self.min_secs * share, -(-self.runs // self.launches), self.max_secs * share,
-                      ROUNDS, 0.0, self.warmup_secs, self.warmup_runs, pace)  # fmt: skip
+        return Budget(
+            self.min_secs * share,
+            -(-self.runs // self.launches),
+            self.max_secs * share,
+            ROUNDS,
+            0.0,
+            self.warmup_secs,
+            self.warmup_runs,
+            pace,
+        )
 
 
 def bench(
@@ -249,24 +274,36 @@ class Axes:
     swept: bool
 
 
-def _axes(engines: Sequence[str], threads: Sequence[int], delegates: Sequence[tuple[str, ...]],
-          precision: Sequence[str], sweep: bool, contend: int) -> Axes:  # fmt: skip
+def _axes(
+    engines: Sequence[str],
+    threads: Sequence[int],
+    delegates: Sequence[tuple[str, ...]],
+    precision: Sequence[str],
+    sweep: bool,
+    contend: int,
+) -> Axes:
     for count in threads:
         if count < 1:
             raise InputError(f"threads is {count}", where="threads", fix="give 1 or more")
     for name in precision:
         if name not in PRECISIONS:
-            raise InputError(f"there is no precision '{name}'",
-                             fix=f"one of {', '.join(PRECISIONS)}")  # fmt: skip
+            raise InputError(
+                f"there is no precision '{name}'", fix=f"one of {', '.join(PRECISIONS)}"
+            )
     for chosen in delegates:
         for delegate in chosen:
             find_delegate(delegate)  # its error lists what there is
     if contend < 0:
         raise InputError(f"contend is {contend}", where="contend", fix="give 0 or more")
     counts = threads or (thread_counts() if sweep or contend else [1])
-    return Axes(engines, counts, delegates or (delegate_choices() if sweep else [()]),
-                precision or (PRECISIONS if sweep else PRECISIONS[:1]), contend,
-                swept=sweep and not precision)  # fmt: skip
+    return Axes(
+        engines,
+        counts,
+        delegates or (delegate_choices() if sweep else [()]),
+        precision or (PRECISIONS if sweep else PRECISIONS[:1]),
+        contend,
+        swept=sweep and not precision,
+    )
 
 
 # -- one model ----------------------------------------------------------------------------------
@@ -286,22 +323,34 @@ class BenchedModel:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: ModelPath, name: str, feeding: Feeding, signature: str,
-           plugins: tuple[str, ...], axes: Axes) -> BenchedModel:  # fmt: skip
+    def of(
+        cls,
+        path: ModelPath,
+        name: str,
+        feeding: Feeding,
+        signature: str,
+        plugins: tuple[str, ...],
+        axes: Axes,
+    ) -> BenchedModel:
         model = load(path)
         entry = Session(model, ("reference",)).entry(signature or None)
         about = inspect(model, shapes=feeding.shapes if entry.graph is model.main else None)
         kind = str(about["quantisation"])
-        wanted = combinations(axes.engines, axes.threads, axes.delegates, axes.precision,
-                              axes.contend)  # fmt: skip
+        wanted = combinations(
+            axes.engines, axes.threads, axes.delegates, axes.precision, axes.contend
+        )
         if axes.swept:
             wanted = [s for s in wanted if not why_not(s, kind)]
-        facts = {"path": str(path), "quantisation": kind, "macs": about["macs"],
-                 "parameters": about["parameters"], "file": about["file_bytes"],
-                 "weights": about["weight_bytes"],
-                 "inputs": {n: t.type_text for n, t in entry.inputs.items()}}  # fmt: skip
-        return cls(name, model, feeding.arrays(entry), signature, plugins, wanted, kind,
-                   facts)  # fmt: skip
+        facts = {
+            "path": str(path),
+            "quantisation": kind,
+            "macs": about["macs"],
+            "parameters": about["parameters"],
+            "file": about["file_bytes"],
+            "weights": about["weight_bytes"],
+            "inputs": {n: t.type_text for n, t in entry.inputs.items()},
+        }
+        return cls(name, model, feeding.arrays(entry), signature, plugins, wanted, kind, facts)
 
     def why_not(self, setting: Setting) -> str:
         reason = why_not(setting, self.kind)
@@ -396,8 +445,9 @@ def _batches(settings: Sequence[Setting], rng: random.Random) -> Iterator[list[S
         yield order[start : start + TOGETHER]
 
 
-def _launches(jobs: Mapping[Setting, EngineJob], how: Procedure, bar: _Bar,
-              found: dict[Setting, list[Launch]]) -> None:  # fmt: skip
+def _launches(
+    jobs: Mapping[Setting, EngineJob], how: Procedure, bar: _Bar, found: dict[Setting, list[Launch]]
+) -> None:
     """Several times fresh processes for all of them; who fails is not tried again."""
     with ExitStack() as opened:
         beside: dict[str, Beside] = {}
@@ -405,14 +455,20 @@ def _launches(jobs: Mapping[Setting, EngineJob], how: Procedure, bar: _Bar,
             busy = opened.enter_context(Busy(count, how.cpus))
             beside |= {s.name: busy.on for s in jobs if s.contend == count}
         for number in range(how.launches):
-            living = {s: j for s, j in jobs.items()
-                      if not any(x.error for x in found.get(s, []))}  # fmt: skip
+            living = {s: j for s, j in jobs.items() if not any(x.error for x in found.get(s, []))}
             rng = random.Random(how.seed * 1000 + number)
             done: dict[str, Launch] = {}
             try:
                 with _cache(how.cold):
-                    done = launch({s.name: j for s, j in living.items()}, how.budget, rng,
-                                  bar.step, beside, how.timeout, done)  # fmt: skip
+                    done = launch(
+                        {s.name: j for s, j in living.items()},
+                        how.budget,
+                        rng,
+                        bar.step,
+                        beside,
+                        how.timeout,
+                        done,
+                    )
             finally:  # interrupted, it has given something all the same
                 for setting in living:
                     one = done.get(setting.name, Launch())
@@ -484,19 +540,36 @@ def ratio(slow: Result, fast: Result) -> Ratio:
     return ratio_of_launches(slow.by_launch, fast.by_launch, paired=together)
 
 
-def _judge(made: Bench, subject: BenchedModel, results: Sequence[Result],
-           found: Mapping[Setting, Sequence[Launch]]) -> None:  # fmt: skip
+def _judge(
+    made: Bench,
+    subject: BenchedModel,
+    results: Sequence[Result],
+    found: Mapping[Setting, Sequence[Launch]],
+) -> None:
     sound = [r for r in results if r.rounds and not r.setting.contend]
     for other in sound[1:]:
         one = ratio(other, sound[0])
-        made.comparisons.append(Comparison(subject.name, other.setting.name, sound[0].setting.name,
-                                           one.value, one.low, one.high))  # fmt: skip
-    answers = {r.setting.name: ready.answers for r in sound
-               if (ready := found[r.setting][0].ready) is not None}  # fmt: skip
+        made.comparisons.append(
+            Comparison(
+                subject.name,
+                other.setting.name,
+                sound[0].setting.name,
+                one.value,
+                one.low,
+                one.high,
+            )
+        )
+    answers = {
+        r.setting.name: ready.answers
+        for r in sound
+        if (ready := found[r.setting][0].ready) is not None
+    }
     limits = {r.setting.name: tolerance(subject.kind, r.setting.precision) for r in sound}
     base = sound[0].setting.name if sound else ""
-    gaps = [Gap(subject.name, name, gap, fits)
-            for name, (gap, fits) in compare_all(answers, base, limits).items()]  # fmt: skip
+    gaps = [
+        Gap(subject.name, name, gap, fits)
+        for name, (gap, fits) in compare_all(answers, base, limits).items()
+    ]
     made.answers += gaps
     chosen = recommend(sound, ratio, [g.setting for g in gaps if not g.fits])
     made.recommendations += [chosen] if chosen else []
@@ -510,5 +583,8 @@ def _refuse_nothing(made: Bench) -> None:
     engine = first.setting.engine
     if not is_installed(engine):
         raise _missing(engine, PACKAGES[engine][0])
-    raise SanderlingError(first.error, where=f"{first.model}, {first.setting.name}",
-                          fix="no other setting was measured either")  # fmt: skip
+    raise SanderlingError(
+        first.error,
+        where=f"{first.model}, {first.setting.name}",
+        fix="no other setting was measured either",
+    )

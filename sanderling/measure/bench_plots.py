@@ -95,8 +95,13 @@ def _histogram(axes: Any, results: Sequence[Result], least: float, most: float) 
     space = np.geomspace if _scale(least, most) == "log" else np.linspace
     edges = space(least, most * 1.02 + 1e-9, 60)
     for index, result in enumerate(results):
-        axes.hist(np.array(result.samples) * 1e3, edges, alpha=0.55, color=_colour(index),
-                  label=result.setting.name)  # fmt: skip
+        axes.hist(
+            np.array(result.samples) * 1e3,
+            edges,
+            alpha=0.55,
+            color=_colour(index),
+            label=result.setting.name,
+        )
     axes.set(xlabel="ms", ylabel="samples", xscale=_scale(least, most))
     legend_below(axes)
 
@@ -107,14 +112,25 @@ def _series(axes: Any, results: Sequence[Result], least: float, most: float) -> 
         begun = result.begun or [0.0] * len(result.rounds)
         if len(begun) != len(result.rounds):
             continue
-        times = np.concatenate([b + np.cumsum(r) * result.block
-                                for b, r in zip(begun, result.rounds, strict=True)])  # fmt: skip
+        times = np.concatenate(
+            [b + np.cumsum(r) * result.block for b, r in zip(begun, result.rounds, strict=True)]
+        )
         # A page with every one of them would be too large to open: some are drawn.
         shown = np.random.default_rng(0).permutation(len(times))[:DOTS]
-        axes.plot(times[shown], np.array(result.samples)[shown] * 1e3, ".", markersize=2,
-                  color=_colour(index), label=result.setting.name)  # fmt: skip
-    axes.set(xlabel="seconds since the first round", ylabel="ms", ylim=(0.9 * least, 1.05 * most),
-             yscale=_scale(least, most))  # fmt: skip
+        axes.plot(
+            times[shown],
+            np.array(result.samples)[shown] * 1e3,
+            ".",
+            markersize=2,
+            color=_colour(index),
+            label=result.setting.name,
+        )
+    axes.set(
+        xlabel="seconds since the first round",
+        ylabel="ms",
+        ylim=(0.9 * least, 1.05 * most),
+        yscale=_scale(least, most),
+    )
     legend_below(axes, markerscale=4)
 
 
@@ -132,8 +148,15 @@ def _chart(axes: Any, results: Sequence[Result]) -> None:
         if len(counts) > 1:
             # A little beside each other, so that intervals at the same count are all seen.
             beside = BESIDE * (counts[-1] - counts[0]) * (index - (len(families) - 1) / 2)
-            axes.errorbar([r.setting.threads + beside for r in members], middle, ends, marker="o",
-                          capsize=3, label=name, color=_colour(index))  # fmt: skip
+            axes.errorbar(
+                [r.setting.threads + beside for r in members],
+                middle,
+                ends,
+                marker="o",
+                capsize=3,
+                label=name,
+                color=_colour(index),
+            )
         else:
             axes.barh([name], middle, xerr=ends, color=_colour(index), capsize=3)
     if len(counts) > 1:

@@ -46,27 +46,42 @@ def _label(bench: Bench, model: str, cells: Iterable[str]) -> list[str]:
 def sorted_results(bench: Bench) -> list[Result]:
     """By model as given; within one the fastest first where settings were swept over."""
     order = {name: i for i, name in enumerate(bench.models)}
-    return sorted((r for r in bench.results if r.summary),
-                  key=lambda r: (order.get(r.model, 0), r.summary.median if r.summary else 0)
-                  )  # fmt: skip
+    return sorted(
+        (r for r in bench.results if r.summary),
+        key=lambda r: (order.get(r.model, 0), r.summary.median if r.summary else 0),
+    )
 
 
 def latency(bench: Bench, by_speed: bool = False) -> Table:
-    columns = ["setting", ">median ms", ">repeats within", ">p5", ">p95", ">mean", ">std", ">min",
-               ">max", ">runs/s", ">runs"]  # fmt: skip
+    columns = [
+        "setting",
+        ">median ms",
+        ">repeats within",
+        ">p5",
+        ">p95",
+        ">mean",
+        ">std",
+        ">min",
+        ">max",
+        ">runs/s",
+        ">runs",
+    ]
     results = sorted_results(bench) if by_speed else [r for r in bench.results if r.summary]
     return _labelled(bench, columns), [_label(bench, r.model, _latency(r)) for r in results]
 
 
 def _latency(result: Result) -> list[str]:
-    found = result.summary
-    assert found is not None
+    found = result.measured
     figures = (found.p5, found.p95, found.mean, found.std, found.min, found.max)
     rate = result.throughput or 0.0
-    return [result.setting.name, milliseconds(found.median), _repeats(result),
-            *map(milliseconds, figures),
-            f"{rate:.1f}" if rate < 1000 else f"{rate:.0f}",
-            str(found.count * result.block)]  # fmt: skip
+    return [
+        result.setting.name,
+        milliseconds(found.median),
+        _repeats(result),
+        *map(milliseconds, figures),
+        f"{rate:.1f}" if rate < 1000 else f"{rate:.0f}",
+        str(found.count * result.block),
+    ]
 
 
 def _repeats(result: Result) -> str:
@@ -82,14 +97,27 @@ def _alone(bench: Bench) -> list[Result]:
 
 
 def starting(bench: Bench) -> Table:
-    columns = ["setting", ">import ms", ">init ms", ">first run ms", ">warm-up runs", "init was",
-               "on"]  # fmt: skip
+    columns = [
+        "setting",
+        ">import ms",
+        ">init ms",
+        ">first run ms",
+        ">warm-up runs",
+        "init was",
+        "on",
+    ]
     rows = []
     for r in _alone(bench):
         imports = r.imports if r.setting.engine in PACKAGES else None
-        cells = [r.setting.name, milliseconds(imports), milliseconds(r.init),
-                 milliseconds(r.first), str(len(r.warmup)), _start_words(r),
-                 r.notes[0] if r.notes else "-"]  # fmt: skip
+        cells = [
+            r.setting.name,
+            milliseconds(imports),
+            milliseconds(r.init),
+            milliseconds(r.first),
+            str(len(r.warmup)),
+            _start_words(r),
+            r.notes[0] if r.notes else "-",
+        ]
         rows.append(_label(bench, r.model, cells))
     return _labelled(bench, columns), rows
 
@@ -104,15 +132,28 @@ def _start_words(result: Result) -> str:
 def held(bench: Bench) -> Table:
     """What is known to be held, and by what. Packed weights and code from the cache are mapped:
     processes share them."""
-    rows = [_label(bench, r.model, [r.setting.name, *(byte_size(r.memory.get(n)) for n in PARTS)])
-            for r in _alone(bench) if r.memory]  # fmt: skip
+    rows = [
+        _label(bench, r.model, [r.setting.name, *(byte_size(r.memory.get(n)) for n in PARTS)])
+        for r in _alone(bench)
+        if r.memory
+    ]
     return _labelled(bench, ["setting", *(f">{text}" for text in PARTS.values())]), rows
 
 
 def resident(bench: Bench) -> Table:
     """What the kernel counts. Growth is from just before the load, so that Python is not in it."""
-    columns = ["setting", ">before load", ">+load", ">+init", ">+first run", ">+peak of init",
-               ">+peak of runs", ">+anonymous", ">+files", ">PSS at the end"]  # fmt: skip
+    columns = [
+        "setting",
+        ">before load",
+        ">+load",
+        ">+init",
+        ">+first run",
+        ">+peak of init",
+        ">+peak of runs",
+        ">+anonymous",
+        ">+files",
+        ">PSS at the end",
+    ]
     rows = [_label(bench, r.model, _resident(r)) for r in _alone(bench) if "start.rss" in r.memory]
     return _labelled(bench, columns), rows
 
@@ -124,8 +165,10 @@ def _resident(result: Result) -> list[str]:
     grown += [
         growth(found, f"end.{kind}", f"start.{kind}") for kind in ("anonymous", "file_backed")
     ]
-    return [result.setting.name,
-            *map(byte_size, (found["start.rss"], *grown, found.get("end.pss")))]  # fmt: skip
+    return [
+        result.setting.name,
+        *map(byte_size, (found["start.rss"], *grown, found.get("end.pss"))),
+    ]
 
 
 def comparisons(bench: Bench) -> Table:
@@ -134,8 +177,9 @@ def comparisons(bench: Bench) -> Table:
     for c in bench.comparisons:
         gap = gaps.get((c.model, c.setting))
         words = "-" if gap is None else gap.gap if gap.fits else f"DIFFER: {gap.gap}"
-        rows.append(_label(bench, c.model, [c.setting, str(c), c.against, _verdict(c.low, c.high),
-                                            words]))  # fmt: skip
+        rows.append(
+            _label(bench, c.model, [c.setting, str(c), c.against, _verdict(c.low, c.high), words])
+        )
     return _labelled(bench, ["setting", ">times as long", "as", "so it is", "answers"]), rows
 
 
@@ -155,12 +199,19 @@ def failures(bench: Bench) -> Table:
 
 def contention(bench: Bench) -> Table:
     """Latency by thread count, alone and beside busy processes."""
-    columns = ["setting", ">alone: median ms", ">mean", ">p95", ">beside load: median ms",
-               ">mean", ">p95", ">median is longer by"]  # fmt: skip
+    columns = [
+        "setting",
+        ">alone: median ms",
+        ">mean",
+        ">p95",
+        ">beside load: median ms",
+        ">mean",
+        ">p95",
+        ">median is longer by",
+    ]
     rows = []
     for alone, beside in contended(bench):
-        one, two = alone.summary, beside.summary
-        assert one is not None and two is not None
+        one, two = alone.measured, beside.measured
         slowdown = ratio(beside, alone)
         figures = [f for s in (one, two) for f in (s.median, s.mean, s.p95)]
         cells = [alone.setting.name, *map(milliseconds, figures), str(slowdown)]
@@ -181,9 +232,11 @@ def contended(bench: Bench) -> list[tuple[Result, Result]]:
 
 def best_under_load(bench: Bench) -> list[str]:
     """Where load changes which setting is the best, as sentences."""
-    return [text for model in bench.models
-            if (text := _under_load([p for p in contended(bench) if p[0].model == model]))
-            ]  # fmt: skip
+    return [
+        text
+        for model in bench.models
+        if (text := _under_load([p for p in contended(bench) if p[0].model == model]))
+    ]
 
 
 def _under_load(pairs: Sequence[tuple[Result, Result]]) -> str:
@@ -196,28 +249,35 @@ def _under_load(pairs: Sequence[tuple[Result, Result]]) -> str:
         return f"{model}: {alone} is the fastest, alone and beside {busy} busy processes"
     gain = ratio(best[1], best_beside[1])
     if gain.low <= 1:
-        return (f"{model}: beside {busy} busy processes {beside} and {alone} cannot be told apart "
-                f"(ratio {gain})")  # fmt: skip
-    return (f"{model}: alone {alone} is the fastest, but beside {busy} busy processes {beside} is, "
-            f"by {gain}: choose by what will run beside it")  # fmt: skip
+        return (
+            f"{model}: beside {busy} busy processes {beside} and {alone} cannot be told apart "
+            f"(ratio {gain})"
+        )
+    return (
+        f"{model}: alone {alone} is the fastest, but beside {busy} busy processes {beside} is, "
+        f"by {gain}: choose by what will run beside it"
+    )
 
 
 def _median(result: Result) -> float:
-    assert result.summary is not None
-    return result.summary.median
+    return result.measured.median
 
 
 def changes(found: Sequence[Change]) -> Table:
     rows = []
     for c in found:
         interval = "-" if c.ratio is None else f"{c.ratio:.3f} [{c.low:.3f}, {c.high:.3f}]"
-        rows.append([c.model, c.setting, milliseconds(c.before), milliseconds(c.after), interval,
-                     c.verdict])  # fmt: skip
+        rows.append(
+            [c.model, c.setting, milliseconds(c.before), milliseconds(c.after), interval, c.verdict]
+        )
     return ["~model", "setting", ">before ms", ">now ms", ">now / before", "verdict"], rows
 
 
 def blocks(bench: Bench) -> list[str]:
     """Where a sample is not one run: the tail of single runs is longer than that of their means."""
     found = [f"{r.block} runs of {r.model}, {r.setting.name}" for r in bench.results if r.block > 1]
-    return [f"runs below 20 us are timed together, a sample is the mean of {'; '.join(found)}"
-            ] if found else []  # fmt: skip
+    return (
+        [f"runs below 20 us are timed together, a sample is the mean of {'; '.join(found)}"]
+        if found
+        else []
+    )

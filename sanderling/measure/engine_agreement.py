@@ -57,9 +57,13 @@ def _gap(ours: Array, theirs: Array, limit: float) -> tuple[float, str]:
     return share / limit, f"{share:.0e}" if share else "0"
 
 
-def compare_all(answers: Mapping[str, Sequence[Array]], base: str, limits: Mapping[str, float]
-                ) -> dict[str, tuple[str, bool]]:  # fmt: skip
+def compare_all(
+    answers: Mapping[str, Sequence[Array]], base: str, limits: Mapping[str, float]
+) -> dict[str, tuple[str, bool]]:
     """Everybody's answers against those of `base`, or of the first if that has none."""
     base = base if base in answers else next(iter(answers), "")
-    return {name: compare(answers[base], theirs, limits[name])
-            for name, theirs in answers.items() if name != base}  # fmt: skip
+    return {
+        name: compare(answers[base], theirs, limits[name])
+        for name, theirs in answers.items()
+        if name != base
+    }

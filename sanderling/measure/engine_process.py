@@ -155,8 +155,9 @@ def start(job: EngineJob) -> tuple[LoadedEngine, Ready]:
     mark("first")
     answers = loaded.answers()
     held.update(loaded.memory())
-    return loaded, Ready(loaded.note, answers, once(loaded.run), imported - begin, init, first,
-                         held, loaded.facts)  # fmt: skip
+    return loaded, Ready(
+        loaded.note, answers, once(loaded.run), imported - begin, init, first, held, loaded.facts
+    )
 
 
 def once(run: Run) -> float:

@@ -62,17 +62,29 @@ class LoadedEngine(NamedTuple):
     facts: dict[str, object] = {}  # noqa: RUF012
 
 
-def job_for(model: Model, setting: Setting, inputs: list[Array], signature: str = "",
-            **more: Any) -> EngineJob:  # fmt: skip
+def job_for(
+    model: Model, setting: Setting, inputs: list[Array], signature: str = "", **more: Any
+) -> EngineJob:
     """The job of the main graph, or of a signature's; the model was loaded from a file."""
     graph = model.signature(signature).graph if signature else model.main
-    return EngineJob(model.source, setting, inputs, [t.name for t in graph.inputs],
-               [t.name for t in graph.outputs], signature, graph=model.graphs.index(graph),
-               **more)  # fmt: skip
+    return EngineJob(
+        model.source,
+        setting,
+        inputs,
+        [t.name for t in graph.inputs],
+        [t.name for t in graph.outputs],
+        signature,
+        graph=model.graphs.index(graph),
+        **more,
+    )
 
 
-TITLES = {"sanderling": "Sanderling", "litert": "LiteRT", "openvino": "OpenVINO",
-          "onnxruntime": "ONNX Runtime"}  # fmt: skip
+TITLES = {
+    "sanderling": "Sanderling",
+    "litert": "LiteRT",
+    "openvino": "OpenVINO",
+    "onnxruntime": "ONNX Runtime",
+}
 # What an engine's package is called, and what is imported of it.
 PACKAGES = {
     "litert": ("ai-edge-litert", "ai_edge_litert.interpreter"),
@@ -122,8 +134,9 @@ def sanderling(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
         entry = session.entry(signature)
         mark("loaded")
         feeds = dict(zip(job.input_names, job.inputs, strict=True))
-        bound = session.bind({n: feeds[t.name] for n, t in entry.inputs.items()},
-                             signature=signature)  # fmt: skip
+        bound = session.bind(
+            {n: feeds[t.name] for n, t in entry.inputs.items()}, signature=signature
+        )
     names = {t.name: n for n, t in entry.outputs.items()}
 
     def answers() -> list[Array]:
@@ -213,11 +226,17 @@ def openvino(job: EngineJob, mark: Mark = _ignore, **more: Any) -> LoadedEngine:
     shapes = {port: list(a.shape) for port, a in zip(order, job.inputs, strict=True)}
     if any(port.partial_shape.is_dynamic for port in order):
         model.reshape(shapes)
-    compiled = core.compile_model(model, "CPU", {
-        "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1,
-        "INFERENCE_NUM_THREADS": job.setting.threads,
-        "INFERENCE_PRECISION_HINT": job.setting.precision, **more,
-    })  # fmt: skip
+    compiled = core.compile_model(
+        model,
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": job.setting.threads,
+            "INFERENCE_PRECISION_HINT": job.setting.precision,
+            **more,
+        },
+    )
     request = compiled.create_infer_request()
     kept = [ov.Tensor(a, shared_memory=True) for a in job.inputs]
     for port, tensor in zip(_ports(compiled.inputs, job.input_names), kept, strict=True):
@@ -283,5 +302,6 @@ def check_engines(names: Iterable[str]) -> None:
     """A wrong name is refused before any work, with the names that there are."""
     for name in names:
         if name not in ENGINES:
-            raise InputError(f"there is no engine '{name}'",
-                             fix=f"the engines are {', '.join(ENGINES)}")  # fmt: skip
+            raise InputError(
+                f"there is no engine '{name}'", fix=f"the engines are {', '.join(ENGINES)}"
+            )

@@ -74,15 +74,18 @@ class Feeding:
 def by_input(inputs: Mapping[str, Tensor], given: Mapping[str, T]) -> dict[str, T]:
     """What is given by the inputs' names or their tensors', by the former; "" is the only one."""
     if "" in given and len(inputs) != 1:
-        raise InputError(f"the model has {len(inputs)} inputs, say which one is meant",
-                         fix=f"write NAME=..., with a name of {', '.join(inputs)}")  # fmt: skip
+        raise InputError(
+            f"the model has {len(inputs)} inputs, say which one is meant",
+            fix=f"write NAME=..., with a name of {', '.join(inputs)}",
+        )
     named = {name or next(iter(inputs)): value for name, value in given.items()}
     by_tensor = {t.name: n for n, t in inputs.items()}
     named = {by_tensor.get(n, n) if n not in inputs else n: v for n, v in named.items()}
     for name in named:
         if name not in inputs:
-            raise InputError(f"there is no input '{name}'",
-                             fix=f"the inputs are {', '.join(inputs)}")  # fmt: skip
+            raise InputError(
+                f"there is no input '{name}'", fix=f"the inputs are {', '.join(inputs)}"
+            )
     return named
 
 
@@ -92,8 +95,9 @@ def input_shapes(model: Model, shapes: Mapping[str, Shape]) -> dict[Tensor, Shap
     inputs = {t.name: t for t in model.main.inputs}
     for signature in model.signatures:
         if signature.graph is model.main:
-            inputs = dict(signature.inputs) | {n: t for n, t in inputs.items()
-                                               if t not in signature.inputs.values()}  # fmt: skip
+            inputs = dict(signature.inputs) | {
+                n: t for n, t in inputs.items() if t not in signature.inputs.values()
+            }
     return {inputs[n]: checked_shape(n, inputs[n], s) for n, s in by_input(inputs, shapes).items()}
 
 
@@ -116,17 +120,23 @@ def checked_shape(name: str, tensor: Tensor, shape: Shape | None) -> Shape:
     if any(n < 1 for n in shape):
         raise InputError(f"{text} has a size below 1", where=where, fix="give sizes of 1 or more")
     if tensor.shape and len(shape) != len(tensor.shape):
-        raise InputError(f"{text} has {len(shape)} sizes", where=where,
-                         fix=f"the input is {tensor.type_text}: give {len(tensor.shape)} sizes"
-                         )  # fmt: skip
+        raise InputError(
+            f"{text} has {len(shape)} sizes",
+            where=where,
+            fix=f"the input is {tensor.type_text}: give {len(tensor.shape)} sizes",
+        )
     if tensor.dtype.nbytes(shape) > MAX_MEMORY.size():
-        raise InputError(f"{text} would take {tensor.dtype.nbytes(shape)} bytes", where=where,
-                         fix=f"use a smaller shape, or set {MAX_MEMORY.name}")  # fmt: skip
+        raise InputError(
+            f"{text} would take {tensor.dtype.nbytes(shape)} bytes",
+            where=where,
+            fix=f"use a smaller shape, or set {MAX_MEMORY.name}",
+        )
     return shape
 
 
-def _within(name: str, tensor: Tensor, span: tuple[float, float], shape: Shape,
-            rng: np.random.Generator) -> Array:  # fmt: skip
+def _within(
+    name: str, tensor: Tensor, span: tuple[float, float], shape: Shape, rng: np.random.Generator
+) -> Array:
     low, high = span
     where = f"range of input '{name}'"
     if tensor.dtype is DType.STRING or low > high:
@@ -136,8 +146,11 @@ def _within(name: str, tensor: Tensor, span: tuple[float, float], shape: Shape,
         return rng.uniform(low, high, shape).astype(tensor.dtype.numpy)
     least, most = (0, 1) if tensor.dtype is DType.BOOL else tensor.dtype.bounds
     if low < least or high > most:
-        raise InputError(f"{low:g} to {high:g} goes beyond {tensor.dtype.short}", where=where,
-                         fix=f"it holds {least} to {most}")  # fmt: skip
+        raise InputError(
+            f"{low:g} to {high:g} goes beyond {tensor.dtype.short}",
+            where=where,
+            fix=f"it holds {least} to {most}",
+        )
     return rng.integers(int(np.ceil(low)), int(high) + 1, shape).astype(tensor.dtype.numpy)
 
 
@@ -147,14 +160,16 @@ def _read(name: str, tensor: Tensor, path: Path, shape: Shape, resized: bool) ->
     else:
         array = _read_raw(name, tensor, path, shape)
     fits = len(array.shape) == len(shape) and all(
-        n in (m, -1) for n, m in zip(shape if resized else tensor.signature or shape, array.shape,
-                                     strict=True)
-    )  # fmt: skip
+        n in (m, -1)
+        for n, m in zip(shape if resized else tensor.signature or shape, array.shape, strict=True)
+    )
     if not fits:
-        raise InputError(f"it has the shape {list(array.shape)}, not {list(shape)}",
-                         where=f"input '{name}' from {path}",
-                         fix="give a file of that shape, or resize the input with --shape "
-                             f"{name}={','.join(map(str, array.shape))}")  # fmt: skip
+        raise InputError(
+            f"it has the shape {list(array.shape)}, not {list(shape)}",
+            where=f"input '{name}' from {path}",
+            fix="give a file of that shape, or resize the input with --shape "
+            f"{name}={','.join(map(str, array.shape))}",
+        )
     return array
 
 
@@ -168,7 +183,9 @@ def _read_raw(name: str, tensor: Tensor, path: Path, shape: Shape) -> Array:
     content = path.read_bytes()
     wanted = tensor.dtype.numpy.itemsize * int(np.prod(shape))
     if len(content) != wanted:
-        raise InputError(f"it has {len(content)} bytes, {tensor.dtype.short}{list(shape)} has "
-                         f"{wanted}", where=where,
-                         fix="give the bytes of one input, or their shape")  # fmt: skip
+        raise InputError(
+            f"it has {len(content)} bytes, {tensor.dtype.short}{list(shape)} has {wanted}",
+            where=where,
+            fix="give the bytes of one input, or their shape",
+        )
     return np.frombuffer(content, tensor.dtype.numpy).reshape(shape).copy()

@@ -54,12 +54,16 @@ def inspect(
         "metadata": {k: len(v) for k, v in source.metadata.items()},
         "unknown": source.unknown,
         "signatures": [
-            {"key": s.key, "graph": s.graph.name, "inputs": list(s.inputs),
-             "outputs": list(s.outputs)}
+            {
+                "key": s.key,
+                "graph": s.graph.name,
+                "inputs": list(s.inputs),
+                "outputs": list(s.outputs),
+            }
             for s in source.signatures
         ],
         "graphs": graphs,
-    }  # fmt: skip
+    }
     if delegates:
         record["delegates"] = [_delegation(known, delegates) for known in at]
     return record
@@ -70,8 +74,11 @@ def _macs(model: Model, graphs: Sequence[Record]) -> int | None:
     called = {g for graph in model.graphs for op in graph.ops for g in op.subgraphs}
     if graphs[0]["macs"] is None:
         return None
-    return sum(found["macs"] or 0 for graph, found in zip(model.graphs, graphs, strict=True)
-               if graph not in called)  # fmt: skip
+    return sum(
+        found["macs"] or 0
+        for graph, found in zip(model.graphs, graphs, strict=True)
+        if graph not in called
+    )
 
 
 def _file_bytes(source: str) -> int | None:
@@ -105,10 +112,11 @@ def _graph(known: Known, counted: set[Buffer]) -> Record:
         "macs": None if known.problem else sum(op["macs"] for op in ops),
         "arena_bytes": arena and arena.size,
         "arena_bytes_without_reuse": arena and arena.total,
-        "tensors": [_tensor(i, t, known, offsets.get(known.twin(t)))
-                    for i, t in enumerate(graph.tensors)],
+        "tensors": [
+            _tensor(i, t, known, offsets.get(known.twin(t))) for i, t in enumerate(graph.tensors)
+        ],
         "ops": ops,
-    }  # fmt: skip
+    }
 
 
 class Known:
@@ -127,13 +135,17 @@ class Known:
         self.open = {t for t in made if not t.shape}
         # Every computed shape follows from those of the inputs, where these are not the file's.
         self.stated, self.open = dict(shapes), self.open | {*made} if shapes else self.open
-        self.left_open = [f"'{t.name}' {t.type_text} at {list(t.shape)}" for t in graph.inputs
-                          if t.is_dynamic and t not in shapes]  # fmt: skip
+        self.left_open = [
+            f"'{t.name}' {t.type_text} at {list(t.shape)}"
+            for t in graph.inputs
+            if t.is_dynamic and t not in shapes
+        ]
         if not self.open and not is_entry:
             return
         try:
-            self.graph, self.twins = specialise(graph, [shapes.get(t, t.shape)
-                                                        for t in graph.inputs])  # fmt: skip
+            self.graph, self.twins = specialise(
+                graph, [shapes.get(t, t.shape) for t in graph.inputs]
+            )
         except UnsupportedError:
             pass  # another matter: the list of ops says so
         except SanderlingError as error:
@@ -222,8 +234,9 @@ def _quant(tensor: Tensor) -> Record | None:
     }
 
 
-def _op(index: int, op: Op, known: Known, places: dict[Tensor, int],
-        counted: set[Buffer]) -> Record:  # fmt: skip
+def _op(
+    index: int, op: Op, known: Known, places: dict[Tensor, int], counted: set[Buffer]
+) -> Record:
     work = Cost(0, 0, 0) if known.problem else _cost(known.graph.ops[index])
     learnt = [t for t in op.inputs if t is not None and _is_learnt(t)]
     new = {t.buffer: t for t in learnt if t.buffer is not None and t.buffer not in counted}
@@ -288,8 +301,9 @@ def _block_parts(tensor: Tensor) -> tuple[Tensor | None, ...]:
 
 def quantisation_kind(model: Model) -> str:
     """The post-training mode a file looks like, in the words of the documentation."""
-    kernels = [op for g in model.graphs for op in g.ops
-               if op.name.removeprefix("custom.") in _WITH_WEIGHTS]  # fmt: skip
+    kernels = [
+        op for g in model.graphs for op in g.ops if op.name.removeprefix("custom.") in _WITH_WEIGHTS
+    ]
     kinds = Counter(filter(None, map(_op_kind, kernels)))
     if not kinds:
         return "none"
@@ -351,9 +365,10 @@ def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Recor
                 "name": op.name,
                 "output": op.outputs[0].name if op.outputs else "",
                 "delegate": names[op],
-                "refusals": [{"delegate": r.delegate, "reason": r.reason}
-                             for r in found.refusals.get(op, ())],
+                "refusals": [
+                    {"delegate": r.delegate, "reason": r.reason} for r in found.refusals.get(op, ())
+                ],
             }
             for i, op in enumerate(ops)
         ],
-    }  # fmt: skip
+    }

@@ -156,8 +156,9 @@ class Budget:
 
     def order(self, rounds: int) -> Order:
         """What is asked for in each of so many rounds."""
-        return Order(self.seconds / rounds, math.ceil(self.runs / rounds), self.limit / rounds,
-                     self.pace)  # fmt: skip
+        return Order(
+            self.seconds / rounds, math.ceil(self.runs / rounds), self.limit / rounds, self.pace
+        )
 
     @property
     def warm_order(self) -> Order:
@@ -224,9 +225,14 @@ def _end(made: Launch, worker: Worker) -> None:
     made.usage = worker.usage()
 
 
-def _rounds(found: dict[str, Launch], workers: Mapping[str, Worker], budget: Budget,
-            rng: random.Random, tick: Callable[[str], None],
-            beside: Mapping[str, Beside]) -> None:  # fmt: skip
+def _rounds(
+    found: dict[str, Launch],
+    workers: Mapping[str, Worker],
+    budget: Budget,
+    rng: random.Random,
+    tick: Callable[[str], None],
+    beside: Mapping[str, Beside],
+) -> None:
     living = [n for n in workers if not found[n].error]
     slowest = max((_once(found[n]) for n in living), default=0.0)
     rounds = budget.rounds_for(slowest) if living else 0

@@ -86,8 +86,9 @@ class Profiled:
         self._call("LiteRtSetOptionsHardwareAccelerators", options, _CPU)
         self._option(options, b"runtime_options_string", b"enable_profiling = true\n")
         self._option(options, b"xnnpack", b"num_threads = %d\n" % threads)
-        self.compiled = self._made("LiteRtCreateCompiledModel", self.environment, self.model,
-                                   options)  # fmt: skip
+        self.compiled = self._made(
+            "LiteRtCreateCompiledModel", self.environment, self.model, options
+        )
 
     def _option(self, options: Pointer, name: bytes, text: bytes) -> None:
         """The library frees the text with free()."""
@@ -111,19 +112,27 @@ class Profiled:
     def _buffers(self, side: str) -> Any:
         made = []
         for i in range(self._count(side)):
-            needs = self._made(f"LiteRtGetCompiledModel{side}BufferRequirements", self.compiled,
-                               Size(self.index), Size(i))  # fmt: skip
+            needs = self._made(
+                f"LiteRtGetCompiledModel{side}BufferRequirements",
+                self.compiled,
+                Size(self.index),
+                Size(i),
+            )
             tensor = self._made(f"LiteRtGetSignature{side}TensorByIndex", self.signature, Size(i))
             kind = (ctypes.c_char * _TYPE_ROOM)()
             self._call("LiteRtGetRankedTensorType", tensor, kind)
-            made.append(self._made("LiteRtCreateManagedTensorBufferFromRequirements",
-                                   self.environment, kind, needs).value)  # fmt: skip
+            made.append(
+                self._made(
+                    "LiteRtCreateManagedTensorBufferFromRequirements", self.environment, kind, needs
+                ).value
+            )
         return (Pointer * len(made))(*made)
 
     def _fill(self, feeds: Mapping[str, Array]) -> None:
         for i, buffer in enumerate(self.inputs):
-            name = self._made("LiteRtGetSignatureInputName", self.signature, Size(i),
-                              kind=ctypes.c_char_p).value  # fmt: skip
+            name = self._made(
+                "LiteRtGetSignatureInputName", self.signature, Size(i), kind=ctypes.c_char_p
+            ).value
             array = feeds.get(os.fsdecode(name or b""))
             array = list(feeds.values())[i] if array is None else array
             size = self._made("LiteRtGetTensorBufferPackedSize", Pointer(buffer), kind=Size).value
@@ -135,9 +144,15 @@ class Profiled:
             self._call("LiteRtUnlockTensorBuffer", Pointer(buffer))
 
     def run(self) -> None:
-        self._call("LiteRtRunCompiledModel", self.compiled, Size(self.index),
-                   Size(len(self.inputs)), self.inputs, Size(len(self.outputs)), self.outputs
-                   )  # fmt: skip
+        self._call(
+            "LiteRtRunCompiledModel",
+            self.compiled,
+            Size(self.index),
+            Size(len(self.inputs)),
+            self.inputs,
+            Size(len(self.outputs)),
+            self.outputs,
+        )
 
     def start(self) -> None:
         self._call("LiteRtResetProfiler", self.profiler)
@@ -160,14 +175,17 @@ class Profiled:
 
 def _event(words: Any) -> Event:
     tag = ctypes.string_at(int(words[_TAG])).decode("utf-8", "replace")
-    return Event(tag, int(words[_KIND]) & 0xFFFFFFFF, float(words[_ELAPSED]) / 1e6,
-                 int(words[_NODE]))  # fmt: skip
+    return Event(
+        tag, int(words[_KIND]) & 0xFFFFFFFF, float(words[_ELAPSED]) / 1e6, int(words[_NODE])
+    )
 
 
 def _cannot(why: str) -> UnsupportedError:
-    return UnsupportedError(f"LiteRT's profiler does not work here: {why}", where="engine litert",
-                            fix="measure the whole run with sanderling bench --engines litert"
-                            )  # fmt: skip
+    return UnsupportedError(
+        f"LiteRT's profiler does not work here: {why}",
+        where="engine litert",
+        fix="measure the whole run with sanderling bench --engines litert",
+    )
 
 
 @contextmanager

@@ -44,11 +44,16 @@ def _about(bench: Bench) -> str:
     facts = bench.machine
     made = {r.setting.engine for r in bench.results}
     names = {"litert": "ai-edge-litert"}
-    versions = ", ".join(f"{names.get(e, e)} {facts['versions'].get(names.get(e, e), '?')}"
-                         for e in TITLES if e in made)  # fmt: skip
-    return (f"Median latency of one inference on {facts['cpu']}, {facts['cores']} cores, "
-            f"{facts['system']}, measured on {facts['date']} with {versions}. --- means that the "
-            "engine does not run the model there.")  # fmt: skip
+    versions = ", ".join(
+        f"{names.get(e, e)} {facts['versions'].get(names.get(e, e), '?')}"
+        for e in TITLES
+        if e in made
+    )
+    return (
+        f"Median latency of one inference on {facts['cpu']}, {facts['cores']} cores, "
+        f"{facts['system']}, measured on {facts['date']} with {versions}. --- means that the "
+        "engine does not run the model there."
+    )
 
 
 def as_markdown(bench: Bench) -> str:
@@ -62,5 +67,6 @@ def as_markdown(bench: Bench) -> str:
 def as_html(bench: Bench) -> str:
     columns, rows = model_table(bench)
     notes = [paragraph(text, note=True) for text in sentences(bench.warnings)]
-    return page("Performance of known models",
-                [paragraph(_about(bench)), html_table(columns, rows), *notes])  # fmt: skip
+    return page(
+        "Performance of known models", [paragraph(_about(bench)), html_table(columns, rows), *notes]
+    )

@@ -81,8 +81,9 @@ class Disturbance:
         return asdict(self)
 
 
-def disturbances(before: Look, after: Look, own: float, governed: Sequence[str] | None = None
-                 ) -> list[Disturbance]:  # fmt: skip
+def disturbances(
+    before: Look, after: Look, own: float, governed: Sequence[str] | None = None
+) -> list[Disturbance]:
     """What happened between two looks. own: CPU seconds of the measurement itself, background load
     that it made included."""
     found: list[Disturbance] = []
@@ -90,15 +91,29 @@ def disturbances(before: Look, after: Look, own: float, governed: Sequence[str] 
     others = (after.busy - before.busy - own) / span
     steal = (after.steal - before.steal) / (span * max(usable_cpu_count(), 1))
     if steal > STEAL:
-        found.append(Disturbance("steal", f"the hypervisor took {steal:.0%} of the CPU time",
-            "use a machine of your own; trust ratios more than milliseconds"))  # fmt: skip
+        found.append(
+            Disturbance(
+                "steal",
+                f"the hypervisor took {steal:.0%} of the CPU time",
+                "use a machine of your own; trust ratios more than milliseconds",
+            )
+        )
     if others > OTHERS:
-        found.append(Disturbance("load", f"other programs kept {others:.1f} cores busy",
-            "stop them, or keep them away with taskset and run with --cpus"))  # fmt: skip
+        found.append(
+            Disturbance(
+                "load",
+                f"other programs kept {others:.1f} cores busy",
+                "stop them, or keep them away with taskset and run with --cpus",
+            )
+        )
     if after.throttled > before.throttled:
-        found.append(Disturbance("throttling",
-            f"the CPU slowed down for heat {after.throttled - before.throttled} times",
-            "let it cool, or run at a lower rate with --run-frequency"))  # fmt: skip
+        found.append(
+            Disturbance(
+                "throttling",
+                f"the CPU slowed down for heat {after.throttled - before.throttled} times",
+                "let it cool, or run at a lower rate with --run-frequency",
+            )
+        )
     found += _clock(before, after, governors() if governed is None else governed)
     return found
 
@@ -107,8 +122,13 @@ def _clock(before: Look, after: Look, governed: Sequence[str]) -> list[Disturban
     mhz = [f for f in (*before.mhz, *after.mhz) if f > 0]
     remedy = "fix it with: sudo cpupower frequency-set -g performance"
     if mhz and max(mhz) / min(mhz) - 1 > CLOCK:
-        return [Disturbance("frequency", "the clock moved between "
-                            f"{min(mhz):.0f} and {max(mhz):.0f} MHz", remedy)]  # fmt: skip
+        return [
+            Disturbance(
+                "frequency",
+                f"the clock moved between {min(mhz):.0f} and {max(mhz):.0f} MHz",
+                remedy,
+            )
+        ]
     slow = [g for g in governed if g not in ("performance", "schedutil")]
     if slow:
         return [Disturbance("governor", f"the frequency governor is {slow[0]}", remedy)]
@@ -126,19 +146,37 @@ def of_result(result: Result) -> list[Disturbance]:
     spread = (summary.p95 - summary.p5) / summary.median
     alone = not result.setting.contend
     shown = [
-        (result.setting.threads > cores, "crowded", f"more threads than the {cores} CPUs",
-         f"use --threads {cores} or fewer"),
-        (not result.stable, "warm-up", "runs did not become even while warming up",
-         "give them longer with --warmup-secs, or quieten the machine"),
-        (abs(drift) > DRIFT, "drift", f"it became {abs(drift):.0%} {way} on the way",
-         "measure longer with --min-secs, after a pause"),
-        (alone and rate > SWITCHES, "switches",
-         f"the scheduler took its CPU away {rate:.0f} times a second",
-         "stop other programs, or move it to quiet CPUs with --cpus"),
-        (alone and spread > SPREAD and rate <= SWITCHES, "spread",
-         f"p5 to p95 span {spread:.0%} of the median",
-         "look at the time series with --plot, and quote the median"),
-    ]  # fmt: skip
+        (
+            result.setting.threads > cores,
+            "crowded",
+            f"more threads than the {cores} CPUs",
+            f"use --threads {cores} or fewer",
+        ),
+        (
+            not result.stable,
+            "warm-up",
+            "runs did not become even while warming up",
+            "give them longer with --warmup-secs, or quieten the machine",
+        ),
+        (
+            abs(drift) > DRIFT,
+            "drift",
+            f"it became {abs(drift):.0%} {way} on the way",
+            "measure longer with --min-secs, after a pause",
+        ),
+        (
+            alone and rate > SWITCHES,
+            "switches",
+            f"the scheduler took its CPU away {rate:.0f} times a second",
+            "stop other programs, or move it to quiet CPUs with --cpus",
+        ),
+        (
+            alone and spread > SPREAD and rate <= SWITCHES,
+            "spread",
+            f"p5 to p95 span {spread:.0%} of the median",
+            "look at the time series with --plot, and quote the median",
+        ),
+    ]
     who = f"{result.model}, {result.setting.name}"
     return [Disturbance(kind, what, remedy, who) for is_so, kind, what, remedy in shown if is_so]
 
@@ -148,8 +186,10 @@ def sentences(found: Iterable[Disturbance]) -> list[str]:
     kinds: dict[str, list[Disturbance]] = {}
     for one in found:
         kinds.setdefault(one.kind, []).append(one)
-    return [str(same[0]) if len(same) == 1 else f"{same[0]} (and {len(same) - 1} more like it)"
-            for same in kinds.values()]  # fmt: skip
+    return [
+        str(same[0]) if len(same) == 1 else f"{same[0]} (and {len(same) - 1} more like it)"
+        for same in kinds.values()
+    ]
 
 
 def _drift(rounds: Sequence[Sequence[float]]) -> float:

@@ -12,11 +12,19 @@ from pathlib import Path
 
 # Moments of a configuration's life, in order, and what they are called for people.
 STAGES = {
-    "start": "before load", "loaded": "after load", "ready": "after init",
-    "first": "after the first run", "end": "after all runs",
-}  # fmt: skip
-PARTS = {"file": "file", "weights": "weights in the file", "packed_weights": "packed weights",
-         "arena": "arena", "code": "code"}  # fmt: skip
+    "start": "before load",
+    "loaded": "after load",
+    "ready": "after init",
+    "first": "after the first run",
+    "end": "after all runs",
+}
+PARTS = {
+    "file": "file",
+    "weights": "weights in the file",
+    "packed_weights": "packed weights",
+    "arena": "arena",
+    "code": "code",
+}
 _ROLLUP = {"Rss": "rss", "Pss": "pss", "Anonymous": "anonymous"}
 _STATUS = {"VmRSS": "rss", "RssAnon": "anonymous"}
 

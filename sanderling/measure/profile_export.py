@@ -51,8 +51,12 @@ def _cell(value: object) -> object:
 
 # -- Model Explorer -----------------------------------------------------------------------------
 
-GRADIENT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 0.1, "bgColor": "#fff3b0"},
-            {"stop": 0.5, "bgColor": "#f4a261"}, {"stop": 1, "bgColor": "#d62828"}]  # fmt: skip
+GRADIENT = [
+    {"stop": 0, "bgColor": "#ffffff"},
+    {"stop": 0.1, "bgColor": "#fff3b0"},
+    {"stop": 0.5, "bgColor": "#f4a261"},
+    {"stop": 1, "bgColor": "#d62828"},
+]
 
 
 def node_data(record: Record) -> Record:
@@ -113,9 +117,15 @@ def draw(record: Record, figure: Any, axes: Any) -> None:
     for row in sorted(shown, key=lambda r: -r["median_ms"]):  # small ones on top
         colour = colours.get(row["kind"], plots.COLOURS[-1])
         spot = axes.scatter(
-            [row["intensity"]], [row["gops"]], [_area(row, total)], color=colour,
-            alpha=0.55, edgecolors="black", linewidths=0.6, zorder=3,
-        )  # fmt: skip
+            [row["intensity"]],
+            [row["gops"]],
+            [_area(row, total)],
+            color=colour,
+            alpha=0.55,
+            edgecolors="black",
+            linewidths=0.6,
+            zorder=3,
+        )
         spot.set_gid(_mark(row))  # the name of its group in an .svg
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -140,12 +150,23 @@ def _roofs(axes: Any, roof: Record, kinds: Sequence[str], low: float, high: floa
         speed = level["bandwidth"] / 1e9
         end = min(high, ceiling / speed)
         if end > low:
-            axes.plot([low, end], [low * speed, end * speed], style, color="#555", linewidth=1.2,
-                      label=f"{level['name']}: {speed:.3g} GB/s")  # fmt: skip
+            axes.plot(
+                [low, end],
+                [low * speed, end * speed],
+                style,
+                color="#555",
+                linewidth=1.2,
+                label=f"{level['name']}: {speed:.3g} GB/s",
+            )
     for colour, kind in zip(plots.COLOURS, kinds, strict=False):
         peak = 2 * roof["peaks"].get(kind, roof["peaks"]["f32"]) / 1e9
-        axes.plot([low, high], [peak, peak], color=colour, linewidth=1.5,
-                  label=f"peak {kind}: {peak:.3g} G/s")  # fmt: skip
+        axes.plot(
+            [low, high],
+            [peak, peak],
+            color=colour,
+            linewidth=1.5,
+            label=f"peak {kind}: {peak:.3g} G/s",
+        )
 
 
 def _span(values: Sequence[float], roof: Record | None) -> tuple[float, float]:
@@ -154,15 +175,19 @@ def _span(values: Sequence[float], roof: Record | None) -> tuple[float, float]:
     if roof is not None:
         known += [2 * roof["peaks"]["f32"] / level["bandwidth"] for level in roof["levels"]]
     known = known or [1.0]
-    return (2.0 ** (math.floor(math.log2(min(known))) - 1),
-            2.0 ** (math.ceil(math.log2(max(known))) + 1))  # fmt: skip
+    return (
+        2.0 ** (math.floor(math.log2(min(known))) - 1),
+        2.0 ** (math.ceil(math.log2(max(known))) + 1),
+    )
 
 
 def _title(record: Record) -> str:
     setting = record["setting"]
-    return (f"{Path(record['model']).name or record['graph']}, {setting['engine']}, "
-            f"{setting['threads']} thread{'s' * (setting['threads'] > 1)}: "
-            f"median {record['whole']['median']:.3g} ms")  # fmt: skip
+    return (
+        f"{Path(record['model']).name or record['graph']}, {setting['engine']}, "
+        f"{setting['threads']} thread{'s' * (setting['threads'] > 1)}: "
+        f"median {record['whole']['median']:.3g} ms"
+    )
 
 
 # -- the page -----------------------------------------------------------------------------------
@@ -175,12 +200,16 @@ def to_html(record: Record) -> str:
         pages.paragraph(" ".join(record["advice"])),
         pages.paragraph(facts_line(record), note=True),
         *(pages.paragraph(note, note=True) for note in record["notes"]),
-        pages.heading("Roofline"), _svg(record),
-        pages.paragraph("A spot is a step, as large as its share of the time; those that take "
-                          "the most have their number, # in the tables; point at a spot for its "
-                          "name. A step under the sloping part of its line is limited by "
-                          "that level of memory, under the flat part by arithmetic. The distance "
-                          "to the line is what a better kernel could win.", note=True),
+        pages.heading("Roofline"),
+        _svg(record),
+        pages.paragraph(
+            "A spot is a step, as large as its share of the time; those that take "
+            "the most have their number, # in the tables; point at a spot for its "
+            "name. A step under the sloping part of its line is limited by "
+            "that level of memory, under the flat part by arithmetic. The distance "
+            "to the line is what a better kernel could win.",
+            note=True,
+        ),
         pages.heading("By type"),
         _columns(_TYPES, record["by_type"]),
         pages.heading("Top by time"),
@@ -191,22 +220,26 @@ def to_html(record: Record) -> str:
         _columns(_OTHERS, record["others"]),
         pages.heading("What the columns are"),
         *(pages.paragraph(text, note=True) for text in (SHARES, *_GLOSSARY)),
-    ]  # fmt: skip
+    ]
     return pages.page(f"Profile: {_title(record)}", parts)
 
 
 def facts_line(record: Record) -> str:
     whole, roof = record["whole"], record["roofline"]
-    text = (f"{record['runs']} runs: mean {whole['mean']:.4g} ms, median {whole['median']:.4g}, p5 "
-            f"{whole['p5']:.4g}, p95 {whole['p95']:.4g}, min {whole['min']:.4g}, max "
-            f"{whole['max']:.4g}; first {record['first_ms']:.4g} ms. Of the "
-            f"typical run {record['accounted']:.1%} are accounted for. Times: "
-            f"{record['method']}.")  # fmt: skip
+    text = (
+        f"{record['runs']} runs: mean {whole['mean']:.4g} ms, median {whole['median']:.4g}, p5 "
+        f"{whole['p5']:.4g}, p95 {whole['p95']:.4g}, min {whole['min']:.4g}, max "
+        f"{whole['max']:.4g}; first {record['first_ms']:.4g} ms. Of the "
+        f"typical run {record['accounted']:.1%} are accounted for. Times: "
+        f"{record['method']}."
+    )
     if roof is not None:
         peaks = ", ".join(f"{k} {2 * v / 1e9:.3g}" for k, v in roof["peaks"].items())
         levels = ", ".join(f"{v['name']} {v['bandwidth'] / 1e9:.3g}" for v in roof["levels"])
-        text += (f" {roof['cpu']}, {roof['threads']} thread{'s' * (roof['threads'] > 1)}: peaks "
-                 f"in G operations/s: {peaks}; bandwidths in GB/s: {levels}.")  # fmt: skip
+        text += (
+            f" {roof['cpu']}, {roof['threads']} thread{'s' * (roof['threads'] > 1)}: peaks "
+            f"in G operations/s: {peaks}; bandwidths in GB/s: {levels}."
+        )
     return text
 
 
@@ -300,7 +333,9 @@ def _hover(record: Record, row: Record) -> str:
         if row["share"] is None
         else f", {share_text(row['share'])} of the roofline ({row['bound']})"
     )
-    figures = (f"{row['ms']:.4g} ms ({row['percent']:.1f} %), {row['gops']:.4g} {row['unit']}, "
-               f"{row['intensity']:.3g} operations a byte{share}")  # fmt: skip
+    figures = (
+        f"{row['ms']:.4g} ms ({row['percent']:.1f} %), {row['gops']:.4g} {row['unit']}, "
+        f"{row['intensity']:.3g} operations a byte{share}"
+    )
     lines = [f"{row['type']} {row['name']}", *fused_names(record, row), figures]
     return "\n".join([*lines, f"kernel {row['kernel']}"])

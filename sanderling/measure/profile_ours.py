@@ -206,26 +206,38 @@ class RowWriter:
         made = {t for op in ops for t in op.outputs}
         inner = {t for op in ops for t in op.inputs if t in made}
         inputs = {t for op in ops for t in op.inputs if t is not None} - made
-        return self._finished(ProfileRow(
-            type=main.name, name="", delegate=delegate, part=number,
-            kernel="numpy" if delegate == "reference" else delegate,
-            weights=sum(t.nbytes for t in inputs if t.is_constant),
-            read=sum(t.nbytes for t in inputs if not t.is_constant),
-            written=sum(t.nbytes for t in made - inner),
-            kind=_kind(first.dtype.short if first else ""),
-        ), ops)  # fmt: skip
+        return self._finished(
+            ProfileRow(
+                type=main.name,
+                name="",
+                delegate=delegate,
+                part=number,
+                kernel="numpy" if delegate == "reference" else delegate,
+                weights=sum(t.nbytes for t in inputs if t.is_constant),
+                read=sum(t.nbytes for t in inputs if not t.is_constant),
+                written=sum(t.nbytes for t in made - inner),
+                kind=_kind(first.dtype.short if first else ""),
+            ),
+            ops,
+        )
 
-    def _native(self, number: int, delegate: str, ops: Sequence[Op],
-                report: Iterable[Mapping[str, str]]) -> None:  # fmt: skip
+    def _native(
+        self, number: int, delegate: str, ops: Sequence[Op], report: Iterable[Mapping[str, str]]
+    ) -> None:
         begin = len(self.rows)
         for about in report:
             mine = [ops[int(i)] for i in about["places"].split(",") if i]
             row = ProfileRow(
-                type=main_op(mine).name if mine else about["kernel"], name="", delegate=delegate,
-                part=number, kernel=about["kernel"], weights=int(about["weights"]),
-                read=int(about["reads"]), written=int(about["writes"]),
+                type=main_op(mine).name if mine else about["kernel"],
+                name="",
+                delegate=delegate,
+                part=number,
+                kernel=about["kernel"],
+                weights=int(about["weights"]),
+                read=int(about["reads"]),
+                written=int(about["writes"]),
                 kind=_kind(about["inputs"].partition("[")[0]),
-            )  # fmt: skip
+            )
             if row.kind == "f32" and self.precision != "f32":
                 row.kind = self.precision
             self.rows.append(self._finished(row, mine))
@@ -289,13 +301,20 @@ def delegates(names: Sequence[str]) -> list[str | Delegate]:
 class Ours:
     """A session whose parts are watched."""
 
-    def __init__(self, model: Model, setting: Setting, feeds: Mapping[str, Array],
-                 signature: str | None, ticks: float) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: Model,
+        setting: Setting,
+        feeds: Mapping[str, Array],
+        signature: str | None,
+        ticks: float,
+    ) -> None:
         options = {"precision": setting.precision} if setting.precision != "f32" else {}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FallbackWarning)
-            self.session = Session(model, delegates(setting.delegates), setting.threads,
-                                   options=options)  # fmt: skip
+            self.session = Session(
+                model, delegates(setting.delegates), setting.threads, options=options
+            )
             entry = self.session.entry(signature)
             by_tensor = {t: feeds[n] for n, t in entry.inputs.items()}
             shapes = [by_tensor[t].shape for t in entry.graph.inputs]
@@ -416,9 +435,14 @@ def watch(step: Step, ticks: float) -> Part:
     return OpaquePart(clock)
 
 
-def profile_ours(model: Model, setting: Setting, feeds: Mapping[str, Array],
-                 signature: str | None, ticks: float, turns: Callable[[Callable[[], None]], None],
-                 ) -> Taken:  # fmt: skip
+def profile_ours(
+    model: Model,
+    setting: Setting,
+    feeds: Mapping[str, Array],
+    signature: str | None,
+    ticks: float,
+    turns: Callable[[Callable[[], None]], None],
+) -> Taken:
     """turns(sample) decides how many samples are taken."""
     ours = Ours(model, setting, feeds, signature, ticks)
     first = ours.first()
@@ -427,5 +451,12 @@ def profile_ours(model: Model, setting: Setting, feeds: Mapping[str, Array],
     ours.settle()
     ours.forget()
     turns(ours.sample)
-    return Taken(ours.rows, ours.whole, first, ours.others(), ours.workers, ours.notes,
-                 counting=ours.counting)  # fmt: skip
+    return Taken(
+        ours.rows,
+        ours.whole,
+        first,
+        ours.others(),
+        ours.workers,
+        ours.notes,
+        counting=ours.counting,
+    )

@@ -36,15 +36,15 @@ PRODUCTS = {
 MULTIPLYING = set().union(*PRODUCTS.values())
 
 
-def litert(model: Model, setting: Setting, feeds: Mapping[str, Array], signature: str | None,
-           turns: Turns) -> Taken:  # fmt: skip
+def litert(
+    model: Model, setting: Setting, feeds: Mapping[str, Array], signature: str | None, turns: Turns
+) -> Taken:
     """Ops as LiteRT's profiler notes them; what XNNPACK runs has XNNPACK's names."""
     from .litert_profiler import OP, Profiled, quiet
 
     subject = Profiled(_path(model), setting.threads, feeds, signature or "")
     nodes = _ops(model, feeds, signature)
-    taken = Taken([], workers=setting.threads, method=(
-        "LiteRT's profiler, in whole microseconds"))  # fmt: skip
+    taken = Taken([], workers=setting.threads, method=("LiteRT's profiler, in whole microseconds"))
     begin = time.perf_counter()
     with quiet():
         subject.run()
@@ -101,13 +101,16 @@ def _cost(profiled: Sequence[float], plain: Sequence[float]) -> list[str]:
     """A peer's profiler may take longer than the model; that is no time of the model's."""
     if not profiled or median(profiled) < COSTLY * median(plain):
         return []
-    return [f"without its profiler a run takes {1e3 * median(plain):.3g} ms, not "
-            f"{1e3 * median(profiled):.3g} (medians): the difference is the profiler's, and stands "
-            f"in '{LOST}'"]  # fmt: skip
+    return [
+        f"without its profiler a run takes {1e3 * median(plain):.3g} ms, not "
+        f"{1e3 * median(profiled):.3g} (medians): the difference is the profiler's, and stands "
+        f"in '{LOST}'"
+    ]
 
 
-def openvino(model: Model, setting: Setting, feeds: Mapping[str, Array], signature: str | None,
-             turns: Turns) -> Taken:  # fmt: skip
+def openvino(
+    model: Model, setting: Setting, feeds: Mapping[str, Array], signature: str | None, turns: Turns
+) -> Taken:
     """OpenVINO's performance counters: means over all runs, in whole microseconds."""
     import_engine("openvino")
     nodes = _ops(model, feeds, signature)
@@ -117,8 +120,11 @@ def openvino(model: Model, setting: Setting, feeds: Mapping[str, Array], signatu
     job = job_for(model, setting, [arrays[t] for t in entry.graph.inputs], signature or "")
     loaded = start_openvino(job, PERF_COUNT=True)
     request: Any = getattr(loaded.run, "func").__self__  # noqa: B009
-    taken = Taken([], workers=setting.threads, method=(
-        "OpenVINO's performance counters: means, in whole microseconds"))  # fmt: skip
+    taken = Taken(
+        [],
+        workers=setting.threads,
+        method=("OpenVINO's performance counters: means, in whole microseconds"),
+    )
     begin = time.perf_counter()
     loaded.run()
     taken.first = time.perf_counter() - begin
@@ -137,14 +143,17 @@ def openvino(model: Model, setting: Setting, feeds: Mapping[str, Array], signatu
         # The counters are means since the start.
         seconds = max(0.0, (mean * (runs + WARM) - was * WARM) / runs)
         if seconds > 0 and kind not in ("Parameter", "Result", "Constant"):
-            taken.rows.append(ProfileRow(kind, f"[{name}]:{i}", "openvino", kernel, first=was,
-                                  times=[seconds]))  # fmt: skip
+            taken.rows.append(
+                ProfileRow(kind, f"[{name}]:{i}", "openvino", kernel, first=was, times=[seconds])
+            )
     return _finished(taken, nodes)
 
 
 def _counters(request: Any) -> list[tuple[int, str, str, str, float]]:
-    return [(i, p.node_name, p.node_type, p.exec_type, p.real_time.total_seconds())
-            for i, p in enumerate(request.profiling_info)]  # fmt: skip
+    return [
+        (i, p.node_name, p.node_type, p.exec_type, p.real_time.total_seconds())
+        for i, p in enumerate(request.profiling_info)
+    ]
 
 
 PEERS: dict[str, Callable[[Model, Setting, Mapping[str, Array], str | None, Turns], Taken]] = {
@@ -155,8 +164,11 @@ PEERS: dict[str, Callable[[Model, Setting, Mapping[str, Array], str | None, Turn
 
 def _path(model: Model) -> str:
     if not model.source:
-        raise InputError("the model is in no file", where="profile",
-                         fix="save it first: other engines read files")  # fmt: skip
+        raise InputError(
+            "the model is in no file",
+            where="profile",
+            fix="save it first: other engines read files",
+        )
     return model.source
 
 
@@ -176,8 +188,9 @@ def _ops(model: Model, feeds: Mapping[str, Array], signature: str | None) -> lis
 def _finished(taken: Taken, nodes: Sequence[Op]) -> Taken:
     """With the work of the ops, and what the rows do not account for."""
     if not taken.whole:
-        raise UnsupportedError("its ops differ from run to run, so that there is no mean of them",
-                               where="profile")  # fmt: skip
+        raise UnsupportedError(
+            "its ops differ from run to run, so that there is no mean of them", where="profile"
+        )
     note = _match(taken.rows, nodes)
     taken.notes += [note] if note else []
     for row in taken.rows:
@@ -207,8 +220,10 @@ def _match(rows: Sequence[ProfileRow], nodes: Sequence[Op]) -> str:
         nodes[i].name in _product(row.type) for i, row in zip(products, multiplying, strict=True)
     )
     if not fits:
-        return (f"the engine ran {len(multiplying)} products where the file has {len(products)}: "
-                f"its rows cannot be matched to the file's ops")  # fmt: skip
+        return (
+            f"the engine ran {len(multiplying)} products where the file has {len(products)}: "
+            f"its rows cannot be matched to the file's ops"
+        )
     for place, row in zip(products, multiplying, strict=True):
         row.nodes = [place]
     return "products are matched to the file's ops by their order" if products else ""

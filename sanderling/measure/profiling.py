@@ -23,7 +23,7 @@ from .machine import machine
 from .profile_ours import CALL, LOST, ProfileRow, Taken, node_name, profile_ours, work
 from .record import Setting
 from .roofline import Progress, Roofline, roofline
-from .sample_statistics import Summary, summary
+from .sample_statistics import Summary, summarised
 
 SCHEMA = "sanderling.profile/1"
 Record = dict[str, Any]
@@ -81,32 +81,42 @@ def _peer(engine: str, *args: Any) -> Taken:
         raise
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        raise UnsupportedError(f"it cannot run this model: {(lines or ['no reason given'])[-1]}",
-                               where=f"engine {engine}") from error  # fmt: skip
+        raise UnsupportedError(
+            f"it cannot run this model: {(lines or ['no reason given'])[-1]}",
+            where=f"engine {engine}",
+        ) from error
 
 
 def _check(engine: str, threads: int, runs: int | None, delegates: Sequence[str]) -> None:
     check_engines([engine])
     if engine not in PROFILED:
-        raise InputError(f"the engine {engine} tells no times of single ops", where="engine",
-                         fix=f"those that do are {', '.join(PROFILED)}")  # fmt: skip
+        raise InputError(
+            f"the engine {engine} tells no times of single ops",
+            where="engine",
+            fix=f"those that do are {', '.join(PROFILED)}",
+        )
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads is {threads}", where="threads", fix="give 1 or more")
     if runs is not None and (not isinstance(runs, int) or runs < 1):
         raise InputError(f"runs is {runs}", where="runs", fix="give 1 or more")
     if delegates and engine != "sanderling":
-        raise InputError(f"the engine {engine} takes no delegates of ours", where="delegates",
-                         fix="leave them out, or use the engine sanderling")  # fmt: skip
+        raise InputError(
+            f"the engine {engine} takes no delegates of ours",
+            where="delegates",
+            fix="leave them out, or use the engine sanderling",
+        )
 
 
 def _feeds(wanted: Mapping[str, Any], given: Mapping[str, Array]) -> dict[str, Array]:
     unknown = [name for name in given if name not in wanted]
     if unknown:
-        raise InputError(f"there is no input '{unknown[0]}'",
-                         fix=f"the inputs are {', '.join(wanted)}")  # fmt: skip
+        raise InputError(
+            f"there is no input '{unknown[0]}'", fix=f"the inputs are {', '.join(wanted)}"
+        )
     rng = np.random.default_rng(0)
-    return {n: as_fed(t, given[n], n) if n in given else plausible(t, rng)
-            for n, t in wanted.items()}  # fmt: skip
+    return {
+        n: as_fed(t, given[n], n) if n in given else plausible(t, rng) for n, t in wanted.items()
+    }
 
 
 def _roof(threads: int, wanted: bool, refresh: bool, show: Progress) -> Roofline | None:
@@ -142,8 +152,9 @@ def _guess(done: int, seconds: float) -> int:
 # -- the record ---------------------------------------------------------------------------------
 
 
-def _record(model: Model, graph: Graph, setting: Setting, taken: Taken,
-            roof: Roofline | None) -> Record:  # fmt: skip
+def _record(
+    model: Model, graph: Graph, setting: Setting, taken: Taken, roof: Roofline | None
+) -> Record:
     total = float(np.mean(taken.whole))
     held = sum(r.weights for r in taken.rows)
     held += max((r.read + r.written for r in taken.rows), default=0)
@@ -151,8 +162,7 @@ def _record(model: Model, graph: Graph, setting: Setting, taken: Taken,
     others = [_other(name, times) for name, times in taken.others.items()]
     _shares([*rows, *others], total)
     sums = {name: sum(r["ms"] for r in of) for name, of in (("steps", rows), ("others", others))}
-    whole = summary([1e3 * t for t in taken.whole])
-    assert whole is not None
+    whole = summarised([1e3 * t for t in taken.whole])
     record: Record = {
         "schema": SCHEMA,
         "model": model.source,
@@ -199,12 +209,15 @@ def _counting(taken: Taken) -> Record:
 def _told(counting: Record) -> list[str]:
     found = []
     if counting["together"] > 1:
-        found.append(f"runs this short are timed together: a sample is the mean of "
-                     f"{counting['together']}")  # fmt: skip
+        found.append(
+            f"runs this short are timed together: a sample is the mean of {counting['together']}"
+        )
     if counting["cost"] is not None:
-        found.append(f"counting adds {counting['cost']:+.1%} to a run, so one of "
-                     f"{counting['every']} is counted; the others took "
-                     f"{counting['plain_ms']:.4g} ms")  # fmt: skip
+        found.append(
+            f"counting adds {counting['cost']:+.1%} to a run, so one of "
+            f"{counting['every']} is counted; the others took "
+            f"{counting['plain_ms']:.4g} ms"
+        )
     return found
 
 
@@ -214,17 +227,20 @@ def _noise(rows: Sequence[Record], others: Sequence[Record], median: float) -> l
     typical = sum(r["median_ms"] for r in (*rows, *others))
     if median < NOISY * typical:
         return []
-    return [f"the median run took {median / typical:.1f} times as long as the medians of its steps "
-            f"add up to, so runs were interrupted: stop other programs, or use fewer threads"
-            ]  # fmt: skip
+    return [
+        f"the median run took {median / typical:.1f} times as long as the medians of its steps "
+        f"add up to, so runs were interrupted: stop other programs, or use fewer threads"
+    ]
 
 
 def _disturbed(whole: Summary) -> list[str]:
     if whole.mean < DISTURBED * whole.median:
         return []
-    return [f"the mean run took {whole.mean / whole.median:.1f} times as long as the median one: "
-            f"something else ran meanwhile, and averages and percentages hold it; trust the "
-            f"medians, or stop other programs and measure again"]  # fmt: skip
+    return [
+        f"the mean run took {whole.mean / whole.median:.1f} times as long as the median one: "
+        f"something else ran meanwhile, and averages and percentages hold it; trust the "
+        f"medians, or stop other programs and measure again"
+    ]
 
 
 def _accounted(taken: Taken) -> float:
@@ -236,26 +252,40 @@ def _accounted(taken: Taken) -> float:
 
 
 def _step(index: int, row: ProfileRow, roof: Roofline | None, held: int) -> Record:
-    found = summary([1e3 * t for t in row.times])
-    assert found is not None
+    found = summarised([1e3 * t for t in row.times])
     bytes_ = row.weights + row.read + row.written
     seconds = found.median / 1e3  # a run that was interrupted says nothing about the kernel
     idle = float(np.mean(row.idle)) if row.idle else 0.0
     return {
-        "index": index, "type": row.type, "name": row.name, "delegate": row.delegate,
-        "kernel": row.kernel, "part": row.part, "nodes": row.nodes, "helps": row.helps,
-        "first_ms": 1e3 * row.first, "ms": found.mean, "min_ms": found.min, "max_ms": found.max,
-        "median_ms": found.median, "std_ms": found.std,
-        "mem_kb": bytes_ / 1024, "times_called": row.called,
+        "index": index,
+        "type": row.type,
+        "name": row.name,
+        "delegate": row.delegate,
+        "kernel": row.kernel,
+        "part": row.part,
+        "nodes": row.nodes,
+        "helps": row.helps,
+        "first_ms": 1e3 * row.first,
+        "ms": found.mean,
+        "min_ms": found.min,
+        "max_ms": found.max,
+        "median_ms": found.median,
+        "std_ms": found.std,
+        "mem_kb": bytes_ / 1024,
+        "times_called": row.called,
         "imbalance": 1e3 * idle / found.mean if found.mean > 0 else 0.0,
-        "macs": row.macs, "bytes": bytes_, "bytes_weights": row.weights, "bytes_read": row.read,
-        "bytes_written": row.written, "kind": row.kind,
+        "macs": row.macs,
+        "bytes": bytes_,
+        "bytes_weights": row.weights,
+        "bytes_read": row.read,
+        "bytes_written": row.written,
+        "kind": row.kind,
         "gops": 2 * row.macs / seconds / 1e9 if seconds > 0 else 0.0,
         "unit": "GFLOP/s" if row.kind in ("f32", "bf16") else "GOP/s",
         "gb_s": bytes_ / seconds / 1e9 if seconds > 0 else 0.0,
         "intensity": 2 * row.macs / bytes_ if bytes_ else 0.0,
         **limit(row, roof, held, seconds),
-    }  # fmt: skip
+    }
 
 
 def limit(row: ProfileRow, roof: Roofline | None, held: int, seconds: float) -> Record:
@@ -294,18 +324,24 @@ def _above(rows: Sequence[Record]) -> list[str]:
     count = sum(_is_above(row["share"]) for row in rows)
     if not count:
         return []
-    return [f"* {count} step{'s are' if count > 1 else ' is'} above 100 % of the roof, which is no "
-            "bound then: operands lay in a nearer cache than the level that is named, the kernel "
-            "needs fewer multiplications than the operator's definition (Winograd's), or the roof "
-            "was measured while the machine was busy (--refresh-roofline measures it again)."
-            ]  # fmt: skip
+    return [
+        f"* {count} step{'s are' if count > 1 else ' is'} above 100 % of the roof, which is no "
+        "bound then: operands lay in a nearer cache than the level that is named, the kernel "
+        "needs fewer multiplications than the operator's definition (Winograd's), or the roof "
+        "was measured while the machine was busy (--refresh-roofline measures it again)."
+    ]
 
 
 def _other(name: str, times: Sequence[float]) -> Record:
-    found = summary([1e3 * t for t in times])
-    assert found is not None
-    return {"name": name, "ms": found.mean, "median_ms": found.median, "min_ms": found.min,
-            "max_ms": found.max, "std_ms": found.std}  # fmt: skip
+    found = summarised([1e3 * t for t in times])
+    return {
+        "name": name,
+        "ms": found.mean,
+        "median_ms": found.median,
+        "min_ms": found.min,
+        "max_ms": found.max,
+        "std_ms": found.std,
+    }
 
 
 def _shares(rows: Sequence[Record], total: float) -> None:
@@ -334,8 +370,13 @@ def _by_type(rows: Iterable[Record]) -> list[Record]:
 
 
 def _node(index: int, op: Any) -> Record:
-    return {"index": index, "type": op.name, "name": node_name(op, index),
-            "outputs": [t.name for t in op.outputs], "macs": work(op).macs}  # fmt: skip
+    return {
+        "index": index,
+        "type": op.name,
+        "name": node_name(op, index),
+        "outputs": [t.name for t in op.outputs],
+        "macs": work(op).macs,
+    }
 
 
 def _free(graph: Graph, rows: Iterable[ProfileRow]) -> list[int]:
@@ -359,9 +400,10 @@ def _where(record: Record) -> str:
     by_type = sorted(record["by_type"], key=lambda t: -t["median_ms"])[:2]
     kinds = " and ".join(f"{t['type']} ({100 * t['median_ms'] / whole:.0f} %)" for t in by_type)
     top = max(record["steps"], key=lambda r: r["median_ms"])
-    return (f"Most of the time goes into {kinds}; the slowest step is {_called(top)} with "
-            f"{top['median_ms']:.3g} ms, {100 * top['median_ms'] / whole:.0f} % of the whole."
-            )  # fmt: skip
+    return (
+        f"Most of the time goes into {kinds}; the slowest step is {_called(top)} with "
+        f"{top['median_ms']:.3g} ms, {100 * top['median_ms'] / whole:.0f} % of the whole."
+    )
 
 
 def _typical(record: Record) -> float:
@@ -381,15 +423,18 @@ def _limits(record: Record) -> str:
     typical = sum(r["median_ms"] for r in rows)
     if not rows:
         return "What limits it is not known: there is no roofline."
-    times = {b: 100 * sum(r["median_ms"] for r in rows if r["bound"] == b) / _typical(record)
-             for b in ("compute", "memory")}  # fmt: skip
+    times = {
+        b: 100 * sum(r["median_ms"] for r in rows if r["bound"] == b) / _typical(record)
+        for b in ("compute", "memory")
+    }
     bound = max(times, key=lambda b: times[b])
     least = sum(r["limit_ms"] for r in rows)
     what = "Arithmetic" if bound == "compute" else "Memory"
-    return (f"{what} limits the steps with {times[bound]:.0f} % of the time; the "
-            f"roofline would allow all of them {least:.3g} ms, their medians add up to "
-            f"{typical:.3g} ms ({share_text(least / max(typical, 1e-12))} of the roofline)."
-            )  # fmt: skip
+    return (
+        f"{what} limits the steps with {times[bound]:.0f} % of the time; the "
+        f"roofline would allow all of them {least:.3g} ms, their medians add up to "
+        f"{typical:.3g} ms ({share_text(least / max(typical, 1e-12))} of the roofline)."
+    )
 
 
 def _try(record: Record) -> str:
@@ -398,17 +443,28 @@ def _try(record: Record) -> str:
     slow = sum(r["median_ms"] for r in steps if r["delegate"] == "reference") / whole
     floats = sum(r["median_ms"] for r in steps if r["kind"] == "f32" and r["macs"]) / whole
     waits = others.get("barriers", 0) + (
-        sum(r["median_ms"] * r["imbalance"] for r in steps) / whole)  # fmt: skip
+        sum(r["median_ms"] * r["imbalance"] for r in steps) / whole
+    )
     for holds, text in (
-        (slow > 0.1, f"Ops that no compiled kernel takes cost {slow:.0%}: see why with `sanderling "
-                     f"inspect --delegate cpu`, and replace them in the model."),
-        (others.get(CALL, 0) > 0.2,
-         "Calls cost more than a fifth of the time: batch inputs, or bind arrays once."),
-        (waits > 0.2, f"Waiting for each other takes the threads {waits:.0%} of the time: try "
-                      f"fewer threads, or keep other work off these cores."),
-        (floats > 0.5 and record["setting"]["precision"] == "f32",
-         "Most products are in float32: quantise the model to int8 (`sanderling quantize`)."),
-    ):  # fmt: skip
+        (
+            slow > 0.1,
+            f"Ops that no compiled kernel takes cost {slow:.0%}: see why with `sanderling "
+            f"inspect --delegate cpu`, and replace them in the model.",
+        ),
+        (
+            others.get(CALL, 0) > 0.2,
+            "Calls cost more than a fifth of the time: batch inputs, or bind arrays once.",
+        ),
+        (
+            waits > 0.2,
+            f"Waiting for each other takes the threads {waits:.0%} of the time: try "
+            f"fewer threads, or keep other work off these cores.",
+        ),
+        (
+            floats > 0.5 and record["setting"]["precision"] == "f32",
+            "Most products are in float32: quantise the model to int8 (`sanderling quantize`).",
+        ),
+    ):
         if holds:
             return text
     return _slack(steps)
@@ -424,6 +480,8 @@ def _slack(steps: Sequence[Record]) -> str:
     if gap <= 0:
         return "Every step is at its roof or above: fewer or smaller layers help, or more threads."
     share = gap / max(sum(r["median_ms"] for r in rows), 1e-12)
-    return (f"Most is to be won in {_called(worst)}: {gap:.3g} ms "
-            f"({share:.0%}) above its limit; a smaller or fused layer there helps most, or "
-            f"more threads (--threads).")  # fmt: skip
+    return (
+        f"Most is to be won in {_called(worst)}: {gap:.3g} ms "
+        f"({share:.0%}) above its limit; a smaller or fused layer there helps most, or "
+        f"more threads (--threads)."
+    )

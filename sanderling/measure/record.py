@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate
 from typing import Any
 
+from ..errors import InputError
 from ..runtime.registry import FALLBACK
 from .sample_statistics import Summary, summary
 
@@ -100,6 +101,18 @@ class Result:
     @property
     def summary(self) -> Summary | None:
         return self.stated or summary(self.samples)
+
+    @property
+    def measured(self) -> Summary:
+        """The summary of a setting that did not fail, where `summary` may be None."""
+        found = self.summary
+        if found is None:
+            raise InputError(
+                f"{self.setting.name} has no samples",
+                where=self.model,
+                fix=self.error or "measure it again",
+            )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """With the summary, which a reader wants first."""

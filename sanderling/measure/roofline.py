@@ -18,7 +18,7 @@ from ..store import Store
 from .machine import cpu_name
 
 if TYPE_CHECKING:
-    from .roofline_loops import Work
+    from ..delegates.cpu.limit_loops import Work
 
 Progress = Callable[[str, int, int], None]
 KINDS = ("f32", "bf16", "i16", "i8")
@@ -70,8 +70,9 @@ def roofline(threads: int = 1, progress: Progress | None = None, refresh: bool =
     """
     trouble = problem()
     if trouble is not None:
-        raise UnsupportedError(f"there is no roofline: {trouble}", where="roofline",
-                               fix="profile without it")  # fmt: skip
+        raise UnsupportedError(
+            f"there is no roofline: {trouble}", where="roofline", fix="profile without it"
+        )
     threads = max(1, min(threads, usable_cpu_count()))
     target, store = host_target(), Store()
     name = store.name("roofline", cpu_name(), target, threads, usable_cpu_count(), _boot(), KINDS)
@@ -90,10 +91,10 @@ def _boot() -> str:
 
 
 def measure(target: Target, threads: int, progress: Progress) -> Roofline:
-    from . import roofline_loops
+    from ..delegates.cpu import limit_loops
 
-    reader, sizes = roofline_loops.read(target), _caches(threads)
-    rows = [(f"peak of {kind}", roofline_loops.multiply(target, kind)) for kind in KINDS]
+    reader, sizes = limit_loops.read(target), _caches(threads)
+    rows = [(f"peak of {kind}", limit_loops.multiply(target, kind)) for kind in KINDS]
     total = len(rows) + len(sizes) + 1
     peaks: dict[str, float] = {}
     for done, (what, make) in enumerate(rows):
@@ -106,7 +107,7 @@ def measure(target: Target, threads: int, progress: Progress) -> Roofline:
         times = max(1, round(2e7 / block))  # about a millisecond in a first-level cache
         levels.append(Level(name, size, best([reader(block, times) for _ in range(threads)])))
     return Roofline(
-        cpu_name(), target.name, threads, roofline_loops.ticks(target), peaks, _falling(levels)
+        cpu_name(), target.name, threads, limit_loops.ticks(target), peaks, _falling(levels)
     )
 
 
@@ -132,14 +133,17 @@ def _caches(threads: int) -> list[tuple[str, int, int]]:
     return found
 
 
-def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[
-    tuple[str, int, bool]
-]:  # fmt: skip
+def cache_sizes(
+    root: Path = Path("/sys/devices/system/cpu/cpu0/cache"),
+) -> list[tuple[str, int, bool]]:
     """(name, bytes, whether cores share it) of each level of data cache."""
     found: dict[str, tuple[str, int, bool]] = {}
     for index in sorted(root.glob("index*")):
-        about = {n: (index / n).read_text().strip() for n in ("level", "type", "size")
-                 if (index / n).is_file()}  # fmt: skip
+        about = {
+            n: (index / n).read_text().strip()
+            for n in ("level", "type", "size")
+            if (index / n).is_file()
+        }
         size = re.fullmatch(r"(\d+)([KMG]?)", about.get("size", ""))
         if size and about.get("type") != "Instruction" and "level" in about:
             name = f"L{about['level']}"
@@ -158,7 +162,7 @@ def _beyond(caches: Sequence[tuple[str, int, int]], threads: int) -> int:
 
 def best(workers: Sequence[Work], tries: int = TRIES) -> float:
     """Work in a second of all workers at once, each on a thread: the best of several tries."""
-    from .roofline_loops import timed
+    from ..delegates.cpu.limit_loops import timed
 
     once = timed(workers[0])  # also warms up
     calls = max(1, round(CALL / max(once, 1e-7)))
@@ -170,7 +174,7 @@ def _together(workers: Sequence[Work], calls: int) -> float:
     ready = threading.Barrier(len(workers))
 
     def run(index: int) -> None:
-        from .roofline_loops import timed
+        from ..delegates.cpu.limit_loops import timed
 
         work, done = workers[index], 0.0
 

@@ -44,12 +44,24 @@ class Summary:
 
 def summary(samples: Sequence[float]) -> Summary | None:
     """None of no samples."""
-    if not len(samples):
-        return None
+    return summarised(samples) if len(samples) else None
+
+
+def summarised(samples: Sequence[float]) -> Summary:
+    """Of one sample at least."""
     array = np.asarray(samples, np.float64)
     p5, median, p95 = (float(v) for v in np.percentile(array, (5, 50, 95)))
-    return Summary(array.size, float(array[0]), float(array.mean()), median, p5, p95,
-                   float(array.std()), float(array.min()), float(array.max()))  # fmt: skip
+    return Summary(
+        array.size,
+        float(array[0]),
+        float(array.mean()),
+        median,
+        p5,
+        p95,
+        float(array.std()),
+        float(array.min()),
+        float(array.max()),
+    )
 
 
 class Ratio(NamedTuple):
@@ -103,8 +115,9 @@ def ratio_of_launches(slow: Launches, fast: Launches, paired: bool = True, seed:
     return _interval(centre, centre + drawn + other)
 
 
-def _logs(pairs: Sequence[tuple[Rounds, Rounds]], rng: np.random.Generator
-          ) -> tuple[Floats, Floats]:  # fmt: skip
+def _logs(
+    pairs: Sequence[tuple[Rounds, Rounds]], rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """The log ratio of every launch, and how far it is off when its rounds are drawn anew."""
     found, off = [], []
     for slow, fast in pairs:

@@ -33,9 +33,13 @@ def delegate_choices() -> list[tuple[str, ...]]:
     return [(name,) for name in delegate_names() if name != "reference"]
 
 
-def combinations(engines: Sequence[str], threads: Sequence[int],
-                 delegates: Sequence[tuple[str, ...]], precisions: Sequence[str],
-                 contend: int = 0) -> list[Setting]:  # fmt: skip
+def combinations(
+    engines: Sequence[str],
+    threads: Sequence[int],
+    delegates: Sequence[tuple[str, ...]],
+    precisions: Sequence[str],
+    contend: int = 0,
+) -> list[Setting]:
     """Every combination that means something: peers have no delegates of ours."""
     made = [
         Setting(engine, count, chosen, precision, contend=busy)
@@ -77,26 +81,33 @@ class Recommendation:
         return asdict(self)
 
 
-def recommend(results: Sequence[Result], compare: Callable[[Result, Result], Ratio],
-              unlike: Sequence[str] = ()) -> Recommendation | None:  # fmt: skip
+def recommend(
+    results: Sequence[Result],
+    compare: Callable[[Result, Result], Ratio],
+    unlike: Sequence[str] = (),
+) -> Recommendation | None:
     """Of one model's results: the fastest or, of those that cannot be told from it, the one that
     takes least: threads, then precision lost, then memory. unlike: names of settings whose answers
     are off."""
-    sound = [r for r in results if r.summary and not r.setting.contend
-             and r.setting.name not in unlike]  # fmt: skip
+    sound = [
+        r for r in results if r.summary and not r.setting.contend and r.setting.name not in unlike
+    ]
     if len(sound) < 2:
         return None
     fastest = min(sound, key=_median)
     near = [r for r in sound if r is fastest or _as_good(compare(r, fastest))]
     chosen = min(near, key=_cost)
     unsure = [r for r in sound if not any(r is n for n in near) and compare(r, fastest).low <= 1]
-    return Recommendation(chosen.model, chosen.setting.name, _median(chosen),
-                          _reason(chosen, fastest, near, unsure, compare))  # fmt: skip
+    return Recommendation(
+        chosen.model,
+        chosen.setting.name,
+        _median(chosen),
+        _reason(chosen, fastest, near, unsure, compare),
+    )
 
 
 def _median(result: Result) -> float:
-    assert result.summary is not None
-    return result.summary.median
+    return result.measured.median
 
 
 def _as_good(slower: Ratio) -> bool:
@@ -106,24 +117,37 @@ def _as_good(slower: Ratio) -> bool:
 def _cost(result: Result) -> tuple[int, bool, float, float]:
     memory = growth(result.memory, "peak.runs") or growth(result.memory, "ready.rss") or 0
     # A megabyte more or less is no reason.
-    return (result.setting.threads, result.setting.precision != "f32", round(memory / 1e6),
-            _median(result))  # fmt: skip
+    return (
+        result.setting.threads,
+        result.setting.precision != "f32",
+        round(memory / 1e6),
+        _median(result),
+    )
 
 
-def _reason(chosen: Result, fastest: Result, near: Sequence[Result], unsure: Sequence[Result],
-            compare: Callable[[Result, Result], Ratio]) -> str:  # fmt: skip
+def _reason(
+    chosen: Result,
+    fastest: Result,
+    near: Sequence[Result],
+    unsure: Sequence[Result],
+    compare: Callable[[Result, Result], Ratio],
+) -> str:
     if chosen is fastest:
         if len(near) == 1 and unsure:
-            return (f"its median is the lowest, but {unsure[0].setting.name} cannot be told from "
-                    f"it (ratio {compare(unsure[0], fastest)}): measure longer, or on a quieter "
-                    f"machine")  # fmt: skip
+            return (
+                f"its median is the lowest, but {unsure[0].setting.name} cannot be told from "
+                f"it (ratio {compare(unsure[0], fastest)}): measure longer, or on a quieter "
+                f"machine"
+            )
         if len(near) == 1:
             return "it is the fastest, beyond the noise"
         return f"the fastest; {len(near) - 1} more cannot be told from it and take no less"
     ratio = compare(chosen, fastest)
     gains = _gains(chosen, fastest)
-    return (f"{fastest.setting.name} is not surely faster (ratio {ratio}), and this one takes "
-            f"{' and '.join(gains)}")  # fmt: skip
+    return (
+        f"{fastest.setting.name} is not surely faster (ratio {ratio}), and this one takes "
+        f"{' and '.join(gains)}"
+    )
 
 
 def _gains(chosen: Result, fastest: Result) -> list[str]:

@@ -43,8 +43,12 @@ def cached(path: Path) -> tuple[str, str]:
     if target.is_file():
         return str(target), ""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    done = subprocess.run([sys.executable, "-m", __spec__.name, str(path), str(target)], text=True,
-                          capture_output=True, timeout=300)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", __spec__.name, str(path), str(target)],
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
     if done.returncode == 0:
         return str(target), ""
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -62,9 +66,14 @@ def export(source: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         plain, made = Path(folder, source.name), Path(folder, "made.onnx")
         save(simplified(load(source)), plain)
-        convert._convert_common(None, name=source.stem, tflite_path=str(plain), opset=OPSET,
-                                custom_op_handlers={"TFL_GELU": (_gelu, [])},
-                                output_path=str(made))  # fmt: skip
+        convert._convert_common(
+            None,
+            name=source.stem,
+            tflite_path=str(plain),
+            opset=OPSET,
+            custom_op_handlers={"TFL_GELU": (_gelu, [])},
+            output_path=str(made),
+        )
         partial = target.with_suffix(f".{os.getpid()}")
         partial.write_bytes(made.read_bytes())
         partial.replace(target)
@@ -171,11 +180,18 @@ def stand_in() -> None:
     from ai_edge_litert.interpreter import Interpreter
 
     _module(
-        "tensorflow", __version__="2.21.0", __path__=[], string=7, DType=_Nothing,
-        make_ndarray=_make_ndarray, get_logger=_Nothing, Graph=_Nothing,
-        device=lambda name: _Nothing(), lite=types.SimpleNamespace(Interpreter=Interpreter),
+        "tensorflow",
+        __version__="2.21.0",
+        __path__=[],
+        string=7,
+        DType=_Nothing,
+        make_ndarray=_make_ndarray,
+        get_logger=_Nothing,
+        Graph=_Nothing,
+        device=lambda name: _Nothing(),
+        lite=types.SimpleNamespace(Interpreter=Interpreter),
         compat=types.SimpleNamespace(v1=_Nothing()),
-    )  # fmt: skip
+    )
     _module("tensorflow.core", __path__=[])
     _module("tensorflow.core.framework", __path__=[])
     _module("tensorflow.core.framework.tensor_pb2", TensorProto=_TensorProto)

@@ -129,9 +129,10 @@ def _time(ns: float) -> str:
 def more_threads_than_cores(facts: Facts) -> Iterator[Insight]:
     """Of one session, or of several that run at once."""
     borders = sorted(
-        b for p in facts.parts for b in ((p.begin, int(p.args["workers"])),
-                                         (p.end, -int(p.args["workers"])))
-    )  # fmt: skip
+        b
+        for p in facts.parts
+        for b in ((p.begin, int(p.args["workers"])), (p.end, -int(p.args["workers"])))
+    )
     most = now = 0
     for _, change in borders:
         now += change
@@ -204,8 +205,10 @@ def time_in_barriers(facts: Facts) -> Iterator[Insight]:
 
 
 def too_small(facts: Facts) -> Iterator[Insight]:
-    asked = max((int(p.args["threads"]) for p in facts.trace.of_kind("plan")
-                 if "threads" in p.args), default=1)  # fmt: skip
+    asked = max(
+        (int(p.args["threads"]) for p in facts.trace.of_kind("plan") if "threads" in p.args),
+        default=1,
+    )
     if facts.parts and asked > facts.workers:
         yield Insight(
             "small",
@@ -236,8 +239,11 @@ def fallen_back(facts: Facts) -> Iterator[Insight]:
         groups[about["delegate"], about["runs on"], about["reason"]][int(about["node"])] = i
     for (delegate, runs_on, reason), found in groups.items():
         nodes = set(found)
-        spent = sum(_length(s) for s in facts.ops if s.args["delegate"] == runs_on
-                    and int(s.args["node"]) in nodes)  # fmt: skip
+        spent = sum(
+            _length(s)
+            for s in facts.ops
+            if s.args["delegate"] == runs_on and int(s.args["node"]) in nodes
+        )
         named = [f"{i.args['op']} (node {n})" for n, i in sorted(found.items())[:MOST_OPS]]
         more = f" and {len(found) - MOST_OPS} more" if len(found) > MOST_OPS else ""
         yield Insight(

@@ -89,8 +89,13 @@ CLAMPS: dict[str, tuple[float, float, str]] = {
     "RELU_0_TO_1": (0, 1, "f32 i8q u8q"),
 }
 for _name, (_low, _high, _types) in CLAMPS.items():
-    define(_name, infer=same_as_input, evaluate=on(partial(_clamp, low=_low, high=_high)),
-           family="activation", takes=f"x: {_types} -> x")  # fmt: skip
+    define(
+        _name,
+        infer=same_as_input,
+        evaluate=on(partial(_clamp, low=_low, high=_high)),
+        family="activation",
+        takes=f"x: {_types} -> x",
+    )
 
 
 # -- smooth functions ---------------------------------------------------------------------------
@@ -159,14 +164,28 @@ def _gelu(op: Op, x: Array) -> Array:
     return _wide(function, x) if x.dtype in NARROW else by_table(op, x, function)
 
 
-define("LOGISTIC", infer=same_as_input, evaluate=on(_logistic), family="activation",
-       takes="x: f32 f16 bf16 i8q u8q i16q -> x")  # fmt: skip
-define("TANH", infer=same_as_input, evaluate=on(_tanh), family="activation",
-       takes="x: f32 f16 bf16 i8q u8q i16q -> x")  # fmt: skip
-define("ELU", infer=same_as_input, evaluate=on(_elu), family="activation",
-       takes="x: f32 i8q -> x")  # fmt: skip
-define("GELU", infer=same_as_input, evaluate=on(_gelu), family="activation",
-       takes="x: f32 f16 i8q u8q i16q -> x")  # fmt: skip
+define(
+    "LOGISTIC",
+    infer=same_as_input,
+    evaluate=on(_logistic),
+    family="activation",
+    takes="x: f32 f16 bf16 i8q u8q i16q -> x",
+)
+define(
+    "TANH",
+    infer=same_as_input,
+    evaluate=on(_tanh),
+    family="activation",
+    takes="x: f32 f16 bf16 i8q u8q i16q -> x",
+)
+define("ELU", infer=same_as_input, evaluate=on(_elu), family="activation", takes="x: f32 i8q -> x")
+define(
+    "GELU",
+    infer=same_as_input,
+    evaluate=on(_gelu),
+    family="activation",
+    takes="x: f32 f16 i8q u8q i16q -> x",
+)
 
 
 # -- hard swish ---------------------------------------------------------------------------------
@@ -203,8 +222,13 @@ def _hard_swish(op: Op, x: Array) -> Array:
     return to_codes(op, divide_by_pot(truncated(product, 1 << 15), -out_exponent))
 
 
-define("HARD_SWISH", infer=same_as_input, evaluate=on(_hard_swish), family="activation",
-       takes="x: f32 i8q u8q -> x")  # fmt: skip
+define(
+    "HARD_SWISH",
+    infer=same_as_input,
+    evaluate=on(_hard_swish),
+    family="activation",
+    takes="x: f32 i8q u8q -> x",
+)
 
 
 # -- slopes below zero --------------------------------------------------------------------------
@@ -223,8 +247,13 @@ def _leaky_relu(op: Op, x: Array) -> Array:
     return to_codes(op, np.where(codes >= 0, above, below))
 
 
-define("LEAKY_RELU", infer=same_as_input, evaluate=on(_leaky_relu), family="activation",
-       takes="x: f32 i8q u8q i16q -> x")  # fmt: skip
+define(
+    "LEAKY_RELU",
+    infer=same_as_input,
+    evaluate=on(_leaky_relu),
+    family="activation",
+    takes="x: f32 i8q u8q i16q -> x",
+)
 
 
 def _prelu_shape(op: Op, shape: Shape, alpha: Shape) -> Shape:
@@ -245,9 +274,14 @@ def _prelu(op: Op, x: Array, alpha: Array) -> Array:
     return to_codes(op, np.where(codes >= 0, above, below))
 
 
-define("PRELU", infer=shaped(_prelu_shape, data=[0, 1]), evaluate=on(_prelu), family="activation",
-       takes="x: f32 i8q u8q, alpha: x -> x | x: i16q, alpha: i8q i16q -> x",
-       notes="an int16 input goes with an int8 alpha; LiteRT misreads an int16 one")  # fmt: skip
+define(
+    "PRELU",
+    infer=shaped(_prelu_shape, data=[0, 1]),
+    evaluate=on(_prelu),
+    family="activation",
+    takes="x: f32 i8q u8q, alpha: x -> x | x: i16q, alpha: i8q i16q -> x",
+    notes="an int16 input goes with an int8 alpha; LiteRT misreads an int16 one",
+)
 
 
 # -- softmax ------------------------------------------------------------------------------------
@@ -323,9 +357,14 @@ def _softmax16(op: Op, x: Array, beta: float) -> Array:
     return clamp_to(found, 0, 32767, DType.INT16)
 
 
-define("SOFTMAX", infer=same_as_input, evaluate=on(_softmax), family="activation",
-       takes="x[1-]: f32 f16 i8q u8q i16q -> x | x[1-]: i8q u8q -> i16",
-       notes="i8 and u8 to i16 too")  # fmt: skip
+define(
+    "SOFTMAX",
+    infer=same_as_input,
+    evaluate=on(_softmax),
+    family="activation",
+    takes="x[1-]: f32 f16 i8q u8q i16q -> x | x[1-]: i8q u8q -> i16",
+    notes="i8 and u8 to i16 too",
+)
 
 
 def log_bound(op: Op) -> tuple[Array, Array]:
@@ -352,5 +391,10 @@ def _log_softmax(op: Op, x: Array) -> Array:
     return np.where(diff > limit, np.clip(found, low, high), low).astype(target.numpy)
 
 
-define("LOG_SOFTMAX", infer=same_as_input, evaluate=on(_log_softmax), family="activation",
-       takes="x[1-]: f32 i8q u8q -> x")  # fmt: skip
+define(
+    "LOG_SOFTMAX",
+    infer=same_as_input,
+    evaluate=on(_log_softmax),
+    family="activation",
+    takes="x[1-]: f32 i8q u8q -> x",
+)

@@ -32,7 +32,6 @@ from .base import (
     scale_zero,
     shapes_known,
     sized,
-    unfit,
 )
 from .fixed import (
     divide_by_pot,
@@ -56,14 +55,9 @@ Binary = Callable[[Array, Array], Array]
 # -- operands -----------------------------------------------------------------------------------
 
 
-def _operands(op: Op, inputs: Arrays, result: DType | None = None) -> list[Array]:
-    """The arrays: all there, of one type, fit to broadcast; the output's type too, or `result`."""
+def _operands(op: Op, inputs: Arrays) -> list[Array]:
+    """The arrays: all there, and fit to broadcast."""
     found = given(op, inputs)
-    made = op.outputs[0].dtype
-    types = {x.dtype for x in found} | ({made.numpy} if result is None else set())
-    require(len(types) == 1, op, "its operands differ in type")
-    if result is not None and result is not made:
-        raise unfit(op, f"its output is not {result}")
     sized(op, broadcast_shapes(op, *(x.shape for x in found)))
     return found
 
@@ -186,7 +180,7 @@ def _mul(op: Op, inputs: Arrays) -> Array:
 
 def _mul_to_8bit(op: Op, inputs: Arrays) -> Array:
     """int16 x int16 -> 8 bits: fixed point with 15 fractional bits; the scales do not count."""
-    a, b = _operands(op, inputs, op.outputs[0].dtype)
+    a, b = _operands(op, inputs)
     return to_codes(op, divide_by_pot(high_mul(a, b, 16), 8), fused_range(op))
 
 
@@ -335,7 +329,7 @@ def _compare(function: Binary, int16_codes: bool = False) -> Evaluate:
     """evaluate: a bool for each pair; int16_codes: int16 is compared as it is, scale or not."""
 
     def evaluate(op: Op, inputs: Arrays) -> Array:
-        a, b = _operands(op, inputs, DType.BOOL)
+        a, b = _operands(op, inputs)
         tensors = op.input(0), op.input(1)
         scaled = all(t is not None and t.quant is not None and _is_quantized(t) for t in tensors)
         if scaled and not (int16_codes and a.dtype == np.int16):
@@ -382,9 +376,6 @@ def _infer_select(op: Op, specs: Specs) -> Spec:
 
 def _select(op: Op, inputs: Arrays) -> Array:
     condition, x, y = given(op, inputs)
-    require(condition.dtype == np.bool_, op, "the condition is not bool")
-    same = x.dtype == y.dtype == op.outputs[0].dtype.numpy
-    require(same, op, "its operands differ in type")
     shape = sized(op, _select_shape(op, condition.shape, x.shape, y.shape))
     if op.name == "SELECT" and condition.ndim == 1:
         condition = condition.reshape(condition.shape + (1,) * (x.ndim - 1))
@@ -395,9 +386,13 @@ def _select(op: Op, inputs: Arrays) -> Array:
 
 
 def _binary(
-    names: str, evaluate: Evaluate, types: str, notes: str = "", infer: Infer = broadcast_inputs,
+    names: str,
+    evaluate: Evaluate,
+    types: str,
+    notes: str = "",
+    infer: Infer = broadcast_inputs,
     more: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """more: forms besides that of two operands of the result's type."""
     takes = f"x: {types}, y: x -> x{more}"
     define(names, infer=infer, evaluate=evaluate, family="arith", takes=takes, notes=notes)
@@ -405,8 +400,13 @@ def _binary(
 
 _binary("ADD", _plus(+1), "f32 f16 i8q u8q i16 i32 i64", "int16 with power-of-two or any scales")
 _binary("SUB", _plus(-1), "f32 i8q u8q i16 i32 i64", "int16 with power-of-two or any scales")
-_binary("MUL", _mul, "f32 f16 i8q u8q i16 i32 u32 i64 c64", "int16 x int16 to 8 bits",
-        more=" | x: i16, y: x -> i8q u8q")  # fmt: skip
+_binary(
+    "MUL",
+    _mul,
+    "f32 f16 i8q u8q i16 i32 u32 i64 c64",
+    "int16 x int16 to 8 bits",
+    more=" | x: i16, y: x -> i8q u8q",
+)
 _binary("DIV", _div, "f32 i8q u8q i16 i32", "codes: a quotient below half a step is 0")
 _binary("POW", _power, "f32 i32")
 _binary("FLOOR_DIV", _floor_div, "f32 i8 i16 i32", "integers are divided as codes")
@@ -433,11 +433,26 @@ _COMPARISONS: tuple[tuple[str, Binary, bool, str], ...] = (
 for _name, _function, _types in _PLAIN:
     _binary(_name, _plain(_function), _types)
 for _name, _function, _codes, _types in _COMPARISONS:
-    define(_name, infer=broadcast_inputs, evaluate=_compare(_function, _codes), family="arith",
-           takes=f"x: {_types}, y: x -> bool")  # fmt: skip
+    define(
+        _name,
+        infer=broadcast_inputs,
+        evaluate=_compare(_function, _codes),
+        family="arith",
+        takes=f"x: {_types}, y: x -> bool",
+    )
 
-define("ADD_N", infer=_infer_same, evaluate=_add_n, family="arith",
-       takes="x: f32 i32, y: x, more*: x -> x")  # fmt: skip
+define(
+    "ADD_N",
+    infer=_infer_same,
+    evaluate=_add_n,
+    family="arith",
+    takes="x: f32 i32, y: x, more*: x -> x",
+)
 define("LOGICAL_NOT", infer=same_as_input, evaluate=_not, family="arith", takes="x: bool -> x")
-define("SELECT SELECT_V2", infer=_infer_select, evaluate=_select, family="arith",
-       takes=f"condition: bool, x: {MOVABLE}, y: x -> x")  # fmt: skip
+define(
+    "SELECT SELECT_V2",
+    infer=_infer_select,
+    evaluate=_select,
+    family="arith",
+    takes=f"condition: bool, x: {MOVABLE}, y: x -> x",
+)

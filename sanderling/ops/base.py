@@ -78,7 +78,11 @@ ShapeRule = Callable[..., Sequence[int]]
 
 @dataclass(frozen=True)
 class OpDef:
-    """One row. takes: which operands and results are legal, as legal.py has it."""
+    """One row. takes: which operands and results are legal, as legal.py has it.
+
+    reads_values: False where the op looks at the shapes of its operands alone. picks: the place of
+    the operand of which it reads no more elements than it writes.
+    """
 
     name: str
     infer: Infer
@@ -90,6 +94,8 @@ class OpDef:
     notes: str = ""  # what is special, for the support matrix: "hybrid i8/i4 weights", ...
     registered: bool = False  # a user's own: its mistakes are reported as the user's
     prepare: Prepare | None = None
+    reads_values: bool = True
+    picks: int | None = None
 
     @property
     def rule(self) -> Rule:
@@ -135,12 +141,25 @@ def define(
     stateful: bool = False,
     notes: str = "",
     prepare: Prepare | None = None,
+    reads_values: bool = True,
+    picks: int | None = None,
 ) -> None:
     """Enter one row for each of the names (separated by blanks)."""
     for name in names.split():
         assert name not in OPS, f"{name} is defined twice"
-        OPS[name] = OpDef(name, infer, evaluate, family, takes, macs, stateful, notes,
-                          prepare=prepare)  # fmt: skip
+        OPS[name] = OpDef(
+            name,
+            infer,
+            evaluate,
+            family,
+            takes,
+            macs,
+            stateful,
+            notes,
+            prepare=prepare,
+            reads_values=reads_values,
+            picks=picks,
+        )
 
 
 def register_custom(
@@ -162,10 +181,12 @@ def register_custom(
         raise InputError("a custom operator needs a name", fix="register_custom('MyOp', ...)")
     for given, what in ((evaluate, "evaluate"), (infer, "infer")):
         if not callable(given):
-            raise InputError(f"{what} is {given!r}, not a function", where=f"custom.{code}",
-                             fix=f"give {what}=a function of (op, inputs)")  # fmt: skip
-    row = OpDef(CUSTOM + code, infer, evaluate, "custom", ANYTHING, macs, stateful,
-                registered=True)  # fmt: skip
+            raise InputError(
+                f"{what} is {given!r}, not a function",
+                where=f"custom.{code}",
+                fix=f"give {what}=a function of (op, inputs)",
+            )
+    row = OpDef(CUSTOM + code, infer, evaluate, "custom", ANYTHING, macs, stateful, registered=True)
     OPS[row.name] = row
 
 
@@ -176,8 +197,10 @@ def definition(op: Op) -> OpDef:
         return found
     if op.is_custom:
         code = op.name.removeprefix(CUSTOM)
-        fix = (f"register it: sanderling.register_custom('{code}', evaluate=..., infer=...); for "
-               "the command line, in a file that --plugin names")  # fmt: skip
+        fix = (
+            f"register it: sanderling.register_custom('{code}', evaluate=..., infer=...); for "
+            "the command line, in a file that --plugin names"
+        )
     elif op.name in ENUMS["BuiltinOperator"]:
         fix = "docs/operators.md lists what is supported; a newer Sanderling may have it"
     else:
@@ -243,8 +266,11 @@ def _check_results(op: Op, found: Sequence[Spec]) -> None:
 def custom_mistake(op: Op, what: str) -> ModelError:
     """What a user's own operator did wrong, said of that operator."""
     code = op.name.removeprefix(CUSTOM)
-    return ModelError(f"custom operator {code}: {what}", where=op.where,
-                      fix=f"correct what register_custom('{code}', ...) was given")  # fmt: skip
+    return ModelError(
+        f"custom operator {code}: {what}",
+        where=op.where,
+        fix=f"correct what register_custom('{code}', ...) was given",
+    )
 
 
 def error_text(error: BaseException) -> str:
@@ -304,12 +330,6 @@ class Cost:
     bytes_written: int
 
 
-# Ops that look at an operand's shape alone.
-UNREAD = {"SHAPE", "RANK", "ZEROS_LIKE"}
-# The operand of which an op reads no more elements than it writes.
-PICKED = {"GATHER": 0, "GATHER_ND": 0, "SLICE": 0, "STRIDED_SLICE": 0, "EMBEDDING_LOOKUP": 1}
-
-
 def cost(op: Op, lowered: bool = False) -> Cost:
     """The cost at the shapes the graph states; an op that is not legal computes nothing.
 
@@ -318,16 +338,16 @@ def cost(op: Op, lowered: bool = False) -> Cost:
     row = OPS.get(op.name)
     return Cost(
         macs=row.macs(op) if row is not None and (lowered or row.rule.allows(op)) else 0,
-        bytes_read=sum(_read(op, place) for place in range(len(op.inputs))),
+        bytes_read=sum(_read(op, row, place) for place in range(len(op.inputs))),
         bytes_written=sum(t.nbytes for t in op.outputs),
     )
 
 
-def _read(op: Op, place: int) -> int:
+def _read(op: Op, row: OpDef | None, place: int) -> int:
     tensor = op.inputs[place]
-    if tensor is None or op.name in UNREAD:
+    if tensor is None or (row is not None and not row.reads_values):
         return 0
-    if PICKED.get(op.name) == place and op.outputs:
+    if row is not None and row.picks == place and op.outputs:
         return min(tensor.nbytes, tensor.dtype.nbytes(op.outputs[0].shape))
     return tensor.nbytes
 

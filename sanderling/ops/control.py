@@ -352,8 +352,12 @@ def _infer_assign(op: Op, specs: Specs) -> list[Spec]:
     variable, value = operand(op, specs), operand(op, specs, 1)
     if _is_tensor(op):
         fits = variable.shape == value.shape and variable.dtype is value.dtype
-        require(fits, op, f"it assigns {value.dtype.short}{value.shape} to a variable of "
-                f"{variable.dtype.short}{variable.shape}")  # fmt: skip
+        require(
+            fits,
+            op,
+            f"it assigns {value.dtype.short}{value.shape} to a variable of "
+            f"{variable.dtype.short}{variable.shape}",
+        )
     return []
 
 
@@ -404,25 +408,81 @@ def _assign(op: Op, inputs: Arrays, state: State) -> list[Array]:
 
 # -- rows ---------------------------------------------------------------------------------------
 
-define("IF", infer=_infer_branches, evaluate=_branch, prepare=_chooser, family="control",
-       takes="condition: bool, values*: any -> results*: any", macs=_macs,
-       stateful=True)  # fmt: skip
-define("STABLEHLO_CASE", infer=_infer_branches, evaluate=_branch, prepare=_chooser,
-       family="control", takes="index: i32, values*: any -> results*: any", macs=_macs,
-       stateful=True, notes="an index outside the branches means the last")  # fmt: skip
-define("WHILE", infer=_infer_while, evaluate=_while, prepare=_looper, family="control",
-       takes=ANYTHING, macs=_macs, stateful=True,
-       notes="shapes may change between iterations")  # fmt: skip
-define("STABLEHLO_COMPOSITE", infer=_infer_composite, evaluate=_composite, family="control",
-       takes=ANYTHING, macs=_macs, stateful=True, notes="runs the decomposition")  # fmt: skip
-define("CALL_ONCE", infer=_infer_call_once, evaluate=on(_call_once), family="control",
-       takes="->", macs=_macs, stateful=True)  # fmt: skip
-define("VAR_HANDLE", infer=lambda op, specs: out_spec(op, ()), evaluate=on(_var_handle),
-       family="control", takes="-> resource", stateful=True)  # fmt: skip
+define(
+    "IF",
+    infer=_infer_branches,
+    evaluate=_branch,
+    prepare=_chooser,
+    family="control",
+    takes="condition: bool, values*: any -> results*: any",
+    macs=_macs,
+    stateful=True,
+)
+define(
+    "STABLEHLO_CASE",
+    infer=_infer_branches,
+    evaluate=_branch,
+    prepare=_chooser,
+    family="control",
+    takes="index: i32, values*: any -> results*: any",
+    macs=_macs,
+    stateful=True,
+    notes="an index outside the branches means the last",
+)
+define(
+    "WHILE",
+    infer=_infer_while,
+    evaluate=_while,
+    prepare=_looper,
+    family="control",
+    takes=ANYTHING,
+    macs=_macs,
+    stateful=True,
+    notes="shapes may change between iterations",
+)
+define(
+    "STABLEHLO_COMPOSITE",
+    infer=_infer_composite,
+    evaluate=_composite,
+    family="control",
+    takes=ANYTHING,
+    macs=_macs,
+    stateful=True,
+    notes="runs the decomposition",
+)
+define(
+    "CALL_ONCE",
+    infer=_infer_call_once,
+    evaluate=on(_call_once),
+    family="control",
+    takes="->",
+    macs=_macs,
+    stateful=True,
+)
+define(
+    "VAR_HANDLE",
+    infer=lambda op, specs: out_spec(op, ()),
+    evaluate=on(_var_handle),
+    family="control",
+    takes="-> resource",
+    stateful=True,
+)
 # In a plan the handle may be a variable tensor, of any type.
-define("READ_VARIABLE", infer=_infer_read, evaluate=on(_read), family="control",
-       takes="handle: resource i32 -> any | x!: any -> x", stateful=True,
-       notes="the handle is a resource or an i32")  # fmt: skip
-define("ASSIGN_VARIABLE", infer=_infer_assign, evaluate=_assign, family="control",
-       takes="handle: resource i32, value: any -> | x!: any, value: x ->", stateful=True,
-       notes="the handle is a resource or an i32")  # fmt: skip
+define(
+    "READ_VARIABLE",
+    infer=_infer_read,
+    evaluate=on(_read),
+    family="control",
+    takes="handle: resource i32 -> any | x!: any -> x",
+    stateful=True,
+    notes="the handle is a resource or an i32",
+)
+define(
+    "ASSIGN_VARIABLE",
+    infer=_infer_assign,
+    evaluate=_assign,
+    family="control",
+    takes="handle: resource i32, value: any -> | x!: any, value: x ->",
+    stateful=True,
+    notes="the handle is a resource or an i32",
+)

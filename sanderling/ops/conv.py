@@ -360,28 +360,59 @@ def _transposed_macs(op: Op) -> int:
 
 # Input, weights and bias of the convolutions; narrow weights are unpacked to int8.
 _FLOAT = "x: f32, w: f32 i8Q i4Q i2Q u8Q, bias?: f32 -> f32"
-_CODES = ("x: u8q, w: u8q, bias?: i32 -> u8q | x: i8q, w: i8Q i4Q i2Q, bias?: i32 -> i8q | "
-          "x: i16q, w: i8Q i4Q i2Q, bias?: i32 i64 -> i16q")  # fmt: skip
+_CODES = (
+    "x: u8q, w: u8q, bias?: i32 -> u8q | x: i8q, w: i8Q i4Q i2Q, bias?: i32 -> i8q | "
+    "x: i16q, w: i8Q i4Q i2Q, bias?: i32 i64 -> i16q"
+)
 _CONV = f"{_FLOAT} | {_CODES}"
-_TRANSPOSED = ("shape: i32, w: f32 i8Q i4Q i2Q u8Q, x: f32, bias?: f32 -> f32 | "
-               "shape: i32, w: u8q, x: u8q, bias?: i32 -> u8q | "
-               "shape: i32, w: i8Q i4Q i2Q, x: i8q, bias?: i32 -> i8q | "
-               "shape: i32, w: i8Q i4Q i2Q, x: i16q, bias?: i32 i64 -> i16q")  # fmt: skip
+_TRANSPOSED = (
+    "shape: i32, w: f32 i8Q i4Q i2Q u8Q, x: f32, bias?: f32 -> f32 | "
+    "shape: i32, w: u8q, x: u8q, bias?: i32 -> u8q | "
+    "shape: i32, w: i8Q i4Q i2Q, x: i8q, bias?: i32 -> i8q | "
+    "shape: i32, w: i8Q i4Q i2Q, x: i16q, bias?: i32 i64 -> i16q"
+)
 _HYBRID = "hybrid (float activations, quantised weights)"
 
-define("CONV_2D", infer=_infer(_conv_shape), evaluate=on(_evaluate_conv, needs=2), family="conv",
-       takes=_CONV, macs=_conv_macs,
-       notes=f"grouped; i8/i4 weights per channel; {_HYBRID} i8 i4")  # fmt: skip
-define("DEPTHWISE_CONV_2D", infer=_infer(_depthwise_shape),
-       evaluate=on(_evaluate_depthwise, needs=2), family="conv", takes=_CONV,
-       macs=_depthwise_macs,
-       notes=f"i8/i4 weights per channel; {_HYBRID} i8")  # fmt: skip
-define("CONV_3D", infer=_infer(_conv3d_shape), evaluate=on(_evaluate_conv3d, needs=2),
-       family="conv", takes="x[5]: f32, w[5]: f32, bias?: f32 -> f32",
-       macs=_conv3d_macs)  # fmt: skip
-define("TRANSPOSE_CONV", infer=_infer_transposed, evaluate=on(_evaluate_transposed, needs=3),
-       family="conv", takes=_TRANSPOSED, macs=_transposed_macs,
-       notes=f"{_HYBRID} i8")  # fmt: skip
-define("CONV_3D_TRANSPOSE", infer=_infer_transposed, evaluate=on(_evaluate_transposed, needs=3),
-       family="conv", takes="shape: i32, w[5]: f32, x[5]: f32, bias?: f32 -> f32",
-       macs=_transposed_macs)  # fmt: skip
+define(
+    "CONV_2D",
+    infer=_infer(_conv_shape),
+    evaluate=on(_evaluate_conv, needs=2),
+    family="conv",
+    takes=_CONV,
+    macs=_conv_macs,
+    notes=f"grouped; i8/i4 weights per channel; {_HYBRID} i8 i4",
+)
+define(
+    "DEPTHWISE_CONV_2D",
+    infer=_infer(_depthwise_shape),
+    evaluate=on(_evaluate_depthwise, needs=2),
+    family="conv",
+    takes=_CONV,
+    macs=_depthwise_macs,
+    notes=f"i8/i4 weights per channel; {_HYBRID} i8",
+)
+define(
+    "CONV_3D",
+    infer=_infer(_conv3d_shape),
+    evaluate=on(_evaluate_conv3d, needs=2),
+    family="conv",
+    takes="x[5]: f32, w[5]: f32, bias?: f32 -> f32",
+    macs=_conv3d_macs,
+)
+define(
+    "TRANSPOSE_CONV",
+    infer=_infer_transposed,
+    evaluate=on(_evaluate_transposed, needs=3),
+    family="conv",
+    takes=_TRANSPOSED,
+    macs=_transposed_macs,
+    notes=f"{_HYBRID} i8",
+)
+define(
+    "CONV_3D_TRANSPOSE",
+    infer=_infer_transposed,
+    evaluate=on(_evaluate_transposed, needs=3),
+    family="conv",
+    takes="shape: i32, w[5]: f32, x[5]: f32, bias?: f32 -> f32",
+    macs=_transposed_macs,
+)

@@ -193,11 +193,14 @@ def _detections(op: Op, rows: int, corners: Array, points: Array, found: Found) 
     return [where, what, how_sure, np.array([count], np.float32)]
 
 
-define("custom.TFLite_Detection_PostProcess",
-       infer=fitting(_check_detection, [0, 1, 2], _infer_detection), evaluate=on(_detection),
-       family="custom",
-       takes="x[3]: f32 u8q, scores[3]: f32 u8q, anchors[2]: f32 u8q -> f32, f32, f32, f32",
-       notes="fast and regular suppression")  # fmt: skip
+define(
+    "custom.TFLite_Detection_PostProcess",
+    infer=fitting(_check_detection, [0, 1, 2], _infer_detection),
+    evaluate=on(_detection),
+    family="custom",
+    takes="x[3]: f32 u8q, scores[3]: f32 u8q, anchors[2]: f32 u8q -> f32, f32, f32, f32",
+    notes="fast and regular suppression",
+)
 
 
 # -- audio: AudioSpectrogram and Mfcc -----------------------------------------------------------
@@ -233,8 +236,13 @@ def _spectrogram(op: Op, x: Array) -> Array:
     return power if flex_options(op).get("magnitude_squared") else np.sqrt(power)
 
 
-define("custom.AudioSpectrogram", infer=_infer_spectrogram, evaluate=on(_spectrogram),
-       family="custom", takes="x[2]: f32 -> f32")  # fmt: skip
+define(
+    "custom.AudioSpectrogram",
+    infer=_infer_spectrogram,
+    evaluate=on(_spectrogram),
+    family="custom",
+    takes="x[2]: f32 -> f32",
+)
 
 
 def mfcc_options(op: Op) -> dict[str, int]:
@@ -309,9 +317,13 @@ def _mfcc(op: Op, x: Array, rate: Array) -> Array:
     return made
 
 
-define("custom.Mfcc", infer=fitting(_check_rate, [0, 1], _infer_mfcc), evaluate=on(_mfcc),
-       family="custom",
-       takes="x[3]: f32, rate: i32 -> f32")  # fmt: skip
+define(
+    "custom.Mfcc",
+    infer=fitting(_check_rate, [0, 1], _infer_mfcc),
+    evaluate=on(_mfcc),
+    family="custom",
+    takes="x[3]: f32, rate: i32 -> f32",
+)
 
 
 # -- NumericVerify and aeq.hadamard_rotation ----------------------------------------------------
@@ -340,9 +352,13 @@ def _numeric_verify(op: Op, x: Array, reference: Array) -> Array:
     return difference
 
 
-define("custom.NumericVerify", infer=fitting(_check_same, [0, 1]), evaluate=on(_numeric_verify),
-       family="custom",
-       takes="x: u8q i8q i16q f16, reference: f32 -> f32")  # fmt: skip
+define(
+    "custom.NumericVerify",
+    infer=fitting(_check_same, [0, 1]),
+    evaluate=on(_numeric_verify),
+    family="custom",
+    takes="x: u8q i8q i16q f16, reference: f32 -> f32",
+)
 
 
 def _hadamard(x: Array) -> Array:
@@ -370,10 +386,14 @@ def _hadamard_rotation(op: Op, x: Array) -> Array:
     return _hadamard(x.reshape(-1, size)).reshape(x.shape)
 
 
-define("custom.aeq.hadamard_rotation", infer=fitting(_hadamard_size, [0]),
-       evaluate=on(_hadamard_rotation),
-       family="custom", takes="x[2-3]: f32 -> f32",
-       macs=lambda op: elements(op.outputs[0].shape))  # fmt: skip
+define(
+    "custom.aeq.hadamard_rotation",
+    infer=fitting(_hadamard_size, [0]),
+    evaluate=on(_hadamard_rotation),
+    family="custom",
+    takes="x[2-3]: f32 -> f32",
+    macs=lambda op: elements(op.outputs[0].shape),
+)
 
 
 # -- MediaPipe ----------------------------------------------------------------------------------
@@ -435,10 +455,15 @@ def _transposed_macs(op: Op) -> int:
     return 0 if x is None or w is None else elements(x.shape[:3]) * elements(w.shape)
 
 
-define("custom.Convolution2DTransposeBias",
-       infer=fitting(_check_transposed, [0, 1, 2], _infer_transposed), evaluate=on(_transposed),
-       family="custom", takes="x[4]: f32, w[4]: f32, bias[1]: f32 -> f32", macs=_transposed_macs,
-       notes="MediaPipe")  # fmt: skip
+define(
+    "custom.Convolution2DTransposeBias",
+    infer=fitting(_check_transposed, [0, 1, 2], _infer_transposed),
+    evaluate=on(_transposed),
+    family="custom",
+    takes="x[4]: f32, w[4]: f32, bias[1]: f32 -> f32",
+    macs=_transposed_macs,
+    notes="MediaPipe",
+)
 
 
 def pool_options(op: Op) -> tuple[str, tuple[int, int], tuple[int, int], str]:
@@ -482,8 +507,14 @@ def _argmax_pool(op: Op, x: Array) -> list[Array]:
     return [np.clip(best, *bounds), place + np.float32(0.1)]
 
 
-define("custom.MaxPoolingWithArgmax2D", infer=_infer_argmax_pool, evaluate=on(_argmax_pool),
-       family="custom", takes="x[4]: f32 -> f32, f32", notes="MediaPipe")  # fmt: skip
+define(
+    "custom.MaxPoolingWithArgmax2D",
+    infer=_infer_argmax_pool,
+    evaluate=on(_argmax_pool),
+    family="custom",
+    takes="x[4]: f32 -> f32, f32",
+    notes="MediaPipe",
+)
 
 
 def _infer_unpool(op: Op, specs: Specs) -> Spec:
@@ -515,6 +546,11 @@ def _unpool(op: Op, x: Array, indices: Array) -> Array:
     return result
 
 
-define("custom.MaxUnpooling2D", infer=fitting(_check_same, [0, 1], _infer_unpool),
-       evaluate=on(_unpool), family="custom",
-       takes="x[4]: f32, indices[4]: f32 -> f32", notes="MediaPipe")  # fmt: skip
+define(
+    "custom.MaxUnpooling2D",
+    infer=fitting(_check_same, [0, 1], _infer_unpool),
+    evaluate=on(_unpool),
+    family="custom",
+    takes="x[4]: f32, indices[4]: f32 -> f32",
+    notes="MediaPipe",
+)

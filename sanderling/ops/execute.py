@@ -43,8 +43,13 @@ def execute(graph: Graph, inputs: Sequence[Array], state: State) -> list[Array]:
 Evaluate = Callable[[Op, Sequence[Array | None], State], list[Array]]
 
 
-def run_ops(ops: Sequence[Op], values: Mapping[Tensor, Array], wanted: Iterable[Tensor],
-            state: State, one: Evaluate | None = None) -> list[Array]:  # fmt: skip
+def run_ops(
+    ops: Sequence[Op],
+    values: Mapping[Tensor, Array],
+    wanted: Iterable[Tensor],
+    state: State,
+    one: Evaluate | None = None,
+) -> list[Array]:
     """Evaluate ops in order, once. values holds what is fed, variable tensors included; those are
     changed in place. one: evaluates an op, for those who look on."""
     return Routine(ops, list(values), wanted).run(list(values.values()), state, one)
@@ -54,8 +59,9 @@ class Routine:
     """Ops in order, with what is the same in every run worked out once: whether they are legal,
     where their operands lie in a list of values, and which of these nobody reads any more."""
 
-    def __init__(self, ops: Sequence[Op], given: Sequence[Tensor],
-                 wanted: Iterable[Tensor]) -> None:  # fmt: skip
+    def __init__(
+        self, ops: Sequence[Op], given: Sequence[Tensor], wanted: Iterable[Tensor]
+    ) -> None:
         results = list(wanted)
         self._places: dict[Tensor, int] = {}
         self._given = [self._place(t) for t in given]
@@ -69,11 +75,17 @@ class Routine:
         self._expect(made, results)
         self._results = [self._place(t) for t in results]
         drops = self._drops(ops, results)
-        self._steps = [(op, [self._place(t) for t in op.inputs],
-                        [self._place(t) for t in op.outputs], drops[i],
-                        _is_constant(op) and not set(given).intersection(op.inputs),
-                        any(t.is_dynamic for t in op.outputs))
-                       for i, op in enumerate(ops)]  # fmt: skip
+        self._steps = [
+            (
+                op,
+                [self._place(t) for t in op.inputs],
+                [self._place(t) for t in op.outputs],
+                drops[i],
+                _is_constant(op) and not set(given).intersection(op.inputs),
+                any(t.is_dynamic for t in op.outputs),
+            )
+            for i, op in enumerate(ops)
+        ]
         # Evaluations of which a part is done, from the first run on; but none of an op of whose
         # constants one is given another value.
         fed = {t for t in given if t.is_constant}
@@ -101,8 +113,7 @@ class Routine:
             found.append([self._place(t) for t in last])
         return found[::-1]
 
-    def run(self, given: Sequence[Array], state: State,
-            one: Evaluate | None = None) -> list[Array]:  # fmt: skip
+    def run(self, given: Sequence[Array], state: State, one: Evaluate | None = None) -> list[Array]:
         """The wanted values. one: evaluates an op, for those who look on."""
         values = self._values()
         for place, array in zip(self._given, given, strict=True):
@@ -170,8 +181,10 @@ def _claim_late(op: Op, inputs: Sequence[Array | None]) -> None:
     row = definition(op)
     if row.registered or op.subgraphs:  # called graphs are planned, or executed, by themselves
         return
-    specs = [None if t is None or a is None else Spec(t.dtype, a.shape, a)
-             for t, a in zip(op.inputs, inputs, strict=True)]  # fmt: skip
+    specs = [
+        None if t is None or a is None else Spec(t.dtype, a.shape, a)
+        for t, a in zip(op.inputs, inputs, strict=True)
+    ]
     try:
         found = row.infer(op, specs)
     except DATA_ERRORS:
@@ -187,8 +200,12 @@ def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array
         return _evaluated(op, inputs, state)
 
 
-def _evaluated(op: Op, inputs: Sequence[Array | None], state: State,
-               prepared: dict[Op, Run | None] | None = None) -> list[Array]:  # fmt: skip
+def _evaluated(
+    op: Op,
+    inputs: Sequence[Array | None],
+    state: State,
+    prepared: dict[Op, Run | None] | None = None,
+) -> list[Array]:
     """prepared: those of this op and others, filled here."""
     row, run = definition(op), None
     try:
@@ -225,8 +242,9 @@ def _evaluated(op: Op, inputs: Sequence[Array | None], state: State,
 
 def _custom_results(op: Op, inputs: Sequence[Array | None], found: object) -> list[Array]:
     """What a user's function returned, checked before others read it."""
-    as_stated = all(t is None or a is None or a.shape == t.shape
-                    for t, a in zip(op.inputs, inputs, strict=True))  # fmt: skip
+    as_stated = all(
+        t is None or a is None or a.shape == t.shape for t, a in zip(op.inputs, inputs, strict=True)
+    )
     arrays = found if isinstance(found, list | tuple) else [found]
     if len(arrays) != len(op.outputs):
         raise custom_mistake(

@@ -39,10 +39,21 @@ def _rfft_macs(op: Op) -> int:
     return int(2 * points * math.log2(max(2, points)))
 
 
-define("RFFT2D", infer=shaped(_rfft_shape, by=[1]), evaluate=on(_rfft), family="fourier",
-       takes="x[2-]: f32, lengths: i32 -> c64", macs=_rfft_macs,
-       notes="any lengths; LiteRT takes powers of two only")  # fmt: skip
+define(
+    "RFFT2D",
+    infer=shaped(_rfft_shape, by=[1]),
+    evaluate=on(_rfft),
+    family="fourier",
+    takes="x[2-]: f32, lengths: i32 -> c64",
+    macs=_rfft_macs,
+    notes="any lengths; LiteRT takes powers of two only",
+)
 
 for _name, _part in (("REAL", np.real), ("IMAG", np.imag), ("COMPLEX_ABS", np.abs)):
-    define(_name, infer=same_as_input, evaluate=on(lambda op, x, part=_part: part(x).copy()),
-           family="fourier", takes="x: c64 -> f32 | x: c128 -> f64")  # fmt: skip
+    define(
+        _name,
+        infer=same_as_input,
+        evaluate=on(lambda op, x, part=_part: part(x).copy()),
+        family="fourier",
+        takes="x: c64 -> f32 | x: c128 -> f64",
+    )

@@ -235,8 +235,12 @@ def check_blocks(op: Op, block: Blockwise, shape: Shape) -> Shape:
     require(fits, op, "blockwise weights are no matrix with scales")
     assert scales is not None
     zeros = None if block.zero_points is None else block.zero_points.data
-    require(zeros is None or not zeros.any(), op, "blockwise weights have zero points",
-            fix="kernels take weights in blocks as symmetric")  # fmt: skip
+    require(
+        zeros is None or not zeros.any(),
+        op,
+        "blockwise weights have zero points",
+        fix="kernels take weights in blocks as symmetric",
+    )
     rows, depth = shape
     fits = block.block_size > 0 and depth % block.block_size == 0
     require(fits, op, f"depth {depth} is no whole number of blocks of {block.block_size}")
@@ -248,8 +252,8 @@ def check_blocks(op: Op, block: Blockwise, shape: Shape) -> Shape:
 def block_scales(op: Op, block: Blockwise, w: Array) -> npt.NDArray[np.float32]:
     """Scales [rows, blocks] of a matrix that is quantised in blocks along its rows."""
     shape = check_blocks(op, block, w.shape)
-    assert block.scales is not None and block.scales.data is not None
-    return block.scales.data.reshape(shape).astype(np.float32)
+    assert block.scales is not None  # check_blocks has looked
+    return block.scales.values.reshape(shape).astype(np.float32)
 
 
 def hybrid_finish(

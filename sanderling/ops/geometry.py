@@ -106,10 +106,14 @@ def windows(padded: Array, axes: Sequence[Axis]) -> Array:
     return np.lib.stride_tricks.as_strided(
         view,
         (view.shape[0], *(a.out for a in axes), *(a.taps for a in axes), view.shape[-1]),
-        (view.strides[0], *(s * a.stride for s, a in zip(steps, axes, strict=True)),
-         *(s * a.dilation for s, a in zip(steps, axes, strict=True)), view.strides[-1]),
+        (
+            view.strides[0],
+            *(s * a.stride for s, a in zip(steps, axes, strict=True)),
+            *(s * a.dilation for s, a in zip(steps, axes, strict=True)),
+            view.strides[-1],
+        ),
         writeable=False,
-    )  # fmt: skip
+    )
 
 
 def row_blocks(

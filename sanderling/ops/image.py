@@ -96,9 +96,14 @@ def _bilinear(op: Op, x: Array, size: Array) -> Array:
     return blended if x.dtype == np.float32 else (blended + np.float32(0.5)).astype(x.dtype)
 
 
-define("RESIZE_BILINEAR", infer=shaped(_blended, by=[1]), evaluate=on(_bilinear), family="image",
-       takes="x[4]: f32 u8 i8 i16, size[1]: i32 -> x",
-       macs=lambda op: 4 * elements(op.outputs[0].shape))  # fmt: skip
+define(
+    "RESIZE_BILINEAR",
+    infer=shaped(_blended, by=[1]),
+    evaluate=on(_bilinear),
+    family="image",
+    takes="x[4]: f32 u8 i8 i16, size[1]: i32 -> x",
+    macs=lambda op: 4 * elements(op.outputs[0].shape),
+)
 
 
 # -- nearest neighbour --------------------------------------------------------------------------
@@ -120,6 +125,10 @@ def _nearest(op: Op, x: Array, size: Array) -> Array:
     return x[:, rows[:, None], columns]
 
 
-define("RESIZE_NEAREST_NEIGHBOR", infer=shaped(_resized, by=[1]), evaluate=on(_nearest),
-       family="image",
-       takes="x[4]: f32 f16 bf16 u8 i8 u16 i16 i32 u32 bool, size[1]: i32 -> x")  # fmt: skip
+define(
+    "RESIZE_NEAREST_NEIGHBOR",
+    infer=shaped(_resized, by=[1]),
+    evaluate=on(_nearest),
+    family="image",
+    takes="x[4]: f32 f16 bf16 u8 i8 u16 i16 i32 u32 bool, size[1]: i32 -> x",
+)

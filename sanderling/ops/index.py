@@ -70,13 +70,20 @@ def check_range(op: Op, indices: Array, sizes: npt.ArrayLike) -> None:
     outside = (indices < 0) | (indices >= sizes)
     if outside.any():
         sizes = np.broadcast_to(np.asarray(sizes, np.int64), indices.shape)
-        raise out_of_range("an index", int(indices[outside][0]), int(sizes[outside][0]),
-                           where=op.where)  # fmt: skip
+        raise out_of_range(
+            "an index", int(indices[outside][0]), int(sizes[outside][0]), where=op.where
+        )
 
 
-define("GATHER", infer=shaped(_gathered, data=[0, 1]), evaluate=on(_gather), family="index",
-       takes="x: f32 f16 bf16 u8 i4 i8 i16 u16 i32 i64 bool str, indices: i16 i32 i64 -> x",
-       notes="indices i16, i32 or i64; strings of rank 1")  # fmt: skip
+define(
+    "GATHER",
+    infer=shaped(_gathered, data=[0, 1]),
+    evaluate=on(_gather),
+    family="index",
+    takes="x: f32 f16 bf16 u8 i4 i8 i16 u16 i32 i64 bool str, indices: i16 i32 i64 -> x",
+    notes="indices i16, i32 or i64; strings of rank 1",
+    picks=0,
+)
 
 
 def _flat_indices(indices: Array, shape: Shape) -> Array:
@@ -104,10 +111,15 @@ def _gather_nd(op: Op, x: Array, indices: Array) -> Array:
     return flat[_flat_indices(indices, x.shape)]
 
 
-define("GATHER_ND", infer=shaped(_gathered_nd, data=[0, 1]), evaluate=on(_gather_nd),
-       family="index",
-       takes="x: f32 f16 bf16 u8 i8 i16 u16 i32 i64 bool str, indices[1-]: i16 i32 i64 -> x",
-       notes="indices i16, i32 or i64")  # fmt: skip
+define(
+    "GATHER_ND",
+    infer=shaped(_gathered_nd, data=[0, 1]),
+    evaluate=on(_gather_nd),
+    family="index",
+    takes="x: f32 f16 bf16 u8 i8 i16 u16 i32 i64 bool str, indices[1-]: i16 i32 i64 -> x",
+    notes="indices i16, i32 or i64",
+    picks=0,
+)
 
 
 # -- scatter ------------------------------------------------------------------------------------
@@ -132,9 +144,13 @@ def _scatter_nd(op: Op, indices: Array, updates: Array, wanted: Array) -> Array:
     return result.reshape(shape)
 
 
-define("SCATTER_ND", infer=shaped(_scattered, data=[0, 1], by=[2]), evaluate=on(_scatter_nd),
-       family="index",
-       takes="indices[1-]: i32, x: f32 u8 i8 i32 i64 bool, shape: i32 -> x")  # fmt: skip
+define(
+    "SCATTER_ND",
+    infer=shaped(_scattered, data=[0, 1], by=[2]),
+    evaluate=on(_scatter_nd),
+    family="index",
+    takes="indices[1-]: i32, x: f32 u8 i8 i32 i64 bool, shape: i32 -> x",
+)
 
 
 def _hot_axis(op: Op, rank: int) -> int:
@@ -162,10 +178,14 @@ def _one_hot(op: Op, indices: Array, depth: Array, hot_value: Array, cold: Array
     return np.where(hot, scalar(op, hot_value, "the on value"), scalar(op, cold, "the off value"))
 
 
-define("ONE_HOT", infer=fitting(_check_values, [2, 3], shaped(_hot_shape, by=[1])),
-       evaluate=on(_one_hot), family="index",
-       takes=f"indices: {INDEX}, depth: {INDEX}, x: f32 i8 u8 i32 i64 bool, off: x -> x",
-       notes="indices i32 or i64")  # fmt: skip
+define(
+    "ONE_HOT",
+    infer=fitting(_check_values, [2, 3], shaped(_hot_shape, by=[1])),
+    evaluate=on(_one_hot),
+    family="index",
+    takes=f"indices: {INDEX}, depth: {INDEX}, x: f32 i8 u8 i32 i64 bool, off: x -> x",
+    notes="indices i32 or i64",
+)
 
 
 def _dense(op: Op, indices: Shape, values: Shape, default: Shape, shape: list[int]) -> list[int]:
@@ -187,10 +207,14 @@ def _sparse_to_dense(op: Op, indices: Array, wanted: Array, values: Array, defau
     return result
 
 
-define("SPARSE_TO_DENSE", infer=shaped(_dense, data=[0, 2, 3], by=[1]),
-       evaluate=on(_sparse_to_dense), family="index",
-       takes=f"indices[0-2]: {INDEX}, shape: {INDEX}, x[0-1]: f32 i8 u8 i32 i64, default: x -> x",
-       notes="indices i32 or i64")  # fmt: skip
+define(
+    "SPARSE_TO_DENSE",
+    infer=shaped(_dense, data=[0, 2, 3], by=[1]),
+    evaluate=on(_sparse_to_dense),
+    family="index",
+    takes=f"indices[0-2]: {INDEX}, shape: {INDEX}, x[0-1]: f32 i8 u8 i32 i64, default: x -> x",
+    notes="indices i32 or i64",
+)
 
 
 # -- searching ----------------------------------------------------------------------------------
@@ -221,9 +245,14 @@ def _topk(op: Op, x: Array, count: Array) -> list[Array]:
     return [values, places.astype(op.outputs[1].dtype.numpy)]
 
 
-define("TOPK_V2", infer=_infer_topk, evaluate=on(_topk), family="index",
-       takes="x[1-]: f32 u8 i8 i16 i32 i64, k: i16 i32 -> x, i16 i32",
-       notes="k and indices i32 or i16")  # fmt: skip
+define(
+    "TOPK_V2",
+    infer=_infer_topk,
+    evaluate=on(_topk),
+    family="index",
+    takes="x[1-]: f32 u8 i8 i16 i32 i64, k: i16 i32 -> x, i16 i32",
+    notes="k and indices i32 or i16",
+)
 
 
 def _infer_unique(op: Op, specs: Specs) -> list[Spec]:
@@ -240,8 +269,14 @@ def _unique(op: Op, x: Array) -> list[Array]:
     return [values[order], rank[which.reshape(-1)].astype(op.outputs[1].dtype.numpy)]
 
 
-define("UNIQUE", infer=_infer_unique, evaluate=on(_unique), family="index",
-       takes=f"x[1]: f32 u8 i8 i16 i32 i64 -> x, {INDEX}", notes="indices i32 or i64")  # fmt: skip
+define(
+    "UNIQUE",
+    infer=_infer_unique,
+    evaluate=on(_unique),
+    family="index",
+    takes=f"x[1]: f32 u8 i8 i16 i32 i64 -> x, {INDEX}",
+    notes="indices i32 or i64",
+)
 
 
 def _infer_where(op: Op, specs: Specs) -> Spec:
@@ -256,8 +291,13 @@ def _where(op: Op, condition: Array) -> Array:
     return np.argwhere(condition).astype(np.int64)
 
 
-define("WHERE", infer=_infer_where, evaluate=on(_where), family="index",
-       takes="x[1-]: bool f32 i8 u8 i32 u32 i64 -> i64")  # fmt: skip
+define(
+    "WHERE",
+    infer=_infer_where,
+    evaluate=on(_where),
+    family="index",
+    takes="x[1-]: bool f32 i8 u8 i32 u32 i64 -> i64",
+)
 
 
 def _bucketize(op: Op, x: Array) -> Array:
@@ -270,8 +310,13 @@ def _bucketize(op: Op, x: Array) -> Array:
     return np.asarray(found, np.int32)
 
 
-define("BUCKETIZE", infer=same_as_input, evaluate=on(_bucketize), family="index",
-       takes="x: f32 f64 i32 i64 -> i32")  # fmt: skip
+define(
+    "BUCKETIZE",
+    infer=same_as_input,
+    evaluate=on(_bucketize),
+    family="index",
+    takes="x: f32 f64 i32 i64 -> i32",
+)
 
 
 def _densify(op: Op, x: Array) -> Array:
@@ -279,8 +324,13 @@ def _densify(op: Op, x: Array) -> Array:
     return x.copy()
 
 
-define("DENSIFY", infer=same_as_input, evaluate=on(_densify), family="index",
-       takes="x: f32 f16 i8 -> x")  # fmt: skip
+define(
+    "DENSIFY",
+    infer=same_as_input,
+    evaluate=on(_densify),
+    family="index",
+    takes="x: f32 f16 i8 -> x",
+)
 
 
 # -- non-maximum suppression --------------------------------------------------------------------
@@ -406,11 +456,19 @@ def _nms(op: Op, boxes: Array, scores: Array, count: Array, *more: Array) -> lis
 
 
 _BOXES = "x[2]: f32, scores[1]: f32, count: i32, overlap: f32, least: f32"
-define("NON_MAX_SUPPRESSION_V4", infer=fitting(_check_boxes, range(5), _infer_nms),
-       evaluate=on(_nms), family="index",
-       takes=f"{_BOXES} -> i32, i32",
-       notes="zeros fill the outputs up to the number asked for")  # fmt: skip
-define("NON_MAX_SUPPRESSION_V5", infer=fitting(_check_boxes, range(6), _infer_nms),
-       evaluate=on(_nms), family="index",
-       takes=f"{_BOXES}, sigma: f32 -> i32, f32, i32",
-       notes="sigma 0: hard suppression")  # fmt: skip
+define(
+    "NON_MAX_SUPPRESSION_V4",
+    infer=fitting(_check_boxes, range(5), _infer_nms),
+    evaluate=on(_nms),
+    family="index",
+    takes=f"{_BOXES} -> i32, i32",
+    notes="zeros fill the outputs up to the number asked for",
+)
+define(
+    "NON_MAX_SUPPRESSION_V5",
+    infer=fitting(_check_boxes, range(6), _infer_nms),
+    evaluate=on(_nms),
+    family="index",
+    takes=f"{_BOXES}, sigma: f32 -> i32, f32, i32",
+    notes="sigma 0: hard suppression",
+)

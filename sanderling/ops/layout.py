@@ -84,14 +84,27 @@ def _reverse_sequence(op: Op, x: Array, lengths: Array) -> Array:
     return np.take_along_axis(x, np.broadcast_to(index, x.shape), along)
 
 
-define("TRANSPOSE", infer=shaped(_transposed, by=[1]), family="layout",
-       takes=f"x: {MOVABLE} i4 u4, perm: {INDEX} -> x",
-       evaluate=on(lambda op, x, perm: x.transpose(_order(op, x.ndim, ints(perm)))))  # fmt: skip
-define("REVERSE_V2", infer=_infer_reverse, evaluate=on(_reverse), family="layout",
-       takes=f"x: f32 f16 bf16 u8 i8 i16 i32 i64 bool, axes: {INDEX} -> x")  # fmt: skip
-define("REVERSE_SEQUENCE", infer=fitting(_check_lengths, [0, 1]),
-       evaluate=on(_reverse_sequence), family="layout",
-       takes=f"x: f32 u8 i16 i32 i64, lengths: {INDEX} -> x")  # fmt: skip
+define(
+    "TRANSPOSE",
+    infer=shaped(_transposed, by=[1]),
+    family="layout",
+    takes=f"x: {MOVABLE} i4 u4, perm: {INDEX} -> x",
+    evaluate=on(lambda op, x, perm: x.transpose(_order(op, x.ndim, ints(perm)))),
+)
+define(
+    "REVERSE_V2",
+    infer=_infer_reverse,
+    evaluate=on(_reverse),
+    family="layout",
+    takes=f"x: f32 f16 bf16 u8 i8 i16 i32 i64 bool, axes: {INDEX} -> x",
+)
+define(
+    "REVERSE_SEQUENCE",
+    infer=fitting(_check_lengths, [0, 1]),
+    evaluate=on(_reverse_sequence),
+    family="layout",
+    takes=f"x: f32 u8 i16 i32 i64, lengths: {INDEX} -> x",
+)
 
 
 # -- pad ----------------------------------------------------------------------------------------
@@ -200,16 +213,27 @@ def _dilate(op: Op, x: Array, factors: Array, value: Array) -> Array:
     return pad_general(op, x, value, edges, edges, [n - 1 for n in ints(factors)])
 
 
-define("PAD PADV2", infer=fitting(_check_pairs, [0, 1, 2], shaped(_padded, by=[1])),
-       evaluate=on(_pad, needs=2), family="layout",
-       takes="x: f32 f16 bf16 u8 i8 i16 i32 i64 bool, paddings: i8 i16 i32 i64, value?: x "
-             "-> x")  # fmt: skip
-define("MIRROR_PAD", infer=fitting(_check_pairs, [0, 1], shaped(_mirrored, by=[1])),
-       evaluate=on(_mirror_pad), family="layout",
-       takes=f"x: {MOVABLE}, paddings: {INDEX} -> x")  # fmt: skip
-define("DILATE", infer=fitting(_check_fill, [2], shaped(_dilated, by=[1])),
-       evaluate=on(_dilate), family="layout",
-       takes=f"x: {MOVABLE} c128, factors: {INDEX}, value: x -> x")  # fmt: skip
+define(
+    "PAD PADV2",
+    infer=fitting(_check_pairs, [0, 1, 2], shaped(_padded, by=[1])),
+    evaluate=on(_pad, needs=2),
+    family="layout",
+    takes="x: f32 f16 bf16 u8 i8 i16 i32 i64 bool, paddings: i8 i16 i32 i64, value?: x -> x",
+)
+define(
+    "MIRROR_PAD",
+    infer=fitting(_check_pairs, [0, 1], shaped(_mirrored, by=[1])),
+    evaluate=on(_mirror_pad),
+    family="layout",
+    takes=f"x: {MOVABLE}, paddings: {INDEX} -> x",
+)
+define(
+    "DILATE",
+    infer=fitting(_check_fill, [2], shaped(_dilated, by=[1])),
+    evaluate=on(_dilate),
+    family="layout",
+    takes=f"x: {MOVABLE} c128, factors: {INDEX}, value: x -> x",
+)
 
 
 # -- blocks between space, depth and batch ------------------------------------------------------
@@ -303,14 +327,34 @@ def _batch_to_space(op: Op, x: Array, block: Array, crops: Array) -> Array:
 
 
 _BLOCKS = f"x: {MOVABLE}, block[1]: {INDEX}, edges[2]: {INDEX} -> x"
-define("SPACE_TO_DEPTH", infer=shaped(_deep), evaluate=on(_space_to_depth), family="layout",
-       takes="x[4]: f32 u8 i8 i32 i64 -> x")  # fmt: skip
-define("DEPTH_TO_SPACE", infer=shaped(_wide), evaluate=on(_depth_to_space), family="layout",
-       takes="x[4]: f32 u8 i8 i32 i64 -> x")  # fmt: skip
-define("SPACE_TO_BATCH_ND", infer=shaped(_batched, by=[1, 2]), evaluate=on(_space_to_batch),
-       family="layout", takes=_BLOCKS)  # fmt: skip
-define("BATCH_TO_SPACE_ND", infer=shaped(_spread, by=[1, 2]), evaluate=on(_batch_to_space),
-       family="layout", takes=_BLOCKS)  # fmt: skip
+define(
+    "SPACE_TO_DEPTH",
+    infer=shaped(_deep),
+    evaluate=on(_space_to_depth),
+    family="layout",
+    takes="x[4]: f32 u8 i8 i32 i64 -> x",
+)
+define(
+    "DEPTH_TO_SPACE",
+    infer=shaped(_wide),
+    evaluate=on(_depth_to_space),
+    family="layout",
+    takes="x[4]: f32 u8 i8 i32 i64 -> x",
+)
+define(
+    "SPACE_TO_BATCH_ND",
+    infer=shaped(_batched, by=[1, 2]),
+    evaluate=on(_space_to_batch),
+    family="layout",
+    takes=_BLOCKS,
+)
+define(
+    "BATCH_TO_SPACE_ND",
+    infer=shaped(_spread, by=[1, 2]),
+    evaluate=on(_batch_to_space),
+    family="layout",
+    takes=_BLOCKS,
+)
 
 
 # -- diagonals ----------------------------------------------------------------------------------
@@ -345,8 +389,17 @@ def _matrix_set_diag(op: Op, x: Array, diagonal: Array) -> Array:
 
 # LiteRT's kernels treat every type they do not name as float32, which reads past the end of bool.
 _NAMED = "f32 u8 i8 i16 i32 u32 i64"
-define("MATRIX_DIAG", infer=shaped(_square), evaluate=on(_matrix_diag), family="layout",
-       takes=f"x[1-]: {_NAMED} -> x")  # fmt: skip
-define("MATRIX_SET_DIAG", infer=fitting(_check_diagonal, [0, 1]),
-       evaluate=on(_matrix_set_diag), family="layout",
-       takes=f"x[2-]: {_NAMED}, diagonal[1-]: x -> x")  # fmt: skip
+define(
+    "MATRIX_DIAG",
+    infer=shaped(_square),
+    evaluate=on(_matrix_diag),
+    family="layout",
+    takes=f"x[1-]: {_NAMED} -> x",
+)
+define(
+    "MATRIX_SET_DIAG",
+    infer=fitting(_check_diagonal, [0, 1]),
+    evaluate=on(_matrix_set_diag),
+    family="layout",
+    takes=f"x[2-]: {_NAMED}, diagonal[1-]: x -> x",
+)

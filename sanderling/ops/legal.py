@@ -29,8 +29,10 @@ MANY = 1 << 30  # a count without upper bound
 ANY = tuple(DType)
 COUNT = -1  # the place of a misfit that is no tensor, but how many there are
 LATER = 1 << 16  # results come after all operands
-_ITEM = re.compile(r"(?:(?P<count>\d+) )?(?P<name>\w+)(?P<mark>[?*!]?)"
-                   r"(?:\[(?P<low>\d+)(?P<dash>-?)(?P<high>\d*)\])?: ?(?P<types>.+)")  # fmt: skip
+_ITEM = re.compile(
+    r"(?:(?P<count>\d+) )?(?P<name>\w+)(?P<mark>[?*!]?)"
+    r"(?:\[(?P<low>\d+)(?P<dash>-?)(?P<high>\d*)\])?: ?(?P<types>.+)"
+)
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,13 @@ class Places:
 
     @cached_property
     def _rows(self) -> tuple[tuple[Place, tuple[DType, ...], int | None, bool], ...]:
-        return tuple((p, p.types, p.like, bool(p.variable or p.one_scale or p.scales))
-                     for p in self.each)  # fmt: skip
+        return tuple(
+            (p, p.types, p.like, bool(p.variable or p.one_scale or p.scales)) for p in self.each
+        )
 
-    def explain(self, index: int, given: Sequence[Tensor | None], inputs: Sequence[Tensor | None]
-                ) -> Fault:  # fmt: skip
+    def explain(
+        self, index: int, given: Sequence[Tensor | None], inputs: Sequence[Tensor | None]
+    ) -> Fault:
         """What is wrong with that misfit."""
         if index == COUNT:
             return Fault(index, f"{len(given)} {self.kind}s", (_span(*self.counts),))
@@ -210,8 +214,11 @@ class Rule:
                 continue
             if not ranks[0] <= len(shape) <= ranks[1]:
                 who = f"{form.operands.who(index)}, tensor '{tensor.name}',"
-                raise ModelError(f"{who} has shape {list(shape)}", where=op.where,
-                                 fix=f"it takes rank {_span(*ranks)}")  # fmt: skip
+                raise ModelError(
+                    f"{who} has shape {list(shape)}",
+                    where=op.where,
+                    fix=f"it takes rank {_span(*ranks)}",
+                )
 
 
 def _span(low: int, high: int) -> str:
@@ -243,8 +250,9 @@ def parse(text: str) -> Rule:
 
 
 def _form(text: str) -> Form:
-    operands, results = ([part for part in side.split(",") if part.strip()]
-                         for side in text.split("->"))  # fmt: skip
+    operands, results = (
+        [part for part in side.split(",") if part.strip()] for side in text.split("->")
+    )
     items = [item for part in operands for item in _items(part)]
     names = [item["name"] for item in items]
     made = tuple(_place(item, names) for item in items)
@@ -267,8 +275,9 @@ def _place(item: re.Match[str], names: list[str]) -> Place:
     one = tuple(DType.parse(w[:-1]) for w in words if w.endswith("q"))
     some = tuple(DType.parse(w[:-1]) for w in words if w.endswith("Q"))
     mark = item["mark"]
-    return Place(item["name"], types, like, mark == "?", mark == "*", mark == "!", _ranks(item),
-                 one, some)  # fmt: skip
+    return Place(
+        item["name"], types, like, mark == "?", mark == "*", mark == "!", _ranks(item), one, some
+    )
 
 
 def _ranks(item: re.Match[str]) -> tuple[int, int] | None:

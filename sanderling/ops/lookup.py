@@ -66,8 +66,7 @@ def _check_rows(op: Op, quant: Quant, table: Shape) -> None:
 def _embedding(op: Op, ids: Array, table: Array) -> Array:
     _embedded(op, ids.shape, table.shape)
     rows = _rows(op, table, ids)
-    values, out = op.inputs[1], op.outputs[0]
-    assert values is not None
+    values, out = op.operand(1), op.outputs[0]
     if values.dtype is out.dtype:
         return rows
     assert values.quant is not None
@@ -305,33 +304,75 @@ def _grams(words: int, size: int, skip: int) -> Iterator[list[int]]:
 
 # -- rows ---------------------------------------------------------------------------------------
 
-define("EMBEDDING_LOOKUP", infer=shaped(_embedded, data=[0, 1]), evaluate=on(_embedding),
-       family="lookup",
-       takes=f"ids[1]: i32, x[2-]: {MOVABLE} i4 i2 -> x | "
-             "ids[1]: i32, x[2-]: i8Q u8Q i4Q i2Q -> f32 f16",
-       notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, row or block")  # fmt: skip
-define("EMBEDDING_LOOKUP_SPARSE", infer=fitting(_check_sparse, range(4), _infer_sparse),
-       evaluate=on(_embedding_sparse),
-       family="lookup",
-       takes="ids[1]: i32, places[2]: i32, shape[1]: i32, weights[1]: f32, x[2-]: f32 "
-             "-> f32")  # fmt: skip
-define("HASHTABLE_LOOKUP", infer=fitting(_check_keys, [1, 2], _infer_table_lookup),
-       evaluate=on(_table_lookup), family="lookup",
-       takes=f"ids: i32, keys[1]: i32, x[1-]: {MOVABLE} str -> x, u8")  # fmt: skip
-define("LSH_PROJECTION", infer=fitting(_check_items, range(3), shaped(_lsh_shape)),
-       evaluate=on(_lsh), family="lookup",
-       takes=f"seeds[2]: f32, x[1-]: {MOVABLE}, weights?: f32 -> i32")  # fmt: skip
-define("SKIP_GRAM", infer=lambda op, specs: out_spec(op, None), evaluate=on(_skip_gram),
-       family="lookup", takes="x: str -> str")  # fmt: skip
-define("HASHTABLE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=_hashtable,
-       prepare=_table_maker, family="lookup", takes="-> resource", stateful=True)  # fmt: skip
-define("HASHTABLE_IMPORT", infer=lambda op, specs: [], evaluate=on(_import), family="lookup",
-       stateful=True,
-       takes="table: resource, x: i64, values: str -> | "
-             "table: resource, x: str, values: i64 ->")  # fmt: skip
-define("HASHTABLE_FIND", infer=lambda op, specs: out_spec(op, operand(op, specs, 1).shape),
-       evaluate=on(_find), family="lookup", stateful=True,
-       takes="table: resource, x: i64, default: str -> str | "
-             "table: resource, x: str, default: i64 -> i64")  # fmt: skip
-define("HASHTABLE_SIZE", infer=lambda op, specs: out_spec(op, (1,)), evaluate=on(_size),
-       family="lookup", takes="table: resource -> i64", stateful=True)  # fmt: skip
+define(
+    "EMBEDDING_LOOKUP",
+    infer=shaped(_embedded, data=[0, 1]),
+    evaluate=on(_embedding),
+    family="lookup",
+    takes=f"ids[1]: i32, x[2-]: {MOVABLE} i4 i2 -> x | "
+    "ids[1]: i32, x[2-]: i8Q u8Q i4Q i2Q -> f32 f16",
+    notes="i8, u8, i4, i2 tables to f32 or f16; scales per tensor, row or block",
+    picks=1,
+)
+define(
+    "EMBEDDING_LOOKUP_SPARSE",
+    infer=fitting(_check_sparse, range(4), _infer_sparse),
+    evaluate=on(_embedding_sparse),
+    family="lookup",
+    takes="ids[1]: i32, places[2]: i32, shape[1]: i32, weights[1]: f32, x[2-]: f32 -> f32",
+)
+define(
+    "HASHTABLE_LOOKUP",
+    infer=fitting(_check_keys, [1, 2], _infer_table_lookup),
+    evaluate=on(_table_lookup),
+    family="lookup",
+    takes=f"ids: i32, keys[1]: i32, x[1-]: {MOVABLE} str -> x, u8",
+)
+define(
+    "LSH_PROJECTION",
+    infer=fitting(_check_items, range(3), shaped(_lsh_shape)),
+    evaluate=on(_lsh),
+    family="lookup",
+    takes=f"seeds[2]: f32, x[1-]: {MOVABLE}, weights?: f32 -> i32",
+)
+define(
+    "SKIP_GRAM",
+    infer=lambda op, specs: out_spec(op, None),
+    evaluate=on(_skip_gram),
+    family="lookup",
+    takes="x: str -> str",
+)
+define(
+    "HASHTABLE",
+    infer=lambda op, specs: out_spec(op, (1,)),
+    evaluate=_hashtable,
+    prepare=_table_maker,
+    family="lookup",
+    takes="-> resource",
+    stateful=True,
+)
+define(
+    "HASHTABLE_IMPORT",
+    infer=lambda op, specs: [],
+    evaluate=on(_import),
+    family="lookup",
+    stateful=True,
+    takes="table: resource, x: i64, values: str -> | table: resource, x: str, values: i64 ->",
+)
+define(
+    "HASHTABLE_FIND",
+    infer=lambda op, specs: out_spec(op, operand(op, specs, 1).shape),
+    evaluate=on(_find),
+    family="lookup",
+    stateful=True,
+    takes="table: resource, x: i64, default: str -> str | "
+    "table: resource, x: str, default: i64 -> i64",
+)
+define(
+    "HASHTABLE_SIZE",
+    infer=lambda op, specs: out_spec(op, (1,)),
+    evaluate=on(_size),
+    family="lookup",
+    takes="table: resource -> i64",
+    stateful=True,
+)

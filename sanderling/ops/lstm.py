@@ -272,12 +272,31 @@ _BASIC = (
     "x[2]: u8, activation[2]: u8, weights[2]: u8q, bias[1]: i32q, state[2]: i16 "
     "-> u8, i16q, u8, i16"
 )
-define("LSTM", infer=_infer_lstm, evaluate=_lstm, prepare=_prepare_lstm, family="lstm",
-       takes=f"x[2]: f32, {_ONE} -> f32 | x[2]: i8q, {_INTEGER} -> i8q | {_BASIC}",
-       macs=_lstm_macs, notes=f"full and basic kernels; {HYBRID}; i8 with i16 cell")  # fmt: skip
-define("UNIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_lstm, evaluate=_sequence_lstm, family="lstm",
-       takes=f"x[3]: f32, {_ONE} -> f32 | x[3]: i8q, {_INTEGER} -> i8q", macs=weight_macs,
-       notes=f"{HYBRID}; i8 with i16 cell")  # fmt: skip
-define("BIDIRECTIONAL_SEQUENCE_LSTM", infer=_infer_bidirectional, evaluate=_bidirectional_lstm,
-       family="lstm", takes=f"x[3]: f32, {_BOTH} -> f32, second?: f32",
-       macs=weight_macs, notes=HYBRID)  # fmt: skip
+define(
+    "LSTM",
+    infer=_infer_lstm,
+    evaluate=_lstm,
+    prepare=_prepare_lstm,
+    family="lstm",
+    takes=f"x[2]: f32, {_ONE} -> f32 | x[2]: i8q, {_INTEGER} -> i8q | {_BASIC}",
+    macs=_lstm_macs,
+    notes=f"full and basic kernels; {HYBRID}; i8 with i16 cell",
+)
+define(
+    "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    infer=_infer_lstm,
+    evaluate=_sequence_lstm,
+    family="lstm",
+    takes=f"x[3]: f32, {_ONE} -> f32 | x[3]: i8q, {_INTEGER} -> i8q",
+    macs=weight_macs,
+    notes=f"{HYBRID}; i8 with i16 cell",
+)
+define(
+    "BIDIRECTIONAL_SEQUENCE_LSTM",
+    infer=_infer_bidirectional,
+    evaluate=_bidirectional_lstm,
+    family="lstm",
+    takes=f"x[3]: f32, {_BOTH} -> f32, second?: f32",
+    macs=weight_macs,
+    notes=HYBRID,
+)

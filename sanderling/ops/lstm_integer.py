@@ -308,8 +308,14 @@ class Finish8:
         clip = attr(op, "cell_clip")
         cell_limit = limit_code(clip, 2.0**-15, INT16_MAX) if clip < 1 else 0
         limit = limit_code(attr(op, "proj_clip"), scale_zero(op.outputs[0])[0], 127)
-        return cls(cell.need(at.projection), cell.need(at.projection + 1),
-                   *quantize_multiplier(real), zero, limit, cell_limit)  # fmt: skip
+        return cls(
+            cell.need(at.projection),
+            cell.need(at.projection + 1),
+            *quantize_multiplier(real),
+            zero,
+            limit,
+            cell_limit,
+        )
 
     def __call__(self, product: Array) -> Array:
         sums = product.astype(np.float64) @ self.weights.T.astype(np.float64)

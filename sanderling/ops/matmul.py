@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import UnsupportedError
 from ..ir import Array, Blockwise, Op, Shape
 from . import fixed, gemm
 from .base import (
@@ -86,19 +85,7 @@ def _rows_by_weights(op: Op, rows: Array, w: Array, bias: Array | None) -> Array
     return _fc_hybrid(op, rows, gemm.signed(w), bias)
 
 
-# Types of (input, weights, output) that the kernels distinguish; weights may be narrower than i8.
-_FC_TYPES = {"uint8 uint8 uint8", "uint8 uint8 int16", "int8 int8 int8", "int16 int8 int16",
-             "int16 int16 int16"}  # fmt: skip
-
-
 def _fc_quantized(op: Op, rows: Array, w: Array, bias: Array | None) -> Array:
-    kinds = f"{rows.dtype} {w.dtype} {op.outputs[0].dtype.numpy}"
-    if kinds not in _FC_TYPES:
-        raise UnsupportedError(
-            f"types {kinds} do not go together",
-            where=op.where,
-            fix=f"it takes {', '.join(sorted(_FC_TYPES))}",
-        )
     tx, tw = op.inputs[0], op.inputs[1]
     scales = gemm.weight_scales(op, tw, w.shape[0])
     zero = scale_zero(tx)[1]
@@ -198,9 +185,8 @@ def _bmm_hybrid(op: Op, x: Array, y: Array) -> Array:
 def has_column_scales(op: Op) -> bool:
     """Whether the right side has one scale, or one for each column of the result and no zero
     points. LiteRT 2.3 answers zeros where there are several."""
-    y = op.inputs[1]
+    y = op.operand(1)
     found = quant(y)
-    assert y is not None
     axis = len(y.shape) - (2 if attr(op, "adj_y") else 1)
     by_column = found.axis == axis and found.scale.size == y.shape[axis]
     return found.scale.size == 1 or (by_column and not found.zero_point.any())
@@ -252,11 +238,22 @@ _BMM = (
     "x: f32, y: f32 i8Q i4Q -> f32 | x: i8q, y: i8Q i4Q -> i8q | x: i8, y: i8 -> i32 | "
     "x: i16q, y: i16q i8Q i4Q -> i16q"
 )
-define("FULLY_CONNECTED", infer=_infer_fc, evaluate=on(_evaluate_fc, needs=2), family="matmul",
-       takes=_FC, macs=_fc_macs,
-       notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, also "
-             "blockwise; sparse; shuffled 4x16")  # fmt: skip
-define("BATCH_MATMUL", infer=shaped(_bmm_shape, data=[0, 1]), evaluate=on(_evaluate_bmm),
-       family="matmul", takes=_BMM, macs=_bmm_macs,
-       notes="hybrid i8; i16 with i8; i8 to i32; a scale for each column, where LiteRT gives "
-             "zeros")  # fmt: skip
+define(
+    "FULLY_CONNECTED",
+    infer=_infer_fc,
+    evaluate=on(_evaluate_fc, needs=2),
+    family="matmul",
+    takes=_FC,
+    macs=_fc_macs,
+    notes="i8/i4/i2 weights per channel; i16 with i8 or i16 weights; hybrid i8/i4/i2, also "
+    "blockwise; sparse; shuffled 4x16",
+)
+define(
+    "BATCH_MATMUL",
+    infer=shaped(_bmm_shape, data=[0, 1]),
+    evaluate=on(_evaluate_bmm),
+    family="matmul",
+    takes=_BMM,
+    macs=_bmm_macs,
+    notes="hybrid i8; i16 with i8; i8 to i32; a scale for each column, where LiteRT gives zeros",
+)

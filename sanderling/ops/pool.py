@@ -86,9 +86,26 @@ def _macs(op: Op) -> int:
     return elements(op.outputs[0].shape) * window
 
 
-define("AVERAGE_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_average), family="pool",
-       takes="x[4]: f32 u8q i8q i16q -> x", macs=_macs)  # fmt: skip
-define("MAX_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_max), family="pool",
-       takes="x[4]: f32 u8q i8q i16q -> x")  # fmt: skip
-define("L2_POOL_2D", infer=shaped(_pooled), evaluate=on(_evaluate_l2), family="pool",
-       takes="x[4]: f32 -> x", macs=_macs)  # fmt: skip
+define(
+    "AVERAGE_POOL_2D",
+    infer=shaped(_pooled),
+    evaluate=on(_evaluate_average),
+    family="pool",
+    takes="x[4]: f32 u8q i8q i16q -> x",
+    macs=_macs,
+)
+define(
+    "MAX_POOL_2D",
+    infer=shaped(_pooled),
+    evaluate=on(_evaluate_max),
+    family="pool",
+    takes="x[4]: f32 u8q i8q i16q -> x",
+)
+define(
+    "L2_POOL_2D",
+    infer=shaped(_pooled),
+    evaluate=on(_evaluate_l2),
+    family="pool",
+    takes="x[4]: f32 -> x",
+    macs=_macs,
+)

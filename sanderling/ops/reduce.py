@@ -167,9 +167,14 @@ _REDUCED_TYPES = {
 }
 _REDUCED = "f32 i32 i64 u8 i8 i16 bool"
 for _name, _function in REDUCTIONS.items():
-    define(_name, infer=shaped(_reduced, by=[1]), evaluate=on(_function), family="reduce",
-           takes=f"x: {_REDUCED_TYPES.get(_name, _REDUCED)}, axes: {INDEX} -> x",
-           notes="u8 only without quantisation" if _name == "REDUCE_PROD" else "")  # fmt: skip
+    define(
+        _name,
+        infer=shaped(_reduced, by=[1]),
+        evaluate=on(_function),
+        family="reduce",
+        takes=f"x: {_REDUCED_TYPES.get(_name, _REDUCED)}, axes: {INDEX} -> x",
+        notes="u8 only without quantisation" if _name == "REDUCE_PROD" else "",
+    )
 
 
 # -- arg max, arg min ---------------------------------------------------------------------------
@@ -195,10 +200,14 @@ def _arg(op: Op, x: Array, axis: Array, quiet: np.ufunc, loud: np.ufunc) -> Arra
 
 
 for _name, _pair in (("ARG_MAX", (np.fmax, np.maximum)), ("ARG_MIN", (np.fmin, np.minimum))):
-    define(_name, infer=shaped(_without_axis, by=[1]),
-           evaluate=on(partial(_arg, quiet=_pair[0], loud=_pair[1])), family="reduce",
-           takes=f"x[1-]: f32 u8 i8 i32 bool, axis: {INDEX} -> {INDEX}",
-           notes="axis i32 or i64; indices i32 or i64")  # fmt: skip
+    define(
+        _name,
+        infer=shaped(_without_axis, by=[1]),
+        evaluate=on(partial(_arg, quiet=_pair[0], loud=_pair[1])),
+        family="reduce",
+        takes=f"x[1-]: f32 u8 i8 i32 bool, axis: {INDEX} -> {INDEX}",
+        notes="axis i32 or i64; indices i32 or i64",
+    )
 
 
 # -- cumulative sum -----------------------------------------------------------------------------
@@ -221,8 +230,13 @@ def _cumsum(op: Op, x: Array, axis: Array) -> Array:
     return np.ascontiguousarray(np.flip(total, place) if attr(op, "reverse") else total)
 
 
-define("CUMSUM", infer=_infer_cumsum, evaluate=on(_cumsum), family="reduce",
-       takes=f"x[1-]: f32 i32 i64, axis: {INDEX} -> x")  # fmt: skip
+define(
+    "CUMSUM",
+    infer=_infer_cumsum,
+    evaluate=on(_cumsum),
+    family="reduce",
+    takes=f"x[1-]: f32 i32 i64, axis: {INDEX} -> x",
+)
 
 
 # -- windows ------------------------------------------------------------------------------------
@@ -296,11 +310,14 @@ def _window(op: Op, x: Array, init: Array, *numbers: Array) -> Array:
     return reduce_windows(x, init, window, strides, dilations, function)
 
 
-define("REDUCE_WINDOW", infer=fitting(_check_window, [1], shaped(_windowed, by=[2, 3, 4])),
-       evaluate=on(_window),
-       family="reduce",
-       takes=f"x[1-6]: f32 f64 i8 i16 i32 i64 u8 bool, init: x, 3 numbers: {INDEX} -> x",
-       macs=lambda op: elements(op.outputs[0].shape) * _window_size(op))  # fmt: skip
+define(
+    "REDUCE_WINDOW",
+    infer=fitting(_check_window, [1], shaped(_windowed, by=[2, 3, 4])),
+    evaluate=on(_window),
+    family="reduce",
+    takes=f"x[1-6]: f32 f64 i8 i16 i32 i64 u8 bool, init: x, 3 numbers: {INDEX} -> x",
+    macs=lambda op: elements(op.outputs[0].shape) * _window_size(op),
+)
 
 
 def _window_size(op: Op) -> int:
@@ -333,8 +350,13 @@ def _segment_sum(op: Op, x: Array, ids: Array) -> Array:
     return result
 
 
-define("SEGMENT_SUM", infer=_infer_segment_sum, evaluate=on(_segment_sum), family="reduce",
-       takes="x[1-]: f32 i32, ids[1]: i32 -> x")  # fmt: skip
+define(
+    "SEGMENT_SUM",
+    infer=_infer_segment_sum,
+    evaluate=on(_segment_sum),
+    family="reduce",
+    takes="x[1-]: f32 i32, ids[1]: i32 -> x",
+)
 
 
 def _segmented(op: Op, shape: Shape, ids: Shape, count: list[int]) -> Shape:
@@ -361,6 +383,10 @@ for _name, _ufunc in (
     ("MIN", np.minimum),
     ("SUM", np.add),
 ):
-    define(f"UNSORTED_SEGMENT_{_name}", infer=shaped(_segmented, data=[0, 1], by=[2]),
-           evaluate=on(partial(_unsorted, function=_ufunc)), family="reduce",
-           takes="x: f32 i32, ids: i32, count: i32 -> x")  # fmt: skip
+    define(
+        f"UNSORTED_SEGMENT_{_name}",
+        infer=shaped(_segmented, data=[0, 1], by=[2]),
+        evaluate=on(partial(_unsorted, function=_ufunc)),
+        family="reduce",
+        takes="x: f32 i32, ids: i32, count: i32 -> x",
+    )

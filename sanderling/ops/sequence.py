@@ -303,16 +303,33 @@ def weight_macs(op: Op) -> int:
 
 
 _RNN = "w[2]: f32 i8q u8q, recurrent[2]: w, bias[1]: f32, state!: f32"
-define("RNN", infer=_infer_rnn, evaluate=_rnn, family="sequence",
-       takes=f"x[2]: f32, {_RNN} -> f32", macs=weight_macs,
-       notes="hybrid i8/u8 weights")  # fmt: skip
-define("UNIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_rnn, evaluate=_sequence_rnn, family="sequence",
-       takes=f"x[3]: f32, {_RNN} -> f32", macs=weight_macs,
-       notes="hybrid i8/u8 weights")  # fmt: skip
-define("BIDIRECTIONAL_SEQUENCE_RNN", infer=_infer_bidirectional_rnn, evaluate=_bidirectional_rnn,
-       family="sequence", macs=weight_macs,
-       takes=f"x[3]: f32, {_RNN}, {_RNN}, aux?[3]: f32, 2 aux_weights?[2]: w -> f32, second?: f32",
-       notes="hybrid i8/u8 weights")  # fmt: skip
+define(
+    "RNN",
+    infer=_infer_rnn,
+    evaluate=_rnn,
+    family="sequence",
+    takes=f"x[2]: f32, {_RNN} -> f32",
+    macs=weight_macs,
+    notes="hybrid i8/u8 weights",
+)
+define(
+    "UNIDIRECTIONAL_SEQUENCE_RNN",
+    infer=_infer_rnn,
+    evaluate=_sequence_rnn,
+    family="sequence",
+    takes=f"x[3]: f32, {_RNN} -> f32",
+    macs=weight_macs,
+    notes="hybrid i8/u8 weights",
+)
+define(
+    "BIDIRECTIONAL_SEQUENCE_RNN",
+    infer=_infer_bidirectional_rnn,
+    evaluate=_bidirectional_rnn,
+    family="sequence",
+    macs=weight_macs,
+    takes=f"x[3]: f32, {_RNN}, {_RNN}, aux?[3]: f32, 2 aux_weights?[2]: w -> f32, second?: f32",
+    notes="hybrid i8/u8 weights",
+)
 
 
 # -- SVDF ---------------------------------------------------------------------------------------
@@ -388,6 +405,12 @@ _SVDF = (
     "x[2]: f32, feature[2]: f32 i8q u8q, time[2]: feature, bias?[1]: f32, state!: f32 -> f32 | "
     "x[2]: i8q, feature[2]: i8q, time[2]: i16q, bias?[1]: i32, state!: i16q -> i8q"
 )
-define("SVDF", infer=fitting(_check_svdf, range(5), _infer_svdf),
-       evaluate=_svdf, family="sequence", takes=_SVDF,
-       macs=weight_macs, notes="hybrid i8/u8 weights; i8 with i16 state")  # fmt: skip
+define(
+    "SVDF",
+    infer=fitting(_check_svdf, range(5), _infer_svdf),
+    evaluate=_svdf,
+    family="sequence",
+    takes=_SVDF,
+    macs=weight_macs,
+    notes="hybrid i8/u8 weights; i8 with i16 state",
+)

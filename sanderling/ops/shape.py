@@ -92,13 +92,27 @@ def _expanded(op: Op, shape: Shape, axis: list[int]) -> Shape:
 
 _VIEWED = f"{MOVABLE} i4 u4 c128 str"
 # A shape that is not a vector of int32 is overlooked, as LiteRT does.
-define("RESHAPE", infer=_infer_reshape, evaluate=on(_reshape, needs=1), family="shape",
-       takes=f"x: {_VIEWED}, shape?: any -> x")  # fmt: skip
-define("SQUEEZE", infer=shaped(_squeezed), family="shape", takes=f"x: {_VIEWED} -> x",
-       evaluate=on(lambda op, x: x.reshape(_squeezed(op, x.shape))))  # fmt: skip
-define("EXPAND_DIMS", infer=shaped(_expanded, by=[1]), family="shape",
-       takes=f"x: {_VIEWED}, axis: {INDEX} -> x",
-       evaluate=on(lambda op, x, axis: x.reshape(_expanded(op, x.shape, ints(axis)))))  # fmt: skip
+define(
+    "RESHAPE",
+    infer=_infer_reshape,
+    evaluate=on(_reshape, needs=1),
+    family="shape",
+    takes=f"x: {_VIEWED}, shape?: any -> x",
+)
+define(
+    "SQUEEZE",
+    infer=shaped(_squeezed),
+    family="shape",
+    takes=f"x: {_VIEWED} -> x",
+    evaluate=on(lambda op, x: x.reshape(_squeezed(op, x.shape))),
+)
+define(
+    "EXPAND_DIMS",
+    infer=shaped(_expanded, by=[1]),
+    family="shape",
+    takes=f"x: {_VIEWED}, axis: {INDEX} -> x",
+    evaluate=on(lambda op, x, axis: x.reshape(_expanded(op, x.shape, ints(axis)))),
+)
 
 
 # -- shapes as values ---------------------------------------------------------------------------
@@ -149,12 +163,29 @@ def _infer_broadcast_args(op: Op, specs: Specs) -> Spec:
     return out_spec(op, (max(elements(operand(op, specs, i).known) for i in (0, 1)),))
 
 
-define("SHAPE", infer=_infer_shape, family="shape", takes="x: any -> i32 i64",
-       evaluate=lambda op, inputs: _shape_of(op, inputs[0].shape))  # fmt: skip
-define("RANK", infer=_infer_rank, family="shape", takes="x: any -> i32",
-       evaluate=lambda op, inputs: np.array(inputs[0].ndim, np.int32))  # fmt: skip
-define("BROADCAST_ARGS", infer=_infer_broadcast_args, evaluate=on(_broadcast_args), family="shape",
-       takes="x[1]: i32 i64, y[1]: x -> x")  # fmt: skip
+define(
+    "SHAPE",
+    infer=_infer_shape,
+    family="shape",
+    takes="x: any -> i32 i64",
+    reads_values=False,
+    evaluate=lambda op, inputs: _shape_of(op, inputs[0].shape),
+)
+define(
+    "RANK",
+    infer=_infer_rank,
+    family="shape",
+    takes="x: any -> i32",
+    reads_values=False,
+    evaluate=lambda op, inputs: np.array(inputs[0].ndim, np.int32),
+)
+define(
+    "BROADCAST_ARGS",
+    infer=_infer_broadcast_args,
+    evaluate=on(_broadcast_args),
+    family="shape",
+    takes="x[1]: i32 i64, y[1]: x -> x",
+)
 
 
 # -- from a shape to elements -------------------------------------------------------------------
@@ -193,12 +224,27 @@ def _tile(op: Op, x: Array, times: Array) -> Array:
     return np.tile(x, ints(times))
 
 
-define("BROADCAST_TO", infer=shaped(_broadcast, by=[1]), evaluate=on(_broadcast_to), family="shape",
-       takes=f"x: {MOVABLE} c128, shape: {INDEX} -> x")  # fmt: skip
-define("FILL", infer=shaped(_filled, data=[1], by=[0]), evaluate=on(_fill), family="shape",
-       takes=f"dims: {INDEX}, x[0]: {MOVABLE} str -> x")  # fmt: skip
-define("TILE", infer=shaped(_tiled, by=[1]), evaluate=on(_tile), family="shape",
-       takes=f"x: {MOVABLE} str, multiples: {INDEX} -> x")  # fmt: skip
+define(
+    "BROADCAST_TO",
+    infer=shaped(_broadcast, by=[1]),
+    evaluate=on(_broadcast_to),
+    family="shape",
+    takes=f"x: {MOVABLE} c128, shape: {INDEX} -> x",
+)
+define(
+    "FILL",
+    infer=shaped(_filled, data=[1], by=[0]),
+    evaluate=on(_fill),
+    family="shape",
+    takes=f"dims: {INDEX}, x[0]: {MOVABLE} str -> x",
+)
+define(
+    "TILE",
+    infer=shaped(_tiled, by=[1]),
+    evaluate=on(_tile),
+    family="shape",
+    takes=f"x: {MOVABLE} str, multiples: {INDEX} -> x",
+)
 
 
 def _range_size(op: Op, start: Array, limit: Array, delta: Array) -> int:
@@ -227,8 +273,13 @@ def _infer_range(op: Op, specs: Specs) -> Spec:
     return out_spec(op, (_range_size(op, *(v for v in values if v is not None)),))
 
 
-define("RANGE", infer=_infer_range, evaluate=on(_range), family="shape",
-       takes="x: f32 i32 i64, limit: x, delta: x -> x")  # fmt: skip
+define(
+    "RANGE",
+    infer=_infer_range,
+    evaluate=on(_range),
+    family="shape",
+    takes="x: f32 i32 i64, limit: x, delta: x -> x",
+)
 
 
 # -- join and split -----------------------------------------------------------------------------
@@ -376,17 +427,42 @@ def _split_v(op: Op, x: Array, sizes: Array, axis: Array) -> list[Array]:
     return _cut(x, _uneven(op, x.shape[place], ints(sizes)), place)
 
 
-define("CONCATENATION", infer=_infer_concatenation, evaluate=on(_concatenation), family="shape",
-       takes="x: f32 f16 bf16 i4 u8 i8 i16 i32 u32 i64 bool, more*: x -> x",
-       notes="uint8 inputs are rescaled to the output's scale")  # fmt: skip
-define("PACK", infer=_infer_pack, evaluate=on(_pack), family="shape",
-       takes="x: f32 u8 i8 i16 i32 u32 i64, more*: x -> x")  # fmt: skip
-define("UNPACK", infer=_infer_unpack, evaluate=on(_unpack), family="shape",
-       takes="x: f32 f16 bf16 u8 i8 i16 i32 bool -> parts*: x")  # fmt: skip
-define("SPLIT", infer=_infer_split(1, 0, None), evaluate=on(_split), family="shape",
-       takes=f"axis: {INDEX}, x: f32 u8 i8 i16 i32 i64 -> parts*: x")  # fmt: skip
-define("SPLIT_V", infer=_infer_split(0, 2, 1), evaluate=on(_split_v), family="shape",
-       takes=f"x: f32 u8 i8 i16 i32 i64, sizes: {INDEX}, axis: {INDEX} -> parts*: x")  # fmt: skip
+define(
+    "CONCATENATION",
+    infer=_infer_concatenation,
+    evaluate=on(_concatenation),
+    family="shape",
+    takes="x: f32 f16 bf16 i4 u8 i8 i16 i32 u32 i64 bool, more*: x -> x",
+    notes="uint8 inputs are rescaled to the output's scale",
+)
+define(
+    "PACK",
+    infer=_infer_pack,
+    evaluate=on(_pack),
+    family="shape",
+    takes="x: f32 u8 i8 i16 i32 u32 i64, more*: x -> x",
+)
+define(
+    "UNPACK",
+    infer=_infer_unpack,
+    evaluate=on(_unpack),
+    family="shape",
+    takes="x: f32 f16 bf16 u8 i8 i16 i32 bool -> parts*: x",
+)
+define(
+    "SPLIT",
+    infer=_infer_split(1, 0, None),
+    evaluate=on(_split),
+    family="shape",
+    takes=f"axis: {INDEX}, x: f32 u8 i8 i16 i32 i64 -> parts*: x",
+)
+define(
+    "SPLIT_V",
+    infer=_infer_split(0, 2, 1),
+    evaluate=on(_split_v),
+    family="shape",
+    takes=f"x: f32 u8 i8 i16 i32 i64, sizes: {INDEX}, axis: {INDEX} -> parts*: x",
+)
 
 
 # -- cut ----------------------------------------------------------------------------------------
@@ -426,11 +502,21 @@ def _update_slice(op: Op, x: Array, update: Array, start: Array) -> Array:
     return result
 
 
-define("SLICE", infer=shaped(_sliced, by=[1, 2]), evaluate=on(_slice), family="shape",
-       takes=f"x: {MOVABLE} i4 str, begin: {INDEX}, size: {INDEX} -> x")  # fmt: skip
-define("DYNAMIC_UPDATE_SLICE", infer=fitting(_check_update, [0, 1, 2]),
-       evaluate=on(_update_slice), family="shape",
-       takes=f"x: {MOVABLE} i4 c128, update: x, start: {INDEX} -> x")  # fmt: skip
+define(
+    "SLICE",
+    infer=shaped(_sliced, by=[1, 2]),
+    evaluate=on(_slice),
+    family="shape",
+    takes=f"x: {MOVABLE} i4 str, begin: {INDEX}, size: {INDEX} -> x",
+    picks=0,
+)
+define(
+    "DYNAMIC_UPDATE_SLICE",
+    infer=fitting(_check_update, [0, 1, 2]),
+    evaluate=on(_update_slice),
+    family="shape",
+    takes=f"x: {MOVABLE} i4 c128, update: x, start: {INDEX} -> x",
+)
 
 
 @dataclass(frozen=True)
@@ -534,5 +620,11 @@ def _as_slice(indices: range) -> slice:
     return slice(indices.start, None if indices.stop < 0 else indices.stop, indices.step)
 
 
-define("STRIDED_SLICE", infer=_infer_strided_slice, evaluate=on(_strided_slice), family="shape",
-       takes=f"x: {MOVABLE} str, begin: {INDEX}, end: {INDEX}, strides: {INDEX} -> x")  # fmt: skip
+define(
+    "STRIDED_SLICE",
+    infer=_infer_strided_slice,
+    evaluate=on(_strided_slice),
+    family="shape",
+    takes=f"x: {MOVABLE} str, begin: {INDEX}, end: {INDEX}, strides: {INDEX} -> x",
+    picks=0,
+)

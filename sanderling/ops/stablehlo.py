@@ -67,8 +67,13 @@ def _elementwise(op: Op, a: Array, b: Array) -> Array:
 
 
 for _name in ELEMENTWISE:
-    define(_name, infer=fitting(_check_same, [0, 1]), evaluate=on(_elementwise), family="stablehlo",
-           takes=f"x: {ELEMENTWISE_TYPES.get(_name, _NUMBERS)}, y: x -> x")  # fmt: skip
+    define(
+        _name,
+        infer=fitting(_check_same, [0, 1]),
+        evaluate=on(_elementwise),
+        family="stablehlo",
+        takes=f"x: {ELEMENTWISE_TYPES.get(_name, _NUMBERS)}, y: x -> x",
+    )
 
 
 # -- padding ------------------------------------------------------------------------------------
@@ -92,10 +97,14 @@ def _check_value(op: Op, shape: Shape) -> None:
     single(op, shape, "the initial value or padding")
 
 
-define("STABLEHLO_PAD", infer=fitting(_check_value, [1], _infer_pad),
-       evaluate=on(_pad), family="stablehlo",
-       takes=f"x: {_NUMBERS} bf16 c64, fill: x -> x",
-       notes="edges may be negative; interior padding")  # fmt: skip
+define(
+    "STABLEHLO_PAD",
+    infer=fitting(_check_value, [1], _infer_pad),
+    evaluate=on(_pad),
+    family="stablehlo",
+    takes=f"x: {_NUMBERS} bf16 c64, fill: x -> x",
+    notes="edges may be negative; interior padding",
+)
 
 
 # -- reductions over windows --------------------------------------------------------------------
@@ -164,11 +173,15 @@ def _reduce_window_macs(op: Op) -> int:
     return elements(op.outputs[0].shape) * elements(ints(attr(op, "window_dimensions")))
 
 
-define("STABLEHLO_REDUCE_WINDOW", infer=fitting(_check_value, [1], _infer_reduce_window),
-       evaluate=on(_reduce_window),
-       family="stablehlo", takes="x[1-6]: f32 f64 i8 i16 i32 i64 u8 bool, init: x -> x",
-       macs=_reduce_window_macs,
-       notes="the body is one op: add, multiply, maximum, minimum, and, or")  # fmt: skip
+define(
+    "STABLEHLO_REDUCE_WINDOW",
+    infer=fitting(_check_value, [1], _infer_reduce_window),
+    evaluate=on(_reduce_window),
+    family="stablehlo",
+    takes="x[1-6]: f32 f64 i8 i16 i32 i64 u8 bool, init: x -> x",
+    macs=_reduce_window_macs,
+    notes="the body is one op: add, multiply, maximum, minimum, and, or",
+)
 
 
 # -- gather and scatter -------------------------------------------------------------------------
@@ -255,12 +268,20 @@ def _gather(op: Op, x: Array, indices: Array) -> Array:
     return np.ascontiguousarray(x[tuple(places)].transpose(order))
 
 
-define("STABLEHLO_GATHER", infer=_infer_gather, evaluate=on(_gather), family="stablehlo",
-       takes=f"x: {_NUMBERS} bf16 c64, indices: {INDEX} -> x")  # fmt: skip
+define(
+    "STABLEHLO_GATHER",
+    infer=_infer_gather,
+    evaluate=on(_gather),
+    family="stablehlo",
+    takes=f"x: {_NUMBERS} bf16 c64, indices: {INDEX} -> x",
+)
 
 _SCATTER: dict[str, np.ufunc] = {
-    "ADD": np.add, "MUL": np.multiply, "MAXIMUM": np.maximum, "MINIMUM": np.minimum
-}  # fmt: skip
+    "ADD": np.add,
+    "MUL": np.multiply,
+    "MAXIMUM": np.maximum,
+    "MINIMUM": np.minimum,
+}
 
 
 def _check_scatter(
@@ -314,11 +335,14 @@ def _apply(op: Op, result: Array, places: Sequence[Array], updates: Array) -> Ar
     return result
 
 
-define("STABLEHLO_SCATTER", infer=fitting(_check_scatter, [0, 1, 2]),
-       evaluate=on(_scatter), family="stablehlo",
-       takes=f"x: {_NUMBERS}, indices: {INDEX}, updates: x -> x",
-       notes="the computation is empty (update) or one op: add, multiply, maximum, "
-             "minimum")  # fmt: skip
+define(
+    "STABLEHLO_SCATTER",
+    infer=fitting(_check_scatter, [0, 1, 2]),
+    evaluate=on(_scatter),
+    family="stablehlo",
+    takes=f"x: {_NUMBERS}, indices: {INDEX}, updates: x -> x",
+    notes="the computation is empty (update) or one op: add, multiply, maximum, minimum",
+)
 
 
 # -- random bits --------------------------------------------------------------------------------
@@ -356,7 +380,11 @@ def _infer_random_bits(op: Op, specs: Specs) -> list[Spec]:
     return [out_spec(op, operand(op, specs).shape), out_spec(op, op.outputs[1].shape, 1)]
 
 
-define("STABLEHLO_RNG_BIT_GENERATOR", infer=fitting(_check_state, [0], _infer_random_bits),
-       evaluate=on(_random_bits),
-       family="stablehlo", takes="x[1]: u64 -> x, i32 u32 i64 u64",
-       notes="Philox4x32 and Threefry2x32, bit for bit")  # fmt: skip
+define(
+    "STABLEHLO_RNG_BIT_GENERATOR",
+    infer=fitting(_check_state, [0], _infer_random_bits),
+    evaluate=on(_random_bits),
+    family="stablehlo",
+    takes="x[1]: u64 -> x, i32 u32 i64 u64",
+    notes="Philox4x32 and Threefry2x32, bit for bit",
+)

@@ -60,8 +60,15 @@ PLAIN: dict[str, tuple[Function, str]] = {
 }
 for _name, (_function, _types) in PLAIN.items():
     _notes = "codes are negated as they are" if _name == "NEG" else ""
-    define(_name, infer=same_as_input, evaluate=on(lambda op, x, f=_function: f(x)), family="unary",
-           takes=f"x: {_types} -> x", notes=_notes)  # fmt: skip
+    define(
+        _name,
+        infer=same_as_input,
+        evaluate=on(lambda op, x, f=_function: f(x)),
+        family="unary",
+        takes=f"x: {_types} -> x",
+        notes=_notes,
+        reads_values=_name != "ZEROS_LIKE",
+    )
 
 
 # -- functions with quantised kernels -----------------------------------------------------------
@@ -141,14 +148,27 @@ def _rsqrt(op: Op, x: Array) -> Array:
 
 
 _SCALED = "x: f32 i8q i16q -> x"
-define("ABS", infer=same_as_input, evaluate=on(_abs), family="unary",
-       takes="x: f32 i8q i16 i32 -> x")  # fmt: skip
+define(
+    "ABS", infer=same_as_input, evaluate=on(_abs), family="unary", takes="x: f32 i8q i16 i32 -> x"
+)
 define("LOG", infer=same_as_input, evaluate=on(_log), family="unary", takes=_SCALED)
 define("EXP", infer=same_as_input, evaluate=on(_exp), family="unary", takes=_SCALED)
-define("SQRT", infer=same_as_input, evaluate=on(_sqrt), family="unary", takes=_SCALED,
-       notes="quantised results are truncated; negative values are refused")  # fmt: skip
-define("RSQRT", infer=same_as_input, evaluate=on(_rsqrt), family="unary", takes=_SCALED,
-       notes="negative quantised values are refused")  # fmt: skip
+define(
+    "SQRT",
+    infer=same_as_input,
+    evaluate=on(_sqrt),
+    family="unary",
+    takes=_SCALED,
+    notes="quantised results are truncated; negative values are refused",
+)
+define(
+    "RSQRT",
+    infer=same_as_input,
+    evaluate=on(_rsqrt),
+    family="unary",
+    takes=_SCALED,
+    notes="negative quantised values are refused",
+)
 
 
 # -- casts --------------------------------------------------------------------------------------
@@ -182,9 +202,14 @@ def _saturate(x: Array, target: DType) -> Array:
     return np.where(inside, codes, np.where(wide <= low, low, high)).astype(target.numpy)
 
 
-define("CAST", infer=same_as_input, evaluate=on(_cast), family="unary",
-       takes=f"x: {CAST_TYPES} -> {CAST_TYPES}",
-       notes="int4, uint4 and int2 from and to f32 in LiteRT, any type here")  # fmt: skip
+define(
+    "CAST",
+    infer=same_as_input,
+    evaluate=on(_cast),
+    family="unary",
+    takes=f"x: {CAST_TYPES} -> {CAST_TYPES}",
+    notes="int4, uint4 and int2 from and to f32 in LiteRT, any type here",
+)
 
 
 def _bitcast_shape(op: Op, shape: tuple[int, ...], source: DType) -> tuple[int, ...]:
@@ -210,16 +235,20 @@ def _bitcast_spec(op: Op, specs: Specs) -> Spec:
 
 
 def _bitcast(op: Op, x: Array) -> Array:
-    source = op.inputs[0]
-    assert source is not None
+    source = op.operand(0)
     shape = _bitcast_shape(op, x.shape, source.dtype)
     flat = np.ascontiguousarray(x).reshape(-1)
     return flat.view(op.outputs[0].dtype.numpy).reshape(shape)
 
 
 BITCAST_TYPES = "f32 f16 bf16 f64 f8e4m3fn f8e5m2 i8 u8 i16 u16 i32 u32 i64 u64 bool c64 c128"
-define("BITCAST", infer=_bitcast_spec, evaluate=on(_bitcast), family="unary",
-       takes=f"x: {BITCAST_TYPES} -> {BITCAST_TYPES}")  # fmt: skip
+define(
+    "BITCAST",
+    infer=_bitcast_spec,
+    evaluate=on(_bitcast),
+    family="unary",
+    takes=f"x: {BITCAST_TYPES} -> {BITCAST_TYPES}",
+)
 
 
 # -- quantise, dequantise -----------------------------------------------------------------------
@@ -264,8 +293,7 @@ QUANTIZE_TYPES = {
 
 
 def _quantize(op: Op, x: Array) -> Array:
-    target, source = op.outputs[0].dtype, op.inputs[0]
-    assert source is not None
+    target, source = op.outputs[0].dtype, op.operand(0)
     _check_quantize(op, x.shape)
     low, high = target.bounds
     if source.dtype is DType.FLOAT32:
@@ -279,9 +307,14 @@ def _quantize(op: Op, x: Array) -> Array:
     return clamp_to(wrap32(codes + zero_out), low, high, target)
 
 
-define("QUANTIZE", infer=fitting(_check_quantize, [0]), evaluate=on(_quantize), family="unary",
-       takes=" | ".join(f"x: {x} -> {y}" for x, y in QUANTIZE_TYPES.items()),
-       notes="f32 to i4 u4 i8 u8 i16, per channel too; between integer types")  # fmt: skip
+define(
+    "QUANTIZE",
+    infer=fitting(_check_quantize, [0]),
+    evaluate=on(_quantize),
+    family="unary",
+    takes=" | ".join(f"x: {x} -> {y}" for x, y in QUANTIZE_TYPES.items()),
+    notes="f32 to i4 u4 i8 u8 i16, per channel too; between integer types",
+)
 
 
 def _dequantize(op: Op, x: Array) -> Array:
@@ -293,10 +326,14 @@ def _dequantize(op: Op, x: Array) -> Array:
     return (scale.astype(np.float64) * (x.astype(np.int64) - zero)).astype(np.float32)
 
 
-define("DEQUANTIZE", infer=fitting(_check_dequantize, [0]), evaluate=on(_dequantize),
-       family="unary",
-       takes="x: f16 f8e4m3fn f8e5m2 i2Q i4Q u4Q i8Q u8Q i16Q -> f32",
-       notes="per channel too")  # fmt: skip
+define(
+    "DEQUANTIZE",
+    infer=fitting(_check_dequantize, [0]),
+    evaluate=on(_dequantize),
+    family="unary",
+    takes="x: f16 f8e4m3fn f8e5m2 i2Q i4Q u4Q i8Q u8Q i16Q -> f32",
+    notes="per channel too",
+)
 
 
 def _fake_quant(op: Op, x: Array) -> Array:
@@ -314,9 +351,14 @@ def _fake_quant(op: Op, x: Array) -> Array:
     return found
 
 
-define("FAKE_QUANT", infer=same_as_input, evaluate=on(_fake_quant), family="unary",
-       takes="x: f32 -> x",
-       notes="narrow_range too, which LiteRT refuses")  # fmt: skip
+define(
+    "FAKE_QUANT",
+    infer=same_as_input,
+    evaluate=on(_fake_quant),
+    family="unary",
+    takes="x: f32 -> x",
+    notes="narrow_range too, which LiteRT refuses",
+)
 
 
 # -- normalisations -----------------------------------------------------------------------------
@@ -347,8 +389,14 @@ def _row_macs(op: Op) -> int:
     return 0 if op.inputs[0] is None else elements(op.inputs[0].shape)
 
 
-define("L2_NORMALIZATION", infer=same_as_input, evaluate=on(_l2_normalize), family="unary",
-       takes="x[1-]: f32 i8q u8q -> x", macs=_row_macs)  # fmt: skip
+define(
+    "L2_NORMALIZATION",
+    infer=same_as_input,
+    evaluate=on(_l2_normalize),
+    family="unary",
+    takes="x[1-]: f32 i8q u8q -> x",
+    macs=_row_macs,
+)
 
 
 def _local_response(op: Op, x: Array) -> Array:
@@ -372,5 +420,11 @@ def _window_macs(op: Op) -> int:
     return _row_macs(op) * window
 
 
-define("LOCAL_RESPONSE_NORMALIZATION", infer=same_as_input, evaluate=on(_local_response),
-       family="unary", takes="x[4]: f32 -> x", macs=_window_macs)  # fmt: skip
+define(
+    "LOCAL_RESPONSE_NORMALIZATION",
+    infer=same_as_input,
+    evaluate=on(_local_response),
+    family="unary",
+    takes="x[4]: f32 -> x",
+    macs=_window_macs,
+)

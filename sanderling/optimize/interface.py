@@ -7,8 +7,11 @@ from .scheme import Grid, RangeOf
 from .solve import FLOAT, DomainValue, ScaleGroup, Solution
 from .write import Writer
 
-GRIDS = {DType.INT8: Grid(8, symmetric=False), DType.UINT8: Grid(8, symmetric=False),
-         DType.INT16: Grid(16, symmetric=True)}  # fmt: skip
+GRIDS = {
+    DType.INT8: Grid(8, symmetric=False),
+    DType.UINT8: Grid(8, symmetric=False),
+    DType.INT16: Grid(16, symmetric=True),
+}
 
 
 def open_inputs(graph: Graph, solution: Solution, dtype: DType, ranges: RangeOf) -> None:

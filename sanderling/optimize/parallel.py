@@ -6,11 +6,11 @@ runs too, and rounds as the number of its threads has it. Samples are better to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -21,19 +21,19 @@ Out = TypeVar("Out")
 
 
 @cache
-def _libraries() -> ThreadpoolController:
-    """The libraries that numpy multiplies with; looking for them takes milliseconds."""
+def _controller() -> Any:
+    """The libraries that NumPy multiplies with; they are there since it was imported."""
     return ThreadpoolController()
 
 
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    with _libraries().limit(limits=1, user_api="blas"):
-        yield
+def one_thread_each() -> AbstractContextManager[object]:
+    """Products within take one thread each."""
+    limit: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
+    return limit
 
 
 def in_parallel(function: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
-    """In the order of the items."""
+    """Apply the function to each item, on all cores; results are in the order of the items."""
     given = list(items)
     if len(given) < 2 or usable_cpu_count() < 2:
         return [function(item) for item in given]

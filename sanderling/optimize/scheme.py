@@ -106,20 +106,40 @@ MODES = {
         Mode("float", "as it is"),
         Mode("float16", "float constants stored in half the bytes, computed in float32", half=True),
         Mode("dynamic", "int8 weights, activations quantised on the fly", weights=_W8),
-        Mode("int8", "int8 weights and activations: integer arithmetic alone", weights=_W8,
-             activations=Grid(8, symmetric=False)),
-        Mode("int16x8", "int8 weights, int16 activations: integer arithmetic, 256 times finer",
-             weights=_W8, activations=Grid(16, symmetric=True), bias_bits=64),
-        Mode("weight-int8", "int8 weights, made float again before use", weights=_W8,
-             expanded=True),
-        Mode("weight-int4", "int4 weights per channel, made float again before use", weights=_W4,
-             expanded=True),
-        Mode("dynamic-int4", "int4 weights per channel, activations quantised on the fly where a "
-             "kernel takes int4", weights=_W4),
-        Mode("block-int4", "int4 weights in blocks of 32 (FULLY_CONNECTED), else as dynamic-int4",
-             weights=Grid(4, symmetric=True, narrow=True, block=32)),
+        Mode(
+            "int8",
+            "int8 weights and activations: integer arithmetic alone",
+            weights=_W8,
+            activations=Grid(8, symmetric=False),
+        ),
+        Mode(
+            "int16x8",
+            "int8 weights, int16 activations: integer arithmetic, 256 times finer",
+            weights=_W8,
+            activations=Grid(16, symmetric=True),
+            bias_bits=64,
+        ),
+        Mode(
+            "weight-int8", "int8 weights, made float again before use", weights=_W8, expanded=True
+        ),
+        Mode(
+            "weight-int4",
+            "int4 weights per channel, made float again before use",
+            weights=_W4,
+            expanded=True,
+        ),
+        Mode(
+            "dynamic-int4",
+            "int4 weights per channel, activations quantised on the fly where a kernel takes int4",
+            weights=_W4,
+        ),
+        Mode(
+            "block-int4",
+            "int4 weights in blocks of 32 (FULLY_CONNECTED), else as dynamic-int4",
+            weights=Grid(4, symmetric=True, narrow=True, block=32),
+        ),
     )
-}  # fmt: skip
+}
 
 
 def mode_of(name: str | Mode) -> Mode:

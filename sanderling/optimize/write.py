@@ -51,8 +51,12 @@ class Written:
 
 
 # What weights of so many bits are called, by whether they are made float before use.
-STORED_MODE = {(8, False): "dynamic", (4, False): "dynamic-int4",
-               (8, True): "weight-int8", (4, True): "weight-int4"}  # fmt: skip
+STORED_MODE = {
+    (8, False): "dynamic",
+    (4, False): "dynamic-int4",
+    (8, True): "weight-int8",
+    (4, True): "weight-int4",
+}
 
 
 class Writer:

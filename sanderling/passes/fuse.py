@@ -19,8 +19,12 @@ WEIGHTED = {"CONV_2D": (0, 3), "DEPTHWISE_CONV_2D": (3, 3), "FULLY_CONNECTED": (
 # -- clamps -------------------------------------------------------------------------------------
 
 Bounds = tuple[float, float]
-CLAMPS = {"RELU": (0.0, np.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0),
-          "RELU_0_TO_1": (0.0, 1.0)}  # fmt: skip
+CLAMPS = {
+    "RELU": (0.0, np.inf),
+    "RELU6": (0.0, 6.0),
+    "RELU_N1_TO_1": (-1.0, 1.0),
+    "RELU_0_TO_1": (0.0, 1.0),
+}
 CLAMP_OPS = (*CLAMPS, "MAXIMUM", "MINIMUM")
 _ACTIVATION = {bounds: name for name, bounds in ACTIVATION_BOUNDS.items()}
 _CLAMP_OP = {bounds: name for name, bounds in CLAMPS.items()}
@@ -91,13 +95,20 @@ def _rounded_clamp(graph: Graph, match: Match) -> Op | None:
 
 
 CLAMP_RULES = (
-    Rule("limit is a clamp", P(("MAXIMUM", "MINIMUM"), Var("x"), CONST, commutes=True),
-         _rounded_clamp),
-    Rule("clamps merged", P(CLAMP_OPS, Var("y", P(CLAMP_OPS, Var("x"), bind="inner"))),
-         _merge_clamps),
-    Rule("clamp into producer", P(CLAMP_OPS, Var("y", P(ACTIVATED, once=True, bind="made"))),
-         _fuse_clamp),
-)  # fmt: skip
+    Rule(
+        "limit is a clamp",
+        P(("MAXIMUM", "MINIMUM"), Var("x"), CONST, commutes=True),
+        _rounded_clamp,
+    ),
+    Rule(
+        "clamps merged", P(CLAMP_OPS, Var("y", P(CLAMP_OPS, Var("x"), bind="inner"))), _merge_clamps
+    ),
+    Rule(
+        "clamp into producer",
+        P(CLAMP_OPS, Var("y", P(ACTIVATED, once=True, bind="made"))),
+        _fuse_clamp,
+    ),
+)
 
 # -- scales and offsets into weights ------------------------------------------------------------
 
@@ -350,12 +361,19 @@ def _dilated(graph: Graph, match: Match, pads: Array, block: tuple[int, int]) ->
 
 
 WINDOW_RULES = (
-    Rule("phases are dilation",
-         P("BATCH_TO_SPACE_ND", P(CONVOLUTIONS, P("SPACE_TO_BATCH_ND", Var("x"), bind="split"),
-                                  once=True, bind="conv")), _dilate),
-    Rule("padding is SAME",
-         P(CONVOLUTIONS, P(("PAD", "PADV2"), Var("x"), bind="pad"), attrs={"padding": "VALID"}),
-         _pad_to_same),
-)  # fmt: skip
+    Rule(
+        "phases are dilation",
+        P(
+            "BATCH_TO_SPACE_ND",
+            P(CONVOLUTIONS, P("SPACE_TO_BATCH_ND", Var("x"), bind="split"), once=True, bind="conv"),
+        ),
+        _dilate,
+    ),
+    Rule(
+        "padding is SAME",
+        P(CONVOLUTIONS, P(("PAD", "PADV2"), Var("x"), bind="pad"), attrs={"padding": "VALID"}),
+        _pad_to_same,
+    ),
+)
 
 RULES = (*CLAMP_RULES, *WEIGHT_RULES, *WINDOW_RULES)

@@ -455,7 +455,9 @@ def _pad_later(graph: Graph, match: Match) -> Op | None:
 
 
 RULES = (
-    Rule("padding after transpose",
-         P("TRANSPOSE", P(("PAD", "PADV2", "MIRROR_PAD"), Var("x"), CONST, once=True, bind="pad")),
-         _pad_later),
-)  # fmt: skip
+    Rule(
+        "padding after transpose",
+        P("TRANSPOSE", P(("PAD", "PADV2", "MIRROR_PAD"), Var("x"), CONST, once=True, bind="pad")),
+        _pad_later,
+    ),
+)

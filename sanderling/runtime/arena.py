@@ -72,8 +72,11 @@ class ArenaPlan(Generic[Key]):
     def table(self) -> str:
         """One line a buffer, by offset: what lies where, and when."""
         rows = sorted(self.blocks, key=lambda b: (b.offset, b.item.first))
-        lines = [f"{b.offset:>10} {b.item.size:>10}  steps {b.item.first:>4}-{b.item.last:<4} "
-                 f"{b.item.key}" for b in rows]  # fmt: skip
+        lines = [
+            f"{b.offset:>10} {b.item.size:>10}  steps {b.item.first:>4}-{b.item.last:<4} "
+            f"{b.item.key}"
+            for b in rows
+        ]
         head, foot = f"{'offset':>10} {'bytes':>10}  alive", f"{self.size:>10} in all"
         return "\n".join([head, *lines, foot])
 
@@ -188,8 +191,9 @@ def plan_graph(graph: Graph) -> ArenaPlan[Tensor]:
     born |= dict.fromkeys(graph.inputs, 0)
     live = [t for t in born if not t.is_constant and t.dtype.is_fixed_size]
     over = {t: _overwrites(t.producer, graph, last, i) for t, i in born.items() if t.producer}
-    return plan([Item(t, t.dtype.nbytes(t.shape), born[t], last.get(t, born[t]), over.get(t))
-                 for t in live])  # fmt: skip
+    return plan(
+        [Item(t, t.dtype.nbytes(t.shape), born[t], last.get(t, born[t]), over.get(t)) for t in live]
+    )
 
 
 def _overwrites(op: Op, graph: Graph, last: Mapping[Tensor, int], step: int) -> Tensor | None:

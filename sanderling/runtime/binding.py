@@ -27,8 +27,13 @@ class Binding:
     run. A tensor may be wanted more than once.
     """
 
-    def __init__(self, plan: Plan, inputs: Sequence[Array], outputs: Sequence[Array | None],
-                 wanted: Sequence[Tensor]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+        wanted: Sequence[Tensor],
+    ) -> None:
         self.plan = plan
         self.wanted = wanted
         arrays: dict[Tensor, Array | None] = dict(zip(plan.graph.inputs, inputs, strict=True))
@@ -38,7 +43,9 @@ class Binding:
         self._arrays = arrays
         # NumPy moves no array to which somebody has a weak reference, not even when it is told not
         # to count references: resize(..., refcheck=False) raises instead of freeing what is bound.
-        self._pins = [weakref.ref(a) for a in (*inputs, *outputs) if a is not None]
+        # (A scalar of NumPy's, which complex inputs may be, has no memory of its own to move.)
+        held = (*inputs, *outputs)
+        self._pins = [weakref.ref(a) for a in held if isinstance(a, np.ndarray)]
         # An input that is a variable too: what the caller gives is its value before each run.
         self._fed = [
             (plan.variables[t], a)

@@ -23,8 +23,9 @@ from ..errors import InputError
 from ..ir import Array, DType, Shape, Tensor
 
 
-def take(wanted: Mapping[str, Tensor], feeds: Mapping[str, npt.ArrayLike],
-         copy: bool = True) -> dict[Tensor, Array]:  # fmt: skip
+def take(
+    wanted: Mapping[str, Tensor], feeds: Mapping[str, npt.ArrayLike], copy: bool = True
+) -> dict[Tensor, Array]:
     """Match arrays to tensors by name, and check them."""
     if not isinstance(feeds, Mapping):
         names = ", ".join(f"{n!r}: array" for n in wanted)
@@ -37,10 +38,12 @@ def take(wanted: Mapping[str, Tensor], feeds: Mapping[str, npt.ArrayLike],
     missing = [name for name in wanted if name not in feeds]
     if unknown or missing:
         raise InputError(
-            " and ".join([f"there is no input '{n}'" for n in unknown]
-                         + [f"input '{n}' is missing" for n in missing]),
+            " and ".join(
+                [f"there is no input '{n}'" for n in unknown]
+                + [f"input '{n}' is missing" for n in missing]
+            ),
             fix="the inputs are " + ", ".join(f"{n} {t.type_text}" for n, t in wanted.items()),
-        )  # fmt: skip
+        )
     return {t: as_fed(t, feeds[name], name, copy) for name, t in wanted.items()}
 
 
@@ -57,8 +60,11 @@ def as_fed(tensor: Tensor, value: npt.ArrayLike, name: str, copy: bool = True) -
     check_shape(tensor, array.shape, name)
     if not array.flags.c_contiguous:
         if not copy:
-            raise InputError("the array is not contiguous", where=f"input '{name}'",
-                             fix="bind np.ascontiguousarray(x)")  # fmt: skip
+            raise InputError(
+                "the array is not contiguous",
+                where=f"input '{name}'",
+                fix="bind np.ascontiguousarray(x)",
+            )
         array = np.ascontiguousarray(array)
     return array
 
@@ -69,8 +75,11 @@ def as_array(tensor: Tensor, value: npt.ArrayLike, name: str) -> Array:
     try:  # an array of bytes would cut off the NULs that they end in
         return np.asarray(value, np.object_ if strings else None)
     except (ValueError, OverflowError) as error:  # lists of unequal length, too large a number
-        raise InputError(f"it is not an array: {error}", where=f"input '{name}'",
-                         fix="give an array, or lists of equal length") from error  # fmt: skip
+        raise InputError(
+            f"it is not an array: {error}",
+            where=f"input '{name}'",
+            fix="give an array, or lists of equal length",
+        ) from error
 
 
 def _converted(tensor: Tensor, value: object, array: Array, name: str, copy: bool) -> Array:
@@ -114,9 +123,11 @@ def _check_range(tensor: Tensor, array: Array, name: str) -> None:
         return
     low, high = tensor.dtype.bounds
     if int(array.min()) < low or int(array.max()) > high:
-        raise InputError(f"{array.min()} to {array.max()} do not fit {tensor.dtype.numpy}",
-                         where=f"input '{name}'", fix=f"its values must be {low} to {high}"
-                         )  # fmt: skip
+        raise InputError(
+            f"{array.min()} to {array.max()} do not fit {tensor.dtype.numpy}",
+            where=f"input '{name}'",
+            fix=f"its values must be {low} to {high}",
+        )
 
 
 def is_quantized(tensor: Tensor) -> bool:
@@ -138,9 +149,11 @@ def type_hint(tensor: Tensor, array: Array, tensor_text: str = "tensor") -> str:
             zero = int(quant.zero_point[0])
             sign = "-" if zero < 0 else "+"
             make += f", that is round(x / {quant.scale[0]:g}) {sign} {abs(zero)}"
-        return f"quantise it first: {make}" if array.dtype.kind == "f" else (
-            f"quantise the reals that it stands for: {make}; or, if it holds codes, {cast}"
-        )  # fmt: skip
+        return (
+            f"quantise it first: {make}"
+            if array.dtype.kind == "f"
+            else (f"quantise the reals that it stands for: {make}; or, if it holds codes, {cast}")
+        )
     if array.dtype.kind in "iu" and tensor.dtype.is_float:
         return f"convert it, and scale it as the model expects: {cast}, pixels often / 255"
     return f"convert it: {cast}"

@@ -35,8 +35,13 @@ class Picture:
     bgr: bool = False
 
 
-def read_array(path: str | Path, tensor: Tensor, picture: Picture | None = None,
-               name: str = "", rate: int | None = None) -> Array:  # fmt: skip
+def read_array(
+    path: str | Path,
+    tensor: Tensor,
+    picture: Picture | None = None,
+    name: str = "",
+    rate: int | None = None,
+) -> Array:
     """The file's content as an array for this input, its batch dimension added where it lacks.
 
     name: what the user calls the input, where that is not the tensor's name.
@@ -76,10 +81,14 @@ def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
         names = list(loaded.files)
         found = next((n for n in wanted if n in names), names[0] if len(names) == 1 else None)
         if found is None:
-            raise InputError(f"no array '{wanted[0]}' in it", where=str(path),
-                             fix=f"it holds {', '.join(names) or 'nothing'}")  # fmt: skip
-        with foreign_reader(path, f"its array '{found}' cannot be read",
-                            "save it again with np.savez"):  # fmt: skip
+            raise InputError(
+                f"no array '{wanted[0]}' in it",
+                where=str(path),
+                fix=f"it holds {', '.join(names) or 'nothing'}",
+            )
+        with foreign_reader(
+            path, f"its array '{found}' cannot be read", "save it again with np.savez"
+        ):
             return np.asarray(loaded[found])
 
 
@@ -107,8 +116,12 @@ def read_picture(path: Path, tensor: Tensor, how: Picture) -> Array:
 def _resampling(name: str) -> int:
     from PIL import Image
 
-    known = {"nearest": Image.Resampling.NEAREST, "bilinear": Image.Resampling.BILINEAR,
-             "bicubic": Image.Resampling.BICUBIC, "box": Image.Resampling.BOX}  # fmt: skip
+    known = {
+        "nearest": Image.Resampling.NEAREST,
+        "bilinear": Image.Resampling.BILINEAR,
+        "bicubic": Image.Resampling.BICUBIC,
+        "box": Image.Resampling.BOX,
+    }
     if name not in known:
         raise InputError(f"no resampling '{name}'", fix=f"one of {', '.join(known)}")
     return known[name]
@@ -130,8 +143,10 @@ def picture_layout(tensor: Tensor) -> tuple[tuple[int, int], int, bool]:
 
 def _normalise(pixels: Array, tensor: Tensor, how: Picture) -> Array:
     if how.mean is not None or how.std is not None:
-        return np.asarray((pixels - _colours(how.mean or (0,), pixels)) /
-                          _colours(how.std or (1,), pixels), np.float32)  # fmt: skip
+        return np.asarray(
+            (pixels - _colours(how.mean or (0,), pixels)) / _colours(how.std or (1,), pixels),
+            np.float32,
+        )
     if tensor.dtype.is_float:
         return pixels / np.float32(255)
     shift = 128 if tensor.dtype is DType.INT8 else 0
@@ -172,14 +187,20 @@ def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:
 
     quant = tensor.quant
     if quant is None or not quant.scale.size:
-        raise InputError("it has no quantisation parameters", where=f"tensor '{tensor.name}'",
-                         fix=f"give it {tensor.dtype.numpy} values")  # fmt: skip
+        raise InputError(
+            "it has no quantisation parameters",
+            where=f"tensor '{tensor.name}'",
+            fix=f"give it {tensor.dtype.numpy} values",
+        )
     scale, zero = _broadcast(quant.scale, tensor), _broadcast(quant.zero_point, tensor)
     reals = np.asarray(values, np.float32)
     unreal = int(np.isnan(reals).sum())
     if unreal:
-        raise InputError(f"{unreal} of {reals.size} values are NaN, which no integer stands for",
-                         where=f"tensor '{tensor.name}'", fix="replace them first")  # fmt: skip
+        raise InputError(
+            f"{unreal} of {reals.size} values are NaN, which no integer stands for",
+            where=f"tensor '{tensor.name}'",
+            fix="replace them first",
+        )
     with np.errstate(all="ignore"):  # infinities become the largest and smallest code
         codes = round_away(reals / scale) + zero
     return np.clip(codes, *tensor.dtype.bounds).astype(tensor.dtype.numpy)
@@ -213,9 +234,12 @@ def class_names(path: Path) -> list[str]:
         raise InputError("there is no label in it", where=str(path), fix=fix)
     header = _header(names, path.suffix)
     if header:
-        raise InputError(f"it is a CSV with the columns {', '.join(header)}", where=str(path),
-                         fix="write the column of the names alone into a text file, one name a "
-                         "line, without the line of headings")  # fmt: skip
+        raise InputError(
+            f"it is a CSV with the columns {', '.join(header)}",
+            where=str(path),
+            fix="write the column of the names alone into a text file, one name a "
+            "line, without the line of headings",
+        )
     return names
 
 

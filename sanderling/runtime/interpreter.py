@@ -147,13 +147,17 @@ class Interpreter(OfThisProcess):
     def _resize(self, graph: Graph, index: int, size: Sequence[int], strict: bool) -> None:
         tensor = known_models.tensor_at(graph, index)
         if tensor is None or tensor not in graph.inputs:
-            raise InvokeError(f"Attempting to resize tensor {index}, which is not an input",
-                              fix=f"the inputs are {[graph.tensors.index(t) for t in graph.inputs]}"
-                              )  # fmt: skip
+            raise InvokeError(
+                f"Attempting to resize tensor {index}, which is not an input",
+                fix=f"the inputs are {[graph.tensors.index(t) for t in graph.inputs]}",
+            )
         shape = tuple(int(n) for n in np.asarray(size, np.int32).reshape(-1))
         if any(n < 0 for n in shape):
-            raise InvokeError(f"Cannot resize to {list(shape)}: a size is negative",
-                              where=f"input {index}", fix="give sizes of 0 or more")  # fmt: skip
+            raise InvokeError(
+                f"Cannot resize to {list(shape)}: a size is negative",
+                where=f"input {index}",
+                fix="give sizes of 0 or more",
+            )
         place = graph.inputs.index(tensor)
         if strict:
             check_strict(tensor, shape, index)
@@ -187,8 +191,9 @@ class Interpreter(OfThisProcess):
 
     def _invoke(self, graph: Graph) -> None:
         if graph not in self._ready:
-            raise InvokeError("Invoke called on model that is not ready",
-                              fix="call allocate_tensors() first")  # fmt: skip
+            raise InvokeError(
+                "Invoke called on model that is not ready", fix="call allocate_tensors() first"
+            )
         try:
             with self._session._alone():
                 self._ready[graph].binding.run()
@@ -216,8 +221,9 @@ class Interpreter(OfThisProcess):
     def _set(self, graph: Graph, index: int, value: npt.ArrayLike) -> None:
         tensor = self._tensor(graph, index)
         if graph not in self._ready:
-            raise InputError("Cannot set tensor: Tensor is unallocated. Try calling "
-                             "allocate_tensors() first")  # fmt: skip
+            raise InputError(
+                "Cannot set tensor: Tensor is unallocated. Try calling allocate_tensors() first"
+            )
         target = self._live(graph, index)
         array = as_array(tensor, value, tensor.name)
         if tensor.dtype is DType.STRING and array.dtype.kind in "OSU":
@@ -377,8 +383,9 @@ class Interpreter(OfThisProcess):
     def _get_op_details(self, op_index: int) -> Details:
         graph = self._main
         if not 0 <= op_index < len(graph.ops):
-            raise InputError(f"Invalid node index {op_index}",
-                             fix=f"the model has {len(graph.ops)} nodes")  # fmt: skip
+            raise InputError(
+                f"Invalid node index {op_index}", fix=f"the model has {len(graph.ops)} nodes"
+            )
         op = graph.ops[op_index]
         places = {t: i for i, t in enumerate(graph.tensors)}
         return op_details(op, op_index, places)
@@ -401,8 +408,10 @@ class Interpreter(OfThisProcess):
     def _graph(self, index: int) -> Graph:
         graphs = self._session.model.graphs
         if not 0 <= index < len(graphs):
-            raise InputError(f"subgraph_index is out of range: {index} for the model, which has "
-                             f"{len(graphs)} subgraphs.")  # fmt: skip
+            raise InputError(
+                f"subgraph_index is out of range: {index} for the model, which has "
+                f"{len(graphs)} subgraphs."
+            )
         return graphs[index]
 
     def _tensor(self, graph: Graph, index: int) -> Tensor:

@@ -36,11 +36,17 @@ def runtime_errors() -> Iterator[None]:
 
 def check_threads(threads: int | None) -> None:
     if threads is not None and not isinstance(threads, int):
-        raise InputError("type of num_threads should be int", where="num_threads",
-                         fix=f"it is {threads!r}: give int(...)")  # fmt: skip
+        raise InputError(
+            "type of num_threads should be int",
+            where="num_threads",
+            fix=f"it is {threads!r}: give int(...)",
+        )
     if threads is not None and threads < 1:
-        raise InputError("num_threads should >= 1", where="num_threads",
-                         fix="give 1 or more, or None for a default")  # fmt: skip
+        raise InputError(
+            "num_threads should >= 1",
+            where="num_threads",
+            fix="give 1 or more, or None for a default",
+        )
 
 
 def open_model(path: str | os.PathLike[str] | None, content: Any) -> Model:
@@ -48,18 +54,24 @@ def open_model(path: str | os.PathLike[str] | None, content: Any) -> Model:
     if path and content is not None:
         raise InputError("Can't both provide `model_path` and `model_content`", fix="give one")
     if not path and (content is None or len(content) == 0):
-        raise InputError("`model_path` or `model_content` must be specified.",
-                         fix="give a path or the bytes of a .tflite file")  # fmt: skip
+        raise InputError(
+            "`model_path` or `model_content` must be specified.",
+            fix="give a path or the bytes of a .tflite file",
+        )
     try:
         return load(os.fsdecode(path) if path else _buffer(content))
     except ModelError as error:
-        raise ModelError(f"The model is not a valid Flatbuffer buffer: {error.what}",
-                         where=error.where, fix=error.fix) from error  # fmt: skip
+        raise ModelError(
+            f"The model is not a valid Flatbuffer buffer: {error.what}",
+            where=error.where,
+            fix=error.fix,
+        ) from error
     except InputError as error:
         if isinstance(error, WrongTypeError):
             raise
-        raise InputError(f"Could not open '{os.fsdecode(path or '')}': {error.what}",
-                         fix=error.fix) from error  # fmt: skip
+        raise InputError(
+            f"Could not open '{os.fsdecode(path or '')}': {error.what}", fix=error.fix
+        ) from error
 
 
 def _buffer(content: Any) -> bytes | bytearray | memoryview:
@@ -69,8 +81,10 @@ def _buffer(content: Any) -> bytes | bytearray | memoryview:
     try:
         return memoryview(content)
     except TypeError as error:
-        raise WrongTypeError(f"model_content is of type {type(content).__name__}",
-                             fix="give the file's bytes, or model_path=...") from error  # fmt: skip
+        raise WrongTypeError(
+            f"model_content is of type {type(content).__name__}",
+            fix="give the file's bytes, or model_path=...",
+        ) from error
 
 
 def as_index(index: object) -> int:
@@ -78,9 +92,10 @@ def as_index(index: object) -> int:
     try:
         return operator.index(index)  # type: ignore[arg-type]
     except TypeError as error:
-        raise WrongTypeError(f"a tensor index of type {type(index).__name__}",
-                             fix="give the 'index' of get_input_details() and its like"
-                             ) from error  # fmt: skip
+        raise WrongTypeError(
+            f"a tensor index of type {type(index).__name__}",
+            fix="give the 'index' of get_input_details() and its like",
+        ) from error
 
 
 def no_tensor(graph: Graph, index: int) -> str:
@@ -95,8 +110,10 @@ def check_strict(tensor: Tensor, shape: Shape, index: int) -> None:
     """Only dimensions that the file leaves open may change."""
     fixed = tensor.signature or tensor.shape
     if len(shape) != len(fixed):
-        raise InvokeError(f"Attempting to resize tensor {index} of {len(fixed)} dimensions to "
-                          f"{len(shape)}", fix="leave out strict=True")  # fmt: skip
+        raise InvokeError(
+            f"Attempting to resize tensor {index} of {len(fixed)} dimensions to {len(shape)}",
+            fix="leave out strict=True",
+        )
     for axis, (stated, wanted) in enumerate(zip(fixed, shape, strict=True)):
         if stated not in (-1, wanted):
             raise InvokeError(
@@ -110,8 +127,10 @@ def check_strict(tensor: Tensor, shape: Shape, index: int) -> None:
 def check_dimensions(got: Shape, wanted: Shape, index: int) -> None:
     mismatch = "Cannot set tensor: Dimension mismatch. "
     if len(got) != len(wanted):
-        raise InputError(f"{mismatch}Got {len(got)} but expected {len(wanted)} for input {index}.",
-                         fix=f"reshape it to {list(wanted)}")  # fmt: skip
+        raise InputError(
+            f"{mismatch}Got {len(got)} but expected {len(wanted)} for input {index}.",
+            fix=f"reshape it to {list(wanted)}",
+        )
     for axis, (size, expected) in enumerate(zip(got, wanted, strict=True)):
         if size != expected:
             raise InputError(

@@ -63,8 +63,9 @@ def _scales(quant: Quant | None) -> tuple[Array, Array]:
         return np.zeros(0, np.float32), np.zeros(0, np.int32)
     if quant.block is None:
         return quant.scale, quant.zero_point.astype(np.int32)
-    scales, zeros = (None if t is None else t.data
-                     for t in (quant.block.scales, quant.block.zero_points))  # fmt: skip
+    scales, zeros = (
+        None if t is None else t.data for t in (quant.block.scales, quant.block.zero_points)
+    )
     flat = quant.scale if scales is None else scales.reshape(-1)
     return flat, np.zeros(flat.size, np.int32) if zeros is None else zeros.reshape(-1).astype("i4")
 

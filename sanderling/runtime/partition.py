@@ -60,15 +60,21 @@ class Partition:
 
     def table(self) -> str:
         """For people: what runs where, then why not elsewhere."""
-        lines = [f"part {i}: {plural(len(p.ops), 'op')} on {p.delegate.name}"
-                 for i, p in enumerate(self.parts)]  # fmt: skip
+        lines = [
+            f"part {i}: {plural(len(p.ops), 'op')} on {p.delegate.name}"
+            for i, p in enumerate(self.parts)
+        ]
         for op, refusals in self.refusals.items():
             lines += [f"{op.where}: {r.delegate} refuses: {r.reason}" for r in refusals]
         return "\n".join(lines)
 
 
-def partition(graph: Graph, delegates: Sequence[Delegate], limits: Limits,
-              failed: Mapping[Op, list[Refusal]] | None = None) -> Partition:  # fmt: skip
+def partition(
+    graph: Graph,
+    delegates: Sequence[Delegate],
+    limits: Limits,
+    failed: Mapping[Op, list[Refusal]] | None = None,
+) -> Partition:
     """Share the ops out. failed: refusals known beforehand, from parts that did not compile.
 
     As in TFLite, each delegate in turn clusters what is left; what it gets stays together.
@@ -81,8 +87,10 @@ def partition(graph: Graph, delegates: Sequence[Delegate], limits: Limits,
         taken = set(_asked(delegate, open_ops, failed or {}, refusals))
         if delegate is delegates[-1]:
             # What nobody can run goes to the last, which says why not when it is compiled.
-            taken, limits = set(open_ops), replace(limits, max_delegated_partitions=0,
-                                                   min_nodes_per_partition=0)  # fmt: skip
+            taken, limits = (
+                set(open_ops),
+                replace(limits, max_delegated_partitions=0, min_nodes_per_partition=0),
+            )
         clusters = cluster(groups, taken, limits)
         kept = _keep_within([c for c in clusters if c.mine], delegate, limits, refusals)
         groups = [g for c in clusters for g in ([c.ops] if c in kept else c.groups)]
@@ -92,8 +100,12 @@ def partition(graph: Graph, delegates: Sequence[Delegate], limits: Limits,
     return Partition(parts, refusals)
 
 
-def _asked(delegate: Delegate, ops: Iterable[Op], failed: Mapping[Op, list[Refusal]],
-           refusals: dict[Op, list[Refusal]]) -> Iterator[Op]:  # fmt: skip
+def _asked(
+    delegate: Delegate,
+    ops: Iterable[Op],
+    failed: Mapping[Op, list[Refusal]],
+    refusals: dict[Op, list[Refusal]],
+) -> Iterator[Op]:
     """The ops that the delegate takes; its reasons against the others are recorded."""
     asked = list(ops)
     for op, said in zip(asked, delegate.refuses_each(asked), strict=True):
@@ -108,8 +120,9 @@ def _known_failure(op: Op, delegate: Delegate, failed: Mapping[Op, list[Refusal]
     return next((r.reason for r in failed.get(op, ()) if r.delegate == delegate.name), None)
 
 
-def _keep_within(clusters: list[Cluster], delegate: Delegate, limits: Limits,
-                 refusals: dict[Op, list[Refusal]]) -> list[Cluster]:  # fmt: skip
+def _keep_within(
+    clusters: list[Cluster], delegate: Delegate, limits: Limits, refusals: dict[Op, list[Refusal]]
+) -> list[Cluster]:
     """The clusters within the two limits, the largest first."""
     ranked = sorted(clusters, key=lambda c: len(c.ops), reverse=True)
     most = limits.max_delegated_partitions if limits.max_delegated_partitions > 0 else len(ranked)
@@ -118,8 +131,10 @@ def _keep_within(clusters: list[Cluster], delegate: Delegate, limits: Limits,
         if rank >= most:
             reason = f"only the {most} largest parts are kept (max_delegated_partitions)"
         elif len(found.ops) < limits.min_nodes_per_partition:
-            reason = (f"its part has {plural(len(found.ops), 'op')}, fewer than "
-                      f"{limits.min_nodes_per_partition} (min_nodes_per_partition)")  # fmt: skip
+            reason = (
+                f"its part has {plural(len(found.ops), 'op')}, fewer than "
+                f"{limits.min_nodes_per_partition} (min_nodes_per_partition)"
+            )
         else:
             kept.append(found)
             continue

@@ -51,8 +51,9 @@ class PlanStore:
         made = self.store.recall(name, lambda found: [self._restored(graph, shapes, found)])
         return None if made is None else made[0]
 
-    def _restored(self, graph: Graph, shapes: Sequence[Shape], found: dict[str, Any]
-                  ) -> Plan | None:  # fmt: skip
+    def _restored(
+        self, graph: Graph, shapes: Sequence[Shape], found: dict[str, Any]
+    ) -> Plan | None:
         tensors = [Tensor(name, DType[dtype], shape) for name, dtype, shape in found["tensors"]]
 
         def pick(places: Sequence[int]) -> list[Tensor]:
@@ -74,13 +75,16 @@ class PlanStore:
             part = Part(self.delegates[who], [op], pick(inputs), pick(outputs), nodes)
             steps.append(Step(part, executable, part.inputs, part.outputs))
         arena = plan_borders(shell, steps, self.limits.single_ops)
-        twins = dict(zip((*graph.inputs, *graph.outputs), (*shell.inputs, *shell.outputs),
-                         strict=True))  # fmt: skip
-        return Plan(shell, Partition([s.part for s in steps], {}), steps, arena, twins,
-                    is_whole=False)  # fmt: skip
+        twins = dict(
+            zip((*graph.inputs, *graph.outputs), (*shell.inputs, *shell.outputs), strict=True)
+        )
+        return Plan(
+            shell, Partition([s.part for s in steps], {}), steps, arena, twins, is_whole=False
+        )
 
-    def keep(self, model: Model, content: str, graph: Graph, shapes: Sequence[Shape],
-             made: Plan) -> None:  # fmt: skip
+    def keep(
+        self, model: Model, content: str, graph: Graph, shapes: Sequence[Shape], made: Plan
+    ) -> None:
         """Record a plan that was just made of this graph. content: the model's digest, or ""."""
         if not self.is_on or graph not in model.graphs or model.file is None:
             return

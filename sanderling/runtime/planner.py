@@ -103,9 +103,11 @@ class Planner:
         except SanderlingError:
             raise
         except Exception as error:
-            raise DelegateError(f"compiling failed with {type(error).__name__}: {error}",
-                                where=f"delegate '{part.delegate.name}'",
-                                fix="report it to the delegate's author") from error  # fmt: skip
+            raise DelegateError(
+                f"compiling failed with {type(error).__name__}: {error}",
+                where=f"delegate '{part.delegate.name}'",
+                fix="report it to the delegate's author",
+            ) from error
 
     def _give_up(self, part: Part, error: DelegateError, failed: dict[Op, list[Refusal]]) -> None:
         """Remember that this delegate failed on these ops, or re-raise if nobody is left. The ops
@@ -118,13 +120,16 @@ class Planner:
         for op in named or part.ops:
             failed.setdefault(op, []).append(refusal)
 
-    def _warn(self, errors: Mapping[str, DelegateError], failed: Mapping[Op, list[Refusal]]
-              ) -> None:  # fmt: skip
+    def _warn(
+        self, errors: Mapping[str, DelegateError], failed: Mapping[Op, list[Refusal]]
+    ) -> None:
         """Say of each delegate once what it could not do."""
         for name, error in errors.items():
             count = sum(any(r.delegate == name for r in refusals) for refusals in failed.values())
-            text = (f"delegate '{name}' could not compile {plural(count, 'op')}, which "
-                    f"{'runs' if count == 1 else 'run'} elsewhere: {error}")  # fmt: skip
+            text = (
+                f"delegate '{name}' could not compile {plural(count, 'op')}, which "
+                f"{'runs' if count == 1 else 'run'} elsewhere: {error}"
+            )
             if text not in self._told:
                 self._told.add(text)
                 warnings.warn(text, FallbackWarning, stacklevel=2)
@@ -133,8 +138,11 @@ class Planner:
         first = self.delegates[0]
         strangers = [op for part in found.parts if part.delegate is not first for op in part.ops]
         if strangers or len(found.parts) > 1:
-            reasons = [f"{op.where}: {found.refusals[op][0].reason}" for op in strangers[:5]
-                       if op in found.refusals]  # fmt: skip
+            reasons = [
+                f"{op.where}: {found.refusals[op][0].reason}"
+                for op in strangers[:5]
+                if op in found.refusals
+            ]
             more = f" (and {len(strangers) - 5} more)" if len(strangers) > 5 else ""
             change = f", or change these ops: {'; '.join(reasons)}{more}" if reasons else ""
             raise DelegateError(

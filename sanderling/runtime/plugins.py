@@ -16,9 +16,11 @@ def load_plugins(paths: Iterable[str | Path]) -> None:
     """Run the user's files, which register custom operators and delegates."""
     for number, path in enumerate(map(Path, paths)):
         if not path.is_file():
-            raise InputError("there is no such file", where=f"--plugin {path}",
-                             fix="give a Python file that calls sanderling.register_custom"
-                             )  # fmt: skip
+            raise InputError(
+                "there is no such file",
+                where=f"--plugin {path}",
+                fix="give a Python file that calls sanderling.register_custom",
+            )
         loader = SourceFileLoader(f"sanderling_plugin_{number}", str(path))
         module = ModuleType(loader.name)
         module.__file__ = str(path)

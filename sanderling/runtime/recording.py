@@ -43,9 +43,16 @@ def tell_border(steps: Sequence[Step], index: int) -> None:
         crossing = [t for t in steps[index].inputs if t in other.outputs]
         if crossing:
             size = sum(unpacked_bytes(t) for t in crossing if has_storage(t))
-            instant(f"border: part {place} to part {index}", "border", {
-                "from": other.part.delegate.name, "to": mine.delegate.name, "bytes": size,
-                "tensors": [t.name for t in crossing]})  # fmt: skip
+            instant(
+                f"border: part {place} to part {index}",
+                "border",
+                {
+                    "from": other.part.delegate.name,
+                    "to": mine.delegate.name,
+                    "bytes": size,
+                    "tensors": [t.name for t in crossing],
+                },
+            )
 
 
 def tell_refusals(found: Partition) -> None:
@@ -56,7 +63,15 @@ def tell_refusals(found: Partition) -> None:
     for op, refusals in found.refusals.items():
         part, place = home[op]
         for refusal in refusals:
-            instant(f"{refusal.delegate} refuses {op.name}", "refusal", {
-                "op": op.name, "node": part.nodes[place], "writes": op.where,
-                "delegate": refusal.delegate, "runs on": part.delegate.name,
-                "reason": refusal.reason})  # fmt: skip
+            instant(
+                f"{refusal.delegate} refuses {op.name}",
+                "refusal",
+                {
+                    "op": op.name,
+                    "node": part.nodes[place],
+                    "writes": op.where,
+                    "delegate": refusal.delegate,
+                    "runs on": part.delegate.name,
+                    "reason": refusal.reason,
+                },
+            )

@@ -143,10 +143,10 @@ def _type_of(ops: Iterable[Op]) -> Tensor | None:
     return first
 
 
-def _lift(graph: Graph, found: Resources, name: Hashable, ops: Sequence[Op],
-          shown: Tensor) -> None:  # fmt: skip
-    variable = graph.tensor(f"variable {name}", shown.dtype, shown.shape, quant=shown.quant,
-                            is_variable=True)  # fmt: skip
+def _lift(graph: Graph, found: Resources, name: Hashable, ops: Sequence[Op], shown: Tensor) -> None:
+    variable = graph.tensor(
+        f"variable {name}", shown.dtype, shown.shape, quant=shown.quant, is_variable=True
+    )
     found.names[variable] = name
     if ops[0].name == READ:
         found.readers[variable] = ops[0]

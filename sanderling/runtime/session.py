@@ -64,16 +64,23 @@ class Session(OfThisProcess):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise InputError(f"threads is {threads!r}", where="threads",
-                             fix="give 1 or more, or None for a default")  # fmt: skip
+            raise InputError(
+                f"threads is {threads!r}",
+                where="threads",
+                fix="give 1 or more, or None for a default",
+            )
         self.model = model
         is_known = bool(known_models.content_of(model))
         if not is_known:
             verify_model(model)
         self.delegates = resolve(delegates or [n for n in DELEGATES.text().split(",") if n])
         self.threads = threads or 1
-        limits = Limits(max_delegated_partitions, min_nodes_per_partition, delegate_clustering,
-                        single_ops=preserve_all_tensors)  # fmt: skip
+        limits = Limits(
+            max_delegated_partitions,
+            min_nodes_per_partition,
+            delegate_clustering,
+            single_ops=preserve_all_tensors,
+        )
         extra = dict(options or {})
         for delegate in self.delegates:
             delegate.check_options(extra)
@@ -151,8 +158,10 @@ class Session(OfThisProcess):
         """Run on arrays in the order of the inputs, or by name: one result, or a tuple."""
         names = list(self.entry(None).inputs)
         if len(arrays) > len(names):
-            raise InputError(f"{len(arrays)} arrays for {len(names)} inputs",
-                             fix=f"the inputs are {', '.join(names)}")  # fmt: skip
+            raise InputError(
+                f"{len(arrays)} arrays for {len(names)} inputs",
+                fix=f"the inputs are {', '.join(names)}",
+            )
         given = dict(zip(names, arrays, strict=False))
         twice = [name for name in named if name in given]
         if twice:
@@ -186,9 +195,11 @@ class Session(OfThisProcess):
         graph = entry.graph
         absent = [t.name for t in graph.inputs if t not in arrays]
         if absent:
-            raise InputError(f"signature '{entry.key}' has no name for tensor '{absent[0]}'",
-                             where=f"inputs of graph '{graph.name}'",
-                             fix="the model was saved wrongly: name every input")  # fmt: skip
+            raise InputError(
+                f"signature '{entry.key}' has no name for tensor '{absent[0]}'",
+                where=f"inputs of graph '{graph.name}'",
+                fix="the model was saved wrongly: name every input",
+            )
         inputs = [arrays[t] for t in graph.inputs]
         try:
             plan = self._plans.find(graph, [a.shape for a in inputs])
@@ -198,15 +209,18 @@ class Session(OfThisProcess):
                 raise
             raise told from error
         twins = [plan.twins[t] for t in entry.outputs.values()]
-        outputs = [bound[name] if name in bound else _fresh(twin)
-                   for name, twin in zip(entry.outputs, twins, strict=True)]  # fmt: skip
+        outputs = [
+            bound[name] if name in bound else _fresh(twin)
+            for name, twin in zip(entry.outputs, twins, strict=True)
+        ]
         for name, twin in zip(entry.outputs, twins, strict=True):
             if name in bound and not twin.is_dynamic and twin.shape != bound[name].shape:
                 raise InputError(
                     f"a buffer of shape {list(bound[name].shape)}, the result has "
-                    f"{list(twin.shape)}", where=f"output '{name}'",
+                    f"{list(twin.shape)}",
+                    where=f"output '{name}'",
                     fix="bind a buffer of the result's shape",
-                )  # fmt: skip
+                )
         return Binding(plan, inputs, outputs, twins)
 
     def _alone(self) -> threading.Lock:
@@ -373,8 +387,9 @@ def _fresh(tensor: Tensor) -> Array | None:
     return np.empty(tensor.shape, tensor.dtype.numpy) if known else None
 
 
-def _check_outputs(wanted: Mapping[str, Tensor], given: Mapping[str, Array],
-                   inputs: Iterable[Array]) -> None:  # fmt: skip
+def _check_outputs(
+    wanted: Mapping[str, Tensor], given: Mapping[str, Array], inputs: Iterable[Array]
+) -> None:
     """Buffers to write to: of the right type and layout, and apart from each other and the inputs
     (a part may write its output before another has read its input)."""
     taken = list(inputs)
@@ -385,8 +400,9 @@ def _check_outputs(wanted: Mapping[str, Tensor], given: Mapping[str, Array],
         taken.append(array)
 
 
-def _output_problem(wanted: Mapping[str, Tensor], name: str, array: Array,
-                    taken: Iterable[Array]) -> tuple[str, str]:  # fmt: skip
+def _output_problem(
+    wanted: Mapping[str, Tensor], name: str, array: Array, taken: Iterable[Array]
+) -> tuple[str, str]:
     if name not in wanted:
         return "there is no such output", f"the outputs are {', '.join(wanted)}"
     dtype = wanted[name].dtype.numpy

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class SignatureRunner(OfThisProcess):
     """Runs one signature of an Interpreter's model, by the names its author gave."""
 
-    def __init__(self, interpreter: Interpreter | None = None,
-                 signature_key: str | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, interpreter: Interpreter | None = None, signature_key: str | None = None
+    ) -> None:
         if not interpreter:
             raise InputError("None interpreter provided.")
         if not signature_key:
@@ -30,22 +31,27 @@ class SignatureRunner(OfThisProcess):
         try:
             self._signature = interpreter._session.model.signature(signature_key)
         except KeyError:
-            raise InputError(f'Invalid signature_key provided: "{signature_key}".',
-                             fix=keys_text(interpreter._session.model.signatures)
-                             ) from None  # fmt: skip
+            raise InputError(
+                f'Invalid signature_key provided: "{signature_key}".',
+                fix=keys_text(interpreter._session.model.signatures),
+            ) from None
         self._interpreter = interpreter
         self._index = known_models.places_of(self._signature.graph)
 
     def __call__(self, **arrays: Any) -> dict[str, Array]:
         wanted = self._signature.inputs
         if len(arrays) != len(wanted):
-            raise InputError("Invalid number of inputs provided for running a SignatureDef, "
-                             f"expected {len(wanted)} vs provided {len(arrays)}",
-                             fix=f"the inputs are {', '.join(wanted)}")  # fmt: skip
+            raise InputError(
+                "Invalid number of inputs provided for running a SignatureDef, "
+                f"expected {len(wanted)} vs provided {len(arrays)}",
+                fix=f"the inputs are {', '.join(wanted)}",
+            )
         for name in arrays:
             if name not in wanted:
-                raise InputError(f"Invalid Input name ({name}) for SignatureDef",
-                                 fix=f"the inputs are {', '.join(wanted)}")  # fmt: skip
+                raise InputError(
+                    f"Invalid Input name ({name}) for SignatureDef",
+                    fix=f"the inputs are {', '.join(wanted)}",
+                )
         graph, interpreter = self._signature.graph, self._interpreter
         places = {name: self._index[wanted[name]] for name in arrays}
         for name, value in arrays.items():
@@ -69,5 +75,6 @@ class SignatureRunner(OfThisProcess):
 
     def _named_details(self, tensors: Mapping[str, Tensor]) -> dict[str, Details]:
         graph = self._signature.graph
-        return {n: self._interpreter._details(graph, self._index[tensors[n]])
-                for n in sorted(tensors)}  # fmt: skip
+        return {
+            n: self._interpreter._details(graph, self._index[tensors[n]]) for n in sorted(tensors)
+        }

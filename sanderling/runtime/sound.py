@@ -41,8 +41,10 @@ def read_sound(path: Path, tensor: Tensor, rate: int | None = None) -> Array:
         mono = resampled(mono, wave.rate, rate, str(path))
     sized = _sized(mono, tensor, rate or wave.rate, path)
     if rate is None:
-        _warn(f"{path}: {wave.rate} samples a second, taken as they are; a model for another rate "
-              "needs --rate HZ")  # fmt: skip
+        _warn(
+            f"{path}: {wave.rate} samples a second, taken as they are; a model for another rate "
+            "needs --rate HZ"
+        )
     if tensor.dtype is DType.INT16:
         return np.clip(np.rint(sized * 32768), -32768, 32767).astype(np.int16)
     return sized.astype(np.float32)
@@ -53,9 +55,12 @@ def _sized(mono: Array, tensor: Tensor, rate: int, path: Path) -> Array:
     shape = tensor.signature or tensor.shape
     long = [n for n in shape if n != 1]
     if len(long) > 1 or not shape:
-        raise InputError(f"a sound does not fit an input of {tensor.type_text}", where=str(path),
-                         fix="sounds fit inputs of one long dimension, such as [1, 16000]; a model "
-                         "of spectra takes these as .npy")  # fmt: skip
+        raise InputError(
+            f"a sound does not fit an input of {tensor.type_text}",
+            where=str(path),
+            fix="sounds fit inputs of one long dimension, such as [1, 16000]; a model "
+            "of spectra takes these as .npy",
+        )
     wanted = long[0] if long and long[0] > 0 else len(mono) if long else 1
     if len(mono) != wanted:
         what = "its beginning is taken" if len(mono) > wanted else "silence is put behind it"
@@ -132,8 +137,11 @@ def resampled(samples: Array, old: int, new: int, where: str = "") -> Array:
     """At another rate, by a windowed sinc that also keeps what the new rate cannot hold away."""
     count = math.ceil(len(samples) * new / old)
     if not 0 < count <= MOST:
-        raise InputError(f"{new} samples a second would be {count} samples", where=where,
-                         fix=f"choose --rate so that there are at most {MOST}")  # fmt: skip
+        raise InputError(
+            f"{new} samples a second would be {count} samples",
+            where=where,
+            fix=f"choose --rate so that there are at most {MOST}",
+        )
     cut = min(1.0, new / old)  # of the old rate's band
     half = math.ceil(REACH / cut)
     padded = np.pad(samples.astype(np.float64), half)

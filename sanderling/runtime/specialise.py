@@ -31,8 +31,9 @@ def specialise(graph: Graph, shapes: Sequence[Shape]) -> tuple[Graph, dict[Tenso
         specs[tensor] = Spec(tensor.dtype, tensor.shape)
     for op in made.ops:
         # A constant or a variable is as the file says.
-        given = [None if t is None else specs.get(t) or Spec(t.dtype, t.shape, t.data)
-                 for t in op.inputs]  # fmt: skip
+        given = [
+            None if t is None else specs.get(t) or Spec(t.dtype, t.shape, t.data) for t in op.inputs
+        ]
         for tensor, spec in zip(op.outputs, infer(op, given), strict=True):
             specs[tensor] = spec
             tensor.is_variable = False  # it is computed in every run

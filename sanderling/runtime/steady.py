@@ -29,8 +29,9 @@ Row = tuple[str, np.dtype[Any], tuple[int, ...]]  # name, type and shape of an a
 class Repeat:
     """A further run of a binding: some calls, with copies before and behind them."""
 
-    def __init__(self, binding: Binding, calls: Sequence[Call], before: Copies,
-                 behind: Copies) -> None:  # fmt: skip
+    def __init__(
+        self, binding: Binding, calls: Sequence[Call], before: Copies, behind: Copies
+    ) -> None:
         # Without a circle: what the binding holds goes with its last user, who makes the calls.
         self._binding = weakref.ref(binding)
         self._plan, self._calls = binding.plan, calls
@@ -68,8 +69,7 @@ class SteadyRun:
     model does.
     """
 
-    def __init__(self, plan: Plan, inputs: list[Row], outputs: list[Row],
-                 order: list[str]) -> None:  # fmt: skip
+    def __init__(self, plan: Plan, inputs: list[Row], outputs: list[Row], order: list[str]) -> None:
         """inputs and outputs in the step's order; order: the caller's outputs."""
         self._plan, self._inputs, self._outputs = plan, inputs, outputs
         self._run = plan.steps[0].executable.run

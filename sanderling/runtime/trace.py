@@ -98,8 +98,11 @@ class Trace:
         from .tracefile import encode, encoder_for
 
         if not self.end:
-            raise InputError("the recording still goes on", where=os.fspath(path),
-                             fix="save it behind the `with` block")  # fmt: skip
+            raise InputError(
+                "the recording still goes on",
+                where=os.fspath(path),
+                fix="save it behind the `with` block",
+            )
         encoder_for(path)
         with AtomicFile(Path(path)) as file:
             file.write(encode(self, path))
@@ -155,8 +158,9 @@ def check_target(path: str | os.PathLike[str]) -> None:
     encoder_for(path)
     target = Path(path)
     if target.is_dir() or not os.access(target.parent, os.W_OK):
-        raise InputError("cannot write there", where=str(path),
-                         fix="check the folder and its permissions")  # fmt: skip
+        raise InputError(
+            "cannot write there", where=str(path), fix="check the folder and its permissions"
+        )
 
 
 _changing = threading.Lock()
@@ -256,8 +260,13 @@ class _Span:
         self.begin = now()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 where: TracebackType | None, /) -> None:  # fmt: skip
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+        /,
+    ) -> None:
         end = now()
         self.recorder.open.pop(self, None)
         if kind is not None:
@@ -353,11 +362,15 @@ class Recorder:
         self._sampled = 0
         self.sample(end)
         begin = trace.begin
-        cut = [s.until(end)._replace(args=s.args | {"unfinished": True}) for s in list(self.open)
-               if s.begin]  # fmt: skip
+        cut = [
+            s.until(end)._replace(args=s.args | {"unfinished": True})
+            for s in list(self.open)
+            if s.begin
+        ]
         whole = [*self.slices, *cut, *(s for n in list(self.natives) for s in self._expanded(n))]
-        trace.slices = sorted((s._replace(begin=max(s.begin, begin)) for s in whole
-                               if s.end >= begin), key=_by_time)  # fmt: skip
+        trace.slices = sorted(
+            (s._replace(begin=max(s.begin, begin)) for s in whole if s.end >= begin), key=_by_time
+        )
         trace.instants = [i for i in self.instants if i.at >= begin]
         trace.counts = [c for c in self.counts if c.at >= begin]
         used = {s.thread for s in trace.slices} | {i.thread for i in trace.instants}

@@ -93,19 +93,44 @@ def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
     number |= {lane: -i for i, lane in enumerate(tracks) if lane not in number}
     yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": PROCESS}}
     for lane, thread in number.items():
-        yield {"ph": "M", "pid": process, "tid": thread, "name": "thread_name",
-               "args": {"name": lane_name(trace, lane)}}  # fmt: skip
+        yield {
+            "ph": "M",
+            "pid": process,
+            "tid": thread,
+            "name": "thread_name",
+            "args": {"name": lane_name(trace, lane)},
+        }
     for lane, slices in tracks.items():
         for s in slices:
-            yield {"ph": "X", "pid": process, "tid": number[lane], "name": s.name, "cat": s.kind,
-                   "ts": (s.begin - trace.begin) / 1e3, "dur": (s.end - s.begin) / 1e3,
-                   "args": _plain_args(s.args)}  # fmt: skip
+            yield {
+                "ph": "X",
+                "pid": process,
+                "tid": number[lane],
+                "name": s.name,
+                "cat": s.kind,
+                "ts": (s.begin - trace.begin) / 1e3,
+                "dur": (s.end - s.begin) / 1e3,
+                "args": _plain_args(s.args),
+            }
     for i in trace.instants:
-        yield {"ph": "i", "pid": process, "tid": i.thread, "name": i.name, "cat": i.kind, "s": "t",
-               "ts": (i.at - trace.begin) / 1e3, "args": _plain_args(i.args)}  # fmt: skip
+        yield {
+            "ph": "i",
+            "pid": process,
+            "tid": i.thread,
+            "name": i.name,
+            "cat": i.kind,
+            "s": "t",
+            "ts": (i.at - trace.begin) / 1e3,
+            "args": _plain_args(i.args),
+        }
     for c in trace.counts:
-        yield {"ph": "C", "pid": process, "name": c.name, "ts": (c.at - trace.begin) / 1e3,
-               "args": {"value": c.value}}  # fmt: skip
+        yield {
+            "ph": "C",
+            "pid": process,
+            "name": c.name,
+            "ts": (c.at - trace.begin) / 1e3,
+            "args": {"value": c.value},
+        }
 
 
 def _plain_args(args: Args) -> dict[str, str | int | float | bool]:
@@ -114,8 +139,10 @@ def _plain_args(args: Args) -> dict[str, str | int | float | bool]:
 
 def read(path: str | os.PathLike[str]) -> Trace:
     """A trace that was saved as JSON."""
-    fix = ("give what `sanderling trace -o FILE.json` wrote; Perfetto's own format is for "
-           "https://ui.perfetto.dev")  # fmt: skip
+    fix = (
+        "give what `sanderling trace -o FILE.json` wrote; Perfetto's own format is for "
+        "https://ui.perfetto.dev"
+    )
     content = read_data(path, "the trace", fix)
     try:
         head = content["otherData"]
@@ -123,8 +150,11 @@ def read(path: str | os.PathLike[str]) -> Trace:
             raise ValueError(f"its schema is {head['schema']}")
         return _from_chrome(content["traceEvents"], head)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"not a trace that `sanderling trace -o FILE.json` wrote: {error}",
-                         where=os.fspath(path), fix=fix) from error  # fmt: skip
+        raise InputError(
+            f"not a trace that `sanderling trace -o FILE.json` wrote: {error}",
+            where=os.fspath(path),
+            fix=fix,
+        ) from error
 
 
 def _from_chrome(events: Sequence[Args], head: Args) -> Trace:
@@ -161,9 +191,9 @@ def _protos() -> Any:
     try:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2
     except ImportError as error:
-        raise MissingExtraError("perfetto", "trace",
-                                "writing Perfetto's format (.json works without)"
-                                ) from error  # fmt: skip
+        raise MissingExtraError(
+            "perfetto", "trace", "writing Perfetto's format (.json works without)"
+        ) from error
     return perfetto_trace_pb2
 
 

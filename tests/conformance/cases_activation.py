@@ -33,11 +33,14 @@ CASES += [
 CASES += [
     case(op, typed(dtype, 4, 9, low=-8, high=8), ulps=2, tol=tol, **attrs)
     for op, dtype, attrs, tol in (
-        ("LOGISTIC", "f16", {}, 0), ("LOGISTIC", "bf16", {}, 0), ("TANH", "f16", {}, 0),
-        ("TANH", "bf16", {}, 0), ("GELU", "f16", {"approximate": False}, 1e-3),
+        ("LOGISTIC", "f16", {}, 0),
+        ("LOGISTIC", "bf16", {}, 0),
+        ("TANH", "f16", {}, 0),
+        ("TANH", "bf16", {}, 0),
+        ("GELU", "f16", {"approximate": False}, 1e-3),
         ("GELU", "f16", {"approximate": True}, 1e-3),
     )
-]  # fmt: skip
+]
 
 # -- quantised, every code ------------------------------------------------------------------------
 
@@ -48,8 +51,10 @@ SCALED = [
     ("u8", (0.1, 128), (0.05, 0)), ("u8", (0.02, 0), (0.02, 255)), ("u8", (3.0, 9), (0.01, 40)),
 ]  # fmt: skip
 SCALED16 = [
-    ("i16", (1e-3, 0), (1e-3, 0)), ("i16", (1e-3, 0), (3e-4, 0)), ("i16", (2e-4, 0), (7e-3, 0)),
-]  # fmt: skip
+    ("i16", (1e-3, 0), (1e-3, 0)),
+    ("i16", (1e-3, 0), (3e-4, 0)),
+    ("i16", (2e-4, 0), (7e-3, 0)),
+]
 LIBM = "the int16 GELU table is made with the host's tanhf and erfcf, which may be an ulp off"
 # op, attributes, has an int16 kernel
 QUANTISED = [
@@ -65,26 +70,42 @@ def coded(
 ) -> Case:
     """All codes of the type through one operator."""
     name = f"{source[0]:.3g},{source[1]}to{target[0]:.3g},{target[1]}"
-    return case(op, every(CODES[dtype], dtype, *source),
-                out=[typed(dtype, scale=target[0], zp=target[1])], name=name, **more)  # fmt: skip
+    return case(
+        op,
+        every(CODES[dtype], dtype, *source),
+        out=[typed(dtype, scale=target[0], zp=target[1])],
+        name=name,
+        **more,
+    )
 
 
 CASES += [
-    coded(op, dtype, source, target, version=1 if op.endswith("_TO_1") else 2,
-          off_by=int(op == "GELU" and dtype == "i16"), why=LIBM, **attrs)
+    coded(
+        op,
+        dtype,
+        source,
+        target,
+        version=1 if op.endswith("_TO_1") else 2,
+        off_by=int(op == "GELU" and dtype == "i16"),
+        why=LIBM,
+        **attrs,
+    )
     for op, attrs, has16 in QUANTISED
     for dtype, source, target in (SCALED + SCALED16 if has16 else SCALED)
-]  # fmt: skip
+]
 CASES += [coded("ELU", *row) for row in SCALED if row[0] == "i8"]
 CASES += [
     coded("HARD_SWISH", *row)
     for row in (
-        ("i8", (0.05, 0), (0.05, 0)), ("i8", (0.1, -10), (0.06, -120)),
-        ("i8", (0.4, 100), (0.3, -100)), ("i8", (0.001, -128), (0.02, 5)),
-        ("u8", (0.05, 128), (0.03, 16)), ("u8", (0.004, 0), (0.004, 0)),
+        ("i8", (0.05, 0), (0.05, 0)),
+        ("i8", (0.1, -10), (0.06, -120)),
+        ("i8", (0.4, 100), (0.3, -100)),
+        ("i8", (0.001, -128), (0.02, 5)),
+        ("u8", (0.05, 128), (0.03, 16)),
+        ("u8", (0.004, 0), (0.004, 0)),
         ("u8", (2.0, 255), (2.0, 255)),
     )
-]  # fmt: skip
+]
 CASES += [
     coded("LOGISTIC", dtype, source, (1 / 256, zp), version=2)
     for dtype, zp in (("i8", -128), ("i8", 0), ("u8", 0))
@@ -109,14 +130,23 @@ ALPHAS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]  # fmt: skip
 CASES += [case("PRELU", f32(*x), weights(*a)) for x, a in ALPHAS]
 CASES += [
-    case("PRELU", typed(t, *x, scale=0.1, zp=z), T(a, ta, scale=0.02, zp=za),
-         out=[typed(t, scale=0.07, zp=zo)], name=t, version=1)
+    case(
+        "PRELU",
+        typed(t, *x, scale=0.1, zp=z),
+        T(a, ta, scale=0.02, zp=za),
+        out=[typed(t, scale=0.07, zp=zo)],
+        name=t,
+        version=1,
+    )
     for t, ta, z, za, zo in (
-        ("i8", "i8", 3, -7, -20), ("u8", "u8", 128, 0, 200), ("i8", "i8", 127, 127, -128),
-        ("i16", "i8", 0, 0, 0), ("i16", "i8", 9, 3, -50),
+        ("i8", "i8", 3, -7, -20),
+        ("u8", "u8", 128, 0, 200),
+        ("i8", "i8", 127, 127, -128),
+        ("i16", "i8", 0, 0, 0),
+        ("i16", "i8", 9, 3, -50),
     )
     for x, a in ALPHAS
-]  # fmt: skip
+]
 CASES += [
     case("PRELU", f32(2, 6), f32(6), name="fed alpha"),
     case("PRELU", special(), const([0.5]), name="special"),
@@ -140,32 +170,67 @@ CASES += [
 INTO8 = {"i8": (1 / 256, -128), "u8": (1 / 256, 0)}
 INPUTS = [(0.1, 3, 1.0), (0.02, 0, 1.0), (1.0, 10, 0.7), (0.1, -5, 10.0), (1e-3, 7, 1.0)]
 CASES += [
-    case("SOFTMAX", typed(t, *s, scale=scale, zp=abs(zp)), beta=beta,
-         out=[typed(into, scale=out[0], zp=out[1])], name=f"{scale},{into}", version=2)
+    case(
+        "SOFTMAX",
+        typed(t, *s, scale=scale, zp=abs(zp)),
+        beta=beta,
+        out=[typed(into, scale=out[0], zp=out[1])],
+        name=f"{scale},{into}",
+        version=2,
+    )
     for t in ("i8", "u8")
     for into, out in ((t, INTO8[t]), ("i16", (1 / 65536, -32768)))
     for scale, zp, beta in INPUTS
     for s in (ROWS if scale == 0.1 else ROWS[1:2])
-]  # fmt: skip
+]
 CASES += [
-    case("SOFTMAX", typed("i16", *s, scale=scale), out=[i16(scale=1 / 32768)], beta=beta,
-         name=f"{scale}", version=3)
+    case(
+        "SOFTMAX",
+        typed("i16", *s, scale=scale),
+        out=[i16(scale=1 / 32768)],
+        beta=beta,
+        name=f"{scale}",
+        version=3,
+    )
     for scale, beta in ((1e-3, 1.0), (1e-4, 0.5), (1 / 32768, 2.0), (0.01, 1.0))
     for s in ROWS
     if len(s) < 5
-]  # fmt: skip
+]
 CASES += [
-    case("LOG_SOFTMAX", typed(t, *s, scale=scale, zp=zp), out=[typed(t, scale=1 / 16, zp=top)],
-         name=f"{scale}", version=2)
+    case(
+        "LOG_SOFTMAX",
+        typed(t, *s, scale=scale, zp=zp),
+        out=[typed(t, scale=1 / 16, zp=top)],
+        name=f"{scale}",
+        version=2,
+    )
     for t, top in (("i8", 127), ("u8", 255))
     for scale, zp in ((0.1, 3), (0.02, 0), (1.0, 10), (0.5, 0), (1e-3, 7))
     for s in (ROWS if scale == 0.1 else ROWS[1:2])
-]  # fmt: skip
+]
 CASES += [
-    case("SOFTMAX", const(np.zeros((2, 4)), "i8", fed=True, scale=0.1), beta=1.0, version=2,
-         out=[i8(scale=1 / 256, zp=-128)], name="equal"),
-    case("SOFTMAX", const([[255, 0, 0], [255, 255, 1]], "u8", fed=True, scale=2.0), beta=1.0,
-         out=[u8(scale=1 / 256)], name="ends", version=2),
-    case("SOFTMAX", const([[32767, -32768, 0], [5, 5, 5]], "i16", fed=True, scale=0.1), beta=1.0,
-         out=[i16(scale=1 / 32768)], name="ends", version=3),
-]  # fmt: skip
+    case(
+        "SOFTMAX",
+        const(np.zeros((2, 4)), "i8", fed=True, scale=0.1),
+        beta=1.0,
+        version=2,
+        out=[i8(scale=1 / 256, zp=-128)],
+        name="equal",
+    ),
+    case(
+        "SOFTMAX",
+        const([[255, 0, 0], [255, 255, 1]], "u8", fed=True, scale=2.0),
+        beta=1.0,
+        out=[u8(scale=1 / 256)],
+        name="ends",
+        version=2,
+    ),
+    case(
+        "SOFTMAX",
+        const([[32767, -32768, 0], [5, 5, 5]], "i16", fed=True, scale=0.1),
+        beta=1.0,
+        out=[i16(scale=1 / 32768)],
+        name="ends",
+        version=3,
+    ),
+]

@@ -15,8 +15,15 @@ from .harness import Case
 Body = Callable[..., Sequence[Tensor]]
 
 
-def emit(g: Graph, op: str, inputs: Sequence[Tensor | None], shape: Sequence[int] = (),
-         dtype: str = "f32", version: int = 1, **attrs: Any) -> Tensor:  # fmt: skip
+def emit(
+    g: Graph,
+    op: str,
+    inputs: Sequence[Tensor | None],
+    shape: Sequence[int] = (),
+    dtype: str = "f32",
+    version: int = 1,
+    **attrs: Any,
+) -> Tensor:
     """Append an op with one new output."""
     out = g.tensor(f"{g.name}_{len(g.tensors)}", DType.parse(dtype), shape)
     g.insert(Op(op, inputs, [out], attrs, version=version))
@@ -36,8 +43,13 @@ def const(g: Graph, value: Any, dtype: str = "f32") -> Tensor:
     return g.constant(f"{g.name}_c{len(g.tensors)}", data, DType.parse(dtype))
 
 
-def control(op: str, name: str, build: Callable[[], list[Graph]],
-            *feeds: Callable[[np.random.Generator], Any], runs: int = 1) -> Case:  # fmt: skip
+def control(
+    op: str,
+    name: str,
+    build: Callable[[], list[Graph]],
+    *feeds: Callable[[np.random.Generator], Any],
+    runs: int = 1,
+) -> Case:
     def arrays(rng: np.random.Generator) -> list[Array]:
         return [np.asarray(f(rng)) for f in feeds]
 
@@ -71,10 +83,17 @@ def choose(then: Body, other: Body, out_shape: tuple[int, ...] = (2, 3)) -> list
     branches = [graph("then", then, X, X), graph("else", other, X, X)]
 
     def main(g: Graph, flag: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
-        outs = [g.tensor(f"y{i}", DType.FLOAT32, out_shape)
-                for i in range(len(branches[0].outputs))]  # fmt: skip
-        g.insert(Op("IF", [flag, a, b], outs, {"then_subgraph_index": branches[0],
-                                              "else_subgraph_index": branches[1]}))  # fmt: skip
+        outs = [
+            g.tensor(f"y{i}", DType.FLOAT32, out_shape) for i in range(len(branches[0].outputs))
+        ]
+        g.insert(
+            Op(
+                "IF",
+                [flag, a, b],
+                outs,
+                {"then_subgraph_index": branches[0], "else_subgraph_index": branches[1]},
+            )
+        )
         return outs
 
     return [graph("main", main, ("bool", ()), X, X), *branches]
@@ -93,15 +112,16 @@ def nested(g: Graph, a: Tensor, b: Tensor) -> list[Tensor]:
 
 
 IF = [
-    control("IF", name, lambda a=a, b=b, s=s: choose(a, b, s), flip, floats(2, 3), floats(2, 3),
-            runs=3)
+    control(
+        "IF", name, lambda a=a, b=b, s=s: choose(a, b, s), flip, floats(2, 3), floats(2, 3), runs=3
+    )
     for name, a, b, s in [
         ("same shapes", binary("ADD"), binary("MUL"), (2, 3)),
         ("two outputs", two("ADD", "SUB"), two("MUL", "MAXIMUM"), (2, 3)),
         ("shape depends on branch", padded, binary("MUL"), (2, 3)),
         ("passes an input through", lambda g, a, b: [b], nested, (2, 3)),
     ]
-]  # fmt: skip
+]
 
 
 def cases_of(*bodies: Body) -> list[Graph]:
@@ -114,33 +134,55 @@ def cases_of(*bodies: Body) -> list[Graph]:
 
 
 CASE = [
-    control("STABLEHLO_CASE", f"{len(ops)} branches", lambda ops=ops: cases_of(*map(binary, ops)),
-            number(-2, len(ops) + 2), floats(2, 3), floats(2, 3), runs=4)
+    control(
+        "STABLEHLO_CASE",
+        f"{len(ops)} branches",
+        lambda ops=ops: cases_of(*map(binary, ops)),
+        number(-2, len(ops) + 2),
+        floats(2, 3),
+        floats(2, 3),
+        runs=4,
+    )
     for ops in [("ADD", "MUL"), ("ADD", "MUL", "SUB"), ("SUB",)]
-]  # fmt: skip
+]
 
 
 # -- WHILE --------------------------------------------------------------------------------------
 
 
-def loop(limit: int, body: Body, *state: tuple[str, tuple[int, ...]],
-         out_shapes: Sequence[tuple[int, ...]] = ()) -> list[Graph]:  # fmt: skip
+def loop(
+    limit: int,
+    body: Body,
+    *state: tuple[str, tuple[int, ...]],
+    out_shapes: Sequence[tuple[int, ...]] = (),
+) -> list[Graph]:
     """while i < limit: state = body(i, state), with i counting up."""
     inputs = (SCALAR, *state)
 
     def counted(g: Graph, i: Tensor, *rest: Tensor) -> list[Tensor]:
         return [emit(g, "ADD", [i, const(g, 1, "i32")], (), "i32"), *body(g, i, *rest)]
 
-    condition = graph("cond", lambda g, i, *rest: [
-        emit(g, "LESS", [i, const(g, limit, "i32")], (), "bool")], *inputs)  # fmt: skip
+    condition = graph(
+        "cond",
+        lambda g, i, *rest: [emit(g, "LESS", [i, const(g, limit, "i32")], (), "bool")],
+        *inputs,
+    )
     step = graph("body", counted, *inputs)
 
     def main(g: Graph, *given: Tensor) -> list[Tensor]:
         shapes = [(), *(out_shapes or [s for _, s in state])]
-        outs = [g.tensor(f"y{k}", t.dtype, s)
-                for k, (t, s) in enumerate(zip(given, shapes, strict=True))]  # fmt: skip
-        g.insert(Op("WHILE", given, outs, {"cond_subgraph_index": condition,
-                                          "body_subgraph_index": step}))  # fmt: skip
+        outs = [
+            g.tensor(f"y{k}", t.dtype, s)
+            for k, (t, s) in enumerate(zip(given, shapes, strict=True))
+        ]
+        g.insert(
+            Op(
+                "WHILE",
+                given,
+                outs,
+                {"cond_subgraph_index": condition, "body_subgraph_index": step},
+            )
+        )
         return outs
 
     return [graph("main", main, *inputs), condition, step]
@@ -160,25 +202,50 @@ def halving(g: Graph, i: Tensor, a: Tensor) -> list[Tensor]:
 
 def loop_with_branches() -> list[Graph]:
     """The body halves or doubles, as a flag in the state says."""
-    branches = [graph(name, lambda g, a, k=k: [emit(g, "MUL", [a, const(g, k)], (2, 3))], X)
-                for name, k in (("half", 0.5), ("double", 2.0))]  # fmt: skip
+    branches = [
+        graph(name, lambda g, a, k=k: [emit(g, "MUL", [a, const(g, k)], (2, 3))], X)
+        for name, k in (("half", 0.5), ("double", 2.0))
+    ]
 
     def step(g: Graph, i: Tensor, flag: Tensor, a: Tensor) -> list[Tensor]:
-        return [flag, emit(g, "IF", [flag, a], (2, 3), then_subgraph_index=branches[0],
-                           else_subgraph_index=branches[1])]  # fmt: skip
+        return [
+            flag,
+            emit(
+                g,
+                "IF",
+                [flag, a],
+                (2, 3),
+                then_subgraph_index=branches[0],
+                else_subgraph_index=branches[1],
+            ),
+        ]
 
     return [*loop(3, step, ("bool", (1,)), X), *branches]
 
 
 WHILE = [
-    control("WHILE", "IF in the body", loop_with_branches, number(0, 3),
-            lambda rng: flip(rng).reshape(1), floats(2, 3), runs=3),
-    control("WHILE", "swaps its state", lambda: loop(5, fibonacci, X, X),
-            number(0, 8), floats(2, 3), floats(2, 3), runs=3),
+    control(
+        "WHILE",
+        "IF in the body",
+        loop_with_branches,
+        number(0, 3),
+        lambda rng: flip(rng).reshape(1),
+        floats(2, 3),
+        runs=3,
+    ),
+    control(
+        "WHILE",
+        "swaps its state",
+        lambda: loop(5, fibonacci, X, X),
+        number(0, 8),
+        floats(2, 3),
+        floats(2, 3),
+        runs=3,
+    ),
     control("WHILE", "never runs", lambda: loop(-5, halving, X), number(0, 8), floats(2, 3)),
     control("WHILE", "reads a constant", lambda: loop(4, halving, X), number(0, 4), floats(2, 3)),
     control("WHILE", "shape grows", lambda: loop(4, growing, X), number(0, 4), floats(2, 3)),
-]  # fmt: skip
+]
 
 
 # -- variables ----------------------------------------------------------------------------------
@@ -192,8 +259,9 @@ def assign(g: Graph, name: str, value: Tensor, container: str = "") -> None:
     g.insert(Op("ASSIGN_VARIABLE", [variable(g, name, container), value], []))
 
 
-def read(g: Graph, name: str, shape: tuple[int, ...], dtype: str = "f32",
-         container: str = "") -> Tensor:  # fmt: skip
+def read(
+    g: Graph, name: str, shape: tuple[int, ...], dtype: str = "f32", container: str = ""
+) -> Tensor:
     return emit(g, "READ_VARIABLE", [variable(g, name, container)], shape, dtype)
 
 
@@ -259,23 +327,39 @@ def composite(body: Body, out_shape: tuple[int, ...] = (2, 3)) -> list[Graph]:
 
     def main(g: Graph, a: Tensor, b: Tensor) -> list[Tensor]:
         outs = [g.tensor(f"y{i}", DType.FLOAT32, out_shape) for i in range(len(inner.outputs))]
-        g.insert(Op("STABLEHLO_COMPOSITE", [a, b], outs, {
-            "name": "test.composite", "decomposition_subgraph_index": inner, "version": 1,
-            "composite_attributes": flexbuffers.Dumps({})}))  # fmt: skip
+        g.insert(
+            Op(
+                "STABLEHLO_COMPOSITE",
+                [a, b],
+                outs,
+                {
+                    "name": "test.composite",
+                    "decomposition_subgraph_index": inner,
+                    "version": 1,
+                    "composite_attributes": flexbuffers.Dumps({}),
+                },
+            )
+        )
         return outs
 
     return [graph("main", main, X, X), inner]
 
 
 COMPOSITE = [
-    control("STABLEHLO_COMPOSITE", name, lambda b=b, s=s: composite(b, s), floats(2, 3),
-            floats(2, 3), runs=2)
+    control(
+        "STABLEHLO_COMPOSITE",
+        name,
+        lambda b=b, s=s: composite(b, s),
+        floats(2, 3),
+        floats(2, 3),
+        runs=2,
+    )
     for name, b, s in [
         ("one op", binary("ADD"), (2, 3)),
         ("chain", nested, (2, 3)),
         ("two outputs", two("SUB", "MUL"), (2, 3)),
         ("changes the shape", padded, (3, 5)),
     ]
-]  # fmt: skip
+]
 
 CASES: list[Case] = [*IF, *CASE, *WHILE, *VARIABLES, *COMPOSITE]

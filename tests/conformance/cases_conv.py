@@ -34,8 +34,15 @@ PLAIN = [g for g in GEOMETRY if g[0][3] == g[1][3]]
 
 
 def _float(op: str, x: Any, w: Any, attrs: dict[str, Any], channels: int) -> Case:
-    return case(op, f32(*x), weights(*w, seed=3), biases(channels, "f32", None), tol=SUM,
-                version=6 if op == "CONV_2D" else 2, **attrs)  # fmt: skip
+    return case(
+        op,
+        f32(*x),
+        weights(*w, seed=3),
+        biases(channels, "f32", None),
+        tol=SUM,
+        version=6 if op == "CONV_2D" else 2,
+        **attrs,
+    )
 
 
 # Zero points of input and filter; scale and zero point of the output.
@@ -44,52 +51,117 @@ INT8_CODES = [(1, 0.1, -3), (-128, 0.02, -128), (127, 0.05, 127), (0, 0.3, 5)]
 
 CONV_FLOAT = [_float("CONV_2D", x, w, a, w[0]) for x, w, a in GEOMETRY]
 CONV_UINT8 = [
-    case("CONV_2D", u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw),
-         biases(w[0], "i32", 0.0006), out=[u8(scale=so, zp=zo)], **a)
+    case(
+        "CONV_2D",
+        u8(*x, scale=0.03, zp=zx),
+        weights(*w, dtype="u8", scale=0.02, zp=zw),
+        biases(w[0], "i32", 0.0006),
+        out=[u8(scale=so, zp=zo)],
+        **a,
+    )
     for (x, w, a), (zx, zw, so, zo) in zip(GEOMETRY, cycle(UINT8_CODES), strict=False)
-]  # fmt: skip
+]
 CONV_INT8 = [
-    case("CONV_2D", i8(*x, scale=0.03, zp=zx), weights(*w, dtype=kind, scale=scale),
-         biases(w[0], "i32", 0.0003), out=[i8(scale=so, zp=zo)],
-         name="channel" if per else "tensor", version=7 if kind == "i4" else 3, **a)
-    for kind in ("i8", "i4") for per in (True, False)
+    case(
+        "CONV_2D",
+        i8(*x, scale=0.03, zp=zx),
+        weights(*w, dtype=kind, scale=scale),
+        biases(w[0], "i32", 0.0003),
+        out=[i8(scale=so, zp=zo)],
+        name="channel" if per else "tensor",
+        version=7 if kind == "i4" else 3,
+        **a,
+    )
+    for kind in ("i8", "i4")
+    for per in (True, False)
     for (x, w, a), (zx, so, zo) in zip(GEOMETRY, cycle(INT8_CODES), strict=False)
     for scale in [scales(w[0]) if per else 0.01]
-]  # fmt: skip
+]
 CONV_INT16 = [
-    case("CONV_2D", i16(*x, scale=0.001), weights(*w, dtype=kind, scale=scales(w[0])),
-         biases(w[0], bias, 1e-5, 100000), out=[i16(scale=0.0007)], name=bias,
-         version=8 if bias == "i32" else 4, **more, **a)
-    for kind, bias, more in [("i8", "i64", {}), ("i8", "i32", {"quantized_bias_type": "INT32"}),
-                             ("i8", "i64", {"quantized_bias_type": "INT64"}), ("i4", "i64", {})]
+    case(
+        "CONV_2D",
+        i16(*x, scale=0.001),
+        weights(*w, dtype=kind, scale=scales(w[0])),
+        biases(w[0], bias, 1e-5, 100000),
+        out=[i16(scale=0.0007)],
+        name=bias,
+        version=8 if bias == "i32" else 4,
+        **more,
+        **a,
+    )
+    for kind, bias, more in [
+        ("i8", "i64", {}),
+        ("i8", "i32", {"quantized_bias_type": "INT32"}),
+        ("i8", "i64", {"quantized_bias_type": "INT64"}),
+        ("i4", "i64", {}),
+    ]
     for x, w, a in GEOMETRY[:8]
-]  # fmt: skip
+]
 # No weight of -128: LiteRT's SSE kernel for a single scale gets its sign wrong.
 CONV_HYBRID = [
-    case("CONV_2D", f32(*x), weights(*w, dtype=kind, scale=scale, low=low),
-         biases(w[0], "f32", None), name="hybrid" + "_channel" * per, tol=SUM, version=version, **a)
-    for kind, low, version in (("i8", -127, 5), ("i4", -8, 7)) for per in (True, False)
+    case(
+        "CONV_2D",
+        f32(*x),
+        weights(*w, dtype=kind, scale=scale, low=low),
+        biases(w[0], "f32", None),
+        name="hybrid" + "_channel" * per,
+        tol=SUM,
+        version=version,
+        **a,
+    )
+    for kind, low, version in (("i8", -127, 5), ("i4", -8, 7))
+    for per in (True, False)
     for x, w, a in (GEOMETRY if per else PLAIN)
     if not per or w[0] > 1
     for scale in [scales(w[0]) if per else 0.01]
-]  # fmt: skip
+]
 SPECIAL = np.array([np.inf, -np.inf, np.nan, 1, -2, 3e38], np.float32).reshape(1, 1, 6, 1)
 CONV_ODD = [
     # Infinities are clamped to the largest finite values; TANH is ignored.
-    *(case("CONV_2D", T((1, 1, 6, 1), "f32", data=SPECIAL, fed=True), const([[[[1]]]]), const([2]),
-           fused_activation_function=act, **SAME) for act in ("NONE", "RELU", "TANH")),
-    *(case("CONV_2D", f32(n, 2, 2, 2), weights(4, 3, 3, 2), weights(4), name="empty", **a)
-      for n, a in ((1, VALID), (0, SAME))),
+    *(
+        case(
+            "CONV_2D",
+            T((1, 1, 6, 1), "f32", data=SPECIAL, fed=True),
+            const([[[[1]]]]),
+            const([2]),
+            fused_activation_function=act,
+            **SAME,
+        )
+        for act in ("NONE", "RELU", "TANH")
+    ),
+    *(
+        case("CONV_2D", f32(n, 2, 2, 2), weights(4, 3, 3, 2), weights(4), name="empty", **a)
+        for n, a in ((1, VALID), (0, SAME))
+    ),
     # Multipliers above one; sums and biases that leave 32 bits.
-    *(case("CONV_2D", i8(1, 4, 4, 3, scale=0.03, zp=-5),
-           weights(5, 3, 3, 3, dtype="i8", scale=0.02), biases(5, "i32", 0.0006, spread),
-           out=[i8(scale=so, zp=3)], version=3, **SAME)
-      for spread, scales in ((2, (1e-4, 3e-7)), (2**31 - 1, (0.1, 1e-5, 1e5))) for so in scales),
-    *(case("CONV_2D", i16(1, 4, 4, 3, scale=0.03), weights(5, 3, 3, 3, dtype="i8", scale=0.02),
-           biases(5, bias, 0.0006, 2**30), out=[i16(scale=so)], version=8,
-           quantized_bias_type="INT32" if bias == "i32" else "INT64", **SAME)
-      for bias in ("i32", "i64") for so in (1e-4, 0.1, 2.0)),
-]  # fmt: skip
+    *(
+        case(
+            "CONV_2D",
+            i8(1, 4, 4, 3, scale=0.03, zp=-5),
+            weights(5, 3, 3, 3, dtype="i8", scale=0.02),
+            biases(5, "i32", 0.0006, spread),
+            out=[i8(scale=so, zp=3)],
+            version=3,
+            **SAME,
+        )
+        for spread, scales in ((2, (1e-4, 3e-7)), (2**31 - 1, (0.1, 1e-5, 1e5)))
+        for so in scales
+    ),
+    *(
+        case(
+            "CONV_2D",
+            i16(1, 4, 4, 3, scale=0.03),
+            weights(5, 3, 3, 3, dtype="i8", scale=0.02),
+            biases(5, bias, 0.0006, 2**30),
+            out=[i16(scale=so)],
+            version=8,
+            quantized_bias_type="INT32" if bias == "i32" else "INT64",
+            **SAME,
+        )
+        for bias in ("i32", "i64")
+        for so in (1e-4, 0.1, 2.0)
+    ),
+]
 
 # Input shape, filter [1, taps, O], attributes.
 DEPTHWISE: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
@@ -137,13 +209,18 @@ TRANSPOSED: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], dict[s
     ((2, 3, 2, 4), (2, 2, 3, 4), (6, 8), {"padding": "VALID", "stride_h": 2, "stride_w": 5}),
     ((1, 4, 4, 3), (5, 3, 3, 3), (4, 4), SAME | {"fused_activation_function": "RELU"}),
     ((1, 2, 2, 2), (1, 1, 1, 2), (5, 6), {"padding": "VALID", "stride_h": 3, "stride_w": 4}),
-    ((1, 3, 3, 1), (4, 4, 4, 1), (5, 6), {"padding": "SAME", "stride_h": 2, "stride_w": 2,
-                                          "fused_activation_function": "RELU6"}),
-]  # fmt: skip
+    (
+        (1, 3, 3, 1),
+        (4, 4, 4, 1),
+        (5, 6),
+        {"padding": "SAME", "stride_h": 2, "stride_w": 2, "fused_activation_function": "RELU6"},
+    ),
+]
 
 
-def _transposed(x: T, w: T, size: tuple[int, int], bias: T | None, version: int = 4,
-                **more: Any) -> Case:  # fmt: skip
+def _transposed(
+    x: T, w: T, size: tuple[int, int], bias: T | None, version: int = 4, **more: Any
+) -> Case:
     shape = const([x.shape[0], *size, w.shape[0]], "i32")
     tail = () if bias is None else (bias,)
     return case("TRANSPOSE_CONV", shape, w, x, *tail, version=version, **more)
@@ -185,16 +262,31 @@ CUBE_ATTRS: list[dict[str, Any]] = [
     CUBE | {"dilation_d_factor": 2, "dilation_h_factor": 3},
 ]
 CONV_3D = [
-    *(case("CONV_3D", f32(2, 5, 6, 7, 2), weights(2, 3, 3, 2, 4), *bias, tol=SUM, **a)
-      for a in CUBE_ATTRS for bias in ((), (biases(4, "f32", None),))),
-    *(case("CONV_3D_TRANSPOSE", const([2, *size, 3], "i32"), weights(2, 3, 3, 3, 2),
-           f32(2, *small, 2), *bias, out=[f32()], tol=SUM, **a)
-      for size, small, a in [((4, 5, 6), (4, 5, 6), CUBE),
-                             ((4, 7, 5), (3, 3, 3), CUBE_ATTRS[1]),
-                             ((4, 5, 6), (2, 5, 2), CUBE_ATTRS[2]),
-                             ((4, 5, 6), (4, 5, 6), CUBE_ATTRS[3])]
-      for bias in ((), (biases(3, "f32", None),))),
-]  # fmt: skip
+    *(
+        case("CONV_3D", f32(2, 5, 6, 7, 2), weights(2, 3, 3, 2, 4), *bias, tol=SUM, **a)
+        for a in CUBE_ATTRS
+        for bias in ((), (biases(4, "f32", None),))
+    ),
+    *(
+        case(
+            "CONV_3D_TRANSPOSE",
+            const([2, *size, 3], "i32"),
+            weights(2, 3, 3, 3, 2),
+            f32(2, *small, 2),
+            *bias,
+            out=[f32()],
+            tol=SUM,
+            **a,
+        )
+        for size, small, a in [
+            ((4, 5, 6), (4, 5, 6), CUBE),
+            ((4, 7, 5), (3, 3, 3), CUBE_ATTRS[1]),
+            ((4, 5, 6), (2, 5, 2), CUBE_ATTRS[2]),
+            ((4, 5, 6), (4, 5, 6), CUBE_ATTRS[3]),
+        ]
+        for bias in ((), (biases(3, "f32", None),))
+    ),
+]
 
 CASES: list[Case] = [
     *CONV_FLOAT, *CONV_UINT8, *CONV_INT8, *CONV_INT16, *CONV_HYBRID, *CONV_ODD, *DEPTHWISE_ALL,

@@ -45,8 +45,16 @@ OUTPUTS = [f32(), f32(), f32(), f32()]
 
 
 def detection(name: str, boxes: T, scores: T, table: T, **more: Any) -> Case:
-    return case("custom.TFLite_Detection_PostProcess", boxes, scores, table, out=OUTPUTS, name=name,
-                options=options(**(DETECTION | more)), ulps=8)  # fmt: skip
+    return case(
+        "custom.TFLite_Detection_PostProcess",
+        boxes,
+        scores,
+        table,
+        out=OUTPUTS,
+        name=name,
+        options=options(**(DETECTION | more)),
+        ulps=8,
+    )
 
 
 def detections(count: int, columns: int, width: int = 4) -> tuple[T, T, T]:
@@ -88,13 +96,18 @@ DETECTIONS = [
 # -- audio --------------------------------------------------------------------------------------
 
 SPECTROGRAM = [
-    case("custom.AudioSpectrogram", f32(samples, channels), tol=1e-6, ulps=16,
-         name=f"window {window}, stride {stride}, {'' if squared else 'not '}squared",
-         options=options(window_size=window, stride=stride, magnitude_squared=squared))
+    case(
+        "custom.AudioSpectrogram",
+        f32(samples, channels),
+        tol=1e-6,
+        ulps=16,
+        name=f"window {window}, stride {stride}, {'' if squared else 'not '}squared",
+        options=options(window_size=window, stride=stride, magnitude_squared=squared),
+    )
     for samples, channels in ((64, 1), (100, 2), (16, 1))
     for window, stride in ((16, 8), (10, 3), (7, 12), (2, 1))
     for squared in (True, False)
-]  # fmt: skip
+]
 
 
 def odd_spectrum(rng: np.random.Generator) -> Array:
@@ -105,41 +118,94 @@ def odd_spectrum(rng: np.random.Generator) -> Array:
 
 
 MFCC = [
-    case("custom.Mfcc", f32(1, 5, 65, make=odd_spectrum), const([16000], "i32"), tol=1e-6, ulps=16,
-         name="negative, infinite, no number",
-         options=options(upper_frequency_limit=4000, lower_frequency_limit=20,
-                         filterbank_channel_count=20, dct_coefficient_count=13)),
-    *(case("custom.Mfcc", f32(*shape, low=0, high=50), const([rate], "i32"), tol=1e-6, ulps=16,
-           name=f"{bank} channels, {count} coefficients, {low}-{high} Hz",
-           options=options(upper_frequency_limit=high, lower_frequency_limit=low,
-                           filterbank_channel_count=bank, dct_coefficient_count=count))
-      for shape in ((1, 3, 65), (2, 1, 129))
-      for rate, bank, count, low, high in ((16000, 20, 13, 20, 4000), (8000, 10, 10, 0, 4000),
-                                           (8000, 40, 13, 300, 3500), (16000, 5, 1, 20.9, 7999.5),
-                                           (4000, 10, 5, 20, 4000))),
-]  # fmt: skip
+    case(
+        "custom.Mfcc",
+        f32(1, 5, 65, make=odd_spectrum),
+        const([16000], "i32"),
+        tol=1e-6,
+        ulps=16,
+        name="negative, infinite, no number",
+        options=options(
+            upper_frequency_limit=4000,
+            lower_frequency_limit=20,
+            filterbank_channel_count=20,
+            dct_coefficient_count=13,
+        ),
+    ),
+    *(
+        case(
+            "custom.Mfcc",
+            f32(*shape, low=0, high=50),
+            const([rate], "i32"),
+            tol=1e-6,
+            ulps=16,
+            name=f"{bank} channels, {count} coefficients, {low}-{high} Hz",
+            options=options(
+                upper_frequency_limit=high,
+                lower_frequency_limit=low,
+                filterbank_channel_count=bank,
+                dct_coefficient_count=count,
+            ),
+        )
+        for shape in ((1, 3, 65), (2, 1, 129))
+        for rate, bank, count, low, high in (
+            (16000, 20, 13, 20, 4000),
+            (8000, 10, 10, 0, 4000),
+            (8000, 40, 13, 300, 3500),
+            (16000, 5, 1, 20.9, 7999.5),
+            (4000, 10, 5, 20, 4000),
+        )
+    ),
+]
 
 # -- NumericVerify, aeq.hadamard_rotation -------------------------------------------------------
 
 VERIFY = [
-    case("custom.NumericVerify", x, f32(2, 3), out=[f32()], name=f"log {log}",
-         options=options(tolerance=tolerance, log_if_failed=log))
-    for x in (i8(2, 3, scale=0.1, zp=-5), u8(2, 3, scale=0.07, zp=130), i16(2, 3, scale=0.001),
-              f16(2, 3))
+    case(
+        "custom.NumericVerify",
+        x,
+        f32(2, 3),
+        out=[f32()],
+        name=f"log {log}",
+        options=options(tolerance=tolerance, log_if_failed=log),
+    )
+    for x in (
+        i8(2, 3, scale=0.1, zp=-5),
+        u8(2, 3, scale=0.07, zp=130),
+        i16(2, 3, scale=0.001),
+        f16(2, 3),
+    )
     for tolerance, log in ((5.0, False), (0.01, True))
-]  # fmt: skip
+]
 VERIFY.append(
-    case("custom.NumericVerify", const([[10, -3]], "i8", scale=0.5, zp=1, fed=True),
-         const([[4.4, -2.1]], "f32", fed=True), out=[f32()], name="within the tolerance",
-         options=options(tolerance=0.5, log_if_failed=True))
-)  # fmt: skip
+    case(
+        "custom.NumericVerify",
+        const([[10, -3]], "i8", scale=0.5, zp=1, fed=True),
+        const([[4.4, -2.1]], "f32", fed=True),
+        out=[f32()],
+        name="within the tolerance",
+        options=options(tolerance=0.5, log_if_failed=True),
+    )
+)
 
 HADAMARD = [
-    case("custom.aeq.hadamard_rotation", f32(*shape), name=f"blocks of {size}", tol=1e-6,
-         options=options(hadamard_size=size, random_binary_vector=[1] * size))
-    for shape, size in [((3, 8), 8), ((2, 3, 8), 2), ((1, 64), 64), ((2, 32), 16), ((2, 2, 32), 32),
-                        ((4, 8), 1), ((1, 256), 128)]
-]  # fmt: skip
+    case(
+        "custom.aeq.hadamard_rotation",
+        f32(*shape),
+        name=f"blocks of {size}",
+        tol=1e-6,
+        options=options(hadamard_size=size, random_binary_vector=[1] * size),
+    )
+    for shape, size in [
+        ((3, 8), 8),
+        ((2, 3, 8), 2),
+        ((1, 64), 64),
+        ((2, 32), 16),
+        ((2, 2, 32), 32),
+        ((4, 8), 1),
+        ((1, 256), 128),
+    ]
+]
 
 # -- MediaPipe: LiteRT has no kernels; plain loops judge ----------------------------------------
 
@@ -162,27 +228,37 @@ def loop_transposed(x: Array, w: Array, bias: Array, padding: int, sx: int, sy: 
 
 def transposed(x: T, w: T, padding: int, sx: int, sy: int) -> Case:
     bias = weights(w.shape[0], seed=9)
-    return case("custom.Convolution2DTransposeBias", x, w, bias, tol=1e-6, litert=False,
-                name=f"padding {padding}, strides {sy} {sx}",
-                options=struct.pack("<3i", padding, sx, sy),
-                expect=lambda a: [loop_transposed(a, w.data, bias.data, padding, sx,
-                                                  sy)])  # fmt: skip
+    return case(
+        "custom.Convolution2DTransposeBias",
+        x,
+        w,
+        bias,
+        tol=1e-6,
+        litert=False,
+        name=f"padding {padding}, strides {sy} {sx}",
+        options=struct.pack("<3i", padding, sx, sy),
+        expect=lambda a: [loop_transposed(a, w.data, bias.data, padding, sx, sy)],
+    )
 
 
 TRANSPOSED = [
     transposed(f32(*shape), weights(*kernel), padding, sx, sy)
-    for shape, kernel in [((1, 3, 4, 2), (3, 2, 2, 2)), ((2, 2, 3, 1), (2, 3, 4, 1)),
-                          ((1, 1, 1, 3), (1, 1, 1, 3))]
+    for shape, kernel in [
+        ((1, 3, 4, 2), (3, 2, 2, 2)),
+        ((2, 2, 3, 1), (2, 3, 4, 1)),
+        ((1, 1, 1, 3), (1, 1, 1, 3)),
+    ]
     for padding, (sx, sy) in product((SAME, VALID), ((1, 1), (2, 2), (3, 1)))
-]  # fmt: skip
+]
 
 
 def margin(stride: int, size: int, taps: int, out: int) -> int:
     return max(0, (out - 1) * stride + taps - size) // 2
 
 
-def loop_argmax(x: Array, padding: int, sx: int, sy: int, fx: int, fy: int,
-                limit: float) -> list[Array]:  # fmt: skip
+def loop_argmax(
+    x: Array, padding: int, sx: int, sy: int, fx: int, fy: int, limit: float
+) -> list[Array]:
     n, height, width, depth = x.shape
     rows = -(-height // sy) if padding == SAME else (height - fy + sy) // sy
     columns = -(-width // sx) if padding == SAME else (width - fx + sx) // sx
@@ -209,24 +285,56 @@ def loop_unpool(x: Array, indices: Array, sx: int, sy: int, fx: int, fy: int) ->
     return [out]
 
 
-def pool(op: str, inputs: list[T], fields: tuple[int, ...], expect: Callable[..., list[Array]],
-         outputs: int = 1) -> Case:  # fmt: skip
-    return case(f"custom.{op}", *inputs, out=[f32()] * outputs, litert=False, expect=expect,
-                name=f"struct {fields}", options=struct.pack("<6i8x", *fields))  # fmt: skip
+def pool(
+    op: str,
+    inputs: list[T],
+    fields: tuple[int, ...],
+    expect: Callable[..., list[Array]],
+    outputs: int = 1,
+) -> Case:
+    return case(
+        f"custom.{op}",
+        *inputs,
+        out=[f32()] * outputs,
+        litert=False,
+        expect=expect,
+        name=f"struct {fields}",
+        options=struct.pack("<6i8x", *fields),
+    )
 
 
 # The fields of TfLitePoolParams: padding, strides and filter (horizontal first), activation.
-POOLS = [(SAME, 2, 2, 2, 2, 0), (VALID, 2, 2, 2, 2, 0), (SAME, 1, 1, 3, 3, 1),
-         (VALID, 1, 2, 3, 2, 3), (SAME, 3, 2, 2, 3, 0)]  # fmt: skip
+POOLS = [
+    (SAME, 2, 2, 2, 2, 0),
+    (VALID, 2, 2, 2, 2, 0),
+    (SAME, 1, 1, 3, 3, 1),
+    (VALID, 1, 2, 3, 2, 3),
+    (SAME, 3, 2, 2, 3, 0),
+]
 LIMITS = {0: 0.0, 1: np.inf, 3: 6.0}
 
 MEDIAPIPE = [
-    *[pool("MaxPoolingWithArgmax2D", [f32(*shape, low=-9, high=9)], p,
-           lambda x, p=p: loop_argmax(x, *p[:5], LIMITS[p[5]]), outputs=2)
-      for shape in ((1, 4, 6, 2), (2, 5, 7, 1)) for p in POOLS],
-    *[pool("MaxUnpooling2D", [f32(*shape), f32(*shape, low=0, high=p[3] * p[4] - 0.01)], p,
-           lambda x, i, p=p: loop_unpool(x, i, *p[1:5]))
-      for shape in ((1, 2, 3, 2), (2, 3, 3, 1)) for p in POOLS],
-]  # fmt: skip
+    *[
+        pool(
+            "MaxPoolingWithArgmax2D",
+            [f32(*shape, low=-9, high=9)],
+            p,
+            lambda x, p=p: loop_argmax(x, *p[:5], LIMITS[p[5]]),
+            outputs=2,
+        )
+        for shape in ((1, 4, 6, 2), (2, 5, 7, 1))
+        for p in POOLS
+    ],
+    *[
+        pool(
+            "MaxUnpooling2D",
+            [f32(*shape), f32(*shape, low=0, high=p[3] * p[4] - 0.01)],
+            p,
+            lambda x, i, p=p: loop_unpool(x, i, *p[1:5]),
+        )
+        for shape in ((1, 2, 3, 2), (2, 3, 3, 1))
+        for p in POOLS
+    ],
+]
 
 CASES: list[Case] = [*DETECTIONS, *SPECTROGRAM, *MFCC, *VERIFY, *HADAMARD, *TRANSPOSED, *MEDIAPIPE]

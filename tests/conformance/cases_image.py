@@ -34,11 +34,18 @@ def resizes(op: str, modes: list[dict[str, bool]]) -> list[Case]:
     # Quantisation plays no part, and the ends of the range do not overflow.
     shape = (1, 4, 4, 1)
     cases += [
-        case(op, make(*shape, scale=0.1, make=lambda rng, e=ends: rng.choice(e, shape)),
-             const([9, 7], "i32"), out=[make(scale=0.1)], version=4, name="extremes", **mode)
+        case(
+            op,
+            make(*shape, scale=0.1, make=lambda rng, e=ends: rng.choice(e, shape)),
+            const([9, 7], "i32"),
+            out=[make(scale=0.1)],
+            version=4,
+            name="extremes",
+            **mode,
+        )
         for make, ends in EXTREMES.items()
         for mode in modes
-    ]  # fmt: skip
+    ]
     odd = np.arange(12.0).reshape(1, 3, 4, 1)
     odd[0, 1, 1], odd[0, 2, 3] = np.inf, np.nan
     return [

@@ -110,13 +110,23 @@ BLOCKS = [
 DIAGONALS = [
     *every("f32 u8 i8 i16 i32 u32 i64", lambda d: case("MATRIX_DIAG", of(d, 2, 3))),
     *(case("MATRIX_DIAG", f32(*shape)) for shape in [(4,), (1,), (2, 3, 4), (2, 0), (0, 2)]),
-    *every("f32 u8 i8 i16 i32 u32 i64",
-           lambda d: case("MATRIX_SET_DIAG", of(d, 2, 3, 4), of(d, 2, 3))),
-    *(case("MATRIX_SET_DIAG", make(*shape), make(*diagonal)) for make in (f32, i32, i64, u8, i8)
-      for shape, diagonal in [((3, 3), (3,)), ((4, 2), (2,)), ((2, 2, 3, 1), (2, 2, 1)),
-                              ((2, 0, 3), (2, 0))]),
-    *(case("MATRIX_DIAG", make(3, **q), out=[make(**q)], name="0, not the zero point")
-      for make, q in QUANTIZED),
-]  # fmt: skip
+    *every(
+        "f32 u8 i8 i16 i32 u32 i64", lambda d: case("MATRIX_SET_DIAG", of(d, 2, 3, 4), of(d, 2, 3))
+    ),
+    *(
+        case("MATRIX_SET_DIAG", make(*shape), make(*diagonal))
+        for make in (f32, i32, i64, u8, i8)
+        for shape, diagonal in [
+            ((3, 3), (3,)),
+            ((4, 2), (2,)),
+            ((2, 2, 3, 1), (2, 2, 1)),
+            ((2, 0, 3), (2, 0)),
+        ]
+    ),
+    *(
+        case("MATRIX_DIAG", make(3, **q), out=[make(**q)], name="0, not the zero point")
+        for make, q in QUANTIZED
+    ),
+]
 
 CASES: list[Case] = [*TURNED, *PADS, *BLOCKS, *DIAGONALS]

@@ -77,43 +77,76 @@ def _lstm(op: str, kind: str, variant: str = "", **more: Any) -> Case:
     # LiteRT runs diagonal recurrent weights, but not under version 4, which introduced them.
     version = 3 if "diagonal" in words or kind != "f32" else 1
     norms = _each(words, lambda g: weights(CELLS, low=0.5, high=1.5, seed=50 + g))
-    operands = [f32(*_shape(op, more)), *_cell(kind, words), *_states(words),
-                *(norms if "norm" in words else [None] * 4)]  # fmt: skip
-    return case(op, *operands[: 20 if "twenty" in words else 24], name=f"{kind} {variant}", runs=3,
-                tol=5e-6, version=version, **more)  # fmt: skip
+    operands = [
+        f32(*_shape(op, more)),
+        *_cell(kind, words),
+        *_states(words),
+        *(norms if "norm" in words else [None] * 4),
+    ]
+    return case(
+        op,
+        *operands[: 20 if "twenty" in words else 24],
+        name=f"{kind} {variant}",
+        runs=3,
+        tol=5e-6,
+        version=version,
+        **more,
+    )
 
 
-def _bidirectional(kind: str, variant: str = "", aux: int = 0, batch: int = BATCH,
-                   **more: Any) -> Case:  # fmt: skip
+def _bidirectional(
+    kind: str, variant: str = "", aux: int = 0, batch: int = BATCH, **more: Any
+) -> Case:
     """aux: depth of the second input; crossed gives it weights of its own."""
     words = set(variant.split())
     more.setdefault("fused_activation_function", "TANH")
     more.setdefault("time_major", True)
     shape = (TIME, batch) if more["time_major"] else (batch, TIME)
-    crossed = [w for seed in (70, 80)
-               for w in _each(words, lambda g, s=seed: _weights(kind, CELLS, aux, seed=s + g))]  # type: ignore[misc]  # fmt: skip
-    return case("BIDIRECTIONAL_SEQUENCE_LSTM", f32(*shape, DEPTH), *_cell(kind, words),
-                *_cell(kind, words, 100), *_states(words, batch), *_states(words, batch),
-                f32(*shape, aux) if aux else None,
-                *(crossed if "crossed" in words else [None] * 8),
-                out=[f32()] * (1 if more.get("merge_outputs") else 2), runs=3, tol=5e-6,
-                version=1 if kind == "f32" else 3, name=f"{kind} {variant} aux{aux}",
-                **more)  # fmt: skip
+    crossed = [
+        w
+        for seed in (70, 80)
+        for w in _each(words, lambda g, s=seed: _weights(kind, CELLS, aux, seed=s + g))
+    ]  # type: ignore[misc]
+    return case(
+        "BIDIRECTIONAL_SEQUENCE_LSTM",
+        f32(*shape, DEPTH),
+        *_cell(kind, words),
+        *_cell(kind, words, 100),
+        *_states(words, batch),
+        *_states(words, batch),
+        f32(*shape, aux) if aux else None,
+        *(crossed if "crossed" in words else [None] * 8),
+        out=[f32()] * (1 if more.get("merge_outputs") else 2),
+        runs=3,
+        tol=5e-6,
+        version=1 if kind == "f32" else 3,
+        name=f"{kind} {variant} aux{aux}",
+        **more,
+    )
 
 
 # -- integer ------------------------------------------------------------------------------------
 
 
-def _integer(op: str, variant: str = "", zero: int = 3, cell_log2: int = -11, weight: float = 0.006,
-             cells: int = CELLS, **more: Any) -> Case:  # fmt: skip
+def _integer(
+    op: str,
+    variant: str = "",
+    zero: int = 3,
+    cell_log2: int = -11,
+    weight: float = 0.006,
+    cells: int = CELLS,
+    **more: Any,
+) -> Case:
     """int8 with an int16 cell state."""
     words = set(variant.split())
     outputs = _outputs(words, cells)
     bias = 500000 if "norm" in words else 3000
 
     def vector(dtype: str, scale: float, low: int, high: int, seed: int) -> list[T | None]:
-        return _each(words, lambda g: weights(cells, dtype=dtype, scale=scale, low=low, high=high,
-                                              seed=seed + g))  # fmt: skip
+        return _each(
+            words,
+            lambda g: weights(cells, dtype=dtype, scale=scale, low=low, high=high, seed=seed + g),
+        )
 
     peephole = vector("i16", 3e-5, -32768, 32767, 20)
     del peephole[CELL_GATE]
@@ -128,10 +161,17 @@ def _integer(op: str, variant: str = "", zero: int = 3, cell_log2: int = -11, we
         i8(BATCH, outputs, scale=1 / 128, zp=-1 - zero, variable=True),
         i16(BATCH, cells, scale=2.0**cell_log2, variable=True),
         *(vector("i16", 4e-5, 10000, 30000, 50) if "norm" in words else [None] * 4),
-    ]  # fmt: skip
-    row = case(op, *operands, out=[i8(scale=1 / 128, zp=-1 - zero)], runs=3,
-               name=f"i8 {variant} {zero} {cell_log2} {weight}", version=4 if op == "LSTM" else 3,
-               fused_activation_function="TANH", **more)  # fmt: skip
+    ]
+    row = case(
+        op,
+        *operands,
+        out=[i8(scale=1 / 128, zp=-1 - zero)],
+        runs=3,
+        name=f"i8 {variant} {zero} {cell_log2} {weight}",
+        version=4 if op == "LSTM" else 3,
+        fused_activation_function="TANH",
+        **more,
+    )
     between = [T((), "i16", scale=0.0005 * (1 + gate)) for gate in GATES]
     return _with_intermediates(row, [*between, T((), "i8", scale=1 / 120, zp=-1 - zero)])
 
@@ -140,8 +180,10 @@ def _integer8(zero: int = 3, batch: int = BATCH, cells: int = CELLS, **more: Any
     """The older integer cell: 12 intermediates, no input gate, layer norm and projection."""
 
     def vector(dtype: str, low: int, high: int, seed: int, **quant: float) -> list[T | None]:
-        return _each({"cifg"}, lambda g: weights(cells, dtype=dtype, low=low, high=high,
-                                                 seed=seed + g, **quant))  # fmt: skip
+        return _each(
+            {"cifg"},
+            lambda g: weights(cells, dtype=dtype, low=low, high=high, seed=seed + g, **quant),
+        )
 
     operands = [
         i8(batch, DEPTH, scale=0.02, zp=zero),
@@ -155,9 +197,16 @@ def _integer8(zero: int = 3, batch: int = BATCH, cells: int = CELLS, **more: Any
         i16(batch, cells, scale=2.0**-15, variable=True),
         *vector("i16", 10000, 30000, 50, scale=4e-5),
     ]
-    row = case("LSTM", *operands, out=[i8(scale=1 / 128, zp=-1 - zero)], runs=4, version=4,
-               name=f"8x8_8 {zero} {batch} {cells}", fused_activation_function="TANH",
-               **more)  # fmt: skip
+    row = case(
+        "LSTM",
+        *operands,
+        out=[i8(scale=1 / 128, zp=-1 - zero)],
+        runs=4,
+        version=4,
+        name=f"8x8_8 {zero} {batch} {cells}",
+        fused_activation_function="TANH",
+        **more,
+    )
     scales = [(0.0003, 0), (0.02 + zero / 1e4, zero), (0.01, -5)] * 4
     return _with_intermediates(row, [T((), "i8", scale=s, zp=zp) for s, zp in scales])
 
@@ -177,24 +226,43 @@ def _with_intermediates(row: Case, between: Sequence[T]) -> Case:
 
 
 def _basic(batch: int, depth: int, units: int) -> Case:
-    return case("LSTM", f32(batch, depth), T((batch, units), variable=True),
-                weights(4 * units, depth + units, low=-1, high=1), weights(4 * units),
-                T((batch, units), variable=True), out=[f32()] * 4, kernel_type="BASIC",
-                fused_activation_function="TANH", version=2, runs=3, tol=5e-6,
-                name="basic")  # fmt: skip
+    return case(
+        "LSTM",
+        f32(batch, depth),
+        T((batch, units), variable=True),
+        weights(4 * units, depth + units, low=-1, high=1),
+        weights(4 * units),
+        T((batch, units), variable=True),
+        out=[f32()] * 4,
+        kernel_type="BASIC",
+        fused_activation_function="TANH",
+        version=2,
+        runs=3,
+        tol=5e-6,
+        name="basic",
+    )
 
 
-def _basic_integer(batch: int, depth: int, units: int, scale: float = 3e-5,
-                   zero: int = 120) -> Case:  # fmt: skip
+def _basic_integer(
+    batch: int, depth: int, units: int, scale: float = 3e-5, zero: int = 120
+) -> Case:
     code = {"scale": 1 / 128, "zp": 128}
-    return case("LSTM", u8(batch, depth, **code), u8(batch, units, **code, variable=True),
-                weights(4 * units, depth + units, dtype="u8", scale=scale * 128, zp=zero, low=1),
-                weights(4 * units, dtype="i32", scale=scale, low=-30000, high=30000),
-                i16(batch, units, scale=2.0**-11, variable=True),
-                out=[u8(**code), i16(scale=2.0**-11), u8(**code), i16(scale=2.0**-12)],
-                kernel_type="BASIC", fused_activation_function="TANH", version=2, runs=4,
-                name=f"basic {scale} {zero}", off_by=1,
-                why="the gates come from ruy, whose rounding depends on the machine")  # fmt: skip
+    return case(
+        "LSTM",
+        u8(batch, depth, **code),
+        u8(batch, units, **code, variable=True),
+        weights(4 * units, depth + units, dtype="u8", scale=scale * 128, zp=zero, low=1),
+        weights(4 * units, dtype="i32", scale=scale, low=-30000, high=30000),
+        i16(batch, units, scale=2.0**-11, variable=True),
+        out=[u8(**code), i16(scale=2.0**-11), u8(**code), i16(scale=2.0**-12)],
+        kernel_type="BASIC",
+        fused_activation_function="TANH",
+        version=2,
+        runs=4,
+        name=f"basic {scale} {zero}",
+        off_by=1,
+        why="the gates come from ruy, whose rounding depends on the machine",
+    )
 
 
 # -- the table ----------------------------------------------------------------------------------

@@ -52,54 +52,98 @@ def _low(kind: str) -> int:
 
 FLOAT = [
     _fc(f32(*x), weights(*w), *bias, tol=1e-5, version=5 if a.get("keep_num_dims") else 1, **a)
-    for x, w, a in GEOMETRY for bias in ((), (None,), (biases(w[0]),))
-]  # fmt: skip
+    for x, w, a in GEOMETRY
+    for bias in ((), (None,), (biases(w[0]),))
+]
 UINT8 = [
-    _fc(u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw), bias,
-        out=[T((), out, scale=so, zp=zo if out == "u8" else 0)], version=5, **a)
+    _fc(
+        u8(*x, scale=0.03, zp=zx),
+        weights(*w, dtype="u8", scale=0.02, zp=zw),
+        bias,
+        out=[T((), out, scale=so, zp=zo if out == "u8" else 0)],
+        version=5,
+        **a,
+    )
     for (x, w, a), (zx, zw, so, zo) in zip(GEOMETRY, cycle(UINT8_CODES), strict=False)
     for out in ("u8", "i16")
     for bias in (biases(w[0], "i32", 0.0006), *((None,) if out == "u8" else ()))
-]  # fmt: skip
+]
 INT8 = [
-    _fc(i8(*x, scale=0.03, zp=zx), weights(*w, dtype=kind, scale=scales(w[0]) if per else 0.01,
-                                           zp=0 if per or kind != "i8" else 3), bias,
-        out=[i8(scale=so, zp=zo)], name="channel" if per else "tensor",
-        version=KIND_VERSION[kind], **a)
-    for kind in ("i8", "i4", "i2") for per in (True, False)
+    _fc(
+        i8(*x, scale=0.03, zp=zx),
+        weights(
+            *w, dtype=kind, scale=scales(w[0]) if per else 0.01, zp=0 if per or kind != "i8" else 3
+        ),
+        bias,
+        out=[i8(scale=so, zp=zo)],
+        name="channel" if per else "tensor",
+        version=KIND_VERSION[kind],
+        **a,
+    )
+    for kind in ("i8", "i4", "i2")
+    for per in (True, False)
     for (x, w, a), (zx, so, zo) in zip(GEOMETRY, cycle(INT8_CODES), strict=False)
     if not per or w[0] > 1
     for bias in (biases(w[0], "i32", 0.0003), None)
-]  # fmt: skip
+]
 INT16 = [
-    _fc(i16(*x, scale=0.001), weights(*w, dtype=kind, scale=scales(w[0]) if per else 0.01), bias,
-        out=[i16(scale=0.0007)], name="channel" if per else "tensor",
-        version=KIND_VERSION[kind], **more, **a)
-    for kind in ("i8", "i4", "i2") for per in (True, False) for x, w, a in GEOMETRY
+    _fc(
+        i16(*x, scale=0.001),
+        weights(*w, dtype=kind, scale=scales(w[0]) if per else 0.01),
+        bias,
+        out=[i16(scale=0.0007)],
+        name="channel" if per else "tensor",
+        version=KIND_VERSION[kind],
+        **more,
+        **a,
+    )
+    for kind in ("i8", "i4", "i2")
+    for per in (True, False)
+    for x, w, a in GEOMETRY
     if not per or w[0] > 1
-    for bias, more in ((None, {}), (biases(w[0], "i64", 1e-5, 100000), {}),
-                       (biases(w[0], "i32", 1e-5, 100000), {"quantized_bias_type": "INT32"}))
-]  # fmt: skip
+    for bias, more in (
+        (None, {}),
+        (biases(w[0], "i64", 1e-5, 100000), {}),
+        (biases(w[0], "i32", 1e-5, 100000), {"quantized_bias_type": "INT32"}),
+    )
+]
 HYBRID = [
-    _fc(f32(*x), weights(*w, dtype=kind, low=_low(kind), scale=scales(w[0]) if per else 0.01),
-        bias, name="hybrid" + "_channel" * per, tol=SUM, version=KIND_VERSION[kind],
-        asymmetric_quantize_inputs=asymmetric, **a)
-    for kind in ("i8", "i4", "i2") for per in (True, False) for asymmetric in (True, False)
-    for x, w, a in GEOMETRY if not per or w[0] > 1
+    _fc(
+        f32(*x),
+        weights(*w, dtype=kind, low=_low(kind), scale=scales(w[0]) if per else 0.01),
+        bias,
+        name="hybrid" + "_channel" * per,
+        tol=SUM,
+        version=KIND_VERSION[kind],
+        asymmetric_quantize_inputs=asymmetric,
+        **a,
+    )
+    for kind in ("i8", "i4", "i2")
+    for per in (True, False)
+    for asymmetric in (True, False)
+    for x, w, a in GEOMETRY
+    if not per or w[0] > 1
     for bias in (biases(w[0]), None)
-]  # fmt: skip
+]
 # Sums of 8-bit codes that leave 32 bits, by their depth and by the bias. (Results that leave them
 # are undefined in LiteRT's kernel.)
 WIDE = [
-    _fc(make(2, depth, scale=0.5, zp=zx, low=low),
-        weights(5, depth, dtype=kind, scale=0.5, zp=zw, low=low), bias,
-        out=[T((), out, scale=2e6, zp=zo)], name="wraps", version=5)
+    _fc(
+        make(2, depth, scale=0.5, zp=zx, low=low),
+        weights(5, depth, dtype=kind, scale=0.5, zp=zw, low=low),
+        bias,
+        out=[T((), out, scale=2e6, zp=zo)],
+        name="wraps",
+        version=5,
+    )
     for make, kind, out, low, zx, zw, zo in (
-        (u8, "u8", "u8", 250, 0, 0, 100), (u8, "u8", "i16", 250, 0, 0, 0),
-        (i8, "i8", "i8", -128, 7, 0, -3))
+        (u8, "u8", "u8", 250, 0, 0, 100),
+        (u8, "u8", "i16", 250, 0, 0, 0),
+        (i8, "i8", "i8", -128, 7, 0, -3),
+    )
     for depth in (35000, 6)
     for bias in (biases(5, "i32", 0.25, 2**31 - 1), *((None,) if kind == out == "u8" else ()))
-]  # fmt: skip
+]
 ODD = [
     _fc(f32(2, 3, 0), weights(4, 0), name="no_depth"),
     _fc(f32(0, 3), weights(4, 3), name="no_rows"),
@@ -127,8 +171,15 @@ ODD = [
 ]  # fmt: skip
 
 
-def _sparse(kind: str, rows: int, units: int, depth: int, block: int = 1, per_channel: bool = False,
-            asymmetric: bool = False) -> Case:  # fmt: skip
+def _sparse(
+    kind: str,
+    rows: int,
+    units: int,
+    depth: int,
+    block: int = 1,
+    per_channel: bool = False,
+    asymmetric: bool = False,
+) -> Case:
     """Weights stored by rows in 1 x block blocks, about half of them present.
 
     kind: f32, i8, or hybrid (float activations, int8 weights).
@@ -146,8 +197,11 @@ def _sparse(kind: str, rows: int, units: int, depth: int, block: int = 1, per_ch
         graph = Graph("main")
         wide = DType.INT8 if whole else DType.FLOAT32
         x = graph.input("x", wide, (rows, depth), quant=Quant.of(0.03, 2) if whole else None)
-        w = graph.constant("w", values.astype(np.float32 if kind == "f32" else np.int8),
-                           quant=Quant.of(scales(units) if per_channel else 0.01))  # fmt: skip
+        w = graph.constant(
+            "w",
+            values.astype(np.float32 if kind == "f32" else np.int8),
+            quant=Quant.of(scales(units) if per_channel else 0.01),
+        )
         w.quant = None if kind == "f32" else w.quant
         w.shape, w.sparsity = (units, depth), Sparsity(order, (1,) * len(blocks), (*dims, *blocks))
         bias = rng.integers(-900, 900, units).astype(np.int32 if whole else np.float32)
@@ -160,8 +214,9 @@ def _sparse(kind: str, rows: int, units: int, depth: int, block: int = 1, per_ch
 
     name = f"sparse_{kind}_{rows}x{units}x{depth}_{block}_{per_channel:d}{asymmetric:d}"
     feed = i8(rows, depth) if whole else f32(rows, depth)
-    return Case("FULLY_CONNECTED", name=name, build=build, feeds=lambda rng: [feed.random(rng)],
-                tol=1e-5)  # fmt: skip
+    return Case(
+        "FULLY_CONNECTED", name=name, build=build, feeds=lambda rng: [feed.random(rng)], tol=1e-5
+    )
 
 
 SPARSE = [
@@ -197,9 +252,15 @@ def _blockwise(rows: int, units: int, depth: int, block: int, dtype: DType = DTy
 
     real = codes * np.repeat(steps.astype(np.float32), block, axis=1)
     name = f"blockwise_{dtype.short}_{rows}x{units}x{depth}_{block}"
-    return Case("FULLY_CONNECTED", name=name, build=build, litert=False, tol=0.02,
-                feeds=lambda rng: [f32(rows, depth).random(rng)],
-                expect=lambda x: [x @ real.T + bias])  # fmt: skip
+    return Case(
+        "FULLY_CONNECTED",
+        name=name,
+        build=build,
+        litert=False,
+        tol=0.02,
+        feeds=lambda rng: [f32(rows, depth).random(rng)],
+        expect=lambda x: [x @ real.T + bias],
+    )
 
 
 BLOCKWISE = [
@@ -262,8 +323,19 @@ def _by_column(kind: str, adj_y: bool) -> Case:
         low, high = DType.parse(kind).bounds
         return [np.clip(np.round(real / out), low, high).astype(codes.dtype)]
 
-    return _bmm(x, y, False, adj_y, out=[T((), kind, scale=out)], name="by_column", version=4,
-                litert=False, expect=expect, off_by=1, why="ties of codes round away")  # fmt: skip
+    return _bmm(
+        x,
+        y,
+        False,
+        adj_y,
+        out=[T((), kind, scale=out)],
+        name="by_column",
+        version=4,
+        litert=False,
+        expect=expect,
+        off_by=1,
+        why="ties of codes round away",
+    )
 
 
 BY_COLUMN = [_by_column(kind, adj_y) for kind in ("i16", "i8") for adj_y in (False, True)]

@@ -9,11 +9,22 @@ import numpy as np
 from .harness import Case, T, case, f32
 
 
-def _window(height: int, width: int, stride_h: int = 1, stride_w: int = 1, padding: str = "SAME",
-            activation: str = "NONE") -> dict[str, Any]:  # fmt: skip
-    return {"filter_height": height, "filter_width": width, "padding": padding,
-            "stride_h": stride_h, "stride_w": stride_w,
-            "fused_activation_function": activation}  # fmt: skip
+def _window(
+    height: int,
+    width: int,
+    stride_h: int = 1,
+    stride_w: int = 1,
+    padding: str = "SAME",
+    activation: str = "NONE",
+) -> dict[str, Any]:
+    return {
+        "filter_height": height,
+        "filter_width": width,
+        "padding": padding,
+        "stride_h": stride_h,
+        "stride_w": stride_w,
+        "fused_activation_function": activation,
+    }
 
 
 GEOMETRY: list[tuple[tuple[int, ...], dict[str, Any]]] = [
@@ -36,12 +47,29 @@ def _special(rng: np.random.Generator) -> Any:
 
 CASES: list[Case] = [
     *(case(op, f32(*x), tol=3e-7, **a) for op in POOLS for x, a in GEOMETRY),
-    *(case(op, T(x, kind, scale=scale, zp=zero), out=[T((), kind, scale=scale, zp=zero)],
-           version=3 if kind == "i16" else 2, **a)
-      for op in POOLS[:2] for kind, scale, zero in CODES for x, a in GEOMETRY),
-    *(case(op, T((1, 6, 6, 3), "f32", make=_special), name="special",
-           **_window(1, 1, activation=act)) for op in POOLS for act in ("NONE", "RELU", "TANH")),
+    *(
+        case(
+            op,
+            T(x, kind, scale=scale, zp=zero),
+            out=[T((), kind, scale=scale, zp=zero)],
+            version=3 if kind == "i16" else 2,
+            **a,
+        )
+        for op in POOLS[:2]
+        for kind, scale, zero in CODES
+        for x, a in GEOMETRY
+    ),
+    *(
+        case(
+            op,
+            T((1, 6, 6, 3), "f32", make=_special),
+            name="special",
+            **_window(1, 1, activation=act),
+        )
+        for op in POOLS
+        for act in ("NONE", "RELU", "TANH")
+    ),
     # The kernel's maximum ignores NaN and starts at the lowest finite value.
     case("MAX_POOL_2D", T((1, 6, 6, 3), "f32", make=_special), name="special", **_window(2, 2)),
     case("AVERAGE_POOL_2D", f32(1, 5, 4, 2), name="huge_window", tol=3e-7, **_window(30000, 20000)),
-]  # fmt: skip
+]

@@ -28,16 +28,30 @@ def _cell(kind: str, batch: int, depth: int, units: int, seed: int) -> tuple[T, 
 def _rnn(op: str, kind: str, shape: tuple[int, ...], units: int, **more: Any) -> Case:
     batch = shape[1] if more.get("time_major") else shape[0]
     more.setdefault("fused_activation_function", "TANH")
-    return case(op, f32(*shape), *_cell(kind, batch, shape[-1], units, 3), runs=3, tol=2e-6,
-                name=kind, version=_version(kind, more), **more)  # fmt: skip
+    return case(
+        op,
+        f32(*shape),
+        *_cell(kind, batch, shape[-1], units, 3),
+        runs=3,
+        tol=2e-6,
+        name=kind,
+        version=_version(kind, more),
+        **more,
+    )
 
 
 def _version(kind: str, more: dict[str, Any]) -> int:
     return 1 if kind == "f32" else 3 if more.get("asymmetric_quantize_inputs") else 2
 
 
-def _bidirectional(kind: str, shape: tuple[int, int, int], units: tuple[int, int], aux: int = 0,
-                   crossed: bool = False, **more: Any) -> Case:  # fmt: skip
+def _bidirectional(
+    kind: str,
+    shape: tuple[int, int, int],
+    units: tuple[int, int],
+    aux: int = 0,
+    crossed: bool = False,
+    **more: Any,
+) -> Case:
     """aux: depth of the second input; crossed: it has weights of its own."""
     batch = shape[1] if more.get("time_major") else shape[0]
     more.setdefault("fused_activation_function", "TANH")
@@ -45,32 +59,75 @@ def _bidirectional(kind: str, shape: tuple[int, int, int], units: tuple[int, int
     extra = [_weights(kind, n, aux, seed=40 + n) for n in units] if crossed else [None, None]
     outputs = [f32()] if more.get("merge_outputs") else [f32(), f32()]
     cells = [_cell(kind, batch, shape[2], n, seed) for n, seed in zip(units, (3, 20), strict=True)]
-    return case("BIDIRECTIONAL_SEQUENCE_RNN", f32(*shape), *cells[0], *cells[1], second, *extra,
-                out=outputs, runs=3, tol=2e-6, version=_version(kind, more),
-                name=f"{kind}-aux{aux}-{crossed}", **more)  # fmt: skip
+    return case(
+        "BIDIRECTIONAL_SEQUENCE_RNN",
+        f32(*shape),
+        *cells[0],
+        *cells[1],
+        second,
+        *extra,
+        out=outputs,
+        runs=3,
+        tol=2e-6,
+        version=_version(kind, more),
+        name=f"{kind}-aux{aux}-{crossed}",
+        **more,
+    )
 
 
-def _svdf(kind: str, batch: int, depth: int, units: int, rank: int, memory: int, bias: bool = True,
-          **more: Any) -> Case:  # fmt: skip
+def _svdf(
+    kind: str,
+    batch: int,
+    depth: int,
+    units: int,
+    rank: int,
+    memory: int,
+    bias: bool = True,
+    **more: Any,
+) -> Case:
     filters = units * rank
-    return case("SVDF", f32(batch, depth), _weights(kind, filters, depth, seed=3),
-                _weights(kind, filters, memory, seed=4),
-                weights(units, low=-0.5, high=0.5) if bias else None,
-                T((batch, filters * memory), variable=True), rank=rank, runs=memory + 2, tol=2e-6,
-                version=_version(kind, more), name=kind, **more)  # fmt: skip
+    return case(
+        "SVDF",
+        f32(batch, depth),
+        _weights(kind, filters, depth, seed=3),
+        _weights(kind, filters, memory, seed=4),
+        weights(units, low=-0.5, high=0.5) if bias else None,
+        T((batch, filters * memory), variable=True),
+        rank=rank,
+        runs=memory + 2,
+        tol=2e-6,
+        version=_version(kind, more),
+        name=kind,
+        **more,
+    )
 
 
-def _integer_svdf(batch: int, depth: int, units: int, rank: int, memory: int, zero: int = 3,
-                  state_scale: float = 0.002, bias: bool = True) -> Case:  # fmt: skip
+def _integer_svdf(
+    batch: int,
+    depth: int,
+    units: int,
+    rank: int,
+    memory: int,
+    zero: int = 3,
+    state_scale: float = 0.002,
+    bias: bool = True,
+) -> Case:
     filters = units * rank
     out = i8(scale=0.05, zp=min(-zero, 127))
-    return case("SVDF", i8(batch, depth, scale=0.03, zp=zero),
-                weights(filters, depth, dtype="i8", scale=0.007),
-                weights(filters, memory, dtype="i16", scale=2e-5),
-                weights(units, dtype="i32", low=-90000, high=90000, scale=4e-8) if bias else None,
-                i16(batch, filters * memory, scale=state_scale, variable=True),
-                out=[out], rank=rank, fused_activation_function="RELU",
-                runs=memory + 2, version=3, name=f"i8-{zero}-{state_scale}")  # fmt: skip
+    return case(
+        "SVDF",
+        i8(batch, depth, scale=0.03, zp=zero),
+        weights(filters, depth, dtype="i8", scale=0.007),
+        weights(filters, memory, dtype="i16", scale=2e-5),
+        weights(units, dtype="i32", low=-90000, high=90000, scale=4e-8) if bias else None,
+        i16(batch, filters * memory, scale=state_scale, variable=True),
+        out=[out],
+        rank=rank,
+        fused_activation_function="RELU",
+        runs=memory + 2,
+        version=3,
+        name=f"i8-{zero}-{state_scale}",
+    )
 
 
 HYBRID = [(kind, asymmetric) for kind in ("i8", "u8") for asymmetric in (False, True)]

@@ -22,7 +22,7 @@ from .harness import (
     i32,
     i64,
     u8,
-)  # fmt: skip
+)
 
 ANY = "f32 f16 bf16 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool c64"
 
@@ -56,8 +56,15 @@ QUANTIZED = [
 ]
 
 
-def strided(shape: tuple[int, ...], begin: list[int], end: list[int], strides: list[int],
-            dtype: str = "i32", fed: bool = False, **attrs: Any) -> Case:  # fmt: skip
+def strided(
+    shape: tuple[int, ...],
+    begin: list[int],
+    end: list[int],
+    strides: list[int],
+    dtype: str = "i32",
+    fed: bool = False,
+    **attrs: Any,
+) -> Case:
     spec = (index(v, fed=fed) for v in (begin, end, strides))
     return case("STRIDED_SLICE", of(dtype, *shape), *spec, **attrs)
 
@@ -95,17 +102,23 @@ RESHAPES = [
 ]  # fmt: skip
 
 SHAPES = [
-    *every(f"{ANY} c128 str i4",
-           lambda d: case("SHAPE", of(d, 3, 5), out=[i32()], out_type="INT32")),
-    *(case("SHAPE", f32(*shape), out=[make()], out_type=kind)
-      for shape in [(), (1,), (0, 3), (1, 2, 3, 4, 5, 6)]
-      for make, kind in [(i32, "INT32"), (i64, "INT64")]),
+    *every(
+        f"{ANY} c128 str i4", lambda d: case("SHAPE", of(d, 3, 5), out=[i32()], out_type="INT32")
+    ),
+    *(
+        case("SHAPE", f32(*shape), out=[make()], out_type=kind)
+        for shape in [(), (1,), (0, 3), (1, 2, 3, 4, 5, 6)]
+        for make, kind in [(i32, "INT32"), (i64, "INT64")]
+    ),
     *every(f"{ANY} c128 str i4", lambda d: case("RANK", of(d, 3, 5), out=[i32()])),
     *(case("RANK", f32(*shape), out=[i32()]) for shape in [(), (1,), (0, 3), (1, 2, 3, 4, 5, 6)]),
-    *(case("BROADCAST_ARGS", const(a, kind, fed=fed), const(b, kind, fed=fed))
-      for kind in ("i32", "i64") for fed in (False, True)
-      for a, b in [([2, 1], [3]), ([4], [2, 3, 1]), ([0, 1], [1, 5]), ([7, 1, 2], [7, 3, 2])]),
-]  # fmt: skip
+    *(
+        case("BROADCAST_ARGS", const(a, kind, fed=fed), const(b, kind, fed=fed))
+        for kind in ("i32", "i64")
+        for fed in (False, True)
+        for a, b in [([2, 1], [3]), ([4], [2, 3, 1]), ([0, 1], [1, 5]), ([7, 1, 2], [7, 3, 2])]
+    ),
+]
 
 MADE = [
     *every(f"{ANY} c128",

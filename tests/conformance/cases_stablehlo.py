@@ -20,35 +20,52 @@ NAN = const([1, np.nan, np.nan, np.inf, -np.inf, -0.0], "f32", fed=True)
 REVERSED = const([np.nan, 1, np.nan, -np.inf, np.inf, 0.0], "f32", fed=True)
 
 ELEMENTWISE = [
-    *[case(f"STABLEHLO_{name}", T(s, d), T(s, d))
-      for name in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")
-      for d in (*FLOATS, *INTEGERS, "bool")
-      for s in (SHAPES if d in ("f32", "i8") else SHAPES[:1])],
-    *[case(f"STABLEHLO_{name}", NAN, REVERSED, name="nan")
-      for name in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")],
+    *[
+        case(f"STABLEHLO_{name}", T(s, d), T(s, d))
+        for name in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")
+        for d in (*FLOATS, *INTEGERS, "bool")
+        for s in (SHAPES if d in ("f32", "i8") else SHAPES[:1])
+    ],
+    *[
+        case(f"STABLEHLO_{name}", NAN, REVERSED, name="nan")
+        for name in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")
+    ],
     *[case("STABLEHLO_AND", T(s, d), T(s, d)) for d in (*INTEGERS, "bool") for s in SHAPES[:2]],
-    *[case("STABLEHLO_SHIFT_LEFT", T(s, d), T(s, d, low=0, high=high))
-      for d, high in (("i8", 9), ("i16", 17), ("i32", 31)) for s in SHAPES],
-]  # fmt: skip
+    *[
+        case("STABLEHLO_SHIFT_LEFT", T(s, d), T(s, d, low=0, high=high))
+        for d, high in (("i8", 9), ("i16", 17), ("i32", 31))
+        for s in SHAPES
+    ],
+]
 
 # -- STABLEHLO_PAD ------------------------------------------------------------------------------
 
 
 def pad(x: T, low: Any, high: Any, inside: Any, fill: Any = 7) -> Case:
-    return case("STABLEHLO_PAD", x, const(fill, x.dtype), edge_padding_low=low,
-                edge_padding_high=high, interior_padding=inside)  # fmt: skip
+    return case(
+        "STABLEHLO_PAD",
+        x,
+        const(fill, x.dtype),
+        edge_padding_low=low,
+        edge_padding_high=high,
+        interior_padding=inside,
+    )
 
 
 PAD = [
-    *[pad(T((2, 3), d), [1, 0], [0, 2], [0, 1], fill=1)
-      for d in (*FLOATS, *INTEGERS, "bool", "bf16", "c64")],
-    *[pad(f32(4, 5), low, high, inside)
-      for low in ([0, 0], [2, 1], [-1, 0], [-2, -1])
-      for high in ([0, 0], [1, 2], [0, -1])
-      for inside in ([0, 0], [1, 0], [2, 3])],
+    *[
+        pad(T((2, 3), d), [1, 0], [0, 2], [0, 1], fill=1)
+        for d in (*FLOATS, *INTEGERS, "bool", "bf16", "c64")
+    ],
+    *[
+        pad(f32(4, 5), low, high, inside)
+        for low in ([0, 0], [2, 1], [-1, 0], [-2, -1])
+        for high in ([0, 0], [1, 2], [0, -1])
+        for inside in ([0, 0], [1, 0], [2, 3])
+    ],
     pad(f32(5), [2], [-3], [1]),
     pad(f32(2, 1, 3), [0, 1, 2], [3, 2, 1], [0, 1, 2]),
-]  # fmt: skip
+]
 
 # -- graphs of one op ---------------------------------------------------------------------------
 
@@ -69,12 +86,30 @@ def body(op: str, dtype: str) -> Graph:
 # -- STABLEHLO_REDUCE_WINDOW --------------------------------------------------------------------
 
 
-def window(x: T, op: str, init: Any, size: list[int], strides: list[int], base: list[int],
-           dilations: list[int], padding: list[int], name: str = "") -> Case:  # fmt: skip
-    return case("STABLEHLO_REDUCE_WINDOW", x, const(init, x.dtype), name=name or op, tol=1e-6,
-                window_dimensions=size, window_strides=strides, base_dilations=base,
-                window_dilations=dilations, padding=padding,
-                body_subgraph_index=body(op, x.dtype))  # fmt: skip
+def window(
+    x: T,
+    op: str,
+    init: Any,
+    size: list[int],
+    strides: list[int],
+    base: list[int],
+    dilations: list[int],
+    padding: list[int],
+    name: str = "",
+) -> Case:
+    return case(
+        "STABLEHLO_REDUCE_WINDOW",
+        x,
+        const(init, x.dtype),
+        name=name or op,
+        tol=1e-6,
+        window_dimensions=size,
+        window_strides=strides,
+        base_dilations=base,
+        window_dilations=dilations,
+        padding=padding,
+        body_subgraph_index=body(op, x.dtype),
+    )
 
 
 SMALL = ([2, 2], [1, 1], [1, 1], [1, 1], [0, 0, 0, 0])
@@ -107,11 +142,27 @@ WINDOW = [
 # -- STABLEHLO_GATHER ---------------------------------------------------------------------------
 
 
-def gather(x: T, indices: T, offset: list[int], collapsed: list[int], starts: list[int], axis: int,
-           sizes: list[int], name: str = "") -> Case:  # fmt: skip
-    return case("STABLEHLO_GATHER", x, indices, name=name,
-                offset_dims=offset, collapsed_slice_dims=collapsed, start_index_map=starts,
-                index_vector_dim=axis, slice_sizes=sizes)  # fmt: skip
+def gather(
+    x: T,
+    indices: T,
+    offset: list[int],
+    collapsed: list[int],
+    starts: list[int],
+    axis: int,
+    sizes: list[int],
+    name: str = "",
+) -> Case:
+    return case(
+        "STABLEHLO_GATHER",
+        x,
+        indices,
+        name=name,
+        offset_dims=offset,
+        collapsed_slice_dims=collapsed,
+        start_index_map=starts,
+        index_vector_dim=axis,
+        slice_sizes=sizes,
+    )
 
 
 # Indices without an axis of vectors (index_vector_dim is the rank) crash LiteRT, here and in
@@ -132,12 +183,30 @@ GATHER = [
 # -- STABLEHLO_SCATTER --------------------------------------------------------------------------
 
 
-def scatter(x: T, indices: T, updates: T, op: str, windows: list[int], inserted: list[int],
-            dims: list[int], axis: int, name: str = "") -> Case:  # fmt: skip
-    return case("STABLEHLO_SCATTER", x, indices, updates, name=f"{name} {op}".strip(), tol=1e-6,
-                update_window_dims=windows, inserted_window_dims=inserted,
-                scatter_dims_to_operand_dims=dims, index_vector_dim=axis,
-                update_computation_subgraph_index=body(op, x.dtype))  # fmt: skip
+def scatter(
+    x: T,
+    indices: T,
+    updates: T,
+    op: str,
+    windows: list[int],
+    inserted: list[int],
+    dims: list[int],
+    axis: int,
+    name: str = "",
+) -> Case:
+    return case(
+        "STABLEHLO_SCATTER",
+        x,
+        indices,
+        updates,
+        name=f"{name} {op}".strip(),
+        tol=1e-6,
+        update_window_dims=windows,
+        inserted_window_dims=inserted,
+        scatter_dims_to_operand_dims=dims,
+        index_vector_dim=axis,
+        update_computation_subgraph_index=body(op, x.dtype),
+    )
 
 
 BODIES = ("", "STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
@@ -173,11 +242,13 @@ def words(count: int) -> T:
 
 RANDOM = [
     bits(algorithm, state, T(shape, d))
-    for algorithm, states in [("PHILOX", (words(2), words(3), [1, 2**64 - 2], [0, 2**32 - 1, 5])),
-                              ("DEFAULT", (words(2), words(3))),
-                              ("THREEFRY", (words(2), [1, 2**64 - 2], [2**64 - 1, 2**32 - 1]))]
+    for algorithm, states in [
+        ("PHILOX", (words(2), words(3), [1, 2**64 - 2], [0, 2**32 - 1, 5])),
+        ("DEFAULT", (words(2), words(3))),
+        ("THREEFRY", (words(2), [1, 2**64 - 2], [2**64 - 1, 2**32 - 1])),
+    ]
     for state in states
     for shape, d in [((2, 3), "u64"), ((5,), "u32"), ((4, 4), "i32"), ((1,), "i64"), ((0,), "i32")]
-]  # fmt: skip
+]
 
 CASES: list[Case] = [*ELEMENTWISE, *PAD, *WINDOW, *GATHER, *SCATTER, *RANDOM]

@@ -112,15 +112,25 @@ TABLE16 = [
 ]
 ROOTS = ("SQRT", "RSQRT")
 CASES += [
-    case(op, every(ALL8[source[1] <= ALL8] if op in ROOTS else ALL8, "i8", *source),
-         out=[i8(scale=target[0], zp=target[1])], name=f"{source}to{target}", version=2)
+    case(
+        op,
+        every(ALL8[source[1] <= ALL8] if op in ROOTS else ALL8, "i8", *source),
+        out=[i8(scale=target[0], zp=target[1])],
+        name=f"{source}to{target}",
+        version=2,
+    )
     for op, source, target in TABLE8
-]  # fmt: skip
+]
 CASES += [
-    case(op, every(ALL16[ALL16 >= 0] if op in ROOTS else ALL16, "i16", source, 0),
-         out=[i16(scale=target)], name=f"{source:.2g}to{target:.2g}", version=2)
+    case(
+        op,
+        every(ALL16[ALL16 >= 0] if op in ROOTS else ALL16, "i16", source, 0),
+        out=[i16(scale=target)],
+        name=f"{source:.2g}to{target:.2g}",
+        version=2,
+    )
     for op, source, target in TABLE16
-]  # fmt: skip
+]
 CASES += [case("ABS", const([-32768, 32767, 0, -7], "i16", fed=True), name="plain", version=3)]
 
 # -- casts ----------------------------------------------------------------------------------------
@@ -172,12 +182,24 @@ CASES += [
     for name, target in F8.items()
     for row in (
         case("CAST", f32(3, 5), out=[typed(name)], litert=False, expect=by_numpy(target), why=WHY8),
-        case("CAST", typed(name, 3, 5), out=[f32()], litert=False, expect=by_numpy(np.float32),
-             why=WHY8),
-        case("DEQUANTIZE", typed(name, 3, 5), out=[f32()], litert=False,
-             expect=by_numpy(np.float32), why=WHY8),
+        case(
+            "CAST",
+            typed(name, 3, 5),
+            out=[f32()],
+            litert=False,
+            expect=by_numpy(np.float32),
+            why=WHY8,
+        ),
+        case(
+            "DEQUANTIZE",
+            typed(name, 3, 5),
+            out=[f32()],
+            litert=False,
+            expect=by_numpy(np.float32),
+            why=WHY8,
+        ),
     )
-]  # fmt: skip
+]
 CASES += [
     case("CAST", f32(), out=[i32()], name="scalar"),
     case("CAST", f32(0, 3), out=[i32()], name="empty"),
@@ -204,31 +226,54 @@ CASES += [
 INTO = [("i8", 0.1, 3), ("i8", 0.02, -128), ("u8", 0.1, 0), ("u8", 0.05, 255), ("i16", 0.001, 0),
         ("i16", 0.0001, 5), ("i4", 0.5, 1), ("u4", 0.5, 9)]  # fmt: skip
 CASES += [
-    case("QUANTIZE", f32(3, 4, 5, low=-9, high=9), out=[typed(t, scale=s, zp=z)],
-         name=f"{t},{s},{z}", version=4)
+    case(
+        "QUANTIZE",
+        f32(3, 4, 5, low=-9, high=9),
+        out=[typed(t, scale=s, zp=z)],
+        name=f"{t},{s},{z}",
+        version=4,
+    )
     for t, s, z in INTO
-]  # fmt: skip
+]
 CASES += [
-    case("QUANTIZE", const((np.arange(-20, 20) + 0.5) * 0.25, fed=True), out=[i8(scale=0.25, zp=1)],
-         name="ties"),
-    case("QUANTIZE", const([1e6, -1e6, 1e8, -1e8], fed=True), out=[u8(scale=0.1, zp=3)],
-         name="far out"),
+    case(
+        "QUANTIZE",
+        const((np.arange(-20, 20) + 0.5) * 0.25, fed=True),
+        out=[i8(scale=0.25, zp=1)],
+        name="ties",
+    ),
+    case(
+        "QUANTIZE",
+        const([1e6, -1e6, 1e8, -1e8], fed=True),
+        out=[u8(scale=0.1, zp=3)],
+        name="far out",
+    ),
     # LiteRT 2.3.0 casts to int32 and turns what does not fit into the smallest code; its later
     # source, XNNPACK and we saturate.
-    case("QUANTIZE", const([1e30, -1e30, np.inf, -np.inf], fed=True), out=[i8(scale=0.1, zp=-3)],
-         name="overflow", litert=False,
-         expect=lambda x: [np.array([127, -128, 127, -128], np.int8)],
-         why="a cast of a float beyond int32 is undefined in C"),
+    case(
+        "QUANTIZE",
+        const([1e30, -1e30, np.inf, -np.inf], fed=True),
+        out=[i8(scale=0.1, zp=-3)],
+        name="overflow",
+        litert=False,
+        expect=lambda x: [np.array([127, -128, 127, -128], np.int8)],
+        why="a cast of a float beyond int32 is undefined in C",
+    ),
     case("QUANTIZE", f32(), out=[i8(scale=0.1, zp=3)], name="scalar"),
     case("QUANTIZE", f32(0, 3), out=[i8(scale=0.1, zp=3)], name="empty"),
-]  # fmt: skip
+]
 SCALES = [0.05, 0.1, 0.02, 0.3]
 CASES += [
-    case("QUANTIZE", f32(*shape), out=[typed(t, scale=SCALES, zp=zp, axis=axis)],
-         name=f"channels {t} axis {axis}", version=3)
+    case(
+        "QUANTIZE",
+        f32(*shape),
+        out=[typed(t, scale=SCALES, zp=zp, axis=axis)],
+        name=f"channels {t} axis {axis}",
+        version=3,
+    )
     for t, zp in (("i8", 0), ("i8", [1, -3, 0, 127]), ("u8", [0, 255, 128, 3]), ("i16", 0))
     for shape, axis in (((2, 3, 4), 2), ((4, 3), 0))
-]  # fmt: skip
+]
 BETWEEN = [
     ("i8", "i8"), ("i8", "u8"), ("u8", "i8"), ("u8", "u8"), ("i16", "i8"), ("i16", "i16"),
     ("i16", "i32"), ("i32", "i8"), ("i32", "i16"), ("i8", "i16"), ("u8", "i16"),
@@ -242,30 +287,58 @@ def zero_point(dtype: str, other: str) -> int:
 
 
 CASES += [
-    case("QUANTIZE", typed(a, 5, 40, scale=x, zp=zero_point(a, b)),
-         out=[typed(b, scale=y, zp=zero_point(b, a))], name=f"{a}to{b} {x}to{y}", version=2)
+    case(
+        "QUANTIZE",
+        typed(a, 5, 40, scale=x, zp=zero_point(a, b)),
+        out=[typed(b, scale=y, zp=zero_point(b, a))],
+        name=f"{a}to{b} {x}to{y}",
+        version=2,
+    )
     for a, b in BETWEEN
     for x, y in RATIOS
-]  # fmt: skip
+]
 CASES += [
     case("QUANTIZE", every(ALL8, "i8", 0.1, -5), out=[u8(scale=0.1, zp=123)], version=2),
-    case("QUANTIZE", i32(40, scale=1e-4, low=-(2**31), high=2**31 - 1), out=[i16(scale=3.0)],
-         name="whole i32", version=2),
-]  # fmt: skip
+    case(
+        "QUANTIZE",
+        i32(40, scale=1e-4, low=-(2**31), high=2**31 - 1),
+        out=[i16(scale=3.0)],
+        name="whole i32",
+        version=2,
+    ),
+]
 
 FROM = [("i8", 0.1, 3), ("u8", 0.02, 255), ("i16", 0.001, 0), ("i4", 0.5, 0), ("i4", 0.3, -3),
         ("u4", 0.5, 7), ("i2", 0.5, 0)]  # fmt: skip
 CASES += [
-    case("DEQUANTIZE", typed(t, 3, 15, scale=s, zp=z), out=[f32()], name=f"{t},{s},{z}",
-         version=6, ulps=0)
+    case(
+        "DEQUANTIZE",
+        typed(t, 3, 15, scale=s, zp=z),
+        out=[f32()],
+        name=f"{t},{s},{z}",
+        version=6,
+        ulps=0,
+    )
     for t, s, z in FROM
-]  # fmt: skip
+]
 CASES += [
-    case("DEQUANTIZE", typed(t, 3, 4, scale=SCALES, zp=zp, axis=1), out=[f32()],
-         name=f"channels {zp}", version=6, ulps=0)
-    for t, zp in (("i8", 0), ("i8", [1, -3, 0, 127]), ("u8", [0, 255, 128, 3]), ("i4", 0),
-                  ("u4", 8), ("i2", 0))
-]  # fmt: skip
+    case(
+        "DEQUANTIZE",
+        typed(t, 3, 4, scale=SCALES, zp=zp, axis=1),
+        out=[f32()],
+        name=f"channels {zp}",
+        version=6,
+        ulps=0,
+    )
+    for t, zp in (
+        ("i8", 0),
+        ("i8", [1, -3, 0, 127]),
+        ("u8", [0, 255, 128, 3]),
+        ("i4", 0),
+        ("u4", 8),
+        ("i2", 0),
+    )
+]
 CASES += [
     case("DEQUANTIZE", i8(4, 2, 3, scale=SCALES, axis=0), out=[f32()], version=5, ulps=0),
     case("DEQUANTIZE", typed("f16", 3, 5), out=[f32()], version=3, ulps=0),
@@ -279,40 +352,85 @@ CASES += [
 
 CASES += [
     case("FAKE_QUANT", f32(3, 40, low=-8, high=8), min=low, max=high, num_bits=bits, version=2)
-    for low, high, bits in ((-6.0, 6.0, 8), (0.0, 6.0, 8), (-1.0, 3.3, 4), (-6.0, 0.0, 8),
-                            (-2.0, 2.5, 16), (-0.1, 4.0, 2), (-5.0, 5.0, 7))
-]  # fmt: skip
+    for low, high, bits in (
+        (-6.0, 6.0, 8),
+        (0.0, 6.0, 8),
+        (-1.0, 3.3, 4),
+        (-6.0, 0.0, 8),
+        (-2.0, 2.5, 16),
+        (-0.1, 4.0, 2),
+        (-5.0, 5.0, 7),
+    )
+]
 CASES += [
-    case("FAKE_QUANT", const([-3.0, -1.1, 0.0, 0.4, 9.0], fed=True), min=-1.0, max=1.0, num_bits=2,
-         narrow_range=True, litert=False,
-         expect=lambda x: [np.array([-1, -1, 0, 0, 1], np.float32)],
-         why="LiteRT refuses narrow_range"),
-]  # fmt: skip
+    case(
+        "FAKE_QUANT",
+        const([-3.0, -1.1, 0.0, 0.4, 9.0], fed=True),
+        min=-1.0,
+        max=1.0,
+        num_bits=2,
+        narrow_range=True,
+        litert=False,
+        expect=lambda x: [np.array([-1, -1, 0, 0, 1], np.float32)],
+        why="LiteRT refuses narrow_range",
+    ),
+]
 
 # -- normalisations -------------------------------------------------------------------------------
 
 DEEP: list[tuple[int, ...]] = [(2, 3, 4, 8), (3, 64), (5,), (2, 1), (0, 3), (2, 3, 2, 2, 4)]
 CASES += [case("L2_NORMALIZATION", f32(*s), tol=1e-6) for s in DEEP]
 CASES += [
-    case("L2_NORMALIZATION", T(s, t, scale=0.1, zp=zin), out=[typed(t, scale=1 / 128, zp=zout)],
-         name=f"{zin}", version=2)
-    for t, zin, zout in (("i8", 0, 0), ("i8", -128, 0), ("i8", 127, 0), ("u8", 128, 128),
-                         ("u8", 0, 128))
+    case(
+        "L2_NORMALIZATION",
+        T(s, t, scale=0.1, zp=zin),
+        out=[typed(t, scale=1 / 128, zp=zout)],
+        name=f"{zin}",
+        version=2,
+    )
+    for t, zin, zout in (
+        ("i8", 0, 0),
+        ("i8", -128, 0),
+        ("i8", 127, 0),
+        ("u8", 128, 128),
+        ("u8", 0, 128),
+    )
     for s in DEEP
-]  # fmt: skip
+]
 CASES += [
     case("L2_NORMALIZATION", const(np.zeros((2, 4)), fed=True), name="zeros"),
-    case("L2_NORMALIZATION", every(np.array([[5, 5, 5], [5, 6, 5], [6, 6, 5]]), "i8", 0.1, 5),
-         out=[i8(scale=1 / 128)], name="small", version=2),
-    case("L2_NORMALIZATION", i8(2, 5000, scale=0.1, zp=-128), out=[i8(scale=1 / 128)], name="long",
-         version=2),
-]  # fmt: skip
+    case(
+        "L2_NORMALIZATION",
+        every(np.array([[5, 5, 5], [5, 6, 5], [6, 6, 5]]), "i8", 0.1, 5),
+        out=[i8(scale=1 / 128)],
+        name="small",
+        version=2,
+    ),
+    case(
+        "L2_NORMALIZATION",
+        i8(2, 5000, scale=0.1, zp=-128),
+        out=[i8(scale=1 / 128)],
+        name="long",
+        version=2,
+    ),
+]
 CASES += [
-    case("LOCAL_RESPONSE_NORMALIZATION", f32(2, 2, 3, depth), radius=radius, bias=bias, alpha=alpha,
-         beta=beta, tol=2e-6, resolver="BUILTIN_WITHOUT_DEFAULT_DELEGATES",
-         why="the reference kernel loses the last channel of its window")
-    for depth, radius, bias, alpha, beta in (
-        (12, 2, 1.0, 1e-2, 0.75), (12, 5, 2.0, 1e-4, 0.75), (7, 20, 1.0, 0.5, 0.5),
-        (5, 0, 1.0, 1.0, 1.0), (1, 3, 1.0, 2.0, 0.5),
+    case(
+        "LOCAL_RESPONSE_NORMALIZATION",
+        f32(2, 2, 3, depth),
+        radius=radius,
+        bias=bias,
+        alpha=alpha,
+        beta=beta,
+        tol=2e-6,
+        resolver="BUILTIN_WITHOUT_DEFAULT_DELEGATES",
+        why="the reference kernel loses the last channel of its window",
     )
-]  # fmt: skip
+    for depth, radius, bias, alpha, beta in (
+        (12, 2, 1.0, 1e-2, 0.75),
+        (12, 5, 2.0, 1e-4, 0.75),
+        (7, 20, 1.0, 0.5, 0.5),
+        (5, 0, 1.0, 1.0, 1.0),
+        (1, 3, 1.0, 2.0, 0.5),
+    )
+]

@@ -69,8 +69,10 @@ class T:
         wide = dtype.bits > 8 and self.scale is None
         low = -1000 if wide and smallest < 0 else smallest
         high = 1000 if wide else largest
-        return (low if self.low is None else int(self.low),
-                high if self.high is None else int(self.high))  # fmt: skip
+        return (
+            low if self.low is None else int(self.low),
+            high if self.high is None else int(self.high),
+        )
 
 
 def _maker(dtype: str) -> Callable[..., T]:
@@ -182,8 +184,10 @@ class Case:
         only = {t for form in OPS[self.op].rule.forms for t in form.results.each[0].types}
         kind = only.pop() if len(only) == 1 else first.dtype
         stated = self.out or (T((), kind.short),)
-        made = [Tensor(f"out{i}", DType.parse(t.dtype), t.shape, quant=t.quant)
-                for i, t in enumerate(stated)]  # fmt: skip
+        made = [
+            Tensor(f"out{i}", DType.parse(t.dtype), t.shape, quant=t.quant)
+            for i, t in enumerate(stated)
+        ]
         probe = Op(self.op, tensors, made, self.attrs, version=self.version)
         specs = [None if t is None else Spec(t.dtype, t.shape, t.data) for t in tensors]
         for tensor, spec in zip(made, infer(probe, specs), strict=True):
@@ -208,12 +212,32 @@ def _operand(graph: Graph, name: str, t: T) -> Tensor:
     return graph.input(name, dtype, t.shape, quant=t.quant)
 
 
-def case(op: str, *inputs: T | None, out: Sequence[T] | None = None, name: str = "",
-         version: int = 1, **more: Any) -> Case:  # fmt: skip
+def case(
+    op: str,
+    *inputs: T | None,
+    out: Sequence[T] | None = None,
+    name: str = "",
+    version: int = 1,
+    **more: Any,
+) -> Case:
     """A Case; keywords that are not Case's own are the op's attributes."""
-    own = {k: more.pop(k) for k in list(more)
-           if k in ("ulps", "tol", "off_by", "runs", "build", "feeds", "litert", "expect", "why",
-                    "resolver")}  # fmt: skip
+    own = {
+        k: more.pop(k)
+        for k in list(more)
+        if k
+        in (
+            "ulps",
+            "tol",
+            "off_by",
+            "runs",
+            "build",
+            "feeds",
+            "litert",
+            "expect",
+            "why",
+            "resolver",
+        )
+    }
     return Case(op, inputs, None if out is None else tuple(out), more, name, version, **own)
 
 
@@ -281,8 +305,10 @@ def difference(case: Case, ours: Array, theirs: Array) -> str | None:
     if not np.any(bad):
         return None
     at = tuple(int(i) for i in np.argwhere(bad)[0])
-    return (f"{int(np.sum(bad))} of {ours.size} differ, first at {at}: {ours[at]!r}, "
-            f"expected {theirs[at]!r}; largest gap {np.max(gap)}")  # fmt: skip
+    return (
+        f"{int(np.sum(bad))} of {ours.size} differ, first at {at}: {ours[at]!r}, "
+        f"expected {theirs[at]!r}; largest gap {np.max(gap)}"
+    )
 
 
 def _float_gap(case: Case, ours: Array, theirs: Array) -> tuple[Array, Array]:

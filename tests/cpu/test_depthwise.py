@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.delegates.cpu.kernels.depthwise import with_pointwise
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
 from tests.conformance.harness import Case, case, f32, i8, i16, u8, weights
 from tests.support.cpu_conformance import (
-    EVERYTHING,
     RUNNABLE,
     TARGET_NAMES,
     cases_of,
     check_cpu,
     cpu_for,
     run,
+    share_of,
 )
 
 OPS = ("DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "L2_POOL_2D", "MAX_POOL_2D")
@@ -31,7 +30,7 @@ OPS = ("DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "L2_POOL_2D", "MAX_POOL_2D")
 @pytest.mark.parametrize("target", TARGET_NAMES)
 @pytest.mark.parametrize("op", OPS)
 def test_conformance(op: str, target: str) -> None:
-    for row in cases_of(op):
+    for row in share_of(cases_of(op), target, place=OPS.index(op)):
         check_cpu(row, target)
 
 
@@ -92,8 +91,7 @@ def _depthwise(kind: str, size: tuple[int, int], channels: int, kernel: int, mul
 
 
 KINDS = ("f32", "i8", "u8", "hybrid", "i16")
-Row = tuple[tuple[int, int], int, int, dict[str, Any]]
-ROWS: list[Row] = [
+ROWS: list[tuple[tuple[int, int], int, int, dict[str, Any]]] = [
     *(((6, 9), c, 3, {"act": "RELU6"}) for c in (1, 3, 7, 8, 15, 16, 20, 24, 32, 33, 40, 48, 52)),
     *(((5, 5), c, 3, {"stride": 2}) for c in (64, 72, 80, 96, 100, 128, 144)),
     ((11, 13), 40, 5, {}),
@@ -111,16 +109,11 @@ ROWS: list[Row] = [
 ]
 
 
-def _turn(kind: int, target: str) -> list[Row]:
-    """Every geometry is tried on the host, each with some kinds; the other targets try fewer."""
-    each = 1 if EVERYTHING else 3 if target == host_target().name else 8
-    return ROWS[(kind + TARGET_NAMES.index(target)) % each :: each]
-
-
 @pytest.mark.parametrize("target", TARGET_NAMES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_depthwise(kind: str, target: str) -> None:
-    for size, channels, kernel, more in _turn(KINDS.index(kind), target):
+    rows = share_of(ROWS, target, place=KINDS.index(kind), host=4, others=12)
+    for size, channels, kernel, more in rows:
         assert check_cpu(_depthwise(kind, size, channels, kernel, **more), target) == ""
 
 

@@ -23,13 +23,14 @@ from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, case, const, f32, i8, i16, i32, u8
 from tests.support.aarch64_qemu import QEMU
 from tests.support.cpu_conformance import (
-    EVERYTHING,
     RUNNABLE,
     TARGET_NAMES,
     cases_of,
     check_cpu,
     cpu_for,
+    in_turns,
     run,
+    share_of,
 )
 
 EMULATED = QEMU is not None
@@ -47,15 +48,10 @@ EXCUSES = ("no kernel", "may be zero", "may be negative", "do not fit together",
 GELU_OF_INFINITY = "GELU|special|f32|14|approximate=True"
 
 
-def _rows() -> list[Any]:
-    """Each case on one target, and the targets take turns; or each on every one."""
-    cases = [row for row in cases_of(*EXPRESSIONS) if row.id != GELU_OF_INFINITY]
-    turns: Any = ((row, TARGET_NAMES[i % len(TARGET_NAMES)]) for i, row in enumerate(cases))
-    turns = product(cases, TARGET_NAMES) if EVERYTHING else turns
-    return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in turns]
+ROWS = [row for row in cases_of(*EXPRESSIONS) if row.id != GELU_OF_INFINITY]
 
 
-@pytest.mark.parametrize(("row", "target"), _rows())
+@pytest.mark.parametrize(("row", "target"), in_turns(ROWS))
 def test_conformance(row: Case, target: str) -> None:
     said = check_cpu(row, target, emulate=EMULATED and target.startswith("neon"))
     assert not said or any(e in said for e in EXCUSES), said
@@ -276,11 +272,11 @@ def test_shapes_and_threads(target: str) -> None:
 @pytest.mark.parametrize("make", [i8, u8, i16])
 def test_quantised_shapes(make: Callable[..., Any], target: str) -> None:
     zero = {i8: 3, u8: 130, i16: 0}[make]
-    for shapes in (((70,), (70,)), ((5, 9, 24), (24,)), ((4, 1, 3), (2, 1)), ((1000,), (1,))):
-        a, b = (make(*s, scale=0.05, zp=zero) for s in shapes)
-        for name in ("ADD", "MUL"):
-            row = case(name, a, b, out=[make(scale=0.1, zp=zero)])
-            assert check_cpu(row, target, threads=2) == ""
+    shapes = (((70,), (70,)), ((5, 9, 24), (24,)), ((4, 1, 3), (2, 1)), ((1000,), (1,)))
+    for (first, second), name in share_of([*product(shapes, ("ADD", "MUL"))], target, others=3):
+        a, b = (make(*s, scale=0.05, zp=zero) for s in (first, second))
+        row = case(name, a, b, out=[make(scale=0.1, zp=zero)])
+        assert check_cpu(row, target, threads=2) == ""
 
 
 WORDS = [("ADD", 2), ("SUB", 2), ("MUL", 2), ("RELU", 1), ("LEAKY_RELU", 1)]

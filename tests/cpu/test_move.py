@@ -14,7 +14,14 @@ from sanderling.delegates.cpu.kernels.move import gather, views
 from sanderling.delegates.cpu.kernels.vision import resize
 from sanderling.ir import DType, Graph
 from tests.conformance.harness import Case, T, case, const, f32, i8, i16, i32, i64, u8
-from tests.support.cpu_conformance import EVERYTHING, RUNNABLE, cases_of, check_cpu, in_turns, run
+from tests.support.cpu_conformance import (
+    RUNNABLE,
+    cases_of,
+    check_cpu,
+    in_turns,
+    run,
+    share_of,
+)
 
 OPS = (*views.KERNELS, *gather.KERNELS, *resize.KERNELS)
 # Every case runs on the cpu, unless one of these is the reason.
@@ -41,7 +48,7 @@ LENGTHS = (1, 3, 12, 31, 64, 65, 129, 513, 600, 20000, 70001)
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("size", BY_SIZE)
 def test_transpositions(size: int, target: str) -> None:
-    for index, (a, b) in enumerate(MATRICES):
+    for index, (a, b) in share_of([*enumerate(MATRICES)], target, place=size, host=2):
         row = case("TRANSPOSE", BY_SIZE[size](2, a, b), const([0, 2, 1], "i32"))
         assert check_cpu(row, target, threads=1 + index % 3) == ""
 
@@ -75,9 +82,9 @@ def lengthy(size: int, n: int) -> list[Case]:
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("size", BY_SIZE)
 def test_lengths(size: int, target: str) -> None:
-    for n in LENGTHS if EVERYTHING else LENGTHS[::3] if target == RUNNABLE[0] else LENGTHS[5:7]:
-        for row in lengthy(size, n):
-            assert check_cpu(row, target, threads=2) == "", row.id
+    rows = [row for n in LENGTHS for row in lengthy(size, n)]
+    for row in share_of(rows, target, place=size, host=5):
+        assert check_cpu(row, target, threads=2) == "", row.id
 
 
 # -- resizing --------------------------------------------------------------------------------------
@@ -87,14 +94,12 @@ def test_lengths(size: int, target: str) -> None:
 @pytest.mark.parametrize("x", (f32, i8, u8), ids=("f32", "i8", "u8"))
 def test_bilinear(x: Callable[..., T], channels: int) -> None:
     quant: dict[str, Any] = {} if x is f32 else {"scale": 0.1, "zp": 3}
-    targets = itertools.cycle(RUNNABLE)
     choices: list[dict[str, Any]] = [{}, {"align_corners": True}, {"half_pixel_centers": True}]
-    for options in choices:
-        for new in ((26, 40), (7, 9)):
-            row = case("RESIZE_BILINEAR", x(2, 13, 20, channels, **quant), const(new, "i32"),
-                       out=[x(**quant)], **options)  # fmt: skip
-            target = next(targets)
-            assert check_cpu(row, target, threads=2) == "", target
+    every = [*itertools.product(choices, ((26, 40), (7, 9)))]
+    for options, new in share_of(every, RUNNABLE[0], place=channels, host=3):
+        row = case("RESIZE_BILINEAR", x(2, 13, 20, channels, **quant), const(new, "i32"),
+                   out=[x(**quant)], **options)  # fmt: skip
+        assert check_cpu(row, threads=2) == ""
 
 
 @pytest.mark.parametrize("x", (i8, u8), ids=("i8", "u8"))

@@ -12,7 +12,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.runtime.abi import ARENA, FIRST_ARG
 from sanderling.delegates.cpu.steps.placement import free_from, is_free, place
 from sanderling.ir import DType, Graph, Model, Tensor
-from tests.support.cpu_conformance import cpu_for, run
+from tests.support.cpu_conformance import EVERYTHING, cpu_for, run
 
 pytestmark = pytest.mark.filterwarnings("error::sanderling.errors.FallbackWarning")
 F32 = DType.FLOAT32
@@ -295,7 +295,7 @@ def _grow_picture(m: Maker, rng: np.random.Generator, pool: list[Tensor]) -> Non
         pool.append(m.resize(x, 5, 4, how))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(12 if EVERYTHING else 5))
 def test_any_graph_of_pictures(seed: int) -> None:
     rng = np.random.default_rng(seed)
     m = Maker((1, 5, 4, 8), (1, 5, 4, 3))
@@ -342,7 +342,7 @@ def _grow(m: Maker, rng: np.random.Generator, pool: list[Tensor]) -> None:
         pool.append(m.unary(x, "RELU"))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(40 if EVERYTHING else 16))
 def test_any_graph(seed: int) -> None:
     rng = np.random.default_rng(seed)
     m = Maker((4, 64), (2, 32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from tests.support.cpu_conformance import (
     cases_of,
     check_cpu,
     cpu_for,
+    in_turns,
     run,
+    share_of,
 )
 
 EMULATED = QEMU is not None
@@ -37,13 +40,7 @@ EXCUSES = (
 )
 
 
-def _rows() -> list[Any]:
-    """Each case on one target; the targets take turns."""
-    turns = ((row, TARGET_NAMES[i % len(TARGET_NAMES)]) for i, row in enumerate(cases_of(*OPS)))
-    return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in turns]
-
-
-@pytest.mark.parametrize(("row", "target"), _rows())
+@pytest.mark.parametrize(("row", "target"), in_turns(cases_of(*OPS)))
 def test_conformance(row: Case, target: str) -> None:
     said = check_cpu(row, target, emulate=EMULATED and target.startswith("neon"))
     assert not said or any(e in said for e in EXCUSES), said
@@ -58,16 +55,16 @@ AXES = [((5, 200), [1]), ((5, 17), [1]), ((200, 5), [0]), ((40, 70), [0]), ((3, 
 
 @pytest.mark.parametrize("target", TARGET_NAMES if EVERYTHING else TARGET_NAMES[:1])
 def test_axes(target: str) -> None:
-    for shape, axes in AXES:
-        names = ("SUM", "MEAN", "REDUCE_MAX", "REDUCE_PROD")
-        for name, make in ((n, m) for n in names for m in (f32, i32, i8)):
-            scale = {"scale": 0.1, "zp": 4} if make is i8 else {}
-            if make is i8 and name == "REDUCE_PROD":
-                continue
-            small = {"low": -2, "high": 2} if name == "REDUCE_PROD" else {}
-            row = case(name, make(*shape, **scale, **small), const(axes, "i32"),
-                       out=[make(**scale)], keep_dims=False)  # fmt: skip
-            assert check_cpu(row, target, threads=2) == ""
+    names = ("SUM", "MEAN", "REDUCE_MAX", "REDUCE_PROD")
+    every = [*product(AXES, names, (f32, i32, i8))]
+    for (shape, axes), name, make in share_of(every, target, host=5):
+        scale = {"scale": 0.1, "zp": 4} if make is i8 else {}
+        if make is i8 and name == "REDUCE_PROD":
+            continue
+        small = {"low": -2, "high": 2} if name == "REDUCE_PROD" else {}
+        row = case(name, make(*shape, **scale, **small), const(axes, "i32"), out=[make(**scale)],
+                   keep_dims=False)  # fmt: skip
+        assert check_cpu(row, target, threads=2) == ""
 
 
 @pytest.mark.parametrize("target", TARGET_NAMES)
@@ -77,7 +74,7 @@ def test_rows(name: str, target: str) -> None:
              "L2_NORMALIZATION": (1 / 128, 0)}  # fmt: skip
     scale, zero = codes[name]
     more: dict[str, Any] = {"beta": 1.0} if name == "SOFTMAX" else {}
-    for shape in ((3, 2), (7, 15), (5, 16), (4, 65), (2, 1001)):
+    for shape in share_of(((3, 2), (7, 15), (5, 16), (4, 65), (2, 1001)), target):
         assert check_cpu(case(name, f32(*shape), **more), target, threads=2) == ""
         row = case(name, i8(*shape, scale=0.1), out=[i8(scale=scale, zp=zero)], **more)
         assert check_cpu(row, target) == ""
@@ -105,7 +102,8 @@ def test_what_is_no_number_has_no_length(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGET_NAMES)
 def test_places(target: str) -> None:
-    for shape, axis in (((3, 9), 1), ((4, 50), 1), ((50, 4), 0), ((2, 6, 70), 1), ((1000,), 0)):
+    rows = (((3, 9), 1), ((4, 50), 1), ((50, 4), 0), ((2, 6, 70), 1), ((1000,), 0))
+    for shape, axis in share_of(rows, target):
         for source in (f32(*shape), i8(*shape, scale=0.1), i32(*shape, low=-3, high=3)):
             for name, out in (("ARG_MAX", i32()), ("ARG_MIN", i64())):
                 row = case(name, source, const(axis, "i32"), out=[out])

@@ -24,7 +24,6 @@ ROOMS = (
     "kernels",
     "kernels.elementwise",
     "kernels.epilogue",
-    "kernels.epilogue",
     "kernels.products",
     "kernels.depthwise",
     "kernels.move",
@@ -37,6 +36,7 @@ ROOMS = (
     "steps",
     "build",
     "delegate",
+    "limit_loops",
 )
 MOST_FILES = 16  # in one room
 MOST_LEVELS = 16  # of imports

@@ -269,12 +269,12 @@ PAIRS: dict[str, tuple[Body, Body]] = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", PAIRS)
-def test_branches(name: str, threads: int) -> None:
-    for then, other in (PAIRS[name], PAIRS[name][::-1]):
-        check_both(with_if(then, other), threads)
-        check_both(with_if(then, other, uses_all), threads)
+def test_branches(name: str) -> None:
+    then, other = PAIRS[name]
+    for threads, main in ((1, ()), (3, (uses_all,))):
+        check_both(with_if(then, other, *main), threads)
+        check_both(with_if(other, then, *main), 4 - threads)
 
 
 @pytest.mark.parametrize("target", RUNNABLE)

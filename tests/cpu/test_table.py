@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sanderling.delegates.cpu.dialect.fused import OPERATORS, either
+from sanderling.delegates.cpu.dialect.verify import SIGNED
 from sanderling.delegates.cpu.kernels.row import UNKNOWN, Kernel, emit_never
 from sanderling.delegates.cpu.table import KERNELS, collected, row_of
 from sanderling.errors import DelegateError
@@ -53,3 +55,11 @@ def _check_rows(case: Case) -> None:
     for tensor in {t for t in (*op.inputs, *op.outputs) if t is not None}:
         tensor.dtype = swap.get(tensor.dtype, tensor.dtype)
     assert [r for r in KERNELS[op.name] if r.handles is not None and r.handles(op)] == chosen
+
+
+def test_ops_that_remember_their_sign_have_a_record_for_it() -> None:
+    """A pass fuses the sign into them: the dialect knows them, and they have a row."""
+    marked = {n for n, rows in KERNELS.items() for row in rows if row.sign_matters}
+    plain = {name for name in marked if name not in OPERATORS}
+    assert plain and marked == set(either(*plain))
+    assert plain == set(SIGNED)

@@ -233,8 +233,10 @@ def test_a_settled_file_is_not_read_at_all(path: Path, monkeypatch: pytest.Monke
         load(path)
 
 
-@pytest.mark.parametrize("kind", ["seen", "model", "plan"])
-@pytest.mark.parametrize("spoil", ["flip", "cut", "empty"])
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [("seen", "flip"), ("model", "flip"), ("plan", "flip"), ("model", "cut"), ("plan", "empty")],
+)
 def test_damaged_records_are_made_anew(path: Path, folder: Path, kind: str, spoil: str) -> None:
     load(path)
     for record in folder.glob(f"*.{kind}"):

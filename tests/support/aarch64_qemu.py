@@ -40,8 +40,9 @@ def run_aarch64(compiled: Compiled, inputs: Sequence[Array], outputs: Sequence[A
         path.write_bytes(program.elf())
         path.chmod(0o700)
         with (Path(folder) / "out").open("w+b") as out:
-            done = subprocess.run([str(QEMU), str(path)], stdout=out, stderr=subprocess.PIPE,
-                                  timeout=300)  # fmt: skip
+            done = subprocess.run(
+                [str(QEMU), str(path)], stdout=out, stderr=subprocess.PIPE, timeout=300
+            )
             assert done.returncode == 0, f"status {done.returncode}: {done.stderr.decode()}"
             out.seek(0)
             for array in outputs:
@@ -52,8 +53,9 @@ def run_aarch64(compiled: Compiled, inputs: Sequence[Array], outputs: Sequence[A
 
 
 class _Program:
-    def __init__(self, compiled: Compiled, inputs: Sequence[Array],
-                 outputs: Sequence[Array]) -> None:  # fmt: skip
+    def __init__(
+        self, compiled: Compiled, inputs: Sequence[Array], outputs: Sequence[Array]
+    ) -> None:
         self.memory = bytearray(PAGE)  # the first page is for the first instructions
         code = self._add(bytes(compiled.image.code))
         context = np.zeros(FIRST_ARG + len(inputs) + len(outputs), np.int64)
@@ -81,8 +83,23 @@ class _Program:
 
     def elf(self) -> bytes:
         """ELF64, AArch64, one segment that may be read, written and run."""
-        head = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 183, 1, BASE, 64, 0, 0,
-                           64, 56, 1, 64, 0, 0)  # fmt: skip
+        head = struct.pack(
+            "<16sHHIQQQIHHHHHH",
+            b"\x7fELF\x02\x01\x01",
+            2,
+            183,
+            1,
+            BASE,
+            64,
+            0,
+            0,
+            64,
+            56,
+            1,
+            64,
+            0,
+            0,
+        )
         size = len(self.memory)
         segment = struct.pack("<IIQQQQQQ", 1, 7, PAGE, BASE, BASE, size, size, PAGE)
         return (head + segment).ljust(PAGE, b"\0") + bytes(self.memory)
@@ -100,5 +117,10 @@ def _set(register: int, value: int) -> list[int]:
     """movz, movk: a 48-bit value into a register."""
     parts = [value >> shift & 0xFFFF for shift in (0, 16, 32)]
     first = 0xD2800000 | parts[0] << 5 | register
-    return [first, *(0xF2800000 | place << 21 | part << 5 | register
-                     for place, part in enumerate(parts[1:], 1))]  # fmt: skip
+    return [
+        first,
+        *(
+            0xF2800000 | place << 21 | part << 5 | register
+            for place, part in enumerate(parts[1:], 1)
+        ),
+    ]

@@ -7,8 +7,9 @@ import numpy as np
 from sanderling.ir import Array, DType, Graph, Model, Quant
 
 
-def stack(quantised: bool = True, layers: int = 4, size: int = 14, channels: int = 32,
-          seed: int = 0) -> Model:  # fmt: skip
+def stack(
+    quantised: bool = True, layers: int = 4, size: int = 14, channels: int = 32, seed: int = 0
+) -> Model:
     """A stack of 1x1 convolutions, int8 or float32."""
     rng = np.random.default_rng(seed)
     graph = Graph()
@@ -21,16 +22,28 @@ def stack(quantised: bool = True, layers: int = 4, size: int = 14, channels: int
         if quantised:
             scale = 0.02
             codes = np.clip(np.round(w / scale), -127, 127)
-            weights = graph.constant(f"w{layer}", codes, DType.INT8,
-                                     quant=Quant.of(np.full(channels, scale)))  # fmt: skip
-            bias = graph.constant(f"b{layer}", np.round(b / (scale * 0.05)), DType.INT32,
-                                  quant=Quant.of(np.full(channels, scale * 0.05)))  # fmt: skip
+            weights = graph.constant(
+                f"w{layer}", codes, DType.INT8, quant=Quant.of(np.full(channels, scale))
+            )
+            bias = graph.constant(
+                f"b{layer}",
+                np.round(b / (scale * 0.05)),
+                DType.INT32,
+                quant=Quant.of(np.full(channels, scale * 0.05)),
+            )
         else:
             weights = graph.constant(f"w{layer}", w, DType.FLOAT32)
             bias = graph.constant(f"b{layer}", b, DType.FLOAT32)
         y = graph.tensor(f"y{layer}", dtype, x.shape, quant=quant)
-        graph.add("CONV_2D", [x, weights, bias], [y], padding="SAME", stride_w=1, stride_h=1,
-                  fused_activation_function="RELU6")  # fmt: skip
+        graph.add(
+            "CONV_2D",
+            [x, weights, bias],
+            [y],
+            padding="SAME",
+            stride_w=1,
+            stride_h=1,
+            fused_activation_function="RELU6",
+        )
         x = y
     graph.outputs = [x]
     return Model([graph])

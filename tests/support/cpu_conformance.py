@@ -13,7 +13,8 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import cycle, product
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -38,19 +39,21 @@ from .aarch64_qemu import run_aarch64
 EVERYTHING = bool(os.environ.get("SANDERLING_TEST_ALL"))
 OTHERS = ("avx512vnni", "avx2", "generic", "neondot")
 TARGET_NAMES = tuple(TARGETS) if EVERYTHING else (*dict.fromkeys((host_target().name, *OTHERS)),)
-# The host's own first. Emulated code takes long to compile: `make test` runs it where targets take
-# turns, `make test-all` everywhere.
-RUNNABLE = sorted((n for n in TARGET_NAMES
-                   if runnable(TARGETS[n]) or (EVERYTHING and emulatable(TARGETS[n]))),
-                  key=lambda name: name != host_target().name)  # fmt: skip
+# The host's own first. `make test` runs other targets where they take turns, and a share of all
+# tests as an older machine; `make test-all` runs everything on all of them.
+RUNNABLE = sorted(
+    (n for n in TARGETS if runnable(TARGETS[n]) or emulatable(TARGETS[n])),
+    key=lambda name: name != host_target().name,
+)[: None if EVERYTHING else 1]
+Thing = TypeVar("Thing")
 # Floats: 1e-5 of the largest output, on top of what the case itself allows.
 FLOAT_TOLERANCE = 1e-5
 
 
-MOST_CASES = 1 << 30 if EVERYTHING else 5
+MOST_CASES = 1 << 30 if EVERYTHING else 4
 # Emulated code takes ten times as long to compile: of the cases on such a target, one in so many is
 # run, and the others are compiled for the target itself. `make test-hosts` runs all.
-EMULATED_SHARE = 1 if EVERYTHING else 5
+EMULATED_SHARE = 1 if EVERYTHING else 8
 
 
 def cpu_for(target: str | None = None, **options: Any) -> CpuDelegate:
@@ -71,16 +74,26 @@ def cases_of(*ops: str) -> list[Case]:
 
 
 def in_turns(cases: Sequence[Case]) -> list[Any]:
-    """Every case on the host's target; of the other targets each takes its turn, or all."""
+    """Every case on one target: the host's has every second turn, the others share the rest. Or
+    every case on every target."""
     others = [t for t in TARGET_NAMES if t != host_target().name]
-    chosen = [(row, host_target().name) for row in cases]
-    for index, target in enumerate(others):
-        chosen += [(row, target) for row in (cases if EVERYTHING else cases[index :: len(others)])]
-    return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in chosen]
+    turns = cycle([name for other in others for name in (host_target().name, other)])
+    pairs = product(cases, TARGET_NAMES) if EVERYTHING else zip(cases, turns, strict=False)
+    return [pytest.param(row, target, id=f"{row.id}|{target}") for row, target in pairs]
 
 
-def check_cpu(case: Case, target: str | None = None, threads: int = 1, seed: int = 0,
-              emulate: bool = False) -> str:  # fmt: skip
+def share_of(
+    things: Sequence[Thing], target: str, place: int = 0, host: int = 1, others: int = 4
+) -> Sequence[Thing]:
+    """What is tried on a target: one in `host` on the host's, one in `others` on another, from a
+    place of its own. In `make test-all` everything."""
+    each = 1 if EVERYTHING else host if target == host_target().name else others
+    return things[(TARGET_NAMES.index(target) + place) % each :: each]
+
+
+def check_cpu(
+    case: Case, target: str | None = None, threads: int = 1, seed: int = 0, emulate: bool = False
+) -> str:
     """Run the case on the cpu delegate and compare with the reference delegate.
 
     Returns "" if every op ran on the cpu, else the delegate's reasons against the others. A target

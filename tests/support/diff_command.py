@@ -57,16 +57,33 @@ def restless() -> Model:
     shape of what is computed, and its stand-in for the input is too small to go through."""
     graph = Graph()
     x = graph.input("x", DType.FLOAT32, (1, 1, 1, 2), signature=(1, -1, -1, 2))
-    ints = {n: graph.constant(n, np.array(v, np.int32))
-            for n, v in (("begin", [1]), ("end", [3]), ("step", [1]), ("two", [2, 2]),
-                         ("least", [0, 0, 0, 0]), ("corner", [1, 2, 3, 2]))}  # fmt: skip
-    made = {n: graph.tensor(n, t) for n, t in (
-        ("scaled", DType.FLOAT32), ("shape", DType.INT32), ("sizes", DType.INT32),
-        ("larger", DType.INT32), ("resized", DType.FLOAT32), ("y", DType.FLOAT32))}  # fmt: skip
+    ints = {
+        n: graph.constant(n, np.array(v, np.int32))
+        for n, v in (
+            ("begin", [1]),
+            ("end", [3]),
+            ("step", [1]),
+            ("two", [2, 2]),
+            ("least", [0, 0, 0, 0]),
+            ("corner", [1, 2, 3, 2]),
+        )
+    }
+    made = {
+        n: graph.tensor(n, t)
+        for n, t in (
+            ("scaled", DType.FLOAT32),
+            ("shape", DType.INT32),
+            ("sizes", DType.INT32),
+            ("larger", DType.INT32),
+            ("resized", DType.FLOAT32),
+            ("y", DType.FLOAT32),
+        )
+    }
     graph.add("MUL", [x, graph.constant("by", F([3, 5]))], [made["scaled"]])
     graph.add("SHAPE", [made["scaled"]], [made["shape"]], out_type="INT32")
-    graph.add("STRIDED_SLICE", [made["shape"], ints["begin"], ints["end"], ints["step"]],
-              [made["sizes"]])  # fmt: skip
+    graph.add(
+        "STRIDED_SLICE", [made["shape"], ints["begin"], ints["end"], ints["step"]], [made["sizes"]]
+    )
     graph.add("MUL", [made["sizes"], ints["two"]], [made["larger"]])
     graph.add("RESIZE_NEAREST_NEIGHBOR", [made["scaled"], made["larger"]], [made["resized"]])
     graph.add("SLICE", [made["resized"], ints["least"], ints["corner"]], [made["y"]])

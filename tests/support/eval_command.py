@@ -69,8 +69,16 @@ def digit_task(folder: Path, **more: Any) -> ImageNet:
 
 
 def arguments(folder: Path, *more: object) -> list[object]:
-    return ["imagenet", INT8, "--images", folder / "img", "--labels", folder / "labels.txt",
-            *OPTIONS, *more]  # fmt: skip
+    return [
+        "imagenet",
+        INT8,
+        "--images",
+        folder / "img",
+        "--labels",
+        folder / "labels.txt",
+        *OPTIONS,
+        *more,
+    ]
 
 
 def one_graph(inputs: list[Tensor], outputs: list[Tensor], *ops: Op) -> Model:
@@ -93,8 +101,9 @@ def right_by_hand() -> int:
 
 @pytest.fixture(scope="session")
 def alone(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
-    return evaluate_task(INT8, digit_task(digits, detail=True), decoders=0,
-                         shards=tmp_path_factory.mktemp("alone"))  # fmt: skip
+    return evaluate_task(
+        INT8, digit_task(digits, detail=True), decoders=0, shards=tmp_path_factory.mktemp("alone")
+    )
 
 
 def same(a: Evaluation, b: Evaluation) -> bool:

@@ -15,7 +15,7 @@ from sanderling.ir import (
     SparseDim,
     Sparsity,
     Tensor,
-)  # fmt: skip
+)
 
 RNG = np.random.default_rng(11)
 
@@ -48,8 +48,9 @@ def sparse_tensor(name: str = "sparse") -> tuple[Tensor, np.ndarray]:
     stored = Tensor(
         name, DType.FLOAT32, (12,), data=np.float32([n for b in blocks.values() for n in b])
     )
-    tensor = Tensor(name, DType.FLOAT32, (4, 8), buffer=stored.buffer,
-                    sparsity=Sparsity((0, 1, 2), (1,), dims))  # fmt: skip
+    tensor = Tensor(
+        name, DType.FLOAT32, (4, 8), buffer=stored.buffer, sparsity=Sparsity((0, 1, 2), (1,), dims)
+    )
     return tensor, dense
 
 
@@ -64,24 +65,48 @@ def everything() -> Model:
         "per_axis", values(DType.INT8, (2, 3)), quant=Quant.of([0.1, 0.2], [0, 0], axis=0)
     )
     scales = main.constant("block_scales", values(DType.FLOAT16, (2, 2)))
-    main.constant("blocks", values(DType.INT4, (2, 64)), DType.INT4,
-                  quant=Quant(np.zeros(0, np.float32), np.zeros(0, np.int64), 0,
-                              block=Blockwise(scales, None, 32)))  # fmt: skip
-    main.constant("odd_quant", values(DType.UINT8, (2,)),
-                  quant=Quant(np.float32([0.5]), np.int64([3]), 0, np.float32([-1]),
-                              np.float32([1]), custom=b"\x01\x02"))  # fmt: skip
+    main.constant(
+        "blocks",
+        values(DType.INT4, (2, 64)),
+        DType.INT4,
+        quant=Quant(
+            np.zeros(0, np.float32), np.zeros(0, np.int64), 0, block=Blockwise(scales, None, 32)
+        ),
+    )
+    main.constant(
+        "odd_quant",
+        values(DType.UINT8, (2,)),
+        quant=Quant(
+            np.float32([0.5]),
+            np.int64([3]),
+            0,
+            np.float32([-1]),
+            np.float32([1]),
+            custom=b"\x01\x02",
+        ),
+    )
     main.tensors.append(sparse_tensor()[0])
     main.tensor("state", DType.FLOAT32, (1, 4), is_variable=True)
     main.tensor("handle", DType.RESOURCE)
-    main.tensor("list", DType.VARIANT, (), has_rank=False,
-                variant_types=(Tensor("", DType.INT32, (2,)),))  # fmt: skip
+    main.tensor(
+        "list", DType.VARIANT, (), has_rank=False, variant_types=(Tensor("", DType.INT32, (2,)),)
+    )
     shared = main.constant("one", np.float32([1]))
     twin = Tensor("one_again", DType.FLOAT32, (1,), buffer=shared.buffer)
     y, z, w = (main.tensor(n, DType.FLOAT32, (1, 4)) for n in "yzw")
     main.add("ADD", [x, shared], [y], fused_activation_function="RELU6", pot_scale_int16=False)
-    main.insert(Op("custom.Mystery", [y, None, twin], [z], {"options": b"opaque"}, version=2,
-                   intermediates=[main.tensor("between", DType.INT16, (1,))],
-                   mutating=[False, False, True], debug_index=7))  # fmt: skip
+    main.insert(
+        Op(
+            "custom.Mystery",
+            [y, None, twin],
+            [z],
+            {"options": b"opaque"},
+            version=2,
+            intermediates=[main.tensor("between", DType.INT16, (1,))],
+            mutating=[False, False, True],
+            debug_index=7,
+        )
+    )
     c = main.tensor("c", DType.BOOL, (1,))
     main.add("IF", [c, z], [w], then_subgraph_index=body, else_subgraph_index=body)
     main.inputs.append(c)
@@ -90,6 +115,8 @@ def everything() -> Model:
     by = body.tensor("by", DType.FLOAT32, (1, 4))
     body.add("SQUEEZE", [bx], [by], squeeze_dims=[])
     body.outputs = [by]
-    signatures = [Signature("serve", main, {"in": x, "flag": c}, {"out": w}),
-                  Signature("body", body, {"a": bx}, {"b": by})]  # fmt: skip
+    signatures = [
+        Signature("serve", main, {"in": x, "flag": c}, {"out": w}),
+        Signature("body", body, {"a": bx}, {"b": by}),
+    ]
     return Model([main, body], signatures, {"note": b"hello", "empty": b""}, "everything")

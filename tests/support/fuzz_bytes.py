@@ -89,7 +89,9 @@ def mutate(content: bytes, places: np.ndarray[Any, Any], rng: np.random.Generato
         else:
             word, other = at & ~3, int(rng.choice(places)) & ~3
             data[word : word + 4], data[other : other + 4] = (
-                data[other : other + 4], data[word : word + 4])  # fmt: skip
+                data[other : other + 4],
+                data[word : word + 4],
+            )
         if not data:
             return b""
     return bytes(data)
@@ -114,8 +116,9 @@ def is_small(ops: Any, arena: int) -> bool:
     return total + arena < RUN_LIMIT and not any(op.name in SLOW_OPS for op in ops)
 
 
-def attempt(seed: int, path: Path, content: bytes, places: np.ndarray[Any, Any],
-            delegate: str) -> Outcome:  # fmt: skip
+def attempt(
+    seed: int, path: Path, content: bytes, places: np.ndarray[Any, Any], delegate: str
+) -> Outcome:
     injured = mutate(content, places, np.random.default_rng(seed))
     begin = time.perf_counter()
     try:
@@ -159,15 +162,17 @@ def work(job: tuple[Path, list[int], str]) -> list[Outcome]:
     return found
 
 
-def fuzz(count: int, first_seed: int = 0, workers: int = 2, chunk: int = 50,
-         delegate: str = "reference") -> list[Outcome]:  # fmt: skip
+def fuzz(
+    count: int, first_seed: int = 0, workers: int = 2, chunk: int = 50, delegate: str = "reference"
+) -> list[Outcome]:
     """Spread seeds over the corpus. A worker that dies raises BrokenProcessPool."""
     from concurrent.futures import ProcessPoolExecutor
 
     paths = corpus()
-    jobs = [(paths[i % len(paths)], list(range(s, min(s + chunk, first_seed + count))),
-             delegate)
-            for i, s in enumerate(range(first_seed, first_seed + count, chunk))]  # fmt: skip
+    jobs = [
+        (paths[i % len(paths)], list(range(s, min(s + chunk, first_seed + count))), delegate)
+        for i, s in enumerate(range(first_seed, first_seed + count, chunk))
+    ]
     context = mp.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         found: list[Outcome] = []
@@ -182,8 +187,10 @@ def report(found: list[Outcome]) -> list[Outcome]:
     """Print the figures; return the findings."""
     kinds = Counter(o.kind for o in found)
     slowest = max(found, key=lambda o: o.seconds)
-    print(f"{len(found)} mutations of {len({o.model for o in found})} models: "
-          + ", ".join(f"{n} {k}" for k, n in kinds.most_common()))  # fmt: skip
+    print(
+        f"{len(found)} mutations of {len({o.model for o in found})} models: "
+        + ", ".join(f"{n} {k}" for k, n in kinds.most_common())
+    )
     print(f"slowest {slowest.seconds:.2f} s ({slowest.model}, seed {slowest.seed})")
     bad = [o for o in found if o.kind in ("HANG", "ESCAPED", "FELL BACK")]
     for outcome in bad[:20]:

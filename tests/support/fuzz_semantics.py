@@ -61,9 +61,12 @@ LOOPS = {"WHILE", "STABLEHLO_WHILE"}  # a mutated loop may rightly run for ever
 RANDOM = {"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"}
 FINDINGS = ("CRASH", "HANG", "ESCAPED", "FELL BACK", "FAILED", "MEMORY")
 ENVIRONMENT = {
-    "SANDERLING_CACHE": "off", "SANDERLING_MAX_MEMORY": str(LIMIT), "SANDERLING_CHECKED": "1",
-    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-}  # fmt: skip
+    "SANDERLING_CACHE": "off",
+    "SANDERLING_MAX_MEMORY": str(LIMIT),
+    "SANDERLING_CHECKED": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 class Outcome(NamedTuple):
@@ -385,8 +388,11 @@ class Child:
         lines = [s.strip() for s in self.errors.read().splitlines()]
         self.errors.seek(0)
         self.errors.truncate()
-        places = [re.sub(r'File ".*/(\w+\.py)", line (\d+) in (\w+)', r"\1:\2 \3", s)
-                  for s in lines if s.startswith("File")]  # fmt: skip
+        places = [
+            re.sub(r'File ".*/(\w+\.py)", line (\d+) in (\w+)', r"\1:\2 \3", s)
+            for s in lines
+            if s.startswith("File")
+        ]
         fatal = [s for s in lines if "Fatal" in s or "ERROR" in s]
         return f"{' '.join(fatal[-1:])} {' < '.join(places[:6])}"
 
@@ -442,8 +448,12 @@ class Run:
         done = len(self.found)
         left = (self.total - done) * seconds / done
         bad = sum(o.kind in FINDINGS for o in self.found)
-        print(f"{done} of {self.total}, {bad} findings, {done / seconds:.0f} a second, "
-              f"{left / 60:.0f} min left", file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"{done} of {self.total}, {bad} findings, {done / seconds:.0f} a second, "
+            f"{left / 60:.0f} min left",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def fuzz(count: int, first: int = 0, workers: int = 2, log: str = "") -> list[Outcome]:
@@ -472,8 +482,10 @@ def report(found: Sequence[Outcome]) -> list[Outcome]:
     bad = [o for o in found if o.kind in FINDINGS]
     for title, some in (("FOUND", bad), ("DIFFERS", [o for o in found if o.kind == "DIFFERS"])):
         for number, outcome in list(kinds_of(some))[:60]:
-            print(f"{title} {number}x seed {outcome.seed} {outcome.kind} {outcome.case}: "
-                  f"{outcome.detail[:400]}")  # fmt: skip
+            print(
+                f"{title} {number}x seed {outcome.seed} {outcome.kind} {outcome.case}: "
+                f"{outcome.detail[:400]}"
+            )
     return bad
 
 

@@ -31,16 +31,30 @@ def mobile(act: str = "RELU", seed: int = 5, widths: tuple[int, ...] = (12, 16))
     weights = graph.constant("fc/w", rng.normal(0, 0.3, (10, x.shape[-1])).astype(np.float32))
     bias = graph.constant("fc/b", rng.normal(0, 0.1, 10).astype(np.float32))
     logits = graph.tensor("logits", DType.FLOAT32, (1, 10))
-    graph.append(Op("FULLY_CONNECTED", [pooled, weights, bias], [logits],
-                    {"fused_activation_function": "NONE"}))  # fmt: skip
+    graph.append(
+        Op(
+            "FULLY_CONNECTED",
+            [pooled, weights, bias],
+            [logits],
+            {"fused_activation_function": "NONE"},
+        )
+    )
     out = graph.tensor("probabilities", DType.FLOAT32, (1, 10))
     graph.append(Op("SOFTMAX", [logits], [out], {"beta": 1.0}))
     graph.outputs = [out]
     return Model([graph])
 
 
-def _conv(graph: Graph, x: Tensor, name: str, channels: int, taps: int, stride: int, act: str,
-          rng: np.random.Generator) -> Tensor:  # fmt: skip
+def _conv(
+    graph: Graph,
+    x: Tensor,
+    name: str,
+    channels: int,
+    taps: int,
+    stride: int,
+    act: str,
+    rng: np.random.Generator,
+) -> Tensor:
     shape = (channels, taps, taps, x.shape[-1])
     weights = rng.normal(0, np.sqrt(2 / (taps * taps * x.shape[-1])), shape).astype(np.float32)
     return _layer(graph, "CONV_2D", x, name, weights, channels, stride, act, rng)
@@ -51,13 +65,28 @@ def _depthwise(graph: Graph, x: Tensor, name: str, act: str, rng: np.random.Gene
     return _layer(graph, "DEPTHWISE_CONV_2D", x, name, weights, x.shape[-1], 1, act, rng)
 
 
-def _layer(graph: Graph, kind: str, x: Tensor, name: str, weights: Array, channels: int,
-           stride: int, act: str, rng: np.random.Generator) -> Tensor:  # fmt: skip
+def _layer(
+    graph: Graph,
+    kind: str,
+    x: Tensor,
+    name: str,
+    weights: Array,
+    channels: int,
+    stride: int,
+    act: str,
+    rng: np.random.Generator,
+) -> Tensor:
     bias = graph.constant(f"{name}/b", rng.normal(0, 0.1, channels).astype(np.float32))
     side = -(-x.shape[1] // stride)
     out = graph.tensor(name, DType.FLOAT32, (1, side, side, channels))
-    attrs = {"padding": "SAME", "stride_h": stride, "stride_w": stride, "dilation_h_factor": 1,
-             "dilation_w_factor": 1, "fused_activation_function": act}  # fmt: skip
+    attrs = {
+        "padding": "SAME",
+        "stride_h": stride,
+        "stride_w": stride,
+        "dilation_h_factor": 1,
+        "dilation_w_factor": 1,
+        "fused_activation_function": act,
+    }
     attrs |= {"depth_multiplier": 1} if kind == "DEPTHWISE_CONV_2D" else {}
     graph.append(Op(kind, [x, graph.constant(f"{name}/w", weights), bias], [out], attrs))
     return out

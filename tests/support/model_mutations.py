@@ -378,8 +378,14 @@ def graft(model: Model, graph: Graph, rng: Rng) -> bool:
     graph.inputs += other.main.inputs
     for op in other.main.ops:
         for place, tensor in enumerate(op.inputs):
-            fits = [t for t in graph.tensors if tensor is not None and t.dtype is tensor.dtype
-                    and not t.is_constant and (t.producer or t in graph.inputs)]  # fmt: skip
+            fits = [
+                t
+                for t in graph.tensors
+                if tensor is not None
+                and t.dtype is tensor.dtype
+                and not t.is_constant
+                and (t.producer or t in graph.inputs)
+            ]
             if fits and tensor is not None and tensor in other.main.inputs and rng.random() < 0.8:
                 op.inputs[place] = pick(rng, fits)
                 graph.inputs = [t for t in graph.inputs if t is not tensor]

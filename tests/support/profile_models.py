@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import sanderling
+from sanderling.delegates.cpu import limit_loops
 from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.format import save
 from sanderling.ir import DType, Model
 from sanderling.measure import profiling as profiles
-from sanderling.measure import roofline_loops
 from sanderling.measure.roofline import Level, Roofline
 
 from .conv_stacks import stack
@@ -22,14 +22,21 @@ from .conv_stacks import stack
 DIGITS = Path(sanderling.__file__).parent / "data" / "digits_int8.tflite"
 Record = dict[str, Any]
 # Round figures, and a clock that is right.
-ROOF = Roofline("a machine", "a target", 1, 1e9, {"f32": 50e9, "i16": 100e9, "i8": 200e9},
-                [Level("L1", 32_000, 400e9), Level("L2", 1_000_000, 100e9),
-                 Level("memory", None, 10e9)])  # fmt: skip
+ROOF = Roofline(
+    "a machine",
+    "a target",
+    1,
+    1e9,
+    {"f32": 50e9, "i16": 100e9, "i8": 200e9},
+    [Level("L1", 32_000, 400e9), Level("L2", 1_000_000, 100e9), Level("memory", None, 10e9)],
+)
 
-needs_litert = pytest.mark.skipif(not importlib.util.find_spec("ai_edge_litert"),
-                                  reason="pip install ai-edge-litert")  # fmt: skip
-needs_pictures = pytest.mark.skipif(not importlib.util.find_spec("matplotlib"),
-                                    reason="pip install matplotlib")  # fmt: skip
+needs_litert = pytest.mark.skipif(
+    not importlib.util.find_spec("ai_edge_litert"), reason="pip install ai-edge-litert"
+)
+needs_pictures = pytest.mark.skipif(
+    not importlib.util.find_spec("matplotlib"), reason="pip install matplotlib"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +48,7 @@ def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ticks(known: list[float] = []) -> float:  # noqa: B006  measured once
     if not known:
-        known.append(roofline_loops.ticks(host_target(), 0.01))
+        known.append(limit_loops.ticks(host_target(), 0.01))
     return known[0]
 
 

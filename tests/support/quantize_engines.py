@@ -40,8 +40,9 @@ def quick_calibration(model: Model, samples: Sequence[Sequence[Array]]) -> Calib
     return Calibration(found, len(samples))
 
 
-def quantised(model: Model, samples: Sequence[Sequence[Array]], *rules: str | dict[str, str],
-              **more: Any) -> Quantised:  # fmt: skip
+def quantised(
+    model: Model, samples: Sequence[Sequence[Array]], *rules: str | dict[str, str], **more: Any
+) -> Quantised:
     """The model by these rules, with plain ranges."""
     ready = canonical(model)
     choices = [Choice(r) if isinstance(r, str) else _choice(r) for r in rules]
@@ -75,8 +76,9 @@ def litert(model: Model | bytes, arrays: Sequence[Array], engine: str = ENGINES[
     """LiteRT's outputs, in the order of the graph's."""
     m = _litert()
     content = model if isinstance(model, bytes) else bytes(dump(model))
-    made = m.Interpreter(model_content=content, num_threads=1,
-                         experimental_op_resolver_type=m.OpResolverType[engine])  # fmt: skip
+    made = m.Interpreter(
+        model_content=content, num_threads=1, experimental_op_resolver_type=m.OpResolverType[engine]
+    )
     for detail, array in zip(made.get_input_details(), arrays, strict=True):
         if tuple(detail["shape"]) != array.shape:
             made.resize_tensor_input(detail["index"], array.shape)
@@ -133,8 +135,10 @@ def exact(op: Op, fed: dict[Tensor, Array]) -> list[Array]:
     """The integer op's results if it computed in reals: its operands' codes as they are."""
     inputs = [None if t is None else real(t, fed.get(t)) for t in op.inputs]
     graph = Graph("twin")
-    tensors = [None if a is None else graph.tensor(f"in{i}", DType.of(a.dtype), a.shape)
-               for i, a in enumerate(inputs)]  # fmt: skip
+    tensors = [
+        None if a is None else graph.tensor(f"in{i}", DType.of(a.dtype), a.shape)
+        for i, a in enumerate(inputs)
+    ]
     outputs = [graph.tensor(f"out{i}", _float(t.dtype), t.shape) for i, t in enumerate(op.outputs)]
     return evaluate(op.copy(tensors, outputs), inputs, new_state())
 

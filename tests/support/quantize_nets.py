@@ -26,12 +26,19 @@ class Net:
     def __init__(self, *shape: int, inputs: int = 1) -> None:
         RNG[0] = np.random.default_rng(5)  # whatever tests there were before it
         self.graph = Graph()
-        self.inputs = [self.graph.input(f"x{i}" if i else "x", DType.FLOAT32, shape)
-                       for i in range(inputs)]  # fmt: skip
+        self.inputs = [
+            self.graph.input(f"x{i}" if i else "x", DType.FLOAT32, shape) for i in range(inputs)
+        ]
         self.x = self.inputs[0]
 
-    def add(self, name: str, inputs: list[Tensor | None], shape: tuple[int, ...], out: str,
-            **attrs: object) -> Tensor:  # fmt: skip
+    def add(
+        self,
+        name: str,
+        inputs: list[Tensor | None],
+        shape: tuple[int, ...],
+        out: str,
+        **attrs: object,
+    ) -> Tensor:
         made = self.graph.tensor(out, DType.FLOAT32, shape)
         self.graph.add(name, inputs, [made], **attrs)
         return made
@@ -39,28 +46,50 @@ class Net:
     def const(self, name: str, values: object) -> Tensor:
         return self.graph.constant(name, np.asarray(values, np.float32))
 
-    def dense(self, x: Tensor, units: int, out: str, weights: Array | None = None,
-              bias: Array | None = None, clamp: str = "NONE") -> Tensor:  # fmt: skip
+    def dense(
+        self,
+        x: Tensor,
+        units: int,
+        out: str,
+        weights: Array | None = None,
+        bias: Array | None = None,
+        clamp: str = "NONE",
+    ) -> Tensor:
         w = noise(units, x.shape[-1]) if weights is None else weights
         b = noise(units) if bias is None else bias
-        return self.add("FULLY_CONNECTED",
-                        [x, self.const(f"{out}/w", w), self.const(f"{out}/b", b)],
-                        (x.shape[0], units), out, fused_activation_function=clamp,
-                        keep_num_dims=False)  # fmt: skip
+        return self.add(
+            "FULLY_CONNECTED",
+            [x, self.const(f"{out}/w", w), self.const(f"{out}/b", b)],
+            (x.shape[0], units),
+            out,
+            fused_activation_function=clamp,
+            keep_num_dims=False,
+        )
 
     def conv(self, x: Tensor, channels: int, out: str, clamp: str = "NONE") -> Tensor:
         w = self.const(f"{out}/w", noise(channels, 3, 3, x.shape[3]))
-        return self.add("CONV_2D", [x, w, self.const(f"{out}/b", noise(channels))],
-                        (*x.shape[:3], channels), out, padding="SAME", stride_h=1, stride_w=1,
-                        fused_activation_function=clamp)  # fmt: skip
+        return self.add(
+            "CONV_2D",
+            [x, w, self.const(f"{out}/b", noise(channels))],
+            (*x.shape[:3], channels),
+            out,
+            padding="SAME",
+            stride_h=1,
+            stride_w=1,
+            fused_activation_function=clamp,
+        )
 
     def unary(self, name: str, x: Tensor, out: str, **attrs: object) -> Tensor:
         return self.add(name, [x], x.shape, out, **attrs)
 
     def model(self, *outputs: Tensor) -> Model:
         self.graph.outputs = list(outputs)
-        entry = Signature("serve", self.graph, {t.name: t for t in self.inputs},
-                          {f"out{i}": t for i, t in enumerate(outputs)})  # fmt: skip
+        entry = Signature(
+            "serve",
+            self.graph,
+            {t.name: t for t in self.inputs},
+            {f"out{i}": t for i, t in enumerate(outputs)},
+        )
         return Model([self.graph], [entry])
 
 
@@ -96,8 +125,9 @@ def weighted() -> list[tuple[str, Model, list[Array]]]:
         for case in (c for c in CASES if c.op == name):
             model = case.model()
             plain = not any(t.quant is not None and t.quant.is_set for t in model.main.tensors)
-            held = [t for t in model.main.constants
-                    if t.dtype is DType.FLOAT32 and len(t.shape) > 1]  # fmt: skip
+            held = [
+                t for t in model.main.constants if t.dtype is DType.FLOAT32 and len(t.shape) > 1
+            ]
             if plain and held and model.main.inputs and case.attrs.get("kernel_type") != "BASIC":
                 arrays = case.arrays(model, np.random.default_rng(0))
                 found.append((name, model, [np.asarray(a) for a in arrays]))
@@ -113,8 +143,9 @@ def tower() -> tuple[Model, list[list[Array]]]:
     a = net.conv(net.x, 8, "block_1/conv", "RELU")
     b = net.conv(a, 8, "block_2/conv", "RELU")
     c = net.add("ADD", [a, b], b.shape, "block_2/add", fused_activation_function="NONE")
-    flat = net.add("RESHAPE", [c, net.graph.constant("to", np.array([1, 512], np.int32))], (1, 512),
-                   "flat")  # fmt: skip
+    flat = net.add(
+        "RESHAPE", [c, net.graph.constant("to", np.array([1, 512], np.int32))], (1, 512), "flat"
+    )
     logits = net.dense(flat, 5, "head/logits", noise(5, 512) / 100)
     model = net.model(net.unary("SOFTMAX", logits, "head/out", beta=1.0))
     return model, feeds(model)
@@ -141,8 +172,9 @@ def equal_scales(graph: Graph) -> None:
             source = op.inputs[row.data[0]]
             if bias is not None and source is not None and source.quant is not None:
                 assert bias.quant is not None
-                np.testing.assert_array_equal(bias.quant.scale,
-                                              source.quant.scale * weight.quant.scale)  # fmt: skip
+                np.testing.assert_array_equal(
+                    bias.quant.scale, source.quant.scale * weight.quant.scale
+                )
 
 
 def coded(tensor: Tensor, values: Array) -> Array:

@@ -74,8 +74,14 @@ def main(words: list[str]) -> None:
         print()
         return
     _check(scenario, serial, verb)
-    {"push": push, "pull": pull, "shell": shell, "install": install_app, "uninstall": uninstall,
-     "logcat": logcat}[verb](scenario, rest)  # fmt: skip
+    {
+        "push": push,
+        "pull": pull,
+        "shell": shell,
+        "install": install_app,
+        "uninstall": uninstall,
+        "logcat": logcat,
+    }[verb](scenario, rest)
 
 
 def _check(scenario: dict, serial: str, verb: str) -> None:
@@ -89,9 +95,11 @@ def _check(scenario: dict, serial: str, verb: str) -> None:
         fail("error: more than one device/emulator")
     state = devices[serial] if serial else next(iter(devices.values()))
     if state == "unauthorized":
-        fail("error: device unauthorized.\nThis adb server's $ADB_VENDOR_KEYS is not set\n"
-             "Try 'adb kill-server' if that seems wrong.\n"
-             "Otherwise check for a confirmation dialog on your device.")  # fmt: skip
+        fail(
+            "error: device unauthorized.\nThis adb server's $ADB_VENDOR_KEYS is not set\n"
+            "Try 'adb kill-server' if that seems wrong.\n"
+            "Otherwise check for a confirmation dialog on your device."
+        )
     if state == "offline":
         fail("error: device offline")
 
@@ -103,8 +111,10 @@ def local(path: str) -> Path:
 def push(scenario: dict, words: list[str]) -> None:
     source, target = words
     if scenario.get("full"):
-        fail(f"adb: error: failed to copy '{source}' to '{target}': "
-             "remote write failed: No space left on device")  # fmt: skip
+        fail(
+            f"adb: error: failed to copy '{source}' to '{target}': "
+            "remote write failed: No space left on device"
+        )
     local(target).write_bytes(Path(source).read_bytes())
     print(f"{source}: 1 file pushed, 0 skipped. 30.0 MB/s (100 bytes in 0.001s)")
 
@@ -131,8 +141,10 @@ def shell(scenario: dict, words: list[str]) -> None:
 def install_app(scenario: dict, words: list[str]) -> None:
     print("Performing Streamed Install")
     if scenario.get("refuses_app"):
-        fail("adb: failed to install app.apk: Failure [INSTALL_FAILED_NO_MATCHING_ABIS: Failed to "
-             "extract native libraries, res=-113]")  # fmt: skip
+        fail(
+            "adb: failed to install app.apk: Failure [INSTALL_FAILED_NO_MATCHING_ABIS: Failed to "
+            "extract native libraries, res=-113]"
+        )
     (HOME / "packages").write_text("package:org.tensorflow.lite.benchmark\n")
     print("Success")
 

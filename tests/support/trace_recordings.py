@@ -76,8 +76,9 @@ def runs_of(made: Trace) -> list[dict[int, list[Slice]]]:
 
 def mixed() -> Model:
     """ADD, an op that only the reference runs, MUL."""
-    sanderling.register_custom("TraceTest", evaluate=lambda op, inputs: inputs[0] + 1,
-                               infer=lambda op, specs: specs[0])  # fmt: skip
+    sanderling.register_custom(
+        "TraceTest", evaluate=lambda op, inputs: inputs[0] + 1, infer=lambda op, specs: specs[0]
+    )
     graph = Graph()
     x = graph.input("x", DType.FLOAT32, (1, 256))
     for name in ("ADD", "custom.TraceTest", "MUL"):
@@ -129,8 +130,9 @@ def check_perfetto(raw: bytes) -> Any:
             event = packet.track_event
             assert packet.timestamp >= last and event.track_uuid in tracks
             last = packet.timestamp
-            assert all(a.name_iid in texts["debug_annotation_names"]
-                       for a in event.debug_annotations)  # fmt: skip
+            assert all(
+                a.name_iid in texts["debug_annotation_names"] for a in event.debug_annotations
+            )
             assert all(c in texts["event_categories"] for c in event.category_iids)
             if event.type == event.TYPE_SLICE_BEGIN:
                 names.append(texts["event_names"][event.name_iid])

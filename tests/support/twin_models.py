@@ -34,8 +34,14 @@ class Twin:
     but a range that begins at 0, as some converters write it.
     """
 
-    def __init__(self, fused: bool = True, ranges: dict[str, tuple[float, float]] | None = None,
-                 prefix: str = "", swap: bool = False, clamped: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        fused: bool = True,
+        ranges: dict[str, tuple[float, float]] | None = None,
+        prefix: str = "",
+        swap: bool = False,
+        clamped: bool = False,
+    ) -> None:
         self.clamped = clamped
         self.graph, self.fused, self.ranges, self.prefix = Graph(), fused, ranges, prefix
         self.holds: dict[Tensor, str] = {}
@@ -44,8 +50,10 @@ class Twin:
         if ranges:
             x = self.emit("QUANTIZE", [x], "x", x.shape)
         x = self.product("stem", x, (1, 8, 8, 8), relu=True)
-        both = {n: self.product(n, x, (1, 8, 8, 8)) for n in
-                (("right", "left") if swap else ("left", "right"))}  # fmt: skip
+        both = {
+            n: self.product(n, x, (1, 8, 8, 8))
+            for n in (("right", "left") if swap else ("left", "right"))
+        }
         x = self.activated("ADD", [both["left"], both["right"]], "sum", (1, 8, 8, 8))
         x = self.product("down", x, (1, 4, 4, 16), relu=True, stride=2)
         axes = self.graph.constant(f"{prefix}axes", np.int32([1, 2]))
@@ -56,8 +64,15 @@ class Twin:
         self.graph.outputs = [x]
         self.model = Model([self.graph])
 
-    def emit(self, kind: str, inputs: Sequence[Tensor], holds: str, shape: Sequence[int],
-             dtype: DType | None = None, **attrs: Any) -> Tensor:  # fmt: skip
+    def emit(
+        self,
+        kind: str,
+        inputs: Sequence[Tensor],
+        holds: str,
+        shape: Sequence[int],
+        dtype: DType | None = None,
+        **attrs: Any,
+    ) -> Tensor:
         name = f"{self.prefix}{len(self.graph.tensors)}" if self.prefix else f"{holds}_{kind}"
         quant = self.quant(holds) if dtype is None else None
         dtype = dtype or (DType.INT8 if self.ranges else DType.FLOAT32)
@@ -73,41 +88,63 @@ class Twin:
         scale = max((high - low) / 255, 1e-6)
         return Quant.of(scale, round(-128 - low / scale))
 
-    def activated(self, kind: str, inputs: list[Tensor], holds: str, shape: Sequence[int],
-                  relu: bool = True, **attrs: Any) -> Tensor:  # fmt: skip
+    def activated(
+        self,
+        kind: str,
+        inputs: list[Tensor],
+        holds: str,
+        shape: Sequence[int],
+        relu: bool = True,
+        **attrs: Any,
+    ) -> Tensor:
         act = "RELU" if relu and self.fused and not self.clamped else "NONE"
         within = holds if self.fused or not relu else f"{holds} before"
         x = self.emit(kind, inputs, within, shape, fused_activation_function=act, **attrs)
         return x if self.fused or not relu else self.emit("RELU", [x], holds, shape)
 
-    def product(self, name: str, x: Tensor, shape: Sequence[int], relu: bool = False,
-                stride: int = 1) -> Tensor:  # fmt: skip
+    def product(
+        self, name: str, x: Tensor, shape: Sequence[int], relu: bool = False, stride: int = 1
+    ) -> Tensor:
         weights, bias = self.constants(name, x)
         if WEIGHTS[name].ndim == 2:
-            return self.emit("FULLY_CONNECTED", [x, weights, bias], name, shape,
-                             fused_activation_function="NONE")  # fmt: skip
+            return self.emit(
+                "FULLY_CONNECTED", [x, weights, bias], name, shape, fused_activation_function="NONE"
+            )
         padding = "SAME"
         if not self.fused and stride == 1 and WEIGHTS[name].shape[1] == 3:
-            border = self.graph.constant(f"{self.prefix}border", np.int32([[0, 0], [1, 1], [1, 1],
-                                                                           [0, 0]]))  # fmt: skip
+            border = self.graph.constant(
+                f"{self.prefix}border", np.int32([[0, 0], [1, 1], [1, 1], [0, 0]])
+            )
             wide = (1, x.shape[1] + 2, x.shape[2] + 2, x.shape[3])
             x, padding = self.emit("PAD", [x, border], f"{name} padded", wide), "VALID"
-        return self.activated("CONV_2D", [x, weights, bias], name, shape, relu, padding=padding,
-                              stride_w=stride, stride_h=stride)  # fmt: skip
+        return self.activated(
+            "CONV_2D",
+            [x, weights, bias],
+            name,
+            shape,
+            relu,
+            padding=padding,
+            stride_w=stride,
+            stride_h=stride,
+        )
 
     def constants(self, name: str, x: Tensor) -> tuple[Tensor, Tensor]:
         w, b = WEIGHTS[name], BIASES[name]
         if not self.ranges:
-            return (self.graph.constant(f"{self.prefix}{name}_w", w, DType.FLOAT32),
-                    self.graph.constant(f"{self.prefix}{name}_b", b, DType.FLOAT32))  # fmt: skip
+            return (
+                self.graph.constant(f"{self.prefix}{name}_w", w, DType.FLOAT32),
+                self.graph.constant(f"{self.prefix}{name}_b", b, DType.FLOAT32),
+            )
         assert x.quant is not None
         scale = np.abs(w).reshape(len(w), -1).max(1) / 127
         codes = np.round(w / scale.reshape(-1, *[1] * (w.ndim - 1)))
         both = scale * x.quant.scale[0]
-        return (self.graph.constant(f"{self.prefix}{name}_w", codes, DType.INT8,
-                                    quant=Quant.of(scale)),
-                self.graph.constant(f"{self.prefix}{name}_b", np.round(b / both), DType.INT32,
-                                    quant=Quant.of(both)))  # fmt: skip
+        return (
+            self.graph.constant(f"{self.prefix}{name}_w", codes, DType.INT8, quant=Quant.of(scale)),
+            self.graph.constant(
+                f"{self.prefix}{name}_b", np.round(b / both), DType.INT32, quant=Quant.of(both)
+            ),
+        )
 
 
 def calibrated() -> dict[str, tuple[float, float]]:

@@ -210,11 +210,14 @@ DELEGATES = (
          here="its libraries link against TensorFlow Lite's runtime", inert=True),
 )  # fmt: skip
 OPTIONS = (
-    Flag("perf_options_list", "all", "measure several settings: all, cpu, gpu, nnapi, coreml, dsp "
-         "(with commas), or none"),
+    Flag(
+        "perf_options_list",
+        "all",
+        "measure several settings: all, cpu, gpu, nnapi, coreml, dsp (with commas), or none",
+    ),
     Flag("option_benchmark_run_delay", -1.0, "seconds between two settings"),
     Flag("random_shuffle_benchmark_runs", True, "measure the settings in random order"),
-)  # fmt: skip
+)
 OWN = (
     Flag("json", "", "write the result as JSON; - for stdout"),
     Flag("precision", "f32", "of float products on the CPU: f32 or bf16"),
@@ -237,8 +240,10 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
 }  # fmt: skip
 FLAGS = {flag.name: flag for group in GROUPS.values() for flag in group}
 # Names that the tool's own documents use for the same flag.
-ALIASES = {"stable_abi_delegate_settings_file": "stable_delegate_settings_file",
-           "stable_delegate_loader_settings": "stable_delegate_settings_file"}  # fmt: skip
+ALIASES = {
+    "stable_abi_delegate_settings_file": "stable_delegate_settings_file",
+    "stable_delegate_loader_settings": "stable_delegate_settings_file",
+}
 
 
 class Values(Mapping[str, Value]):
@@ -278,8 +283,10 @@ def _typed(name: str, value: object) -> Value:
     """A value given in Python: of the flag's type, or its text."""
     flag = FLAGS.get(name)
     if flag is None:
-        raise InputError(f"benchmark_model has no flag '{name}'{_near(name)}",
-                         fix="sanderling benchmark_model --help lists the flags")  # fmt: skip
+        raise InputError(
+            f"benchmark_model has no flag '{name}'{_near(name)}",
+            fix="sanderling benchmark_model --help lists the flags",
+        )
     text = str(value).lower() if isinstance(value, bool) else str(value)
     found = flag.read(text)
     if found is None:
@@ -323,8 +330,10 @@ def _next_value(flag: Flag, word: str, waiting: list[str]) -> Value:
 
 def _unreadable(flag: Flag, word: str) -> InputError:
     takes = {"bool": "true, false, 1 or 0", "int32": "a whole number", "float": "a number"}
-    return InputError(f"Failed to parse flag '{flag.name}' against argv '{word}'",
-                      fix=f"it takes {takes.get(flag.kind, 'a text')}")  # fmt: skip
+    return InputError(
+        f"Failed to parse flag '{flag.name}' against argv '{word}'",
+        fix=f"it takes {takes.get(flag.kind, 'a text')}",
+    )
 
 
 def unconsumed(words: Iterable[str]) -> list[str]:
@@ -346,8 +355,11 @@ def _near(name: str) -> str:
 
 def shown(value: Value) -> str:
     """As the tool's stream prints it."""
-    return str(int(value)) if isinstance(value, bool) else (
-        f"{value:g}" if isinstance(value, float) else str(value))  # fmt: skip
+    return (
+        str(int(value))
+        if isinstance(value, bool)
+        else (f"{value:g}" if isinstance(value, float) else str(value))
+    )
 
 
 def parameter_lines(values: Values) -> list[str]:

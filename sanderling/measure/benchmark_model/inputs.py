@@ -64,10 +64,11 @@ def _split(text: str, mark: str) -> list[str]:
 def _layer(found: dict[str, InputLayer], name: str, flag: str) -> InputLayer:
     if name not in found:
         named = ",".join(found) or "nothing"
-        raise InputError(f"Cannot find the corresponding input_layer name({name}) in --input_layer "
-                         f"as {named}", where=flag,
-                         fix="name every input with --input_layer and --input_layer_shape"
-                         )  # fmt: skip
+        raise InputError(
+            f"Cannot find the corresponding input_layer name({name}) in --input_layer as {named}",
+            where=flag,
+            fix="name every input with --input_layer and --input_layer_shape",
+        )
     return found[name]
 
 
@@ -75,21 +76,29 @@ def _shape(text: str) -> Shape:
     try:
         sizes = tuple(int(n) for n in _split(text, ","))
     except ValueError:
-        raise InputError(f"Incorrect size string specified: {text}", where="--input_layer_shape",
-                         fix="whole numbers with commas: 1,224,224,3") from None  # fmt: skip
+        raise InputError(
+            f"Incorrect size string specified: {text}",
+            where="--input_layer_shape",
+            fix="whole numbers with commas: 1,224,224,3",
+        ) from None
     if any(n < 0 for n in sizes):
         raise InputError(
             "Any unknown sizes in the shapes (-1's) must be replaced with the size you want to "
-            "benchmark with", where=f"--input_layer_shape {text}", fix="write 0 or more",
-        )  # fmt: skip
+            "benchmark with",
+            where=f"--input_layer_shape {text}",
+            fix="write 0 or more",
+        )
     return sizes
 
 
 def _range(item: str) -> tuple[str, tuple[float, float]]:
     parts = item.rsplit(",", 2)
     if len(parts) != 3:
-        raise InputError(f"Wrong input value range item specified: {item}",
-                         where="--input_layer_value_range", fix="write name,low,high")  # fmt: skip
+        raise InputError(
+            f"Wrong input value range item specified: {item}",
+            where="--input_layer_value_range",
+            fix="write name,low,high",
+        )
     try:
         low, high = float(parts[1]), float(parts[2])
     except ValueError:
@@ -97,8 +106,9 @@ def _range(item: str) -> tuple[str, tuple[float, float]]:
     if not low <= high:
         raise InputError(
             f"Wrong low and high value of the input value range specified: {item}",
-            where="--input_layer_value_range", fix="two numbers, the smaller first",
-        )  # fmt: skip
+            where="--input_layer_value_range",
+            fix="two numbers, the smaller first",
+        )
     return parts[0], (low, high)
 
 
@@ -107,8 +117,11 @@ def name_and_file(item: str) -> tuple[str, str]:
     parts = item.replace("::", "\0").split(":")
     if len(parts) != 2:
         what = "contains more than one delimiter" if len(parts) > 2 else "has no delimiter"
-        raise InputError(f"{item} {what}", where="--input_layer_value_files",
-                         fix="write name:path, and :: for a colon in either")  # fmt: skip
+        raise InputError(
+            f"{item} {what}",
+            where="--input_layer_value_files",
+            fix="write name:path, and :: for a colon in either",
+        )
     return parts[0].replace("\0", ":"), parts[1].replace("\0", ":")
 
 
@@ -122,8 +135,11 @@ class InputMaker:
         shape = tensor.shape if layer is None or not _resizes(tensor) else layer.shape
         size = tensor.dtype.nbytes(shape)
         if size > MAX_MEMORY.size():
-            raise InputError(f"it would take {size} bytes", where=f"input '{tensor.name}'",
-                             fix=f"use a smaller shape, or set {MAX_MEMORY.name}")  # fmt: skip
+            raise InputError(
+                f"it would take {size} bytes",
+                where=f"input '{tensor.name}'",
+                fix=f"use a smaller shape, or set {MAX_MEMORY.name}",
+            )
         if layer is not None and layer.file:
             return read(layer.file, tensor, shape)
         span = layer.range if layer is not None else None
@@ -134,9 +150,10 @@ class InputMaker:
         if dtype is DType.STRING:
             return np.full(shape, SENTENCE, np.object_)
         if dtype not in RANGES:
-            raise InputError(f"Don't know how to populate tensor {tensor.name} of type "
-                             f"{dtype.short}", fix="give it with --input_layer_value_files"
-                             )  # fmt: skip
+            raise InputError(
+                f"Don't know how to populate tensor {tensor.name} of type {dtype.short}",
+                fix="give it with --input_layer_value_files",
+            )
         low, high = span or RANGES[dtype]
         if dtype.is_float or dtype in (DType.COMPLEX64, DType.COMPLEX128):
             reals = self._unit(shape) * np.float32(high - low) + np.float32(low)
@@ -164,17 +181,22 @@ def _resizes(tensor: Tensor) -> bool:
 def _within(dtype: DType, low: float, high: float, tensor: Tensor) -> tuple[int, int]:
     least, most = (0, 1) if dtype is DType.BOOL else dtype.bounds
     if low < least or high > most or low != int(low) or high != int(high):
-        raise InputError(f"{low:g} to {high:g} is not a range of {dtype.short}",
-                         where=f"input '{tensor.name}'",
-                         fix=f"whole numbers from {least} to {most}")  # fmt: skip
+        raise InputError(
+            f"{low:g} to {high:g} is not a range of {dtype.short}",
+            where=f"input '{tensor.name}'",
+            fix=f"whole numbers from {least} to {most}",
+        )
     return int(low), int(high)
 
 
 def read(file: str, tensor: Tensor, shape: Shape) -> Array:
     """Raw bytes of exactly the tensor, strings with NUL between, or a .npy."""
     if not Path(file).is_file():
-        raise InputError(f"Failed to read the input_layer_value_file:{file}",
-                         where=f"input '{tensor.name}'", fix="check the path")  # fmt: skip
+        raise InputError(
+            f"Failed to read the input_layer_value_file:{file}",
+            where=f"input '{tensor.name}'",
+            fix="check the path",
+        )
     if tensor.dtype is DType.STRING:
         return _strings(file, tensor, shape)
     if file.endswith(".npy"):
@@ -183,15 +205,20 @@ def read(file: str, tensor: Tensor, shape: Shape) -> Array:
         with foreign_reader(file, "not a readable .npy file", "save it with np.save"):
             found = fit(np.load(file, allow_pickle=False), tensor)
         if found.shape != shape:
-            raise InputError(f"it holds {list(found.shape)}, the input is {list(shape)}",
-                             where=file, fix="give an array of that shape")  # fmt: skip
+            raise InputError(
+                f"it holds {list(found.shape)}, the input is {list(shape)}",
+                where=file,
+                fix="give an array of that shape",
+            )
         return np.ascontiguousarray(found)
     blob = Path(file).read_bytes()
     wanted = tensor.dtype.numpy.itemsize * int(np.prod(shape))
     if len(blob) != wanted:
-        raise InputError(f"The size of {file} is {len(blob)} bytes. It should be {wanted} bytes",
-                         where=f"input '{tensor.name}'",
-                         fix=f"raw {tensor.dtype.numpy} values of shape {list(shape)}")  # fmt: skip
+        raise InputError(
+            f"The size of {file} is {len(blob)} bytes. It should be {wanted} bytes",
+            where=f"input '{tensor.name}'",
+            fix=f"raw {tensor.dtype.numpy} values of shape {list(shape)}",
+        )
     return np.frombuffer(blob, tensor.dtype.numpy).reshape(shape).copy()
 
 
@@ -201,9 +228,12 @@ def _strings(file: str, tensor: Tensor, shape: Shape) -> Array:
     items = [blob] if file.endswith(".pb") else blob.removesuffix(b"\0").split(b"\0")
     wanted = int(np.prod(shape))
     if len(items) != wanted:
-        raise InputError(f"The number of string in the input_layer_value_file({file}) is "
-                         f"{len(items)}. It should be {wanted}", where=f"input '{tensor.name}'",
-                         fix="strings with one NUL byte between them")  # fmt: skip
+        raise InputError(
+            f"The number of string in the input_layer_value_file({file}) is "
+            f"{len(items)}. It should be {wanted}",
+            where=f"input '{tensor.name}'",
+            fix="strings with one NUL byte between them",
+        )
     made = np.empty(wanted, np.object_)
     made[:] = items
     return made.reshape(shape)

@@ -22,12 +22,17 @@ def setting(values: Values) -> Setting:
 def options(values: Values, say: Say) -> DeviceOptions:
     words = {n: _word(v) for n, v in values.given.items() if n not in _LOCAL}
     return DeviceOptions(
-        binary=values.text("device_binary"), app=values.text("device_app"),
-        cpu_mask=values.text("device_cpu_mask"), op_profiling=values.on("enable_op_profiling"),
-        flags=words, timeout=values.seconds("device_timeout"), adb=values.text("adb"),
-        folder=values.text("device_folder"), log=values.text("device_log"),
+        binary=values.text("device_binary"),
+        app=values.text("device_app"),
+        cpu_mask=values.text("device_cpu_mask"),
+        op_profiling=values.on("enable_op_profiling"),
+        flags=words,
+        timeout=values.seconds("device_timeout"),
+        adb=values.text("adb"),
+        folder=values.text("device_folder"),
+        log=values.text("device_log"),
         progress=lambda what, done, total: say("INFO", f"{values['device']}: {what}"),
-    )  # fmt: skip
+    )
 
 
 def _word(value: object) -> str:
@@ -38,8 +43,7 @@ def _word(value: object) -> str:
 
 def run_on_device(values: Values, say: Say) -> ToolRun:
     """The record of a device's run, and the lines that end the tool's log."""
-    found = run(values.text("device"), values.text("graph"), setting(values),
-                options(values, say))  # fmt: skip
+    found = run(values.text("device"), values.text("graph"), setting(values), options(values, say))
     run_record = ToolRun(values.text("benchmark_name") or found.setting.name, found, Stat(), Stat())
     for note in found.notes:
         say("INFO", note)
@@ -48,15 +52,22 @@ def run_on_device(values: Values, say: Say) -> ToolRun:
         return run_record
     stated, init = found.stated, round((found.init or 0) * 1e6)
     if stated is not None:
-        say("INFO", f"{found.setting.name}: count={stated.count} min={stated.min * 1e6:g} "
-                    f"max={stated.max * 1e6:g} avg={stated.mean * 1e6:g} std={stated.std * 1e6:g} "
-                    f"median={stated.median * 1e6:g}")  # fmt: skip
+        say(
+            "INFO",
+            f"{found.setting.name}: count={stated.count} min={stated.min * 1e6:g} "
+            f"max={stated.max * 1e6:g} avg={stated.mean * 1e6:g} std={stated.std * 1e6:g} "
+            f"median={stated.median * 1e6:g}",
+        )
         first = round((found.first or 0) * 1e6)
         warmup = found.facts.get("warmup_us", {}).get("avg", first)
-        say("INFO", f"Inference timings in us: Init: {init}, First inference: {first}, "
-                    f"Warmup (avg): {warmup:g}, Inference (avg): {stated.mean * 1e6:g}"
-            )  # fmt: skip
+        say(
+            "INFO",
+            f"Inference timings in us: Init: {init}, First inference: {first}, "
+            f"Warmup (avg): {warmup:g}, Inference (avg): {stated.mean * 1e6:g}",
+        )
     for row in found.facts.get("ops", []):
-        say("INFO", f"{row['type']:>24} {row['avg_ms']:9.3f} ms {100 * row['share']:7.3f}% "
-                    f"{row['name']}")  # fmt: skip
+        say(
+            "INFO",
+            f"{row['type']:>24} {row['avg_ms']:9.3f} ms {100 * row['share']:7.3f}% {row['name']}",
+        )
     return run_record

@@ -83,12 +83,22 @@ class NodeProfile:
         return sorted(groups.items(), key=lambda g: -sum(n.sum for n in g[1]))
 
     def to_json(self) -> dict[str, Any]:
-        return {"runs": self.runs, "nodes": [
-            {"type": n.type, "name": n.name, "delegate": n.delegate, "first_ms": n.first_ms,
-             "avg_ms": n.avg_ms, "share": share / 100, "mem_kb": n.mem_kb,
-             "times_called": self.times_called(n)}
-            for n, share, _ in self.shares(self.nodes)
-        ]}  # fmt: skip
+        return {
+            "runs": self.runs,
+            "nodes": [
+                {
+                    "type": n.type,
+                    "name": n.name,
+                    "delegate": n.delegate,
+                    "first_ms": n.first_ms,
+                    "avg_ms": n.avg_ms,
+                    "share": share / 100,
+                    "mem_kb": n.mem_kb,
+                    "times_called": self.times_called(n),
+                }
+                for n, share, _ in self.shares(self.nodes)
+            ],
+        }
 
 
 # -- taking it down ------------------------------------------------------------------------------
@@ -125,7 +135,7 @@ def tick_rate() -> float:
     measured."""
     if problem() is not None:
         return 1.0
-    from ..roofline_loops import ticks
+    from ...delegates.cpu.limit_loops import ticks
 
     return ticks(host_target())
 
@@ -135,15 +145,23 @@ def tick_rate() -> float:
 
 def report(profile: NodeProfile) -> str:
     """The text of one stage."""
-    summary = (f"Timings (microseconds): {profile.totals.short_line()}\n"
-               f"Memory (bytes): {Stat().short_line()}\n"
-               f"{len(profile.nodes)} nodes observed\n")  # fmt: skip
-    return "\n".join([
-        *_rows(profile, RUN_ORDER, profile.nodes), "",
-        *_rows(profile, BY_TIME, profile.by_time()[:TOP]), "",
-        f"Number of nodes executed: {len(profile.nodes)}", *_types(profile), "",
-        summary,
-    ])  # fmt: skip
+    summary = (
+        f"Timings (microseconds): {profile.totals.short_line()}\n"
+        f"Memory (bytes): {Stat().short_line()}\n"
+        f"{len(profile.nodes)} nodes observed\n"
+    )
+    return "\n".join(
+        [
+            *_rows(profile, RUN_ORDER, profile.nodes),
+            "",
+            *_rows(profile, BY_TIME, profile.by_time()[:TOP]),
+            "",
+            f"Number of nodes executed: {len(profile.nodes)}",
+            *_types(profile),
+            "",
+            summary,
+        ]
+    )
 
 
 def _banner(title: str) -> str:
@@ -152,22 +170,54 @@ def _banner(title: str) -> str:
 
 def _rows(profile: NodeProfile, title: str, nodes: Iterable[ProfiledNode]) -> Iterator[str]:
     yield _banner(title)
-    yield _cells((24, "[node type]"), (9, "[first]"), (9, "[avg ms]"), (8, "[%]"), (8, "[cdf%]"),
-                 (10, "[mem KB]"), (9, "[times called]")) + "\t[Name]"  # fmt: skip
+    yield (
+        _cells(
+            (24, "[node type]"),
+            (9, "[first]"),
+            (9, "[avg ms]"),
+            (8, "[%]"),
+            (8, "[cdf%]"),
+            (10, "[mem KB]"),
+            (9, "[times called]"),
+        )
+        + "\t[Name]"
+    )
     for node, share, so_far in profile.shares(nodes):
-        yield _cells((24, node.type), (9, _ms(node.first_ms)), (9, _ms(node.avg_ms)),
-                     (8, f"{share:.3f}%"), (8, f"{so_far:.3f}%"), (10, _ms(node.mem_kb)),
-                     (9, profile.times_called(node))) + f"\t{node.name}"  # fmt: skip
+        yield (
+            _cells(
+                (24, node.type),
+                (9, _ms(node.first_ms)),
+                (9, _ms(node.avg_ms)),
+                (8, f"{share:.3f}%"),
+                (8, f"{so_far:.3f}%"),
+                (10, _ms(node.mem_kb)),
+                (9, profile.times_called(node)),
+            )
+            + f"\t{node.name}"
+        )
 
 
 def _types(profile: NodeProfile) -> Iterator[str]:
     yield _banner(BY_TYPE)
-    yield _cells((24, "[Node type]"), (9, "[count]"), (10, "[avg ms]"), (11, "[avg %]"),
-                 (11, "[cdf %]"), (10, "[mem KB]"), (10, "[times called]"))  # fmt: skip
+    yield _cells(
+        (24, "[Node type]"),
+        (9, "[count]"),
+        (10, "[avg ms]"),
+        (11, "[avg %]"),
+        (11, "[cdf %]"),
+        (10, "[mem KB]"),
+        (10, "[times called]"),
+    )
     for row in type_rows(profile):
-        yield _cells((24, row["node type"]), (9, row["count"]), (10, _ms(row["avg_ms"])),
-                     (11, f"{row['%']:.3f}%"), (11, f"{row['cdf%']:.3f}%"),
-                     (10, _ms(row["mem KB"])), (9, row["times called"]))  # fmt: skip
+        yield _cells(
+            (24, row["node type"]),
+            (9, row["count"]),
+            (10, _ms(row["avg_ms"])),
+            (11, f"{row['%']:.3f}%"),
+            (11, f"{row['cdf%']:.3f}%"),
+            (10, _ms(row["mem KB"])),
+            (9, row["times called"]),
+        )
 
 
 def type_rows(profile: NodeProfile) -> list[dict[str, Any]]:
@@ -176,10 +226,17 @@ def type_rows(profile: NodeProfile) -> list[dict[str, Any]]:
     for kind, nodes in profile.by_type():
         share = 100 * sum(n.sum for n in nodes) / profile.total if profile.total else 0.0
         so_far += share
-        rows.append({"node type": kind, "count": len(nodes), "%": share, "cdf%": so_far,
-                     "avg_ms": sum(n.avg_ms for n in nodes),
-                     "mem KB": sum(n.mem_kb for n in nodes),
-                     "times called": sum(map(profile.times_called, nodes))})  # fmt: skip
+        rows.append(
+            {
+                "node type": kind,
+                "count": len(nodes),
+                "%": share,
+                "cdf%": so_far,
+                "avg_ms": sum(n.avg_ms for n in nodes),
+                "mem KB": sum(n.mem_kb for n in nodes),
+                "times called": sum(map(profile.times_called, nodes)),
+            }
+        )
     return rows
 
 
@@ -200,12 +257,22 @@ def csv_table(stages: dict[str, NodeProfile]) -> str:
     for stage, profile in stages.items():
         for table, nodes in (("run order", profile.nodes), ("top", profile.by_time()[:TOP])):
             for node, share, so_far in profile.shares(nodes):
-                writer.writerow(_numbers({
-                    "node type": node.type, "first": node.first_ms, "avg_ms": node.avg_ms,
-                    "%": share, "cdf%": so_far, "mem KB": node.mem_kb,
-                    "times called": profile.times_called(node), "name": node.name,
-                    "table": table, "stage": stage,
-                }))  # fmt: skip
+                writer.writerow(
+                    _numbers(
+                        {
+                            "node type": node.type,
+                            "first": node.first_ms,
+                            "avg_ms": node.avg_ms,
+                            "%": share,
+                            "cdf%": so_far,
+                            "mem KB": node.mem_kb,
+                            "times called": profile.times_called(node),
+                            "name": node.name,
+                            "table": table,
+                            "stage": stage,
+                        }
+                    )
+                )
         for row in type_rows(profile):
             writer.writerow(_numbers(row | {"table": "by type", "stage": stage}))
     return out.getvalue()
@@ -224,28 +291,40 @@ def csv_tflite(profile: NodeProfile) -> str:
             f"{n.type}, {n.first_ms:g}, {n.avg_ms:g}, {share:g}%, {so_far:g}%, {n.mem_kb:g}, "
             f"{profile.times_called(n)}, {n.name.replace(',', chr(9))}"
             for n, share, so_far in profile.shares(nodes)
-        ] + [""]  # fmt: skip
-    lines += [f"Number of nodes executed: {len(profile.nodes)}", _banner(BY_TYPE),
-              "node type, count, avg_ms, avg %, cdf %, mem KB, times called"]  # fmt: skip
+        ] + [""]
+    lines += [
+        f"Number of nodes executed: {len(profile.nodes)}",
+        _banner(BY_TYPE),
+        "node type, count, avg_ms, avg %, cdf %, mem KB, times called",
+    ]
     lines += [
         f"{r['node type']}, {r['count']}, {r['avg_ms']:g}, {r['%']:g}%, {r['cdf%']:g}%, "
         f"{r['mem KB']:g}, {r['times called']}"
         for r in type_rows(profile)
     ]
-    lines += ["", f"Timings (microseconds): {profile.totals.short_line()}",
-              f"Memory (bytes): {Stat().short_line()}", f"{len(profile.nodes)} nodes observed", ""
-              ]  # fmt: skip
+    lines += [
+        "",
+        f"Timings (microseconds): {profile.totals.short_line()}",
+        f"Memory (bytes): {Stat().short_line()}",
+        f"{len(profile.nodes)} nodes observed",
+        "",
+    ]
     return "\n".join(lines)
 
 
 def record(profile: NodeProfile, graph: str) -> dict[str, Any]:
     """As ModelProfilingData."""
     nodes = [
-        {"node_type": n.type, "inference_microseconds": _stat_record(n.micros),
-         "mem_kb": _stat_record([n.mem_kb] * bool(n.micros)),
-         "times_called": profile.times_called(n), "name": n.name, "run_order": order}
+        {
+            "node_type": n.type,
+            "inference_microseconds": _stat_record(n.micros),
+            "mem_kb": _stat_record([n.mem_kb] * bool(n.micros)),
+            "times_called": profile.times_called(n),
+            "name": n.name,
+            "run_order": order,
+        }
         for order, n in enumerate(profile.nodes)
-    ]  # fmt: skip
+    ]
     subgraph = {"subgraph_name": graph, "subgraph_index": 0, "per_op_profiles": nodes}
     return {"subgraph_profiles": [subgraph]}
 
@@ -254,6 +333,14 @@ def _stat_record(values: Sequence[float]) -> dict[str, float]:
     stat = Stat([round(v) for v in values])
     if not values:
         return {"count": 0}
-    return {"first": stat.first, "last": stat.last, "avg": round(stat.avg), "stddev": stat.std,
-            "variance": stat.variance, "min": stat.min, "max": stat.max, "sum": stat.sum,
-            "count": stat.count}  # fmt: skip
+    return {
+        "first": stat.first,
+        "last": stat.last,
+        "avg": round(stat.avg),
+        "stddev": stat.std,
+        "variance": stat.variance,
+        "min": stat.min,
+        "max": stat.max,
+        "sum": stat.sum,
+        "count": stat.count,
+    }

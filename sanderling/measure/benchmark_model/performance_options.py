@@ -18,8 +18,12 @@ VALID = ("all", "cpu", "gpu", "nnapi", "coreml", "dsp", "none")
 THREADS = (1, 2, 4)
 # What each run starts from: one thread, no delegate.
 NEUTRAL: dict[str, Value] = {"num_threads": 1, **{p.flag: False for p in PROVIDERS}}
-DEVICES = {"gpu": ("use_gpu", "gpu"), "nnapi": ("use_nnapi", "nnapi"),
-           "dsp": ("use_hexagon", "hexagon"), "coreml": ("use_coreml", "coreml")}  # fmt: skip
+DEVICES = {
+    "gpu": ("use_gpu", "gpu"),
+    "nnapi": ("use_nnapi", "nnapi"),
+    "dsp": ("use_hexagon", "hexagon"),
+    "coreml": ("use_coreml", "coreml"),
+}
 
 
 def is_asked(values: Values) -> bool:
@@ -30,11 +34,16 @@ def listed(values: Values) -> list[str]:
     text = values.text("perf_options_list")
     options = text.split(",")
     if any(option not in VALID for option in options):
-        raise InputError(f"There are invalid perf options in --perf_options_list: '{text}'",
-                         fix=f"Valid perf options are: [{', '.join(VALID)}]")  # fmt: skip
+        raise InputError(
+            f"There are invalid perf options in --perf_options_list: '{text}'",
+            fix=f"Valid perf options are: [{', '.join(VALID)}]",
+        )
     if "none" in options and len(options) > 1:
-        raise InputError("The 'none' option can not be used together with other perf options in "
-                         "--perf_options_list!", fix="leave 'none' out")  # fmt: skip
+        raise InputError(
+            "The 'none' option can not be used together with other perf options in "
+            "--perf_options_list!",
+            fix="leave 'none' out",
+        )
     return options
 
 
@@ -72,8 +81,10 @@ def option_name(values: Values) -> str:
 def run_options(outcome: ToolOutcome, say: Say) -> None:
     values = outcome.values
     options = listed(values)
-    say("INFO", "The list of TFLite runtime options to be benchmarked: "
-                f"[{values['perf_options_list']}]")  # fmt: skip
+    say(
+        "INFO",
+        f"The list of TFLite runtime options to be benchmarked: [{values['perf_options_list']}]",
+    )
     open_model(values.text("graph"))  # what is wrong with it is wrong with every setting
     waiting = list(settings(options))
     if values.on("random_shuffle_benchmark_runs"):
@@ -89,8 +100,11 @@ def run_options(outcome: ToolOutcome, say: Say) -> None:
         raise
     say_summary(outcome.runs, say)
     if all(run.failed for run in outcome.runs):
-        raise InputError(f"no setting could be measured: {outcome.runs[0].result.error}",
-                         where="--perf_options_list", fix="measure the cpu")  # fmt: skip
+        raise InputError(
+            f"no setting could be measured: {outcome.runs[0].result.error}",
+            where="--perf_options_list",
+            fix="measure the cpu",
+        )
 
 
 def _one(values: Values, say: Say) -> ToolRun:
@@ -107,14 +121,16 @@ def _check_delegate(values: Values) -> None:
     """A delegate that is not there would run as plain CPU: this setting has failed."""
     for flag, delegate in DEVICES.values():
         if values.on(flag) and delegate not in delegate_names():
-            raise InputError(f"there is no delegate '{delegate}'",
-                             fix=f"there are {', '.join(delegate_names())}")  # fmt: skip
+            raise InputError(
+                f"there is no delegate '{delegate}'", fix=f"there are {', '.join(delegate_names())}"
+            )
 
 
 def say_summary(runs: list[ToolRun], say: Say) -> None:
     """The fastest first, failures last, each with its reason below."""
-    say("INFO", "\n==============Summary of All Runs w/ Different Performance Options=============="
-        )  # fmt: skip
+    say(
+        "INFO", "\n==============Summary of All Runs w/ Different Performance Options=============="
+    )
     for run in sorted(runs, key=lambda r: (r.failed, r.stat.avg if r.stat.count else 0.0)):
         say("INFO", f"{run.name:>26}: {' failed!' if run.failed else run.stat.line()}")
     for run in runs:

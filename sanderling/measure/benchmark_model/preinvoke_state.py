@@ -30,8 +30,10 @@ def lines(subject: ReadyModel) -> Iterator[str]:
     for number, graph in enumerate(graphs):
         shown = plan.graph if graph is subject.entry.graph else graph
         yield ""
-        yield (f"-----------Subgraph-{number} {graph.name} has {len(shown.tensors)} tensors and "
-               f"{len(shown.ops)} nodes------------")  # fmt: skip
+        yield (
+            f"-----------Subgraph-{number} {graph.name} has {len(shown.tensors)} tensors and "
+            f"{len(shown.ops)} nodes------------"
+        )
         yield from _tensors(shown, values)
     for step, held in _held(plan):
         yield f"{step}: " + ", ".join(f"{k} {v} bytes" for k, v in held.items())
@@ -53,22 +55,28 @@ def _held(plan: Plan) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _tensors(graph: Graph, values: Values) -> Iterator[str]:
-    name, kind, home = (values.number(f"{what}_display_length")
-                        for what in ("tensor_name", "tensor_type", "alloc_type"))  # fmt: skip
+    name, kind, home = (
+        values.number(f"{what}_display_length")
+        for what in ("tensor_name", "tensor_type", "alloc_type")
+    )
     for title, tensors in (("Inputs", graph.inputs), ("Outputs", graph.outputs)):
         size = sum(t.nbytes or 0 for t in tensors)
         places = [graph.tensors.index(t) for t in tensors]
         yield f"{len(tensors)} {title}: {places} -> {size}B ({size / _MB:.2f}MB)"
     offsets = plan_graph(graph).offsets
-    yield (f"Tensor {'ID':>3} {'Name':<{name}} {'Type':<{kind}} {'AllocType':<{home}} "
-           "Size (Bytes/MB)    Shape      MemAddr-Offset")  # fmt: skip
+    yield (
+        f"Tensor {'ID':>3} {'Name':<{name}} {'Type':<{kind}} {'AllocType':<{home}} "
+        "Size (Bytes/MB)    Shape      MemAddr-Offset"
+    )
     for index, tensor in enumerate(graph.tensors):
         size = tensor.nbytes or 0
         place = offsets.get(tensor)
         span = "[-1, -1)" if place is None else f"[{place}, {place + size})"
-        yield (f"Tensor {index:>3} {_cut(tensor.name, name)} {_cut(_type(tensor), kind)} "
-               f"{_cut(allocation(tensor), home)} {size:<8} / {size / _MB:.2f} "
-               f"{list(tensor.shape)} {span}")  # fmt: skip
+        yield (
+            f"Tensor {index:>3} {_cut(tensor.name, name)} {_cut(_type(tensor), kind)} "
+            f"{_cut(allocation(tensor), home)} {size:<8} / {size / _MB:.2f} "
+            f"{list(tensor.shape)} {span}"
+        )
 
 
 def _type(tensor: Tensor) -> str:
@@ -98,28 +106,50 @@ def runtime_details(subject: ReadyModel) -> dict[str, Any]:
     numbers = {op: i for i, op in enumerate(graph.ops)}
     homes = {op: len(numbers) + i for i, step in enumerate(plan.steps) for op in step.part.ops}
     nodes = [
-        {"id": number, "name": op.outputs[0].name if op.outputs else "", "type": op.name,
-         "inputs": [-1 if t is None else places[t] for t in op.inputs],
-         "outputs": [places[t] for t in op.outputs], "delegated_to_node_id": homes.get(op)}
+        {
+            "id": number,
+            "name": op.outputs[0].name if op.outputs else "",
+            "type": op.name,
+            "inputs": [-1 if t is None else places[t] for t in op.inputs],
+            "outputs": [places[t] for t in op.outputs],
+            "delegated_to_node_id": homes.get(op),
+        }
         for op, number in numbers.items()
-    ]  # fmt: skip
+    ]
     parts = [
-        {"id": len(numbers) + i, "name": "", "type": "DELEGATE",
-         "inputs": [places[t] for t in step.inputs if t in places],
-         "outputs": [places[t] for t in step.outputs if t in places],
-         "delegate_node_details": {
-             "delegate_name": step.part.delegate.name,
-             "tflite_node_ids_replaced": [numbers[op] for op in step.part.ops if op in numbers]}}
+        {
+            "id": len(numbers) + i,
+            "name": "",
+            "type": "DELEGATE",
+            "inputs": [places[t] for t in step.inputs if t in places],
+            "outputs": [places[t] for t in step.outputs if t in places],
+            "delegate_node_details": {
+                "delegate_name": step.part.delegate.name,
+                "tflite_node_ids_replaced": [numbers[op] for op in step.part.ops if op in numbers],
+            },
+        }
         for i, step in enumerate(plan.steps)
-    ]  # fmt: skip
-    return {"model_name": subject.values.text("graph"), "subgraphs": [{
-        "subgraph_id": 0, "edges": [_edge(t, i) for t, i in places.items()],
-        "nodes": [*nodes, *parts], "execution_plan": [p["id"] for p in parts],
-        "subgraph_type": _TFLITE_SUBGRAPH,
-    }]}  # fmt: skip
+    ]
+    return {
+        "model_name": subject.values.text("graph"),
+        "subgraphs": [
+            {
+                "subgraph_id": 0,
+                "edges": [_edge(t, i) for t, i in places.items()],
+                "nodes": [*nodes, *parts],
+                "execution_plan": [p["id"] for p in parts],
+                "subgraph_type": _TFLITE_SUBGRAPH,
+            }
+        ],
+    }
 
 
 def _edge(tensor: Tensor, place: int) -> dict[str, Any]:
-    return {"id": place, "name": tensor.name, "data_type": _EDGE_TYPES.get(tensor.dtype, 0),
-            "shape": list(tensor.shape), "allocation_type": allocation(tensor),
-            "size": tensor.nbytes or 0}  # fmt: skip
+    return {
+        "id": place,
+        "name": tensor.name,
+        "data_type": _EDGE_TYPES.get(tensor.dtype, 0),
+        "shape": list(tensor.shape),
+        "allocation_type": allocation(tensor),
+        "size": tensor.nbytes or 0,
+    }

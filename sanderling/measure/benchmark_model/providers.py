@@ -97,8 +97,10 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
 
 def absence(provider: Provider) -> str:
     """What is said of a delegate that is not here: the tool's sentence, and what happens now."""
-    return (f"{provider.absent.rstrip('.')}. There is no delegate '{provider.delegate}' (there are "
-            f"{', '.join(delegate_names())}); its ops run on the CPU")  # fmt: skip
+    return (
+        f"{provider.absent.rstrip('.')}. There is no delegate '{provider.delegate}' (there are "
+        f"{', '.join(delegate_names())}); its ops run on the CPU"
+    )
 
 
 def external(values: Values) -> Delegate:
@@ -106,8 +108,11 @@ def external(values: Values) -> Delegate:
     for item in filter(None, values.text("external_delegate_options").split(";")):
         key, colon, value = item.partition(":")
         if not colon:
-            raise InputError(f"'{item}' is not key:value", where="--external_delegate_options",
-                             fix="write key:value;key:value")  # fmt: skip
+            raise InputError(
+                f"'{item}' is not key:value",
+                where="--external_delegate_options",
+                fix="write key:value;key:value",
+            )
         options[key] = value
     return load_delegate(values.text(EXTERNAL), options)
 
@@ -121,16 +126,19 @@ def _timed(delegate: Delegate) -> Delegate:
 
 def unused(values: Values) -> list[str]:
     """Flags that were set and change nothing."""
-    lines = [f"--{name} has no effect: {FLAGS[name].here}"
-             for name, value in values.given.items()
-             if FLAGS[name].inert and value != FLAGS[name].default]  # fmt: skip
+    lines = [
+        f"--{name} has no effect: {FLAGS[name].here}"
+        for name, value in values.given.items()
+        if FLAGS[name].inert and value != FLAGS[name].default
+    ]
     core = {flag.name for flag in CORE}
     for provider in PROVIDERS:
         if provider.family and not values.on(provider.flag):
-            lines += [f"--{name} has no effect without --{provider.flag}=true"
-                      for name in values.given
-                      if name != provider.flag and provider.family in name and name not in core
-                      ]  # fmt: skip
+            lines += [
+                f"--{name} has no effect without --{provider.flag}=true"
+                for name in values.given
+                if name != provider.flag and provider.family in name and name not in core
+            ]
     return lines
 
 
@@ -155,13 +163,19 @@ def application(chosen: Chosen, plan: Plan, require_full: bool) -> list[str]:
 
 def _sentence(title: str, own: int, fully: bool) -> str:
     if fully:
-        return (f"Explicitly applied {title} delegate, and the model graph will be completely "
-                "executed by the delegate.")  # fmt: skip
+        return (
+            f"Explicitly applied {title} delegate, and the model graph will be completely "
+            "executed by the delegate."
+        )
     if own:
-        return (f"Explicitly applied {title} delegate, and the model graph will be partially "
-                f"executed by the delegate w/ {own} delegate kernels.")  # fmt: skip
-    return (f"Though {title} delegate is explicitly applied, the model graph will not be executed "
-            "by the delegate.")  # fmt: skip
+        return (
+            f"Explicitly applied {title} delegate, and the model graph will be partially "
+            f"executed by the delegate w/ {own} delegate kernels."
+        )
+    return (
+        f"Though {title} delegate is explicitly applied, the model graph will not be executed "
+        "by the delegate."
+    )
 
 
 class DelegationError(DelegateError):
@@ -178,5 +192,7 @@ def fallback_detected(why: str) -> DelegationError:
 
 def described(chosen: Chosen, plan: Plan) -> list[Mapping[str, Any]]:
     parts = [step.part for step in plan.steps]
-    return [{"name": d.name, "parts": sum(p.delegate.name == d.name for p in parts)}
-            for d in chosen.delegates]  # fmt: skip
+    return [
+        {"name": d.name, "parts": sum(p.delegate.name == d.name for p in parts)}
+        for d in chosen.delegates
+    ]

@@ -99,18 +99,23 @@ class ReadyModel:
     def _layers(self, described: list[InputLayer]) -> dict[Tensor, InputLayer]:
         inputs = self.entry.graph.inputs
         if described and len(described) != len(inputs):
-            raise InputError(f"Inputs mismatch: Model inputs #:{len(described)} expected: "
-                             f"{len(inputs)}", where="--input_layer",
-                             fix="name every input: " + ",".join(t.name for t in inputs)
-                             )  # fmt: skip
+            raise InputError(
+                f"Inputs mismatch: Model inputs #:{len(described)} expected: {len(inputs)}",
+                where="--input_layer",
+                fix="name every input: " + ",".join(t.name for t in inputs),
+            )
         for number, (layer, tensor) in enumerate(zip(described, inputs, strict=False)):
             if layer.name != tensor.name:
-                self.say("WARN", f"Tensor # {number} is named {tensor.name} but flags call it "
-                                 f"{layer.name}")  # fmt: skip
+                self.say(
+                    "WARN",
+                    f"Tensor # {number} is named {tensor.name} but flags call it {layer.name}",
+                )
             if tensor.dtype is not DType.STRING and len(layer.shape) != len(tensor.shape):
-                raise InputError(f"Input tensor #{number} should have {len(tensor.shape)} "
-                                 "dimensions!", where="--input_layer_shape",
-                                 fix=f"it is {tensor.type_text}")  # fmt: skip
+                raise InputError(
+                    f"Input tensor #{number} should have {len(tensor.shape)} dimensions!",
+                    where="--input_layer_shape",
+                    fix=f"it is {tensor.type_text}",
+                )
         return dict(zip(inputs, described, strict=False))
 
     def _plan(self, by_input: dict[Tensor, InputLayer], whole: bool) -> Plan:
@@ -126,14 +131,18 @@ class ReadyModel:
             if not by_input:
                 raise
             takes = ", ".join(f"{t.name} {t.type_text}" for t in graph.inputs)
-            raise InputError(f"the model does not run on this shape: {error.where}: {error.what}",
-                             where="--input_layer_shape", fix=f"it takes {takes}"
-                             ) from error  # fmt: skip
+            raise InputError(
+                f"the model does not run on this shape: {error.where}: {error.what}",
+                where="--input_layer_shape",
+                fix=f"it takes {takes}",
+            ) from error
 
     def _bind(self) -> BoundRun:
         names = {t: name for name, t in self.entry.inputs.items()}
-        feeds = {names.get(t, t.name): a
-                 for t, a in zip(self.entry.graph.inputs, self.inputs, strict=True)}  # fmt: skip
+        feeds = {
+            names.get(t, t.name): a
+            for t, a in zip(self.entry.graph.inputs, self.inputs, strict=True)
+        }
         return self.session.bind(feeds, signature=self.key)
 
     def reset_inputs(self) -> None:
@@ -147,8 +156,10 @@ class ReadyModel:
 
     @property
     def init_profile(self) -> NodeProfile:
-        nodes = [ProfiledNode(s.name, f"{s.name}/0", [s.seconds * 1e6], s.grown / 1000)
-                 for s in (self.modify, self.allocate)]  # fmt: skip
+        nodes = [
+            ProfiledNode(s.name, f"{s.name}/0", [s.seconds * 1e6], s.grown / 1000)
+            for s in (self.modify, self.allocate)
+        ]
         return NodeProfile(nodes, runs=1)
 
     @property
@@ -166,12 +177,14 @@ def _session(model: Model, chosen: Chosen, values: Values) -> Session:
     threads = values.number("num_threads")
     precision = values.text("precision")
     return Session(
-        model, chosen.delegates, None if threads == -1 else threads,
+        model,
+        chosen.delegates,
+        None if threads == -1 else threads,
         max_delegated_partitions=max(0, values.number("max_delegated_partitions")),
         min_nodes_per_partition=max(0, values.number("min_nodes_per_partition")),
         delegate_clustering=not values.on("disable_delegate_clustering"),
         options={"precision": precision} if precision != "f32" else {},
-    )  # fmt: skip
+    )
 
 
 def signature_key(model: Model, wanted: str) -> str | None:
@@ -179,15 +192,20 @@ def signature_key(model: Model, wanted: str) -> str | None:
     keys = [s.key for s in model.signatures]
     if not keys:
         if wanted:
-            raise InputError("Signature key is specified, but the model does not have any "
-                             "signatures", where="--signature_to_run_for", fix="leave it out"
-                             )  # fmt: skip
+            raise InputError(
+                "Signature key is specified, but the model does not have any signatures",
+                where="--signature_to_run_for",
+                fix="leave it out",
+            )
         return None
     if not wanted and len(keys) == 1:
         return keys[0] if _covers(model.signatures[0]) else None
     if wanted not in keys:
-        raise InputError("Signature not specified or incorrect", where="--signature_to_run_for",
-                         fix=f"pass one of {', '.join(keys)}")  # fmt: skip
+        raise InputError(
+            "Signature not specified or incorrect",
+            where="--signature_to_run_for",
+            fix=f"pass one of {', '.join(keys)}",
+        )
     return wanted
 
 
@@ -220,17 +238,26 @@ def _descriptor(graph: str) -> bytes:
     try:
         found = os.pread(descriptor, size, offset)
     except OSError as error:
-        raise InputError(f"the descriptor cannot be read: {error.strerror}",
-                         where=f"--graph={graph}", fix="give a path") from error  # fmt: skip
+        raise InputError(
+            f"the descriptor cannot be read: {error.strerror}",
+            where=f"--graph={graph}",
+            fix="give a path",
+        ) from error
     if len(found) < size:
-        raise InputError(f"it holds {len(found)} of {size} bytes", where=f"--graph={graph}",
-                         fix="check offset and size")  # fmt: skip
+        raise InputError(
+            f"it holds {len(found)} of {size} bytes",
+            where=f"--graph={graph}",
+            fix="check offset and size",
+        )
     return found
 
 
 def _place(graph: str) -> tuple[int, int, int]:
     parts = graph.split(":")
     if len(parts) != 4 or not all(p.isdecimal() for p in parts[1:]):
-        raise InputError(f"Failed to parse model file size: {graph}", where="--graph",
-                         fix="write fd:DESCRIPTOR:OFFSET:SIZE")  # fmt: skip
+        raise InputError(
+            f"Failed to parse model file size: {graph}",
+            where="--graph",
+            fix="write fd:DESCRIPTOR:OFFSET:SIZE",
+        )
     return int(parts[1]), int(parts[2]), int(parts[3])

@@ -23,9 +23,17 @@ class ToolPace:
     frequency: float = -1.0
 
 
-def repeat(run: Callable[[], None], samples: list[float], runs: int, min_secs: float,
-           max_secs: float, pace: ToolPace, before: Callable[[], None] = lambda: None,
-           after: Callable[[], None] = lambda: None, clock: Clock = Clock()) -> None:  # fmt: skip
+def repeat(
+    run: Callable[[], None],
+    samples: list[float],
+    runs: int,
+    min_secs: float,
+    max_secs: float,
+    pace: ToolPace,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
+    clock: Clock = Clock(),
+) -> None:
     """Add the seconds of each run to the samples: while (done < runs or min_secs are not over) and
     max_secs are not. Only `run` is timed."""
     start = now = clock.now()

@@ -29,9 +29,13 @@ MODES = ("stdout", "csv", "proto", "json")
 LAYOUTS = ("table", "tflite")
 DEFAULT_INTERVAL = 50
 # Files that the flags name, with what must be on for them to be written.
-FILES = {"op_profiling_output_file": "enable_op_profiling",
-         "model_runtime_info_output_file": "export_model_runtime_info",
-         "output_filepath": "", "output_proto_filepath": "", "result_file_path": ""}  # fmt: skip
+FILES = {
+    "op_profiling_output_file": "enable_op_profiling",
+    "model_runtime_info_output_file": "export_model_runtime_info",
+    "output_filepath": "",
+    "output_proto_filepath": "",
+    "result_file_path": "",
+}
 _MB = 1024 * 1024
 
 
@@ -54,12 +58,15 @@ class ToolRun:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **self.result.to_json(), "name": self.name or self.result.setting.name,
-            "warmup_us": self.warmup.to_json(), "inference_us": self.stat.to_json(),
+            **self.result.to_json(),
+            "name": self.name or self.result.setting.name,
+            "warmup_us": self.warmup.to_json(),
+            "inference_us": self.stat.to_json(),
             "model_size_mb": self.model_size_mb,
-            "throughput_mb_per_s": self.throughput, "delegates": self.delegates,
+            "throughput_mb_per_s": self.throughput,
+            "delegates": self.delegates,
             "profile": {stage: p.to_json() for stage, p in self.profiles.items()},
-        }  # fmt: skip
+        }
 
 
 @dataclass
@@ -70,9 +77,12 @@ class ToolOutcome:
     runs: list[ToolRun] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, "model": self.values.text("graph"),
-                "parameters": dict(self.values.given),
-                "runs": [run.to_json() for run in self.runs]}  # fmt: skip
+        return {
+            "schema": SCHEMA,
+            "model": self.values.text("graph"),
+            "parameters": dict(self.values.given),
+            "runs": [run.to_json() for run in self.runs],
+        }
 
 
 def printer(to_stderr: bool = False) -> Say:
@@ -117,38 +127,52 @@ def measure(values: Values, say: Say, unknown: list[str] | None = None) -> ToolO
 def checked(values: Values, say: Say) -> Values:
     """The tool's checks, before any work."""
     if not values.text("graph"):
-        raise InputError("Please specify the name of your TF Lite input file with --graph",
-                         fix="sanderling benchmark_model --graph=model.tflite")  # fmt: skip
+        raise InputError(
+            "Please specify the name of your TF Lite input file with --graph",
+            fix="sanderling benchmark_model --graph=model.tflite",
+        )
     threads = values.number("num_threads")
     if threads < 1 and threads != -1:
-        raise InputError(f"num_threads is {threads}", where="--num_threads",
-                         fix="give 1 or more, or -1 for the default")  # fmt: skip
+        raise InputError(
+            f"num_threads is {threads}",
+            where="--num_threads",
+            fix="give 1 or more, or -1 for the default",
+        )
     if values.number("memory_footprint_check_interval_ms") <= 0:
-        say("WARN", f"--memory_footprint_check_interval_ms is set to "
-                    f"{values['memory_footprint_check_interval_ms']} (ms), This value is invalid, "
-                    f"and it will be set to the default value {DEFAULT_INTERVAL} (ms)."
-            )  # fmt: skip
+        say(
+            "WARN",
+            f"--memory_footprint_check_interval_ms is set to "
+            f"{values['memory_footprint_check_interval_ms']} (ms), This value is invalid, "
+            f"and it will be set to the default value {DEFAULT_INTERVAL} (ms).",
+        )
         values = values.but(memory_footprint_check_interval_ms=DEFAULT_INTERVAL)
     _one_of(values, "op_profiling_output_mode", MODES)
     _one_of(values, "op_profiling_csv_layout", LAYOUTS)
     if values.text("profiling_output_csv_file"):
-        values = values.but(op_profiling_output_mode="csv",
-                            op_profiling_output_file=values.text("profiling_output_csv_file")
-                            )  # fmt: skip
+        values = values.but(
+            op_profiling_output_mode="csv",
+            op_profiling_output_file=values.text("profiling_output_csv_file"),
+        )
     for flag in FILES:
         _check_file(values.text(flag), flag)
     paths = [Path(values.text(f)).absolute() for f in (*FILES, "json") if values.text(f)]
     for path in paths:
         if paths.count(path) > 1:
-            raise InputError("two results would go into this file", where=str(path),
-                             fix="give each a name of its own")  # fmt: skip
+            raise InputError(
+                "two results would go into this file",
+                where=str(path),
+                fix="give each a name of its own",
+            )
     return values
 
 
 def _one_of(values: Values, flag: str, known: tuple[str, ...]) -> None:
     if values[flag] not in known:
-        raise InputError(f"Output mode {values[flag]} is not supported", where=f"--{flag}",
-                         fix=f"Supported values are: {', '.join(known)}")  # fmt: skip
+        raise InputError(
+            f"Output mode {values[flag]} is not supported",
+            where=f"--{flag}",
+            fix=f"Supported values are: {', '.join(known)}",
+        )
 
 
 def _check_file(path: str, flag: str) -> None:
@@ -171,14 +195,18 @@ def run_once(values: Values, say: Say, name: str = "") -> ToolRun:
     for flag in idle:
         say("WARN", f"--{flag} has no effect without --{named[flag]}=true")
     with ExitStack() as opened:
-        files = {flag: opened.enter_context(AtomicFile(Path(values.text(flag))))
-                 for flag in named if flag not in idle}  # fmt: skip
+        files = {
+            flag: opened.enter_context(AtomicFile(Path(values.text(flag))))
+            for flag in named
+            if flag not in idle
+        }
         peak = opened.enter_context(_watched(values))
         return _run(values, say, name, files, peak)
 
 
-def _run(values: Values, say: Say, name: str, files: dict[str, AtomicFile],
-         peak: Callable[[], int]) -> ToolRun:  # fmt: skip
+def _run(
+    values: Values, say: Say, name: str, files: dict[str, AtomicFile], peak: Callable[[], int]
+) -> ToolRun:
     if values.on("enable_op_profiling"):
         op_profile.tick_rate()
     held = process_memory.staged("start", process_memory.snapshot())
@@ -228,11 +256,22 @@ def _loops(values: Values, subject: ReadyModel, run: ToolRun, say: Say) -> None:
 def _loop(values: Values, subject: ReadyModel, say: Say, kept: list[float], prefix: str) -> None:
     runs = values.number(f"{prefix}runs" if prefix else "num_runs")
     min_secs, max_secs = values.seconds(f"{prefix}min_secs"), values.seconds("max_secs")
-    say("INFO", f"Running benchmark for at least {runs} iterations and at least {min_secs:g} "
-                f"seconds but terminate if exceeding {max_secs:g} seconds.")  # fmt: skip
+    say(
+        "INFO",
+        f"Running benchmark for at least {runs} iterations and at least {min_secs:g} "
+        f"seconds but terminate if exceeding {max_secs:g} seconds.",
+    )
     pace = ToolPace(values.seconds("run_delay"), values.seconds("run_frequency"))
-    repeat(subject.bound.run, kept, runs, min_secs, max_secs, pace,
-           before=subject.reset_inputs, after=_taker(subject, keep=not prefix))  # fmt: skip
+    repeat(
+        subject.bound.run,
+        kept,
+        runs,
+        min_secs,
+        max_secs,
+        pace,
+        before=subject.reset_inputs,
+        after=_taker(subject, keep=not prefix),
+    )
     say("INFO", microseconds(kept).line() + "\n")
 
 
@@ -242,8 +281,9 @@ def _taker(subject: ReadyModel, keep: bool) -> Callable[[], None]:
     return (lambda: None) if recorder is None else (lambda: recorder.take(keep))
 
 
-def _finish(subject: ReadyModel, run: ToolRun, say: Say, held: dict[str, int],
-            peak: Callable[[], int]) -> None:  # fmt: skip
+def _finish(
+    subject: ReadyModel, run: ToolRun, say: Say, held: dict[str, int], peak: Callable[[], int]
+) -> None:
     """The figures, and the lines that parsers look for."""
     result = run.result
     held |= process_memory.staged("end", process_memory.snapshot())
@@ -252,11 +292,17 @@ def _finish(subject: ReadyModel, run: ToolRun, say: Say, held: dict[str, int],
     total = sum(result.samples)
     run.throughput = subject.input_bytes * run.stat.count / total / _MB if total else 0.0
     init = round(subject.init * 1e6)
-    say("INFO", f"Inference timings in us: Init: {init}, First inference: {run.warmup.first}, "
-                f"Warmup (avg): {run.warmup.avg:g}, Inference (avg): {run.stat.avg:g}")  # fmt: skip
+    say(
+        "INFO",
+        f"Inference timings in us: Init: {init}, First inference: {run.warmup.first}, "
+        f"Warmup (avg): {run.warmup.avg:g}, Inference (avg): {run.stat.avg:g}",
+    )
     # The line of older versions, which the guide shows.
-    say("INFO", f"Average inference timings in us: Warmup: {run.warmup.avg:g}, Init: {init}, "
-                f"Inference: {run.stat.avg:g}")  # fmt: skip
+    say(
+        "INFO",
+        f"Average inference timings in us: Warmup: {run.warmup.avg:g}, Init: {init}, "
+        f"Inference: {run.stat.avg:g}",
+    )
     _say_memory(run, say, peak())
 
 
@@ -266,11 +312,17 @@ def _say_memory(run: ToolRun, say: Say, peak: int) -> None:
     if None in grown:
         return
     init, overall = (g / _MB for g in grown if g is not None)
-    say("INFO", "Note: as the benchmark tool itself affects memory footprint, the following is "
-                "only APPROXIMATE to the actual memory footprint of the model at runtime. Take the "
-                "information at your discretion.")  # fmt: skip
-    say("INFO", f"Memory footprint delta from the start of the tool (MB): init={init:g} "
-                f"overall={overall:g}")  # fmt: skip
+    say(
+        "INFO",
+        "Note: as the benchmark tool itself affects memory footprint, the following is "
+        "only APPROXIMATE to the actual memory footprint of the model at runtime. Take the "
+        "information at your discretion.",
+    )
+    say(
+        "INFO",
+        f"Memory footprint delta from the start of the tool (MB): init={init:g} "
+        f"overall={overall:g}",
+    )
     if not peak:
         return
     held["peak.runs"] = peak
@@ -316,8 +368,9 @@ def _say_state(subject: ReadyModel, say: Say, when: str) -> None:
 # -- files ----------------------------------------------------------------------------------------
 
 
-def _write(values: Values, subject: ReadyModel, run: ToolRun, say: Say,
-           files: dict[str, AtomicFile]) -> None:  # fmt: skip
+def _write(
+    values: Values, subject: ReadyModel, run: ToolRun, say: Say, files: dict[str, AtomicFile]
+) -> None:
     if subject.recorder is not None:
         run.profiles = {"init": subject.init_profile, "run": subject.recorder.profile}
         _write_profile(values, subject, run, say, files.get("op_profiling_output_file"))
@@ -335,8 +388,9 @@ def _write(values: Values, subject: ReadyModel, run: ToolRun, say: Say,
         files["output_proto_filepath"].write(protobuf.encode("Example", record))
 
 
-def _write_profile(values: Values, subject: ReadyModel, run: ToolRun, say: Say,
-                   file: AtomicFile | None) -> None:  # fmt: skip
+def _write_profile(
+    values: Values, subject: ReadyModel, run: ToolRun, say: Say, file: AtomicFile | None
+) -> None:
     mode = values.text("op_profiling_output_mode")
     text, blob = _profile_forms(values, subject, run)[mode]
     if file is None:
@@ -360,30 +414,42 @@ def _profile_forms(
     else:
         table = op_profile.csv_table(run.profiles)
     name = subject.entry.graph.name
-    record = {"model_name": values.text("graph"), "init_profile": op_profile.record(init, name),
-              "runtime_profile": op_profile.record(runs, name)}  # fmt: skip
+    record = {
+        "model_name": values.text("graph"),
+        "init_profile": op_profile.record(init, name),
+        "runtime_profile": op_profile.record(runs, name),
+    }
     found = json.dumps({stage: p.to_json() for stage, p in run.profiles.items()}, indent=2)
     return {
         "stdout": (plain, plain.encode()),
         "csv": (table, table.encode()),
-        "proto": (protobuf.text("BenchmarkProfilingData", record),
-                  protobuf.encode("BenchmarkProfilingData", record)),
+        "proto": (
+            protobuf.text("BenchmarkProfilingData", record),
+            protobuf.encode("BenchmarkProfilingData", record),
+        ),
         "json": (found, found.encode()),
-    }  # fmt: skip
+    }
 
 
 def result_record(run: ToolRun) -> dict[str, Any]:
     """As BenchmarkResult; times in milliseconds."""
     stat, held = run.stat, run.result.memory
-    grown = {name: process_memory.growth(held, until) for name, until in
-             (("init_footprint_kb", "ready.rss"), ("overall_footprint_kb", "end.rss"))}  # fmt: skip
+    grown = {
+        name: process_memory.growth(held, until)
+        for name, until in (("init_footprint_kb", "ready.rss"), ("overall_footprint_kb", "end.rss"))
+    }
     times = {
-        "avg_ms": stat.avg if stat.count else None, "min_ms": stat.min, "max_ms": stat.max,
-        "stddev_ms": stat.std, "median_ms": stat.percentile(50), "p5_ms": stat.percentile(5),
-        "p95_ms": stat.percentile(95), "init_ms": (run.result.init or 0.0) * 1e6,
+        "avg_ms": stat.avg if stat.count else None,
+        "min_ms": stat.min,
+        "max_ms": stat.max,
+        "stddev_ms": stat.std,
+        "median_ms": stat.percentile(50),
+        "p5_ms": stat.percentile(5),
+        "p95_ms": stat.percentile(95),
+        "init_ms": (run.result.init or 0.0) * 1e6,
         "first_inference_ms": run.warmup.first,
         "average_warm_up_ms": run.warmup.avg if run.warmup.count else None,
-    }  # fmt: skip
+    }
     peak = held.get("peak.runs")
     return {
         "name": run.name or None,
@@ -393,11 +459,12 @@ def result_record(run: ToolRun) -> dict[str, Any]:
             "peak_mem_mb": peak / _MB if peak else None,
         },
         "misc_metrics": {
-            "model_size_mb": run.model_size_mb, "num_runs": stat.count,
+            "model_size_mb": run.model_size_mb,
+            "num_runs": stat.count,
             "num_warmup_runs": run.warmup.count,
             "model_throughput_in_mb_per_sec": run.throughput,
         },
-    }  # fmt: skip
+    }
 
 
 def failure(name: str, values: Values, error: SanderlingError) -> ToolRun:

@@ -73,8 +73,10 @@ class Stat:
             return "count=0"
         if self._all_same:
             return f"count={self.count} curr={self.last}{'(all same)' * (self.count > 1)}"
-        return (f"count={self.count} first={self.first} curr={self.last} min={self.min} "
-                f"max={self.max} avg={self.avg:g} std={self.std}")  # fmt: skip
+        return (
+            f"count={self.count} first={self.first} curr={self.last} min={self.min} "
+            f"max={self.max} avg={self.avg:g} std={self.std}"
+        )
 
     def line(self) -> str:
         p5, median, p95 = (self.percentile(p) for p in (5, 50, 95))
@@ -82,10 +84,17 @@ class Stat:
 
     def to_json(self) -> dict[str, float | int | None]:
         return {
-            "count": self.count, "first": self.first, "last": self.last, "min": self.min,
-            "max": self.max, "avg": self.avg if self.values else None, "std": self.std,
-            "p5": self.percentile(5), "median": self.percentile(50), "p95": self.percentile(95),
-        }  # fmt: skip
+            "count": self.count,
+            "first": self.first,
+            "last": self.last,
+            "min": self.min,
+            "max": self.max,
+            "avg": self.avg if self.values else None,
+            "std": self.std,
+            "p5": self.percentile(5),
+            "median": self.percentile(50),
+            "p95": self.percentile(95),
+        }
 
 
 def microseconds(seconds: Sequence[float]) -> Stat:

@@ -19,12 +19,19 @@ def check(device: str) -> None:
     """A name that is no device is refused before any work."""
     kind, _, serial = device.partition(":")
     if kind not in ("android", "ios") or (kind == "ios" and serial):
-        raise InputError(f"there is no device '{device}'", where="--device",
-                         fix=f"write {', '.join(DEVICES[:2])} or {DEVICES[2]}")  # fmt: skip
+        raise InputError(
+            f"there is no device '{device}'",
+            where="--device",
+            fix=f"write {', '.join(DEVICES[:2])} or {DEVICES[2]}",
+        )
 
 
-def run(device: str, model: str | os.PathLike[str], setting: Setting,
-        options: DeviceOptions | None = None) -> Result:  # fmt: skip
+def run(
+    device: str,
+    model: str | os.PathLike[str],
+    setting: Setting,
+    options: DeviceOptions | None = None,
+) -> Result:
     """Measure a model on a device. What the device cannot do is the result's `error`; what the
     user can mend (no adb, no such device, no binary) is raised."""
     check(device)

@@ -15,8 +15,11 @@ from ...errors import InputError, SanderlingError
 TIMEOUT = 30.0
 PUSH_BYTES_PER_SECOND = 1e6  # a slow cable; the limit of a push grows with the file
 # Places of the SDK's copy, where it is not on PATH.
-_HOMES = ("~/Android/Sdk/platform-tools/adb", "~/Library/Android/sdk/platform-tools/adb",
-          "/usr/lib/android-sdk/platform-tools/adb")  # fmt: skip
+_HOMES = (
+    "~/Android/Sdk/platform-tools/adb",
+    "~/Library/Android/sdk/platform-tools/adb",
+    "/usr/lib/android-sdk/platform-tools/adb",
+)
 
 
 class DeviceError(SanderlingError, RuntimeError):
@@ -111,20 +114,27 @@ class Adb:
         serial = ["-s", self.serial] if self.serial else []
         limit = self.timeout if timeout is None else timeout
         try:
-            done = subprocess.run([self.path, *serial, *words], capture_output=True,
-                                  stdin=subprocess.DEVNULL, timeout=limit)  # fmt: skip
+            done = subprocess.run(
+                [self.path, *serial, *words],
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=limit,
+            )
         except subprocess.TimeoutExpired as error:
             raise self._no_answer(words, limit) from error
         except OSError as error:
-            raise InputError(f"it cannot be run: {error.strerror}", where=self.path,
-                             fix="check --adb") from error  # fmt: skip
+            raise InputError(
+                f"it cannot be run: {error.strerror}", where=self.path, fix="check --adb"
+            ) from error
         out, err = (b.decode("utf-8", "replace") for b in (done.stdout, done.stderr))
         return Answer(done.returncode, out.replace("\r\n", "\n"), err)
 
     def _no_answer(self, words: tuple[str, ...], limit: float) -> DeviceLostError:
-        return DeviceLostError(f"no answer within {limit:g} s to 'adb {words[0]}'",
-                               where=self.name, fix="check the cable, or raise the time limit"
-                               )  # fmt: skip
+        return DeviceLostError(
+            f"no answer within {limit:g} s to 'adb {words[0]}'",
+            where=self.name,
+            fix="check the cable, or raise the time limit",
+        )
 
     @property
     def name(self) -> str:
@@ -144,8 +154,11 @@ class Adb:
                 named = next((g for g in found.groups() if g), "")
                 return known.kind(known.what.format(named), where=self.name, fix=known.fix)
         said = " ".join(answer.text.split())[-300:] or "nothing"
-        return DeviceError(f"'{doing}' ended with status {answer.status} and said: {said}",
-                           where=self.name, fix="try the command by hand")  # fmt: skip
+        return DeviceError(
+            f"'{doing}' ended with status {answer.status} and said: {said}",
+            where=self.name,
+            fix="try the command by hand",
+        )
 
     def shell(self, command: str, timeout: float | None = None) -> Answer:
         """Run a command on the device. Its status is printed, because adb of old devices keeps it
@@ -163,8 +176,11 @@ class Adb:
         known = self.complaint(Answer(answer.status, "", answer.err), "adb shell")
         if type(known) is not DeviceError:
             return known
-        return DeviceLostError("the device was disconnected while it worked", where=self.name,
-                               fix="check the cable and try again")  # fmt: skip
+        return DeviceLostError(
+            "the device was disconnected while it worked",
+            where=self.name,
+            fix="check the cable and try again",
+        )
 
     def properties(self, *names: str) -> list[str]:
         lines = self.shell("; ".join(f"getprop {name}" for name in names)).out.splitlines()
@@ -184,16 +200,22 @@ def choose(adb: Adb) -> Adb:
     if adb.serial:
         if adb.serial not in rows:
             there = ", ".join(rows) or "none"
-            raise InputError(f"there is no device '{adb.serial}'", where="--device",
-                             fix=f"connected are: {there}")  # fmt: skip
+            raise InputError(
+                f"there is no device '{adb.serial}'",
+                where="--device",
+                fix=f"connected are: {there}",
+            )
         _check_state(adb, rows[adb.serial])
         return adb
     if not rows:
         raise adb.complaint(Answer(1, "", "no devices/emulators found"), "adb devices")
     ready = [serial for serial, state in rows.items() if state == "device"]
     if len(rows) > 1 and len(ready) != 1:
-        raise InputError("several devices are connected: " + ", ".join(rows), where="--device",
-                         fix="say which one: --device android:SERIAL")  # fmt: skip
+        raise InputError(
+            "several devices are connected: " + ", ".join(rows),
+            where="--device",
+            fix="say which one: --device android:SERIAL",
+        )
     chosen = Adb(adb.command, ready[0] if ready else next(iter(rows)), adb.timeout)
     _check_state(chosen, rows[chosen.serial])
     return chosen

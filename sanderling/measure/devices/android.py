@@ -24,8 +24,10 @@ POLL = 1.0  # seconds between two looks at the log
 # Tags that the app and its death are logged under.
 TAGS = ("tflite:V", "tflite_BenchmarkModelActivity:V", "sanderling:V", "AndroidRuntime:E",
         "libc:F", "DEBUG:F")  # fmt: skip
-DOWNLOAD = ("https://storage.googleapis.com/tensorflow-nightly-public/prod/tensorflow/release/lite/"
-            "tools/nightly/latest")  # fmt: skip
+DOWNLOAD = (
+    "https://storage.googleapis.com/tensorflow-nightly-public/prod/tensorflow/release/lite/"
+    "tools/nightly/latest"
+)
 _ABIS = {"arm64-v8a": "android_aarch64", "armeabi-v7a": "android_arm"}
 STEPS = 4
 # What flags name on this computer, and the device must have.
@@ -46,8 +48,11 @@ def run_android(serial: str, model: str, setting: Setting, options: DeviceOption
     flags = flags_for(setting, options)
     written = [name for name in _OUTPUT_FLAGS if flags.get(name)]
     if written and options.app:
-        raise InputError("the app cannot write files", where=f"--{written[0]}",
-                         fix="use the binary: --device-binary PATH")  # fmt: skip
+        raise InputError(
+            "the app cannot write files",
+            where=f"--{written[0]}",
+            fix="use the binary: --device-binary PATH",
+        )
     adb = choose(Adb(options.adb, serial))
     setting = replace(setting, engine=ENGINE, device=adb.name)
     try:
@@ -74,11 +79,17 @@ def run_android(serial: str, model: str, setting: Setting, options: DeviceOption
 def _check_mask(options: DeviceOptions) -> None:
     mask = options.cpu_mask.lower().removeprefix("0x")
     if options.cpu_mask and not (mask and set(mask) <= set("0123456789abcdef") and int(mask, 16)):
-        raise InputError(f"'{options.cpu_mask}' is not a mask of cores", where="--cpu-mask",
-                         fix="a hexadecimal number such as f0, for cores 4 to 7")  # fmt: skip
+        raise InputError(
+            f"'{options.cpu_mask}' is not a mask of cores",
+            where="--cpu-mask",
+            fix="a hexadecimal number such as f0, for cores 4 to 7",
+        )
     if options.cpu_mask and options.app:
-        raise InputError("an app cannot be bound to cores from outside", where="--cpu-mask",
-                         fix="use the binary: --device-binary PATH")  # fmt: skip
+        raise InputError(
+            "an app cannot be bound to cores from outside",
+            where="--cpu-mask",
+            fix="use the binary: --device-binary PATH",
+        )
 
 
 def _one_line(error: SanderlingError) -> str:
@@ -91,8 +102,11 @@ def _safe(name: str) -> str:
 
 
 def _facts(adb: Adb) -> dict[str, str]:
-    names = {"model": "ro.product.model", "abi": "ro.product.cpu.abi",
-             "android": "ro.build.version.release"}  # fmt: skip
+    names = {
+        "model": "ro.product.model",
+        "abi": "ro.product.cpu.abi",
+        "android": "ro.build.version.release",
+    }
     found = adb.properties(*names.values())
     return {"serial": adb.serial, **dict(zip(names, found, strict=True))}
 
@@ -191,12 +205,18 @@ def _death(status: int) -> str:
 def _run_app(adb: Adb, words: list[str], folder: str, options: DeviceOptions) -> str:
     spaced = [w for w in words if w.split() != [w]]
     if spaced:
-        raise InputError(f"the app splits its words at spaces: {spaced[0]}", where=adb.name,
-                         fix="use names without spaces, or the binary")  # fmt: skip
+        raise InputError(
+            f"the app splits its words at spaces: {spaced[0]}",
+            where=adb.name,
+            fix="use names without spaces, or the binary",
+        )
     installed = f"package:{PACKAGE}" in adb.shell(f"pm list packages {PACKAGE}").out.split()
     if options.app == "installed" and not installed:
-        raise InputError(f"the app {PACKAGE} is not installed", where=adb.name,
-                         fix="give its .apk: --device-app PATH")  # fmt: skip
+        raise InputError(
+            f"the app {PACKAGE} is not installed",
+            where=adb.name,
+            fix="give its .apk: --device-app PATH",
+        )
     if options.app != "installed":
         options.progress("install the app", 2, STEPS)
         apk = Path(options.app)
@@ -221,8 +241,11 @@ def _start_and_wait(adb: Adb, words: list[str], mark: str, options: DeviceOption
     arguments = shlex.quote(" ".join(words))
     started = adb.shell(f"am start -S -n {ACTIVITY} --es args {arguments}")
     if started.status or "Error" in started.text:
-        raise DeviceError("the app does not start: " + " ".join(started.text.split())[-200:],
-                          where=adb.name, fix="install it: --device-app PATH")  # fmt: skip
+        raise DeviceError(
+            "the app does not start: " + " ".join(started.text.split())[-200:],
+            where=adb.name,
+            fix="install it: --device-app PATH",
+        )
     process = adb.shell(f"pidof {PACKAGE}").out.strip()
     end = time.monotonic() + options.timeout
     while True:
@@ -231,8 +254,11 @@ def _start_and_wait(adb: Adb, words: list[str], mark: str, options: DeviceOption
         if _has_ended(found, options):
             return text
         if time.monotonic() > end:
-            raise DeviceError(f"the app gave no result within {options.timeout:g} s",
-                              where=adb.name, fix="allow it more time, or fewer runs")  # fmt: skip
+            raise DeviceError(
+                f"the app gave no result within {options.timeout:g} s",
+                where=adb.name,
+                fix="allow it more time, or fewer runs",
+            )
         time.sleep(POLL)
 
 
@@ -248,5 +274,8 @@ def _has_ended(found: tool_log.Log, options: DeviceOptions) -> bool:
     """The profile comes behind the result."""
     if found.crash or found.errors:
         return True
-    return "avg" in found.inference and found.init is not None and (
-        bool(found.types) or not options.op_profiling)  # fmt: skip
+    return (
+        "avg" in found.inference
+        and found.init is not None
+        and (bool(found.types) or not options.op_profiling)
+    )

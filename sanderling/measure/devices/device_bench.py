@@ -26,8 +26,11 @@ FLAGS = {"runs": "num_runs", "min_secs": "min_secs", "max_secs": "max_secs",
 
 def tool_flags(given: Mapping[str, object]) -> dict[str, str]:
     """The tool's flags for options of `bench`; 0 and "" are its own defaults."""
-    return {FLAGS[name]: f"{value:g}" if isinstance(value, float) else str(value)
-            for name, value in given.items() if name in FLAGS and value}  # fmt: skip
+    return {
+        FLAGS[name]: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in given.items()
+        if name in FLAGS and value
+    }
 
 
 def bench_device(
@@ -45,8 +48,10 @@ def bench_device(
     check(device)
     if any(count < 1 for count in threads):
         raise InputError(f"threads is {min(threads)}", where="threads", fix="give 1 or more")
-    settings = [Setting(threads=t, delegates=d, precision=p)
-                for d, p, t in product(delegates, precision, threads)]  # fmt: skip
+    settings = [
+        Setting(threads=t, delegates=d, precision=p)
+        for d, p, t in product(delegates, precision, threads)
+    ]
     made = Bench(settings={"device": device, "launches": launches})
     options = options or DeviceOptions()
     total = len(models) * len(settings) * launches
@@ -67,13 +72,19 @@ def bench_device(
 
 def _facts(path: str | Path) -> dict[str, object]:
     about = inspect(load(path))
-    return {"path": str(path), "quantisation": about["quantisation"], "macs": about["macs"],
-            "parameters": about["parameters"], "file": about["file_bytes"],
-            "weights": about["weight_bytes"]}  # fmt: skip
+    return {
+        "path": str(path),
+        "quantisation": about["quantisation"],
+        "macs": about["macs"],
+        "parameters": about["parameters"],
+        "file": about["file_bytes"],
+        "weights": about["weight_bytes"],
+    }
 
 
-def _repeated(device: str, path: str | Path, setting: Setting, options: DeviceOptions,
-              launches: int) -> Result:  # fmt: skip
+def _repeated(
+    device: str, path: str | Path, setting: Setting, options: DeviceOptions, launches: int
+) -> Result:
     """The tool once for each launch: it tells no samples, so each launch's median is one."""
     found: list[Result] = []
     for _ in range(1 if device == "ios" else launches):
@@ -99,6 +110,12 @@ def together(parts: Sequence[Summary]) -> Summary:
     count = sum(p.count for p in parts)
     mean = sum(p.mean * p.count for p in parts) / count if count else fmean(p.mean for p in parts)
     middle = {name: median(getattr(p, name) for p in parts) for name in ("median", "p5", "p95")}
-    return Summary(count=count, first=parts[0].first, mean=mean, std=median(p.std for p in parts),
-                   min=min(p.min for p in parts), max=max(p.max for p in parts), **middle
-                   )  # fmt: skip
+    return Summary(
+        count=count,
+        first=parts[0].first,
+        mean=mean,
+        std=median(p.std for p in parts),
+        min=min(p.min for p in parts),
+        max=max(p.max for p in parts),
+        **middle,
+    )

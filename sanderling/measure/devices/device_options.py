@@ -43,12 +43,18 @@ def flags_for(setting: Setting, options: DeviceOptions) -> dict[str, str]:
     found = {"num_threads": str(setting.threads)}
     for name in setting.delegates:
         if name not in DELEGATE_FLAGS:
-            raise InputError(f"devices have no delegate '{name}'", where="--delegate",
-                             fix=f"they have {', '.join(DELEGATE_FLAGS)}")  # fmt: skip
+            raise InputError(
+                f"devices have no delegate '{name}'",
+                where="--delegate",
+                fix=f"they have {', '.join(DELEGATE_FLAGS)}",
+            )
         found[DELEGATE_FLAGS[name]] = "true"
     if setting.precision in ("f16", "fp16"):
-        found |= {"gpu_precision_loss_allowed": "true"} if "gpu" in setting.delegates else {
-            "xnnpack_force_fp16": "true"}  # fmt: skip
+        found |= (
+            {"gpu_precision_loss_allowed": "true"}
+            if "gpu" in setting.delegates
+            else {"xnnpack_force_fp16": "true"}
+        )
     if options.op_profiling:
         found["enable_op_profiling"] = "true"
     return found | {name: str(value) for name, value in options.flags.items()}

@@ -24,14 +24,19 @@ def run_ios(model: str, setting: Setting, options: DeviceOptions) -> Result:
         return read(options.log, model, setting)
     if not options.folder:
         raise InputError(
-            "the iOS app needs its parameters, or its log", where="--device ios",
+            "the iOS app needs its parameters, or its log",
+            where="--device ios",
             fix="give the app's benchmark_data folder (--device-folder DIR), build and run the "
             "app, then give what it printed (--device-log FILE)",
-        )  # fmt: skip
+        )
     path = prepare(model, setting, options)
-    return Result(model, setting, facts={"prepared": str(path)},
-                  error=f"not measured yet: {path} is written; build and run the app in Xcode, "
-                  "then give its log with --device-log")  # fmt: skip
+    return Result(
+        model,
+        setting,
+        facts={"prepared": str(path)},
+        error=f"not measured yet: {path} is written; build and run the app in Xcode, "
+        "then give its log with --device-log",
+    )
 
 
 def parameters(model: str, setting: Setting, options: DeviceOptions) -> dict[str, str]:
@@ -47,8 +52,11 @@ def prepare(model: str, setting: Setting, options: DeviceOptions) -> Path:
     source = local_file(model, "model", "model")
     folder = Path(options.folder)
     if not folder.is_dir():
-        raise InputError(f"there is no folder '{folder}'", where="--device-folder",
-                         fix="give the benchmark_data folder of the app's project")  # fmt: skip
+        raise InputError(
+            f"there is no folder '{folder}'",
+            where="--device-folder",
+            fix="give the benchmark_data folder of the app's project",
+        )
     text = json.dumps(parameters(model, setting, options), indent=4) + "\n"
     target = folder / source.name
     if not (target.exists() and target.samefile(source)):

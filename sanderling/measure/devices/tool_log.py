@@ -23,22 +23,32 @@ _SEVERITY = re.compile(r"^(INFO|WARN(?:ING)?|ERROR|FATAL): ")
 _PAIR = re.compile(rf"(\w+)=({_NUMBER})")
 _LABELLED = re.compile(r"^(.+?): \[(.*)\]$")
 _BANNER = re.compile(r"^=+ ?(.+?) ?=+$")
-_OLD = re.compile(rf"Average inference timings in us: Warmup: ({_NUMBER}), Init: ({_NUMBER}), "
-                  rf"(?:Inference|no stats): ({_NUMBER})")  # fmt: skip
-_NEW = re.compile(rf"Inference timings in us: Init: ({_NUMBER}), First inference: ({_NUMBER}), "
-                  rf"Warmup \(avg\): ({_NUMBER}), Inference \(avg\): ({_NUMBER})")  # fmt: skip
-_MEMORY = re.compile(rf"emory footprint(?: delta from the start of the tool)? \(MB\): "
-                     rf"init=({_NUMBER}) overall=({_NUMBER})")  # fmt: skip
+_OLD = re.compile(
+    rf"Average inference timings in us: Warmup: ({_NUMBER}), Init: ({_NUMBER}), "
+    rf"(?:Inference|no stats): ({_NUMBER})"
+)
+_NEW = re.compile(
+    rf"Inference timings in us: Init: ({_NUMBER}), First inference: ({_NUMBER}), "
+    rf"Warmup \(avg\): ({_NUMBER}), Inference \(avg\): ({_NUMBER})"
+)
+_MEMORY = re.compile(
+    rf"emory footprint(?: delta from the start of the tool)? \(MB\): "
+    rf"init=({_NUMBER}) overall=({_NUMBER})"
+)
 _PEAK = re.compile(rf"Overall peak memory footprint \(MB\) via periodic monitoring: ({_NUMBER})")
 _SIZE = re.compile(rf"The input model file size \(MB\): ({_NUMBER})")
 _SESSION = re.compile(rf"Initialized session in ({_NUMBER})ms")
 _OPTION = re.compile(r"^\s*(\S.*?):\s+(failed!|count=.*)$")
 _APPLIED = re.compile(r"(Explicitly applied|Though) (\S+) delegate")
-_CRASH = re.compile(r"Fatal signal \d+ \(\w+\).*|FATAL EXCEPTION.*|Segmentation fault.*|"
-                    r"Aborted\b.*|Illegal instruction.*|Killed\s*$|Out of memory.*")  # fmt: skip
+_CRASH = re.compile(
+    r"Fatal signal \d+ \(\w+\).*|FATAL EXCEPTION.*|Segmentation fault.*|"
+    r"Aborted\b.*|Illegal instruction.*|Killed\s*$|Out of memory.*"
+)
 # The app's text: `Startup latency: 12.3 ms`, then blocks of ` - Average: 1.2 ms`.
-_SCREEN = re.compile(rf"^(?: - )?(Startup latency|Num runs|Average|Min|Max|Std deviation): "
-                     rf"({_NUMBER})")  # fmt: skip
+_SCREEN = re.compile(
+    rf"^(?: - )?(Startup latency|Num runs|Average|Min|Max|Std deviation): "
+    rf"({_NUMBER})"
+)
 _SHOWN = {"Num runs": "count", "Average": "avg", "Std deviation": "std"}
 
 Stats = dict[str, float]
@@ -115,10 +125,15 @@ class _LogReader:
         self.loops: list[Stats] = []
         self.stage, self.table, self.screen = "", "", ""
         self.rules: list[tuple[re.Pattern[str], Callable[[re.Match[str]], None]]] = [
-            (_OLD, self._old), (_NEW, self._new), (_MEMORY, self._memory), (_PEAK, self._peak),
-            (_SIZE, self._size), (_SESSION, self._session), (_CRASH, self._crash),
+            (_OLD, self._old),
+            (_NEW, self._new),
+            (_MEMORY, self._memory),
+            (_PEAK, self._peak),
+            (_SIZE, self._size),
+            (_SESSION, self._session),
+            (_CRASH, self._crash),
             (_APPLIED, lambda m: log.delegation.append(m.string)),
-        ]  # fmt: skip
+        ]
 
     def read(self, line: str) -> None:
         bare = line.strip()
@@ -208,15 +223,17 @@ class _LogReader:
         if self.table == "ops":
             self.log.ops.append(_op_row(cells))
         elif self.table == "types":
-            self.log.types.append(LogOp(cells[0], float(cells[2]), _share(cells[3]),
-                                     count=int(cells[1])))  # fmt: skip
+            self.log.types.append(
+                LogOp(cells[0], float(cells[2]), _share(cells[3]), count=int(cells[1]))
+            )
 
 
 def _op_row(cells: list[str]) -> LogOp:
     """type, [start of older versions,] first, avg, %, cdf%, mem, calls, name."""
     start = next(i for i, cell in enumerate(cells) if cell.endswith("%"))
-    return LogOp(cells[0], float(cells[start - 1]), _share(cells[start]), cells[-1],
-              float(cells[start - 2]))  # fmt: skip
+    return LogOp(
+        cells[0], float(cells[start - 1]), _share(cells[start]), cells[-1], float(cells[start - 2])
+    )
 
 
 def _share(cell: str) -> float:
@@ -262,11 +279,16 @@ def _summary(found: Stats) -> Summary | None:
     avg = found["avg"]
     middle = found.get("median", avg)
     return Summary(
-        count=int(found.get("count", 0)), first=found.get("first", avg) / 1e6, mean=avg / 1e6,
-        median=middle / 1e6, p5=found.get("p5", found.get("min", avg)) / 1e6,
-        p95=found.get("p95", found.get("max", avg)) / 1e6, std=found.get("std", 0.0) / 1e6,
-        min=found.get("min", avg) / 1e6, max=found.get("max", avg) / 1e6,
-    )  # fmt: skip
+        count=int(found.get("count", 0)),
+        first=found.get("first", avg) / 1e6,
+        mean=avg / 1e6,
+        median=middle / 1e6,
+        p5=found.get("p5", found.get("min", avg)) / 1e6,
+        p95=found.get("p95", found.get("max", avg)) / 1e6,
+        std=found.get("std", 0.0) / 1e6,
+        min=found.get("min", avg) / 1e6,
+        max=found.get("max", avg) / 1e6,
+    )
 
 
 def _notes(log: Log) -> Iterator[str]:
@@ -277,8 +299,10 @@ def _notes(log: Log) -> Iterator[str]:
 
 
 def _facts(log: Log) -> dict[str, Any]:
-    rows = [{"type": o.type, "name": o.name, "avg_ms": o.avg_ms, "share": o.share / 100}
-            for o in log.ops]  # fmt: skip
+    rows = [
+        {"type": o.type, "name": o.name, "avg_ms": o.avg_ms, "share": o.share / 100}
+        for o in log.ops
+    ]
     facts: dict[str, Any] = {"ops": rows} if rows else {}
     if log.options:
         facts["options_us"] = log.options

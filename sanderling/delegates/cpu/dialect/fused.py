@@ -34,6 +34,7 @@ OPERATORS = {
         "TRANSPOSE_CONV",
         "BATCH_MATMUL",
         "AVERAGE_POOL_2D",
+        "L2_NORMALIZATION",
         "RESIZE_BILINEAR",
     )
 }

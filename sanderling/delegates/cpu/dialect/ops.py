@@ -35,7 +35,7 @@ class OwnOp(NamedTuple):
 PRODUCT = "data weights [bias] [residual] [table]"
 TWO_STAGES = "data weights bias weights2 bias2"
 # The operands of operators that are no products.
-OTHERS = {"AVERAGE_POOL_2D": "data", "RESIZE_BILINEAR": "data size"}
+OTHERS = {"AVERAGE_POOL_2D": "data", "L2_NORMALIZATION": "data", "RESIZE_BILINEAR": "data size"}
 OWN_OPS: dict[str, OwnOp] = {
     own: OwnOp(
         OTHERS.get(name, PRODUCT), "y", FUSED, f"{name} with what its record says", definition.fused

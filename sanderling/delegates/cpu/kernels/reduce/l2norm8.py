@@ -4,6 +4,7 @@ inverse of its root as a quantised multiplier, and a product for each code."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ...codegen.emit import I8, I32, I64, PTR, Emitter, Int, Value, vector
 from ...codegen.fixedpoint import Scale, clamp, inverse_sqrt
 from ...codegen.program import StepEmitter
 from ...codegen.vectors import first_lanes, horizontal, sweep
+from ...dialect.fused import Fused, either
 from ...isa.targets import Target
 from ..elementwise.operands import tensor_at
 from ..row import Kernel
@@ -21,7 +23,7 @@ from .softmax8 import is_bytes
 
 def emit_l2(k: StepEmitter, op: Op) -> None:
     x = tensor_at(op, 0)
-    length, signed = x.shape[-1], bool(op.attrs.get("was_signed"))
+    length, signed = x.shape[-1], Fused.of(op).signed
     tail = length % k.target.lanes
     zero = k.constant(np.array([scale_zero(x)[1]], np.int32))
     source, target = k.ptr(x), k.ptr(op.outputs[0])
@@ -87,6 +89,6 @@ def refuses_l2(op: Op, target: Target) -> str | None:
     return None if scale_zero(out) == (1 / 128, middle) else "the output's scale is not 1/128"
 
 
-KERNELS = {
-    "L2_NORMALIZATION": Kernel(emit_l2, refuses_l2, handles=is_bytes, sign_matters=True),
-}
+CODES = Kernel(emit_l2, refuses_l2, sign_matters=True)
+PLAIN, SIGNED = either("L2_NORMALIZATION")
+KERNELS = {PLAIN: replace(CODES, handles=is_bytes), SIGNED: CODES}

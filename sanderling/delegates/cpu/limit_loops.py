@@ -10,11 +10,11 @@ from typing import Any
 import llvmlite.ir as ir
 import numpy as np
 
-from ..delegates.cpu.codegen.emit import I8, I32, I64, PTR, VOID, Emitter, Value, vector
-from ..delegates.cpu.codegen.jit import compile_object
-from ..delegates.cpu.isa.base import isa_of
-from ..delegates.cpu.isa.targets import Target
-from ..delegates.cpu.kernels.products.cores import (
+from .codegen.emit import I8, I32, I64, PTR, VOID, Emitter, Value, vector
+from .codegen.jit import compile_object
+from .isa.base import isa_of
+from .isa.targets import Target
+from .kernels.products.cores import (
     BfloatCore,
     Core,
     FloatCore,
@@ -22,8 +22,8 @@ from ..delegates.cpu.kernels.products.cores import (
     dot_core,
     wide_core,
 )
-from ..delegates.cpu.runtime.executable import aligned
-from ..delegates.cpu.runtime.image import Loaded, link
+from .runtime.executable import aligned
+from .runtime.image import Loaded, link
 
 CHAINS = 12  # independent sums: more than a core has multiply-adds under way
 TURNS = 20_000
