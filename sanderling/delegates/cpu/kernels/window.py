@@ -31,8 +31,7 @@ class Geometry:
 
 def window_of(op: Op) -> Geometry:
     """The geometry of CONV_2D, DEPTHWISE_CONV_2D (filters [_, taps, taps, _]) and the pools."""
-    x, out = op.inputs[0], op.outputs[0]
-    assert x is not None
+    x, out = op.operand(0), op.outputs[0]
     kernel, dilation = _taps(op)
     stride = (int(attr(op, "stride_h")), int(attr(op, "stride_w")))
     pads: list[int] = []
@@ -58,7 +57,6 @@ def _taps(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
     """Kernel size and dilation: a filter's, or a pool's attributes."""
     if op.name.endswith("POOL_2D"):
         return (int(attr(op, "filter_height")), int(attr(op, "filter_width"))), (1, 1)
-    w = op.inputs[1]
-    assert w is not None
+    w = op.operand(1)
     dilation = (int(attr(op, "dilation_h_factor")), int(attr(op, "dilation_w_factor")))
     return (w.shape[1], w.shape[2]), dilation

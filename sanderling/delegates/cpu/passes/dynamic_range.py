@@ -18,8 +18,7 @@ def quantise_on_the_fly(graph: Graph, target: Target) -> Fired:
     fired: Fired = Counter()
     known: dict[tuple[Tensor, int, bool], tuple[Tensor, Tensor]] = {}
     for op in [o for o in graph.ops if is_hybrid(o)]:
-        x, w = op.inputs[0], op.inputs[1]
-        assert x is not None and w is not None
+        x, w = op.operand(0), op.operand(1)
         rows = operator(op) == "FULLY_CONNECTED"
         groups = elements(x.shape) // w.shape[1] if rows else x.shape[0]
         key = (x, groups, is_symmetric(op))

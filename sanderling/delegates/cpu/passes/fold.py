@@ -180,8 +180,7 @@ def _of_result(op: Op, y: Tensor, other: Tensor | None) -> Expr | None:
     expr: Expr = op.attrs["expr"]
     places: dict[int, Expr] = {}
     for index, dtype in inputs_of(expr).items():
-        tensor = op.inputs[index]
-        assert tensor is not None
+        tensor = op.operand(index)
         if tensor is y or tensor is other:
             places[index] = Input(int(tensor is other), DType.FLOAT32)
         elif tensor.data is None or np.unique(tensor.data).size != 1:

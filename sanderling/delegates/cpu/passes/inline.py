@@ -38,8 +38,7 @@ def inline_branches(graph: Graph, target: Target, prepare: Prepare) -> Fired:
     on a branch before."""
     fired: Fired = Counter()
     for op in [op for op in graph.ops if op.name == "IF"]:
-        condition = op.inputs[0]
-        assert condition is not None
+        condition = op.operand(0)
         known = None if condition.data is None else bool(condition.data.reshape(-1)[0])
         results = []
         for polarity, name in BRANCHES:

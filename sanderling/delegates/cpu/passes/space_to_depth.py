@@ -114,8 +114,7 @@ def _numbers(x: Tensor, source: Tensor) -> Array:
 
 def _blocks(op: Op, source: Tensor) -> Blocks | None:
     """The arrangement, if every pixel of the input is a block of the picture, in order."""
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     _, height, width, depth = x.shape
     numbers = _numbers(x, source)
     for order, axes in ORDERS.items():

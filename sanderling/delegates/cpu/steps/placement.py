@@ -274,8 +274,7 @@ class _Planner:
 
     def _look_at(self, op: Op, step: int) -> None:
         """Read a variable where it lies, if nobody looks at it once it is assigned."""
-        variable, y = op.inputs[0], op.outputs[0]
-        assert variable is not None
+        variable, y = op.operand(0), op.outputs[0]
         end = max(self.last[t] for t in self.block[y].members)
         later = self.part.ops[step : end + 1]
         written = any(variable in o.inputs and o.name != "READ_VARIABLE" for o in later)

@@ -25,8 +25,7 @@ ROOTS = ("RSQRT", "SQRT")  # a negative operand is an error, which compiled code
 
 
 def present(op: Op, index: int = 0) -> Tensor:
-    tensor = op.inputs[index]
-    assert tensor is not None
+    tensor = op.operand(index)
     return tensor
 
 

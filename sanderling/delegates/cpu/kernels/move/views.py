@@ -40,8 +40,7 @@ def _need_few(pieces: int) -> None:
 
 
 def present(op: Op, index: int = 0) -> Tensor:
-    tensor = op.inputs[index]
-    assert tensor is not None
+    tensor = op.operand(index)
     return tensor
 
 

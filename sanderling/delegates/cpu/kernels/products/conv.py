@@ -71,8 +71,7 @@ def data(tensor: Tensor | None) -> Array:
 
 
 def window(op: Op, groups: int = 1) -> Window:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     batch, height, width, channels = x.shape
     _, out_h, out_w, _ = op.outputs[0].shape
     g = window_of(op)
@@ -81,8 +80,7 @@ def window(op: Op, groups: int = 1) -> Window:
 
 
 def emit_conv(k: StepEmitter, op: Op) -> None:
-    weights, x = data(op.inputs[1]), op.inputs[0]
-    assert x is not None
+    weights, x = data(op.inputs[1]), op.operand(0)
     groups = x.shape[3] // weights.shape[3]
     w = window(op, groups)
     n = weights.shape[0]
@@ -98,8 +96,7 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
 def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
     """How a float convolution takes fewer products, if that is faster than all of them with this
     core."""
-    weights, x = data(op.inputs[1]), op.inputs[0]
-    assert x is not None
+    weights, x = data(op.inputs[1]), op.operand(0)
     groups = x.shape[3] // weights.shape[3]
     w, n = window(op, groups), weights.shape[0]
     small = folded(w)
@@ -109,8 +106,7 @@ def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
 
 
 def emit_fully_connected(k: StepEmitter, op: Op) -> None:
-    weights, x = data(op.inputs[1]), op.inputs[0]
-    assert x is not None
+    weights, x = data(op.inputs[1]), op.operand(0)
     depth = weights.shape[1]
     m = elements(x.shape) // depth
     # Each row is an image of its own: hybrid products have a zero point for each.
@@ -274,8 +270,7 @@ def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
 
 
 def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     if Inputs.of(op).table is not None:
         return (_hybrid if block_of(op) is None else _blockwise)(op, weights, target)
     if is_bf16(op):
@@ -307,8 +302,7 @@ def _float(op: Op, weights: Array) -> Arithmetic:
 
 
 def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
-    x, w, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    assert x is not None and w is not None
+    x, w, out = op.operand(0), op.operand(1), op.outputs[0]
     n, zero_in = len(weights), scale_zero(x)[1]
     offset = scale_zero(w)[1] if quant(w).scale.size == 1 else 0
     real = weights.astype(np.int32) - offset
@@ -380,8 +374,7 @@ def _inner(op: Op) -> tuple[float, int]:
 
 def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
     """Codes of 8 bits, their zero point and step from a table; see dynamic_range.py."""
-    x, w = op.inputs[0], op.inputs[1]
-    assert x is not None and w is not None
+    x, w = op.operand(0), op.operand(1)
     n, matrix = len(weights), definition.signed(weights).astype(np.int16)
     core = core_for(x.dtype, target, matrix)
     # Widened codes come without their zero point.
@@ -425,8 +418,7 @@ def _middle(weights: Array) -> int:
 
 def multiplier(op: Op) -> Array:
     """Accumulator units to output units, by channel."""
-    x, w = op.inputs[0], op.inputs[1]
-    assert x is not None and w is not None
+    x, w = op.operand(0), op.operand(1)
     name = operator(op)
     kinds = (name, x.dtype if name == "CONV_2D" else w.dtype)
     single = kinds in SINGLE and quant(w).scale.size == 1
@@ -446,8 +438,7 @@ INTEGER = {(DType.INT8, DType.INT8), (DType.INT8, DType.INT4), (DType.INT8, DTyp
 
 
 def refuses_product(op: Op, target: Target) -> str | None:
-    x, w, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    assert x is not None and w is not None
+    x, w, out = op.operand(0), op.operand(1), op.outputs[0]
     if 0 in (*x.shape, *w.shape, *out.shape):
         return "a tensor is empty"
     if is_folded(w):
@@ -528,8 +519,7 @@ def _refuses_types(x: Tensor, w: Tensor, out: Tensor) -> str | None:
 
 def reads_apart(op: Op) -> tuple[int, ...]:
     """Inputs whose rows may lie apart: pixels that are read one by one, and the residual."""
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     if operator(op) == "FULLY_CONNECTED":
         rows = x.shape[-1:] == data(op.inputs[1]).shape[1:]
     else:

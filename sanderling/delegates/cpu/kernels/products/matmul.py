@@ -78,8 +78,7 @@ def batches(shape: Shape, out: Shape, item: int) -> list[int]:
 
 
 def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
-    x, y, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    assert x is not None and y is not None
+    x, y, out = op.operand(0), op.operand(1), op.outputs[0]
     (m, n), depth = out.shape[-2:], _depth(op)
     plain = out.dtype is DType.INT32
     short = is_bf16(op)
@@ -99,8 +98,7 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
 
 
 def _depth(op: Op) -> int:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     return x.shape[-2 if attr(op, "adj_x") else -1]
 
 
@@ -371,8 +369,7 @@ def transpose(e: Emitter, rows: Sequence[Value]) -> list[Value]:
 
 
 def refuses_batch_matmul(op: Op, target: Target) -> str | None:
-    x, y, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    assert x is not None and y is not None
+    x, y, out = op.operand(0), op.operand(1), op.outputs[0]
     if 0 in (*x.shape, *y.shape, *out.shape):
         return "a tensor is empty"
     kinds = (x.dtype, y.dtype, out.dtype)

@@ -109,8 +109,7 @@ class VolumeRows:
 def emit_product(k: StepEmitter, op: Op, weights: Array, v: Volume,
                  spread: Spread | None = None) -> None:  # fmt: skip
     """op has a convolution's operands; weights [O, taps * channels]."""
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     kind = arithmetic(op, weights, k.target)
     rows: RowSource = (
         DirectRows(k.ptr(x), v.plane.channels * 4) if v.is_rows else VolumeRows(k.ptr(x), v)
@@ -138,8 +137,7 @@ def _axes(op: Op, sizes: Sequence[int], taps: Sequence[int]) -> list[Axis]:
 
 
 def emit_conv_3d(k: StepEmitter, op: Op) -> None:
-    x, weights = op.inputs[0], data(op.inputs[1]).transpose(4, 0, 1, 2, 3)
-    assert x is not None
+    x, weights = op.operand(0), data(op.inputs[1]).transpose(4, 0, 1, 2, 3)
     deep, high, wide = _axes(op, x.shape[1:4], weights.shape[1:4])
     plane = Window(x.shape[0], high.size, wide.size, x.shape[4], high.out, wide.out,
                    (high.taps, wide.taps), (high.stride, wide.stride),
@@ -171,8 +169,7 @@ def _strides(op: Op) -> list[int]:
 
 
 def emit_transposed(k: StepEmitter, op: Op) -> None:
-    made, x = as_conv(op), op.inputs[2]
-    assert x is not None
+    made, x = as_conv(op), op.operand(2)
     weights, same = data(op.inputs[1]).transpose(3, 0, 1, 2, 4), attr(op, "padding") == "SAME"
     batch, *sizes, channels = x.shape
     _, *outs, units = op.outputs[0].shape
@@ -213,8 +210,7 @@ class _placer:
 
 
 def refuses_transposed(op: Op, target: Target) -> str | None:
-    shape = op.inputs[0]
-    assert shape is not None
+    shape = op.operand(0)
     if not shape.is_constant:
         return "the output's shape is computed at run time"
     if any(int(attr(op, f"dilation_{c}_factor")) != 1 for c in "dhw"):

@@ -264,8 +264,7 @@ def choose_plan(target: Target, w: Window, n: int, plain: float) -> Plan | None:
 
 
 def suits(op: Op, w: Window, groups: int, target: Target) -> bool:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     plain = w.kernel == (3, 3) and w.stride == w.dilation == (1, 1) and groups == 1
     large = min(w.out_height, w.out_width) >= 4
     # Few channels make short products, and the transform works on whole vectors of them.
@@ -319,8 +318,7 @@ def emit_winograd(
     plan: Plan,
 ) -> None:
     w, f = plan.window, plan.form
-    x, residual = op.inputs[0], Inputs.of(op).residual
-    assert x is not None
+    x, residual = op.operand(0), Inputs.of(op).residual
     a_bytes, c_bytes = f.places * plan.a_place, f.places * plan.c_place
     memory = k.scratch(a_bytes + c_bytes + 8 * f.places)
     dense = 4 * plan.panels.n

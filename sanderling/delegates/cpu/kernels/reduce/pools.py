@@ -322,8 +322,7 @@ def _cut(k: StepEmitter, index: Int, picture: Picture, axis: int) -> tuple[Int, 
 
 
 def _tensor(op: Op) -> Tensor:
-    tensor = op.inputs[0]
-    assert tensor is not None
+    tensor = op.operand(0)
     return tensor
 
 
