@@ -43,8 +43,15 @@ def window_of(op: Op) -> Geometry:
     return Geometry(kernel, stride, dilation, (pads[0], pads[1], pads[2], pads[3]))
 
 
-def _before(op: Op, axis: int, size: int, count: int, kernel: tuple[int, int],
-            stride: tuple[int, int], dilation: tuple[int, int]) -> int:  # fmt: skip
+def _before(
+    op: Op,
+    axis: int,
+    size: int,
+    count: int,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> int:
     padding = Fused.of(op).padding
     if padding is not None:
         return padding[2 * axis]

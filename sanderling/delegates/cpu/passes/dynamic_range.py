@@ -33,8 +33,9 @@ def quantise_on_the_fly(graph: Graph, target: Target) -> Fired:
     return fired
 
 
-def _insert(graph: Graph, before: Op, x: Tensor, groups: int, symmetric: bool,
-            target: Target) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _insert(
+    graph: Graph, before: Op, x: Tensor, groups: int, symmetric: bool, target: Target
+) -> tuple[Tensor, Tensor]:
     size = elements(x.shape) // groups
     chunks = max(min(math.ceil(size / CHUNK), CHUNKS), 1)
     ranges = graph.tensor(f"{x.name}/range", DType.FLOAT32, (groups, chunks, 2))

@@ -60,8 +60,11 @@ def _fold_pad(graph: Graph, match: Match) -> Op | None:
 def fold_residuals(graph: Graph, able: Able = EPILOGUE_OPS) -> Fired:
     """An ADD of a product and another tensor becomes part of the product."""
     product = Var("y", P(either(*able["residual"]), once=True, bind="made"))
-    rule = Rule("addition into product", P("ADD", product, Var("x"), commutes=True),
-                lambda graph, match: _fold_add(graph, match, able["residual"]))  # fmt: skip
+    rule = Rule(
+        "addition into product",
+        P("ADD", product, Var("x"), commutes=True),
+        lambda graph, match: _fold_add(graph, match, able["residual"]),
+    )
     return rewrite(graph, [rule], has_side_effects=has_effects)
 
 

@@ -52,14 +52,19 @@ def inline_branches(graph: Graph, target: Target, prepare: Prepare) -> Fired:
                 fired["branch put in place"] += 1
         for index, found in enumerate(zip(*results, strict=True)):
             y = op.outputs[index]
-            graph.insert(Op("cpu.MERGE", [condition, *found], [y]) if known is None
-                         else reshape(graph, found[0], y), before=op)  # fmt: skip
+            graph.insert(
+                Op("cpu.MERGE", [condition, *found], [y])
+                if known is None
+                else reshape(graph, found[0], y),
+                before=op,
+            )
         graph.erase(op)
     return fired
 
 
-def _splice(graph: Graph, before: Op, branch: Graph, outer: dict[Tensor, Tensor],
-            guard: Guard) -> list[Tensor]:  # fmt: skip
+def _splice(
+    graph: Graph, before: Op, branch: Graph, outer: dict[Tensor, Tensor], guard: Guard
+) -> list[Tensor]:
     ops = list(branch.ops)
     for tensor in branch.tensors:
         tensor.users, tensor.producer = [], None

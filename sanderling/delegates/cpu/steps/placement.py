@@ -315,8 +315,11 @@ class _Planner:
             return False
         begin = block.members[x].offset
         end = begin + x.nbytes
-        over = [t for t, s in block.members.items()
-                if s.offset < end and s.offset + extent_of(t, s.pitch) > begin]  # fmt: skip
+        over = [
+            t
+            for t, s in block.members.items()
+            if s.offset < end and s.offset + extent_of(t, s.pitch) > begin
+        ]
         if any(self.last.get(t, 0) > step or self.born.get(t, 0) > step for t in over):
             return False
         return all(t is None or t is x or t not in over for t in op.inputs)

@@ -35,7 +35,8 @@ def is_tabled(op: Op) -> bool:
     if op.name not in TABLED or x is None or op.outputs[0].dtype is not DType.INT16:
         return False
     return x.dtype is DType.INT16 and all(
-        t.quant is not None and t.quant.scale.size == 1 for t in (x, op.outputs[0]))  # fmt: skip
+        t.quant is not None and t.quant.scale.size == 1 for t in (x, op.outputs[0])
+    )
 
 
 def table_of(op: Op) -> Array:

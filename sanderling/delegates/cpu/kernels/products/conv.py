@@ -75,8 +75,19 @@ def window(op: Op, groups: int = 1) -> Window:
     batch, height, width, channels = x.shape
     _, out_h, out_w, _ = op.outputs[0].shape
     g = window_of(op)
-    return Window(batch, height, width, channels // groups, out_h, out_w, g.kernel, g.stride,
-                  g.dilation, g.before, channels)  # fmt: skip
+    return Window(
+        batch,
+        height,
+        width,
+        channels // groups,
+        out_h,
+        out_w,
+        g.kernel,
+        g.stride,
+        g.dilation,
+        g.before,
+        channels,
+    )
 
 
 def emit_conv(k: StepEmitter, op: Op) -> None:
@@ -135,8 +146,9 @@ class Spread:
     place: Callable[[StepEmitter, Int], Int]
 
 
-def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int = 1,
-                 spread: Spread | None = None) -> None:  # fmt: skip
+def emit_product(
+    k: StepEmitter, op: Op, weights: Array, w: Window, groups: int = 1, spread: Spread | None = None
+) -> None:
     """One product with bias, residual, activation and, for integers, requantisation."""
     kind = arithmetic(op, weights, k.target)
     n = len(weights) // groups
@@ -146,8 +158,11 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
         line_bytes = w.out_width * rows.stride
     plan = plan_product(k.target, kind.core, size, rows.packs, line_bytes)
     if isinstance(rows, LineRows) and w.batch > 1:  # a block's lines are of one image
-        lines = max(d for d in range(1, w.out_height + 1)
-                    if w.out_height % d == 0 and d * plan.per_line(size) <= plan.block)  # fmt: skip
+        lines = max(
+            d
+            for d in range(1, w.out_height + 1)
+            if w.out_height % d == 0 and d * plan.per_line(size) <= plan.block
+        )
         plan = replace(plan, block=lines * plan.per_line(size))
     residual = Inputs.of(op).residual
     dense = size.n * size.groups * kind.epilogue.out_bytes * (1 if spread is None else spread.pixel)
@@ -208,8 +223,14 @@ def row_source(
         return patches, found, rows * found.stride
     runs, run = pieces(w)
     deep = padded_depth(core, run)
-    lines = Product(w.batch * w.out_height, w.out_width, n, w.kernel[0] * runs * deep, groups,
-                    w.kernel[0] * runs)  # fmt: skip
+    lines = Product(
+        w.batch * w.out_height,
+        w.out_width,
+        n,
+        w.kernel[0] * runs * deep,
+        groups,
+        w.kernel[0] * runs,
+    )
     # Of floats what lies behind a line of taps counts: it may be no number.
     whole = not isinstance(core, BfloatCore) or run % core.depth == 0
     direct = w.inside and same and not (theirs and run % core.depth)
@@ -334,8 +355,9 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
     if out.dtype.numpy.itemsize == 2 or word_rounding(op) is Rounding.ONCE:
         # Sums of 8-bit activations wrap around with their bias, those of 16 bits take it later.
         apart = given if x.dtype is DType.INT16 else np.zeros_like(given)
-        found = word_rescale(word_rounding(op), scale, apart, zero_out, bounds[0],
-                             not chunk_of(core))  # fmt: skip
+        found = word_rescale(
+            word_rounding(op), scale, apart, zero_out, bounds[0], not chunk_of(core)
+        )
         bias = bias - apart if found.kind.has_bias else bias
     else:
         found = rescale(scale, own, own_zero, most, target)

@@ -178,8 +178,17 @@ HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))
 HALF64 = float(np.nextafter(0.5, 0))
 
 
-def _encode(e: Emitter, source: Value, target: Value, first: Int, last: Int, lanes: int,
-            how: tuple[Value, Value], lowest: int, shift: int) -> None:  # fmt: skip
+def _encode(
+    e: Emitter,
+    source: Value,
+    target: Value,
+    first: Int,
+    last: Int,
+    lanes: int,
+    how: tuple[Value, Value],
+    lowest: int,
+    shift: int,
+) -> None:
     whole = e.add(first, e.mul(e.div(e.sub(last, first), lanes), lanes))
     for start, stop, count in ((first, whole, lanes), (whole, last, 1)):
         t = vector(F32, count)

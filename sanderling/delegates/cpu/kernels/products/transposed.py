@@ -70,8 +70,12 @@ def emit_upsampled(k: StepEmitter, op: Op, made: Op) -> None:
     x, w = made.operand(0), made.operand(1)
     stride = _strides(op)
     same = attr(op, "padding") == "SAME"
-    top, left = (padding_before(op.outputs[0].shape[a], w.shape[a], stride[a - 1], 1, x.shape[a])
-                 if same else 0 for a in (1, 2))  # fmt: skip
+    top, left = (
+        padding_before(op.outputs[0].shape[a], w.shape[a], stride[a - 1], 1, x.shape[a])
+        if same
+        else 0
+        for a in (1, 2)
+    )
     emit_phases(k, made, stride, (top, left))
 
 
@@ -79,8 +83,7 @@ def _strides(op: Op) -> tuple[int, int]:
     return int(attr(op, "stride_h")), int(attr(op, "stride_w"))
 
 
-def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
-                before: tuple[int, int]) -> None:  # fmt: skip
+def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int], before: tuple[int, int]) -> None:
     x, out = made.operand(0), made.outputs[0]
     weights = data(made.inputs[1])
     batch, height, width, channels = x.shape
@@ -94,8 +97,16 @@ def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
             if not part.size:
                 shape = (units, max(len(ys.taps), 1), max(len(xs.taps), 1), channels)
                 part = np.full(shape, empty, weights.dtype)
-            w = Window(batch, height, width, channels, ys.count, xs.count,
-                       (part.shape[1], part.shape[2]), pad=(ys.pad, xs.pad))  # fmt: skip
+            w = Window(
+                batch,
+                height,
+                width,
+                channels,
+                ys.count,
+                xs.count,
+                (part.shape[1], part.shape[2]),
+                pad=(ys.pad, xs.pad),
+            )
 
             def place(k: StepEmitter, row: Int, ys: Phase = ys, xs: Phase = xs) -> Int:
                 line, x = k.div(row, xs.count), k.rem(row, xs.count)
