@@ -73,8 +73,16 @@ def _row(
     # Without this LLVM may split 512-bit vectors to keep older chips at their clock.
     extra = ("-prefer-256-bit",) if width == 64 else ()
     return Target(
-        name, triple, isa, cpu, flags + extra, frozenset(features), width, registers, **more
-    )  # type: ignore[arg-type]
+        name,
+        triple,
+        isa,
+        cpu,
+        flags + extra,
+        frozenset(features),
+        width,
+        registers,
+        **more,  # type: ignore[arg-type]
+    )
 
 
 # Best first: the first row that the host can run is its target.

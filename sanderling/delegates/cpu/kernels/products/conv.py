@@ -322,11 +322,18 @@ def _float(op: Op, weights: Array) -> Arithmetic:
     return Arithmetic(F32_CORE, float_epilogue(op), weights, (bias,), words(*bounds(op)))
 
 
+def weight_zero(op: Op) -> int:
+    """The code of weights that says nothing. Of int8 weights only a fully connected layer subtracts
+    a zero point, and only that of the whole tensor."""
+    w = op.operand(1)
+    subtracts = operator(op) == "FULLY_CONNECTED" or w.dtype is DType.UINT8
+    return scale_zero(w)[1] if subtracts and quant(w).scale.size == 1 else 0
+
+
 def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
-    x, w, out = op.operand(0), op.operand(1), op.outputs[0]
+    x, out = op.operand(0), op.outputs[0]
     n, zero_in = len(weights), scale_zero(x)[1]
-    offset = scale_zero(w)[1] if quant(w).scale.size == 1 else 0
-    real = weights.astype(np.int32) - offset
+    real = weights.astype(np.int32) - weight_zero(op)
     core = core_for(x.dtype, target, real)
     bias = bias_of(op, n, np.int64)
     matrix, sums = real, 0

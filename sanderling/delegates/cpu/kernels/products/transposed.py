@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .....ir import DType, Op
-from .....ops.base import attr, quant, scale_zero
+from .....ops.base import attr, quant
 from .....ops.geometry import padding_before
 from ...codegen.emit import Int
 from ...codegen.program import StepEmitter
 from ...dialect.fused import Inputs, fuse
 from ...isa.targets import Target
 from ..row import Kernel
-from .conv import Spread, data, emit_product, refuses_product
+from .conv import Spread, data, emit_product, refuses_product, weight_zero
 from .dynamic_range import UPSAMPLE, is_integer
 from .sources import Window
 
@@ -79,6 +79,11 @@ def emit_upsampled(k: StepEmitter, op: Op, made: Op) -> None:
     emit_phases(k, made, stride, (top, left))
 
 
+def is_float(op: Op) -> bool:
+    """Its weights are floats, or codes without a zero point for floats."""
+    return op.outputs[0].dtype is DType.FLOAT32
+
+
 def _strides(op: Op) -> tuple[int, int]:
     return int(attr(op, "stride_h")), int(attr(op, "stride_w"))
 
@@ -90,7 +95,7 @@ def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int], before: tuple
     _, out_h, out_w, units = out.shape
     pixel = units * out.dtype.numpy.itemsize
     # Where no tap reaches, one tap that says nothing stands in: the result is the bias.
-    empty = scale_zero(made.inputs[1])[1] if weights.dtype == np.uint8 else 0
+    empty = 0 if is_float(made) else weight_zero(made)
     for ys in phases(out_h, weights.shape[1], stride[0], before[0]):
         for xs in phases(out_w, weights.shape[2], stride[1], before[1]):
             part = weights[:, ys.taps][:, :, xs.taps]

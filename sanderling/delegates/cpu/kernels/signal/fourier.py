@@ -260,8 +260,8 @@ class Transform:
             function = k.program.function(
                 f"fft_r{r}_x{self.lanes}",
                 [PTR, PTR, PTR, I64, I64],
-                lambda e, r=r: _build_pass(e, r, self.lanes),
-            )  # type: ignore[misc]
+                lambda e, r=r: _build_pass(e, r, self.lanes),  # type: ignore[misc]
+            )
             k.b.call(function, [there, here, table, I64(m), I64(s)])
             here, there, n, s = there, here, m, s * r
         return here

@@ -448,8 +448,8 @@ class Detector:
                     n,
                     each,
                     self._wanted,
-                    lambda score, index, kind=kind: self._insert(score, index, kind),
-                )  # type: ignore[misc]
+                    lambda score, index, kind=kind: self._insert(score, index, kind),  # type: ignore[misc]
+                )
         with k.loop(0, k.b.sext(k.load(self.counter, I32, 4), I64)) as i:
             index, kind = (
                 k.b.sext(k.load(k.at(self.listed[j], i, I32), I32, 4), I64) for j in (1, 2)
