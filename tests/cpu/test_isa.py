@@ -10,15 +10,15 @@ from types import ModuleType
 
 import pytest
 
-import sanderling
+import sanderling.delegates.cpu as compiler
 from sanderling.delegates.cpu.codegen.emit import I64, Emitter, Value
 from sanderling.delegates.cpu.isa import base
 from sanderling.delegates.cpu.isa.base import Isa, isa_of
 from sanderling.delegates.cpu.isa.targets import TARGETS, host_target
 from tests.support.cpu_conformance import cases_of, check_cpu
 
-ROOT = Path(sanderling.__file__).parent
-ISA_FILES = ROOT / "delegates" / "cpu" / "isa"
+ROOT = Path(compiler.__file__).parent
+ISA_FILES = ROOT / "isa"
 ARCHITECTURES = ("llvm.x86.", "llvm.aarch64.")
 # What a row tells LLVM; a kernel that looks into it decides what an architecture's file should.
 FOR_LLVM = {"triple", "features", "cpu", "needs", "isa", "dot"}
