@@ -31,9 +31,20 @@ Value: TypeAlias = Any
 Type: TypeAlias = Any
 Int: TypeAlias = Any  # an int, or an i64 Value
 
-_SUFFIX = {str(t): name for t, name in (
-    (I1, "i1"), (I8, "i8"), (I16, "i16"), (I32, "i32"), (I64, "i64"), (F16, "f16"), (F32, "f32"),
-    (F64, "f64"), (PTR, "p0"))}  # fmt: skip
+_SUFFIX = {
+    str(t): name
+    for t, name in (
+        (I1, "i1"),
+        (I8, "i8"),
+        (I16, "i16"),
+        (I32, "i32"),
+        (I64, "i64"),
+        (F16, "f16"),
+        (F32, "f32"),
+        (F64, "f64"),
+        (PTR, "p0"),
+    )
+}
 _BITS = {str(F16): 16, str(F32): 32, str(F64): 64, str(PTR): 64}
 _OF_NUMPY = {"b1": I8, "i1": I8, "u1": I8, "i2": I16, "u2": I16, "i4": I32, "u4": I32, "i8": I64,
              "u8": I64, "f2": F16, "f4": F32, "f8": F64}  # fmt: skip
@@ -139,8 +150,13 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
 class Emitter:
     """Writes one function of a module."""
 
-    def __init__(self, module: ir.Module, function: ir.Function, target: Target,
-                 builder: Callable[[ir.Block], Builder] = Builder) -> None:  # fmt: skip
+    def __init__(
+        self,
+        module: ir.Module,
+        function: ir.Function,
+        target: Target,
+        builder: Callable[[ir.Block], Builder] = Builder,
+    ) -> None:
         self.module, self.function, self.target = module, function, target
         self.b = builder(function.append_basic_block("entry"))
         self.args = function.args
@@ -246,8 +262,14 @@ class Emitter:
         first = self.at(pointer, lanes.start * size, I8)
         there = self.b.touched(first, len(lanes) * size, writes=False)
         mask = self.const(vector(I1, t.count), [i in lanes for i in range(t.count)])
-        return self.call(f"llvm.masked.load.{suffix(t)}.p0", t,
-                         self.at(there, -lanes.start * size, I8), I32(1), mask, beside)  # fmt: skip
+        return self.call(
+            f"llvm.masked.load.{suffix(t)}.p0",
+            t,
+            self.at(there, -lanes.start * size, I8),
+            I32(1),
+            mask,
+            beside,
+        )
 
     def store_part(self, value: Value, pointer: Value, count: int) -> None:
         """Store the first `count` lanes and touch nothing else."""
@@ -269,9 +291,10 @@ class Emitter:
         while done < count:
             width = 1 << ((count - done).bit_length() - 1)
             piece = (  # a vector of one lane upsets LLVM's passes
-                self.b.extract_element(value, I32(done)) if width == 1
+                self.b.extract_element(value, I32(done))
+                if width == 1
                 else self.shuffle(value, None, range(done, done + width))
-            )  # fmt: skip
+            )
             self.store(piece, self.at(pointer, done, value.type.element))
             done += width
 
@@ -310,8 +333,9 @@ class Emitter:
     # -- control ----------------------------------------------------------------------------------
 
     @contextmanager
-    def loop(self, start: Int, stop: Int, step: int = 1,
-             carry: Sequence[Value] | None = None) -> Iterator[Any]:  # fmt: skip
+    def loop(
+        self, start: Int, stop: Int, step: int = 1, carry: Sequence[Value] | None = None
+    ) -> Iterator[Any]:
         """Count from start to stop. With carry, yields (index, values) and expects e.carry([...])
         before the end; the results are in e.carried afterwards."""
         first, last = self.i64(start), self.i64(stop)
@@ -389,8 +413,9 @@ class Emitter:
             if len(found) % 2:
                 found.append(self.undef(found[-1].type))
             n = found[0].type.count
-            found = [self.shuffle(found[i], found[i + 1], range(2 * n))
-                     for i in range(0, len(found), 2)]  # fmt: skip
+            found = [
+                self.shuffle(found[i], found[i + 1], range(2 * n)) for i in range(0, len(found), 2)
+            ]
         n = sum(v.type.count for v in values)
         return found[0] if found[0].type.count == n else self.shuffle(found[0], None, range(n))
 

@@ -225,8 +225,10 @@ def log(e: Emitter, x: Value, input_bits: int, output_bits: int) -> Value:
     first = _high_mul_one(e, b.shl(x, b.sub(zeros, I64(1))), I64(SQRT_HALF))
     room = b.sub(_leading_zeros(e, _high_mul_one(e, x, I64(SQRT_HALF))), I64(1))
     r = e.smin(_shift_left_one(e, first, 1), b.shl(x, room))
-    powers = [b.add(b.shl(b.sub(I64(input_bits), by), whole), I64(more))
-              for by, more in ((zeros, quarter), (room, -quarter))]  # fmt: skip
+    powers = [
+        b.add(b.shl(b.sub(I64(input_bits), by), whole), I64(more))
+        for by, more in ((zeros, quarter), (room, -quarter))
+    ]
     ratio = _log_ratio(e, r, accumulator)
     power = _high_mul_one(e, e.smax(*powers), I64(1488522236))
     return _shift_left_one(e, _wrap(e, b.add(power, ratio)), 1)
@@ -244,8 +246,7 @@ def _log_ratio(e: Emitter, r: Value, accumulator: int) -> Value:
     cubic = _high_mul_one(e, _high_mul_one(e, q, q2), I64(117049297))
     numerator = _wrap(e, b.add(_high_mul_one(e, q, r), cubic))
     bracket = b.add(b.add(I64(1057819769), q), _high_mul_one(e, q2, I64(127690142)))
-    denominator = b.add(_high_mul_one(e, p, _wrap(e, bracket)),
-                        _high_mul_one(e, q, I64(638450708)))  # fmt: skip
+    denominator = b.add(_high_mul_one(e, p, _wrap(e, bracket)), _high_mul_one(e, q, I64(638450708)))
     half = b.ashr(b.add(_wrap(e, denominator), I64(1 << 31)), I64(1))
     return _high_mul_one(e, divide_one(e, numerator, accumulator), _reciprocal_twice(e, half))
 

@@ -91,8 +91,9 @@ def word_count(t: Type) -> int:
     return 2 if t == F64 else 1
 
 
-def load_factors(e: Emitter, kind: Rounding, place: Value, width: int, first: int,
-                 lanes: int) -> list[Value]:  # fmt: skip
+def load_factors(
+    e: Emitter, kind: Rounding, place: Value, width: int, first: int, lanes: int
+) -> list[Value]:
     """The numbers of `lanes` columns from `first` on: place holds arrays of `width` of them, one
     after the other."""
     found, at = [], 0
@@ -121,18 +122,19 @@ class Rescale:
 # -- numbers ------------------------------------------------------------------------------------
 
 
-def rescale(scale: Array, bounds: tuple[int, int], zero: int, most: Array | int,
-            target: Target) -> Rescale:  # fmt: skip
+def rescale(
+    scale: Array, bounds: tuple[int, int], zero: int, most: Array | int, target: Target
+) -> Rescale:
     """For sums of these scales, whose sizes go up to `most`; bounds: what codes are clamped to."""
     numbers = np.asarray(scale, np.float64)
     reach = np.broadcast_to(most, numbers.shape).astype(np.float64)
-    return _rescale(numbers.tobytes(), reach.tobytes(), bounds[0] - zero, bounds[1] - zero, zero,
-                    target)  # fmt: skip
+    return _rescale(
+        numbers.tobytes(), reach.tobytes(), bounds[0] - zero, bounds[1] - zero, zero, target
+    )
 
 
 @lru_cache(4)  # who asks for the kind, asks for the numbers soon after
-def _rescale(scales: bytes, most: bytes, low: int, high: int, zero: int,
-             target: Target) -> Rescale:  # fmt: skip
+def _rescale(scales: bytes, most: bytes, low: int, high: int, zero: int, target: Target) -> Rescale:
     scale, reach = np.frombuffer(scales), np.frombuffer(most)
     isa = isa_of(target)
     if isa.rounds_down and _floor_holds(scale, reach, low, high, zero):
@@ -176,8 +178,11 @@ def short(scale: Array, bias: Array, zero: int, near: bool) -> Rescale:
         return Rescale(Rounding.SPLIT, start, [w.astype(np.int32) for w in words])
     # The nearest of (sum * m + rest) / 2**n - 1/2 + half a unit: that is never between two.
     above = (2 * rest + 1) * 0.5 ** (bits + 1.0) - 0.5
-    return Rescale(Rounding.SHORT, np.zeros(len(scale), np.int64),
-                   [reduced * 0.5**bits, above, whole.astype(np.int32)])  # fmt: skip
+    return Rescale(
+        Rounding.SHORT,
+        np.zeros(len(scale), np.int64),
+        [reduced * 0.5**bits, above, whole.astype(np.int32)],
+    )
 
 
 # How far a result of `short` may go, which the definition wraps around at 2**31; and its sums.
@@ -311,10 +316,15 @@ def _lines(scale: Array, low: int, high: int, zero: int) -> list[Array]:
     seen = stairs.near[:, None] & (np.abs(k) + 1 < ((EXACT - start) * slope)[:, None])
     least = least if seen.all() else np.where(seen, least, np.nan)
     # Halves that go away from zero need two lines.
-    sides = [(stairs.above, k > low, k > low)] if up else [
-        (stairs.above, k >= 0, k > 0), (stairs.below, k < 0, k <= 0)]  # fmt: skip
-    heights = [_height(usual, stairs.rise, least[:, at], least[:, before]) / stairs.unit
-               for usual, at, before in sides]  # fmt: skip
+    sides = (
+        [(stairs.above, k > low, k > low)]
+        if up
+        else [(stairs.above, k >= 0, k > 0), (stairs.below, k < 0, k <= 0)]
+    )
+    heights = [
+        _height(usual, stairs.rise, least[:, at], least[:, before]) / stairs.unit
+        for usual, at, before in sides
+    ]
     first = slope.astype(np.float32)
     return [start, first, slope - first, *(h + zero * up - start * slope for h in heights)]
 
@@ -332,8 +342,13 @@ def _height(usual: Array, rise: Array, at: Array, before: Array) -> Array:
 # -- code ---------------------------------------------------------------------------------------
 
 
-def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
-             bounds: Sequence[Value] | None = None) -> Value:  # fmt: skip
+def rescaled(
+    e: Emitter,
+    kind: Rounding,
+    total: Value,
+    factors: Sequence[Value],
+    bounds: Sequence[Value] | None = None,
+) -> Value:
     """The sums as whole numbers of the result's units. bounds: what they are clamped to; needed
     where a result could leave 32 bits."""
     if kind in _WORDS:
@@ -362,8 +377,16 @@ def as_double(e: Emitter, total: Value) -> Value:
     return total if total.type == t else e.b.sitofp(total, t)
 
 
-def _split(e: Emitter, total: Value, m_high: Value, m: Value, c_high: Value, c: Value,
-           shift: Value, whole: Value) -> Value:  # fmt: skip
+def _split(
+    e: Emitter,
+    total: Value,
+    m_high: Value,
+    m: Value,
+    c_high: Value,
+    c: Value,
+    shift: Value,
+    whole: Value,
+) -> Value:
     """With 2**15 in it, the sum's upper half is rounded, and what is left has 16 bits with sign."""
     t, half = total.type, e.const(total.type, 16)
     rest = e.b.xor(total, e.const(t, 1 << 15))
@@ -405,8 +428,9 @@ def away(e: Emitter, real: Value) -> Value:
     return e.b.fptosi(e.b.fadd(real, more), like(real.type, I32))
 
 
-def _fixed(e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value,
-           left: Value | None = None) -> Value:  # fmt: skip
+def _fixed(
+    e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value, left: Value | None = None
+) -> Value:
     """shift: how far to the right, negative."""
     t, isa = total.type, isa_of(e.target)
     total = total if left is None else e.b.shl(total, left)
@@ -425,23 +449,29 @@ _LINES = (Rounding.LINE_UP, Rounding.LINE_AWAY)
 def _held(e: Emitter, kind: Rounding, total: Value, slope: Value, height: Value) -> Value:
     """Sums beside the upper half of HOLDS are float64. Results are in the low halves."""
     t, n = total.type, total.type.count
-    size = (e.smax(total, e.const(t, 0)) if kind is Rounding.LINE_UP
-            else e.call(f"llvm.abs.{suffix(t)}", t, total, I1(0)))  # fmt: skip
+    size = (
+        e.smax(total, e.const(t, 0))
+        if kind is Rounding.LINE_UP
+        else e.call(f"llvm.abs.{suffix(t)}", t, total, I1(0))
+    )
     upper = e.const(t, int(np.float64(HOLDS).view(np.int64)) >> 32)
     halves = []
     for half in (0, 2):  # of each four lanes, as x86 puts two vectors together
         lanes = [i + j for i in range(half, n, 4) for j in (0, 1)]
         pairs = e.shuffle(size, upper, [v for i in lanes for v in (i, n + i)])
-        real, a, b = (e.b.bitcast(pairs, vector(F64, n // 2)),
-                      *(e.shuffle(v, None, lanes) for v in (slope, height)))  # fmt: skip
+        real, a, b = (
+            e.b.bitcast(pairs, vector(F64, n // 2)),
+            *(e.shuffle(v, None, lanes) for v in (slope, height)),
+        )
         halves.append(e.b.bitcast(e.fma(real, a, b), t))
     order = [v + 4 * i for i in range(n // 4) for v in (0, 2, n, n + 2)]
     found = e.shuffle(halves[0], halves[1], order)
     return found if kind is Rounding.LINE_UP else isa_of(e.target).with_sign(e, found, total)
 
 
-def _line(e: Emitter, total: Value, first: Value, second: Value, height: Value,
-          below: Value | None = None) -> Value:  # fmt: skip
+def _line(
+    e: Emitter, total: Value, first: Value, second: Value, height: Value, below: Value | None = None
+) -> Value:
     if below is not None:
         negative = e.b.icmp_signed("<", total, e.const(total.type, 0))
         height = e.b.select(negative, below, height)

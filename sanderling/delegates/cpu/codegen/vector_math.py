@@ -38,10 +38,20 @@ LOG = (0.3333331346511841, -0.25000008940696716, 0.2000211924314499, -0.16667996
 LOG_SHORT = (0.33333471417427063, -0.24996361136436462, 0.19982320070266724, -0.16788822412490845,
              0.14904437959194183, -0.12114088982343674, 0.05559667944908142)  # fmt: skip
 # tanh(x) / x = P(x**2) / Q(x**2) up to where it is 1 in float32: 0.4
-TANH_P = (0.9999999790410538, 0.13379715601777728, 0.0034940317996432755, 2.0583437526644827e-05,
-          1.3319015373888085e-08)  # fmt: skip
-TANH_Q = (1.0, 0.46713030848544607, 0.025871062634607922, 0.00032830883901705015,
-          7.761995403757541e-07)  # fmt: skip
+TANH_P = (
+    0.9999999790410538,
+    0.13379715601777728,
+    0.0034940317996432755,
+    2.0583437526644827e-05,
+    1.3319015373888085e-08,
+)
+TANH_Q = (
+    1.0,
+    0.46713030848544607,
+    0.025871062634607922,
+    0.00032830883901705015,
+    7.761995403757541e-07,
+)
 TANH_END = 9.02
 # erf(x) / x likewise: 0.4
 ERF_P = (1.1283791457703003, 0.1905940661573994, 0.05276934195806853, 0.003772564053550883,
@@ -347,8 +357,14 @@ def erf(e: Emitter, x: Value) -> Value:
     return e.b.select(near, inside, copy_sign(e, e.const(x.type, 1.0), x))
 
 
-def _odd_rational(e: Emitter, x: Value, top: Sequence[float], bottom: Sequence[float], end: float,
-                  most: float | None) -> Value:  # fmt: skip
+def _odd_rational(
+    e: Emitter,
+    x: Value,
+    top: Sequence[float],
+    bottom: Sequence[float],
+    end: float,
+    most: float | None,
+) -> Value:
     """x * P(x**2) / Q(x**2), which is +-1 from `end` on, and at most `most`. NaN passes."""
     near = bounded(e, x, end)
     value = _ratio(e, near, top, bottom)

@@ -59,14 +59,22 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd")
 _VNNI = (*_AVX512, "avx512vnni")
 
 
-def _row(name: str, triple: str, isa: str, features: tuple[str, ...], width: int, registers: int,
-         **more: object) -> Target:  # fmt: skip
+def _row(
+    name: str,
+    triple: str,
+    isa: str,
+    features: tuple[str, ...],
+    width: int,
+    registers: int,
+    **more: object,
+) -> Target:
     cpu = "x86-64" if triple == _X86 else "generic"
     flags = tuple(f"+{f}" for f in features)
     # Without this LLVM may split 512-bit vectors to keep older chips at their clock.
     extra = ("-prefer-256-bit",) if width == 64 else ()
-    return Target(name, triple, isa, cpu, flags + extra, frozenset(features), width, registers,
-                  **more)  # type: ignore[arg-type]  # fmt: skip
+    return Target(
+        name, triple, isa, cpu, flags + extra, frozenset(features), width, registers, **more
+    )  # type: ignore[arg-type]
 
 
 # Best first: the first row that the host can run is its target.
@@ -82,7 +90,7 @@ TARGETS: dict[str, Target] = {
         _row("neondot", _ARM, "arm", ("neon", "dotprod"), 16, 32, dot=True, activation="i8"),
         _row("neon", _ARM, "arm", ("neon",), 16, 32, activation="i8"),
     )
-}  # fmt: skip
+}
 
 
 # How float products may be computed; other float arithmetic is float32 always.
@@ -164,8 +172,10 @@ def emulated(row: Target) -> Target:
     """The row in this machine's instructions."""
     own = host(cpu_features(), platform.machine())
     if not emulatable(row):
-        raise InputError(f"this machine can neither run nor emulate the target '{row.name}'",
-                         fix="x86-64 targets are emulated on a CPU that has AVX2")  # fmt: skip
+        raise InputError(
+            f"this machine can neither run nor emulate the target '{row.name}'",
+            fix="x86-64 targets are emulated on a CPU that has AVX2",
+        )
     return replace(row, features=own.features, bf16=False, emulated=True)
 
 

@@ -129,15 +129,17 @@ def _log_row(e: Emitter, program: Program, context: Value, worker: Value, index:
     return e.at(log, e.mul(row, LOG), I64)
 
 
-def _log(e: Emitter, program: Program, context: Value, worker: Value, index: int,
-         begin: Value) -> None:  # fmt: skip
+def _log(
+    e: Emitter, program: Program, context: Value, worker: Value, index: int, begin: Value
+) -> None:
     row = _log_row(e, program, context, worker, index)
     for place, value in enumerate((begin, isa_of(e.target).clock(e))):
         e.store(value, e.at(row, place, I64), 8)
 
 
-def _log_wait(e: Emitter, program: Program, context: Value, worker: Value, workers: Value,
-              index: int) -> None:  # fmt: skip
+def _log_wait(
+    e: Emitter, program: Program, context: Value, worker: Value, workers: Value, index: int
+) -> None:
     """The end of the wait behind a step. Behind the last one the caller goes on and reads the log:
     nobody else may write it any more."""
     several = e.b.icmp_signed(">", workers, I64(1))
@@ -173,8 +175,7 @@ def _read(e: Emitter, word: Value) -> Value:
     return e.b.load_atomic(word, "acquire", 4, typ=I32)
 
 
-def _futex(e: Emitter, context: Value, word: Value, operation: int,
-           value: Value) -> None:  # fmt: skip
+def _futex(e: Emitter, context: Value, word: Value, operation: int, value: Value) -> None:
     number = I64(isa_of(e.target).futex)
 
     def ask(call: Callable[..., Value]) -> None:
@@ -314,8 +315,9 @@ def _emit_serve(program: Program, run: ir.Function) -> None:
     serve = plain(ir.Function(program.module, ir.FunctionType(PTR, [PTR]), "serve"))
     e = Emitter(program.module, serve, program.target)
     (record,) = serve.args
-    worker, workers, context = (e.load(e.at(record, i, I64), t, 8)
-                                for i, t in enumerate((I64, I64, PTR)))  # fmt: skip
+    worker, workers, context = (
+        e.load(e.at(record, i, I64), t, 8) for i, t in enumerate((I64, I64, PTR))
+    )
     isa_of(e.target).flush_tiny(e)
     head, work, out = (serve.append_basic_block(n) for n in ("head", "work", "out"))
     entry = e.b.block

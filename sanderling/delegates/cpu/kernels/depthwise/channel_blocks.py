@@ -270,8 +270,9 @@ class ByteKind:
         rows = []
         for kx, group, row in shape.products(self.depth):
             lines = shape.group(group, self.depth)
-            rows += [self.arrange(_lines(part, kx, row, lines, shape, self.depth))
-                     for part in parts]  # fmt: skip
+            rows += [
+                self.arrange(_lines(part, kx, row, lines, shape, self.depth)) for part in parts
+            ]
         return np.concatenate(rows).astype(np.int8 if self.depth == 4 else np.int16)
 
     def arrange(self, block: Array) -> Array:
@@ -312,8 +313,9 @@ class ByteKind:
             return sorted(found)
         return sorted(found, key=lambda w: (w[2], w[5]))
 
-    def add(self, e: Emitter, acc: list[Value], q: int, x: Value, weights: Value,
-            place: int) -> None:  # fmt: skip
+    def add(
+        self, e: Emitter, acc: list[Value], q: int, x: Value, weights: Value, place: int
+    ) -> None:
         for half in range(self.halves):
             index = (place * self.halves + half) * self.quarters + q
             acc[q] = self.product(e, acc[q], x, weights, index)
@@ -342,8 +344,10 @@ class ByteKind:
         if self.depth == 2:
             pairs = [unpack(e, rows[0], rows[1], 1, high) for high in (0, 1)]
             return [unpack(e, pair, zero, 1, high) for pair in pairs for high in (0, 1)]
-        pairs = [(unpack(e, rows[0], rows[1], 1, high), unpack(e, rows[2], rows[3], 1, high))
-                 for high in (0, 1)]  # fmt: skip
+        pairs = [
+            (unpack(e, rows[0], rows[1], 1, high), unpack(e, rows[2], rows[3], 1, high))
+            for high in (0, 1)
+        ]
         return [unpack(e, a, b, 2, high) for a, b in pairs for high in (0, 1)]
 
     def finish(
@@ -487,10 +491,18 @@ def weave(e: Emitter, vectors: Sequence[Value]) -> list[Value]:
     if count == 1 or lanes == 4:
         return list(vectors)
     if count == lanes // 4 == 4:  # each result has a piece of four vectors: by twos
-        low, high = ([e.shuffle(a, b, _pieces(order)) for a, b in zip(vectors[::2], vectors[1::2],
-                      strict=True)] for order in ((0, 1, 4, 5), (2, 3, 6, 7)))  # fmt: skip
-        return [e.shuffle(pair[0], pair[1], _pieces(order)) for pair in (low, high)
-                for order in ((0, 2, 4, 6), (1, 3, 5, 7))]  # fmt: skip
+        low, high = (
+            [
+                e.shuffle(a, b, _pieces(order))
+                for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+            for order in ((0, 1, 4, 5), (2, 3, 6, 7))
+        )
+        return [
+            e.shuffle(pair[0], pair[1], _pieces(order))
+            for pair in (low, high)
+            for order in ((0, 2, 4, 6), (1, 3, 5, 7))
+        ]
     per = lanes // 4
     wanted = [(v, piece) for piece in range(per) for v in range(count)]
     found = []

@@ -17,8 +17,7 @@ def fast_lut(target: Target) -> bool:
 
 
 def emit_lut(k: StepEmitter, op: Op) -> None:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     size = x.nbytes
     if not size:
         return

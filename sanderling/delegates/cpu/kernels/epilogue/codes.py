@@ -135,8 +135,10 @@ def sum_words(plane: Plane, zero: int, bounds: tuple[int, int], target: Target) 
     without its zero point. Ints for `words`."""
     a, b = plane.a, plane.b
     if isa_of(target).has_pairs:  # _pair_products
-        first, second = (np.array(pair, np.int16).view(np.int32).item()
-                         for pair in ((a >> 9, b >> 9), (a & 511, b & 511)))  # fmt: skip
+        first, second = (
+            np.array(pair, np.int16).view(np.int32).item()
+            for pair in ((a >> 9, b >> 9), (a & 511, b & 511))
+        )
     else:
         first, second = a, b
     less = plane.below - plane.above

@@ -151,10 +151,14 @@ class BlockCore:
         """The words of each part of a vector of bytes."""
         t = vector(I16, raw.type.count)
         whole = e.b.sext(raw, t)
-        return [e.b.ashr(e.b.shl(whole, e.const(t, 16 - (p + 1) * self.bits)),
-                         e.const(t, 16 - self.bits)) if p + 1 < self.parts
-                else e.b.ashr(whole, e.const(t, 8 - self.bits))
-                for p in range(self.parts)]  # fmt: skip
+        return [
+            e.b.ashr(
+                e.b.shl(whole, e.const(t, 16 - (p + 1) * self.bits)), e.const(t, 16 - self.bits)
+            )
+            if p + 1 < self.parts
+            else e.b.ashr(whole, e.const(t, 8 - self.bits))
+            for p in range(self.parts)
+        ]
 
 
 def dot_core(target: Target) -> DotCore | None:
@@ -194,8 +198,9 @@ def column_type(core: Core, lanes: int) -> Type:
     return vector(I8 if core.a_bytes == 1 else I16, core.depth * lanes)
 
 
-def tile_step(e: Emitter, core: Core, a: Sequence[Value], b: Value, acc: Sequence[Value],
-              tile: Tile) -> list[Value]:  # fmt: skip
+def tile_step(
+    e: Emitter, core: Core, a: Sequence[Value], b: Value, acc: Sequence[Value], tile: Tile
+) -> list[Value]:
     """One inner step of a tile: a are the rows' addresses, b that of the panel's columns."""
     if isinstance(core, BlockCore):
         return _block_step(e, core, a, b, acc, tile)
@@ -205,27 +210,37 @@ def tile_step(e: Emitter, core: Core, a: Sequence[Value], b: Value, acc: Sequenc
     return _products(e, core, a, columns, acc, tile)
 
 
-def _block_step(e: Emitter, core: BlockCore, a: Sequence[Value], b: Value, acc: Sequence[Value],
-                tile: Tile) -> list[Value]:  # fmt: skip
+def _block_step(
+    e: Emitter, core: BlockCore, a: Sequence[Value], b: Value, acc: Sequence[Value], tile: Tile
+) -> list[Value]:
     """Part by part: each has its own elements of A."""
     size = core.inner.depth * tile.lanes
-    found = [core.widened(e, e.load(e.at(b, v * size, I8), vector(I8, size), size))
-             for v in range(tile.vectors)]  # fmt: skip
+    found = [
+        core.widened(e, e.load(e.at(b, v * size, I8), vector(I8, size), size))
+        for v in range(tile.vectors)
+    ]
     for part, columns in enumerate(zip(*found, strict=True)):
         here = [e.at(row, part * core.inner.depth * core.a_bytes, I8) for row in a]
         acc = _products(e, core.inner, here, columns, acc, tile)
     return list(acc)
 
 
-def _products(e: Emitter, core: Core, a: Sequence[Value], columns: Sequence[Value],
-              acc: Sequence[Value], tile: Tile) -> list[Value]:  # fmt: skip
+def _products(
+    e: Emitter,
+    core: Core,
+    a: Sequence[Value],
+    columns: Sequence[Value],
+    acc: Sequence[Value],
+    tile: Tile,
+) -> list[Value]:
     t, unit = column_type(core, tile.lanes), unit_type(core)
     out = []
     for row, pointer in enumerate(a):
         x = e.splat(e.load(pointer, unit, core.a_bytes), tile.lanes)
         x = x if x.type == t else e.b.bitcast(x, t)
-        out += [core.step(e, x, column, acc[row * tile.vectors + v])
-                for v, column in enumerate(columns)]  # fmt: skip
+        out += [
+            core.step(e, x, column, acc[row * tile.vectors + v]) for v, column in enumerate(columns)
+        ]
     return out
 
 
@@ -251,8 +266,10 @@ def pack_blocks(core: BlockCore, weights: Array, scales: Array, panels: Panels) 
     blocks, inner = scales.shape[1], core.inner.depth
     parts = []
     for first, columns in panels.spans():
-        codes, steps = (np.zeros((columns, a.shape[1]), t)
-                        for a, t in ((weights, np.uint8), (scales, np.float32)))  # fmt: skip
+        codes, steps = (
+            np.zeros((columns, a.shape[1]), t)
+            for a, t in ((weights, np.uint8), (scales, np.float32))
+        )
         mine = slice(first, first + columns)
         codes[: len(weights[mine])] = weights[mine].astype(np.int8).view(np.uint8)
         steps[: len(scales[mine])] = scales[mine]

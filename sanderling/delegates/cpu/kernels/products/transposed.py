@@ -67,12 +67,15 @@ def emit_transposed(k: StepEmitter, op: Op) -> None:
 
 def emit_upsampled(k: StepEmitter, op: Op, made: Op) -> None:
     """op tells strides and padding; made is the op with a convolution's operands."""
-    x, w = made.inputs[0], made.inputs[1]
-    assert x is not None and w is not None
+    x, w = made.operand(0), made.operand(1)
     stride = _strides(op)
     same = attr(op, "padding") == "SAME"
-    top, left = (padding_before(op.outputs[0].shape[a], w.shape[a], stride[a - 1], 1, x.shape[a])
-                 if same else 0 for a in (1, 2))  # fmt: skip
+    top, left = (
+        padding_before(op.outputs[0].shape[a], w.shape[a], stride[a - 1], 1, x.shape[a])
+        if same
+        else 0
+        for a in (1, 2)
+    )
     emit_phases(k, made, stride, (top, left))
 
 
@@ -80,10 +83,8 @@ def _strides(op: Op) -> tuple[int, int]:
     return int(attr(op, "stride_h")), int(attr(op, "stride_w"))
 
 
-def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
-                before: tuple[int, int]) -> None:  # fmt: skip
-    x, out = made.inputs[0], made.outputs[0]
-    assert x is not None
+def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int], before: tuple[int, int]) -> None:
+    x, out = made.operand(0), made.outputs[0]
     weights = data(made.inputs[1])
     batch, height, width, channels = x.shape
     _, out_h, out_w, units = out.shape
@@ -96,8 +97,16 @@ def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
             if not part.size:
                 shape = (units, max(len(ys.taps), 1), max(len(xs.taps), 1), channels)
                 part = np.full(shape, empty, weights.dtype)
-            w = Window(batch, height, width, channels, ys.count, xs.count,
-                       (part.shape[1], part.shape[2]), pad=(ys.pad, xs.pad))  # fmt: skip
+            w = Window(
+                batch,
+                height,
+                width,
+                channels,
+                ys.count,
+                xs.count,
+                (part.shape[1], part.shape[2]),
+                pad=(ys.pad, xs.pad),
+            )
 
             def place(k: StepEmitter, row: Int, ys: Phase = ys, xs: Phase = xs) -> Int:
                 line, x = k.div(row, xs.count), k.rem(row, xs.count)
@@ -110,8 +119,7 @@ def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
 
 
 def refuses_transposed(op: Op, target: Target) -> str | None:
-    shape, w, x = op.inputs[0], op.inputs[1], op.inputs[2]
-    assert shape is not None and w is not None and x is not None
+    shape, w, x = op.operand(0), op.operand(1), op.operand(2)
     if not shape.is_constant:
         return "the output's shape is computed at run time"
     if x.dtype is DType.FLOAT32 and w.dtype not in (DType.FLOAT32, DType.INT8):

@@ -52,9 +52,18 @@ def emit_nearest(k: StepEmitter, op: Op) -> None:
     with k.loop(begin, end) as i:
         row = k.b.sext(k.load(k.at(row_table, k.rem(i, height), I32), I32, 4), I64)
         row = k.add(k.mul(k.div(i, height), h), row)
-        gather_rows(k, k.at(target, k.mul(i, width * made), I8),
-                    k.at(source, k.mul(row, w * pixel), I8), column_table, I32, width, w,
-                    size, pixel, made)  # fmt: skip
+        gather_rows(
+            k,
+            k.at(target, k.mul(i, width * made), I8),
+            k.at(source, k.mul(row, w * pixel), I8),
+            column_table,
+            I32,
+            width,
+            w,
+            size,
+            pixel,
+            made,
+        )
 
 
 def refuses_nearest(op: Op, target: Target) -> str | None:
@@ -109,8 +118,9 @@ class Flavour:
         codes = e.b.xor(raw, e.const(raw.type, -128)) if self.signed else raw
         return e.b.sitofp(e.b.zext(codes, vector(I32, lanes)), vector(F32, lanes))
 
-    def blend(self, e: Emitter, corners: list[Value], rows: list[Value], columns: list[Value]
-              ) -> Value:  # fmt: skip
+    def blend(
+        self, e: Emitter, corners: list[Value], rows: list[Value], columns: list[Value]
+    ) -> Value:
         """corners: top left, bottom left, top right, bottom right."""
         if self.element == I8 and not self.fixed:
             return _in_order(e, corners, rows, columns)
@@ -149,8 +159,9 @@ class Flavour:
 
 def _in_order(e: Emitter, corners: list[Value], rows: list[Value], columns: list[Value]) -> Value:
     """As the definition has it, each product rounded: a code may hang on the last bit."""
-    terms = [e.b.fmul(e.b.fmul(corner, rows[i % 2]), columns[i // 2])
-             for i, corner in enumerate(corners)]  # fmt: skip
+    terms = [
+        e.b.fmul(e.b.fmul(corner, rows[i % 2]), columns[i // 2]) for i, corner in enumerate(corners)
+    ]
     return reduce(e.b.fadd, terms)
 
 
@@ -276,8 +287,9 @@ def emit_bilinear(k: StepEmitter, op: Op) -> None:
     with k.loop(begin, end) as i:
         picture = k.at(source, k.mul(k.div(i, height), h * line), flavour.element)
         record = k.at(rows, k.mul(k.rem(i, height), 16), I8)
-        top, bottom = (k.at(picture, k.mul(_place(k, record, j), line), flavour.element)
-                       for j in (0, 1))  # fmt: skip
+        top, bottom = (
+            k.at(picture, k.mul(_place(k, record, j), line), flavour.element) for j in (0, 1)
+        )
         to = k.at(target, k.mul(i, width * made), flavour.element)
         k.b.call(function, [to, top, bottom, columns, record, I64(width), I64(c), I64(made)])
 
