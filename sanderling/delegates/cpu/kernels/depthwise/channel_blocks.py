@@ -368,9 +368,9 @@ class ByteKind:
 
     def codes(self, e: Emitter, whole: Sequence[Value], numbers: Numbers, full: bool) -> Value:
         """The block's codes in the channels' order. full: the type's own bounds are all."""
-        if self.signed:  # 128-bit vectors: the four in a row are in order
-            return cut(e, whole, numbers, self.load_type)
         isa = isa_of(e.target)
+        if not isa.has_packs:  # 128-bit vectors: the four in a row are in order
+            return cut(e, whole, numbers, self.load_type)
         low, high = (isa.pack_words(e, *pair) for pair in (whole[:2], whole[2:]))
         codes = isa.pack_bytes(e, low, high)
         return codes if full else limited_bytes(e, codes, numbers)
