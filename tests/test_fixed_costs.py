@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sanderling import Interpreter, dump
+from sanderling.delegates.reference import _own
 from sanderling.ir import Graph, Model, Tensor
 from sanderling.ops import base, control, execute, lookup, lstm, lstm_integer, lut
 from sanderling.ops.fixed import divide_by_pot, high_mul, multiply, wrap32
@@ -218,3 +219,13 @@ def test_scalar_variables_are_compiled() -> None:
     """A scalar's shape was not told from an unknown one."""
     row = next(c for c in CASES if c.op == "READ_VARIABLE" and c.name == "scalar")
     assert check_cpu(row) == ""
+
+
+def test_results_that_somebody_else_holds_are_copied() -> None:
+    """Without a look at addresses, where an array says itself whose memory it has."""
+    whole, other = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    part, fixed = whole[1:], np.zeros(2)
+    fixed.flags.writeable = False
+    held = [(whole, whole), (whole, part), (part, whole), (part, whole[2:]), (fixed, other)]
+    assert all(_own(result, [a]) is not result for result, a in held)
+    assert _own(whole, [other]) is whole and _own(part, [other]) is part
