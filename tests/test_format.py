@@ -147,6 +147,13 @@ def test_sub_byte_types_are_packed() -> None:
     assert bytes(two.buffer.raw) == b"\x4e\x01"
 
 
+def test_strings_cannot_be_sparse() -> None:
+    tensor, _ = format_models.sparse_tensor()
+    tensor.dtype = DType.STRING
+    with pytest.raises(ModelError, match="cannot be sparse"):
+        _ = tensor.data
+
+
 def test_sparse_values_are_expanded() -> None:
     tensor, dense = format_models.sparse_tensor()
     np.testing.assert_array_equal(tensor.data, dense)

@@ -25,6 +25,13 @@ def test_a_share_of_mutants() -> None:
     assert len(found) == COUNT and sum(o.kind == "ran" for o in found) > COUNT // 4
 
 
+@pytest.mark.parametrize("seed", [224862, 229067, 229522])
+def test_what_was_found_is_mended(seed: int) -> None:
+    """A gather of rank 0, a zero point of int8 weights, strings said to be sparse."""
+    (outcome,) = fuzz(1, seed, workers=1)
+    assert outcome.kind in ("ran", "refused"), outcome
+
+
 def test_a_seed_repeats_its_mutant() -> None:
     for seed in range(40):
         (row, model, _, done), (again, other, _, too) = mutant(seed), mutant(seed)

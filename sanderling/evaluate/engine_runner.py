@@ -49,9 +49,7 @@ class Runner:
         return outputs
 
     def _reset(self) -> None:
-        # The state of a model without any is not even made.
-        state = vars(self.session).get("state")
-        if state is not None and (state.variables or state.tables or state.generators):
+        if self.session.has_kept:
             self.session = self._session()
         elif self.session.variables:
             self.session.reset_variables()

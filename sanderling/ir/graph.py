@@ -176,6 +176,12 @@ class Tensor:
             )
         if self.sparsity is None:
             return decode(buffer.raw, self.dtype, self.shape)
+        if not self.dtype.is_fixed_size:
+            raise ModelError(
+                f"elements of type {self.dtype.short} cannot be sparse",
+                where=f"tensor '{self.name}'",
+                fix="the file is damaged; export the model again",
+            )
         stored = len(buffer) * 8 // self.dtype.bits
         values = decode(buffer.raw, self.dtype, (stored,))
         dense = densify(values, self.sparsity, self.shape)

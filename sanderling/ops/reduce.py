@@ -227,7 +227,7 @@ def _cumsum(op: Op, x: Array, axis: Array) -> Array:
     if attr(op, "exclusive") and x.shape[place]:
         total = np.roll(total, 1, axis=place)
         total[(slice(None),) * place + (0,)] = 0
-    return np.ascontiguousarray(np.flip(total, place) if attr(op, "reverse") else total)
+    return np.asarray(np.flip(total, place) if attr(op, "reverse") else total, order="C")
 
 
 define(

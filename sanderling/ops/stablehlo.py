@@ -265,7 +265,7 @@ def _gather(op: Op, x: Array, indices: Array) -> Array:
     starts = np.clip(starts, 0, room)  # a window that sticks out is moved back inside
     places = _places(starts, list(zip(axes, sizes, strict=True)))
     order = _gather_order(op, starts.ndim - 1, ints(attr(op, "offset_dims")))
-    return np.ascontiguousarray(x[tuple(places)].transpose(order))
+    return np.asarray(x[tuple(places)].transpose(order), order="C")  # which keeps rank 0
 
 
 define(

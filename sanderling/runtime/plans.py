@@ -47,6 +47,13 @@ class Plans:
 
         return State(self._call, self._loop)
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether operators keep something now: resource variables, tables, generators. The state
+        of a model without any is not even made."""
+        state: State | None = vars(self).get("state")
+        return state is not None and bool(state.variables or state.tables or state.generators)
+
     @cached_property
     def _planner(self) -> Planner:
         from .planner import Planner

@@ -105,6 +105,12 @@ class Session(OfThisProcess):
         return self._plans.state
 
     @property
+    def has_kept(self) -> bool:
+        """Whether operators keep something beyond the variable tensors: resources, random
+        generators."""
+        return self._plans.has_kept
+
+    @property
     def variables(self) -> dict[Tensor, Array]:
         """The arrays of variable tensors, by the model's own tensor."""
         return self._plans.variables

@@ -161,6 +161,17 @@ CONV_ODD = [
         for bias in ("i32", "i64")
         for so in (1e-4, 0.1, 2.0)
     ),
+    # A zero point of int8 weights counts for nothing.
+    case(
+        "CONV_2D",
+        i8(1, 4, 4, 3, scale=0.03),
+        weights(5, 3, 3, 3, dtype="i8", scale=0.02, zp=3),
+        biases(5, "i32", 0.0006),
+        out=[i8(scale=0.1)],
+        version=3,
+        name="zero_point",
+        **SAME,
+    ),
 ]
 
 # Input shape, filter [1, taps, O], attributes.
@@ -227,6 +238,9 @@ def _transposed(
 
 
 TRANSPOSED_ALL = [
+    _transposed(i8(2, 3, 2, 4, scale=0.03, zp=-128),
+                weights(2, 2, 3, 4, dtype="i8", scale=0.003, zp=3), (6, 8), None,
+                out=[i8(scale=0.05, zp=-128)], name="zero_point", **TRANSPOSED[1][3]),
     *(_transposed(f32(*x), weights(*w), size, bias, out=[f32()], tol=SUM, **a)
       for x, w, size, a in TRANSPOSED for bias in (None, biases(w[0], "f32", None))),
     *(_transposed(u8(*x, scale=0.03, zp=zx), weights(*w, dtype="u8", scale=0.02, zp=zw), size,

@@ -49,50 +49,78 @@ class Net:
         values = self.rng.normal(size=shape) / math.sqrt(math.prod(shape[1:]))
         return self.graph.constant(f"w{len(self.graph.tensors)}", values, DType.FLOAT32)
 
-    def add(self, name: str, inputs: Sequence[Tensor | None], shape: tuple[int, ...],
-            attrs: Mapping[str, Any]) -> Tensor:  # fmt: skip
+    def add(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | None],
+        shape: tuple[int, ...],
+        attrs: Mapping[str, Any],
+    ) -> Tensor:
         out = self.graph.tensor(f"y{len(self.graph.ops)}", DType.FLOAT32, shape)
         self.graph.add(name, list(inputs), [out], **attrs)
         self.last = out
         return out
 
-    def conv(self, units: int, kernel: tuple[int, int] = (1, 1), attrs: Mapping[str, Any] = SAME,
-             groups: int = 1) -> Tensor:  # fmt: skip
+    def conv(
+        self,
+        units: int,
+        kernel: tuple[int, int] = (1, 1),
+        attrs: Mapping[str, Any] = SAME,
+        groups: int = 1,
+    ) -> Tensor:
         n, h, w, c = self.last.shape
         if attrs["padding"] == "SAME":
             h, w = (-(-v // attrs["stride_h"]) for v in (h, w))
         else:
             h, w = h - kernel[0] + 1, w - kernel[1] + 1
         weights = self.constant(units, *kernel, c // groups)
-        return self.add("CONV_2D", [self.last, weights, self.constant(units)], (n, h, w, units),
-                        {"fused_activation_function": "RELU6", **attrs})  # fmt: skip
+        return self.add(
+            "CONV_2D",
+            [self.last, weights, self.constant(units)],
+            (n, h, w, units),
+            {"fused_activation_function": "RELU6", **attrs},
+        )
 
     def depthwise(self, size: int) -> Tensor:
         weights = self.constant(1, size, size, self.last.shape[3])
-        return self.add("DEPTHWISE_CONV_2D", [self.last, weights, self.constant(weights.shape[3])],
-                        self.last.shape, {"fused_activation_function": "RELU6",
-                                          "depth_multiplier": 1, **SAME})  # fmt: skip
+        return self.add(
+            "DEPTHWISE_CONV_2D",
+            [self.last, weights, self.constant(weights.shape[3])],
+            self.last.shape,
+            {"fused_activation_function": "RELU6", "depth_multiplier": 1, **SAME},
+        )
 
     def connected(self, units: int) -> Tensor:
         rows, depth = self.last.shape
-        return self.add("FULLY_CONNECTED", [self.last, self.constant(units, depth),
-                                            self.constant(units)], (rows, units),
-                        {"fused_activation_function": "NONE"})  # fmt: skip
+        return self.add(
+            "FULLY_CONNECTED",
+            [self.last, self.constant(units, depth), self.constant(units)],
+            (rows, units),
+            {"fused_activation_function": "NONE"},
+        )
 
     def transposed(self, units: int) -> Tensor:
         n, h, w, c = self.last.shape
         shape = (n, 2 * h, 2 * w, units)
         size = self.graph.constant("shape", np.array(shape), DType.INT32)
-        return self.add("TRANSPOSE_CONV", [size, self.constant(units, 3, 3, c), self.last], shape,
-                        {"fused_activation_function": "NONE", **HALF})  # fmt: skip
+        return self.add(
+            "TRANSPOSE_CONV",
+            [size, self.constant(units, 3, 3, c), self.last],
+            shape,
+            {"fused_activation_function": "NONE", **HALF},
+        )
 
     def matmul(self, adj_x: bool, adj_y: bool) -> Tensor:
         """The input times its magnitudes, both computed."""
         batch, rows, depth = self.last.shape
         other = self.add("ABS", [self.last], self.last.shape, {})
         sizes = [depth if adj_x else rows, rows if adj_y else depth]
-        return self.add("BATCH_MATMUL", [self.graph.inputs[0], other], (batch, *sizes),
-                        {"adj_x": adj_x, "adj_y": adj_y})  # fmt: skip
+        return self.add(
+            "BATCH_MATMUL",
+            [self.graph.inputs[0], other],
+            (batch, *sizes),
+            {"adj_x": adj_x, "adj_y": adj_y},
+        )
 
     def done(self) -> Model:
         self.graph.outputs = [self.last]
@@ -285,8 +313,9 @@ def test_other_targets(target: str) -> None:
 def test_integers_stay() -> None:
     small = stack(quantised=True)
     x = feed(small)
-    np.testing.assert_array_equal(small.compile([bf16(RUNNABLE[0])])(x),
-                                  small.compile([CpuDelegate(cache=False)])(x))  # fmt: skip
+    np.testing.assert_array_equal(
+        small.compile([bf16(RUNNABLE[0])])(x), small.compile([CpuDelegate(cache=False)])(x)
+    )
 
 
 def test_fewer_products_in_f32_are_kept_where_they_are_faster() -> None:
@@ -302,9 +331,11 @@ def test_fewer_products_in_f32_are_kept_where_they_are_faster() -> None:
 
 def test_unknown_precision() -> None:
     model = stack(quantised=False)
-    for ask in (lambda: CpuDelegate(precision="f8"),
-                lambda: sanderling.load_delegate("cpu", {"precision": 16}),
-                lambda: model.compile(["cpu"], options={"precision": "half"})):  # fmt: skip
+    for ask in (
+        lambda: CpuDelegate(precision="f8"),
+        lambda: sanderling.load_delegate("cpu", {"precision": 16}),
+        lambda: model.compile(["cpu"], options={"precision": "half"}),
+    ):
         with pytest.raises(InputError, match="precision"):
             ask()
 
@@ -338,8 +369,9 @@ def test_precision_is_part_of_what_is_remembered(
             delegate = CpuDelegate(precision=precision, emulate=True)
             ours = model.compile([delegate])(x)
             np.testing.assert_array_equal(ours, found.setdefault(precision, ours))
-            other = sanderling.load(path).compile([CpuDelegate(emulate=True)],
-                                                  options={"precision": precision})  # fmt: skip
+            other = sanderling.load(path).compile(
+                [CpuDelegate(emulate=True)], options={"precision": precision}
+            )
             np.testing.assert_array_equal(other(x), ours)
     assert not np.array_equal(found["f32"], found["bf16"])
 

@@ -33,9 +33,18 @@ NEAR = {"dilation_h_factor": 1, "dilation_w_factor": 1}
 
 def transposed(kernel: int, stride: int) -> Case:
     size = stride + kernel
-    return case("TRANSPOSE_CONV", const([1, size, size, 3], "i32"), weights(3, kernel, kernel, 2),
-                f32(1, 2, 2, 2), out=[f32()], padding="VALID", stride_h=stride, stride_w=stride,
-                tol=1e-6, **PLAIN)  # fmt: skip
+    return case(
+        "TRANSPOSE_CONV",
+        const([1, size, size, 3], "i32"),
+        weights(3, kernel, kernel, 2),
+        f32(1, 2, 2, 2),
+        out=[f32()],
+        padding="VALID",
+        stride_h=stride,
+        stride_w=stride,
+        tol=1e-6,
+        **PLAIN,
+    )
 
 
 def conv(name: str, kernel: tuple[int, int], codes: bool = False, **more: int) -> Case:
@@ -52,18 +61,33 @@ def conv(name: str, kernel: tuple[int, int], codes: bool = False, **more: int) -
 
 
 def pool(name: str, size: int) -> Case:
-    return case(name, f32(1, 9, 9, 2), padding="SAME", filter_height=size, filter_width=size,
-                **ONCE, **PLAIN)  # fmt: skip
+    return case(
+        name,
+        f32(1, 9, 9, 2),
+        padding="SAME",
+        filter_height=size,
+        filter_width=size,
+        **ONCE,
+        **PLAIN,
+    )
 
 
 def spread(size: int, *margins: int) -> Case:
-    return case("SPACE_TO_BATCH_ND", f32(1, size - sum(margins), 4, 2), const([size, 2], "i32"),
-                const([[*(margins or (0, 0))], [0, 0]], "i32"))  # fmt: skip
+    return case(
+        "SPACE_TO_BATCH_ND",
+        f32(1, size - sum(margins), 4, 2),
+        const([size, 2], "i32"),
+        const([[*(margins or (0, 0))], [0, 0]], "i32"),
+    )
 
 
 def joined(size: int, *margins: int) -> Case:
-    return case("BATCH_TO_SPACE_ND", f32(2 * size, 2, 3, 2), const([size, 2], "i32"),
-                const([[*(margins or (0, 0))], [0, 0]], "i32"))  # fmt: skip
+    return case(
+        "BATCH_TO_SPACE_ND",
+        f32(2 * size, 2, 3, 2),
+        const([size, 2], "i32"),
+        const([[*(margins or (0, 0))], [0, 0]], "i32"),
+    )
 
 
 def mirrored(rank: int) -> Case:

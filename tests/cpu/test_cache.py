@@ -93,8 +93,16 @@ def test_a_warm_start_needs_no_llvm(tmp_path: Path) -> None:
         names = "llvmlite", "sanderling.delegates.cpu.table"
         print(answer.sum(), *(name in sys.modules for name in names))
     """)
-    runs = [subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True,
-                           text=True, cwd=ROOT, timeout=120) for _ in range(2)]  # fmt: skip
+    runs = [
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=120,
+        )
+        for _ in range(2)
+    ]
     assert not runs[0].stderr and not runs[1].stderr, runs[0].stderr + runs[1].stderr
     cold, warm = (r.stdout.split() for r in runs)
     assert cold[1:] == ["True", "True"] and warm[1:] == ["False", "False"]

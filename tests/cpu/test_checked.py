@@ -35,8 +35,13 @@ def chain() -> Model:
     tensors = [g.input("x", DType.FLOAT32, (4, 6))]
     for name in ("first", "second", "y"):
         tensors.append(g.tensor(name, DType.FLOAT32, (4, 6)))
-        g.add("CUMSUM", [tensors[-2], g.constant(f"axis {name}", np.int32([0]))], tensors[-1:],
-              exclusive=False, reverse=False)  # fmt: skip
+        g.add(
+            "CUMSUM",
+            [tensors[-2], g.constant(f"axis {name}", np.int32([0]))],
+            tensors[-1:],
+            exclusive=False,
+            reverse=False,
+        )
     g.outputs = tensors[-1:]
     return Model([g])
 
@@ -205,7 +210,8 @@ SHARE = TABLE if EVERYTHING else TABLE[:: len(TABLE) // 60]
 
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("row", SHARE, ids=lambda r: r.id)
-def test_the_table_keeps_to_its_tensors(row: Case, target: str,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_the_table_keeps_to_its_tensors(
+    row: Case, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SANDERLING_CHECKED", "1")
     check_cpu(row, target)

@@ -55,13 +55,19 @@ def test_averages_are_exact() -> None:
 def _attrs(
     stride: int = 1, dilation: int = 1, padding: str = "SAME", act: str = "NONE"
 ) -> dict[str, Any]:
-    return {"padding": padding, "stride_h": stride, "stride_w": stride,
-            "dilation_h_factor": dilation, "dilation_w_factor": dilation,
-            "fused_activation_function": act}  # fmt: skip
+    return {
+        "padding": padding,
+        "stride_h": stride,
+        "stride_w": stride,
+        "dilation_h_factor": dilation,
+        "dilation_w_factor": dilation,
+        "fused_activation_function": act,
+    }
 
 
-def _depthwise(kind: str, size: tuple[int, int], channels: int, kernel: int, multiplier: int = 1,
-               **attrs: Any) -> Case:  # fmt: skip
+def _depthwise(
+    kind: str, size: tuple[int, int], channels: int, kernel: int, multiplier: int = 1, **attrs: Any
+) -> Case:
     out = channels * multiplier
     shape, filters = (1, *size, channels), (1, kernel, kernel, out)
     rng = np.random.default_rng(out)
@@ -69,25 +75,44 @@ def _depthwise(kind: str, size: tuple[int, int], channels: int, kernel: int, mul
     if kind == "f32":
         return case("DEPTHWISE_CONV_2D", f32(*shape), weights(*filters), weights(out), **more)
     if kind == "u8":
-        return case("DEPTHWISE_CONV_2D", u8(*shape, scale=0.03, zp=100),
-                    weights(*filters, dtype="u8", scale=0.02, zp=99),
-                    weights(out, dtype="i32", scale=0.0006, low=-3000, high=3000),
-                    out=[u8(scale=0.3, zp=90)], version=2, **more)  # fmt: skip
+        return case(
+            "DEPTHWISE_CONV_2D",
+            u8(*shape, scale=0.03, zp=100),
+            weights(*filters, dtype="u8", scale=0.02, zp=99),
+            weights(out, dtype="i32", scale=0.0006, low=-3000, high=3000),
+            out=[u8(scale=0.3, zp=90)],
+            version=2,
+            **more,
+        )
     scales = rng.uniform(0.002, 0.02, out).astype(np.float32)
     if kind == "hybrid":
-        return case("DEPTHWISE_CONV_2D", f32(*shape), weights(*filters, dtype="i8", scale=scales,
-                    axis=3), weights(out), version=6, **more)  # fmt: skip
+        return case(
+            "DEPTHWISE_CONV_2D",
+            f32(*shape),
+            weights(*filters, dtype="i8", scale=scales, axis=3),
+            weights(out),
+            version=6,
+            **more,
+        )
     if kind == "i16":
-        return case("DEPTHWISE_CONV_2D", i16(*shape, scale=3e-4),
-                    weights(*filters, dtype="i8", scale=scales, axis=3),
-                    weights(out, dtype="i64", scale=scales * np.float32(3e-4), low=-9000,
-                            high=9000),
-                    out=[i16(scale=2e-3)], version=3, **more)  # fmt: skip
-    return case("DEPTHWISE_CONV_2D", i8(*shape, scale=0.03, zp=-5),
-                weights(*filters, dtype="i8", scale=scales, axis=3),
-                weights(out, dtype="i32", scale=scales * np.float32(0.03), low=-3000,
-                        high=3000),
-                out=[i8(scale=0.2, zp=-20)], version=3, **more)  # fmt: skip
+        return case(
+            "DEPTHWISE_CONV_2D",
+            i16(*shape, scale=3e-4),
+            weights(*filters, dtype="i8", scale=scales, axis=3),
+            weights(out, dtype="i64", scale=scales * np.float32(3e-4), low=-9000, high=9000),
+            out=[i16(scale=2e-3)],
+            version=3,
+            **more,
+        )
+    return case(
+        "DEPTHWISE_CONV_2D",
+        i8(*shape, scale=0.03, zp=-5),
+        weights(*filters, dtype="i8", scale=scales, axis=3),
+        weights(out, dtype="i32", scale=scales * np.float32(0.03), low=-3000, high=3000),
+        out=[i8(scale=0.2, zp=-20)],
+        version=3,
+        **more,
+    )
 
 
 KINDS = ("f32", "i8", "u8", "hybrid", "i16")
@@ -236,8 +261,10 @@ def test_threads_agree(kind: str, size: tuple[int, int]) -> None:
 def test_threads_agree_when_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(with_pointwise, "WORTH", 1)
     monkeypatch.setattr(with_pointwise, "RING", 10000)
-    for net in (Net((2, 19, 12, 8)).pointwise(96).depthwise(3, 2),
-                Net((2, 20, 12, 8)).pointwise(96).depthwise(3).pointwise(24)):  # fmt: skip
+    for net in (
+        Net((2, 19, 12, 8)).pointwise(96).depthwise(3, 2),
+        Net((2, 20, 12, 8)).pointwise(96).depthwise(3).pointwise(24),
+    ):
         model = Model([net.graph])
         answers = [run(model.compile([CpuDelegate()], threads=n), net.arrays)[0] for n in (1, 2, 5)]
         assert all(np.array_equal(answers[0], a) for a in answers[1:])

@@ -150,8 +150,10 @@ def test_atan2(target: str) -> None:
     spread = [10.0 ** rng.integers(-9, 10, 4000) * rng.normal(size=4000) for _ in range(2)]
     # Not 1e-45 and 1e-40, which count as zero in compiled code.
     ends = np.meshgrid(*[[v for v in SPECIAL if v == 0 or not abs(v) < 1e-38]] * 2)
-    y, x = (np.concatenate([a, b.reshape(-1)]).astype(np.float32)
-            for a, b in zip(spread, ends, strict=True))  # fmt: skip
+    y, x = (
+        np.concatenate([a, b.reshape(-1)]).astype(np.float32)
+        for a, b in zip(spread, ends, strict=True)
+    )
     found = run_map(X.atan2(x0, x1), y, x, target=target)
     wide = np.arctan2(y.astype(np.float64), x.astype(np.float64))
     wanted = wide.astype(np.float32)
@@ -192,9 +194,11 @@ def exact(function: str, x: np.float32) -> float:
 PRODUCTS: dict[str, tuple[Expr, Callable[..., Array]]] = {
     "swish": (x0 * X.logistic(x0), lambda v, w: v / (1 + np.exp(-v))),
     "gate": (x1 * X.logistic(x0), lambda v, w: w / (1 + np.exp(-v))),
-    "gelu": (x0 * (X.erf(x0 * math.sqrt(0.5)) * 0.5 + 0.5),
-             lambda v, w: v * (1 + erf(v * math.sqrt(0.5))) / 2),
-}  # fmt: skip
+    "gelu": (
+        x0 * (X.erf(x0 * math.sqrt(0.5)) * 0.5 + 0.5),
+        lambda v, w: v * (1 + erf(v * math.sqrt(0.5))) / 2,
+    ),
+}
 
 
 @pytest.mark.parametrize("target", RUNNABLE)
@@ -214,8 +218,10 @@ def test_products(name: str, target: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
     assert name != "gelu" or found[-4] == 0
     for spoilt in range(len(both)):
-        holes = [np.where(np.arange(x.size) % 5 == 0, np.float32(np.nan), v) if i == spoilt else v
-                 for i, v in enumerate(both)]  # fmt: skip
+        holes = [
+            np.where(np.arange(x.size) % 5 == 0, np.float32(np.nan), v) if i == spoilt else v
+            for i, v in enumerate(both)
+        ]
         marked = np.isnan(run_compiled(code, expr, *holes))
         np.testing.assert_array_equal(marked, np.arange(x.size) % 5 == 0)
 

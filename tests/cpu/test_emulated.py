@@ -26,9 +26,9 @@ from sanderling.delegates.cpu.codegen.emit import (
     llvm_type,
     vector,
 )
-from sanderling.delegates.cpu.codegen.emulated import BODIES
 from sanderling.delegates.cpu.codegen.jit import compile_object
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.isa.emulated import BODIES
 from sanderling.delegates.cpu.isa.targets import (
     TARGETS,
     Target,
@@ -172,15 +172,19 @@ CASES: list[tuple[str, Type, list[Array], list[Any], Array]] = [
 LOOSE = {"avx512.rsqrt14.ps.512"}  # the instruction promises 14 bits, the body gives all
 
 
-@pytest.mark.parametrize("target", [emulated(ROW)] + [ROW] * runnable(ROW),
-                         ids=lambda t: "emulated" if t.emulated else "native")  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [emulated(ROW)] + [ROW] * runnable(ROW),
+    ids=lambda t: "emulated" if t.emulated else "native",
+)
 @pytest.mark.parametrize("row", CASES, ids=lambda row: row[0])
 def test_instructions(row: tuple[str, Type, list[Array], list[Any], Array], target: Target) -> None:
     name, result, arrays, more, expected = row
     zero = ir.Constant(vector(I32, 16), [0] * 16)
     floats = ir.Constant(vector(F32, 16), [0.0] * 16)
-    constants = [{"first": floats, "zero": zero}.get(m, m) if isinstance(m, str) else m
-                 for m in more]  # fmt: skip
+    constants = [
+        {"first": floats, "zero": zero}.get(m, m) if isinstance(m, str) else m for m in more
+    ]
     np.testing.assert_array_equal(call(target, name, result, arrays, constants), expected)
 
 

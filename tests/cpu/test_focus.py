@@ -29,9 +29,17 @@ def ints(g: Graph, *values: int) -> Tensor:
 def every(g: Graph, x: Tensor, first: tuple[int, ...], step: tuple[int, ...]) -> Tensor:
     shape = tuple(-(-(n - f) // s) for n, f, s in zip(x.shape, first, step, strict=True))
     y = new(g, x, shape)
-    g.add("STRIDED_SLICE", [x, ints(g, *first), ints(g, *x.shape), ints(g, *step)], [y],
-          begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0,
-          offset=False)  # fmt: skip
+    g.add(
+        "STRIDED_SLICE",
+        [x, ints(g, *first), ints(g, *x.shape), ints(g, *step)],
+        [y],
+        begin_mask=0,
+        end_mask=0,
+        ellipsis_mask=0,
+        new_axis_mask=0,
+        shrink_axis_mask=0,
+        offset=False,
+    )
     return y
 
 
@@ -51,8 +59,11 @@ def sliced(g: Graph, x: Tensor, wrong: bool = False) -> Tensor:
 
 def twice_sliced(g: Graph, x: Tensor) -> Tensor:
     """Channels first; rows, then columns; then transposed."""
-    parts = [every(g, every(g, x, (0, 0, i, 0), (1, 1, 2, 1)), (0, 0, 0, j), (1, 1, 1, 2))
-             for j in (0, 1) for i in (0, 1)]  # fmt: skip
+    parts = [
+        every(g, every(g, x, (0, 0, i, 0), (1, 1, 2, 1)), (0, 0, 0, j), (1, 1, 1, 2))
+        for j in (0, 1)
+        for i in (0, 1)
+    ]
     whole = join(g, parts, 1)
     y = new(g, x, tuple(whole.shape[i] for i in (0, 2, 3, 1)))
     g.add("TRANSPOSE", [whole, ints(g, 0, 2, 3, 1)], [y])
@@ -66,8 +77,13 @@ def to_depth(g: Graph, x: Tensor) -> Tensor:
     return y
 
 
-def model(cut: Cut, shape: tuple[int, ...] = SIZE, quantised: bool = False, stride: int = 1,
-          padding: str = "SAME") -> Model:  # fmt: skip
+def model(
+    cut: Cut,
+    shape: tuple[int, ...] = SIZE,
+    quantised: bool = False,
+    stride: int = 1,
+    padding: str = "SAME",
+) -> Model:
     g = Graph()
     rng = np.random.default_rng(0)
     dtype = DType.INT8 if quantised else DType.FLOAT32
@@ -78,11 +94,22 @@ def model(cut: Cut, shape: tuple[int, ...] = SIZE, quantised: bool = False, stri
     values = rng.integers(-127, 128, (5, 3, 3, c)) if quantised else rng.normal(size=(5, 3, 3, c))
     taps = g.constant("w", values.astype(dtype.numpy), quant=quant(np.full(5, 0.01)))
     bias = g.constant("b", np.arange(5), DType.INT32 if quantised else DType.FLOAT32)
-    h, w = ((n - 3 * (padding == "VALID") + stride) // stride if padding == "VALID"
-            else -(-n // stride) for n in (h, w))  # fmt: skip
+    h, w = (
+        (n - 3 * (padding == "VALID") + stride) // stride if padding == "VALID" else -(-n // stride)
+        for n in (h, w)
+    )
     y = g.tensor("y", dtype, (shape[0], h, w, 5), quant=quant(0.1, -3))
-    g.add("CONV_2D", [blocks, taps, bias], [y], padding=padding, stride_w=stride, stride_h=stride,
-          dilation_w_factor=1, dilation_h_factor=1, fused_activation_function="RELU")  # fmt: skip
+    g.add(
+        "CONV_2D",
+        [blocks, taps, bias],
+        [y],
+        padding=padding,
+        stride_w=stride,
+        stride_h=stride,
+        dilation_w_factor=1,
+        dilation_h_factor=1,
+        fused_activation_function="RELU",
+    )
     g.outputs = [y]
     return Model([g])
 
@@ -99,8 +126,9 @@ def check(given: Model) -> None:
     rng = np.random.default_rng(1)
     feed = rng.normal(size=x.shape) if x.dtype.is_float else rng.integers(-128, 128, x.shape)
     feed = feed.astype(x.dtype.numpy)
-    ours, theirs = (run(given.compile([d]), [feed])
-                    for d in (CpuDelegate(cache=False), "reference"))  # fmt: skip
+    ours, theirs = (
+        run(given.compile([d]), [feed]) for d in (CpuDelegate(cache=False), "reference")
+    )
     for a, b in zip(ours, theirs, strict=True):
         assert np.abs(a.astype(np.float64) - b).max() <= (1e-4 if a.dtype == np.float32 else 1)
 
@@ -108,8 +136,9 @@ def check(given: Model) -> None:
 @pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("stride, padding", [(1, "SAME"), (2, "SAME"), (1, "VALID")])
 @pytest.mark.parametrize("cut", [sliced, to_depth])
-def test_blocks_are_read_from_the_picture(cut: Cut, stride: int, padding: str,
-                                          quantised: bool) -> None:  # fmt: skip
+def test_blocks_are_read_from_the_picture(
+    cut: Cut, stride: int, padding: str, quantised: bool
+) -> None:
     made = model(cut, (2, 24, 16, 3), quantised, stride, padding)
     assert names(made) == ["CONV_2D" if padding == "VALID" else "cpu.CONV_2D"]
     check(made)
@@ -126,8 +155,10 @@ def test_what_is_not_all_blocks() -> None:
     twice = model(lambda g, x: sliced(g, x, wrong=True))
     assert len(names(twice)) == 6
     check(twice)
-    odd = model(lambda g, x: join(g, [every(g, x, (0, i, 0, 0), (1, 2, 1, 1)) for i in (1, 1)], 3),
-                (1, 7, 8, 3))  # fmt: skip
+    odd = model(
+        lambda g, x: join(g, [every(g, x, (0, i, 0, 0), (1, 2, 1, 1)) for i in (1, 1)], 3),
+        (1, 7, 8, 3),
+    )
     assert len(names(odd)) == 4
     check(odd)
     read = model(sliced)

@@ -19,8 +19,11 @@ CODES = np.arange(-128, 128).astype(np.int8)
 PAIRS = list(map(np.ascontiguousarray, np.meshgrid(CODES, CODES, indexing="ij")))
 # (scale, zero point) of the operands and of the result: as models have them, and such that ties
 # are many.
-NUMBERS = [((0.1, 0), (0.1, 0), (0.2, 0)), ((0.05, -128), (0.3, 127), (0.4, 17)),
-           ((0.0235, 3), (0.0039, -128), (0.0211, -5))]  # fmt: skip
+NUMBERS = [
+    ((0.1, 0), (0.1, 0), (0.2, 0)),
+    ((0.05, -128), (0.3, 127), (0.4, 17)),
+    ((0.0235, 3), (0.0039, -128), (0.0211, -5)),
+]
 Operand = tuple[float, int]
 FUNCTIONS: list[tuple[str, dict[str, Any]]] = [
     ("QUANTIZE", {}),
@@ -41,8 +44,10 @@ def _same(model: Model, target: str, arrays: Sequence[Array], share: float = 0.0
 def _model(op: str, numbers: Sequence[Operand], arrays: Sequence[Array], **attrs: Any) -> Model:
     graph = Graph()
     quants = [Quant.of(*n) for n in numbers]
-    inputs = [graph.input(f"x{i}", DType.INT8, a.shape, quant=q)
-              for i, (a, q) in enumerate(zip(arrays, quants, strict=False))]  # fmt: skip
+    inputs = [
+        graph.input(f"x{i}", DType.INT8, a.shape, quant=q)
+        for i, (a, q) in enumerate(zip(arrays, quants, strict=False))
+    ]
     out = graph.tensor("y", DType.INT8, arrays[0].shape, quant=quants[-1])
     graph.add(op, inputs, [out], **attrs)
     graph.outputs = [out]

@@ -73,8 +73,13 @@ class Layer:
         biases = [self.bias(f"b{i}") for i in range(4)]
         y = self.graph.tensor("y", x.dtype, (*shape[:2], cells), quant=hidden.quant)
         operands = [x, *weights, None, None, None, *biases, None, None, hidden, memory, *[None] * 4]
-        self.op = self.graph.add("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, [y], cell_clip=10.0,
-                                 fused_activation_function="TANH")  # fmt: skip
+        self.op = self.graph.add(
+            "UNIDIRECTIONAL_SEQUENCE_LSTM",
+            operands,
+            [y],
+            cell_clip=10.0,
+            fused_activation_function="TANH",
+        )
         self.op.intermediates += self.intermediates(hidden.quant)
         self.graph.outputs = [y]
 
@@ -92,11 +97,11 @@ class Layer:
             )
         return (
             graph.input("x", DType.INT8, self.shape, quant=Quant.of(1 / 64, -3)),
-            graph.tensor("hidden", DType.INT8, state, quant=Quant.of(1 / 128, -1),
-                         is_variable=True),
-            graph.tensor("memory", DType.INT16, state, quant=Quant.of(2.0**-12),
-                         is_variable=True),
-        )  # fmt: skip
+            graph.tensor(
+                "hidden", DType.INT8, state, quant=Quant.of(1 / 128, -1), is_variable=True
+            ),
+            graph.tensor("memory", DType.INT16, state, quant=Quant.of(2.0**-12), is_variable=True),
+        )
 
     def weights(self, name: str, *shape: int) -> Tensor:
         if self.kind in ("float", "half"):
@@ -124,8 +129,10 @@ class Layer:
         if self.kind != "integer":
             return []
         quants = [*(Quant.of(0.001) for _ in range(4)), quant]
-        return [self.graph.tensor(f"between{i}", DType.INT8 if i == 4 else DType.INT16, (), quant=q)
-                for i, q in enumerate(quants)]  # fmt: skip
+        return [
+            self.graph.tensor(f"between{i}", DType.INT8 if i == 4 else DType.INT16, (), quant=q)
+            for i, q in enumerate(quants)
+        ]
 
     def feed(self) -> Array:
         if self.kind == "integer":
@@ -204,10 +211,17 @@ def test_the_basic_cell_with_states_that_are_passed(target: Target) -> None:
     x, hidden, memory = (graph.input(name, DType.FLOAT32, s) for name, s in shapes.items())
     weights = graph.constant("w", rng.normal(size=(4 * cells, 9 + cells)) / 4, DType.FLOAT32)
     bias = graph.constant("b", rng.normal(size=4 * cells), DType.FLOAT32)
-    outputs = [graph.tensor(f"y{i}", DType.FLOAT32, (2, n))
-               for i, n in enumerate((cells, cells, 9 + cells, 4 * cells))]  # fmt: skip
-    graph.add("LSTM", [x, hidden, weights, bias, memory], outputs, kernel_type="BASIC",
-              fused_activation_function="TANH")  # fmt: skip
+    outputs = [
+        graph.tensor(f"y{i}", DType.FLOAT32, (2, n))
+        for i, n in enumerate((cells, cells, 9 + cells, 4 * cells))
+    ]
+    graph.add(
+        "LSTM",
+        [x, hidden, weights, bias, memory],
+        outputs,
+        kernel_type="BASIC",
+        fused_activation_function="TANH",
+    )
     graph.outputs = outputs
     model = Model([graph])
     feeds = [rng.normal(size=s).astype(np.float32) for s in shapes.values()]
@@ -236,16 +250,28 @@ def test_the_basic_cell_of_codes(zero: int, variable: bool, target: Target) -> N
         else graph.input(name, dtype, (3, cells), quant=quant)
         for name, dtype, quant in kinds
     )
-    weights = graph.constant("w", rng.integers(0, 256, (4 * cells, 9 + cells)), DType.UINT8,
-                             quant=Quant.of(1e-2, zero))  # fmt: skip
-    bias = graph.constant("b", rng.integers(-30000, 30000, 4 * cells), DType.INT32,
-                          quant=Quant.of(7e-5))  # fmt: skip
-    rows = ((DType.UINT8, cells, code), (DType.INT16, cells, word), (DType.UINT8, 9 + cells, code),
-            (DType.INT16, 4 * cells, Quant.of(2.0**-12)))  # fmt: skip
-    graph.outputs = [graph.tensor(f"y{i}", dtype, (3, n), quant=q)
-                     for i, (dtype, n, q) in enumerate(rows)]  # fmt: skip
-    graph.add("LSTM", [x, hidden, weights, bias, memory], graph.outputs, kernel_type="BASIC",
-              fused_activation_function="TANH")  # fmt: skip
+    weights = graph.constant(
+        "w", rng.integers(0, 256, (4 * cells, 9 + cells)), DType.UINT8, quant=Quant.of(1e-2, zero)
+    )
+    bias = graph.constant(
+        "b", rng.integers(-30000, 30000, 4 * cells), DType.INT32, quant=Quant.of(7e-5)
+    )
+    rows = (
+        (DType.UINT8, cells, code),
+        (DType.INT16, cells, word),
+        (DType.UINT8, 9 + cells, code),
+        (DType.INT16, 4 * cells, Quant.of(2.0**-12)),
+    )
+    graph.outputs = [
+        graph.tensor(f"y{i}", dtype, (3, n), quant=q) for i, (dtype, n, q) in enumerate(rows)
+    ]
+    graph.add(
+        "LSTM",
+        [x, hidden, weights, bias, memory],
+        graph.outputs,
+        kernel_type="BASIC",
+        fused_activation_function="TANH",
+    )
     delegate = cpu_for(target.name, checked=True)
     assert delegate.refuses(graph.ops[0]) is None
     model = Model([graph])
@@ -265,8 +291,9 @@ def test_others_see_the_state_of_their_time(kind: str, name: str, before: bool) 
     layer = Layer(kind, (1, 3, 8), 16)
     graph, (hidden, _) = layer.graph, layer.op.inputs[18:20]
     assert hidden is not None
-    seen, last = (graph.tensor(n, hidden.dtype, (1, 16), quant=hidden.quant)
-                  for n in ("seen", "last"))  # fmt: skip
+    seen, last = (
+        graph.tensor(n, hidden.dtype, (1, 16), quant=hidden.quant) for n in ("seen", "last")
+    )
     attrs = {"new_shape": [1, 16]} if name == "RESHAPE" else {}
     graph.insert(Op(name, [hidden], [seen], attrs), before=layer.op if before else None)
     graph.append(Op("ABS", [seen], [last]))

@@ -45,8 +45,9 @@ def test_float_models(path: Path) -> None:
     """All of the model, fused: floats within 1e-4 of the output's range."""
     model = load(path)
     arrays = feeds(model)
-    for ours, wanted in zip(*(answers(model, d, arrays) for d in ("cpu", "reference")),
-                            strict=True):  # fmt: skip
+    for ours, wanted in zip(
+        *(answers(model, d, arrays) for d in ("cpu", "reference")), strict=True
+    ):
         if ours.dtype.kind == "f" and path.stem not in ROUNDED_ON_THE_FLY:
             span = np.abs(wanted).max(initial=0.0)
             share = TOLERANCE.get(path.stem, FLOAT_TOLERANCE)

@@ -67,8 +67,13 @@ def test_rows_of_every_kind_of_length(target: str) -> None:
 
 @pytest.mark.parametrize("target", RUNNABLE)
 def test_images_cut_and_filled(target: str) -> None:
-    for given, height, width in [((2, 40, 50), 32, 64), ((3, 20, 70), 24, 40), ((2, 5, 3), 7, 2),
-                                 ((1, 33, 129), 35, 128), ((4, 9, 9), 1, 8)]:  # fmt: skip
+    for given, height, width in [
+        ((2, 40, 50), 32, 64),
+        ((3, 20, 70), 24, 40),
+        ((2, 5, 3), 7, 2),
+        ((1, 33, 129), 35, 128),
+        ((4, 9, 9), 1, 8),
+    ]:
         assert check_cpu(transform(given, height, width), target, threads=2) == ""
 
 
@@ -80,8 +85,9 @@ def test_transforms_do_not_depend_on_threads() -> None:
     model = transform((37, 1, 512), 1, 512).model()
     rng = np.random.default_rng(0)
     feed = [rng.normal(size=(37, 1, 512)).astype(np.float32)]
-    one, three = (run(model.compile([CpuDelegate(cache=False)], threads=n), feed)[0]
-                  for n in (1, 3))  # fmt: skip
+    one, three = (
+        run(model.compile([CpuDelegate(cache=False)], threads=n), feed)[0] for n in (1, 3)
+    )
     assert np.array_equal(one, three)
     theirs = np.fft.rfft(feed[0].astype(np.float64))
     assert np.abs(one - theirs).max() < 1e-6 * np.abs(theirs).max()
@@ -106,12 +112,18 @@ def _random_detection(seed: int, regular: bool) -> Case:
     scores = T(shape, make=lambda g: _coarse(g, shape, codes, low), **kind)
     boxes = u8(1, count, 5, scale=0.05, zp=128) if rng.integers(0, 2) else f32(1, count, 4)
     return detection(
-        f"seed {seed}", boxes, scores, const(anchors(count + 3), "f32"), num_classes=classes,
-        max_detections=int(rng.integers(1, 60)), use_regular_nms=regular,
+        f"seed {seed}",
+        boxes,
+        scores,
+        const(anchors(count + 3), "f32"),
+        num_classes=classes,
+        max_detections=int(rng.integers(1, 60)),
+        use_regular_nms=regular,
         max_classes_per_detection=int(rng.integers(1, 4)),
         detections_per_class=int(rng.integers(1, 20)),
         nms_score_threshold=float(rng.choice([0.0, 0.3, 0.5, 0.9])),
-        nms_iou_threshold=float(rng.choice([0.1, 0.3, 0.5, 0.6])))  # fmt: skip
+        nms_iou_threshold=float(rng.choice([0.1, 0.3, 0.5, 0.6])),
+    )
 
 
 @pytest.mark.parametrize("regular", [False, True])
@@ -126,8 +138,9 @@ def test_anchors_of_negative_size_are_left_to_the_definition() -> None:
     table = anchors(20)
     table[7, 2] = -0.1
     scores = T((1, 20, 4), "f32", make=lambda g: _coarse(g, (1, 20, 4), False, 0))
-    row = detection("negative", f32(1, 20, 4), scores, const(table, "f32"), max_detections=3,
-                    num_classes=3)  # fmt: skip
+    row = detection(
+        "negative", f32(1, 20, 4), scores, const(table, "f32"), max_detections=3, num_classes=3
+    )
     graph = row.model().main
     assert "negative size" in str(CpuDelegate(cache=False).refuses(graph.ops[0]))
 
@@ -155,8 +168,16 @@ def test_infinite_taps_that_reach_nothing() -> None:
     """They are no part of a sum, and do not make it NaN."""
     taps = np.ones((2, 3, 3, 3, 2), np.float32)
     taps[0, 1], taps[1, 2] = np.inf, np.nan
-    row = case("CONV_3D_TRANSPOSE", const([1, 4, 7, 5, 3], "i32"), const(taps),
-               f32(1, 3, 3, 3, 2), padding="VALID", stride_d=1, stride_h=2, stride_w=1)  # fmt: skip
+    row = case(
+        "CONV_3D_TRANSPOSE",
+        const([1, 4, 7, 5, 3], "i32"),
+        const(taps),
+        f32(1, 3, 3, 3, 2),
+        padding="VALID",
+        stride_d=1,
+        stride_h=2,
+        stride_w=1,
+    )
     assert "not all finite" in check_cpu(row)
 
 
@@ -182,8 +203,16 @@ def test_floats_by_integer_weights(name: str, target: str) -> None:
         row = case(name, f32(2, 5, 24), weights(24, 10, dtype="i8", scale=0.02), out=[f32()])
     else:
         shape = const([2, 9, 11, 20], "i32")
-        row = case(name, shape, weights(20, 3, 3, 6, dtype="i8", scale=0.02), f32(2, 5, 6, 6),
-                   out=[f32()], padding="SAME", stride_h=2, stride_w=2)  # fmt: skip
+        row = case(
+            name,
+            shape,
+            weights(20, 3, 3, 6, dtype="i8", scale=0.02),
+            f32(2, 5, 6, 6),
+            out=[f32()],
+            padding="SAME",
+            stride_h=2,
+            stride_w=2,
+        )
     assert check_cpu(row, target, threads=2) == ""
 
 
@@ -196,8 +225,14 @@ def test_updates_of_one_place_add_up(target: str) -> None:
     rng = np.random.default_rng(0)
     for width in (1, 7, 9000):
         index = rng.integers(0, 6, (50, 1))
-        row = case("SCATTER_ND", const(index, "i32", fed=True), f32(50, width),
-                   const([6, width], "i32"), out=[f32()], tol=1e-6)  # fmt: skip
+        row = case(
+            "SCATTER_ND",
+            const(index, "i32", fed=True),
+            f32(50, width),
+            const([6, width], "i32"),
+            out=[f32()],
+            tol=1e-6,
+        )
         assert check_cpu(row, target, threads=3) == ""
 
 
@@ -224,9 +259,15 @@ def test_suppression_with_ties(seed: int) -> None:
     rng = np.random.default_rng(seed)
     corners = np.round(rng.uniform(0, 1, (60, 4)), 1)
     scores = rng.integers(0, 5, 60) / 5
-    row = case("NON_MAX_SUPPRESSION_V4", const(corners, "f32", fed=True),
-               const(scores, "f32", fed=True), const(25, "i32"), const(0.3, "f32"),
-               const(0.1, "f32"), out=[i32(), i32()])  # fmt: skip
+    row = case(
+        "NON_MAX_SUPPRESSION_V4",
+        const(corners, "f32", fed=True),
+        const(scores, "f32", fed=True),
+        const(25, "i32"),
+        const(0.3, "f32"),
+        const(0.1, "f32"),
+        out=[i32(), i32()],
+    )
     assert check_cpu(row, RUNNABLE[seed % len(RUNNABLE)]) == ""
 
 
@@ -234,16 +275,23 @@ def test_roots_below_zero_are_no_energy() -> None:
     """NaN, as in LiteRT, and not the least that a channel can have."""
     bank = {"filterbank_channel_count": 10, "dct_coefficient_count": 5}
     made = options(upper_frequency_limit=4000.0, lower_frequency_limit=20.0, **bank)
-    row = case("custom.Mfcc", f32(1, 3, 65, low=-1, high=1), const([8000], "i32"), options=made,
-               tol=1e-6)  # fmt: skip
+    row = case(
+        "custom.Mfcc", f32(1, 3, 65, low=-1, high=1), const([8000], "i32"), options=made, tol=1e-6
+    )
     assert check_cpu(row) == ""
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.75, 1.0, 0.3])
 def test_neighbours_among_channels(beta: float) -> None:
     for depth, radius in ((3, 5), (40, 2), (33, 40)):
-        row = case("LOCAL_RESPONSE_NORMALIZATION", f32(1, 3, 4, depth), radius=radius, bias=1.5,
-                   alpha=0.2, beta=beta)  # fmt: skip
+        row = case(
+            "LOCAL_RESPONSE_NORMALIZATION",
+            f32(1, 3, 4, depth),
+            radius=radius,
+            bias=1.5,
+            alpha=0.2,
+            beta=beta,
+        )
         assert check_cpu(row, threads=2) == ""
 
 

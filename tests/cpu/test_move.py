@@ -70,12 +70,17 @@ def lengthy(size: int, n: int) -> list[Case]:
         case("BROADCAST_TO", x(3, 1), const([3, n], "i32")),
         case("REVERSE_V2", x(3, n), const([1], "i32")) if size < 8 else None,
         case("PAD", x(2, 3, n), const([[1, 0], [2, 1], [1, 3]], "i32")),
-        case("STRIDED_SLICE", x(3, n + 5), const([0, n + 3], "i32"), const([3, 0], "i32"),
-             const([1, -2], "i32")),
+        case(
+            "STRIDED_SLICE",
+            x(3, n + 5),
+            const([0, n + 3], "i32"),
+            const([3, 0], "i32"),
+            const([1, -2], "i32"),
+        ),
         case("CONCATENATION", x(4, n), x(4, 7), x(4, n + 1), axis=1),
         case("GATHER", x(3, n), const([0, n - 1, n // 2], "i32"), axis=1),
         case("GATHER", x(5, n), i32(4, low=0, high=4), axis=0),
-    ]  # fmt: skip
+    ]
     return [row for row in found if row is not None]
 
 
@@ -97,8 +102,13 @@ def test_bilinear(x: Callable[..., T], channels: int) -> None:
     choices: list[dict[str, Any]] = [{}, {"align_corners": True}, {"half_pixel_centers": True}]
     every = [*itertools.product(choices, ((26, 40), (7, 9)))]
     for options, new in share_of(every, RUNNABLE[0], place=channels, host=3):
-        row = case("RESIZE_BILINEAR", x(2, 13, 20, channels, **quant), const(new, "i32"),
-                   out=[x(**quant)], **options)  # fmt: skip
+        row = case(
+            "RESIZE_BILINEAR",
+            x(2, 13, 20, channels, **quant),
+            const(new, "i32"),
+            out=[x(**quant)],
+            **options,
+        )
         assert check_cpu(row, threads=2) == ""
 
 
@@ -107,8 +117,13 @@ def test_bilinear(x: Callable[..., T], channels: int) -> None:
 def test_bilinear_of_codes_is_exact(
     x: Callable[..., T], shape: tuple[int, ...], new: tuple[int, int]
 ) -> None:
-    row = case("RESIZE_BILINEAR", x(*shape, scale=0.1, zp=3), const(new, "i32"),
-               out=[x(scale=0.1, zp=3)], half_pixel_centers=True)  # fmt: skip
+    row = case(
+        "RESIZE_BILINEAR",
+        x(*shape, scale=0.1, zp=3),
+        const(new, "i32"),
+        out=[x(scale=0.1, zp=3)],
+        half_pixel_centers=True,
+    )
     model = row.model()
     arrays = row.arrays(model, np.random.default_rng(0))
     ours = run(model.compile([CpuDelegate(cache=False)]), arrays)
@@ -131,9 +146,11 @@ def test_constant_index_outside_is_left_to_the_reference() -> None:
 @pytest.mark.parametrize("kind", ("i4", "u4"))
 def test_elements_that_share_a_byte_are_left_to_the_reference(kind: str) -> None:
     """The views copied the bytes that the file takes, half of those in memory."""
-    for row in (case("RESHAPE", T((3, 5), kind), const([15], "i32"), new_shape=[15]),
-                case("SQUEEZE", T((1, 3, 5), kind), squeeze_dims=[0]),
-                case("EXPAND_DIMS", T((3, 5), kind), const([0], "i32"))):  # fmt: skip
+    for row in (
+        case("RESHAPE", T((3, 5), kind), const([15], "i32"), new_shape=[15]),
+        case("SQUEEZE", T((1, 3, 5), kind), squeeze_dims=[0]),
+        case("EXPAND_DIMS", T((3, 5), kind), const([0], "i32")),
+    ):
         assert "less than a byte" in check_cpu(row)
 
 

@@ -67,8 +67,9 @@ class Maker:
     def cut(self, x: Tensor, begin: int, size: int) -> Tensor:
         y = self.new((size, *x.shape[1:]))
         rest = len(x.shape) - 1
-        self.graph.add("SLICE", [x, self.ints(begin, *[0] * rest), self.ints(size, *x.shape[1:])],
-                       [y])  # fmt: skip
+        self.graph.add(
+            "SLICE", [x, self.ints(begin, *[0] * rest), self.ints(size, *x.shape[1:])], [y]
+        )
         return y
 
     def transpose(self, x: Tensor) -> Tensor:
@@ -85,33 +86,65 @@ class Maker:
         w = self.graph.constant(f"w{self.count}", values.astype(np.float32))
         b = self.graph.constant(f"b{self.count}", rng.normal(size=n).astype(np.float32))
         y = self.new((*x.shape[:3], n))
-        self.graph.add("CONV_2D", [x, w, b], [y], padding="SAME", stride_w=1, stride_h=1,
-                       dilation_w_factor=1, dilation_h_factor=1,
-                       fused_activation_function="NONE")  # fmt: skip
+        self.graph.add(
+            "CONV_2D",
+            [x, w, b],
+            [y],
+            padding="SAME",
+            stride_w=1,
+            stride_h=1,
+            dilation_w_factor=1,
+            dilation_h_factor=1,
+            fused_activation_function="NONE",
+        )
         return y
 
     def depthwise(self, x: Tensor) -> Tensor:
         self.count += 1
         rng = np.random.default_rng(self.count)
-        w, b = (self.graph.constant(f"{c}{self.count}", rng.normal(size=s).astype(np.float32) / 3)
-                for c, s in (("w", (1, 3, 3, x.shape[3])), ("b", x.shape[3:])))  # fmt: skip
+        w, b = (
+            self.graph.constant(f"{c}{self.count}", rng.normal(size=s).astype(np.float32) / 3)
+            for c, s in (("w", (1, 3, 3, x.shape[3])), ("b", x.shape[3:]))
+        )
         y = self.new(x.shape)
-        self.graph.add("DEPTHWISE_CONV_2D", [x, w, b], [y], padding="SAME", stride_w=1, stride_h=1,
-                       dilation_w_factor=1, dilation_h_factor=1, depth_multiplier=1,
-                       fused_activation_function="RELU6")  # fmt: skip
+        self.graph.add(
+            "DEPTHWISE_CONV_2D",
+            [x, w, b],
+            [y],
+            padding="SAME",
+            stride_w=1,
+            stride_h=1,
+            dilation_w_factor=1,
+            dilation_h_factor=1,
+            depth_multiplier=1,
+            fused_activation_function="RELU6",
+        )
         return y
 
     def pool(self, x: Tensor) -> Tensor:
         y = self.new(x.shape)
-        self.graph.add("MAX_POOL_2D", [x], [y], padding="SAME", stride_w=1, stride_h=1,
-                       filter_width=3, filter_height=3,
-                       fused_activation_function="NONE")  # fmt: skip
+        self.graph.add(
+            "MAX_POOL_2D",
+            [x],
+            [y],
+            padding="SAME",
+            stride_w=1,
+            stride_h=1,
+            filter_width=3,
+            filter_height=3,
+            fused_activation_function="NONE",
+        )
         return y
 
     def resize(self, x: Tensor, height: int, width: int, how: str = "BILINEAR") -> Tensor:
         y = self.new((x.shape[0], height, width, x.shape[3]))
-        self.graph.add(f"RESIZE_{how}", [x, self.ints(height, width)], [y], align_corners=False,
-                       half_pixel_centers=how == "BILINEAR")  # fmt: skip
+        self.graph.add(
+            f"RESIZE_{how}",
+            [x, self.ints(height, width)],
+            [y],
+            align_corners=False,
+            half_pixel_centers=how == "BILINEAR",
+        )
         return y
 
     def check(self, *outputs: Tensor, threads: int = 2, target: str | None = None) -> None:
@@ -130,8 +163,11 @@ class Maker:
         """Names of the ops that are not free, elementwise ones apart."""
         self.graph.outputs = list(outputs)
         places, _ = place(self.graph)
-        return [op.name for op in self.graph.ops
-                if op.name not in ("TANH", "ADD") and not is_free(op, places)]  # fmt: skip
+        return [
+            op.name
+            for op in self.graph.ops
+            if op.name not in ("TANH", "ADD") and not is_free(op, places)
+        ]
 
 
 def test_parts_are_written_into_their_concatenation() -> None:

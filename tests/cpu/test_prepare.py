@@ -94,8 +94,15 @@ class Net:
         data = RNG.integers(-127, 128, shape).astype(np.int8)
         return self.graph.constant(name, data, quant=Quant.of(scales, 0, axis))
 
-    def conv(self, x: Tensor, out: Tensor, taps: int = 1, name: str = "CONV_2D",
-             padding: str = "SAME", **attrs: object) -> Tensor:  # fmt: skip
+    def conv(
+        self,
+        x: Tensor,
+        out: Tensor,
+        taps: int = 1,
+        name: str = "CONV_2D",
+        padding: str = "SAME",
+        **attrs: object,
+    ) -> Tensor:
         deep = name == "DEPTHWISE_CONV_2D"
         shape = (1, taps, taps, out.shape[3]) if deep else (out.shape[3], taps, taps, x.shape[3])
         more = {"depth_multiplier": 1} if deep else {}
@@ -228,8 +235,9 @@ def test_ones_in_front_do_not_matter() -> None:
     net = Net()
     x, other = net.input("x", (4, 2)), net.input("o", (1, 4, 3))
     w = net.weights("w", (3, 2), 0)
-    y = net.add("FULLY_CONNECTED", [x, w, None], net.tensor("f", (4, 3)),
-                fused_activation_function="NONE")  # fmt: skip
+    y = net.add(
+        "FULLY_CONNECTED", [x, w, None], net.tensor("f", (4, 3)), fused_activation_function="NONE"
+    )
     graph = net.done(net.add("ADD", [y, other], net.tensor("y", (1, 4, 3))))
     check(graph, fold_residuals)
     assert names(graph) == ["cpu.FULLY_CONNECTED"]
@@ -354,8 +362,9 @@ def test_weights_that_are_data_elsewhere() -> None:
     net = Net(DType.INT8)
     x = net.input("x", (4, 2))
     w = net.graph.constant("w", np.int8([[1, 2], [-3, 4]]), quant=Quant.of(0.1, 0))
-    y = net.add("FULLY_CONNECTED", [x, w, None], net.tensor("f", (4, 2)),
-                fused_activation_function="NONE")  # fmt: skip
+    y = net.add(
+        "FULLY_CONNECTED", [x, w, None], net.tensor("f", (4, 2)), fused_activation_function="NONE"
+    )
     first = net.graph.constant("first", np.int32([0, 0]))
     z = net.add("GATHER", [w, first], net.tensor("z", (2, 2), zero=0), axis=0, batch_dims=0)
     graph = net.done(y, z)
@@ -443,8 +452,14 @@ def test_a_change_of_type_at_the_border_is_nothing() -> None:
 def byte_cases() -> list:
     """Conformance cases whose first operand is a quantised int8 activation."""
     rows = [c for c in CASES if c.build is None and c.inputs and c.inputs[0] is not None]
-    return [c for c in rows if c.inputs[0].dtype == "i8" and c.inputs[0].quant is not None
-            and c.inputs[0].quant.scale.size == 1 and c.runs == 1][::7]  # fmt: skip
+    return [
+        c
+        for c in rows
+        if c.inputs[0].dtype == "i8"
+        and c.inputs[0].quant is not None
+        and c.inputs[0].quant.scale.size == 1
+        and c.runs == 1
+    ][::7]
 
 
 @pytest.mark.parametrize("case", byte_cases(), ids=lambda c: c.id)

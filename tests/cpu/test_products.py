@@ -82,8 +82,15 @@ def _conv(kind: str, x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, An
     bias = weights(units, dtype="i32", low=-2000, high=2000, scale=0.0003)
     if kind == "i8":
         filters = weights(*w, dtype="i8", scale=_scales(units))
-        return case("CONV_2D", i8(*x, scale=0.03, zp=-5), filters, bias,
-                    out=[i8(scale=0.2, zp=3)], version=3, **attrs)  # fmt: skip
+        return case(
+            "CONV_2D",
+            i8(*x, scale=0.03, zp=-5),
+            filters,
+            bias,
+            out=[i8(scale=0.2, zp=3)],
+            version=3,
+            **attrs,
+        )
     filters = weights(*w, dtype="u8", scale=0.01, zp=151)
     out: list[T] = [u8(scale=0.5, zp=99)]
     return case("CONV_2D", u8(*x, scale=0.03, zp=130), filters, bias, out=out, **attrs)

@@ -62,24 +62,33 @@ def test_axes(target: str) -> None:
         if make is i8 and name == "REDUCE_PROD":
             continue
         small = {"low": -2, "high": 2} if name == "REDUCE_PROD" else {}
-        row = case(name, make(*shape, **scale, **small), const(axes, "i32"), out=[make(**scale)],
-                   keep_dims=False)  # fmt: skip
+        row = case(
+            name,
+            make(*shape, **scale, **small),
+            const(axes, "i32"),
+            out=[make(**scale)],
+            keep_dims=False,
+        )
         assert check_cpu(row, target, threads=2) == ""
 
 
 @pytest.mark.parametrize("target", TARGET_NAMES)
 @pytest.mark.parametrize("name", ["SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION"])
 def test_rows(name: str, target: str) -> None:
-    codes = {"SOFTMAX": (1 / 256, -128), "LOG_SOFTMAX": (1 / 16, 127),
-             "L2_NORMALIZATION": (1 / 128, 0)}  # fmt: skip
+    codes = {
+        "SOFTMAX": (1 / 256, -128),
+        "LOG_SOFTMAX": (1 / 16, 127),
+        "L2_NORMALIZATION": (1 / 128, 0),
+    }
     scale, zero = codes[name]
     more: dict[str, Any] = {"beta": 1.0} if name == "SOFTMAX" else {}
     for shape in share_of(((3, 2), (7, 15), (5, 16), (4, 65), (2, 1001)), target):
         assert check_cpu(case(name, f32(*shape), **more), target, threads=2) == ""
         row = case(name, i8(*shape, scale=0.1), out=[i8(scale=scale, zp=zero)], **more)
         assert check_cpu(row, target) == ""
-        row = case(name, u8(*shape, scale=0.1, zp=100), out=[u8(scale=scale, zp=zero + 128)],
-                   **more)  # fmt: skip
+        row = case(
+            name, u8(*shape, scale=0.1, zp=100), out=[u8(scale=scale, zp=zero + 128)], **more
+        )
         assert check_cpu(row, target) == ""
 
 
@@ -165,12 +174,16 @@ def test_sums_of_codes_are_exact(name: str, target: str) -> None:
     """To the last unit of the definition's fixed point."""
     for make, zero in ((i8, 3), (i16, 0)):
         for shape, axes, scale in (((40, 70), [0], 0.07), ((5, 200), [1], 0.013)):
-            row = case(name, make(*shape, scale=0.05, zp=zero), const(axes, "i32"),
-                       out=[make(scale=scale, zp=zero)], keep_dims=False)  # fmt: skip
+            row = case(
+                name,
+                make(*shape, scale=0.05, zp=zero),
+                const(axes, "i32"),
+                out=[make(scale=scale, zp=zero)],
+                keep_dims=False,
+            )
             model = row.model()
             feeds = row.arrays(model, np.random.default_rng(8))
-            found, wanted = (run(model.compile([d]), feeds)
-                             for d in (cpu_for(target), "reference"))  # fmt: skip
+            found, wanted = (run(model.compile([d]), feeds) for d in (cpu_for(target), "reference"))
             np.testing.assert_array_equal(found[0], wanted[0])
 
 
@@ -185,8 +198,9 @@ def _layer_norm(shape: tuple[int, ...]) -> Model:
     x = graph.input("x", f, shape)
     last = graph.constant("last", np.array([len(shape) - 1], np.int32))
     gamma, beta = (graph.constant(n, rng.normal(size=length).astype(np.float32)) for n in "gb")
-    mean, var, eps, inv, both, minus = (graph.tensor(n, f, rows) for n in
-                                        ("mean", "var", "eps", "inv", "both", "minus"))  # fmt: skip
+    mean, var, eps, inv, both, minus = (
+        graph.tensor(n, f, rows) for n in ("mean", "var", "eps", "inv", "both", "minus")
+    )
     sq, a, b, c, y = (graph.tensor(n, f, shape) for n in ("sq", "a", "b", "c", "y"))
     graph.add("MEAN", [x, last], [mean], keep_dims=True)
     graph.add("SQUARED_DIFFERENCE", [x, mean], [sq])

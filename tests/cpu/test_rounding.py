@@ -44,8 +44,13 @@ def _answers(model: Model, target: str, arrays: Sequence[Array]) -> tuple[Array,
 # -- sums ---------------------------------------------------------------------------------------
 
 # Scales as models have them, powers of two, where all roundings tie, and ones of dead channels.
-SCALES = np.concatenate([np.exp2(np.random.default_rng(0).uniform(-12, -4, 480)),
-                         np.exp2(np.arange(-12.0, 1.0)), [0.9, 2.0**-21.4, 2.0**-30]])  # fmt: skip
+SCALES = np.concatenate(
+    [
+        np.exp2(np.random.default_rng(0).uniform(-12, -4, 480)),
+        np.exp2(np.arange(-12.0, 1.0)),
+        [0.9, 2.0**-21.4, 2.0**-30],
+    ]
+)
 MORE = 6
 
 
@@ -53,8 +58,9 @@ MORE = 6
 USUAL = SCALES[:480]
 
 
-def _at_steps(op: str, act: str, zero: int, bias: Array | None = None,
-              of: Array = SCALES) -> tuple[Model, Array]:  # fmt: skip
+def _at_steps(
+    op: str, act: str, zero: int, bias: Array | None = None, of: Array = SCALES
+) -> tuple[Model, Array]:
     """A layer of one product a sum. Biases bring each channel's sums to where some code begins, and
     pixels to the sums around it."""
     rng = np.random.default_rng(zero + 200)
@@ -96,8 +102,11 @@ def test_codes_begin_where_the_definition_has_them(
         assert np.count_nonzero(np.diff(wanted.astype(int), axis=2)) > 300  # they do begin there
 
 
-LINES = {name: "floor" if row.width == 64 else "line" for name, row in TARGETS.items()
-         if row.fma and row.triple.startswith("x86")}  # fmt: skip
+LINES = {
+    name: "floor" if row.width == 64 else "line"
+    for name, row in TARGETS.items()
+    if row.fma and row.triple.startswith("x86")
+}
 
 
 @pytest.mark.parametrize("target", LINES)
@@ -168,8 +177,9 @@ def _wrapping(op: str, dtype: DType) -> tuple[Model, Array]:
     graph = Graph()
     x = graph.input("x", dtype, (1, 3, 4, channels), quant=Quant.of(0.5, zero))
     shape = (1, 2, 2, channels) if op == "DEPTHWISE_CONV_2D" else (channels, 2, 2, channels)
-    w = graph.constant("w", rng.integers(*wdtype.bounds, shape), wdtype,
-                       quant=Quant.of(2.0**-24, wzero))  # fmt: skip
+    w = graph.constant(
+        "w", rng.integers(*wdtype.bounds, shape), wdtype, quant=Quant.of(2.0**-24, wzero)
+    )
     ends = np.where(np.arange(channels) % 2, 2**31 - 1, -(2**31))
     b = graph.constant("b", ends, DType.INT32, quant=Quant.of(2.0**-25))
     size = (4, 5) if op == "TRANSPOSE_CONV" else (2, 3)
@@ -230,8 +240,10 @@ def _sides(numbers: Sequence[Operand]) -> list[planes.Side]:
 
 def test_planes_are_exact() -> None:
     rng = np.random.default_rng(1)
-    random = [[(s, int(rng.integers(-128, 128))) for s in (a, b, max(a, b) * rng.uniform(0.6, 2))]
-              for a, b in np.exp2(rng.uniform(-4, 1, (20, 2)))]  # fmt: skip
+    random = [
+        [(s, int(rng.integers(-128, 128))) for s in (a, b, max(a, b) * rng.uniform(0.6, 2))]
+        for a, b in np.exp2(rng.uniform(-4, 1, (20, 2)))
+    ]
     found = [planes.plane(*_sides(numbers)) for numbers in (*ADDITIONS, *random)]
     assert np.mean([p.exact for p in found]) > 0.9
     assert all(p.exact for p in found[: len(ADDITIONS)])
@@ -243,8 +255,10 @@ def test_planes_are_exact() -> None:
 def test_sums_without_a_plane_are_exact_too(product: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     real = planes.plane
     for module in ("kernels.elementwise.arithmetic", "passes.fold"):
-        monkeypatch.setattr(f"sanderling.delegates.cpu.{module}.plane",
-                            lambda *args: replace(real(*args), exact=False))  # fmt: skip
+        monkeypatch.setattr(
+            f"sanderling.delegates.cpu.{module}.plane",
+            lambda *args: replace(real(*args), exact=False),
+        )
     model, pairs = _sum("ADD", ADDITIONS[0], "NONE", product)
     target: Target = TARGETS[TRIED[0]]
     ours, wanted = _answers(model, target.name, pairs)

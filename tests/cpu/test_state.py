@@ -90,8 +90,17 @@ def stream(dtype: DType, rows: int, new: int, channels: int) -> Model:
     g.add("SLICE", [both, begin, size], [kept])
     assign(g, "v", kept)
     y = tensor(g, "y", 1)
-    g.add("MAX_POOL_2D", [both], [y], padding="VALID", stride_w=1, stride_h=1, filter_width=1,
-          filter_height=rows + new, fused_activation_function="NONE")  # fmt: skip
+    g.add(
+        "MAX_POOL_2D",
+        [both],
+        [y],
+        padding="VALID",
+        stride_w=1,
+        stride_h=1,
+        filter_width=1,
+        filter_height=rows + new,
+        fused_activation_function="NONE",
+    )
     g.outputs = [y]
     return Model([g, init])
 
@@ -202,16 +211,25 @@ def _tuple(found: Any) -> tuple[Array, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def branch(g: Graph, flag: Tensor, args: Sequence[Tensor], bodies: Sequence[Body],
-           subgraphs: list[Graph]) -> list[Tensor]:  # fmt: skip
+def branch(
+    g: Graph, flag: Tensor, args: Sequence[Tensor], bodies: Sequence[Body], subgraphs: list[Graph]
+) -> list[Tensor]:
     types = [(t.dtype.short, t.shape) for t in args]
     names = "then", "else"
     made = [graph(f"{n}{len(subgraphs)}", b, *types) for n, b in zip(names, bodies, strict=True)]
     subgraphs += made
-    outs = [g.tensor(f"{g.name}_if{len(g.tensors)}", t.dtype, t.shape, quant=t.quant)
-            for t in made[0].outputs]  # fmt: skip
-    g.insert(Op("IF", [flag, *args], outs, {"then_subgraph_index": made[0],
-                                            "else_subgraph_index": made[1]}))  # fmt: skip
+    outs = [
+        g.tensor(f"{g.name}_if{len(g.tensors)}", t.dtype, t.shape, quant=t.quant)
+        for t in made[0].outputs
+    ]
+    g.insert(
+        Op(
+            "IF",
+            [flag, *args],
+            outs,
+            {"then_subgraph_index": made[0], "else_subgraph_index": made[1]},
+        )
+    )
     return outs
 
 
@@ -324,8 +342,9 @@ def test_composites_are_what_they_stand_for() -> None:
 
     def call(g: Graph, body: Body, *args: Tensor) -> Tensor:
         inner = graph(f"c{len(g.tensors)}", body, *((t.dtype.short, t.shape) for t in args))
-        return emit(g, "STABLEHLO_COMPOSITE", args, (1, 64), name="c",
-                    decomposition_subgraph_index=inner)  # fmt: skip
+        return emit(
+            g, "STABLEHLO_COMPOSITE", args, (1, 64), name="c", decomposition_subgraph_index=inner
+        )
 
     def twice(g: Graph, a: Tensor) -> list[Tensor]:
         return [call(g, lambda h, x: [emit(h, "TANH", [x], (1, 64))], call(g, same, a))]
@@ -362,8 +381,9 @@ def test_constants_that_are_passed_become_weights() -> None:
 
 def refused(model: Model) -> str:
     session = model.compile([CpuDelegate()])
-    (reason,) = (r[0].reason for op, r in session.plan().partition.refusals.items()
-                 if op.name == "IF")  # fmt: skip
+    (reason,) = (
+        r[0].reason for op, r in session.plan().partition.refusals.items() if op.name == "IF"
+    )
     return reason
 
 
@@ -406,8 +426,9 @@ class Random:
             if kind == 0 and depth < 2:
                 values += self.choice(g, flags, values, depth)
             elif kind <= 2:
-                values.append(emit(g, str(self.rng.choice(["ADD", "SUB", "MAXIMUM"])), [a, b],
-                                   (1, 64)))  # fmt: skip
+                values.append(
+                    emit(g, str(self.rng.choice(["ADD", "SUB", "MAXIMUM"])), [a, b], (1, 64))
+                )
             elif kind == 3:
                 values += view(g, a, b)
             elif kind == 4:
@@ -424,8 +445,9 @@ class Random:
 
         return build
 
-    def choice(self, g: Graph, flags: Sequence[Tensor], values: Sequence[Tensor],
-               depth: int) -> list[Tensor]:  # fmt: skip
+    def choice(
+        self, g: Graph, flags: Sequence[Tensor], values: Sequence[Tensor], depth: int
+    ) -> list[Tensor]:
         count = int(self.rng.integers(1, 4))
         args = [values[int(i)] for i in self.rng.integers(0, len(values), 3)]
         bodies = [self.body(count, len(flags), depth + 1) for _ in range(2)]

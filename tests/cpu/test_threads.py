@@ -137,8 +137,9 @@ class Interrupt(BaseException):
 
 
 @pytest.mark.parametrize("problem", [Interrupt, DelegateError])
-def test_workers_start_together_or_not_at_all(problem: type[BaseException],
-                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_workers_start_together_or_not_at_all(
+    problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C, or a limit on threads, in the midst of starting them: the next run starts anew."""
     start, x = Crew._start, feed(stack())
 
@@ -180,8 +181,13 @@ def run_python(code: str) -> str:
         expected = session(x).copy()
     """
     text = textwrap.dedent(head) + textwrap.dedent(code)
-    done = subprocess.run([sys.executable, "-W", "error", "-c", text], capture_output=True,
-                          text=True, timeout=60, cwd=Path(__file__).parents[2])  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+    )
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout
 

@@ -91,8 +91,12 @@ def test_nothing_is_imported_that_is_not_run(path: Path) -> None:
         names = "llvmlite", *("sanderling." + name for name in mine)
         print([name for name in names if name in sys.modules])
     """)
-    done = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
-                           timeout=120) for _ in range(2)]  # fmt: skip
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120
+        )
+        for _ in range(2)
+    ]
     assert done[1].stdout == "[]\n", done[1].stdout + done[1].stderr
 
 

@@ -73,8 +73,17 @@ def _bias(units: int, kind: str, by: Array) -> T | None:
     return const(np.clip(np.rint(codes / by), -most, most), kind, scale=by)
 
 
-def _product(op: str, kind: str, taps: int, depth: int, units: int, *, top: float = -9.0,
-             weights_of: str = "any", **more: Any) -> Case:  # fmt: skip
+def _product(
+    op: str,
+    kind: str,
+    taps: int,
+    depth: int,
+    units: int,
+    *,
+    top: float = -9.0,
+    weights_of: str = "any",
+    **more: Any,
+) -> Case:
     scales = _scales(units, top)
     bias = _bias(units, kind, scales)
     bounds = {"any": {"low": -127, "high": 127}, "large": {"low": 126, "high": 127}}[weights_of]
@@ -88,8 +97,16 @@ def _product(op: str, kind: str, taps: int, depth: int, units: int, *, top: floa
     else:
         x = i16(1, 6, 7, depth, scale=1.0)
         w = weights(units, taps, taps, depth, dtype="i8", scale=scales, **bounds)
-    return case(op, x, w, bias, out=[i16(scale=1.0)], name=f"{kind}{taps}x{depth}to{units}",
-                version=4, **attrs)  # fmt: skip
+    return case(
+        op,
+        x,
+        w,
+        bias,
+        out=[i16(scale=1.0)],
+        name=f"{kind}{taps}x{depth}to{units}",
+        version=4,
+        **attrs,
+    )
 
 
 PRODUCTS = {
@@ -131,9 +148,17 @@ def test_sums_at_the_ends(target: str) -> None:
         for op, shape in (("FULLY_CONNECTED", (5, depth)), ("CONV_2D", (5, 1, 1, depth))):
             w = const(filters.reshape(shape), "i8", scale=scales)
             b = const(np.arange(5) * 70000, "i64", scale=scales)
-            given = x if op == "FULLY_CONNECTED" else T((2, 1, 1, depth), "i16", scale=1.0,
-                                                        data=x.data.reshape(2, 1, 1, depth),
-                                                        fed=True)  # fmt: skip
+            given = (
+                x
+                if op == "FULLY_CONNECTED"
+                else T(
+                    (2, 1, 1, depth),
+                    "i16",
+                    scale=1.0,
+                    data=x.data.reshape(2, 1, 1, depth),
+                    fed=True,
+                )
+            )
             more = {} if op == "FULLY_CONNECTED" else WINDOW
             _check(case(op, given, w, b, out=[i16(scale=1.0)], version=4, **more), target)
 
@@ -152,8 +177,13 @@ def test_results_that_would_wrap_are_refused() -> None:
     """The definition keeps the lower 32 bits of a result."""
     row = _product("CONV_2D", "i64", 1, 300, 8, top=7.0, weights_of="large")
     assert "64 bits" in check_cpu(row)
-    zero = case("CONV_2D", i16(1, 2, 2, 3, scale=1.0, zp=7), weights(4, 1, 1, 3, dtype="i8",
-                scale=0.01), out=[i16(scale=1.0)], **WINDOW)  # fmt: skip
+    zero = case(
+        "CONV_2D",
+        i16(1, 2, 2, 3, scale=1.0, zp=7),
+        weights(4, 1, 1, 3, dtype="i8", scale=0.01),
+        out=[i16(scale=1.0)],
+        **WINDOW,
+    )
     assert "zero point" in check_cpu(zero)
 
 
@@ -163,13 +193,22 @@ def test_results_that_would_wrap_are_refused() -> None:
 @pytest.mark.parametrize("target", TRIED)
 @pytest.mark.parametrize("kind", ["i16", "i8"])
 def test_batch_matmul(kind: str, target: str) -> None:
-    for (m, k, n), (adj_x, adj_y) in (((7, 33, 40), (False, False)), ((5, 700, 9), (False, True)),
-                                      ((18, 257, 20), (True, False))):  # fmt: skip
+    for (m, k, n), (adj_x, adj_y) in (
+        ((7, 33, 40), (False, False)),
+        ((5, 700, 9), (False, True)),
+        ((18, 257, 20), (True, False)),
+    ):
         x = (3, k, m) if adj_x else (3, m, k)
         y = (1, n, k) if adj_y else (1, k, n)
-        row = case("BATCH_MATMUL", i16(*x, scale=0.01), T(y, kind, scale=0.01, zp=0),
-                   out=[i16(scale=90.0 if kind == "i16" else 0.4)], adj_x=adj_x, adj_y=adj_y,
-                   version=4)  # fmt: skip
+        row = case(
+            "BATCH_MATMUL",
+            i16(*x, scale=0.01),
+            T(y, kind, scale=0.01, zp=0),
+            out=[i16(scale=90.0 if kind == "i16" else 0.4)],
+            adj_x=adj_x,
+            adj_y=adj_y,
+            version=4,
+        )
         assert len(np.unique(_check(row, target))) > 20
 
 
@@ -179,8 +218,14 @@ def test_batch_matmul(kind: str, target: str) -> None:
 @pytest.mark.parametrize("target", TRIED)
 def test_bilinear(target: str) -> None:
     for half in (False, True):
-        row = case("RESIZE_BILINEAR", i16(1, 5, 4, 19, scale=0.1), const([9, 11], "i32"),
-                   out=[i16(scale=0.1)], half_pixel_centers=half, version=4)  # fmt: skip
+        row = case(
+            "RESIZE_BILINEAR",
+            i16(1, 5, 4, 19, scale=0.1),
+            const([9, 11], "i32"),
+            out=[i16(scale=0.1)],
+            half_pixel_centers=half,
+            version=4,
+        )
         _check(row, target)
 
 

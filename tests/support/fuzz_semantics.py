@@ -363,7 +363,7 @@ class Child:
             wait = SILENCE
             if not news:
                 kind = "HANG"  # in code that no signal interrupts
-                os.kill(self.worker, signal.SIGKILL)
+                os.kill(self.worker or self.process.pid, signal.SIGKILL)
             elif "found" in news:
                 return Outcome(*news["found"])
             elif "died" in news:
@@ -397,7 +397,7 @@ class Child:
         return f"{' '.join(fatal[-1:])} {' < '.join(places[:6])}"
 
     def stop(self) -> None:
-        for pid in (self.worker, self.process.pid):
+        for pid in filter(None, (self.worker, self.process.pid)):  # 0 would be the whole group
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()

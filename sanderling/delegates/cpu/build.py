@@ -60,11 +60,24 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     weights[: len(program.weights.blob)] = np.frombuffer(program.weights.blob, np.uint8)
     names = tuple(s.function for s in program.steps)
     floor = free_from(part, program.places, {s.op for s in program.steps if s.scratch})
-    report = [row | about for row, about in zip(describe(program), origins.of(program.steps),
-                                                strict=True)]  # fmt: skip
-    return Compiled(image, weights, arena, program.scratch, names, len(sizes), work,
-                    settings.timed, tuple(report), floor=floor, traced=settings.traced, sizes=sizes,
-                    sites=tuple(program.sites))  # fmt: skip
+    report = [
+        row | about for row, about in zip(describe(program), origins.of(program.steps), strict=True)
+    ]
+    return Compiled(
+        image,
+        weights,
+        arena,
+        program.scratch,
+        names,
+        len(sizes),
+        work,
+        settings.timed,
+        tuple(report),
+        floor=floor,
+        traced=settings.traced,
+        sizes=sizes,
+        sites=tuple(program.sites),
+    )
 
 
 def effort(op: Op) -> int:
@@ -117,8 +130,14 @@ def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
     prepare(part, settings.target, watch_for(settings, dump))
     with span("place tensors", "compile"):
         places, arena = place(part)
-    program = Program(part, settings.target, places, timed=settings.timed, traced=settings.traced,
-                      checked=settings.checked)  # fmt: skip
+    program = Program(
+        part,
+        settings.target,
+        places,
+        timed=settings.timed,
+        traced=settings.traced,
+        checked=settings.checked,
+    )
     with span("emit kernels", "compile"):
         for op in part.ops:
             row = row_of(op)

@@ -50,9 +50,16 @@ class CpuDelegate(Delegate):
 
     name = "cpu"
 
-    def __init__(self, target: str | None = None, timed: bool = False,
-                 dump: str | Path | None = None, cache: bool = True, precision: str = "f32",
-                 emulate: bool = False, checked: bool | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        target: str | None = None,
+        timed: bool = False,
+        dump: str | Path | None = None,
+        cache: bool = True,
+        precision: str = "f32",
+        emulate: bool = False,
+        checked: bool | None = None,
+    ) -> None:
         self.emulate = emulate
         self.checked = CHECKED.is_on() if checked is None else checked
         row = host_target() if target is None else find(target)
@@ -67,8 +74,10 @@ class CpuDelegate(Delegate):
         """The constructor's parameters, by name."""
         unknown = sorted(set(options) - OPTIONS)
         if unknown:
-            raise InputError(f"the cpu delegate has no option '{unknown[0]}'",
-                             fix=f"it has {', '.join(sorted(OPTIONS))}")  # fmt: skip
+            raise InputError(
+                f"the cpu delegate has no option '{unknown[0]}'",
+                fix=f"it has {', '.join(sorted(OPTIONS))}",
+            )
         return type(self)(**options)
 
     def refuses(self, op: Op) -> str | None:
@@ -103,8 +112,10 @@ class CpuDelegate(Delegate):
     def _at(self, row: Target, precision: object) -> Target:
         """The row at this precision, if there are instructions for it."""
         if precision not in PRECISIONS:
-            raise InputError(f"the cpu delegate has no precision {precision!r}",
-                             fix=f"one of {', '.join(PRECISIONS)}")  # fmt: skip
+            raise InputError(
+                f"the cpu delegate has no precision {precision!r}",
+                fix=f"one of {', '.join(PRECISIONS)}",
+            )
         if precision == "bf16" and not (row.bf16 or self.emulate):
             _warn_of_precision(row.name)
             precision = "f32"
@@ -112,9 +123,11 @@ class CpuDelegate(Delegate):
 
     def compile(self, part: Graph, options: Options) -> CpuExecutable:
         if not runnable(self.target):
-            raise DelegateError(f"this machine cannot run code for {self.target.name}",
-                                where="delegate 'cpu'",
-                                fix="leave the target out, or give emulate=True")  # fmt: skip
+            raise DelegateError(
+                f"this machine cannot run code for {self.target.name}",
+                where="delegate 'cpu'",
+                fix="leave the target out, or give emulate=True",
+            )
         compiled, key = self._compiled(part, self._for(options.extra))
         return self._executable(compiled, key, options.threads)
 
@@ -193,5 +206,8 @@ def _settings(delegate: CpuDelegate) -> Any:
 @cache
 def _warn_of_precision(name: str) -> None:
     """Once."""
-    warnings.warn(f"{name} has no bf16 instructions: float products are computed in f32",
-                  FallbackWarning, stacklevel=5)  # fmt: skip
+    warnings.warn(
+        f"{name} has no bf16 instructions: float products are computed in f32",
+        FallbackWarning,
+        stacklevel=5,
+    )

@@ -12,18 +12,18 @@ import numpy as np
 
 from .codegen.emit import I8, I32, I64, PTR, VOID, Emitter, Value, vector
 from .codegen.jit import compile_object
+from .isa.base import isa_of
 from .isa.targets import Target
 from .kernels.products.cores import (
     BfloatCore,
     Core,
-    DotCore,
     FloatCore,
     column_type,
+    dot_core,
     wide_core,
 )
 from .runtime.executable import aligned
 from .runtime.image import Loaded, link
-from .steps.sync import CLOCK
 
 CHAINS = 12  # independent sums: more than a core has multiply-adds under way
 TURNS = 20_000
@@ -54,9 +54,7 @@ def core_of(target: Target, kind: str) -> Core | None:
         return FloatCore()
     if kind == "bf16":
         return BfloatCore() if target.bf16 else None
-    if kind == "i8" and target.dot:
-        return DotCore(signed=target.dot == "neon")
-    return wide_core(target)
+    return (dot_core(target) if kind == "i8" else None) or wide_core(target)
 
 
 def multiply(target: Target, kind: str) -> Callable[[], Work] | None:
@@ -137,7 +135,7 @@ def ticks(target: Target, seconds: float = 0.05) -> float:
     counter = np.zeros(1, np.int64)
 
     def build(e: Emitter) -> None:
-        e.store(e.call(CLOCK[target.triple.split("-")[0]], I64), e.args[1], 8)
+        e.store(isa_of(target).clock(e), e.args[1], 8)
 
     look = native(target, build)
 

@@ -47,8 +47,10 @@ def collected(modules: Iterable[Mapping[str, Kernel]]) -> dict[str, tuple[Kernel
     for name, rows_of_name in found.items():
         general = [row for row in rows_of_name if row.handles is None]
         if len(general) != 1:
-            raise DelegateError(f"{len(general)} rows of {name} are for every type",
-                                fix="give all but one of them a `handles`")  # fmt: skip
+            raise DelegateError(
+                f"{len(general)} rows of {name} are for every type",
+                fix="give all but one of them a `handles`",
+            )
     return {n: tuple(sorted(rows, key=lambda r: r.handles is None)) for n, rows in found.items()}
 
 

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from ....ir import Array
+from ..isa.base import isa_of
 from .emit import I16, I32, Emitter, Value, is_vector, vector
 
 
@@ -56,8 +57,7 @@ def multiply_pairs(e: Emitter, a: Value, b: Value, acc: Value) -> Value:
     lanes = acc.type.count
     if e.target.bf16:
         pairs = vector(BF16, 2 * lanes)
-        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
-        return e.call(name, acc.type, acc, e.b.bitcast(a, pairs), e.b.bitcast(b, pairs))
+        return isa_of(e.target).dot_bf16(e, acc, e.b.bitcast(a, pairs), e.b.bitcast(b, pairs))
     whole = vector(I32, lanes)
     a, b = e.b.bitcast(a, whole), e.b.bitcast(b, whole)
     high = [e.b.and_(v, e.const(whole, -0x10000)) for v in (a, b)]

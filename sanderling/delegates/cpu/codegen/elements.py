@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ....ir import DType
 from ....ir.expr import Expr, walk
+from ..isa.base import isa_of
 from .emit import (
     F16,
     F32,
@@ -20,10 +21,10 @@ from .emit import (
     Value,
     element_type,
     is_vector,
+    like,
     llvm_type,
     vector,
 )
-from .vector_math import like
 
 
 def register_type(dtype: DType) -> Type:
@@ -74,14 +75,10 @@ def store(e: Emitter, value: Value, pointer: Value, dtype: DType, count: int | N
 # -- float16 ------------------------------------------------------------------------------------
 
 
-def _has_half(e: Emitter) -> bool:
-    return "+f16c" in e.target.features or e.target.triple.startswith("aarch64")
-
-
 def half_to_float(e: Emitter, bits: Value) -> Value:
     """float16 (its bits) -> float32."""
     t = like(bits.type, F32)
-    if _has_half(e):
+    if isa_of(e.target).has_half:
         return e.b.fpext(e.b.bitcast(bits, like(bits.type, F16)), t)
     # Exponent and mantissa in place and rescaled; infinity and NaN get the largest exponent.
     wide = like(bits.type, I32)
@@ -98,7 +95,7 @@ def half_to_float(e: Emitter, bits: Value) -> Value:
 def float_to_half(e: Emitter, x: Value) -> Value:
     """float32 -> the bits of a float16, rounded to nearest even."""
     half, wide = like(x.type, I16), like(x.type, I32)
-    if _has_half(e):
+    if isa_of(e.target).has_half:
         return e.b.bitcast(e.b.fptrunc(x, like(x.type, F16)), half)
     bits = e.b.bitcast(x, wide)
     size = e.b.and_(bits, e.const(wide, 0x7FFFFFFF))

@@ -31,9 +31,20 @@ Value: TypeAlias = Any
 Type: TypeAlias = Any
 Int: TypeAlias = Any  # an int, or an i64 Value
 
-_SUFFIX = {str(t): name for t, name in (
-    (I1, "i1"), (I8, "i8"), (I16, "i16"), (I32, "i32"), (I64, "i64"), (F16, "f16"), (F32, "f32"),
-    (F64, "f64"), (PTR, "p0"))}  # fmt: skip
+_SUFFIX = {
+    str(t): name
+    for t, name in (
+        (I1, "i1"),
+        (I8, "i8"),
+        (I16, "i16"),
+        (I32, "i32"),
+        (I64, "i64"),
+        (F16, "f16"),
+        (F32, "f32"),
+        (F64, "f64"),
+        (PTR, "p0"),
+    )
+}
 _BITS = {str(F16): 16, str(F32): 32, str(F64): 64, str(PTR): 64}
 _OF_NUMPY = {"b1": I8, "i1": I8, "u1": I8, "i2": I16, "u2": I16, "i4": I32, "u4": I32, "i8": I64,
              "u8": I64, "f2": F16, "f4": F32, "f8": F64}  # fmt: skip
@@ -50,6 +61,11 @@ def vector(element: Type, lanes: int) -> Type:
 
 def is_vector(t: Type) -> bool:
     return isinstance(t, ir.VectorType)
+
+
+def like(t: Type, element: Type) -> Type:
+    """The type with as many lanes."""
+    return vector(element, t.count) if is_vector(t) else element
 
 
 def suffix(t: Type) -> str:
@@ -134,8 +150,13 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
 class Emitter:
     """Writes one function of a module."""
 
-    def __init__(self, module: ir.Module, function: ir.Function, target: Target,
-                 builder: Callable[[ir.Block], Builder] = Builder) -> None:  # fmt: skip
+    def __init__(
+        self,
+        module: ir.Module,
+        function: ir.Function,
+        target: Target,
+        builder: Callable[[ir.Block], Builder] = Builder,
+    ) -> None:
         self.module, self.function, self.target = module, function, target
         self.b = builder(function.append_basic_block("entry"))
         self.args = function.args
@@ -241,8 +262,14 @@ class Emitter:
         first = self.at(pointer, lanes.start * size, I8)
         there = self.b.touched(first, len(lanes) * size, writes=False)
         mask = self.const(vector(I1, t.count), [i in lanes for i in range(t.count)])
-        return self.call(f"llvm.masked.load.{suffix(t)}.p0", t,
-                         self.at(there, -lanes.start * size, I8), I32(1), mask, beside)  # fmt: skip
+        return self.call(
+            f"llvm.masked.load.{suffix(t)}.p0",
+            t,
+            self.at(there, -lanes.start * size, I8),
+            I32(1),
+            mask,
+            beside,
+        )
 
     def store_part(self, value: Value, pointer: Value, count: int) -> None:
         """Store the first `count` lanes and touch nothing else."""
@@ -252,7 +279,7 @@ class Emitter:
             return
         # Narrow targets have few masked stores; and LLVM 22 loses some AVX512 ones of a single
         # truncated byte (tests/cpu/test_depthwise.py, one channel).
-        if self.target.width < 64 or count == 1:
+        if not self.target.masks(1) or count == 1:
             self._store_pieces(value, pointer, count)
             return
         mask = self.const(vector(I1, t.count), [i < count for i in range(t.count)])
@@ -264,9 +291,10 @@ class Emitter:
         while done < count:
             width = 1 << ((count - done).bit_length() - 1)
             piece = (  # a vector of one lane upsets LLVM's passes
-                self.b.extract_element(value, I32(done)) if width == 1
+                self.b.extract_element(value, I32(done))
+                if width == 1
                 else self.shuffle(value, None, range(done, done + width))
-            )  # fmt: skip
+            )
             self.store(piece, self.at(pointer, done, value.type.element))
             done += width
 
@@ -305,8 +333,9 @@ class Emitter:
     # -- control ----------------------------------------------------------------------------------
 
     @contextmanager
-    def loop(self, start: Int, stop: Int, step: int = 1,
-             carry: Sequence[Value] | None = None) -> Iterator[Any]:  # fmt: skip
+    def loop(
+        self, start: Int, stop: Int, step: int = 1, carry: Sequence[Value] | None = None
+    ) -> Iterator[Any]:
         """Count from start to stop. With carry, yields (index, values) and expects e.carry([...])
         before the end; the results are in e.carried afterwards."""
         first, last = self.i64(start), self.i64(stop)
@@ -365,14 +394,6 @@ class Emitter:
     def fmax(self, a: Value, b: Value) -> Value:
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
 
-    def round_int(self, a: Value) -> Value:
-        """float32 to the nearest int32, ties to even; undefined beyond int32."""
-        t = a.type
-        whole = vector(I32, t.count) if is_vector(t) else I32
-        if self.target.triple.startswith("x86"):
-            return self.call(f"llvm.lrint.{suffix(whole)}.{suffix(t)}", whole, a)
-        return self.b.fptosi(self.round_even(a), whole)
-
     def umin(self, a: Value, b: Value) -> Value:
         return self.call(f"llvm.umin.{suffix(a.type)}", a.type, a, b)
 
@@ -385,25 +406,6 @@ class Emitter:
     def smax(self, a: Value, b: Value) -> Value:
         return self.call(f"llvm.smax.{suffix(a.type)}", a.type, a, b)
 
-    def pack_words(self, a: Value, b: Value) -> Value:
-        """x86: two vectors of i32 to one of i16, saturated; each 16 bytes are packed apart."""
-        lanes = a.type.count
-        name = {16: "avx512.packssdw.512", 8: "avx2.packssdw", 4: "sse2.packssdw.128"}[lanes]
-        return self.call(f"llvm.x86.{name}", vector(I16, 2 * lanes), a, b)
-
-    def pack_bytes(self, a: Value, b: Value) -> Value:
-        """x86: two vectors of i16 to one of u8, saturated; each 16 bytes are packed apart."""
-        lanes = a.type.count
-        name = {32: "avx512.packuswb.512", 16: "avx2.packuswb", 8: "sse2.packuswb.128"}[lanes]
-        return self.call(f"llvm.x86.{name}", vector(I8, 2 * lanes), a, b)
-
-    def multiply_pairs(self, a: Value, b: Value) -> Value:
-        """x86: of the pairs of i16 that i32 lanes hold, the products' sums."""
-        lanes = a.type.count
-        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
-        pairs = vector(I16, 2 * lanes)
-        return self.call(f"llvm.x86.{name}", a.type, *(self.b.bitcast(v, pairs) for v in (a, b)))
-
     def join(self, values: Sequence[Value]) -> Value:
         """Vectors of one type, end to end."""
         found = list(values)
@@ -411,8 +413,9 @@ class Emitter:
             if len(found) % 2:
                 found.append(self.undef(found[-1].type))
             n = found[0].type.count
-            found = [self.shuffle(found[i], found[i + 1], range(2 * n))
-                     for i in range(0, len(found), 2)]  # fmt: skip
+            found = [
+                self.shuffle(found[i], found[i + 1], range(2 * n)) for i in range(0, len(found), 2)
+            ]
         n = sum(v.type.count for v in values)
         return found[0] if found[0].type.count == n else self.shuffle(found[0], None, range(n))
 

@@ -75,10 +75,17 @@ class CheckedBuilder(Builder):
 
     def own(self, pointer: Value, extent: Extent, site: int) -> Value:
         """The pointer, which is the first byte of this extent."""
-        words = {LOW: self.ptrtoint(pointer, I64), READ: I64(extent.readable),
-                 WRITE: I64(extent.size * extent.writable), PITCH: I64(extent.pitch),
-                 ROW: I64(extent.row), SITE: I64(site), CONTEXT: self.context,
-                 SINK: self._entry_memory(WIDEST), SHADOW: I64(extent.shadow)}  # fmt: skip
+        words = {
+            LOW: self.ptrtoint(pointer, I64),
+            READ: I64(extent.readable),
+            WRITE: I64(extent.size * extent.writable),
+            PITCH: I64(extent.pitch),
+            ROW: I64(extent.row),
+            SITE: I64(site),
+            CONTEXT: self.context,
+            SINK: self._entry_memory(WIDEST),
+            SHADOW: I64(extent.shadow),
+        }
         record = self._entry_memory(8 * WORDS)
         for place, word in words.items():
             super().store(word, super().gep(record, [I64(place)], source_etype=I64), align=8)
@@ -200,8 +207,9 @@ def _check(program: Program) -> ir.Function:
     column = e.b.urem(offset, e.b.select(apart, pitch, I64(1)))
     row = e.b.add(word(ROW), e.b.select(writing, I64(0), I64(SLACK)))
     in_row = e.b.or_(e.b.not_(apart), e.b.icmp_signed("<=", e.b.add(column, size), row))
-    within = e.b.and_(e.b.icmp_signed(">=", offset, I64(0)),
-                      e.b.icmp_signed("<=", e.b.add(offset, size), most))  # fmt: skip
+    within = e.b.and_(
+        e.b.icmp_signed(">=", offset, I64(0)), e.b.icmp_signed("<=", e.b.add(offset, size), most)
+    )
     inside = e.b.and_(within, in_row)
     with e.b.if_then(inside):
         e.b.ret(pointer)

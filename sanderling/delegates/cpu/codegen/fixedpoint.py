@@ -12,8 +12,8 @@ import numpy as np
 from ....ir import Array
 from ....ops.fixed import divide_by_pot as divided
 from ....ops.lut import EXP_POWERS
-from .emit import I1, I16, I32, I64, Emitter, Value, vector
-from .vector_math import like
+from ..isa.base import isa_of
+from .emit import I1, I16, I32, I64, Emitter, Value, like, vector
 
 MOST16 = 2**15 - 1
 
@@ -92,21 +92,9 @@ def widen(e: Emitter, x: Value) -> Value:
 
 # -- 16 bits ------------------------------------------------------------------------------------
 
-_ROUNDED = {
-    64: "llvm.x86.avx512.pmul.hr.sw.512",
-    32: "llvm.x86.avx2.pmul.hr.sw",
-    16: "llvm.aarch64.neon.sqrdmulh.v8i16",
-}
-
 
 def high_mul16(e: Emitter, x: Value, y: Value) -> Value:
-    """x * y / 2**15 to the nearest, ties up. Not for two times the smallest number."""
-    width, arm = 2 * x.type.count, e.target.triple.startswith("aarch64")
-    if width == e.target.width and (arm or width > 16):
-        return e.call(_ROUNDED[width], x.type, x, y)
-    product = e.b.mul(widen(e, x), widen(e, y))
-    product = e.b.add(product, e.const(product.type, 1 << 14))
-    return e.b.trunc(e.b.ashr(product, e.const(product.type, 15)), x.type)
+    return isa_of(e.target).high_mul16(e, x, y)
 
 
 def add_saturated(e: Emitter, x: Value, y: Value) -> Value:
@@ -237,8 +225,10 @@ def log(e: Emitter, x: Value, input_bits: int, output_bits: int) -> Value:
     first = _high_mul_one(e, b.shl(x, b.sub(zeros, I64(1))), I64(SQRT_HALF))
     room = b.sub(_leading_zeros(e, _high_mul_one(e, x, I64(SQRT_HALF))), I64(1))
     r = e.smin(_shift_left_one(e, first, 1), b.shl(x, room))
-    powers = [b.add(b.shl(b.sub(I64(input_bits), by), whole), I64(more))
-              for by, more in ((zeros, quarter), (room, -quarter))]  # fmt: skip
+    powers = [
+        b.add(b.shl(b.sub(I64(input_bits), by), whole), I64(more))
+        for by, more in ((zeros, quarter), (room, -quarter))
+    ]
     ratio = _log_ratio(e, r, accumulator)
     power = _high_mul_one(e, e.smax(*powers), I64(1488522236))
     return _shift_left_one(e, _wrap(e, b.add(power, ratio)), 1)
@@ -256,8 +246,7 @@ def _log_ratio(e: Emitter, r: Value, accumulator: int) -> Value:
     cubic = _high_mul_one(e, _high_mul_one(e, q, q2), I64(117049297))
     numerator = _wrap(e, b.add(_high_mul_one(e, q, r), cubic))
     bracket = b.add(b.add(I64(1057819769), q), _high_mul_one(e, q2, I64(127690142)))
-    denominator = b.add(_high_mul_one(e, p, _wrap(e, bracket)),
-                        _high_mul_one(e, q, I64(638450708)))  # fmt: skip
+    denominator = b.add(_high_mul_one(e, p, _wrap(e, bracket)), _high_mul_one(e, q, I64(638450708)))
     half = b.ashr(b.add(_wrap(e, denominator), I64(1 << 31)), I64(1))
     return _high_mul_one(e, divide_one(e, numerator, accumulator), _reciprocal_twice(e, half))
 

@@ -8,8 +8,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ....spans import span
+from ..isa.emulated import emulate
 from ..isa.targets import Target
-from .emulated import emulate
 
 # The passes beyond code generation: kernels are written the way they should run, so that only
 # clean-up is left to do; loop vectorisers and unrollers would cost more time than they save.
@@ -31,9 +31,12 @@ def _initialised() -> None:
 def machine(target: Target, quick: bool = False) -> Any:
     _initialised()
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=",".join(target.features), opt=0 if quick else 2, reloc="pic",
+        cpu=target.cpu,
+        features=",".join(target.features),
+        opt=0 if quick else 2,
+        reloc="pic",
         codemodel="small",
-    )  # fmt: skip
+    )
 
 
 def optimise(text: str, target: Target, quick: bool = False) -> tuple[Any, Any]:

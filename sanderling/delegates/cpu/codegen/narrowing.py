@@ -7,21 +7,14 @@ from dataclasses import dataclass
 
 from ....ir import DType
 from ....ir.expr import Expr
+from ..isa.base import isa_of
 from ..isa.targets import Target
-from .emit import (
-    I8,
-    I16,
-    I32,
-    Emitter,
-    Value,
-    vector,
-)
-from .vector_math import like
+from .emit import I8, I32, Emitter, Value, vector
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Floats become bytes four vectors at a time: x86 narrows with saturation, so that a clamp to
+    """Floats become bytes four vectors at a time: packs narrow with saturation, so that a clamp to
     the type's own range is needed only against overflow of the conversion."""
 
     real: Expr
@@ -30,7 +23,7 @@ class Packing:
 
     @classmethod
     def of(cls, expr: Expr, target: Target) -> Packing | None:
-        if "+avx2" not in target.features:
+        if not isa_of(target).packs_floats:
             return None
         inner = _unflipped(expr)
         code = expr if inner is None else inner
@@ -44,28 +37,15 @@ class Packing:
 
     def pack(self, e: Emitter, values: Sequence[Value]) -> Value:
         """Bytes come out by 16-byte lanes, each with four of every vector: put in order."""
-        whole = [_nearest(e, v) for v in values]
-        prefix = "llvm.x86.avx512" if e.target.width == 64 else "llvm.x86.avx2"
-        tail = ".512" if e.target.width == 64 else ""
-        words, t = vector(I16, e.target.width // 2), vector(I8, e.target.width)
-        low, high = (e.call(f"{prefix}.packssdw{tail}", words, a, b)
-                     for a, b in (whole[:2], whole[2:]))  # fmt: skip
-        name = "packsswb" if self.signed else "packuswb"
-        mixed = e.b.bitcast(e.call(f"{prefix}.{name}{tail}", t, low, high),
-                            vector(I32, e.target.width // 4))  # fmt: skip
+        isa, t = isa_of(e.target), vector(I8, e.target.width)
+        whole = [isa.convert_nearest(e, v) for v in values]
+        low, high = (isa.pack_words(e, a, b) for a, b in (whole[:2], whole[2:]))
+        codes = isa.pack_bytes(e, low, high, self.signed)
+        mixed = e.b.bitcast(codes, vector(I32, e.target.width // 4))
         lanes = e.target.width // 16
         order = [lane * 4 + v for v in range(4) for lane in range(lanes)]
         packed = e.b.bitcast(e.shuffle(mixed, None, order), t)
         return e.b.xor(packed, e.const(t, -128)) if self.flipped else packed
-
-
-def _nearest(e: Emitter, x: Value) -> Value:
-    """To the nearest even integer; the smallest where it does not fit."""
-    t = like(x.type, I32)
-    if e.target.width == 64:
-        name = "llvm.x86.avx512.mask.cvtps2dq.512"
-        return e.call(name, t, x, e.const(t, 0), e.const(I16, -1), I32(4))
-    return e.call("llvm.x86.avx.cvt.ps2dq.256", t, x)
 
 
 def _unflipped(expr: Expr) -> Expr | None:

@@ -159,9 +159,12 @@ class Program:
         self.module.triple = self.target.triple
 
     def function(
-        self, name: str, args: Sequence[Type], build: Callable[[Emitter], None],
+        self,
+        name: str,
+        args: Sequence[Type],
+        build: Callable[[Emitter], None],
         trusted: bool = False,
-    ) -> ir.Function:  # fmt: skip
+    ) -> ir.Function:
         """A function of the module, written when it is first asked for: kernels share tiles.
         trusted: it is the compiler's own, as is what it touches: not checked, and not counted."""
         found = self.module.globals.get(name)
@@ -237,8 +240,9 @@ class StepEmitter(Emitter):
 
     def site(self, kind: str, what: str) -> int:
         """The number under which this step notes what it must not accept: see faults.py."""
-        self.program.sites.append({"kind": kind, "op": where(self.op), "what": what,
-                                   "step": self.function.name})  # fmt: skip
+        self.program.sites.append(
+            {"kind": kind, "op": where(self.op), "what": what, "step": self.function.name}
+        )
         return len(self.program.sites) - 1
 
     def _sites(self, what: str, size: int) -> int:
@@ -269,8 +273,9 @@ class StepEmitter(Emitter):
         place = self.program.places[tensor]
         size, row = extent_of(tensor, place.pitch), row_bytes(tensor) if place.pitch else 0
         writable = tensor in self.op.outputs or tensor.is_variable
-        return Extent(f"tensor '{tensor.name}'", size, place.slot == ARENA, writable, place.pitch,
-                      row)  # fmt: skip
+        return Extent(
+            f"tensor '{tensor.name}'", size, place.slot == ARENA, writable, place.pitch, row
+        )
 
     def pitch(self, tensor: Tensor, dense: int) -> int:
         """Bytes from row to row; `dense` where they lie one after the other."""
@@ -282,8 +287,9 @@ class StepEmitter(Emitter):
         """The address of a constant array, put among the weights."""
         offset = self.program.weights.add(array)
         self.constants[offset] = array.nbytes
-        return self._own(self.at(self.slot(WEIGHTS), offset, I8),
-                         Extent("a constant", array.nbytes, slack=True))  # fmt: skip
+        return self._own(
+            self.at(self.slot(WEIGHTS), offset, I8), Extent("a constant", array.nbytes, slack=True)
+        )
 
     def scratch(self, size: int) -> Value:
         """This worker's own memory; its contents do not outlive the step."""
@@ -294,8 +300,10 @@ class StepEmitter(Emitter):
         self.most_scratch = max(self.most_scratch, taken)
         self.program.scratch = max(self.program.scratch, taken)
         stride = self.load(self.at(self.context, STRIDE, I64), I64, 8)
-        return self._own(self.at(self.slot(SCRATCH), self.mul(self.worker, stride), I8),
-                         Extent("scratch", size, writable=True, shadow=whole))  # fmt: skip
+        return self._own(
+            self.at(self.slot(SCRATCH), self.mul(self.worker, stride), I8),
+            Extent("scratch", size, writable=True, shadow=whole),
+        )
 
     def share(self, units: int) -> tuple[Int, Int]:
         """This worker's range of the units: contiguous, sizes differing by at most one."""

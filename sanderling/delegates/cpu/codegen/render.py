@@ -28,9 +28,9 @@ from .emit import (
     Type,
     Value,
     is_vector,
+    like,
     vector,
 )
-from .vector_math import like
 
 # -- rendering ----------------------------------------------------------------------------------
 
@@ -51,8 +51,9 @@ def render_vector(
 class Renderer:
     """One expression on its way into a function; lanes 0 means scalars."""
 
-    def __init__(self, e: Emitter, inputs: Sequence[Value] | Mapping[int, Value],
-                 lanes: int) -> None:  # fmt: skip
+    def __init__(
+        self, e: Emitter, inputs: Sequence[Value] | Mapping[int, Value], lanes: int
+    ) -> None:
         self.e, self.inputs, self.lanes = e, inputs, lanes
         self.known: dict[Expr, Value] = {}
         self.table = {name: partial(self._node, _RULES[name]) for name in _RULES}
@@ -171,8 +172,9 @@ def _floor_div(r: Renderer, node: Expr, a: Value, b: Value) -> Value:
     return _whole_quotient(r, node, a, b, vmath.floor)
 
 
-def _whole_quotient(r: Renderer, node: Expr, a: Value, b: Value,
-                    whole: Callable[[Emitter, Value], Value]) -> Value:  # fmt: skip
+def _whole_quotient(
+    r: Renderer, node: Expr, a: Value, b: Value, whole: Callable[[Emitter, Value], Value]
+) -> Value:
     """Through double, which is exact up to 32 bits: vectors have no integer division."""
     dtype = node.args[0].dtype
     if dtype.bits > 32:

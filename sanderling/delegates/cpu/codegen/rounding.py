@@ -33,10 +33,10 @@ import numpy as np
 
 from ....ir import Array
 from ....ops.fixed import quantize_multiplier
+from ..isa.base import isa_of
 from ..isa.targets import Target
-from .emit import F32, F64, I1, I16, I32, Emitter, Type, Value, suffix, vector
+from .emit import F32, F64, I1, I32, Emitter, Type, Value, like, suffix, vector
 from .fixedpoint import divide_by_pot, high_mul
-from .vector_math import like
 
 
 class Rounding(Enum):
@@ -91,8 +91,9 @@ def word_count(t: Type) -> int:
     return 2 if t == F64 else 1
 
 
-def load_factors(e: Emitter, kind: Rounding, place: Value, width: int, first: int,
-                 lanes: int) -> list[Value]:  # fmt: skip
+def load_factors(
+    e: Emitter, kind: Rounding, place: Value, width: int, first: int, lanes: int
+) -> list[Value]:
     """The numbers of `lanes` columns from `first` on: place holds arrays of `width` of them, one
     after the other."""
     found, at = [], 0
@@ -121,23 +122,25 @@ class Rescale:
 # -- numbers ------------------------------------------------------------------------------------
 
 
-def rescale(scale: Array, bounds: tuple[int, int], zero: int, most: Array | int,
-            target: Target) -> Rescale:  # fmt: skip
+def rescale(
+    scale: Array, bounds: tuple[int, int], zero: int, most: Array | int, target: Target
+) -> Rescale:
     """For sums of these scales, whose sizes go up to `most`; bounds: what codes are clamped to."""
     numbers = np.asarray(scale, np.float64)
     reach = np.broadcast_to(most, numbers.shape).astype(np.float64)
-    return _rescale(numbers.tobytes(), reach.tobytes(), bounds[0] - zero, bounds[1] - zero, zero,
-                    target)  # fmt: skip
+    return _rescale(
+        numbers.tobytes(), reach.tobytes(), bounds[0] - zero, bounds[1] - zero, zero, target
+    )
 
 
 @lru_cache(4)  # who asks for the kind, asks for the numbers soon after
-def _rescale(scales: bytes, most: bytes, low: int, high: int, zero: int,
-             target: Target) -> Rescale:  # fmt: skip
+def _rescale(scales: bytes, most: bytes, low: int, high: int, zero: int, target: Target) -> Rescale:
     scale, reach = np.frombuffer(scales), np.frombuffer(most)
-    if target.width == 64 and _floor_holds(scale, reach, low, high, zero):
+    isa = isa_of(target)
+    if isa.rounds_down and _floor_holds(scale, reach, low, high, zero):
         return _floor(scale, low, high, zero)
-    vectors = target.fma and target.triple.startswith("x86")
-    line = _line_of(scale, reach, low, high, zero) if vectors else None
+    tries = target.fma and not isa.has_high_mul
+    line = _line_of(scale, reach, low, high, zero) if tries else None
     return fixed(scale, low) if line is None else line
 
 
@@ -175,8 +178,11 @@ def short(scale: Array, bias: Array, zero: int, near: bool) -> Rescale:
         return Rescale(Rounding.SPLIT, start, [w.astype(np.int32) for w in words])
     # The nearest of (sum * m + rest) / 2**n - 1/2 + half a unit: that is never between two.
     above = (2 * rest + 1) * 0.5 ** (bits + 1.0) - 0.5
-    return Rescale(Rounding.SHORT, np.zeros(len(scale), np.int64),
-                   [reduced * 0.5**bits, above, whole.astype(np.int32)])  # fmt: skip
+    return Rescale(
+        Rounding.SHORT,
+        np.zeros(len(scale), np.int64),
+        [reduced * 0.5**bits, above, whole.astype(np.int32)],
+    )
 
 
 # How far a result of `short` may go, which the definition wraps around at 2**31; and its sums.
@@ -310,10 +316,15 @@ def _lines(scale: Array, low: int, high: int, zero: int) -> list[Array]:
     seen = stairs.near[:, None] & (np.abs(k) + 1 < ((EXACT - start) * slope)[:, None])
     least = least if seen.all() else np.where(seen, least, np.nan)
     # Halves that go away from zero need two lines.
-    sides = [(stairs.above, k > low, k > low)] if up else [
-        (stairs.above, k >= 0, k > 0), (stairs.below, k < 0, k <= 0)]  # fmt: skip
-    heights = [_height(usual, stairs.rise, least[:, at], least[:, before]) / stairs.unit
-               for usual, at, before in sides]  # fmt: skip
+    sides = (
+        [(stairs.above, k > low, k > low)]
+        if up
+        else [(stairs.above, k >= 0, k > 0), (stairs.below, k < 0, k <= 0)]
+    )
+    heights = [
+        _height(usual, stairs.rise, least[:, at], least[:, before]) / stairs.unit
+        for usual, at, before in sides
+    ]
     first = slope.astype(np.float32)
     return [start, first, slope - first, *(h + zero * up - start * slope for h in heights)]
 
@@ -331,8 +342,13 @@ def _height(usual: Array, rise: Array, at: Array, before: Array) -> Array:
 # -- code ---------------------------------------------------------------------------------------
 
 
-def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
-             bounds: Sequence[Value] | None = None) -> Value:  # fmt: skip
+def rescaled(
+    e: Emitter,
+    kind: Rounding,
+    total: Value,
+    factors: Sequence[Value],
+    bounds: Sequence[Value] | None = None,
+) -> Value:
     """The sums as whole numbers of the result's units. bounds: what they are clamped to; needed
     where a result could leave 32 bits."""
     if kind in _WORDS:
@@ -346,7 +362,7 @@ def rescaled(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value],
         real = e.fmin(e.fmax(real, low), high)
     if kind is Rounding.ONCE:
         return away(e, real)
-    return _convert_down(e, real)
+    return isa_of(e.target).convert_down(e, real)
 
 
 def _real(e: Emitter, kind: Rounding, total: Value, factors: Sequence[Value]) -> Value:
@@ -361,13 +377,22 @@ def as_double(e: Emitter, total: Value) -> Value:
     return total if total.type == t else e.b.sitofp(total, t)
 
 
-def _split(e: Emitter, total: Value, m_high: Value, m: Value, c_high: Value, c: Value,
-           shift: Value, whole: Value) -> Value:  # fmt: skip
+def _split(
+    e: Emitter,
+    total: Value,
+    m_high: Value,
+    m: Value,
+    c_high: Value,
+    c: Value,
+    shift: Value,
+    whole: Value,
+) -> Value:
     """With 2**15 in it, the sum's upper half is rounded, and what is left has 16 bits with sign."""
     t, half = total.type, e.const(total.type, 16)
     rest = e.b.xor(total, e.const(t, 1 << 15))
-    if e.target.triple.startswith("x86"):
-        high, low = e.multiply_pairs(total, m_high), e.multiply_pairs(rest, m)
+    isa = isa_of(e.target)
+    if isa.has_pairs:
+        high, low = isa.multiply_pairs(e, total, m_high), isa.multiply_pairs(e, rest, m)
     else:
         high = e.b.mul(e.b.ashr(total, half), m)
         low = e.b.mul(e.b.ashr(e.b.shl(rest, half), half), m)
@@ -377,7 +402,8 @@ def _split(e: Emitter, total: Value, m_high: Value, m: Value, c_high: Value, c: 
 
 def _short(e: Emitter, total: Value, factor: Value, above: Value, whole: Value) -> Value:
     """Nothing is rounded before the end, with or without a fused multiply-add."""
-    return e.b.add(e.round_int(e.fma(as_double(e, total), factor, above)), whole)
+    near = isa_of(e.target).round_int(e, e.fma(as_double(e, total), factor, above))
+    return e.b.add(near, whole)
 
 
 def _long(e: Emitter, total: Value, m: Value, bits: Value) -> Value:
@@ -402,18 +428,19 @@ def away(e: Emitter, real: Value) -> Value:
     return e.b.fptosi(e.b.fadd(real, more), like(real.type, I32))
 
 
-def _fixed(e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value,
-           left: Value | None = None) -> Value:  # fmt: skip
+def _fixed(
+    e: Emitter, kind: Rounding, total: Value, m: Value, shift: Value, left: Value | None = None
+) -> Value:
     """shift: how far to the right, negative."""
-    t = total.type
+    t, isa = total.type, isa_of(e.target)
     total = total if left is None else e.b.shl(total, left)
-    if not e.target.triple.startswith("aarch64"):
+    if not isa.has_high_mul:
         return divide_by_pot(e, high_mul(e, total, m), e.b.sub(e.const(t, 0), shift))
-    high = e.call(f"llvm.aarch64.neon.sqrdmulh.{suffix(t)}", t, total, m)
+    high = isa.high_mul(e, total, m)
     if kind is not Rounding.FIXED_UP:
         # A negative half would go up. Where nothing is shifted there are no halves.
         high = e.b.add(high, e.b.ashr(e.b.and_(high, shift), e.const(t, 31)))
-    return e.call(f"llvm.aarch64.neon.srshl.{suffix(t)}", t, high, shift)
+    return isa.rounding_shift(e, high, shift)
 
 
 _LINES = (Rounding.LINE_UP, Rounding.LINE_AWAY)
@@ -422,61 +449,31 @@ _LINES = (Rounding.LINE_UP, Rounding.LINE_AWAY)
 def _held(e: Emitter, kind: Rounding, total: Value, slope: Value, height: Value) -> Value:
     """Sums beside the upper half of HOLDS are float64. Results are in the low halves."""
     t, n = total.type, total.type.count
-    size = (e.smax(total, e.const(t, 0)) if kind is Rounding.LINE_UP
-            else e.call(f"llvm.abs.{suffix(t)}", t, total, I1(0)))  # fmt: skip
+    size = (
+        e.smax(total, e.const(t, 0))
+        if kind is Rounding.LINE_UP
+        else e.call(f"llvm.abs.{suffix(t)}", t, total, I1(0))
+    )
     upper = e.const(t, int(np.float64(HOLDS).view(np.int64)) >> 32)
     halves = []
     for half in (0, 2):  # of each four lanes, as x86 puts two vectors together
         lanes = [i + j for i in range(half, n, 4) for j in (0, 1)]
         pairs = e.shuffle(size, upper, [v for i in lanes for v in (i, n + i)])
-        real, a, b = (e.b.bitcast(pairs, vector(F64, n // 2)),
-                      *(e.shuffle(v, None, lanes) for v in (slope, height)))  # fmt: skip
+        real, a, b = (
+            e.b.bitcast(pairs, vector(F64, n // 2)),
+            *(e.shuffle(v, None, lanes) for v in (slope, height)),
+        )
         halves.append(e.b.bitcast(e.fma(real, a, b), t))
     order = [v + 4 * i for i in range(n // 4) for v in (0, 2, n, n + 2)]
     found = e.shuffle(halves[0], halves[1], order)
-    return found if kind is Rounding.LINE_UP else _with_sign(e, found, total)
+    return found if kind is Rounding.LINE_UP else isa_of(e.target).with_sign(e, found, total)
 
 
-_SIGNS = {8: "llvm.x86.avx2.psign.d", 4: "llvm.x86.ssse3.psign.d.128"}
-
-
-def _with_sign(e: Emitter, size: Value, of: Value) -> Value:
-    if of.type.count in _SIGNS:
-        return e.call(_SIGNS[of.type.count], of.type, size, of)
-    negative = e.b.ashr(of, e.const(of.type, 31))
-    return e.b.sub(e.b.xor(size, negative), negative)
-
-
-def _line(e: Emitter, total: Value, first: Value, second: Value, height: Value,
-          below: Value | None = None) -> Value:  # fmt: skip
+def _line(
+    e: Emitter, total: Value, first: Value, second: Value, height: Value, below: Value | None = None
+) -> Value:
     if below is not None:
         negative = e.b.icmp_signed("<", total, e.const(total.type, 0))
         height = e.b.select(negative, below, height)
     whole = e.b.sitofp(total, first.type)
-    return _fma_down(e, whole, first, e.fma(whole, second, height))
-
-
-DOWN = 1 | 8  # how x86 instructions are told: to -infinity, no exceptions
-
-
-def _fma_down(e: Emitter, a: Value, b: Value, c: Value) -> Value:
-    wide = [_widened(e, v) for v in (a, b, c)]
-    t = wide[0].type
-    return _narrowed(e, e.call("llvm.x86.avx512.vfmadd.ps.512", t, *wide, I32(DOWN)), a.type.count)
-
-
-def _convert_down(e: Emitter, a: Value) -> Value:
-    t = vector(I32, 16)
-    name = "llvm.x86.avx512.mask.cvtps2dq.512"
-    found = e.call(name, t, _widened(e, a), e.undef(t), I16(-1), I32(DOWN))
-    return _narrowed(e, found, a.type.count)
-
-
-def _widened(e: Emitter, a: Value) -> Value:
-    """Only instructions on whole registers can be told how to round."""
-    assert a.type.element == F32
-    return a if a.type.count == 16 else e.shuffle(a, None, [i % a.type.count for i in range(16)])
-
-
-def _narrowed(e: Emitter, a: Value, lanes: int) -> Value:
-    return a if lanes == 16 else e.shuffle(a, None, range(lanes))
+    return isa_of(e.target).fma_down(e, whole, first, e.fma(whole, second, height))

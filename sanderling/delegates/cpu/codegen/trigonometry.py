@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from .emit import F64, I1, I32, I64, Emitter, Value, is_vector, suffix
-from .vector_math import ROUNDING, absolute, copy_sign, like, polynomial
+from .emit import F64, I1, I32, I64, Emitter, Value, is_vector, like, suffix
+from .vector_math import ROUNDING, absolute, copy_sign, polynomial
 
 # (sin(r) - r) / r**3 in r**2 for |r| <= pi / 2, minimax: 0.1 units of 2**-24
 SIN = (-0.16666659712791443, 0.00833306647837162, -0.0001980959059437737, 2.605750296424958e-06)

@@ -12,21 +12,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..isa.base import isa_of
 from ..isa.targets import Target
 from .emit import (
     F32,
     F64,
-    I1,
-    I16,
     I32,
     I64,
     Emitter,
-    Type,
     Value,
     element_type,
-    is_vector,
+    like,
     suffix,
-    vector,
 )
 
 # (e**r - 1) / r for |r| <= ln(2) / 2: 1.6
@@ -41,10 +38,20 @@ LOG = (0.3333331346511841, -0.25000008940696716, 0.2000211924314499, -0.16667996
 LOG_SHORT = (0.33333471417427063, -0.24996361136436462, 0.19982320070266724, -0.16788822412490845,
              0.14904437959194183, -0.12114088982343674, 0.05559667944908142)  # fmt: skip
 # tanh(x) / x = P(x**2) / Q(x**2) up to where it is 1 in float32: 0.4
-TANH_P = (0.9999999790410538, 0.13379715601777728, 0.0034940317996432755, 2.0583437526644827e-05,
-          1.3319015373888085e-08)  # fmt: skip
-TANH_Q = (1.0, 0.46713030848544607, 0.025871062634607922, 0.00032830883901705015,
-          7.761995403757541e-07)  # fmt: skip
+TANH_P = (
+    0.9999999790410538,
+    0.13379715601777728,
+    0.0034940317996432755,
+    2.0583437526644827e-05,
+    1.3319015373888085e-08,
+)
+TANH_Q = (
+    1.0,
+    0.46713030848544607,
+    0.025871062634607922,
+    0.00032830883901705015,
+    7.761995403757541e-07,
+)
 TANH_END = 9.02
 # erf(x) / x likewise: 0.4
 ERF_P = (1.1283791457703003, 0.1905940661573994, 0.05276934195806853, 0.003772564053550883,
@@ -72,14 +79,8 @@ def has_round(target: Target) -> bool:
     return target.fma
 
 
-def is_zmm(e: Emitter, x: Value) -> bool:
-    """One whole AVX512 vector of floats."""
-    return e.target.width == 64 and is_vector(x.type) and x.type == vector(F32, 16)
-
-
-def like(t: Type, element: Type) -> Type:
-    """The type with as many lanes."""
-    return vector(element, t.count) if is_vector(t) else element
+def _has_parts(e: Emitter, x: Value) -> bool:
+    return isa_of(e.target).has_float_parts(x.type)
 
 
 def polynomial(e: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
@@ -119,15 +120,8 @@ def bounded(e: Emitter, x: Value, end: float) -> Value:
 
 
 def cut(e: Emitter, x: Value, end: float) -> Value:
-    """The same, but of NaN comes any such number: one instruction of AVX512."""
-    if not is_zmm(e, x):
-        return bounded(e, x, end)
-    name = "llvm.x86.avx512.mask.range.ps.512"  # 2: the smaller size, the first operand's sign
-    return e.call(name, x.type, x, e.const(x.type, end), I32(2), x, _all_lanes(e), I32(4))
-
-
-def _all_lanes(e: Emitter) -> Value:
-    return e.const(I16, -1)
+    """The same, but of NaN comes any such number."""
+    return isa_of(e.target).cut(e, x, end) if _has_parts(e, x) else bounded(e, x, end)
 
 
 # -- whole numbers ------------------------------------------------------------------------------
@@ -171,13 +165,13 @@ def exp(e: Emitter, x: Value) -> Value:
     near = e.fmin(e.const(x.type, 89.0), e.fmax(e.const(x.type, -104.0), x))
     n, r = _whole_and_rest(e, near)
     value = e.fma(r, polynomial(e, r, EXP), e.const(x.type, 1.0))
-    return _scalef(e, value, n) if is_zmm(e, x) else _scale_twice(e, value, n)
+    return _scaled(e, value, n)
 
 
 def exp_normal(e: Emitter, x: Value, sign: int = 1) -> Value:
     """e**(sign * x) for x between -87 and 87, so that the result is a normal number. NaN passes.
     Right to four units at the ends."""
-    if is_zmm(e, x):
+    if _has_parts(e, x):
         return _exp_by_table(e, x, sign)
     t, whole = x.type, like(x.type, I32)
     shifted = e.fma(x, e.const(t, sign / math.log(2)), e.const(t, ROUNDING))
@@ -194,16 +188,16 @@ def exp_normal(e: Emitter, x: Value, sign: int = 1) -> Value:
 
 
 def _exp_by_table(e: Emitter, x: Value, sign: int) -> Value:
-    """AVX512 looks up 2**(i / 32), which leaves little to a polynomial, and scales by 2**floor."""
+    """By 2**(i / 32) from registers, which leaves little to a polynomial, and 2**floor."""
     t, rounding = x.type, ROUNDING / 32
     shifted = e.fma(x, e.const(t, sign / math.log(2)), e.const(t, rounding))
     n = e.b.fsub(shifted, e.const(t, rounding))
     low, high = e.const(t, POWERS_32[:16]), e.const(t, POWERS_32[16:])
     index = e.b.bitcast(shifted, like(t, I32))
-    power = e.call("llvm.x86.avx512.vpermi2var.ps.512", t, low, index, high)
+    power = isa_of(e.target).permute_two(e, low, index, high)
     r = e.fma(n, e.const(t, -sign * math.log(2)), x)
     rest = e.fma(r, e.const(t, EXP_32[1]), e.const(t, sign * EXP_32[0]))
-    return _scalef(e, e.fma(rest, e.b.fmul(power, r), power), n)
+    return _scaled(e, e.fma(rest, e.b.fmul(power, r), power), n)
 
 
 def expm1(e: Emitter, x: Value) -> Value:
@@ -211,7 +205,7 @@ def expm1(e: Emitter, x: Value) -> Value:
     n, r = _whole_and_rest(e, e.fmax(e.const(x.type, -87.0), x))
     one = e.const(x.type, 1.0)
     rest = e.b.fmul(r, polynomial(e, r, EXP))
-    power = _scalef(e, one, n) if is_zmm(e, x) else _scale_twice(e, one, n)
+    power = _scaled(e, one, n)
     return e.fma(power, rest, e.b.fsub(power, one))
 
 
@@ -222,14 +216,10 @@ def _whole_and_rest(e: Emitter, x: Value) -> tuple[Value, Value]:
     return n, e.fma(n, e.const(t, -LN2_LOW), e.fma(n, e.const(t, -LN2_HIGH), x))
 
 
-def _scalef(e: Emitter, x: Value, n: Value) -> Value:
-    """x * 2**n, whatever n."""
-    name = "llvm.x86.avx512.mask.scalef.ps.512"
-    return e.call(name, x.type, x, n, x, _all_lanes(e), I32(4))
-
-
-def _scale_twice(e: Emitter, x: Value, n: Value) -> Value:
-    """In two steps: 2**n itself may be too small or too large for a float."""
+def _scaled(e: Emitter, x: Value, n: Value) -> Value:
+    """x * 2**n. In two steps: 2**n itself may be too small or too large for a float."""
+    if _has_parts(e, x):
+        return isa_of(e.target).scale_by_power(e, x, n)
     t = like(x.type, I32)
     whole = e.b.fptosi(_where_number(e, n), t)
     half = e.b.ashr(whole, e.const(t, 1))
@@ -246,7 +236,7 @@ def _where_number(e: Emitter, x: Value) -> Value:
 
 def log(e: Emitter, x: Value) -> Value:
     t = x.type
-    if is_zmm(e, x):
+    if _has_parts(e, x):
         mantissa, n = _parts(e, x)
         return _log_sum(e, mantissa, n, LOG_SHORT)
     tiny = e.b.fcmp_ordered("<", x, e.const(t, 2.0**-126))
@@ -268,12 +258,10 @@ def _log_sum(e: Emitter, mantissa: Value, n: Value, coefficients: Sequence[float
 
 
 def _parts(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """A mantissa in [3/4, 3/2) and an exponent, as AVX512 has them: of 0 and infinity the exponent
-    is infinite, of negative numbers the mantissa is NaN."""
-    t, every, one = x.type, _all_lanes(e), e.const(x.type, 1.0)
-    name = "llvm.x86.avx512.mask.getmant.ps.512"
-    mantissa = e.call(name, t, x, I32(0b1011), x, every, I32(4))
-    exponent = e.call("llvm.x86.avx512.mask.getexp.ps.512", t, x, x, every, I32(4))
+    """A mantissa in [3/4, 3/2) and an exponent by instructions: of 0 and infinity the exponent is
+    infinite, of negative numbers the mantissa is NaN."""
+    isa, one = isa_of(e.target), e.const(x.type, 1.0)
+    mantissa, exponent = isa.mantissa(e, x), isa.exponent(e, x)
     halved = e.b.fcmp_ordered("<", mantissa, one)
     return mantissa, e.b.select(halved, e.b.fadd(exponent, one), exponent)
 
@@ -369,8 +357,14 @@ def erf(e: Emitter, x: Value) -> Value:
     return e.b.select(near, inside, copy_sign(e, e.const(x.type, 1.0), x))
 
 
-def _odd_rational(e: Emitter, x: Value, top: Sequence[float], bottom: Sequence[float], end: float,
-                  most: float | None) -> Value:  # fmt: skip
+def _odd_rational(
+    e: Emitter,
+    x: Value,
+    top: Sequence[float],
+    bottom: Sequence[float],
+    end: float,
+    most: float | None,
+) -> Value:
     """x * P(x**2) / Q(x**2), which is +-1 from `end` on, and at most `most`. NaN passes."""
     near = bounded(e, x, end)
     value = _ratio(e, near, top, bottom)
@@ -401,29 +395,21 @@ def sigmoid_share(e: Emitter, y: Value, x: Value, sign: int, both: bool) -> Valu
 
 
 def sqrt(e: Emitter, x: Value) -> Value:
-    if not is_zmm(e, x):
+    isa = isa_of(e.target)
+    if not isa.has_float_parts(x.type):
         return e.call(f"llvm.sqrt.{suffix(x.type)}", x.type, x)
-    y = _rough_rsqrt(e, x)
+    y = isa.rough_rsqrt(e, x)
     root, half = e.b.fmul(x, y), e.b.fmul(y, e.const(x.type, 0.5))
     rest = e.fma(e.b.fneg(root), root, x)
-    return e.b.select(_ends(e, x), x, e.fma(rest, half, root))
+    return e.b.select(isa.is_zero_or_infinite(e, x), x, e.fma(rest, half, root))
 
 
 def rsqrt(e: Emitter, x: Value) -> Value:
-    if not is_zmm(e, x):
+    """One step of Newton's, which fails at zeros and infinity."""
+    isa = isa_of(e.target)
+    if not isa.has_float_parts(x.type):
         return e.b.fdiv(e.const(x.type, 1.0), sqrt(e, x))
-    y = _rough_rsqrt(e, x)
+    y = isa.rough_rsqrt(e, x)
     root, half = e.b.fmul(x, y), e.b.fmul(y, e.const(x.type, 0.5))
     rest = e.fma(e.b.fneg(root), y, e.const(x.type, 1.0))
-    return e.b.select(_ends(e, x), y, e.fma(rest, half, y))
-
-
-def _rough_rsqrt(e: Emitter, x: Value) -> Value:
-    """To 14 bits: one step of Newton's is enough. Of 0 it is infinite, of negative numbers NaN."""
-    name = "llvm.x86.avx512.rsqrt14.ps.512"
-    return e.call(name, x.type, x, e.const(x.type, 0), _all_lanes(e))
-
-
-def _ends(e: Emitter, x: Value) -> Value:
-    """Zeros and infinity, where Newton's step fails."""
-    return e.call("llvm.x86.avx512.fpclass.ps.512", vector(I1, 16), x, I32(0b1110))
+    return e.b.select(isa.is_zero_or_infinite(e, x), y, e.fma(rest, half, y))

@@ -30,8 +30,15 @@ def first_lanes(e: Emitter, x: Value, count: int, fill: Value) -> Value:
 Body = Callable[[Int, int, list[Value]], list[Value]]
 
 
-def sweep(e: Emitter, whole: Int, tail: int, lanes: int, start: Sequence[Value], body: Body,
-          both: Callable[[Value, Value], Value] | None = None) -> list[Value]:  # fmt: skip
+def sweep(
+    e: Emitter,
+    whole: Int,
+    tail: int,
+    lanes: int,
+    start: Sequence[Value],
+    body: Body,
+    both: Callable[[Value, Value], Value] | None = None,
+) -> list[Value]:
     """Along a row: body(place, lanes that count, carried) for each vector, the last partial.
 
     both: how two of a carried value become one; then four of each are carried, as one would have to
@@ -47,8 +54,14 @@ def sweep(e: Emitter, whole: Int, tail: int, lanes: int, start: Sequence[Value],
     return body(whole, tail, done) if tail else done
 
 
-def _fourfold(e: Emitter, whole: Int, lanes: int, start: Sequence[Value], body: Body,
-              both: Callable[[Value, Value], Value]) -> tuple[list[Value], Int]:  # fmt: skip
+def _fourfold(
+    e: Emitter,
+    whole: Int,
+    lanes: int,
+    start: Sequence[Value],
+    body: Body,
+    both: Callable[[Value, Value], Value],
+) -> tuple[list[Value], Int]:
     n = len(start)
     with e.loop(0, e.sub(whole, 4 * lanes - 1), 4 * lanes, carry=list(start) * 4) as (i, now):
         new = [body(e.add(i, u * lanes), lanes, now[u * n : (u + 1) * n]) for u in range(4)]

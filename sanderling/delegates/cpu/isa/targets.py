@@ -18,16 +18,18 @@ from ....errors import InputError
 
 @dataclass(frozen=True)
 class Target:
-    """A row. width: bytes of a vector; registers: vectors at hand; dot: the 8-bit dot product."""
+    """A row. width: bytes of a vector; registers: vectors at hand; dot: there is an instruction
+    that multiplies bytes and sums four products."""
 
     name: str
     triple: str
+    isa: str  # the module of this folder that has its instructions
     cpu: str
     features: tuple[str, ...]  # what LLVM is told
     needs: frozenset[str]  # what the host must report
     width: int
     registers: int
-    dot: str  # vnni512, vnni256 (AVX512VL or AVX-VNNI encodings), neon, or "" for none
+    dot: bool = False
     activation: str = "u8"  # how 8-bit activations are kept: u8 suits u8 x s8 products
     bf16: bool = False
     precision: str = "f32"  # of float products: PRECISIONS
@@ -43,6 +45,11 @@ class Target:
         """A fused multiply-add; likewise the instructions that round floats to whole numbers."""
         return "+fma" in self.features or self.triple == _ARM
 
+    def masks(self, size: int) -> bool:
+        """Whether part of a vector of elements of so many bytes is loaded or stored as quickly as
+        the whole: AVX512 has masks for all, AVX2 for 32 bits."""
+        return self.width == 64 or (self.width == 32 and size == 4)
+
 
 _X86 = "x86_64-unknown-linux-gnu"
 _ARM = "aarch64-unknown-linux-gnu"
@@ -52,30 +59,46 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd")
 _VNNI = (*_AVX512, "avx512vnni")
 
 
-def _row(name: str, triple: str, features: tuple[str, ...], width: int, registers: int, dot: str,
-         **more: object) -> Target:  # fmt: skip
+def _row(
+    name: str,
+    triple: str,
+    isa: str,
+    features: tuple[str, ...],
+    width: int,
+    registers: int,
+    **more: object,
+) -> Target:
     cpu = "x86-64" if triple == _X86 else "generic"
     flags = tuple(f"+{f}" for f in features)
     # Without this LLVM may split 512-bit vectors to keep older chips at their clock.
     extra = ("-prefer-256-bit",) if width == 64 else ()
-    return Target(name, triple, cpu, flags + extra, frozenset(features), width, registers, dot,
-                  **more)  # type: ignore[arg-type]  # fmt: skip
+    return Target(
+        name,
+        triple,
+        isa,
+        cpu,
+        flags + extra,
+        frozenset(features),
+        width,
+        registers,
+        **more,  # type: ignore[arg-type]
+    )
 
 
 # Best first: the first row that the host can run is its target.
 TARGETS: dict[str, Target] = {
     t.name: t
     for t in (
-        _row("avx512bf16", _X86, (*_VNNI, "avx512bf16"), 64, 32, "vnni512", bf16=True),
-        _row("avx512vnni", _X86, _VNNI, 64, 32, "vnni512"),
-        _row("avx512", _X86, _AVX512, 64, 32, ""),
-        _row("avx2vnni", _X86, (*_AVX2, "avxvnni"), 32, 16, "vnni256"),
-        _row("avx2", _X86, _AVX2, 32, 16, ""),
-        _row("generic", _X86, ("sse2",), 16, 16, ""),
-        _row("neondot", _ARM, ("neon", "dotprod"), 16, 32, "neon", activation="i8"),
-        _row("neon", _ARM, ("neon",), 16, 32, "", activation="i8"),
+        _row("avx512bf16", _X86, "avx512", (*_VNNI, "avx512bf16"), 64, 32, dot=True, bf16=True),
+        _row("avx512vnni", _X86, "avx512", _VNNI, 64, 32, dot=True),
+        _row("avx512", _X86, "avx512", _AVX512, 64, 32),
+        _row("avx2vnni", _X86, "x86", (*_AVX2, "avxvnni"), 32, 16, dot=True),
+        _row("avx2", _X86, "x86", _AVX2, 32, 16),
+        _row("generic", _X86, "x86", ("sse2",), 16, 16),
+        _row("neondot", _ARM, "arm", ("neon", "dotprod"), 16, 32, dot=True, activation="i8"),
+        _row("neon", _ARM, "arm", ("neon",), 16, 32, activation="i8"),
     )
-}  # fmt: skip
+}
 
 
 # How float products may be computed; other float arithmetic is float32 always.
@@ -157,8 +180,10 @@ def emulated(row: Target) -> Target:
     """The row in this machine's instructions."""
     own = host(cpu_features(), platform.machine())
     if not emulatable(row):
-        raise InputError(f"this machine can neither run nor emulate the target '{row.name}'",
-                         fix="x86-64 targets are emulated on a CPU that has AVX2")  # fmt: skip
+        raise InputError(
+            f"this machine can neither run nor emulate the target '{row.name}'",
+            fix="x86-64 targets are emulated on a CPU that has AVX2",
+        )
     return replace(row, features=own.features, bf16=False, emulated=True)
 
 

@@ -71,8 +71,9 @@ def _pieces(begin: int, end: int, width: int) -> Iterator[tuple[int, Type]]:
         at += width
 
 
-def _copy_piece(k: StepEmitter, target: Value, source: Value, place: Int, t: Type,
-                flip: bool) -> None:  # fmt: skip
+def _copy_piece(
+    k: StepEmitter, target: Value, source: Value, place: Int, t: Type, flip: bool
+) -> None:
     value = k.load(k.at(source, place, I8), t)
     if flip:
         value = k.b.xor(value, k.const(t, -128))

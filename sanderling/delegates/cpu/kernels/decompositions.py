@@ -74,8 +74,10 @@ def _mfcc(op: Op) -> list[Op] | None:
     energy, floor, logs = (_inner(y, name, wide) for name in ("energy", "floor", "logs"))
     attrs = {"keep_num_dims": True, "fused_activation_function": "NONE"}
     name = y.name
-    begin, size = (_constant(f"{name}/{what}", value, DType.INT32)
-                   for what, value in (("begin", [0, 0, first]), ("size", read)))  # fmt: skip
+    begin, size = (
+        _constant(f"{name}/{what}", value, DType.INT32)
+        for what, value in (("begin", [0, 0, first]), ("size", read))
+    )
     return [
         Op("SLICE", [x, begin, size], [part]),
         Op("SQRT", [part], [roots]),

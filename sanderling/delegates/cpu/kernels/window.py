@@ -31,8 +31,7 @@ class Geometry:
 
 def window_of(op: Op) -> Geometry:
     """The geometry of CONV_2D, DEPTHWISE_CONV_2D (filters [_, taps, taps, _]) and the pools."""
-    x, out = op.inputs[0], op.outputs[0]
-    assert x is not None
+    x, out = op.operand(0), op.outputs[0]
     kernel, dilation = _taps(op)
     stride = (int(attr(op, "stride_h")), int(attr(op, "stride_w")))
     pads: list[int] = []
@@ -44,8 +43,15 @@ def window_of(op: Op) -> Geometry:
     return Geometry(kernel, stride, dilation, (pads[0], pads[1], pads[2], pads[3]))
 
 
-def _before(op: Op, axis: int, size: int, count: int, kernel: tuple[int, int],
-            stride: tuple[int, int], dilation: tuple[int, int]) -> int:  # fmt: skip
+def _before(
+    op: Op,
+    axis: int,
+    size: int,
+    count: int,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> int:
     padding = Fused.of(op).padding
     if padding is not None:
         return padding[2 * axis]
@@ -58,7 +64,6 @@ def _taps(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
     """Kernel size and dilation: a filter's, or a pool's attributes."""
     if op.name.endswith("POOL_2D"):
         return (int(attr(op, "filter_height")), int(attr(op, "filter_width"))), (1, 1)
-    w = op.inputs[1]
-    assert w is not None
+    w = op.operand(1)
     dilation = (int(attr(op, "dilation_h_factor")), int(attr(op, "dilation_w_factor")))
     return (w.shape[1], w.shape[2]), dilation

@@ -18,8 +18,7 @@ def quantise_on_the_fly(graph: Graph, target: Target) -> Fired:
     fired: Fired = Counter()
     known: dict[tuple[Tensor, int, bool], tuple[Tensor, Tensor]] = {}
     for op in [o for o in graph.ops if is_hybrid(o)]:
-        x, w = op.inputs[0], op.inputs[1]
-        assert x is not None and w is not None
+        x, w = op.operand(0), op.operand(1)
         rows = operator(op) == "FULLY_CONNECTED"
         groups = elements(x.shape) // w.shape[1] if rows else x.shape[0]
         key = (x, groups, is_symmetric(op))
@@ -34,8 +33,9 @@ def quantise_on_the_fly(graph: Graph, target: Target) -> Fired:
     return fired
 
 
-def _insert(graph: Graph, before: Op, x: Tensor, groups: int, symmetric: bool,
-            target: Target) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _insert(
+    graph: Graph, before: Op, x: Tensor, groups: int, symmetric: bool, target: Target
+) -> tuple[Tensor, Tensor]:
     size = elements(x.shape) // groups
     chunks = max(min(math.ceil(size / CHUNK), CHUNKS), 1)
     ranges = graph.tensor(f"{x.name}/range", DType.FLOAT32, (groups, chunks, 2))

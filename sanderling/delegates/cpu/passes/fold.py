@@ -60,8 +60,11 @@ def _fold_pad(graph: Graph, match: Match) -> Op | None:
 def fold_residuals(graph: Graph, able: Able = EPILOGUE_OPS) -> Fired:
     """An ADD of a product and another tensor becomes part of the product."""
     product = Var("y", P(either(*able["residual"]), once=True, bind="made"))
-    rule = Rule("addition into product", P("ADD", product, Var("x"), commutes=True),
-                lambda graph, match: _fold_add(graph, match, able["residual"]))  # fmt: skip
+    rule = Rule(
+        "addition into product",
+        P("ADD", product, Var("x"), commutes=True),
+        lambda graph, match: _fold_add(graph, match, able["residual"]),
+    )
     return rewrite(graph, [rule], has_side_effects=has_effects)
 
 
@@ -180,8 +183,7 @@ def _of_result(op: Op, y: Tensor, other: Tensor | None) -> Expr | None:
     expr: Expr = op.attrs["expr"]
     places: dict[int, Expr] = {}
     for index, dtype in inputs_of(expr).items():
-        tensor = op.inputs[index]
-        assert tensor is not None
+        tensor = op.operand(index)
         if tensor is y or tensor is other:
             places[index] = Input(int(tensor is other), DType.FLOAT32)
         elif tensor.data is None or np.unique(tensor.data).size != 1:

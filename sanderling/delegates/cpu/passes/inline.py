@@ -38,8 +38,7 @@ def inline_branches(graph: Graph, target: Target, prepare: Prepare) -> Fired:
     on a branch before."""
     fired: Fired = Counter()
     for op in [op for op in graph.ops if op.name == "IF"]:
-        condition = op.inputs[0]
-        assert condition is not None
+        condition = op.operand(0)
         known = None if condition.data is None else bool(condition.data.reshape(-1)[0])
         results = []
         for polarity, name in BRANCHES:
@@ -53,14 +52,19 @@ def inline_branches(graph: Graph, target: Target, prepare: Prepare) -> Fired:
                 fired["branch put in place"] += 1
         for index, found in enumerate(zip(*results, strict=True)):
             y = op.outputs[index]
-            graph.insert(Op("cpu.MERGE", [condition, *found], [y]) if known is None
-                         else reshape(graph, found[0], y), before=op)  # fmt: skip
+            graph.insert(
+                Op("cpu.MERGE", [condition, *found], [y])
+                if known is None
+                else reshape(graph, found[0], y),
+                before=op,
+            )
         graph.erase(op)
     return fired
 
 
-def _splice(graph: Graph, before: Op, branch: Graph, outer: dict[Tensor, Tensor],
-            guard: Guard) -> list[Tensor]:  # fmt: skip
+def _splice(
+    graph: Graph, before: Op, branch: Graph, outer: dict[Tensor, Tensor], guard: Guard
+) -> list[Tensor]:
     ops = list(branch.ops)
     for tensor in branch.tensors:
         tensor.users, tensor.producer = [], None

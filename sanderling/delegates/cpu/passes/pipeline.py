@@ -106,8 +106,13 @@ def clean(graph: Graph, target: Target) -> Fired:
 
 
 # Once constants are folded: factors and offsets behind a norm must not go into products instead.
-EARLY: tuple[CpuPass, ...] = (read_variables, inline_composites, decompose, fuse_layer_norm,
-                              use_constant_weights)  # fmt: skip
+EARLY: tuple[CpuPass, ...] = (
+    read_variables,
+    inline_composites,
+    decompose,
+    fuse_layer_norm,
+    use_constant_weights,
+)
 # In this order, after passes.PIPELINES["default"]. Residuals come before maps: a kernel adds, then
 # maps. Elementwise ops are expressions from lower_elementwise on.
 PASSES: tuple[CpuPass, ...] = (

@@ -64,8 +64,12 @@ def _picture(graph: Graph, op: Op) -> Tensor | None:
     if window_of(op).dilation != (1, 1) or w.shape[3] != x.shape[3]:
         return None
     cone = list(_cone(x))
-    leaves = {t for one in cone for t in one.inputs
-              if t is not None and not t.is_constant and t.producer not in cone}  # fmt: skip
+    leaves = {
+        t
+        for one in cone
+        for t in one.inputs
+        if t is not None and not t.is_constant and t.producer not in cone
+    }
     if len(cone) < 1 or len(leaves) != 1 or all(o.name in ("RESHAPE", "TRANSPOSE") for o in cone):
         return None
     (source,) = leaves
@@ -102,8 +106,9 @@ def _numbers(x: Tensor, source: Tensor) -> Array:
         if t not in known:
             op = t.producer
             assert op is not None
-            args = [None if i is None else i.data if i.is_constant else number(i)
-                    for i in op.inputs]  # fmt: skip
+            args = [
+                None if i is None else i.data if i.is_constant else number(i) for i in op.inputs
+            ]
             found = OPS[op.name].evaluate(op, args)
             arrays = [found] if isinstance(found, np.ndarray) else list(found)
             known.update(zip(op.outputs, arrays, strict=True))
@@ -114,8 +119,7 @@ def _numbers(x: Tensor, source: Tensor) -> Array:
 
 def _blocks(op: Op, source: Tensor) -> Blocks | None:
     """The arrangement, if every pixel of the input is a block of the picture, in order."""
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     _, height, width, depth = x.shape
     numbers = _numbers(x, source)
     for order, axes in ORDERS.items():
@@ -138,11 +142,14 @@ def _blocks(op: Op, source: Tensor) -> Blocks | None:
 def _expected(b: Blocks, source: tuple[int, ...], shape: tuple[int, ...]) -> Array:
     """The numbers that an input in blocks has."""
     axes = ORDERS[b.order]
-    n, y, x = (np.arange(size).reshape([-1 if i == a else 1 for i in range(4)])
-               for a, size in enumerate(shape[:3]))  # fmt: skip
+    n, y, x = (
+        np.arange(size).reshape([-1 if i == a else 1 for i in range(4)])
+        for a, size in enumerate(shape[:3])
+    )
     place: list[Array] = [n] * 4
-    for axis, index in zip(axes, (y * b.size[0] + b.rows, x * b.size[1] + b.columns, b.channels),
-                           strict=True):  # fmt: skip
+    for axis, index in zip(
+        axes, (y * b.size[0] + b.rows, x * b.size[1] + b.columns, b.channels), strict=True
+    ):
         place[axis] = index
     # A block that reaches into the next one is none.
     if b.rows.max() >= b.size[0] or b.columns.max() >= b.size[1]:
@@ -157,9 +164,12 @@ def _replace(graph: Graph, op: Op, source: Tensor, b: Blocks) -> None:
     channels = source.shape[ORDERS[b.order][2]]
     spread = np.zeros((n, kh, b.size[0], kw, b.size[1], channels), weights.data.dtype)
     spread[:, :, b.rows, :, b.columns, b.channels] = weights.data.transpose(3, 0, 1, 2)
-    taps = graph.constant(f"{weights.name}/spread",
-                          spread.reshape(n, kh * b.size[0], kw * b.size[1], channels),
-                          weights.dtype, quant=weights.quant)  # fmt: skip
+    taps = graph.constant(
+        f"{weights.name}/spread",
+        spread.reshape(n, kh * b.size[0], kw * b.size[1], channels),
+        weights.dtype,
+        quant=weights.quant,
+    )
     picture = source
     if b.order == "NCHW":
         picture = twin(graph, source, "nhwc", [source.shape[a] for a in (0, 2, 3, 1)])

@@ -41,8 +41,9 @@ class _Unifier:
     def __init__(self, graph: Graph, old: DType, new: DType, by: int) -> None:
         self.graph = graph
         self.old, self.new, self.by = old, new, by
-        self.moves = {t for t in graph.tensors if t.dtype is old and _has_one_scale(t)
-                      and not t.is_variable}  # fmt: skip
+        self.moves = {
+            t for t in graph.tensors if t.dtype is old and _has_one_scale(t) and not t.is_variable
+        }
         self.border = {*graph.inputs, *graph.outputs}
         self.ops: list[Op] = []
         self.moved: dict[Tensor, Tensor] = {}  # tensor -> its version in the new type

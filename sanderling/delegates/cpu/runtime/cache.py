@@ -39,8 +39,9 @@ DECISIVE = 4096
 # -- keys ---------------------------------------------------------------------------------------
 
 
-def fingerprint(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[Tensor],
-                whole: bool = True) -> bytes:  # fmt: skip
+def fingerprint(
+    ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[Tensor], whole: bool = True
+) -> bytes:
     """A digest of everything that compiling these ops depends on; names do not count.
 
     whole=False leaves large constants out.
@@ -51,8 +52,13 @@ def fingerprint(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[T
     return _digest(ops, inputs, outputs, whole, called)
 
 
-def _digest(ops: Sequence[Op], inputs: Iterable[Tensor], outputs: Iterable[Tensor], whole: bool,
-            called: Mapping[Graph, bytes]) -> bytes:  # fmt: skip
+def _digest(
+    ops: Sequence[Op],
+    inputs: Iterable[Tensor],
+    outputs: Iterable[Tensor],
+    whole: bool,
+    called: Mapping[Graph, bytes],
+) -> bytes:
     """called: the digests of the graphs that these ops call."""
     numbers: dict[Tensor | None, int] = {None: -1}
     rows: list[object] = []
@@ -92,14 +98,25 @@ def _tensor_row(tensor: Tensor, whole: bool) -> tuple[object, ...]:
     content: object = raw
     if raw is not None:
         content = hashlib.sha256(raw).digest() if whole or raw.nbytes <= DECISIVE else raw.nbytes
-    return (tensor.dtype.name, tensor.shape, tensor.signature, tensor.is_variable, content,
-            tensor.quant and _quant_row(tensor.quant), tensor.sparsity and repr(tensor.sparsity),
-            )  # fmt: skip
+    return (
+        tensor.dtype.name,
+        tensor.shape,
+        tensor.signature,
+        tensor.is_variable,
+        content,
+        tensor.quant and _quant_row(tensor.quant),
+        tensor.sparsity and repr(tensor.sparsity),
+    )
 
 
 def _quant_row(quant: Quant) -> tuple[object, ...]:
-    return (quant.scale.tobytes(), quant.zero_point.tobytes(), quant.axis, quant.custom,
-            quant.block and _block_row(quant.block))  # fmt: skip
+    return (
+        quant.scale.tobytes(),
+        quant.zero_point.tobytes(),
+        quant.axis,
+        quant.custom,
+        quant.block and _block_row(quant.block),
+    )
 
 
 def _block_row(block: Any) -> tuple[object, ...]:
@@ -165,8 +182,12 @@ def _entry(key: str, made: Compiled) -> list[bytes]:
     """MAGIC, length of the description, description | code | weights | digest."""
     weights = made.weights[: made.weights.size - SLACK].tobytes()
     about: dict[str, Any] = {name: getattr(made, name) for name in _PLAIN}
-    about |= {"entries": made.image.entries, "code": len(made.image.code), "data": len(weights),
-              "key": key}  # fmt: skip
+    about |= {
+        "entries": made.image.entries,
+        "code": len(made.image.code),
+        "data": len(weights),
+        "key": key,
+    }
     text = json.dumps(about).encode()
     head = MAGIC + len(text).to_bytes(8, "little") + text
     pieces = head, bytes(made.image.code), weights + bytes(SLACK)
@@ -189,8 +210,9 @@ def _mapped(key: str, handle: int) -> Compiled:
     size = os.fstat(handle).st_size
     if size < PAGE + DIGEST or (size - DIGEST) % PAGE:
         raise ValueError("it is cut off")
-    memory = mmap.mmap(handle, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0),
-                       prot=mmap.PROT_READ)  # fmt: skip
+    memory = mmap.mmap(
+        handle, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0), prot=mmap.PROT_READ
+    )
     body = np.frombuffer(memory, np.uint64, (size - DIGEST) // 8)
     if memory[:8] != MAGIC or digest(body) != memory[size - DIGEST :]:
         raise ValueError("its checksum is wrong")
@@ -204,12 +226,14 @@ def _mapped(key: str, handle: int) -> Compiled:
     _check_sizes(about, code, data, entries, size - DIGEST - after)
     weights = np.frombuffer(memory, np.uint8, data + SLACK, after)
     about |= {k: tuple(about[k]) for k in ("steps", "report", "sites", "sizes")}
-    return Compiled(image=Image(_executable(handle, code, begin, memory), entries),
-                    weights=weights, **about)  # fmt: skip
+    return Compiled(
+        image=Image(_executable(handle, code, begin, memory), entries), weights=weights, **about
+    )
 
 
-def _check_sizes(about: dict[str, Any], code: int, data: int, entries: dict[str, int],
-                 room: int) -> None:  # fmt: skip
+def _check_sizes(
+    about: dict[str, Any], code: int, data: int, entries: dict[str, int], room: int
+) -> None:
     """Nothing that is said lies outside of what is there. room: the bytes behind the code."""
     numbers = [about[k] for k in ("arena", "scratch", "args", "macs", "floor")]
     places = [*numbers, *entries.values(), *about["sizes"], code, data]
@@ -223,7 +247,8 @@ def _check_sizes(about: dict[str, Any], code: int, data: int, entries: dict[str,
 def _executable(handle: int, size: int, begin: int, memory: mmap.mmap) -> bytes | mmap.mmap:
     """The code mapped to be run; copied where the folder's file system forbids that."""
     try:
-        return mmap.mmap(handle, size, flags=mmap.MAP_PRIVATE,
-                         prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=begin)  # fmt: skip
+        return mmap.mmap(
+            handle, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=begin
+        )
     except OSError:
         return memory[begin : begin + size]

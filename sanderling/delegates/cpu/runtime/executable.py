@@ -123,12 +123,14 @@ class Crew:
     def _start(self, serve: int, record: int) -> None:
         thread = ctypes.c_void_p()
         self.threads.append(thread)  # before it lives: an interrupt may come right after
-        error = _libc().pthread_create(ctypes.byref(thread), None, ctypes.c_void_p(serve),
-                                       ctypes.c_void_p(record))  # fmt: skip
+        error = _libc().pthread_create(
+            ctypes.byref(thread), None, ctypes.c_void_p(serve), ctypes.c_void_p(record)
+        )
         if error:
             self.threads.pop()
-            raise DelegateError(f"a thread cannot be started: {os.strerror(error)}",
-                                fix="use fewer threads")  # fmt: skip
+            raise DelegateError(
+                f"a thread cannot be started: {os.strerror(error)}", fix="use fewer threads"
+            )
 
     def dismiss(self) -> None:
         """Send the workers home, and wait until they have left the code."""
@@ -159,9 +161,13 @@ class CpuExecutable(Executable):
         self._table = address(self._ticks)
         self._sync = aligned(SYNC_WORDS * 4).view(np.int32)
         self._context = np.zeros(FIRST_ARG + compiled.args, np.int64)
-        for slot, memory in ((ARENA, self._arena), (WEIGHTS, compiled.weights),
-                             (SCRATCH, scratch), (SYNC, self._sync),
-                             (TIMES, self._ticks)):  # fmt: skip
+        for slot, memory in (
+            (ARENA, self._arena),
+            (WEIGHTS, compiled.weights),
+            (SCRATCH, scratch),
+            (SYNC, self._sync),
+            (TIMES, self._ticks),
+        ):
             self._context[slot] = address(memory)
         self._context[STRIDE] = compiled.scratch
         self._where = address(self._context)
@@ -199,10 +205,13 @@ class CpuExecutable(Executable):
         """A run on these inputs and outputs, in order: the code itself, if Python can call it."""
         if self._builtin is None and fits():
             self._builtin, self._record = builtin(
-                self._code.entry("call"), _attendant(weakref.ref(self)),
-                self.workers == 1 and self.compiled.macs <= TINY, self.workers, self._where,
+                self._code.entry("call"),
+                _attendant(weakref.ref(self)),
+                self.workers == 1 and self.compiled.macs <= TINY,
+                self.workers,
+                self._where,
                 self.compiled.args,
-            )  # fmt: skip
+            )
             self._record.ready = self.workers == 1 or self._crew is not None
         return self._builtin or self._attend
 
@@ -248,13 +257,17 @@ class CpuExecutable(Executable):
     def records(self) -> list[dict[str, Any]]:
         """The steps with the ticks that each worker has spent in them; needs timed=True."""
         rows = self.compiled.report or [{"step": name} for name in self.compiled.steps]
-        return [row | {"ticks": ticks}
-                for row, ticks in zip(rows, self.times.T.tolist(), strict=True)]  # fmt: skip
+        return [
+            row | {"ticks": ticks} for row, ticks in zip(rows, self.times.T.tolist(), strict=True)
+        ]
 
     def memory(self) -> dict[str, int]:
         """Bytes by what they hold. Code and weights from the cache are mapped and shared."""
-        return {"packed_weights": self.compiled.weights.nbytes, "arena": self._arena.nbytes,
-                "code": len(self.compiled.image.code)}  # fmt: skip
+        return {
+            "packed_weights": self.compiled.weights.nbytes,
+            "arena": self._arena.nbytes,
+            "code": len(self.compiled.image.code),
+        }
 
     def reset_times(self) -> None:
         self._ticks[:] = 0

@@ -59,8 +59,9 @@ def link(obj: bytes) -> Image:
     for section in sections:
         if section.kind == _RELOCATIONS and section.info in places:
             _relocate(blob, section, places, symbols)
-    entries = {name: places[home] + value for name, home, value in symbols
-               if name and home in places}  # fmt: skip
+    entries = {
+        name: places[home] + value for name, home, value in symbols if name and home in places
+    }
     return Image(bytes(blob), entries)
 
 
@@ -79,10 +80,17 @@ def _sections(obj: bytes) -> list[_Section]:
         return obj[begin : obj.index(b"\0", begin)].decode()
 
     return [
-        _Section(text(r[0]), r[1], r[2], obj[r[4] : r[4] + r[5]] if r[1] != _NO_BITS else b"",
-                 r[6], r[7], r[8])
+        _Section(
+            text(r[0]),
+            r[1],
+            r[2],
+            obj[r[4] : r[4] + r[5]] if r[1] != _NO_BITS else b"",
+            r[6],
+            r[7],
+            r[8],
+        )
         for r in rows
-    ]  # fmt: skip
+    ]
 
 
 def _symbols(sections: list[_Section]) -> list[tuple[str, int, int]]:
@@ -97,8 +105,9 @@ def _symbols(sections: list[_Section]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _relocate(blob: bytearray, section: _Section, places: dict[int, int],
-              symbols: list[tuple[str, int, int]]) -> None:  # fmt: skip
+def _relocate(
+    blob: bytearray, section: _Section, places: dict[int, int], symbols: list[tuple[str, int, int]]
+) -> None:
     base = places[section.info]
     for at in range(0, len(section.data), _RELOCATION.size):
         offset, info, addend = _RELOCATION.unpack_from(section.data, at)

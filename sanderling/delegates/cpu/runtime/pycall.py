@@ -63,8 +63,12 @@ def _word(thing: object, slot: int) -> int | None:
 def _python() -> dict[str, int]:
     """Addresses of what the code calls and returns."""
     api = ctypes.pythonapi
-    functions = {"save": api.PyEval_SaveThread, "restore": api.PyEval_RestoreThread,
-                 "keep": api.Py_IncRef, "ask": api.PyObject_VectorcallDict}  # fmt: skip
+    functions = {
+        "save": api.PyEval_SaveThread,
+        "restore": api.PyEval_RestoreThread,
+        "keep": api.Py_IncRef,
+        "ask": api.PyObject_VectorcallDict,
+    }
     found = {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in functions.items()}
     return found | {"none": id(None), "array": id(np.ndarray)}
 
@@ -77,16 +81,16 @@ def _maker() -> Callable[[Any, Record, None], Callable[..., None]]:
     return kind(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
-def builtin(entry: int, attend: Callable[..., None], keeps_gil: bool, workers: int, context: int,
-            args: int) -> tuple[Callable[..., None], Record]:  # fmt: skip
+def builtin(
+    entry: int, attend: Callable[..., None], keeps_gil: bool, workers: int, context: int, args: int
+) -> tuple[Callable[..., None], Record]:
     """A function of the arrays, and its record.
 
     attend(*arrays) is called instead where the code cannot go on by itself: the record is not
     `ready`, an argument is no plain array, or the run has noted a fault. What it raises is raised.
     keeps_gil: for a run that takes no longer than handing the GIL on would.
     """
-    record = Record(workers=workers, context=context, args=args, attend=id(attend),
-                    **_python())  # fmt: skip
+    record = Record(workers=workers, context=context, args=args, attend=id(attend), **_python())
     if keeps_gil:
         record.save = 0
     method = _Method(b"run", entry, _FASTCALL, None)

@@ -47,8 +47,10 @@ class Dump:
         self.stage += 1
 
     def steps(self, rows: Callable[[], Sequence[Row]], arena: int, scratch: int) -> None:
-        self.text("steps.txt", lambda: f"arena {arena} bytes, scratch {scratch} bytes a worker\n\n"
-                                       f"{table(rows())}\n")  # fmt: skip
+        self.text(
+            "steps.txt",
+            lambda: f"arena {arena} bytes, scratch {scratch} bytes a worker\n\n{table(rows())}\n",
+        )
 
     def code(self, module: str, target: Target) -> None:
         if self.folder is not None:

@@ -18,8 +18,12 @@ class Origins:
     def __init__(self, part: Graph) -> None:
         self.ops = [(op.name, list(op.inputs)) for op in part.ops]
         self.maker = {t: i for i, op in enumerate(part.ops) for t in op.outputs}
-        self.named = {t.name: t for op in reversed(part.ops) for t in (*op.outputs, *op.inputs)
-                      if t is not None and not t.is_constant}  # fmt: skip
+        self.named = {
+            t.name: t
+            for op in reversed(part.ops)
+            for t in (*op.outputs, *op.inputs)
+            if t is not None and not t.is_constant
+        }
         self.done: set[int] = set()
 
     def of(self, steps: Sequence[Step]) -> Iterator[dict[str, str]]:
@@ -27,8 +31,10 @@ class Origins:
         for step in steps:
             found = sorted(self._covered(step.op))
             self.done.update(found)
-            yield {"places": ",".join(map(str, found)),
-                   "ops": ",".join(self.ops[i][0] for i in found)}  # fmt: skip
+            yield {
+                "places": ",".join(map(str, found)),
+                "ops": ",".join(self.ops[i][0] for i in found),
+            }
 
     def under(self, op: Op | None) -> tuple[int, ...]:
         """The places of one step's ops, whatever the steps before it did."""

@@ -274,8 +274,7 @@ class _Planner:
 
     def _look_at(self, op: Op, step: int) -> None:
         """Read a variable where it lies, if nobody looks at it once it is assigned."""
-        variable, y = op.inputs[0], op.outputs[0]
-        assert variable is not None
+        variable, y = op.operand(0), op.outputs[0]
         end = max(self.last[t] for t in self.block[y].members)
         later = self.part.ops[step : end + 1]
         written = any(variable in o.inputs and o.name != "READ_VARIABLE" for o in later)
@@ -316,8 +315,11 @@ class _Planner:
             return False
         begin = block.members[x].offset
         end = begin + x.nbytes
-        over = [t for t, s in block.members.items()
-                if s.offset < end and s.offset + extent_of(t, s.pitch) > begin]  # fmt: skip
+        over = [
+            t
+            for t, s in block.members.items()
+            if s.offset < end and s.offset + extent_of(t, s.pitch) > begin
+        ]
         if any(self.last.get(t, 0) > step or self.born.get(t, 0) > step for t in over):
             return False
         return all(t is None or t is x or t not in over for t in op.inputs)

@@ -13,6 +13,7 @@ import llvmlite.ir as ir
 
 from ..codegen.emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value, plain
 from ..codegen.program import Program, Step
+from ..isa.base import isa_of
 from ..kernels.control import Guard, guard_of
 from ..runtime.abi import (
     ARRIVED,
@@ -30,16 +31,8 @@ from ..runtime.abi import (
 )
 from .pycall_code import emit_call
 
-# gettid(2), and futex(2): its number, and the private wait and wake operations.
-_GETTID = {"x86_64": 186, "aarch64": 178}
-_FUTEX = {"x86_64": 202, "aarch64": 98}
+# futex(2): its private wait and wake operations.
 _WAIT, _WAKE, _ALL = 128, 129, 2**31 - 1
-_PAUSE = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (I32(1),))}
-# The counter that a program may read: on AArch64 the cycle counter is the kernel's alone.
-CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
-
-# The bit of x86's mode register that makes results below 2**-126 zero. Operands stay as they are.
-_FLUSH = 0x8000
 
 
 def emit_run(program: Program) -> None:
@@ -63,7 +56,7 @@ def emit_run(program: Program) -> None:
     def steps(numbered: Iterable[tuple[int, Step]]) -> None:
         mark()
         for index, step in numbered:
-            begin = _clock(e, program) if program.traced else None
+            begin = isa_of(e.target).clock(e) if program.traced else None
             e.b.call(program.module.globals[step.function], [worker, workers, context])
             if begin is not None:
                 _log(e, program, context, worker, index, begin)
@@ -103,10 +96,6 @@ def _holds(e: Emitter, program: Program, context: Value, guard: Guard) -> Value:
     return found
 
 
-def _clock(e: Emitter, program: Program) -> Value:
-    return e.call(CLOCK[_machine(program)], I64)
-
-
 class _Times:
     """Ticks, added to the table of times. Reading the clock takes as long as a tiny step: a step
     begins when the one before it ended, unless there was a barrier. A run without a table is not
@@ -120,14 +109,14 @@ class _Times:
 
     def mark(self) -> None:
         with self.e.when(self.counts):
-            self.e.store(_clock(self.e, self.program), self.since, 8)
+            self.e.store(isa_of(self.e.target).clock(self.e), self.since, 8)
 
     def add(self, row: Value, index: int) -> None:
         """What passed since the mark, to a cell; the next begins here."""
         e = self.e
         with e.when(self.counts):
             cell = e.at(self.table, e.add(e.mul(row, len(self.program.steps)), index), I64)
-            now = _clock(e, self.program)
+            now = isa_of(e.target).clock(e)
             ticks = e.b.sub(now, e.load(self.since, I64, 8))
             e.store(e.b.add(e.load(cell, I64, 8), ticks), cell, 8)
             e.store(now, self.since, 8)
@@ -140,15 +129,17 @@ def _log_row(e: Emitter, program: Program, context: Value, worker: Value, index:
     return e.at(log, e.mul(row, LOG), I64)
 
 
-def _log(e: Emitter, program: Program, context: Value, worker: Value, index: int,
-         begin: Value) -> None:  # fmt: skip
+def _log(
+    e: Emitter, program: Program, context: Value, worker: Value, index: int, begin: Value
+) -> None:
     row = _log_row(e, program, context, worker, index)
-    for place, value in enumerate((begin, _clock(e, program))):
+    for place, value in enumerate((begin, isa_of(e.target).clock(e))):
         e.store(value, e.at(row, place, I64), 8)
 
 
-def _log_wait(e: Emitter, program: Program, context: Value, worker: Value, workers: Value,
-              index: int) -> None:  # fmt: skip
+def _log_wait(
+    e: Emitter, program: Program, context: Value, worker: Value, workers: Value, index: int
+) -> None:
     """The end of the wait behind a step. Behind the last one the caller goes on and reads the log:
     nobody else may write it any more."""
     several = e.b.icmp_signed(">", workers, I64(1))
@@ -156,7 +147,7 @@ def _log_wait(e: Emitter, program: Program, context: Value, worker: Value, worke
         several = e.b.and_(several, e.b.icmp_signed("==", worker, I64(0)))
     with e.when(several):
         row = _log_row(e, program, context, worker, index)
-        e.store(_clock(e, program), e.at(row, LOG - 1, I64), 8)
+        e.store(isa_of(e.target).clock(e), e.at(row, LOG - 1, I64), 8)
 
 
 def _log_thread(e: Emitter, program: Program, context: Value, worker: Value) -> None:
@@ -164,7 +155,7 @@ def _log_thread(e: Emitter, program: Program, context: Value, worker: Value) -> 
     row = _log_row(e, program, context, worker, -1)
 
     def ask(call: Callable[..., Value]) -> None:
-        e.store(call(I64(_GETTID[_machine(program)])), row, 8)
+        e.store(call(I64(isa_of(e.target).gettid)), row, 8)
 
     _with_syscall(e, context, ask)
 
@@ -173,11 +164,7 @@ def _emit_clock(program: Program) -> None:
     """clock(): the ticks that the log is written in."""
     clock = plain(ir.Function(program.module, ir.FunctionType(I64, []), "clock"))
     e = Emitter(program.module, clock, program.target)
-    e.b.ret(_clock(e, program))
-
-
-def _machine(program: Program) -> str:
-    return program.target.triple.split("-")[0]
+    e.b.ret(isa_of(e.target).clock(e))
 
 
 def _word(e: Emitter, context: Value, index: int) -> Value:
@@ -188,9 +175,8 @@ def _read(e: Emitter, word: Value) -> Value:
     return e.b.load_atomic(word, "acquire", 4, typ=I32)
 
 
-def _futex(e: Emitter, program: Program, context: Value, word: Value, operation: int,
-           value: Value) -> None:  # fmt: skip
-    number = I64(_FUTEX[_machine(program)])
+def _futex(e: Emitter, context: Value, word: Value, operation: int, value: Value) -> None:
+    number = I64(isa_of(e.target).futex)
 
     def ask(call: Callable[..., Value]) -> None:
         wide = e.b.zext(value, I64)
@@ -206,27 +192,6 @@ def _with_syscall(e: Emitter, context: Value, ask: Callable[[Callable[..., Value
     syscall = e.load(_word(e, context, SYSCALL), kind.as_pointer(), 8)
     with e.when(e.b.icmp_unsigned("!=", e.b.ptrtoint(syscall, I64), I64(0))):
         ask(lambda *args: e.b.call(syscall, args))
-
-
-def _pause(e: Emitter, program: Program) -> None:
-    """Tell the core that this is a spin loop."""
-    name, args = _PAUSE[_machine(program)]
-    e.call(name, VOID, *args)
-
-
-def _flush_tiny(e: Emitter, program: Program) -> Callable[[], None]:
-    """Take results below 2**-126 for zero on this thread until the returned function is called.
-
-    They hardly count in any sum, but an x86 core takes a hundred cycles for each product with one:
-    softmax of masked values is full of them. AArch64 cores compute with them at full speed.
-    """
-    if _machine(program) == "aarch64":
-        return lambda: None
-    before, during = e.b.alloca(I32), e.b.alloca(I32)
-    e.call("llvm.x86.sse.stmxcsr", VOID, e.b.bitcast(before, PTR))
-    e.store(e.b.or_(e.load(before, I32, 4), I32(_FLUSH)), during, 4)
-    e.call("llvm.x86.sse.ldmxcsr", VOID, e.b.bitcast(during, PTR))
-    return lambda: e.call("llvm.x86.sse.ldmxcsr", VOID, e.b.bitcast(before, PTR))
 
 
 def _waiter(program: Program) -> ir.Function:
@@ -254,12 +219,12 @@ def _waiter(program: Program) -> ir.Function:
         count.add_incoming(I32(0), entry)
         e.b.cbranch(e.b.icmp_signed("!=", _read(e, word), old), done, spin)
         e.b.position_at_end(spin)
-        _pause(e, program)
+        isa_of(e.target).pause(e)
         after = e.b.add(count, I32(1))
         count.add_incoming(after, spin)
         e.b.cbranch(e.b.icmp_signed("<", after, most), head, sleep)
         e.b.position_at_end(sleep)
-        _sleep(e, program, context, word, old)
+        _sleep(e, context, word, old)
         changed = e.b.icmp_signed("!=", _read(e, word), old)
         e.b.cbranch(changed, wake, sleep)
         e.b.position_at_end(wake)
@@ -272,11 +237,11 @@ def _waiter(program: Program) -> ir.Function:
     return program.function("await", [PTR, I64, I32], build, trusted=True)
 
 
-def _sleep(e: Emitter, program: Program, context: Value, word: Value, old: Value) -> None:
+def _sleep(e: Emitter, context: Value, word: Value, old: Value) -> None:
     asleep = _word(e, context, ASLEEP)
     e.b.atomic_rmw("add", asleep, I32(1), "seq_cst")
     with e.when(e.b.icmp_signed("==", _read(e, word), old)):
-        _futex(e, program, context, word, _WAIT, old)
+        _futex(e, context, word, _WAIT, old)
     e.b.atomic_rmw("sub", asleep, I32(1), "seq_cst")
 
 
@@ -297,11 +262,11 @@ def _set_limit(e: Emitter, context: Value, limit: Value, value: Value) -> None:
     e.store(e.b.select(e.b.icmp_signed(">", value, low), value, low), limit, 4)
 
 
-def _announce(e: Emitter, program: Program, context: Value, word: Value) -> None:
+def _announce(e: Emitter, context: Value, word: Value) -> None:
     """Change the word, and wake whoever sleeps on it."""
     e.b.atomic_rmw("add", word, I32(1), "seq_cst")
     with e.when(e.b.icmp_signed("!=", _read(e, _word(e, context, ASLEEP)), I32(0))):
-        _futex(e, program, context, word, _WAKE, I32(_ALL))
+        _futex(e, context, word, _WAKE, I32(_ALL))
 
 
 def _barrier(program: Program) -> ir.Function:
@@ -317,7 +282,7 @@ def _barrier(program: Program) -> ir.Function:
         with e.b.if_else(last) as (then, otherwise):
             with then:
                 e.b.atomic_rmw("xchg", arrived, I32(0), "release")
-                _announce(e, program, context, phase)
+                _announce(e, context, phase)
             with otherwise:
                 e.b.call(_waiter(program), [context, I64(PHASE), old])
 
@@ -334,8 +299,8 @@ def _emit_invoke(program: Program, run: ir.Function) -> ir.Function:
     if times is not None:
         times.mark()
     with e.when(e.b.icmp_signed(">", workers, I64(1))):
-        _announce(e, program, context, _word(e, context, EPOCH))
-    restore = _flush_tiny(e, program)
+        _announce(e, context, _word(e, context, EPOCH))
+    restore = isa_of(e.target).flush_tiny(e)
     e.b.call(run, [I64(0), workers, context])
     restore()
     if times is not None:
@@ -350,9 +315,10 @@ def _emit_serve(program: Program, run: ir.Function) -> None:
     serve = plain(ir.Function(program.module, ir.FunctionType(PTR, [PTR]), "serve"))
     e = Emitter(program.module, serve, program.target)
     (record,) = serve.args
-    worker, workers, context = (e.load(e.at(record, i, I64), t, 8)
-                                for i, t in enumerate((I64, I64, PTR)))  # fmt: skip
-    _flush_tiny(e, program)
+    worker, workers, context = (
+        e.load(e.at(record, i, I64), t, 8) for i, t in enumerate((I64, I64, PTR))
+    )
+    isa_of(e.target).flush_tiny(e)
     head, work, out = (serve.append_basic_block(n) for n in ("head", "work", "out"))
     entry = e.b.block
     e.b.branch(head)
@@ -376,5 +342,5 @@ def _emit_stop(program: Program) -> None:
     e = Emitter(program.module, stop, program.target)
     (context,) = stop.args
     e.b.atomic_rmw("xchg", _word(e, context, STOP), I32(1), "release")
-    _announce(e, program, context, _word(e, context, EPOCH))
+    _announce(e, context, _word(e, context, EPOCH))
     e.b.ret_void()

@@ -25,6 +25,7 @@ import numpy as np
 
 from .....ir import Array
 from ...codegen.emit import F32, I8, I16, I32, I64, Emitter, Type, Value, vector
+from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..epilogue.codes import CodeEpilogue
 from ..epilogue.contract import Epilogue, Numbers
@@ -269,8 +270,9 @@ class ByteKind:
         rows = []
         for kx, group, row in shape.products(self.depth):
             lines = shape.group(group, self.depth)
-            rows += [self.arrange(_lines(part, kx, row, lines, shape, self.depth))
-                     for part in parts]  # fmt: skip
+            rows += [
+                self.arrange(_lines(part, kx, row, lines, shape, self.depth)) for part in parts
+            ]
         return np.concatenate(rows).astype(np.int8 if self.depth == 4 else np.int16)
 
     def arrange(self, block: Array) -> Array:
@@ -311,8 +313,9 @@ class ByteKind:
             return sorted(found)
         return sorted(found, key=lambda w: (w[2], w[5]))
 
-    def add(self, e: Emitter, acc: list[Value], q: int, x: Value, weights: Value,
-            place: int) -> None:  # fmt: skip
+    def add(
+        self, e: Emitter, acc: list[Value], q: int, x: Value, weights: Value, place: int
+    ) -> None:
         for half in range(self.halves):
             index = (place * self.halves + half) * self.quarters + q
             acc[q] = self.product(e, acc[q], x, weights, index)
@@ -322,14 +325,11 @@ class ByteKind:
         lanes = self.lanes
         if self.depth == 4:
             w = e.load(e.at(weights, index * lanes, I32), vector(I8, 4 * lanes), 4 * lanes)
-            if self.signed:
-                name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
-                return e.call(name, acc.type, acc, x, w)
-            return e.call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", acc.type, acc, x, w)
+            return isa_of(e.target).dot_bytes(e, acc, x, w)
         if self.depth == 2:
             t = vector(I16, 2 * lanes)
             w = e.load(e.at(weights, index * lanes, I32), t, 4 * lanes)
-            return e.b.add(acc, e.call(_MADD[lanes], acc.type, e.b.bitcast(x, t), w))
+            return e.b.add(acc, isa_of(e.target).multiply_pairs(e, x, w))
         w = e.load(e.at(weights, index * lanes, I16), vector(I16, lanes), 2 * lanes)
         return e.b.add(acc, e.b.mul(e.b.sext(x, acc.type), e.b.sext(w, acc.type)))
 
@@ -344,8 +344,10 @@ class ByteKind:
         if self.depth == 2:
             pairs = [unpack(e, rows[0], rows[1], 1, high) for high in (0, 1)]
             return [unpack(e, pair, zero, 1, high) for pair in pairs for high in (0, 1)]
-        pairs = [(unpack(e, rows[0], rows[1], 1, high), unpack(e, rows[2], rows[3], 1, high))
-                 for high in (0, 1)]  # fmt: skip
+        pairs = [
+            (unpack(e, rows[0], rows[1], 1, high), unpack(e, rows[2], rows[3], 1, high))
+            for high in (0, 1)
+        ]
         return [unpack(e, a, b, 2, high) for a, b in pairs for high in (0, 1)]
 
     def finish(
@@ -368,7 +370,9 @@ class ByteKind:
         """The block's codes in the channels' order. full: the type's own bounds are all."""
         if self.signed:  # 128-bit vectors: the four in a row are in order
             return cut(e, whole, numbers, self.load_type)
-        codes = e.pack_bytes(e.pack_words(*whole[:2]), e.pack_words(*whole[2:]))
+        isa = isa_of(e.target)
+        low, high = (isa.pack_words(e, *pair) for pair in (whole[:2], whole[2:]))
+        codes = isa.pack_bytes(e, low, high)
         return codes if full else limited_bytes(e, codes, numbers)
 
     def behind(self) -> Array:
@@ -421,25 +425,25 @@ class UnitKind(ByteKind):
 
     def spread(self, e: Emitter, lines: Sequence[Value], numbers: Numbers) -> list[Value]:
         rows = [*lines, *[e.const(self.load_type, 0)] * (4 - len(lines))]
-        t, raw = vector(I32, 16), vector(I8, 64)
+        isa, t, raw = isa_of(e.target), vector(I32, 16), vector(I8, 64)
         behind = e.at(numbers.columns, self.words, I32)
         turn = e.load(behind, raw, 4)
         order = [e.load(e.at(behind, 16 + 16 * u, I32), t, 4) for u in range(self.quarters)]
         pairs = [e.join(rows[i : i + 2]) for i in (0, 2)]
         if self.quarters == 1:
             whole = e.b.bitcast(e.join(pairs), t)
-            units = [e.call("llvm.x86.avx512.permvar.si.512", t, whole, order[0])]
+            units = [isa.permute(e, whole, order[0])]
         else:
             a, b = (e.b.bitcast(pair, t) for pair in pairs)
-            units = [e.call("llvm.x86.avx512.vpermi2var.d.512", t, a, o, b) for o in order]
-        return [e.call("llvm.x86.avx512.pshuf.b.512", raw, e.b.bitcast(u, raw), turn)
-                for u in units]  # fmt: skip
+            units = [isa.permute_two(e, a, o, b) for o in order]
+        return [isa.shuffle_bytes(e, e.b.bitcast(unit, raw), turn) for unit in units]
 
     def codes(self, e: Emitter, whole: Sequence[Value], numbers: Numbers, full: bool) -> Value:
         if self.quarters == 1:
             return cut(e, whole, numbers, self.load_type)
-        words = e.pack_words(*whole)
-        pairs = e.b.bitcast(e.pack_bytes(words, words), vector(I64, 8))
+        isa = isa_of(e.target)
+        words = isa.pack_words(e, *whole)
+        pairs = e.b.bitcast(isa.pack_bytes(e, words, words), vector(I64, 8))
         codes = e.b.bitcast(e.shuffle(pairs, None, (0, 2, 4, 6)), self.load_type)
         return codes if full else limited_bytes(e, codes, numbers)
 
@@ -477,12 +481,8 @@ class ShortKind(ByteKind):
     def codes(self, e: Emitter, whole: Sequence[Value], numbers: Numbers, full: bool) -> Value:
         if self.depth == 1:
             return cut(e, whole, numbers, self.load_type)
-        codes = e.pack_words(*whole)
+        codes = isa_of(e.target).pack_words(e, *whole)
         return codes if full else limited(e, codes, numbers)
-
-
-_MADD = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd",
-         16: "llvm.x86.avx512.pmaddw.d.512"}  # fmt: skip
 
 
 def weave(e: Emitter, vectors: Sequence[Value]) -> list[Value]:
@@ -491,10 +491,18 @@ def weave(e: Emitter, vectors: Sequence[Value]) -> list[Value]:
     if count == 1 or lanes == 4:
         return list(vectors)
     if count == lanes // 4 == 4:  # each result has a piece of four vectors: by twos
-        low, high = ([e.shuffle(a, b, _pieces(order)) for a, b in zip(vectors[::2], vectors[1::2],
-                      strict=True)] for order in ((0, 1, 4, 5), (2, 3, 6, 7)))  # fmt: skip
-        return [e.shuffle(pair[0], pair[1], _pieces(order)) for pair in (low, high)
-                for order in ((0, 2, 4, 6), (1, 3, 5, 7))]  # fmt: skip
+        low, high = (
+            [
+                e.shuffle(a, b, _pieces(order))
+                for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+            for order in ((0, 1, 4, 5), (2, 3, 6, 7))
+        )
+        return [
+            e.shuffle(pair[0], pair[1], _pieces(order))
+            for pair in (low, high)
+            for order in ((0, 2, 4, 6), (1, 3, 5, 7))
+        ]
     per = lanes // 4
     wanted = [(v, piece) for piece in range(per) for v in range(count)]
     found = []

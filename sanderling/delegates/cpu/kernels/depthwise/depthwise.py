@@ -38,6 +38,7 @@ from ...codegen.emit import (
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rescale, rescale
 from ...dialect.fused import Fused, Inputs, either
+from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..epilogue.codes import CodeEpilogue
 from ..epilogue.contract import Numbers
@@ -132,8 +133,9 @@ class TileCode:
             for i, value in enumerate(self.kind.finish(e, values, numbers, beside)):
                 t = value.type
                 if self.stored > i * t.count:
-                    e.store_part(value, e.at(there, i * t.count, t.element),
-                                 self.stored - i * t.count)  # fmt: skip
+                    e.store_part(
+                        value, e.at(there, i * t.count, t.element), self.stored - i * t.count
+                    )
 
     def _beside(self, e: Emitter, residual: Value, values: Sequence[Value]) -> list[Value]:
         if not self.kind.epilogue.residual:
@@ -145,8 +147,15 @@ class TileCode:
             for first in firsts
         ]
 
-    def _loader(self, e: Emitter, rows: Sequence[Value], zeros: Value, begin: Value, pitch: Value,
-                width: Value) -> Load:  # fmt: skip
+    def _loader(
+        self,
+        e: Emitter,
+        rows: Sequence[Value],
+        zeros: Value,
+        begin: Value,
+        pitch: Value,
+        width: Value,
+    ) -> Load:
         """How vectors are read; columns outside the picture are read from zeros.
 
         Addresses are selected without branches, inside as at the edges: the scalar work hides
@@ -197,14 +206,23 @@ def layer(op: Op) -> Layer:
     size, out = x.shape[1:3], op.outputs[0].shape[1:3]
     before = []
     for axis in (0, 1):
-        live = _live(size[axis], out[axis], g.kernel[axis], g.stride[axis], g.dilation[axis],
-                     g.before[axis])  # fmt: skip
+        live = _live(
+            size[axis], out[axis], g.kernel[axis], g.stride[axis], g.dilation[axis], g.before[axis]
+        )
         taps = taps[live.start : live.stop] if axis == 0 else taps[:, live.start : live.stop]
         before.append(g.before[axis] - live.start * g.dilation[axis])
     shape = Shape((taps.shape[0], taps.shape[1]), g.stride, g.dilation)
     outside = 0 if x.dtype is DType.FLOAT32 or hybrid else scale_zero(x)[1]
-    return Layer(x.shape[0], (size[0], size[1]), (out[0], out[1]), taps.shape[2], shape,
-                 (before[0], before[1]), taps, outside)  # fmt: skip
+    return Layer(
+        x.shape[0],
+        (size[0], size[1]),
+        (out[0], out[1]),
+        taps.shape[2],
+        shape,
+        (before[0], before[1]),
+        taps,
+        outside,
+    )
 
 
 def is_encoded(op: Op) -> bool:
@@ -244,8 +262,9 @@ def runs_for(op: Op, job: Layer, target: Target) -> list[Blocks]:
     return (short_runs if _tensor(op, 0).dtype is DType.INT16 else byte_runs)(op, job, target)
 
 
-def choose_tiles(job: Layer, runs: Sequence[Blocks], target: Target,
-                 divide: int = 0) -> list[Shape]:  # fmt: skip
+def choose_tiles(
+    job: Layer, runs: Sequence[Blocks], target: Target, divide: int = 0
+) -> list[Shape]:
     """The cheapest tile for each run, with the rows that suit the largest run; they divide a number
     of lines, if one is given."""
     main = max(runs, key=lambda r: r.count * r.kind.cost(job.shape))
@@ -260,8 +279,9 @@ def _best(job: Layer, kind: Kind, target: Target, rows: Sequence[int]) -> Shape:
             shape = replace(job.shape, rows=r, columns=c)
             given = c == 1 and (r == 1 or len(rows) == 1)
             if given or _is_possible(job, shape, kind, target):
-                waste = math.prod(math.ceil(n / t) * t / n
-                                  for n, t in zip(job.out, (r, c), strict=True))  # fmt: skip
+                waste = math.prod(
+                    math.ceil(n / t) * t / n for n, t in zip(job.out, (r, c), strict=True)
+                )
                 found.append((waste * kind.cost(shape), shape.name, shape))
     return min(found)[2]
 
@@ -278,8 +298,15 @@ def _is_possible(job: Layer, shape: Shape, kind: Kind, target: Target) -> bool:
 class Walk:
     """Emits the loops of a step: units of (picture, row tile, group of channel blocks)."""
 
-    def __init__(self, k: StepEmitter, op: Op, job: Layer, runs: Sequence[Blocks],
-                 shapes: Sequence[Shape], lines: Lines | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        k: StepEmitter,
+        op: Op,
+        job: Layer,
+        runs: Sequence[Blocks],
+        shapes: Sequence[Shape],
+        lines: Lines | None = None,
+    ) -> None:
         self.k, self.op, self.job, self.runs, self.shapes = k, op, job, runs, shapes
         self.y, self.item = op.outputs[0], runs[0].kind.item
         self.out_pitch = k.pitch(self.y, job.channels * runs[0].kind.epilogue.out_bytes)
@@ -289,9 +316,10 @@ class Walk:
         self.zeros = self._outside() if self.table is None else k.scratch(self._row_bytes)
         packed = [self._pack(run, shape) for run, shape in zip(runs, shapes, strict=True)]
         self.tables = [(k.constant(w), k.constant(p)) for w, p in packed]
-        self.codes = [TileCode(run.kind, shape, run.stored, self.lines.exact, w[0].nbytes,
-                               p[0].nbytes)
-                      for run, shape, (w, p) in zip(runs, shapes, packed, strict=True)]  # fmt: skip
+        self.codes = [
+            TileCode(run.kind, shape, run.stored, self.lines.exact, w[0].nbytes, p[0].nbytes)
+            for run, shape, (w, p) in zip(runs, shapes, packed, strict=True)
+        ]
 
     def _source(self) -> Lines:
         """The input's rows as they lie. With a depth multiplier they are repeated in scratch,
@@ -318,8 +346,10 @@ class Walk:
             picture, tile = k.div(index, tiles), k.rem(index, tiles)
             y = k.min(k.mul(tile, rows), job.out[0] - rows)
             place = k.add(k.mul(picture, job.out[0]), y)
-            out, added = (None if t is None else k.at(t, k.mul(place, self.line_bytes), I8)
-                          for t in (target, beside))  # fmt: skip
+            out, added = (
+                None if t is None else k.at(t, k.mul(place, self.line_bytes), I8)
+                for t in (target, beside)
+            )
             if self.table is not None:
                 with k.when(is_first(k, unit, begin, tiles * groups)):
                     self._fill(self.table, picture)
@@ -329,8 +359,15 @@ class Walk:
     def line_bytes(self) -> int:
         return self.job.out[1] * self.out_pitch
 
-    def row_tile(self, picture: Int, y: Int, out: Value, group: Int = 0, groups: int = 1,
-                 other: Value | None = None) -> None:  # fmt: skip
+    def row_tile(
+        self,
+        picture: Int,
+        y: Int,
+        out: Value,
+        group: Int = 0,
+        groups: int = 1,
+        other: Value | None = None,
+    ) -> None:
         """The output rows from y on, as many as a tile has; of the channel blocks a group."""
         lines = self._lines(picture, y, group)
         k = self.k
@@ -495,14 +532,15 @@ def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
 
 
 def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
-    depth = {"": 1 if target.activation == "i8" else 2}.get(target.dot, 4)
+    isa = isa_of(target)
+    depth = 4 if isa.has_dot else _word_depth(target)
     epilogue = _code_epilogue(op, job, target)
-    base = ByteKind(16, depth, epilogue, signed=target.activation == "i8")
+    base = ByteKind(16, depth, epilogue, signed=isa.dot_is_signed)
     rows: list[tuple[Kind, int, int]] = []
     widths = [n for n in (64, 32, 16) if n <= target.width]
     for first, width, stored in split(job.channels, widths):
         kind = replace(base, channels=width)
-        if target.dot == "vnni512" and stored <= 32:
+        if isa.has_dot and isa.has_permutes and stored <= 32:
             units = math.ceil(stored / 16)
             own = epilogue
             if units == 1 and isinstance(own, CodeEpilogue):  # it clamps always
@@ -514,8 +552,13 @@ def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     return runs_of(rows)
 
 
+def _word_depth(target: Target) -> int:
+    """Kernel rows that a product of words takes at once."""
+    return 2 if isa_of(target).has_pairs else 1
+
+
 def short_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
-    depth = 1 if target.activation == "i8" else 2
+    depth = _word_depth(target)
     epilogue = _code_epilogue(op, job, target)
     widths = [n for n in (32, 16, 8) if n <= target.width // 2]
     return runs_of(
@@ -599,8 +642,12 @@ def refuses_depthwise(op: Op, target: Target) -> str | None:
     return _refuses_quants(op, x, w)
 
 
-ALLOWED = {DType.FLOAT32: (DType.FLOAT32, *HYBRID_WEIGHTS), DType.INT8: (DType.INT8, DType.INT4),
-           DType.UINT8: (DType.UINT8,), DType.INT16: (DType.INT8,)}  # fmt: skip
+ALLOWED = {
+    DType.FLOAT32: (DType.FLOAT32, *HYBRID_WEIGHTS),
+    DType.INT8: (DType.INT8, DType.INT4),
+    DType.UINT8: (DType.UINT8,),
+    DType.INT16: (DType.INT8,),
+}
 
 
 def _refuses_quants(op: Op, x: Tensor, w: Tensor) -> str | None:

@@ -209,13 +209,26 @@ def expanded(k: StepEmitter, op: Op, behind: int, count: int, groups: int) -> Ex
     size = replace(size, outer=w.batch * w.out_height, inner=w.out_width, n=n, groups=groups)
     tile = estimate(k.target, kind.core, size)[1]
     plan = Plan(tile, Panels(n, tile.vectors, tile.lanes), 1, 1, False, True)
-    operands = (k.constant(packed(kind, size, plan)), k.constant(columns(kind, size, plan)),
-                k.constant(kind.common))  # fmt: skip
+    operands = (
+        k.constant(packed(kind, size, plan)),
+        k.constant(columns(kind, size, plan)),
+        k.constant(kind.common),
+    )
     end = behind + LINE + count * ring_row(w.out_width, n)
     memory = k.scratch(end + (rows.memory(w.out_width) + MARGIN) * rows.packs)
     offsets = k.constant(rows.offsets()) if isinstance(rows, LineRows) else None
-    return Expanded(kind, size, tile, rows, k.at(memory, behind, I8), count, w.out_height, operands,
-                    k.at(memory, end, I8), offsets)  # fmt: skip
+    return Expanded(
+        kind,
+        size,
+        tile,
+        rows,
+        k.at(memory, behind, I8),
+        count,
+        w.out_height,
+        operands,
+        k.at(memory, end, I8),
+        offsets,
+    )
 
 
 def is_theirs(k: StepEmitter, tensor: Tensor) -> bool:

@@ -159,8 +159,10 @@ def along(op: Op, q: Quant, shape: Shape, *arrays: Array) -> list[Tensor]:
     need(0 <= q.axis < len(shape) and shape[q.axis] == q.scale.size, "the scales do not fit")
     spread = [q.scale.size if i == q.axis else 1 for i in range(len(shape))]
     name = op.outputs[0].name
-    return [Tensor(f"{name}/{i}", F32, spread, data=a.astype(np.float32).reshape(spread))
-            for i, a in enumerate(arrays)]  # fmt: skip
+    return [
+        Tensor(f"{name}/{i}", F32, spread, data=a.astype(np.float32).reshape(spread))
+        for i, a in enumerate(arrays)
+    ]
 
 
 def _nearest(units: Expr, zero: Expr | float, dtype: DType) -> Expr:

@@ -85,8 +85,10 @@ def _plus16(op: Op, sign: int) -> Expr:
     """float32 has too few bits for sums of 16-bit codes."""
     shifts = shifts_of_two(op)
     if shifts is not None:
-        a, b = (cast(X.rounding_shift_right(cast(operand(op, i), I32), n), I64)
-                for i, n in enumerate(shifts))  # fmt: skip
+        a, b = (
+            cast(X.rounding_shift_right(cast(operand(op, i), I32), n), I64)
+            for i, n in enumerate(shifts)
+        )
         return coded_whole(op, a + b if sign > 0 else a - b)
     return _plus_fixed(op, sign, 15)
 

@@ -138,8 +138,11 @@ class Map:
         """From a cpu.MAP op: single constants go into the expression, unread inputs go."""
         expr, out = op.attrs["expr"], op.outputs[0]
         tensors = {i: op.inputs[i] for i in inputs_of(expr)}
-        values = {i: t for i, t in tensors.items()
-                  if t is not None and t.data is not None and t.data.size == 1}  # fmt: skip
+        values = {
+            i: t
+            for i, t in tensors.items()
+            if t is not None and t.data is not None and t.data.size == 1
+        }
 
         def leaf(node: Expr) -> Expr:
             tensor = values.get(node.value) if node.op == "input" else None
@@ -217,8 +220,10 @@ def emit_map(k: StepEmitter, op: Op) -> None:
         place = _place(k, (*outer, row), widths[:-1]) if len(sizes) > 1 else 0
         result = k.at(target, k.add(place, first), memory_type(m.out))
         strides = [I64(s[-2] if len(sizes) > 1 else 0) for s in steps]
-        k.b.call(function, [*sources, result, params, k.i64(rows), k.i64(count), *strides,
-                            I64(sizes[-1])])  # fmt: skip
+        k.b.call(
+            function,
+            [*sources, result, params, k.i64(rows), k.i64(count), *strides, I64(sizes[-1])],
+        )
 
     _split(k, sizes, call)
 
@@ -309,11 +314,15 @@ class _Row:
         count = len(self.dtypes)
         pointers, (out, params) = e.args[:count], e.args[count : count + 2]
         rows, length, *steps = e.args[count + 2 :]
-        fixed = {count + i: e.splat(e.load(e.at(params, i, F32), F32), self.lanes)
-                 for i in range(self.params)}  # fmt: skip
+        fixed = {
+            count + i: e.splat(e.load(e.at(params, i, F32), F32), self.lanes)
+            for i in range(self.params)
+        }
         with e.loop(0, rows) as row:
-            here = [e.at(p, e.mul(row, s), memory_type(d))
-                    for p, s, d in zip(pointers, steps, self.dtypes, strict=False)]  # fmt: skip
+            here = [
+                e.at(p, e.mul(row, s), memory_type(d))
+                for p, s, d in zip(pointers, steps, self.dtypes, strict=False)
+            ]
             target = e.at(out, e.mul(row, steps[-1]), memory_type(self.out))
             known = dict(fixed)
             for i, splat in enumerate(self.splats):
@@ -321,8 +330,14 @@ class _Row:
                     known[i] = e.splat(load(e, here[i], self.dtypes[i], 0), self.lanes)
             self._row(e, here, target, length, known)
 
-    def _row(self, e: Emitter, here: Sequence[Value], target: Value, length: Value,
-             known: Mapping[int, Value]) -> None:  # fmt: skip
+    def _row(
+        self,
+        e: Emitter,
+        here: Sequence[Value],
+        target: Value,
+        length: Value,
+        known: Mapping[int, Value],
+    ) -> None:
         if self.part:
             self._vectors(e, here, target, [0], known, self.part)
             return
@@ -336,8 +351,15 @@ class _Row:
         with e.loop(place, length, self.lanes) as i:
             self._vectors(e, here, target, [e.min(i, last)], known, None)
 
-    def _vectors(self, e: Emitter, here: Sequence[Value], target: Value, starts: Sequence[Int],
-                 known: Mapping[int, Value], part: int | None) -> None:  # fmt: skip
+    def _vectors(
+        self,
+        e: Emitter,
+        here: Sequence[Value],
+        target: Value,
+        starts: Sequence[Int],
+        known: Mapping[int, Value],
+        part: int | None,
+    ) -> None:
         packs = self.packing is not None and len(starts) == 4
         expr = self.packing.real if self.packing is not None and packs else self.expr
         results = []

@@ -47,8 +47,12 @@ class Lowered:
 
     def op(self, outputs: Sequence[Tensor]) -> Op:
         attrs = {"expr": X.simplify(self.expr)}
-        return Op("cpu.MAP", self.inputs, outputs, attrs | ({"shapes": self.shapes} if self.shapes
-                                                            else {}))  # fmt: skip
+        return Op(
+            "cpu.MAP",
+            self.inputs,
+            outputs,
+            attrs | ({"shapes": self.shapes} if self.shapes else {}),
+        )
 
 
 # -- operands -----------------------------------------------------------------------------------
@@ -118,8 +122,12 @@ def smaller(a: Expr, b: Expr | float) -> Expr:
 
 def is_code(tensor: Tensor | None) -> bool:
     """A byte that prepare.unify_bytes may move by 128."""
-    return (tensor is not None and tensor.dtype in BYTES and tensor.quant is not None
-            and tensor.quant.scale.size == 1)  # fmt: skip
+    return (
+        tensor is not None
+        and tensor.dtype in BYTES
+        and tensor.quant is not None
+        and tensor.quant.scale.size == 1
+    )
 
 
 def need_alike(op: Op, first: int = 0) -> None:

@@ -128,8 +128,12 @@ CHEAP = ("LEAKY_RELU", "RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "QUANTIZE
 
 def is_byte_function(op: Op) -> bool:
     x = op.input(0)
-    return (op.name in (*TABLES, *CHEAP) and x is not None and x.dtype in BYTES
-            and op.outputs[0].dtype in BYTES)  # fmt: skip
+    return (
+        op.name in (*TABLES, *CHEAP)
+        and x is not None
+        and x.dtype in BYTES
+        and op.outputs[0].dtype in BYTES
+    )
 
 
 def table(op: Op) -> Array:
@@ -180,7 +184,8 @@ def _is_right(op: Op, values: Array) -> bool:
     found = EXPRESSIONS[op.name](op)
     every = np.arange(256, dtype=np.uint8).view(tensor_at(op, 0).dtype.numpy)
     return isinstance(found, Expr) and np.array_equal(
-        X.evaluate(found, [every]).view(np.uint8), values)  # fmt: skip
+        X.evaluate(found, [every]).view(np.uint8), values
+    )
 
 
 def refuses(op: Op, target: Target) -> str | None:

@@ -75,12 +75,15 @@ def plane(x: Side, y: Side, out: Side, sign: int = 1) -> Plane:
 # How far a and b may be from the nearest, and above and below from a half; all ways to choose a and
 # b, the nearest first.
 REACH, ROOM = 4, 256
-_TRIES = sorted(((i, j) for i in range(-REACH, REACH + 1) for j in range(-REACH, REACH + 1)),
-                key=lambda t: abs(t[0]) + abs(t[1]))  # fmt: skip
+_TRIES = sorted(
+    ((i, j) for i in range(-REACH, REACH + 1) for j in range(-REACH, REACH + 1)),
+    key=lambda t: abs(t[0]) + abs(t[1]),
+)
 
 
-def _near(x: Side, y: Side, out: Side, sign: int, real: tuple[float, float],
-          shift: int) -> tuple[Array, Array, Array]:  # fmt: skip
+def _near(
+    x: Side, y: Side, out: Side, sign: int, real: tuple[float, float], shift: int
+) -> tuple[Array, Array, Array]:
     """The pairs next to a step, which alone can go wrong, and their results."""
     u, v = (g.ravel() for g in np.meshgrid(x.codes, y.codes, indexing="ij"))
     units = u * real[0] + v * real[1]
@@ -90,22 +93,26 @@ def _near(x: Side, y: Side, out: Side, sign: int, real: tuple[float, float],
     return u[near], v[near], np.clip(_defined(x, y, out, sign)[near], out.low, out.high)
 
 
-def _heights(a: int, b: int, pairs: tuple[Array, Array, Array], shift: int,
-             out: Side) -> tuple[int, int] | None:  # fmt: skip
+def _heights(
+    a: int, b: int, pairs: tuple[Array, Array, Array], shift: int, out: Side
+) -> tuple[int, int] | None:
     """above and below with which all pairs are right; the same, if one will do."""
     u, v, wanted = pairs
     return _fitting(a * u + b * v, wanted, shift, out)
 
 
-def _fitting(total: Array, wanted: Array, shift: int, out: Side,
-             room: int = ROOM) -> tuple[int, int] | None:  # fmt: skip
+def _fitting(
+    total: Array, wanted: Array, shift: int, out: Side, room: int = ROOM
+) -> tuple[int, int] | None:
     least = (wanted << shift) - total
     # What is clamped may be beyond.
     low = np.where(wanted > out.low, least, -_FAR)
     high = np.where(wanted < out.high, least + (1 << shift) - 1, _FAR)
     usual = 1 << (shift - 1)
-    ends = [(low[part].max(initial=usual - room), high[part].min(initial=usual + room))
-            for part in (total >= 0, total < 0)]  # fmt: skip
+    ends = [
+        (low[part].max(initial=usual - room), high[part].min(initial=usual + room))
+        for part in (total >= 0, total < 0)
+    ]
     both = max(e[0] for e in ends), min(e[1] for e in ends)
     if both[0] <= both[1]:
         ends = [both, both]
@@ -127,8 +134,10 @@ def _defined(x: Side, y: Side, out: Side, sign: int) -> Array:
     """The definition of ADD and SUB for all pairs, before clamping."""
     s1, s2 = (float(np.float32(s.scale)) for s in (x, y))
     twice = 2 * max(s1, s2)
-    u, v = (multiply(side.codes << 20, *quantize_multiplier(s / twice))
-            for side, s in ((x, s1), (y, s2)))  # fmt: skip
+    u, v = (
+        multiply(side.codes << 20, *quantize_multiplier(s / twice))
+        for side, s in ((x, s1), (y, s2))
+    )
     total = (u[:, None] + sign * v).ravel()
     return multiply(total, *quantize_multiplier(twice / (2.0**20 * out.scale)))
 

@@ -25,8 +25,7 @@ ROOTS = ("RSQRT", "SQRT")  # a negative operand is an error, which compiled code
 
 
 def present(op: Op, index: int = 0) -> Tensor:
-    tensor = op.inputs[index]
-    assert tensor is not None
+    tensor = op.operand(index)
     return tensor
 
 
@@ -36,7 +35,8 @@ def is_tabled(op: Op) -> bool:
     if op.name not in TABLED or x is None or op.outputs[0].dtype is not DType.INT16:
         return False
     return x.dtype is DType.INT16 and all(
-        t.quant is not None and t.quant.scale.size == 1 for t in (x, op.outputs[0]))  # fmt: skip
+        t.quant is not None and t.quant.scale.size == 1 for t in (x, op.outputs[0])
+    )
 
 
 def table_of(op: Op) -> Array:

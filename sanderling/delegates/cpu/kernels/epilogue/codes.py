@@ -10,6 +10,7 @@ import numpy as np
 
 from ...codegen.emit import I8, I32, I64, Emitter, Type, Value, vector
 from ...codegen.rounding import Rounding, load_factors, rescaled
+from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..elementwise.planes import Plane
 from .contract import Numbers, Output, Sums
@@ -133,9 +134,11 @@ def sum_words(plane: Plane, zero: int, bounds: tuple[int, int], target: Target) 
     """What `CodeEpilogue` is told of a residual with this zero point; bounds: of the product alone,
     without its zero point. Ints for `words`."""
     a, b = plane.a, plane.b
-    if target.triple.startswith("x86"):  # _pair_products
-        first, second = (np.array(pair, np.int16).view(np.int32).item()
-                         for pair in ((a >> 9, b >> 9), (a & 511, b & 511)))  # fmt: skip
+    if isa_of(target).has_pairs:  # _pair_products
+        first, second = (
+            np.array(pair, np.int16).view(np.int32).item()
+            for pair in ((a >> 9, b >> 9), (a & 511, b & 511))
+        )
     else:
         first, second = a, b
     less = plane.below - plane.above
@@ -143,14 +146,15 @@ def sum_words(plane: Plane, zero: int, bounds: tuple[int, int], target: Target) 
 
 
 def _pair_products(e: Emitter, x: Value, y: Value, first: Value, second: Value) -> Value:
-    """a * x + b * y. x86 multiplies 32-bit numbers slowly, pairs of 16-bit ones fast: there a and b
-    are in two parts, side by side as x and y."""
-    if not e.target.triple.startswith("x86"):
+    """a * x + b * y. Pairs of 16-bit numbers are multiplied faster than 32-bit ones, where they can
+    be: there a and b are in two parts, side by side as x and y."""
+    isa = isa_of(e.target)
+    if not isa.has_pairs:
         return e.b.add(e.b.mul(x, first), e.b.mul(y, second))
     t = x.type
     low = e.b.and_(x, e.const(t, 0xFFFF))
     pairs = e.b.or_(low, e.b.shl(y, e.const(t, 16)))
-    high, rest = (e.multiply_pairs(pairs, part) for part in (first, second))
+    high, rest = (isa.multiply_pairs(e, pairs, part) for part in (first, second))
     return e.b.add(e.b.shl(high, e.const(t, 9)), rest)
 
 

@@ -1,7 +1,7 @@
 """Whole numbers to codes: zero point, bounds, and vectors that become narrower.
 
-x86 has saturating packs, which do the clamping to the type; they work on each 16 bytes apart.
-Elsewhere numbers are clamped in 32 bits, and the low bits are kept.
+Saturating packs do the clamping to the type; they work on each 16 bytes apart. Where there are none
+numbers are clamped in 32 bits, and the low bits are kept.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...codegen.emit import I8, I16, I32, I64, Emitter, Type, Value, vector
+from ...isa.base import isa_of
 from .contract import Numbers, Output
 
 
@@ -27,7 +28,8 @@ class RowPacker:
         full: bool,
     ) -> None:
         self.e, self.lanes, self.size, self.shifts, self.full = e, lanes, size, shifts, full
-        self.packs = e.target.triple.startswith("x86") and signed == (self.size == 2)
+        self.isa = isa_of(e.target)
+        self.packs = self.isa.has_packs and signed == (self.size == 2)
         self.vectors = 4 // self.size  # that a pack takes
         zero, low, high = (numbers.word(e, word) for word in numbers.code_words)
         if self.packs:
@@ -81,18 +83,19 @@ class RowPacker:
         e = self.e
         if self.shifts:
             values = [e.b.add(v, self.zero) for v in values]
-        codes = e.pack_words(values[0], values[-1])
+        codes = self.isa.pack_words(e, values[0], values[-1])
         return codes if self.full else e.smin(e.smax(codes, self.low), self.high)
 
     def _bytes(self, values: Sequence[Value]) -> Value:
         e, last = self.e, len(values) - 1
         words = [
-            e.pack_words(values[i], values[min(i + 1, last)]) for i in range(0, len(values), 2)
+            self.isa.pack_words(e, values[i], values[min(i + 1, last)])
+            for i in range(0, len(values), 2)
         ]
         if self.shifts:
             name = f"llvm.sadd.sat.v{2 * self.lanes}i16"
             words = [e.call(name, w.type, w, self.zero) for w in words]
-        codes = e.pack_bytes(words[0], words[-1])
+        codes = self.isa.pack_bytes(e, words[0], words[-1])
         return codes if self.full else e.umin(e.umax(codes, self.low), self.high)
 
     def _narrow(self, values: Sequence[Value]) -> Value:

@@ -10,8 +10,7 @@ from ..row import Kernel
 
 def emit_flip(k: StepEmitter, op: Op) -> None:
     """int8 <-> uint8: the top bit of every byte."""
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     size = x.nbytes
     source, target = k.ptr(x), k.ptr(op.outputs[0])
     t = vector(I8, k.target.width)
@@ -29,8 +28,7 @@ def emit_flip(k: StepEmitter, op: Op) -> None:
 
 def emit_nothing(k: StepEmitter, op: Op) -> None:
     """A view: its output lies where its input lies, unless the caller wants it elsewhere."""
-    x, y = op.inputs[0], op.outputs[0]
-    assert x is not None
+    x, y = op.operand(0), op.outputs[0]
     if k.program.places.get(x) != k.program.places.get(y):
         first, last = k.share(1)
         source, target = k.ptr(x), k.ptr(y)

@@ -43,8 +43,18 @@ def _clamped(e: Emitter, value: Value, last: Int) -> Value:
 # -- rows by number ---------------------------------------------------------------------------
 
 
-def gather_rows(k: StepEmitter, to: Value, by: Value, index: Value, kind: Type, count: Int,
-                most: int, size: int, stride: int, to_stride: int = 0) -> None:  # fmt: skip
+def gather_rows(
+    k: StepEmitter,
+    to: Value,
+    by: Value,
+    index: Value,
+    kind: Type,
+    count: Int,
+    most: int,
+    size: int,
+    stride: int,
+    to_stride: int = 0,
+) -> None:
     """Row i of the target is row index[i], one of `most`, of the source: `size` bytes, `stride`
     bytes apart; the target's are `to_stride` bytes apart, if that is not their size."""
     known = size <= UNROLLED
@@ -56,18 +66,28 @@ def gather_rows(k: StepEmitter, to: Value, by: Value, index: Value, kind: Type, 
         theirs = Indices(k.program, context, number)
         with e.loop(0, n) as i:
             place = theirs.at(e, places, i, kind, rows)
-            copy_run(e, e.at(target, e.mul(i, to_step), I8), e.at(source, e.mul(place, step), I8),
-                     length)  # fmt: skip
+            copy_run(
+                e, e.at(target, e.mul(i, to_step), I8), e.at(source, e.mul(place, step), I8), length
+            )
 
     args = [PTR, PTR, PTR, *INDICES, I64, I64, I64, I64] + [I64] * (not known)
     more = [I64(to_stride or size)] + ([] if known else [I64(size)])
     function = k.program.function(name, args, build)
-    k.b.call(function, [to, by, index, *Indices.of(k).args, k.i64(count), I64(most), I64(stride),
-                        *more])  # fmt: skip
+    k.b.call(
+        function, [to, by, index, *Indices.of(k).args, k.i64(count), I64(most), I64(stride), *more]
+    )
 
 
-def _lookup(k: StepEmitter, y: Tensor, table: Tensor, index: Tensor, batches: int, outer: int,
-            size: int, inner: int) -> None:  # fmt: skip
+def _lookup(
+    k: StepEmitter,
+    y: Tensor,
+    table: Tensor,
+    index: Tensor,
+    batches: int,
+    outer: int,
+    size: int,
+    inner: int,
+) -> None:
     """target[b, o, i] = table[b, o, index[b, i]], with rows of `inner` bytes."""
     count = math.prod(index.shape) // batches
     if count == 0 or inner == 0:
@@ -83,8 +103,17 @@ def _lookup(k: StepEmitter, y: Tensor, table: Tensor, index: Tensor, batches: in
         row = k.div(unit, pieces)
         to = k.mul(k.add(k.mul(row, count), first), inner)
         at = k.add(k.mul(k.div(row, outer), count), first)
-        gather_rows(k, k.at(target, to, I8), k.at(source, k.mul(row, size * inner), I8),
-                    k.at(places, at, kind), kind, length, size, inner, inner)  # fmt: skip
+        gather_rows(
+            k,
+            k.at(target, to, I8),
+            k.at(source, k.mul(row, size * inner), I8),
+            k.at(places, at, kind),
+            kind,
+            length,
+            size,
+            inner,
+            inner,
+        )
 
 
 def _gather_sizes(op: Op) -> tuple[int, int, int, int]:
@@ -94,8 +123,12 @@ def _gather_sizes(op: Op) -> tuple[int, int, int, int]:
     axis += len(x.shape) * (axis < 0)
     batch += len(index.shape) * (batch < 0)
     outer = math.prod(x.shape[batch:axis])
-    return (math.prod(x.shape[:batch]), outer, x.shape[axis],
-            math.prod(x.shape[axis + 1 :]) * _size(x))  # fmt: skip
+    return (
+        math.prod(x.shape[:batch]),
+        outer,
+        x.shape[axis],
+        math.prod(x.shape[axis + 1 :]) * _size(x),
+    )
 
 
 def emit_gather(k: StepEmitter, op: Op) -> None:

@@ -41,8 +41,9 @@ def emit_scatter(k: StepEmitter, op: Op) -> None:
     piece = max(-(-row // 8), PIECE // size)
     pieces = -(-row // piece)
     clear = k.program.function("clear_bytes", [PTR, I64], _build_clear)
-    add = k.program.function(f"add_to_{y.dtype.short}", [PTR, PTR, I64],
-                             lambda e: _build_add(e, t, y.dtype))  # fmt: skip
+    add = k.program.function(
+        f"add_to_{y.dtype.short}", [PTR, PTR, I64], lambda e: _build_add(e, t, y.dtype)
+    )
     begin, end = k.share(pieces)
     with k.loop(begin, end) as unit:
         first = k.mul(unit, piece)
@@ -155,10 +156,15 @@ def emit_embedding(k: StepEmitter, op: Op) -> None:
         row = indices.at(k, places, i, kind, rows)
         with k.loop(0, blocks) as block:
             here, there = (k.add(k.mul(n, blocks), block) for n in (i, row))
-            k.b.call(function, [k.at(target, k.mul(here, size // blocks), F32),
-                                k.at(codes, k.mul(there, size // blocks), I8),
-                                k.load(k.at(scales, there, F32), F32, 4),
-                                I64(size // blocks)])  # fmt: skip
+            k.b.call(
+                function,
+                [
+                    k.at(target, k.mul(here, size // blocks), F32),
+                    k.at(codes, k.mul(there, size // blocks), I8),
+                    k.load(k.at(scales, there, F32), F32, 4),
+                    I64(size // blocks),
+                ],
+            )
 
 
 def _scales(op: Op, table: Tensor) -> Array:

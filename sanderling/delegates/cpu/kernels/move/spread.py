@@ -39,8 +39,10 @@ def _matrix_diag(op: Op) -> list[Part]:
     batch = math.prod(x.shape[:-1])
     inner, rest = _diagonal(addresses(y, (batch, n * n)), n, n)
     zero = np.zeros((), y.dtype.numpy)
-    return [(inner, 0, addresses(x, (batch, n))),
-            *((v, zero, scalar(v.itemsize, v.shape)) for v in rest)]  # fmt: skip
+    return [
+        (inner, 0, addresses(x, (batch, n))),
+        *((v, zero, scalar(v.itemsize, v.shape)) for v in rest),
+    ]
 
 
 def _set_diag(op: Op) -> list[Part]:
@@ -49,8 +51,10 @@ def _set_diag(op: Op) -> list[Part]:
     shape = (math.prod(x.shape[:-2]), rows * columns)
     inner, rest = _diagonal(addresses(y, shape), rows, columns)
     _, kept = _diagonal(addresses(x, shape), rows, columns)
-    return [(inner, 1, addresses(diagonal, inner.shape)),
-            *((v, 0, w) for v, w in zip(rest, kept, strict=True))]  # fmt: skip
+    return [
+        (inner, 1, addresses(diagonal, inner.shape)),
+        *((v, 0, w) for v, w in zip(rest, kept, strict=True)),
+    ]
 
 
 def _dilate(op: Op) -> list[Part]:

@@ -105,8 +105,11 @@ class Walk:
 
 def collapse(target: Array, source: Array) -> Walk:
     """The fewest loops that copy source to target."""
-    dims = [Dim(n, to, by) for n, to, by in zip(target.shape, target.strides, source.strides,
-                                                strict=True) if n != 1]  # fmt: skip
+    dims = [
+        Dim(n, to, by)
+        for n, to, by in zip(target.shape, target.strides, source.strides, strict=True)
+        if n != 1
+    ]
     dims.sort(key=lambda d: -d.to)
     merged: list[Dim] = []
     for dim in dims:
@@ -146,8 +149,15 @@ def move(k: StepEmitter, target: Value, to: Array, source: Value, by: Array) -> 
 Unit = Callable[[Value, Value, Int], None]
 
 
-def _units(k: StepEmitter, target: Value, source: Value, outer: Sequence[Dim], dim: Dim,
-           step: int, unit: Unit) -> None:  # fmt: skip
+def _units(
+    k: StepEmitter,
+    target: Value,
+    source: Value,
+    outer: Sequence[Dim],
+    dim: Dim,
+    step: int,
+    unit: Unit,
+) -> None:
     """Share the outer dimensions, and pieces of `dim` (multiples of step), between the workers."""
     count = math.prod(d.size for d in outer)
     pieces = min(math.ceil(UNITS / count), max(dim.size // step, 1))
@@ -184,13 +194,27 @@ def _copy(k: StepEmitter, target: Value, source: Value, walk: Walk) -> None:
     dims, run = list(walk.dims), walk.run
     if run >= 2 * PIECE or not dims:
         step = k.target.width
-        _units(k, target, source, dims, Dim(run, 1, 1), max(PIECE // 4, step),
-               lambda to, by, n: copy_rows(k, to, by, 1, n, 0, 0))  # fmt: skip
+        _units(
+            k,
+            target,
+            source,
+            dims,
+            Dim(run, 1, 1),
+            max(PIECE // 4, step),
+            lambda to, by, n: copy_rows(k, to, by, 1, n, 0, 0),
+        )
         return
     at = _inner(dims)
     rows = dims[at]
-    _units(k, target, source, _apart(dims, at), rows, _rows_per_unit(run),
-           lambda to, by, n: copy_rows(k, to, by, n, run, rows.to, rows.by))  # fmt: skip
+    _units(
+        k,
+        target,
+        source,
+        _apart(dims, at),
+        rows,
+        _rows_per_unit(run),
+        lambda to, by, n: copy_rows(k, to, by, n, run, rows.to, rows.by),
+    )
 
 
 def _splat(k: StepEmitter, target: Value, source: Value, walk: Walk) -> None:
@@ -236,18 +260,35 @@ def _each(k: StepEmitter, target: Value, source: Value, dims: Sequence[Dim], siz
     function = each_function(k, size)
 
     def unit(to: Value, by: Value, n: Int) -> None:
-        k.b.call(function, [to, by, k.i64(n), I64(inner.size), I64(rows.to), I64(inner.to),
-                            I64(rows.by), I64(inner.by)])  # fmt: skip
+        k.b.call(
+            function,
+            [
+                to,
+                by,
+                k.i64(n),
+                I64(inner.size),
+                I64(rows.to),
+                I64(inner.to),
+                I64(rows.by),
+                I64(inner.by),
+            ],
+        )
 
     def part(to: Value, by: Value, n: Int) -> None:
-        k.b.call(function, [to, by, I64(1), k.i64(n), I64(0), I64(inner.to), I64(0),
-                            I64(inner.by)])  # fmt: skip
+        k.b.call(function, [to, by, I64(1), k.i64(n), I64(0), I64(inner.to), I64(0), I64(inner.by)])
 
     if len(dims) == 1:
         _units(k, target, source, (), inner, _rows_per_unit(size), part)
     else:
-        _units(k, target, source, _apart(dims, *order[:2]), rows,
-               _rows_per_unit(size * inner.size), unit)  # fmt: skip
+        _units(
+            k,
+            target,
+            source,
+            _apart(dims, *order[:2]),
+            rows,
+            _rows_per_unit(size * inner.size),
+            unit,
+        )
 
 
 def _reverse(k: StepEmitter, target: Value, source: Value, dims: Sequence[Dim], size: int) -> None:
@@ -256,12 +297,20 @@ def _reverse(k: StepEmitter, target: Value, source: Value, dims: Sequence[Dim], 
     while width > row.size * size:
         width //= 2
     function = reverse_function(k, size, width // size)
-    _units(k, target, source, outer, row, max(SMALL, width) // size,
-           lambda to, by, n: k.b.call(function, [to, by, k.i64(n)]))  # fmt: skip
+    _units(
+        k,
+        target,
+        source,
+        outer,
+        row,
+        max(SMALL, width) // size,
+        lambda to, by, n: k.b.call(function, [to, by, k.i64(n)]),
+    )
 
 
-def _transpose(k: StepEmitter, target: Value, source: Value, dims: Sequence[Dim], a: int, b: int,
-               size: int) -> None:  # fmt: skip
+def _transpose(
+    k: StepEmitter, target: Value, source: Value, dims: Sequence[Dim], a: int, b: int, size: int
+) -> None:
     lane = LANE // size
     blocks = k.target.width // LANE
     while blocks * lane > dims[a].size:
@@ -291,8 +340,9 @@ def _zip_bytes(target: Target, size: int) -> int:
     return LANE if size < 4 else min(target.width, 64)
 
 
-def _zip(k: StepEmitter, target: Value, source: Value, dims: Sequence[Dim], a: int, b: int,
-         size: int) -> None:  # fmt: skip
+def _zip(
+    k: StepEmitter, target: Value, source: Value, dims: Sequence[Dim], a: int, b: int, size: int
+) -> None:
     joins = dims[a].size < dims[b].size
     few, many = (dims[a], dims[b]) if joins else (dims[b], dims[a])
     function = zip_function(k, size, few.size, joins)
@@ -302,8 +352,9 @@ def _zip(k: StepEmitter, target: Value, source: Value, dims: Sequence[Dim], a: i
         k.b.call(function, [to, by, k.i64(n), I64(stride)])
 
     at = b if joins else a
-    _units(k, target, source, _apart(dims, a, b), dims[at],
-           min(_rows_per_unit(size), many.size), unit)  # fmt: skip
+    _units(
+        k, target, source, _apart(dims, a, b), dims[at], min(_rows_per_unit(size), many.size), unit
+    )
 
 
 # -- the shared functions ---------------------------------------------------------------------
@@ -352,8 +403,9 @@ def copy_run(e: Emitter, to: Value, by: Value, size: Int) -> None:
     one(end)
 
 
-def copy_rows(k: StepEmitter, to: Value, by: Value, rows: Int, size: Int, to_step: Int,
-              by_step: Int) -> None:  # fmt: skip
+def copy_rows(
+    k: StepEmitter, to: Value, by: Value, rows: Int, size: Int, to_step: Int, by_step: Int
+) -> None:
     """Call the function that copies rows of this size; one that is not known is at least 512."""
     known = isinstance(size, int) and size <= UNROLLED
     name = f"copy_b{size}" if known else "copy"
@@ -476,16 +528,21 @@ def _load_tile(e: Emitter, by: Value, step: Value, size: int, blocks: int) -> li
 def _joined(e: Emitter, parts: list[Value]) -> Value:
     while len(parts) > 1:
         n = parts[0].type.count
-        parts = [e.shuffle(a, b, range(2 * n))
-                 for a, b in zip(parts[::2], parts[1::2], strict=True)]  # fmt: skip
+        parts = [
+            e.shuffle(a, b, range(2 * n)) for a, b in zip(parts[::2], parts[1::2], strict=True)
+        ]
     return parts[0]
 
 
 def _interleaved(e: Emitter, tile: list[Value], size: int) -> list[Value]:
     """Transpose within each 16 bytes: interleave vectors half the list apart, repeatedly."""
     lane, count = LANE // size, tile[0].type.count
-    low = [x for at in range(0, count, lane) for i in range(lane // 2)
-           for x in (at + i, at + i + count)]  # fmt: skip
+    low = [
+        x
+        for at in range(0, count, lane)
+        for i in range(lane // 2)
+        for x in (at + i, at + i + count)
+    ]
     high = [x + lane // 2 for x in low]
     half = len(tile) // 2
     for _ in range(int(math.log2(lane))):
@@ -529,8 +586,13 @@ def _picked(e: Emitter, vectors: list[Value], order: Sequence[int]) -> Value:
     result = vectors[0]
     for index, other in enumerate(vectors[1:], 1):
         # Lanes whose element comes later keep anything.
-        here = [lanes + p - index * lanes if p // lanes == index
-                else (p if index == 1 else i) if p // lanes < index else i
-                for i, p in enumerate(order)]  # fmt: skip
+        here = [
+            lanes + p - index * lanes
+            if p // lanes == index
+            else (p if index == 1 else i)
+            if p // lanes < index
+            else i
+            for i, p in enumerate(order)
+        ]
         result = e.shuffle(result, other, here)
     return result

@@ -40,8 +40,7 @@ def _need_few(pieces: int) -> None:
 
 
 def present(op: Op, index: int = 0) -> Tensor:
-    tensor = op.inputs[index]
-    assert tensor is not None
+    tensor = op.operand(index)
     return tensor
 
 
@@ -63,8 +62,10 @@ def _as_defined(data: int) -> Callable[[Op], list[Pair]]:
             return OPS[op.name].evaluate(op, rest)
 
         views = seen(present(op, data), look)
-        return [(i, addresses(y), data, v)
-                for i, (y, v) in enumerate(zip(op.outputs, views, strict=True))]  # fmt: skip
+        return [
+            (i, addresses(y), data, v)
+            for i, (y, v) in enumerate(zip(op.outputs, views, strict=True))
+        ]
 
     return pairs
 
@@ -74,9 +75,15 @@ def _concatenation(op: Op) -> list[Pair]:
     whole = addresses(op.outputs[0])
     axis = int(attr(op, "axis")) % whole.ndim
     ends = list(itertools.accumulate(s[axis] for s in shapes))
-    return [(0, whole[(*[slice(None)] * axis, slice(end - s[axis], end))], i,
-             addresses(present(op, i), s))
-            for i, (s, end) in enumerate(zip(shapes, ends, strict=True))]  # fmt: skip
+    return [
+        (
+            0,
+            whole[(*[slice(None)] * axis, slice(end - s[axis], end))],
+            i,
+            addresses(present(op, i), s),
+        )
+        for i, (s, end) in enumerate(zip(shapes, ends, strict=True))
+    ]
 
 
 def _pack(op: Op) -> list[Pair]:
@@ -123,8 +130,11 @@ def _mirror_pad(op: Op) -> list[Pair]:
             range(before - 1 + edge, edge - 1, -1),
             range(n - 1 - edge, n - 1 - edge - after, -1),
         )
-        three = [(slice(0, before), left), (slice(before, before + n), range(n)),
-                 (slice(before + n, before + n + after), right)]  # fmt: skip
+        three = [
+            (slice(0, before), left),
+            (slice(before, before + n), range(n)),
+            (slice(before + n, before + n + after), right),
+        ]
         parts.append([part for part in three if part[1]])
     _need_few(math.prod(map(len, parts)))
     found: list[Pair] = []
@@ -156,8 +166,9 @@ def _depth_to_space(op: Op) -> list[Pair]:
     return [(0, target, 0, addresses(x, target.shape))]
 
 
-def _phases(flat: Array, spread: Array, blocks: list[int], shifts: list[int]
-            ) -> list[tuple[Array, list[slice], Array]]:  # fmt: skip
+def _phases(
+    flat: Array, spread: Array, blocks: list[int], shifts: list[int]
+) -> list[tuple[Array, list[slice], Array]]:
     """For each place within a block: its batches of `flat`, the box of them that exists in
     `spread`, and that part of `spread`. `shifts`: how far spread begins inside the blocks."""
     _need_few(math.prod(blocks))
@@ -433,8 +444,9 @@ def rescales(op: Op, x: Tensor) -> bool:
     )
 
 
-def _rescale(k: StepEmitter, target: Value, to: Array, source: Value, by: Array, x: Tensor,
-             y: Tensor) -> None:  # fmt: skip
+def _rescale(
+    k: StepEmitter, target: Value, to: Array, source: Value, by: Array, x: Tensor, y: Tensor
+) -> None:
     """Rows of the input, each contiguous on both sides, under the output's scale."""
     walk = collapse(to, by)
     assert len(walk.dims) <= 1, "a concatenation is rows of parts"
@@ -444,14 +456,21 @@ def _rescale(k: StepEmitter, target: Value, to: Array, source: Value, by: Array,
     offset = np.float32(-(zero + flip)) * ratio
     params = k.constant(np.array([ratio, offset, new_zero + flip], np.float32))
     rows = walk.dims[0] if walk.dims else Dim(1, 0, 0)
-    function = k.program.function(f"rescale_{x.dtype.short}", [PTR, PTR, I64, PTR],
-                                  lambda e: _build_rescale(e, -flip))  # fmt: skip
+    function = k.program.function(
+        f"rescale_{x.dtype.short}", [PTR, PTR, I64, PTR], lambda e: _build_rescale(e, -flip)
+    )
     target = k.at(target, offset_of(to), I8)
     begin, end = k.share(rows.size)
     with k.loop(begin, end) as row:
-        k.b.call(function, [k.at(target, k.mul(row, rows.to), I8),
-                            k.at(source, k.mul(row, rows.by), I8), I64(walk.run),
-                            params])  # fmt: skip
+        k.b.call(
+            function,
+            [
+                k.at(target, k.mul(row, rows.to), I8),
+                k.at(source, k.mul(row, rows.by), I8),
+                I64(walk.run),
+                params,
+            ],
+        )
 
 
 # Added before truncation it rounds halves up, and 0.49999997 down.

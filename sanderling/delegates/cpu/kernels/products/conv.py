@@ -32,6 +32,7 @@ from .cores import (
     DotCore,
     FloatCore,
     chunk_of,
+    dot_core,
     far,
     pack,
     pack_blocks,
@@ -70,18 +71,27 @@ def data(tensor: Tensor | None) -> Array:
 
 
 def window(op: Op, groups: int = 1) -> Window:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     batch, height, width, channels = x.shape
     _, out_h, out_w, _ = op.outputs[0].shape
     g = window_of(op)
-    return Window(batch, height, width, channels // groups, out_h, out_w, g.kernel, g.stride,
-                  g.dilation, g.before, channels)  # fmt: skip
+    return Window(
+        batch,
+        height,
+        width,
+        channels // groups,
+        out_h,
+        out_w,
+        g.kernel,
+        g.stride,
+        g.dilation,
+        g.before,
+        channels,
+    )
 
 
 def emit_conv(k: StepEmitter, op: Op) -> None:
-    weights, x = data(op.inputs[1]), op.inputs[0]
-    assert x is not None
+    weights, x = data(op.inputs[1]), op.operand(0)
     groups = x.shape[3] // weights.shape[3]
     w = window(op, groups)
     n = weights.shape[0]
@@ -97,8 +107,7 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
 def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
     """How a float convolution takes fewer products, if that is faster than all of them with this
     core."""
-    weights, x = data(op.inputs[1]), op.inputs[0]
-    assert x is not None
+    weights, x = data(op.inputs[1]), op.operand(0)
     groups = x.shape[3] // weights.shape[3]
     w, n = window(op, groups), weights.shape[0]
     small = folded(w)
@@ -108,8 +117,7 @@ def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
 
 
 def emit_fully_connected(k: StepEmitter, op: Op) -> None:
-    weights, x = data(op.inputs[1]), op.inputs[0]
-    assert x is not None
+    weights, x = data(op.inputs[1]), op.operand(0)
     depth = weights.shape[1]
     m = elements(x.shape) // depth
     # Each row is an image of its own: hybrid products have a zero point for each.
@@ -138,8 +146,9 @@ class Spread:
     place: Callable[[StepEmitter, Int], Int]
 
 
-def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int = 1,
-                 spread: Spread | None = None) -> None:  # fmt: skip
+def emit_product(
+    k: StepEmitter, op: Op, weights: Array, w: Window, groups: int = 1, spread: Spread | None = None
+) -> None:
     """One product with bias, residual, activation and, for integers, requantisation."""
     kind = arithmetic(op, weights, k.target)
     n = len(weights) // groups
@@ -149,8 +158,11 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, w: Window, groups: int 
         line_bytes = w.out_width * rows.stride
     plan = plan_product(k.target, kind.core, size, rows.packs, line_bytes)
     if isinstance(rows, LineRows) and w.batch > 1:  # a block's lines are of one image
-        lines = max(d for d in range(1, w.out_height + 1)
-                    if w.out_height % d == 0 and d * plan.per_line(size) <= plan.block)  # fmt: skip
+        lines = max(
+            d
+            for d in range(1, w.out_height + 1)
+            if w.out_height % d == 0 and d * plan.per_line(size) <= plan.block
+        )
         plan = replace(plan, block=lines * plan.per_line(size))
     residual = Inputs.of(op).residual
     dense = size.n * size.groups * kind.epilogue.out_bytes * (1 if spread is None else spread.pixel)
@@ -211,8 +223,14 @@ def row_source(
         return patches, found, rows * found.stride
     runs, run = pieces(w)
     deep = padded_depth(core, run)
-    lines = Product(w.batch * w.out_height, w.out_width, n, w.kernel[0] * runs * deep, groups,
-                    w.kernel[0] * runs)  # fmt: skip
+    lines = Product(
+        w.batch * w.out_height,
+        w.out_width,
+        n,
+        w.kernel[0] * runs * deep,
+        groups,
+        w.kernel[0] * runs,
+    )
     # Of floats what lies behind a line of taps counts: it may be no number.
     whole = not isinstance(core, BfloatCore) or run % core.depth == 0
     direct = w.inside and same and not (theirs and run % core.depth)
@@ -273,8 +291,7 @@ def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
 
 
 def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     if Inputs.of(op).table is not None:
         return (_hybrid if block_of(op) is None else _blockwise)(op, weights, target)
     if is_bf16(op):
@@ -305,12 +322,18 @@ def _float(op: Op, weights: Array) -> Arithmetic:
     return Arithmetic(F32_CORE, float_epilogue(op), weights, (bias,), words(*bounds(op)))
 
 
+def weight_zero(op: Op) -> int:
+    """The code of weights that says nothing. Of int8 weights only a fully connected layer subtracts
+    a zero point, and only that of the whole tensor."""
+    w = op.operand(1)
+    subtracts = operator(op) == "FULLY_CONNECTED" or w.dtype is DType.UINT8
+    return scale_zero(w)[1] if subtracts and quant(w).scale.size == 1 else 0
+
+
 def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
-    x, w, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    assert x is not None and w is not None
+    x, out = op.operand(0), op.outputs[0]
     n, zero_in = len(weights), scale_zero(x)[1]
-    offset = scale_zero(w)[1] if quant(w).scale.size == 1 else 0
-    real = weights.astype(np.int32) - offset
+    real = weights.astype(np.int32) - weight_zero(op)
     core = core_for(x.dtype, target, real)
     bias = bias_of(op, n, np.int64)
     matrix, sums = real, 0
@@ -339,8 +362,9 @@ def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
     if out.dtype.numpy.itemsize == 2 or word_rounding(op) is Rounding.ONCE:
         # Sums of 8-bit activations wrap around with their bias, those of 16 bits take it later.
         apart = given if x.dtype is DType.INT16 else np.zeros_like(given)
-        found = word_rescale(word_rounding(op), scale, apart, zero_out, bounds[0],
-                             not chunk_of(core))  # fmt: skip
+        found = word_rescale(
+            word_rounding(op), scale, apart, zero_out, bounds[0], not chunk_of(core)
+        )
         bias = bias - apart if found.kind.has_bias else bias
     else:
         found = rescale(scale, own, own_zero, most, target)
@@ -379,8 +403,7 @@ def _inner(op: Op) -> tuple[float, int]:
 
 def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
     """Codes of 8 bits, their zero point and step from a table; see dynamic_range.py."""
-    x, w = op.inputs[0], op.inputs[1]
-    assert x is not None and w is not None
+    x, w = op.operand(0), op.operand(1)
     n, matrix = len(weights), definition.signed(weights).astype(np.int16)
     core = core_for(x.dtype, target, matrix)
     # Widened codes come without their zero point.
@@ -405,11 +428,12 @@ def _blockwise(op: Op, weights: Array, target: Target) -> Arithmetic:
 
 
 def core_for(dtype: DType, target: Target, real: Array) -> Core:
-    if dtype is DType.UINT8 and target.dot.startswith("vnni"):
-        return DotCore()
-    if dtype is DType.INT8 and target.dot == "neon" and _fits(real):
-        return DotCore(signed=True)
-    return wide_core(target)
+    """The dot product, if it is of activations of this type; weights that leave 8 bits are shifted
+    (_middle) only where activations have no sign."""
+    dot = dot_core(target)
+    if dot is None or dtype is not (DType.INT8 if dot.signed else DType.UINT8):
+        return wide_core(target)
+    return dot if not dot.signed or _fits(real) else wide_core(target)
 
 
 def _fits(weights: Array) -> bool:
@@ -423,8 +447,7 @@ def _middle(weights: Array) -> int:
 
 def multiplier(op: Op) -> Array:
     """Accumulator units to output units, by channel."""
-    x, w = op.inputs[0], op.inputs[1]
-    assert x is not None and w is not None
+    x, w = op.operand(0), op.operand(1)
     name = operator(op)
     kinds = (name, x.dtype if name == "CONV_2D" else w.dtype)
     single = kinds in SINGLE and quant(w).scale.size == 1
@@ -444,8 +467,7 @@ INTEGER = {(DType.INT8, DType.INT8), (DType.INT8, DType.INT4), (DType.INT8, DTyp
 
 
 def refuses_product(op: Op, target: Target) -> str | None:
-    x, w, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    assert x is not None and w is not None
+    x, w, out = op.operand(0), op.operand(1), op.outputs[0]
     if 0 in (*x.shape, *w.shape, *out.shape):
         return "a tensor is empty"
     if is_folded(w):
@@ -526,8 +548,7 @@ def _refuses_types(x: Tensor, w: Tensor, out: Tensor) -> str | None:
 
 def reads_apart(op: Op) -> tuple[int, ...]:
     """Inputs whose rows may lie apart: pixels that are read one by one, and the residual."""
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     if operator(op) == "FULLY_CONNECTED":
         rows = x.shape[-1:] == data(op.inputs[1]).shape[1:]
     else:

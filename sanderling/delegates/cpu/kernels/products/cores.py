@@ -17,6 +17,7 @@ import numpy as np
 from .....ir import Array
 from ...codegen.bfloat import multiply_pairs
 from ...codegen.emit import F32, I8, I16, I32, Emitter, Type, Value, vector
+from ...isa.base import isa_of
 from ...isa.targets import Target
 from .tiles import Panels, Tile
 
@@ -67,7 +68,7 @@ class BfloatCore:
 
 @dataclass(frozen=True)
 class DotCore:
-    """8 bit x 8 bit by a dot product instruction, four deep: u8 x s8 on x86, s8 x s8 on NEON."""
+    """8 bit x 8 bit by a dot product instruction, four deep. signed: A is; B always is."""
 
     signed: bool = False
     depth: int = 4
@@ -80,16 +81,12 @@ class DotCore:
         return "s8" if self.signed else "u8"
 
     def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
-        if self.signed:
-            return e.call(f"llvm.aarch64.neon.sdot.v{acc.type.count}i32.v{a.type.count}i8",
-                          acc.type, acc, a, column)  # fmt: skip
-        bits = 32 * acc.type.count
-        return e.call(f"llvm.x86.avx512.vpdpbusd.{bits}", acc.type, acc, a, column)
+        return isa_of(e.target).dot_bytes(e, acc, a, column)
 
 
 @dataclass(frozen=True)
 class PairCore:
-    """16 bit x 16 bit in pairs (x86's multiply-add of words). 8-bit operands are widened, their
+    """16 bit x 16 bit in pairs, by a multiply-add of words. 8-bit operands are widened, their
     zero points subtracted, so that sums are exact without any correction.
 
     chunk: how many steps 32 bits hold, where they do not hold all; see `far`."""
@@ -102,16 +99,12 @@ class PairCore:
     chunk: int = 0
 
     def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
-        lanes = acc.type.count
-        if e.target.dot.startswith("vnni"):
-            return e.call(f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", acc.type, acc, a, column)
-        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
-        return e.b.add(acc, e.call(f"llvm.x86.{name}", acc.type, a, column))
+        return isa_of(e.target).dot_words(e, acc, a, column)
 
 
 @dataclass(frozen=True)
 class WordCore:
-    """16 bit x 16 bit to 32, one deep: NEON's widening multiply-add."""
+    """16 bit x 16 bit to 32, one deep: a widening multiply-add."""
 
     name: str = "w16"
     depth: int = 1
@@ -158,14 +151,24 @@ class BlockCore:
         """The words of each part of a vector of bytes."""
         t = vector(I16, raw.type.count)
         whole = e.b.sext(raw, t)
-        return [e.b.ashr(e.b.shl(whole, e.const(t, 16 - (p + 1) * self.bits)),
-                         e.const(t, 16 - self.bits)) if p + 1 < self.parts
-                else e.b.ashr(whole, e.const(t, 8 - self.bits))
-                for p in range(self.parts)]  # fmt: skip
+        return [
+            e.b.ashr(
+                e.b.shl(whole, e.const(t, 16 - (p + 1) * self.bits)), e.const(t, 16 - self.bits)
+            )
+            if p + 1 < self.parts
+            else e.b.ashr(whole, e.const(t, 8 - self.bits))
+            for p in range(self.parts)
+        ]
+
+
+def dot_core(target: Target) -> DotCore | None:
+    """The product of activations with int8 weights, where there is an instruction for it."""
+    isa = isa_of(target)
+    return DotCore(isa.dot_is_signed) if isa.has_dot else None
 
 
 def wide_core(target: Target) -> PairCore | WordCore:
-    return PairCore() if target.triple.startswith("x86") else WordCore()
+    return PairCore() if isa_of(target).has_pairs else WordCore()
 
 
 def far(core: PairCore | WordCore, total: int, peak: int) -> PairCore | WordCore:
@@ -195,8 +198,9 @@ def column_type(core: Core, lanes: int) -> Type:
     return vector(I8 if core.a_bytes == 1 else I16, core.depth * lanes)
 
 
-def tile_step(e: Emitter, core: Core, a: Sequence[Value], b: Value, acc: Sequence[Value],
-              tile: Tile) -> list[Value]:  # fmt: skip
+def tile_step(
+    e: Emitter, core: Core, a: Sequence[Value], b: Value, acc: Sequence[Value], tile: Tile
+) -> list[Value]:
     """One inner step of a tile: a are the rows' addresses, b that of the panel's columns."""
     if isinstance(core, BlockCore):
         return _block_step(e, core, a, b, acc, tile)
@@ -206,27 +210,37 @@ def tile_step(e: Emitter, core: Core, a: Sequence[Value], b: Value, acc: Sequenc
     return _products(e, core, a, columns, acc, tile)
 
 
-def _block_step(e: Emitter, core: BlockCore, a: Sequence[Value], b: Value, acc: Sequence[Value],
-                tile: Tile) -> list[Value]:  # fmt: skip
+def _block_step(
+    e: Emitter, core: BlockCore, a: Sequence[Value], b: Value, acc: Sequence[Value], tile: Tile
+) -> list[Value]:
     """Part by part: each has its own elements of A."""
     size = core.inner.depth * tile.lanes
-    found = [core.widened(e, e.load(e.at(b, v * size, I8), vector(I8, size), size))
-             for v in range(tile.vectors)]  # fmt: skip
+    found = [
+        core.widened(e, e.load(e.at(b, v * size, I8), vector(I8, size), size))
+        for v in range(tile.vectors)
+    ]
     for part, columns in enumerate(zip(*found, strict=True)):
         here = [e.at(row, part * core.inner.depth * core.a_bytes, I8) for row in a]
         acc = _products(e, core.inner, here, columns, acc, tile)
     return list(acc)
 
 
-def _products(e: Emitter, core: Core, a: Sequence[Value], columns: Sequence[Value],
-              acc: Sequence[Value], tile: Tile) -> list[Value]:  # fmt: skip
+def _products(
+    e: Emitter,
+    core: Core,
+    a: Sequence[Value],
+    columns: Sequence[Value],
+    acc: Sequence[Value],
+    tile: Tile,
+) -> list[Value]:
     t, unit = column_type(core, tile.lanes), unit_type(core)
     out = []
     for row, pointer in enumerate(a):
         x = e.splat(e.load(pointer, unit, core.a_bytes), tile.lanes)
         x = x if x.type == t else e.b.bitcast(x, t)
-        out += [core.step(e, x, column, acc[row * tile.vectors + v])
-                for v, column in enumerate(columns)]  # fmt: skip
+        out += [
+            core.step(e, x, column, acc[row * tile.vectors + v]) for v, column in enumerate(columns)
+        ]
     return out
 
 
@@ -252,8 +266,10 @@ def pack_blocks(core: BlockCore, weights: Array, scales: Array, panels: Panels) 
     blocks, inner = scales.shape[1], core.inner.depth
     parts = []
     for first, columns in panels.spans():
-        codes, steps = (np.zeros((columns, a.shape[1]), t)
-                        for a, t in ((weights, np.uint8), (scales, np.float32)))  # fmt: skip
+        codes, steps = (
+            np.zeros((columns, a.shape[1]), t)
+            for a, t in ((weights, np.uint8), (scales, np.float32))
+        )
         mine = slice(first, first + columns)
         codes[: len(weights[mine])] = weights[mine].astype(np.int8).view(np.uint8)
         steps[: len(scales[mine])] = scales[mine]

@@ -62,8 +62,7 @@ def is_symmetric(op: Op) -> bool:
         return not attr(op, "asymmetric_quantize_inputs")
     if operator(op) != "CONV_2D":
         return False
-    x, w = op.inputs[0], op.inputs[1]
-    assert x is not None and w is not None
+    x, w = op.operand(0), op.operand(1)
     scales = quant(w).scale
     return x.shape[-1] == w.shape[-1] and bool(np.all(scales == scales[0]))
 
@@ -74,8 +73,7 @@ def _chunk(size: int, chunks: int, lanes: int) -> int:
 
 
 def emit_range(k: StepEmitter, op: Op) -> None:
-    x, ranges = op.inputs[0], op.outputs[0]
-    assert x is not None
+    x, ranges = op.operand(0), op.outputs[0]
     groups, chunks, _ = ranges.shape
     size, lanes = elements(x.shape) // groups, k.target.lanes
     each = _chunk(size, chunks, lanes)
@@ -180,8 +178,17 @@ HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))
 HALF64 = float(np.nextafter(0.5, 0))
 
 
-def _encode(e: Emitter, source: Value, target: Value, first: Int, last: Int, lanes: int,
-            how: tuple[Value, Value], lowest: int, shift: int) -> None:  # fmt: skip
+def _encode(
+    e: Emitter,
+    source: Value,
+    target: Value,
+    first: Int,
+    last: Int,
+    lanes: int,
+    how: tuple[Value, Value],
+    lowest: int,
+    shift: int,
+) -> None:
     whole = e.add(first, e.mul(e.div(e.sub(last, first), lanes), lanes))
     for start, stop, count in ((first, whole, lanes), (whole, last, 1)):
         t = vector(F32, count)

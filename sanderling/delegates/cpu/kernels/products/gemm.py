@@ -31,6 +31,7 @@ from ...codegen.emit import (
 )
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import as_double
+from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..epilogue.contract import Epilogue, Numbers, Output, Sums
 from .cores import (
@@ -132,9 +133,18 @@ class Fetch:
         e.call("llvm.prefetch.p0", VOID, there, I32(0), I32(2), I32(1))
 
 
-def _sum_lines(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps: Value,
-               start: list[Value], fetch: Fetch | None, lines: Value,
-               offsets: Value) -> list[Value]:  # fmt: skip
+def _sum_lines(
+    e: Emitter,
+    core: Core,
+    tile: Tile,
+    rows: list[Value],
+    b: Value,
+    steps: Value,
+    start: list[Value],
+    fetch: Fetch | None,
+    lines: Value,
+    offsets: Value,
+) -> list[Value]:
     size = e.mul(steps, panel_bytes(core, core.depth, tile.columns))
     with e.loop(0, lines, carry=start) as (line, acc):
         offset = e.load(e.at(offsets, line, I64), I64, 8)
@@ -144,8 +154,16 @@ def _sum_lines(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, 
     return e.carried
 
 
-def _sum(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps: Value,
-         start: list[Value], fetch: Fetch | None) -> list[Value]:  # fmt: skip
+def _sum(
+    e: Emitter,
+    core: Core,
+    tile: Tile,
+    rows: list[Value],
+    b: Value,
+    steps: Value,
+    start: list[Value],
+    fetch: Fetch | None,
+) -> list[Value]:
     if isinstance(core, BlockCore):
         return _sum_blocks(e, core, tile, rows, b, steps, start, fetch)
     chunk = chunk_of(core)
@@ -164,8 +182,16 @@ def _sum(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps:
     return e.carried
 
 
-def _sum_blocks(e: Emitter, core: BlockCore, tile: Tile, rows: list[Value], b: Value, steps: Value,
-                start: list[Value], fetch: Fetch | None) -> list[Value]:  # fmt: skip
+def _sum_blocks(
+    e: Emitter,
+    core: BlockCore,
+    tile: Tile,
+    rows: list[Value],
+    b: Value,
+    steps: Value,
+    start: list[Value],
+    fetch: Fetch | None,
+) -> list[Value]:
     """Each block in integers, then scaled and added to the float32 sums."""
     each, t = core.size // core.depth, vector(F32, tile.lanes)
     zeros = [e.const(vector(core.inner.acc, tile.lanes), 0)] * len(start)
@@ -176,13 +202,25 @@ def _sum_blocks(e: Emitter, core: BlockCore, tile: Tile, rows: list[Value], b: V
         own = None if fetch is None else fetch.after(e, e.mul(block, each))
         there = e.at(head, tile.columns, F32)
         part = _sum_near(e, core, tile, here, there, I64(each), zeros, own)
-        e.carry([e.b.fadd(x, e.b.fmul(e.b.sitofp(y, t), scales[i % tile.vectors]))
-                 for i, (x, y) in enumerate(zip(acc, part, strict=True))])  # fmt: skip
+        e.carry(
+            [
+                e.b.fadd(x, e.b.fmul(e.b.sitofp(y, t), scales[i % tile.vectors]))
+                for i, (x, y) in enumerate(zip(acc, part, strict=True))
+            ]
+        )
     return e.carried
 
 
-def _sum_near(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, steps: Value,
-              start: list[Value], fetch: Fetch | None) -> list[Value]:  # fmt: skip
+def _sum_near(
+    e: Emitter,
+    core: Core,
+    tile: Tile,
+    rows: list[Value],
+    b: Value,
+    steps: Value,
+    start: list[Value],
+    fetch: Fetch | None,
+) -> list[Value]:
     """Steps whose sums the accumulators hold."""
     a_step = core.depth * core.a_bytes
     b_step = panel_bytes(core, core.depth, tile.columns)
@@ -201,13 +239,20 @@ def _sum_near(e: Emitter, core: Core, tile: Tile, rows: list[Value], b: Value, s
     zeros = [e.const(v.type, 0) for v in start] * (tile.chains - 1)
     whole = e.mul(e.div(steps, tile.chains), tile.chains)
     with e.loop(0, whole, tile.chains, carry=start + zeros) as (i, acc):
-        e.carry([v for c in range(tile.chains)
-                 for v in step(e.add(i, c), acc[c * size : (c + 1) * size])])  # fmt: skip
+        e.carry(
+            [
+                v
+                for c in range(tile.chains)
+                for v in step(e.add(i, c), acc[c * size : (c + 1) * size])
+            ]
+        )
     sets = [e.carried[c * size : (c + 1) * size] for c in range(tile.chains)]
     add = e.b.fadd if core.acc == F32 else e.b.add
     while len(sets) > 1:
-        sets = [[add(x, y) for x, y in zip(p, q, strict=True)]
-                for p, q in zip(sets[::2], sets[1::2], strict=True)]  # fmt: skip
+        sets = [
+            [add(x, y) for x, y in zip(p, q, strict=True)]
+            for p, q in zip(sets[::2], sets[1::2], strict=True)
+        ]
     with e.loop(whole, steps, carry=sets[0]) as (i, acc):
         e.carry(step(i, acc))
     return e.carried
@@ -259,7 +304,7 @@ class Plan:
 def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     """Cycles of the product, rows packed, and its tile."""
     inner = core.inner if isinstance(core, BlockCore) else core
-    wide = isinstance(inner, PairCore | WordCore) and not target.dot.startswith("vnni")
+    wide = isinstance(inner, PairCore | WordCore) and not isa_of(target).has_dot_words
     work = 2.0 if wide else 1.0
     if isinstance(core, BfloatCore) and not target.bf16:
         work = 2.0
@@ -283,8 +328,14 @@ def plan_product(target: Target, core: Core, size: Product, packs: bool, line_by
         blocks = min(whole, math.ceil(UNITS / (groups * size.groups)))
     by_panel = not packs and size.n > size.m
     b_bytes = panel_bytes(core, size.k, panels.padded)
-    return Plan(tile, panels, math.ceil(whole / blocks) * part, math.ceil(panels.count / groups),
-                by_panel, b_bytes <= SMALL_B)  # fmt: skip
+    return Plan(
+        tile,
+        panels,
+        math.ceil(whole / blocks) * part,
+        math.ceil(panels.count / groups),
+        by_panel,
+        b_bytes <= SMALL_B,
+    )
 
 
 @dataclass(frozen=True)
@@ -354,8 +405,9 @@ def _row(k: StepEmitter, size: Product, plan: Plan, number: Int) -> Int:
     return k.add(k.mul(line, size.inner), k.min(k.mul(across, rows), size.inner - rows))
 
 
-def _memory(k: StepEmitter, plan: Plan, rows: RowSource,
-            words: RowWords | None) -> tuple[Value, Value]:  # fmt: skip
+def _memory(
+    k: StepEmitter, plan: Plan, rows: RowSource, words: RowWords | None
+) -> tuple[Value, Value]:
     """Scratch for a block of packed rows, and for the words of its rows."""
     most = plan.block * plan.tile.rows
     packed = -(-(rows.memory(most) + MARGIN) // 64) * 64 if rows.packs else 0

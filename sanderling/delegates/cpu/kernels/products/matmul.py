@@ -78,8 +78,7 @@ def batches(shape: Shape, out: Shape, item: int) -> list[int]:
 
 
 def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
-    x, y, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    assert x is not None and y is not None
+    x, y, out = op.operand(0), op.operand(1), op.outputs[0]
     (m, n), depth = out.shape[-2:], _depth(op)
     plain = out.dtype is DType.INT32
     short = is_bf16(op)
@@ -91,16 +90,17 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     panels = Panels(n, tile.vectors // parts, tile.lanes)
     epilogue, numbers, common = _epilogue(op, n, k.target, parts)
     product = _Product(k, core, epilogue, tile, panels, left, right, depth, parts)
-    table = np.array([batches(x.shape, out.shape, left.bytes),
-                      batches(y.shape, out.shape, right.bytes)], np.int64).T  # fmt: skip
+    table = np.array(
+        [batches(x.shape, out.shape, left.bytes), batches(y.shape, out.shape, right.bytes)],
+        np.int64,
+    ).T
     places = [k.ptr(t) for t in (x, y, out)]
     where = [k.constant(a) for a in (table, column_words(panels.spans(), *numbers), common)]
     product.emit(len(table), places, where)
 
 
 def _depth(op: Op) -> int:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     return x.shape[-2 if attr(op, "adj_x") else -1]
 
 
@@ -189,8 +189,13 @@ class _Product:
                 a = self.pack_rows(a, k.at(memory, size, I8))
             first = k.mul(group, per_group)
             last = k.min(k.add(first, per_group), panels.count)
-            self.over_panels(first, last, lambda panel, vectors, columns: self.panel(
-                panel, vectors, columns, a, b, c, memory, where))  # fmt: skip
+            self.over_panels(
+                first,
+                last,
+                lambda panel, vectors, columns: self.panel(
+                    panel, vectors, columns, a, b, c, memory, where
+                ),
+            )
 
     def over_panels(self, first: Int, last: Int, body: Callable[[Int, int, int], None]) -> None:
         k, panels = self.k, self.panels
@@ -200,8 +205,17 @@ class _Product:
         with k.when(k.b.icmp_signed("==", k.i64(last), I64(panels.count))):
             body(panels.count - 1, panels.last, left)
 
-    def panel(self, panel: Int, vectors: int, columns: int, a: Value, b: Value, c: Value,
-              memory: Value, where: Sequence[Value]) -> None:  # fmt: skip
+    def panel(
+        self,
+        panel: Int,
+        vectors: int,
+        columns: int,
+        a: Value,
+        b: Value,
+        c: Value,
+        memory: Value,
+        where: Sequence[Value],
+    ) -> None:
         k, panels = self.k, self.panels
         tile = replace(self.tile, vectors=vectors * self.parts)
         self.pack_panel(panel, columns, tile, b, memory)
@@ -309,10 +323,18 @@ class _Panel:
             for r in range(core.depth):
                 row = e.add(e.mul(i, core.depth), r)
                 place = e.mul(e.add(e.mul(row, self.side.columns), first), self.side.bytes)
-                found.append(self._load(e, e.at(source, place, I8), lanes, count, part)
-                             if r < rows else e.const(vector(I16, lanes), 0))  # fmt: skip
-            value = found[0] if len(found) == 1 else e.shuffle(
-                found[0], found[1], [j for i in range(lanes) for j in (i, lanes + i)])  # fmt: skip
+                found.append(
+                    self._load(e, e.at(source, place, I8), lanes, count, part)
+                    if r < rows
+                    else e.const(vector(I16, lanes), 0)
+                )
+            value = (
+                found[0]
+                if len(found) == 1
+                else e.shuffle(
+                    found[0], found[1], [j for i in range(lanes) for j in (i, lanes + i)]
+                )
+            )
             size = core.depth * core.a_bytes * lanes
             e.store(value, e.at(target, e.add(e.mul(i, self.line), v * size), I8))
 
@@ -371,8 +393,7 @@ def transpose(e: Emitter, rows: Sequence[Value]) -> list[Value]:
 
 
 def refuses_batch_matmul(op: Op, target: Target) -> str | None:
-    x, y, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    assert x is not None and y is not None
+    x, y, out = op.operand(0), op.operand(1), op.outputs[0]
     if 0 in (*x.shape, *y.shape, *out.shape):
         return "a tensor is empty"
     kinds = (x.dtype, y.dtype, out.dtype)
@@ -409,8 +430,11 @@ def connected(op: Op) -> Op | None:
         return None
     if y.dtype is not DType.FLOAT32 and not is_integer(y):
         return None
-    attrs = {"keep_num_dims": True, "fused_activation_function": "NONE",
-             "asymmetric_quantize_inputs": attr(op, "asymmetric_quantize_inputs")}  # fmt: skip
+    attrs = {
+        "keep_num_dims": True,
+        "fused_activation_function": "NONE",
+        "asymmetric_quantize_inputs": attr(op, "asymmetric_quantize_inputs"),
+    }
     return Op("FULLY_CONNECTED", [x, _matrix(op, y)], op.outputs, attrs)
 
 

@@ -22,8 +22,9 @@ def word_rounding(op: Op) -> Rounding:
     return Rounding.SHORT if wide and x.dtype is DType.INT16 else Rounding.FIXED_AWAY
 
 
-def word_rescale(kind: Rounding, scale: Array, bias: Array, zero: int, low: int,
-                 near: bool = True) -> Rescale:  # fmt: skip
+def word_rescale(
+    kind: Rounding, scale: Array, bias: Array, zero: int, low: int, near: bool = True
+) -> Rescale:
     """near: 32 bits hold the sums."""
     if kind is Rounding.SHORT:
         return short(scale, bias, zero, near)

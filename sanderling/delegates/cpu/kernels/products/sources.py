@@ -26,6 +26,7 @@ from ...codegen.emit import (
     vector,
 )
 from ...codegen.program import StepEmitter
+from ...isa.base import isa_of
 
 # Bytes that may be written past a packed row: the next row's, or the margin behind the last.
 MARGIN = 64
@@ -41,8 +42,7 @@ class RowSource(Protocol):
     def stride(self) -> int: ...
     def memory(self, rows: int) -> int: ...  # bytes for a block of packed rows
     def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, group: Int) -> None: ...
-    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int,
-                group: Int) -> Value: ...  # fmt: skip
+    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value: ...
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,17 @@ class RoundedRows:
         name = f"round_rows_{left}"
         function = k.program.function(name, [PTR, PTR] + [I64] * 4, partial(_build_rounded, left))
         across = k.add(k.mul(start, self.apart), k.mul(group, 4 * self.channels))
-        k.b.call(function, [memory, k.at(self.pointer, across, I8), k.i64(k.sub(end, start)),
-                            I64(self.apart), I64(self.stride),
-                            I64(self.channels - left)])  # fmt: skip
+        k.b.call(
+            function,
+            [
+                memory,
+                k.at(self.pointer, across, I8),
+                k.i64(k.sub(end, start)),
+                I64(self.apart),
+                I64(self.stride),
+                I64(self.channels - left),
+            ],
+        )
 
 
 def _build_rounded(left: int, e: Emitter) -> None:
@@ -144,16 +152,23 @@ class Window:
     def inside(self) -> bool:
         """No window reaches over an edge."""
         sizes = ((self.height, self.out_height), (self.width, self.out_width))
-        ends = [(out - 1) * self.stride[a] + (self.kernel[a] - 1) * self.dilation[a] - self.pad[a]
-                for a, (_, out) in enumerate(sizes)]  # fmt: skip
-        return self.pad[0] <= 0 and self.pad[1] <= 0 and all(
-            end < size for end, (size, _) in zip(ends, sizes, strict=True))  # fmt: skip
+        ends = [
+            (out - 1) * self.stride[a] + (self.kernel[a] - 1) * self.dilation[a] - self.pad[a]
+            for a, (_, out) in enumerate(sizes)
+        ]
+        return (
+            self.pad[0] <= 0
+            and self.pad[1] <= 0
+            and all(end < size for end, (size, _) in zip(ends, sizes, strict=True))
+        )
 
     @property
     def name(self) -> str:
         w = self
-        pairs = "_".join(f"{c}{p[0]}x{p[1]}" for c, p in (
-            ("k", w.kernel), ("s", w.stride), ("d", w.dilation), ("p", w.pad)))  # fmt: skip
+        pairs = "_".join(
+            f"{c}{p[0]}x{p[1]}"
+            for c, p in (("k", w.kernel), ("s", w.stride), ("d", w.dilation), ("p", w.pad))
+        )
         size = f"{w.height}x{w.width}x{w.channels}of{w.step}_to{w.out_height}x{w.out_width}"
         return f"{size}_{pairs}".replace("-", "m")
 
@@ -291,8 +306,9 @@ class Packer:
                 e.store(I16(0), e.at(here, size * self.change.out_bytes, I8))
             e.carry(_next(e, w, x, y, n))
 
-    def _patch(self, e: Emitter, target: Value, picture: Value, zero: Value, y: Int,
-               x: Int) -> None:  # fmt: skip
+    def _patch(
+        self, e: Emitter, target: Value, picture: Value, zero: Value, y: Int, x: Int
+    ) -> None:
         w = self.window
         top = e.sub(e.mul(y, w.stride[0]), w.pad[0])
         left = e.sub(e.mul(x, w.stride[1]), w.pad[1])
@@ -300,10 +316,12 @@ class Packer:
             self._whole(e, target, picture, zero, top, left)
             return
         reach = [(w.kernel[a] - 1) * w.dilation[a] for a in (0, 1)]
-        tests = [e.b.icmp_signed(">=", e.i64(top), I64(0)),
-                 e.b.icmp_signed(">=", e.i64(left), I64(0)),
-                 e.less(e.add(top, reach[0]), w.height),
-                 e.less(e.add(left, reach[1]), w.width)]  # fmt: skip
+        tests = [
+            e.b.icmp_signed(">=", e.i64(top), I64(0)),
+            e.b.icmp_signed(">=", e.i64(left), I64(0)),
+            e.less(e.add(top, reach[0]), w.height),
+            e.less(e.add(left, reach[1]), w.width),
+        ]
         inside = e.b.and_(e.b.and_(tests[0], tests[1]), e.b.and_(tests[2], tests[3]))
         with e.b.if_else(inside) as (then, otherwise):
             with then:
@@ -311,8 +329,9 @@ class Packer:
             with otherwise:
                 self._edge(e, target, picture, zero, top, left)
 
-    def _whole(self, e: Emitter, target: Value, picture: Value, zero: Value, top: Int,
-               left: Int) -> None:  # fmt: skip
+    def _whole(
+        self, e: Emitter, target: Value, picture: Value, zero: Value, top: Int, left: Int
+    ) -> None:
         """A patch inside the picture: a line of taps is one run, unless dilated or grouped."""
         w = self.window
         runs, length = pieces(w)
@@ -330,8 +349,9 @@ class Packer:
 
         _count(e, w.kernel[0], line)
 
-    def _edge(self, e: Emitter, target: Value, picture: Value, zero: Value, top: Int,
-              left: Int) -> None:  # fmt: skip
+    def _edge(
+        self, e: Emitter, target: Value, picture: Value, zero: Value, top: Int, left: Int
+    ) -> None:
         """A patch that hangs over: tap by tap."""
         w = self.window
         with e.loop(0, w.kernel[0]) as ky, e.loop(0, w.kernel[1]) as kx:
@@ -342,8 +362,10 @@ class Packer:
             pixel = e.add(e.mul(line, w.width), column)
             source = e.at(picture, e.mul(pixel, w.step * self.change.bytes), I8)
             # Negative numbers are large when read without sign.
-            inside = e.b.and_(e.b.icmp_unsigned("<", e.i64(line), I64(w.height)),
-                              e.b.icmp_unsigned("<", e.i64(column), I64(w.width)))  # fmt: skip
+            inside = e.b.and_(
+                e.b.icmp_unsigned("<", e.i64(line), I64(w.height)),
+                e.b.icmp_unsigned("<", e.i64(column), I64(w.width)),
+            )
             with e.b.if_else(inside) as (then, otherwise):
                 with then:
                     transfer(e, self.change, here, source, zero, w.channels)
@@ -351,13 +373,14 @@ class Packer:
                     fill(e, self.change, here, zero, w.channels)
 
 
-def transfer(e: Emitter, change: Change, target: Value, source: Value, zero: Value,
-             length: int) -> None:  # fmt: skip
+def transfer(
+    e: Emitter, change: Change, target: Value, source: Value, zero: Value, length: int
+) -> None:
     """Elements in a row. Reads nothing else; may write up to MARGIN bytes more."""
 
     def piece(place: Int, count: int) -> None:
         there = e.at(source, e.mul(place, change.bytes), I8)
-        size = count if e.target.width < 64 else _full(count, change)
+        size = _full(count, change) if e.target.masks(1) else count
         value = e.load_part(there, vector(change.element, size), count)
         e.store(change.convert(e, value, zero), e.at(target, e.mul(place, change.out_bytes), I8))
 
@@ -374,8 +397,7 @@ def fill(e: Emitter, change: Change, target: Value, zero: Value, length: int) ->
     _pieces(e, change, length, piece)
 
 
-def _pieces(e: Emitter, change: Change, length: int,
-            piece: Callable[[Int, int], None]) -> None:  # fmt: skip
+def _pieces(e: Emitter, change: Change, length: int, piece: Callable[[Int, int], None]) -> None:
     """Cut a run: whole vectors, then what is left (in one masked piece where there are such)."""
     most = e.target.width // change.out_bytes
     whole = length // most
@@ -388,7 +410,7 @@ def _pieces(e: Emitter, change: Change, length: int,
     done = whole * most
     while done < length:
         left = length - done
-        count = left if e.target.width == 64 else 1 << (left.bit_length() - 1)
+        count = left if e.target.masks(1) else 1 << (left.bit_length() - 1)
         piece(done, count)
         done += count
 
@@ -404,8 +426,11 @@ def _next(e: Emitter, w: Window, x: Value, y: Value, n: Value) -> list[Value]:
     wrap = e.b.icmp_signed("==", across, I64(w.out_width))
     down = e.b.select(wrap, e.b.add(y, I64(1)), y)
     over = e.b.icmp_signed("==", down, I64(w.out_height))
-    return [e.b.select(wrap, I64(0), across), e.b.select(over, I64(0), down),
-            e.b.select(over, e.b.add(n, I64(1)), n)]  # fmt: skip
+    return [
+        e.b.select(wrap, I64(0), across),
+        e.b.select(over, I64(0), down),
+        e.b.select(over, e.b.add(n, I64(1)), n),
+    ]
 
 
 def _count(e: Emitter, times: int, body: Callable[[Int], None]) -> None:
@@ -548,8 +573,9 @@ class RowWords(Protocol):
 
     @property
     def count(self) -> int: ...  # words a row
-    def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, a: Value,
-             stride: int) -> None: ...  # fmt: skip
+    def fill(
+        self, k: StepEmitter, memory: Value, start: Int, end: Int, a: Value, stride: int
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -560,15 +586,26 @@ class SumWords:
     factor: int
     count: int = 1
 
-    def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, a: Value,
-             stride: int) -> None:  # fmt: skip
+    def fill(
+        self, k: StepEmitter, memory: Value, start: Int, end: Int, a: Value, stride: int
+    ) -> None:
         width = k.target.width
         steps = -(-self.depth // width)
         ones = np.zeros(steps * width, np.int8)
         ones[: self.depth] = 1
         function = k.program.function("row_sums", [PTR, PTR, PTR, I64, I64, I64, I32], _build_sums)
-        k.b.call(function, [memory, a, k.constant(ones), k.i64(k.sub(end, start)), I64(stride),
-                            I64(steps), I32(self.factor)])  # fmt: skip
+        k.b.call(
+            function,
+            [
+                memory,
+                a,
+                k.constant(ones),
+                k.i64(k.sub(end, start)),
+                I64(stride),
+                I64(steps),
+                I32(self.factor),
+            ],
+        )
 
 
 def _build_sums(e: Emitter) -> None:
@@ -580,7 +617,7 @@ def _build_sums(e: Emitter) -> None:
         with e.loop(0, steps, carry=[e.const(total, 0)]) as (i, (acc,)):
             place = e.mul(i, width)
             x, one = e.load(e.at(line, place, I8), t), e.load(e.at(ones, place, I8), t, width)
-            e.carry([e.call(f"llvm.x86.avx512.vpdpbusd.{8 * width}", total, acc, x, one)])
+            e.carry([isa_of(e.target).dot_bytes(e, acc, x, one)])
         whole = e.call(f"llvm.vector.reduce.add.v{width // 4}i32", I32, e.carried[0])
         e.store(e.b.mul(whole, factor), e.at(memory, row, I32), 4)
 
@@ -593,8 +630,9 @@ class TableWords:
     per: int
     count: int = 2
 
-    def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, a: Value,
-             stride: int) -> None:  # fmt: skip
+    def fill(
+        self, k: StepEmitter, memory: Value, start: Int, end: Int, a: Value, stride: int
+    ) -> None:
         with k.loop(start, end) as row:
             entry = k.load(k.at(self.pointer, k.div(row, self.per), I64), I64, 4)
             k.store(entry, k.at(memory, k.sub(row, start), I64), 4)

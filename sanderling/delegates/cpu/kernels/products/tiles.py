@@ -74,8 +74,7 @@ LEVELS = ((32 * 1024, 128.0), (640 * 1024, 22.0), (1 << 62, 8.0))
 STALL, OTHERS, FIRST = {1: 3.0, 2: 1.2}, 0.4, 48 * 1024
 
 
-def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float,
-                width: int) -> float:  # fmt: skip
+def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float, width: int) -> float:
     """Of one tile with this many inner steps; work: instructions of a multiply-add."""
     products = rows * vectors
     line = vectors * width
@@ -86,8 +85,9 @@ def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float,
     return CALL + steps * step + products * (STORE + (chains - 1))
 
 
-def choose(target: Target, m: int, n: int, steps: int, work: float = 1,
-           chained: bool = True) -> tuple[float, Tile]:  # fmt: skip
+def choose(
+    target: Target, m: int, n: int, steps: int, work: float = 1, chained: bool = True
+) -> tuple[float, Tile]:
     """The tile with the least estimated time for m x n outputs, and that time in cycles."""
     spare = 1 if work == 1 else 2  # the broadcast, and a product where that is not fused
     best: tuple[float, Tile] | None = None
@@ -102,8 +102,10 @@ def choose(target: Target, m: int, n: int, steps: int, work: float = 1,
         for rows in range(1, min(most, m) + 1):
             chains = _chains(target, rows * vectors, vectors + spare, steps) if chained else 1
             panels = Panels(n, vectors, target.lanes)
-            cycles = [tile_cycles(rows, v, chains, steps, work, target.width)
-                      for v in (vectors, panels.last)]  # fmt: skip
+            cycles = [
+                tile_cycles(rows, v, chains, steps, work, target.width)
+                for v in (vectors, panels.last)
+            ]
             total = cycles[0] * (panels.count - 1) + cycles[1]
             total *= math.ceil(m / rows)
             if best is None or total < best[0] * 0.999:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .....ir import DType, Op
-from .....ops.base import attr, quant, scale_zero
+from .....ops.base import attr, quant
 from .....ops.geometry import padding_before
 from ...codegen.emit import Int
 from ...codegen.program import StepEmitter
 from ...dialect.fused import Inputs, fuse
 from ...isa.targets import Target
 from ..row import Kernel
-from .conv import Spread, data, emit_product, refuses_product
+from .conv import Spread, data, emit_product, refuses_product, weight_zero
 from .dynamic_range import UPSAMPLE, is_integer
 from .sources import Window
 
@@ -67,37 +67,51 @@ def emit_transposed(k: StepEmitter, op: Op) -> None:
 
 def emit_upsampled(k: StepEmitter, op: Op, made: Op) -> None:
     """op tells strides and padding; made is the op with a convolution's operands."""
-    x, w = made.inputs[0], made.inputs[1]
-    assert x is not None and w is not None
+    x, w = made.operand(0), made.operand(1)
     stride = _strides(op)
     same = attr(op, "padding") == "SAME"
-    top, left = (padding_before(op.outputs[0].shape[a], w.shape[a], stride[a - 1], 1, x.shape[a])
-                 if same else 0 for a in (1, 2))  # fmt: skip
+    top, left = (
+        padding_before(op.outputs[0].shape[a], w.shape[a], stride[a - 1], 1, x.shape[a])
+        if same
+        else 0
+        for a in (1, 2)
+    )
     emit_phases(k, made, stride, (top, left))
+
+
+def is_float(op: Op) -> bool:
+    """Its weights are floats, or codes without a zero point for floats."""
+    return op.outputs[0].dtype is DType.FLOAT32
 
 
 def _strides(op: Op) -> tuple[int, int]:
     return int(attr(op, "stride_h")), int(attr(op, "stride_w"))
 
 
-def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
-                before: tuple[int, int]) -> None:  # fmt: skip
-    x, out = made.inputs[0], made.outputs[0]
-    assert x is not None
+def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int], before: tuple[int, int]) -> None:
+    x, out = made.operand(0), made.outputs[0]
     weights = data(made.inputs[1])
     batch, height, width, channels = x.shape
     _, out_h, out_w, units = out.shape
     pixel = units * out.dtype.numpy.itemsize
     # Where no tap reaches, one tap that says nothing stands in: the result is the bias.
-    empty = scale_zero(made.inputs[1])[1] if weights.dtype == np.uint8 else 0
+    empty = 0 if is_float(made) else weight_zero(made)
     for ys in phases(out_h, weights.shape[1], stride[0], before[0]):
         for xs in phases(out_w, weights.shape[2], stride[1], before[1]):
             part = weights[:, ys.taps][:, :, xs.taps]
             if not part.size:
                 shape = (units, max(len(ys.taps), 1), max(len(xs.taps), 1), channels)
                 part = np.full(shape, empty, weights.dtype)
-            w = Window(batch, height, width, channels, ys.count, xs.count,
-                       (part.shape[1], part.shape[2]), pad=(ys.pad, xs.pad))  # fmt: skip
+            w = Window(
+                batch,
+                height,
+                width,
+                channels,
+                ys.count,
+                xs.count,
+                (part.shape[1], part.shape[2]),
+                pad=(ys.pad, xs.pad),
+            )
 
             def place(k: StepEmitter, row: Int, ys: Phase = ys, xs: Phase = xs) -> Int:
                 line, x = k.div(row, xs.count), k.rem(row, xs.count)
@@ -110,8 +124,7 @@ def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int],
 
 
 def refuses_transposed(op: Op, target: Target) -> str | None:
-    shape, w, x = op.inputs[0], op.inputs[1], op.inputs[2]
-    assert shape is not None and w is not None and x is not None
+    shape, w, x = op.operand(0), op.operand(1), op.operand(2)
     if not shape.is_constant:
         return "the output's shape is computed at run time"
     if x.dtype is DType.FLOAT32 and w.dtype not in (DType.FLOAT32, DType.INT8):

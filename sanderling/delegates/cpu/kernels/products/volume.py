@@ -106,11 +106,11 @@ class VolumeRows:
                         fill(e, FLOAT, there, I32(0), v.patch)
 
 
-def emit_product(k: StepEmitter, op: Op, weights: Array, v: Volume,
-                 spread: Spread | None = None) -> None:  # fmt: skip
+def emit_product(
+    k: StepEmitter, op: Op, weights: Array, v: Volume, spread: Spread | None = None
+) -> None:
     """op has a convolution's operands; weights [O, taps * channels]."""
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     kind = arithmetic(op, weights, k.target)
     rows: RowSource = (
         DirectRows(k.ptr(x), v.plane.channels * 4) if v.is_rows else VolumeRows(k.ptr(x), v)
@@ -132,18 +132,34 @@ def emit_product(k: StepEmitter, op: Op, weights: Array, v: Volume,
 
 
 def _axes(op: Op, sizes: Sequence[int], taps: Sequence[int]) -> list[Axis]:
-    return [axis(op, attr(op, "padding"), size, tap, int(attr(op, f"stride_{c}")),
-                 int(attr(op, f"dilation_{c}_factor")))
-            for c, size, tap in zip("dhw", sizes, taps, strict=True)]  # fmt: skip
+    return [
+        axis(
+            op,
+            attr(op, "padding"),
+            size,
+            tap,
+            int(attr(op, f"stride_{c}")),
+            int(attr(op, f"dilation_{c}_factor")),
+        )
+        for c, size, tap in zip("dhw", sizes, taps, strict=True)
+    ]
 
 
 def emit_conv_3d(k: StepEmitter, op: Op) -> None:
-    x, weights = op.inputs[0], data(op.inputs[1]).transpose(4, 0, 1, 2, 3)
-    assert x is not None
+    x, weights = op.operand(0), data(op.inputs[1]).transpose(4, 0, 1, 2, 3)
     deep, high, wide = _axes(op, x.shape[1:4], weights.shape[1:4])
-    plane = Window(x.shape[0], high.size, wide.size, x.shape[4], high.out, wide.out,
-                   (high.taps, wide.taps), (high.stride, wide.stride),
-                   (high.dilation, wide.dilation), (high.before, wide.before))  # fmt: skip
+    plane = Window(
+        x.shape[0],
+        high.size,
+        wide.size,
+        x.shape[4],
+        high.out,
+        wide.out,
+        (high.taps, wide.taps),
+        (high.stride, wide.stride),
+        (high.dilation, wide.dilation),
+        (high.before, wide.before),
+    )
     matrix = np.ascontiguousarray(weights).reshape(len(weights), -1)
     emit_product(k, op, matrix, Volume(x.shape[0], deep, plane))
 
@@ -171,8 +187,7 @@ def _strides(op: Op) -> list[int]:
 
 
 def emit_transposed(k: StepEmitter, op: Op) -> None:
-    made, x = as_conv(op), op.inputs[2]
-    assert x is not None
+    made, x = as_conv(op), op.operand(2)
     weights, same = data(op.inputs[1]).transpose(3, 0, 1, 2, 4), attr(op, "padding") == "SAME"
     batch, *sizes, channels = x.shape
     _, *outs, units = op.outputs[0].shape
@@ -187,8 +202,16 @@ def emit_transposed(k: StepEmitter, op: Op) -> None:
             counts = [max(len(p.taps), 1) for p in (zs, ys, xs)]
             part = np.zeros((units, *counts, channels), weights.dtype)
         deep = Axis(sizes[0], part.shape[1], 1, 1, zs.count, zs.pad)
-        plane = Window(batch, sizes[1], sizes[2], channels, ys.count, xs.count,
-                       (part.shape[2], part.shape[3]), pad=(ys.pad, xs.pad))  # fmt: skip
+        plane = Window(
+            batch,
+            sizes[1],
+            sizes[2],
+            channels,
+            ys.count,
+            xs.count,
+            (part.shape[2], part.shape[3]),
+            pad=(ys.pad, xs.pad),
+        )
         spread = Spread(strides[2], _placer((zs, ys, xs), outs, strides, units * 4))
         matrix = np.ascontiguousarray(part).reshape(units, -1)
         emit_product(k, made, matrix, Volume(batch, deep, plane), spread)
@@ -197,8 +220,9 @@ def emit_transposed(k: StepEmitter, op: Op) -> None:
 class _placer:
     """Where a phase's row lies in the whole output, in bytes."""
 
-    def __init__(self, parts: Sequence[Phase], outs: Sequence[int], strides: Sequence[int],
-                 pixel: int) -> None:  # fmt: skip
+    def __init__(
+        self, parts: Sequence[Phase], outs: Sequence[int], strides: Sequence[int], pixel: int
+    ) -> None:
         self.parts, self.outs, self.strides, self.pixel = parts, outs, strides, pixel
 
     def __call__(self, k: StepEmitter, row: Int) -> Int:
@@ -206,15 +230,15 @@ class _placer:
         for part in reversed(self.parts):
             places.insert(0, k.rem(row, part.count))
             row = k.div(row, part.count)
-        for part, out, stride, place in zip(self.parts, self.outs, self.strides, places,
-                                            strict=True):  # fmt: skip
+        for part, out, stride, place in zip(
+            self.parts, self.outs, self.strides, places, strict=True
+        ):
             row = k.add(k.mul(row, out), k.add(k.mul(place, stride), part.first))
         return k.mul(row, self.pixel)
 
 
 def refuses_transposed(op: Op, target: Target) -> str | None:
-    shape = op.inputs[0]
-    assert shape is not None
+    shape = op.operand(0)
     if not shape.is_constant:
         return "the output's shape is computed at run time"
     if any(int(attr(op, f"dilation_{c}_factor")) != 1 for c in "dhw"):

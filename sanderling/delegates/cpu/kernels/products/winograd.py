@@ -137,8 +137,9 @@ def combine(e: Emitter, matrix: Array, values: Sequence[Value]) -> list[Value]:
 
 
 def _pairs(rows: Array) -> list[tuple[int, int]]:
-    return [(i, i + 1) for i in range(len(rows) - 1)
-            if np.array_equal(abs(rows[i]), abs(rows[i + 1]))]  # fmt: skip
+    return [
+        (i, i + 1) for i in range(len(rows) - 1) if np.array_equal(abs(rows[i]), abs(rows[i + 1]))
+    ]
 
 
 def _sum(e: Emitter, row: Array, values: Sequence[Value]) -> Value:
@@ -264,8 +265,7 @@ def choose_plan(target: Target, w: Window, n: int, plain: float) -> Plan | None:
 
 
 def suits(op: Op, w: Window, groups: int, target: Target) -> bool:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     plain = w.kernel == (3, 3) and w.stride == w.dilation == (1, 1) and groups == 1
     large = min(w.out_height, w.out_width) >= 4
     # Few channels make short products, and the transform works on whole vectors of them.
@@ -278,9 +278,19 @@ def folded(w: Window) -> Window:
     even = not any(v % 2 for v in (w.height, w.width, *w.pad))
     if w.kernel != (6, 6) or w.stride != (2, 2) or w.step != w.channels or not even:
         return w
-    return Window(w.batch, w.height // 2, w.width // 2, 4 * w.channels, w.out_height, w.out_width,
-                  (3, 3), (1, 1), w.dilation, (w.pad[0] // 2, w.pad[1] // 2),
-                  2 * w.channels)  # fmt: skip
+    return Window(
+        w.batch,
+        w.height // 2,
+        w.width // 2,
+        4 * w.channels,
+        w.out_height,
+        w.out_width,
+        (3, 3),
+        (1, 1),
+        w.dilation,
+        (w.pad[0] // 2, w.pad[1] // 2),
+        2 * w.channels,
+    )
 
 
 def fold(weights: Array) -> Array:
@@ -319,13 +329,15 @@ def emit_winograd(
     plan: Plan,
 ) -> None:
     w, f = plan.window, plan.form
-    x, residual = op.inputs[0], Inputs.of(op).residual
-    assert x is not None
+    x, residual = op.operand(0), Inputs.of(op).residual
     a_bytes, c_bytes = f.places * plan.a_place, f.places * plan.c_place
     memory = k.scratch(a_bytes + c_bytes + 8 * f.places)
     dense = 4 * plan.panels.n
-    pitches = (k.pitch(x, 4 * w.step), k.pitch(op.outputs[0], dense),
-               0 if residual is None else k.pitch(residual, dense))  # fmt: skip
+    pitches = (
+        k.pitch(x, 4 * w.step),
+        k.pitch(op.outputs[0], dense),
+        0 if residual is None else k.pitch(residual, dense),
+    )
     at = Places(
         k.ptr(x),
         k.constant(f.weights(weights, plan.panels)),
@@ -384,19 +396,33 @@ class _Step:
         w, f = plan.window, plan.form
         pixel = at.pitches[0]
         line = pixel * w.width * plan.runs.count
-        find = k.program.function(f"winograd_patch_f{f.m}", [PTR] * 3 + [I64] * 6,
-                                  partial(_build_patch, n=f.n))  # fmt: skip
+        find = k.program.function(
+            f"winograd_patch_f{f.m}", [PTR] * 3 + [I64] * 6, partial(_build_patch, n=f.n)
+        )
         move = self._in_function()
         with k.loop(first, stop) as row, k.loop(0, plan.across) as x:
             image, y = k.div(row, plan.down), k.rem(row, plan.down)
             picture = k.at(at.x, k.mul(image, w.height * line), I8)
             top = k.sub(k.mul(y, f.m), w.pad[0])
             left = k.sub(self._left(x), w.pad[1])
-            k.b.call(find, [at.table, picture, at.zeros, k.i64(top), k.i64(left), I64(w.height),
-                            I64(w.width), I64(pixel), I64(line)])  # fmt: skip
+            k.b.call(
+                find,
+                [
+                    at.table,
+                    picture,
+                    at.zeros,
+                    k.i64(top),
+                    k.i64(left),
+                    I64(w.height),
+                    I64(w.width),
+                    I64(pixel),
+                    I64(line),
+                ],
+            )
             there = k.mul(self._number(row, first, x), plan.a_row)
-            k.b.call(move, [k.at(at.a, there, I8), I64(plan.a_place), at.table,
-                            I64(4 * w.channels)])  # fmt: skip
+            k.b.call(
+                move, [k.at(at.a, there, I8), I64(plan.a_place), at.table, I64(4 * w.channels)]
+            )
 
     def _in_function(self) -> Value:
         k, f, runs = self.k, self.plan.form, self.plan.runs
@@ -466,8 +492,7 @@ class _Step:
             if columns % lanes:
                 self._out(columns // lanes * 4 * lanes, base, columns % lanes, here, pixel, lines)
 
-    def _out(self, column: Int, base: Int, count: int, here: Int, pixel: Int,
-             lines: Int) -> None:  # fmt: skip
+    def _out(self, column: Int, base: Int, count: int, here: Int, pixel: Int, lines: Int) -> None:
         """One tile, one vector of columns."""
         k, at, width = self.k, self.at, self.plan.window.out_width
         across = k.add(base, column)

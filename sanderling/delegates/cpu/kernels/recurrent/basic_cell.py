@@ -57,9 +57,13 @@ class _Row:
         self.encode = _codes_function(k, core)
         self.numbers = k.constant(np.array(_words(cell), np.int32))
         memory = Memory()
-        sizes = {"codes": padded_depth(core, depth + cells) * core.a_bytes,
-                 "sums": 4 * GATES * padded, "gates": 2 * GATES * padded, "memory": 2 * padded,
-                 "out": padded}  # fmt: skip
+        sizes = {
+            "codes": padded_depth(core, depth + cells) * core.a_bytes,
+            "sums": 4 * GATES * padded,
+            "gates": 2 * GATES * padded,
+            "memory": 2 * padded,
+            "out": padded,
+        }
         places = {name: memory.take(size) for name, size in sizes.items()}
         base = k.scratch(memory.size)
         self.at = {name: k.at(base, place, I8) for name, place in places.items()}

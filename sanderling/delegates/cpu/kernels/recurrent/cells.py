@@ -18,7 +18,7 @@ from .....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT
 from .....ops.lstm_integer import INT16_MAX, Gate16, Norm
 from ...codegen import fixedpoint as fixed
 from ...codegen import vector_math as vmath
-from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
+from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, like, vector
 from ...codegen.program import StepEmitter
 from ..products.cores import Core
 from .sequence import Step, code_core, store_codes
@@ -52,8 +52,20 @@ class LstmCell:
         name = f"lstm{''.join(map(str, self.gates))}_{self.variant}{words}"
         function = k.program.function(name, ARGS, lambda e: self.kind(e, k, self).build())
         tables = k.at(self.tables, k.mul(step.unit, self.tables_step), I8)
-        k.b.call(function, [step.before, step.sums, step.memory, self.numbers, tables, step.out,
-                            step.codes, I64(self.cells), I64(self.padded)])  # fmt: skip
+        k.b.call(
+            function,
+            [
+                step.before,
+                step.sums,
+                step.memory,
+                self.numbers,
+                tables,
+                step.out,
+                step.codes,
+                I64(self.cells),
+                I64(self.padded),
+            ],
+        )
 
 
 class Builder:
@@ -64,8 +76,17 @@ class Builder:
 
     def __init__(self, e: Emitter, k: StepEmitter, cell: LstmCell) -> None:
         self.e, self.k, self.cell = e, k, cell
-        (self.before, self.sums, self.memory, self.numbers, self.tables, self.out, self.codes,
-         self.cells, self.padded) = e.args  # fmt: skip
+        (
+            self.before,
+            self.sums,
+            self.memory,
+            self.numbers,
+            self.tables,
+            self.out,
+            self.codes,
+            self.cells,
+            self.padded,
+        ) = e.args
 
     def build(self) -> None:
         e = self.e
@@ -146,7 +167,7 @@ def activate(e: Emitter, name: str, x: Value) -> Value:
     if name == "TANH":
         return vmath.tanh(e, x)
     if name == "SIGN_BIT":
-        bits = e.b.bitcast(x, vmath.like(x.type, I32))
+        bits = e.b.bitcast(x, like(x.type, I32))
         negative = e.b.icmp_signed("<", bits, e.const(bits.type, 0))
         return e.b.select(negative, e.const(x.type, 1.0), e.const(x.type, 0.0))
     low, high = ACTIVATION_BOUNDS[name]
@@ -325,8 +346,16 @@ class Integer(Builder):
         place = GATE_WORDS * self.cell.gates.index(gate) + OF_NORM
         tables = [self.table(gate, which) for which in (NORM, BIAS)]
         function = self.k.program.function("lstm_norm_i16", [*[PTR] * 4, I64, I64], _norm_i16)
-        e.b.call(function, [self.row(self.sums, gate), e.at(self.numbers, place, I32), *tables,
-                            self.cells, self.padded])  # fmt: skip
+        e.b.call(
+            function,
+            [
+                self.row(self.sums, gate),
+                e.at(self.numbers, place, I32),
+                *tables,
+                self.cells,
+                self.padded,
+            ],
+        )
 
 
 def add_near(e: Emitter, x: Value, y: Value) -> Value:
@@ -342,8 +371,9 @@ def _norm_i16(e: Emitter) -> None:
     wide = vector(I64, t.count)
     with e.loop(0, padded, t.count, carry=[e.const(wide, 0)] * 2) as (i, (total, squares)):
         x = e.load(e.at(row, i, I32), t)
-        e.carry([e.b.add(total, e.b.sext(x, wide)),
-                 e.b.add(squares, e.b.zext(e.b.mul(x, x), wide))])  # fmt: skip
+        e.carry(
+            [e.b.add(total, e.b.sext(x, wide)), e.b.add(squares, e.b.zext(e.b.mul(x, x), wide))]
+        )
     total, squares = (sum_lanes(e, v) for v in e.carried)
     guard, part = (e.b.sext(e.load(e.at(numbers, i, I32), I32, 4), I64) for i in (3, 4))
     mean = e.b.sdiv(e.b.mul(total, I64(1024)), cells)
@@ -375,8 +405,10 @@ def integer_numbers(gates: Sequence[Gate16], cells: int) -> list[int]:
     """The words of each gate."""
     found = []
     for gate in gates:
-        words = [*fixed.scale_words(gate.input.multiplier, gate.input.shift),
-                 *fixed.scale_words(gate.recurrent.multiplier, gate.recurrent.shift)]  # fmt: skip
+        words = [
+            *fixed.scale_words(gate.input.multiplier, gate.input.shift),
+            *fixed.scale_words(gate.recurrent.multiplier, gate.recurrent.shift),
+        ]
         seen = gate.peephole
         words += [0, 0, 0] if seen is None else fixed.scale_words(seen.multiplier, seen.shift)
         words += _norm_words(gate.norm, cells)
@@ -400,8 +432,9 @@ def integer_projection(k: StepEmitter, core: Core) -> Value:
         sums, numbers, out, codes, count = e.args
         t = vector(I32, 2 * e.target.lanes)
         scale = fixed.Scale.load(e, numbers, t.count)
-        zero, low, high = (e.splat(e.load(e.at(numbers, i, I32), I32, 4), t.count)
-                           for i in range(3, 6))  # fmt: skip
+        zero, low, high = (
+            e.splat(e.load(e.at(numbers, i, I32), I32, 4), t.count) for i in range(3, 6)
+        )
         with e.loop(0, count, t.count) as i:
             x = add_near(e, scale(e, e.load(e.at(sums, i, I32), t)), zero)
             found = e.b.trunc(e.smin(e.smax(x, low), high), vector(I8, t.count))

@@ -36,9 +36,15 @@ def numbers8(gates: Sequence[Gate8], finish: Finish8) -> Array:
     """All that the cell's function reads."""
     words: Array = np.zeros(TABLES, np.int32)
     for place, gate in enumerate(gates):
-        own = [w for part in (gate.input, gate.recurrent) for w in
-               (*fixed.scale_words(part.product.multiplier, part.product.shift), part.zero,
-                *fixed.scale_words(part.multiplier, part.shift))]  # fmt: skip
+        own = [
+            w
+            for part in (gate.input, gate.recurrent)
+            for w in (
+                *fixed.scale_words(part.product.multiplier, part.product.shift),
+                part.zero,
+                *fixed.scale_words(part.multiplier, part.shift),
+            )
+        ]
         own.append(np.float32(gate.norm.scale).view(np.int32).item())
         words[place * GATE_WORDS : place * GATE_WORDS + len(own)] = own
     limit = finish.cell_limit
@@ -69,15 +75,18 @@ class Eight(Builder):
 
     def total(self, gate: int, i: Int, memory: Value) -> Value:
         first = GATE_WORDS * self.cell.gates.index(gate)
-        parts = [self._part(first + place, self.load(self.row(base, gate), i, I32))
-                 for place, base in ((0, self.before), (PART_WORDS, self.sums))]  # fmt: skip
+        parts = [
+            self._part(first + place, self.load(self.row(base, gate), i, I32))
+            for place, base in ((0, self.before), (PART_WORDS, self.sums))
+        ]
         near = fixed.clamp(self.e, parts[0], -(2**20), 2**20)
         return fixed.clamp16(self.e, add_near(self.e, parts[1], near))
 
     def _part(self, place: int, total: Value) -> Value:
         e, zero = self.e, self.word(place + 3)
-        to_code, to_sum = (fixed.Scale.load(e, e.at(self.numbers, place + at, I32), self.lanes)
-                           for at in (0, 4))  # fmt: skip
+        to_code, to_sum = (
+            fixed.Scale.load(e, e.at(self.numbers, place + at, I32), self.lanes) for at in (0, 4)
+        )
         code = fixed.clamp(e, add_near(e, to_code(e, total), zero), -128, 127)
         return to_sum(e, e.b.sub(code, zero))
 
@@ -108,9 +117,14 @@ class Eight(Builder):
         e = self.e
         place = GATE_WORDS * self.cell.gates.index(gate) + OF_NORM
         kind = TANH if gate == CELL else SIGMOID
-        args = [self.row(self.sums, gate), e.at(self.numbers, place, I32),
-                self.table(gate, NORM), self.table(gate, BIAS),
-                table_at(e, self.numbers, kind), self.cells]  # fmt: skip
+        args = [
+            self.row(self.sums, gate),
+            e.at(self.numbers, place, I32),
+            self.table(gate, NORM),
+            self.table(gate, BIAS),
+            table_at(e, self.numbers, kind),
+            self.cells,
+        ]
         function = self.k.program.function("lstm_norm_sums8", [*[PTR] * 5, I64], _norm)
         e.b.call(function, args)
 
@@ -163,8 +177,10 @@ def _word(e: Emitter, x: Value) -> Value:
     x = e.fmin(e.fmax(x, F32(-(2.0**15))), F32(2.0**15 - 1))
     whole = e.b.fptosi(x, I32)
     rest = e.b.fsub(x, e.b.sitofp(whole, F32))
-    up, down = (e.b.zext(e.b.fcmp_ordered(sign, rest, F32(half)), I32)
-                for sign, half in ((">=", 0.5), ("<=", -0.5)))  # fmt: skip
+    up, down = (
+        e.b.zext(e.b.fcmp_ordered(sign, rest, F32(half)), I32)
+        for sign, half in ((">=", 0.5), ("<=", -0.5))
+    )
     return e.b.sub(e.b.add(whole, up), down)
 
 
@@ -189,16 +205,32 @@ class Projection8:
         factor = (m + (1 << 15)) >> 16 if m < 0x7FFF0000 else 0x7FFF
         low, high = (-finish.limit, finish.limit) if finish.limit > 0 else (-128, 127)
         numbers = np.array([factor, 15 - shift, finish.zero, low, high], np.int64)
-        return cls(k.constant(weights), k.constant(finish.bias.astype(np.int64)),
-                   k.constant(numbers), outputs, padded)  # fmt: skip
+        return cls(
+            k.constant(weights),
+            k.constant(finish.bias.astype(np.int64)),
+            k.constant(numbers),
+            outputs,
+            padded,
+        )
 
     def emit(self, k: StepEmitter, source: Step, target: Step, room: Room) -> None:
         core = code_core(k.target)
         function = k.program.function(
             f"lstm_project_sums8_{core.name}", [*[PTR] * 6, I64, I64], lambda e: _project(e, core)
         )
-        k.b.call(function, [source.out, self.weights, self.bias, self.numbers, target.out,
-                            target.codes, I64(self.outputs), I64(self.padded)])  # fmt: skip
+        k.b.call(
+            function,
+            [
+                source.out,
+                self.weights,
+                self.bias,
+                self.numbers,
+                target.out,
+                target.codes,
+                I64(self.outputs),
+                I64(self.padded),
+            ],
+        )
 
 
 def _project(e: Emitter, core: Core) -> None:
@@ -211,8 +243,10 @@ def _project(e: Emitter, core: Core) -> None:
     with e.loop(0, outputs) as row:
         line = e.at(weights, e.mul(row, padded), I16)
         with e.loop(0, padded, lanes, carry=[e.const(wide, 0)]) as (i, (acc,)):
-            x, w = (e.b.sext(e.load(e.at(p, i, I16), vector(I16, lanes), 2), whole)
-                    for p in (products, line))  # fmt: skip
+            x, w = (
+                e.b.sext(e.load(e.at(p, i, I16), vector(I16, lanes), 2), whole)
+                for p in (products, line)
+            )
             e.carry([e.b.add(acc, e.b.sext(e.b.mul(x, w), wide))])
         total = e.b.add(sum_lanes(e, e.carried[0]), e.load(e.at(bias, row, I64), I64, 8))
         scaled = e.b.ashr(e.b.add(e.b.mul(total, factor), half), right)

@@ -87,10 +87,14 @@ def directions(op: Op) -> list[Direction]:
     ys = (op.outputs[0], op.outputs[-1])
     first = 0 if ys[0] is not ys[1] else _need(op, 8 if is_lstm else 1).shape[is_lstm]
     if is_lstm:
-        return [Direction(x, aux, ys[0], places=FORWARD),
-                Direction(other, aux, ys[1], first, True, BACKWARD)]  # fmt: skip
-    return [Direction(x, aux, ys[0], base=1, aux_weights=10),
-            Direction(other, aux, ys[1], first, True, base=5, aux_weights=11)]  # fmt: skip
+        return [
+            Direction(x, aux, ys[0], places=FORWARD),
+            Direction(other, aux, ys[1], first, True, BACKWARD),
+        ]
+    return [
+        Direction(x, aux, ys[0], base=1, aux_weights=10),
+        Direction(other, aux, ys[1], first, True, base=5, aux_weights=11),
+    ]
 
 
 def _need(op: Op, index: int) -> Tensor:
@@ -155,11 +159,30 @@ def _sizes(op: Op, d: Direction, cell: Cell, padded: int) -> Sizes:
     return Sizes(batch, time, cell.outputs, padded, padded * len(cell.gates))
 
 
-def _layer(op: Op, d: Direction, cell: Cell, padded: int, feeds: Feeds, recurrent: Term | Diagonal,
-           body: LstmCell, projection: Projection | None) -> Layer:  # fmt: skip
+def _layer(
+    op: Op,
+    d: Direction,
+    cell: Cell,
+    padded: int,
+    feeds: Feeds,
+    recurrent: Term | Diagonal,
+    body: LstmCell,
+    projection: Projection | None,
+) -> Layer:
     at = cell.at.state
-    return Layer(feeds, recurrent, body, projection, _need(op, at), _need(op, at + 1), d.y,
-                 d.y_first, _sizes(op, d, cell, padded), _time_major(op), d.reverse)  # fmt: skip
+    return Layer(
+        feeds,
+        recurrent,
+        body,
+        projection,
+        _need(op, at),
+        _need(op, at + 1),
+        d.y,
+        d.y_first,
+        _sizes(op, d, cell, padded),
+        _time_major(op),
+        d.reverse,
+    )
 
 
 def _float_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
@@ -177,9 +200,16 @@ def _float_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
         side = weights(at.aux_of(g) for g in cell.gates)
         feeds.append((d.aux, float_term(k, side, None, True, asymmetric)))
     recurrent = _recurrent(k, weights(at.recurrent(g) for g in cell.gates), padded, asymmetric)
-    body = _lstm_cell(k, cell, padded, norm, _float_tables(cell, padded),
-                      _limits(attr(op, "cell_clip")), Float,
-                      f"f32_{attr(op, 'fused_activation_function')}")  # fmt: skip
+    body = _lstm_cell(
+        k,
+        cell,
+        padded,
+        norm,
+        _float_tables(cell, padded),
+        _limits(attr(op, "cell_clip")),
+        Float,
+        f"f32_{attr(op, 'fused_activation_function')}",
+    )
     projection = None
     if op.input(at.projection) is not None:
         projection = FloatProjection.of(k, op, cell, asymmetric)
@@ -191,13 +221,31 @@ def _limits(clip: float) -> Array:
     return words(np.float32(-clip), np.float32(clip)) if clip > 0 else NO_LIMIT
 
 
-def _lstm_cell(k: StepEmitter, cell: Cell, padded: int, norm: bool, tables: Array,
-               numbers: Array, kind: type[Builder], variant: str) -> LstmCell:  # fmt: skip
+def _lstm_cell(
+    k: StepEmitter,
+    cell: Cell,
+    padded: int,
+    norm: bool,
+    tables: Array,
+    numbers: Array,
+    kind: type[Builder],
+    variant: str,
+) -> LstmCell:
     """tables [sequences, rows, padded]; one for all, if they are the same."""
     peephole = cell.get(cell.at.peephole(cell.gates[-1])) is not None
     step = tables[0].nbytes if len(tables) > 1 else 0
-    return LstmCell(cell.gates, peephole, norm, cell.cells, padded, k.constant(numbers),
-                    k.constant(tables), step, kind, variant)  # fmt: skip
+    return LstmCell(
+        cell.gates,
+        peephole,
+        norm,
+        cell.cells,
+        padded,
+        k.constant(numbers),
+        k.constant(tables),
+        step,
+        kind,
+        variant,
+    )
 
 
 def _float_tables(cell: Cell, padded: int) -> Array:
@@ -251,12 +299,32 @@ def emit_basic(k: StepEmitter, op: Op) -> None:
     )
     biases = spread(np.split(bias.data, 4), padded)
     nothing: Array = np.zeros((1, 1), np.float32)
-    body = LstmCell((INPUT, CELL, FORGET, OUTPUT), False, False, cells, padded,
-                    k.constant(NO_LIMIT), k.constant(nothing), 0, Float, "f32_TANH")  # fmt: skip
-    layer = Layer([(x, float_term(k, own, biases, False, False))],
-                  float_term(k, recurrent, None, False, False), body, None, state, memory,
-                  op.outputs[0], 0, Sizes(batch, 1, cells, padded, 4 * padded), False, False,
-                  Temporaries([k.ptr(t) for t in op.outputs[1:]], depth))  # fmt: skip
+    body = LstmCell(
+        (INPUT, CELL, FORGET, OUTPUT),
+        False,
+        False,
+        cells,
+        padded,
+        k.constant(NO_LIMIT),
+        k.constant(nothing),
+        0,
+        Float,
+        "f32_TANH",
+    )
+    layer = Layer(
+        [(x, float_term(k, own, biases, False, False))],
+        float_term(k, recurrent, None, False, False),
+        body,
+        None,
+        state,
+        memory,
+        op.outputs[0],
+        0,
+        Sizes(batch, 1, cells, padded, 4 * padded),
+        False,
+        False,
+        Temporaries([k.ptr(t) for t in op.outputs[1:]], depth),
+    )
     emit_layers(k, [layer])
 
 
@@ -293,11 +361,22 @@ def _integer_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
     exponent = cell_exponent(cell)
     limit = limit_code(attr(op, "cell_clip"), float(cell.scale(cell.at.state + 1)), 2**15 - 1)
     bounds = (-limit, limit) if limit else (-(2**15), 2**15 - 1)
-    numbers = [*integer_numbers(gates, cell.cells), *bounds,
-               *scale_words(finish.multiplier, finish.shift), finish.zero]  # fmt: skip
-    body = _lstm_cell(k, cell, padded, gates[0].norm is not None,
-                      _integer_tables(cell, gates, padded), np.array(numbers, np.int32), Integer,
-                      f"i8_{code_core(k.target).name}_{-exponent}")  # fmt: skip
+    numbers = [
+        *integer_numbers(gates, cell.cells),
+        *bounds,
+        *scale_words(finish.multiplier, finish.shift),
+        finish.zero,
+    ]
+    body = _lstm_cell(
+        k,
+        cell,
+        padded,
+        gates[0].norm is not None,
+        _integer_tables(cell, gates, padded),
+        np.array(numbers, np.int32),
+        Integer,
+        f"i8_{code_core(k.target).name}_{-exponent}",
+    )
     projection = None if finish.project is None else IntegerProjection.of(k, cell, finish)
     feeds = [(d.x, _codes_term(k, [g.input for g in gates], padded))]
     recurrent = _codes_term(k, [g.recurrent for g in gates], padded)
@@ -313,8 +392,18 @@ def _eight_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
     """Gates of 8-bit sums."""
     padded = rounded(cell.cells, 2 * k.target.lanes)
     gates, finish = [Gate8.of(cell, g) for g in GATES8], Finish8.of(cell)
-    body = LstmCell(GATES8, False, True, cell.cells, padded, k.constant(numbers8(gates, finish)),
-                    k.constant(norms8(gates, cell.cells, padded)), 0, Eight, "sums8")  # fmt: skip
+    body = LstmCell(
+        GATES8,
+        False,
+        True,
+        cell.cells,
+        padded,
+        k.constant(numbers8(gates, finish)),
+        k.constant(norms8(gates, cell.cells, padded)),
+        0,
+        Eight,
+        "sums8",
+    )
     feeds = [(d.x, _codes_term(k, [g.input.product for g in gates], padded))]
     recurrent = _codes_term(k, [g.recurrent.product for g in gates], padded)
     return _layer(op, d, cell, padded, feeds, recurrent, body, Projection8.of(k, finish))
@@ -348,14 +437,16 @@ class IntegerProjection:
         values = spread([part.values.T.astype(np.int8)], wide)
         low, high = (-finish.limit, finish.limit) if finish.limit else (-128, 127)
         numbers = [*scale_words(part.multiplier, part.shift), finish.state_zero, low, high]
-        return cls(code_term(k, values, spread([part.offset], wide)),
-                   k.constant(np.array(numbers, np.int32)), wide)  # fmt: skip
+        return cls(
+            code_term(k, values, spread([part.offset], wide)),
+            k.constant(np.array(numbers, np.int32)),
+            wide,
+        )
 
     def emit(self, k: StepEmitter, source: Step, target: Step, room: Room) -> None:
         self.term.one(Rows(source.codes, 0), source.sums)
         function = integer_projection(k, self.term.product.core)
-        k.b.call(function, [source.sums, self.numbers, target.out, target.codes,
-                            k.i64(self.count)])  # fmt: skip
+        k.b.call(function, [source.sums, self.numbers, target.out, target.codes, k.i64(self.count)])
 
 
 # -- RNN ----------------------------------------------------------------------------------------
@@ -378,8 +469,19 @@ def _rnn_layer(k: StepEmitter, op: Op, d: Direction) -> Layer:
         feeds.append((d.aux, float_term(k, side, None, True, asymmetric)))
     recurrent = _recurrent(k, weights_of(op, [d.base + 1], padded), padded, asymmetric)
     cell = RnnCell(attr(op, "fused_activation_function"), padded)
-    return Layer(feeds, recurrent, cell, None, _need(op, d.base + 3), None, d.y, d.y_first,
-                 Sizes(batch, time, units, padded, padded), _time_major(op), d.reverse)  # fmt: skip
+    return Layer(
+        feeds,
+        recurrent,
+        cell,
+        None,
+        _need(op, d.base + 3),
+        None,
+        d.y,
+        d.y_first,
+        Sizes(batch, time, units, padded, padded),
+        _time_major(op),
+        d.reverse,
+    )
 
 
 # -- what is taken ------------------------------------------------------------------------------
@@ -391,9 +493,10 @@ FLOATS = (*FLOAT, DType.INT8, DType.UINT8)
 # Types of weights, peepholes, biases, norms and states, by that of the input.
 TYPES: dict[DType, tuple[tuple[DType, ...], ...]] = {
     DType.FLOAT32: (FLOATS, FLOATS, *[FLOAT] * 4),
-    DType.INT8: tuple((t,) for t in (DType.INT8, DType.INT16, DType.INT32, DType.INT16, DType.INT8,
-                                     DType.INT16)),
-}  # fmt: skip
+    DType.INT8: tuple(
+        (t,) for t in (DType.INT8, DType.INT16, DType.INT32, DType.INT16, DType.INT8, DType.INT16)
+    ),
+}
 
 
 def refuses_lstm(op: Op, target: Target) -> str | None:
@@ -426,9 +529,14 @@ def _lstm_operands(d: Direction, dtype: DType) -> Iterator[Operand]:
     at = d.places
     assert at is not None
     for gate in range(4):
-        for index, types in ((at.input(gate), weight), (at.recurrent(gate), weight),
-                             (at.peephole(gate), peephole), (at.bias(gate), bias),
-                             (at.norm_of(gate), norm), (at.aux_of(gate), weight)):  # fmt: skip
+        for index, types in (
+            (at.input(gate), weight),
+            (at.recurrent(gate), weight),
+            (at.peephole(gate), peephole),
+            (at.bias(gate), bias),
+            (at.norm_of(gate), norm),
+            (at.aux_of(gate), weight),
+        ):
             if index is not None:
                 yield index, types, False
     yield at.projection, weight, False
@@ -510,8 +618,11 @@ def refuses_rnn(op: Op, target: Target) -> str | None:
         return "its input's type has no kernel"
     for d in directions(op):
         operands: list[Operand] = [
-            (d.base, FLOATS, False), (d.base + 1, FLOATS, False), (d.base + 2, FLOAT, False),
-            (d.base + 3, FLOAT, True)]  # fmt: skip
+            (d.base, FLOATS, False),
+            (d.base + 1, FLOATS, False),
+            (d.base + 2, FLOAT, False),
+            (d.base + 3, FLOAT, True),
+        ]
         operands += [(d.aux_weights, FLOATS, False)] if d.aux is not None else []
         reason = _refuses_operands(op, iter(operands)) or _refuses_shapes(op, d)
         if reason is not None:

@@ -30,16 +30,25 @@ from ...codegen.emit import (
     Emitter,
     Int,
     Value,
+    like,
     vector,
 )
 from ...codegen.program import StepEmitter
-from ...codegen.vector_math import like
 from ...isa.targets import Target
 from ...runtime.abi import ALIGN
 from ..epilogue.contract import Epilogue, column_words, words
 from ..epilogue.floats import FloatEpilogue, HybridEpilogue
 from ..epilogue.plain import WholeEpilogue
-from ..products.cores import Core, DotCore, FloatCore, pack, padded_depth, panel_bytes, wide_core
+from ..products.cores import (
+    Core,
+    DotCore,
+    FloatCore,
+    dot_core,
+    pack,
+    padded_depth,
+    panel_bytes,
+    wide_core,
+)
 from ..products.dynamic_range import HALF, asymmetric_codes, range_of, symmetric_codes
 from ..products.gemm import tile_function
 from ..products.tiles import Panels, Tile
@@ -56,9 +65,7 @@ def rounded(size: int, unit: int) -> int:
 
 def code_core(target: Target) -> Core:
     """The product of 8-bit codes with int8 weights."""
-    if target.dot.startswith("vnni"):
-        return DotCore()
-    return DotCore(signed=True) if target.dot == "neon" else wide_core(target)
+    return dot_core(target) or wide_core(target)
 
 
 def code_shift(core: Core) -> int:
@@ -92,8 +99,17 @@ class Product:
         self.common = k.constant(common)
         self.panel = panel_bytes(core, depth, self.panels.columns)
 
-    def tile(self, rows: int, a: Value, lda: Int, c: Value, ldc: int, start: Value | None = None,
-             residual: Value | None = None, row_words: Value | None = None) -> None:  # fmt: skip
+    def tile(
+        self,
+        rows: int,
+        a: Value,
+        lda: Int,
+        c: Value,
+        ldc: int,
+        start: Value | None = None,
+        residual: Value | None = None,
+        row_words: Value | None = None,
+    ) -> None:
         """start: the sums begin with these numbers instead of the product's own."""
         k, panels = self.k, self.panels
         chains = 1 if rows > 1 or self.steps < 4 else {4: 2, 3: 2, 2: 4, 1: 8}[panels.vectors]
@@ -118,17 +134,32 @@ class Product:
                 given["rows"] = row_words
             function.call(k, **given)
 
-    def many(self, count: Int, a: Value, lda: Int, c: Value, ldc: int, residual: Value | None,
-             row_words: Value | None) -> None:  # fmt: skip
+    def many(
+        self,
+        count: Int,
+        a: Value,
+        lda: Int,
+        c: Value,
+        ldc: int,
+        residual: Value | None,
+        row_words: Value | None,
+    ) -> None:
         k, vectors = self.k, self.panels.vectors
         most = max(1, min(ROWS, (k.target.registers - vectors - 2) // vectors))
 
         def tiles(rows: int, first: Int, last: Int) -> None:
             with k.loop(first, last, rows) as row:
                 down = k.mul(row, ldc)
-                self.tile(rows, k.at(a, k.mul(row, lda), I8), lda, k.at(c, down, I8), ldc, None,
-                          residual and k.at(residual, down, I8),
-                          row_words and k.at(row_words, k.mul(row, 8), I8))  # fmt: skip
+                self.tile(
+                    rows,
+                    k.at(a, k.mul(row, lda), I8),
+                    lda,
+                    k.at(c, down, I8),
+                    ldc,
+                    None,
+                    residual and k.at(residual, down, I8),
+                    row_words and k.at(row_words, k.mul(row, 8), I8),
+                )
 
         whole = k.mul(k.div(count, most), most)
         tiles(most, 0, whole)
@@ -287,13 +318,20 @@ def weights_of(op: Op, indices: Sequence[int | None], padded: int) -> Weights:
     arrays = [t.data for t in tensors if t.data is not None]
     if arrays[0].dtype.kind == "f":
         return Weights(spread(arrays, padded))
-    scales = [np.full(len(a), scale_zero(t)[0], np.float32)
-              for a, t in zip(arrays, tensors, strict=True)]  # fmt: skip
+    scales = [
+        np.full(len(a), scale_zero(t)[0], np.float32) for a, t in zip(arrays, tensors, strict=True)
+    ]
     return Weights(spread([signed(a) for a in arrays], padded), spread(scales, padded))
 
 
-def float_term(k: StepEmitter, weights: Weights, bias: Array | None, add: bool, asymmetric: bool,
-               limits: Array = NO_LIMIT) -> Term:  # fmt: skip
+def float_term(
+    k: StepEmitter,
+    weights: Weights,
+    bias: Array | None,
+    add: bool,
+    asymmetric: bool,
+    limits: Array = NO_LIMIT,
+) -> Term:
     """add: to the sums that are there; hybrid sums then come as a residual."""
     n, depth = weights.values.shape
     bias = np.zeros(n, np.float32) if bias is None else bias
@@ -311,8 +349,9 @@ def code_term(k: StepEmitter, values: Array, offset: Array) -> Term:
     core = code_core(k.target)
     offset = offset - code_shift(core) * values.sum(axis=1, dtype=np.int64)
     numbers = [offset.astype(np.int64).astype(np.int32)]
-    return Term(Product(k, core, WholeEpilogue(), values, numbers), values.shape[1],
-                codes_function(k, core))  # fmt: skip
+    return Term(
+        Product(k, core, WholeEpilogue(), values, numbers), values.shape[1], codes_function(k, core)
+    )
 
 
 class Diagonal:
@@ -444,10 +483,17 @@ class Walk:
             once[1] = layer.projection.row_bytes
         most = max(term.row_bytes for _, term in layer.feeds)
         sizes = {
-            "before": self.block * self.row, "sums": self.row + wide, "memory": wide, "out": wide,
-            "made": wide, "codes": wide + once[0], "made_codes": wide + once[1], "words": 64,
-            "fed": self.block * most, "fed_words": self.block * 8,
-        }  # fmt: skip
+            "before": self.block * self.row,
+            "sums": self.row + wide,
+            "memory": wide,
+            "out": wide,
+            "made": wide,
+            "codes": wide + once[0],
+            "made_codes": wide + once[1],
+            "words": 64,
+            "fed": self.block * most,
+            "fed_words": self.block * 8,
+        }
         places = {name: memory.take(size) for name, size in sizes.items()}
         base = k.scratch(memory.size)
         self.at = {name: k.at(base, place, I8) for name, place in places.items()}

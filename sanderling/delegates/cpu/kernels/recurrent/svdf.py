@@ -57,8 +57,16 @@ class _Body:
 
     element: Type
 
-    def __init__(self, k: StepEmitter, op: Op, sizes: Sizes, x: Tensor, state: Tensor,
-                 time: Tensor, bias: Tensor | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        k: StepEmitter,
+        op: Op,
+        sizes: Sizes,
+        x: Tensor,
+        state: Tensor,
+        time: Tensor,
+        bias: Tensor | None,
+    ) -> None:
         self.k, self.op, self.sizes = k, op, sizes
         self.wide = rounded(sizes.filters, 2 * k.target.lanes)
         self.term = self.make_term()
@@ -69,8 +77,10 @@ class _Body:
         assert start is not None
         self.start = k.constant(start)
         memory = Memory()
-        places = [memory.take(size) for size in (self.term.row_bytes, 64, 4 * self.wide,
-                                                 4 * self.wide, 4 * self.wide)]  # fmt: skip
+        places = [
+            memory.take(size)
+            for size in (self.term.row_bytes, 64, 4 * self.wide, 4 * self.wide, 4 * self.wide)
+        ]
         base = k.scratch(memory.size)
         codes, row_words, self.sums, self.totals, self.made = (k.at(base, p, I8) for p in places)
         self.room = Room(codes, row_words)
@@ -98,8 +108,17 @@ class _Body:
         move = k.program.function(f"svdf_move_{short}", [PTR, PTR, I64, I64], self._move)
         k.b.call(move, [state, self.sums, I64(sizes.filters), I64(sizes.memory)])
         weigh = k.program.function(f"svdf_weigh_{short}", [*[PTR] * 4, I64, I64], self._weigh)
-        k.b.call(weigh, [state, self.time, self.start, self.totals, I64(sizes.units),
-                         I64(sizes.rank * sizes.memory)])  # fmt: skip
+        k.b.call(
+            weigh,
+            [
+                state,
+                self.time,
+                self.start,
+                self.totals,
+                I64(sizes.units),
+                I64(sizes.rank * sizes.memory),
+            ],
+        )
         self.leave()
         k.copy(y, self.made, self.row_bytes[2])
 

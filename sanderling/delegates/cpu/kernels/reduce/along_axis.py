@@ -116,8 +116,9 @@ class Finder:
         best, places = k.carried
 
         def choose(a: Value, b: Value) -> Value:
-            return render_vector(k, X.select(self.better, Input(1, self.wide),
-                                             Input(0, self.wide)), [a, b])  # fmt: skip
+            return render_vector(
+                k, X.select(self.better, Input(1, self.wide), Input(0, self.wide)), [a, b]
+            )
 
         top = k.splat(horizontal(k, best, choose), lanes)
         # A NaN equals nothing: then every lane still has the first place, 0.

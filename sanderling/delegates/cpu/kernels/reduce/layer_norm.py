@@ -27,8 +27,9 @@ def _build_layer_norm(form: Rows, e: Emitter) -> None:
         total = form.sum(e, whole, add)
         mean = form.splat(e, e.b.fmul(total, part))
 
-        def square(i: Int, count: int, held: list[Value], source: Value = source,
-                   mean: Value = mean) -> list[Value]:  # fmt: skip
+        def square(
+            i: Int, count: int, held: list[Value], source: Value = source, mean: Value = mean
+        ) -> list[Value]:
             x = e.b.fsub(form.real(e, source, i, count), mean)
             x = first_lanes(e, x, count, form.zero(e))
             return [e.fma(x, x, held[0])]
@@ -37,9 +38,15 @@ def _build_layer_norm(form: Rows, e: Emitter) -> None:
         variance = e.b.fadd(e.b.fmul(squares, part), epsilon)
         inverse = form.splat(e, vmath.rsqrt(e, variance))
 
-        def finish(i: Int, count: int, held: list[Value], source: Value = source,
-                   mean: Value = mean, inverse: Value = inverse,
-                   target: Value = target) -> list[Value]:  # fmt: skip
+        def finish(
+            i: Int,
+            count: int,
+            held: list[Value],
+            source: Value = source,
+            mean: Value = mean,
+            inverse: Value = inverse,
+            target: Value = target,
+        ) -> list[Value]:
             x = e.b.fmul(e.b.fsub(form.real(e, source, i, count), mean), inverse)
             if affine:
                 slope, offset = (e.load_part(e.at(p, i, F32), t, count) for p in affine)

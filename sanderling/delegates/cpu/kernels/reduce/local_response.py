@@ -30,13 +30,23 @@ def emit_response(k: StepEmitter, op: Op) -> None:
     for side in (0, depth + radius):
         k.fill(k.at(memory, side, F32), 4 * radius, 0)
     name = f"response_x{lanes}_b{np.float32(beta).view(np.uint32):x}"
-    function = k.program.function(name, [PTR] * 4 + [I64] * 2,
-                                  partial(_build, lanes=lanes, beta=beta))  # fmt: skip
+    function = k.program.function(
+        name, [PTR] * 4 + [I64] * 2, partial(_build, lanes=lanes, beta=beta)
+    )
     begin, end = k.share(math.prod(x.shape[:-1]))
     with k.loop(begin, end) as row:
         place = k.mul(row, depth)
-        k.b.call(function, [k.at(target, place, F32), k.at(source, place, F32), memory, numbers,
-                            I64(depth), I64(radius)])  # fmt: skip
+        k.b.call(
+            function,
+            [
+                k.at(target, place, F32),
+                k.at(source, place, F32),
+                memory,
+                numbers,
+                I64(depth),
+                I64(radius),
+            ],
+        )
 
 
 def _build(e: Emitter, lanes: int, beta: float) -> None:

@@ -215,11 +215,15 @@ class PixelCode:
             there = e.at(out, e.add(place, e.mul(number, out_pitch)), I8)
             for v, total in enumerate(self._total(e, here, rows, columns, row_pitch, pitch)):
                 value = f.finish(e, total, count, params)
-                e.store_part(value, e.at(there, v * run.lanes * f.item, I8),
-                             run.stored if self.is_part else run.lanes)  # fmt: skip
+                e.store_part(
+                    value,
+                    e.at(there, v * run.lanes * f.item, I8),
+                    run.stored if self.is_part else run.lanes,
+                )
 
-    def _total(self, e: Emitter, here: Value, rows: Value, columns: Value, row_pitch: Value,
-               pitch: Value) -> list[Value]:  # fmt: skip
+    def _total(
+        self, e: Emitter, here: Value, rows: Value, columns: Value, row_pitch: Value, pitch: Value
+    ) -> list[Value]:
         def add(acc: Sequence[Value], line: Value, x: Int) -> list[Value]:
             pixel = e.at(line, e.mul(x, pitch), I8)
             return [self.function.step(e, a, self._load(e, pixel, v)) for v, a in enumerate(acc)]
@@ -266,8 +270,9 @@ class Picture:
         return range(first, max(first, min(stop, self.out[1])))
 
 
-def emit_windows(k: StepEmitter, x: Tensor, out: Tensor, picture: Picture, function: Function,
-                 params: Array) -> None:  # fmt: skip
+def emit_windows(
+    k: StepEmitter, x: Tensor, out: Tensor, picture: Picture, function: Function, params: Array
+) -> None:
     """Units of (picture, output row, group of channel blocks)."""
     if not out.nbytes:
         return
@@ -293,13 +298,24 @@ def emit_windows(k: StepEmitter, x: Tensor, out: Tensor, picture: Picture, funct
                 skip = run.first * function.item
                 first = k.div(k.mul(group, run.count), groups)
                 last = k.div(k.mul(k.add(group, 1), run.count), groups)
-                k.b.call(k.program.function(code.name, code.types, code.build), [
-                    k.at(source, k.add(k.mul(at, pitch), skip), I8), k.i64(rows), k.i64(columns),
-                    I64(picture.size[1] * pitch), I64(pitch),
-                    k.at(target, k.add(k.mul(place, out_pitch), skip), I8), numbers,
-                    k.i64(k.mul(rows, columns)), k.i64(first), k.i64(last), I64(count),
-                    I64(picture.window.stride[1] * pitch), I64(out_pitch),
-                ])  # fmt: skip
+                k.b.call(
+                    k.program.function(code.name, code.types, code.build),
+                    [
+                        k.at(source, k.add(k.mul(at, pitch), skip), I8),
+                        k.i64(rows),
+                        k.i64(columns),
+                        I64(picture.size[1] * pitch),
+                        I64(pitch),
+                        k.at(target, k.add(k.mul(place, out_pitch), skip), I8),
+                        numbers,
+                        k.i64(k.mul(rows, columns)),
+                        k.i64(first),
+                        k.i64(last),
+                        I64(count),
+                        I64(picture.window.stride[1] * pitch),
+                        I64(out_pitch),
+                    ],
+                )
 
         whole = picture.whole
         after: Int = whole.start
@@ -322,8 +338,7 @@ def _cut(k: StepEmitter, index: Int, picture: Picture, axis: int) -> tuple[Int, 
 
 
 def _tensor(op: Op) -> Tensor:
-    tensor = op.inputs[0]
-    assert tensor is not None
+    tensor = op.operand(0)
     return tensor
 
 
@@ -331,10 +346,17 @@ def _element(x: Tensor) -> tuple[Type, bool]:
     return ELEMENTS[x.dtype]
 
 
-ELEMENTS = {DType.FLOAT32: (F32, False), DType.UINT8: (I8, False), DType.INT8: (I8, True),
-            DType.INT16: (I16, True)}  # fmt: skip
+ELEMENTS = {
+    DType.FLOAT32: (F32, False),
+    DType.UINT8: (I8, False),
+    DType.INT8: (I8, True),
+    DType.INT16: (I16, True),
+}
 FUNCTIONS: dict[str, type[Function]] = {
-    "AVERAGE_POOL_2D": Average, "L2_POOL_2D": Squares, "MAX_POOL_2D": Max}  # fmt: skip
+    "AVERAGE_POOL_2D": Average,
+    "L2_POOL_2D": Squares,
+    "MAX_POOL_2D": Max,
+}
 
 
 def _numbers(floats: Sequence[float] = (), whole: Sequence[int] = ()) -> Array:

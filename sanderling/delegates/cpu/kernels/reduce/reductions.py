@@ -119,8 +119,12 @@ def _code_sum(op: Op, x: Expr, out: Tensor, divisor: int) -> Fold:
         m, shift = (m << extra) // divisor, shift - extra
     need(-62 < shift < 31, "the scales do not fit each other")
     units = fixed_product(cast(Input(0, INT32) - zero * count, INT64), m, shift) + zero_out
-    return Fold(cast(x, INT32), Input(0, INT32) + Input(1, INT32), 0,
-                cast(clamp(units, *out.dtype.bounds), out.dtype))  # fmt: skip
+    return Fold(
+        cast(x, INT32),
+        Input(0, INT32) + Input(1, INT32),
+        0,
+        cast(clamp(units, *out.dtype.bounds), out.dtype),
+    )
 
 
 def _extreme(sign: str) -> Callable[..., Fold]:
@@ -221,8 +225,12 @@ class Reducer:
             column = k.min(k.mul(k.rem(unit, blocks), width), inner - width)
             row = k.div(unit, blocks)
             place = k.add(self._offset(row, kept), column)
-            totals = self._nest(self._reduced(), place, self._start(many, self.lanes, place),
-                                lambda at, held: self._add(at, held, part))  # fmt: skip
+            totals = self._nest(
+                self._reduced(),
+                place,
+                self._start(many, self.lanes, place),
+                lambda at, held: self._add(at, held, part),
+            )
             result = k.add(k.mul(row, inner), column)
             for i, total in enumerate(totals):
                 self._store(total, k.add(result, i * self.lanes), part)
@@ -236,8 +244,9 @@ class Reducer:
         with k.loop(begin, end) as unit:
             place = self._offset(unit, kept)
             start = self._start(many, self.lanes, place)
-            totals = self._nest(self._reduced()[:-1], place, start,
-                                lambda at, held: self._along(at, held, inner))  # fmt: skip
+            totals = self._nest(
+                self._reduced()[:-1], place, start, lambda at, held: self._along(at, held, inner)
+            )
             total = totals[0]
             for other in totals[1:]:
                 total = self._combine(total, other)
@@ -253,8 +262,13 @@ class Reducer:
             index = self.k.div(index, dim.size)
         return place
 
-    def _nest(self, dims: Sequence[Dim], place: Int, totals: list[Value],
-              body: Callable[[Int, list[Value]], list[Value]]) -> list[Value]:  # fmt: skip
+    def _nest(
+        self,
+        dims: Sequence[Dim],
+        place: Int,
+        totals: list[Value],
+        body: Callable[[Int, list[Value]], list[Value]],
+    ) -> list[Value]:
         if not dims:
             return body(place, totals)
         with self.k.loop(0, dims[0].size, carry=totals) as (i, held):
@@ -279,8 +293,10 @@ class Reducer:
         return render_vector(self.k, self.fold.both, [a, b])
 
     def _add(self, place: Int, totals: list[Value], part: int | None) -> list[Value]:
-        return [self._combine(t, self._load(self.k.add(place, i * self.lanes), part))
-                for i, t in enumerate(totals)]  # fmt: skip
+        return [
+            self._combine(t, self._load(self.k.add(place, i * self.lanes), part))
+            for i, t in enumerate(totals)
+        ]
 
     def _along(self, place: Int, totals: list[Value], inner: int) -> list[Value]:
         """Add a run of elements to the totals."""

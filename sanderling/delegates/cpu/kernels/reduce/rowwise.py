@@ -38,8 +38,14 @@ class Rows:
     def real(self, e: Emitter, row: Value, place: Int, count: int) -> Value:
         return e.load_part(e.at(row, place, F32), vector(F32, self.lanes), count)
 
-    def sweep(self, e: Emitter, whole: Int, carry: Sequence[Value], body: Body,
-              both: Callable[[Value, Value], Value] | None = None) -> list[Value]:  # fmt: skip
+    def sweep(
+        self,
+        e: Emitter,
+        whole: Int,
+        carry: Sequence[Value],
+        body: Body,
+        both: Callable[[Value, Value], Value] | None = None,
+    ) -> list[Value]:
         return sweep(e, whole, self.tail, self.lanes, carry, body, both)
 
     def sum(self, e: Emitter, whole: Int, body: Body) -> Value:
@@ -57,9 +63,14 @@ class Rows:
         return e.splat(scalar, self.lanes)
 
 
-def emit_rows(k: StepEmitter, op: Op, build: Callable[[Rows, Emitter], None],
-              params: Sequence[float], extra: Sequence[Value] = (), few: bool = False
-              ) -> None:  # fmt: skip
+def emit_rows(
+    k: StepEmitter,
+    op: Op,
+    build: Callable[[Rows, Emitter], None],
+    params: Sequence[float],
+    extra: Sequence[Value] = (),
+    few: bool = False,
+) -> None:
     """Share the rows of the first operand between the workers."""
     x, out = tensor_at(op, 0), op.outputs[0]
     length = x.shape[-1]
@@ -147,8 +158,9 @@ class Softmax:
         highest = e.fmax(joined(full, e.fmax), least)  # a NaN in the first place is not kept
         top = form.splat(e, horizontal(e, highest, e.fmax))
         pairs = [self.power(x, top) for x in xs]
-        powers = [first_lanes(e, p, n, form.zero(e))
-                  for (_, p), n in zip(pairs, counts, strict=True)]  # fmt: skip
+        powers = [
+            first_lanes(e, p, n, form.zero(e)) for (_, p), n in zip(pairs, counts, strict=True)
+        ]
 
         def plus(a: Value, b: Value) -> Value:
             return e.b.fadd(a, b)
@@ -232,8 +244,14 @@ def _build_l2(form: Rows, e: Emitter) -> None:
         norm = e.fmax(F32(float(np.float32(1e-6))), vmath.sqrt(e, total))  # NaN passes
         share = form.splat(e, e.b.fdiv(F32(1.0), norm))
 
-        def finish(i: Int, count: int, held: list[Value], source: Value = source,
-                   target: Value = target, share: Value = share) -> list[Value]:  # fmt: skip
+        def finish(
+            i: Int,
+            count: int,
+            held: list[Value],
+            source: Value = source,
+            target: Value = target,
+            share: Value = share,
+        ) -> list[Value]:
             value = e.b.fmul(form.real(e, source, i, count), share)
             e.store_part(value, e.at(target, i, F32), count)
             return held

@@ -36,15 +36,18 @@ def powers_of(op: Op) -> Array:
 def emit_softmax(k: StepEmitter, op: Op) -> None:
     x, y = present(op), op.outputs[0]
     length = x.shape[-1]
-    places = [k.at(k.constant(powers_of(op)), CODES - 1, I16),
-              k.constant(INVERSE16.astype(np.int32))]  # fmt: skip
+    places = [
+        k.at(k.constant(powers_of(op)), CODES - 1, I16),
+        k.constant(INVERSE16.astype(np.int32)),
+    ]
     source, target, memory = k.ptr(x), k.ptr(y), k.scratch(2 * length)
     function = k.program.function("softmax_i16", [PTR] * 5 + [I64], _build_softmax)
     begin, end = k.share(math.prod(x.shape[:-1]))
     with k.loop(begin, end) as row:
         at = k.mul(row, length)
-        k.b.call(function, [k.at(target, at, I16), k.at(source, at, I16), memory, *places,
-                            I64(length)])  # fmt: skip
+        k.b.call(
+            function, [k.at(target, at, I16), k.at(source, at, I16), memory, *places, I64(length)]
+        )
 
 
 def _build_softmax(e: Emitter) -> None:

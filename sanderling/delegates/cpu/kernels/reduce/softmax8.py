@@ -146,8 +146,7 @@ def refuses_softmax(op: Op, target: Target) -> str | None:
 
 
 def _operand(op: Op) -> Tensor:
-    x = op.inputs[0]
-    assert x is not None
+    x = op.operand(0)
     return x
 
 

@@ -37,8 +37,17 @@ def emit_topk(k: StepEmitter, op: Op) -> None:
     more = [] if listed else [work, I64((blocks - 1).bit_length())]
     begin, end = k.share(rows)
     with k.loop(begin, end) as row:
-        k.b.call(function, [k.at(target, k.mul(row, most), t), k.at(places, k.mul(row, most), kind),
-                            k.at(source, k.mul(row, n), t), I64(n), I64(most), *more])  # fmt: skip
+        k.b.call(
+            function,
+            [
+                k.at(target, k.mul(row, most), t),
+                k.at(places, k.mul(row, most), kind),
+                k.at(source, k.mul(row, n), t),
+                I64(n),
+                I64(most),
+                *more,
+            ],
+        )
 
 
 # -- a list -----------------------------------------------------------------------------------
@@ -67,8 +76,9 @@ def _list_function(k: StepEmitter, dtype: DType, t: Type, kind: Type) -> Value:
     def _insert(
         e: Emitter, best: Value, where: Value, place: Value, value: Value, i: Value
     ) -> None:
-        head, look, shift, done = (e.function.append_basic_block(b)
-                                   for b in ("head", "look", "shift", "done"))  # fmt: skip
+        head, look, shift, done = (
+            e.function.append_basic_block(b) for b in ("head", "look", "shift", "done")
+        )
         entry = e.b.block
         e.b.branch(head)
         e.b.position_at_end(head)
@@ -117,8 +127,9 @@ def _select_function(k: StepEmitter, dtype: DType, t: Type, kind: Type) -> Value
     return k.program.function(name, [PTR, PTR, PTR, I64, I64, PTR, I64], build)
 
 
-def _write_keys(e: Emitter, dtype: DType, source: Value, keys: Value, n: Value,
-                vectors: Value) -> None:  # fmt: skip
+def _write_keys(
+    e: Emitter, dtype: DType, source: Value, keys: Value, n: Value, vectors: Value
+) -> None:
     """The elements as integers of their order; behind them the smallest there is."""
     t, lanes = llvm_type(dtype.numpy), e.target.lanes
     smallest = e.const(vector(I32, lanes), -(1 << 31))
@@ -153,8 +164,9 @@ def _kth(e: Emitter, keys: Value, vectors: Value, most: Value) -> Value:
         key = e.b.xor(tried, I32(-(1 << 31)))
         count = _count(e, keys, e.b.select(exact, I64(0), vectors), key)
         enough = e.b.icmp_signed(">=", count, most)
-        e.carry([e.b.select(enough, tried, found),
-                 e.b.or_(exact, e.b.icmp_signed("==", count, most))])  # fmt: skip
+        e.carry(
+            [e.b.select(enough, tried, found), e.b.or_(exact, e.b.icmp_signed("==", count, most))]
+        )
     return e.b.xor(e.carried[0], I32(-(1 << 31)))
 
 
@@ -177,8 +189,9 @@ def _count(e: Emitter, keys: Value, vectors: Value, key: Value) -> Value:
     return e.b.zext(whole, I64)
 
 
-def _collect(e: Emitter, keys: Value, n: Value, vectors: Value, least: Value, most: Value,
-             cells: Value) -> None:  # fmt: skip
+def _collect(
+    e: Emitter, keys: Value, n: Value, vectors: Value, least: Value, most: Value, cells: Value
+) -> None:
     """Keys above the least, and of those that equal it the first, each with its place: the lower
     half of a cell is larger for an earlier one."""
     lanes = e.target.lanes
@@ -240,8 +253,9 @@ def _sort_block(e: Emitter, source: Value, target: Value) -> None:
         e.store(cell, e.at(target, rank, I64))
 
 
-def _merge(e: Emitter, source: Value, target: Value, first: Value, middle: Value,
-           end: Value) -> None:  # fmt: skip
+def _merge(
+    e: Emitter, source: Value, target: Value, first: Value, middle: Value, end: Value
+) -> None:
     """Two descending runs become one. Either may be at its end: then the other's turn it is."""
     with e.loop(first, end, carry=[first, middle]) as (place, (i, j)):
         a = e.load(e.at(source, e.min(i, e.b.sub(middle, I64(1))), I64), I64)

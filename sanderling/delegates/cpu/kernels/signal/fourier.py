@@ -77,8 +77,10 @@ def butterfly(e: Emitter, a: Sequence[Complex]) -> list[Complex]:
     if r == 2:
         return [_plus(e, *a), _minus(e, *a)]
     if r == 4:
-        even, odd = (_plus(e, a[0], a[2]), _minus(e, a[0], a[2])), (
-            _plus(e, a[1], a[3]), _turned(e, _minus(e, a[1], a[3])))  # fmt: skip
+        even, odd = (
+            (_plus(e, a[0], a[2]), _minus(e, a[0], a[2])),
+            (_plus(e, a[1], a[3]), _turned(e, _minus(e, a[1], a[3]))),
+        )
         sums = [_plus(e, x, y) for x, y in zip(even, odd, strict=True)]
         return sums + [_minus(e, x, y) for x, y in zip(even, odd, strict=True)]
     found = []
@@ -129,8 +131,10 @@ def _spread(e: Emitter, scalar: Value, lanes: int) -> Value:
 
 def _get(e: Emitter, base: Value, index: Int, lanes: int) -> Complex:
     place, t = e.mul(index, 2 * lanes), _kind(lanes)
-    return (e.load(e.at(base, place, F32), t, 4),
-            e.load(e.at(base, e.add(place, lanes), F32), t, 4))  # fmt: skip
+    return (
+        e.load(e.at(base, place, F32), t, 4),
+        e.load(e.at(base, e.add(place, lanes), F32), t, 4),
+    )
 
 
 def _put(e: Emitter, value: Complex, base: Value, index: Int, lanes: int) -> None:
@@ -220,8 +224,9 @@ def _build_split(e: Emitter, lanes: int) -> None:
         k = e.min(i, e.sub(m, lanes))
         z = tuple(e.load(e.at(plane, k, F32), _kind(lanes), 4) for plane in (real, imaginary))
         other = (mirror(real, k), e.b.fneg(mirror(imaginary, k)))
-        cosine, sine = (e.load(e.at(twiddles, e.add(e.mul(m, j), k), F32), _kind(lanes), 4)
-                        for j in (0, 1))  # fmt: skip
+        cosine, sine = (
+            e.load(e.at(twiddles, e.add(e.mul(m, j), k), F32), _kind(lanes), 4) for j in (0, 1)
+        )
         even, odd = _plus(e, (z[0], z[1]), other), _minus(e, (z[0], z[1]), other)
         both = _plus(e, even, _turned(e, _times(e, odd, (cosine, sine))))
         value = (e.b.fmul(both[0], half), e.b.fmul(both[1], half))
@@ -253,8 +258,10 @@ class Transform:
             turns = roots(n, np.outer(np.arange(m), np.arange(1, r)))
             table = k.constant(np.stack([turns.real, turns.imag], -1).astype(np.float32))
             function = k.program.function(
-                f"fft_r{r}_x{self.lanes}", [PTR, PTR, PTR, I64, I64],
-                lambda e, r=r: _build_pass(e, r, self.lanes))  # type: ignore[misc]  # fmt: skip
+                f"fft_r{r}_x{self.lanes}",
+                [PTR, PTR, PTR, I64, I64],
+                lambda e, r=r: _build_pass(e, r, self.lanes),  # type: ignore[misc]
+            )
             k.b.call(function, [there, here, table, I64(m), I64(s)])
             here, there, n, s = there, here, m, s * r
         return here
@@ -263,8 +270,9 @@ class Transform:
         lanes = self.lanes
         turns = roots(self.length, np.outer(np.arange(self.rows), np.arange(lanes)))
         table = k.constant(np.stack([turns.real, turns.imag], 1).astype(np.float32))
-        function = k.program.function(f"fft_cross_x{lanes}", [PTR] * 4 + [I64],
-                                      lambda e: _build_cross(e, lanes))  # fmt: skip
+        function = k.program.function(
+            f"fft_cross_x{lanes}", [PTR] * 4 + [I64], lambda e: _build_cross(e, lanes)
+        )
         k.b.call(function, [real, imaginary, by, table, I64(self.rows)])
 
 
@@ -339,8 +347,9 @@ class Rows:
         turns = roots(self.n, np.arange(m))
         table = k.constant(np.stack([turns.real, turns.imag]).astype(np.float32))
         lanes = k.target.lanes if m >= k.target.lanes else 1
-        function = k.program.function(f"rfft_split_x{lanes}", [PTR] * 4 + [I64],
-                                      lambda e: _build_split(e, lanes))  # fmt: skip
+        function = k.program.function(
+            f"rfft_split_x{lanes}", [PTR] * 4 + [I64], lambda e: _build_split(e, lanes)
+        )
         k.b.call(function, [to, real, imaginary, table, I64(m)])
 
 
@@ -380,8 +389,13 @@ class Columns:
             with k.loop(0, self.length) as row:
                 place = k.add(k.mul(row, 2 * self.width), column)
                 both = k.load(k.at(by, place, F32), vector(F32, 2 * lanes), 4)
-                _put(k, (_every_other(k, both, 0, lanes), _every_other(k, both, 1, lanes)), memory,
-                     row, lanes)  # fmt: skip
+                _put(
+                    k,
+                    (_every_other(k, both, 0, lanes), _every_other(k, both, 1, lanes)),
+                    memory,
+                    row,
+                    lanes,
+                )
             done = form.passes(k, memory, there)
             with k.loop(0, self.length) as row:
                 place = k.add(k.mul(row, 2 * self.width), column)
@@ -405,8 +419,12 @@ def emit_rfft(k: StepEmitter, op: Op) -> None:
         by = k.at(source, k.mul(i, math.prod(x.shape[-2:])), F32)
         to = k.at(target, k.mul(i, 2 * height * width), F32)
         with k.loop(0, rows) as j:
-            row.emit(k, k.at(to if single else picture, k.mul(j, 2 * width), F32),
-                     k.at(by, k.mul(j, x.shape[-1]), F32), memory)  # fmt: skip
+            row.emit(
+                k,
+                k.at(to if single else picture, k.mul(j, 2 * width), F32),
+                k.at(by, k.mul(j, x.shape[-1]), F32),
+                memory,
+            )
         if not single:
             k.fill(k.at(picture, 2 * rows * width, F32), 8 * (height - rows) * width, 0)
             columns.emit(k, to, picture, k.at(memory, row.floats, F32))
@@ -451,13 +469,16 @@ def emit_abs(k: StepEmitter, op: Op) -> None:
     most = k.target.width // size
     lanes = most if count >= most else 1
     source, target = k.ptr(x), k.ptr(y)
-    function = k.program.function(f"complex_abs_{number}_x{lanes}", [PTR, PTR],
-                                  lambda e: _build_abs(e, number, lanes))  # fmt: skip
+    function = k.program.function(
+        f"complex_abs_{number}_x{lanes}", [PTR, PTR], lambda e: _build_abs(e, number, lanes)
+    )
     begin, end = k.share(-(-count // lanes))
     with k.loop(begin, end) as i:
         place = k.min(k.mul(i, lanes), count - lanes)
-        k.b.call(function, [k.at(target, k.mul(place, size), I8),
-                            k.at(source, k.mul(place, 2 * size), I8)])  # fmt: skip
+        k.b.call(
+            function,
+            [k.at(target, k.mul(place, size), I8), k.at(source, k.mul(place, 2 * size), I8)],
+        )
 
 
 def _build_abs(e: Emitter, number: Type, lanes: int) -> None:
@@ -470,8 +491,10 @@ def _build_abs(e: Emitter, number: Type, lanes: int) -> None:
         a, b = (_every_other(e, both, i, lanes) for i in (0, 1))
     squares = e.b.fadd(e.b.fmul(a, a), e.b.fmul(b, b))
     least, most = (1e-30, 1e38) if number == F32 else (1e-290, 1e307)
-    good = e.b.and_(e.b.fcmp_ordered(">", squares, e.const(a.type, least)),
-                    e.b.fcmp_ordered("<", squares, e.const(a.type, most)))  # fmt: skip
+    good = e.b.and_(
+        e.b.fcmp_ordered(">", squares, e.const(a.type, least)),
+        e.b.fcmp_ordered("<", squares, e.const(a.type, most)),
+    )
     with e.b.if_else(horizontal(e, good, e.b.and_)) as (simple, careful):
         with simple:
             _store_lanes(e, vmath.sqrt(e, squares), to, lanes)

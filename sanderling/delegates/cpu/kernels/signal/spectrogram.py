@@ -35,8 +35,11 @@ def emit_spectrogram(k: StepEmitter, op: Op) -> None:
     memory = k.at(spectrum, 2 * length + 32, F32)
     k.fill(k.at(frame, window, F32), 4 * (length - window), 0)
     lanes = k.target.lanes if bins > k.target.lanes else 1
-    powers = k.program.function(f"powers_x{lanes}" + "_root" * (not squared), [PTR, PTR, I64],
-                                partial(_build_powers, lanes=lanes, root=not squared))  # fmt: skip
+    powers = k.program.function(
+        f"powers_x{lanes}" + "_root" * (not squared),
+        [PTR, PTR, I64],
+        partial(_build_powers, lanes=lanes, root=not squared),
+    )
     shaped = k.program.function("windowed", [PTR, PTR, PTR, I64, I64], _build_windowed)
     begin, end = k.share(channels * frames)
     with k.loop(begin, end) as unit:

@@ -75,8 +75,13 @@ def build_pass(e: Emitter) -> None:
         score = e.b.select(over, gone, score)
         e.store(score, e.at(scores, i, F32), 4)
         better = e.b.fcmp_ordered(">", score, most)
-        e.carry([e.b.select(better, score, most), e.b.select(better, index, where),
-                 e.b.add(index, e.const(whole, lanes))])  # fmt: skip
+        e.carry(
+            [
+                e.b.select(better, score, most),
+                e.b.select(better, index, where),
+                e.b.add(index, e.const(whole, lanes)),
+            ]
+        )
     most, where, _ = e.carried
     top = horizontal(e, most, e.fmax)
     first = e.b.select(
@@ -207,8 +212,9 @@ class Places:
 
             def floats(box: Value) -> tuple[Value, Value]:
                 row = k.at(base, k.mul(box, width), F32)
-                real = [k.b.fpext(k.load(k.at(row, i, F32), vector(F32, 2), 4), two)
-                        for i in (0, 2)]  # fmt: skip
+                real = [
+                    k.b.fpext(k.load(k.at(row, i, F32), vector(F32, 2), 4), two) for i in (0, 2)
+                ]
                 grown = vmath.exp_wide(k, k.b.fdiv(real[1], size))
                 return k.b.fdiv(real[0], shift), k.b.fmul(k.const(two, 0.5), grown)
 
@@ -241,8 +247,11 @@ class Detector:
 
     def __init__(self, k: StepEmitter, op: Op) -> None:
         self.k, self.op, self.options = k, op, detection_options(op)
-        self.scores = Scores(present(op, 1), int(self.options["num_classes"]),
-                             float(self.options["nms_score_threshold"]))  # fmt: skip
+        self.scores = Scores(
+            present(op, 1),
+            int(self.options["num_classes"]),
+            float(self.options["nms_score_threshold"]),
+        )
         scales = tuple(float(self.options[f"{name}_scale"]) for name in "yxhw")
         self.boxes = Places(present(op), anchors_of(op), scales)  # type: ignore[arg-type]
         self.total = self.scores.tensor.shape[1]
@@ -252,7 +261,8 @@ class Detector:
         self.outputs = [k.ptr(t) for t in op.outputs]
         self.limit = k.const(F32, float(self.options["nms_iou_threshold"]))
         self.function = k.program.function(
-            f"nms_x{k.target.lanes}", [PTR, PTR, I64, I64, PTR, PTR, F32], build_pass)  # fmt: skip
+            f"nms_x{k.target.lanes}", [PTR, PTR, I64, I64, PTR, PTR, F32], build_pass
+        )
         self._memory()
 
     def _memory(self) -> None:
@@ -346,8 +356,13 @@ class Detector:
 
     # -- suppression --
 
-    def rounds(self, n: Value, most: int, more: Callable[[Value], Value],
-               take: Callable[[Value, Value], None]) -> None:  # fmt: skip
+    def rounds(
+        self,
+        n: Value,
+        most: int,
+        more: Callable[[Value], Value],
+        take: Callable[[Value, Value], None],
+    ) -> None:
         """Best first: take(score, index) as long as there is a box, and more(score) holds."""
         k, lanes = self.k, self.k.target.lanes
         k.store(k.const(vector(F32, lanes), GONE), k.at(self.points, n, F32), 4)
@@ -429,11 +444,16 @@ class Detector:
             wanted = k.b.and_(scores.enough(k, raw), self._wanted(scores.real(k, raw)))
             with k.when(wanted):
                 self._column(n, kind)
-                self.rounds(n, each, self._wanted,
-                            lambda score, index, kind=kind: self._insert(score, index, kind))  # type: ignore[misc]  # fmt: skip
+                self.rounds(
+                    n,
+                    each,
+                    self._wanted,
+                    lambda score, index, kind=kind: self._insert(score, index, kind),  # type: ignore[misc]
+                )
         with k.loop(0, k.b.sext(k.load(self.counter, I32, 4), I64)) as i:
-            index, kind = (k.b.sext(k.load(k.at(self.listed[j], i, I32), I32, 4), I64)
-                           for j in (1, 2))  # fmt: skip
+            index, kind = (
+                k.b.sext(k.load(k.at(self.listed[j], i, I32), I32, 4), I64) for j in (1, 2)
+            )
             score = k.load(k.at(self.listed[0], i, F32), F32, 4)
             self.write(i, index, kind, score)
 

@@ -28,8 +28,9 @@ LANES = COLOURS + 1  # the last one idles
 # rows and columns: records of 16 bytes, which are the places (int32) of the two neighbours and
 # their shares (float32). values: LANES means, and as many factors (float32).
 ARGUMENTS = "ppiippiip"
-_CALL = ctypes.CFUNCTYPE(None, *(ctypes.c_void_p if a == "p" else ctypes.c_int64
-                                 for a in ARGUMENTS))  # fmt: skip
+_CALL = ctypes.CFUNCTYPE(
+    None, *(ctypes.c_void_p if a == "p" else ctypes.c_int64 for a in ARGUMENTS)
+)
 Function = Callable[..., None]
 
 
@@ -43,8 +44,13 @@ class Kind(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "_".join(("bilinear" if self.resized else "copy", "bgr" if self.flipped else "rgb",
-                         "f32" if self.is_float else "i8"))  # fmt: skip
+        return "_".join(
+            (
+                "bilinear" if self.resized else "copy",
+                "bgr" if self.flipped else "rgb",
+                "f32" if self.is_float else "i8",
+            )
+        )
 
 
 KINDS = tuple(Kind(*flags) for flags in product((True, False), repeat=3))

@@ -83,8 +83,12 @@ def emit_argmax_pool(k: StepEmitter, op: Op) -> None:
                     seen = k.load(k.at(picture, at, F32), t)
                     better = k.b.fcmp_ordered(">", seen, value)
                     number = k.b.sitofp(k.i64(k.add(k.mul(ky, columns), kx)), F32)
-                    k.carry([k.b.select(better, seen, value),
-                             k.b.select(better, k.splat(number, lanes), tap)])  # fmt: skip
+                    k.carry(
+                        [
+                            k.b.select(better, seen, value),
+                            k.b.select(better, k.splat(number, lanes), tap),
+                        ]
+                    )
                 k.carry(k.carried)
             value, tap = k.carried
             value = k.fmin(k.fmax(value, k.const(t, low)), k.const(t, top))
@@ -123,16 +127,20 @@ def emit_unpool(k: StepEmitter, op: Op) -> None:
     _, strides, taps, _ = pool_options(op)
     batch, rows, columns, depth = x.shape
     sizes = y.shape[1:3]
-    before = [padding_before(size, f, s, 1, count) for count, s, size, f in
-              zip((rows, columns), strides, sizes, taps, strict=True)]  # fmt: skip
+    before = [
+        padding_before(size, f, s, 1, count)
+        for count, s, size, f in zip((rows, columns), strides, sizes, taps, strict=True)
+    ]
     source, places, target = k.ptr(x), k.ptr(present(op, 1)), k.ptr(y)
     begin, end = k.share(batch)
     with k.loop(begin, end) as image:
         picture = k.at(target, k.mul(image, math.prod(y.shape[1:])), F32)
         k.fill(picture, 4 * math.prod(y.shape[1:]), 0)
         with k.loop(0, rows) as row, k.loop(0, columns) as column:
-            first = [k.sub(k.mul(i, s), b) for i, s, b in
-                     zip((row, column), strides, before, strict=True)]  # fmt: skip
+            first = [
+                k.sub(k.mul(i, s), b)
+                for i, s, b in zip((row, column), strides, before, strict=True)
+            ]
             pixel = k.add(k.mul(k.add(k.mul(image, rows), row), columns), column)
             with k.loop(0, depth) as channel:
                 at = k.add(k.mul(pixel, depth), channel)
@@ -143,16 +151,21 @@ def emit_unpool(k: StepEmitter, op: Op) -> None:
                     k.store(k.load(k.at(source, at, F32), F32), k.at(picture, to, F32))
 
 
-def _named(e: Emitter, index: Value, first: list[Int], width: int,
-           sizes: tuple[int, ...]) -> tuple[Value, Value, Value]:  # fmt: skip
+def _named(
+    e: Emitter, index: Value, first: list[Int], width: int, sizes: tuple[int, ...]
+) -> tuple[Value, Value, Value]:
     """The place that an index names, and whether it is inside; division is toward zero."""
-    size = e.b.and_(e.b.fcmp_ordered("<", index, e.const(F32, REACH)),
-                    e.b.fcmp_ordered(">", index, e.const(F32, -REACH)))  # fmt: skip
+    size = e.b.and_(
+        e.b.fcmp_ordered("<", index, e.const(F32, REACH)),
+        e.b.fcmp_ordered(">", index, e.const(F32, -REACH)),
+    )
     whole = e.b.fptosi(e.b.select(size, index, e.const(F32, 0)), I64)
     down = e.add(first[0], e.b.sdiv(whole, I64(width)))
     across = e.add(first[1], e.b.srem(whole, I64(width)))
-    good = e.b.and_(e.b.icmp_unsigned("<", e.i64(down), I64(sizes[0])),
-                    e.b.icmp_unsigned("<", e.i64(across), I64(sizes[1])))  # fmt: skip
+    good = e.b.and_(
+        e.b.icmp_unsigned("<", e.i64(down), I64(sizes[0])),
+        e.b.icmp_unsigned("<", e.i64(across), I64(sizes[1])),
+    )
     return down, across, e.b.and_(size, good)
 
 

@@ -123,7 +123,8 @@ class Suppression:
         self.k, self.op = k, op
         self.total, self.most = present(op).shape[0], op.outputs[0].shape[0]
         self.boxes, self.scores, self.iou, self.least = (
-            k.ptr(present(op, i)) for i in (0, 1, 3, 4))  # fmt: skip
+            k.ptr(present(op, i)) for i in (0, 1, 3, 4)
+        )
         self.outputs = [k.ptr(t) for t in op.outputs]
         room = -(-self.total // 16) * 16
         self.words = k.scratch(4 * (48 + ENTRY * (room + 16) + 5 * room + self.most + 16))
@@ -163,8 +164,9 @@ class Suppression:
             for low, high in ((TOP, BOTTOM), (LEFT, RIGHT)):
                 a, b = corners[low], corners[high]
                 sides[low], sides[high] = k.fmin(a, b), k.fmax(a, b)
-            sides[AREA] = k.b.fmul(*(k.b.fsub(sides[high], sides[low])
-                                     for low, high in ((TOP, BOTTOM), (LEFT, RIGHT))))  # fmt: skip
+            sides[AREA] = k.b.fmul(
+                *(k.b.fsub(sides[high], sides[low]) for low, high in ((TOP, BOTTOM), (LEFT, RIGHT)))
+            )
             for plane, value in sides.items():
                 k.store(value, k.at(self.planes, k.add(i, plane * self.room), F32), 4)
             score = k.load(k.at(self.scores, i, F32), F32)
@@ -184,8 +186,11 @@ class Suppression:
     def leave(self) -> tuple[Value, Value, Value]:
         """The best entry."""
         k, top = self.k, self.heap.base
-        found = (k.load(top, F32, 4), k.load(k.at(top, 1, I32), I32, 4),
-                 k.load(k.at(top, 2, I32), I32, 4))  # fmt: skip
+        found = (
+            k.load(top, F32, 4),
+            k.load(k.at(top, 1, I32), I32, 4),
+            k.load(k.at(top, 2, I32), I32, 4),
+        )
         left = k.b.sub(k.load(self.size, I64, 8), I64(1))
         k.store(left, self.size, 8)
         with k.when(k.b.icmp_signed(">", left, I64(0))):
@@ -211,8 +216,9 @@ class Suppression:
 
     def box(self, index: Value) -> list[Value]:
         k = self.k
-        return [k.load(k.at(self.planes, k.add(index, p * self.room), F32), F32, 4)
-                for p in range(5)]  # fmt: skip
+        return [
+            k.load(k.at(self.planes, k.add(index, p * self.room), F32), F32, 4) for p in range(5)
+        ]
 
 
 def refuses_nms(op: Op, target: Target) -> str | None:

@@ -13,7 +13,7 @@ from .....errors import SanderlingError
 from .....ir import Array, DType, Op
 from .....ops.base import DATA_ERRORS, attr
 from .....ops.image import fixed_taps, float_taps, nearest_places
-from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
+from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, bytes_of, vector
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import as_double, away
 from ...dialect.fused import Fused, either
@@ -52,9 +52,18 @@ def emit_nearest(k: StepEmitter, op: Op) -> None:
     with k.loop(begin, end) as i:
         row = k.b.sext(k.load(k.at(row_table, k.rem(i, height), I32), I32, 4), I64)
         row = k.add(k.mul(k.div(i, height), h), row)
-        gather_rows(k, k.at(target, k.mul(i, width * made), I8),
-                    k.at(source, k.mul(row, w * pixel), I8), column_table, I32, width, w,
-                    size, pixel, made)  # fmt: skip
+        gather_rows(
+            k,
+            k.at(target, k.mul(i, width * made), I8),
+            k.at(source, k.mul(row, w * pixel), I8),
+            column_table,
+            I32,
+            width,
+            w,
+            size,
+            pixel,
+            made,
+        )
 
 
 def refuses_nearest(op: Op, target: Target) -> str | None:
@@ -109,8 +118,9 @@ class Flavour:
         codes = e.b.xor(raw, e.const(raw.type, -128)) if self.signed else raw
         return e.b.sitofp(e.b.zext(codes, vector(I32, lanes)), vector(F32, lanes))
 
-    def blend(self, e: Emitter, corners: list[Value], rows: list[Value], columns: list[Value]
-              ) -> Value:  # fmt: skip
+    def blend(
+        self, e: Emitter, corners: list[Value], rows: list[Value], columns: list[Value]
+    ) -> Value:
         """corners: top left, bottom left, top right, bottom right."""
         if self.element == I8 and not self.fixed:
             return _in_order(e, corners, rows, columns)
@@ -149,8 +159,9 @@ class Flavour:
 
 def _in_order(e: Emitter, corners: list[Value], rows: list[Value], columns: list[Value]) -> Value:
     """As the definition has it, each product rounded: a code may hang on the last bit."""
-    terms = [e.b.fmul(e.b.fmul(corner, rows[i % 2]), columns[i // 2])
-             for i, corner in enumerate(corners)]  # fmt: skip
+    terms = [
+        e.b.fmul(e.b.fmul(corner, rows[i % 2]), columns[i // 2]) for i, corner in enumerate(corners)
+    ]
     return reduce(e.b.fadd, terms)
 
 
@@ -205,13 +216,12 @@ class Channels:
     def of(cls, target: Target, flavour: Flavour, channels: int) -> Channels:
         below = 1 << (channels.bit_length() - 1)
         # Where a part of a vector costs no more than the whole.
-        masks = target.width == 64 or (target.width == 32 and flavour.element == F32)
-        if masks and below < channels < target.lanes:
+        size = bytes_of(flavour.element)
+        if target.masks(size) and below < channels < target.lanes:
             return cls(2 * below, channels, channels)
         widths = [n for n in (64, 32, 16, 8, 4, 2, 1) if n <= min(below, target.lanes)]
         # Pixels do not begin at vector boundaries: a wide store often meets two cache lines. The 3
         # was fitted to 21 floats, which take 0.53 ms in two vectors of 16, 0.33 in three of 8.
-        size = {F32: 4, I16: 2, I8: 1}[flavour.element]
         lanes = min(widths, key=lambda n: -(-channels // n) * (1 + 3 * n * size / 64))
         return cls(lanes, lanes, channels if channels <= cls.MOST * lanes else 0)
 
@@ -277,8 +287,9 @@ def emit_bilinear(k: StepEmitter, op: Op) -> None:
     with k.loop(begin, end) as i:
         picture = k.at(source, k.mul(k.div(i, height), h * line), flavour.element)
         record = k.at(rows, k.mul(k.rem(i, height), 16), I8)
-        top, bottom = (k.at(picture, k.mul(_place(k, record, j), line), flavour.element)
-                       for j in (0, 1))  # fmt: skip
+        top, bottom = (
+            k.at(picture, k.mul(_place(k, record, j), line), flavour.element) for j in (0, 1)
+        )
         to = k.at(target, k.mul(i, width * made), flavour.element)
         k.b.call(function, [to, top, bottom, columns, record, I64(width), I64(c), I64(made)])
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ir
 
-from ..isa.targets import Target
-from .emit import F32, F64, I1, I8, I16, I32, I64, Emitter, Type, Value, suffix, vector
+from ..codegen.emit import F32, F64, I1, I8, I16, I32, I64, Emitter, Type, Value, suffix, vector
+from .avx512 import DOWN
+from .targets import Target
 
 Body = Callable[..., Value]  # body(e, *arguments) -> the result
 _DECLARATION = re.compile(r'^declare (.+?) @"(llvm\.x86\.[^"]+)"\((.*)\).*$', re.MULTILINE)
 _TYPE = re.compile(r"<(\d+) x (\w+)>|(\w+)")
 _ELEMENTS = {"i1": I1, "i8": I8, "i16": I16, "i32": I32, "i64": I64, "float": F32, "double": F64}
-DOWN = 9  # how an instruction is told to round to -infinity
 
 
 def emulate(text: str, target: Target) -> str:
@@ -45,8 +45,9 @@ def _renamed(name: str) -> str:
 
 
 def _body(name: str) -> Body | None:
-    return next((body for start, body in BODIES.items() if name.startswith(f"llvm.x86.{start}")),
-                None)  # fmt: skip
+    return next(
+        (body for start, body in BODIES.items() if name.startswith(f"llvm.x86.{start}")), None
+    )
 
 
 def _type(text: str) -> Type:
@@ -61,8 +62,14 @@ def _types(arguments: str) -> list[Type]:
     return [_type(re.sub(r' %".*"$', "", part.strip())) for part in arguments.split(",")]
 
 
-def _define(module: ir.Module, name: str, result: Type, arguments: Sequence[Type], body: Body,
-            target: Target) -> None:  # fmt: skip
+def _define(
+    module: ir.Module,
+    name: str,
+    result: Type,
+    arguments: Sequence[Type],
+    body: Body,
+    target: Target,
+) -> None:
     function = ir.Function(module, ir.FunctionType(result, list(arguments)), name)
     function.linkage = "internal"
     e = Emitter(module, function, target)
@@ -78,8 +85,11 @@ def _halves(narrow: str) -> Body:
     def body(e: Emitter, *args: Value) -> Value:
         parts = []
         for high in (0, 1):
-            cut = [e.shuffle(a, None, range(high * n, high * n + n))
-                   for a in args for n in (a.type.count // 2,)]  # fmt: skip
+            cut = [
+                e.shuffle(a, None, range(high * n, high * n + n))
+                for a in args
+                for n in (a.type.count // 2,)
+            ]
             t = e.function.function_type.return_type
             parts.append(e.call(f"llvm.x86.{narrow}", vector(t.element, t.count // 2), *cut))
         return e.join(parts)
@@ -179,8 +189,10 @@ def _getmant(e: Emitter, x: Value, *_: Value) -> Value:
     high = e.b.fcmp_ordered(">=", mantissa, e.const(t, 1.5))
     mantissa = e.b.select(high, e.b.fmul(mantissa, e.const(t, 0.5)), mantissa)
     size = _absolute(e, x)
-    edge = e.b.or_(e.b.fcmp_ordered("==", size, e.const(t, 0)),
-                   e.b.fcmp_ordered("==", size, e.const(t, float("inf"))))  # fmt: skip
+    edge = e.b.or_(
+        e.b.fcmp_ordered("==", size, e.const(t, 0)),
+        e.b.fcmp_ordered("==", size, e.const(t, float("inf"))),
+    )
     bad = e.b.fcmp_unordered("ult", x, e.const(t, 0))
     return e.b.select(bad, e.const(t, float("nan")), e.b.select(edge, one, mantissa))
 
@@ -192,8 +204,10 @@ def _rsqrt(e: Emitter, x: Value, *_: Value) -> Value:
 
 def _fpclass(e: Emitter, x: Value, *_: Value) -> Value:
     """Zeros and +infinity: what the mask 14 asks for."""
-    return e.b.or_(e.b.fcmp_ordered("==", x, e.const(x.type, 0)),
-                   e.b.fcmp_ordered("==", x, e.const(x.type, float("inf"))))  # fmt: skip
+    return e.b.or_(
+        e.b.fcmp_ordered("==", x, e.const(x.type, 0)),
+        e.b.fcmp_ordered("==", x, e.const(x.type, float("inf"))),
+    )
 
 
 def _fma_down(e: Emitter, a: Value, b: Value, c: Value, _mode: Value) -> Value:
@@ -205,8 +219,9 @@ def _fma_down(e: Emitter, a: Value, b: Value, c: Value, _mode: Value) -> Value:
     left = e.b.fadd(e.b.fsub(p, e.b.fsub(total, part)), e.b.fsub(q, part))
     near = e.b.fptrunc(total, a.type)
     back = _doubles(e, near)
-    exact_but_less = e.b.and_(e.b.fcmp_ordered("==", back, total),
-                              e.b.fcmp_ordered("<", left, e.const(left.type, 0)))  # fmt: skip
+    exact_but_less = e.b.and_(
+        e.b.fcmp_ordered("==", back, total), e.b.fcmp_ordered("<", left, e.const(left.type, 0))
+    )
     above = e.b.or_(e.b.fcmp_ordered(">", back, total), exact_but_less)
     return e.b.select(above, _below(e, near), near)
 
