@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from sanderling import Interpreter, dump
+from sanderling.delegates.reference import _own
 from sanderling.ir import Graph, Model, Tensor
-from sanderling.ops import control, execute, lookup, lstm, lstm_integer, lut
+from sanderling.ops import base, control, execute, lookup, lstm, lstm_integer, lut
 from sanderling.ops.fixed import divide_by_pot, high_mul, multiply, wrap32
 from sanderling.runtime.binding import Binding
+from sanderling.runtime.plans import Plans
 from sanderling.runtime.subgraph import Subgraph
 from tests.conformance.cases import CASES
 from tests.conformance.cases_control import emit, graph
@@ -77,6 +77,39 @@ def test_loops_are_bound_once(monkeypatch: pytest.MonkeyPatch, delegate: str) ->
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.parametrize("op", ["IF", "WHILE", "STABLEHLO_CASE"])
+def test_plans_of_graphs_that_are_called_are_found_once(
+    monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    """On the reference; shapes are the same in every run."""
+    row = next(c for c in CASES if c.op == op)
+    model = row.model()
+    arrays = [np.asarray(a) for a in row.arrays(model, np.random.default_rng(0))]
+    bound = model.compile(["reference"]).bind(
+        {t.name: a for t, a in zip(model.main.inputs, arrays, strict=True)}
+    )
+    bound.run()
+    bound.run()  # in the first run one plan is made after the other
+    first = [a.copy() for a in bound.binding.outputs]
+    _forbid(monkeypatch, Plans, "find")
+    bound.run()
+    for before, after in zip(first, bound.binding.outputs, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_operators_on_strings_need_no_floating_point_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = next(c for c in CASES if c.op == "EQUAL" and "str" in c.id)
+    model = row.model()
+    arrays = row.arrays(model, np.random.default_rng(0))
+    session = model.compile(["reference"])
+    first = session(*arrays)
+    for owner, name in ((np, "errstate"), (execute, "definition"), (base, "definition")):
+        _forbid(monkeypatch, owner, name)
+    np.testing.assert_array_equal(session(*arrays), first)
+
+
 def test_graphs_that_are_called_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shape of the result depends on the branch: this IF is the reference's."""
     row = next(c for c in CASES if c.op == "IF" and c.name == "shape depends on branch")
@@ -103,6 +136,9 @@ ONCE = {
 }
 
 
+_evaluation = execute._Evaluation
+
+
 @pytest.mark.parametrize("what", ONCE)
 def test_what_an_operator_alone_decides_is_worked_out_once(
     monkeypatch: pytest.MonkeyPatch, what: str
@@ -114,7 +150,7 @@ def test_what_an_operator_alone_decides_is_worked_out_once(
     arrays = [np.asarray(a) for a in row.arrays(model, np.random.default_rng(0))]
     feeds = {t.name: a for t, a in zip(model.main.inputs, arrays, strict=True)}
     ours, other = model.compile(["reference"]), model.compile(["reference"])
-    monkeypatch.setattr(execute, "_evaluated", _unprepared(execute._evaluated))
+    monkeypatch.setattr(execute, "_Evaluation", lambda op, prepares: _evaluation(op, False))
     wanted = [other.run(feeds) for _ in range(3)]
     monkeypatch.undo()
     found = [ours.run(feeds)]
@@ -123,10 +159,6 @@ def test_what_an_operator_alone_decides_is_worked_out_once(
     for mine, theirs in zip(found, wanted, strict=True):
         for key, array in theirs.items():
             np.testing.assert_array_equal(mine[key], array)
-
-
-def _unprepared(evaluated: Any) -> Any:
-    return lambda op, inputs, state, prepared=None: evaluated(op, inputs, state)
 
 
 def test_a_constant_that_is_given_another_value_counts() -> None:
@@ -187,3 +219,13 @@ def test_scalar_variables_are_compiled() -> None:
     """A scalar's shape was not told from an unknown one."""
     row = next(c for c in CASES if c.op == "READ_VARIABLE" and c.name == "scalar")
     assert check_cpu(row) == ""
+
+
+def test_results_that_somebody_else_holds_are_copied() -> None:
+    """Without a look at addresses, where an array says itself whose memory it has."""
+    whole, other = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    part, fixed = whole[1:], np.zeros(2)
+    fixed.flags.writeable = False
+    held = [(whole, whole), (whole, part), (part, whole), (part, whole[2:]), (fixed, other)]
+    assert all(_own(result, [a]) is not result for result, a in held)
+    assert _own(whole, [other]) is whole and _own(part, [other]) is part

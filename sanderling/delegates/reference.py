@@ -75,18 +75,17 @@ class ReferenceExecutable(Executable):
         self, inputs: Sequence[Array], results: list[Array], outputs: list[Array | None]
     ) -> None:
         # Every result is settled before the first is written: a buffer may be another's source.
-        own = [
-            _own(r, [*inputs, *results[:i]]) if outputs[i] is None else r
-            for i, r in enumerate(results)
-        ]
-        for index, result in enumerate(own):
+        for index, buffer in enumerate(outputs):
+            if buffer is None:
+                results[index] = _own(results[index], (*inputs, *results[:index]))
+        for index, result in enumerate(results):
             buffer = outputs[index]
             if buffer is None:
                 outputs[index] = result
             elif buffer.shape != result.shape or buffer.dtype != result.dtype:
                 raise _unplanned(self.part.outputs[index], result, buffer)
             else:
-                np.copyto(buffer, result)
+                buffer[...] = result
 
 
 def _unplanned(tensor: Tensor, result: Array, buffer: Array) -> DelegateError:
@@ -102,5 +101,10 @@ def _unplanned(tensor: Tensor, result: Array, buffer: Array) -> DelegateError:
 
 def _own(result: Array, others: Sequence[Array]) -> Array:
     """An array that nobody else will overwrite: operators such as RESHAPE may return a view."""
-    shared = not result.flags.writeable or any(np.may_share_memory(result, a) for a in others)
+    if not result.flags.writeable:
+        return result.copy()
+    if result.base is None:  # all views of its memory say so
+        shared = any(a is result or a.base is result for a in others)
+    else:
+        shared = any(np.may_share_memory(result, a) for a in others)
     return result.copy() if shared else result

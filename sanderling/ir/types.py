@@ -46,6 +46,10 @@ class DType(Enum):
     FLOAT8_E4M3FN = 21
     FLOAT8_E5M2 = 22
 
+    # There is one of each. An enumeration's own is a function in Python, and every look at a table
+    # below, such as that of NumPy types in each run of an op, calls it.
+    __hash__ = object.__hash__
+
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy type of an unpacked element (an int4 lives in an int8)."""

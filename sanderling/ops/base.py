@@ -147,6 +147,8 @@ def define(
     """Enter one row for each of the names (separated by blanks)."""
     for name in names.split():
         assert name not in OPS, f"{name} is defined twice"
+        if prepare is None and isinstance(evaluate, OnOperands):
+            prepare = evaluate.prepare
         OPS[name] = OpDef(
             name,
             infer,
@@ -427,22 +429,38 @@ def given(op: Op, inputs: Arrays) -> list[Array]:
     return found
 
 
-def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> Evaluate:
-    """evaluate: function(op, *operands), of which the first `needs` must be there.
+class OnOperands:
+    """See `on`."""
 
-    A stateful operator's function takes the state behind its operands.
-    """
+    def __init__(self, function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> None:
+        self._function, self._needs = function, needs
 
-    def evaluate(op: Op, inputs: Arrays, *state: State) -> Array | Sequence[Array]:
-        given(op, inputs[:needs])
+    def __call__(self, op: Op, inputs: Arrays, *state: State) -> Array | Sequence[Array]:
+        given(op, inputs[: self._needs])
         # Some functions return views of their operands; one of a variable would change with it.
         kept = [
             a.copy() if a is not None and t is not None and t.is_variable else a
             for a, t in zip(inputs, op.inputs, strict=True)
         ]
-        return function(op, *kept, *state)
+        return self._function(op, *kept, *state)
 
-    return evaluate
+    def prepare(self, op: Op, inputs: Arrays) -> Run | None:
+        """The function itself, where no operand has to be looked at."""
+        absent = any(a is None for a in inputs[: self._needs])
+        if absent or any(t is not None and t.is_variable for t in op.inputs):
+            return None
+        function = self._function
+        if definition(op).stateful:
+            return lambda inputs, state: function(op, *inputs, state)
+        return lambda inputs, state: function(op, *inputs)
+
+
+def on(function: Callable[..., Array | Sequence[Array]], needs: int = MANY) -> OnOperands:
+    """evaluate: function(op, *operands), of which the first `needs` must be there.
+
+    A stateful operator's function takes the state behind its operands.
+    """
+    return OnOperands(function, needs)
 
 
 def shapes_known(specs: Specs) -> bool:

@@ -322,8 +322,10 @@ def handle(key: object, shape: tuple[int, ...] = ()) -> Array:
 
 def resource_key(op: Op, handle: Array) -> object:
     """The key in a handle: a resource, or an int32 in models made before resources."""
-    key: object = scalar(op, handle, "the resource")
-    return key if handle.dtype == object else ("", int(key))  # type: ignore[call-overload]
+    if handle.size != 1:
+        scalar(op, handle, "the resource")  # says what is wrong
+    key: object = handle.item()
+    return key if handle.dtype == object else ("", key)
 
 
 def variable_name(op: Op) -> tuple[str, str]:

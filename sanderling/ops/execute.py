@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import NoReturn
 
 import numpy as np
 
@@ -25,6 +27,9 @@ from .base import (
 # Bytes for each element that an op reads or makes: definitions compute in doubles, with a few
 # arrays at a time. The largest seen is 40, for MULTINOMIAL.
 TEMPORARY = 32
+# Types of which nothing is calculated.
+_NO_NUMBERS = (DType.STRING, DType.RESOURCE)
+_AS_IT_IS = nullcontext()
 
 
 def new_state() -> State:
@@ -75,23 +80,21 @@ class Routine:
         self._expect(made, results)
         self._results = [self._place(t) for t in results]
         drops = self._drops(ops, results)
+        # An op of whose constants one is given another value is not prepared with the file's.
+        fed = {t for t in given if t.is_constant}
         self._steps = [
             (
                 op,
+                _Evaluation(op, fed.isdisjoint(op.inputs)),
                 [self._place(t) for t in op.inputs],
                 [self._place(t) for t in op.outputs],
                 drops[i],
                 _is_constant(op) and not set(given).intersection(op.inputs),
-                any(t.is_dynamic for t in op.outputs),
+                _is_claimed_late(op),
             )
             for i, op in enumerate(ops)
         ]
-        # Evaluations of which a part is done, from the first run on; but none of an op of whose
-        # constants one is given another value.
-        fed = {t for t in given if t.is_constant}
-        self._prepared: dict[Op, Run | None] = {
-            op: None for op in ops if fed.intersection(op.inputs)
-        }
+        self._warns = not all(map(_is_silent, ops))
         self._start: list[Array | None] | None = None
 
     def _place(self, tensor: Tensor | None) -> int:
@@ -118,17 +121,14 @@ class Routine:
         values = self._values()
         for place, array in zip(self._given, given, strict=True):
             values[place] = array
-        with np.errstate(all="ignore"):
-            for op, reads, writes, drops, constant, late in self._steps:
+        with np.errstate(all="ignore") if self._warns else _AS_IT_IS:
+            for op, run, reads, writes, drops, constant, late in self._steps:
                 outputs = state.constants.get(op) if constant else None
                 if outputs is None:
                     inputs = [values[place] for place in reads]
                     if late:
                         _claim_late(op, inputs)
-                    if one is not None:
-                        outputs = one(op, inputs, state)
-                    else:
-                        outputs = _evaluated(op, inputs, state, self._prepared)
+                    outputs = run(inputs, state) if one is None else one(op, inputs, state)
                     if constant:
                         _keep(op, outputs, state)
                 for place, array in zip(writes, outputs, strict=True):
@@ -176,20 +176,34 @@ def _claim(op: Op, made: Iterable[Tensor | Spec]) -> None:
         )
 
 
+def _is_claimed_late(op: Op) -> bool:
+    """Shapes of its results depend on values. Graphs that it calls are planned, or executed, by
+    themselves."""
+    late = any(t.is_dynamic for t in op.outputs)
+    return late and not (definition(op).registered or op.subgraphs)
+
+
 def _claim_late(op: Op, inputs: Sequence[Array | None]) -> None:
     """As _claim, where shapes depend on values: now these are there."""
-    row = definition(op)
-    if row.registered or op.subgraphs:  # called graphs are planned, or executed, by themselves
-        return
     specs = [
         None if t is None or a is None else Spec(t.dtype, a.shape, a)
         for t, a in zip(op.inputs, inputs, strict=True)
     ]
     try:
-        found = row.infer(op, specs)
+        found = definition(op).infer(op, specs)
     except DATA_ERRORS:
         return  # the evaluation says what is wrong
     _claim(op, [found] if isinstance(found, Spec) else found)
+
+
+def _is_silent(op: Op) -> bool:
+    """NumPy has nothing to warn of: an op on strings or handles does not calculate, and the graphs
+    that one calls see to themselves."""
+    if definition(op).registered:
+        return False
+    types = {t.dtype for t in (*op.inputs, *op.outputs) if t is not None}
+    moves = not types.isdisjoint(_NO_NUMBERS) and not any(t.is_float for t in types)
+    return moves or bool(op.subgraphs)
 
 
 def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
@@ -197,47 +211,72 @@ def evaluate(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array
     check(op)
     _claim(op, op.outputs)
     with np.errstate(all="ignore"):
-        return _evaluated(op, inputs, state)
+        return _Evaluation(op, prepares=False)(inputs, state)
 
 
-def _evaluated(
-    op: Op,
-    inputs: Sequence[Array | None],
-    state: State,
-    prepared: dict[Op, Run | None] | None = None,
-) -> list[Array]:
-    """prepared: those of this op and others, filled here."""
-    row, run = definition(op), None
-    try:
-        if row.prepare is not None and prepared is not None:
-            if op not in prepared:
-                prepared[op] = row.prepare(op, inputs)
-            run = prepared[op]
-        if run is not None:
+class _Evaluation:
+    """Evaluates one op, time and again. prepares: what is the same in every run is done in the
+    first."""
+
+    __slots__ = ("_op", "_prepares", "_run")
+
+    def __init__(self, op: Op, prepares: bool) -> None:
+        self._op, self._prepares = op, prepares
+        self._run: Run | None = None
+
+    def __call__(self, inputs: Sequence[Array | None], state: State) -> list[Array]:
+        run = self._run
+        try:
+            if run is None:
+                run = self._run = self._first(inputs)
             found = run(inputs, state)
-        else:
-            found = row.evaluate(op, inputs, state) if row.stateful else row.evaluate(op, inputs)
-    except SanderlingError as error:
+        except Exception as error:
+            _blame(self._op, error)
+        return [found] if type(found) is np.ndarray else as_list(found)
+
+    def _first(self, inputs: Sequence[Array | None]) -> Run:
+        op, row = self._op, definition(self._op)
+        if row.registered:
+            return lambda inputs, state: _custom(op, inputs, state)
+        run = row.prepare(op, inputs) if self._prepares and row.prepare is not None else None
+        if run is not None:
+            return run
+        if row.stateful:
+            return lambda inputs, state: row.evaluate(op, inputs, state)
+        return lambda inputs, state: row.evaluate(op, inputs)
+
+
+def _blame(op: Op, error: Exception) -> NoReturn:
+    """Re-raise with the place, if it is of the model's making."""
+    if isinstance(error, SanderlingError):
         if error.where:
-            raise
+            raise error
         raise type(error)(error.what, where=op.where, fix=error.fix) from error
-    except MemoryError as error:
+    if isinstance(error, MemoryError):
         raise ModelError(
             "not enough memory for its result",
             where=op.where,
             fix="check the shapes; use a smaller input",
         ) from error
+    if not isinstance(error, DATA_ERRORS):
+        raise error
+    raise ModelError(
+        f"cannot be evaluated: {error}",
+        where=op.where,
+        fix="its inputs or attributes do not fit together",
+    ) from error
+
+
+def _custom(op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
+    """A user's operator, as it is registered now."""
+    row = definition(op)
+    try:
+        found = row.evaluate(op, inputs, state) if row.stateful else row.evaluate(op, inputs)
+    except (SanderlingError, MemoryError):
+        raise
     except Exception as error:
-        if row.registered:
-            raise custom_mistake(op, f"evaluate raised {error_text(error)}") from error
-        if not isinstance(error, DATA_ERRORS):
-            raise
-        raise ModelError(
-            f"cannot be evaluated: {error}",
-            where=op.where,
-            fix="its inputs or attributes do not fit together",
-        ) from error
-    return _custom_results(op, inputs, found) if row.registered else as_list(found)
+        raise custom_mistake(op, f"evaluate raised {error_text(error)}") from error
+    return _custom_results(op, inputs, found)
 
 
 def _custom_results(op: Op, inputs: Sequence[Array | None], found: object) -> list[Array]:

@@ -20,6 +20,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..ops import State
     from .planner import Planner
+    from .subgraph import Subgraph
 
 # What is not needed to run a plan that comes from disk is imported in functions.
 # Plans kept for shapes that come back, of each graph; an old one is dropped for a new one.
@@ -34,6 +35,9 @@ class Plans:
         self._model, self._settings, self._verified = model, settings, verified
         self._store = PlanStore(settings)
         self._made: dict[Key, Plan] = {}
+        # How control flow last ran a graph, and on which shapes; until another plan is made, which
+        # may have taken the place of one of these.
+        self._latest: dict[Graph, tuple[list[Shape], Subgraph]] = {}
         self.variables: dict[Tensor, Array] = {}  # by the file's tensor: they outlive a plan
 
     @cached_property
@@ -69,6 +73,7 @@ class Plans:
         key = (graph, tuple(map(tuple, shapes)))
         made = self._made.pop(key, None)
         if made is None or (whole and not made.is_whole):
+            self._latest.clear()
             made = self.make(*key, whole)
             made.again = _maker(weakref.ref(self), *key)
             self._make_room(made.held)
@@ -111,6 +116,18 @@ class Plans:
     # -- how control flow runs a graph: on the same delegates, with the same state ----------------
 
     def _call(self, graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+        return self._subgraph(graph, arrays).call(arrays)
+
+    def _loop(self, condition: Graph, body: Graph, arrays: Sequence[Array]) -> list[Array] | None:
+        """A WHILE whose values keep their shapes."""
+        test = self._subgraph(condition, arrays).plan
+        return self._subgraph(body, arrays).loop(test, arrays)
+
+    def _subgraph(self, graph: Graph, arrays: Sequence[Array]) -> Subgraph:
+        shapes = [a.shape for a in arrays]
+        latest = self._latest.get(graph)
+        if latest is not None and latest[0] == shapes:
+            return latest[1]
         from .subgraph import subgraph_of
 
         if len(arrays) != len(graph.inputs):
@@ -118,15 +135,9 @@ class Plans:
                 f"called with {len(arrays)} values, it takes {len(graph.inputs)}",
                 where=f"graph '{graph.name}'",
             )
-        return subgraph_of(self.find(graph, [a.shape for a in arrays])).call(arrays)
-
-    def _loop(self, condition: Graph, body: Graph, arrays: Sequence[Array]) -> list[Array] | None:
-        """A WHILE whose values keep their shapes."""
-        from .subgraph import subgraph_of
-
-        shapes = [a.shape for a in arrays]
-        test, step = self.find(condition, shapes), self.find(body, shapes)
-        return subgraph_of(step).loop(test, arrays)
+        found = subgraph_of(self.find(graph, shapes))
+        self._latest[graph] = shapes, found
+        return found
 
 
 def verify_model(model: Model) -> None:

@@ -24,7 +24,7 @@ class Subgraph:
     """A plan that is called. What its arrays are bound to is kept."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self.plan = plan
         self._called: tuple[list[Array], Binding] | None = None
         self._looped: tuple[Plan, Loop | None] | None = None
 
@@ -32,7 +32,7 @@ class Subgraph:
         """The results for these arrays, as arrays of their own."""
         if self._called is None or tape.recorder is not None:
             inputs = [np.empty(a.shape, a.dtype) for a in arrays]
-            self._called = inputs, bind_outputs(self._plan, inputs)
+            self._called = inputs, bind_outputs(self.plan, inputs)
         inputs, binding = self._called
         _set(inputs, arrays)
         return [a.copy() for a in binding.run()]
@@ -43,8 +43,8 @@ class Subgraph:
         if tape.recorder is not None:
             return None
         if self._looped is None or self._looped[0] is not condition:
-            able = _is_loop(condition, self._plan)
-            self._looped = condition, Loop(condition, self._plan, arrays) if able else None
+            able = _is_loop(condition, self.plan)
+            self._looped = condition, Loop(condition, self.plan, arrays) if able else None
         loop = self._looped[1]
         return None if loop is None else loop.run(arrays)
 
@@ -66,7 +66,7 @@ class Loop:
 
 def _set(targets: Sequence[Array], sources: Sequence[Array]) -> None:
     for target, source in zip(targets, sources, strict=True):
-        np.copyto(target, source)
+        target[...] = source
 
 
 def _is_loop(condition: Plan, body: Plan) -> bool:
