@@ -643,6 +643,8 @@ WRONG: dict[str, tuple[Words, str]] = {
     "two forms": (lambda d: ["inspect", F32, "--text", "--json", "-"],
         "--text and --json -|choose one"),
     "no plugin": (lambda d: ["run", F32, *R, "--plugin", d / "no.py"], "no.py|no such file"),
+    "plugin that is a folder": (lambda d: ["run", F32, *R, "--plugin", d],
+        "--plugin|it is a folder or a pipe, not a file"),
     "plugin that fails": (lambda d: ["inspect", F32, "--plugin", text_file(d, "a = 1\n1 / 0")],
         "--plugin|ZeroDivisionError|line 2"),
     "plugin that is none": (lambda d: ["inspect", F32, "--plugin", text_file(d, "def (")],
