@@ -283,6 +283,18 @@ def test_a_pipe_gets_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "left out" not in text and all(c.lstrip(">~") in text for c in verb._COLUMNS)
 
 
+@pytest.mark.parametrize("option, begins", [
+    ("--csv", "node type,"), ("--html", "<!doctype html>"), ("--node-data", "{"),
+])  # fmt: skip
+def test_a_text_goes_to_stdout(
+    option: str, begins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli(DIGITS, "--runs", 1, option, "-")
+    assert done.exit_code == 0 and done.stdout.lower().startswith(begins), done.output
+    assert "Run Order" not in done.stdout and not list(tmp_path.iterdir())
+
+
 BAD = {
     "missing model": (["nowhere.tflite"], "nowhere.tflite"),
     "zero threads": ([DIGITS, "--threads", 0], "threads is 0"),
@@ -299,6 +311,7 @@ BAD = {
     "kind of plot": ([DIGITS, "--plot", "p.gif"], "'.gif' is not a kind of picture"),
     "plot of nothing": ([DIGITS, "--plot", "p.png", "--no-roofline"], "without a roofline"),
     "one file twice": ([DIGITS, "--csv", "p.x", "--html", "p.x"], "into one file"),
+    "stdout twice": ([DIGITS, "--csv", "-", "--json", "-"], "stdout: two results"),
     "precision": ([DIGITS, "--precision", "f8"], "no precision 'f8'"),
 }
 
