@@ -20,8 +20,8 @@ from sanderling import plots
 from sanderling.cli.app import app
 from sanderling.errors import InputError, UnsupportedError
 from sanderling.ir import DType, Graph, Model
+from sanderling.measure import noise, profile_peers
 from sanderling.measure import profile_ours as ours
-from sanderling.measure import profile_peers
 from sanderling.measure import profiling as profiles
 from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
 from sanderling.measure.profile_ours import ProfileRow
@@ -230,6 +230,30 @@ def test_one_interrupted_run_makes_no_slowest_step(tmp_path: Path) -> None:
     assert profiles._where(record).startswith(
         "Most of the time goes into SECOND (75 %) and FIRST (25 %); the slowest step is SECOND"
     )
+
+
+def test_threads_that_wait_for_cpus_are_named() -> None:
+    """Not the ops that they wait between, and no op of 0 %."""
+    record = sanderling.profile(residual(), runs=2, with_roofline=False)
+    first, second = record["steps"]
+    first |= {"median_ms": 12.0, "type": "FIRST"}
+    second |= {"median_ms": 0.01, "type": "SECOND", "imbalance": 0.0}
+    record |= {"by_type": [first, second], "others": []}
+    assert profiles._where(record).startswith("Most of the time goes into FIRST (100 %); the")
+    record["others"] = [{"name": "barriers", "median_ms": 88.0}]
+    assert profiles._where(record).startswith(
+        "Most of the time goes into barriers where threads wait for each other (88 %) and FIRST "
+        "(12 %); the slowest step is FIRST"
+    )
+    record["setting"]["threads"], record["machine"]["usable"] = 64, 2
+    assert "more of them (64) than CPUs (2): use --threads 2 or fewer" in profiles._try(record)
+
+
+def test_the_verb_warns_of_more_threads_than_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "usable_cpu_count", lambda: 1)
+    words = (DIGITS, "--runs", 1, "--no-roofline", "--threads")
+    warning = "warning: more threads than the 1 CPU; use --threads 1 or fewer"
+    assert warning in cli(*words, 2).stderr and warning not in cli(*words, 1).stderr
 
 
 def test_the_verb_takes_inputs_and_shapes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import typer
 from ..errors import InputError
 from ..format import load
 from ..ir import Array, Signature
+from ..measure.noise import crowded
 from ..measure.profile_export import (
     SHARES,
     facts_line,
@@ -45,6 +46,7 @@ from .common import (
     pairs,
     progress,
     read_shapes,
+    warn,
     write_target,
 )
 from .run import _feeds, _named
@@ -182,6 +184,8 @@ def profile(
         printed = [into.put(make(record)) for into, make in texts] + [target.write(record)]
         if not any(printed):
             typer.echo(text(record, top, by_type))
+        for disturbance in crowded(threads):
+            warn(str(disturbance))
 
 
 def _check_apart(paths: list[Path | str | None]) -> None:
