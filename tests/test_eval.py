@@ -19,6 +19,7 @@ import sanderling
 from sanderling import evaluate_task, make_task
 from sanderling.cli import eval as verb
 from sanderling.errors import InputError
+from sanderling.evaluate import segmentation
 from sanderling.evaluate.engine_runner import Runner
 from sanderling.evaluate.evaluation import Evaluation
 from sanderling.evaluate.imagenet import ImageNet
@@ -419,8 +420,6 @@ def test_the_record_and_the_predictions(digits: Path, alone: Evaluation, tmp_pat
 def test_checks_have_a_status(digits: Path) -> None:
     base = arguments(digits, "--decoders", 0, "--limit", 20)
     assert "top1 is" in call(*base, "--require", "top1=1.01", status=1).stderr
-    call(*base, "--require", "top1=0.5", "--require", "intervals=1", status=2)
-    assert "there is no figure 'best'" in call(*base, "--require", "best=1", status=2).stderr
     compared = call(*base, "--against", F32, "--require", "compared.top1.difference.low=-0.2")
     assert "top1 difference: " in compared.stdout and "McNemar's p" in compared.stdout
     assert "SNR" in compared.stdout
@@ -435,6 +434,32 @@ def test_checks_have_a_status(digits: Path) -> None:
         status=1,
     )
     assert "compared.agreement.value is" in changed.stderr
+
+
+REQUIRED = [
+    ("best=1", "there is no figure 'best'|there are top1, top5, classes"),
+    ("intervals=1", "there is no figure 'intervals'"),
+    ("top1=high", "not a number|'high'"),
+    ("compared.top1.difference.low=0", "it is of two models: add --against"),
+]
+
+
+@pytest.mark.parametrize("require, message", REQUIRED)
+def test_a_figure_that_is_not_known_is_refused_before_the_run(
+    require: str, message: str, digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "_evaluate", lambda *_: pytest.fail("it was evaluated"))
+    text = said(*arguments(digits, "--require", require))
+    assert all(word in text for word in message.split("|")), text
+
+
+def test_figures_are_the_numbers_that_a_task_gives(alone: Evaluation, parity: list[object]) -> None:
+    assert {n for n, _ in verb._numbers(alone.metrics)} >= set(ImageNet.known_figures())
+    seen = segmentation.figures(np.ones((2, 2), np.int64), ("NAME", "other"))
+    known = set(segmentation.Segmentation.known_figures())
+    assert {n for n, _ in verb._numbers(seen) if "other" not in n} | {"pictures"} == known
+    # A task of a user's tells its figures after the run.
+    assert "there are accuracy" in call(*parity, "--require", "best=1", status=2).stderr
 
 
 def test_corrupt_pictures_are_counted_and_named(digits: Path, tmp_path: Path) -> None:

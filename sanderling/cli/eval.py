@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, Field, replace
 from pathlib import Path
@@ -49,6 +49,7 @@ from .tool_flags import ToolCommand, delegates_here
 
 FAILED = 1
 SHOWN = 10  # failures that are named on the terminal; the record has all
+LISTED = 20  # figures that a message lists
 TYPES = (str, int, float, bool, Path)
 
 
@@ -267,7 +268,8 @@ def _check_early(task: Task, values: Common) -> None:
         )
     if values["against"] and type(task).compare is Task.compare:
         task.compare([], [], [])  # says that there is none
-    pairs(values["require"], "--require")
+    for name in _required(values["require"]):
+        _check_known(task, name, bool(values["against"]))
     pairs(values["against_set"], "--against-set")
 
 
@@ -447,19 +449,37 @@ def _check_failures(found: Evaluation, most: int | None) -> None:
         raise typer.Exit(FAILED)
 
 
+def _required(texts: Sequence[str]) -> dict[str, float]:
+    """Figures that must be reached, by name."""
+    try:
+        return {name: float(text) for name, text in pairs(texts, "--require").items()}
+    except ValueError as error:
+        raise InputError(
+            f"not a number: {error}", where="--require", fix="write NAME=VALUE, such as top1=0.85"
+        ) from None
+
+
+def _check_known(task: Task, name: str, has_other: bool) -> None:
+    """Before the run, as far as the task tells what figures it has."""
+    first, dot, _ = name.partition(".")
+    if first == "compared":
+        if not has_other:
+            raise _no_figure(name, "it is of two models: add --against MODEL")
+        return
+    known = task.known_figures()
+    alike = [f for f in known if f.partition(".")[:2] == (first, dot)]
+    if known and not alike:
+        raise _no_figure(name, f"there are {', '.join(known)}")
+
+
+def _no_figure(name: str, fix: str) -> InputError:
+    return InputError(f"there is no figure '{name}'", where="--require", fix=fix)
+
+
 def _check(record: dict[str, Any], wanted: Sequence[str]) -> None:
-    """Figures that must be reached."""
     missed = []
-    for name, text in pairs(wanted, "--require").items():
+    for name, least in _required(wanted).items():
         value = _figure(record, name)
-        try:
-            least = float(text)
-        except ValueError:
-            raise InputError(
-                f"'{text}' is not a number",
-                where="--require",
-                fix="write NAME=VALUE, such as top1=0.85",
-            ) from None
         if not value >= least:
             missed.append(f"{name} is {value:.6g}, less than {least:g}")
     for text in missed:
@@ -469,24 +489,19 @@ def _check(record: dict[str, Any], wanted: Sequence[str]) -> None:
 
 
 def _figure(record: dict[str, Any], name: str) -> float:
-    place: Any = record if name.startswith("compared.") else record["metrics"]
-    for part in name.split("."):
-        if not isinstance(place, dict) or part not in place:
-            there = (
-                [k for k, v in place.items() if isinstance(v, int | float | dict)]
-                if (isinstance(place, dict))
-                else []
-            )
-            raise InputError(
-                f"there is no figure '{name}'",
-                where="--require",
-                fix=f"there are {', '.join(there)}",
-            )
-        place = place[part]
-    if not isinstance(place, int | float):
-        raise InputError(
-            f"'{name}' is not a number",
-            where="--require",
-            fix="name a figure, parts with dots between them",
-        )
-    return float(place)
+    there = dict(_numbers(record["metrics"]))
+    there |= {f"compared.{n}": v for n, v in _numbers(record.get("compared", {}))}
+    if name not in there:
+        some = list(there)[:LISTED]
+        more = f" and {len(there) - LISTED} more" if len(there) > LISTED else ""
+        raise _no_figure(name, f"there are {', '.join(some)}{more}")
+    return there[name]
+
+
+def _numbers(metrics: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+    """All of them by name, the parts of a name with dots between them."""
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{before}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{before}{name}", float(value)

@@ -35,6 +35,7 @@ class Classification(Task):
     """One sample, one class. `Sample.truth` is its number in the labels' own counting."""
 
     headline = "top1"
+    figures = ("top1", "top5", "classes", "labels.least", "labels.largest", "offset.value")
     model_output_labels: Path | None = setting(
         "--model_output_labels",
         default=None,

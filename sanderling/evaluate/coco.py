@@ -20,6 +20,7 @@ from .average_precision import THRESHOLDS, Simple, simple_average_precision
 from .bootstrap import Curves, compared, compared_line
 from .categories import ClassMap, LabelFile, map_classes
 from .coco_metrics import (
+    BOX_ROWS,
     Record,
     Truth,
     as_results,
@@ -71,6 +72,11 @@ class Coco(ImageTask):
     name: ClassVar[str] = "coco"
     in_threads: ClassVar[bool] = True
     headline: ClassVar[str] = "AP"
+    figures: ClassVar[tuple[str, ...]] = (
+        *(row.name for row in BOX_ROWS), "simple_mAP", "pictures", "detections",
+        "uncounted_detections", "annotations", "simple_AP.THRESHOLD", "by_category.NAME.AP",
+        "by_category.NAME.AP50",
+    )  # fmt: skip
 
     images: Path | None = setting(
         "--ground_truth_images_path", default=None, help="The folder of pictures."

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..ir import Array
 from ..runtime.inputs import picture_layout
 from .bootstrap import Curves, Figure, compared, compared_line
-from .coco_metrics import Record, Truth, evaluate_official, find_engine, summary
+from .coco_metrics import KEYPOINT_ROWS, Record, Truth, evaluate_official, find_engine, summary
 from .image_task import ImageTask, check_folder
 from .paired_statistics import paired
 from .pixels import Size
@@ -75,6 +75,10 @@ class Keypoints(ImageTask):
     name: ClassVar[str] = "keypoints"
     in_threads: ClassVar[bool] = True
     headline: ClassVar[str] = "AP"
+    figures: ClassVar[tuple[str, ...]] = (
+        *(row.name for row in KEYPOINT_ROWS), "PCK", "PCK_at", "pictures", "people",
+        "PCK_by_keypoint.NAME",
+    )  # fmt: skip
 
     images: Path = setting("--ground_truth_images_path", help="The folder of pictures.")
     annotations: Path = setting(help="COCO's person_keypoints_*.json.")

@@ -43,6 +43,11 @@ class Segmentation(ImageTask):
     name: ClassVar[str] = "segmentation"
     in_threads: ClassVar[bool] = True
     headline: ClassVar[str] = "mIoU"
+    figures: ClassVar[tuple[str, ...]] = (
+        "mIoU", "mIoU_seen", "pixel_accuracy", "mean_accuracy", "weighted_IoU", "classes",
+        "classes_seen", "pictures", "by_class.NAME.IoU", "by_class.NAME.accuracy",
+        "by_class.NAME.pixels",
+    )  # fmt: skip
 
     images: Path = setting("--ground_truth_images_path", help="The folder of pictures.")
     masks: Path = setting(help="The folder of masks: PNG files named as the pictures are.")

@@ -148,6 +148,9 @@ class Task:
     name: ClassVar[str] = ""
     # The figure of `metric` that stands for the whole, for those who read many records.
     headline: ClassVar[str] = ""
+    # The numbers that `metric` gives, where they are known before a run; a part that the data names
+    # is in capitals: by_class.NAME.IoU. Said by the class that defines metric.
+    figures: ClassVar[tuple[str, ...]] = ()
     # preprocess costs so little that no other process is worth its start.
     is_light: ClassVar[bool] = False
     # preprocess may run in several threads at once; said by the class that defines it.
@@ -158,8 +161,18 @@ class Task:
     @classmethod
     def runs_in_threads(cls) -> bool:
         """A class that defines another preprocess does not inherit the promise."""
-        home = next(kind for kind in cls.__mro__ if "preprocess" in vars(kind))
-        return bool(vars(home).get("in_threads", False))
+        return bool(cls._said_beside("preprocess", "in_threads"))
+
+    @classmethod
+    def known_figures(cls) -> tuple[str, ...]:
+        """A class that defines another metric does not inherit them; () if they are not known."""
+        return cls._said_beside("metric", "figures") or ()
+
+    @classmethod
+    def _said_beside(cls, method: str, name: str) -> Any:
+        """What the class that defines the method says of it; None if it says nothing."""
+        home = next(kind for kind in cls.__mro__ if method in vars(kind))
+        return vars(home).get(name)
 
     def open(self, ports: Ports) -> None:
         """Bind to a model; checks that it fits belong here. Called once wherever the task works."""
