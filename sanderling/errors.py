@@ -79,7 +79,7 @@ class MissingExtraError(SanderlingError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed",
-            fix=f"pip install 'sanderling[{extra}]' (in a clone: pip install '.[{extra}]')",
+            fix=f"pip install 'sanderling[{extra}]' (in a clone: pip install -e '.[{extra}]')",
         )
 
 
