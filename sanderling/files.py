@@ -7,7 +7,7 @@ import os
 import select
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,19 @@ def as_given(text: str) -> str:
     for kept, given in _GIVEN.items():
         text = text.replace(kept, given)
     return text
+
+
+def check_ending(path: str | os.PathLike[str], endings: Sequence[str], what: str) -> str:
+    """The ending of a file's name in small letters; one that is not of these is refused, before
+    the work of making the file."""
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        raise InputError(
+            f"'{ending}' is not a kind of {what}",
+            where=os.fspath(path),
+            fix=f"end the name with {' or '.join(endings)}",
+        )
+    return ending
 
 
 def read_bytes(

@@ -607,7 +607,7 @@ WRONG: dict[str, tuple[Words, str]] = {
     "no model": (lambda d: ["run", d / "none.tflite"], "none.tflite|No such file|check the path"),
     "corrupt model": (lambda d: ["inspect", corrupt(d)], "corrupt.tflite|damaged"),
     "no model at all": (lambda d: ["inspect", array(d, DIGIT)], "x.npy|not a .tflite model"),
-    "folder as model": (lambda d: ["inspect", d], "directory"),
+    "folder as model": (lambda d: ["inspect", d], "directory|give the .tflite file in it"),
     "input not given": (lambda d: ["run", F32], "is not given|--input|--random 0"),
     "input not there": (lambda d: ["run", F32, "-i", d / "no.npy"], "no.npy|no such file"),
     "input name": (lambda d: ["run", F32, "-i", f"y={array(d, DIGIT)}"],
@@ -698,7 +698,7 @@ def test_pillow_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "PIL", None)
     error = call("run", F32, "-i", path, status=2).stderr
     assert "pillow" in error and "pip install 'sanderling[image]'" in error
-    assert "in a clone: pip install '.[image]'" in error
+    assert "in a clone: pip install -e '.[image]'" in error
 
 
 def test_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,8 +297,9 @@ BAD = {
     "unknown signature": ([DIGITS, "--signature", "abacus"], "no signature 'abacus'"),
     "unwritable": ([DIGITS, "--csv", "/nowhere/p.csv"], "no folder '/nowhere'"),
     "kind of plot": ([DIGITS, "--plot", "p.gif"], "'.gif' is not a kind of picture"),
+    "kind of page": ([DIGITS, "--html", "page.txt"], "'.txt' is not a kind of page"),
     "plot of nothing": ([DIGITS, "--plot", "p.png", "--no-roofline"], "without a roofline"),
-    "one file twice": ([DIGITS, "--csv", "p.x", "--html", "p.x"], "into one file"),
+    "one file twice": ([DIGITS, "--csv", "p.html", "--html", "p.html"], "into one file"),
     "precision": ([DIGITS, "--precision", "f8"], "no precision 'f8'"),
 }
 
