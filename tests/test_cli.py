@@ -586,9 +586,9 @@ def array(folder: Path, value: Any) -> Path:
     return folder / "x.npy"
 
 
-def text_file(folder: Path, text: str) -> Path:
-    (folder / "text").write_text(text)
-    return folder / "text"
+def text_file(folder: Path, text: str, name: str = "text") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
 
 
 def pickled(folder: Path) -> Path:
@@ -622,7 +622,17 @@ WRONG: dict[str, tuple[Words, str]] = {
     "input type": (lambda d: ["run", F32, "-i", array(d, DIGIT + 1j)], "complex|float32"),
     "input range": (lambda d: ["run", INT8, "-i", array(d, np.full((1, 8, 8, 1), 300))],
         "int64|int8"),
-    "pickle": (lambda d: ["run", F32, "-i", pickled(d)], "x.npy|not a readable .npy"),
+    "pickle": (lambda d: ["run", F32, "-i", pickled(d)],
+        "x.npy|not a readable .npy|Python objects"),
+    "a text as array": (lambda d: ["run", F32, "-i", text_file(d, "1 2 3\n", "x.npy")],
+        "x.npy|not a readable .npy file: it is not a NumPy file|np.save"),
+    "an empty array file": (lambda d: ["run", F32, "-i", text_file(d, "", "x.npz")],
+        "x.npz|not a readable .npz file: it is empty|np.savez"),
+    "a text as arrays": (lambda d: ["eval", "arrays", F32, "--data",
+        text_file(d, "a text\n", "text.tflite")],
+        "text.tflite|it is not a NumPy file|np.savez(file"),
+    "one array for many": (lambda d: ["eval", "arrays", F32, "--data", array(d, DIGIT)],
+        "x.npy|not a readable .npz file: it is a .npy|np.savez(file"),
     "empty input": (lambda d: ["run", F32, "-i", "image="], "--input|nothing stands after image="),
     "negative seed": (lambda d: ["run", F32, "--random", -1], "--random"),
     "number of sizes": (lambda d: ["run", F32, *R, "--shape", "1,8,8"],

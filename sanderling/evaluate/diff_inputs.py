@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..files import foreign_reader
+from ..files import numpy_reader
 from ..ir import Array, DType, Model, Shape, Tensor
 from ..measure.inputs import by_input, checked_shape
 from ..runtime.inputs import (
@@ -423,7 +423,7 @@ def _checked(array: Array, tensor: Tensor, where: str) -> Array:
 
 
 def _load(path: Path) -> Any:
-    with foreign_reader(
+    with numpy_reader(
         path, "not a readable .npy or .npz file", "give .npy, .npz, a picture or a folder"
     ):
         return np.load(path, allow_pickle=False)
@@ -441,5 +441,5 @@ def _only(stored: Any, path: Path) -> Array:
 
 
 def _entry(stored: Any, name: str, path: Path) -> Array:
-    with foreign_reader(path, f"its array '{name}' cannot be read", "save it again with np.savez"):
+    with numpy_reader(path, f"its array '{name}' cannot be read", "save it again with np.savez"):
         return np.asarray(stored[name])

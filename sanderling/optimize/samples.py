@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InputError
 from ..evaluate.pixels import RAW
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline, numbers
-from ..files import foreign_reader
+from ..files import numpy_reader
 from ..ir import Array, Model, Tensor
 from ..runtime.inputs import ARRAYS, PICTURES, fit
 
@@ -267,7 +267,7 @@ def _one_file(path: Path, inputs: _Inputs, steps: Steps) -> Feeds:
 
 
 def _load(path: Path) -> Any:
-    with foreign_reader(
+    with numpy_reader(
         path,
         "not a readable .npy or .npz file",
         "give a folder of pictures, or a file of np.save or np.savez",

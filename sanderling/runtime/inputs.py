@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, MissingExtraError
-from ..files import foreign_reader, read_text
+from ..files import foreign_reader, numpy_reader, read_text
 from ..ir import Array, DType, Tensor
 from .feeds import as_bytes, converts, type_hint
 from .feeds import is_quantized as is_quantized  # for those who read inputs
@@ -69,7 +69,7 @@ def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
     wanted = (asked,) if isinstance(asked, str) else asked
     kinds = ", ".join([*ARRAYS, *SOUNDS, *sorted(PICTURES)])
     known = path.suffix.lower() in ARRAYS
-    with foreign_reader(
+    with numpy_reader(
         path,
         f"not a readable {path.suffix} file" if known else f"unknown file type '{path.suffix}'",
         f"save it with np.save or np.savez; known file types: {kinds}",
@@ -86,7 +86,7 @@ def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
                 where=str(path),
                 fix=f"it holds {', '.join(names) or 'nothing'}",
             )
-        with foreign_reader(
+        with numpy_reader(
             path, f"its array '{found}' cannot be read", "save it again with np.savez"
         ):
             return np.asarray(loaded[found])
