@@ -20,6 +20,7 @@ from ..runtime.inputs import (
     Picture,
     dequantize_array,
     fit,
+    fits_shape,
     is_quantized,
     quantize_array,
     read_array,
@@ -402,10 +403,7 @@ def _samples(array: Array, tensor: Tensor, where: str) -> Array:
 
 def _matches(shape: Sequence[int], tensor: Tensor, skip: int = 0) -> bool:
     """An array may have any size where the input's is open."""
-    wanted = (tensor.signature or tensor.shape)[skip:]
-    return len(shape) == len(wanted) and all(
-        n in (-1, m) for n, m in zip(wanted, shape, strict=True)
-    )
+    return fits_shape(shape, (tensor.signature or tensor.shape)[skip:])
 
 
 def _other_shape(tensor: Tensor) -> str:

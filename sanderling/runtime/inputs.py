@@ -64,6 +64,24 @@ def read_array(
         raise InputError(error.what, where=f"input '{name}' from {path}", fix=error.fix) from error
 
 
+def fits_shape(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether an array of this shape is one of the wanted: -1 stands for any size."""
+    return len(shape) == len(wanted) and all(
+        n in (-1, m) for n, m in zip(wanted, shape, strict=True)
+    )
+
+
+def wrong_shape(
+    name: str, path: str | Path, shape: Sequence[int], wanted: Sequence[int], fix: str
+) -> InputError:
+    """The one error for a file whose array is not of the input's shape."""
+    return InputError(
+        f"it has the shape {list(shape)}, not {list(wanted)}",
+        where=f"input '{name}' from {path}",
+        fix=fix,
+    )
+
+
 def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
     """A .npy, or the array of one of these names (or the only one) in a .npz."""
     wanted = (asked,) if isinstance(asked, str) else asked
