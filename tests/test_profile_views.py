@@ -285,7 +285,7 @@ def test_a_pipe_gets_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 BAD = {
     "missing model": (["nowhere.tflite"], "nowhere.tflite"),
-    "zero threads": ([DIGITS, "--threads", 0], "threads is 0"),
+    "zero threads": ([DIGITS, "--threads", 0], "sanderling: --threads is 0"),
     "zero runs": ([DIGITS, "--runs", 0], "runs is 0"),
     "unknown engine": ([DIGITS, "--engine", "abacus"], "there is no engine 'abacus'"),
     "engine without ops": ([DIGITS, "--engine", "onnxruntime"], "no times of single ops"),
@@ -326,7 +326,7 @@ def test_a_peer_that_is_not_installed(engine: str, monkeypatch: pytest.MonkeyPat
 def test_python_refuses_what_the_verb_refuses() -> None:
     with pytest.raises(InputError, match="there is no input 'z'"):
         sanderling.profile(DIGITS, inputs={"z": np.zeros(1)})
-    with pytest.raises(InputError, match="threads is 0"):
+    with pytest.raises(InputError, match="`threads` is 0"):
         sanderling.profile(DIGITS, threads=0)
     with pytest.raises(InputError, match="an array of shape"):
         sanderling.profile(residual(), inputs={"x": np.zeros(3, np.float32)})

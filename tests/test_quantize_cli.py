@@ -379,7 +379,8 @@ def test_strict_names_what_cannot_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("--mode", "int9"), "did you mean int8"),
     (("--rule", "op=SOFTMAXX,mode=float"), "fits no op"),
-    (("--rule", "op=FOO,mode=float"), "there are: CONV_2D, FULLY_CONNECTED, MAX_POOL_2D, "),
+    (("--max-drop", "0.01"), "give --max-drop and --task, or --min-agreement"),
+    (("--rule", "op=FOO,mode=float"), "there are: 'CONV_2D', 'FULLY_CONNECTED', 'RESHAPE', "),
     (("--rule", "op=SOFTMAX,mode=flat"), "there is no mode 'flat'"),
     (("--rule", "opp=SOFTMAX,mode=float"), "not a part of a rule"),
     (("--rule", "SOFTMAX"), "is not a rule"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from ..files import numpy_reader
 from ..ir import Array, DType, Model, Shape, Tensor
 from ..measure.inputs import by_input, checked_shape
@@ -281,7 +281,7 @@ def source(
     couples = _at_shapes(couples, titles, shapes or {})
     known = {a: (a.name, title) for (a, _), title in zip(couples, titles, strict=True)}
     if runs is not None and runs < 1:
-        raise InputError(f"{runs} runs compare nothing", where="runs", fix="give 1 or more")
+        raise ArgumentError(f"`runs` is {runs}", fix="give 1 or more")
     if data is None:
         count = 50 if runs is None else runs
         return GaussianFeeds(couples, count, f"random (Gaussian, seed {seed})", seed)

@@ -12,7 +12,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from ..evaluate.pixels import RAW
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline, numbers
 from ..files import numpy_reader
@@ -97,7 +97,7 @@ def read_samples(
     arrays too.
     """
     if samples < 0:
-        raise InputError(f"{samples} samples", where="samples", fix="give 1 or more, or 0 for all")
+        raise ArgumentError(f"`samples` is {samples}", fix="give 1 or more, or 0 for all")
     steps = _steps(mean, std)
 
     def read(given: Any, key: str) -> dict[str, Samples]:
