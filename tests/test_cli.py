@@ -390,10 +390,44 @@ def test_inspect_fits_the_terminal(
         ("conv/Relu;conv/Bias", 14, "conv/Relu;..."),
         ("abcdefghijklmnopqrst", 12, "abc...opqrst"),
         ("abcdef/ghijkl/mnopqr;second", 12, "abc...qr;..."),
+        ("[model/conv/Relu;model/conv/Bias]:12", 20, "[mod.../Relu;...]:12"),
     ],
 )
 def test_names_are_shortened(text: str, room: int, short: str) -> None:
     assert shorten(text, room) == short and len(shorten(text, room)) <= room
+
+
+@pytest.mark.parametrize(
+    "names, short",
+    [
+        (["mlp_large_f32.tflite", "mlp_large_int8.tflite"], ["...f32.tf...", "...int8.t..."]),
+        (
+            ["net/block_1/expand/conv/out", "net/block_2/expand/conv/out"],
+            ["...1/expa...", "...2/expa..."],
+        ),
+        (
+            ["abc/x1/bbbbbb/one/cccccc", "abc/x1/bbbbbb/two/cccccc", "abc/x2/bbbbbb/two/cccccc"],
+            ["...one/cc...", "...two/cc...", "...2/bbbb..."],
+        ),
+        (["the same twice in a row"] * 2, ["the... a row"] * 2),
+    ],
+)
+def test_names_that_differ_look_different(
+    names: list[str], short: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "16")
+    lines = table(["~name", "ms"], [[name, "1"] for name in names]).splitlines()[2:]
+    assert [line.split("  ")[0] for line in lines] == short
+
+
+def test_the_first_values_are_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    line = call("run", INT8, "--random", 0).stdout.splitlines()[2]
+    words = line.split()[6:]
+    assert words[-1] == "..." and len(words) > 1 and len(line) <= 60
+    monkeypatch.setenv("COLUMNS", "200")
+    whole = call("run", INT8, "--random", 0).stdout.splitlines()[2].split()[6:]
+    assert whole[: len(words) - 1] == words[:-1] and "..." not in whole
 
 
 def test_names_in_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
