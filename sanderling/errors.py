@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -52,6 +53,15 @@ class InputError(SanderlingError, ValueError):
     """A value given by the user (array, option, path) does not fit."""
 
 
+class ArgumentError(InputError):
+    """An argument has a value that does not fit. The message has names of arguments in backticks:
+    the command puts its options in their places (`max_drop`: --max-drop)."""
+
+    def in_options(self) -> str:
+        """The message for a reader who has written options, not arguments."""
+        return re.sub("`([a-z_]+)`", lambda m: "--" + m[1].replace("_", "-"), str(self))
+
+
 class MissingNameError(InputError, KeyError):
     """A look-up by name found nothing."""
 
@@ -79,7 +89,7 @@ class MissingExtraError(SanderlingError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed",
-            fix=f"pip install 'sanderling[{extra}]' (in a clone: pip install '.[{extra}]')",
+            fix=f"pip install 'sanderling[{extra}]' (in a clone: pip install -e '.[{extra}]')",
         )
 
 

@@ -7,7 +7,7 @@ import os
 import select
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from .errors import InputError, MissingExtraError, SanderlingError
 
 STDIN = "-"
+NUMPY = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")  # .npy, .npz, .npz of no array
 PATIENCE = 3.0  # seconds that a named pipe may be without a writer
 CHUNK = 1 << 20
 LIMIT = 1 << 31  # bytes through a pipe: a flatbuffer's offsets go no further, and texts are small
@@ -34,6 +35,19 @@ def as_given(text: str) -> str:
     for kept, given in _GIVEN.items():
         text = text.replace(kept, given)
     return text
+
+
+def check_ending(path: str | os.PathLike[str], endings: Sequence[str], what: str) -> str:
+    """The ending of a file's name in small letters; one that is not of these is refused, before
+    the work of making the file."""
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        raise InputError(
+            f"'{ending}' is not a kind of {what}",
+            where=os.fspath(path),
+            fix=f"end the name with {' or '.join(endings)}",
+        )
+    return ending
 
 
 def read_bytes(
@@ -88,6 +102,33 @@ def foreign_reader(path: str | os.PathLike[str], what: str, fix: str) -> Iterato
     except Exception as error:
         why = str(error) or type(error).__name__
         raise InputError(f"{what}: {why}", where=os.fspath(path), fix=fix) from error
+
+
+@contextmanager
+def numpy_reader(path: str | os.PathLike[str], what: str, fix: str) -> Iterator[None]:
+    """Around np.load and what is taken out of its file. NumPy takes whatever it does not know for
+    a pickle, and advises its callers to allow that: users are told what their file is not."""
+    with foreign_reader(path, what, fix):
+        why = _not_numpy(Path(path))
+        if why:
+            raise InputError(f"{what}: {why}", where=os.fspath(path), fix=fix)
+        try:
+            yield
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise
+            raise ValueError("it holds Python objects, not numbers") from error
+
+
+def _not_numpy(path: Path) -> str:
+    """Why the file is none of np.save or np.savez; "" if it begins as one does."""
+    if is_stream(path):  # which gives its beginning only once
+        return "it is a pipe or device, not a file"
+    with path.open("rb") as file:
+        head = file.read(len(NUMPY[0]))
+    if not head:
+        return "it is empty"
+    return "" if head.startswith(NUMPY) else "it is not a NumPy file"
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:

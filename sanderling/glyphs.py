@@ -4,8 +4,9 @@ has them, or another spelling where there is none. A box in place of a letter te
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -90,6 +91,8 @@ _LIKELY = ("noto sans cjk", "noto sans kr", "nanum", "malgun", "apple sd gothic"
            "baekmuk", "noto", "droid", "unifont", "arial unicode")  # fmt: skip
 BOXES = ("last resort", "lastresort")  # it has a box for every letter there is
 DEFAULT = "DejaVu Sans"  # comes with matplotlib
+LEAST = 8  # columns that a name needs to lose its middle
+_NUMBER = re.compile(r"\]:\d+$")  # of a step, at the end of its name
 
 
 # -- on a terminal --------------------------------------------------------------------------------
@@ -140,15 +143,62 @@ def _tail(text: str, room: int) -> str:
 
 def shorten(text: str, room: int) -> str:
     """At most so wide: a name that was fused of several (a;b;c) loses all but the first, then the
-    middle goes. The end of a name tells most."""
+    middle goes. The end of a name tells most; a step's number (]:12) stays."""
     if cells(text) <= room:
         return text
+    number = _NUMBER.search(text)
+    if number and room - len(number[0]) >= LEAST:
+        return shorten(text[: number.start()], room - len(number[0])) + number[0]
     first = text.split(";")[0] + ";..."
     text = first if cells(first) < cells(text) else text
-    if cells(text) <= room or room < 8:
+    if cells(text) <= room or room < LEAST:
         return head(text, max(room, 1))
     left = (room - 3) // 3
     return f"{head(text, left)}...{_tail(text, room - 3 - left)}"
+
+
+def shorten_apart(texts: Iterable[str], room: int) -> dict[str, str]:
+    """Shorten the names of one column. Those that would look alike keep the part from which on
+    they differ, in place of their beginning and end."""
+    made = {text: shorten(text, room) for text in texts}
+    for alike in _alike(made):
+        made |= _from_difference(alike, room)
+    return made
+
+
+def _from_difference(texts: Sequence[str], room: int) -> dict[str, str]:
+    first, last = min(texts), max(texts)  # what these two share, all share
+    pairs = enumerate(zip(first, last, strict=False))
+    start = next((i for i, (a, b) in pairs if a != b), len(first))
+    made = {text: _part(text, start, room) for text in texts}
+    for alike in _alike(made):
+        if len(alike) < len(texts):
+            made |= _from_difference(alike, room)
+    return made
+
+
+def _alike(made: Mapping[str, str]) -> list[list[str]]:
+    """Texts whose short forms are the same."""
+    groups: dict[str, list[str]] = {}
+    for text, short in made.items():
+        groups.setdefault(short, []).append(text)
+    return [texts for texts in groups.values() if len(texts) > 1]
+
+
+def _part(text: str, start: int, room: int) -> str:
+    """The text from a letter on, as far as there is room, or its end where that is longer."""
+    if cells(text[start:]) <= room - 3:
+        return f"...{_tail(text, room - 3)}"
+    return head(f"...{head(text[start:], room - 6)}...", room)
+
+
+def first_words(text: str, room: int) -> str:
+    """As many whole words as fit, and dots in place of the others."""
+    if cells(text) <= room:
+        return text
+    words = text.split()
+    fits = (f"{' '.join(words[:n])} ..." for n in range(len(words) - 1, 0, -1))
+    return next((short for short in fits if cells(short) <= room), shorten(text, room))
 
 
 def wrapped(text: str, room: int) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from .glyphs import cells, shorten
 
+PAGES = (".html", ".htm")  # what their files may end with
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
        color: #1a1a1a; background: #fff; overflow-wrap: anywhere; }

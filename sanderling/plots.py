@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import InputError, MissingExtraError
+from .errors import MissingExtraError
+from .files import check_ending
 from .glyphs import cells, fonts_for, letters_of, spelled
 from .pages import page
 
@@ -24,14 +25,7 @@ WIDEST = 9.0  # inches of a figure that shrinks with its page
 
 def kind_of(path: str | Path) -> str:
     """The kind of plot that a file name asks for; an unknown one is refused before the work."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in KINDS:
-        raise InputError(
-            f"'{suffix}' is not a kind of picture",
-            where=str(path),
-            fix=f"end the name with {', '.join(KINDS)}",
-        )
-    return suffix
+    return check_ending(path, KINDS, "picture")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Tables for people: columns on a terminal, lines of facts, Markdown.
 
-The name of a column that holds numbers starts with >, that of one that may be shortened with ~.
+The name of a column that holds numbers starts with >, that of one that may be shortened with ~,
+and + if it holds several values, of which the last may go.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from .files import as_given
-from .glyphs import cells, clean, padded, shorten, wrapped
+from .glyphs import cells, clean, first_words, padded, shorten, shorten_apart, wrapped
 
 GAP = "  "
+FLEXIBLE = ("~", "+")
+MARKS = ">~+"
 READABLE = 24  # letters of a name that is shortened
 IN_FILES = 60  # letters of a name at most, where there is no width to keep to
 
@@ -41,9 +44,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int 
     body = [[_shown(cell) for cell in row] for row in rows]
     if not body:
         return ""
-    heads = [[column.lstrip(">~") for column in columns]]
+    heads = [[column.lstrip(MARKS) for column in columns]]
     widths = _widths(heads + body)
-    names = [i for i, column in enumerate(columns) if column.startswith("~")]
+    names = [i for i, column in enumerate(columns) if column.startswith(FLEXIBLE)]
     if not width():
         for i in names:
             widths[i] = min(widths[i], IN_FILES)
@@ -51,13 +54,27 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int 
         heads = _broken(heads[0], _widths(body))
         widths = _widths(heads + body)
         _narrow(widths, names)
+    _shorten(body, columns, widths)
     lines = [*heads, ["-" * w for w in widths], *body]
     return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
 
 
-def whole_in_files(column: str) -> str:
+def _shorten(body: list[list[str]], columns: Sequence[str], widths: Sequence[int]) -> None:
+    for i, column in enumerate(columns):
+        if column.startswith(FLEXIBLE):
+            texts = [row[i] for row in body]
+            short = (
+                shorten_apart(texts, widths[i])
+                if column.startswith("~")
+                else {text: first_words(text, widths[i]) for text in texts}
+            )
+            for row in body:
+                row[i] = short[row[i]]
+
+
+def whole_in_files(column: str, mark: str = "~") -> str:
     """The name of a column that holds no names: a file has it whole."""
-    return f"~{column}" if width() else column
+    return f"{mark}{column}" if width() else column
 
 
 def fitting(
@@ -69,9 +86,9 @@ def fitting(
     kept = list(range(len(columns)))
     if not body or not width():
         return kept
-    heads = _broken([column.lstrip(">~") for column in columns], _widths(body))
+    heads = _broken([column.lstrip(MARKS) for column in columns], _widths(body))
     widths = [
-        min(w, READABLE) if column.startswith("~") else w
+        min(w, READABLE) if column.startswith(FLEXIBLE) else w
         for column, w in zip(columns, _widths(heads + body), strict=True)
     ]
     for name in spare:
@@ -166,7 +183,7 @@ def facts(rows: Iterable[tuple[str, object]]) -> str:
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table in Markdown."""
-    names = [column.lstrip(">~") for column in columns]
+    names = [column.lstrip(MARKS) for column in columns]
     rule = ["---:" if column.startswith(">") else "---" for column in columns]
     body = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [names, rule, *body])

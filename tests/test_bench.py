@@ -194,7 +194,7 @@ BAD: list[tuple[str, tuple[object, ...], str]] = [
     ("no runs", (INT8, "--runs", "0"), "runs is 0"),
     ("more than at most", (INT8, "--max-secs", "0.01"),
      "--max-secs 0.01 is less than --min-secs 0.02"),
-    ("no launches", (INT8, "--launches", "0"), "launches is 0"),
+    ("no launches", (INT8, "--launches", "0"), "sanderling: --launches is 0"),
     ("contend", (INT8, "--contend", "-1"), "contend is -1"),
     ("unwritable JSON", (INT8, "--json", f"{ABSENT}/a.json"), "cannot write"),
     ("unwritable plot", (INT8, "--plot", f"{ABSENT}/a.png"), "cannot write"),
@@ -228,7 +228,7 @@ def test_a_baseline_of_another_schema(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"schema": "sanderling.run/1"}', "utf-8")
     said = call(INT8, "--baseline", tmp_path / "a.json", status=2).stderr
     assert "its schema is 'sanderling.run/1'" in said
-    with pytest.raises(InputError, match=r"max_secs above min_secs"):
+    with pytest.raises(InputError, match=r"`max_secs` above `min_secs`"):
         Procedure(min_secs=2, max_secs=1).check()
     with pytest.raises(TypeError, match="no argument 'speed'"):
         home.bench(INT8, speed=1)

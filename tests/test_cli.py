@@ -390,10 +390,44 @@ def test_inspect_fits_the_terminal(
         ("conv/Relu;conv/Bias", 14, "conv/Relu;..."),
         ("abcdefghijklmnopqrst", 12, "abc...opqrst"),
         ("abcdef/ghijkl/mnopqr;second", 12, "abc...qr;..."),
+        ("[model/conv/Relu;model/conv/Bias]:12", 20, "[mod.../Relu;...]:12"),
     ],
 )
 def test_names_are_shortened(text: str, room: int, short: str) -> None:
     assert shorten(text, room) == short and len(shorten(text, room)) <= room
+
+
+@pytest.mark.parametrize(
+    "names, short",
+    [
+        (["mlp_large_f32.tflite", "mlp_large_int8.tflite"], ["...f32.tf...", "...int8.t..."]),
+        (
+            ["net/block_1/expand/conv/out", "net/block_2/expand/conv/out"],
+            ["...1/expa...", "...2/expa..."],
+        ),
+        (
+            ["abc/x1/bbbbbb/one/cccccc", "abc/x1/bbbbbb/two/cccccc", "abc/x2/bbbbbb/two/cccccc"],
+            ["...one/cc...", "...two/cc...", "...2/bbbb..."],
+        ),
+        (["the same twice in a row"] * 2, ["the... a row"] * 2),
+    ],
+)
+def test_names_that_differ_look_different(
+    names: list[str], short: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "16")
+    lines = table(["~name", "ms"], [[name, "1"] for name in names]).splitlines()[2:]
+    assert [line.split("  ")[0] for line in lines] == short
+
+
+def test_the_first_values_are_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    line = call("run", INT8, "--random", 0).stdout.splitlines()[2]
+    words = line.split()[6:]
+    assert words[-1] == "..." and len(words) > 1 and len(line) <= 60
+    monkeypatch.setenv("COLUMNS", "200")
+    whole = call("run", INT8, "--random", 0).stdout.splitlines()[2].split()[6:]
+    assert whole[: len(words) - 1] == words[:-1] and "..." not in whole
 
 
 def test_names_in_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,9 +620,9 @@ def array(folder: Path, value: Any) -> Path:
     return folder / "x.npy"
 
 
-def text_file(folder: Path, text: str) -> Path:
-    (folder / "text").write_text(text)
-    return folder / "text"
+def text_file(folder: Path, text: str, name: str = "text") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
 
 
 def pickled(folder: Path) -> Path:
@@ -607,7 +641,7 @@ WRONG: dict[str, tuple[Words, str]] = {
     "no model": (lambda d: ["run", d / "none.tflite"], "none.tflite|No such file|check the path"),
     "corrupt model": (lambda d: ["inspect", corrupt(d)], "corrupt.tflite|damaged"),
     "no model at all": (lambda d: ["inspect", array(d, DIGIT)], "x.npy|not a .tflite model"),
-    "folder as model": (lambda d: ["inspect", d], "directory"),
+    "folder as model": (lambda d: ["inspect", d], "directory|give the .tflite file in it"),
     "input not given": (lambda d: ["run", F32], "is not given|--input|--random 0"),
     "input not there": (lambda d: ["run", F32, "-i", d / "no.npy"], "no.npy|no such file"),
     "input name": (lambda d: ["run", F32, "-i", f"y={array(d, DIGIT)}"],
@@ -616,13 +650,26 @@ WRONG: dict[str, tuple[Words, str]] = {
         "--output a is given twice"),
     "output twice, once by name": (lambda d: ["run", F32, *R, "-o", d / "y.npy", "-o",
         f"probabilities={d / 'z.npy'}"], "output 'probabilities' is given twice"),
-    "input shape": (lambda d: ["run", F32, "-i", array(d, np.ones(5))], "[5]|f32[|4 dimensions"),
+    "input shape": (lambda d: ["run", F32, "-i", array(d, np.ones(5))],
+        "x.npy|[5]|f32[|[1, 8, 8, 1]"),
     "input size": (lambda d: ["run", F32, "-i", array(d, np.ones((1, 9, 9, 1), F))],
-                   "[1, 9, 9, 1]"),
+        "input 'image' from |x.npy: it has the shape [1, 9, 9, 1], not [1, 8, 8, 1]|f32[1,8,8,1]"),
+    "input channels": (lambda d: ["run", INT8, "-i", array(d, np.ones((1, 8, 8, 3), F))],
+        "input 'image' from |x.npy: it has the shape [1, 8, 8, 3], not [1, 8, 8, 1]"),
     "input type": (lambda d: ["run", F32, "-i", array(d, DIGIT + 1j)], "complex|float32"),
     "input range": (lambda d: ["run", INT8, "-i", array(d, np.full((1, 8, 8, 1), 300))],
         "int64|int8"),
-    "pickle": (lambda d: ["run", F32, "-i", pickled(d)], "x.npy|not a readable .npy"),
+    "pickle": (lambda d: ["run", F32, "-i", pickled(d)],
+        "x.npy|not a readable .npy|Python objects"),
+    "a text as array": (lambda d: ["run", F32, "-i", text_file(d, "1 2 3\n", "x.npy")],
+        "x.npy|not a readable .npy file: it is not a NumPy file|np.save"),
+    "an empty array file": (lambda d: ["run", F32, "-i", text_file(d, "", "x.npz")],
+        "x.npz|not a readable .npz file: it is empty|np.savez"),
+    "a text as arrays": (lambda d: ["eval", "arrays", F32, "--data",
+        text_file(d, "a text\n", "text.tflite")],
+        "text.tflite|it is not a NumPy file|np.savez(file"),
+    "one array for many": (lambda d: ["eval", "arrays", F32, "--data", array(d, DIGIT)],
+        "x.npy|not a readable .npz file: it is a .npy|np.savez(file"),
     "empty input": (lambda d: ["run", F32, "-i", "image="], "--input|nothing stands after image="),
     "negative seed": (lambda d: ["run", F32, "--random", -1], "--random"),
     "number of sizes": (lambda d: ["run", F32, *R, "--shape", "1,8,8"],
@@ -676,7 +723,8 @@ WRONG: dict[str, tuple[Words, str]] = {
     "delegate": (lambda d: ["run", F32, *R, "--delegate", "npu"],
         "'npu'|known delegates: cpu, reference"),
     "delegate to inspect": (lambda d: ["inspect", F32, "--delegate", "npu"], "'npu'"),
-    "threads": (lambda d: ["run", F32, *R, "--threads", 0], "threads is 0"),
+    "threads": (lambda d: ["run", F32, *R, "--threads", 0],
+        "sanderling: --threads is 0|leave it out"),
     "json folder": (lambda d: ["inspect", F32, "--json", d / "no" / "r.json"], "no folder"),
     "no verb": (lambda d: ["fly"], "fly"),
     "no such option": (lambda d: ["run", F32, "--fast"], "--fast"),
@@ -702,7 +750,7 @@ def test_pillow_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "PIL", None)
     error = call("run", F32, "-i", path, status=2).stderr
     assert "pillow" in error and "pip install 'sanderling[image]'" in error
-    assert "in a clone: pip install '.[image]'" in error
+    assert "in a clone: pip install -e '.[image]'" in error
 
 
 def test_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

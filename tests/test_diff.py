@@ -253,7 +253,7 @@ def test_plots(kind: str, tmp_path: Path) -> None:
     ([F32, "two.tflite"], "the models have 1 and 2 inputs"),
     ([F32, "other.tflite"], "f32[1,8,8,1] 'image' against f32[1,4] 'x0'"),
     ([F32, "broken.tflite"], "broken.tflite"),
-    ([F32, "--runs", "0"], "0 runs compare nothing"),
+    ([F32, "--runs", "0"], "--runs is 0"),
     ([F32, "--threads-b", "0"], "0 threads run nothing"),
     ([F32, "--delegate-b", "abacus"], "there is no delegate 'abacus'"),
     ([F32, "--engine-b", "abacus"], "there is no engine 'abacus'"),

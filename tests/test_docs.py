@@ -38,6 +38,12 @@ def test_generated_tables_are_current() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_extras_keep_the_clone_that_make_installed() -> None:
+    """Without -e, pip replaces what `make demo` installed by a copy."""
+    found = re.findall(r"pip install (.*?)'\.\[", (ROOT / "README.md").read_text())
+    assert found == ["-e "]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):

@@ -321,7 +321,7 @@ def test_a_text_goes_to_stdout(
 
 BAD = {
     "missing model": (["nowhere.tflite"], "nowhere.tflite"),
-    "zero threads": ([DIGITS, "--threads", 0], "threads is 0"),
+    "zero threads": ([DIGITS, "--threads", 0], "sanderling: --threads is 0"),
     "zero runs": ([DIGITS, "--runs", 0], "runs is 0"),
     "unknown engine": ([DIGITS, "--engine", "abacus"], "there is no engine 'abacus'"),
     "engine without ops": ([DIGITS, "--engine", "onnxruntime"], "no times of single ops"),
@@ -333,8 +333,9 @@ BAD = {
     "unknown signature": ([DIGITS, "--signature", "abacus"], "no signature 'abacus'"),
     "unwritable": ([DIGITS, "--csv", "/nowhere/p.csv"], "no folder '/nowhere'"),
     "kind of plot": ([DIGITS, "--plot", "p.gif"], "'.gif' is not a kind of picture"),
+    "kind of page": ([DIGITS, "--html", "page.txt"], "'.txt' is not a kind of page"),
     "plot of nothing": ([DIGITS, "--plot", "p.png", "--no-roofline"], "without a roofline"),
-    "one file twice": ([DIGITS, "--csv", "p.x", "--html", "p.x"], "into one file"),
+    "one file twice": ([DIGITS, "--csv", "p.html", "--html", "p.html"], "into one file"),
     "stdout twice": ([DIGITS, "--csv", "-", "--json", "-"], "stdout: two results"),
     "precision": ([DIGITS, "--precision", "f8"], "no precision 'f8'"),
 }
@@ -362,7 +363,7 @@ def test_a_peer_that_is_not_installed(engine: str, monkeypatch: pytest.MonkeyPat
 def test_python_refuses_what_the_verb_refuses() -> None:
     with pytest.raises(InputError, match="there is no input 'z'"):
         sanderling.profile(DIGITS, inputs={"z": np.zeros(1)})
-    with pytest.raises(InputError, match="threads is 0"):
+    with pytest.raises(InputError, match="`threads` is 0"):
         sanderling.profile(DIGITS, threads=0)
     with pytest.raises(InputError, match="an array of shape"):
         sanderling.profile(residual(), inputs={"x": np.zeros(3, np.float32)})

@@ -24,6 +24,7 @@ from sanderling.optimize.linear import weighted_ops
 from sanderling.optimize.probe import Probe
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.recipe import Choice
+from sanderling.optimize.report import Report
 from sanderling.optimize.scale_correction import ScaleCorrection
 from sanderling.optimize.sequential import FloatReference, SequentialRun
 from sanderling.optimize.target import Target
@@ -250,6 +251,17 @@ def test_a_dearer_way_must_be_better_beyond_chance() -> None:
     assert not candidate([20.0, 22.0, 24.01, 21.0]).beats(base)
     # Much noise less, but another first class: it takes more to be believed.
     assert not candidate([21.5, 22.1, 25.4, 21.2], [1, 1, 1, 0]).beats(base)
+
+
+def test_the_report_says_which_way_was_chosen() -> None:
+    """The last way that was tried may be one that was rejected."""
+    kept, rejected = candidate([30.0]), candidate([20.0])
+    kept.chosen = True
+    report = Report("m", {}, 4, 1, 4, 1, [], [], candidates=[kept, rejected])
+    assert report.chosen is kept
+    report.candidates = []
+    with pytest.raises(InputError, match="nothing was judged"):
+        _ = report.chosen
 
 
 def test_a_way_that_is_better_in_both_figures_is_kept() -> None:

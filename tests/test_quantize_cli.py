@@ -379,6 +379,8 @@ def test_strict_names_what_cannot_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("--mode", "int9"), "did you mean int8"),
     (("--rule", "op=SOFTMAXX,mode=float"), "fits no op"),
+    (("--max-drop", "0.01"), "give --max-drop and --task, or --min-agreement"),
+    (("--rule", "op=FOO,mode=float"), "there are: 'CONV_2D', 'FULLY_CONNECTED', 'RESHAPE', "),
     (("--rule", "op=SOFTMAX,mode=flat"), "there is no mode 'flat'"),
     (("--rule", "opp=SOFTMAX,mode=float"), "not a part of a rule"),
     (("--rule", "SOFTMAX"), "is not a rule"),
@@ -425,6 +427,10 @@ def test_outputs_that_cannot_be_written(rows: Path, tmp_path: Path) -> None:
     words = (F32, "--data", rows, *FAST)
     assert "it is a folder" in refused(tmp_path, *words, "-o", tmp_path / "folder")
     assert "there is no folder" in refused(tmp_path, *words, "-o", tmp_path / "no" / "q.tflite")
+    assert "not a kind of model" in refused(tmp_path, *words, "-o", tmp_path / "q.txt")
+    out = tmp_path / "q.tflite"
+    page = ("--report", tmp_path / "page.txt")
+    assert "not a kind of page" in refused(tmp_path, *words, "-o", out, *page)
     own = tmp_path / "own.tflite"
     own.write_bytes(F32.read_bytes())
     assert "the model itself" in refused(tmp_path, own, "-o", own, "--data", rows)

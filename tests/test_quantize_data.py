@@ -146,7 +146,10 @@ def test_signatures_without_samples(tmp_path: Path) -> None:
     save(coder(), tmp_path / "coder.tflite")
     np.savez(tmp_path / "rows.npz", value=np.ones((6, 4), np.float32))
     np.savez(tmp_path / "wide.npz", value=np.ones((6, 8), np.float32))
-    rows, words = tmp_path / "rows.npz", (tmp_path / "coder.tflite", "-o", tmp_path / "q", "--data")
+    rows, words = (
+        tmp_path / "rows.npz",
+        (tmp_path / "coder.tflite", "-o", tmp_path / "q.tflite", "--data"),
+    )
     said = refused(tmp_path, *words, f"decode={rows}")
     assert "no samples for the model's main graph" in said and "'encode'" in said
     said = refused(tmp_path, *words, rows, "--data", tmp_path / "wide.npz")

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ..errors import InputError, SanderlingError
+from ..errors import ArgumentError, InputError, SanderlingError
 from ..files import as_given
 from ..glyphs import clean_lines
 from ..progress import lines_too
@@ -35,6 +35,8 @@ def sentences() -> Iterator[None]:
         yield
         sys.stdout.flush()  # a full disk shows here at the latest
         return
+    except ArgumentError as error:
+        message, status = error.in_options(), BAD_INPUT
     except SanderlingError as error:
         message, status = str(error), BAD_INPUT
     except MemoryError:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
+from ..files import check_ending
 from ..format import AtomicFile
 from ..measure import baseline as earlier
 from ..measure import bench_plots, bench_tables, model_table
@@ -372,12 +373,7 @@ class _OutputFiles:
         for path in plots_at:
             kind_of(path)
         for path in tables:
-            if path.suffix.lower() not in TABLES:
-                raise InputError(
-                    f"'{path.suffix}' is not a kind of table",
-                    where=str(path),
-                    fix=f"end the name with {' or '.join(TABLES)}",
-                )
+            check_ending(path, list(TABLES), "table")
         if plots_at:
             with figure():  # a missing package, too
                 pass

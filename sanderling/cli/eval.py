@@ -24,6 +24,7 @@ from ..evaluate.evaluation import (
     evaluate_task,
 )
 from ..evaluate.task import Task, find_task, settings_of, task_names
+from ..files import check_ending
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import choose, unused
 from ..tables import table
@@ -260,12 +261,8 @@ def _warn_no_model(values: Common) -> None:
 def _check_early(task: Task, values: Common) -> None:
     """What would be a pity to find out after an hour."""
     path = values["predictions"]
-    if path and path.suffix not in (".npz", ".json"):
-        raise InputError(
-            f"'{path.suffix}' is no type of predictions",
-            where=str(path),
-            fix="end it in .npz or .json",
-        )
+    if path:
+        check_ending(path, (".npz", ".json"), "predictions")
     if values["against"] and type(task).compare is Task.compare:
         task.compare([], [], [])  # says that there is none
     for name in _required(values["require"]):
@@ -343,7 +340,7 @@ def _other(
 ) -> Evaluation | KeptPredictions:
     """The evaluation of --against."""
     path = Path(values["against"])
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return KeptPredictions.read(path)
     given = pairs(values["against_set"], "--against-set")
     changed = {n.replace("-", "_"): v for n, v in given.items()}
@@ -389,7 +386,7 @@ def _content(name: str, found: Evaluation, path: Path) -> bytes:
         return (json.dumps(pipeline.to_json(), indent=2) + "\n").encode()
     if name == "output_file":
         return found.task.tool_file(found.metrics, found.latency())
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return found.predictions_npz()
     return (json.dumps(found.rows_json(), indent=1) + "\n").encode()
 

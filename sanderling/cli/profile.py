@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
+from ..files import check_ending
 from ..format import load
 from ..ir import Array, Signature
 from ..measure.noise import crowded
@@ -26,6 +27,7 @@ from ..measure.profile_export import (
 )
 from ..measure.profiling import profile as measure
 from ..measure.profiling import share_text
+from ..pages import PAGES
 from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.session import Session
@@ -148,6 +150,8 @@ def profile(
     load_plugins(plugin)
     if plot_ is not None:
         kind_of(plot_)
+    if html is not None:
+        check_ending(html, PAGES, "page")
     if plot_ is not None and not roofline and kind_of(plot_) != ".html":
         raise InputError(
             "a roofline plot without a roofline", where="--plot", fix="leave out --no-roofline"

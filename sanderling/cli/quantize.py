@@ -16,6 +16,7 @@ import typer
 
 from ..errors import InputError
 from ..evaluate.task import Task, find_task, make_task, settings_of
+from ..files import check_ending
 from ..format import AtomicFile, dump, load
 from ..ir import Model
 from ..measure.inputs import resize
@@ -49,6 +50,7 @@ from ..optimize.scheme import MODES
 from ..optimize.suggest import ACCELERATORS, GOALS, Option, Suggestion
 from ..optimize.suggest import suggest as advise
 from ..optimize.target import Target, TargetMissedError
+from ..pages import PAGES
 from ..plots import figure
 from ..tables import facts, table
 from ..units import byte_size
@@ -428,11 +430,14 @@ def _check_output(model: Path, output: Path | None, strict: bool, mode: str) -> 
         )
     if output is None:
         warn("no -o FILE: the result is shown and nothing is written")
+    elif not output.is_dir():  # that is said when it is opened
+        check_ending(output, (".tflite",), "model")
     if strict and mode in MODES and not MODES[mode].is_integer:
         warn(f"--strict has no effect: the mode {mode} leaves activations float")
 
 
 def _open_page(path: Path) -> AtomicFile:
+    check_ending(path, PAGES, "page")
     with figure():  # a missing package is said before the work
         return open_target(path)
 

@@ -7,7 +7,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -16,10 +16,18 @@ import numpy as np
 import typer
 
 from ..config import MAX_MEMORY
-from ..errors import InputError
+from ..errors import InputError, ModelError
 from ..format import load
 from ..ir import Array, DType, Shape, Signature, Tensor
-from ..runtime.inputs import PICTURES, Picture, dequantize_array, is_quantized, read_array
+from ..runtime.inputs import (
+    PICTURES,
+    Picture,
+    dequantize_array,
+    fits_shape,
+    is_quantized,
+    read_array,
+    wrong_shape,
+)
 from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
 from . import completion
@@ -229,7 +237,8 @@ def run(
                 eye.look(job) if eye else (_feeds(entry, job, how, random, shapes, rate), None)
             )
             begin = time.perf_counter()
-            codes = session.run(feeds, signature=signature)
+            with _naming_files(entry, job, feeds):
+                codes = session.run(feeds, signature=signature)
             made = FinishedRun(title, job, time.perf_counter() - begin)
             reals = {n: _portable(dequantize_array(a, entry.outputs[n])) for n, a in codes.items()}
             made.outputs = reals if dequantize else {n: _portable(a) for n, a in codes.items()}
@@ -348,6 +357,21 @@ def _feeds(
                 fix=f"add --input {name}=FILE, or --random 0",
             )
     return feeds
+
+
+@contextmanager
+def _naming_files(entry: Signature, files: Files, feeds: Mapping[str, Array]) -> Iterator[None]:
+    """Around a run: where the model does not take the shape of a file's array, that file is named.
+    Before the run nobody knows: most models take larger batches, some take larger pictures."""
+    try:
+        yield
+    except (InputError, ModelError) as error:
+        for name, tensor in entry.inputs.items():
+            shape, wanted = feeds[name].shape, tensor.signature or tensor.shape
+            if name in files and wanted and not fits_shape(shape, wanted):
+                fix = f"give a file that fits {tensor.type_text}; with this one, {error.what}"
+                raise wrong_shape(name, files[name], shape, wanted, fix) from error
+        raise
 
 
 def _checked(array: Array, name: str) -> Array:

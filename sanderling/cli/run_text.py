@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..glyphs import shorten_apart
 from ..tables import READABLE, facts, table, whole_in_files
-from .common import clean, shorten
+from .common import clean
 
 if TYPE_CHECKING:
     from .run import FinishedRun
@@ -40,7 +41,8 @@ def _took(runs: Sequence[FinishedRun]) -> str:
 def _line_each(runs: Sequence[FinishedRun]) -> str:
     made = next(found for tell in (_found, _best, _ranges) if (found := tell(runs)))
     columns, cells = made
-    rows = [[shorten(run.title, READABLE), f"{run.seconds * 1e3:.1f}", *cells(run)] for run in runs]
+    short = shorten_apart([run.title for run in runs], READABLE)
+    rows = [[short[run.title], f"{run.seconds * 1e3:.1f}", *cells(run)] for run in runs]
     types = [
         (heading, f"{clean(name)} {_type(output)}")
         for heading, (name, output) in zip(
@@ -144,7 +146,7 @@ def _details(runs: Sequence[FinishedRun]) -> list[str]:
         for run in runs
         for name, o in run.to_json()["outputs"].items()
     ]
-    columns = ["~output", "type", ">min", ">max", ">mean", whole_in_files("first values")]
+    columns = ["~output", "type", ">min", ">max", ">mean", whole_in_files("first values", "+")]
     pieces = [table([*label, *columns], rows)]
     for name in runs[0].top or ():
         best = [

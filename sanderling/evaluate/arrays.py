@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from ..files import foreign_reader
+from ..files import numpy_reader
 from ..ir import Array, Tensor
 from ..runtime.feeds import converts
 from ..runtime.inputs import fit
@@ -66,13 +66,13 @@ class Arrays(Classification):
         """Everything in the file, read once in each process."""
         if not self.data.is_file():
             raise InputError("there is no such file", where=str(self.data), fix="check the path")
-        with (
-            foreign_reader(
-                self.data, "not a readable .npz file", "save it with np.savez(file, x=..., y=...)"
-            ),
-            np.load(self.data, allow_pickle=False) as loaded,
-        ):
-            return {n: loaded[n] for n in loaded.files}
+        what, fix = "not a readable .npz file", "save it with np.savez(file, x=..., y=...)"
+        with numpy_reader(self.data, what, fix):
+            loaded = np.load(self.data, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise InputError(f"{what}: it is a .npy", where=str(self.data), fix=fix)
+            with loaded:
+                return {n: loaded[n] for n in loaded.files}
 
     @cached_property
     def feeds(self) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import InputError
-from ..files import foreign_reader
+from ..files import numpy_reader
 from ..format import write_atomic
 from ..ir import Array
 from ..runtime.inputs import picture_layout
@@ -189,7 +189,7 @@ class Coco(ImageTask):
     def _anchors(self) -> Array | None:
         if self.anchors is None:
             return None
-        with foreign_reader(
+        with numpy_reader(
             self.anchors, "not readable anchors", "save an array [n, 4] with np.save"
         ):
             made = np.load(self.anchors, allow_pickle=False)

@@ -259,7 +259,7 @@ def _setting(
     for delegate in chosen:
         find_delegate(delegate)
     if threads < 1:
-        raise InputError(f"{threads} threads run nothing", where="threads", fix="give 1 or more")
+        raise InputError(f"{threads} threads run nothing", fix="give 1 or more")
     return Setting(engine, threads, tuple(chosen), precision)  # type: ignore[arg-type]
 
 

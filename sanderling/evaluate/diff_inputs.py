@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..files import foreign_reader
+from ..errors import ArgumentError, InputError
+from ..files import numpy_reader
 from ..ir import Array, DType, Model, Shape, Tensor
 from ..measure.inputs import by_input, checked_shape
 from ..runtime.inputs import (
@@ -20,6 +20,7 @@ from ..runtime.inputs import (
     Picture,
     dequantize_array,
     fit,
+    fits_shape,
     is_quantized,
     quantize_array,
     read_array,
@@ -280,7 +281,7 @@ def source(
     couples = _at_shapes(couples, titles, shapes or {})
     known = {a: (a.name, title) for (a, _), title in zip(couples, titles, strict=True)}
     if runs is not None and runs < 1:
-        raise InputError(f"{runs} runs compare nothing", where="runs", fix="give 1 or more")
+        raise ArgumentError(f"`runs` is {runs}", fix="give 1 or more")
     if data is None:
         count = 50 if runs is None else runs
         return GaussianFeeds(couples, count, f"random (Gaussian, seed {seed})", seed)
@@ -402,10 +403,7 @@ def _samples(array: Array, tensor: Tensor, where: str) -> Array:
 
 def _matches(shape: Sequence[int], tensor: Tensor, skip: int = 0) -> bool:
     """An array may have any size where the input's is open."""
-    wanted = (tensor.signature or tensor.shape)[skip:]
-    return len(shape) == len(wanted) and all(
-        n in (-1, m) for n, m in zip(wanted, shape, strict=True)
-    )
+    return fits_shape(shape, (tensor.signature or tensor.shape)[skip:])
 
 
 def _other_shape(tensor: Tensor) -> str:
@@ -423,7 +421,7 @@ def _checked(array: Array, tensor: Tensor, where: str) -> Array:
 
 
 def _load(path: Path) -> Any:
-    with foreign_reader(
+    with numpy_reader(
         path, "not a readable .npy or .npz file", "give .npy, .npz, a picture or a folder"
     ):
         return np.load(path, allow_pickle=False)
@@ -441,5 +439,5 @@ def _only(stored: Any, path: Path) -> Array:
 
 
 def _entry(stored: Any, name: str, path: Path) -> Array:
-    with foreign_reader(path, f"its array '{name}' cannot be read", "save it again with np.savez"):
+    with numpy_reader(path, f"its array '{name}' cannot be read", "save it again with np.savez"):
         return np.asarray(stored[name])

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files import NUMPY
 from ..ir import Array
 
 KINDS = "@kinds"
@@ -34,6 +35,8 @@ def pack(columns: Mapping[str, Sequence[Any]]) -> bytes:
 
 def unpack(blob: bytes) -> dict[str, list[Any]]:
     """ValueError if it is not what `pack` wrote."""
+    if not blob.startswith(NUMPY):
+        raise ValueError("not a file of columns: it is not a NumPy file")
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
             kinds = json.loads(arrays[KINDS].tobytes())

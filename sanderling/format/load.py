@@ -86,7 +86,9 @@ def _map(path: Path) -> memoryview:
         raise InputError(
             f"cannot read the model: {said}",
             where=str(path),
-            fix="check the path and its permissions",
+            fix="give the .tflite file in it"
+            if path.is_dir()
+            else "check the path and its permissions",
         ) from error
 
 

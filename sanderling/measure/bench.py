@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from ..config import CACHE
-from ..errors import InputError, MissingExtraError, SanderlingError, UnsupportedError
+from ..errors import ArgumentError, InputError, MissingExtraError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Model, Shape
 from ..ir.types import Array
@@ -151,20 +151,20 @@ class Procedure:
         }
         for name, bound in least.items():
             if getattr(self, name) < bound:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}", where=name, fix=f"give {bound} or more"
+                raise ArgumentError(
+                    f"`{name}` is {getattr(self, name)}", fix=f"give {bound} or more"
                 )
         if self.max_secs <= 0 or self.max_secs < self.min_secs:
-            raise InputError(
+            raise ArgumentError(
                 f"at most {self.max_secs:g} s, at least {self.min_secs:g}",
-                where="max_secs",
-                fix="give max_secs above min_secs",
+                where="`max_secs`",
+                fix="give `max_secs` above `min_secs`",
             )
         strange = [c for c in self.cpus if c not in usable_cpus()]
         if strange:
-            raise InputError(
+            raise ArgumentError(
                 f"CPU {strange[0]} may not be used here",
-                where="cpus",
+                where="`cpus`",
                 fix=f"these may: {', '.join(map(str, usable_cpus()))}",
             )
         if self.cpus and not hasattr(os, "sched_setaffinity"):
@@ -284,7 +284,7 @@ def _axes(
 ) -> Axes:
     for count in threads:
         if count < 1:
-            raise InputError(f"threads is {count}", where="threads", fix="give 1 or more")
+            raise ArgumentError(f"`threads` is {count}", fix="give 1 or more")
     for name in precision:
         if name not in PRECISIONS:
             raise InputError(
@@ -294,7 +294,7 @@ def _axes(
         for delegate in chosen:
             find_delegate(delegate)  # its error lists what there is
     if contend < 0:
-        raise InputError(f"contend is {contend}", where="contend", fix="give 0 or more")
+        raise ArgumentError(f"`contend` is {contend}", fix="give 0 or more")
     counts = threads or (thread_counts() if sweep or contend else [1])
     return Axes(
         engines,

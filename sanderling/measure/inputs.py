@@ -12,7 +12,7 @@ import numpy as np
 from ..config import MAX_MEMORY
 from ..errors import InputError
 from ..ir import Array, DType, Model, Shape, Signature, Tensor
-from ..runtime.inputs import ARRAYS, PICTURES, quantize_array, read_array
+from ..runtime.inputs import ARRAYS, PICTURES, fits_shape, quantize_array, read_array, wrong_shape
 from ..runtime.sound import SOUNDS
 from ..runtime.specialise import specialise
 
@@ -159,17 +159,12 @@ def _read(name: str, tensor: Tensor, path: Path, shape: Shape, resized: bool) ->
         array = read_array(path, tensor, name=name)
     else:
         array = _read_raw(name, tensor, path, shape)
-    fits = len(array.shape) == len(shape) and all(
-        n in (m, -1)
-        for n, m in zip(shape if resized else tensor.signature or shape, array.shape, strict=True)
-    )
-    if not fits:
-        raise InputError(
-            f"it has the shape {list(array.shape)}, not {list(shape)}",
-            where=f"input '{name}' from {path}",
-            fix="give a file of that shape, or resize the input with --shape "
-            f"{name}={','.join(map(str, array.shape))}",
+    if not fits_shape(array.shape, shape if resized else tensor.signature or shape):
+        fix = (
+            "give a file of that shape, or resize the input with --shape "
+            f"{name}={','.join(map(str, array.shape))}"
         )
+        raise wrong_shape(name, path, array.shape, shape, fix)
     return array
 
 

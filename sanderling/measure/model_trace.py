@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
+from ..errors import ArgumentError
 from ..format import load
 from ..ir import Signature
 from ..runtime.delegate import PlainDelegate
@@ -43,7 +43,7 @@ def run_model(
     feeds: arrays by name, or what makes them once the inputs are known; default, random ones.
     """
     if runs < 1:
-        raise InputError(f"runs is {runs}", where="runs", fix="give 1 or more")
+        raise ArgumentError(f"`runs` is {runs}", fix="give 1 or more")
     session = Session(load(model), delegates, threads)
     entry = session.entry(signature)
     with section("make inputs"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..delegates.cpu.isa.targets import problem
-from ..errors import InputError, SanderlingError, UnsupportedError
+from ..errors import ArgumentError, InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Array, Graph, Model
 from ..runtime.feeds import as_fed
@@ -97,9 +97,9 @@ def _check(engine: str, threads: int, runs: int | None, delegates: Sequence[str]
             fix=f"those that do are {', '.join(PROFILED)}",
         )
     if not isinstance(threads, int) or threads < 1:
-        raise InputError(f"threads is {threads}", where="threads", fix="give 1 or more")
+        raise ArgumentError(f"`threads` is {threads}", fix="give 1 or more")
     if runs is not None and (not isinstance(runs, int) or runs < 1):
-        raise InputError(f"runs is {runs}", where="runs", fix="give 1 or more")
+        raise ArgumentError(f"`runs` is {runs}", fix="give 1 or more")
     if delegates and engine != "sanderling":
         raise InputError(
             f"the engine {engine} takes no delegates of ours",

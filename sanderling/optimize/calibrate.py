@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, ModelError, SanderlingError
-from ..files import foreign_reader
+from ..files import numpy_reader
 from ..format import write_atomic
 from ..ir import Array, DType, Graph, Model, Tensor
 from ..progress import Estimate
@@ -382,7 +382,7 @@ class StatisticsFile:
         if not self.path.is_file():
             return {}, Counter()
         with (
-            foreign_reader(
+            numpy_reader(
                 self.path, "the kept statistics cannot be read", "remove the file to calibrate anew"
             ),
             np.load(self.path, allow_pickle=False) as file,

@@ -99,7 +99,7 @@ def all_modes(graphs: Sequence[Graph], recipe: Iterable[Choice]) -> dict[Op, Mod
                 where="recipe",
                 fix=closest(choice.name, names)
                 if choice.name != "*"
-                else closest(choice.op, [op.name for op in ops]),
+                else closest(choice.op, sorted({op.name for op in ops})),
             )
         found |= dict.fromkeys(fitting, mode_of(choice.mode))
     return found

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..errors import InputError
 from ..format import dump
 from ..ir import Model, Op
 from .apply import Quantised
@@ -85,6 +86,16 @@ class Report:
             floats,
             other,
             refused=slow,
+        )
+
+    @property
+    def chosen(self) -> Candidate:
+        """How near to float the model is that was written: of the candidates the chosen one."""
+        for candidate in self.candidates:
+            if candidate.chosen:
+                return candidate
+        raise InputError(
+            "nothing was judged", where="report.chosen", fix="quantise with samples: data=..."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from ..evaluate.pixels import RAW
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline, numbers
-from ..files import foreign_reader
+from ..files import numpy_reader
 from ..ir import Array, Model, Tensor
 from ..runtime.inputs import ARRAYS, PICTURES, fit
 
@@ -97,7 +97,7 @@ def read_samples(
     arrays too.
     """
     if samples < 0:
-        raise InputError(f"{samples} samples", where="samples", fix="give 1 or more, or 0 for all")
+        raise ArgumentError(f"`samples` is {samples}", fix="give 1 or more, or 0 for all")
     steps = _steps(mean, std)
 
     def read(given: Any, key: str) -> dict[str, Samples]:
@@ -267,7 +267,7 @@ def _one_file(path: Path, inputs: _Inputs, steps: Steps) -> Feeds:
 
 
 def _load(path: Path) -> Any:
-    with foreign_reader(
+    with numpy_reader(
         path,
         "not a readable .npy or .npz file",
         "give a folder of pictures, or a file of np.save or np.savez",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import InputError, SanderlingError
+from ..errors import ArgumentError, InputError, SanderlingError
 from ..evaluate.output_kinds import AGREEING, SCORES, OutputKind
 from ..evaluate.task import Metrics, Task
 from ..format import dump
@@ -62,27 +62,24 @@ class Target:
         given = (self.min_agreement, self.min_snr, self.max_drop)
         count = sum(g is not None for g in given)
         if count != 1:
-            raise InputError(
+            raise ArgumentError(
                 f"{count} targets are given",
-                where="target",
-                fix="give one of min_agreement, min_snr, max_drop",
+                fix="give one of `min_agreement`, `min_snr`, `max_drop`",
             )
         if (self.max_drop is not None) != (self.task is not None):
-            raise InputError(
+            raise ArgumentError(
                 "a drop is measured on a task",
-                where="target",
-                fix="give max_drop and task, or min_agreement",
+                where="`max_drop`",
+                fix="give `max_drop` and `task`, or `min_agreement`",
             )
         if self.min_agreement is not None and not 0 < self.min_agreement <= 1:
-            raise InputError(
-                f"an agreement of {self.min_agreement}",
-                where="target",
+            raise ArgumentError(
+                f"`min_agreement` is {self.min_agreement}",
                 fix="it is a share of the samples: above 0, up to 1",
             )
         if self.max_drop is not None and not 0 <= self.max_drop < 1:
-            raise InputError(
-                f"a drop of {self.max_drop}",
-                where="target",
+            raise ArgumentError(
+                f"`max_drop` is {self.max_drop}",
                 fix="it is a share: 0.01 is one point of a hundred",
             )
         for mode in self.finer:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, MissingExtraError
-from ..files import foreign_reader, read_text
+from ..files import foreign_reader, numpy_reader, read_text
 from ..ir import Array, DType, Tensor
 from .feeds import as_bytes, converts, type_hint
 from .feeds import is_quantized as is_quantized  # for those who read inputs
@@ -64,12 +64,30 @@ def read_array(
         raise InputError(error.what, where=f"input '{name}' from {path}", fix=error.fix) from error
 
 
+def fits_shape(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether an array of this shape is one of the wanted: -1 stands for any size."""
+    return len(shape) == len(wanted) and all(
+        n in (-1, m) for n, m in zip(wanted, shape, strict=True)
+    )
+
+
+def wrong_shape(
+    name: str, path: str | Path, shape: Sequence[int], wanted: Sequence[int], fix: str
+) -> InputError:
+    """The one error for a file whose array is not of the input's shape."""
+    return InputError(
+        f"it has the shape {list(shape)}, not {list(wanted)}",
+        where=f"input '{name}' from {path}",
+        fix=fix,
+    )
+
+
 def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
     """A .npy, or the array of one of these names (or the only one) in a .npz."""
     wanted = (asked,) if isinstance(asked, str) else asked
     kinds = ", ".join([*ARRAYS, *SOUNDS, *sorted(PICTURES)])
     known = path.suffix.lower() in ARRAYS
-    with foreign_reader(
+    with numpy_reader(
         path,
         f"not a readable {path.suffix} file" if known else f"unknown file type '{path.suffix}'",
         f"save it with np.save or np.savez; known file types: {kinds}",
@@ -86,7 +104,7 @@ def _read_numpy(path: Path, asked: str | tuple[str, ...]) -> Array:
                 where=str(path),
                 fix=f"it holds {', '.join(names) or 'nothing'}",
             )
-        with foreign_reader(
+        with numpy_reader(
             path, f"its array '{found}' cannot be read", "save it again with np.savez"
         ):
             return np.asarray(loaded[found])

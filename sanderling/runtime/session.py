@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import DELEGATES
-from ..errors import BusyError, DelegateError, InputError, ModelError, SanderlingError
+from ..errors import (
+    ArgumentError,
+    BusyError,
+    DelegateError,
+    InputError,
+    ModelError,
+    SanderlingError,
+)
 from ..forks import renews
 from ..format import known_models
 from ..ir import Array, Graph, Model, Shape, Signature, Tensor
@@ -64,10 +71,8 @@ class Session(OfThisProcess):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise InputError(
-                f"threads is {threads!r}",
-                where="threads",
-                fix="give 1 or more, or None for a default",
+            raise ArgumentError(
+                f"`threads` is {threads!r}", fix="give 1 or more, or leave it out for a default"
             )
         self.model = model
         is_known = bool(known_models.content_of(model))

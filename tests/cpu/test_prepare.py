@@ -16,7 +16,7 @@ from sanderling.delegates.cpu.dialect.fused import Fused, Inputs, fuse
 from sanderling.delegates.cpu.isa.targets import find
 from sanderling.delegates.cpu.kernels.window import Geometry, window_of
 from sanderling.delegates.cpu.passes import pipeline as stage
-from sanderling.delegates.cpu.passes.fold import (
+from sanderling.delegates.cpu.passes.fuse_into_kernels import (
     EPILOGUE_OPS,
     fold_maps,
     fold_padding,

@@ -254,7 +254,7 @@ def test_planes_are_exact() -> None:
 @pytest.mark.parametrize("product", [False, True])
 def test_sums_without_a_plane_are_exact_too(product: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     real = planes.plane
-    for module in ("kernels.elementwise.arithmetic", "passes.fold"):
+    for module in ("kernels.elementwise.arithmetic", "passes.fuse_into_kernels"):
         monkeypatch.setattr(
             f"sanderling.delegates.cpu.{module}.plane",
             lambda *args: replace(real(*args), exact=False),

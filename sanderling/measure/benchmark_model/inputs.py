@@ -9,7 +9,7 @@ import numpy as np
 
 from ...config import MAX_MEMORY
 from ...errors import InputError
-from ...files import foreign_reader
+from ...files import numpy_reader
 from ...ir import DType, Tensor
 from ...ir.types import Array, Shape
 from .flags import Values
@@ -202,7 +202,7 @@ def read(file: str, tensor: Tensor, shape: Shape) -> Array:
     if file.endswith(".npy"):
         from ...runtime.inputs import fit
 
-        with foreign_reader(file, "not a readable .npy file", "save it with np.save"):
+        with numpy_reader(file, "not a readable .npy file", "save it with np.save"):
             found = fit(np.load(file, allow_pickle=False), tensor)
         if found.shape != shape:
             raise InputError(

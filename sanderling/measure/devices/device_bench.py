@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 
-from ...errors import InputError
+from ...errors import ArgumentError
 from ...format import load
 from ..bench import Bench, BenchInterrupted
 from ..inspection import inspect
@@ -47,7 +47,7 @@ def bench_device(
     with its reason; interrupted, it raises BenchInterrupted with what was measured."""
     check(device)
     if any(count < 1 for count in threads):
-        raise InputError(f"threads is {min(threads)}", where="threads", fix="give 1 or more")
+        raise ArgumentError(f"`threads` is {min(threads)}", fix="give 1 or more")
     settings = [
         Setting(threads=t, delegates=d, precision=p)
         for d, p, t in product(delegates, precision, threads)

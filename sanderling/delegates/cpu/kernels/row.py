@@ -75,7 +75,8 @@ class Kernel:
 
     # -- what goes into it ----------------------------------------------------------------------
 
-    # What passes may make part of it: of "pad", "residual", "map", "map of two" (passes/fold.py).
+    # What passes/fuse_into_kernels.py may make part of it: of "pad", "residual", "map", "map of
+    # two".
     fuses: frozenset[str] = frozenset()
 
 

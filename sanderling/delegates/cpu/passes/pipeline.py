@@ -20,7 +20,7 @@ from .constant_weights import use_constant_weights
 from .decompose import decompose
 from .dynamic_range import quantise_on_the_fly
 from .elementwise import fuse_chains, lower_elementwise, tabulate
-from .fold import fold_maps, fold_padding, fold_residuals
+from .fuse_into_kernels import fold_maps, fold_padding, fold_residuals
 from .inline import inline_composites
 from .layer_norm import fuse_layer_norm
 from .precision import round_products
