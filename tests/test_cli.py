@@ -677,7 +677,7 @@ WRONG: dict[str, tuple[Words, str]] = {
     "no file type": (lambda d: ["run", F32, *R, "-o", d / "y"], "without a file type|.npy"),
     "one file for two": (lambda d: ["run", F32, *R, "-o", d / "y.npy", "--json", d / "y.npy"],
         "two results"),
-    "quantised to stdout": (lambda d: ["quantize", F32, "--mode", "weights", "-o", "-"],
+    "bytes to stdout": (lambda d: ["diff", F32, "--output_file_path", "-"],
         "-: this is not written to stdout|give a file's name"),
     "nearly a verb": (lambda d: ["inspekt", F32], "'inspekt'|did you mean inspect?"),
     "file type": (lambda d: ["run", F32, "-i", corrupt(d)],

@@ -150,7 +150,7 @@ def profile(
     load_plugins(plugin)
     if plot_ is not None:
         kind_of(plot_)
-    if html is not None:
+    if html is not None and str(html) != STDOUT:
         check_ending(html, PAGES, "page")
     if plot_ is not None and not roofline and kind_of(plot_) != ".html":
         raise InputError(
