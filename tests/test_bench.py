@@ -6,9 +6,11 @@ import importlib.util
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 from importlib.resources import files
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,8 @@ BAD: list[tuple[str, tuple[object, ...], str]] = [
     ("range too wide", (INT8, "--range", "0,255"), "goes beyond i8"),
     ("range upside down", (INT8, "--range", "5,1"), "5 is above 1"),
     ("no runs", (INT8, "--runs", "0"), "runs is 0"),
+    ("more than at most", (INT8, "--max-secs", "0.01"),
+     "--max-secs 0.01 is less than --min-secs 0.02"),
     ("no launches", (INT8, "--launches", "0"), "sanderling: --launches is 0"),
     ("contend", (INT8, "--contend", "-1"), "contend is -1"),
     ("unwritable JSON", (INT8, "--json", f"{ABSENT}/a.json"), "cannot write"),
@@ -209,6 +213,15 @@ def test_bad_input_is_a_sentence(case: tuple[str, tuple[object, ...], str]) -> N
     _, words, said = case
     ran = call(*words, *QUICK[2:4], status=2)
     assert ran.stdout == "" and ran.stderr.startswith("sanderling: ") and said in ran.stderr
+
+
+@pytest.mark.parametrize("least, most, found", [
+    (None, None, (1, 30)), (60, None, (60, 60)), (None, 0.5, (0.5, 0.5)), (2, 3, (2, 3)),
+])  # fmt: skip
+def test_a_limit_of_seconds_moves_the_default_of_the_other(
+    least: float | None, most: float | None, found: tuple[float, float]
+) -> None:
+    assert tuple(cli._seconds(least, most).values()) == found
 
 
 def test_a_baseline_of_another_schema(tmp_path: Path) -> None:
@@ -466,6 +479,19 @@ def test_a_process_runs_on_the_cpus_that_are_named() -> None:
     finally:
         worker.close()
     assert worker.process.returncode == 0
+
+
+@pytest.mark.parametrize("sent", [b"", struct.pack("!i", 100) + b"half of a job"])
+def test_an_engine_process_ends_quietly_with_its_parent(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may end the parent before it has sent the job, or in the middle of it."""
+    monkeypatch.setattr(engine_process.signal, "signal", lambda *_: None)
+    ours, theirs = Pipe()
+    with theirs:
+        with ours:
+            os.write(ours.fileno(), sent)
+        engine_process.main(theirs)
 
 
 def test_an_interrupt_keeps_what_was_measured(

@@ -16,7 +16,7 @@ import pytest
 import sanderling
 from sanderling.errors import InputError
 from sanderling.ir import DType, Model, Signature, Tensor
-from sanderling.measure.benchmark_model import flags
+from sanderling.measure.benchmark_model import flags, tool_run
 from sanderling.measure.benchmark_model.inputs import RANGES, InputMaker, name_and_file
 from sanderling.measure.benchmark_model.run_loop import Clock, ToolPace, repeat
 from sanderling.measure.benchmark_model.tool_statistics import Stat
@@ -346,6 +346,17 @@ def test_state_before_and_after() -> None:
 def listen() -> None:
     """To Ctrl-C, which background jobs ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_interrupted_in_the_warm_up_it_has_no_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(run: object, samples: list[float], *_: object, **__: object) -> None:
+        samples.append(2e-6)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tool_run, "repeat", interrupted)
+    text = call(f"--graph={INT8}", status=130).stdout
+    assert "WARN: Interrupted in the warm-up (count=1 curr=2): no inference was measured." in text
+    assert "nan" not in text and "Inference" not in text
 
 
 def test_interrupted_it_says_what_it_has() -> None:

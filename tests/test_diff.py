@@ -7,6 +7,7 @@ import re
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import numpy as np
 import pytest
 
 import sanderling
+import sanderling.delegates.cpu.delegate as cpu
 from sanderling import InputError, Model, diff, load, save
+from sanderling.delegates.cpu.isa.targets import host_target
+from sanderling.evaluate.engine_delegate import as_computed
 from sanderling.ir import DType, Graph
+from sanderling.measure.record import Setting
 
 from .support.diff_command import BY_DEFINITION, EXACT, F32, INT8, F, call, restless, small
 
@@ -48,6 +53,17 @@ def test_the_guides_command_prints_its_lines(tmp_path: Path) -> None:
     assert metrics[1] == 7 and [n for n, _ in profile] == [1, 2, 3]
     average = struct.unpack("<d", dict(fields(profile[2][1]))[3])[0]
     assert f"avg_error={average:g}," in text
+
+
+@pytest.mark.filterwarnings("ignore:.*has no bf16 instructions")
+def test_the_precision_is_what_was_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """f32, where the machine has no instructions for bf16 or a delegate has no such precision."""
+    monkeypatch.setattr(cpu, "host_target", lambda: replace(host_target(), bf16=False))
+    found = diff(F32, precision_b="bf16", runs=1)
+    assert found.reference["delegates"] == [] and found.test["precision"] == "f32"
+    assert diff(F32, delegate_b="reference", precision_b="bf16", runs=1).test["precision"] == "f32"
+    emulated = cpu.CpuDelegate(precision="bf16", emulate=True)
+    assert as_computed(Setting(delegates=(emulated,))).precision == "bf16"  # type: ignore[arg-type]
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:

@@ -225,6 +225,20 @@ def test_plugins_are_run_in_every_process(digits: Path, alone: Evaluation, tmp_p
     assert same(alone, found)
 
 
+def test_what_workers_warn_of_is_said_once(digits: Path) -> None:
+    """A cache that cannot be written to: the command and both its workers find it."""
+    words = [sys.executable, "-m", "sanderling", "eval", *arguments(digits, "--workers", 2)]
+    ran = subprocess.run(
+        [str(w) for w in words],
+        env=os.environ | {"SANDERLING_CACHE": str(INT8 / "cache")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stderr.count("compiled code cannot be kept") == 1
+    assert "warning: compiled code cannot be kept" in ran.stderr and ".py:" not in ran.stderr
+
+
 def test_tasks_travel_as_their_own_class(digits: Path) -> None:
     recipe = pickle.loads(pickle.dumps(PortableTask.of(counting(digits))))
     assert type(recipe.make()) is Counting

@@ -20,8 +20,8 @@ from sanderling import plots
 from sanderling.cli.app import app
 from sanderling.errors import InputError, UnsupportedError
 from sanderling.ir import DType, Graph, Model
+from sanderling.measure import noise, profile_peers
 from sanderling.measure import profile_ours as ours
-from sanderling.measure import profile_peers
 from sanderling.measure import profiling as profiles
 from sanderling.measure.profile_export import node_data, plot, to_csv, to_html
 from sanderling.measure.profile_ours import ProfileRow
@@ -232,6 +232,30 @@ def test_one_interrupted_run_makes_no_slowest_step(tmp_path: Path) -> None:
     )
 
 
+def test_threads_that_wait_for_cpus_are_named() -> None:
+    """Not the ops that they wait between, and no op of 0 %."""
+    record = sanderling.profile(residual(), runs=2, with_roofline=False)
+    first, second = record["steps"]
+    first |= {"median_ms": 12.0, "type": "FIRST"}
+    second |= {"median_ms": 0.01, "type": "SECOND", "imbalance": 0.0}
+    record |= {"by_type": [first, second], "others": []}
+    assert profiles._where(record).startswith("Most of the time goes into FIRST (100 %); the")
+    record["others"] = [{"name": "barriers", "median_ms": 88.0}]
+    assert profiles._where(record).startswith(
+        "Most of the time goes into barriers where threads wait for each other (88 %) and FIRST "
+        "(12 %); the slowest step is FIRST"
+    )
+    record["setting"]["threads"], record["machine"]["usable"] = 64, 2
+    assert "more of them (64) than CPUs (2): use --threads 2 or fewer" in profiles._try(record)
+
+
+def test_the_verb_warns_of_more_threads_than_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "usable_cpu_count", lambda: 1)
+    words = (DIGITS, "--runs", 1, "--no-roofline", "--threads")
+    warning = "warning: more threads than the 1 CPU; use --threads 1 or fewer"
+    assert warning in cli(*words, 2).stderr and warning not in cli(*words, 1).stderr
+
+
 def test_the_verb_takes_inputs_and_shapes(tmp_path: Path) -> None:
     path = saved(stack(quantised=False, layers=1, size=6, channels=8), tmp_path)
     np.save(tmp_path / "x.npy", np.zeros((1, 6, 6, 8), np.float32))
@@ -283,6 +307,18 @@ def test_a_pipe_gets_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "left out" not in text and all(c.lstrip(">~") in text for c in verb._COLUMNS)
 
 
+@pytest.mark.parametrize("option, begins", [
+    ("--csv", "node type,"), ("--html", "<!doctype html>"), ("--node-data", "{"),
+])  # fmt: skip
+def test_a_text_goes_to_stdout(
+    option: str, begins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli(DIGITS, "--runs", 1, option, "-")
+    assert done.exit_code == 0 and done.stdout.lower().startswith(begins), done.output
+    assert "Run Order" not in done.stdout and not list(tmp_path.iterdir())
+
+
 BAD = {
     "missing model": (["nowhere.tflite"], "nowhere.tflite"),
     "zero threads": ([DIGITS, "--threads", 0], "sanderling: --threads is 0"),
@@ -300,6 +336,7 @@ BAD = {
     "kind of page": ([DIGITS, "--html", "page.txt"], "'.txt' is not a kind of page"),
     "plot of nothing": ([DIGITS, "--plot", "p.png", "--no-roofline"], "without a roofline"),
     "one file twice": ([DIGITS, "--csv", "p.html", "--html", "p.html"], "into one file"),
+    "stdout twice": ([DIGITS, "--csv", "-", "--json", "-"], "stdout: two results"),
     "precision": ([DIGITS, "--precision", "f8"], "no precision 'f8'"),
 }
 

@@ -176,4 +176,10 @@ def _open_closed() -> None:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    _warn_once(str(message))
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """This process and its workers may warn of the same."""
+    print(f"warning: {text}", file=sys.stderr)

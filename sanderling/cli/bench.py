@@ -14,7 +14,7 @@ from ..files import check_ending
 from ..format import AtomicFile
 from ..measure import baseline as earlier
 from ..measure import bench_plots, bench_tables, model_table
-from ..measure.bench import SCHEMA, Bench, BenchInterrupted
+from ..measure.bench import SCHEMA, Bench, BenchInterrupted, Procedure
 from ..measure.bench import bench as measure
 from ..measure.devices import DeviceOptions
 from ..measure.devices import check as check_device
@@ -104,11 +104,20 @@ def bench(
     ] = 0,
     runs: Annotated[int, typer.Option(metavar="N", help="Inferences at least.")] = 50,
     min_secs: Annotated[
-        float, typer.Option(metavar="S", help="Seconds at least that a setting is measured.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Seconds at least that a setting is measured. Default: 1, or --max-secs if that "
+            "is less.",
+        ),
+    ] = None,
     max_secs: Annotated[
-        float, typer.Option(metavar="S", help="Seconds at most, warm-up apart.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Seconds at most, warm-up apart. Default: 30, or --min-secs if that is more.",
+        ),
+    ] = None,
     warmup_runs: Annotated[
         int, typer.Option(metavar="N", help="Runs at least before measuring begins.")
     ] = 1,
@@ -262,8 +271,7 @@ def bench(
         "inputs": pairs(input, "--input"),
         "plugins": plugin,
         "runs": runs,
-        "min_secs": min_secs,
-        "max_secs": max(max_secs, min_secs),
+        **_seconds(min_secs, max_secs),
         "warmup_runs": warmup_runs,
         "warmup_secs": warmup_secs,
         "launches": launches,
@@ -412,6 +420,21 @@ def _cpus(text: str) -> tuple[int, ...]:
     except ValueError as error:
         raise InputError(f"'{text}' are not CPUs", where="--cpus", fix=fix) from error
     return tuple(sorted(set(found)))
+
+
+def _seconds(least: float | None, most: float | None) -> dict[str, float]:
+    """How long to measure. A limit that is given moves the default of the other one."""
+    usual = Procedure()
+    if least is None:
+        least = usual.min_secs if most is None else min(usual.min_secs, most)
+    if most is None:
+        most = max(usual.max_secs, least)
+    if most < least:
+        raise InputError(
+            f"--max-secs {most:g} is less than --min-secs {least:g}",
+            fix=f"give --max-secs {least:g} or more, or a smaller --min-secs",
+        )
+    return {"min_secs": least, "max_secs": most}
 
 
 def _ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:

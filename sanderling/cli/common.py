@@ -53,6 +53,7 @@ def _spool() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="sanderling-")  # removed when the process ends
 
 
+STDOUT = "-"
 A_MODEL = "A .tflite file; - for stdin."
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help=A_MODEL, callback=at_hand, show_default=False)
@@ -151,34 +152,45 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
 def open_target(path: str | Path) -> AtomicFile:
     """A file to write later, opened before the work: what cannot be written is said at once."""
     path = Path(path)
+    if str(path) == STDOUT:
+        raise InputError("this is not written to stdout", where=STDOUT, fix="give a file's name")
     if path.is_dir() or not path.parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"there is no folder '{path.parent}'"
         raise InputError(f"cannot write: {what}", where=str(path), fix="check the path")
     return AtomicFile(path)
 
 
-class JsonTarget:
-    """Where --json goes: nowhere, stdout, or a file that is opened now."""
+class TextTarget:
+    """Where a text goes: nowhere, stdout, or a file that is opened now."""
 
-    def __init__(self, target: str) -> None:
-        self.to_stdout = target == "-"
+    def __init__(self, target: str | Path | None) -> None:
+        self.to_stdout = str(target) == STDOUT
         self.file = open_target(target) if target and not self.to_stdout else None
 
-    def __enter__(self) -> JsonTarget:
+    def __enter__(self) -> TextTarget:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.file is not None:
             self.file.discard()
 
-    def write(self, record: dict[str, Any]) -> bool:
-        """True if the record was the output: nothing else may be printed."""
-        text = json.dumps(_plain(record), indent=2, default=str) + "\n"
+    def put(self, text: str) -> bool:
+        """True if the text was the output: nothing else may be printed."""
         if self.to_stdout:
             sys.stdout.write(text)
         elif self.file is not None:
-            write_target(self.file, text.encode())
+            write_target(self.file, encoded(text))
         return self.to_stdout
+
+
+class JsonTarget(TextTarget):
+    """Where --json goes."""
+
+    def __enter__(self) -> JsonTarget:
+        return self
+
+    def write(self, record: dict[str, Any]) -> bool:
+        return self.put(json.dumps(_plain(record), indent=2, default=str) + "\n")
 
 
 def write_target(file: AtomicFile, content: bytes) -> None:

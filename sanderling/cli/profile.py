@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..files import check_ending
 from ..format import load
 from ..ir import Array, Signature
+from ..measure.noise import crowded
 from ..measure.profile_export import (
     SHARES,
     facts_line,
@@ -34,18 +35,20 @@ from ..tables import fitting, table, width
 from ..units import si
 from . import completion
 from .common import (
+    STDOUT,
     DelegateNames,
     JsonPath,
     JsonTarget,
     ModelPath,
     Plugins,
     Quiet,
-    encoded,
+    TextTarget,
     load_plugins,
     open_target,
     pairs,
     progress,
     read_shapes,
+    warn,
     write_target,
 )
 from .run import _feeds, _named
@@ -105,12 +108,15 @@ def profile(
         typer.Option(metavar="KEY", help="The entry point to run, for a model with several."),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the steps as CSV.")
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Write the steps as CSV; - for stdout."),
     ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
-            "--html", metavar="FILE", help="Write a page with the roofline and the tables."
+            "--html",
+            metavar="FILE",
+            help="Write a page with the roofline and the tables; - for stdout.",
         ),
     ] = None,
     plot_: Annotated[
@@ -122,7 +128,7 @@ def profile(
         typer.Option(
             "--node-data",
             metavar="FILE.json",
-            help="Write milliseconds by node, for Model Explorer.",
+            help="Write milliseconds by node, for Model Explorer; - for stdout.",
         ),
     ] = None,
     roofline: Annotated[
@@ -153,16 +159,15 @@ def profile(
     source = load(model)
     entry = Session(source, ("reference",)).entry(signature)
     feeds = _arrays(entry, input, shape)
-    makers: list[tuple[Path | None, Callable[[Record], bytes]]] = [
-        (csv, lambda r: encoded(to_csv(r))),
-        (html, lambda r: to_html(r).encode()),
-        (plot_, lambda r: plot(r, str(plot_))),
-        (node_data, lambda r: node_data_json(r).encode()),
+    makers: list[tuple[Path | None, Callable[[Record], str]]] = [
+        (csv, to_csv),
+        (html, to_html),
+        (node_data, node_data_json),
     ]
-    wanted = [(path, make) for path, make in makers if path is not None]
-    _check_apart([path for path, _ in wanted], json)
+    _check_apart([csv, html, node_data, plot_, json])
     with ExitStack() as opened:
-        files = [(opened.enter_context(open_target(path)), make) for path, make in wanted]
+        texts = [(opened.enter_context(TextTarget(path)), make) for path, make in makers if path]
+        drawn = opened.enter_context(open_target(plot_)) if plot_ else None
         target = opened.enter_context(JsonTarget(json))
         with progress() as show:
             record = measure(
@@ -178,20 +183,22 @@ def profile(
                 refresh_roofline=refresh_roofline,
                 progress=show,
             )
-        for file, make in files:
-            write_target(file, make(record))
-        if not target.write(record):
+        if drawn is not None:
+            write_target(drawn, plot(record, str(plot_)))
+        printed = [into.put(make(record)) for into, make in texts] + [target.write(record)]
+        if not any(printed):
             typer.echo(text(record, top, by_type))
+        for disturbance in crowded(threads):
+            warn(str(disturbance))
 
 
-def _check_apart(paths: list[Path], json: str) -> None:
-    places = [p.absolute() for p in paths] + (
-        [Path(json).absolute()] if json not in ("", "-") else []
-    )
-    if len(set(places)) < len(places):
+def _check_apart(paths: list[Path | str | None]) -> None:
+    places = [Path(p).absolute() for p in paths if p]
+    twice = [p for p in places if places.count(p) > 1]
+    if twice:
         raise InputError(
             "two results would go into one file",
-            where=str(places[-1]),
+            where="stdout" if twice[0].name == STDOUT else str(twice[0]),
             fix="give each a name of its own",
         )
 

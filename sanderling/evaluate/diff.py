@@ -26,7 +26,7 @@ from ..runtime.registry import find_delegate
 from ..runtime.session import Session
 from .bisection import Answers, Bisection, bisect_delegate, bisect_layers
 from .diff_inputs import Couples, FeedSource, as_real, comparable, couple, input_names, source
-from .engine_delegate import delegates_of, load_engine
+from .engine_delegate import as_computed, delegates_of, load_engine
 from .error_measures import ErrorLimits, Errors, Tally, TopTally
 from .layer_diff import LayerComparison, LayerDiffs, Progress, compare_layers, own_couples
 from .op_by_op import OpByOpRunner
@@ -169,6 +169,7 @@ def diff(
     )
     if one and not delegate_a and _runs_alike(*settings):
         settings = (_setting("sanderling", ("reference",), 1, "f32"), settings[1])
+    settings = (as_computed(settings[0]), as_computed(settings[1]))
     inputs, outputs = (couple(*models, what) for what in ("inputs", "outputs"))
     values = source(inputs, data, runs, seed, picture, input_names(models[0]), shapes)
     kinds = read_kinds(output_kind, [a.name for a, _ in outputs])

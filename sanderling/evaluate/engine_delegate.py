@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,17 @@ def delegates_of(setting: Setting) -> list[Delegate]:
     if setting.engine != "sanderling":
         return [EngineDelegate(setting)]
     return [_at(name, setting.precision) for name in setting.delegates or ("cpu",)]
+
+
+def as_computed(setting: Setting) -> Setting:
+    """The setting at the precision that its delegates compute in: one that has no instructions for
+    what is asked warns of it, and takes f32."""
+    if setting.engine != "sanderling":
+        return setting
+    from ..delegates.cpu.delegate import CpuDelegate
+
+    found = [d.target.precision for d in delegates_of(setting) if isinstance(d, CpuDelegate)]
+    return replace(setting, precision=found[0] if found else "f32")
 
 
 def _at(name: str | Delegate, precision: str) -> Delegate:

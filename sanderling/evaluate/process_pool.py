@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from ..errors import SanderlingError, UnsupportedError
 MOST_TRIES = 3
 START = 60.0  # seconds for a child to say that it is there
 Handler = Callable[[Any], Any]
+Warned = tuple[str, type[Warning]]
 is_child = False  # this process is one that answers
 
 
@@ -93,7 +95,7 @@ class Pool:
             for pipe in wait([c.pipe for c in busy]):
                 child = next(c for c in busy if c.pipe is pipe)
                 try:
-                    key, answer = child.jobs[0][0], pickle.loads(child.pipe.recv_bytes())
+                    key, (answer, said) = child.jobs[0][0], pickle.loads(child.pipe.recv_bytes())
                 except (EOFError, OSError):
                     lost = self._bury(child, again, tries)
                     if lost is not None:
@@ -102,6 +104,7 @@ class Pool:
                         self._fill(other, again, waiting)
                     break  # the list of pipes has changed
                 child.jobs.popleft()
+                _warn(said)
                 self._fill(child, again, waiting)
                 if isinstance(answer, SanderlingError):
                     raise answer
@@ -148,6 +151,12 @@ class Pool:
         )
 
 
+def _warn(said: Iterable[Warned]) -> None:
+    """What a child warns of, as this process's own: Python shows once what several of them say."""
+    for text, category in said:
+        warnings.warn(text, category, stacklevel=3)
+
+
 def _launch() -> Child:
     return Child(ChildProcess(serve, stdout=2))
 
@@ -160,10 +169,19 @@ def serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
     with suppress(EOFError, OSError):
         pipe.send("started")
-        handle, broken = _handler(pipe.recv_bytes())
-        while True:
-            job = pipe.recv_bytes()
-            pipe.send_bytes(pickle.dumps(broken or _answer(handle, job), 5))
+        with warnings.catch_warnings(record=True) as said:
+            handle, broken = _handler(pipe.recv_bytes())
+            while True:
+                job = pipe.recv_bytes()
+                answer = broken or _answer(handle, job)
+                pipe.send_bytes(pickle.dumps((answer, _taken(said)), 5))
+
+
+def _taken(said: list[warnings.WarningMessage]) -> list[Warned]:
+    """The warnings since the answer before."""
+    taken: list[Warned] = [(str(w.message), w.category) for w in said]
+    said.clear()
+    return taken
 
 
 def _handler(factory: bytes) -> tuple[Handler, SanderlingError | None]:

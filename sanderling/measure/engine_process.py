@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 
@@ -88,11 +89,9 @@ class Ready:
 def main(pipe: Connection) -> None:
     """The process's whole work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        job = pipe.recv()
-    except EOFError:
-        return
-    serve(pipe, job)
+    # The parent may go away at any moment, in the middle of a message too: that is no error here.
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        serve(pipe, pipe.recv())
 
 
 def serve(pipe: Connection, job: EngineJob) -> None:

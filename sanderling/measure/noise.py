@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from ..processors import usable_cpu_count, usable_cpus
+from ..progress import plural
 from .machine import CPUS, frequencies, governors
 from .record import Result
 
@@ -135,9 +136,18 @@ def _clock(before: Look, after: Look, governed: Sequence[str]) -> list[Disturban
     return []
 
 
+def crowded(threads: int, who: str = "") -> list[Disturbance]:
+    """Threads that wait for a CPU, and the others for them."""
+    cpus = usable_cpu_count()
+    if threads <= cpus:
+        return []
+    what = f"more threads than the {plural(cpus, 'CPU')}"
+    return [Disturbance("crowded", what, f"use --threads {cpus} or fewer", who)]
+
+
 def of_result(result: Result) -> list[Disturbance]:
     """What the samples themselves show."""
-    summary, cores = result.summary, usable_cpu_count()
+    summary = result.summary
     if summary is None:
         return []
     drift = _drift(result.rounds)
@@ -146,12 +156,6 @@ def of_result(result: Result) -> list[Disturbance]:
     spread = (summary.p95 - summary.p5) / summary.median
     alone = not result.setting.contend
     shown = [
-        (
-            result.setting.threads > cores,
-            "crowded",
-            f"more threads than the {cores} CPUs",
-            f"use --threads {cores} or fewer",
-        ),
         (
             not result.stable,
             "warm-up",
@@ -178,7 +182,9 @@ def of_result(result: Result) -> list[Disturbance]:
         ),
     ]
     who = f"{result.model}, {result.setting.name}"
-    return [Disturbance(kind, what, remedy, who) for is_so, kind, what, remedy in shown if is_so]
+    return crowded(result.setting.threads, who) + [
+        Disturbance(kind, what, remedy, who) for is_so, kind, what, remedy in shown if is_so
+    ]
 
 
 def sentences(found: Iterable[Disturbance]) -> list[str]:

@@ -35,6 +35,7 @@ QUICK, TRIES = 1e-3, 20  # of a run that is shorter, the best of several says ho
 # clock (8 to 10 ns on Ice Lake, in a virtual machine).
 MOST_COST, READING, RAREST = 0.01, 10e-9, 16
 CALL, LOST = "call into native code", "not accounted for"
+BARRIERS = "barriers"
 BETWEEN, AROUND = "between parts", "around the call"
 # Ops that touch as many elements of their table as they return.
 LOOKUPS = {"EMBEDDING_LOOKUP", "GATHER", "GATHER_ND"}
@@ -420,7 +421,7 @@ def _rest(part: Part) -> str:
     """What a part does beside its steps."""
     if isinstance(part, ReferenceOps):
         return "around the reference's ops"
-    return "barriers" if part.workers > 1 else LOST
+    return BARRIERS if part.workers > 1 else LOST
 
 
 def watch(step: Step, ticks: float) -> Part:

@@ -20,7 +20,7 @@ from ..runtime.session import Session
 from .engines import check_engines
 from .inputs import plausible
 from .machine import machine
-from .profile_ours import CALL, LOST, ProfileRow, Taken, node_name, profile_ours, work
+from .profile_ours import BARRIERS, CALL, LOST, ProfileRow, Taken, node_name, profile_ours, work
 from .record import Setting
 from .roofline import Progress, Roofline, roofline
 from .sample_statistics import Summary, summarised
@@ -32,6 +32,7 @@ PROFILED = ("sanderling", "litert", "openvino")
 SECONDS, FEWEST, MOST = 1.5, 5, 2000
 # A median run so many times longer than its steps' medians was disturbed.
 NOISY = 1.25
+LEAST_NAMED = 0.01  # shares below it would read 0 %
 DISTURBED = 1.5  # a mean that is so many medians tells of other programs, not of the model
 
 
@@ -397,13 +398,24 @@ def _where(record: Record) -> str:
     if not record["steps"]:
         return "No step was measured."
     whole = _typical(record)
-    by_type = sorted(record["by_type"], key=lambda t: -t["median_ms"])[:2]
-    kinds = " and ".join(f"{t['type']} ({100 * t['median_ms'] / whole:.0f} %)" for t in by_type)
+    spent = {t["type"]: t["median_ms"] for t in record["by_type"]}
+    spent |= {_WAITS[o["name"]]: o["median_ms"] for o in record["others"] if o["name"] in _WAITS}
+    first, *more = sorted(spent, key=lambda name: -spent[name])[:2]
+    named = [first, *(name for name in more if spent[name] >= LEAST_NAMED * whole)]
+    kinds = " and ".join(f"{name} ({_percent(spent[name] / whole)})" for name in named)
     top = max(record["steps"], key=lambda r: r["median_ms"])
     return (
         f"Most of the time goes into {kinds}; the slowest step is {_called(top)} with "
-        f"{top['median_ms']:.3g} ms, {100 * top['median_ms'] / whole:.0f} % of the whole."
+        f"{top['median_ms']:.3g} ms, {_percent(top['median_ms'] / whole)} of the whole."
     )
+
+
+# What is no step and takes time nevertheless, as a sentence names it.
+_WAITS = {BARRIERS: "barriers where threads wait for each other", CALL: "calls into native code"}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= LEAST_NAMED else "less than 1 %"
 
 
 def _typical(record: Record) -> float:
@@ -442,10 +454,14 @@ def _try(record: Record) -> str:
     others = {o["name"]: o["median_ms"] / whole for o in record["others"]}
     slow = sum(r["median_ms"] for r in steps if r["delegate"] == "reference") / whole
     floats = sum(r["median_ms"] for r in steps if r["kind"] == "f32" and r["macs"]) / whole
-    waits = others.get("barriers", 0) + (
-        sum(r["median_ms"] * r["imbalance"] for r in steps) / whole
-    )
+    waits = others.get(BARRIERS, 0) + (sum(r["median_ms"] * r["imbalance"] for r in steps) / whole)
+    threads, cpus = record["setting"]["threads"], record["machine"]["usable"]
     for holds, text in (
+        (
+            threads > cpus and waits > 0.2,
+            f"Waiting for each other takes the threads {waits:.0%} of the time, and there are more "
+            f"of them ({threads}) than CPUs ({cpus}): use --threads {cpus} or fewer.",
+        ),
         (
             slow > 0.1,
             f"Ops that no compiled kernel takes cost {slow:.0%}: see why with `sanderling "

@@ -17,7 +17,9 @@ def load_plugins(paths: Iterable[str | Path]) -> None:
     for number, path in enumerate(map(Path, paths)):
         if not path.is_file():
             raise InputError(
-                "there is no such file",
+                "it is a folder or a pipe, not a file"
+                if path.exists()
+                else "there is no such file",
                 where=f"--plugin {path}",
                 fix="give a Python file that calls sanderling.register_custom",
             )

@@ -227,8 +227,12 @@ def _run(
     try:
         _loops(values, subject, run, say)
     except KeyboardInterrupt:
-        say("WARN", "Interrupted: what was measured until now follows.")
-        _finish(subject, run, say, held, peak)
+        if run.result.samples:
+            say("WARN", "Interrupted: what was measured until now follows.")
+            _finish(subject, run, say, held, peak)
+        else:
+            done = microseconds(run.result.warmup).short_line()
+            say("WARN", f"Interrupted in the warm-up ({done}): no inference was measured.")
         raise
     _finish(subject, run, say, held, peak)
     _write(values, subject, run, say, files)
