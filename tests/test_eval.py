@@ -518,7 +518,7 @@ def test_bad_input_is_explained(digits: Path, tmp_path: Path) -> None:
         (words(images, labels, "--mean", "1,2,3"), "3 numbers for mean"),
         (words(images, labels, "--delegate", "abacus"), "abacus"),
         (words(images, labels, "--engine", "abacus"), "there is no engine 'abacus'"),
-        (words(images, labels, "--predictions", tmp_path / "p.txt"), "'.txt' is no type"),
+        (words(images, labels, "--predictions", tmp_path / "p.txt"), "'.txt' is not a kind"),
         (words(images, labels, "--save-preset", tmp_path / "no" / "p.json"), "there is no folder"),
         (["imagenet", "--images", images, "--labels", labels], "no model is given"),
         (
