@@ -210,8 +210,8 @@ def bench(
     the first is what the others are compared with. sweep fills those that are not given with all
     that this machine has. contend: each again beside so many busy processes. shapes, ranges and
     inputs (files) are by the input's name, "" for the only one. Further names are those of
-    `sanderling.measure.bench.Procedure`: runs, min_secs, max_secs, warmup_runs, warmup_secs, launches,
-    run_frequency, run_delay, cpus, cold, verbose, timeout, seed.
+    `sanderling.measure.bench.Procedure`: runs, min_secs, max_secs, warmup_runs, warmup_secs,
+    launches, run_frequency, run_delay, cpus, cold, verbose, timeout, seed.
 
     A configuration that fails is in the results with its reason. Interrupted, it raises
     BenchInterrupted, which has what was measured so far.
