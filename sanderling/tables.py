@@ -1,7 +1,7 @@
 """Tables for people: columns on a terminal, lines of facts, Markdown.
 
 The name of a column that holds numbers starts with >, that of one that may be shortened with ~,
-and + if it holds several values, of which the last may go.
+and % if it holds several values, of which the last may go.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .files import as_given
 from .glyphs import cells, clean, first_words, padded, shorten, shorten_apart, wrapped
 
 GAP = "  "
-FLEXIBLE = ("~", "+")
-MARKS = ">~+"
+FLEXIBLE = ("~", "%")
+MARKS = ">~%"
 READABLE = 24  # letters of a name that is shortened
 IN_FILES = 60  # letters of a name at most, where there is no width to keep to
 

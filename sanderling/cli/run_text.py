@@ -146,7 +146,7 @@ def _details(runs: Sequence[FinishedRun]) -> list[str]:
         for run in runs
         for name, o in run.to_json()["outputs"].items()
     ]
-    columns = ["~output", "type", ">min", ">max", ">mean", whole_in_files("first values", "+")]
+    columns = ["~output", "type", ">min", ">max", ">mean", whole_in_files("first values", "%")]
     pieces = [table([*label, *columns], rows)]
     for name in runs[0].top or ():
         best = [
