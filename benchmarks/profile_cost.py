@@ -175,8 +175,7 @@ def report(costs: Sequence[Cost], mean: Any) -> str:
             "",
             f"Cost in the geometric mean: {mean.value - 1:+.2%} [{low:+.2%}, {high:+.2%}]. "
             "Cost is the ratio of the fastest runs by turn: as a profile runs the model, and "
-            "in code "
-            "that cannot count. Of very short runs only one of several is counted: what "
+            "in code that cannot count. Of very short runs only one of several is counted: what "
             "counting adds "
             "to that one is measured against its neighbours in the same session. Steps, calls and "
             "barriers are shares of the mean run that is counted, their sum is of one that is not.",

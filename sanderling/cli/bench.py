@@ -61,8 +61,7 @@ def bench(
             metavar="LIST",
             autocompletion=completion.ENGINES,
             help="Engines to compare, the first is what others are compared with: sanderling, "
-            "litert, "
-            "openvino, onnxruntime.",
+            "litert, openvino, onnxruntime.",
         ),
     ] = "sanderling",
     threads: Annotated[
@@ -70,8 +69,7 @@ def bench(
         typer.Option(
             metavar="LIST",
             help="Thread counts, for example 1,2,4. Default: 1; with --sweep or --contend up "
-            "to the "
-            "number of CPUs.",
+            "to the number of CPUs.",
         ),
     ] = "",
     delegates: Annotated[
@@ -95,8 +93,7 @@ def bench(
         typer.Option(
             "--sweep",
             help="Try every combination of threads, delegates and precisions that is not fixed "
-            "by an "
-            "option, and recommend one.",
+            "by an option, and recommend one.",
         ),
     ] = False,
     contend: Annotated[
@@ -132,8 +129,7 @@ def bench(
         typer.Option(
             metavar="N",
             help="Fresh processes for each setting. Fewer are quicker, and their intervals "
-            "wider or, "
-            "for 1, too narrow.",
+            "wider or, for 1, too narrow.",
         ),
     ] = 5,
     run_frequency: Annotated[

@@ -99,6 +99,23 @@ Shapes = Annotated[
     ),
 ]
 
+InputFiles = Annotated[
+    list[str],
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="NAME=FILE",
+        help="A .npy, .npz or picture for an input. Default: random values.",
+    ),
+]
+RandomShapes = Annotated[
+    list[str],
+    typer.Option(metavar="NAME=1,2,3", help="The shape of a random input, for open dimensions."),
+]
+EntryPoint = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="The entry point to run, for a model with several."),
+]
 OutputKinds = Annotated[
     list[str],
     typer.Option(

@@ -143,8 +143,7 @@ def diff(
             metavar="NAME|FILE",
             autocompletion=completion.PRESET,
             help="How pictures become inputs, as in `sanderling eval imagenet`. Default: "
-            "stretched, "
-            "floats from 0 to 1.",
+            "stretched, floats from 0 to 1.",
         ),
     ] = "",
     mean: Annotated[

@@ -37,11 +37,14 @@ from . import completion
 from .common import (
     STDOUT,
     DelegateNames,
+    EntryPoint,
+    InputFiles,
     JsonPath,
     JsonTarget,
     ModelPath,
     Plugins,
     Quiet,
+    RandomShapes,
     TextTarget,
     load_plugins,
     open_target,
@@ -88,25 +91,9 @@ def profile(
     by_type: Annotated[
         bool, typer.Option("--by-type", help="Print the summary by type only.")
     ] = False,
-    input: Annotated[
-        list[str],
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="NAME=FILE",
-            help="A .npy, .npz or picture for an input. Default: random values.",
-        ),
-    ] = [],  # noqa: B006
-    shape: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME=1,2,3", help="The shape of a random input, for open dimensions."
-        ),
-    ] = [],  # noqa: B006
-    signature: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="The entry point to run, for a model with several."),
-    ] = None,
+    input: InputFiles = [],  # noqa: B006
+    shape: RandomShapes = [],  # noqa: B006
+    signature: EntryPoint = None,
     csv: Annotated[
         Path | None,
         typer.Option("--csv", metavar="FILE", help="Write the steps as CSV; - for stdout."),

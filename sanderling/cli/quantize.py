@@ -157,8 +157,7 @@ def quantize(
         typer.Option(
             metavar="RULE",
             help='One more rule, such as "op=SOFTMAX,mode=float" or "name=*/head/*,mode=int16x8"; '
-            "may "
-            "be repeated, the last that fits wins.",
+            "may be repeated, the last that fits wins.",
         ),
     ] = [],  # noqa: B006
     ranges: Annotated[
@@ -218,8 +217,7 @@ def quantize(
             metavar="TASK",
             autocompletion=completion.TASK,
             help="A task of `sanderling eval`, or FILE.py:NAME: its figures before and after "
-            "are in "
-            "the report.",
+            "are in the report.",
         ),
     ] = "",
     task_option: Annotated[

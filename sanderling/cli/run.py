@@ -82,8 +82,7 @@ def run(
             "-o",
             metavar="NAME=FILE",
             help="Write an output: .npy, or .npz for all of them. Of several runs it is "
-            "stacked along "
-            "a first dimension.",
+            "stacked along a first dimension.",
         ),
     ] = [],  # noqa: B006
     picture: Annotated[
@@ -129,8 +128,7 @@ def run(
             metavar="NAME|FILE",
             autocompletion=completion.PRESET,
             help="With --picture: how pictures become inputs, as in `sanderling eval`. "
-            "Default: what "
-            "suits the model.",
+            "Default: what suits the model.",
         ),
     ] = "",
     rate: Annotated[

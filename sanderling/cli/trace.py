@@ -21,10 +21,13 @@ from ..tables import facts
 from .common import (
     A_MODEL,
     DelegateNames,
+    EntryPoint,
+    InputFiles,
     JsonPath,
     JsonTarget,
     Plugins,
     Quiet,
+    RandomShapes,
     at_hand,
     load_plugins,
     open_target,
@@ -50,33 +53,16 @@ def trace(
             "-o",
             metavar="FILE",
             help="Where the trace goes: .perfetto-trace, .pftrace or .pb (needs the package "
-            "perfetto), "
-            "or .json.",
+            "perfetto), or .json.",
         ),
     ] = None,
     runs: Annotated[int, typer.Option(metavar="N", help="Runs to record.")] = 5,
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads to use.")] = None,
     delegate: DelegateNames = [],  # noqa: B006
-    input: Annotated[
-        list[str],
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="NAME=FILE",
-            help="A .npy, .npz or picture for an input. Default: random values.",
-        ),
-    ] = [],  # noqa: B006
+    input: InputFiles = [],  # noqa: B006
     random: Annotated[int, typer.Option(metavar="SEED", min=0, help="Of the random values.")] = 0,
-    shape: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME=1,2,3", help="The shape of a random input, for open dimensions."
-        ),
-    ] = [],  # noqa: B006
-    signature: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="The entry point to run, for a model with several."),
-    ] = None,
+    shape: RandomShapes = [],  # noqa: B006
+    signature: EntryPoint = None,
     read_: Annotated[
         Path | None,
         typer.Option(
