@@ -160,13 +160,14 @@ def _after_fatal(graph: Graph, broken: Broken) -> Broken | None:
 
 def _after_first(graph: Graph, table: Table, broken: Broken) -> Broken:
     """One part, which ends at the first op that is refused."""
-    first = next((op for op in graph.ops if op in broken), None)
+    ends = [op for op in broken if not (table.leads_in and table.leads_in(op))]
+    first = ends[0] if ends else None
     if first is None or not table.is_first_part:
         return broken
     rule = Rule("partition", "all ops before it are taken", lambda *_: False, source=table.source)
     reason = f"it stands after {first.where}, the first op that is refused"
     later = graph.ops[graph.ops.index(first) :]
-    return {op: broken.get(op, (rule, reason)) for op in later}
+    return broken | {op: broken.get(op, (rule, reason)) for op in later}
 
 
 def _folds(graph: Graph, table: Table, broken: Broken) -> Broken:

@@ -7,6 +7,7 @@ can be read off: "only where its version is at most 2; here it is 3".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,7 +85,8 @@ class Table:
 
     rows: what it asks of each operator that it knows. every: what it asks of all ops, after the
     row. graph: of the graph as a whole. limits: how many parts it takes, of which size.
-    is_first_part: it takes one part, which ends at the first op that it refuses. folds: ops that
+    is_first_part: it takes one part, which ends at the first op that it refuses; leads_in: ops that
+    the CPU runs before it. folds: ops that
     expand constants; whoever reads their results is asked as if it read the constant. ask: for a
     delegate that can answer itself, its answers in place of rows.
     """
@@ -97,6 +99,7 @@ class Table:
     graph: tuple[GraphRule, ...] = ()
     limits: Limits = NO_LIMITS
     is_first_part: bool = False
+    leads_in: Callable[[Op], bool] | None = None
     level: int = 0
     folds: Callable[[Op], bool] | None = None
     border: Border = NO_COST
@@ -184,10 +187,7 @@ def rank_of(op: Op, place: int) -> int:
 
 
 def elements(tensor: Tensor) -> int:
-    count = 1
-    for size in tensor.shape:
-        count *= size
-    return count
+    return math.prod(tensor.shape)
 
 
 def values_of(op: Op, place: int) -> list[Any] | None:
@@ -247,21 +247,21 @@ def when(condition: str, applies: Holds, *rules: Rule) -> tuple[Rule, ...]:
     return tuple(map(narrowed, rules))
 
 
-def below(limit: int, *rules: Rule, name: str = "level") -> tuple[Rule, ...]:
-    """These rules on delegates below a level alone."""
+def below(limit: int, name: str, *rules: Rule) -> tuple[Rule, ...]:
+    """These rules on delegates below a level alone; name: the level's."""
 
     def narrowed(rule: Rule) -> Rule:
         def holds(op: Op, level: int) -> bool:
             return level >= limit or rule.holds(op, level)
 
-        return replace(rule, says=f"{rule.says} (below {name} {limit})", holds=holds)
+        return replace(rule, says=f"{rule.says} (below level {name})", holds=holds)
 
     return tuple(map(narrowed, rules))
 
 
-def since(least: int, name: str = "the level is at least {}") -> Rule:
+def since(least: int, says: str) -> Rule:
     """On delegates of this level and above."""
-    return Rule("level", name.format(least), lambda _, level: level >= least)
+    return Rule("level", says, lambda _, level: level >= least)
 
 
 def version(most: int, least: int = 1) -> Rule:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ..errors import InputError
 from ..runtime.registry import find_delegate
-from . import gpu
+from . import coreml, edgetpu, gpu, hexagon, nnapi, xnnpack
 from .rule import Table
 
-TABLES: dict[str, Table] = {table.name: table for table in gpu.TABLES}
+MODULES = (gpu, nnapi, hexagon, coreml, edgetpu, xnnpack)
+TABLES: dict[str, Table] = {table.name: table for module in MODULES for table in module.TABLES}
 OURS = "cpu"  # answers itself
 
 
