@@ -33,11 +33,15 @@ class Options:
 
     threads: how many it may use. state: what operators keep from run to run, for a delegate that
     evaluates operators itself. extra: the session's options by name, model.compile(options=...).
+    elsewhere: what an executable can do when a run fails: elsewhere(part, error) warns and gives
+    the part, which has no state, on the other delegates of the session. None: the user insists on
+    this one (require_full_delegation), or it is the last.
     """
 
     threads: int
     state: State
     extra: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: Callable[[Graph, DelegateError], Executable] | None = None
 
 
 # -- what is required -----------------------------------------------------------------------------

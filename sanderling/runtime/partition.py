@@ -44,11 +44,16 @@ class Part:
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)  # the ops' places in the file's graph
+    left: Refusal | None = None  # who had it first, and how that ended
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for parts that compile to the same thing."""
         return id(self.delegate), *self.ops, None, *self.inputs, None, *self.outputs
+
+    @property
+    def past(self) -> str:
+        return f" ({self.left.delegate} had it: {self.left.reason})" if self.left else ""
 
 
 @dataclass(eq=False)
@@ -61,7 +66,7 @@ class Partition:
     def table(self) -> str:
         """For people: what runs where, then why not elsewhere."""
         lines = [
-            f"part {i}: {plural(len(p.ops), 'op')} on {p.delegate.name}"
+            f"part {i}: {plural(len(p.ops), 'op')} on {p.delegate.name}{p.past}"
             for i, p in enumerate(self.parts)
         ]
         for op, refusals in self.refusals.items():
