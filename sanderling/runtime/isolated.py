@@ -19,7 +19,6 @@ import signal
 import sys
 import tempfile
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..child_process import ChildProcess
-from ..errors import DelegateError, FallbackWarning, InputError, IsolatedError, SanderlingError
+from ..errors import DelegateError, InputError, IsolatedError, SanderlingError
 from ..forks import renews
 from ..format import load
 from ..ir import Array, Graph, Op
@@ -46,8 +45,7 @@ from .registry import factory_of
 from .submodel import as_tflite, graph_of, refuses_alone
 
 TIMEOUT = 60.0  # seconds for a run
-# All else may take this many times as long: a process starts, an engine is loaded, a part compiled.
-PREPARING = 10
+PREPARING = 600.0  # for all else: a process starts, an engine is loaded, a part is compiled
 # What the delegate was about to do, in sentences about how that ended.
 STAGES = {
     "load": "when it was loaded",
@@ -93,7 +91,7 @@ class Isolated(Delegate):
     def configure(self, options: Mapping[str, Any]) -> Isolated:
         if not options:
             return self
-        return Isolated(self._delegate, self._options | options, timeout=self.timeout)
+        return Isolated(self._delegate, {**self._options, **options}, timeout=self.timeout)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         if options:
@@ -114,13 +112,8 @@ class Isolated(Delegate):
         process = self.process
         if process.ended or not ops:
             return [process.ended] * len(ops)
-        try:
-            answers: list[str | None] = process.ask("refuses", as_tflite(graph_of(ops)))
-            return answers
-        except IsolatedError as error:
-            # It is no error of a part, so nobody else tells of it.
-            warnings.warn(f"{error}; its ops run elsewhere", FallbackWarning, stacklevel=2)
-            return [error.what] * len(ops)
+        answers: list[str | None] = process.ask("refuses", as_tflite(graph_of(ops)))
+        return answers
 
     def compile(self, part: Graph, options: Options) -> IsolatedPart:
         return IsolatedPart(self, part, options)
@@ -213,7 +206,7 @@ class DelegateProcess:
     def ask(self, what: str, *about: Any, handle: int | None = None) -> Any:
         """Have it done there. handle: a file that the other process gets, too."""
         stage = STAGES[what]
-        limit = self._timeout if what == "run" else self._timeout * PREPARING
+        limit = self._timeout if what == "run" else max(PREPARING, self._timeout)
         with self._lock:
             if self.ended:
                 raise self._error(self.ended)
@@ -306,7 +299,9 @@ def shared_arrays(part: Graph, handle: int) -> tuple[list[Array], list[Array]]:
     places, size = _places(part)
     memory = mmap.mmap(handle, size)
     tensors = zip((*part.inputs, *part.outputs), places, strict=True)
-    arrays = [np.ndarray(t.shape, t.dtype.numpy, memory, place) for t, place in tensors]
+    arrays: list[Array] = [
+        np.ndarray(t.shape, t.dtype.numpy, memory, place) for t, place in tensors
+    ]
     return arrays[: len(part.inputs)], arrays[len(part.inputs) :]
 
 

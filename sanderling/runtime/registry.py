@@ -18,10 +18,12 @@ BUILTIN = {
     "litert": "sanderling.delegates.engines.litert:LiteRtDelegate",
     "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
     "litert-reference": "sanderling.delegates.engines.litert:LiteRtReferenceDelegate",
+    "external": "sanderling.delegates.engines.external:ExternalDelegate",
 }
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.
 FALLBACK = ("cpu", "reference")
+EXTERNAL = "external"
 # Files that are delegates: libedgetpu.so.1
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dylib|dll)$")
 _ISOLATION = ("isolated", "isolated_timeout")
@@ -33,8 +35,8 @@ def register_delegate(name: str, factory: Callable[[], PlainDelegate]) -> None:
 
 
 def delegate_names() -> list[str]:
-    """The delegates that can be named, sorted."""
-    return sorted({*BUILTIN, *_registered})
+    """The delegates that can be named, sorted; `external` is none without a library."""
+    return sorted({*BUILTIN, *_registered} - {EXTERNAL})
 
 
 def find_delegate(wanted: str | PlainDelegate) -> Delegate:
@@ -91,18 +93,25 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Del
     """
     name, rest = os.fspath(library), dict(options or {})
     if name not in delegate_names() and (_LIBRARY.search(name) or os.sep in name):
-        name, rest = "external", {"path": name, **rest}
-    apart = {key: rest.pop(key) for key in _ISOLATION if key in rest}
+        name, rest = EXTERNAL, {"path": name, **rest}
     try:
-        if str(apart.get("isolated", False)).lower() in ("true", "1"):
-            return _isolated(name, rest, apart)
-        return as_delegate(find_delegate(name).configure(rest))
+        found = _configured(name, dict(rest))
     except (InputError, DelegateError) as error:
         raise LoadDelegateError(
             f"Failed to load delegate from {library}: {error.what}",
             where=error.where,
             fix=error.fix,
         ) from error
+    if rest:
+        found.spelling = f"{name}:{';'.join(f'{k}={v}' for k, v in rest.items())}"
+    return found
+
+
+def _configured(name: str, options: dict[str, Any]) -> Delegate:
+    apart = {key: options.pop(key) for key in _ISOLATION if key in options}
+    if str(apart.get("isolated", False)).lower() in ("true", "1"):
+        return _isolated(name, options, apart)
+    return as_delegate(find_delegate(name).configure(options))
 
 
 def _isolated(name: str, options: Mapping[str, Any], apart: Mapping[str, Any]) -> Delegate:
