@@ -269,6 +269,10 @@ class Session(OfThisProcess):
         for keeper in list(self.lasting):
             keeper.follow()
 
+    def plans_made(self) -> list[Plan]:
+        """The plans in memory: of shapes that ran, and of graphs that control flow called."""
+        return list(self._plans)
+
     def explain(self) -> str:
         """Which ops run where, and why the others do not run on the delegates before."""
         return self.plan().partition.table()
