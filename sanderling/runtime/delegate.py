@@ -13,7 +13,7 @@ put the defaults around a plain class. docs/delegates.md has a complete example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -121,10 +121,30 @@ class Executable(ABC):
         own. Default: nothing is known."""
         return {}
 
+    copies: BorderCopies | None = None
+    """What its runs have copied between the caller's arrays and memory of its own, counted. Default
+    None: it computes on the caller's arrays, or does not tell."""
+
     def step_times(self) -> StepTimes | None:
         """Where a profile reads the time of each step. Default None: only the time of the whole
         part is shown."""
         return None
+
+
+@dataclass
+class BorderCopies:
+    """Copies at the borders of a part, added up over runs."""
+
+    runs: int = 0
+    tensors: int = 0
+    nbytes: int = 0
+
+    def count(self, *sides: Iterable[Array | None]) -> None:
+        """One more run, which copied these arrays."""
+        copied = [array.nbytes for side in sides for array in side if array is not None]
+        self.runs += 1
+        self.tensors += len(copied)
+        self.nbytes += sum(copied)
 
 
 class StepTimes(Protocol):

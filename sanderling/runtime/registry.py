@@ -14,6 +14,9 @@ from .delegate import Delegate, PlainDelegate, as_delegate
 BUILTIN = {
     "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
     "reference": "sanderling.delegates.reference:ReferenceDelegate",
+    "litert": "sanderling.delegates.engines.litert:LiteRtDelegate",
+    "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
+    "litert-reference": "sanderling.delegates.engines.litert:LiteRtReferenceDelegate",
 }
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.
