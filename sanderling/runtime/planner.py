@@ -75,7 +75,7 @@ class Planner:
         compiled: dict[tuple[object, ...], Executable] = {}
         while True:
             with span("partition", "partition") as told:
-                found = partition(graph, self.delegates, self.limits, failed)
+                found = partition(graph, self.delegates, self.limits, failed, numbers)
                 told.note({"ops": len(graph.ops), "parts": [_part_text(p) for p in found.parts]})
             if self.require_full:
                 self._check_full(graph, found)
