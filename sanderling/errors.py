@@ -79,6 +79,10 @@ class DelegateError(SanderlingError, RuntimeError):
     ops: tuple[int, ...] = ()
 
 
+class IsolatedError(DelegateError):
+    """A delegate failed in a process of its own, and nothing has changed in this one."""
+
+
 class BusyError(SanderlingError, RuntimeError):
     """The session is in use by another thread."""
 

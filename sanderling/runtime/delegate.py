@@ -33,11 +33,15 @@ class Options:
 
     threads: how many it may use. state: what operators keep from run to run, for a delegate that
     evaluates operators itself. extra: the session's options by name, model.compile(options=...).
+    elsewhere: what an executable can do when a run fails: elsewhere(part, error) warns and gives
+    the part, which has no state, on the other delegates of the session. None: the user insists on
+    this one (require_full_delegation), or it is the last.
     """
 
     threads: int
     state: State
     extra: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: Callable[[Graph, DelegateError], Executable] | None = None
 
 
 # -- what is required -----------------------------------------------------------------------------
@@ -202,10 +206,14 @@ class Delegate(ABC):
 
     def refuses_each(self, ops: Sequence[Op]) -> Sequence[str | None]:
         """The answers of `refuses` for ops in execution order. An engine that is slow to ask can
-        look at them together, or remember its answers. Default: it is asked op by op."""
+        look at them together, or remember its answers. Raises DelegateError: it gets none of them,
+        with a warning. Default: it is asked op by op."""
         return [self.refuses(op) for op in ops]
 
     # Options, by name.
+
+    spelling: str = ""
+    """How another process names it, options included: load_delegate sets it. Default: by name."""
 
     def configure(self, options: Mapping[str, Any]) -> PlainDelegate:
         """This delegate, or another one, with these options of its own: what load_delegate(name,

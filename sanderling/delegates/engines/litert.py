@@ -59,6 +59,13 @@ class InterpreterExecutable(CopyingExecutable):
         return {"part_file": self._size}
 
 
+def named_nodes(said: str, count: int) -> list[int]:
+    """LiteRT names a node by its number, which is the op's place in the file. count: the ops there;
+    nodes of delegates have the numbers behind them."""
+    found = [int(n) for n in re.findall(r"[Nn]ode number (\d+)", said)]
+    return [n for n in found if n < count]
+
+
 class LiteRtDelegate(EngineDelegate):
     """LiteRT as it is by default: XNNPACK, and LiteRT's own kernels for what that does not take."""
 
@@ -69,9 +76,7 @@ class LiteRtDelegate(EngineDelegate):
         return InterpreterExecutable(content, threads, self.resolver)
 
     def blamed(self, part: Graph, said: str) -> Sequence[int]:
-        """LiteRT names a node by its number, which is the op's place in the part."""
-        found = [int(n) for n in re.findall(r"[Nn]ode number (\d+)", said)]
-        return [n for n in found if n < len(part.ops)] or super().blamed(part, said)
+        return named_nodes(said, len(part.ops)) or super().blamed(part, said)
 
 
 class LiteRtBuiltinDelegate(LiteRtDelegate):
