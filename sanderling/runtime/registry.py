@@ -17,6 +17,8 @@ BUILTIN = {
     "litert": "sanderling.delegates.engines.litert:LiteRtDelegate",
     "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
     "litert-reference": "sanderling.delegates.engines.litert:LiteRtReferenceDelegate",
+    "openvino": "sanderling.delegates.engines.openvino:OpenVinoDelegate",
+    "onnxruntime": "sanderling.delegates.engines.onnxruntime:OnnxRuntimeDelegate",
 }
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.
