@@ -43,7 +43,7 @@ class Planner:
 
     def plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
         with span("infer shapes", "plan", {"ops": len(graph.ops)}):
-            special, twins = specialise(graph, shapes)
+            special, twins = specialise(graph, shapes, self.delegates)
         numbers = {op: i for i, op in enumerate(special.ops)}
         _check_memory(special)
         if not self.limits.single_ops:

@@ -14,6 +14,7 @@ from .delegate import Delegate, PlainDelegate, as_delegate
 # Delegates that come with the package, found when they are named.
 BUILTIN = {
     "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
+    "flex": "sanderling.delegates.flex.delegate:FlexDelegate",
     "reference": "sanderling.delegates.reference:ReferenceDelegate",
     "litert": "sanderling.delegates.engines.litert:LiteRtDelegate",
     "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
