@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .runtime.delegate import Delegate, Executable
     from .runtime.inputs import dequantize_array, quantize_array
     from .runtime.interpreter import Interpreter, InterpreterWithCustomOps, OpResolverType
+    from .runtime.isolated import Isolated
     from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
@@ -76,6 +77,7 @@ _HOMES = {
     "optimize.target": "Target TargetMissedError",
     "runtime.delegate": "Delegate Executable",
     "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType",
+    "runtime.isolated": "Isolated",
     "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
@@ -88,7 +90,7 @@ _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 __all__ = [
     "OPS", "BusyError", "Choice", "DType", "Delegate", "DelegateError", "Executable",
     "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
-    "InterpreterWithCustomOps", "MissingExtraError", "Model", "ModelError", "Op",
+    "InterpreterWithCustomOps", "Isolated", "MissingExtraError", "Model", "ModelError", "Op",
     "OpResolverType", "Prepared", "Quant", "Report", "Sample", "SanderlingError", "Session",
     "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task", "Tensor",
     "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",

@@ -345,12 +345,12 @@ def _through_expansion(tensor: Tensor) -> Tensor:
 
 
 def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Record:
-    graph = known.given
+    graph, chosen = known.given, resolve(delegates)
     try:
-        special, _ = specialise(graph, [known.shape(t) or t.shape for t in graph.inputs])
+        special, _ = specialise(graph, [known.shape(t) or t.shape for t in graph.inputs], chosen)
     except SanderlingError:
         special = graph  # it cannot run as it stands: the delegates say why
-    ops, chosen = list(special.ops), resolve(delegates)
+    ops = list(special.ops)
     if special is not graph and len(chosen) > 1:
         lift(special, new_state())
     found = partition(special, chosen, Limits())

@@ -7,9 +7,11 @@ clustered greedily in dependency order; `max_delegated_partitions` keeps the lar
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..errors import DelegateError, FallbackWarning
 from ..ir import Graph, Op, Tensor
 from ..progress import plural
 from .delegate import Delegate
@@ -44,11 +46,16 @@ class Part:
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)  # the ops' places in the file's graph
+    left: Refusal | None = None  # who had it first, and how that ended
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for parts that compile to the same thing."""
         return id(self.delegate), *self.ops, None, *self.inputs, None, *self.outputs
+
+    @property
+    def past(self) -> str:
+        return f" ({self.left.delegate} had it: {self.left.reason})" if self.left else ""
 
 
 @dataclass(eq=False)
@@ -61,7 +68,7 @@ class Partition:
     def table(self) -> str:
         """For people: what runs where, then why not elsewhere."""
         lines = [
-            f"part {i}: {plural(len(p.ops), 'op')} on {p.delegate.name}"
+            f"part {i}: {plural(len(p.ops), 'op')} on {p.delegate.name}{p.past}"
             for i, p in enumerate(self.parts)
         ]
         for op, refusals in self.refusals.items():
@@ -108,12 +115,21 @@ def _asked(
 ) -> Iterator[Op]:
     """The ops that the delegate takes; its reasons against the others are recorded."""
     asked = list(ops)
-    for op, said in zip(asked, delegate.refuses_each(asked), strict=True):
+    for op, said in zip(asked, _answers(delegate, asked), strict=True):
         reason = _known_failure(op, delegate, failed) or said
         if reason is None:
             yield op
         else:
             refusals.setdefault(op, []).append(Refusal(delegate.name, reason))
+
+
+def _answers(delegate: Delegate, ops: Sequence[Op]) -> Sequence[str | None]:
+    try:
+        return delegate.refuses_each(ops)
+    except DelegateError as error:
+        text = f"delegate '{delegate.name}' gets no op, because it failed: {error}"
+        warnings.warn(text, FallbackWarning, stacklevel=2)
+        return [error.what] * len(ops)
 
 
 def _known_failure(op: Op, delegate: Delegate, failed: Mapping[Op, list[Refusal]]) -> str | None:

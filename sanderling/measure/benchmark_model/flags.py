@@ -203,7 +203,7 @@ DELEGATES = (
     Flag("coreml_version", 0, "the version of Core ML; 0: the newest", "CoreML version",
          here="for use_coreml"),
     Flag("external_delegate_path", "", "a delegate's library", "External delegate path",
-         here="a registered delegate's name: libraries link against TensorFlow Lite's runtime"),
+         here="loaded by LiteRT; or the name of a registered delegate"),
     Flag("external_delegate_options", "", "key:value;key:value", "External delegate options"),
     Flag("stable_delegate_settings_file", "", "settings of a stable delegate",
          "Delegate settings file path",
