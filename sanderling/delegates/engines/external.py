@@ -134,7 +134,7 @@ class ExternalDelegate(LiteRtDelegate):
 
 def _apart(error: Exception) -> str:
     """LiteRT's messages, which it writes one behind the other without a space."""
-    return re.sub(r"\.?(?=(Node number \d|Restored original))", ". ", str(error))
+    return re.sub(r"\.?(Node number \d|Restored original)", r". \1", str(error))
 
 
 def _check_library(path: str) -> None:
