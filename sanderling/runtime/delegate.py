@@ -3,8 +3,8 @@
 Three methods are required: a delegate's `refuses` and `compile`, and the `run` of what it compiles
 to. A plain class that has them is enough (`PlainDelegate`, `PlainExecutable`). All else is
 optional: who wants to offer more inherits from `Delegate` or `Executable` and overrides methods of
-the groups below (reasons, options, caching; binding, caching, reporting). Every optional method has
-its default here, and the default is right, only slower or less informative.
+the groups below (reasons, operators, options, caching; binding, caching, reporting). Every optional
+method has its default here, and the default is right, only slower or less informative.
 
 The rest of the package knows `Delegate` and `Executable` alone: `as_delegate` and `as_executable`
 put the defaults around a plain class. docs/delegates.md has a complete example.
@@ -22,7 +22,7 @@ from ..errors import DelegateError, InputError
 from ..ir import Array, Graph, Op
 
 if TYPE_CHECKING:
-    from ..ops import State
+    from ..ops import Spec, State
 
 Call = Callable[[], object]  # a run on arrays that are known already
 
@@ -209,6 +209,16 @@ class Delegate(ABC):
         look at them together, or remember its answers. Raises DelegateError: it gets none of them,
         with a warning. Default: it is asked op by op."""
         return [self.refuses(op) for op in ops]
+
+    # Operators of its own.
+
+    def infer(self, op: Op, specs: Sequence[Spec | None]) -> Sequence[Spec] | None:
+        """What is known, before a run, of the results of an operator that the operator table does
+        not have: a Spec for each, whose shape is None where it depends on data. None: it does not
+        know this operator. Asked in the order of the delegates, until one knows. Raises
+        SanderlingError where it knows the operator, and that it cannot run.
+        Default: it knows no operators but those of the table."""
+        return None
 
     # Options, by name.
 

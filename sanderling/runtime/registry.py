@@ -14,11 +14,14 @@ from .delegate import Delegate, PlainDelegate, as_delegate
 # Delegates that come with the package, found when they are named.
 BUILTIN = {
     "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
+    "flex": "sanderling.delegates.flex.delegate:FlexDelegate",
     "reference": "sanderling.delegates.reference:ReferenceDelegate",
     "litert": "sanderling.delegates.engines.litert:LiteRtDelegate",
     "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
     "litert-reference": "sanderling.delegates.engines.litert:LiteRtReferenceDelegate",
     "external": "sanderling.delegates.engines.external:ExternalDelegate",
+    "openvino": "sanderling.delegates.engines.openvino:OpenVinoDelegate",
+    "onnxruntime": "sanderling.delegates.engines.onnxruntime:OnnxRuntimeDelegate",
 }
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.
@@ -37,6 +40,11 @@ def register_delegate(name: str, factory: Callable[[], PlainDelegate]) -> None:
 def delegate_names() -> list[str]:
     """The delegates that can be named, sorted; `external` is none without a library."""
     return sorted({*BUILTIN, *_registered} - {EXTERNAL})
+
+
+def is_delegate_name(text: str) -> bool:
+    """Whether it names one, with or without options behind a colon."""
+    return text in _registered or text.partition(":")[0] in {*BUILTIN, *_registered}
 
 
 def find_delegate(wanted: str | PlainDelegate) -> Delegate:
