@@ -79,6 +79,10 @@ class DelegateError(SanderlingError, RuntimeError):
     ops: tuple[int, ...] = ()
 
 
+class IsolatedError(DelegateError):
+    """A delegate failed in a process of its own, and nothing has changed in this one."""
+
+
 class BusyError(SanderlingError, RuntimeError):
     """The session is in use by another thread."""
 
@@ -108,3 +112,7 @@ class FallbackWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """The cache of compiled code cannot be used, or had to be repaired."""
+
+
+class TypeWarning(UserWarning):
+    """An array of another type is taken as bytes, as LiteRT takes it."""

@@ -13,7 +13,7 @@ put the defaults around a plain class. docs/delegates.md has a complete example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -33,11 +33,15 @@ class Options:
 
     threads: how many it may use. state: what operators keep from run to run, for a delegate that
     evaluates operators itself. extra: the session's options by name, model.compile(options=...).
+    elsewhere: what an executable can do when a run fails: elsewhere(part, error) warns and gives
+    the part, which has no state, on the other delegates of the session. None: the user insists on
+    this one (require_full_delegation), or it is the last.
     """
 
     threads: int
     state: State
     extra: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: Callable[[Graph, DelegateError], Executable] | None = None
 
 
 # -- what is required -----------------------------------------------------------------------------
@@ -121,10 +125,30 @@ class Executable(ABC):
         own. Default: nothing is known."""
         return {}
 
+    copies: BorderCopies | None = None
+    """What its runs have copied between the caller's arrays and memory of its own, counted. Default
+    None: it computes on the caller's arrays, or does not tell."""
+
     def step_times(self) -> StepTimes | None:
         """Where a profile reads the time of each step. Default None: only the time of the whole
         part is shown."""
         return None
+
+
+@dataclass
+class BorderCopies:
+    """Copies at the borders of a part, added up over runs."""
+
+    runs: int = 0
+    tensors: int = 0
+    nbytes: int = 0
+
+    def count(self, *sides: Iterable[Array | None]) -> None:
+        """One more run, which copied these arrays."""
+        copied = [array.nbytes for side in sides for array in side if array is not None]
+        self.runs += 1
+        self.tensors += len(copied)
+        self.nbytes += sum(copied)
 
 
 class StepTimes(Protocol):
@@ -182,7 +206,8 @@ class Delegate(ABC):
 
     def refuses_each(self, ops: Sequence[Op]) -> Sequence[str | None]:
         """The answers of `refuses` for ops in execution order. An engine that is slow to ask can
-        look at them together, or remember its answers. Default: it is asked op by op."""
+        look at them together, or remember its answers. Raises DelegateError: it gets none of them,
+        with a warning. Default: it is asked op by op."""
         return [self.refuses(op) for op in ops]
 
     # Operators of its own.
@@ -196,6 +221,9 @@ class Delegate(ABC):
         return None
 
     # Options, by name.
+
+    spelling: str = ""
+    """How another process names it, options included: load_delegate sets it. Default: by name."""
 
     def configure(self, options: Mapping[str, Any]) -> PlainDelegate:
         """This delegate, or another one, with these options of its own: what load_delegate(name,
