@@ -13,10 +13,12 @@ from sanderling.ir import DType, Graph, Model, Op, Quant
 from sanderling.measure import inspect
 from sanderling.optimize.model_types import variants
 from sanderling.rules import Judgement, find_table, judge, names
+from sanderling.rules.gpu import OFFLINE_SOURCE, PARSER_SOURCE
 from sanderling.rules.model_types import COLUMNS, COUNTED_OUT, TYPES, model_types
 from sanderling.rules.nnapi import LEVELS, NAMES
 from sanderling.rules.rule import KINDS
 
+from .support.gpu_cases import CASES, GpuCase
 from .support.rule_cases import LINES, legal, one_op, op_graph
 
 F6, F7 = LEVELS["fl6"], LEVELS["fl7"]
@@ -440,6 +442,28 @@ def test_edgetpu_sizes_are_static() -> None:
     graph.ops[0].name = "custom.Mystery"  # whose shape nobody infers
     reason = judge(graph, "edgetpu").verdicts[0].reason
     assert reason is not None and "known before the run" in reason
+
+
+# -- GPU -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{c.op}-{c.condition}" for c in CASES])
+def test_gpu_conditions(case: GpuCase) -> None:
+    """benchmarks/gpu_rules.py asks LiteRT the same."""
+    found = judge(case.graph(), "gpu").verdicts[0]
+    assert found.is_taken == case.taken, found.reason
+    assert found.is_taken or found.source in (PARSER_SOURCE, OFFLINE_SOURCE)
+
+
+@pytest.mark.parametrize(
+    "name, most",
+    [("MUL", 3), ("ADD", 2), ("CONV_2D", 6), ("FULLY_CONNECTED", 9), ("PRELU", 1), ("SOFTMAX", 2),
+     ("TRANSPOSE_CONV", 3), ("STRIDED_SLICE", 4), ("RESHAPE", 1), ("QUANTIZE", 2), ("PAD", 2)],
+)  # fmt: skip
+def test_gpu_versions(name: str, most: int) -> None:
+    takes("gpu", legal(name, version=most))
+    refuses("gpu", legal(name, version=most + 1), f"its version is {'1' if most == 1 else 'at'}")
+    takes("gpu:offline", legal(name, version=most + 1))  # which does not look at versions
 
 
 # -- the engine ----------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 `gpu:offline` is what the offline check says, which TensorFlow Lite's analyzer prints. `gpu` is what
 the delegate does on a device: its parser's list and versions, then the same check (with narrower
 broadcasting), the types and ranks of tensors, and what is found out only when a part is built.
+`gpu:litert` is its successor in LiteRT 2.x, ML Drift, whose sources are closed: the offline check,
+corrected by what LiteRT answered when it was asked (`python -m benchmarks.gpu_rules`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from .rule import (
     input_type,
     is_constant,
     is_type,
+    most_rank,
     operands,
     output_count,
     per_axis,
@@ -92,7 +95,7 @@ def _broadcasts_on_device(op: Op) -> bool:
 
 
 def _is_shape_of_result(tensor: Tensor, op: Op) -> bool:
-    return elements(tensor) == 1 or tensor.shape == op.outputs[0].shape
+    return tensor.shape in ((), (1,), op.outputs[0].shape)
 
 
 def _selects(op: Op) -> bool:
@@ -645,22 +648,14 @@ def _odd_types(op: Op) -> list[str]:
     return [t.dtype.short for t in odd]
 
 
-def _ranks(op: Op) -> list[int]:
-    return [len(t.shape) for t in (*operands(op), *op.outputs)]
-
-
 def _has_ranks(op: Op) -> bool:
     """Of what is computed: a scalar has no place in batch, height, width and channels."""
     return all(len(t.shape) > 0 for t in (*computed(op), *op.outputs))
 
 
+RANKS = most_rank(4)
 EVERY = (
-    where(
-        "rank",
-        "no tensor has a rank above 4",
-        lambda op: max(_ranks(op), default=0) <= 4,
-        lambda op: f"one has {max(_ranks(op))}",
-    ),
+    RANKS,
     where(
         "types",
         "what is computed is f32, f16, i8 or u8 (bool and i32 of a few ops)",
@@ -700,6 +695,52 @@ def expands_half(op: Op) -> bool:
     return op.name == "DEQUANTIZE" and stored
 
 
+# -- ML Drift ------------------------------------------------------------------------------------
+
+ASKED = "ai-edge-litert 2.3.0, asked"
+# Ops that it takes of i32 too, and of bool.
+WHOLE_NUMBERS = {
+    *COMPARISONS.split(), *REDUCTIONS.split(), "ABS", "ADD", "ARG_MAX", "CAST", "CONCATENATION",
+    "DIV", "FLOOR_DIV", "FLOOR_MOD", "GATHER", "MAXIMUM", "MINIMUM", "MUL", "NEG", "ONE_HOT",
+    "PACK", "PAD", "RESHAPE", "REVERSE_V2", "SELECT", "SELECT_V2", "SIGN", "SLICE",
+    "STRIDED_SLICE", "SUB", "TILE", "TOPK_V2", "TRANSPOSE",
+}  # fmt: skip
+TRUTHS = {
+    *COMPARISONS.split(), "CAST", "LOGICAL_AND", "LOGICAL_NOT", "LOGICAL_OR", "REDUCE_ALL",
+    "REDUCE_ANY", "SELECT", "SELECT_V2",
+}  # fmt: skip
+ANY_RANK = ("SLICE", "STRIDED_SLICE")  # the check wants three axes or four
+
+
+def _odd_in_drift(op: Op) -> list[str]:
+    more = ["i32"] * (op.name in WHOLE_NUMBERS) + ["bool"] * (op.name in TRUTHS)
+    known = f"{NUMBERS} {' '.join(more)}"
+    return [t.dtype.short for t in (*computed(op), *op.outputs) if not is_type(t, known)]
+
+
+def _drift() -> dict[str, tuple[Rule, ...]]:
+    """The offline check's rows, corrected."""
+    found = {name: sourced(OFFLINE_SOURCE, *row) for name, row in _offline(LIKE_NUMPY).items()}
+    for name in ANY_RANK:
+        found[name] = tuple(r for r in found[name] if r.kind != "rank")
+    found["PRELU"] = sourced(ASKED, *BUILDING["PRELU"])
+    found["TOPK_V2"] += sourced(ASKED, input_type(0, NUMBERS))
+    found["EMBEDDING_LOOKUP"] += sourced(ASKED, input_type(1, "i8 i4"))
+    found["CAST"] = sourced(OFFLINE_SOURCE, *ONE_IN_ONE_OUT)
+    return found | {"ARG_MAX": (), "UNPACK": ()}
+
+
+DRIFT = sourced(
+    ASKED,
+    RANKS,
+    where(
+        "types",
+        "what is computed is f32, f16, i8 or u8 (i32 and bool of some ops)",
+        lambda op: not _odd_in_drift(op),
+        lambda op: f"there is {', '.join(sorted(set(_odd_in_drift(op))))}",
+    ),
+)
+
 # A part is queued and waited for; tensors are copied into the GPU's layout and back.
 BORDER = Border(call_us=300.0, bytes_per_us=2000.0)
 TABLES = (
@@ -719,6 +760,17 @@ TABLES = (
         "TensorFlow Lite's offline check for the GPU delegate",
         OFFLINE_SOURCE,
         _offline(LIKE_NUMPY),
+        border=BORDER,
+    ),
+    Table(
+        "gpu:litert",
+        "LiteRT's GPU accelerator, ML Drift",
+        ASKED,
+        _drift(),
+        DRIFT,
+        (STATIC_SIZES,),
+        Limits(max_delegated_partitions=1),
+        folds=expands_half,
         border=BORDER,
     ),
 )

@@ -52,7 +52,7 @@ def _tensor(graph: Graph, token: str, types: dict[str, str], name: str) -> Tenso
     fixed, kind, sizes, values, per_axis = found.groups()
     dtype = DType.parse(types.get(kind, kind))
     shape = tuple(map(int, sizes.split(","))) if sizes else ()
-    quant = _quant(dtype, shape[0] if per_axis else 1)
+    quant = _quant(dtype, shape[0] if per_axis else 1, kind == "b")
     if not fixed:
         return graph.tensor(name, dtype, shape, quant=quant)
     return graph.constant(name, _values(values, shape, dtype), dtype, quant=quant)
@@ -64,10 +64,9 @@ def _values(text: str | None, shape: tuple[int, ...], dtype: DType) -> Array:
     return np.array([float(v) for v in text.split(",")], dtype.numpy).reshape(shape)
 
 
-def _quant(dtype: DType, count: int) -> Quant | None:
-    if dtype not in (DType.INT8, DType.UINT8):
-        return None
-    return Quant.of(np.full(count, 0.1, np.float32))
+def _quant(dtype: DType, count: int, is_bias: bool) -> Quant | None:
+    scales = {DType.INT8: 0.1, DType.UINT8: 0.1} | ({DType.INT32: 0.01} if is_bias else {})
+    return Quant.of(np.full(count, scales[dtype], np.float32)) if dtype in scales else None
 
 
 PAIR = "x[1,4,4,8] x[1,4,4,8] -> x[1,4,4,8]"
