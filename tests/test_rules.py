@@ -3,6 +3,7 @@ real partitioner, and the guide's table of model types comes out of them."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sanderling.rules.gpu import OFFLINE_SOURCE, PARSER_SOURCE
 from sanderling.rules.model_types import COLUMNS, COUNTED_OUT, TYPES, model_types
 from sanderling.rules.nnapi import LEVELS, NAMES
 from sanderling.rules.rule import KINDS
+from sanderling.rules.tables import HOMES
 
 from .support.gpu_cases import CASES, GpuCase
 from .support.rule_cases import LINES, legal, one_op, op_graph
@@ -568,6 +570,11 @@ def test_sizes_that_only_the_run_knows() -> None:
     for name in ("gpu", "nnapi:30", "hexagon", "coreml:3"):
         first = judge(graph, name).verdicts[0]
         assert first.rule is not None and first.rule.kind == "graph", name
+
+
+def test_names_are_those_of_the_tables() -> None:
+    made = {m: [t.name for t in import_module(f"sanderling.rules.{m}").TABLES] for m in HOMES}
+    assert made == {module: held.split() for module, held in HOMES.items()}
 
 
 def test_names() -> None:

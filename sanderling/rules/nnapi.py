@@ -25,6 +25,7 @@ from .rule import (
     is_hybrid,
     is_quantised,
     is_type,
+    least_inputs,
     operands,
     output_type,
     per_axis,
@@ -198,7 +199,7 @@ SCALAR_IS_CONSTANT = where(
     lambda op: all(t.shape or t.is_constant for t in operands(op)),
 )
 NO_EMPTY = where("shape", "the input is not empty", lambda op: 0 not in op.operand(0).shape)
-TWO_INPUTS = where("operands", "it has 2 inputs or more", lambda op: len(op.inputs) >= 2)
+TWO_INPUTS = least_inputs(2)
 AXIS_I32 = (constant(1, "the axis"), input_type(1, "i32", "the axis"))
 SIZE = (TWO_INPUTS, constant(1, "the size"))
 UNALIGNED = before(30, unset("align_corners"), unset("half_pixel_centers"))

@@ -293,6 +293,10 @@ def _count(what: str, count: Callable[[Op], int], allowed: tuple[int, ...]) -> R
     return where("operands", says, lambda op: count(op) in allowed, lambda op: f"it is {count(op)}")
 
 
+def least_inputs(count: int) -> Rule:
+    return where("operands", f"it has {count} inputs or more", lambda op: len(op.inputs) >= count)
+
+
 def has_input(place: int, what: str) -> Rule:
     return where("operands", f"it has {what}", lambda op: op.input(place) is not None)
 
