@@ -17,7 +17,7 @@ from ..ops.execute import new_state
 from ..rules import Judgement, judge
 from ..rules import names as rule_names
 from ..runtime.arena import plan_graph
-from ..runtime.delegate import PlainDelegate
+from ..runtime.delegate import Delegate, PlainDelegate
 from ..runtime.partition import Limits, partition
 from ..runtime.registry import delegate_names, resolve
 from ..runtime.resources import lift
@@ -370,18 +370,19 @@ def _through_expansion(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _special(known: Known) -> Graph:
+def _special(known: Known, delegates: Sequence[Delegate] = ()) -> Graph:
     """The graph at its shapes; as it stands if it cannot run: the delegates say why."""
     try:
         shapes = [known.shape(t) or t.shape for t in known.given.inputs]
-        return specialise(known.given, shapes)[0]
+        return specialise(known.given, shapes, delegates)[0]
     except SanderlingError:
         return known.given
 
 
 def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Record:
-    graph, special = known.given, _special(known)
-    ops, chosen = list(special.ops), resolve(delegates)
+    chosen = resolve(delegates)
+    graph, special = known.given, _special(known, chosen)
+    ops = list(special.ops)
     if special is not graph and len(chosen) > 1:
         lift(special, new_state())
     found = partition(special, chosen, Limits())
