@@ -558,6 +558,14 @@ def test_what_is_found_too_late_fails_the_delegate() -> None:
     found = judge(graph, "gpu")
     assert not found.taken and "different tensors" in (found.verdicts[2].reason or "")
     assert "fails as a whole" in (found.verdicts[0].reason or "")
+    # What is not in a part that is kept is not built.
+    z = graph.tensor("z", DType.FLOAT32, (1, 8))
+    graph.insert(Op("ZEROS_LIKE", [graph.ops[1].outputs[0]], [z]), before=graph.ops[2])
+    graph.ops[3].inputs = [z, z]
+    z.users += [graph.ops[3]] * 2
+    found = judge(graph, "gpu")
+    assert [v.is_taken for v in found.verdicts] == [True, True, False, False]
+    assert "largest" in (found.verdicts[3].reason or "")
 
 
 def test_sizes_that_only_the_run_knows() -> None:

@@ -154,7 +154,7 @@ def _print_types(found: Record | None) -> None:
     ]
     typer.echo(f"\nmodel types (this file: {found['own']})\n")
     typer.echo(table(["model type", *columns], rows))
-    typer.echo("\n" + table(["model type", "on", "most of what is refused", "says"], reasons, 2))
+    typer.echo("\n" + table(["model type", "on", "most of what is refused", "source"], reasons, 2))
     if found["problem"]:
         typer.echo(f"\n{found['problem']}")
 
@@ -332,7 +332,7 @@ def _delegation(record: Record, every: bool) -> list[str]:
         for op in record["ops"]
         for r in op["refusals"] or [{"delegate": "", "reason": "yes"}] * every
     ]
-    columns = [">#", "op", "refused by", "~output", "because", "says"]
+    columns = [">#", "op", "refused by", "~output", "because", "source"]
     shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
     refused = table(columns[:shown], [row[:shown] for row in rows])
     lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..errors import DelegateError, SanderlingError
 from ..ir import Graph, Op, Tensor
 from ..runtime.delegate import Delegate, Options, PlainExecutable
-from ..runtime.partition import Part, partition
+from ..runtime.partition import Part, Partition, partition
 from ..runtime.specialise import specialise
 from .rule import Rule, Table
 
@@ -129,7 +129,11 @@ def _broken_rules(graph: Graph, table: Table) -> Broken:
             return dict.fromkeys(graph.ops, (whole, f"only where {rule.says}: {problem}"))
     found = zip(graph.ops, _asked(graph.ops, table), strict=True)
     broken = {op: pair for op, pair in found if pair is not None}
-    return _after_fatal(graph, broken) or _after_first(graph, table, _folds(graph, table, broken))
+    early = {op: pair for op, pair in broken.items() if not pair[0].fatal}
+    early = _after_first(graph, table, _folds(graph, table, early))
+    built = {op for part in _delegated(graph, table, early) for op in part.ops}
+    cause = next((op for op in broken if op in built), None)
+    return early if cause is None else _failed(graph, broken, cause)
 
 
 def _asked(ops: Sequence[Op], table: Table) -> list[tuple[Rule, str] | None]:
@@ -146,14 +150,10 @@ def _broken(op: Op, table: Table) -> tuple[Rule, str] | None:
     return None if rule is None else (rule, rule.reason(op, table.level) or rule.says)
 
 
-def _after_fatal(graph: Graph, broken: Broken) -> Broken | None:
+def _failed(graph: Graph, broken: Broken, cause: Op) -> Broken:
     """A rule that is found broken while a part is built takes all ops back to the CPU."""
-    cause = next((op for op, (rule, _) in broken.items() if rule.fatal), None)
-    if cause is None:
-        return None
-    rule = broken[cause][0]
     says = "the delegate can build its part"
-    whole = Rule("graph", says, lambda *_: False, source=rule.source)
+    whole = Rule("graph", says, lambda *_: False, source=broken[cause][0].source)
     reason = f"the delegate fails as a whole, because of {cause.where}"
     return {op: broken.get(op, (whole, reason)) for op in graph.ops}
 
@@ -181,16 +181,25 @@ def _folds(graph: Graph, table: Table, broken: Broken) -> Broken:
     return broken | made
 
 
+def _partition(graph: Graph, table: Table, broken: Broken) -> Partition:
+    reasons = {op: reason for op, (_, reason) in broken.items()}
+    return partition(graph, [_Judged(table.name, reasons), _CPU], table.limits)
+
+
+def _delegated(graph: Graph, table: Table, broken: Broken) -> list[Part]:
+    found = _partition(graph, table, broken)
+    return [part for part in found.parts if part.delegate is not _CPU]
+
+
 def _shared_out(
     given: Graph, known: Graph, tensors: Mapping[Tensor, Tensor], table: Table, broken: Broken
 ) -> Judgement:
-    accelerator = _Judged(table.name, {op: reason for op, (_, reason) in broken.items()})
-    found = partition(known, [accelerator, _CPU], table.limits)
+    found = _partition(known, table, broken)
     twins = dict(zip(known.ops, given.ops, strict=True))
     refused = {op: rs[0].reason for op, rs in found.refusals.items()}
     verdicts = [_verdict(op, twins[op], broken, refused, table) for op in known.ops]
     parts = [JudgedPart(p.delegate.name, [twins[op] for op in p.ops]) for p in found.parts]
-    own = [p for p in found.parts if p.delegate is accelerator]
+    own = [p for p in found.parts if p.delegate is not _CPU]
     return Judgement(table, given, verdicts, parts, _crossing(known, own, tensors))
 
 
