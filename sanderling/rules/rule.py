@@ -119,7 +119,12 @@ class Table:
 
     def _unknown(self, op: Op) -> Rule:
         says = f"there is no {op.name} among its {len(self.rows)} operators"
-        return Rule("operator", says, lambda *_: False, source=self.source)
+        return stated("operator", says, self.source)
+
+
+def stated(kind: str, says: str, source: str) -> Rule:
+    """A rule that an op is known to break."""
+    return Rule(kind, says, lambda *_: False, source=source)
 
 
 def sourced(source: str, *rules: Rule) -> tuple[Rule, ...]:
@@ -413,7 +418,7 @@ NO_ACTIVATION = where(
     lambda op: activation_of(op) == "NONE",
     lambda op: f"it is {activation_of(op)}",
 )
-NEVER = where("operator", "no op of this kind is taken", lambda _: False)
+NEVER = stated("operator", "no op of this kind is taken", "")
 
 
 # -- rules of graphs -----------------------------------------------------------------------------
