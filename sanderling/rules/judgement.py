@@ -214,7 +214,7 @@ def _limit_rule(table: Table) -> Rule:
     most, least = table.limits.max_delegated_partitions, table.limits.min_nodes_per_partition
     says = [f"it is in one of the {most} largest parts"] if most else []
     says += [f"its part has {least} ops or more"] if least else []
-    return stated("partition", " and ".join(says), table.source)
+    return stated("partition", " and ".join(says), table.limits_source or table.source)
 
 
 def _crossing(

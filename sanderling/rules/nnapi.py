@@ -12,6 +12,7 @@ from .gpu import expands_half
 from .rule import (
     NO_ACTIVATION,
     STATIC_SIZES,
+    UNDILATED,
     Border,
     Rule,
     Table,
@@ -86,11 +87,6 @@ def _is_i32(op: Op) -> bool:
 def _zero_point(tensor: Tensor | None) -> int:
     known = tensor is not None and tensor.quant is not None and tensor.quant.zero_point.size
     return int(tensor.quant.zero_point[0]) if known and tensor and tensor.quant else 0
-
-
-def _is_dilated(op: Op) -> bool:
-    names = ("dilation_h_factor", "dilation_w_factor")
-    return any((attribute_of(op, name) or 1) != 1 for name in names)
 
 
 def _is_grouped(op: Op) -> bool:
@@ -208,7 +204,6 @@ CELL_CODES = where(
     "quantisation", "input and result have the scale 1/128 and the zero point 128", _has_cell_codes
 )
 ONE_TYPE = where("quantisation", "both inputs are of one type", _is_of_one_type)
-UNDILATED = where("attribute", "it is not dilated", lambda op: not _is_dilated(op))
 ONE_GROUP = where("shape", "it has one group", lambda op: not _is_grouped(op))
 SAME_BATCHES = where("shape", "batches are not broadcast", _same_batches)
 WINDOW = where(

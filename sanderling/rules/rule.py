@@ -84,7 +84,8 @@ class Table:
     """All that is known of what a delegate accepts.
 
     rows: what it asks of each operator that it knows. every: what it asks of all ops, after the
-    row. graph: of the graph as a whole. limits: how many parts it takes, of which size.
+    row. graph: of the graph as a whole. limits: how many parts it takes, of which size
+    (limits_source: who says so, where it is not the table's source).
     is_first_part: it takes one part, which ends at the first op that it refuses; leads_in: ops that
     the CPU runs before it. folds: ops that
     expand constants; whoever reads their results is asked as if it read the constant. ask: for a
@@ -98,6 +99,7 @@ class Table:
     every: tuple[Rule, ...] = ()
     graph: tuple[GraphRule, ...] = ()
     limits: Limits = NO_LIMITS
+    limits_source: str = ""
     is_first_part: bool = False
     leads_in: Callable[[Op], bool] | None = None
     level: int = 0
@@ -225,6 +227,11 @@ def is_hybrid(op: Op) -> bool:
     x, weights = op.input(0), op.input(1)
     both = x is not None and weights is not None
     return both and is_type(x, "f32") and is_type(weights, "i8 u8 i4")
+
+
+def is_dilated(op: Op) -> bool:
+    names = ("dilation_h_factor", "dilation_w_factor")
+    return any((attribute_of(op, name) or 1) != 1 for name in names)
 
 
 def _words(names: str) -> str:
@@ -418,6 +425,7 @@ NO_ACTIVATION = where(
     lambda op: activation_of(op) == "NONE",
     lambda op: f"it is {activation_of(op)}",
 )
+UNDILATED = where("attribute", "it is not dilated", lambda op: not is_dilated(op))
 NEVER = stated("operator", "no op of this kind is taken", "")
 
 
