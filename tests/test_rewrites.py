@@ -113,8 +113,8 @@ CASES = [
          "%y = DEPTH_TO_SPACE(%x) {block_size: 2}", "TRANSPOSE_CONV"),
     Case("zero bias", f("3,2", "3,2") + "%w: f32[2,2] = [1.0, 2.0, 3.0, 4.0]",
          "%y = FULLY_CONNECTED(%x, %w, none)", "FULLY_CONNECTED"),
-    Case("MEAN as AVERAGE_POOL_2D", f("1,3,4,2", "1,2") + "%a: i32[2] = [1, 2]", "%y = MEAN(%x, %a)",
-         "AVERAGE_POOL_2D RESHAPE"),
+    Case("MEAN as AVERAGE_POOL_2D", f("1,3,4,2", "1,2") + "%a: i32[2] = [1, 2]",
+         "%y = MEAN(%x, %a)", "AVERAGE_POOL_2D RESHAPE"),
     Case("L2_POOL_2D as AVERAGE_POOL_2D", f("1,4,4,2", "1,2,2,2"), "%y = L2_POOL_2D(%x) {" + POOL
          + "}", "MUL AVERAGE_POOL_2D SQRT"),
     Case("spectrum as products", f("3,1,8", "3,1,5") + "%n: i32[2] = [1, 8]\n%c: c64[3,1,5]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..rules import judge
 from ..rules.judgement import Verdict
 from .steps import Rewrite
 from .table import REWRITES
-from .whole_model import FLOAT, SIZES, WholeRewrite, as_int8, entries, if_int8
+from .whole_model import FLOAT, WholeRewrite, as_int8, entries, if_int8
 from .whole_model import REWRITES as WHOLE
 
 SCHEMA = "sanderling.rewrite/1"
