@@ -166,11 +166,8 @@ def _summary(made: Rewritten) -> str:
     before, after = made.ops
     rows: list[tuple[str, object]] = [
         ("model", made.model.source or "in memory"),
-        ("for", f"{made.accelerator} (rules of {', '.join(names())} are known)"),
-        (
-            "refused",
-            f"{len(made.before)} of {plural(before, 'op')} -> {len(made.after)} of {after}",
-        ),
+        ("for", find_table(made.accelerator).title),
+        ("refused", f"{len(made.before)} of {before} ops -> {len(made.after)} of {after}"),
     ]
     rows += [("note" if not i else "", text) for i, text in enumerate(made.notes)]
     return facts(rows)
