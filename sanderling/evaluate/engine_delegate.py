@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import DelegateError, MissingExtraError
 from ..ir import Array, Graph, Op
+from ..measure.benchmark_model.providers import flagged
 from ..measure.engines import ENGINES, EngineJob, LoadedEngine
 from ..measure.record import Setting
 from ..runtime.delegate import Delegate, Executable, Options
@@ -77,7 +78,8 @@ def delegates_of(setting: Setting) -> list[Delegate]:
     own, so that two of one kind can stand in one session."""
     if setting.engine != "sanderling":
         return [EngineDelegate(setting)]
-    return [_at(name, setting.precision) for name in setting.delegates or ("cpu",)]
+    found = [_at(name, setting.precision) for name in setting.delegates or ("cpu",)]
+    return [flagged(delegate, setting.flags) for delegate in found]
 
 
 def as_computed(setting: Setting) -> Setting:
