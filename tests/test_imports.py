@@ -73,6 +73,7 @@ INNER = {
         "finer",
         "page",
         "quantize",
+        "model_types",
     ),
 }
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -22,7 +22,7 @@ from ..errors import (
     UnsupportedError,
     install_command,
 )
-from ..format.schema import ENUMS, default_options
+from ..format.schema import ENUMS, check_attributes, default_options
 from ..ir import CUSTOM, Array, DType, Graph, Op, Quant, Shape, Tensor
 from ..ir.graph import closest
 from .legal import MANY, Rule, parse
@@ -225,8 +225,9 @@ def _for_custom(code: str) -> str:
 
 
 def check(op: Op) -> OpDef:
-    """Look the op up, and check its operands and results by the row's rule."""
+    """Look the op up, and check its attributes, and its operands and results by the row's rule."""
     row = definition(op)
+    check_attributes(op)
     row.rule.check(op)
     return row
 
@@ -242,6 +243,7 @@ def infer(op: Op, specs: Specs) -> list[Spec]:
     """Shapes and types of the outputs, checked."""
     row = definition(op)
     rule = row.rule
+    check_attributes(op)
     form = rule.check(op)
     if rule.is_ranked:
         rule.check_ranks(op, form, [None if s is None else s.shape for s in specs])
