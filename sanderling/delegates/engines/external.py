@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DelegateError, InputError
-from ...ir import Op
+from ...ir import Graph, Op
 from ...progress import plural
-from ...runtime.delegate import Executable
+from ...runtime.delegate import Executable, Options
 from ...runtime.registry import delegate_names
 from ...runtime.submodel import as_tflite, graph_of
 from .base import sentence
@@ -116,8 +116,9 @@ class ExternalDelegate(LiteRtDelegate):
 
     # -- running a part ---------------------------------------------------------------------------
 
-    def load(self, content: bytes, threads: int) -> Executable:
-        made = InterpreterExecutable(content, threads, RESOLVER, [self._library()])
+    def load(self, part: Graph, options: Options) -> Executable:
+        content = as_tflite(part)
+        made = InterpreterExecutable(content, options.threads, RESOLVER, [self._library()])
         # The interpreter goes before the library's delegate, also where the garbage collector finds
         # both at once and would end them in any order.
         weakref.finalize(made, made.interpreter.__del__)
