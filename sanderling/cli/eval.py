@@ -23,7 +23,7 @@ from ..evaluate.evaluation import (
     compare_evaluations,
     evaluate_task,
 )
-from ..evaluate.task import Task, find_task, settings_of, task_names
+from ..evaluate.task import Task, find_task, plugin_files, run_each, settings_of, task_names
 from ..files import check_ending
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import carried
@@ -225,6 +225,7 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
             return _judge(task, recorded, target, values["require"])
         files = {n: opened.enter_context(open_target(values[n])) for n in FILES if values[n]}
         _check_early(task, values)
+        run_each(plugin_files(values["plugin"]))  # they may bring delegates
         delegates = chosen_delegates(values["delegate"], flags)
         task.detail = bool(values["against"] or values["predictions"])
         model = _model(values)

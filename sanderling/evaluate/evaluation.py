@@ -42,7 +42,7 @@ from .shards import (
     cut,
     fingerprint,
 )
-from .task import Metrics, PortableTask, Prediction, Prepared, Sample, Task, TaskFile
+from .task import Metrics, PortableTask, Prediction, Prepared, Sample, Task, plugin_files
 
 SCHEMA = "sanderling.eval/1"
 DECODE_DEPTH = 3  # samples that each decoding process has ahead
@@ -217,7 +217,7 @@ def evaluate_task(
         )
     kept = carried(Values(flags))
     setting = Setting(engine, threads, tuple(delegates), precision, flags=kept)
-    sources = tuple(TaskFile(str(p), Path(p).read_text("utf-8")) for p in plugins)
+    sources = plugin_files(plugins)
     sizes = tuple((name, tuple(shape)) for name, shape in (shapes or {}).items())
     work = EvaluationWork(os.fspath(model), setting, PortableTask.of(task), sources, sizes)
     begin = time.perf_counter()
