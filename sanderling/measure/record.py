@@ -39,6 +39,11 @@ class Setting:
         return ", ".join(parts)
 
 
+def is_default(setting: Setting) -> bool:
+    """Ours, without a delegate of others: the cpu alone."""
+    return setting.engine == "sanderling" and not _shortest(setting.delegates)
+
+
 def _shortest(delegates: tuple[str, ...]) -> tuple[str, ...]:
     """The fewest delegates that ask for the same: none, cpu and cpu+reference are one setting."""
     whole = _with_fallback(delegates)
