@@ -13,7 +13,6 @@ from pathlib import Path
 
 HOME = Path(__file__).resolve().parent
 SCENARIO = HOME / "scenario.json"
-TEMP = "/data/local/tmp"
 
 # Commands that only a device has. HOME is filled in when they are written.
 COMMANDS = {
@@ -21,7 +20,20 @@ COMMANDS = {
   ro.product.model) echo 'Pixel 9' ;;
   ro.product.cpu.abi) echo arm64-v8a ;;
   ro.build.version.release) echo 16 ;;
+  *) cat "HOME/property-$1" 2>/dev/null || echo ;;
 esac""",
+    "setprop": """echo "$1=$2" >> HOME/properties; printf '%s\\n' "$2" > "HOME/property-$1" """,
+    # It reads its words and its configuration, and writes the file that a test has made when it is
+    # told to end.
+    "perfetto": """case "$*" in
+  '--background --txt -c - -o '*) ;;
+  *) echo "Unknown option: $*" >&2; exit 1 ;;
+esac
+cat > HOME/config
+[ -f HOME/traced_is_off ] && { echo 'Could not connect to the traced socket' >&2; exit 1; }
+( trap 'cp HOME/recorded "$6"; exit 0' TERM; while :; do sleep 0.02; done ) \
+  > /dev/null 2>&1 < /dev/null &
+echo $!""",
     "taskset": 'echo "taskset $1"; shift; exec "$@"',
     "pkill": 'echo "$@" >> HOME/killed',
     "log": 'echo "11-16 02:00:01.000  100  100 I $2: $3" >> HOME/logcat',
@@ -30,7 +42,8 @@ esac""",
     "am": """case $1 in
   force-stop) echo "$2" >> HOME/stopped ;;
   start) if [ -f HOME/packages ]; then
-      echo "Starting: Intent { cmp=$4 }"; echo "$*" > HOME/started
+      echo "Starting: Intent { cmp=$4 }"
+      echo "$* trace=$(getprop debug.tflite.trace)" > HOME/started
       [ -f HOME/app_log ] && cat HOME/app_log >> HOME/logcat; exit 0
     else
       echo "Error type 3"; echo "Error: Activity class {$4} does not exist."; exit 1
@@ -42,6 +55,7 @@ esac""",
 def install(folder: Path, **scenario: object) -> Path:
     """Make the command and its device in a folder; the folder goes on PATH."""
     (folder / "data" / "local" / "tmp").mkdir(parents=True)
+    (folder / "data" / "misc" / "perfetto-traces").mkdir(parents=True)
     (folder / "bin").mkdir()
     for name, text in COMMANDS.items():
         _write(folder / "bin" / name, "#!/bin/sh\n" + text.replace("HOME", str(folder)) + "\n")
@@ -78,6 +92,7 @@ def main(words: list[str]) -> None:
         "push": push,
         "pull": pull,
         "shell": shell,
+        "exec-out": shell,
         "install": install_app,
         "uninstall": uninstall,
         "logcat": logcat,
@@ -109,14 +124,30 @@ def local(path: str) -> Path:
 
 
 def push(scenario: dict, words: list[str]) -> None:
-    source, target = words
-    if scenario.get("full"):
-        fail(
-            f"adb: error: failed to copy '{source}' to '{target}': "
-            "remote write failed: No space left on device"
-        )
-    local(target).write_bytes(Path(source).read_bytes())
-    print(f"{source}: 1 file pushed, 0 skipped. 30.0 MB/s (100 bytes in 0.001s)")
+    """A file to a place, or several into a folder. full: how many more bytes fit."""
+    *sources, target = words
+    for source in sources:
+        content = Path(source).read_bytes()
+        place = local(target)
+        place = place / Path(source).name if place.is_dir() else place
+        room = scenario.get("room")
+        if room is not None and len(content) > room:
+            place.write_bytes(content[:room])
+            fail(
+                f"adb: error: failed to copy '{source}' to '{target}': "
+                "remote write failed: No space left on device"
+            )
+        place.write_bytes(content)
+        if room is not None:
+            scenario["room"] = room - len(content)
+            SCENARIO.write_text(json.dumps(scenario))
+        if scenario.get("pushes") == 1:  # the last one before the cable is pulled
+            SCENARIO.write_text(json.dumps(scenario | {"devices": {}}))
+            fail(f"adb: error: failed to copy '{source}' to '{target}': device disconnected")
+        if "pushes" in scenario:
+            scenario["pushes"] -= 1
+            SCENARIO.write_text(json.dumps(scenario))
+    print(f"{len(sources)} files pushed, 0 skipped. 30.0 MB/s (100 bytes in 0.001s)")
 
 
 def pull(scenario: dict, words: list[str]) -> None:
@@ -127,12 +158,12 @@ def pull(scenario: dict, words: list[str]) -> None:
 
 def shell(scenario: dict, words: list[str]) -> None:
     command = " ".join(words)
-    runs = "benchmark_model" in command and "--graph" in command
+    runs = "--graph=" in command or "--model_file=" in command
     if runs and scenario.get("disconnects"):
         print("INFO: STARTING!\nINFO: Log parameter values verbosely: [0]", flush=True)
         SCENARIO.write_text(json.dumps(scenario | {"devices": {}}))
         sys.exit(255)
-    command = command.replace(TEMP, str(local(TEMP)))
+    command = command.replace("/data/", f"{HOME}/data/")
     environment = os.environ | {"PATH": f"{HOME / 'bin'}:/usr/bin:/bin"}
     sys.stdout.flush()
     os.execve("/bin/sh", ["sh", "-c", command], environment)
