@@ -14,7 +14,7 @@ MACHINE := tests/cpu tests/test_interpreter.py
 OWN_HOST = $(shell $(BIN)/python -c \
 	"from sanderling.delegates.cpu.isa.targets import host_target; print(host_target().name)")
 
-.PHONY: demo quick test test-all test-hosts test-pythons test-lowest test-ray lint fuzz docs clean \
+.PHONY: demo quick test test-all test-hosts test-pythons test-lowest test-ray test-flex lint fuzz docs clean \
 	bench-kernels
 
 demo: $(VENV)/.installed
@@ -60,6 +60,12 @@ test-lowest:
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
 	SANDERLING_TEST_RAY=1 $(BIN)/python -m pytest tests/test_eval_ray.py
+
+# TensorFlow runs the operators that TensorFlow Lite has not; it is large.
+test-flex: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[flex]'
+	$(BIN)/python -m pytest tests/test_flex.py
+	$(BIN)/python -m pytest tests/test_docs.py -k flex
 
 # With tools and stubs of its own: see requirements-lint.txt.
 lint: $(LINT)/.installed

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .ir import DType, Graph, Model, Op, Quant, Signature, Tensor
     from .ir.text import from_text, to_text
     from .ir.verify import verify
+    from .litert.compiled_model import CompiledModel
     from .measure.bench import bench
     from .measure.benchmark_model import benchmark_model
     from .measure.model_trace import trace_model
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .runtime.delegate import Delegate, Executable
     from .runtime.inputs import dequantize_array, quantize_array
     from .runtime.interpreter import Interpreter, InterpreterWithCustomOps, OpResolverType
+    from .runtime.isolated import Isolated
     from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
@@ -62,6 +64,7 @@ _HOMES = {
     "ir": "DType Graph Model Op Quant Signature Tensor",
     "ir.text": "from_text to_text",
     "ir.verify": "verify",
+    "litert.compiled_model": "CompiledModel",
     "measure.bench": "bench",
     "measure.benchmark_model": "benchmark_model",
     "measure.trace_insights": "insights",
@@ -76,19 +79,20 @@ _HOMES = {
     "optimize.target": "Target TargetMissedError",
     "runtime.delegate": "Delegate Executable",
     "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType",
+    "runtime.isolated": "Isolated",
     "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "measure", "ops",
-             "optimize", "passes", "runtime")  # fmt: skip
+_PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
+             "measure", "ops", "optimize", "passes", "runtime")  # fmt: skip
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "OPS", "BusyError", "Choice", "DType", "Delegate", "DelegateError", "Executable",
-    "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
-    "InterpreterWithCustomOps", "MissingExtraError", "Model", "ModelError", "Op",
+    "OPS", "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError",
+    "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
+    "InterpreterWithCustomOps", "Isolated", "MissingExtraError", "Model", "ModelError", "Op",
     "OpResolverType", "Prepared", "Quant", "Report", "Sample", "SanderlingError", "Session",
     "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task", "Tensor",
     "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",

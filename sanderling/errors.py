@@ -79,8 +79,17 @@ class DelegateError(SanderlingError, RuntimeError):
     ops: tuple[int, ...] = ()
 
 
+class IsolatedError(DelegateError):
+    """A delegate failed in a process of its own, and nothing has changed in this one."""
+
+
 class BusyError(SanderlingError, RuntimeError):
     """The session is in use by another thread."""
+
+
+def install_command(extra: str) -> str:
+    """How the packages of an extra are installed."""
+    return f"pip install 'sanderling[{extra}]' (in a clone: pip install -e '.[{extra}]')"
 
 
 class MissingExtraError(SanderlingError, ImportError):
@@ -89,7 +98,7 @@ class MissingExtraError(SanderlingError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed",
-            fix=f"pip install 'sanderling[{extra}]' (in a clone: pip install -e '.[{extra}]')",
+            fix=install_command(extra),
         )
 
 
@@ -103,3 +112,7 @@ class FallbackWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """The cache of compiled code cannot be used, or had to be repaired."""
+
+
+class TypeWarning(UserWarning):
+    """An array of another type is taken as bytes, as LiteRT takes it."""

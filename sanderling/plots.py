@@ -127,7 +127,7 @@ def label_spots(
     taken = [_box(x, y, s.radius, s.radius) for (x, y), s in zip(at, spots, strict=True)]
     for number, text in texts.items():
         (x, y), spot = at[number], spots[number]
-        half = 0.32 * size * cells(text), 0.6 * size
+        half = 0.36 * size * cells(text), 0.6 * size
         for away, angle in AWAY:
             dx, dy = ((spot.radius + away) * f(angle) for f in (math.cos, math.sin))
             box = _box(x + dx, y + dy, *half)

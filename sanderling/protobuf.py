@@ -1,9 +1,9 @@
 """Protobuf files of TensorFlow Lite's tools, read and written without the protobuf package.
 
 MESSAGES has the fields of TensorFlow Lite's benchmark_result.proto, profiling_info.proto,
-model_runtime_info.proto and evaluation_stages.proto, and of TensorFlow's example.proto: number,
-name, type. A record is a dict; fields that are absent or None are not written. A type may be
-another message; a trailing * repeats (numbers are packed).
+model_runtime_info.proto and evaluation_stages.proto, and of TensorFlow's example.proto and
+node_def.proto: number, name, type. A record is a dict; fields that are absent or None are not
+written. A type may be another message; a trailing * repeats (numbers are packed).
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ MESSAGES = {
     "BytesList": _fields("1 value bytes*"),
     "FloatList": _fields("1 value float*"),
     "Int64List": _fields("1 value int*"),
+    "NodeDef": _fields("1 name string, 2 op string"),  # attributes are TensorFlow's to read
     # Of the evaluation tools: evaluation_config.proto and evaluation_stages.proto.
     "EvaluationStageMetrics": _fields("1 num_runs int, 2 process_metrics ProcessMetrics"),
     "ProcessMetrics": _fields(

@@ -23,6 +23,7 @@ import sanderling.measure.bench as home
 from sanderling import DType, Graph, InputError, Model, Signature, load, save
 from sanderling.cli import bench as cli
 from sanderling.cli.app import app
+from sanderling.delegates.engines import to_onnx
 from sanderling.measure import (
     baseline,
     bench_plots,
@@ -31,7 +32,6 @@ from sanderling.measure import (
     model_table,
     noise,
     sweep,
-    to_onnx,
 )
 from sanderling.measure.background_load import Busy
 from sanderling.measure.bench import Bench, BenchInterrupted, Procedure

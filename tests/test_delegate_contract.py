@@ -98,6 +98,7 @@ def test_a_plain_class_has_the_defaults() -> None:
     part = Graph()
     assert made.identity is None and made.restore("key", 1) is None
     assert made.refuses_each([]) == [] and made.configure({}) is made
+    assert made.infer(Op("custom.Mine", [], []), []) is None
     made.check_options({"precision": "bf16"})
     made.take_flags({"gpu_precision_loss_allowed": True})
     with pytest.raises(InputError, match="takes no options"):

@@ -293,10 +293,13 @@ def test_a_section_that_nobody_records_is_nothing() -> None:
             trace.counter("frames", 1)
             trace.mark("frame")
 
+    def taken() -> int:
+        before = sys.getallocatedblocks()
+        many()
+        return sys.getallocatedblocks() - before
+
     many()
-    before = sys.getallocatedblocks()
-    many()
-    assert sys.getallocatedblocks() - before < 10
+    assert min(taken() for _ in range(5)) < 10  # other threads may take some at the same time
 
 
 def test_recordings_may_overlap() -> None:

@@ -354,7 +354,9 @@ def _delegates(names: Sequence[str], flags: Values) -> list[str]:
     chosen = choose(flags, False)
     for text in (*chosen.absent, *chosen.said, *unused(flags)):
         warn(text)
-    return found + ([d.name for d in chosen.delegates] if chosen.applied or chosen.said else [])
+    return found + (
+        [d.spelling or d.name for d in chosen.delegates] if chosen.applied or chosen.said else []
+    )
 
 
 def _evaluate(

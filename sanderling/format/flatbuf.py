@@ -254,7 +254,7 @@ class Writer:
             values = [_stored(field, v) for v in values]
         name = {"graph": "int32", "enum": "uint32"}.get(field.element, field.type)
         try:
-            array = np.ascontiguousarray(values, _NUMPY[name])
+            array = _as_stored(values, _NUMPY[name])
         except (OverflowError, TypeError, ValueError) as error:
             raise ModelError(
                 f"{field.name} cannot be stored as {name}: {error}",
@@ -270,6 +270,17 @@ class Writer:
         builder.head -= raw.nbytes
         builder.Bytes[builder.head : builder.head + raw.nbytes] = raw
         return builder.EndVector()
+
+
+def _as_stored(values: Any, dtype: np.dtype[Any]) -> Array:
+    """An array of this type; integers that it cannot hold are an error in NumPy 1 too."""
+    given = np.asarray(values)
+    if dtype.kind in "iu" and given.dtype.kind in "iu" and given.size:
+        bounds = np.iinfo(dtype)
+        for value in (int(given.min()), int(given.max())):
+            if not bounds.min <= value <= bounds.max:
+                raise OverflowError(f"{value} is out of its bounds")
+    return np.ascontiguousarray(values, dtype)
 
 
 def _flags(field: Field) -> Any:

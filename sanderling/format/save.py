@@ -27,7 +27,7 @@ from ..ir import (
 from ..ir.graph import closest
 from .flatbuf import DATA_ALIGNMENT, Table, Writer
 from .load import OPTIONAL, UNKNOWN
-from .schema import ENUMS, OPTIONS, TABLES
+from .schema import ENUMS, OPTIONS, TABLES, check_attributes
 
 # A flatbuffer cannot exceed 2 GiB; beyond this much weight the buffers go behind it.
 MOST_INSIDE = 1 << 30
@@ -266,16 +266,10 @@ class Saver:
         }
         if op.is_custom:
             return row | {"custom_options": op.attrs.get("options") or None}
+        check_attributes(op)
         table = op.options or OPTIONS.get(op.name, "")
         if not table:
             return row
-        unknown = set(op.attrs) - {f.name for f in TABLES[table]}
-        if unknown:
-            raise ModelError(
-                f"no attribute {', '.join(sorted(unknown))}",
-                where=op.where,
-                fix=f"{table} has: {', '.join(f.name for f in TABLES[table]) or 'none'}",
-            )
         union = "builtin_options" if table in ENUMS["BuiltinOptions"] else "builtin_options2"
         return row | {f"{union}_type": table, union: self._options(table, op.attrs)}
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
+
+from ..errors import ModelError
+from ..ir import Op
 
 FILE_IDENTIFIER = b"TFL3"
 
@@ -397,6 +400,24 @@ def _options_of_operators() -> dict[str, str]:
 
 # The options table of each builtin operator; "" where it has none.
 OPTIONS: dict[str, str] = _options_of_operators()
+
+
+@cache
+def attribute_names(op_name: str, table: str = "") -> frozenset[str]:
+    """The attributes that an op may have. table: the options that its file gave it, if it is not
+    the operator's own (an operator that has none keeps a stranger's, and no kernel reads it)."""
+    return frozenset(f.name for f in TABLES.get(table or OPTIONS.get(op_name, ""), ()))
+
+
+def check_attributes(op: Op) -> None:
+    """Refuse an attribute that the schema does not give to the operator: no file can hold it, and
+    one delegate might read it where another does not."""
+    known = attribute_names(op.name, op.options)
+    if op.attrs.keys() <= known or op.is_custom:
+        return
+    unknown = ", ".join(sorted(op.attrs.keys() - known))
+    fix = f"{op.name} has: {', '.join(sorted(known)) or 'none'}"
+    raise ModelError(f"no attribute {unknown}", where=op.where, fix=fix)
 
 
 def default_options(op_name: str) -> dict[str, Any]:

@@ -185,11 +185,8 @@ def Const(value: Any, dtype: DType) -> Expr:
     """A constant: a float is rounded to its type, anything else must be a value of it."""
     if _check_type(dtype).is_float:
         return Expr("const", (), float(np.asarray(value, dtype.numpy)), dtype)
-    try:
-        scalar = np.asarray(value, dtype.numpy)
-    except OverflowError:
-        scalar = None
-    if scalar is None or scalar != value:
+    scalar = np.asarray(value).astype(dtype.numpy)
+    if scalar != value:
         raise InputError(f"{value} is not a value of {dtype.short}", fix="round or clamp it")
     return Expr("const", (), scalar.item(), dtype)
 

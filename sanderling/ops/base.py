@@ -15,8 +15,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, ModelError, SanderlingError, UnsupportedError
-from ..format.schema import ENUMS, default_options
+from ..errors import (
+    InputError,
+    ModelError,
+    SanderlingError,
+    UnsupportedError,
+    install_command,
+)
+from ..format.schema import ENUMS, check_attributes, default_options
 from ..ir import CUSTOM, Array, DType, Graph, Op, Quant, Shape, Tensor
 from ..ir.graph import closest
 from .legal import MANY, Rule, parse
@@ -198,11 +204,7 @@ def definition(op: Op) -> OpDef:
     if found is not None:
         return found
     if op.is_custom:
-        code = op.name.removeprefix(CUSTOM)
-        fix = (
-            f"register it: sanderling.register_custom('{code}', evaluate=..., infer=...); for "
-            "the command line, in a file that --plugin names"
-        )
+        fix = _for_custom(op.name.removeprefix(CUSTOM))
     elif op.name in ENUMS["BuiltinOperator"]:
         fix = "docs/operators.md lists what is supported; a newer Sanderling may have it"
     else:
@@ -210,9 +212,22 @@ def definition(op: Op) -> OpDef:
     raise UnsupportedError(f"operator {op.name} is not supported", where=op.where, fix=fix)
 
 
+def _for_custom(code: str) -> str:
+    if code.startswith("Flex"):  # as converters name an operator of TensorFlow's (select TF ops)
+        return (
+            "name the delegate 'flex', with which TensorFlow runs it (delegates=['flex'], "
+            f"--delegate flex): {install_command('flex')}"
+        )
+    return (
+        f"register it: sanderling.register_custom('{code}', evaluate=..., infer=...); for "
+        "the command line, in a file that --plugin names"
+    )
+
+
 def check(op: Op) -> OpDef:
-    """Look the op up, and check its operands and results by the row's rule."""
+    """Look the op up, and check its attributes, and its operands and results by the row's rule."""
     row = definition(op)
+    check_attributes(op)
     row.rule.check(op)
     return row
 
@@ -228,6 +243,7 @@ def infer(op: Op, specs: Specs) -> list[Spec]:
     """Shapes and types of the outputs, checked."""
     row = definition(op)
     rule = row.rule
+    check_attributes(op)
     form = rule.check(op)
     if rule.is_ranked:
         rule.check_ranks(op, form, [None if s is None else s.shape for s in specs])
@@ -249,11 +265,11 @@ def infer(op: Op, specs: Specs) -> list[Spec]:
     if row.registered:
         return _custom_specs(op, found)
     made = [found] if isinstance(found, Spec) else list(found)
-    _check_results(op, made)
+    check_results(op, made)
     return fold(op, row, specs, made)
 
 
-def _check_results(op: Op, found: Sequence[Spec]) -> None:
+def check_results(op: Op, found: Sequence[Spec]) -> None:
     """What inference says of the results is what the graph states."""
     gives, states = len(found), len(op.outputs)
     require(gives == states, op, f"{states} outputs, it gives {gives}")

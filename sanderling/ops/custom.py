@@ -30,7 +30,7 @@ from .base import (
     sized,
     unknown_outputs,
 )
-from .fixed import ACTIVATION_BOUNDS, limits
+from .fixed import ACTIVATION_BOUNDS, finite_bounds, limits
 from .geometry import Axis, axis, padding_before
 from .index import Boxes
 
@@ -495,7 +495,7 @@ def _argmax_pool(op: Op, x: Array) -> list[Array]:
     _, _, (_, width), activation = pool_options(op)
     axes = pool_axes(op, x.shape)
     shape = sized(op, (x.shape[0], *(a.out for a in axes), x.shape[3]))
-    low, high = limits(x.dtype)
+    low, _ = limits(x.dtype)
     best, place = np.full(shape, low, np.float32), np.zeros(shape, np.float32)
     for ky, kx in itertools.product(*(a.live_taps() for a in axes)):
         (rows, from_rows), (columns, from_columns) = axes[0].slices(ky), axes[1].slices(kx)
@@ -503,7 +503,7 @@ def _argmax_pool(op: Op, x: Array) -> list[Array]:
         better = seen > now
         now[better] = seen[better]
         place[:, rows, columns][better] = ky * width + kx
-    bounds = np.clip(ACTIVATION_BOUNDS[activation], low, high).astype(np.float32)
+    bounds = finite_bounds(ACTIVATION_BOUNDS[activation])
     return [np.clip(best, *bounds), place + np.float32(0.1)]
 
 

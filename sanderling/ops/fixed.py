@@ -125,6 +125,12 @@ def fused_bounds(op: Op) -> tuple[float, float]:
     return ACTIVATION_BOUNDS.get(name, ACTIVATION_BOUNDS["NONE"])
 
 
+def finite_bounds(bounds: tuple[float, float]) -> tuple[np.float32, np.float32]:
+    """Bounds of float32 as kernels have them that always clamp: at most the finite range."""
+    ends = np.finfo(np.float32)
+    return max(np.float32(bounds[0]), ends.min), min(np.float32(bounds[1]), ends.max)
+
+
 def code_range(tensor: Tensor, bounds: tuple[float, float]) -> tuple[int, int]:
     """Real bounds in a tensor's codes, within its type's range. The kernels divide in float32."""
     scale, zero = scale_zero(tensor)

@@ -333,7 +333,8 @@ def _saturate(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    result: Array = 1 / (1 + np.exp(-x))
+    one = x.dtype.type(1)  # a plain 1 makes a scalar float64 in NumPy 1
+    result: Array = one / (one + np.exp(-x))
     return result
 
 

@@ -3,8 +3,8 @@
 Three methods are required: a delegate's `refuses` and `compile`, and the `run` of what it compiles
 to. A plain class that has them is enough (`PlainDelegate`, `PlainExecutable`). All else is
 optional: who wants to offer more inherits from `Delegate` or `Executable` and overrides methods of
-the groups below (reasons, options, caching; binding, caching, reporting). Every optional method has
-its default here, and the default is right, only slower or less informative.
+the groups below (reasons, operators, options, caching; binding, caching, reporting). Every optional
+method has its default here, and the default is right, only slower or less informative.
 
 The rest of the package knows `Delegate` and `Executable` alone: `as_delegate` and `as_executable`
 put the defaults around a plain class. docs/delegates.md has a complete example.
@@ -13,7 +13,7 @@ put the defaults around a plain class. docs/delegates.md has a complete example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -22,7 +22,7 @@ from ..errors import DelegateError, InputError
 from ..ir import Array, Graph, Op
 
 if TYPE_CHECKING:
-    from ..ops import State
+    from ..ops import Spec, State
 
 Call = Callable[[], object]  # a run on arrays that are known already
 
@@ -33,11 +33,15 @@ class Options:
 
     threads: how many it may use. state: what operators keep from run to run, for a delegate that
     evaluates operators itself. extra: the session's options by name, model.compile(options=...).
+    elsewhere: what an executable can do when a run fails: elsewhere(part, error) warns and gives
+    the part, which has no state, on the other delegates of the session. None: the user insists on
+    this one (require_full_delegation), or it is the last.
     """
 
     threads: int
     state: State
     extra: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: Callable[[Graph, DelegateError], Executable] | None = None
 
 
 # -- what is required -----------------------------------------------------------------------------
@@ -121,10 +125,30 @@ class Executable(ABC):
         own. Default: nothing is known."""
         return {}
 
+    copies: BorderCopies | None = None
+    """What its runs have copied between the caller's arrays and memory of its own, counted. Default
+    None: it computes on the caller's arrays, or does not tell."""
+
     def step_times(self) -> StepTimes | None:
         """Where a profile reads the time of each step. Default None: only the time of the whole
         part is shown."""
         return None
+
+
+@dataclass
+class BorderCopies:
+    """Copies at the borders of a part, added up over runs."""
+
+    runs: int = 0
+    tensors: int = 0
+    nbytes: int = 0
+
+    def count(self, *sides: Iterable[Array | None]) -> None:
+        """One more run, which copied these arrays."""
+        copied = [array.nbytes for side in sides for array in side if array is not None]
+        self.runs += 1
+        self.tensors += len(copied)
+        self.nbytes += sum(copied)
 
 
 class StepTimes(Protocol):
@@ -182,10 +206,24 @@ class Delegate(ABC):
 
     def refuses_each(self, ops: Sequence[Op]) -> Sequence[str | None]:
         """The answers of `refuses` for ops in execution order. An engine that is slow to ask can
-        look at them together, or remember its answers. Default: it is asked op by op."""
+        look at them together, or remember its answers. Raises DelegateError: it gets none of them,
+        with a warning. Default: it is asked op by op."""
         return [self.refuses(op) for op in ops]
 
+    # Operators of its own.
+
+    def infer(self, op: Op, specs: Sequence[Spec | None]) -> Sequence[Spec] | None:
+        """What is known, before a run, of the results of an operator that the operator table does
+        not have: a Spec for each, whose shape is None where it depends on data. None: it does not
+        know this operator. Asked in the order of the delegates, until one knows. Raises
+        SanderlingError where it knows the operator, and that it cannot run.
+        Default: it knows no operators but those of the table."""
+        return None
+
     # Options, by name.
+
+    spelling: str = ""
+    """How another process names it, options included: load_delegate sets it. Default: by name."""
 
     def configure(self, options: Mapping[str, Any]) -> PlainDelegate:
         """This delegate, or another one, with these options of its own: what load_delegate(name,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from ..config import MAX_MEMORY
 from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
@@ -17,6 +19,7 @@ from ..spans import span
 from .delegate import Executable, Options, as_executable
 from .partition import Part, Partition, Refusal, partition
 from .plan import Plan, Step, plan_borders
+from .plan_executable import PlanExecutable
 from .recording import tell_refusals
 from .resources import lift
 from .settings import Settings
@@ -31,6 +34,7 @@ class Planner:
 
     def __init__(self, settings: Settings, state: State, variables: dict[Tensor, Array]) -> None:
         """variables: by the original graph's tensor; they outlive a plan."""
+        self._settings = settings
         self.delegates, self.limits = settings.delegates, settings.limits
         self.require_full = settings.require_full
         self.options = Options(settings.threads, state, settings.extra)
@@ -39,7 +43,7 @@ class Planner:
 
     def plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
         with span("infer shapes", "plan", {"ops": len(graph.ops)}):
-            special, twins = specialise(graph, shapes)
+            special, twins = specialise(graph, shapes, self.delegates)
         numbers = {op: i for i, op in enumerate(special.ops)}
         _check_memory(special)
         if not self.limits.single_ops:
@@ -72,10 +76,10 @@ class Planner:
         places in the file's graph."""
         failed: dict[Op, list[Refusal]] = {}
         errors: dict[str, DelegateError] = {}  # the first of each delegate that failed
-        compiled: dict[tuple[object, ...], Executable] = {}
+        compiled: dict[tuple[object, ...], Step] = {}
         while True:
             with span("partition", "partition") as told:
-                found = partition(graph, self.delegates, self.limits, failed)
+                found = partition(graph, self.delegates, self.limits, failed, numbers)
                 told.note({"ops": len(graph.ops), "parts": [_part_text(p) for p in found.parts]})
             if self.require_full:
                 self._check_full(graph, found)
@@ -83,21 +87,26 @@ class Planner:
                 part.nodes = [numbers.get(op, -1) for op in part.ops]
                 if part.key not in compiled:
                     try:
-                        compiled[part.key] = self._executable(graph, part)
+                        made = self._executable(graph, part)
+                        compiled[part.key] = Step(part, made, part.inputs, part.outputs)
                     except DelegateError as error:
                         self._give_up(part, error, failed)
                         errors.setdefault(part.delegate.name, error)
             if all(part.key in compiled for part in found.parts):
+                steps = [compiled[part.key] for part in found.parts]
+                found.parts = [step.part for step in steps]  # what executables were made of
                 tell_refusals(found)
                 self._warn(errors, failed)
-                return found, [Step(p, compiled[p.key], p.inputs, p.outputs) for p in found.parts]
+                return found, steps
 
     def _executable(self, graph: Graph, part: Part) -> Executable:
         own, _ = copy_graph(graph, part.ops, part.inputs, part.outputs)
         about = {"delegate": part.delegate.name, "ops": len(part.ops)}
+        insists = self.require_full or part.delegate is self.delegates[-1]
+        options = replace(self.options, elsewhere=None if insists else partial(self._move, part))
         try:
             with span(f"compile for {part.delegate.name}", "compile", about):
-                made = as_executable(part.delegate.compile(own, self.options))
+                made = as_executable(part.delegate.compile(own, options))
             made.nodes = part.nodes
             return made
         except SanderlingError:
@@ -108,6 +117,20 @@ class Planner:
                 where=f"delegate '{part.delegate.name}'",
                 fix="report it to the delegate's author",
             ) from error
+
+    def _move(self, part: Part, graph: Graph, error: DelegateError) -> Executable:
+        """The part on the other delegates, after a run of it has failed. graph: the part."""
+        others = [d for d in self.delegates if d is not part.delegate]
+        settings = replace(self._settings, delegates=others, limits=self.limits.lifted())
+        planner = Planner(settings, self.options.state, self.variables)
+        plan = planner.plan(graph, [t.shape for t in graph.inputs])
+        left, part.delegate = part.delegate, plan.partition.parts[0].delegate
+        part.left = Refusal(left.name, error.what)
+        self._tell(
+            f"a part of '{left.name}' runs on '{part.delegate.name}' from now on, because it "
+            f"failed: {error}"
+        )
+        return PlanExecutable(plan)
 
     def _give_up(self, part: Part, error: DelegateError, failed: dict[Op, list[Refusal]]) -> None:
         """Remember that this delegate failed on these ops, or re-raise if nobody is left. The ops
@@ -130,9 +153,12 @@ class Planner:
                 f"delegate '{name}' could not compile {plural(count, 'op')}, which "
                 f"{'runs' if count == 1 else 'run'} elsewhere: {error}"
             )
-            if text not in self._told:
-                self._told.add(text)
-                warnings.warn(text, FallbackWarning, stacklevel=2)
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            warnings.warn(text, FallbackWarning, stacklevel=3)
 
     def _check_full(self, graph: Graph, found: Partition) -> None:
         first = self.delegates[0]

@@ -35,9 +35,9 @@ class Plans:
         self._model, self._settings, self._verified = model, settings, verified
         self._store = PlanStore(settings)
         self._made: dict[Key, Plan] = {}
-        # How control flow last ran a graph, and on which shapes; until another plan is made, which
-        # may have taken the place of one of these.
-        self._latest: dict[Graph, tuple[list[Shape], Subgraph]] = {}
+        # How control flow runs graphs on shapes; until another plan is made, which may have taken
+        # the place of one of these.
+        self._subgraphs: dict[Key, Subgraph] = {}
         self.variables: dict[Tensor, Array] = {}  # by the file's tensor: they outlive a plan
 
     @cached_property
@@ -73,7 +73,7 @@ class Plans:
         key = (graph, tuple(map(tuple, shapes)))
         made = self._made.pop(key, None)
         if made is None or (whole and not made.is_whole):
-            self._latest.clear()
+            self._subgraphs.clear()
             made = self.make(*key, whole)
             made.again = _maker(weakref.ref(self), *key)
             self._make_room(made.held)
@@ -124,10 +124,10 @@ class Plans:
         return self._subgraph(body, arrays).loop(test, arrays)
 
     def _subgraph(self, graph: Graph, arrays: Sequence[Array]) -> Subgraph:
-        shapes = [a.shape for a in arrays]
-        latest = self._latest.get(graph)
-        if latest is not None and latest[0] == shapes:
-            return latest[1]
+        key = graph, tuple([a.shape for a in arrays])
+        found = self._subgraphs.get(key)
+        if found is not None:
+            return found
         from .subgraph import subgraph_of
 
         if len(arrays) != len(graph.inputs):
@@ -135,8 +135,7 @@ class Plans:
                 f"called with {len(arrays)} values, it takes {len(graph.inputs)}",
                 where=f"graph '{graph.name}'",
             )
-        found = subgraph_of(self.find(graph, shapes))
-        self._latest[graph] = shapes, found
+        found = self._subgraphs[key] = subgraph_of(self.find(*key))
         return found
 
 

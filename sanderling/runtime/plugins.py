@@ -11,6 +11,8 @@ from types import ModuleType
 
 from ..errors import InputError, SanderlingError
 
+_NAME = "sanderling_plugin_"  # of the modules that they become, with a number
+
 
 def load_plugins(paths: Iterable[str | Path]) -> None:
     """Run the user's files, which register custom operators and delegates."""
@@ -23,7 +25,7 @@ def load_plugins(paths: Iterable[str | Path]) -> None:
                 where=f"--plugin {path}",
                 fix="give a Python file that calls sanderling.register_custom",
             )
-        loader = SourceFileLoader(f"sanderling_plugin_{number}", str(path))
+        loader = SourceFileLoader(f"{_NAME}{number}", str(path))
         module = ModuleType(loader.name)
         module.__file__ = str(path)
         sys.modules[loader.name] = module
@@ -36,6 +38,12 @@ def load_plugins(paths: Iterable[str | Path]) -> None:
                 where=f"--plugin {path}",
                 fix=f"correct it; to see more, run: python {path}",
             ) from error
+
+
+def loaded_plugins() -> list[str]:
+    """The files that were run in this process, for another one to run them too."""
+    found = [module for name, module in sys.modules.items() if name.startswith(_NAME)]
+    return [str(module.__file__) for module in found]
 
 
 def _line_of(error: BaseException, path: Path) -> str:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from ..errors import InputError
+from ..errors import DelegateError, InputError
 from .delegate import Delegate, PlainDelegate, as_delegate
 
 # Delegates that come with the package, found when they are named.
 BUILTIN = {
     "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
+    "flex": "sanderling.delegates.flex.delegate:FlexDelegate",
     "reference": "sanderling.delegates.reference:ReferenceDelegate",
+    "litert": "sanderling.delegates.engines.litert:LiteRtDelegate",
+    "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
+    "litert-reference": "sanderling.delegates.engines.litert:LiteRtReferenceDelegate",
+    "external": "sanderling.delegates.engines.external:ExternalDelegate",
+    "openvino": "sanderling.delegates.engines.openvino:OpenVinoDelegate",
+    "onnxruntime": "sanderling.delegates.engines.onnxruntime:OnnxRuntimeDelegate",
 }
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.
 FALLBACK = ("cpu", "reference")
+EXTERNAL = "external"
+# Files that are delegates: libedgetpu.so.1
+_LIBRARY = re.compile(r"\.(so(\.\d+)*|dylib|dll)$")
+_ISOLATION = ("isolated", "isolated_timeout")
 
 
 def register_delegate(name: str, factory: Callable[[], PlainDelegate]) -> None:
@@ -26,14 +38,16 @@ def register_delegate(name: str, factory: Callable[[], PlainDelegate]) -> None:
 
 
 def delegate_names() -> list[str]:
-    """The delegates that can be named, sorted."""
-    return sorted({*BUILTIN, *_registered})
+    """The delegates that can be named, sorted; `external` is none without a library."""
+    return sorted({*BUILTIN, *_registered} - {EXTERNAL})
 
 
 def find_delegate(wanted: str | PlainDelegate) -> Delegate:
-    """The delegate itself, or the one of this name; the error lists what there is."""
+    """The delegate itself, or the one of this name, with options behind a colon (_spelled); the
+    error lists what there is."""
     if isinstance(wanted, str):  # asked first: asking a Protocol takes 20 us
-        return as_delegate(_factory(wanted)())
+        is_plain = ":" not in wanted or wanted in _registered
+        return as_delegate(factory_of(wanted)()) if is_plain else _spelled(wanted)
     if isinstance(wanted, PlainDelegate) and not isinstance(wanted, type):
         return as_delegate(wanted)
     raise InputError(
@@ -42,7 +56,8 @@ def find_delegate(wanted: str | PlainDelegate) -> Delegate:
     )
 
 
-def _factory(name: str) -> Callable[[], PlainDelegate]:
+def factory_of(name: str) -> Callable[[], PlainDelegate]:
+    """What makes the delegate of this name."""
     if name in _registered:
         return _registered[name]
     if name not in BUILTIN:
@@ -73,15 +88,54 @@ class LoadDelegateError(InputError, OSError):
 
 
 def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Delegate:
-    """A delegate by name (`sanderling.delegate_names()` lists them), with options of its own.
+    """A delegate by name (`sanderling.delegate_names()` lists them), or the library of one, which
+    LiteRT loads, with options of its own.
 
-    TFLite loads a shared library here; those link against its own runtime and cannot be used.
+    Two options are the same for all: `isolated` runs it in a process of its own, where a run may
+    take `isolated_timeout` seconds (runtime/isolated.py).
     """
+    name, rest = os.fspath(library), dict(options or {})
+    if name not in delegate_names() and (_LIBRARY.search(name) or os.sep in name):
+        name, rest = EXTERNAL, {"path": name, **rest}
     try:
-        return as_delegate(find_delegate(os.fspath(library)).configure(dict(options or {})))
-    except InputError as error:
+        found = _configured(name, dict(rest))
+    except (InputError, DelegateError) as error:
         raise LoadDelegateError(
             f"Failed to load delegate from {library}: {error.what}",
             where=error.where,
             fix=error.fix,
         ) from error
+    if rest:
+        found.spelling = f"{name}:{';'.join(f'{k}={v}' for k, v in rest.items())}"
+    return found
+
+
+def _configured(name: str, options: dict[str, Any]) -> Delegate:
+    apart = {key: options.pop(key) for key in _ISOLATION if key in options}
+    if str(apart.get("isolated", False)).lower() in ("true", "1"):
+        return _isolated(name, options, apart)
+    return as_delegate(find_delegate(name).configure(options))
+
+
+def _isolated(name: str, options: Mapping[str, Any], apart: Mapping[str, Any]) -> Delegate:
+    from .isolated import TIMEOUT, Isolated
+
+    given = apart.get("isolated_timeout", TIMEOUT)
+    try:
+        timeout = float(given)
+    except ValueError:
+        timeout = 0.0
+    if not timeout > 0:
+        raise InputError(
+            f"the option 'isolated_timeout' cannot be {given!r}",
+            where=f"delegate '{name}'",
+            fix="give a number of seconds",
+        )
+    return Isolated(name, options, timeout=timeout)
+
+
+def _spelled(text: str) -> Delegate:
+    """NAME:KEY=VALUE;KEY=VALUE, as a command line has it; a key alone is true."""
+    name, _, rest = text.partition(":")
+    pairs = [item.partition("=") for item in rest.split(";") if item]
+    return load_delegate(name, {key: value if equals else "true" for key, equals, value in pairs})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..format import dump
 from ..ir import Graph, Model, Op
+from ..ir.graph import copy_graph
 from ..ops import OPS
 
 
@@ -26,3 +29,14 @@ def as_tflite(part: Graph) -> bytes:
     for place, tensor in enumerate((*part.inputs, *part.outputs)):
         tensor.name = f"t{place}"
     return dump(Model([part]))
+
+
+def graph_of(ops: Sequence[Op]) -> Graph:
+    """These ops, in execution order, as a graph of their own, for an engine that is asked about
+    many at once. It shows what somebody else reads, or nobody."""
+    mine = set(ops)
+    made = {t for op in ops for t in op.outputs}
+    read = dict.fromkeys(t for op in ops for t in op.inputs if t is not None)
+    inputs = [t for t in read if not t.is_constant and t not in made]
+    outputs = [t for op in ops for t in op.outputs if not mine.issuperset(t.users) or not t.users]
+    return copy_graph(Graph(), ops, inputs, outputs)[0]

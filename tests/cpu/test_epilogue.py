@@ -4,7 +4,7 @@ with named arguments."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -26,8 +26,8 @@ from sanderling.delegates.cpu.kernels.epilogue.plain import PartEpilogue, WholeE
 from sanderling.delegates.cpu.kernels.products import conv, gemm, winograd
 from sanderling.ir import Array, DType
 from sanderling.ir.expr import Input, apply
-from tests.conformance.harness import Case, case, f32, weights
-from tests.support.cpu_conformance import cpu_for, run
+from tests.conformance.harness import Case, case, check, const, f32, scales, weights
+from tests.support.cpu_conformance import check_cpu, cpu_for, run
 
 SAME: dict[str, Any] = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
 CONV = case("CONV_2D", f32(1, 9, 10, 19), weights(21, 3, 3, 19), weights(21), **SAME)
@@ -80,6 +80,35 @@ def test_a_new_epilogue_is_one_class(
     plain = _answer(row)
     monkeypatch.setattr(module, "FloatEpilogue", Halved)
     np.testing.assert_array_equal(_answer(row), plain * np.float32(0.5))
+
+
+BIAS = const([np.inf, -np.inf, 1, 2], "f32")
+CODES = {"dtype": "i8", "low": -127, "scale": scales(4)}
+OVERFLOWS = [
+    case("CONV_2D", f32(1, 4, 4, 3), weights(4, 3, 3, 3), BIAS, **SAME),
+    case("CONV_2D", f32(1, 4, 4, 3), weights(4, 3, 3, 3, **CODES), BIAS, version=5, **SAME),
+    case("DEPTHWISE_CONV_2D", f32(1, 6, 7, 4), weights(1, 3, 3, 4), BIAS, **ONE_EACH),
+    case(
+        "DEPTHWISE_CONV_2D",
+        f32(1, 6, 7, 4),
+        weights(1, 3, 3, 4, axis=3, **CODES),
+        BIAS,
+        version=6,
+        **ONE_EACH,
+    ),
+    case("FULLY_CONNECTED", f32(3, 8), weights(4, 8), BIAS),
+    case("FULLY_CONNECTED", f32(3, 8), weights(4, 8, **CODES), BIAS, version=9),
+]
+
+
+@pytest.mark.parametrize("activation", ["NONE", "RELU", "RELU6"])
+@pytest.mark.parametrize("row", OVERFLOWS, ids=lambda row: row.id[:24])
+def test_an_overflow_is_what_the_definition_says(row: Case, activation: str) -> None:
+    """Kernels of LiteRT that clamp have the largest float in place of infinity; others do not."""
+    attrs = {**row.attrs, "fused_activation_function": activation}
+    activated = replace(row, attrs=attrs, tol=1e-5)
+    check(activated)
+    assert not check_cpu(activated)
 
 
 EPILOGUES: tuple[Epilogue, ...] = (

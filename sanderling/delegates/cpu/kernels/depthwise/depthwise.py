@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from .....ir import Array, DType, Op, Tensor
-from .....ops.base import attr, quant, scale_zero
-from .....ops.fixed import ACTIVATION_BOUNDS, fused_range
+from .....ops.base import quant, scale_zero
+from .....ops.fixed import fused_bounds, fused_range
 from .....ops.gemm import signed
 from ...codegen.emit import (
     F32,
@@ -499,13 +499,12 @@ def float_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
 
 def _stages(op: Op) -> dict[str, Any]:
     """What a float epilogue is told of the op."""
-    bounds = ACTIVATION_BOUNDS.get(attr(op, "fused_activation_function"), (-np.inf, np.inf))
     fused = Fused.of(op)
     return {
         "residual": fused.residual,
         "map": fused.map,
         "out_bytes": op.outputs[0].dtype.numpy.itemsize,
-        "bounds": ConstantBounds(*bounds),
+        "bounds": ConstantBounds(*fused_bounds(op)),
     }
 
 

@@ -15,6 +15,7 @@ from itertools import product
 
 import numpy as np
 
+from .....format.schema import attribute_names
 from .....ir import DType, Op, Shape, Tensor
 from .....ir import expr as X
 from .....ir.expr import Const, Expr, Input, cast, clamp, select
@@ -159,7 +160,8 @@ def whole_codes(op: Op, index: int) -> Expr:
 def coded_whole(op: Op, units: Expr) -> Expr:
     """Integers in units of the output's scale as codes, with the fused activation."""
     out = op.outputs[0]
-    low, high = fused_range(op) if "fused_activation_function" in op.attrs else out.dtype.bounds
+    activates = "fused_activation_function" in attribute_names(op.name)
+    low, high = fused_range(op) if activates else out.dtype.bounds
     return cast(clamp(units + scales(out)[1], low, high), out.dtype)
 
 

@@ -10,18 +10,19 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from .....ir.expr import inputs_of
+from .....ops.fixed import finite_bounds
 from ...codegen.bfloat import narrow
 from ...codegen.emit import F32, I32, Emitter, Type, Value, vector
 from ...codegen.render import render_vector
 from .contract import Numbers, Output, Sums
 
-# Low and high; None where there is no bound.
-BoundValues: TypeAlias = "tuple[Value | None, Value | None]"
+# Low and high.
+BoundValues: TypeAlias = tuple[Value, Value]
 
 
 @dataclass(frozen=True)
 class ConstantBounds:
-    """An activation's bounds as constants of the code."""
+    """An activation's bounds as constants of the code; an infinite one is the largest float."""
 
     low: float = -np.inf
     high: float = np.inf
@@ -32,8 +33,8 @@ class ConstantBounds:
         return known.get((self.low, self.high), f"_clamp{self.low:g}to{self.high:g}")
 
     def limits(self, e: Emitter, t: Type) -> BoundValues:
-        low = e.const(t, self.low) if self.low > -np.inf else None
-        return low, e.const(t, self.high) if self.high < np.inf else None
+        low, high = finite_bounds((self.low, self.high))
+        return e.const(t, float(low)), e.const(t, float(high))
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,7 @@ class FloatEpilogue:
         low, high = limits
         if beside and not maps_two(self.map):
             value, beside = e.b.fadd(value, beside[0]), ()
-        if low is not None:
-            value = e.fmax(low, value)
-        if high is not None:
-            value = e.fmin(high, value)
+        value = e.fmin(high, e.fmax(low, value))
         if self.map is not None:
             value = render_vector(e, self.map, [value, *beside])
         return narrow(e, value) if self.out_bytes == 2 else value

@@ -11,7 +11,7 @@ import numpy as np
 from .....ir import Array, DType, Op, Tensor
 from .....ops import gemm as definition
 from .....ops.base import attr, elements, quant, scale_zero
-from .....ops.fixed import ACTIVATION_BOUNDS, fused_bounds, fused_range
+from .....ops.fixed import ACTIVATION_BOUNDS, finite_bounds, fused_bounds, fused_range
 from ...codegen.bfloat import rounded
 from ...codegen.emit import Int
 from ...codegen.program import StepEmitter
@@ -300,10 +300,13 @@ def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
 
 
 def bounds(op: Op) -> tuple[np.float32, np.float32]:
-    """Clamp bounds of a float result; the kernels ignore activations that are no clamp."""
+    """Clamp bounds of a float result. The kernels ignore activations that are no clamp, and clamp
+    to the finite range at least; the fully connected layer of codes leaves overflows infinite."""
     low, high = fused_bounds(op)
-    ends = np.finfo(np.float32)
-    return np.float32(max(low, float(ends.min))), np.float32(min(high, float(ends.max)))
+    is_left = operator(op) == "FULLY_CONNECTED" and Inputs.of(op).table is not None
+    if is_left and not Fused.of(op).is_added:
+        return np.float32(low), np.float32(high)
+    return finite_bounds((low, high))
 
 
 def bias_of(op: Op, n: int, dtype: Any, index: int = 2) -> Array:

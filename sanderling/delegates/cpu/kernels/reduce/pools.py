@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .....ir import Array, DType, Op, Tensor
-from .....ops.base import attr
-from .....ops.fixed import ACTIVATION_BOUNDS, fused_range
+from .....ops.fixed import finite_bounds, fused_bounds, fused_range
 from ...codegen.emit import F32, F64, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from ...codegen.program import StepEmitter
 from ...codegen.vector_math import sqrt
@@ -370,8 +369,7 @@ def emit_pool(k: StepEmitter, op: Op) -> None:
     x, out = _tensor(op), op.outputs[0]
     function = FUNCTIONS[operator(op)](*_element(x))
     if x.dtype is DType.FLOAT32:
-        act = ACTIVATION_BOUNDS.get(attr(op, "fused_activation_function"), (-np.inf, np.inf))
-        params = _numbers([max(act[0], -LARGEST), min(act[1], LARGEST)])
+        params = _numbers(list(map(float, finite_bounds(fused_bounds(op)))))
     else:
         # Averages round as the user's type would have it.
         offset = 128 * (int(x.dtype is DType.INT8) - int(Fused.of(op).signed))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from .....errors import SanderlingError
 from .....ir import DType, Op
 from .....ops.custom import pool_axes, pool_options, transposed_sizes
-from .....ops.fixed import ACTIVATION_BOUNDS
+from .....ops.fixed import ACTIVATION_BOUNDS, finite_bounds
 from .....ops.geometry import Axis, padding_before
 from ...codegen.emit import F32, I64, Emitter, Int, Value, vector
 from ...codegen.program import StepEmitter
@@ -64,8 +62,8 @@ def emit_argmax_pool(k: StepEmitter, op: Op) -> None:
     high, wide = pool_axes(op, x.shape)
     depth, (_, _, (_, columns), activation) = x.shape[3], pool_options(op)
     lanes = k.target.lanes if depth >= k.target.lanes else 1
-    ends = np.finfo(np.float32)
-    low, top = np.clip(ACTIVATION_BOUNDS[activation], float(ends.min), float(ends.max))
+    low, top = finite_bounds(ACTIVATION_BOUNDS[activation])
+    lowest, _ = finite_bounds(ACTIVATION_BOUNDS["NONE"])
     source, targets = k.ptr(x), [k.ptr(best), k.ptr(where)]
     t = vector(F32, lanes)
     begin, end = k.share(x.shape[0] * high.out * wide.out)
@@ -75,7 +73,7 @@ def emit_argmax_pool(k: StepEmitter, op: Op) -> None:
         picture = k.at(source, k.mul(image, high.size * wide.size * depth), F32)
         with k.loop(0, depth, lanes) as i:
             channel = k.min(i, depth - lanes)
-            start = [k.const(t, ends.min), k.const(t, 0)]
+            start = [k.const(t, float(lowest)), k.const(t, 0)]
             with k.loop(*_inside(k, high, row), carry=start) as (ky, found):
                 down = k.mul(_place(k, high, row, ky), wide.size)
                 with k.loop(*_inside(k, wide, column), carry=found) as (kx, (value, tap)):

@@ -1,0 +1,82 @@
+"""Options of engines: a table of names, each with a reader of values. A value may be text, as a
+command line gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import InputError
+
+FLAGS = {"true": True, "1": True, "yes": True, "on": True,
+         "false": False, "0": False, "no": False, "off": False}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: what it is for, what it takes in words, and the reader of a value, which raises
+    ValueError at one that does not fit."""
+
+    about: str
+    takes: str
+    read: Callable[[Any], Any]
+
+
+def whole_number(about: str, least: int = 1) -> Option:
+    def read(value: Any) -> int:
+        number = int(str(value), 0)
+        if isinstance(value, bool) or number < least:
+            raise ValueError
+        return number
+
+    return Option(about, f"a whole number, {least} or more", read)
+
+
+def one_of(about: str, *words: str) -> Option:
+    def read(value: Any) -> str:
+        if str(value) not in words:
+            raise ValueError
+        return str(value)
+
+    return Option(about, f"one of {', '.join(words)}", read)
+
+
+def flag(about: str) -> Option:
+    def read(value: Any) -> bool:
+        found = FLAGS.get(str(value).lower())
+        if found is None:
+            raise ValueError
+        return found
+
+    return Option(about, "true or false", read)
+
+
+def text(about: str) -> Option:
+    def read(value: Any) -> str:
+        if not str(value):
+            raise ValueError
+        return str(value)
+
+    return Option(about, "a text", read)
+
+
+def read_options(
+    delegate: str, table: Mapping[str, Option], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values that were given, read; a name or a value that does not fit is refused."""
+    where = f"delegate '{delegate}'"
+    found = {}
+    for name, value in given.items():
+        if name not in table:
+            has = ", ".join(table) or "none"
+            raise InputError(f"it has no option '{name}'", where=where, fix=f"its options: {has}")
+        try:
+            found[name] = table[name].read(value)
+        except ValueError:
+            raise InputError(
+                f"its option '{name}' cannot be {value!r}",
+                where=where,
+                fix=f"give {table[name].takes}",
+            ) from None
+    return found

@@ -1,0 +1,21 @@
+"""What accelerators accept, as data, and an engine that explains.
+
+`judge(graph, "gpu")` says of each op whether the delegate takes it, or why not and which document
+says so; how the graph falls into parts; and what crosses their borders. The tables are those of
+delegates that need not be here: docs/accelerators.md says where their rules come from.
+"""
+
+from ..ir import Graph
+from .judgement import Crossing, JudgedPart, Judgement, Verdict, judge_by
+from .rule import Border, GraphRule, Rule, Table
+from .tables import find_table, names
+
+__all__ = [
+    "Border", "Crossing", "GraphRule", "JudgedPart", "Judgement", "Rule", "Table", "Verdict",
+    "find_table", "judge", "names",
+]  # fmt: skip
+
+
+def judge(graph: Graph, name: str) -> Judgement:
+    """What a delegate would take of the graph, and why not the rest; `names()` lists them."""
+    return judge_by(find_table(name), graph)

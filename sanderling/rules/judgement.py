@@ -1,0 +1,245 @@
+"""The engine: what becomes of a graph on a delegate of which only the rules are known.
+
+Each op is asked by the table's rules. Then the graph is shared out as TensorFlow Lite's partitioner
+does it, within the delegate's limits. What crosses the borders of the parts is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import DelegateError, SanderlingError
+from ..ir import Graph, Op, Tensor
+from ..runtime.delegate import Delegate, Options, PlainExecutable
+from ..runtime.partition import Part, partition
+from ..runtime.specialise import specialise
+from .rule import Rule, Table
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of an op. reason: why it stays on the CPU, None if it is taken; rule: what
+    refused it."""
+
+    op: Op
+    reason: str | None = None
+    rule: Rule | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        return self.reason is None
+
+    @property
+    def source(self) -> str:
+        """The document or file that the rule comes from."""
+        return self.rule.source if self.rule else ""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that is handed over at a border. is_inner: it is neither fed nor a result of the
+    model, and would stay inside if all ops were taken."""
+
+    tensor: Tensor
+    to_delegate: bool
+    nbytes: int
+    is_inner: bool
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """Ops that run together; `name`: the delegate's, or "cpu"."""
+
+    name: str
+    ops: list[Op]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A graph, judged: ops are those of the graph that was given, in its order."""
+
+    table: Table
+    graph: Graph
+    verdicts: list[Verdict]
+    parts: list[JudgedPart]
+    crossing: list[Crossing]
+
+    @property
+    def taken(self) -> int:
+        return sum(v.is_taken for v in self.verdicts)
+
+    @property
+    def is_whole(self) -> bool:
+        """All ops are taken."""
+        return self.taken == len(self.verdicts)
+
+    @property
+    def crossing_bytes(self) -> int:
+        return sum(c.nbytes for c in self.crossing)
+
+    @property
+    def cost_us(self) -> float:
+        """The estimated time at the borders in one run (`Border` says how far to trust it)."""
+        own = sum(part.name == self.table.name for part in self.parts)
+        return self.table.border.cost_us(own, self.crossing_bytes)
+
+
+def judge_by(table: Table, graph: Graph) -> Judgement:
+    """What the delegate of this table would take of the graph, and why not the rest."""
+    known = _known_shapes(graph)
+    twins = _twins(graph, known)
+    broken = _broken_rules(_folded(known, table), table)
+    return _shared_out(graph, known, twins, table, broken)
+
+
+def _known_shapes(graph: Graph) -> Graph:
+    """A copy with inferred shapes, in which tensors that are still open depend on data. What we
+    cannot infer is judged as the file states it."""
+    try:
+        return specialise(graph, [t.shape for t in graph.inputs])[0]
+    except SanderlingError:
+        return graph.copy()
+
+
+def _twins(given: Graph, copy: Graph) -> dict[Tensor, Tensor]:
+    """The given graph's tensor for each of the copy."""
+    found = dict(zip(copy.inputs, given.inputs, strict=True))
+    for ours, theirs in zip(copy.ops, given.ops, strict=True):
+        ends = zip((*ours.inputs, *ours.outputs), (*theirs.inputs, *theirs.outputs), strict=True)
+        found.update((a, b) for a, b in ends if a is not None and b is not None)
+    return found
+
+
+def _folded(graph: Graph, table: Table) -> Graph:
+    """Let readers of weights that a delegate expands itself read the constants."""
+    for op in graph.ops if table.folds else ():
+        if table.folds and table.folds(op):
+            graph.replace_uses(op.outputs[0], op.operand(0))
+    return graph
+
+
+Broken = dict[Op, tuple[Rule, str]]  # ops that are refused: the rule and the reason
+
+
+def _broken_rules(graph: Graph, table: Table) -> Broken:
+    for rule in table.graph:
+        if problem := rule.problem(graph):
+            whole = Rule("graph", rule.says, lambda *_: False, source=rule.source or table.source)
+            return dict.fromkeys(graph.ops, (whole, f"only where {rule.says}: {problem}"))
+    found = zip(graph.ops, _asked(graph.ops, table), strict=True)
+    broken = {op: pair for op, pair in found if pair is not None}
+    return _after_fatal(graph, broken) or _after_first(graph, table, _folds(graph, table, broken))
+
+
+def _asked(ops: Sequence[Op], table: Table) -> list[tuple[Rule, str] | None]:
+    if table.ask is None:
+        return [_broken(op, table) for op in ops]
+    rule = Rule("operator", "the delegate takes it", lambda *_: False, source=table.source)
+    return [None if reason is None else (rule, reason) for reason in table.ask(ops)]
+
+
+def _broken(op: Op, table: Table) -> tuple[Rule, str] | None:
+    if table.folds and table.folds(op):
+        return None
+    rule = table.failing(op)
+    return None if rule is None else (rule, rule.reason(op, table.level) or rule.says)
+
+
+def _after_fatal(graph: Graph, broken: Broken) -> Broken | None:
+    """A rule that is found broken while a part is built takes all ops back to the CPU."""
+    cause = next((op for op, (rule, _) in broken.items() if rule.fatal), None)
+    if cause is None:
+        return None
+    rule = broken[cause][0]
+    says = "the delegate can build its part"
+    whole = Rule("graph", says, lambda *_: False, source=rule.source)
+    reason = f"the delegate fails as a whole, because of {cause.where}"
+    return {op: broken.get(op, (whole, reason)) for op in graph.ops}
+
+
+def _after_first(graph: Graph, table: Table, broken: Broken) -> Broken:
+    """One part, which ends at the first op that is refused."""
+    ends = [op for op in broken if not (table.leads_in and table.leads_in(op))]
+    first = ends[0] if ends else None
+    if first is None or not table.is_first_part:
+        return broken
+    rule = Rule("partition", "all ops before it are taken", lambda *_: False, source=table.source)
+    reason = f"it stands after {first.where}, the first op that is refused"
+    later = graph.ops[graph.ops.index(first) :]
+    return broken | {op: broken.get(op, (rule, reason)) for op in later}
+
+
+def _folds(graph: Graph, table: Table, broken: Broken) -> Broken:
+    """Ops that expand constants go with their readers: to the CPU where one of these is there."""
+    if table.folds is None or not broken:
+        return broken
+    says = "all other ops of the graph are taken too"
+    rule = Rule("partition", says, lambda *_: False, source="tflite/delegates/utils.cc")
+    reason = "the weights are read as they are stored, and the CPU expands them for its own ops"
+    made = {op: (rule, reason) for op in graph.ops if table.folds(op)}
+    return broken | made
+
+
+def _shared_out(
+    given: Graph, known: Graph, tensors: Mapping[Tensor, Tensor], table: Table, broken: Broken
+) -> Judgement:
+    accelerator = _Judged(table.name, {op: reason for op, (_, reason) in broken.items()})
+    found = partition(known, [accelerator, _CPU], table.limits)
+    twins = dict(zip(known.ops, given.ops, strict=True))
+    refused = {op: rs[0].reason for op, rs in found.refusals.items()}
+    verdicts = [_verdict(op, twins[op], broken, refused, table) for op in known.ops]
+    parts = [JudgedPart(p.delegate.name, [twins[op] for op in p.ops]) for p in found.parts]
+    own = [p for p in found.parts if p.delegate is accelerator]
+    return Judgement(table, given, verdicts, parts, _crossing(known, own, tensors))
+
+
+def _verdict(op: Op, twin: Op, broken: Broken, refused: Mapping[Op, str], table: Table) -> Verdict:
+    if op in broken:
+        rule, reason = broken[op]
+        return Verdict(twin, reason, rule)
+    if op in refused:
+        return Verdict(twin, refused[op], _limit_rule(table))
+    return Verdict(twin)
+
+
+def _limit_rule(table: Table) -> Rule:
+    limits = table.limits
+    says = [
+        f"it is in one of the {limits.max_delegated_partitions} largest parts"
+        for _ in range(limits.max_delegated_partitions > 0)
+    ] + [
+        f"its part has {limits.min_nodes_per_partition} ops or more"
+        for _ in range(limits.min_nodes_per_partition > 0)
+    ]
+    return Rule("partition", " and ".join(says), lambda *_: False, source=table.source)
+
+
+def _crossing(
+    graph: Graph, parts: Sequence[Part], twins: Mapping[Tensor, Tensor]
+) -> list[Crossing]:
+    """What the delegate's parts read and what they show. Tensors that two parts read are handed
+    over twice."""
+    ends = {*graph.inputs, *graph.outputs}
+    ways = [(t, True) for part in parts for t in part.inputs]
+    ways += [(t, False) for part in parts for t in part.outputs]
+    return [Crossing(twins[t], to, t.nbytes, t not in ends) for t, to in ways]
+
+
+class _Judged(Delegate):
+    """Stands for the delegate in the partitioner."""
+
+    def __init__(self, name: str, reasons: Mapping[Op, str]) -> None:
+        self.name, self.reasons = name, reasons
+
+    def refuses(self, op: Op) -> str | None:
+        return self.reasons.get(op)
+
+    def compile(self, part: Graph, options: Options) -> PlainExecutable:
+        raise DelegateError(
+            f"the rules of '{self.name}' are known here, and no engine",
+            fix="name one of sanderling.delegate_names() to run the model",
+        )
+
+
+_CPU = _Judged("cpu", {})
