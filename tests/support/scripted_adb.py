@@ -122,9 +122,12 @@ esac""",
 esac
 cat > HOME/config
 [ -f HOME/traced_is_off ] && { echo 'Could not connect to the traced socket' >&2; exit 1; }
-( trap 'cp HOME/recorded "$6"; exit 0' TERM; while :; do sleep 0.02; done ) \\
-  > /dev/null 2>&1 < /dev/null &
-echo $!""",
+rm -f HOME/recorder
+# Its parent waits for it, so that it is gone as soon as it ends.
+( ( trap 'cp HOME/recorded "$6"; exit 0' TERM; while :; do sleep 0.02; done ) &
+  echo $! > HOME/recorder; wait ) > /dev/null 2>&1 < /dev/null &
+while [ ! -s HOME/recorder ]; do sleep 0.01; done
+cat HOME/recorder""",
     "taskset": 'echo "taskset $1"; shift; exec "$@"',
     "pkill": 'echo "$@" >> HOME/killed',
     "log": 'echo "11-16 02:00:01.000  100  100 I $2: $3" >> HOME/logcat',

@@ -167,8 +167,12 @@ def _watched(adb: Adb, folder: str, file: str) -> Iterator[Watch]:
 
 
 def _script(folder: str, file: str) -> str:
+    # The recorder is given some seconds: what it writes at its end must not be left behind.
     undo = (
-        f'setprop {PROPERTY} "${{old:-0}}"; [ -n "$recorder" ] && kill $recorder; '
+        f'setprop {PROPERTY} "${{old:-0}}"; '
+        '[ -n "$recorder" ] && kill $recorder; n=0; '
+        'while [ -n "$recorder" ] && kill -0 $recorder && [ $n -lt 100 ]; '
+        "do sleep 0.05; n=$((n + 1)); done; "
         f"{clearing(folder)}; rm -f {file}"
     )
     return "; ".join(
