@@ -20,9 +20,9 @@ from .support.benchmark_model_command import (
     call,
     named_delegates,  # noqa: F401
 )
+from .support.phones import NEW, Phone, scripted_phone  # noqa: F401
 from .support.shared_models import NEEDS
 from .support.shared_models import model as shared_model
-from .test_devices import NEW, Phone, phone  # noqa: F401
 
 # -- delegates ------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ def test_settings_are_shuffled_unless_told_not_to(monkeypatch: pytest.MonkeyPatc
 # -- devices --------------------------------------------------------------------------------------
 
 
-def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:  # noqa: F811
+def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:
     device: Phone = phone()
     found = call(
         f"--graph={INT8}",
@@ -237,8 +237,8 @@ def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:  # noqa: F811
     assert "Inference (avg): 12200.2" in found.stderr
 
 
-def test_a_device_that_fails_is_status_2(phone: Any) -> None:  # noqa: F811
-    device: Phone = phone(full=True)
+def test_a_device_that_fails_is_status_2(phone: Any) -> None:
+    device: Phone = phone(room=0)
     found = call(
         f"--graph={INT8}", "--device=android", f"--device_binary={device.tool()}", status=2
     )
