@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .ir import DType, Graph, Model, Op, Quant, Signature, Tensor
     from .ir.text import from_text, to_text
     from .ir.verify import verify
+    from .litert.compiled_model import CompiledModel
     from .measure.bench import bench
     from .measure.benchmark_model import benchmark_model
     from .measure.model_trace import trace_model
@@ -63,6 +64,7 @@ _HOMES = {
     "ir": "DType Graph Model Op Quant Signature Tensor",
     "ir.text": "from_text to_text",
     "ir.verify": "verify",
+    "litert.compiled_model": "CompiledModel",
     "measure.bench": "bench",
     "measure.benchmark_model": "benchmark_model",
     "measure.trace_insights": "insights",
@@ -83,13 +85,13 @@ _HOMES = {
     "runtime.signature_runner": "SignatureRunner",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "measure", "ops",
-             "optimize", "passes", "runtime")  # fmt: skip
+_PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
+             "measure", "ops", "optimize", "passes", "runtime")  # fmt: skip
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "OPS", "BusyError", "Choice", "DType", "Delegate", "DelegateError", "Executable",
-    "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
+    "OPS", "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError",
+    "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
     "InterpreterWithCustomOps", "Isolated", "MissingExtraError", "Model", "ModelError", "Op",
     "OpResolverType", "Prepared", "Quant", "Report", "Sample", "SanderlingError", "Session",
     "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task", "Tensor",

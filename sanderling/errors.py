@@ -112,3 +112,7 @@ class FallbackWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """The cache of compiled code cannot be used, or had to be repaired."""
+
+
+class TypeWarning(UserWarning):
+    """An array of another type is taken as bytes, as LiteRT takes it."""

@@ -15,7 +15,8 @@ from typer.testing import Result as Ran
 import sanderling.measure.bench as home
 from sanderling import DType, Graph, InputError, Model, Signature, load, save
 from sanderling.cli import bench as cli
-from sanderling.measure import engine_process, to_onnx
+from sanderling.delegates.engines import to_onnx
+from sanderling.measure import engine_process
 from sanderling.measure.bench import Procedure
 from sanderling.measure.inputs import Feeding
 from sanderling.measure.record import Result, Setting

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import sanderling
-from sanderling.errors import DelegateError
-from sanderling.measure.benchmark_model import flags, tool_run
+from sanderling.errors import DelegateError, MissingExtraError
+from sanderling.measure.benchmark_model import flags, providers, tool_run
 from sanderling.measure.devices import tool_log
 
 from .support.benchmark_model_command import (
@@ -65,14 +65,80 @@ def test_several_delegates_in_the_order_of_their_flags(named: dict[str, Any]) ->
     assert "Though GPU delegate is explicitly applied, the model graph will not be executed" in text
 
 
-def test_use_xnnpack_is_the_cpu_delegate_or_plain_kernels() -> None:
-    def parts(*words: str) -> list[Any]:
-        found = json.loads(call(f"--graph={F32}", *SHORT, "--json=-", *words).stdout)
-        return found["runs"][0]["delegates"]
+def parts(*words: str) -> list[Any]:
+    found = json.loads(call(f"--graph={F32}", *SHORT, "--json=-", *words).stdout)
+    shared: list[Any] = found["runs"][0]["delegates"]
+    return shared
 
-    assert parts() == parts("--use_xnnpack=true") == [{"name": "cpu", "parts": 1}]
+
+def test_use_xnnpack_is_xnnpack_itself(named: dict[str, Any]) -> None:
+    """By LiteRT, beside our cpu, which runs the model if nothing is said."""
+    named["litert"] = lambda: Picky("litert", {"CONV_2D", "MAX_POOL_2D"})
+    assert parts() == [{"name": "cpu", "parts": 1}]
+    assert parts("--use_xnnpack=true") == [
+        {"name": "litert", "parts": 1},
+        {"name": "cpu", "parts": 1},
+    ]
     assert parts("--use_xnnpack=false") == [{"name": "reference", "parts": 1}]
-    assert "takes the part of XNNPACK" in call(f"--graph={F32}", *SHORT, "--use_xnnpack").stdout
+    text = call(f"--graph={F32}", *SHORT, "--use_xnnpack", "--xnnpack_runtime_flags=3").stdout
+    assert "INFO: The litert delegate takes the part of XNNPACK" in text
+    assert (
+        "Explicitly applied XNNPACK delegate, and the model graph will be partially executed by "
+        "the delegate w/ 1 delegate kernels."
+    ) in text
+
+
+def test_the_cpu_takes_the_part_of_xnnpack_without_litert(named: dict[str, Any]) -> None:
+    def missing() -> Any:
+        raise MissingExtraError("ai-edge-litert", "peers", "the delegate litert")
+
+    named["litert"] = missing
+    assert parts("--use_xnnpack=true") == [{"name": "cpu", "parts": 1}]
+    text = call(f"--graph={F32}", *SHORT, "--use_xnnpack").stdout
+    assert (
+        "The cpu delegate takes the part of XNNPACK (the delegate litert needs the package" in text
+    )
+    assert "Explicitly applied XNNPACK delegate, and the model graph will be completely" in text
+
+
+def test_litert_runs_xnnpack() -> None:
+    pytest.importorskip("ai_edge_litert")
+    text = call(f"--graph={F32}", *SHORT, "--use_xnnpack=true", "--require_full_delegation").stdout
+    assert "Explicitly applied XNNPACK delegate, and the model graph will be completely" in text
+
+
+def test_the_gpu_is_whoever_is_here(named: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    named["litert-gpu"] = lambda: Picky("litert-gpu", {"CONV_2D"})
+    if "gpu" in sanderling.delegate_names():
+        pytest.skip("this delegate exists, and comes first")
+    assert parts("--use_gpu=true")[0] == {"name": "litert-gpu", "parts": 1}
+    text = call(f"--graph={F32}", *SHORT, "--use_gpu=true").stdout
+    assert "The litert-gpu delegate takes the part of GPU (there is no delegate 'gpu')" in text
+
+
+def test_core_ml_is_for_apple(named: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    named["coreml"] = lambda: Picky("coreml", {"CONV_2D"})
+    monkeypatch.setattr(providers, "BUILTIN", {"coreml": ""})
+    monkeypatch.setattr(providers.sys, "platform", "darwin")
+    assert parts("--use_coreml=true")[0] == {"name": "coreml", "parts": 1}
+    monkeypatch.setattr(providers.sys, "platform", "linux")
+    text = call(f"--graph={F32}", *SHORT, "--use_coreml=true").stdout
+    assert "unsupported on this platform. The delegate 'coreml' runs on darwin only" in text
+
+
+def test_a_range_of_nodes_is_delegated(named: dict[str, Any]) -> None:
+    named["gpu"] = lambda: Picky("gpu", {"CONV_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"})
+    for first, last, counts in ((0, 4, [1, 0]), (1, 2, [1, 2]), (3, 99, [1, 1]), (9, 99, [0, 1])):
+        text = f"--first_delegate_node_index={first}", f"--last_delegate_node_index={last}"
+        assert [row["parts"] for row in parts("--use_gpu=true", *text)] == counts
+
+
+def test_limits_of_partitions_bind_the_delegate_alone(named: dict[str, Any]) -> None:
+    named["gpu"] = lambda: Picky("gpu", {"CONV_2D", "FULLY_CONNECTED"})
+    one = parts("--use_gpu=true", "--max_delegated_partitions=1")
+    assert [(row["name"], row["parts"]) for row in one] == [("gpu", 1), ("cpu", 1)]
+    none = parts("--use_gpu=true", "--min_nodes_per_partition=9")
+    assert [(row["name"], row["parts"]) for row in none] == [("gpu", 0), ("cpu", 1)]
 
 
 def test_full_delegation_is_a_check(named: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks import common, engines, revisions, scaling, small, soak, startup
 from sanderling import load, verify
-from sanderling.measure import engine_agreement, interleaving, sample_statistics, to_onnx
+from sanderling.delegates.engines import to_onnx
+from sanderling.measure import engine_agreement, interleaving, sample_statistics
 from sanderling.measure.engines import EngineJob, job_for
 from sanderling.measure.inputs import feeds
 from sanderling.measure.record import Setting

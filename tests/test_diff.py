@@ -18,7 +18,7 @@ import sanderling
 import sanderling.delegates.cpu.delegate as cpu
 from sanderling import InputError, Model, diff, load, save
 from sanderling.delegates.cpu.isa.targets import host_target
-from sanderling.evaluate.engine_delegate import as_computed
+from sanderling.evaluate.setting_delegates import as_computed
 from sanderling.ir import DType, Graph
 from sanderling.measure.record import Setting
 

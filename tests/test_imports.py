@@ -18,8 +18,8 @@ ROOT = Path(sanderling.__file__).parent
 # A module imports from its own layer and those before it.
 LAYERS = ("errors", "config", "version", "files", "glyphs", "progress", "spans", "forks",
           "child_process", "processors", "units", "tables", "protobuf", "store", "pages", "plots",
-          "ir", "format", "ops", "passes", "runtime", "delegates", "rules", "measure", "evaluate",
-          "optimize", "choose", "cli")  # fmt: skip
+          "ir", "format", "ops", "passes", "runtime", "delegates", "rules", "measure", "litert",
+          "evaluate", "optimize", "choose", "cli")  # fmt: skip
 TOP = ("__init__", "__main__")  # the package's face sees everything
 # Looks upwards, made when they are called: Model.compile gives a Session, a model is pickled by its
 # bytes.
@@ -73,6 +73,7 @@ INNER = {
         "finer",
         "page",
         "quantize",
+        "model_types",
     ),
 }
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -171,6 +171,56 @@ def test_explain_names_parts_and_reasons() -> None:
     assert "some refuses: NEG is not on its list" in text
 
 
+@pytest.mark.parametrize(
+    "first, last, wanted",
+    [
+        (0, 8, "sssssssss"),
+        (0, 3, "ssss ccccc"),
+        (4, 6, "cccc sss cc"),
+        (7, 99, "ccccccc ss"),
+        (5, 4, "ccccccccc"),
+    ],
+)
+def test_a_range_of_nodes_is_all_that_a_delegate_gets(first: int, last: int, wanted: str) -> None:
+    """As TensorFlow Lite's debug builds have it, for bisecting; the cpu runs the rest."""
+    limits = {"first_delegate_node_index": first, "last_delegate_node_index": last}
+    session = chain("a" * 9).compile([Some(["ABS"])], **limits)
+    plan = session.plan()
+    assert shape_of(plan.partition) == wanted
+    inside = [
+        n for step in plan.steps if step.part.delegate.name == "some" for n in step.part.nodes
+    ]
+    assert inside == [n for n in range(9) if first <= n <= last]
+    np.testing.assert_array_equal(session(X), np.abs(X))
+    assert ("is not one of" in session.explain()) == ("c" in wanted)
+
+
+def test_a_range_bisects_the_cpu_against_the_reference() -> None:
+    session = chain("anaan").compile(["cpu"], first_delegate_node_index=1)
+    assert shape_of(session.plan().partition) == "r cccc"
+    told = session.explain()
+    assert "cpu refuses: node 0 is not one of 1 to the last (first_delegate_node_index" in told
+
+
+def test_the_nodes_are_those_of_the_file() -> None:
+    """An op that is computed beforehand has a number all the same."""
+
+    def body(g: Graph, x: Tensor) -> list[Tensor]:
+        known = emit(g, "ABS", [g.constant("known", X)], (3,))
+        one = emit(g, "ADD", [x, known], (3,), fused_activation_function="NONE")
+        return [emit(g, "ABS", [one], (3,))]
+
+    model = Model([graph("main", body, ("f32", (3,)))])
+    session = model.compile([Some(["ABS", "ADD"])], first_delegate_node_index=2)
+    assert [s.part.nodes for s in session.plan().steps] == [[1], [2]]
+    assert shape_of(session.plan().partition) == "c s"
+
+
+def test_limits_do_not_bind_the_cpu_behind_another() -> None:
+    session = chain("anana").compile([Some(["ABS"])], max_delegated_partitions=1)
+    assert shape_of(session.plan().partition) == "s cccc"
+
+
 # -- full delegation and failure ----------------------------------------------------------------
 
 

@@ -183,7 +183,7 @@ def test_inputs_are_the_users(tmp_path: Path) -> None:
     ([DIGITS, "--read", "x.json"], "not both"),
     (["--read", "none.json"], "No such file"),
     (["--read", "garbage.json"], "garbage.json: the trace cannot be read"),
-    (["--read", DIGITS], "not a text in UTF-8"),
+    (["--read", DIGITS], "no trace that can be read"),
     (["--read", "other.json"], "not a trace"),
     ([DIGITS, "-o", "x.json", "--delegate", "none"], "no delegate 'none'"),
 ], ids=str)  # fmt: skip

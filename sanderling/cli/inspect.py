@@ -14,6 +14,7 @@ from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
+from ..optimize.model_types import model_types
 from ..runtime.arena import plan_graph
 from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
@@ -33,6 +34,7 @@ from .common import (
 )
 
 Record = dict[str, Any]
+ALL = "all"  # the accelerators, with the model in each of its types
 
 
 def inspect(
@@ -51,7 +53,9 @@ def inspect(
 ) -> None:
     """Show what a model is made of: ops, parameters, MACs, quantisation, signatures.
 
-    With --delegate, show also which ops it takes and why it refuses the others.
+    With --delegate, show also which ops it takes and why it refuses the others. It may be an
+    accelerator of which only the rules are known here (nnapi:29, gpu, hexagon, coreml:3, edgetpu,
+    xnnpack); `all` shows what becomes of the model in each of its types on each of them.
     """
     forms = [
         n for n, given in (("--text", text), ("--arena", arena), ("--json -", json == "-")) if given
@@ -66,7 +70,9 @@ def inspect(
     source = load(model)
     with JsonTarget(json) as target:
         shapes = read_shapes(shape)
-        record = describe(source, delegate, shapes)
+        record = describe(source, [d for d in delegate if d != ALL], shapes)
+        if ALL in delegate:
+            record["model_types"] = model_types(source)
         if target.write(record):
             return
     if text:
@@ -75,6 +81,7 @@ def inspect(
         _arena(source, shapes)
     else:
         _print(record, ops, tensors, all_)
+        _print_types(record.get("model_types"))
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
@@ -97,7 +104,7 @@ def _print(record: Record, ops: bool, tensors: bool, all_: bool) -> None:
     """Graphs that would look the same but for names are shown once: files may hold very many."""
     typer.echo(_summary(record))
     graphs = record["graphs"]
-    given = record.get("delegates", [None] * len(graphs))
+    given = [_answers(record, i) for i in range(len(graphs))]
     shown = [_block(g, d, ops, tensors) for g, d in zip(graphs, given, strict=True)]
     bare = [_block(*_unnamed(g, d), ops, tensors) for g, d in zip(graphs, given, strict=True)]
     firsts = [number if all_ else bare.index(text) for number, text in enumerate(bare)]
@@ -113,6 +120,35 @@ def _print(record: Record, ops: bool, tensors: bool, all_: bool) -> None:
             )
 
 
+def _answers(record: Record, number: int) -> list[Record]:
+    """What delegates and accelerators said of one graph."""
+    ours = [record["delegates"][number]] if "delegates" in record else []
+    return [*ours, *(record["accelerators"][number] if "accelerators" in record else ())]
+
+
+def _print_types(found: Record | None) -> None:
+    """The guide's table of model types and accelerators, for this model."""
+    if found is None:
+        return
+    columns = found["accelerators"]
+    rows = [(r["type"], *(_mark(r["cells"][c]) for c in columns)) for r in found["rows"]]
+    reasons = [
+        (r["type"], c, r["cells"][c]["reason"], r["cells"][c]["source"])
+        for r in found["rows"]
+        for c in columns
+        if r["cells"][c]["reason"]
+    ]
+    typer.echo(f"\nmodel types (this file: {found['own']})\n")
+    typer.echo(table(["model type", *columns], rows))
+    typer.echo("\n" + table(["model type", "on", "most of what is refused", "says"], reasons, 2))
+    if found["problem"]:
+        typer.echo(f"\n{found['problem']}")
+
+
+def _mark(cell: Record) -> str:
+    return f"{'yes' if cell['taken'] else 'no'} ({cell['ops']:.0%} of ops)"
+
+
 def _same(numbers: Sequence[int], first: int) -> str:
     some = (
         f"graph {numbers[0]} is"
@@ -122,20 +158,18 @@ def _same(numbers: Sequence[int], first: int) -> str:
     return f"{some} the same as graph {first} but for names"
 
 
-def _unnamed(graph: Record, delegation: Record | None) -> tuple[Record, Record | None]:
+def _unnamed(graph: Record, answers: Sequence[Record]) -> tuple[Record, list[Record]]:
     """What tells one graph from another, whatever they and their tensors are called."""
     plain = graph | {"name": "", "tensors": [t | {"name": ""} for t in graph["tensors"]]}
-    if delegation is None:
-        return plain, None
-    return plain, delegation | {"ops": [op | {"output": ""} for op in delegation["ops"]]}
+    return plain, [a | {"ops": [op | {"output": ""} for op in a["ops"]]} for a in answers]
 
 
-def _block(graph: Record, delegation: Record | None, ops: bool, tensors: bool) -> str:
+def _block(graph: Record, answers: Sequence[Record], ops: bool, tensors: bool) -> str:
     """All that is said about one graph."""
     pieces = [_graph(graph), _types(graph)]
     pieces += [_ops(graph)] if ops else []
     pieces += [_tensors(graph)] if tensors else []
-    pieces += _delegation(delegation) if delegation else []
+    pieces += [piece for answer in answers for piece in _delegation(answer, ops)]
     return "\n\n".join(filter(None, pieces))
 
 
@@ -196,7 +230,7 @@ def _types(graph: Record) -> str:
 
     rows = [
         (
-            t["name"] + _mark(t),
+            t["name"] + _unsupported(t),
             t["count"],
             _count(t["macs"]),
             _count(t["parameters"]),
@@ -217,7 +251,7 @@ def _op_row(op: Record, tensors: list[Record]) -> tuple[object, ...]:
     first = tensors[op["outputs"][0]]["name"] if op["outputs"] else ""
     return (
         op["index"],
-        op["name"] + _mark(op),
+        op["name"] + _unsupported(op),
         " ".join(op["output_types"]),
         _count(op["macs"]),
         _count(op["parameters"]),
@@ -226,7 +260,7 @@ def _op_row(op: Record, tensors: list[Record]) -> tuple[object, ...]:
     )
 
 
-def _mark(op: Record) -> str:
+def _unsupported(op: Record) -> str:
     return "" if op["supported"] else " (not supported)"
 
 
@@ -275,12 +309,27 @@ def _short_quant(tensor: Record) -> str:
     return f"{q['scale'][0]:.4g} zero {q['zero_point'][0]}"
 
 
-def _delegation(record: Record) -> list[str]:
+def _delegation(record: Record, every: bool) -> list[str]:
+    """Who runs what, and why not another: of delegates that are here, and of those that are known
+    by their rules. every: ops that nobody refused, too."""
     parts = ", ".join(f"{plural(p['ops'], 'op')} on {p['delegate']}" for p in record["parts"])
     rows = [
-        (op["index"], op["name"], r["delegate"], op["output"], r["reason"])
+        (op["index"], op["name"], r["delegate"], op["output"], r["reason"], r.get("source", ""))
         for op in record["ops"]
-        for r in op["refusals"]
+        for r in op["refusals"] or [{"delegate": "", "reason": "yes"}] * every
     ]
-    refused = table([">#", "op", "refused by", "~output", "because"], rows)
-    return [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]
+    columns = [">#", "op", "refused by", "~output", "because", "says"]
+    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    refused = table(columns[:shown], [row[:shown] for row in rows])
+    lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]
+    return [*lines, _borders(record["crossing"])] if record.get("taken") else lines
+
+
+def _borders(crossing: Record) -> str:
+    inner, count = crossing["inner_tensors"], crossing["tensors"]
+    least = f"{plural(inner, 'tensor')} of {byte_size(crossing['inner_bytes'])}"
+    cost = crossing["estimated_us"]
+    return (
+        f"borders: {plural(count, 'tensor')} of {byte_size(crossing['bytes'])} in a run, of which "
+        f"{least} only because ops are refused; estimated at {cost / 1e3:.2f} ms"
+    )

@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 from ..errors import InputError
 from ..measure.benchmark_model.flags import ALIASES, DELEGATES, Values, parse
-from ..measure.benchmark_model.providers import PROVIDERS, absence
+from ..measure.benchmark_model.providers import PROVIDERS, absence, stand_in
 from ..runtime.registry import delegate_names
 from .common import warn
 
@@ -34,10 +34,14 @@ def delegates_here(names: Sequence[str]) -> list[str]:
     found = []
     for name in names:
         theirs = None if name in delegate_names() else known.get(name)
-        if theirs is None or theirs.delegate in delegate_names():
-            found.append(name if theirs is None else theirs.delegate)
+        if theirs is None:
+            found.append(name)
+            continue
+        delegate, problems = stand_in(theirs)
+        if delegate is None:
+            warn(absence(theirs, problems))
         else:
-            warn(absence(theirs))
+            found.append(delegate.name)
     return found
 
 

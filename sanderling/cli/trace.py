@@ -12,12 +12,13 @@ import typer
 from ..errors import InputError
 from ..glyphs import clean_lines
 from ..ir import Array, Signature
-from ..measure.model_trace import run_model, summary
+from ..measure.captures import read_trace
+from ..measure.model_trace import op_times, run_model, summary
 from ..measure.trace_insights import Insight, insights
 from ..runtime.inputs import Picture
 from ..runtime.trace import Trace, record
-from ..runtime.tracefile import encoder_for, read
-from ..tables import facts
+from ..runtime.tracefile import encoder_for
+from ..tables import facts, table
 from .common import (
     A_MODEL,
     DelegateNames,
@@ -40,6 +41,7 @@ from .common import (
 from .run import _feeds, _named
 
 SCHEMA = "sanderling.trace/1"
+SHOWN = 20  # ops of a capture
 
 
 def trace(
@@ -67,8 +69,9 @@ def trace(
         Path | None,
         typer.Option(
             "--read",
-            metavar="FILE.json",
-            help="Record nothing: print the insights of an earlier trace.",
+            metavar="FILE",
+            help="Record nothing: print the insights of an earlier trace (.json), or of one that "
+            "Perfetto, systrace or Instruments (xctrace export) captured of TensorFlow Lite.",
         ),
     ] = None,
     plugin: Plugins = [],  # noqa: B006
@@ -85,7 +88,7 @@ def trace(
             "a model or an earlier trace is needed, and not both"
             if model
             else "neither a model nor an earlier trace is given",
-            fix="write: sanderling trace MODEL -o FILE, or --read FILE.json",
+            fix="write: sanderling trace MODEL -o FILE, or --read FILE",
         )
     if read_ is not None:
         warn_unused(
@@ -100,7 +103,7 @@ def trace(
             "nothing is recorded",
         )
         with JsonTarget(json) as target:
-            _report(read(read_), str(read_), target)
+            _report(read_trace(read_), str(read_), target)
         return
     assert model is not None
     if output is None:
@@ -148,6 +151,8 @@ def _report(made: Trace, about: str, target: JsonTarget) -> None:
         **summary(made),
         "insights": [vars(i) for i in found],
     }
+    if "captured" in made.about:
+        result |= {"captured": made.about["captured"], "ops": op_times(made)}
     if not target.write(result):
         _print(result, found)
 
@@ -161,9 +166,21 @@ def _print(about: dict[str, Any], found: Sequence[Insight]) -> None:
         ("first run", _ms(about["first_run_s"])),
         (f"later runs ({max(about['runs'] - 1, 0)})", _ms(about["later_run_s"])),
     ]
-    typer.echo(facts([r for r in rows if r[1] != "-"]))
+    typer.echo(facts([r for r in rows if r[1] not in ("-", _ms(0))]))
+    if about.get("ops"):
+        typer.echo(f"\n{_op_table(about['ops'])}")
     typer.echo("\nNothing stands out." if not found else "")
     typer.echo("\n".join(clean_lines(str(i)) for i in found))
+
+
+def _op_table(ops: Sequence[dict[str, Any]]) -> str:
+    """Of a capture, whose model may not be at hand for `profile`."""
+    rows = [
+        (o["op"], o["node"], o["delegate"], f"{1e3 * o['seconds']:.3f}", f"{o['share']:.1%}")
+        for o in ops[:SHOWN]
+    ]
+    left = f"\nand {len(ops) - SHOWN} more, see --json" if len(ops) > SHOWN else ""
+    return table(["~op", ">node", "runs on", ">ms in a run", ">share"], rows) + left
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:

@@ -22,10 +22,10 @@ from ..runtime.inputs import is_quantized
 from ..runtime.registry import resolve
 from ..runtime.session import Session
 from .diff_inputs import Couples, Feeds, as_real, comparable, translated
-from .engine_delegate import delegates_of
 from .error_measures import ErrorLimits, Tally, TopTally
 from .layer_diff import LayerComparison, Progress, first_name
 from .op_by_op import RunnableOp, Values, own_graph
+from .setting_delegates import delegates_of
 from .tensor_matching import FORMS
 
 Answers = list[Array]  # as reals, one an output

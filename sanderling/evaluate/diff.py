@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import InputError, SanderlingError
 from ..format import load
 from ..ir import Array, Model, Shape, Tensor
-from ..measure.engines import check_engines, import_engine, job_for
+from ..measure.engines import check_engines, import_engine, job_for, load_engine
 from ..measure.record import Setting
 from ..measure.sample_statistics import Summary, summary
 from ..runtime.delegate import PlainDelegate
@@ -26,13 +26,13 @@ from ..runtime.registry import find_delegate
 from ..runtime.session import Session
 from .bisection import Answers, Bisection, bisect_delegate, bisect_layers
 from .diff_inputs import Couples, FeedSource, as_real, comparable, couple, input_names, source
-from .engine_delegate import as_computed, delegates_of, load_engine
 from .error_measures import ErrorLimits, Errors, Tally, TopTally
 from .layer_diff import LayerComparison, LayerDiffs, Progress, compare_layers, own_couples
 from .op_by_op import OpByOpRunner
 from .output_kinds import OutputKind, read_kinds
 from .output_kinds import output_kind as kind_of
 from .preprocess import Pipeline
+from .setting_delegates import as_computed, delegates_of
 
 SCHEMA = "sanderling.diff/1"
 SIDES = ("reference", "test")

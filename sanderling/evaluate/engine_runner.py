@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array, Model
-from ..measure.engines import ENGINES, LoadedEngine, check_engines, job_for
+from ..measure.engines import LoadedEngine, check_engines, job_for, load_engine
 from ..measure.record import Setting
 from ..runtime.session import Session
 from .task import Ports
@@ -69,7 +69,7 @@ class PeerRunner:
         self._onnx = self._export() if setting.engine == "onnxruntime" else ""
 
     def _export(self) -> str:
-        from ..measure.to_onnx import cached
+        from ..delegates.engines.to_onnx import cached
 
         path, why = cached(Path(self.model.source))
         if not path:
@@ -94,12 +94,8 @@ class PeerRunner:
         if key not in self._loaded:
             buffers = [np.array(a) for a in arrays]
             job = replace(job_for(self.model, self.setting, buffers), onnx=self._onnx)
-            self._loaded[key] = ENGINES[self.setting.engine](job, _no_mark), buffers
+            self._loaded[key] = load_engine(job), buffers
         return self._loaded[key]
-
-
-def _no_mark(stage: str) -> None:
-    """How far an engine is with its start is of no interest here."""
 
 
 def warm_up(runner: Runner | PeerRunner, ports: Ports) -> None:

@@ -15,7 +15,7 @@ from ..runtime.partition import has_state
 from ..runtime.plan import Step, has_storage
 from ..runtime.session import Session
 from ..runtime.specialise import specialise
-from .engine_delegate import delegates_of
+from .setting_delegates import delegates_of
 
 Values = dict[Tensor, Array]
 # What is to be used for a tensor instead of what was computed.

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from ..config import CACHE
+from ..delegates.engines.packages import PACKAGES, is_installed
 from ..errors import ArgumentError, InputError, MissingExtraError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Model, Shape
@@ -25,7 +26,7 @@ from ..runtime.session import Session
 from . import noise
 from .background_load import Busy
 from .engine_agreement import compare_all, tolerance
-from .engines import PACKAGES, EngineJob, check_engines, is_installed, job_for
+from .engines import EngineJob, check_engines, job_for
 from .inputs import Feeding
 from .inspection import inspect
 from .interleaving import Beside, Budget, Launch, Pace, launch
@@ -426,7 +427,7 @@ def _used() -> float:
 def _export(subject: BenchedModel, settings: Iterable[Setting], bar: _Bar) -> tuple[str, str]:
     if not any(s.engine == "onnxruntime" for s in settings):
         return "", ""
-    from .to_onnx import cached
+    from ..delegates.engines.to_onnx import cached
 
     bar.show(f"{subject.name}: ONNX export", bar.done, bar.total)
     made, why = cached(Path(subject.model.source))

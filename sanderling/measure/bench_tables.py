@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ..delegates.engines.packages import PACKAGES
 from ..units import byte_size
 from .baseline import Change
 from .bench import Bench, ratio
-from .engines import PACKAGES
 from .process_memory import PARTS, growth
 from .record import Result
 from .sample_statistics import median_interval

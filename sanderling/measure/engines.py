@@ -8,16 +8,18 @@ file (`mark("loaded")`), so that memory can be told apart; what it does after th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import FallbackWarning, InputError, MissingExtraError, UnsupportedError
+from ..delegates.engines.onnxruntime import in_order, session_of
+from ..delegates.engines.openvino import compile_file, ports
+from ..delegates.engines.packages import PACKAGES, import_package
+from ..errors import FallbackWarning, InputError, UnsupportedError
 from ..format import load
 from ..ir import Model
 from ..ir.types import Array
@@ -85,12 +87,6 @@ TITLES = {
     "openvino": "OpenVINO",
     "onnxruntime": "ONNX Runtime",
 }
-# What an engine's package is called, and what is imported of it.
-PACKAGES = {
-    "litert": ("ai-edge-litert", "ai_edge_litert.interpreter"),
-    "openvino": ("openvino", "openvino"),
-    "onnxruntime": ("onnxruntime", "onnxruntime"),
-}
 
 
 def import_engine(name: str) -> None:
@@ -100,19 +96,7 @@ def import_engine(name: str) -> None:
         for home in BUILTIN.values():
             import_module(home.partition(":")[0])
     if name in PACKAGES:
-        package, module = PACKAGES[name]
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise MissingExtraError(package, "peers", f"the engine {name}") from error
-
-
-def is_installed(name: str) -> bool:
-    """Without importing it."""
-    try:
-        return name not in PACKAGES or find_spec(PACKAGES[name][1].split(".")[0]) is not None
-    except ValueError:  # a module that was put there by hand has no spec
-        return True
+        import_package(name, f"the engine {name}")
 
 
 def _only_main(job: EngineJob) -> None:
@@ -215,33 +199,20 @@ def _litert_places(interpreter: Any, job: EngineJob) -> tuple[list[int], list[in
 def openvino(job: EngineJob, mark: Mark = _ignore, **more: Any) -> LoadedEngine:
     """more: properties of the compiled model."""
     import_engine("openvino")
-    import openvino as ov
+    from openvino import Tensor
 
     _only_main(job)
-    core = ov.Core()
-    model = core.read_model(job.path)
-    mark("loaded")
-    order = _ports(model.inputs, job.input_names)
-    # An open batch dimension stands for 0 .. n: without this the engine would time an empty input.
-    shapes = {port: list(a.shape) for port, a in zip(order, job.inputs, strict=True)}
-    if any(port.partial_shape.is_dynamic for port in order):
-        model.reshape(shapes)
-    compiled = core.compile_model(
-        model,
-        "CPU",
-        {
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": job.setting.threads,
-            "INFERENCE_PRECISION_HINT": job.setting.precision,
-            **more,
-        },
+    shapes = [(name, a.shape) for name, a in zip(job.input_names, job.inputs, strict=True)]
+    precision = {"INFERENCE_PRECISION_HINT": job.setting.precision}
+    properties = {"PERFORMANCE_HINT": "LATENCY", **precision, **more}
+    compiled = compile_file(
+        job.path, shapes, job.setting.threads, properties, when_read=lambda: mark("loaded")
     )
     request = compiled.create_infer_request()
-    kept = [ov.Tensor(a, shared_memory=True) for a in job.inputs]
-    for port, tensor in zip(_ports(compiled.inputs, job.input_names), kept, strict=True):
+    kept = [Tensor(a, shared_memory=True) for a in job.inputs]
+    for port, tensor in zip(ports(compiled.inputs, job.input_names), kept, strict=True):
         request.set_tensor(port, tensor)
-    outputs = _ports(compiled.outputs, job.output_names)
+    outputs = ports(compiled.outputs, job.output_names)
 
     def answers() -> list[Array]:
         return [np.array(request.get_tensor(port).data) for port in outputs]
@@ -249,27 +220,14 @@ def openvino(job: EngineJob, mark: Mark = _ignore, **more: Any) -> LoadedEngine:
     return LoadedEngine(partial(request.infer, share_outputs=True), answers, keep=compiled)
 
 
-def _ports(ports: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """The ports in the order of these names; in their own order where the names are not theirs."""
-    named = {name: port for port in ports for name in port.get_names()}
-    if all(name in named for name in names) and len(ports) == len(names):
-        return [named[name] for name in names]
-    return list(ports)
-
-
 def onnxruntime(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
     import_engine("onnxruntime")
-    import onnxruntime as ort
-
     _only_main(job)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = job.setting.threads, 1
-    options.log_severity_level = 3
-    session = ort.InferenceSession(job.onnx, options, providers=["CPUExecutionProvider"])
+    session = session_of(job.onnx, job.setting.threads)
     mark("loaded")
     binding = session.io_binding()
-    inputs = _in_order([i.name for i in session.get_inputs()], job.input_names)
-    outputs = _in_order([o.name for o in session.get_outputs()], job.output_names)
+    inputs = in_order([i.name for i in session.get_inputs()], job.input_names)
+    outputs = in_order([o.name for o in session.get_outputs()], job.output_names)
     for name, array in zip(inputs, job.inputs, strict=True):
         binding.bind_cpu_input(name, array)
     for name in outputs:
@@ -286,16 +244,17 @@ def onnxruntime(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
     return LoadedEngine(partial(session.run_with_iobinding, binding), answers, keep=session)
 
 
-def _in_order(have: list[str], wanted: list[str]) -> list[str]:
-    return list(wanted) if sorted(have) == sorted(wanted) else have
-
-
 ENGINES: dict[str, Callable[[EngineJob, Mark], LoadedEngine]] = {
     "sanderling": sanderling,
     "litert": litert,
     "openvino": openvino,
     "onnxruntime": onnxruntime,
 }
+
+
+def load_engine(job: EngineJob) -> LoadedEngine:
+    """The job's engine, for those who do not ask how far it is with its start."""
+    return ENGINES[job.setting.engine](job, _ignore)
 
 
 def check_engines(names: Iterable[str]) -> None:

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import SanderlingError, UnsupportedError
+from ..errors import InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Buffer, DType, Graph, Model, Op, Shape, Tensor
 from ..ops import OPS, cost
 from ..ops.base import DATA_ERRORS, Cost, check_known
 from ..ops.execute import new_state
+from ..rules import Judgement, judge
+from ..rules import names as rule_names
 from ..runtime.arena import plan_graph
-from ..runtime.delegate import PlainDelegate
+from ..runtime.delegate import Delegate, PlainDelegate
 from ..runtime.partition import Limits, partition
-from ..runtime.registry import resolve
+from ..runtime.registry import delegate_names, resolve
 from ..runtime.resources import lift
 from ..runtime.specialise import specialise
 from .inputs import input_shapes
@@ -33,8 +35,10 @@ def inspect(
 ) -> Record:
     """Everything about a model that can be known without running it.
 
-    With delegates: also which ops each would take, and why it refuses the others. shapes: of the
-    main graph's inputs, by name, for open dimensions. Figures that depend on shapes (macs, arena)
+    With delegates: also which ops each would take, and why it refuses the others. Those that can
+    run here share the model out among them; accelerators of which only the rules are known
+    (sanderling.rules.names()) are each asked by themselves. shapes: of the main graph's inputs, by
+    name, for open dimensions. Figures that depend on shapes (macs, arena)
     are None where the model cannot run on them, and the graph's `problem` says why.
     """
     source = model if isinstance(model, Model) else load(model)
@@ -64,9 +68,31 @@ def inspect(
         ],
         "graphs": graphs,
     }
-    if delegates:
-        record["delegates"] = [_delegation(known, delegates) for known in at]
+    ours, judged = _split(delegates)
+    if ours:
+        record["delegates"] = [_delegation(known, ours) for known in at]
+    if judged:
+        record["accelerators"] = [[_judged(known, name) for name in judged] for known in at]
     return record
+
+
+def _split(
+    delegates: Sequence[str | PlainDelegate],
+) -> tuple[list[str | PlainDelegate], list[str]]:
+    """Those that can run here, and names of accelerators of which only the rules are known."""
+    judged = [
+        d
+        for d in delegates
+        if isinstance(d, str) and d in rule_names() and d not in delegate_names()
+    ]
+    ours = [d for d in delegates if d not in judged]
+    strange = next((d for d in ours if isinstance(d, str) and d not in delegate_names()), None)
+    if strange is not None:
+        raise InputError(
+            f"there is no delegate '{strange}', and no rules of one",
+            fix=f"known are: {', '.join(sorted({*delegate_names(), *rule_names()}))}",
+        )
+    return ours, judged
 
 
 def _macs(model: Model, graphs: Sequence[Record]) -> int | None:
@@ -344,31 +370,93 @@ def _through_expansion(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Record:
-    graph, chosen = known.given, resolve(delegates)
+def _special(known: Known, delegates: Sequence[Delegate] = ()) -> Graph:
+    """The graph at its shapes; as it stands if it cannot run: the delegates say why."""
     try:
-        special, _ = specialise(graph, [known.shape(t) or t.shape for t in graph.inputs], chosen)
+        shapes = [known.shape(t) or t.shape for t in known.given.inputs]
+        return specialise(known.given, shapes, delegates)[0]
     except SanderlingError:
-        special = graph  # it cannot run as it stands: the delegates say why
+        return known.given
+
+
+def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Record:
+    chosen = resolve(delegates)
+    graph, special = known.given, _special(known, chosen)
     ops = list(special.ops)
     if special is not graph and len(chosen) > 1:
         lift(special, new_state())
     found = partition(special, chosen, Limits())
     # Handles and first calls are the plan's: no delegate runs them.
     names = dict.fromkeys(ops, "plan") | {op: p.delegate.name for p in found.parts for op in p.ops}
+    refusals = {
+        op: [{"delegate": r.delegate, "reason": r.reason} for r in rs]
+        for op, rs in found.refusals.items()
+    }
     return {
         "graph": graph.name,
         "parts": [{"delegate": p.delegate.name, "ops": len(p.ops)} for p in found.parts],
-        "ops": [
+        "ops": _asked_ops(ops, names, refusals),
+    }
+
+
+def _asked_ops(
+    ops: Sequence[Op], names: Mapping[Op, str], refusals: Mapping[Op, list[Record]]
+) -> list[Record]:
+    """Who runs each op, and who refuses it."""
+    return [
+        {
+            "index": i,
+            "name": op.name,
+            "output": op.outputs[0].name if op.outputs else "",
+            "delegate": names[op],
+            "refusals": refusals.get(op, []),
+        }
+        for i, op in enumerate(ops)
+    ]
+
+
+def _judged(known: Known, name: str) -> Record:
+    """The same of an accelerator that is known by its rules, and what crosses its borders."""
+    found = judge(_special(known), name)
+    names = {op: part.name for part in found.parts for op in part.ops}
+    refusals = {
+        v.op: [
             {
-                "index": i,
-                "name": op.name,
-                "output": op.outputs[0].name if op.outputs else "",
-                "delegate": names[op],
-                "refusals": [
-                    {"delegate": r.delegate, "reason": r.reason} for r in found.refusals.get(op, ())
-                ],
+                "delegate": name,
+                "reason": v.reason,
+                "kind": v.rule.kind if v.rule else "",
+                "source": v.source,
             }
-            for i, op in enumerate(ops)
+        ]
+        for v in found.verdicts
+        if v.reason
+    }
+    return {
+        "graph": known.given.name,
+        "delegate": name,
+        "title": found.table.title,
+        "taken": found.taken,
+        "parts": [{"delegate": p.name, "ops": len(p.ops)} for p in found.parts],
+        "ops": _asked_ops([v.op for v in found.verdicts], names, refusals),
+        "crossing": _crossing(found),
+    }
+
+
+def _crossing(found: Judgement) -> Record:
+    inner = [c for c in found.crossing if c.is_inner]
+    return {
+        "tensors": len(found.crossing),
+        "bytes": found.crossing_bytes,
+        "inner_tensors": len(inner),
+        "inner_bytes": sum(c.nbytes for c in inner),
+        "estimated_us": found.cost_us,
+        "each": [
+            {
+                "tensor": c.tensor.name,
+                "bytes": c.nbytes,
+                "to": found.table.name if c.to_delegate else "cpu",
+                "inner": c.is_inner,
+            }
+            for c in found.crossing
         ],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -57,6 +58,30 @@ def run_model(
 def _random(entry: Signature) -> Feeds:
     rng = np.random.default_rng(0)
     return {name: plausible(tensor, rng) for name, tensor in entry.inputs.items()}
+
+
+def op_times(trace: Trace) -> list[dict[str, Any]]:
+    """What the ops of the steady runs take, the slowest first; times in seconds of one run."""
+    facts = Facts(trace)
+    spent: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    about = {}
+    for s in facts.ops:
+        step = str(s.args["step"])
+        spent[step] += s.end - s.begin
+        calls[step] += 1
+        about[step] = s.args
+    return [
+        {
+            "op": about[step]["op"],
+            "node": about[step]["node"],
+            "delegate": about[step]["delegate"],
+            "calls": calls[step] / facts.count,
+            "seconds": time / facts.count / 1e9,
+            "share": time / facts.total,
+        }
+        for step, time in spent.most_common()
+    ]
 
 
 def summary(trace: Trace) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..errors import SanderlingError
 from ..processors import usable_cpu_count
-from ..runtime.registry import delegate_names
+from ..runtime.registry import delegate_names, find_delegate
 from .engine_agreement import group
 from .engines import TITLES
 from .machine import cpu_flags
@@ -18,6 +19,7 @@ from .sample_statistics import Ratio
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 PRECISIONS = ("f32", "bf16")
 HAS_BF16 = ("sanderling", "openvino")  # the engines that have it on a CPU
+SLOW = ("reference", "litert-reference", "litert-builtin")
 AS_GOOD = 1.02  # slower by less is not worth a thread
 NEAR = 1.1  # slower by more is no equal, however wide the interval
 
@@ -29,8 +31,16 @@ def thread_counts() -> list[int]:
 
 
 def delegate_choices() -> list[tuple[str, ...]]:
-    """The reference is left out: it is there to be exact, and takes a hundred times as long."""
-    return [(name,) for name in delegate_names() if name != "reference"]
+    """Those that can be used here. Others are there to be exact, and take many times as long."""
+    return [(name,) for name in delegate_names() if name not in SLOW and _is_usable(name)]
+
+
+def _is_usable(name: str) -> bool:
+    try:
+        find_delegate(name)
+    except SanderlingError:  # it lacks its package, or an option
+        return False
+    return True
 
 
 def combinations(

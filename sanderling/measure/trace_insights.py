@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from ..runtime.trace import BARRIER, Instant, Slice, Trace
+from ..runtime.trace import BARRIER, NO_CORE, Instant, Slice, Trace
 from ..spans import Args
 from ..units import byte_size
 
@@ -21,6 +21,7 @@ TOGETHER = 0.65
 # Nanoseconds of work a step and worker below which a barrier (1 to 2 us) costs as much.
 SMALL_STEP = 3000
 MOST_OPS = 3  # that are named one by one
+CPU = "cpu"  # what a capture's ops that are on no delegate run on
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,10 @@ class Facts:
         self.cores = int(trace.about["cores"])
         # Control flow invokes graphs within a run.
         self.all_runs = _outermost(trace.of_kind("run"))
-        self.runs = self.all_runs[1:] or self.all_runs  # the first one is cold
+        # The first one is cold, and so is the first of every other thread that invokes.
+        first = {r.thread: r for r in reversed(self.all_runs)}
+        later = [r for r in self.all_runs if r is not first[r.thread]]
+        self.runs = later or self.all_runs[1:] or self.all_runs
 
     @property
     def count(self) -> int:
@@ -64,12 +68,24 @@ class Facts:
         """Which run this moment is in, or behind."""
         return bisect_right(self._begins, begin) - 1
 
-    def _in_a_run(self, begin: int, end: int) -> bool:
-        place = self.run_of(begin)
-        return place >= 0 and end <= self.runs[place].end
+    @cached_property
+    def _of_threads(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Begins and ends of runs, by the thread that invokes: theirs may overlap."""
+        found: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for run in self.runs:
+            found[run.thread][0].append(run.begin)
+            found[run.thread][1].append(run.end)
+        return dict(found)
+
+    def _in_a_run(self, thread: int, begin: int, end: int) -> bool:
+        """A thread that invokes works in runs of its own, a worker in anybody's."""
+        own = self._of_threads.get(thread)
+        candidates = self._of_threads.values() if own is None else [own]
+        places = ((bisect_right(begins, begin) - 1, ends) for begins, ends in candidates)
+        return any(place >= 0 and end <= ends[place] for place, ends in places)
 
     def within(self, kind: str) -> list[Slice]:
-        return [s for s in self.trace.of_kind(kind) if self._in_a_run(s.begin, s.end)]
+        return [s for s in self.trace.of_kind(kind) if self._in_a_run(*s[:3])]
 
     def moments(self, kind: str) -> list[Instant]:
         return [i for i in self.trace.instants if i.kind == kind]
@@ -137,12 +153,25 @@ def more_threads_than_cores(facts: Facts) -> Iterator[Insight]:
     for _, change in borders:
         now += change
         most = max(most, now)
-    if most > facts.cores:
+    if 0 < facts.cores < most:
         yield Insight(
             "threads",
             f"{most} threads compute at once, {facts.cores} cores are there for them",
             "threads without a core wait for one, and the others wait for them in barriers",
             f"use threads={facts.cores} or fewer; keep other heavy work out of the inference",
+        )
+
+
+def without_a_core(facts: Facts) -> Iterator[Insight]:
+    """What a capture of the whole system shows: threads that could go on, and no core is free."""
+    lost = sum(map(_length, facts.within(NO_CORE)))
+    held = sum(_length(p) * int(p.args["workers"]) for p in facts.parts)
+    if lost > WAITING * held:
+        yield Insight(
+            "no core",
+            f"the inference's threads wait for a core for {_percent(lost, held)} of their time",
+            "other threads of the app, or other apps, use the cores meanwhile",
+            "let the app's other heavy work not overlap with the inference, or use fewer threads",
         )
 
 
@@ -256,8 +285,42 @@ def fallen_back(facts: Facts) -> Iterator[Insight]:
         )
 
 
+def in_turns_with_the_cpu(facts: Facts) -> Iterator[Insight]:
+    """Of a capture, which has no refusals: what no delegate ran, and how often it changed."""
+    if "captured" not in facts.trace.about:
+        return
+    taken = [p for p in facts.parts if p.args["delegate"] != CPU]
+    left = [p for p in facts.parts if p.args["delegate"] == CPU]
+    if not taken or not left:
+        return
+    names = " and ".join(dict.fromkeys(str(p.args["delegate"]) for p in taken))
+    spent: Counter[tuple[str, int]] = Counter()
+    for s in facts.ops:
+        if s.args["delegate"] == CPU:
+            spent[s.args["op"], int(s.args["node"])] += _length(s)
+    named = [f"{op} (node {node})" for (op, node), _ in spent.most_common(MOST_OPS)]
+    more = f" and {len(spent) - MOST_OPS} more" if len(spent) > MOST_OPS else ""
+    own = _accelerator(names)
+    yield Insight(
+        "fallback",
+        f"{names} and the CPU take turns: {len(taken) / facts.count:.3g} and "
+        f"{len(left) / facts.count:.3g} parts in a run; on the CPU run {', '.join(named)}{more}, "
+        f"{_percent(sum(map(_length, left)), facts.total)} of a run",
+        "these ops are not delegated; at each change one waits for the other, and values are "
+        "copied",
+        "replace them by similar ops that the delegate takes: `sanderling inspect MODEL "
+        f"--delegate {own}` gives the reason of each",
+    )
+
+
+def _accelerator(name: str) -> str:
+    """Our name of a delegate, by the one that it has in TensorFlow Lite's events."""
+    known = ("gpu", "nnapi", "hexagon", "coreml", "edgetpu", "xnnpack")
+    return next((k for k in known if k in name.lower()), "NAME")
+
+
 def borders_and_copies(facts: Facts) -> Iterator[Insight]:
-    crossed = [i for i in facts.moments("border") if facts._in_a_run(i.at, i.at)]
+    crossed = [i for i in facts.moments("border") if facts._in_a_run(i.thread, i.at, i.at)]
     copied = facts.within("copy")
     spent = sum(map(_length, copied))
     if crossed:
@@ -295,16 +358,23 @@ def one_op_dominates(facts: Facts) -> Iterator[Insight]:
     typical = {k: median(runs.values()) for k, runs in spent.items()}
     key = max(typical, key=lambda k: typical[k])
     args, most, whole = about[key].args, typical[key], sum(typical.values())
+    if args["op"] == args["delegate"]:  # a capture's delegate that tells nothing of its ops
+        return
     if most > DOMINATING * whole:
         yield Insight(
             "dominating",
-            f"{args['op']} (node {args['node']}, kernel {args['kernel']} on {args['delegate']}) "
+            f"{args['op']} (node {args['node']}, {_kernel(args)}on {args['delegate']}) "
             f"takes {_percent(most, whole)} of the time in ops",
             f"it is the largest of {len(spent)} steps: making others faster hardly shows",
             "see with `sanderling profile MODEL` how far it is from what the machine can do; "
             f"{'quantise it, or ' if _is_float(args) else ''}give it fewer channels or a smaller "
             "input",
         )
+
+
+def _kernel(args: Args) -> str:
+    """A capture does not tell it."""
+    return f"kernel {args['kernel']} " if "kernel" in args else ""
 
 
 def _is_float(args: Args) -> bool:
@@ -340,10 +410,12 @@ def cut_short(facts: Facts) -> Iterator[Insight]:
 Rule = Callable[[Facts], Iterable[Insight]]
 RULES: Sequence[Rule] = (
     more_threads_than_cores,
+    without_a_core,
     taking_turns,
     time_in_barriers,
     too_small,
     fallen_back,
+    in_turns_with_the_cpu,
     borders_and_copies,
     one_op_dominates,
     compiled_anew,

@@ -6,10 +6,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ..delegates.engines.packages import is_installed
 from ..errors import MissingExtraError
 from ..format import load, save
 from ..ir import Model
-from ..measure.engines import EngineJob, is_installed, job_for
+from ..measure.engines import EngineJob, job_for
 from ..measure.inputs import feeds
 from ..measure.interleaving import Measured, measure
 from ..measure.record import Setting

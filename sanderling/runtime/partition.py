@@ -2,31 +2,62 @@
 
 Partitioning follows TFLite: delegates are asked in order of preference; the ops one takes are
 clustered greedily in dependency order; `max_delegated_partitions` keeps the largest clusters and
-`min_nodes_per_partition` drops small ones. Every refusal keeps its reason.
+`min_nodes_per_partition` drops small ones; a range of nodes (`first_delegate_node_index`,
+`last_delegate_node_index`) is all that a delegate gets. Every refusal keeps its reason.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..errors import DelegateError, FallbackWarning
 from ..ir import Graph, Op, Tensor
 from ..progress import plural
 from .delegate import Delegate
+from .registry import FALLBACK
 
 Group = list[Op]  # ops that stay together: one op, or a part that a delegate has got
 
 
+LAST_NODE = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class Limits:
-    """TFLite's partition limits; 0 is no limit. They do not bind the fallback."""
+    """TFLite's partition limits; 0 is no limit. They do not bind the fallback: whoever stands last,
+    and the cpu behind another delegate."""
 
     max_delegated_partitions: int = 0
     min_nodes_per_partition: int = 0
     clustering: bool = True  # False keeps the original order of ops
     single_ops: bool = False  # every op a part of its own, so that all tensors can be seen
+    # Places in the file's graph; both are within.
+    first_node: int = 0
+    last_node: int = LAST_NODE
+
+    def lifted(self) -> Limits:
+        """Without those that bind a delegate."""
+        return Limits(clustering=self.clustering, single_ops=self.single_ops)
+
+    def outside(self, node: int) -> str | None:
+        """Why a delegate does not get this node, if it lies out of the range."""
+        if (self.first_node, self.last_node) == (0, LAST_NODE):
+            return None
+        if self.first_node <= node <= self.last_node:
+            return None
+        last = "the last" if self.last_node == LAST_NODE else self.last_node
+        return (
+            f"node {node} is not one of {self.first_node} to {last} (first_delegate_node_index, "
+            "last_delegate_node_index)"
+        )
+
+
+def is_fallback(delegate: Delegate, delegates: Sequence[Delegate]) -> bool:
+    """Whether it is there to run what others leave: limits do not bind it."""
+    behind = delegate.name in FALLBACK and delegate is not delegates[0]
+    return behind or delegate is delegates[-1]
 
 
 @dataclass(frozen=True)
@@ -81,8 +112,10 @@ def partition(
     delegates: Sequence[Delegate],
     limits: Limits,
     failed: Mapping[Op, list[Refusal]] | None = None,
+    numbers: Mapping[Op, int] | None = None,
 ) -> Partition:
     """Share the ops out. failed: refusals known beforehand, from parts that did not compile.
+    numbers: the ops' places in the file's graph, where limits have a range of them.
 
     As in TFLite, each delegate in turn clusters what is left; what it gets stays together.
     """
@@ -91,15 +124,14 @@ def partition(
     groups: list[Group] = [[op] for op in graph.ops]
     for delegate in delegates:
         open_ops = [op for op in graph.ops if op not in owner]
-        taken = set(_asked(delegate, open_ops, failed or {}, refusals))
+        own = limits.lifted() if is_fallback(delegate, delegates) else limits
+        far = {op: own.outside((numbers or {}).get(op, -1)) for op in open_ops}
+        taken = set(_asked(delegate, far, failed or {}, refusals))
         if delegate is delegates[-1]:
             # What nobody can run goes to the last, which says why not when it is compiled.
-            taken, limits = (
-                set(open_ops),
-                replace(limits, max_delegated_partitions=0, min_nodes_per_partition=0),
-            )
-        clusters = cluster(groups, taken, limits)
-        kept = _keep_within([c for c in clusters if c.mine], delegate, limits, refusals)
+            taken = set(open_ops)
+        clusters = cluster(groups, taken, own)
+        kept = _keep_within([c for c in clusters if c.mine], delegate, own, refusals)
         groups = [g for c in clusters for g in ([c.ops] if c in kept else c.groups)]
         owner.update((op, delegate) for c in kept for op in c.ops)
     parts = [Part(owner[ops[0]], ops) for ops in groups]
@@ -109,14 +141,15 @@ def partition(
 
 def _asked(
     delegate: Delegate,
-    ops: Iterable[Op],
+    ops: Mapping[Op, str | None],
     failed: Mapping[Op, list[Refusal]],
     refusals: dict[Op, list[Refusal]],
 ) -> Iterator[Op]:
-    """The ops that the delegate takes; its reasons against the others are recorded."""
+    """The ops that the delegate takes; its reasons against the others are recorded. ops: with the
+    reason why it does not get one whatever it says."""
     asked = list(ops)
     for op, said in zip(asked, _answers(delegate, asked), strict=True):
-        reason = _known_failure(op, delegate, failed) or said
+        reason = ops[op] or _known_failure(op, delegate, failed) or said
         if reason is None:
             yield op
         else:

@@ -79,7 +79,7 @@ class Plan:
         if place is None:
             return None
         if self._memory is None:
-            self._memory = _aligned_bytes(self.arena.size)
+            self._memory = aligned_bytes(self.arena.size)
             hold(self, "arena (bytes)", self.arena.size)
         raw = self._memory[place : place + unpacked_bytes(tensor)]
         return raw.view(tensor.dtype.numpy).reshape(tensor.shape)
@@ -110,7 +110,7 @@ class Plan:
         ) from error
 
 
-def _aligned_bytes(size: int) -> Array:
+def aligned_bytes(size: int) -> Array:
     """Zeroed memory whose first byte lies on an arena boundary."""
     block = np.zeros(size + ALIGNMENT, np.uint8)
     skip = -block.ctypes.data % ALIGNMENT

@@ -79,7 +79,7 @@ class Planner:
         compiled: dict[tuple[object, ...], Step] = {}
         while True:
             with span("partition", "partition") as told:
-                found = partition(graph, self.delegates, self.limits, failed)
+                found = partition(graph, self.delegates, self.limits, failed, numbers)
                 told.note({"ops": len(graph.ops), "parts": [_part_text(p) for p in found.parts]})
             if self.require_full:
                 self._check_full(graph, found)
@@ -121,7 +121,7 @@ class Planner:
     def _move(self, part: Part, graph: Graph, error: DelegateError) -> Executable:
         """The part on the other delegates, after a run of it has failed. graph: the part."""
         others = [d for d in self.delegates if d is not part.delegate]
-        settings = replace(self._settings, delegates=others)
+        settings = replace(self._settings, delegates=others, limits=self.limits.lifted())
         planner = Planner(settings, self.options.state, self.variables)
         plan = planner.plan(graph, [t.shape for t in graph.inputs])
         left, part.delegate = part.delegate, plan.partition.parts[0].delegate

@@ -20,6 +20,8 @@ BUILTIN = {
     "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
     "litert-reference": "sanderling.delegates.engines.litert:LiteRtReferenceDelegate",
     "external": "sanderling.delegates.engines.external:ExternalDelegate",
+    "openvino": "sanderling.delegates.engines.openvino:OpenVinoDelegate",
+    "onnxruntime": "sanderling.delegates.engines.onnxruntime:OnnxRuntimeDelegate",
 }
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.

@@ -27,7 +27,7 @@ from . import recording
 from .binding import Binding
 from .delegate import PlainDelegate
 from .feeds import take
-from .partition import Limits
+from .partition import LAST_NODE, Limits
 from .plan import Plan
 from .plans import Plans, verify_model
 from .registry import FALLBACK, resolve
@@ -65,6 +65,8 @@ class Session(OfThisProcess):
         *,
         max_delegated_partitions: int = 0,
         min_nodes_per_partition: int = 0,
+        first_delegate_node_index: int = 0,
+        last_delegate_node_index: int = LAST_NODE,
         require_full_delegation: bool = False,
         delegate_clustering: bool = True,
         preserve_all_tensors: bool = False,
@@ -84,7 +86,9 @@ class Session(OfThisProcess):
             max_delegated_partitions,
             min_nodes_per_partition,
             delegate_clustering,
-            single_ops=preserve_all_tensors,
+            preserve_all_tensors,
+            first_delegate_node_index,
+            last_delegate_node_index,
         )
         extra = dict(options or {})
         for delegate in self.delegates:
@@ -268,6 +272,10 @@ class Session(OfThisProcess):
                 recording.end(made)
         for keeper in list(self.lasting):
             keeper.follow()
+
+    def plans_made(self) -> list[Plan]:
+        """The plans in memory: of shapes that ran, and of graphs that control flow called."""
+        return list(self._plans)
 
     def explain(self) -> str:
         """Which ops run where, and why the others do not run on the delegates before."""

@@ -40,6 +40,7 @@ SAMPLE_NS = 1_000_000
 # A recording that is left on for long ends up full, and counts what it leaves out.
 MOST_SLICES = 2_000_000
 BARRIER = "barrier"
+NO_CORE = "no core"  # a thread waits for a core: known from captures of the whole system only
 
 
 class Slice(NamedTuple):

@@ -37,7 +37,7 @@ def encoder_for(path: str | os.PathLike[str]) -> Encoder:
             fix=f"end the name in one of {', '.join(ENCODERS)}",
         )
     if ENCODERS[ending] is to_perfetto:
-        _protos()
+        perfetto_messages()
     return ENCODERS[ending]
 
 
@@ -187,18 +187,16 @@ _CLOCKS = {"realtime": 1, "monotonic": 3, "boottime": 6}
 _SEQUENCE = 1
 
 
-def _protos() -> Any:
+def perfetto_messages(doing: str = "writing Perfetto's format (.json works without)") -> Any:
     try:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2
     except ImportError as error:
-        raise MissingExtraError(
-            "perfetto", "trace", "writing Perfetto's format (.json works without)"
-        ) from error
+        raise MissingExtraError("perfetto", "trace", doing) from error
     return perfetto_trace_pb2
 
 
 def to_perfetto(trace: Trace) -> bytes:
-    writer = _PerfettoWriter(trace, _protos().Trace())
+    writer = _PerfettoWriter(trace, perfetto_messages().Trace())
     writer.write()
     return bytes(writer.message.SerializeToString())
 

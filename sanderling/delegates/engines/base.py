@@ -6,14 +6,15 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...errors import DelegateError, SanderlingError
-from ...ir import Array, Graph, Op
+from ...ir import Array, Graph, Op, Tensor
 from ...runtime.delegate import BorderCopies, Delegate, Executable, Options
-from ...runtime.submodel import as_tflite, refuses_alone
+from ...runtime.submodel import refuses_alone
 from .options import Option, read_options, whole_number
 from .packages import import_package, require_package
 
@@ -52,21 +53,22 @@ class EngineDelegate(Delegate):
 
     def compile(self, part: Graph, options: Options) -> Executable:
         import_package(self.engine, f"the delegate {self.name}")
+        threads = self.chosen.get("threads", options.threads)
         try:
-            return self.load(as_tflite(part), self.chosen.get("threads", options.threads))
+            return self.load(part, replace(options, threads=threads))
         except SanderlingError:
             raise
         except Exception as error:
             raise self._failed(part, error) from error
 
     @abstractmethod
-    def load(self, content: bytes, threads: int) -> Executable:
-        """The engine's own object of a part, which is given as a .tflite file. Whatever it raises
-        means that the engine does not take the part."""
+    def load(self, part: Graph, options: Options) -> Executable:
+        """The engine's own object of a part, with as many threads as the options say. Whatever it
+        raises means that the engine does not take the part."""
 
     def blamed(self, part: Graph, said: str) -> Sequence[int]:
         """The places of the ops that the engine complains of: here all ops whose name is said."""
-        words = set(re.findall(r"[A-Z][A-Z0-9_]+", said))
+        words = {word.removeprefix("TFL_") for word in re.findall(r"[A-Z][A-Z0-9_]+", said)}
         return [place for place, op in enumerate(part.ops) if op.name in words]
 
     def _failed(self, part: Graph, error: Exception) -> DelegateError:
@@ -81,6 +83,15 @@ class EngineDelegate(Delegate):
 
     title: ClassVar[str]
     """The engine's name for people."""
+
+
+def check_type(delegate: str, tensor: Tensor, found: str) -> None:
+    """The engine must have the part's types at its border: arrays are handed on as they are."""
+    if found != tensor.dtype.numpy.name:
+        raise DelegateError(
+            f"the engine makes {found} of '{tensor.name}' {tensor.type_text}",
+            where=f"delegate '{delegate}'",
+        )
 
 
 def sentence(said: str, most: int = 240) -> str:
@@ -118,3 +129,67 @@ class CopyingExecutable(Executable):
             assert target is not None, "ops whose shapes depend on data are refused"
             np.copyto(target, self.made(place).reshape(target.shape))
         self.copies.count(inputs, outputs)
+
+
+class PointingExecutable(Executable):
+    """An executable whose engine is told where the caller's arrays are: it copies nothing.
+
+    A subclass has `point`, `attach`, `detach` and `compute`. The engine knows one set of arrays at
+    a time: a bound call tells it again if another one ran meanwhile.
+    """
+
+    copies: BorderCopies
+
+    def __init__(self) -> None:
+        self.copies = BorderCopies()
+        self.attached: object = None  # the mark of the call whose arrays the engine knows
+
+    @abstractmethod
+    def point(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
+        """These arrays as the engine wants to be told of them."""
+
+    @abstractmethod
+    def attach(self, pointed: Any) -> None:
+        """Tell the engine, before a run."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """The arrays may go: have the engine forget them."""
+
+    @abstractmethod
+    def compute(self) -> object:
+        """Run the engine on the arrays that it was told of."""
+
+    def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
+        try:
+            BoundCall(self, inputs, outputs)()
+        finally:
+            self.attached = None
+            self.detach()
+
+    def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> BoundCall:
+        return BoundCall(self, inputs, outputs)
+
+
+class BoundCall:
+    """A run on arrays of which the engine is told once."""
+
+    def __init__(
+        self,
+        executable: PointingExecutable,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+    ) -> None:
+        known = [array for array in outputs if array is not None]
+        assert len(known) == len(outputs), "ops whose shapes depend on data are refused"
+        self.executable = executable
+        self.pointed = executable.point(inputs, known)
+        self.mark = object()  # stands for this call: a circle would keep the engine's memory
+
+    def __call__(self) -> None:
+        executable = self.executable
+        if executable.attached is not self.mark:
+            executable.attach(self.pointed)
+            executable.attached = self.mark
+        executable.compute()
+        executable.copies.runs += 1

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ir import Array, Graph
-from ...runtime.delegate import Executable
+from ...runtime.delegate import Executable, Options
+from ...runtime.submodel import as_tflite
 from .base import CopyingExecutable, EngineDelegate
 from .packages import import_package
 
@@ -72,8 +73,8 @@ class LiteRtDelegate(EngineDelegate):
     name, engine, title = "litert", "litert", "LiteRT"
     resolver = "AUTO"
 
-    def load(self, content: bytes, threads: int) -> Executable:
-        return InterpreterExecutable(content, threads, self.resolver)
+    def load(self, part: Graph, options: Options) -> Executable:
+        return InterpreterExecutable(as_tflite(part), options.threads, self.resolver)
 
     def blamed(self, part: Graph, said: str) -> Sequence[int]:
         return named_nodes(said, len(part.ops)) or super().blamed(part, said)

@@ -16,9 +16,9 @@ PACKAGES = {
 
 
 def is_installed(engine: str) -> bool:
-    """Without importing it."""
+    """Without importing it. Our own engine is."""
     try:
-        return find_spec(PACKAGES[engine][1].split(".")[0]) is not None
+        return engine not in PACKAGES or find_spec(PACKAGES[engine][1].split(".")[0]) is not None
     except ValueError:  # a module that was put there by hand has no spec
         return True
 

@@ -41,7 +41,7 @@ class Flag:
 
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
-_NO_GPU = "needs a delegate named 'gpu'"
+_NO_GPU = "needs the delegate gpu or litert-gpu"
 _NO_NNAPI = "needs a delegate named 'nnapi', which only Android could have"
 
 HELP = (Flag("help", False, "print the flags and stop", here="status 0; the tool's is an error"),)
@@ -139,10 +139,10 @@ DELEGATES = (
          "Min nodes per partition"),
     Flag("first_delegate_node_index", 0, "the first node that may be delegated",
          "Index of the first node that could be delegated",
-         here="only debug builds of the tool have it", inert=True),
+         here="always there; only debug builds of the tool have it"),
     Flag("last_delegate_node_index", 2147483647, "the last node that may be delegated",
          "Index of the last node that could be delegated",
-         here="only debug builds of the tool have it", inert=True),
+         here="always there; only debug builds of the tool have it"),
     Flag("delegate_serialize_dir", "", "a folder for compiled models",
          "Directory for delegate serialization",
          here="compiled models are kept anyway: see SANDERLING_CACHE", inert=True),
@@ -160,8 +160,8 @@ DELEGATES = (
     Flag("gpu_wait_type", "", "passive, active, do_not_wait or aggressive (iOS)",
          "GPU delegate wait type", here=_NO_GPU),
     Flag("use_xnnpack", False, "apply XNNPACK; false: plain kernels", "Use xnnpack",
-         here="the cpu delegate takes XNNPACK's part: unset and true use it, false runs the NumPy "
-         "reference kernels"),
+         here="true: XNNPACK itself, by the litert delegate, or the cpu delegate where LiteRT is "
+         "not installed; unset: the cpu delegate; false: the NumPy reference kernels"),
     Flag("xnnpack_force_fp16", False, "compute in float16", "xnnpack_force_fp16",
          here="the CPU computes in float32; see precision", inert=True),
     Flag("xnnpack_weight_cache_file_path", "", "a file for packed weights",
@@ -275,8 +275,10 @@ class Values(Mapping[str, Value]):
     def on(self, name: str) -> bool:
         return bool(self[name])
 
-    def but(self, **changed: Value) -> Values:
-        return Values({**self.given, **changed})
+    def but(self, **changed: Value | None) -> Values:
+        """With some flags changed; None: not set."""
+        given = {**self.given, **changed}
+        return Values({name: value for name, value in given.items() if value is not None})
 
 
 def _typed(name: str, value: object) -> Value:

@@ -10,19 +10,25 @@ from collections.abc import Iterator
 from ...errors import InputError, SanderlingError
 from ...runtime.registry import delegate_names
 from .flags import OPTIONS, Value, Values
-from .providers import PROVIDERS
+from .providers import PROVIDERS, stand_in
 from .ready_model import Say, SignaturesListed, open_model
 from .tool_run import ToolOutcome, ToolRun, failure, one_line, run_once
 
 VALID = ("all", "cpu", "gpu", "nnapi", "coreml", "dsp", "none")
 THREADS = (1, 2, 4)
-# What each run starts from: one thread, no delegate.
-NEUTRAL: dict[str, Value] = {"num_threads": 1, **{p.flag: False for p in PROVIDERS}}
+# What each run starts from: one thread, no delegate. Without --use_xnnpack the cpu delegate runs;
+# with --use_xnnpack=false the reference would.
+NEUTRAL: dict[str, Value | None] = {
+    "num_threads": 1,
+    **{p.flag: False for p in PROVIDERS},
+    "use_xnnpack": None,
+}
+_BY_FLAG = {p.flag: p for p in PROVIDERS}
 DEVICES = {
-    "gpu": ("use_gpu", "gpu"),
-    "nnapi": ("use_nnapi", "nnapi"),
-    "dsp": ("use_hexagon", "hexagon"),
-    "coreml": ("use_coreml", "coreml"),
+    "gpu": _BY_FLAG["use_gpu"],
+    "nnapi": _BY_FLAG["use_nnapi"],
+    "dsp": _BY_FLAG["use_hexagon"],
+    "coreml": _BY_FLAG["use_coreml"],
 }
 
 
@@ -47,7 +53,7 @@ def listed(values: Values) -> list[str]:
     return options
 
 
-def settings(options: list[str]) -> Iterator[dict[str, Value]]:
+def settings(options: list[str]) -> Iterator[dict[str, Value | None]]:
     """What each run changes. `all` takes delegates that there are, and the GPU in any case."""
     if "none" in options:
         yield {}
@@ -56,10 +62,10 @@ def settings(options: list[str]) -> Iterator[dict[str, Value]]:
         for threads in THREADS:
             yield NEUTRAL | {"num_threads": threads}
             yield NEUTRAL | {"num_threads": threads, "use_xnnpack": True}
-    there = {"gpu", *delegate_names()}
-    for option, (flag, delegate) in DEVICES.items():
-        if option in options or ("all" in options and delegate in there):
-            yield NEUTRAL | {flag: True}
+    for option, provider in DEVICES.items():
+        tried = option == "gpu" or stand_in(provider)[0] is not None
+        if option in options or ("all" in options and tried):
+            yield NEUTRAL | {provider.flag: True}
 
 
 def option_name(values: Values) -> str:
@@ -119,11 +125,12 @@ def _one(values: Values, say: Say) -> ToolRun:
 
 def _check_delegate(values: Values) -> None:
     """A delegate that is not there would run as plain CPU: this setting has failed."""
-    for flag, delegate in DEVICES.values():
-        if values.on(flag) and delegate not in delegate_names():
-            raise InputError(
-                f"there is no delegate '{delegate}'", fix=f"there are {', '.join(delegate_names())}"
-            )
+    for provider in DEVICES.values():
+        if not values.on(provider.flag):
+            continue
+        delegate, problems = stand_in(provider)
+        if delegate is None:
+            raise InputError("; ".join(problems), fix=f"there are {', '.join(delegate_names())}")
 
 
 def say_summary(runs: list[ToolRun], say: Say) -> None:

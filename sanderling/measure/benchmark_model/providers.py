@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import DelegateError, InputError
+from ...errors import DelegateError, InputError, SanderlingError
 from ...runtime.delegate import Delegate
 from ...runtime.plan import Plan
-from ...runtime.registry import delegate_names, find_delegate, load_delegate
+from ...runtime.registry import BUILTIN, delegate_names, find_delegate, load_delegate
 from .flags import CORE, FLAGS, Values
+
+# Flags that are arguments of a session.
+LIMITS = ("max_delegated_partitions", "min_nodes_per_partition", "first_delegate_node_index",
+          "last_delegate_node_index")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Provider:
-    """A delegate of the tool's: the flag that applies it, and the delegate that stands for it."""
+    """A delegate of the tool's: the flag that applies it, and the delegates that stand for it, of
+    which the first that is here is taken."""
 
     title: str
     flag: str
-    delegate: str
+    delegates: tuple[str, ...]
     absent: str  # what the tool says where it cannot be made
     family: str = ""  # how its other flags begin
+    system: str = ""  # the only one that a delegate of ours runs on
 
 
 PROVIDERS = (
-    Provider("GPU", "use_gpu", "gpu", "GPU acceleration is unsupported on this platform.", "gpu_"),
-    Provider("NNAPI", "use_nnapi", "nnapi", "NNAPI acceleration is unsupported on this platform.",
-             "nnapi_"),
-    Provider("Hexagon", "use_hexagon", "hexagon", "Could not create Hexagon delegate: platform may "
-             "not support delegate or required libraries are missing", "hexagon_"),
-    Provider("COREML", "use_coreml", "coreml", "CoreML acceleration is unsupported on this "
-             "platform.", "coreml_"),
-    Provider("YNNPACK", "use_ynnpack", "ynnpack", "YNNPACK is unsupported on this platform."),
-    Provider("XNNPACK", "use_xnnpack", "cpu", ""),
+    Provider("GPU", "use_gpu", ("gpu", "litert-gpu"), "GPU acceleration is unsupported on this "
+             "platform.", "gpu_"),
+    Provider("NNAPI", "use_nnapi", ("nnapi",), "NNAPI acceleration is unsupported on this "
+             "platform.", "nnapi_"),
+    Provider("Hexagon", "use_hexagon", ("hexagon",), "Could not create Hexagon delegate: platform "
+             "may not support delegate or required libraries are missing", "hexagon_"),
+    Provider("COREML", "use_coreml", ("coreml",), "CoreML acceleration is unsupported on this "
+             "platform.", "coreml_", "darwin"),
+    Provider("YNNPACK", "use_ynnpack", ("ynnpack",), "YNNPACK is unsupported on this platform."),
+    Provider("XNNPACK", "use_xnnpack", ("litert", "cpu"), "XNNPACK is unsupported on this "
+             "platform.", "xnnpack_"),
 )  # fmt: skip
 EXTERNAL = "external_delegate_path"
 
@@ -57,8 +66,8 @@ class Chosen:
 
 
 def choose(values: Values, profiled: bool) -> Chosen:
-    """Delegates in the order in which their flags stand. Without any, the cpu delegate; with
-    --use_xnnpack=false the plain kernels behind the others."""
+    """Delegates in the order in which their flags stand, and behind them the cpu delegate; with
+    --use_xnnpack=false the plain kernels."""
     found = Chosen([], [], [], [])
     rows = {p.flag: p for p in PROVIDERS}
     for name, value in values.given.items():
@@ -66,15 +75,13 @@ def choose(values: Values, profiled: bool) -> Chosen:
             found.applied.append(Applied("EXTERNAL", external(values)))
         elif name in rows and value:
             _apply(rows[name], values, found)
-    if "use_xnnpack" in values.given:
-        fallback = "cpu" if values.on("use_xnnpack") else "reference"
-        if fallback == "reference":
-            found.said.append(
-                "--use_xnnpack=false runs the plain kernels, here the NumPy reference: "
-                "they define the answers and are not made for speed"
-            )
-    else:
-        fallback = "cpu"
+    fallback = "cpu"
+    if "use_xnnpack" in values.given and not values.on("use_xnnpack"):
+        fallback = "reference"
+        found.said.append(
+            "--use_xnnpack=false runs the plain kernels, here the NumPy reference: "
+            "they define the answers and are not made for speed"
+        )
     found.delegates = [a.delegate for a in found.applied]
     if fallback not in {d.name for d in found.delegates}:
         found.delegates.append(find_delegate(fallback))
@@ -83,24 +90,52 @@ def choose(values: Values, profiled: bool) -> Chosen:
 
 
 def _apply(provider: Provider, values: Values, found: Chosen) -> None:
-    try:
-        delegate = find_delegate(provider.delegate)
-    except InputError:
-        found.absent.append(absence(provider))
+    delegate, problems = stand_in(provider)
+    if delegate is None:
+        found.absent.append(absence(provider, problems))
         return
-    if provider.delegate == "cpu":
-        found.said.append("The cpu delegate takes the part of XNNPACK")
-    family = provider.family
-    delegate.take_flags({n: values[n] for n in values.given if family and family in n})
+    if delegate.name != provider.flag.removeprefix("use_"):
+        why = "".join(f" ({problem})" for problem in problems)
+        found.said.append(f"The {delegate.name} delegate takes the part of {provider.title}{why}")
+    give_flags(delegate, values)
     found.applied.append(Applied(provider.title, delegate))
 
 
-def absence(provider: Provider) -> str:
+def stand_in(provider: Provider) -> tuple[Delegate | None, list[str]]:
+    """The first of its delegates that is here, and why those before it are not."""
+    problems: list[str] = []
+    for name in provider.delegates:
+        if name in BUILTIN and provider.system not in ("", sys.platform):
+            problems.append(f"the delegate '{name}' runs on {provider.system} only")
+            continue
+        try:
+            return find_delegate(name), problems
+        except SanderlingError as error:  # it is not there, or lacks its package or device
+            problems.append(error.what)
+    return None, problems
+
+
+def absence(provider: Provider, problems: Sequence[str]) -> str:
     """What is said of a delegate that is not here: the tool's sentence, and what happens now."""
+    why = "; ".join(problems)
     return (
-        f"{provider.absent.rstrip('.')}. There is no delegate '{provider.delegate}' (there are "
+        f"{provider.absent.rstrip('.')}. {why[:1].upper()}{why[1:]} (there are "
         f"{', '.join(delegate_names())}); its ops run on the CPU"
     )
+
+
+def give_flags(delegate: Delegate, values: Values) -> None:
+    """Hand a delegate the flags that were set and belong to it."""
+    families = [p.family for p in PROVIDERS if delegate.name in p.delegates and p.family]
+    delegate.take_flags({n: values[n] for n in values.given if any(f in n for f in families)})
+
+
+def session_limits(values: Values) -> dict[str, Any]:
+    """What the flags say of partitions, as arguments of a session."""
+    found: dict[str, Any] = {n: max(0, values.number(n)) for n in LIMITS if n in values.given}
+    if values.on("disable_delegate_clustering"):
+        found["delegate_clustering"] = False
+    return found
 
 
 def external(values: Values) -> Delegate:

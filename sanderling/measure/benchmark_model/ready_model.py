@@ -22,7 +22,7 @@ from .. import process_memory
 from .flags import Values
 from .inputs import InputLayer, InputMaker, layers
 from .op_profile import NodeProfile, NodeRecorder, ProfiledNode
-from .providers import Chosen, application, choose
+from .providers import Chosen, application, choose, session_limits
 
 Say = Callable[[str, str], None]  # severity (INFO, WARN), text
 
@@ -180,9 +180,7 @@ def _session(model: Model, chosen: Chosen, values: Values) -> Session:
         model,
         chosen.delegates,
         None if threads == -1 else threads,
-        max_delegated_partitions=max(0, values.number("max_delegated_partitions")),
-        min_nodes_per_partition=max(0, values.number("min_nodes_per_partition")),
-        delegate_clustering=not values.on("disable_delegate_clustering"),
+        **session_limits(values),
         options={"precision": precision} if precision != "f32" else {},
     )
 

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,17 +110,16 @@ class Adb:
     def __post_init__(self) -> None:
         self.path = find(self.command)
 
-    def raw(self, *words: str, timeout: float | None = None) -> Answer:
-        """Run adb. A device that is gone lets some commands wait forever: they are ended."""
-        serial = ["-s", self.serial] if self.serial else []
+    def words(self, *words: str) -> list[str]:
+        """The command line of this device's adb."""
+        return [self.path, *(["-s", self.serial] if self.serial else []), *words]
+
+    def raw(self, *words: str, timeout: float | None = None, fed: bytes = b"") -> Answer:
+        """Run adb. A device that is gone lets some commands wait forever: they are ended.
+        fed: what the command reads."""
         limit = self.timeout if timeout is None else timeout
         try:
-            done = subprocess.run(
-                [self.path, *serial, *words],
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                timeout=limit,
-            )
+            done = subprocess.run(self.words(*words), capture_output=True, input=fed, timeout=limit)
         except subprocess.TimeoutExpired as error:
             raise self._no_answer(words, limit) from error
         except OSError as error:
@@ -160,16 +160,24 @@ class Adb:
             fix="try the command by hand",
         )
 
-    def shell(self, command: str, timeout: float | None = None) -> Answer:
+    def shell(self, command: str, timeout: float | None = None, fed: bytes = b"") -> Answer:
         """Run a command on the device. Its status is printed, because adb of old devices keeps it
         to itself; without that line the device was lost on the way."""
         mark = f"sanderling-{uuid.uuid4().hex[:8]}"
-        answer = self.raw("shell", f"{command}; s=$?; echo; echo {mark}=$s", timeout=timeout)
+        line = f"{command}; s=$?; echo; echo {mark}=$s"
+        answer = self.raw("shell", line, timeout=timeout, fed=fed)
         out, found, rest = answer.out.rpartition(f"{mark}=")
         status = rest.split("\n")[0].strip()
         if not found or not status.isdecimal():
             raise self._lost(answer)
         return Answer(int(status), out.removesuffix("\n").removesuffix("\n"), answer.err)
+
+    def insist(self, command: str, doing: str) -> str:
+        """Run a command on the device that must go well."""
+        answer = self.shell(command)
+        if answer.status:
+            raise self.complaint(answer, doing)
+        return answer.out
 
     def _lost(self, answer: Answer) -> DeviceError | InputError:
         """What the benchmark had printed until then is no complaint: only stderr counts."""
@@ -186,9 +194,12 @@ class Adb:
         lines = self.shell("; ".join(f"getprop {name}" for name in names)).out.splitlines()
         return [line.strip() for line in [*lines, *[""] * len(names)][: len(names)]]
 
-    def push(self, local: Path, remote: str) -> None:
-        size = local.stat().st_size
-        self("push", str(local), remote, timeout=self.timeout + size / PUSH_BYTES_PER_SECOND)
+    def push(self, local: Path | Sequence[Path], remote: str) -> None:
+        """A file to a place, or several into a folder."""
+        files = [local] if isinstance(local, Path) else local
+        size = sum(file.stat().st_size for file in files)
+        limit = self.timeout + size / PUSH_BYTES_PER_SECOND
+        self("push", *map(str, files), remote, timeout=limit)
 
     def exists(self, path: str) -> bool:
         return self.shell(f"test -e {shlex.quote(path)}").status == 0

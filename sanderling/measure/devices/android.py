@@ -1,12 +1,10 @@
-"""An Android device: push, run TensorFlow Lite's binary or app, read its log, leave nothing."""
+"""Benchmarks on an Android device: push, run the binary or the app, read its log, leave nothing."""
 
 from __future__ import annotations
 
 import shlex
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,21 +12,26 @@ from ...errors import InputError, SanderlingError
 from ..record import Result, Setting
 from . import tool_log
 from .adb import Adb, DeviceError, choose
+from .android_tools import (
+    BENCHMARK,
+    TEMP,
+    device_facts,
+    device_folder,
+    fetch,
+    how_it_ended,
+    one_line,
+    place_tool,
+    run_tool,
+    safe,
+)
 from .device_options import ENGINE, DeviceOptions, as_words, flags_for, local_file
 
-TEMP = "/data/local/tmp"
-USUAL_BINARY = f"{TEMP}/benchmark_model"  # where the guide puts it
 PACKAGE = "org.tensorflow.lite.benchmark"
 ACTIVITY = f"{PACKAGE}/.BenchmarkModelActivity"
 POLL = 1.0  # seconds between two looks at the log
 # Tags that the app and its death are logged under.
 TAGS = ("tflite:V", "tflite_BenchmarkModelActivity:V", "sanderling:V", "AndroidRuntime:E",
         "libc:F", "DEBUG:F")  # fmt: skip
-DOWNLOAD = (
-    "https://storage.googleapis.com/tensorflow-nightly-public/prod/tensorflow/release/lite/"
-    "tools/nightly/latest"
-)
-_ABIS = {"arm64-v8a": "android_aarch64", "armeabi-v7a": "android_arm"}
 STEPS = 4
 # What flags name on this computer, and the device must have.
 _FILE_FLAGS = ("input_layer_value_files",)
@@ -41,7 +44,8 @@ _OUTPUT_FLAGS = ("result_file_path", "output_filepath", "output_proto_filepath",
 def run_android(serial: str, model: str, setting: Setting, options: DeviceOptions) -> Result:
     """Files that were pushed are removed in any case, also after Ctrl-C."""
     source = local_file(model, "model", "model")
-    binary = local_file(options.binary, "--device-binary", "file") if options.binary else None
+    if options.binary:
+        local_file(options.binary, "--device-binary", "file")
     if options.app not in ("", "installed"):
         local_file(options.app, "--device-app", "file")
     _check_mask(options)
@@ -56,20 +60,21 @@ def run_android(serial: str, model: str, setting: Setting, options: DeviceOption
     adb = choose(Adb(options.adb, serial))
     setting = replace(setting, engine=ENGINE, device=adb.name)
     try:
-        facts = _facts(adb)
-        with _folder(adb) as folder:
+        facts = device_facts(adb)
+        with device_folder(adb) as folder:
             options.progress("push the model", 1, STEPS)
-            graph = f"{folder}/{_safe(source.name)}"
+            graph = f"{folder}/{safe(source.name)}"
             adb.push(source, graph)
             outputs = _outputs(folder, flags)
             words = as_words({"graph": graph, **_push_inputs(adb, folder, flags), **outputs})
             if options.app:
                 text = _run_app(adb, words, folder, options)
             else:
-                text = _run_binary(adb, _place_binary(adb, binary, folder, facts), words, options)
-                _fetch(adb, {flags[name]: remote for name, remote in outputs.items()})
+                binary = place_tool(adb, BENCHMARK, options, folder, facts)
+                text = _run_binary(adb, binary, words, options)
+                fetch(adb, {flags[name]: remote for name, remote in outputs.items()})
     except DeviceError as error:
-        return Result(str(model), setting, error=_one_line(error))
+        return Result(str(model), setting, error=one_line(error))
     options.progress("done", STEPS, STEPS)
     found = tool_log.result(tool_log.parse(text), str(model), setting)
     found.facts |= {"device": facts}
@@ -92,41 +97,6 @@ def _check_mask(options: DeviceOptions) -> None:
         )
 
 
-def _one_line(error: SanderlingError) -> str:
-    return "; ".join(line.strip() for line in str(error).splitlines())
-
-
-def _safe(name: str) -> str:
-    """A file name that no shell has an opinion about."""
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
-
-
-def _facts(adb: Adb) -> dict[str, str]:
-    names = {
-        "model": "ro.product.model",
-        "abi": "ro.product.cpu.abi",
-        "android": "ro.build.version.release",
-    }
-    found = adb.properties(*names.values())
-    return {"serial": adb.serial, **dict(zip(names, found, strict=True))}
-
-
-@contextmanager
-def _folder(adb: Adb) -> Iterator[str]:
-    """A folder of our own on the device, which goes when we go."""
-    folder = f"{TEMP}/sanderling-{uuid.uuid4().hex[:12]}"
-    made = adb.shell(f"mkdir -p {folder} && chmod 755 {folder}")
-    if made.status:
-        raise adb.complaint(made, f"mkdir {folder}")
-    try:
-        yield folder
-    finally:
-        # The brackets keep the pattern from finding the shell that it stands in.
-        pattern = f"[s]{Path(folder).name[1:]}/"
-        with suppress(SanderlingError):
-            adb.shell(f"pkill -f {shlex.quote(pattern)}; rm -rf {folder}")
-
-
 def _push_inputs(adb: Adb, folder: str, flags: dict[str, str]) -> dict[str, str]:
     """Input files are pushed too; the flags then name them where they lie."""
     moved = dict(flags)
@@ -138,7 +108,7 @@ def _push_inputs(adb: Adb, folder: str, flags: dict[str, str]) -> dict[str, str]
         places = []
         for number, item in enumerate(flags[flag].split(",")):
             name, file = name_and_file(item)
-            remote = f"{folder}/input{number}_{_safe(Path(file).name)}"
+            remote = f"{folder}/input{number}_{safe(Path(file).name)}"
             adb.push(local_file(file, f"--{flag}", "file"), remote)
             places.append(f"{name.replace(':', '::')}:{remote}")
         moved[flag] = ",".join(places)
@@ -149,54 +119,12 @@ def _outputs(folder: str, flags: dict[str, str]) -> dict[str, str]:
     return {name: f"{folder}/{name}" for name in _OUTPUT_FLAGS if flags.get(name)}
 
 
-def _fetch(adb: Adb, files: dict[str, str]) -> None:
-    """Pull what the tool wrote; a run that failed wrote nothing, and says so in its log."""
-    for local, remote in files.items():
-        if adb.exists(remote):
-            adb("pull", remote, local)
-
-
-# -- the binary ----------------------------------------------------------------------------------
-
-
-def _place_binary(adb: Adb, binary: Path | None, folder: str, facts: dict[str, str]) -> str:
-    if binary is None:
-        if adb.exists(USUAL_BINARY):
-            return USUAL_BINARY
-        build = _ABIS.get(facts["abi"], "android_aarch64")
-        raise InputError(
-            f"no benchmark tool was given, and the device has none at {USUAL_BINARY}",
-            where=adb.name,
-            fix=f"download {DOWNLOAD}/{build}_benchmark_model and give its path with "
-            "--device-binary, or the .apk with --device-app",
-        )
-    place = f"{folder}/benchmark_model"
-    adb.push(binary, place)
-    made = adb.shell(f"chmod 755 {place}")
-    if made.status:
-        raise adb.complaint(made, "chmod")
-    return place
-
-
 def _run_binary(adb: Adb, binary: str, words: list[str], options: DeviceOptions) -> str:
     options.progress("run", 2, STEPS)
-    mask = ["taskset", options.cpu_mask.lower().removeprefix("0x")] if options.cpu_mask else []
-    line = " ".join(shlex.quote(w) for w in [*mask, binary, *words])
-    answer = adb.shell(f"{line} 2>&1", timeout=options.timeout)
+    answer = run_tool(adb, binary, words, options)
     if answer.status:
-        return answer.out + f"\nERROR: {_death(answer.status)}\n"
+        return answer.out + f"\nERROR: {how_it_ended(answer.status)}\n"
     return answer.out
-
-
-def _death(status: int) -> str:
-    """What a shell's status says."""
-    reasons = {
-        126: "the binary cannot be run: it is for another CPU",
-        127: "there is no such command",
-    }
-    if status > 128:
-        return f"it was ended by signal {status - 128} (status {status})"
-    return f"{reasons.get(status, 'it failed')} (status {status})"
 
 
 # -- the app --------------------------------------------------------------------------------------

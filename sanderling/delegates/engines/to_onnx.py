@@ -1,6 +1,6 @@
 """A .tflite model as ONNX, through tf2onnx, without TensorFlow.
 
-    python -m sanderling.measure.to_onnx MODEL.tflite OUT.onnx      (pip install tf2onnx onnx)
+    python -m sanderling.delegates.engines.to_onnx MODEL.tflite OUT.onnx
 
 tf2onnx needs little of TensorFlow to convert a .tflite file: a decoder of constants and an
 interpreter that knows shapes. `stand_in` provides these. The model is saved anew first, since
@@ -16,46 +16,97 @@ import hashlib
 import logging
 import math
 import os
-import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 import types
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..format import load, save
-from ..ir import Graph, Model, Op
-from ..store import Store
+from ...child_process import ChildProcess
+from ...forks import renews
+from ...format import load, save
+from ...ir import Graph, Model, Op
+from ...store import Store
 
 OPSET = 18
+PATIENCE = 300  # seconds for an export
 # TensorFlow's numbers of types, by their NumPy names.
 TYPES = {1: "f4", 2: "f8", 3: "i4", 4: "u1", 5: "i2", 6: "i1", 8: "c8", 9: "i8", 10: "?",
          17: "u2", 19: "f2", 22: "u4", 23: "u8"}  # fmt: skip
 
 
 def cached(path: Path) -> tuple[str, str]:
-    """(export, "") from the cache or made now in its own process, or ("", why there is none)."""
+    """As exported, of a file."""
+    return exported(path.read_bytes(), path.stem)
+
+
+def exported(content: bytes, stem: str) -> tuple[str, str]:
+    """(export, "") of a .tflite file's content, from the cache or made now in a process of its own,
+    or ("", why there is none). stem: what the export's name begins with."""
     folder = (Store().folder or Path(tempfile.gettempdir(), f"sanderling-{os.getuid()}")) / "onnx"
-    made_of = path.read_bytes() + Path(__file__).read_bytes()
-    target = folder / f"{path.stem}-{hashlib.sha256(made_of).hexdigest()[:16]}.onnx"
+    digest = hashlib.sha256(content + Path(__file__).read_bytes()).hexdigest()[:16]
+    target = folder / f"{stem}-{digest}.onnx"
     if target.is_file():
         return str(target), ""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", __spec__.name, str(path), str(target)],
-        text=True,
-        capture_output=True,
-        timeout=300,
-    )
-    if done.returncode == 0:
-        return str(target), ""
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return "", f"no ONNX export: {last[:160].replace('|', '/')}"
+    why = _exporter.export(content, target)
+    return ("", f"no ONNX export: {why[:160].replace('|', '/')}") if why else (str(target), "")
 
 
-def export(source: Path, target: Path) -> None:
+class Exporter:
+    """The process that exports: it is started once, since to import tf2onnx takes seconds, and
+    serves one thread at a time. It ends with this process."""
+
+    def __init__(self) -> None:
+        self.renew_lock()
+        renews(self)
+
+    def renew_lock(self) -> None:
+        """Also in a forked child, which leaves its parent's process alone."""
+        self._lock = threading.Lock()
+        self._child: ChildProcess | None = None
+
+    def export(self, content: bytes, target: Path) -> str:
+        """Make the export; "" or why that failed."""
+        with self._lock:
+            self._child = self._child or ChildProcess(serve)
+            try:
+                self._child.pipe.send((content, str(target)))
+                if self._child.pipe.poll(PATIENCE):
+                    return str(self._child.pipe.recv())
+                why = f"it takes longer than {PATIENCE} s"
+            except (EOFError, OSError):
+                why = f"the process that exports ended ({self._child.how_it_ended()})"
+            self._child.end(patience=0)
+            self._child = None
+            return why
+
+
+def serve(pipe: Connection) -> None:
+    """In the process of its own: export what comes, and say how it went."""
+    while True:
+        try:
+            content, target = pipe.recv()
+        except EOFError:
+            return
+        try:
+            export(content, Path(target))
+            pipe.send("")
+        except Exception as error:
+            pipe.send(_last_line(error))
+
+
+def _last_line(error: Exception) -> str:
+    """As the end of a traceback says it."""
+    return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+
+
+def export(content: bytes, target: Path) -> None:
     """Convert; the target appears only when it is whole."""
     stand_in()
     logging.disable(logging.WARNING)
@@ -64,11 +115,11 @@ def export(source: Path, target: Path) -> None:
     # It stumbles over products of three dimensions; ONNX Runtime fuses MatMul and Add itself.
     tfonnx.rewrite_gemm = lambda graph, nodes: nodes
     with tempfile.TemporaryDirectory() as folder:
-        plain, made = Path(folder, source.name), Path(folder, "made.onnx")
-        save(simplified(load(source)), plain)
+        plain, made = Path(folder, "plain.tflite"), Path(folder, "made.onnx")
+        save(simplified(load(content)), plain)
         convert._convert_common(
             None,
-            name=source.stem,
+            name=target.stem,
             tflite_path=str(plain),
             opset=OPSET,
             custom_op_handlers={"TFL_GELU": (_gelu, [])},
@@ -204,5 +255,7 @@ def _module(name: str, **content: Any) -> None:
     sys.modules[name] = module
 
 
+_exporter = Exporter()
+
 if __name__ == "__main__":
-    export(Path(sys.argv[1]), Path(sys.argv[2]))
+    export(Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]))

@@ -1,0 +1,91 @@
+"""From LiteRT's options to our delegates."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import FallbackWarning, InputError, SanderlingError, UnsupportedError
+from ..runtime.delegate import Delegate
+from ..runtime.interpreter_checks import InvokeError
+from ..runtime.registry import find_delegate
+from .cpu_kernel_mode import CpuKernelMode
+from .hardware_accelerator import HardwareAccelerator
+from .options import Options
+
+# Who is the GPU here: the first that there is.
+GPUS = ("gpu", "litert-gpu")
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """delegates in order of preference. accelerated: their names, of those that count as the
+    accelerator that was asked for. alone: it has to run the whole model."""
+
+    delegates: list[Delegate]
+    accelerated: frozenset[str]
+    alone: bool
+
+
+def accelerators(options: Options) -> Accelerators:
+    """The strongest that was asked for first, and the CPU behind it if it may help out."""
+    asked = HardwareAccelerator(options.hardware_accelerators)
+    if not asked:
+        raise InvokeError(
+            "no hardware accelerator is chosen", fix="HardwareAccelerator.CPU is always there"
+        )
+    has_cpu = HardwareAccelerator.CPU in asked
+    made = {f: _found(find, options, has_cpu) for f, find in _FINDERS.items() if f in asked}
+    # The strongest that was asked for is what counts, whether it is here or not.
+    counted = frozenset(d.name for d in made[max(made)] if d.name != "reference")
+    found = [delegate for several in made.values() for delegate in several]
+    return Accelerators(found, counted, not has_cpu)
+
+
+def _found(find: Callable[[Options], Delegate], options: Options, has_cpu: bool) -> list[Delegate]:
+    try:
+        return [find(options)]
+    except SanderlingError as error:
+        if not has_cpu:
+            raise
+        warnings.warn(f"{error.what}; the CPU runs the model", FallbackWarning, stacklevel=5)
+        return []
+
+
+def _npu(options: Options) -> Delegate:
+    raise UnsupportedError(
+        "there is no NPU here: LiteRT reaches one through a vendor's library",
+        where="HardwareAccelerator.NPU",
+        fix="NPU | CPU lets the CPU run the model",
+    )
+
+
+def _gpu(options: Options) -> Delegate:
+    """Options that the delegate does not know have no effect."""
+    problems = []
+    for name in GPUS:
+        try:
+            delegate = find_delegate(name)
+        except (InputError, ImportError) as error:
+            problems.append(str(getattr(error, "what", error)))
+            continue
+        delegate.take_flags({"gpu_precision_loss_allowed": not options.gpu_options.enforce_f32})
+        return delegate
+    raise UnsupportedError(
+        f"there is no GPU here: {'; '.join(problems)}",
+        where="HardwareAccelerator.GPU",
+        fix="GPU | CPU lets the CPU run the model",
+    )
+
+
+def _cpu(options: Options) -> Delegate:
+    is_reference = options.cpu_options.kernel_mode == CpuKernelMode.REFERENCE
+    return find_delegate("reference" if is_reference else "cpu")
+
+
+_FINDERS: dict[HardwareAccelerator, Callable[[Options], Delegate]] = {
+    HardwareAccelerator.NPU: _npu,
+    HardwareAccelerator.GPU: _gpu,
+    HardwareAccelerator.CPU: _cpu,
+}
