@@ -360,11 +360,10 @@ def _kept_when_interrupted() -> Iterator[None]:
 
 
 def _model(a: Path | None, model_file: Path | None) -> Path:
-    if (a is None) == (model_file is None):
-        what = "no model is given" if a is None else "A and --model_file both name the reference"
-        raise InputError(what, fix="sanderling diff A.tflite [B.tflite]")
     chosen = a or model_file
-    assert chosen is not None
+    if chosen is None or (a and model_file):
+        what = "A and --model_file both name the reference" if chosen else "no model is given"
+        raise InputError(what, fix="sanderling diff A.tflite [B.tflite]")
     return chosen
 
 

@@ -20,7 +20,7 @@ from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import carried, session_arguments
 from ..measure.engines import check_engines, import_engine, job_for, load_engine
 from ..measure.record import Setting
-from ..measure.sample_statistics import Summary, summary
+from ..measure.sample_statistics import Summary, summarised
 from ..runtime.delegate import PlainDelegate
 from ..runtime.inputs import Picture, is_quantized
 from ..runtime.partition import has_state
@@ -210,7 +210,7 @@ def diff(
 
 
 def _runs_alike(a: Setting, b: Setting) -> bool:
-    """Nothing but the default, twice."""
+    """Return whether both settings are Sanderling's and run a model alike."""
     plain = replace(b, delegates=() if b.delegates == ("cpu",) else b.delegates, flags=())
     return a == plain and a.engine == "sanderling"
 
@@ -403,8 +403,7 @@ def _measure(
         _output(i, *pair, tally, kind_of(pair[0], kinds, tally.shape))
         for i, (pair, tally) in enumerate(zip(outputs, tallies, strict=True))
     ]
-    first, second = (summary(side.seconds) for side in sides)
-    assert first is not None and second is not None
+    first, second = (summarised(side.seconds) for side in sides)
     means = np.array([t.real.means for t in tallies]).reshape(len(tallies), -1)
     usual = np.nanmean(means, axis=1, keepdims=True) if np.isfinite(means).any() else 1.0
     badness = np.nan_to_num(means / np.where(usual > 0, usual, 1.0), nan=np.inf).sum(axis=0)
@@ -429,7 +428,7 @@ def _output(
 
 
 def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
-    """What must not hide in an average."""
+    """Return sentences about values that an average would hide, such as NaN."""
     for o in outputs:
         if o.real.nan_reference or o.real.nan_test or o.real.unlike:
             alone = o.real.nan_test > o.real.nan_reference == 0
