@@ -117,8 +117,11 @@ class ExternalDelegate(LiteRtDelegate):
     # -- running a part ---------------------------------------------------------------------------
 
     def load(self, part: Graph, options: Options) -> Executable:
-        content, library = as_tflite(part), self._library()
-        made = InterpreterExecutable(content, options.threads, RESOLVER, [library])
+        try:
+            library = self._library()
+        except InputError as error:  # there was one before: a device may have a single user
+            raise self._not_applied(error) from error
+        made = InterpreterExecutable(as_tflite(part), options.threads, RESOLVER, [library])
         # The interpreter goes before the library's delegate, also where the garbage collector finds
         # both at once and would end them in any order.
         weakref.finalize(made, made.interpreter.__del__)
