@@ -127,11 +127,11 @@ class ExternalDelegate(LiteRtDelegate):
         weakref.finalize(made, made.interpreter.__del__)
         left = set(range(len(part.ops))) - taken_nodes(made.interpreter._get_ops_details())
         if left:
-            error = self._not_applied(
+            failure = self._not_applied(
                 RuntimeError(f"it leaves out {plural(len(left), 'op')} that it took before")
             )
-            error.ops = tuple(sorted(left))
-            raise error
+            failure.ops = tuple(sorted(left))
+            raise failure
         return made
 
 
