@@ -13,6 +13,7 @@ from .delegate import Delegate, PlainDelegate, as_delegate
 
 # Delegates that come with the package, found when they are named.
 BUILTIN = {
+    "coreml": "sanderling.delegates.coreml.delegate:CoremlDelegate",
     "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
     "flex": "sanderling.delegates.flex.delegate:FlexDelegate",
     "reference": "sanderling.delegates.reference:ReferenceDelegate",
