@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .delegates.coreml.package import Package, export
     from .errors import (
         BusyError,
         DelegateError,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from .runtime.signature_runner import SignatureRunner
 
 _HOMES = {
+    "delegates.coreml.package": "Package export",
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
               "ModelError SanderlingError TextError UnsupportedError",
     "runtime.inputs": "dequantize_array quantize_array",
@@ -93,11 +95,11 @@ __all__ = [
     "OPS", "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError",
     "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
     "InterpreterWithCustomOps", "Isolated", "MissingExtraError", "Model", "ModelError", "Op",
-    "OpResolverType", "Prepared", "Quant", "Report", "Sample", "SanderlingError", "Session",
-    "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task", "Tensor",
-    "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",
+    "OpResolverType", "Package", "Prepared", "Quant", "Report", "Sample", "SanderlingError",
+    "Session", "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task",
+    "Tensor", "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",
     "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
-    "evaluate_results", "evaluate_task", "from_text", "insights", "load", "load_delegate",
+    "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load", "load_delegate",
     "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
     "register_delegate", "register_task", "save", "setting", "suggest", "to_text", "trace",
     "trace_model", "verify",
