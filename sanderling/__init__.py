@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         FallbackWarning,
         FormatWarning,
         InputError,
+        IsolatedError,
         MissingExtraError,
         ModelError,
         SanderlingError,
@@ -55,8 +56,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "delegates.coreml.package": "Package export",
-    "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
-              "ModelError SanderlingError TextError UnsupportedError",
+    "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
+              "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
     "runtime.inputs": "dequantize_array quantize_array",
     "evaluate.coco": "evaluate_results",
     "evaluate.diff": "diff",
@@ -94,10 +95,11 @@ _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 __all__ = [
     "OPS", "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError",
     "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
-    "InterpreterWithCustomOps", "Isolated", "MissingExtraError", "Model", "ModelError", "Op",
-    "OpResolverType", "Package", "Prepared", "Quant", "Report", "Sample", "SanderlingError",
-    "Session", "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task",
-    "Tensor", "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",
+    "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError", "Model",
+    "ModelError", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report", "Sample",
+    "SanderlingError", "Session", "Signature", "SignatureRunner", "Spec", "Target",
+    "TargetMissedError", "Task", "Tensor", "TextError", "UnsupportedError", "__version__",
+    "bench", "benchmark_model",
     "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
     "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load", "load_delegate",
     "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",

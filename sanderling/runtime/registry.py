@@ -43,6 +43,11 @@ def delegate_names() -> list[str]:
     return sorted({*BUILTIN, *_registered} - {EXTERNAL})
 
 
+def is_delegate_name(text: str) -> bool:
+    """Whether it names one, with or without options behind a colon."""
+    return text in _registered or text.partition(":")[0] in {*BUILTIN, *_registered}
+
+
 def find_delegate(wanted: str | PlainDelegate) -> Delegate:
     """The delegate itself, or the one of this name, with options behind a colon (_spelled); the
     error lists what there is."""
