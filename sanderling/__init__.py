@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .delegates.coreml.package import Package, export
     from .errors import (
         BusyError,
         DelegateError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from .runtime.signature_runner import SignatureRunner
 
 _HOMES = {
+    "delegates.coreml.package": "Package export",
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
               "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
     "runtime.inputs": "dequantize_array quantize_array",
@@ -94,12 +96,12 @@ __all__ = [
     "OPS", "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError",
     "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
     "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError", "Model",
-    "ModelError", "Op",
-    "OpResolverType", "Prepared", "Quant", "Report", "Sample", "SanderlingError", "Session",
-    "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task", "Tensor",
-    "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",
+    "ModelError", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report", "Sample",
+    "SanderlingError", "Session", "Signature", "SignatureRunner", "Spec", "Target",
+    "TargetMissedError", "Task", "Tensor", "TextError", "UnsupportedError", "__version__",
+    "bench", "benchmark_model",
     "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
-    "evaluate_results", "evaluate_task", "from_text", "insights", "load", "load_delegate",
+    "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load", "load_delegate",
     "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
     "register_delegate", "register_task", "save", "setting", "suggest", "to_text", "trace",
     "trace_model", "verify",
