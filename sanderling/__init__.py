@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         FallbackWarning,
         FormatWarning,
         InputError,
+        IsolatedError,
         MissingExtraError,
         ModelError,
         SanderlingError,
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
     from .runtime.signature_runner import SignatureRunner
 
 _HOMES = {
-    "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
-              "ModelError SanderlingError TextError UnsupportedError",
+    "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
+              "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
     "runtime.inputs": "dequantize_array quantize_array",
     "evaluate.coco": "evaluate_results",
     "evaluate.diff": "diff",
@@ -98,15 +99,15 @@ _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 __all__ = [
     "OPS", "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError",
     "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
-    "InterpreterWithCustomOps", "Isolated", "MissingExtraError", "Model", "ModelError", "Op",
-    "OpResolverType", "Prepared", "Quant", "Report", "Rewritten", "Sample", "SanderlingError",
-    "Session", "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task",
-    "Tensor", "TextError", "UnsupportedError", "__version__", "analyze", "bench",
-    "benchmark_model", "compare_answers", "compare_evaluations", "delegate_names",
-    "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "from_text",
-    "insights", "load", "load_delegate", "make_task", "profile", "quantize", "quantize_array",
-    "read_samples", "register_custom", "register_delegate", "register_task", "rewrite", "save",
-    "setting", "suggest", "to_text", "trace", "trace_model", "verify",
+    "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError", "Model",
+    "ModelError", "Op", "OpResolverType", "Prepared", "Quant", "Report", "Rewritten", "Sample",
+    "SanderlingError", "Session", "Signature", "SignatureRunner", "Spec", "Target",
+    "TargetMissedError", "Task", "Tensor", "TextError", "UnsupportedError", "__version__",
+    "analyze", "bench", "benchmark_model", "compare_answers", "compare_evaluations",
+    "delegate_names", "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task",
+    "from_text", "insights", "load", "load_delegate", "make_task", "profile", "quantize",
+    "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
+    "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "verify",
 ]  # fmt: skip
 
 
