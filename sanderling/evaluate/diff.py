@@ -432,10 +432,12 @@ def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
     """What must not hide in an average."""
     for o in outputs:
         if o.real.nan_reference or o.real.nan_test or o.real.unlike:
+            alone = o.real.nan_test > o.real.nan_reference == 0
             yield (
                 f"{_title(o)}: of {o.real.elements} values {o.real.nan_reference} are NaN in "
                 f"the reference and {o.real.nan_test} in the test; {o.real.unlike} cannot be "
                 "compared and are left out of the errors"
+                f"{'; NaN is made by the test alone: per_tensor shows where' if alone else ''}"
             )
 
 
