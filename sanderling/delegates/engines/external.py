@@ -22,7 +22,7 @@ from ...runtime.delegate import Executable, Options
 from ...runtime.registry import delegate_names
 from ...runtime.submodel import as_tflite, graph_of
 from .base import sentence
-from .litert import InterpreterExecutable, LiteRtDelegate, named_nodes
+from .litert import InterpreterDelegate, InterpreterExecutable, named_nodes
 from .packages import import_package
 
 # Nobody but the library runs a node: what it leaves is for our delegates.
@@ -31,7 +31,7 @@ SYMBOLS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")
 Row = Mapping[str, Any]  # a node, as LiteRT's interpreter describes it
 
 
-class ExternalDelegate(LiteRtDelegate):
+class ExternalDelegate(InterpreterDelegate):
     """path: the library's. All other options are its own, handed to it as text."""
 
     name = "external"
