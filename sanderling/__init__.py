@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         FallbackWarning,
         FormatWarning,
         InputError,
+        IsolatedError,
         MissingExtraError,
         ModelError,
         SanderlingError,
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
     from .runtime.signature_runner import SignatureRunner
 
 _HOMES = {
-    "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError MissingExtraError "
-              "ModelError SanderlingError TextError UnsupportedError",
+    "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
+              "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
     "runtime.inputs": "dequantize_array quantize_array",
     "evaluate.coco": "evaluate_results",
     "evaluate.diff": "diff",
@@ -92,7 +93,8 @@ _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 __all__ = [
     "OPS", "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError",
     "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
-    "InterpreterWithCustomOps", "Isolated", "MissingExtraError", "Model", "ModelError", "Op",
+    "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError", "Model",
+    "ModelError", "Op",
     "OpResolverType", "Prepared", "Quant", "Report", "Sample", "SanderlingError", "Session",
     "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task", "Tensor",
     "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",

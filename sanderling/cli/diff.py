@@ -25,7 +25,7 @@ from ..evaluate.layer_diff import LayerDiffs
 from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..measure.benchmark_model.flags import Values
-from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, external, unused
+from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, carried
 from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.registry import delegate_names
@@ -50,7 +50,7 @@ from .common import (
     write_target,
 )
 from .run import numbers
-from .tool_flags import ToolCommand, delegates_here
+from .tool_flags import ToolCommand, chosen_delegates
 
 FAILED = 1
 COMMAND = ToolCommand
@@ -243,11 +243,8 @@ def diff(
     load_plugins(plugin)
     model = _model(a, model_file)
     flags: Values = ctx.meta["registrar"]
-    flagged = [p.flag for p in PROVIDERS if flags.on(p.flag)]
-    wanted = [*delegate_b, *(flag.removeprefix("use_") for flag in flagged)]
-    engine_a, delegate_a = _ours(delegate_a, engine_a)
-    engine_b, wanted = _ours(wanted, engine_b)
-    others = [external(flags)] if flags.text(EXTERNAL) else []
+    engine_a, delegate_a = _ours(delegate_a, engine_a, Values())
+    engine_b, delegate_b = _ours(delegate_b, engine_b, flags)
     limits = ErrorLimits(
         max_error,
         max_avg_error,
@@ -267,8 +264,6 @@ def diff(
         kind_of(plot)
         per_tensor = True
     _warn_unused(locals())
-    for text in unused(flags):
-        warn(text)
     with ExitStack() as opened:
         drawn = None if plot is None else opened.enter_context(open_target(plot))
         stage = (
@@ -282,13 +277,14 @@ def diff(
                 model,
                 b,
                 delegate_a=delegate_a,
-                delegate_b=[*wanted, *others],
+                delegate_b=delegate_b,
                 engine_a=engine_a,
                 engine_b=engine_b,
                 threads_a=threads_a,
                 threads_b=threads_b,
                 precision_a=precision_a,
                 precision_b=precision_b,
+                flags_b=dict(carried(flags)),
                 runs=runs,
                 seed=seed,
                 data=data,
@@ -334,18 +330,14 @@ def _model(a: Path | None, model_file: Path | None) -> Path:
     return chosen
 
 
-def _ours(wanted: list[str], engine: str) -> tuple[str, list[str]]:
-    """The guide tool's delegates in our terms: XNNPACK is what LiteRT runs on."""
-    if "xnnpack" not in wanted or "xnnpack" in delegate_names():
-        return engine, delegates_here(wanted)
-    others = delegates_here([name for name in wanted if name != "xnnpack"])
-    if others or engine not in ("sanderling", "litert"):
-        raise InputError(
-            "xnnpack is LiteRT's and stands alone",
-            where="--delegate xnnpack",
-            fix="leave the others out",
-        )
-    return "litert", []
+def _ours(wanted: list[str], engine: str, flags: Values) -> tuple[str, list[str]]:
+    """The guide tool's delegates in our terms. XNNPACK is what LiteRT runs on: alone it is LiteRT
+    itself, beside others a delegate like them."""
+    named = [p.flag.removeprefix("use_") for p in PROVIDERS if flags.on(p.flag)]
+    alone = {*wanted, *named} == {"xnnpack"} and not carried(flags) and not flags.text(EXTERNAL)
+    if alone and engine in ("sanderling", "litert") and "xnnpack" not in delegate_names():
+        return "litert", []
+    return engine, chosen_delegates(wanted, flags)
 
 
 def _warn_unused(given: Mapping[str, Any]) -> None:

@@ -23,10 +23,10 @@ from ..evaluate.evaluation import (
     compare_evaluations,
     evaluate_task,
 )
-from ..evaluate.task import Task, find_task, settings_of, task_names
+from ..evaluate.task import Task, find_task, plugin_files, run_each, settings_of, task_names
 from ..files import check_ending
 from ..measure.benchmark_model.flags import Values
-from ..measure.benchmark_model.providers import choose, unused
+from ..measure.benchmark_model.providers import carried
 from ..tables import table
 from . import completion
 from .common import (
@@ -46,7 +46,7 @@ from .common import (
     warn,
     write_target,
 )
-from .tool_flags import ToolCommand, delegates_here
+from .tool_flags import ToolCommand, chosen_delegates
 
 FAILED = 1
 SHOWN = 10  # failures that are named on the terminal; the record has all
@@ -225,13 +225,14 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
             return _judge(task, recorded, target, values["require"])
         files = {n: opened.enter_context(open_target(values[n])) for n in FILES if values[n]}
         _check_early(task, values)
-        delegates = _delegates(values["delegate"], flags)
+        run_each(plugin_files(values["plugin"]))  # they may bring delegates
+        delegates = chosen_delegates(values["delegate"], flags)
         task.detail = bool(values["against"] or values["predictions"])
         model = _model(values)
-        found = _evaluate(model, task, values, delegates, model.name)
+        found = _evaluate(model, task, values, delegates, flags, model.name)
         record = found.to_json()
         if values["against"]:
-            other = _other(kind, settings, values, delegates)
+            other = _other(kind, settings, values, delegates, flags)
             compared = compare_evaluations(found, other)
             record |= {"against": other.to_json(), "compared": compared}
         if not target.write(record):
@@ -283,19 +284,14 @@ def _warn_unused(values: Common, names: Sequence[str], because: str) -> None:
         warn(f"--{given[0]} has no effect with {because}")
 
 
-def _delegates(names: Sequence[str], flags: Values) -> list[str]:
-    """Of --delegate, and of the tools' flags."""
-    found = delegates_here(names)
-    chosen = choose(flags, False)
-    for text in (*chosen.absent, *chosen.said, *unused(flags)):
-        warn(text)
-    return found + (
-        [d.spelling or d.name for d in chosen.delegates] if chosen.applied or chosen.said else []
-    )
-
-
 def _evaluate(
-    model: Path, task: Task, values: Common, delegates: Sequence[str], what: str, engine: str = ""
+    model: Path,
+    task: Task,
+    values: Common,
+    delegates: Sequence[str],
+    flags: Values,
+    what: str,
+    engine: str = "",
 ) -> Evaluation:
     with progress() as show, _kept(lambda: told):
         told: list[int] = [0, 0]
@@ -311,6 +307,7 @@ def _evaluate(
             delegates=delegates,
             threads=values["threads"],
             precision=values["precision"],
+            flags=dict(carried(flags)),
             workers=values["workers"],
             decoders=values["decoders"],
             ray=values["ray"],
@@ -338,7 +335,11 @@ def _kept(told: Any) -> Iterator[None]:
 
 
 def _other(
-    kind: type[Task], settings: dict[str, Any], values: Common, delegates: Sequence[str]
+    kind: type[Task],
+    settings: dict[str, Any],
+    values: Common,
+    delegates: Sequence[str],
+    flags: Values,
 ) -> Evaluation | KeptPredictions:
     """The evaluation of --against."""
     path = Path(values["against"])
@@ -357,7 +358,7 @@ def _other(
     read = {n: _read(types_of[n], v) for n, v in changed.items()}
     own = {"save_results": None} if "save_results" in settings else {}  # the file is the other's
     task = replace(kind(**settings | own | read), detail=True)
-    return _evaluate(path, task, values, delegates, path.name, values["against_engine"])
+    return _evaluate(path, task, values, delegates, flags, path.name, values["against_engine"])
 
 
 def _read(hint: Any, text: str) -> Any:

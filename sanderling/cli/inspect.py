@@ -14,12 +14,11 @@ from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
-from ..optimize.model_types import model_types
 from ..runtime.arena import plan_graph
 from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
+from . import completion
 from .common import (
-    DelegateNames,
     JsonPath,
     JsonTarget,
     ModelPath,
@@ -35,6 +34,15 @@ from .common import (
 
 Record = dict[str, Any]
 ALL = "all"  # the accelerators, with the model in each of its types
+Asked = Annotated[
+    list[str],
+    typer.Option(
+        "--delegate",
+        metavar="NAME",
+        autocompletion=completion.ASKED,
+        help="A delegate, or an accelerator known by its rules (nnapi:29, gpu); `all`: a table.",
+    ),
+]
 
 
 def inspect(
@@ -47,7 +55,7 @@ def inspect(
         bool, typer.Option("--all", help="Show also graphs that are the same but for names.")
     ] = False,
     shape: Shapes = [],  # noqa: B006
-    delegate: DelegateNames = [],  # noqa: B006  typer reads the default, nobody changes it
+    delegate: Asked = [],  # noqa: B006  typer reads the default, nobody changes it
     plugin: Plugins = [],  # noqa: B006
     json: JsonPath = "",
 ) -> None:
@@ -72,7 +80,7 @@ def inspect(
         shapes = read_shapes(shape)
         record = describe(source, [d for d in delegate if d != ALL], shapes)
         if ALL in delegate:
-            record["model_types"] = model_types(source)
+            record["model_types"] = _model_types(source)
         if target.write(record):
             return
     if text:
@@ -82,6 +90,12 @@ def inspect(
     else:
         _print(record, ops, tensors, all_)
         _print_types(record.get("model_types"))
+
+
+def _model_types(source: Model) -> Record:
+    from ..optimize.model_types import model_types  # the quantiser, which other answers do not need
+
+    return model_types(source)
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
@@ -140,7 +154,7 @@ def _print_types(found: Record | None) -> None:
     ]
     typer.echo(f"\nmodel types (this file: {found['own']})\n")
     typer.echo(table(["model type", *columns], rows))
-    typer.echo("\n" + table(["model type", "on", "most of what is refused", "says"], reasons, 2))
+    typer.echo("\n" + table(["model type", "on", "most of what is refused", "source"], reasons, 2))
     if found["problem"]:
         typer.echo(f"\n{found['problem']}")
 
@@ -318,7 +332,7 @@ def _delegation(record: Record, every: bool) -> list[str]:
         for op in record["ops"]
         for r in op["refusals"] or [{"delegate": "", "reason": "yes"}] * every
     ]
-    columns = [">#", "op", "refused by", "~output", "because", "says"]
+    columns = [">#", "op", "refused by", "~output", "because", "source"]
     shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
     refused = table(columns[:shown], [row[:shown] for row in rows])
     lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]

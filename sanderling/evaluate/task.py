@@ -39,6 +39,7 @@ of the task and ends the run.
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -402,6 +403,10 @@ class TaskFile(NamedTuple):
                 fix=f"correct it; to see more, run: python {self.path}",
             ) from error
         return module
+
+
+def plugin_files(paths: Iterable[str | os.PathLike[str]]) -> tuple[TaskFile, ...]:
+    return tuple(TaskFile(os.fspath(p), Path(p).read_text("utf-8")) for p in paths)
 
 
 def run_each(plugins: Iterable[TaskFile]) -> None:

@@ -160,7 +160,7 @@ def _answers(delegate: Delegate, ops: Sequence[Op]) -> Sequence[str | None]:
     try:
         return delegate.refuses_each(ops)
     except DelegateError as error:
-        text = f"delegate '{delegate.name}' gets no op, because it failed: {error}"
+        text = f"delegate '{delegate.name}' gets no op: {error.what}\n  {error.fix}"
         warnings.warn(text, FallbackWarning, stacklevel=2)
         return [error.what] * len(ops)
 

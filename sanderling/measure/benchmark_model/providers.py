@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,9 @@ from ...errors import DelegateError, InputError, SanderlingError
 from ...runtime.delegate import Delegate
 from ...runtime.plan import Plan
 from ...runtime.registry import BUILTIN, delegate_names, find_delegate, load_delegate
-from .flags import CORE, FLAGS, Values
+from .flags import CORE, FLAGS, Value, Values
 
-# Flags that are arguments of a session.
+# Flags that are numbers among the arguments of a session.
 LIMITS = ("max_delegated_partitions", "min_nodes_per_partition", "first_delegate_node_index",
           "last_delegate_node_index")  # fmt: skip
 
@@ -127,7 +127,20 @@ def absence(provider: Provider, problems: Sequence[str]) -> str:
 def give_flags(delegate: Delegate, values: Values) -> None:
     """Hand a delegate the flags that were set and belong to it."""
     families = [p.family for p in PROVIDERS if delegate.name in p.delegates and p.family]
-    delegate.take_flags({n: values[n] for n in values.given if any(f in n for f in families)})
+    own = {n: values[n] for n in values.given if any(f in n for f in families)}
+    if own:
+        delegate.take_flags(own)
+
+
+def carried(values: Values) -> tuple[tuple[str, Value], ...]:
+    """The flags that were set and that a session or its delegates keep: what a setting has."""
+    families = [p.family for p in PROVIDERS if p.family]
+    kept = {*LIMITS, "disable_delegate_clustering", "require_full_delegation"}
+    return tuple(
+        (name, value)
+        for name, value in values.given.items()
+        if name in kept or any(family in name for family in families)
+    )
 
 
 def session_limits(values: Values) -> dict[str, Any]:
@@ -136,6 +149,20 @@ def session_limits(values: Values) -> dict[str, Any]:
     if values.on("disable_delegate_clustering"):
         found["delegate_clustering"] = False
     return found
+
+
+def session_arguments(flags: Iterable[tuple[str, Value]]) -> dict[str, Any]:
+    """The same of a setting's flags, with --require_full_delegation, which the session checks."""
+    values = Values(dict(flags))
+    return session_limits(values) | {
+        "require_full_delegation": values.on("require_full_delegation")
+    }
+
+
+def flagged(delegate: Delegate, flags: Iterable[tuple[str, Value]]) -> Delegate:
+    """The delegate with those of a setting's flags that belong to it."""
+    give_flags(delegate, Values(dict(flags)))
+    return delegate
 
 
 def external(values: Values) -> Delegate:
