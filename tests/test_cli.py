@@ -19,15 +19,6 @@ from sanderling.cli import main
 
 from .support.command_line import DIGIT, F32, INT8, F, R, answer, array, call, text_file
 
-def test_inspect_an_accelerator_by_its_rules() -> None:
-    text = call("inspect", F32, "--delegate", "nnapi:29").stdout
-    assert "1 part: 5 ops on nnapi:29" in text and "borders: 2 tensors" in text
-    text = call("inspect", F32, "--delegate", "hexagon", "--delegate", "gpu", "--ops").stdout
-    assert "only where input 0 is u8 or i8" in text and "tflite/delegates/hexagon/utils.cc" in text
-    assert "5 ops on gpu" in text and "yes" in text
-    record = answer("inspect", F32, "--delegate", "coreml:3")["accelerators"][0][0]
-    assert record["taken"] == 4 and record["ops"][2]["refusals"][0]["kind"] == "level"
-
 
 def test_inspect_all_accelerators() -> None:
     text = call("inspect", F32, "--delegate", "all").stdout

@@ -267,6 +267,16 @@ def test_inspect_delegate(tmp_path: Path) -> None:
     assert "not supported" in record["delegates"][0]["ops"][0]["refusals"][0]["reason"]
 
 
+def test_inspect_an_accelerator_by_its_rules() -> None:
+    text = call("inspect", F32, "--delegate", "nnapi:29").stdout
+    assert "1 part: 5 ops on nnapi:29" in text and "borders: 2 tensors" in text
+    text = call("inspect", F32, "--delegate", "hexagon", "--delegate", "gpu", "--ops").stdout
+    assert "only where input 0 is u8 or i8" in text and "tflite/delegates/hexagon/utils.cc" in text
+    assert "5 ops on gpu" in text and "yes" in text
+    record = answer("inspect", F32, "--delegate", "coreml:3")["accelerators"][0][0]
+    assert record["taken"] == 4 and record["ops"][2]["refusals"][0]["kind"] == "level"
+
+
 # -- open dimensions and shared weights ------------------------------------------------------------
 
 
