@@ -297,7 +297,7 @@ def _run_on_device(
         progress=lambda what, done, total: told[-1](f"{values['device']}: {what}", done, total),
     )
     with device_evaluator(values["device"], model, task, options) as there:
-        here = _evaluate(model, task, values, [], f"{model.name} here")
+        here = _evaluate(model, task, values, [], Values(), f"{model.name} here")
         with progress() as show:
             told.append(show)
             found = there.evaluate(here, Setting(threads=values["threads"], delegates=delegates))
