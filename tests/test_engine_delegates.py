@@ -348,6 +348,15 @@ def test_options_of_openvino(name: str) -> None:
         model.compile(delegates=[load_delegate(name, {"device": "NPU.7"}), "reference"])
 
 
+@pytest.mark.parametrize("name", [needs("openvino")])
+def test_openvino_s_last_line_tells(name: str) -> None:
+    delegate = find_delegate(name)
+    assert isinstance(delegate, EngineDelegate)
+    said = "Exception from a.cpp:84:\nCheck 'x' failed:\nNo translator found for ABS node.\n\n"
+    assert delegate.said(RuntimeError(said)) == "No translator found for ABS node."
+    assert delegate.said(RuntimeError("")) == "RuntimeError"
+
+
 @pytest.mark.parametrize("name", [needs("onnxruntime")])
 def test_options_of_onnxruntime(name: str) -> None:
     model = stack(quantised=False, layers=2, size=4)

@@ -70,8 +70,12 @@ class EngineDelegate(Delegate):
         words = {word.removeprefix("TFL_") for word in re.findall(r"\w+", said)}
         return [i for i, op in enumerate(part.ops) if op.name.removeprefix("custom.") in words]
 
+    def said(self, error: Exception) -> str:
+        """The engine's complaint, without what only its developers read."""
+        return str(error)
+
     def _failed(self, part: Graph, error: Exception) -> DelegateError:
-        said = str(error)
+        said = self.said(error)
         failure = DelegateError(
             f"{type(self).title} cannot load them: {sentence(said)}",
             where=f"delegate '{self.name}'",
