@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flatbuffers import flexbuffers
+from typer.testing import CliRunner
 
 import sanderling
 from sanderling import (
@@ -24,6 +25,7 @@ from sanderling import (
     UnsupportedError,
     protobuf,
 )
+from sanderling.cli.app import app
 from sanderling.delegates import extras
 from sanderling.delegates.flex import calls
 from sanderling.delegates.flex import delegate as flex_delegate
@@ -325,3 +327,10 @@ def test_other_shapes_make_other_plans() -> None:
     session = flex_model("Erf", attributes=FLOAT).compile(["flex"])
     for shape in ((2,), (3,)):
         assert session.run({"x0": np.ones(shape, np.float32)})["y0"].shape == shape
+
+
+def test_inspect_names_the_delegate(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    sanderling.save(flex_model("Erf", attributes=FLOAT), path)
+    done = CliRunner().invoke(app, ["inspect", str(path)])
+    assert "custom.FlexErf (for the delegate flex)" in done.stdout
