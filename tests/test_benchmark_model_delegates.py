@@ -20,9 +20,9 @@ from .support.benchmark_model_command import (
     call,
     named_delegates,  # noqa: F401
 )
+from .support.phones import NEW, Phone, scripted_phone  # noqa: F401
 from .support.shared_models import NEEDS
 from .support.shared_models import model as shared_model
-from .test_devices import NEW, Phone, phone  # noqa: F401
 
 # -- delegates ------------------------------------------------------------------------------------
 
@@ -188,17 +188,19 @@ def test_all_options_are_measured_and_failures_survive() -> None:
 
 
 def test_one_failing_option_does_not_end_the_others(named: dict[str, Any]) -> None:
-    named["gpu"] = lambda: Picky("gpu", set())
+    named["gpu"] = lambda: Picky("gpu", {"SOFTMAX"})
+    named["hexagon"] = lambda: Picky("hexagon", set())
     named["nnapi"] = lambda: (_ for _ in ()).throw(DelegateError("driver crashed"))
     text = call(
         f"--graph={INT8}",
         *SHORT,
-        "--perf_options_list=gpu,nnapi",
+        "--perf_options_list=gpu,nnapi,dsp",
         "--random_shuffle_benchmark_runs=false",
     ).stdout
     found = tool_log.parse(text).options
     assert found["gpu-default"] and found["nnapi(w/o accel name)"] is None
     assert "failed: driver crashed" in text
+    assert found["dsp w/ hexagon"] is None and "the delegate 'hexagon' runs no op" in text
 
 
 def test_none_is_the_given_flags_once() -> None:
@@ -219,7 +221,7 @@ def test_settings_are_shuffled_unless_told_not_to(monkeypatch: pytest.MonkeyPatc
 # -- devices --------------------------------------------------------------------------------------
 
 
-def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:  # noqa: F811
+def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:
     device: Phone = phone()
     found = call(
         f"--graph={INT8}",
@@ -237,8 +239,8 @@ def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:  # noqa: F811
     assert "Inference (avg): 12200.2" in found.stderr
 
 
-def test_a_device_that_fails_is_status_2(phone: Any) -> None:  # noqa: F811
-    device: Phone = phone(full=True)
+def test_a_device_that_fails_is_status_2(phone: Any) -> None:
+    device: Phone = phone(room=0)
     found = call(
         f"--graph={INT8}", "--device=android", f"--device_binary={device.tool()}", status=2
     )

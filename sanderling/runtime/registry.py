@@ -19,6 +19,7 @@ BUILTIN = {
     "reference": "sanderling.delegates.reference:ReferenceDelegate",
     "litert": "sanderling.delegates.engines.litert:LiteRtDelegate",
     "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
+    "litert-gpu": "sanderling.delegates.engines.litert_gpu:LiteRtGpuDelegate",
     "litert-reference": "sanderling.delegates.engines.litert:LiteRtReferenceDelegate",
     "external": "sanderling.delegates.engines.external:ExternalDelegate",
     "openvino": "sanderling.delegates.engines.openvino:OpenVinoDelegate",
