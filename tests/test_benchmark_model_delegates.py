@@ -243,7 +243,7 @@ def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:
 
 
 def test_a_device_that_fails_is_status_2(phone: Any) -> None:
-    device: Phone = phone(full=True)
+    device: Phone = phone(room=0)
     found = call(
         f"--graph={INT8}", "--device=android", f"--device_binary={device.tool()}", status=2
     )

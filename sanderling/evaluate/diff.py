@@ -20,7 +20,7 @@ from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import carried, session_arguments
 from ..measure.engines import check_engines, import_engine, job_for, load_engine
 from ..measure.record import Setting
-from ..measure.sample_statistics import Summary, summary
+from ..measure.sample_statistics import Summary, summarised
 from ..runtime.delegate import PlainDelegate
 from ..runtime.inputs import Picture, is_quantized
 from ..runtime.partition import has_state
@@ -59,6 +59,10 @@ class OutputDiff:
     raw: Errors | None
     top: dict[int, float]
     kind: OutputKind
+
+    @property
+    def title(self) -> str:
+        return f"output {self.index} '{self.name}'"
 
     @property
     def guide(self) -> Errors:
@@ -180,7 +184,7 @@ def diff(
     sides = [DiffSide(m, s, t) for m, s, t in zip(models, settings, SIDES, strict=True)]
     sides[1].keep = (layer_runs or LAYER_RUNS) if per_tensor else 0
     latency, found, badness = _measure(sides, values, outputs, kinds, show)
-    failed = [s for o in found for s in wanted.broken(_title(o), o.real, o.raw, o.top)]
+    failed = [s for o in found for s in wanted.broken(o.title, o.real, o.raw, o.top)]
     reference, test = (side.describe() for side in sides)
     made = Diff(
         reference,
@@ -206,7 +210,7 @@ def diff(
 
 
 def _runs_alike(a: Setting, b: Setting) -> bool:
-    """Nothing but the default, twice."""
+    """Return whether both settings are Sanderling's and run a model alike."""
     plain = replace(b, delegates=() if b.delegates == ("cpu",) else b.delegates, flags=())
     return a == plain and a.engine == "sanderling"
 
@@ -399,8 +403,7 @@ def _measure(
         _output(i, *pair, tally, kind_of(pair[0], kinds, tally.shape))
         for i, (pair, tally) in enumerate(zip(outputs, tallies, strict=True))
     ]
-    first, second = (summary(side.seconds) for side in sides)
-    assert first is not None and second is not None
+    first, second = (summarised(side.seconds) for side in sides)
     means = np.array([t.real.means for t in tallies]).reshape(len(tallies), -1)
     usual = np.nanmean(means, axis=1, keepdims=True) if np.isfinite(means).any() else 1.0
     badness = np.nan_to_num(means / np.where(usual > 0, usual, 1.0), nan=np.inf).sum(axis=0)
@@ -424,17 +427,13 @@ def _output(
     )
 
 
-def _title(output: OutputDiff) -> str:
-    return f"output {output.index} '{output.name}'"
-
-
 def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
-    """What must not hide in an average."""
+    """Return sentences about values that an average would hide, such as NaN."""
     for o in outputs:
         if o.real.nan_reference or o.real.nan_test or o.real.unlike:
             alone = o.real.nan_test > o.real.nan_reference == 0
             yield (
-                f"{_title(o)}: of {o.real.elements} values {o.real.nan_reference} are NaN in "
+                f"{o.title}: of {o.real.elements} values {o.real.nan_reference} are NaN in "
                 f"the reference and {o.real.nan_test} in the test; {o.real.unlike} cannot be "
                 "compared and are left out of the errors"
                 f"{'; NaN is made by the test alone: per_tensor shows where' if alone else ''}"
@@ -444,7 +443,7 @@ def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
 def _unjudged(outputs: Sequence[OutputDiff], limits: ErrorLimits) -> Iterator[str]:
     for o in outputs:
         for what in limits.unjudged(o.real, o.raw, o.top):
-            yield f"{_title(o)}: there is no {what} to judge, that limit says nothing of it"
+            yield f"{o.title}: there is no {what} to judge, that limit says nothing of it"
 
 
 # -- looking closer -------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Runner:
 
 
 class PeerRunner:
-    """Another engine. It is loaded anew for shapes it has not met."""
+    """Runs another engine, which is loaded again for shapes that it has not seen."""
 
     def __init__(self, model: Model, setting: Setting) -> None:
         self.model, self.setting = model, setting

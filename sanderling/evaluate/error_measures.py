@@ -110,7 +110,7 @@ class Tally:
         self.rows += len(flat)
 
     def channel_rmse(self) -> Array | None:
-        """By channel; None of a tensor without channels."""
+        """Return the RMSE of each channel, or None for a tensor without channels."""
         return None if self.by_channel is None else np.sqrt(self.by_channel / max(self.rows, 1))
 
     def errors(self) -> Errors:

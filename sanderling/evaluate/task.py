@@ -71,7 +71,7 @@ class Sample(NamedTuple):
 
     @property
     def file(self) -> Path:
-        """Its path, of a sample that has one."""
+        """The path of a sample that has one."""
         if self.path is None:
             raise InputError("the sample has no file", where=self.id, fix="give it a path")
         return self.path
@@ -196,7 +196,7 @@ class Task:
         raise NotImplementedError
 
     def lines(self, metrics: Metrics) -> list[str]:
-        """The figures for people."""
+        """Return the figures as lines for people."""
         return [
             f"{k}: {v:.6g}" if isinstance(v, float) else f"{k}: {v}"
             for k, v in metrics.items()
@@ -213,7 +213,7 @@ class Task:
         )
 
     def compared_lines(self, compared: Metrics) -> list[str]:
-        """The comparison for people."""
+        """Return the comparison as lines for people."""
         return Task.lines(self, compared)
 
     def recorded(self) -> Metrics | None:

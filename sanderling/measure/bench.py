@@ -177,7 +177,7 @@ class Procedure:
 
     @property
     def budget(self) -> Budget:
-        """Of one launch."""
+        """The budget of one launch."""
         share = 1 / self.launches
         pace = Pace(BLOCK, self.run_frequency, self.run_delay)
         return Budget(
@@ -483,7 +483,7 @@ def _launches(
 
 @contextmanager
 def _cache(cold: bool) -> Iterator[None]:
-    """Cold: an empty cache of compiled code, so that init has all there is to do."""
+    """Give cold starts an empty cache of compiled code, so that init does all of the work."""
     if not cold:
         yield
         return

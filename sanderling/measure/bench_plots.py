@@ -87,7 +87,7 @@ def _colour(index: int) -> str:
 
 
 def _scale(least: float, most: float) -> str:
-    """Engines may be far apart, and so may disturbed samples be."""
+    """Choose a log axis where engines or disturbed samples are far apart."""
     return "log" if most > WIDE * least else "linear"
 
 

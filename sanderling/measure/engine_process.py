@@ -89,7 +89,7 @@ class Ready:
 
 
 def main(pipe: Connection) -> None:
-    """The process's whole work."""
+    """Do the whole work of an engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The parent may go away at any moment, in the middle of a message too: that is no error here.
     with suppress(EOFError, OSError, KeyboardInterrupt):

@@ -123,7 +123,7 @@ class Result:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """With the summary, which a reader wants first."""
+        """Return the record together with its summary, which readers look at first."""
         found = self.summary
         figures = {"summary": found.to_json() if found else None, "throughput": self.throughput}
         return {"name": self.setting.name} | asdict(self) | figures

@@ -117,18 +117,21 @@ class ExternalDelegate(InterpreterDelegate):
     # -- running a part ---------------------------------------------------------------------------
 
     def load(self, part: Graph, options: Options) -> Executable:
-        content = as_tflite(part)
-        made = InterpreterExecutable(content, options.threads, RESOLVER, [self._library()])
+        try:
+            library = self._library()
+        except InputError as error:  # there was one before: a device may have a single user
+            raise self._not_applied(error) from error
+        made = InterpreterExecutable(as_tflite(part), options.threads, RESOLVER, [library])
         # The interpreter goes before the library's delegate, also where the garbage collector finds
         # both at once and would end them in any order.
         weakref.finalize(made, made.interpreter.__del__)
         left = set(range(len(part.ops))) - taken_nodes(made.interpreter._get_ops_details())
         if left:
-            error = self._not_applied(
+            failure = self._not_applied(
                 RuntimeError(f"it leaves out {plural(len(left), 'op')} that it took before")
             )
-            error.ops = tuple(sorted(left))
-            raise error
+            failure.ops = tuple(sorted(left))
+            raise failure
         return made
 
 
