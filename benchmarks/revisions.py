@@ -5,8 +5,9 @@
 OLD and NEW are anything `git archive` takes; without --new the working tree is measured. Each
 process loads one revision's package and takes, of one model: planning (inference and checks of
 every op, on the reference, nothing remembered), a warm start (load, compile from a filled cache,
-first inference), steady runs of a bound session, and the interpreter's invoke. A figure is the
-ratio new / old with its 95 % interval: above 1, the new revision takes longer.
+first inference), steady runs of a bound session, and the interpreter's invoke. A further process
+takes a cold start, the same with an empty cache: most of it is compilation. A figure is the ratio
+new / old with its 95 % interval: above 1, the new revision takes longer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.common import ROOT, model_paths, table, write_section
 from sanderling.measure.machine import machine_line
 from sanderling.measure.sample_statistics import Ratio, ratio
 
-FIGURES = ("plan", "warm", "run", "invoke")
+FIGURES = ("plan", "cold", "warm", "run", "invoke")
 Samples = dict[str, list[float]]
 
 # Runs in the fresh process: prints one line of JSON. The first process of a revision fills its
@@ -79,15 +80,24 @@ def check_out(revision: str | None, folder: Path) -> Path:
     return folder
 
 
-def probe(place: Path, model: Path, seconds: float) -> dict[str, float]:
-    """One process of the revision that lies in this folder."""
-    env = os.environ | {"PYTHONPATH": str(place), "SANDERLING_CACHE": str(place / "cache")}
+def probe(place: Path, model: Path, seconds: float, cache: str = "") -> dict[str, float]:
+    """One process of the revision that lies in this folder. cache: another folder than its own."""
+    env = os.environ | {
+        "PYTHONPATH": str(place),
+        "SANDERLING_CACHE": cache or str(place / "cache"),
+    }
     command = [sys.executable, "-c", PROBE, str(model), str(seconds)]
     done = subprocess.run(command, env=env, cwd=place, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["it died"])[-1])
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def start_cold(place: Path, model: Path) -> float:
+    """Seconds of a start with an empty cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        return probe(place, model, 0, cache)["warm"]
 
 
 def compare(places: Sequence[Path], model: Path, rounds: int, seconds: float) -> list[Ratio]:
@@ -98,7 +108,9 @@ def compare(places: Sequence[Path], model: Path, rounds: int, seconds: float) ->
         probe(place, model, 0)  # the file is recognised from now on
     for number in range(rounds):
         for index in random.Random(number).sample((0, 1), 2):
-            for name, value in probe(places[index], model, seconds).items():
+            found = probe(places[index], model, seconds)
+            found["cold"] = start_cold(places[index], model)
+            for name, value in found.items():
                 samples[index][name].append(value)
     old, new = samples
     return [ratio([[v] for v in new[name]], [[v] for v in old[name]]) for name in FIGURES]

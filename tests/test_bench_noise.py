@@ -17,7 +17,7 @@ from sanderling.measure.noise import Look
 from sanderling.measure.record import Setting
 from sanderling.measure.sample_statistics import ratio, ratio_of_launches
 
-from .test_bench import measured
+from .support.bench_command import measured
 
 # -- samples, by a clock that we turn -----------------------------------------------------------
 

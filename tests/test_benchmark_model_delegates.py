@@ -188,17 +188,19 @@ def test_all_options_are_measured_and_failures_survive() -> None:
 
 
 def test_one_failing_option_does_not_end_the_others(named: dict[str, Any]) -> None:
-    named["gpu"] = lambda: Picky("gpu", set())
+    named["gpu"] = lambda: Picky("gpu", {"SOFTMAX"})
+    named["hexagon"] = lambda: Picky("hexagon", set())
     named["nnapi"] = lambda: (_ for _ in ()).throw(DelegateError("driver crashed"))
     text = call(
         f"--graph={INT8}",
         *SHORT,
-        "--perf_options_list=gpu,nnapi",
+        "--perf_options_list=gpu,nnapi,dsp",
         "--random_shuffle_benchmark_runs=false",
     ).stdout
     found = tool_log.parse(text).options
     assert found["gpu-default"] and found["nnapi(w/o accel name)"] is None
     assert "failed: driver crashed" in text
+    assert found["dsp w/ hexagon"] is None and "the delegate 'hexagon' runs no op" in text
 
 
 def test_none_is_the_given_flags_once() -> None:

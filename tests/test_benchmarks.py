@@ -266,11 +266,13 @@ def test_startup_measures_each_subject() -> None:
     assert "| digits |" in startup.report({"digits": samples}, {})
 
 
-def test_revisions_are_compared(tmp_path: Path) -> None:
-    places = [revisions.check_out(None, tmp_path / name) for name in ("old", "new")]
-    found = revisions.compare(places, DIGITS, rounds=1, seconds=0.01)
-    assert len(found) == len(revisions.FIGURES)
-    assert all(r.value > 0 for r in found)
+def test_revisions_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = revisions.check_out(None, tmp_path / "new")
+    found = revisions.probe(place, DIGITS, 0.01)
+    assert {*found, "cold"} == set(revisions.FIGURES) and min(found.values()) > 0
+    monkeypatch.setattr(revisions, "probe", lambda *_: dict(found))
+    ratios = revisions.compare([place, place], DIGITS, rounds=2, seconds=0)
+    assert [r.value for r in ratios] == [1] * len(revisions.FIGURES)
 
 
 @NEEDS_LITERT

@@ -20,7 +20,7 @@ from sanderling.errors import InputError
 from sanderling.evaluate.task import make_task
 from sanderling.format.save import write_atomic
 
-from .test_cli import call
+from .support.command_line import call
 
 DATA = Path(str(files("sanderling") / "data"))
 F32, INT8 = str(DATA / "digits_f32.tflite"), str(DATA / "digits_int8.tflite")

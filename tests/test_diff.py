@@ -23,6 +23,7 @@ from sanderling.ir import DType, Graph
 from sanderling.measure.record import Setting
 
 from .support.diff_command import BY_DEFINITION, EXACT, F32, INT8, F, call, restless, small
+from .support.fake_delegates import Some
 
 # -- the guide's tool -----------------------------------------------------------------------------
 
@@ -96,7 +97,8 @@ def test_delegates_that_are_elsewhere(name: str) -> None:
         pytest.skip(f"{name} is here")
     for words in ([f"--delegate={name}"], [f"--use_{name}=true"]):
         result = call(f"--model_file={F32}", *words, "--num_runs=1")
-        assert f"There is no delegate '{name}' (there are " in result.stderr
+        assert f"There is no delegate '{name}'" in result.stderr
+        assert " (there are cpu, " in result.stderr
         assert "its ops run on the CPU" in result.stderr
         assert re.search(r"test +\S+ +sanderling cpu ", result.stdout)
     call(f"--model_file={F32}", f"--use_{name}=false", "--num_runs=1")
@@ -202,6 +204,19 @@ def test_nan_is_said_and_breaks_limits() -> None:
     assert counted.nan_reference > 0 and counted.nan_test == 0
     assert any(f"{counted.nan_reference} are NaN in the reference" in n for n in found.notes)
     assert not found.ok and "cannot be compared" in found.failed[0]
+
+
+def test_nan_that_a_delegate_alone_makes_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(part: Graph, inputs: object, outputs: Any) -> None:
+        outputs[0][0, 3] = np.nan
+
+    names = {"spoils": lambda: Some({"SOFTMAX"}, "spoils", watch=spoil)}
+    monkeypatch.setattr("sanderling.runtime.registry._registered", names)
+    words = F32, "--delegate-a=reference", "--delegate=spoils", "--delegate=reference", "--runs=2"
+    said = call(*words).stderr
+    assert "of 20 values 0 are NaN in the reference and 2 in the test; 2 cannot be compared" in said
+    assert "NaN is made by the test alone" in said
+    assert "cannot be compared" in call(*words, "--max-error=1", status=1).stderr
 
 
 def test_json_holds_it_all(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from sanderling import (
     UnsupportedError,
     protobuf,
 )
+from sanderling.delegates import extras
 from sanderling.delegates.flex import delegate as flex_delegate
 from sanderling.delegates.flex import function
 from sanderling.delegates.flex.allowed import ALLOWED
@@ -81,7 +82,7 @@ def first_op(model: Model) -> Op:
 @pytest.fixture(name="installed")
 def as_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is refused is refused before TensorFlow is asked."""
-    monkeypatch.setattr(flex_delegate, "check_installed", lambda: None)
+    monkeypatch.setattr(flex_delegate, "require_extra", lambda *names: None)
     monkeypatch.setattr(function, "_tensorflow", lambda: pytest.fail("TensorFlow was asked"))
 
 
@@ -164,7 +165,7 @@ def test_without_the_delegate_it_is_named() -> None:
 
 
 def test_without_tensorflow_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="'flex' needs the package 'tensorflow'") as caught:
         flex_model("Erf").compile(["flex"])
     assert "pip install 'sanderling[flex]'" in caught.value.fix

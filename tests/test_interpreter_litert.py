@@ -15,8 +15,8 @@ from sanderling import dump
 from sanderling.ir import Array, DType, Graph, Model, Quant, Signature, Tensor
 
 from .conformance.cases_control import const, emit, graph
+from .support.beside_litert import Snippet, both, litert, same_error, signatures
 from .support.format_models import sparse_tensor
-from .test_interpreter import Snippet, both, litert, same_error, signatures
 
 F = np.float32
 MODULES = pytest.mark.parametrize("m", [sanderling, litert], ids=["ours", "litert"])

@@ -16,7 +16,7 @@ from sanderling import glyphs, pages, plots
 from sanderling.glyphs import cells, shorten, spelled, wrapped
 from sanderling.tables import facts, table
 
-from .test_cli import call
+from .support.command_line import call
 
 DATA = Path(str(files("sanderling") / "data"))
 INT8 = str(DATA / "digits_int8.tflite")

@@ -19,7 +19,7 @@ from sanderling.ir import Array
 from sanderling.optimize.calibrate import calibrate
 from sanderling.progress import Estimate, _LastReport, duration
 
-from .test_cli import call
+from .support.command_line import call
 
 DATA = Path(str(files("sanderling") / "data"))
 F32, INT8 = str(DATA / "digits_f32.tflite"), str(DATA / "digits_int8.tflite")

@@ -24,7 +24,7 @@ from sanderling.ir.text import from_text
 from sanderling.runtime.inputs import read_array
 from sanderling.runtime.sound import read_wave, resampled
 
-from .test_cli import answer, call
+from .support.command_line import answer, call
 
 DATA = Path(str(files("sanderling") / "data"))
 F32, INT8 = str(DATA / "digits_f32.tflite"), str(DATA / "digits_int8.tflite")

@@ -29,6 +29,12 @@ def _delegates() -> Iterable[str]:
     return delegate_names()
 
 
+def _asked() -> Iterable[str]:
+    from ..rules import names
+
+    return sorted({*_delegates(), *names(), "all"})
+
+
 def _engines() -> Iterable[str]:
     from ..measure.engines import TITLES
 
@@ -54,6 +60,7 @@ def _modes() -> Iterable[str]:
 
 
 DELEGATE, DELEGATES = one_of(_delegates), list_of(_delegates)
+ASKED = one_of(_asked)
 ENGINE, ENGINES = one_of(_engines), list_of(_engines)
 PRECISION, PRECISIONS = one_of(lambda: ("f32", "bf16")), list_of(lambda: ("f32", "bf16"))
 PRESET, TASK, MODE, MODE_LIST = one_of(_presets), one_of(_tasks), one_of(_modes), list_of(_modes)

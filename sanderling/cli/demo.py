@@ -58,8 +58,7 @@ def _measure(model: Model, images: Array, labels: Array, digit: int) -> dict[str
     session = model.compile()
     codes = quantize_array(images.astype(np.float32)[..., None] / 16, tensor)
     scores = session(codes)  # one batch
-    out = model.main.outputs[0].quant
-    assert out is not None
+    out = model.main.outputs[0].quantisation
     chances = (scores[digit].astype(np.float32) - out.zero_point[0]) * out.scale[0]
     facts = describe(model)
     return {

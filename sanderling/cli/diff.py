@@ -27,7 +27,7 @@ from ..evaluate.layer_diff import LayerDiffs, Progress
 from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..measure.benchmark_model.flags import Values
-from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, external, unused
+from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, carried
 from ..measure.devices import DeviceOptions
 from ..measure.record import Setting
 from ..plots import kind_of
@@ -62,7 +62,7 @@ from .device import (
     device_delegates,
 )
 from .run import numbers
-from .tool_flags import ToolCommand, delegates_here
+from .tool_flags import ToolCommand, chosen_delegates
 
 FAILED = 1
 COMMAND = ToolCommand
@@ -261,8 +261,6 @@ def diff(
     load_plugins(plugin)
     model = _model(a, model_file)
     flags: Values = ctx.meta["registrar"]
-    flagged = [p.flag for p in PROVIDERS if flags.on(p.flag)]
-    wanted = [*delegate_b, *(flag.removeprefix("use_") for flag in flagged)]
     limits = ErrorLimits(
         max_error,
         max_avg_error,
@@ -294,11 +292,8 @@ def diff(
         )
         setting = Setting(threads=threads_b, delegates=chosen, precision=precision_b)
     else:
-        engine_a, delegate_a = _ours(delegate_a, engine_a)
-        engine_b, wanted = _ours(wanted, engine_b)
-        others = [external(flags)] if flags.text(EXTERNAL) else []
-        for text in unused(flags):
-            warn(text)
+        engine_a, delegate_a = _ours(delegate_a, engine_a, Values())
+        engine_b, delegate_b = _ours(delegate_b, engine_b, flags)
 
     def compare(show: Progress) -> Diff:
         if device:
@@ -308,13 +303,14 @@ def diff(
             model,
             b,
             delegate_a=delegate_a,
-            delegate_b=[*wanted, *others],
+            delegate_b=delegate_b,
             engine_a=engine_a,
             engine_b=engine_b,
             threads_a=threads_a,
             threads_b=threads_b,
             precision_a=precision_a,
             precision_b=precision_b,
+            flags_b=dict(carried(flags)),
             runs=runs,
             seed=seed,
             data=data,
@@ -364,26 +360,21 @@ def _kept_when_interrupted() -> Iterator[None]:
 
 
 def _model(a: Path | None, model_file: Path | None) -> Path:
-    if (a is None) == (model_file is None):
-        what = "no model is given" if a is None else "A and --model_file both name the reference"
-        raise InputError(what, fix="sanderling diff A.tflite [B.tflite]")
     chosen = a or model_file
-    assert chosen is not None
+    if chosen is None or (a and model_file):
+        what = "A and --model_file both name the reference" if chosen else "no model is given"
+        raise InputError(what, fix="sanderling diff A.tflite [B.tflite]")
     return chosen
 
 
-def _ours(wanted: list[str], engine: str) -> tuple[str, list[str]]:
-    """The guide tool's delegates in our terms: XNNPACK is what LiteRT runs on."""
-    if "xnnpack" not in wanted or "xnnpack" in delegate_names():
-        return engine, delegates_here(wanted)
-    others = delegates_here([name for name in wanted if name != "xnnpack"])
-    if others or engine not in ("sanderling", "litert"):
-        raise InputError(
-            "xnnpack is LiteRT's and stands alone",
-            where="--delegate xnnpack",
-            fix="leave the others out",
-        )
-    return "litert", []
+def _ours(wanted: list[str], engine: str, flags: Values) -> tuple[str, list[str]]:
+    """The guide tool's delegates in our terms. XNNPACK is what LiteRT runs on: alone it is LiteRT
+    itself, beside others a delegate like them."""
+    named = [p.flag.removeprefix("use_") for p in PROVIDERS if flags.on(p.flag)]
+    alone = {*wanted, *named} == {"xnnpack"} and not carried(flags) and not flags.text(EXTERNAL)
+    if alone and engine in ("sanderling", "litert") and "xnnpack" not in delegate_names():
+        return "litert", []
+    return engine, chosen_delegates(wanted, flags)
 
 
 def _warn_unused(given: Mapping[str, Any]) -> None:

@@ -25,11 +25,11 @@ from ..evaluate.evaluation import (
     compare_evaluations,
     evaluate_task,
 )
-from ..evaluate.task import Task, find_task, settings_of, task_names
+from ..evaluate.task import Task, find_task, plugin_files, run_each, settings_of, task_names
 from ..files import check_ending
 from ..format import AtomicFile
 from ..measure.benchmark_model.flags import Values
-from ..measure.benchmark_model.providers import choose, unused
+from ..measure.benchmark_model.providers import carried
 from ..measure.devices import DeviceOptions
 from ..measure.record import Setting
 from ..tables import table
@@ -59,7 +59,7 @@ from .device import (
     DeviceTimeout,
     device_delegates,
 )
-from .tool_flags import ToolCommand, delegates_here
+from .tool_flags import ToolCommand, chosen_delegates
 
 FAILED = 1
 SHOWN = 10  # failures that are named on the terminal; the record has all
@@ -245,13 +245,14 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
         _check_early(task, values)
         if values["device"]:
             return _run_on_device(task, values, flags, files, target)
-        delegates = _delegates(values["delegate"], flags)
+        run_each(plugin_files(values["plugin"]))  # they may bring delegates
+        delegates = chosen_delegates(values["delegate"], flags)
         task.detail = bool(values["against"] or values["predictions"])
         model = _model(values)
-        found = _evaluate(model, task, values, delegates, model.name)
+        found = _evaluate(model, task, values, delegates, flags, model.name)
         record = found.to_json()
         if values["against"]:
-            other = _other(kind, settings, values, delegates)
+            other = _other(kind, settings, values, delegates, flags)
             compared = compare_evaluations(found, other)
             record |= {"against": other.to_json(), "compared": compared}
         if not target.write(record):
@@ -349,19 +350,14 @@ def _warn_unused(values: Common, names: Sequence[str], because: str) -> None:
         warn(f"--{given[0]} has no effect with {because}")
 
 
-def _delegates(names: Sequence[str], flags: Values) -> list[str]:
-    """Of --delegate, and of the tools' flags."""
-    found = delegates_here(names)
-    chosen = choose(flags, False)
-    for text in (*chosen.absent, *chosen.said, *unused(flags)):
-        warn(text)
-    return found + (
-        [d.spelling or d.name for d in chosen.delegates] if chosen.applied or chosen.said else []
-    )
-
-
 def _evaluate(
-    model: Path, task: Task, values: Common, delegates: Sequence[str], what: str, engine: str = ""
+    model: Path,
+    task: Task,
+    values: Common,
+    delegates: Sequence[str],
+    flags: Values,
+    what: str,
+    engine: str = "",
 ) -> Evaluation:
     with progress() as show, _kept(lambda: told):
         told: list[int] = [0, 0]
@@ -377,6 +373,7 @@ def _evaluate(
             delegates=delegates,
             threads=values["threads"],
             precision=values["precision"],
+            flags=dict(carried(flags)),
             workers=values["workers"],
             decoders=values["decoders"],
             ray=values["ray"],
@@ -404,7 +401,11 @@ def _kept(told: Any) -> Iterator[None]:
 
 
 def _other(
-    kind: type[Task], settings: dict[str, Any], values: Common, delegates: Sequence[str]
+    kind: type[Task],
+    settings: dict[str, Any],
+    values: Common,
+    delegates: Sequence[str],
+    flags: Values,
 ) -> Evaluation | KeptPredictions:
     """The evaluation of --against."""
     path = Path(values["against"])
@@ -423,7 +424,7 @@ def _other(
     read = {n: _read(types_of[n], v) for n, v in changed.items()}
     own = {"save_results": None} if "save_results" in settings else {}  # the file is the other's
     task = replace(kind(**settings | own | read), detail=True)
-    return _evaluate(path, task, values, delegates, path.name, values["against_engine"])
+    return _evaluate(path, task, values, delegates, flags, path.name, values["against_engine"])
 
 
 def _read(hint: Any, text: str) -> Any:

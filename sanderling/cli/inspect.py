@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -14,12 +14,11 @@ from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
-from ..optimize.model_types import model_types
 from ..runtime.arena import plan_graph
 from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
+from . import completion
 from .common import (
-    DelegateNames,
     JsonPath,
     JsonTarget,
     ModelPath,
@@ -35,6 +34,15 @@ from .common import (
 
 Record = dict[str, Any]
 ALL = "all"  # the accelerators, with the model in each of its types
+Asked = Annotated[
+    list[str],
+    typer.Option(
+        "--delegate",
+        metavar="NAME",
+        autocompletion=completion.ASKED,
+        help="A delegate, or an accelerator known by its rules (nnapi:29, gpu); `all`: a table.",
+    ),
+]
 
 
 def inspect(
@@ -47,7 +55,7 @@ def inspect(
         bool, typer.Option("--all", help="Show also graphs that are the same but for names.")
     ] = False,
     shape: Shapes = [],  # noqa: B006
-    delegate: DelegateNames = [],  # noqa: B006  typer reads the default, nobody changes it
+    delegate: Asked = [],  # noqa: B006  typer reads the default, nobody changes it
     plugin: Plugins = [],  # noqa: B006
     json: JsonPath = "",
 ) -> None:
@@ -72,7 +80,7 @@ def inspect(
         shapes = read_shapes(shape)
         record = describe(source, [d for d in delegate if d != ALL], shapes)
         if ALL in delegate:
-            record["model_types"] = model_types(source)
+            record["model_types"] = _model_types(source)
         if target.write(record):
             return
     if text:
@@ -82,6 +90,12 @@ def inspect(
     else:
         _print(record, ops, tensors, all_)
         _print_types(record.get("model_types"))
+
+
+def _model_types(source: Model) -> Record:
+    from ..optimize.model_types import model_types  # the quantiser, which other answers do not need
+
+    return model_types(source)
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
@@ -132,21 +146,27 @@ def _print_types(found: Record | None) -> None:
         return
     columns = found["accelerators"]
     rows = [(r["type"], *(_mark(r["cells"][c]) for c in columns)) for r in found["rows"]]
-    reasons = [
-        (r["type"], c, r["cells"][c]["reason"], r["cells"][c]["source"])
+    refused = [
+        (r["type"], c, cell)
         for r in found["rows"]
-        for c in columns
-        if r["cells"][c]["reason"]
+        for c, cell in r["cells"].items()
+        if cell["reason"]
     ]
-    typer.echo(f"\nmodel types (this file: {found['own']})\n")
+    sources = _numbered(cell["source"] for *_, cell in refused)
+    reasons = [(kind, c, _cited(cell, sources)) for kind, c, cell in refused]
+    typer.echo(
+        f"\nmodel types (this file: {found['own']}): whether most of the work is taken, and the "
+        "share of ops\n"
+    )
     typer.echo(table(["model type", *columns], rows))
-    typer.echo("\n" + table(["model type", "on", "most of what is refused", "says"], reasons, 2))
+    typer.echo("\n" + table(["model type", "on", "most of what is refused"], reasons, 2))
+    typer.echo("\n" + _bibliography(sources))
     if found["problem"]:
         typer.echo(f"\n{found['problem']}")
 
 
 def _mark(cell: Record) -> str:
-    return f"{'yes' if cell['taken'] else 'no'} ({cell['ops']:.0%} of ops)"
+    return f"{'yes' if cell['taken'] else 'no'} {cell['ops']:.0%}"
 
 
 def _same(numbers: Sequence[int], first: int) -> str:
@@ -313,16 +333,30 @@ def _delegation(record: Record, every: bool) -> list[str]:
     """Who runs what, and why not another: of delegates that are here, and of those that are known
     by their rules. every: ops that nobody refused, too."""
     parts = ", ".join(f"{plural(p['ops'], 'op')} on {p['delegate']}" for p in record["parts"])
+    sources = _numbered(r.get("source") for op in record["ops"] for r in op["refusals"])
     rows = [
-        (op["index"], op["name"], r["delegate"], op["output"], r["reason"], r.get("source", ""))
+        (op["index"], op["name"], r["delegate"], op["output"], _cited(r, sources))
         for op in record["ops"]
         for r in op["refusals"] or [{"delegate": "", "reason": "yes"}] * every
     ]
-    columns = [">#", "op", "refused by", "~output", "because", "says"]
-    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    refused = table(columns[:shown], [row[:shown] for row in rows])
+    refused = table([">#", "op", "refused by", "~output", "because"], rows)
     lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]
+    lines += [_bibliography(sources)] if sources else []
     return [*lines, _borders(record["crossing"])] if record.get("taken") else lines
+
+
+def _numbered(sources: Iterable[str | None]) -> dict[str, int]:
+    """Who says so: each source once, with its number."""
+    return {source: i for i, source in enumerate(dict.fromkeys(filter(None, sources)), 1)}
+
+
+def _cited(said: Record, sources: Mapping[str, int]) -> str:
+    number = sources.get(said.get("source", ""))
+    return f"{said['reason']} [{number}]" if number else said["reason"]
+
+
+def _bibliography(sources: Mapping[str, int]) -> str:
+    return "\n".join(f"[{number}] {source}" for source, number in sources.items())
 
 
 def _borders(crossing: Record) -> str:

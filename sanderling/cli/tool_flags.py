@@ -9,12 +9,20 @@ from typer.core import TyperCommand
 
 from ..errors import InputError
 from ..measure.benchmark_model.flags import ALIASES, DELEGATES, Values, parse
-from ..measure.benchmark_model.providers import PROVIDERS, absence, stand_in
+from ..measure.benchmark_model.providers import (
+    PROVIDERS,
+    absence,
+    choose,
+    fallback_detected,
+    stand_in,
+    unused,
+)
 from ..runtime.registry import delegate_names
 from .common import warn
 
-# The tools take flags for every delegate; --help is ours.
+# The tools take flags for every delegate; --help is ours. Two more are about partitions.
 REGISTRAR = {f.name for f in DELEGATES} - {"help"} | set(ALIASES)
+REGISTRAR |= {"require_full_delegation", "disable_delegate_clustering"}
 
 
 class ToolCommand(TyperCommand):
@@ -25,6 +33,19 @@ class ToolCommand(TyperCommand):
         own = {name: p for p in self.params for name in (*p.opts, *p.secondary_opts)}
         ctx.meta["registrar"], rest = _registrar(args)
         return super().parse_args(ctx, [a for word in rest for a in _spelled(word, own)])
+
+
+def chosen_delegates(names: Sequence[str], flags: Values) -> list[str]:
+    """Of --delegate and of the tools' flags, in their order, as another process can name them."""
+    found = delegates_here(names)
+    chosen = choose(flags, False)
+    for text in (*chosen.absent, *chosen.said, *unused(flags)):
+        warn(text)
+    if flags.on("require_full_delegation") and not found and not chosen.applied:
+        raise fallback_detected("no delegate was applied")
+    if not chosen.applied and not chosen.said:
+        return found
+    return found + [d.spelling or d.name for d in chosen.delegates]
 
 
 def delegates_here(names: Sequence[str]) -> list[str]:

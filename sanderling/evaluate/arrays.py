@@ -63,7 +63,7 @@ class Arrays(Classification):
 
     @cached_property
     def content(self) -> dict[str, Array]:
-        """Everything in the file, read once in each process."""
+        """Return all arrays of the file. Each process reads the file once."""
         if not self.data.is_file():
             raise InputError("there is no such file", where=str(self.data), fix="check the path")
         what, fix = "not a readable .npz file", "save it with np.savez(file, x=..., y=...)"
@@ -76,7 +76,7 @@ class Arrays(Classification):
 
     @cached_property
     def feeds(self) -> dict[str, Array]:
-        """The array of each input."""
+        """Return the array that feeds each input."""
         stated = dict(_pair(text, list(self.ports.inputs)) for text in self.input)
         left = {n: a for n, a in self.content.items() if n != self._label_name}
         found: dict[str, Array] = {}
@@ -157,7 +157,7 @@ class Arrays(Classification):
         return self.check_labels(found)
 
     def _check_type(self, name: str, array: Array) -> None:
-        """Before any inference: no sample would come through."""
+        """Raise, before any inference, if the array's type does not fit the input."""
         tensor, row = self.ports.inputs[name], array[:1]
         scaled = any(number is not None for number in self._scale)
         if scaled or array.dtype.kind not in "iu" or array.dtype == tensor.dtype.numpy:

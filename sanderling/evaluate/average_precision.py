@@ -51,7 +51,7 @@ def _grouped(rows: Sequence[Record]) -> Groups:
 
 
 def _of_class(truth: dict[int, list[Record]], found: dict[int, list[Record]]) -> Array:
-    """AP at each threshold."""
+    """Return the AP of one class at each threshold."""
     count = sum(map(len, truth.values()))
     if not count or not found:
         return np.zeros(len(THRESHOLDS))

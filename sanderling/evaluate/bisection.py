@@ -100,7 +100,7 @@ def _unit(a: Tensor, b: Tensor) -> float | None:
 
 
 class Judge:
-    """Holds answers to the limits, against the reference's."""
+    """Compares answers with the reference's and says whether they keep the limits."""
 
     def __init__(self, expected: Sequence[Answers], outputs: Couples, limits: ErrorLimits) -> None:
         self.expected, self.limits = expected, limits
@@ -173,7 +173,7 @@ def _named(op: Op) -> dict[str, Any]:
 
 
 class Without(Delegate):
-    """A delegate that does not get some ops: those whose `debug_index` is held back."""
+    """A delegate that refuses some ops: those whose `debug_index` is held back from it."""
 
     def __init__(self, inner: Delegate, held: frozenset[int]) -> None:
         self.inner, self.held, self.name = inner, held, inner.name
@@ -231,7 +231,7 @@ def bisect_delegate(
 def _taken(
     model: Model, delegates: Sequence[Delegate], threads: int, shapes: Sequence[tuple[int, ...]]
 ) -> list[int]:
-    """Places of the ops that run on one of these, as the session shares them out."""
+    """Return the places of the ops that a session would run on one of these delegates."""
     watched = [Without(d, frozenset()) for d in delegates]
     plan = Session(model, resolve(watched), threads).plan(model.main, shapes)
     return sorted(

@@ -159,7 +159,7 @@ class Classification(Task):
         )
 
     def _doubt(self, right: int, count: int) -> str:
-        """No better than guessing: the model is rarely to blame."""
+        """Return a warning if the model is no better than guessing: it is rarely to blame."""
         if count >= 20 and wilson(right, count)[0] <= 1 / self.classes:
             return (
                 "the accuracy is that of guessing: check the preprocessing (mean, std, colour "
@@ -205,7 +205,7 @@ class Classification(Task):
         return self.names[number] if 0 <= number < len(self.names) else f"class {number}"
 
     def lines(self, metrics: Metrics) -> list[str]:
-        """The guide's lines first."""
+        """Return the figures for people; the lines of TensorFlow Lite's tool come first."""
         found = [f"Top-{k} Accuracy: {v:g}" for k, v in enumerate(metrics["topk"], 1)]
         for name, (low, high) in metrics["intervals"].items():
             found.append(f"{name}: {metrics[name]:.2%}, 95 % interval {low:.2%} to {high:.2%}")
@@ -261,7 +261,7 @@ class Classification(Task):
         return found
 
     def _offset_of(self, samples: Sequence[Sample], side: Sequence[Prediction], best: Array) -> int:
-        """Of either model: its classes are counted by its scores, where these were kept."""
+        """Return a model's offset. Its classes are counted by its scores, where these were kept."""
         if self.offset == AUTO and "scores" in side[0] and len(side[0]["scores"]) != self.classes:
             twin = type(self)(
                 **{k: v for k, v in self.settings().items() if k != "model_output_labels"}

@@ -270,7 +270,7 @@ def suppress(boxes: Array, scores: Array, classes: Array, limits: BoxLimits) -> 
 
 
 def _best_of(places: Array, boxes: Array, scores: Array, limits: BoxLimits) -> Array:
-    """Of one class. More than `count` of them never stay."""
+    """Return the places of the boxes of one class that stay, at most `count` of them."""
     waiting = places[np.argsort(-scores[places], kind="stable")]
     kept: list[int] = []
     while waiting.size and len(kept) < limits.count:
@@ -281,7 +281,7 @@ def _best_of(places: Array, boxes: Array, scores: Array, limits: BoxLimits) -> A
 
 
 def unplace(boxes: Array, frame: Frame) -> Array:
-    """From parts of the model's input to parts of the picture."""
+    """Convert boxes from parts of the model's input to parts of the picture."""
     (height, width), (rows, columns) = frame.target, frame.source
     scale = np.array([width * frame.scale[1], height * frame.scale[0]] * 2, np.float64)
     origin = np.array([frame.origin[1], frame.origin[0]] * 2, np.float64)

@@ -16,9 +16,11 @@ import numpy as np
 from ..errors import InputError, SanderlingError
 from ..format import load
 from ..ir import Array, Model, Shape, Tensor
+from ..measure.benchmark_model.flags import Values
+from ..measure.benchmark_model.providers import carried, session_arguments
 from ..measure.engines import check_engines, import_engine, job_for, load_engine
 from ..measure.record import Setting
-from ..measure.sample_statistics import Summary, summary
+from ..measure.sample_statistics import Summary, summarised
 from ..runtime.delegate import PlainDelegate
 from ..runtime.inputs import Picture, is_quantized
 from ..runtime.partition import has_state
@@ -139,6 +141,7 @@ def diff(
     threads_b: int = 1,
     precision_a: str = "f32",
     precision_b: str = "f32",
+    flags_b: Mapping[str, Any] | None = None,
     runs: int | None = None,
     seed: int = 0,
     data: str | Path | Array | Mapping[str, Array] | None = None,
@@ -160,7 +163,8 @@ def diff(
     a folder, an array, or arrays by input name; default are `runs` (50) random inputs. picture:
     how pictures become inputs, simply or as a preset of `load_pipeline` has it. shapes: of inputs,
     by name, for open dimensions. output_kind: what outputs are (see evaluate.output_kinds), for all
-    or by name, where the model does not tell. Limits are given as `limits` or by name:
+    or by name, where the model does not tell. flags_b: of TensorFlow Lite's tools, about the test's
+    partitions and delegates (first_delegate_node_index=3). Limits are given as `limits` or by name:
     max_error=..., min_cosine=...
     """
     show = progress or (lambda what, done, total: None)
@@ -169,7 +173,7 @@ def diff(
     one = models[0] is models[1]
     settings = (
         _setting(engine_a, delegate_a, threads_a, precision_a),
-        _setting(engine_b, delegate_b, threads_b, precision_b),
+        _setting(engine_b, delegate_b, threads_b, precision_b, flags_b),
     )
     if one and not delegate_a and _runs_alike(*settings):
         settings = (_setting("sanderling", ("reference",), 1, "f32"), settings[1])
@@ -206,8 +210,8 @@ def diff(
 
 
 def _runs_alike(a: Setting, b: Setting) -> bool:
-    """Nothing but the default, twice."""
-    plain = replace(b, delegates=()) if b.delegates == ("cpu",) else b
+    """Return whether both settings are Sanderling's and run a model alike."""
+    plain = replace(b, delegates=() if b.delegates == ("cpu",) else b.delegates, flags=())
     return a == plain and a.engine == "sanderling"
 
 
@@ -243,6 +247,7 @@ def _setting(
     delegates: str | PlainDelegate | Sequence[str | PlainDelegate],
     threads: int,
     precision: str,
+    flags: Mapping[str, Any] | None = None,
 ) -> Setting:
     check_engines([engine])
     if engine not in ENGINES_HERE:
@@ -264,7 +269,8 @@ def _setting(
         find_delegate(delegate)
     if threads < 1:
         raise InputError(f"{threads} threads run nothing", fix="give 1 or more")
-    return Setting(engine, threads, tuple(chosen), precision)  # type: ignore[arg-type]
+    named: tuple[Any, ...] = tuple(chosen)
+    return Setting(engine, threads, named, precision, flags=carried(Values(flags)))
 
 
 # -- running both ---------------------------------------------------------------------------------
@@ -310,7 +316,10 @@ class DiffSide:
             ) from error
 
     def _bind(self) -> None:
-        session = Session(self.model, delegates_of(self.setting), self.setting.threads)
+        setting = self.setting
+        session = Session(
+            self.model, delegates_of(setting), setting.threads, **session_arguments(setting.flags)
+        )
         graph = self.model.main
         entry = session.entry(None)
         places = {t: i for i, t in enumerate(graph.inputs)}
@@ -394,8 +403,7 @@ def _measure(
         _output(i, *pair, tally, kind_of(pair[0], kinds, tally.shape))
         for i, (pair, tally) in enumerate(zip(outputs, tallies, strict=True))
     ]
-    first, second = (summary(side.seconds) for side in sides)
-    assert first is not None and second is not None
+    first, second = (summarised(side.seconds) for side in sides)
     means = np.array([t.real.means for t in tallies]).reshape(len(tallies), -1)
     usual = np.nanmean(means, axis=1, keepdims=True) if np.isfinite(means).any() else 1.0
     badness = np.nan_to_num(means / np.where(usual > 0, usual, 1.0), nan=np.inf).sum(axis=0)
@@ -420,13 +428,15 @@ def _output(
 
 
 def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
-    """What must not hide in an average."""
+    """Return sentences about values that an average would hide, such as NaN."""
     for o in outputs:
         if o.real.nan_reference or o.real.nan_test or o.real.unlike:
+            alone = o.real.nan_test > o.real.nan_reference == 0
             yield (
                 f"{o.title}: of {o.real.elements} values {o.real.nan_reference} are NaN in "
                 f"the reference and {o.real.nan_test} in the test; {o.real.unlike} cannot be "
                 "compared and are left out of the errors"
+                f"{'; NaN is made by the test alone: per_tensor shows where' if alone else ''}"
             )
 
 

@@ -104,7 +104,7 @@ def _by_names(
 
 
 def _by_shape(ours: list[Tensor], theirs: list[Tensor]) -> Couples:
-    """Where each shape comes once."""
+    """Pair inputs by shape, if each shape occurs once."""
     places = {t.shape: t for t in theirs}
     if len(places) != len(theirs) or {t.shape for t in ours} != set(places):
         return []
@@ -129,7 +129,7 @@ def comparable(a: Tensor, b: Tensor) -> bool:
 
 
 def as_real(array: Array, tensor: Tensor) -> Array:
-    """What the array stands for."""
+    """Return the reals that the array stands for."""
     return dequantize_array(array, tensor)
 
 
@@ -248,7 +248,7 @@ class FileFeeds(FeedSource):
 
 
 def _raw_array(path: Path, lead: Tensor) -> Array:
-    """As stored: reals stay reals, so that the float side gets them unrounded."""
+    """Read the array as it is stored: the float side gets reals that nobody has rounded."""
     stored = _load(path)
     array = stored if isinstance(stored, np.ndarray) else _only(stored, path)
     array = array[None] if array.ndim + 1 == len(lead.shape) else array

@@ -11,8 +11,10 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array, Model
+from ..measure.benchmark_model.providers import flagged, session_arguments
 from ..measure.engines import LoadedEngine, check_engines, job_for, load_engine
 from ..measure.record import Setting
+from ..runtime.registry import find_delegate
 from ..runtime.session import Session
 from .task import Ports
 
@@ -33,12 +35,13 @@ class Runner:
         self._clean = True
 
     def _session(self) -> Session:
-        precision = self.setting.precision
+        setting = self.setting
         return Session(
             self.model,
-            self.setting.delegates,
-            self.setting.threads,
-            options={"precision": precision} if precision != "f32" else {},
+            [flagged(find_delegate(name), setting.flags) for name in setting.delegates],
+            setting.threads,
+            options={"precision": setting.precision} if setting.precision != "f32" else {},
+            **session_arguments(setting.flags),
         )
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -56,7 +59,7 @@ class Runner:
 
 
 class PeerRunner:
-    """Another engine. It is loaded anew for shapes it has not met."""
+    """Runs another engine, which is loaded again for shapes that it has not seen."""
 
     def __init__(self, model: Model, setting: Setting) -> None:
         self.model, self.setting = model, setting

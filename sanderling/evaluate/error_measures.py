@@ -28,6 +28,7 @@ class Errors:
     min_error: float  # the smallest of these means
     max_mean_error: float  # the largest of these means
     max_error: float  # of a single element
+    largest: float  # |reference| of a single element
     rmse: float
     relative: float  # |difference| / |reference|, Euclidean norms
     cosine: float
@@ -47,6 +48,7 @@ class Tally:
 
     means: list[float] = field(default_factory=list)
     elements: int = 0
+    most: float = 0.0  # the largest |difference|, and the largest |reference|
     largest: float = 0.0
     squares: float = 0.0  # sums of squares of the difference, the reference, the test
     reference: float = 0.0
@@ -90,7 +92,8 @@ class Tally:
         away = np.abs(difference)
         self.elements += a.size
         self.means.append(float(away.sum() / usual) if usual else 0.0 if not a.size else np.nan)
-        self.largest = max(self.largest, float(away.max(initial=0)))
+        self.most = max(self.most, float(away.max(initial=0)))
+        self.largest = max(self.largest, float(np.abs(a).max(initial=0)))
         self.squares += float(np.vdot(difference, difference))
         self.reference += float(np.vdot(a, a))
         self.test += float(np.vdot(b, b))
@@ -107,7 +110,7 @@ class Tally:
         self.rows += len(flat)
 
     def channel_rmse(self) -> Array | None:
-        """By channel; None of a tensor without channels."""
+        """Return the RMSE of each channel, or None for a tensor without channels."""
         return None if self.by_channel is None else np.sqrt(self.by_channel / max(self.rows, 1))
 
     def errors(self) -> Errors:
@@ -120,7 +123,8 @@ class Tally:
             std_dev=float(sound.std()) if sound.size else float("nan"),
             min_error=float(sound.min()) if sound.size else float("nan"),
             max_mean_error=float(sound.max()) if sound.size else float("nan"),
-            max_error=self.largest if sound.size else float("nan"),
+            max_error=self.most if sound.size else float("nan"),
+            largest=self.largest,
             rmse=float(np.sqrt(self.squares / max(self.elements, 1))),
             relative=_ratio(np.sqrt(self.squares), np.sqrt(self.reference)),
             cosine=self._cosine(),

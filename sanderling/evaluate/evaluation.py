@@ -21,6 +21,8 @@ from typing import Any
 
 from ..errors import InputError
 from ..ir import Shape
+from ..measure.benchmark_model.flags import Values
+from ..measure.benchmark_model.providers import carried
 from ..measure.machine import machine
 from ..measure.record import Setting
 from ..measure.sample_statistics import summary
@@ -40,7 +42,7 @@ from .shards import (
     cut,
     fingerprint,
 )
-from .task import Metrics, PortableTask, Prediction, Prepared, Sample, Task, TaskFile
+from .task import Metrics, PortableTask, Prediction, Prepared, Sample, Task, plugin_files
 
 SCHEMA = "sanderling.eval/1"
 DECODE_DEPTH = 3  # samples that each decoding process has ahead
@@ -181,6 +183,7 @@ def evaluate_task(
     delegates: Sequence[str] = (),
     threads: int = 1,
     precision: str = "f32",
+    flags: Mapping[str, Any] | None = None,
     workers: int = 1,
     decoders: int | None = None,
     ray: str = "",
@@ -193,6 +196,8 @@ def evaluate_task(
 ) -> Evaluation:
     """Run a task on a model.
 
+    flags:    of TensorFlow Lite's tools, about partitions and delegates, that every session keeps:
+              {"max_delegated_partitions": 1, "gpu_backend": "cl"}
     workers:  processes with a session each; 1: this process has the only session
     decoders: processes that prepare samples for this one's session; 0: it prepares them itself, one
               after the other. Default: threads of this process where the task allows that (those of
@@ -210,8 +215,9 @@ def evaluate_task(
             "the file of a task starts an evaluation when it is imported",
             fix='put that under `if __name__ == "__main__":`',
         )
-    setting = Setting(engine, threads, tuple(delegates), precision)
-    sources = tuple(TaskFile(str(p), Path(p).read_text("utf-8")) for p in plugins)
+    kept = carried(Values(flags))
+    setting = Setting(engine, threads, tuple(delegates), precision, flags=kept)
+    sources = plugin_files(plugins)
     sizes = tuple((name, tuple(shape)) for name, shape in (shapes or {}).items())
     work = EvaluationWork(os.fspath(model), setting, PortableTask.of(task), sources, sizes)
     begin = time.perf_counter()

@@ -54,7 +54,7 @@ def _veiled(pixels: Array, mask: Array) -> Array:
 
 
 def _colour_of(number: int) -> tuple[int, ...]:
-    """Of a class in a mask."""
+    """Return the colour of a class in a mask."""
     return COLOURS[(number - 1) % len(COLOURS)]
 
 

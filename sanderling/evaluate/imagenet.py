@@ -90,7 +90,8 @@ class ImageNet(Classification):
 
     def samples(self) -> Sequence[Sample]:
         self.labelled = str(self.labels or f"the folders of {self.images}")
-        found = self._labelled() if self._is_flat() else self._folders()
+        labels = self.labels if self._is_flat() else None
+        found = self._folders() if labels is None else self._labelled(labels)
         return self.check_labels(self._allowed(found))
 
     def preprocess(self, sample: Sample) -> Prepared:
@@ -160,11 +161,10 @@ class ImageNet(Classification):
             )
         return range(len(folders))
 
-    def _labelled(self) -> list[Sample]:
-        assert self.labels is not None
-        text = read_text(self.labels, "the labels", "give one class a line, or a .csv")
-        if self.labels.suffix.lower() == ".csv":
-            return self._from_csv(self.labels, text)
+    def _labelled(self, labels: Path) -> list[Sample]:
+        text = read_text(labels, "the labels", "give one class a line, or a .csv")
+        if labels.suffix.lower() == ".csv":
+            return self._from_csv(labels, text)
         return self._from_text(text.rstrip().splitlines())
 
     def _from_text(self, lines: list[str]) -> list[Sample]:

@@ -136,7 +136,7 @@ class Keypoints(ImageTask):
 
     @property
     def people(self) -> list[Record]:
-        """Those that count: not crowds, not without a keypoint."""
+        """Return the annotated people that count: neither crowds nor people without a keypoint."""
         return [a for a in self.truth.annotations if _annotated(a) and not a["iscrowd"]]
 
     @cached_property
@@ -367,7 +367,7 @@ class Keypoints(ImageTask):
 
 @dataclass
 class FoundPeople:
-    """Of each annotated person."""
+    """What was found of each annotated person."""
 
     images: list[int]
     counts: Array  # [people, keypoints]: is annotated

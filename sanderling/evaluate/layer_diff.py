@@ -35,7 +35,7 @@ WORST = 10
 
 
 def first_name(name: str) -> str:
-    """Of a name that was fused of several, the first."""
+    """Return the first of the names that a fused name consists of."""
     first, more, _ = name.partition(";")
     return f"{first};..." if more else first
 
@@ -102,19 +102,19 @@ class LayerDiffs:
 
     @property
     def first_difference(self) -> LayerDiff | None:
-        """Where the runs are no longer the same at all."""
+        """Return the first layer at which the two runs differ at all."""
         return next(
             (r for r in self.rows if r.accumulated.max_error > 0 or r.accumulated.unlike), None
         )
 
     @property
     def first_divergence(self) -> LayerDiff | None:
-        """The first whose own error is more than its type explains."""
+        """Return the first layer whose own error is more than its type explains."""
         return next((r for r in self.rows if r.suspect), None)
 
     @property
     def worst(self) -> list[LayerDiff]:
-        """By their own error, the largest first; those without any are left out."""
+        """Return the layers by their own error, the largest first, without those that have none."""
         ranked = sorted(self.rows, key=lambda r: r.severity, reverse=True)
         return [r for r in ranked if r.severity > 0][:WORST]
 
@@ -233,7 +233,7 @@ def _fusion_notes(apart: Sequence[Tally], b: OpByOpRunner) -> Iterator[str]:
 
 
 def _back(first: OpByOpRunner, second: OpByOpRunner) -> dict[Tensor, Tensor]:
-    """From the second's tensors to the first's."""
+    """Return the map from the second runner's tensors to the first's."""
     pairs = zip(second.graph.ops, first.graph.ops, strict=True)
     back = {x: y for s, f in pairs for x, y in zip(s.outputs, f.outputs, strict=True)}
     return back | dict(zip(second.graph.inputs, first.graph.inputs, strict=True))
@@ -315,13 +315,13 @@ def _layer(found: LayerComparison, pair: Pair, op: Op, total: Tally, local: Tall
 
 
 def _is_hybrid(op: Op) -> bool:
-    """Quantised weights, floats in and out."""
+    """Return whether an op has quantised weights, and floats as input and output."""
     weights = any(t is not None and t.is_constant and is_quantized(t) for t in op.inputs)
     return weights and op.name not in FORMS and op.outputs[0].dtype.is_float
 
 
 def _judge(row: LayerDiff) -> None:
-    """What speaks against it, in words."""
+    """Return the reasons to suspect this layer, in words."""
     if row.local_units is not None:
         row.bound = f"local error <= {UNITS:g} unit"
         if row.local_units > UNITS + 1e-3:

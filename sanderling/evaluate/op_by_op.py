@@ -104,10 +104,9 @@ class OpByOpRunner:
 
     @staticmethod
     def value(tensor: Tensor, values: Mapping[Tensor, Array]) -> Array:
-        """Also of a constant, which no op computes."""
-        found = values.get(tensor, tensor.data)
-        assert found is not None
-        return found
+        """Return the value of a tensor, also of a constant, which no op computes."""
+        found = values.get(tensor)
+        return tensor.values if found is None else found
 
     def start(self, feeds: Sequence[Array]) -> Values:
         return dict(zip(self.graph.inputs, feeds, strict=True)) | self.variables

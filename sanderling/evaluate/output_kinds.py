@@ -82,7 +82,7 @@ def output_kind(
 
 
 def _by_shape(kind: str, shape: Shape) -> str:
-    """Scores of every place of a picture are a mask."""
+    """Guess the kind by shape: scores for every place of a picture are a mask."""
     is_map = len(shape) == 4 and min(shape[1:3]) > 1
     if kind == SCORES and shape[-1:] == (1,):
         return VALUES  # one number each: nothing is first among them

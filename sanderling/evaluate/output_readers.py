@@ -43,7 +43,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class OutputReader:
-    """One model's outputs, understood."""
+    """Reads the outputs of one model."""
 
     kind: str
     how: str  # for people
@@ -53,7 +53,7 @@ class OutputReader:
 
 @dataclass(frozen=True)
 class ClassNaming:
-    """Of classes. offset: the first name of the file belongs to this class; None: by the file."""
+    """Names of classes. offset: the class of the file's first name; None: it is derived."""
 
     labels: Path | None = None
     offset: int | None = None

@@ -93,7 +93,7 @@ def are_probabilities(scores: Array) -> bool:
 
 
 def log_probabilities(scores: Array) -> Array:
-    """Of probabilities or of logits; of a probability of 0 it is -infinity."""
+    """Return logs of probabilities, given those or logits. A probability of 0 gives -infinity."""
     values = scores.astype(np.float64)
     if are_probabilities(scores):
         with np.errstate(divide="ignore"):

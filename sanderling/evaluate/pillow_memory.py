@@ -68,7 +68,7 @@ def _is_dense(picture: Any) -> bool:
 
 
 def _address(capsule: object, pixels: int) -> int | None:
-    """Of the first pixel, if the array is what is expected."""
+    """Return the address of the first pixel, if the array has the expected form."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     array = _ArrowArray.from_address(get(capsule, b"arrow_array"))

@@ -33,7 +33,7 @@ class PixelFinish:
     flipped: bool = False
 
     def __call__(self, pixels: Array) -> Array:
-        """The definition."""
+        """Compute the definition in NumPy."""
         ordered = pixels[..., ::-1] if self.flipped else pixels
         if self.mean == (0.0,) and self.factor == (1.0,):
             return ordered.astype(self.dtype.numpy)
@@ -42,7 +42,7 @@ class PixelFinish:
 
     @cached_property
     def values(self) -> Array:
-        """As the compiled code wants them: a row of means and one of factors."""
+        """Return a row of means and a row of factors, as the compiled code reads them."""
         made = np.zeros((2, image_input.LANES), np.float32)
         made[:, : image_input.COLOURS] = [
             np.resize(v, image_input.COLOURS) for v in (self.mean, self.factor)
@@ -98,7 +98,7 @@ def _compiled(pixels: Array, size: Size, finish: PixelFinish) -> Array | None:
 
 @lru_cache(256)
 def _records(old: int, new: int) -> Array:
-    """_taps as the compiled code wants them."""
+    """Return `_taps` in the form that the compiled code reads."""
     low, high, share = _taps(old, new)
     made = np.empty((new, 4), np.int32)
     made[:, 0], made[:, 1] = low, high
@@ -108,7 +108,7 @@ def _records(old: int, new: int) -> Array:
 
 @lru_cache(256)
 def _taps(old: int, new: int) -> tuple[Array, Array, Array]:
-    """Lower neighbour, upper neighbour, the upper's share."""
+    """Return the lower neighbour, the upper neighbour and the upper one's share."""
     at = np.arange(new, dtype=np.float32) * (np.float32(old) / np.float32(new))
     low = np.floor(at).astype(np.intp)
     return low, np.minimum(low + 1, old - 1), at - low.astype(np.float32)

@@ -70,7 +70,7 @@ def canonical(value: Any) -> Any:
 
 
 def listed(value: Any) -> Any:
-    """For JSON that other programs read: arrays as lists."""
+    """Replace arrays by lists, for JSON that other programs read."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -222,7 +222,7 @@ def _check_how(how: str, step: str) -> None:
 
 
 def _round(value: float) -> int:
-    """Half away from zero, as C's round."""
+    """Round halves away from zero, as C's round does."""
     return math.floor(value + 0.5)
 
 
@@ -365,7 +365,7 @@ class Ending:
 
 @lru_cache(64)
 def _ending(steps: tuple[Transform, ...], dtype: DType) -> Ending | None:
-    """None where the steps end in another way."""
+    """Return the ending of these steps, or None where they end in another way."""
     rest = list(steps)
     norm = rest.pop() if rest and isinstance(rest[-1], Normalise) else None
     colour = rest.pop() if rest and isinstance(rest[-1], Colour) else None

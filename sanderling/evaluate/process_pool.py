@@ -194,7 +194,7 @@ def _handler(factory: bytes) -> tuple[Handler, SanderlingError | None]:
 
 
 def _nothing(_: Any) -> None:
-    """Stands for a handler that could not be made."""
+    """Do nothing, in place of a handler that could not be made."""
 
 
 def _answer(handle: Handler, job: bytes) -> Any:

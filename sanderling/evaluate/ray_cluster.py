@@ -43,7 +43,7 @@ def run_on_ray(
 
 
 def _connect(ray: Any, address: str) -> bool:
-    """Whether the connection was made here, and is to be closed here."""
+    """Connect, and return whether this call made the connection and has to close it."""
     if ray.is_initialized():
         return False
     try:

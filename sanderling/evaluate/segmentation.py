@@ -107,7 +107,7 @@ class Segmentation(ImageTask):
 
     @cached_property
     def names(self) -> list[str]:
-        """Of the model's classes."""
+        """Return the names of the model's classes."""
         count = self.classes
         if not self.labels:
             guess = next((n for n in KNOWN_LABELS.values() if len(n) == count), None)
@@ -165,7 +165,7 @@ class Segmentation(ImageTask):
         return Prepared(feeds, (self._mask(sample.data, frame), frame), seconds)
 
     def _mask(self, path: Path, frame: Frame) -> Array:
-        """In the model's classes."""
+        """Return the mask of a picture in the model's classes."""
         mask = self.table[read_mask(path)].astype(np.int16)
         if mask.shape != frame.source:
             raise InputError(
@@ -244,7 +244,8 @@ def _choice(value: str, known: Sequence[str], option: str) -> None:
 
 
 def class_count(output: Tensor, model: str) -> int | None:
-    """Of scores [1,height,width,classes]; None for classes [1,height,width(,1)]."""
+    """Return the number of classes of scores [1,height,width,classes]; None for classes
+    [1,height,width(,1)]."""
     shape = output.shape
     if len(shape) == 4 and shape[3] > 1:
         return int(shape[3])
@@ -259,7 +260,7 @@ def class_count(output: Tensor, model: str) -> int | None:
 
 
 def classes_of(output: Array) -> Array:
-    """[height, width]"""
+    """Return the class of each place, [height, width]."""
     picture = output[0]
     if picture.ndim == 3:
         return picture.argmax(axis=2) if picture.shape[2] > 1 else picture[..., 0].astype(np.int64)

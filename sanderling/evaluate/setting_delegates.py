@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..measure.benchmark_model.providers import flagged
 from ..measure.record import Setting
 from ..runtime.delegate import Delegate, as_delegate
 from ..runtime.registry import find_delegate
@@ -14,7 +15,8 @@ def delegates_of(setting: Setting) -> list[Delegate]:
     own, so that two of one kind can stand in one session."""
     if setting.engine != "sanderling":
         return [_at(setting.engine, setting.precision)]
-    return [_at(name, setting.precision) for name in setting.delegates or ("cpu",)]
+    found = [_at(name, setting.precision) for name in setting.delegates or ("cpu",)]
+    return [flagged(delegate, setting.flags) for delegate in found]
 
 
 def as_computed(setting: Setting) -> Setting:

@@ -70,7 +70,7 @@ def cut(samples: Sequence[Sample]) -> list[Shard]:
 
 @dataclass(frozen=True)
 class EvaluationWork:
-    """All that a process needs to know, once."""
+    """All that a process has to be told, once, before it takes shards."""
 
     model: str  # the file
     setting: Setting
@@ -159,7 +159,7 @@ class Shelf:
 
     @staticmethod
     def usual(fingerprint: str) -> Shelf:
-        """In the cache of the package; nowhere, where that is off."""
+        """Return the shelf in the package's cache; it keeps nothing where the cache is off."""
         base = Store().folder
         if base is None:
             return Shelf(None)

@@ -39,6 +39,7 @@ of the task and ends the run.
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -70,7 +71,7 @@ class Sample(NamedTuple):
 
     @property
     def file(self) -> Path:
-        """Its path, of a sample that has one."""
+        """The path of a sample that has one."""
         if self.path is None:
             raise InputError("the sample has no file", where=self.id, fix="give it a path")
         return self.path
@@ -195,7 +196,7 @@ class Task:
         raise NotImplementedError
 
     def lines(self, metrics: Metrics) -> list[str]:
-        """The figures for people."""
+        """Return the figures as lines for people."""
         return [
             f"{k}: {v:.6g}" if isinstance(v, float) else f"{k}: {v}"
             for k, v in metrics.items()
@@ -212,7 +213,7 @@ class Task:
         )
 
     def compared_lines(self, compared: Metrics) -> list[str]:
-        """The comparison for people."""
+        """Return the comparison as lines for people."""
         return Task.lines(self, compared)
 
     def recorded(self) -> Metrics | None:
@@ -402,6 +403,10 @@ class TaskFile(NamedTuple):
                 fix=f"correct it; to see more, run: python {self.path}",
             ) from error
         return module
+
+
+def plugin_files(paths: Iterable[str | os.PathLike[str]]) -> tuple[TaskFile, ...]:
+    return tuple(TaskFile(os.fspath(p), Path(p).read_text("utf-8")) for p in paths)
 
 
 def run_each(plugins: Iterable[TaskFile]) -> None:

@@ -214,7 +214,7 @@ def match(
 
 
 def _same_build(a: Graph, b: Graph) -> bool:
-    """Op for op the same: a copy whose values may differ."""
+    """Return whether the graphs are the same op for op: copies whose values may differ."""
     if len(a.ops) != len(b.ops):
         return False
     return all(
@@ -280,7 +280,7 @@ class _Search:
         return "weights" if self._weights(ours, theirs) > ALIKE else "structure"
 
     def _weights(self, ours: GraphValue, theirs: GraphValue) -> float:
-        """Cosine of the weights; -1 where they are of other sizes."""
+        """Return the cosine of the two values' weights; -1 where their sizes differ."""
         key = ours, theirs
         if key not in self._cosines:
             self._cosines[key] = _likeness(ours.weights, theirs.weights)

@@ -32,6 +32,8 @@ from .inspection import inspect
 from .interleaving import Beside, Budget, Launch, Pace, launch
 from .machine import machine
 from .noise import Disturbance, Look, disturbances
+from .part_times import PartTime
+from .payoff import Payoff, payoffs
 from .record import Result, Setting
 from .sample_statistics import Ratio, ratio_of_launches
 from .sweep import (
@@ -89,6 +91,7 @@ class Bench:
     results: list[Result] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     answers: list[Gap] = field(default_factory=list)
+    payoffs: list[Payoff] = field(default_factory=list)
     recommendations: list[Recommendation] = field(default_factory=list)
     warnings: list[Disturbance] = field(default_factory=list)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -108,6 +111,7 @@ class Bench:
             "results": [r.to_json() for r in self.results],
             "comparisons": [asdict(c) for c in self.comparisons],
             "answers": [asdict(g) for g in self.answers],
+            "payoffs": [p.to_json() for p in self.payoffs],
             "recommendations": [r.to_json() for r in self.recommendations],
             "warnings": [w.to_json() for w in self.warnings],
             "interrupted": self.interrupted,
@@ -173,7 +177,7 @@ class Procedure:
 
     @property
     def budget(self) -> Budget:
-        """Of one launch."""
+        """The budget of one launch."""
         share = 1 / self.launches
         pace = Pace(BLOCK, self.run_frequency, self.run_delay)
         return Budget(
@@ -479,7 +483,7 @@ def _launches(
 
 @contextmanager
 def _cache(cold: bool) -> Iterator[None]:
-    """Cold: an empty cache of compiled code, so that init has all there is to do."""
+    """Give cold starts an empty cache of compiled code, so that init does all of the work."""
     if not cold:
         yield
         return
@@ -512,8 +516,19 @@ def _result(
     made.block = max(x.block for x in launches)
     made.cpu_seconds = sum(x.usage.cpu_seconds for x in launches)
     made.switches = sum(x.usage.switches for x in launches)
+    made.facts["parts"] = _parts([x.usage.parts for x in launches if x.usage.parts])
     _starts(made, subject, launches)
     return made
+
+
+def _parts(found: Sequence[Sequence[PartTime]]) -> list[dict[str, Any]]:
+    """What each part takes: medians over the processes, where they agree on the parts."""
+    alike = [parts for parts in found if len(parts) == len(found[0])]
+    return [
+        asdict(several[0])
+        | {name: median(getattr(p, name) for p in several) for name in ("seconds", "copying")}
+        for several in zip(*alike, strict=True)
+    ]
 
 
 def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> None:
@@ -572,7 +587,9 @@ def _judge(
         for name, (gap, fits) in compare_all(answers, base, limits).items()
     ]
     made.answers += gaps
-    chosen = recommend(sound, ratio, [g.setting for g in gaps if not g.fits])
+    found_out = list(payoffs(sound, ratio))
+    made.payoffs += found_out
+    chosen = recommend(sound, ratio, [g.setting for g in gaps if not g.fits], found_out)
     made.recommendations += [chosen] if chosen else []
 
 

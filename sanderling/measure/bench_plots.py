@@ -25,7 +25,7 @@ SHOWN = 99.0  # percentile that the axes end at: one disturbed run must not sque
 
 TABLES = {
     "Latency": bench_tables.latency, "Compared": bench_tables.comparisons,
-    "Start": bench_tables.starting,
+    "Does a delegate pay?": bench_tables.delegates, "Start": bench_tables.starting,
     "Memory by what holds it": bench_tables.held, "Resident memory": bench_tables.resident,
     "Beside load": bench_tables.contention, "Not measured": bench_tables.failures,
 }  # fmt: skip
@@ -87,7 +87,7 @@ def _colour(index: int) -> str:
 
 
 def _scale(least: float, most: float) -> str:
-    """Engines may be far apart, and so may disturbed samples be."""
+    """Choose a log axis where engines or disturbed samples are far apart."""
     return "log" if most > WIDE * least else "linear"
 
 

@@ -12,6 +12,7 @@ from ..delegates.engines.packages import PACKAGES
 from ..units import byte_size
 from .baseline import Change
 from .bench import Bench, ratio
+from .payoff import Payoff
 from .process_memory import PARTS, growth
 from .record import Result
 from .sample_statistics import median_interval
@@ -181,6 +182,33 @@ def comparisons(bench: Bench) -> Table:
             _label(bench, c.model, [c.setting, str(c), c.against, _verdict(c.low, c.high), words])
         )
     return _labelled(bench, ["setting", ">times as long", "as", "so it is", "answers"]), rows
+
+
+def delegates(bench: Bench) -> Table:
+    """Each delegate against the cpu alone: whether it pays, and why not."""
+    columns = ["setting", ">times the cpu alone", ">parts", ">ops", ">over borders", "verdict"]
+    rows = [_label(bench, p.model, _payoff(p)) for p in bench.payoffs]
+    return _labelled(bench, columns), rows
+
+
+def _payoff(found: Payoff) -> list[str]:
+    return [
+        found.setting,
+        f"{found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}]",
+        str(found.parts),
+        f"{found.ops}/{found.all_ops}" if found.all_ops else "-",
+        byte_size(found.nbytes) if found.parts else "-",
+        found.verdict,
+    ]
+
+
+def lost_on_delegates(bench: Bench) -> list[str]:
+    """Why delegates do not pay, as sentences."""
+    return [
+        f"{p.model}, {p.setting}: {word}: {text}"
+        for p in bench.payoffs
+        for word, text in p.reasons.items()
+    ]
 
 
 def fallbacks(bench: Bench) -> list[str]:

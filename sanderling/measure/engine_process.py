@@ -18,6 +18,7 @@ from ..ir.types import Array
 from ..runtime.plugins import load_plugins
 from . import process_memory
 from .engines import ENGINES, EngineJob, LoadedEngine, import_engine
+from .part_times import PartTime
 
 BLOCK = 200e-6  # seconds a sample takes at least: the clock and the loop must not count
 WARM = 2e-3  # seconds of untimed runs at the beginning of a turn: caches, clock, woken threads
@@ -70,6 +71,7 @@ class Usage:
     memory: dict[str, int] = field(default_factory=dict)
     cpu_seconds: float = 0.0
     switches: int = 0  # times that the scheduler took the CPU away
+    parts: list[PartTime] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Ready:
 
 
 def main(pipe: Connection) -> None:
-    """The process's whole work."""
+    """Do the whole work of an engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The parent may go away at any moment, in the middle of a message too: that is no error here.
     with suppress(EOFError, OSError, KeyboardInterrupt):
@@ -105,7 +107,7 @@ def serve(pipe: Connection, job: EngineJob) -> None:
         asked: dict[str, Callable[[Order], object]] = {
             "turn": lambda order: take(loaded.run, order),
             "warm": lambda order: warm_up(loaded.run, order),
-            "usage": lambda _: usage(since),
+            "usage": lambda _: replace(usage(since), parts=loaded.parts()),
         }
         while (message := pipe.recv()) is not None:
             what, content = message

@@ -26,6 +26,7 @@ from ..ir.types import Array
 from ..runtime.plan import Plan
 from ..runtime.registry import BUILTIN
 from ..runtime.session import Session
+from .part_times import PartTime, part_times
 from .record import Setting
 
 
@@ -62,6 +63,7 @@ class LoadedEngine(NamedTuple):
     refresh: Callable[[], None] = lambda: None  # to be called when the job's arrays were changed
     memory: Callable[[], dict[str, int]] = dict  # bytes by what holds them, where it tells
     facts: dict[str, object] = {}  # noqa: RUF012
+    parts: Callable[[], list[PartTime]] = list  # after runs: what each part takes, where it tells
 
 
 def job_for(
@@ -129,7 +131,15 @@ def sanderling(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
     plan = bound.binding.plan
     note = "; ".join([_coverage(plan, setting), *_sentences(caught)])
     facts: dict[str, object] = {"start": "compiled now" if plan.is_whole else "from the cache"}
-    return LoadedEngine(bound.run, answers, note, session, memory=session.memory, facts=facts)
+    return LoadedEngine(
+        bound.run,
+        answers,
+        note,
+        session,
+        memory=session.memory,
+        facts=facts,
+        parts=partial(part_times, bound.binding),
+    )
 
 
 def _coverage(plan: Plan, setting: Setting) -> str:

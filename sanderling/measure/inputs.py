@@ -55,7 +55,7 @@ class Feeding:
     seed: int = 0
 
     def arrays(self, entry: Signature) -> list[Array]:
-        """In the order of the graph's inputs."""
+        """Return the arrays in the order of the graph's inputs."""
         shapes, ranges = by_input(entry.inputs, self.shapes), by_input(entry.inputs, self.ranges)
         files = by_input(entry.inputs, self.files)
         rng = np.random.default_rng(self.seed)

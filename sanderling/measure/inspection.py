@@ -19,7 +19,7 @@ from ..rules import names as rule_names
 from ..runtime.arena import plan_graph
 from ..runtime.delegate import Delegate, PlainDelegate
 from ..runtime.partition import Limits, partition
-from ..runtime.registry import delegate_names, resolve
+from ..runtime.registry import delegate_names, find_delegate, resolve
 from ..runtime.resources import lift
 from ..runtime.specialise import specialise
 from .inputs import input_shapes
@@ -86,13 +86,18 @@ def _split(
         if isinstance(d, str) and d in rule_names() and d not in delegate_names()
     ]
     ours = [d for d in delegates if d not in judged]
-    strange = next((d for d in ours if isinstance(d, str) and d not in delegate_names()), None)
-    if strange is not None:
-        raise InputError(
-            f"there is no delegate '{strange}', and no rules of one",
-            fix=f"known are: {', '.join(sorted({*delegate_names(), *rule_names()}))}",
-        )
+    for name in ours:
+        _check_known(name)
     return ours, judged
+
+
+def _check_known(name: str | PlainDelegate) -> None:
+    """The error names accelerators, too, which only this verb knows."""
+    try:
+        find_delegate(name)
+    except InputError as error:
+        more = f"; rules are known of: {', '.join(rule_names())}"
+        raise InputError(error.what, where=error.where, fix=error.fix + more) from error
 
 
 def _macs(model: Model, graphs: Sequence[Record]) -> int | None:

@@ -137,7 +137,7 @@ def _clock(before: Look, after: Look, governed: Sequence[str]) -> list[Disturban
 
 
 def crowded(threads: int, who: str = "") -> list[Disturbance]:
-    """Threads that wait for a CPU, and the others for them."""
+    """Return a disturbance if threads must wait for a CPU, and the others wait for them."""
     cpus = usable_cpu_count()
     if threads <= cpus:
         return []
@@ -146,7 +146,7 @@ def crowded(threads: int, who: str = "") -> list[Disturbance]:
 
 
 def of_result(result: Result) -> list[Disturbance]:
-    """What the samples themselves show."""
+    """Return the disturbances that the samples themselves show."""
     summary = result.summary
     if summary is None:
         return []

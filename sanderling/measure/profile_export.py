@@ -140,7 +140,7 @@ def draw(record: Record, figure: Any, axes: Any) -> None:
 
 
 def _area(row: Record, total: float) -> float:
-    """Of a spot, in square points."""
+    """Return the area of a step's spot, in square points."""
     return 20 + 2500 * float(row["median_ms"]) / total
 
 
@@ -285,7 +285,7 @@ def _table(record: Record, rows: Sequence[Record]) -> str:
 
 
 def _columns(columns: Mapping[str, str], rows: Sequence[Record]) -> str:
-    """A table without columns that say nothing."""
+    """Return the table without its empty columns."""
     cells = {head: [_shown(key, row[key]) for row in rows] for head, key in columns.items()}
     kept = {head: of for head, of in cells.items() if set(of) - _BLANK}
     return pages.html_table(list(kept), list(zip(*kept.values(), strict=True)))

@@ -100,7 +100,7 @@ class NativeSteps:
         self.workers = clock.workers
 
     def take(self) -> tuple[Floats, float]:
-        """Since the last time: seconds of [worker, step], and of the part."""
+        """Return the seconds since the last call, by [worker, step] and of the whole part."""
         found: Floats = self.clock.times / self.rate
         wall = float(self.clock.inside[0]) / self.rate
         self.clock.reset_times()
@@ -133,7 +133,7 @@ class ReferenceOps:
         return found, self.clock.take()
 
     def count(self, on: bool) -> None:
-        """It always is: beside what Python takes, the clock is nothing."""
+        """Do nothing: every run is counted, since the clock costs little beside Python."""
 
 
 class OpaquePart:
@@ -149,7 +149,7 @@ class OpaquePart:
         return np.array([[found]]), found
 
     def count(self, on: bool) -> None:
-        """It always is."""
+        """Do nothing: every run is counted."""
 
 
 class TimedExecutable(Executable):
@@ -245,7 +245,7 @@ class RowWriter:
         _find_helped(self.rows, begin)
 
     def _finished(self, row: ProfileRow, ops: Sequence[Op]) -> ProfileRow:
-        """With what the file's ops say: places, name, multiply-adds."""
+        """Complete a row by what the file's ops say: places, name, multiply-adds."""
         nodes = {self.node.get(op.outputs[0], -1): op for op in ops if op.outputs}
         row.nodes = sorted(n for n in nodes if n >= 0)
         row.macs = sum(work(op).macs for op in ops)
@@ -409,7 +409,7 @@ class Ours:
         return {name: seconds.tolist() for name, seconds in found.items()}
 
     def forget(self) -> None:
-        """What was measured so far only warmed up."""
+        """Drop what was measured so far: those runs only warmed up."""
         for kept in (self.whole, self.left, self.gaps, self.counting.plain):
             kept.clear()
         for row in self.rows:

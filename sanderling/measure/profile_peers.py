@@ -88,7 +88,7 @@ def litert(
 
 
 def _timed(run: Callable[[], object]) -> list[float]:
-    """Some runs without a profiler."""
+    """Return the seconds of some runs without a profiler."""
     made: list[float] = []
     while not made or (len(made) < PLAIN_RUNS and sum(made) < PLAIN_SECS):
         begin = time.perf_counter()
@@ -186,7 +186,7 @@ def _ops(model: Model, feeds: Mapping[str, Array], signature: str | None) -> lis
 
 
 def _finished(taken: Taken, nodes: Sequence[Op]) -> Taken:
-    """With the work of the ops, and what the rows do not account for."""
+    """Complete rows by the ops' work, and add the time that no row accounts for."""
     if not taken.whole:
         raise UnsupportedError(
             "its ops differ from run to run, so that there is no mean of them", where="profile"
@@ -203,7 +203,7 @@ def _finished(taken: Taken, nodes: Sequence[Op]) -> Taken:
 
 
 def _lost(taken: Taken) -> list[float]:
-    """By run, or on average where an engine tells only means of its rows."""
+    """Return the time that no row has, by run, or on average where the rows are means."""
     times = [r.times for r in taken.rows if r.times]
     if all(len(t) == len(taken.whole) for t in times):
         return [whole - sum(t[i] for t in times) for i, whole in enumerate(taken.whole)]

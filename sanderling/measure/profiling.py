@@ -73,7 +73,7 @@ def profile(
 
 
 def _peer(engine: str, *args: Any) -> Taken:
-    """Another engine's failure is a sentence."""
+    """Profile another engine; its failure becomes one sentence."""
     from .profile_peers import PEERS
 
     try:
@@ -321,7 +321,7 @@ def _is_above(share: float | None) -> bool:
 
 
 def _above(rows: Sequence[Record]) -> list[str]:
-    """A sentence where the roof was no bound."""
+    """Return a sentence about steps that were faster than the roof."""
     count = sum(_is_above(row["share"]) for row in rows)
     if not count:
         return []
@@ -424,7 +424,7 @@ def _typical(record: Record) -> float:
 
 
 def _called(row: Record) -> str:
-    """Short: names of tensors may fill a line."""
+    """Return a short name of a step, since names of tensors may fill a line."""
     node = row["name"].rpartition(":")[2]
     place = f"node {node}" if row["nodes"] else f"step {row['index']}"
     return f"{row['type']} ({place})"

@@ -23,6 +23,8 @@ class Setting:
     precision: str = "f32"  # of float models; quantised ones are run as they are
     device: str = "local"
     contend: int = 0  # busy threads of others beside it
+    # Flags of TensorFlow Lite's tools about partitions and delegates, which sessions keep.
+    flags: tuple[tuple[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
@@ -33,7 +35,13 @@ class Setting:
         parts += [f"{self.threads} thread{'s' * (self.threads > 1)}"]
         parts += [self.precision] if self.precision != "f32" else []
         parts += [f"{self.contend} busy beside"] if self.contend else []
+        parts += [f"{name}={value}" for name, value in self.flags]
         return ", ".join(parts)
+
+
+def is_default(setting: Setting) -> bool:
+    """Ours, without a delegate of others: the cpu alone."""
+    return setting.engine == "sanderling" and not _shortest(setting.delegates)
 
 
 def _shortest(delegates: tuple[str, ...]) -> tuple[str, ...]:
@@ -115,7 +123,7 @@ class Result:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """With the summary, which a reader wants first."""
+        """Return the record together with its summary, which readers look at first."""
         found = self.summary
         figures = {"summary": found.to_json() if found else None, "throughput": self.throughput}
         return {"name": self.setting.name} | asdict(self) | figures
@@ -126,5 +134,6 @@ class Result:
         named = {f.name for f in fields(Setting)}
         setting = {k: v for k, v in known["setting"].items() if k in named}
         setting["delegates"] = tuple(setting.get("delegates", ()))
+        setting["flags"] = tuple((n, v) for n, v in setting.get("flags", ()))
         stated = Summary(**known["stated"]) if known.get("stated") else None
         return cls(**known | {"setting": Setting(**setting), "stated": stated})

@@ -43,12 +43,12 @@ class Summary:
 
 
 def summary(samples: Sequence[float]) -> Summary | None:
-    """None of no samples."""
+    """Summarise samples; return None if there are none."""
     return summarised(samples) if len(samples) else None
 
 
 def summarised(samples: Sequence[float]) -> Summary:
-    """Of one sample at least."""
+    """Summarise samples, of which there is at least one."""
     array = np.asarray(samples, np.float64)
     p5, median, p95 = (float(v) for v in np.percentile(array, (5, 50, 95)))
     return Summary(

@@ -8,12 +8,15 @@ from typing import Any
 
 from ..errors import SanderlingError
 from ..processors import usable_cpu_count
+from ..progress import plural
 from ..runtime.registry import delegate_names, find_delegate
+from ..units import byte_size
 from .engine_agreement import group
 from .engines import TITLES
 from .machine import cpu_flags
+from .payoff import Payoff
 from .process_memory import growth
-from .record import Result, Setting
+from .record import Result, Setting, is_default
 from .sample_statistics import Ratio
 
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -95,10 +98,11 @@ def recommend(
     results: Sequence[Result],
     compare: Callable[[Result, Result], Ratio],
     unlike: Sequence[str] = (),
+    payoffs: Sequence[Payoff] = (),
 ) -> Recommendation | None:
     """Of one model's results: the fastest or, of those that cannot be told from it, the one that
-    takes least: threads, then precision lost, then memory. unlike: names of settings whose answers
-    are off."""
+    takes least: threads, then precision lost, then other packages, then memory. unlike: names of
+    settings whose answers are off. payoffs: of the delegates among them."""
     sound = [
         r for r in results if r.summary and not r.setting.contend and r.setting.name not in unlike
     ]
@@ -112,8 +116,21 @@ def recommend(
         chosen.model,
         chosen.setting.name,
         _median(chosen),
-        _reason(chosen, fastest, near, unsure, compare),
+        _reason(chosen, fastest, near, unsure, compare) + _borders(chosen, payoffs),
     )
+
+
+def _borders(chosen: Result, payoffs: Sequence[Payoff]) -> str:
+    """What was counted of delegates: conversion at the borders of the one that is taken, or who is
+    slower than the cpu."""
+    own = next((p for p in payoffs if p.setting == chosen.setting.name and p.parts), None)
+    if own is not None:
+        return (
+            f"; what crosses its borders in a run, {plural(own.tensors, 'tensor')} of "
+            f"{byte_size(own.nbytes)}, is counted"
+        )
+    slower = [p.delegates for p in payoffs if p.is_slower and is_default(chosen.setting)]
+    return f"; slower than the cpu alone: {', '.join(dict.fromkeys(slower))}" if slower else ""
 
 
 def _median(result: Result) -> float:
@@ -124,12 +141,13 @@ def _as_good(slower: Ratio) -> bool:
     return slower.value <= AS_GOOD or (slower.low <= 1.0 and slower.value <= NEAR)
 
 
-def _cost(result: Result) -> tuple[int, bool, float, float]:
+def _cost(result: Result) -> tuple[int, bool, bool, float, float]:
     memory = growth(result.memory, "peak.runs") or growth(result.memory, "ready.rss") or 0
     # A megabyte more or less is no reason.
     return (
         result.setting.threads,
         result.setting.precision != "f32",
+        result.setting.engine == "sanderling" and not is_default(result.setting),
         round(memory / 1e6),
         _median(result),
     )
@@ -165,4 +183,6 @@ def _gains(chosen: Result, fastest: Result) -> list[str]:
     found = [f"{threads} thread{'s' * (threads > 1)} fewer"] if threads > 0 else []
     if fastest.setting.precision != "f32" == chosen.setting.precision:
         found.append("no lower precision")
+    if is_default(chosen.setting) and not is_default(fastest.setting):
+        found.append("no engine of others")
     return found or ["less memory"]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import UnsupportedError
 from ..ir import Array, Blockwise, Op, Shape, Tensor
 from . import fixed
-from .base import attr, elements, quant, require, scale_zero
+from .base import attr, elements, quant, require, scale_zero, unfit
 
 # What becomes of a block of accumulators [rows, outputs] of one image (its batch index).
 Finish = Callable[[Array, int], Array]
@@ -231,9 +231,8 @@ def check_scales(op: Op, w: Tensor | None, channels: int) -> None:
 def check_blocks(op: Op, block: Blockwise, shape: Shape) -> Shape:
     """The shape of the scales of a matrix that is quantised in blocks along its rows."""
     scales = block.scales
-    fits = len(shape) == 2 and scales is not None and scales.is_constant
-    require(fits, op, "blockwise weights are no matrix with scales")
-    assert scales is not None
+    if len(shape) != 2 or scales is None or not scales.is_constant:
+        raise unfit(op, "blockwise weights are no matrix with scales")
     zeros = None if block.zero_points is None else block.zero_points.data
     require(
         zeros is None or not zeros.any(),

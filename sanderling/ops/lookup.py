@@ -69,9 +69,8 @@ def _embedding(op: Op, ids: Array, table: Array) -> Array:
     values, out = op.operand(1), op.outputs[0]
     if values.dtype is out.dtype:
         return rows
-    assert values.quant is not None
     # The kernel reads unsigned codes as signed ones, so 255 means -1.
-    scale = _row_scales(op, values.quant, table, ids)
+    scale = _row_scales(op, values.quantisation, table, ids)
     return (signed(rows).astype(np.float32) * scale).astype(out.dtype.numpy)
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir import Array, Op, Shape
-from .base import Arrays, attr, operand, require, scale_zero
+from .base import Arrays, attr, operand, require, scale_zero, unfit
 from .fixed import fused_float
 from .gemm import signed
 from .lut import sigmoid
-from .sequence import Activations, Matrix, check_state, matrix, state_view
+from .sequence import Activations, Matrix, check_state, matrix_or_none, state_view
 
 INPUT, FORGET, CELL, OUTPUT = range(4)
 # step(x, aux) advances a cell by one time step and returns its output.
@@ -113,16 +113,19 @@ class Cell:
         return None if index is None or index >= len(self.inputs) else self.inputs[index]
 
     def need(self, index: int | None) -> Array:
-        require(index is not None, self.op, "an operand is absent")
-        assert index is not None
-        return operand(self.op, self.inputs, index)
+        return operand(self.op, self.inputs, self._place(index))
 
     def scale(self, index: int | None) -> np.float32:
-        assert index is not None
-        return np.float32(scale_zero(self.op.input(index))[0])
+        return np.float32(scale_zero(self.op.input(self._place(index)))[0])
+
+    def _place(self, index: int | None) -> int:
+        """Of an operand that this kind of cell has."""
+        if index is None:
+            raise unfit(self.op, "an operand is absent")
+        return index
 
     def weight(self, index: int | None) -> Matrix | None:
-        return None if index is None else matrix(self.op.input(index), self.get(index))
+        return None if index is None else matrix_or_none(self.op.input(index), self.get(index))
 
     def check_states(self) -> None:
         for index, units in ((self.at.state, self.outputs), (self.at.state + 1, self.cells)):

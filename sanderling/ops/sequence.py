@@ -50,10 +50,13 @@ class Matrix:
         return total
 
 
-def matrix(tensor: Tensor | None, array: Array | None) -> Matrix | None:
+def matrix_or_none(tensor: Tensor | None, array: Array | None) -> Matrix | None:
     """The operand at run time; None where the model leaves it out."""
-    if tensor is None or array is None:
-        return None
+    return None if tensor is None or array is None else matrix(tensor, array)
+
+
+def matrix(tensor: Tensor, array: Array) -> Matrix:
+    """The operand at run time."""
     if array.dtype.kind == "f":
         return Matrix(array.T)
     return Matrix(signed(array).T.astype(np.float64), np.float32(scale_zero(tensor)[0]))
@@ -167,9 +170,7 @@ def _run_rnn(
 
 
 def _rnn_weights(op: Op, inputs: Arrays, index: int) -> Matrix:
-    found = matrix(op.input(index), operand(op, inputs, index))
-    assert found is not None
-    return found
+    return matrix(op.operand(index), operand(op, inputs, index))
 
 
 def _rnn(op: Op, inputs: Arrays) -> Array:
@@ -348,8 +349,7 @@ def _svdf(op: Op, inputs: Arrays) -> Array:
 def _svdf_float(
     op: Op, x: Array, feature: Array, time: Array, bias: Array | None, state: Array
 ) -> Array:
-    weights = matrix(op.input(1), feature)
-    assert weights is not None
+    weights = matrix(op.operand(1), feature)
     if time.dtype.kind != "f":
         time = signed(time) * np.float32(scale_zero(op.input(2))[0])
     state[..., -1] = Activations(x, attr(op, "asymmetric_quantize_inputs")) @ weights

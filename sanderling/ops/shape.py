@@ -520,7 +520,7 @@ define(
 
 
 @dataclass(frozen=True)
-class _SlicedAxis:
+class SlicedAxis:
     """What a strided slice does on one axis of the input (with the new axes put in)."""
 
     size: int
@@ -546,9 +546,9 @@ class _SlicedAxis:
         return min(max(index + self.size * (index < 0), low), high)
 
 
-def _axes(
+def sliced_axes(
     op: Op, shape: Shape, begin: list[int], end: list[int], strides: list[int]
-) -> list[_SlicedAxis]:
+) -> list[SlicedAxis]:
     """Spread the specification over the input's axes: the ellipsis fills up, new axes go in."""
     count = len(begin)
     fits = count == len(end) == len(strides) <= 31
@@ -566,14 +566,14 @@ def _axes(
     for i in range(count):
         if bit["ellipsis"][i]:
             behind = sum(not n for n in new[i + 1 :])
-            axes += [_SlicedAxis(sizes.pop(0)) for _ in range(len(sizes) - behind)]
+            axes += [SlicedAxis(sizes.pop(0)) for _ in range(len(sizes) - behind)]
         elif new[i]:
-            axes.append(_SlicedAxis(1))
+            axes.append(SlicedAxis(1))
         else:
             start = None if bit["begin"][i] else begin[i]
             stop = None if bit["end"][i] else end[i]
-            axes.append(_SlicedAxis(sizes.pop(0), start, stop, strides[i], bit["shrink_axis"][i]))
-    return axes + [_SlicedAxis(n) for n in sizes]
+            axes.append(SlicedAxis(sizes.pop(0), start, stop, strides[i], bit["shrink_axis"][i]))
+    return axes + [SlicedAxis(n) for n in sizes]
 
 
 def _infer_strided_slice(op: Op, specs: Specs) -> Spec:
@@ -585,11 +585,11 @@ def _infer_strided_slice(op: Op, specs: Specs) -> Spec:
         return out_spec(op, None)
     # With `offset`, `end` counts from the start: the shape is known before the start is.
     starts = [0] * end.size if begin is None else ints(begin)
-    axes = _axes(op, shape, starts, ints(end), ints(strides))
+    axes = sliced_axes(op, shape, starts, ints(end), ints(strides))
     return out_spec(op, sized(op, _strided(op, axes)))
 
 
-def _strided(op: Op, axes: list[_SlicedAxis]) -> list[int]:
+def _strided(op: Op, axes: list[SlicedAxis]) -> list[int]:
     offset = bool(attr(op, "offset"))
     if not offset:
         return [len(a.range(False)) for a in axes if not a.shrink]
@@ -601,7 +601,7 @@ def _strided(op: Op, axes: list[_SlicedAxis]) -> list[int]:
 
 
 def _strided_slice(op: Op, x: Array, begin: Array, end: Array, strides: Array) -> Array:
-    axes = _axes(op, x.shape, ints(begin), ints(end), ints(strides))
+    axes = sliced_axes(op, x.shape, ints(begin), ints(end), ints(strides))
     taken = [a.range(bool(attr(op, "offset"))) for a in axes]
     for axis, indices in zip(axes, taken, strict=True):
         inside = not axis.shrink or (axis.stride > 0 and indices.start < axis.size)

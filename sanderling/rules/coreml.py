@@ -19,6 +19,7 @@ from .rule import (
     input_rank,
     input_type,
     is_type,
+    least_inputs,
     operands,
     rows,
     sourced,
@@ -107,11 +108,14 @@ FLOAT = where(
     lambda op: f"it is {op.operand(2 if op.name == 'TRANSPOSE_CONV' else 0).dtype.short}",
 )
 NO_SIGN_BIT = activation("NONE RELU RELU_N1_TO_1 RELU6 TANH")
-KERNEL = where("shape", f"the kernel is at most {LONGEST_KERNEL} long",
-    lambda op: _kernel(op) <= LONGEST_KERNEL, lambda op: f"it is {_kernel(op)}")  # fmt: skip
-CONVOLUTION = built(
-    "convolution_op_builder", NO_SIGN_BIT, constant(1, "the tensor of weights"), KERNEL
+KERNEL = where(
+    "shape",
+    f"the kernel is at most {LONGEST_KERNEL} long",
+    lambda op: _kernel(op) <= LONGEST_KERNEL,
+    lambda op: f"it is {_kernel(op)}",
 )
+CONVOLUTION = (NO_SIGN_BIT, constant(1, "the tensor of weights"), KERNEL)
+CONVOLUTIONS = "convolution_op_builder"
 PADS = built(
     "pad_op_builder",
     constant(1, "the tensor of paddings"),
@@ -139,13 +143,10 @@ ROWS = rows(
     (f"{PLAIN} DEPTHWISE_CONV_2D FULLY_CONNECTED", (FLOAT,)),
     ("ADD MUL", PAIR),
     ("AVERAGE_POOL_2D MAX_POOL_2D", (NO_ACTIVATION,)),
-    ("CONCATENATION", built("concatenation_op_builder", NO_ACTIVATION,
-        where("operands", "it has 2 inputs or more", lambda op: len(op.inputs) >= 2),
+    ("CONCATENATION", built("concatenation_op_builder", NO_ACTIVATION, least_inputs(2),
         where("attribute", "channels of rank 3 or 4 are joined", _is_channel_axis))),
-    ("CONV_2D DEPTHWISE_CONV_2D", (*CONVOLUTION, *built("convolution_op_builder", constant(2,
-        "the bias")))),
-    ("TRANSPOSE_CONV", (*CONVOLUTION, *built("convolution_op_builder", constant(0,
-        "the result's shape")))),
+    ("CONV_2D DEPTHWISE_CONV_2D", built(CONVOLUTIONS, *CONVOLUTION, constant(2, "the bias"))),
+    ("TRANSPOSE_CONV", built(CONVOLUTIONS, *CONVOLUTION, constant(0, "the result's shape"))),
     ("FULLY_CONNECTED", built("fully_connected_op_builder", attribute("weights_format", "DEFAULT"),
         input_type(1, "f32 f16", "the tensor of weights"), constant(1, "the tensor of weights"),
         where("shape", "the input is one row", _is_one_row),

@@ -133,15 +133,15 @@ ROWS: dict[str, tuple[Rule, ...]] = rows(
 )  # fmt: skip
 EVERY = (
     where(
+        "constant",
+        "all parameters are constant",
+        lambda op: all(t.is_constant for t in _parameters(op)),
+    ),
+    where(
         "types",
         "all that is computed is u8 or i8",
         lambda op: all(is_type(t, CODES) for t in (*computed(op), *op.outputs)),
         lambda op: ", ".join(sorted({t.dtype.short for t in (*computed(op), *op.outputs)})),
-    ),
-    where(
-        "constant",
-        "all parameters are constant",
-        lambda op: all(t.is_constant for t in _parameters(op)),
     ),
     where(
         "rank",

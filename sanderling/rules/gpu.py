@@ -32,6 +32,8 @@ from .rule import (
     input_type,
     is_constant,
     is_type,
+    least_inputs,
+    most_rank,
     operands,
     output_count,
     per_axis,
@@ -92,7 +94,7 @@ def _broadcasts_on_device(op: Op) -> bool:
 
 
 def _is_shape_of_result(tensor: Tensor, op: Op) -> bool:
-    return elements(tensor) == 1 or tensor.shape == op.outputs[0].shape
+    return tensor.shape in ((), (1,), op.outputs[0].shape)
 
 
 def _selects(op: Op) -> bool:
@@ -120,8 +122,21 @@ def _is_one_hot(op: Op) -> bool:
     return all(size == 1 or (i == 0 and len(shape) > 3) for i, size in enumerate(shape[:-1]))
 
 
-def _paddings(op: Op) -> bool:
-    return _shape(op, 1) in ((3, 2), (4, 2))
+def _types(op: Op, count: int = 3) -> set[DType]:
+    """Of the first inputs."""
+    return {t.dtype for t in operands(op)[:count]}
+
+
+def _has_no_constant_map(op: Op) -> bool:
+    return all(len(t.shape) != 2 for t in operands(op)[1:] if t.is_constant)
+
+
+def _is_pair(op: Op) -> bool:
+    return (len(computed(op)), len(constants(op))) in ((2, 0), (1, 1))
+
+
+def _is_one_group(op: Op) -> bool:
+    return _shape(op, 0)[-1:] == _shape(op, 1)[-1:]
 
 
 def _compared_for_floats(op: Op) -> bool:
@@ -211,278 +226,69 @@ def _is_basic_lstm(op: Op) -> bool:
 ONE_RESULT = output_count(1)
 ONE_IN_ONE_OUT = (computed_count(1), ONE_RESULT)
 ALONE = (*ONE_IN_ONE_OUT, constant_count(0))
-PAIR = (
-    where(
-        "operands",
-        "it has two computed inputs, or a computed and a constant one, and one result",
-        lambda op: (
-            (len(computed(op)), len(constants(op))) in ((2, 0), (1, 1)) and len(op.outputs) == 1
-        ),
-    ),
+PAIR = where("operands", "it has two computed inputs, or a computed and a constant one", _is_pair)
+TWO_OPERANDS = (PAIR, ONE_RESULT)
+FEW_COMPUTED = where(
+    "operands",
+    "at most two inputs are computed",
+    lambda op: len(computed(op)) <= 2,
+    lambda op: f"there are {len(computed(op))}",
 )
-CONVOLUTION = (
-    where(
-        "operands",
-        "one or two inputs are computed",
-        lambda op: len(computed(op)) <= 2,
-        lambda op: f"there are {len(computed(op))}",
-    ),
-    ONE_RESULT,
-    has_input(1, "weights"),
-)
-AXES = (
-    constant(1, "the tensor of axes"),
-    input_type(1, "i32", "the tensor of axes"),
-)
+CONVOLUTION = (FEW_COMPUTED, ONE_RESULT, has_input(1, "weights"))
+AXES = (constant(1, "the tensor of axes"), input_type(1, "i32", "the tensor of axes"))
 BLOCK = where(
     "attribute",
     "block_size is above 1",
     lambda op: (attribute_of(op, "block_size") or 0) > 1,
     lambda op: f"it is {attribute_of(op, 'block_size')}",
 )
-
-
-def _offline(broadcasts: Rule) -> dict[str, tuple[Rule, ...]]:
-    """broadcasts: what ADD and MUL can do with shapes of two ranks."""
-    return rows(
-        ("ADD", (input_count(2), broadcasts)),
-        ("ADD_N", (input_count(2),)),
-        ("MUL", (input_count(2), broadcasts, ACTIVATIONS)),
-        ("DIV SUB", (*PAIR, ACTIVATIONS)),
-        (
-            f"{COMPARISONS} ATAN2 FLOOR_DIV FLOOR_MOD LOGICAL_AND LOGICAL_OR MAXIMUM MINIMUM POW "
-            "RIGHT_SHIFT SQUARED_DIFFERENCE STABLEHLO_REMAINDER STABLEHLO_SHIFT_LEFT",
-            PAIR,
-        ),
-        (f"{UNARY} CEIL LOGICAL_NOT ROUND", ALONE),
-        ("RELU RELU6 RELU_N1_TO_1 LEAKY_RELU PRELU PACK SPLIT SPLIT_V CONCATENATION", ()),
-        ("HARD_SWISH QUANTIZE RESHAPE RESIZE_NEAREST_NEIGHBOR TILE TRANSPOSE", ONE_IN_ONE_OUT),
-        (
-            "AVERAGE_POOL_2D MAX_POOL_2D",
-            (*ONE_IN_ONE_OUT, positive(f"{KERNEL} {STRIDES}"), ACTIVATIONS),
-        ),
-        ("BATCH_MATMUL", (input_count(2), ONE_RESULT)),
-        (
-            "BITCAST",
-            (
-                *ONE_IN_ONE_OUT,
-                where(
-                    "shape",
-                    "both types are of one size, and the shapes equal, or the last axis makes up "
-                    "for it",
-                    lambda op: op.operand(0).nbytes == op.outputs[0].nbytes,
-                ),
-            ),
-        ),
-        (
-            "CAST",
-            (
-                *ONE_IN_ONE_OUT,
-                where(
-                    "types",
-                    "it casts bool to float, float to bool, or between f32 and i32",
-                    _casts,
-                    lambda op: f"{op.operand(0).dtype.short} to {op.outputs[0].dtype.short}",
-                ),
-            ),
-        ),
-        ("CONV_2D", (*CONVOLUTION, positive(f"{STRIDES} {DILATIONS}"), ACTIVATIONS)),
-        (
-            "DEPTHWISE_CONV_2D",
-            (
-                *CONVOLUTION,
-                positive(f"{STRIDES} {DILATIONS}"),
-                ACTIVATIONS,
-                input_rank(0, 4),
-                input_rank(1, 4),
-                where(
-                    "shape",
-                    "batches agree, and the weights have depth_multiplier times the input's "
-                    "channels, which is also the bias's size",
-                    _is_depthwise,
-                ),
-            ),
-        ),
-        ("TRANSPOSE_CONV", (*CONVOLUTION, positive(STRIDES))),
-        (
-            "CUMSUM",
-            (
-                input_count(2),
-                input_type(0, "f16 f32"),
-                constant(1, "the axis"),
-                input_type(1, "i32", "the axis"),
-            ),
-        ),
-        ("DENSIFY", (computed_count(0), ONE_RESULT)),
-        ("DEPTH_TO_SPACE SPACE_TO_DEPTH", (*ONE_IN_ONE_OUT, BLOCK)),
-        ("DEQUANTIZE", (input_count(1), ONE_RESULT, input_type(0, "f16 i8 u8 i32 i4"))),
-        (
-            "EMBEDDING_LOOKUP",
-            (input_count(2), ONE_RESULT, input_rank(0, 1), input_type(1, "i8 i4 f32")),
-        ),
-        (
-            "DYNAMIC_UPDATE_SLICE",
-            (
-                input_count(3),
-                where(
-                    "types",
-                    "the array and the slice are of one type",
-                    lambda op: op.operand(0).dtype is op.operand(1).dtype,
-                ),
-                input_rank(2, 1),
-                input_type(2, "i32", "the start"),
-                where(
-                    "rank",
-                    "the array and the slice are of one rank",
-                    lambda op: rank_of(op, 0) == rank_of(op, 1),
-                ),
-            ),
-        ),
-        (
-            "FULLY_CONNECTED",
-            (
-                attribute("weights_format", "DEFAULT"),
-                where(
-                    "operands",
-                    "at most two inputs are computed",
-                    lambda op: len(computed(op)) <= 2,
-                    lambda op: f"there are {len(computed(op))}",
-                ),
-                where(
-                    "rank",
-                    "input and result have one rank if keep_num_dims is set",
-                    lambda op: (
-                        not attribute_of(op, "keep_num_dims")
-                        or rank_of(op, 0) == len(op.outputs[0].shape)
-                    ),
-                ),
-            ),
-        ),
-        ("GATHER", (*PAIR, input_rank(1, 1), input_type(1, "i32", "the tensor of indices"))),
-        (
-            "LSTM",
-            (
-                *when("it is a full one", _is_full_lstm, input_count(20, 24), ONE_RESULT),
-                *when(
-                    "it is a basic one",
-                    _is_basic_lstm,
-                    computed_count(3),
-                    constant_count(2),
-                    output_count(4),
-                    unset("cell_clip"),
-                    unset("proj_clip"),
-                ),
-                activation("TANH"),
-            ),
-        ),
-        ("MEAN", (*ONE_IN_ONE_OUT, constant_count(1), *AXES)),
-        (f"{REDUCTIONS} REDUCE_ALL REDUCE_ANY", (*ONE_IN_ONE_OUT, *AXES)),
-        ("REVERSE_V2", (*ONE_IN_ONE_OUT, constant_count(1), *AXES)),
-        (
-            "ONE_HOT",
-            (
-                input_count(4),
-                ONE_RESULT,
-                input_type(0, "i32"),
-                where(
-                    "attribute",
-                    "the axis is -1",
-                    lambda op: attribute_of(op, "axis") in (-1, _shape(op, 0)[-1:]),
-                    lambda op: f"it is {attribute_of(op, 'axis')}",
-                ),
-                where("shape", "only batch and channels are larger than 1", _is_one_hot),
-                input_type(2, "f32", "the value of on"),
-                input_type(3, "f32", "the value of off"),
-                constant(2, "the value of on"),
-                constant(3, "the value of off"),
-            ),
-        ),
-        ("MIRROR_PAD", (attribute("mode", "REFLECT"),)),
-        (
-            PADS,
-            (
-                *ONE_IN_ONE_OUT,
-                where(
-                    "shape",
-                    "the paddings are 3x2 or 4x2",
-                    _paddings,
-                    lambda op: f"they are {list(_shape(op, 1))}",
-                ),
-            ),
-        ),
-        (
-            "RESIZE_BILINEAR",
-            (
-                *ONE_IN_ONE_OUT,
-                where(
-                    "attribute",
-                    "align_corners and half_pixel_centers are not both set",
-                    lambda op: (
-                        not (
-                            attribute_of(op, "align_corners")
-                            and attribute_of(op, "half_pixel_centers")
-                        )
-                    ),
-                ),
-            ),
-        ),
-        (
-            "SELECT SELECT_V2",
-            (
-                input_count(3),
-                ONE_RESULT,
-                input_type(0, "bool f16 f32", "the condition"),
-                where("shape", "both choices are scalars or of the result's shape", _selects),
-                where(
-                    "constant",
-                    "no constant choice has two dimensions",
-                    lambda op: all(len(t.shape) != 2 for t in operands(op)[1:] if t.is_constant),
-                ),
-            ),
-        ),
-        (
-            "SLICE",
-            (
-                where("operands", "it has 3 inputs", lambda op: len(op.inputs) >= 3),
-                input_rank(0, 3, 4),
-            ),
-        ),
-        ("SOFTMAX", (attribute("beta", 1.0),)),
-        (
-            "STRIDED_SLICE",
-            (
-                unset("ellipsis_mask"),
-                unset("new_axis_mask"),
-                unset("shrink_axis_mask"),
-                where("operands", "it has 4 inputs", lambda op: len(op.inputs) >= 4),
-                input_rank(0, 3, 4),
-            ),
-        ),
-        ("TOPK_V2", (computed_count(1), output_count(2))),
-        (
-            "STABLEHLO_BROADCAST_IN_DIM",
-            (*ONE_IN_ONE_OUT, constant_count(1), input_rank(1, 1), input_type(1, "i32")),
-        ),
-        ("STABLEHLO_CBRT", (input_type(0, "f16 f32 bf16"), *ALONE)),
-        (
-            "STABLEHLO_CLAMP",
-            (
-                where(
-                    "types",
-                    "all inputs are of one type",
-                    lambda op: len({t.dtype for t in operands(op)}) == 1,
-                ),
-                computed_count(3),
-                constant_count(0),
-                ONE_RESULT,
-            ),
-        ),
-        ("custom.Convolution2DTransposeBias", (has_input(1, "weights"),)),
-        ("custom.MaxPoolingWithArgmax2D", (computed_count(1), output_count(2))),
-        ("custom.MaxUnpooling2D custom.Resampler", (computed_count(2), ONE_RESULT)),
-    )
-
-
+CASTS = where(
+    "types",
+    "it casts bool to float, float to bool, or between f32 and i32",
+    _casts,
+    lambda op: f"{op.operand(0).dtype.short} to {op.outputs[0].dtype.short}",
+)
+DEPTHWISE = where(
+    "shape",
+    "batches agree, and the weights have depth_multiplier times the input's channels, as the bias "
+    "has",
+    _is_depthwise,
+)
+SAME_RANK = where(
+    "rank",
+    "input and result have one rank if keep_num_dims is set",
+    lambda op: not attribute_of(op, "keep_num_dims") or rank_of(op, 0) == len(op.outputs[0].shape),
+)
+LAST_AXIS = where(
+    "attribute",
+    "the axis is the last",
+    lambda op: attribute_of(op, "axis") in (-1, *_shape(op, 0)[-1:]),
+    lambda op: f"it is {attribute_of(op, 'axis')}",
+)
+PADDINGS = where(
+    "shape",
+    "the paddings are 3x2 or 4x2",
+    lambda op: _shape(op, 1) in ((3, 2), (4, 2)),
+    lambda op: f"they are {list(_shape(op, 1))}",
+)
+ONE_ALIGNMENT = where(
+    "attribute",
+    "align_corners and half_pixel_centers are not both set",
+    lambda op: not (attribute_of(op, "align_corners") and attribute_of(op, "half_pixel_centers")),
+)
+CHOICES = where("shape", "both choices are scalars or of the result's shape", _selects)
+NO_CONSTANT_MAP = where("constant", "no constant choice has two dimensions", _has_no_constant_map)
+ONE_TYPE = where("types", "all inputs are of one type", lambda op: len(_types(op)) == 1)
+SLICE_TYPES = where("types", "array and slice are of one type", lambda op: len(_types(op, 2)) == 1)
+SLICE_RANKS = where(
+    "rank", "array and slice are of one rank", lambda op: rank_of(op, 0) == rank_of(op, 1)
+)
+SAME_BYTES = where(
+    "shape",
+    "the shapes are equal, or the last axis makes up for the size of the type",
+    lambda op: op.operand(0).nbytes == op.outputs[0].nbytes,
+)
+BATCH_AND_CHANNELS = where("shape", "only batch and channels are larger than 1", _is_one_hot)
 LIKE_NUMPY = where(
     "shape",
     "shapes of two ranks broadcast as in NumPy",
@@ -497,136 +303,132 @@ ON_DEVICE = where(
     _shapes,
 )
 
+
+def offline(broadcasts: Rule) -> dict[str, tuple[Rule, ...]]:
+    """The check's rows; broadcasts: what ADD and MUL can do with shapes of two ranks."""
+    found = rows(
+        ("ADD", (input_count(2), broadcasts)),
+        ("ADD_N", (input_count(2),)),
+        ("MUL", (input_count(2), broadcasts, ACTIVATIONS)),
+        ("DIV SUB", (*TWO_OPERANDS, ACTIVATIONS)),
+        (f"{COMPARISONS} ATAN2 FLOOR_DIV FLOOR_MOD LOGICAL_AND LOGICAL_OR MAXIMUM MINIMUM POW "
+         "RIGHT_SHIFT SQUARED_DIFFERENCE STABLEHLO_REMAINDER STABLEHLO_SHIFT_LEFT", TWO_OPERANDS),
+        (f"{UNARY} CEIL LOGICAL_NOT ROUND", ALONE),
+        ("RELU RELU6 RELU_N1_TO_1 LEAKY_RELU PRELU PACK SPLIT SPLIT_V CONCATENATION", ()),
+        ("HARD_SWISH QUANTIZE RESHAPE RESIZE_NEAREST_NEIGHBOR TILE TRANSPOSE", ONE_IN_ONE_OUT),
+        ("AVERAGE_POOL_2D MAX_POOL_2D",
+            (*ONE_IN_ONE_OUT, positive(f"{KERNEL} {STRIDES}"), ACTIVATIONS)),
+        ("BATCH_MATMUL", (input_count(2), ONE_RESULT)),
+        ("BITCAST", (*ONE_IN_ONE_OUT, SAME_BYTES)),
+        ("CAST", (*ONE_IN_ONE_OUT, CASTS)),
+        ("CONV_2D", (*CONVOLUTION, positive(f"{STRIDES} {DILATIONS}"), ACTIVATIONS)),
+        ("DEPTHWISE_CONV_2D", (*CONVOLUTION, positive(f"{STRIDES} {DILATIONS}"), ACTIVATIONS,
+            input_rank(0, 4), input_rank(1, 4), DEPTHWISE)),
+        ("TRANSPOSE_CONV", (*CONVOLUTION, positive(STRIDES))),
+        ("CUMSUM", (input_count(2), input_type(0, "f16 f32"), constant(1, "the axis"),
+            input_type(1, "i32", "the axis"))),
+        ("DENSIFY", (computed_count(0), ONE_RESULT)),
+        ("DEPTH_TO_SPACE SPACE_TO_DEPTH", (*ONE_IN_ONE_OUT, BLOCK)),
+        ("DEQUANTIZE", (input_count(1), ONE_RESULT, input_type(0, "f16 i8 u8 i32 i4"))),
+        ("EMBEDDING_LOOKUP",
+            (input_count(2), ONE_RESULT, input_rank(0, 1), input_type(1, "i8 i4 f32"))),
+        ("DYNAMIC_UPDATE_SLICE", (input_count(3), SLICE_TYPES, input_rank(2, 1),
+            input_type(2, "i32", "the start"), SLICE_RANKS)),
+        ("FULLY_CONNECTED", (attribute("weights_format", "DEFAULT"), FEW_COMPUTED, SAME_RANK)),
+        ("GATHER", (*TWO_OPERANDS, input_rank(1, 1), input_type(1, "i32", "the index tensor"))),
+        ("LSTM", when("it is a full one", _is_full_lstm, input_count(20, 24), ONE_RESULT)),
+        ("LSTM", when("it is a basic one", _is_basic_lstm, computed_count(3), constant_count(2),
+            output_count(4), unset("cell_clip"), unset("proj_clip"))),
+        ("LSTM", (activation("TANH"),)),
+        ("MEAN REVERSE_V2", (*ONE_IN_ONE_OUT, constant_count(1), *AXES)),
+        (f"{REDUCTIONS} REDUCE_ALL REDUCE_ANY", (*ONE_IN_ONE_OUT, *AXES)),
+        ("ONE_HOT", (input_count(4), ONE_RESULT, input_type(0, "i32"), LAST_AXIS,
+            BATCH_AND_CHANNELS, input_type(2, "f32", "the value of on"),
+            input_type(3, "f32", "the value of off"), constant(2, "the value of on"),
+            constant(3, "the value of off"))),
+        ("MIRROR_PAD", (attribute("mode", "REFLECT"),)),
+        (PADS, (*ONE_IN_ONE_OUT, PADDINGS)),
+        ("RESIZE_BILINEAR", (*ONE_IN_ONE_OUT, ONE_ALIGNMENT)),
+        ("SELECT SELECT_V2", (input_count(3), ONE_RESULT,
+            input_type(0, "bool f16 f32", "the condition"), CHOICES, NO_CONSTANT_MAP)),
+        ("SLICE", (least_inputs(3), input_rank(0, 3, 4))),
+        ("SOFTMAX", (attribute("beta", 1.0),)),
+        ("STRIDED_SLICE", (unset("ellipsis_mask"), unset("new_axis_mask"),
+            unset("shrink_axis_mask"), least_inputs(4), input_rank(0, 3, 4))),
+        ("TOPK_V2", (computed_count(1), output_count(2))),
+        ("STABLEHLO_BROADCAST_IN_DIM",
+            (*ONE_IN_ONE_OUT, constant_count(1), input_rank(1, 1), input_type(1, "i32"))),
+        ("STABLEHLO_CBRT", (input_type(0, "f16 f32 bf16"), *ALONE)),
+        ("STABLEHLO_CLAMP", (ONE_TYPE, computed_count(3), constant_count(0), ONE_RESULT)),
+        ("custom.Convolution2DTransposeBias", (has_input(1, "weights"),)),
+        ("custom.MaxPoolingWithArgmax2D", (computed_count(1), output_count(2))),
+        ("custom.MaxUnpooling2D custom.Resampler", (computed_count(2), ONE_RESULT)),
+    )  # fmt: skip
+    return {name: sourced(OFFLINE_SOURCE, *row) for name, row in found.items()}
+
+
 # -- the parser ----------------------------------------------------------------------------------
 
-# Who is asked by its version alone.
-UNCHECKED = ["RELU", "RELU6", "RELU_0_TO_1", "RELU_N1_TO_1", "LEAKY_RELU", "PRELU", "UNPACK"]
+# Operators that the parser takes without the offline check.
+UNCHECKED = f"RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 LEAKY_RELU PRELU UNPACK {COMPARISONS}".split()
+READ_AS_FLOATS = where(
+    "neighbours",
+    "one op reads the result: a CAST or SELECT whose result is float",
+    _compared_for_floats,
+)
+LONE_CAST = where(
+    "neighbours", "it alone reads what an op computes, and one op reads its result", _is_lone_cast
+)
 PARSER = rows(
-    (
-        f"ADD ADD_N {BINARY} {UNARY} {COMPARISONS} RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 LEAKY_RELU "
-        f"AVERAGE_POOL_2D MAX_POOL_2D CONCATENATION QUANTIZE SPACE_TO_DEPTH {PADS} SLICE SOFTMAX",
-        (version(2),),
-    ),
+    (f"ADD ADD_N {BINARY} {UNARY} {COMPARISONS} RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 LEAKY_RELU "
+     f"AVERAGE_POOL_2D MAX_POOL_2D CONCATENATION QUANTIZE SPACE_TO_DEPTH {PADS} SLICE SOFTMAX",
+     (version(2),)),
     ("MUL TRANSPOSE_CONV DEQUANTIZE RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR", (version(3),)),
     ("PRELU CUMSUM DENSIFY GATHER ONE_HOT RESHAPE SELECT SELECT_V2", (version(1),)),
     ("CONV_2D DEPTHWISE_CONV_2D", (version(6),)),
     ("FULLY_CONNECTED", (version(9),)),
     ("LSTM STRIDED_SLICE TRANSPOSE", (version(4),)),
-    (
-        f"BATCH_MATMUL CAST DEPTH_TO_SPACE HARD_SWISH MEAN PACK {REDUCTIONS} SPLIT SPLIT_V TILE "
-        "UNPACK custom.Convolution2DTransposeBias custom.MaxPoolingWithArgmax2D "
-        "custom.MaxUnpooling2D custom.Resampler",
-        (),
-    ),
-    (
-        COMPARISONS,
-        (
-            where(
-                "neighbours",
-                "one op reads the result: a CAST or SELECT whose result is float",
-                _compared_for_floats,
-            ),
-        ),
-    ),
-    (
-        "CAST",
-        when(
-            "it casts bool to float",
-            _is_bool_cast,
-            where(
-                "neighbours",
-                "it alone reads what an op computes, and one op reads its result",
-                _is_lone_cast,
-            ),
-        ),
-    ),
-)
+    (f"BATCH_MATMUL CAST DEPTH_TO_SPACE HARD_SWISH MEAN PACK {REDUCTIONS} SPLIT SPLIT_V TILE "
+     "UNPACK custom.Convolution2DTransposeBias custom.MaxPoolingWithArgmax2D "
+     "custom.MaxUnpooling2D custom.Resampler", ()),
+    (COMPARISONS, (READ_AS_FLOATS,)),
+    ("CAST", when("it casts bool to float", _is_bool_cast, LONE_CAST)),
+)  # fmt: skip
+
 # What only the building of a part finds out.
-BUILDING = rows(
-    (
-        f"{BINARY} {COMPARISONS}",
-        (where("operands", "its two inputs are different tensors", _are_different),),
-    ),
-    (
-        f"ADD MUL {BINARY}",
-        (
-            where(
-                "shape",
-                "a constant input is a scalar, [C], [H,W] or [H,W,C]",
-                _is_readable,
-                _shapes,
-            ),
-        ),
-    ),
-    ("ADD CONCATENATION FULLY_CONNECTED", (ACTIVATIONS,)),
-    (
-        "PRELU",
-        (constant(1, "alpha"), where("shape", "alpha is [C] or [H,W,C]", _is_slope, _shapes)),
-    ),
-    (
-        "BATCH_MATMUL",
-        (
-            where(
-                "constant",
-                "both inputs are computed, or the second is a constant of two dimensions",
-                _multiplies,
-            ),
-        ),
-    ),
-    (
-        "FULLY_CONNECTED",
-        (
-            where("constant", "input 0 is computed", lambda op: not is_constant(op, 0)),
-            *when(
-                "the weights are constant",
-                lambda op: is_constant(op, 1),
-                where(
-                    "shape",
-                    "the input's last axis is as long as the weights'",
-                    _channels_fit,
-                    _shapes,
-                ),
-            ),
-        ),
-    ),
-    (
-        "CONV_2D",
-        when(
-            "the weights are computed",
-            _has_two_computed,
-            where(
-                "shape",
-                "there is one group",
-                lambda op: _shape(op, 0)[-1:] == _shape(op, 1)[-1:],
-                _shapes,
-            ),
-        ),
-    ),
-    (
-        "DENSIFY",
-        (where("types", "the input is sparse", _is_sparse),),
-    ),
-    ("LSTM", (where("shape", "the depth is a multiple of 4", _all_of_four_channels),)),
-    (
-        "QUANTIZE",
-        (
-            where(
-                "quantisation", "the result has a scale", lambda op: op.outputs[0].quant is not None
-            ),
-        ),
-    ),
-    ("SLICE", (constant(1, "the begin"), constant(2, "the size"))),
-    (
-        "STRIDED_SLICE",
-        (
-            constant(1, "the begin"),
-            constant(2, "the end"),
-            constant(3, "the step"),
-            where("attribute", "no step is negative", _strides_forward),
-        ),
-    ),
-    ("TRANSPOSE", (constant(1, "the permutation"), input_rank(0, 2, 3, 4))),
+DIFFERENT = where("operands", "its two inputs are different tensors", _are_different)
+READABLE = where(
+    "shape", "a constant input is a scalar, [C], [H,W] or [H,W,C]", _is_readable, _shapes
 )
+SLOPE = (constant(1, "alpha"), where("shape", "alpha is [C] or [H,W,C]", _is_slope, _shapes))
+MATRICES = where(
+    "constant",
+    "both inputs are computed, or the second is a constant of two dimensions",
+    _multiplies,
+)
+CHANNELS = where(
+    "shape", "the input's last axis is as long as the weights'", _channels_fit, _shapes
+)
+ONE_GROUP = where("shape", "there is one group", _is_one_group, _shapes)
+BUILDING = rows(
+    (f"{BINARY} {COMPARISONS}", (DIFFERENT,)),
+    (f"ADD MUL {BINARY}", (READABLE,)),
+    ("ADD CONCATENATION FULLY_CONNECTED", (ACTIVATIONS,)),
+    ("PRELU", SLOPE),
+    ("BATCH_MATMUL", (MATRICES,)),
+    ("FULLY_CONNECTED", (
+        where("constant", "input 0 is computed", lambda op: not is_constant(op, 0)),
+        *when("the weights are constant", lambda op: is_constant(op, 1), CHANNELS),
+    )),
+    ("CONV_2D", when("the weights are computed", _has_two_computed, ONE_GROUP)),
+    ("DENSIFY", (where("types", "the input is sparse", _is_sparse),)),
+    ("LSTM", (where("shape", "the depth is a multiple of 4", _all_of_four_channels),)),
+    ("QUANTIZE", (where("quantisation", "the result has a scale", _has_scale),)),
+    ("SLICE", (constant(1, "the begin"), constant(2, "the size"))),
+    ("STRIDED_SLICE", (constant(1, "the begin"), constant(2, "the end"), constant(3, "the step"),
+        where("attribute", "no step is negative", _strides_forward))),
+    ("TRANSPOSE", (constant(1, "the permutation"), input_rank(0, 2, 3, 4))),
+)  # fmt: skip
 
 # -- types and ranks of tensors ------------------------------------------------------------------
 
@@ -645,22 +447,14 @@ def _odd_types(op: Op) -> list[str]:
     return [t.dtype.short for t in odd]
 
 
-def _ranks(op: Op) -> list[int]:
-    return [len(t.shape) for t in (*operands(op), *op.outputs)]
-
-
 def _has_ranks(op: Op) -> bool:
     """Of what is computed: a scalar has no place in batch, height, width and channels."""
     return all(len(t.shape) > 0 for t in (*computed(op), *op.outputs))
 
 
+RANKS = most_rank(4)
 EVERY = (
-    where(
-        "rank",
-        "no tensor has a rank above 4",
-        lambda op: max(_ranks(op), default=0) <= 4,
-        lambda op: f"one has {max(_ranks(op))}",
-    ),
+    RANKS,
     where(
         "types",
         "what is computed is f32, f16, i8 or u8 (bool and i32 of a few ops)",
@@ -680,14 +474,10 @@ EVERY = (
 
 def _parsed() -> dict[str, tuple[Rule, ...]]:
     """The parser's rows: its own rules, the offline check's, and those of building."""
-    offline = _offline(ON_DEVICE)
-    checks = {
-        name: () if name in UNCHECKED or name in COMPARISONS.split() else offline[name]
-        for name in PARSER
-    }
+    checked = offline(ON_DEVICE)
     return {
         name: sourced(PARSER_SOURCE, *own)
-        + sourced(OFFLINE_SOURCE, *checks[name])
+        + (() if name in UNCHECKED else checked[name])
         + sourced(PARSER_SOURCE, *fatal(*BUILDING.get(name, ())))
         for name, own in PARSER.items()
     }
@@ -718,7 +508,7 @@ TABLES = (
         "gpu:offline",
         "TensorFlow Lite's offline check for the GPU delegate",
         OFFLINE_SOURCE,
-        _offline(LIKE_NUMPY),
+        offline(LIKE_NUMPY),
         border=BORDER,
     ),
 )

@@ -8,6 +8,7 @@ from .rule import (
     NEVER,
     NO_ACTIVATION,
     STATIC_SIZES,
+    UNDILATED,
     Border,
     Rule,
     Table,
@@ -20,6 +21,7 @@ from .rule import (
     has_input,
     input_count,
     input_type,
+    is_dilated,
     is_type,
     most_rank,
     operands,
@@ -51,11 +53,6 @@ ONE, TWO = typed(CODES), typed(CODES, CODES)
 AXES = (*typed(CODES, "i32"), constant(1, "the second input"))
 
 
-def _is_dilated(op: Op) -> bool:
-    names = ("dilation_h_factor", "dilation_w_factor")
-    return any((attribute_of(op, name) or 1) != 1 for name in names)
-
-
 def _is_same_padded(op: Op) -> bool:
     return attribute_of(op, "padding") == "SAME"
 
@@ -63,7 +60,7 @@ def _is_same_padded(op: Op) -> bool:
 def _multiplies_one_channel(op: Op) -> bool:
     one = attribute_of(op, "depth_multiplier") == 1
     shape = op.operand(0).shape
-    return one or (not _is_dilated(op) and len(shape) == 4 and shape[3] == 1)
+    return one or (not is_dilated(op) and len(shape) == 4 and shape[3] == 1)
 
 
 def _kernel_height(op: Op) -> int:
@@ -71,7 +68,6 @@ def _kernel_height(op: Op) -> int:
 
 
 STRIDES = at_most("stride_h stride_w", 3)
-UNDILATED = where("attribute", "it is not dilated", lambda op: not _is_dilated(op))
 CONVOLUTION = (*typed(CODES, CODES, "i32"), has_input(2, "a bias"), RELUS, STRIDES)
 
 ROWS = rows(
@@ -94,14 +90,14 @@ ROWS = rows(
     ("CONV_2D", (*CONVOLUTION, UNDILATED)),
     ("DEPTHWISE_CONV_2D", (
         *CONVOLUTION,
-        *when("it is dilated", _is_dilated, attribute("stride_h", 1), attribute("stride_w", 1)),
+        *when("it is dilated", is_dilated, attribute("stride_h", 1), attribute("stride_w", 1)),
         where("attribute", "depth_multiplier is 1, or one channel is convolved undilated",
             _multiplies_one_channel),
         where("shape", "the kernel's height is 2 or more", lambda op: _kernel_height(op) >= 2,
             lambda op: f"it is {_kernel_height(op)}"),
     )),
-    ("TRANSPOSE_CONV", (input_count(3, 4), input_type(0, "i32"), input_type(1, CODES), input_type(2,
-        CODES), input_type(3, "i32"), STRIDES)),
+    ("TRANSPOSE_CONV", (input_count(3, 4), input_type(0, "i32"), input_type(1, CODES),
+        input_type(2, CODES), input_type(3, "i32"), STRIDES)),
     ("FULLY_CONNECTED", (
         *typed(CODES, CODES, "i32"),
         where("quantisation", "the weights have one scale", lambda op: not per_axis(op.input(1))),
@@ -119,8 +115,8 @@ ROWS = rows(
     ("RESHAPE", (where("operands", "it has at most 2 inputs", lambda op: len(op.inputs) <= 2),
         input_type(0, CODES))),
     ("L2_NORMALIZATION", (*ONE, NO_ACTIVATION)),
-    ("SLICE", (*typed(CODES, "i32 i64", "i32 i64"), constant(1, "the begin"), constant(2,
-        "the size"))),
+    ("SLICE",
+        (*typed(CODES, "i32 i64", "i32 i64"), constant(1, "the begin"), constant(2, "the size"))),
     ("SPLIT", (*typed("i32", CODES), constant(0, "the axis"))),
     ("STRIDED_SLICE", (
         *typed(CODES, "i32", "i32", "i32"),
@@ -146,6 +142,7 @@ TABLES = (
         (most_rank(4),),
         (STATIC_SIZES,),
         Limits(max_delegated_partitions=4, min_nodes_per_partition=2),
+        LIMITS_SOURCE,
         border=BORDER,
     ),
 )

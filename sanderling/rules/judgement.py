@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from ..errors import DelegateError, SanderlingError
 from ..ir import Graph, Op, Tensor
 from ..runtime.delegate import Delegate, Options, PlainExecutable
-from ..runtime.partition import Part, partition
+from ..runtime.partition import Part, Partition, partition
 from ..runtime.specialise import specialise
-from .rule import Rule, Table
+from .rule import Rule, Table, stated
 
 
 @dataclass(frozen=True)
@@ -125,17 +125,21 @@ Broken = dict[Op, tuple[Rule, str]]  # ops that are refused: the rule and the re
 def _broken_rules(graph: Graph, table: Table) -> Broken:
     for rule in table.graph:
         if problem := rule.problem(graph):
-            whole = Rule("graph", rule.says, lambda *_: False, source=rule.source or table.source)
+            whole = stated("graph", rule.says, rule.source or table.source)
             return dict.fromkeys(graph.ops, (whole, f"only where {rule.says}: {problem}"))
     found = zip(graph.ops, _asked(graph.ops, table), strict=True)
     broken = {op: pair for op, pair in found if pair is not None}
-    return _after_fatal(graph, broken) or _after_first(graph, table, _folds(graph, table, broken))
+    early = {op: pair for op, pair in broken.items() if not pair[0].fatal}
+    early = _after_first(graph, table, _folds(graph, table, early))
+    built = {op for part in _delegated(graph, table, early) for op in part.ops}
+    cause = next((op for op in broken if op in built), None)
+    return early if cause is None else _failed(graph, broken, cause)
 
 
 def _asked(ops: Sequence[Op], table: Table) -> list[tuple[Rule, str] | None]:
     if table.ask is None:
         return [_broken(op, table) for op in ops]
-    rule = Rule("operator", "the delegate takes it", lambda *_: False, source=table.source)
+    rule = stated("operator", "the delegate takes it", table.source)
     return [None if reason is None else (rule, reason) for reason in table.ask(ops)]
 
 
@@ -146,14 +150,9 @@ def _broken(op: Op, table: Table) -> tuple[Rule, str] | None:
     return None if rule is None else (rule, rule.reason(op, table.level) or rule.says)
 
 
-def _after_fatal(graph: Graph, broken: Broken) -> Broken | None:
+def _failed(graph: Graph, broken: Broken, cause: Op) -> Broken:
     """A rule that is found broken while a part is built takes all ops back to the CPU."""
-    cause = next((op for op, (rule, _) in broken.items() if rule.fatal), None)
-    if cause is None:
-        return None
-    rule = broken[cause][0]
-    says = "the delegate can build its part"
-    whole = Rule("graph", says, lambda *_: False, source=rule.source)
+    whole = stated("graph", "the delegate can build its part", broken[cause][0].source)
     reason = f"the delegate fails as a whole, because of {cause.where}"
     return {op: broken.get(op, (whole, reason)) for op in graph.ops}
 
@@ -164,7 +163,7 @@ def _after_first(graph: Graph, table: Table, broken: Broken) -> Broken:
     first = ends[0] if ends else None
     if first is None or not table.is_first_part:
         return broken
-    rule = Rule("partition", "all ops before it are taken", lambda *_: False, source=table.source)
+    rule = stated("partition", "all ops before it are taken", table.source)
     reason = f"it stands after {first.where}, the first op that is refused"
     later = graph.ops[graph.ops.index(first) :]
     return broken | {op: broken.get(op, (rule, reason)) for op in later}
@@ -174,23 +173,31 @@ def _folds(graph: Graph, table: Table, broken: Broken) -> Broken:
     """Ops that expand constants go with their readers: to the CPU where one of these is there."""
     if table.folds is None or not broken:
         return broken
-    says = "all other ops of the graph are taken too"
-    rule = Rule("partition", says, lambda *_: False, source="tflite/delegates/utils.cc")
+    rule = stated("partition", "all other ops are taken too", "tflite/delegates/utils.cc")
     reason = "the weights are read as they are stored, and the CPU expands them for its own ops"
     made = {op: (rule, reason) for op in graph.ops if table.folds(op)}
     return broken | made
 
 
+def _partition(graph: Graph, table: Table, broken: Broken) -> Partition:
+    reasons = {op: reason for op, (_, reason) in broken.items()}
+    return partition(graph, [_Judged(table.name, reasons), _CPU], table.limits)
+
+
+def _delegated(graph: Graph, table: Table, broken: Broken) -> list[Part]:
+    found = _partition(graph, table, broken)
+    return [part for part in found.parts if part.delegate is not _CPU]
+
+
 def _shared_out(
     given: Graph, known: Graph, tensors: Mapping[Tensor, Tensor], table: Table, broken: Broken
 ) -> Judgement:
-    accelerator = _Judged(table.name, {op: reason for op, (_, reason) in broken.items()})
-    found = partition(known, [accelerator, _CPU], table.limits)
+    found = _partition(known, table, broken)
     twins = dict(zip(known.ops, given.ops, strict=True))
     refused = {op: rs[0].reason for op, rs in found.refusals.items()}
     verdicts = [_verdict(op, twins[op], broken, refused, table) for op in known.ops]
     parts = [JudgedPart(p.delegate.name, [twins[op] for op in p.ops]) for p in found.parts]
-    own = [p for p in found.parts if p.delegate is accelerator]
+    own = [p for p in found.parts if p.delegate is not _CPU]
     return Judgement(table, given, verdicts, parts, _crossing(known, own, tensors))
 
 
@@ -204,15 +211,10 @@ def _verdict(op: Op, twin: Op, broken: Broken, refused: Mapping[Op, str], table:
 
 
 def _limit_rule(table: Table) -> Rule:
-    limits = table.limits
-    says = [
-        f"it is in one of the {limits.max_delegated_partitions} largest parts"
-        for _ in range(limits.max_delegated_partitions > 0)
-    ] + [
-        f"its part has {limits.min_nodes_per_partition} ops or more"
-        for _ in range(limits.min_nodes_per_partition > 0)
-    ]
-    return Rule("partition", " and ".join(says), lambda *_: False, source=table.source)
+    most, least = table.limits.max_delegated_partitions, table.limits.min_nodes_per_partition
+    says = [f"it is in one of the {most} largest parts"] if most else []
+    says += [f"its part has {least} ops or more"] if least else []
+    return stated("partition", " and ".join(says), table.limits_source or table.source)
 
 
 def _crossing(

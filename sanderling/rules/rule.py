@@ -84,7 +84,8 @@ class Table:
     """All that is known of what a delegate accepts.
 
     rows: what it asks of each operator that it knows. every: what it asks of all ops, after the
-    row. graph: of the graph as a whole. limits: how many parts it takes, of which size.
+    row. graph: of the graph as a whole. limits: how many parts it takes, of which size
+    (limits_source: who says so, where it is not the table's source).
     is_first_part: it takes one part, which ends at the first op that it refuses; leads_in: ops that
     the CPU runs before it. folds: ops that
     expand constants; whoever reads their results is asked as if it read the constant. ask: for a
@@ -98,6 +99,7 @@ class Table:
     every: tuple[Rule, ...] = ()
     graph: tuple[GraphRule, ...] = ()
     limits: Limits = NO_LIMITS
+    limits_source: str = ""
     is_first_part: bool = False
     leads_in: Callable[[Op], bool] | None = None
     level: int = 0
@@ -119,7 +121,12 @@ class Table:
 
     def _unknown(self, op: Op) -> Rule:
         says = f"there is no {op.name} among its {len(self.rows)} operators"
-        return Rule("operator", says, lambda *_: False, source=self.source)
+        return stated("operator", says, self.source)
+
+
+def stated(kind: str, says: str, source: str) -> Rule:
+    """A rule that an op is known to break."""
+    return Rule(kind, says, lambda *_: False, source=source)
 
 
 def sourced(source: str, *rules: Rule) -> tuple[Rule, ...]:
@@ -222,6 +229,11 @@ def is_hybrid(op: Op) -> bool:
     return both and is_type(x, "f32") and is_type(weights, "i8 u8 i4")
 
 
+def is_dilated(op: Op) -> bool:
+    names = ("dilation_h_factor", "dilation_w_factor")
+    return any((attribute_of(op, name) or 1) != 1 for name in names)
+
+
 def _words(names: str) -> str:
     *most, last = names.split()
     return f"{', '.join(most)} or {last}" if most else last
@@ -291,6 +303,10 @@ def constant_count(*counts: int) -> Rule:
 def _count(what: str, count: Callable[[Op], int], allowed: tuple[int, ...]) -> Rule:
     says = f"the number of {what} is {_words(' '.join(map(str, allowed)))}"
     return where("operands", says, lambda op: count(op) in allowed, lambda op: f"it is {count(op)}")
+
+
+def least_inputs(count: int) -> Rule:
+    return where("operands", f"it has {count} inputs or more", lambda op: len(op.inputs) >= count)
 
 
 def has_input(place: int, what: str) -> Rule:
@@ -409,7 +425,8 @@ NO_ACTIVATION = where(
     lambda op: activation_of(op) == "NONE",
     lambda op: f"it is {activation_of(op)}",
 )
-NEVER = where("operator", "no op of this kind is taken", lambda _: False)
+UNDILATED = where("attribute", "it is not dilated", lambda op: not is_dilated(op))
+NEVER = stated("operator", "no op of this kind is taken", "")
 
 
 # -- rules of graphs -----------------------------------------------------------------------------

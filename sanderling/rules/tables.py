@@ -1,31 +1,42 @@
-"""The tables by name."""
+"""The tables by name; a module is loaded when one of its tables is asked for."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from ..errors import InputError
 from ..runtime.registry import find_delegate
-from . import coreml, edgetpu, gpu, hexagon, nnapi, xnnpack
 from .rule import Table
 
-MODULES = (gpu, nnapi, hexagon, coreml, edgetpu, xnnpack)
-TABLES: dict[str, Table] = {table.name: table for module in MODULES for table in module.TABLES}
+# The tables of each module.
+HOMES = {
+    "gpu": "gpu gpu:offline",
+    "gpu_litert": "gpu:litert",
+    "nnapi": "nnapi:27 nnapi:28 nnapi:29 nnapi:30 nnapi:31 nnapi:fl6 nnapi:fl7",
+    "hexagon": "hexagon",
+    "coreml": "coreml:2 coreml:3",
+    "edgetpu": "edgetpu",
+    "xnnpack": "xnnpack xnnpack:sparse",
+}
+MODULES = {name: module for module, held in HOMES.items() for name in held.split()}
 OURS = "cpu"  # answers itself
 
 
 def names() -> list[str]:
     """The delegates whose rules are known, sorted."""
-    return sorted({*TABLES, OURS})
+    return sorted({*MODULES, OURS})
 
 
 def find_table(name: str) -> Table:
     """The rules of a delegate; the error lists what there is."""
     if name == OURS:
         return _own(name)
-    if name not in TABLES:
+    if name not in MODULES:
         raise InputError(
             f"there are no rules of '{name}'", fix=f"known are those of: {', '.join(names())}"
         )
-    return TABLES[name]
+    tables: tuple[Table, ...] = import_module(f".{MODULES[name]}", __package__).TABLES
+    return next(table for table in tables if table.name == name)
 
 
 def _own(name: str) -> Table:

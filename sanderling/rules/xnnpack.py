@@ -22,6 +22,7 @@ from .rule import (
     attribute_of,
     has_input,
     input_type,
+    is_dilated,
     is_type,
     operands,
     rows,
@@ -238,14 +239,10 @@ def _kernel(op: Op) -> tuple[int, ...]:
     return op.operand(1).shape[1:3]
 
 
-def _is_undilated(op: Op) -> bool:
-    return {attribute_of(op, f"dilation_{side}_factor") for side in "hw"} <= {0, 1}
-
-
 def _is_start(op: Op) -> bool:
     """The 3x3 convolution by steps of 2, of the three colours."""
     wanted = op.name == "CONV_2D" and _kernel(op) == (3, 3) and _strides(op) == (2, 2)
-    return wanted and op.operand(0).shape[-1] == 3 and _is_undilated(op)
+    return wanted and op.operand(0).shape[-1] == 3 and not is_dilated(op)
 
 
 def _is_end(op: Op) -> bool:
@@ -262,7 +259,7 @@ def _is_pointwise(op: Op) -> bool:
 
 def _is_window(op: Op) -> bool:
     fits = _kernel(op) in ((3, 3), (5, 5)) and _strides(op) in ((1, 1), (2, 2))
-    return fits and _is_undilated(op)
+    return fits and not is_dilated(op)
 
 
 def _zeros(graph: Graph) -> float:

@@ -190,8 +190,7 @@ class Binding:
             value = None if maker is None else maker[0][maker[1]]
             if value is None:
                 value = self._array(tensor)
-                value = tensor.data if value is None else value
-                assert value is not None
+                value = tensor.values if value is None else value
                 given = np.empty(value.shape, value.dtype) if given is None else given
             if given is not None and given is not value:
                 self._copies.append((given, value))

@@ -238,9 +238,8 @@ def _broadcast(values: Array, tensor: Tensor) -> Array:
     """Per-axis parameters shaped to line up with their axis."""
     if values.size == 1:
         return values.reshape(())
-    assert tensor.quant is not None
     shape = [1] * len(tensor.shape)
-    shape[tensor.quant.axis] = -1
+    shape[tensor.quantisation.axis] = -1
     return values.reshape(shape)
 
 

@@ -31,6 +31,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..child_process import ChildProcess
+from ..config import TRACE
 from ..errors import DelegateError, InputError, IsolatedError, SanderlingError
 from ..forks import renews
 from ..format import load
@@ -38,7 +39,15 @@ from ..ir import Array, Graph, Op
 from ..ir.graph import copy_graph
 from ..ops.execute import new_state
 from .arena import ALIGNMENT
-from .delegate import Delegate, Executable, Options, PlainDelegate, as_delegate, as_executable
+from .delegate import (
+    BorderCopies,
+    Delegate,
+    Executable,
+    Options,
+    PlainDelegate,
+    as_delegate,
+    as_executable,
+)
 from .plan import unpacked_bytes
 from .plugins import load_plugins, loaded_plugins
 from .registry import factory_of
@@ -138,11 +147,14 @@ def _recipe(delegate: str | PlainDelegate, options: Mapping[str, Any]) -> bytes:
 class IsolatedPart(Executable):
     """A part in the other process, and memory that both see; where it fails, the part elsewhere."""
 
+    copies: BorderCopies
+
     def __init__(self, owner: Isolated, part: Graph, options: Options) -> None:
         self._owner, self._part, self._options = owner, part, options
         own, _ = copy_graph(part, part.ops, part.inputs, part.outputs)
         self._file = as_tflite(own)
         self._instead: Executable | None = None
+        self.copies = BorderCopies()
         self._settle(owner.process)
 
     def _settle(self, process: DelegateProcess) -> None:
@@ -175,6 +187,7 @@ class IsolatedPart(Executable):
         for given_out, shared in zip(outputs, self._outputs, strict=True):
             assert given_out is not None, "every shape is known: refuses_alone"
             np.copyto(given_out, shared)
+        self.copies.count(inputs, outputs)
 
     def memory(self) -> dict[str, int]:
         return self._memory if self._instead is None else self._instead.memory()
@@ -193,7 +206,9 @@ class DelegateProcess:
         self.numbers = count()  # of parts
         self.gone: list[int] = []  # parts that nobody holds any more
         self._lock = threading.Lock()
-        self._child = ChildProcess(serve, stdout=2)
+        # A trace is this process's: the other one would write over its file.
+        known = {name: value for name, value in os.environ.items() if name != TRACE.name}
+        self._child = ChildProcess(serve, stdout=2, environment=known)
         self._end = weakref.finalize(self, _end, self._child)
         renews(self)
 

@@ -160,7 +160,7 @@ def _answers(delegate: Delegate, ops: Sequence[Op]) -> Sequence[str | None]:
     try:
         return delegate.refuses_each(ops)
     except DelegateError as error:
-        text = f"delegate '{delegate.name}' gets no op, because it failed: {error}"
+        text = f"delegate '{delegate.name}' gets no op: {error.what}\n  {error.fix}"
         warnings.warn(text, FallbackWarning, stacklevel=2)
         return [error.what] * len(ops)
 
@@ -178,7 +178,8 @@ def _keep_within(
     kept: list[Cluster] = []
     for rank, found in enumerate(ranked):
         if rank >= most:
-            reason = f"only the {most} largest parts are kept (max_delegated_partitions)"
+            largest = "largest part is" if most == 1 else f"{most} largest parts are"
+            reason = f"only the {largest} kept (max_delegated_partitions)"
         elif len(found.ops) < limits.min_nodes_per_partition:
             reason = (
                 f"its part has {plural(len(found.ops), 'op')}, fewer than "

@@ -6,7 +6,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import MAX_MEMORY
 from ..errors import ModelError
@@ -45,7 +45,7 @@ class Plans:
         """What operators keep from run to run."""
         from ..ops import State
 
-        return State(self._call, self._loop)
+        return State(_weakly(self._call), _weakly(self._loop))
 
     @property
     def has_kept(self) -> bool:
@@ -137,6 +137,18 @@ class Plans:
             )
         found = self._subgraphs[key] = subgraph_of(self.find(*key))
         return found
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Without a circle: what the plans hold goes with the session, which whoever runs holds."""
+    found = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        known = found()
+        assert known is not None, "a plan is run by a session"
+        return known(*args)
+
+    return call
 
 
 def verify_model(model: Model) -> None:

@@ -13,11 +13,13 @@ from .delegate import Delegate, PlainDelegate, as_delegate
 
 # Delegates that come with the package, found when they are named.
 BUILTIN = {
+    "coreml": "sanderling.delegates.coreml.delegate:CoremlDelegate",
     "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
     "flex": "sanderling.delegates.flex.delegate:FlexDelegate",
     "reference": "sanderling.delegates.reference:ReferenceDelegate",
     "litert": "sanderling.delegates.engines.litert:LiteRtDelegate",
     "litert-builtin": "sanderling.delegates.engines.litert:LiteRtBuiltinDelegate",
+    "litert-gpu": "sanderling.delegates.engines.litert_gpu:LiteRtGpuDelegate",
     "litert-reference": "sanderling.delegates.engines.litert:LiteRtReferenceDelegate",
     "external": "sanderling.delegates.engines.external:ExternalDelegate",
     "openvino": "sanderling.delegates.engines.openvino:OpenVinoDelegate",
@@ -40,6 +42,11 @@ def register_delegate(name: str, factory: Callable[[], PlainDelegate]) -> None:
 def delegate_names() -> list[str]:
     """The delegates that can be named, sorted; `external` is none without a library."""
     return sorted({*BUILTIN, *_registered} - {EXTERNAL})
+
+
+def is_delegate_name(text: str) -> bool:
+    """Whether it names one, with or without options behind a colon."""
+    return text in _registered or text.partition(":")[0] in {*BUILTIN, *_registered}
 
 
 def find_delegate(wanted: str | PlainDelegate) -> Delegate:

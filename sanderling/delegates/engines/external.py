@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DelegateError, InputError
-from ...ir import Op
+from ...ir import Graph, Op
 from ...progress import plural
-from ...runtime.delegate import Executable
+from ...runtime.delegate import Executable, Options
 from ...runtime.registry import delegate_names
 from ...runtime.submodel import as_tflite, graph_of
 from .base import sentence
-from .litert import InterpreterExecutable, LiteRtDelegate, named_nodes
+from .litert import InterpreterDelegate, InterpreterExecutable, named_nodes
 from .packages import import_package
 
 # Nobody but the library runs a node: what it leaves is for our delegates.
@@ -31,7 +31,7 @@ SYMBOLS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")
 Row = Mapping[str, Any]  # a node, as LiteRT's interpreter describes it
 
 
-class ExternalDelegate(LiteRtDelegate):
+class ExternalDelegate(InterpreterDelegate):
     """path: the library's. All other options are its own, handed to it as text."""
 
     name = "external"
@@ -116,25 +116,28 @@ class ExternalDelegate(LiteRtDelegate):
 
     # -- running a part ---------------------------------------------------------------------------
 
-    def load(self, content: bytes, threads: int) -> Executable:
-        made = InterpreterExecutable(content, threads, RESOLVER, [self._library()])
+    def load(self, part: Graph, options: Options) -> Executable:
+        try:
+            library = self._library()
+        except InputError as error:  # there was one before: a device may have a single user
+            raise self._not_applied(error) from error
+        made = InterpreterExecutable(as_tflite(part), options.threads, RESOLVER, [library])
         # The interpreter goes before the library's delegate, also where the garbage collector finds
         # both at once and would end them in any order.
         weakref.finalize(made, made.interpreter.__del__)
-        rows = made.interpreter._get_ops_details()
-        left = set(range(len(_file_rows(rows)))) - taken_nodes(rows)
+        left = set(range(len(part.ops))) - taken_nodes(made.interpreter._get_ops_details())
         if left:
-            error = self._not_applied(
+            failure = self._not_applied(
                 RuntimeError(f"it leaves out {plural(len(left), 'op')} that it took before")
             )
-            error.ops = tuple(sorted(left))
-            raise error
+            failure.ops = tuple(sorted(left))
+            raise failure
         return made
 
 
 def _apart(error: Exception) -> str:
     """LiteRT's messages, which it writes one behind the other without a space."""
-    return re.sub(r"\.?(?=(Node number \d|Restored original))", ". ", str(error))
+    return re.sub(r"\.?(Node number \d|Restored original)", r". \1", str(error))
 
 
 def _check_library(path: str) -> None:
@@ -156,16 +159,12 @@ def _check_library(path: str) -> None:
         )
 
 
-def _file_rows(rows: Sequence[Row]) -> list[Row]:
-    """The nodes of the file; those of delegates come behind them."""
-    return [row for row in rows if row["op_name"] != "DELEGATE"]
-
-
 def taken_nodes(rows: Sequence[Row]) -> set[int]:
     """The nodes of the file that a delegate's node stands for: what its outputs are computed from,
     up to its inputs."""
-    makers = {tensor: row for row in _file_rows(rows) for tensor in row["outputs"]}
     mine = [row for row in rows if row["op_name"] == "DELEGATE"]
+    file = [row for row in rows if row["op_name"] != "DELEGATE"]
+    makers = {tensor: row for row in file for tensor in row["outputs"]}
     return {int(node) for row in mine for node in _behind(row, makers)}
 
 

@@ -9,7 +9,8 @@ from ...errors import DelegateError, InputError, UnsupportedError
 from ...ir import Array, Graph, Op
 from ...ops import Spec
 from ...runtime.delegate import Delegate, Executable, Options
-from .function import PartFunction, check_installed, result_specs, settle
+from ..extras import require_extra
+from .function import PartFunction, result_specs, settle
 from .node import flex_node, is_flex, refusal
 
 
@@ -22,7 +23,7 @@ class FlexDelegate(Delegate):
     name = "flex"
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
-        check_installed()
+        require_extra("tensorflow", "flex", self.name)
         self.trusted = frozenset(trusted)
 
     def configure(self, options: Mapping[str, Any]) -> FlexDelegate:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from ...errors import DelegateError, MissingExtraError, ModelError
+from ...errors import DelegateError, ModelError
 from ...ir import Array, DType, Graph, Op, Tensor
 from ...ops.base import FOLD_ELEMENTS, Spec, check_results
 from .node import flex_node
@@ -18,20 +18,10 @@ from .node import flex_node
 DEVICE = "/CPU:0"
 
 
-def check_installed() -> None:
-    """Importing TensorFlow takes seconds: that it is there is known sooner."""
-    if find_spec("tensorflow") is None:
-        raise MissingExtraError("tensorflow", "flex", "the delegate 'flex'")
-
-
 @cache
 def _tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notes on CUDA and oneDNN at each import
-    try:
-        import tensorflow
-    except ImportError as error:
-        raise MissingExtraError("tensorflow", "flex", "the delegate 'flex'") from error
-    return tensorflow
+    return import_module("tensorflow")
 
 
 class _Nodes:

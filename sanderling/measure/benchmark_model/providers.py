@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...delegates.engines.base import EngineDelegate
 from ...errors import DelegateError, InputError, SanderlingError
 from ...runtime.delegate import Delegate
 from ...runtime.plan import Plan
 from ...runtime.registry import BUILTIN, delegate_names, find_delegate, load_delegate
-from .flags import CORE, FLAGS, Values
+from .flags import CORE, FLAGS, Value, Values
 
-# Flags that are arguments of a session.
+# Flags that are numbers among the arguments of a session.
 LIMITS = ("max_delegated_partitions", "min_nodes_per_partition", "first_delegate_node_index",
           "last_delegate_node_index")  # fmt: skip
 
@@ -45,6 +46,14 @@ PROVIDERS = (
              "platform.", "xnnpack_"),
 )  # fmt: skip
 EXTERNAL = "external_delegate_path"
+# Flags that are options of the engines which stand for a delegate: the option, and its value, None
+# where the engine's own holds.
+OPTIONS: dict[str, tuple[str, Callable[[Value], Value | None]]] = {
+    "xnnpack_force_fp16": ("precision", lambda on: "f16" if on else None),
+    "xnnpack_runtime_flags": ("xnnpack_flags", lambda flags: flags or None),
+    "xnnpack_weight_cache_file_path": ("weight_cache", lambda path: path or None),
+    "gpu_precision_loss_allowed": ("precision", lambda allowed: "f16" if allowed else "f32"),
+}
 
 
 @dataclass
@@ -97,8 +106,7 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
     if delegate.name != provider.flag.removeprefix("use_"):
         why = "".join(f" ({problem})" for problem in problems)
         found.said.append(f"The {delegate.name} delegate takes the part of {provider.title}{why}")
-    give_flags(delegate, values)
-    found.applied.append(Applied(provider.title, delegate))
+    found.applied.append(Applied(provider.title, with_flags(delegate, values)))
 
 
 def stand_in(provider: Provider) -> tuple[Delegate | None, list[str]]:
@@ -124,10 +132,35 @@ def absence(provider: Provider, problems: Sequence[str]) -> str:
     )
 
 
-def give_flags(delegate: Delegate, values: Values) -> None:
-    """Hand a delegate the flags that were set and belong to it."""
+def with_flags(delegate: Delegate, values: Values) -> Delegate:
+    """The delegate with those of the flags that were set and belong to it: as options where it is
+    an engine of others that has them, else by take_flags."""
     families = [p.family for p in PROVIDERS if delegate.name in p.delegates and p.family]
-    delegate.take_flags({n: values[n] for n in values.given if any(f in n for f in families)})
+    own = {n: values[n] for n in values.given if any(f in n for f in families)}
+    if isinstance(delegate, EngineDelegate):
+        options = _options(delegate, own)
+        return load_delegate(delegate.name, {**delegate.chosen, **options}) if options else delegate
+    if own:
+        delegate.take_flags(own)
+    return delegate
+
+
+def _options(delegate: EngineDelegate, flags: Mapping[str, Value]) -> dict[str, Value]:
+    """An engine's options for flags."""
+    rows = [(*OPTIONS[name], value) for name, value in flags.items() if name in OPTIONS]
+    found = {option: read(value) for option, read, value in rows if option in delegate.options}
+    return {option: value for option, value in found.items() if value is not None}
+
+
+def carried(values: Values) -> tuple[tuple[str, Value], ...]:
+    """The flags that were set and that a session or its delegates keep: what a setting has."""
+    families = [p.family for p in PROVIDERS if p.family]
+    kept = {*LIMITS, "disable_delegate_clustering", "require_full_delegation"}
+    return tuple(
+        (name, value)
+        for name, value in values.given.items()
+        if name in kept or any(family in name for family in families)
+    )
 
 
 def session_limits(values: Values) -> dict[str, Any]:
@@ -136,6 +169,19 @@ def session_limits(values: Values) -> dict[str, Any]:
     if values.on("disable_delegate_clustering"):
         found["delegate_clustering"] = False
     return found
+
+
+def session_arguments(flags: Iterable[tuple[str, Value]]) -> dict[str, Any]:
+    """The same of a setting's flags, with --require_full_delegation, which the session checks."""
+    values = Values(dict(flags))
+    return session_limits(values) | {
+        "require_full_delegation": values.on("require_full_delegation")
+    }
+
+
+def flagged(delegate: Delegate, flags: Iterable[tuple[str, Value]]) -> Delegate:
+    """The delegate with those of a setting's flags that belong to it."""
+    return with_flags(delegate, Values(dict(flags)))
 
 
 def external(values: Values) -> Delegate:

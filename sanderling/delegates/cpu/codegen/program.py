@@ -263,8 +263,7 @@ class StepEmitter(Emitter):
     def ptr(self, tensor: Tensor) -> Value:
         """The address of a tensor's first element."""
         if tensor.is_constant and tensor not in self.program.places:
-            assert tensor.data is not None
-            return self.constant(tensor.data)
+            return self.constant(tensor.values)
         place = self.program.places[tensor]
         return self._own(self.at(self.slot(place.slot), place.offset, I8), self._extent(tensor))
 

@@ -46,7 +46,7 @@ def fused(op: Op, arrays: Arrays, state: State) -> list[Array]:
     found = _alone(op, arrays, state).reshape(out.shape)
     residual = arrays[RESIDUAL] if record.residual else None
     if record.is_added:
-        found = _added(op, found, residual, state)
+        found = _added(op, found, present(arrays, RESIDUAL), state)
     if record.map is not None:
         beside = [] if residual is None else [residual.reshape(out.shape)]
         found = X.evaluate(record.map, [found, *beside])
@@ -58,12 +58,12 @@ def _alone(op: Op, arrays: Arrays, state: State) -> Array:
     record = Fused.of(op)
     tensors, values = list(op.inputs[:RESIDUAL]), list(arrays[:RESIDUAL])
     for place in (0, 1) if record.precision else ():
-        tensor = tensors[place]
-        assert tensor is not None
+        tensor = op.operand(place)
         values[place] = _real(op, place, arrays)
         tensors[place] = Tensor(tensor.name, DType.FLOAT32, tensor.shape)
     if record.padding is not None:
-        tensors[0], values[0] = _padded(tensors[0], present(values), record.padding)
+        held = tensors[0] or op.operand(0)
+        tensors[0], values[0] = _padded(held, present(values), record.padding)
     out = op.outputs[0].copy()
     out.dtype = DType.FLOAT32 if out.dtype is DType.BFLOAT16 else out.dtype
     own = op.copy(tensors, [out])
@@ -104,24 +104,20 @@ def _weights(op: Op, codes: Array) -> Array:
     return signed(codes).astype(np.float32) * held.scale.astype(np.float32).reshape(shape)
 
 
-def _padded(
-    tensor: Tensor | None, x: Array, padding: tuple[int, int, int, int]
-) -> tuple[Tensor, Array]:
-    assert tensor is not None
+def _padded(tensor: Tensor, x: Array, padding: tuple[int, int, int, int]) -> tuple[Tensor, Array]:
     top, bottom, left, right = padding
     zero = 0 if x.dtype.kind == "f" else scale_zero(tensor)[1]
     wide = np.pad(x, [(0, 0), (top, bottom), (left, right), (0, 0)], constant_values=zero)
     return Tensor(tensor.name, tensor.dtype, wide.shape, quant=tensor.quant), wide
 
 
-def _added(op: Op, product: Array, residual: Array | None, state: State) -> Array:
+def _added(op: Op, product: Array, residual: Array, state: State) -> Array:
     """As the definition of ADD has it, with the op's activation."""
     out, record = op.outputs[0], Fused.of(op)
     between = out.copy()
     between.quant = out.quant if record.inner is None else Quant.of(*record.inner)
     attrs = {"fused_activation_function": op.attrs["fused_activation_function"]}
     add = Op("ADD", [between, Inputs.of(op).residual], [out], attrs)
-    assert residual is not None
     return operator_result(add, [product, residual.reshape(out.shape)], state)[0]
 
 

@@ -87,14 +87,11 @@ def _emit_copy(k: StepEmitter, x: Tensor, y: Tensor) -> None:
 
 def emit_read(k: StepEmitter, op: Op) -> None:
     """Also cpu.COPY: of what two branches would else share."""
-    assert op.inputs[0] is not None
-    _emit_copy(k, op.inputs[0], op.outputs[0])
+    _emit_copy(k, op.operand(0), op.outputs[0])
 
 
 def emit_assign(k: StepEmitter, op: Op) -> None:
-    variable, value = op.inputs
-    assert variable is not None and value is not None
-    _emit_copy(k, value, variable)
+    _emit_copy(k, op.operand(1), op.operand(0))
 
 
 def refuses_variable(op: Op, target: Target) -> str | None:
@@ -189,11 +186,9 @@ def guard_of(op: Op) -> Guard:
 
 def emit_merge(k: StepEmitter, op: Op) -> None:
     """Copies what does not lie in place."""
-    condition, *results = op.inputs
-    assert condition is not None
     y = op.outputs[0]
-    holds = k.b.icmp_signed("!=", k.load(k.ptr(condition), I8), I8(0))
-    for polarity, x in zip((True, False), results, strict=True):
+    holds = k.b.icmp_signed("!=", k.load(k.ptr(op.operand(0)), I8), I8(0))
+    for polarity, x in zip((True, False), op.inputs[1:], strict=True):
         if x is not None and k.program.places.get(x) != k.program.places[y]:
             source, target = k.ptr(x), k.ptr(y)
             with k.when(holds if polarity else k.b.not_(holds)):

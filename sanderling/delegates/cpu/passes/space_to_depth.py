@@ -158,12 +158,11 @@ def _expected(b: Blocks, source: tuple[int, ...], shape: tuple[int, ...]) -> Arr
 
 
 def _replace(graph: Graph, op: Op, source: Tensor, b: Blocks) -> None:
-    weights = op.inputs[1]
-    assert weights is not None and weights.data is not None
+    weights = op.operand(1)
     n, kh, kw, _ = weights.shape
     channels = source.shape[ORDERS[b.order][2]]
-    spread = np.zeros((n, kh, b.size[0], kw, b.size[1], channels), weights.data.dtype)
-    spread[:, :, b.rows, :, b.columns, b.channels] = weights.data.transpose(3, 0, 1, 2)
+    spread = np.zeros((n, kh, b.size[0], kw, b.size[1], channels), weights.values.dtype)
+    spread[:, :, b.rows, :, b.columns, b.channels] = weights.values.transpose(3, 0, 1, 2)
     taps = graph.constant(
         f"{weights.name}/spread",
         spread.reshape(n, kh * b.size[0], kw * b.size[1], channels),

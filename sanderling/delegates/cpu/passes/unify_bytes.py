@@ -97,8 +97,7 @@ class _Unifier:
         if tensor not in self.kept:
             self.kept[tensor] = back = tensor.copy()
             back.name = f"{tensor.name}/{self.old.short}"
-            assert back.quant is not None
-            back.dtype, back.quant = self.old, _offset(back.quant, -self.by)
+            back.dtype, back.quant = self.old, _offset(back.quantisation, -self.by)
             self.flip(tensor, back)
         return self.kept[tensor]
 
@@ -134,9 +133,8 @@ class _Unifier:
     def shift(self, tensor: Tensor, quant: Quant | None = None) -> None:
         """Move the tensor itself: type, zero point and, of a constant, codes."""
         data = tensor.data
-        assert tensor.quant is not None
         tensor.dtype = self.new
-        tensor.quant = quant or _offset(tensor.quant, self.by)
+        tensor.quant = quant or _offset(tensor.quantisation, self.by)
         if data is not None:
             tensor.data = (data.astype(np.int16) + self.by).astype(self.new.numpy)
 

@@ -283,9 +283,8 @@ class _Planner:
 
     def _unite(self, op: Op) -> None:
         """Both branches write the result itself; not what came before them, nor a view of that."""
-        condition, *results = op.inputs
-        for polarity, x in zip((True, False), results, strict=True):
-            assert x is not None
+        condition = op.operand(0)
+        for polarity, x in ((True, op.operand(1)), (False, op.operand(2))):
             if all(self._is_within(t, (condition, polarity)) for t in self.block[x].members):
                 self._put(Alias(x, op.outputs[0], 0))
 

@@ -196,9 +196,9 @@ class Layer:
 
 
 def layer(op: Op) -> Layer:
-    x, w = _tensor(op, 0), _tensor(op, 1)
+    x, w = op.operand(0), op.operand(1)
     g = window_of(op)
-    taps, hybrid = _data(w)[0], is_encoded(op)
+    taps, hybrid = w.values[0], is_encoded(op)
     if hybrid:
         taps = signed(taps).astype(np.int32)
     elif x.dtype is not DType.FLOAT32:
@@ -238,17 +238,6 @@ def _live(size: int, out: int, taps: int, stride: int, dilation: int, before: in
     return range(first, max(first, last) + 1)
 
 
-def _tensor(op: Op, index: int) -> Tensor:
-    tensor = op.input(index)
-    assert tensor is not None
-    return tensor
-
-
-def _data(tensor: Tensor) -> Array:
-    assert tensor.data is not None
-    return tensor.data
-
-
 def emit_depthwise(k: StepEmitter, op: Op) -> None:
     if op.outputs[0].nbytes:
         job = layer(op)
@@ -259,7 +248,7 @@ def emit_depthwise(k: StepEmitter, op: Op) -> None:
 def runs_for(op: Op, job: Layer, target: Target) -> list[Blocks]:
     if job.taps.dtype.kind == "f":
         return float_runs(op, job, target)
-    return (short_runs if _tensor(op, 0).dtype is DType.INT16 else byte_runs)(op, job, target)
+    return (short_runs if op.operand(0).dtype is DType.INT16 else byte_runs)(op, job, target)
 
 
 def choose_tiles(
@@ -324,7 +313,7 @@ class Walk:
     def _source(self) -> Lines:
         """The input's rows as they lie. With a depth multiplier they are repeated in scratch,
         behind the row of zero points of a hybrid convolution."""
-        k, x = self.k, _tensor(self.op, 0)
+        k, x = self.k, self.op.operand(0)
         times = self.job.channels // x.shape[3]
         pitch = k.pitch(x, x.shape[3] * self.item)
         plain = Memory(k.ptr(x), *self.job.size, pitch, is_theirs(k, x) and times == 1)
@@ -383,7 +372,7 @@ class Walk:
 
     def _outside(self) -> Value:
         size = self._row_bytes // self.item
-        return self.k.constant(np.full(size, self.job.outside, _tensor(self.op, 0).dtype.numpy))
+        return self.k.constant(np.full(size, self.job.outside, self.op.operand(0).dtype.numpy))
 
     def _groups(self, units: int) -> int:
         most = max(run.count for run in self.runs)
@@ -586,11 +575,11 @@ def _scales(op: Op, job: Layer) -> Array:
 
 def _bias(op: Op, job: Layer) -> Array:
     bias = op.input(2)
-    return np.zeros(job.channels, np.float32) if bias is None else _data(bias).reshape(-1)
+    return np.zeros(job.channels, np.float32) if bias is None else bias.values.reshape(-1)
 
 
 def largest_sums(op: Op, job: Layer) -> Array:
-    span = 65535.0 if _tensor(op, 0).dtype is DType.INT16 else 255.0
+    span = 65535.0 if op.operand(0).dtype is DType.INT16 else 255.0
     found = np.abs(job.taps).sum(axis=(0, 1)) * span + np.abs(_bias(op, job).astype(np.float64))
     return np.asarray(found)
 
@@ -624,7 +613,7 @@ def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
 
 
 def refuses_depthwise(op: Op, target: Target) -> str | None:
-    x, w = _tensor(op, 0), _tensor(op, 1)
+    x, w = op.operand(0), op.operand(1)
     if x.dtype not in ALLOWED:
         return f"input type {x.dtype.short} has no kernel"
     if is_folded(w):
@@ -677,7 +666,7 @@ def _refuses_sums(op: Op) -> str | None:
 
 def reads_apart(op: Op) -> tuple[int, ...]:
     """Inputs whose pixels may lie apart: not those whose channels are repeated."""
-    return (0,) if _tensor(op, 0).shape[3] == op.outputs[0].shape[3] else ()
+    return (0,) if op.operand(0).shape[3] == op.outputs[0].shape[3] else ()
 
 
 def writes_apart(op: Op) -> bool:

@@ -11,7 +11,7 @@ from .....ir import Op, Tensor
 from ...codegen.emit import F32, I8, I16, I64, PTR, Emitter, Int, Value
 from ...codegen.program import StepEmitter
 from ...runtime.abi import FIRST_ARG
-from ..products.conv import Arithmetic, arithmetic, columns, data, packed, row_source, window
+from ..products.conv import Arithmetic, arithmetic, columns, packed, row_source, window
 from ..products.cores import padded_depth, panel_bytes
 from ..products.gemm import Plan, Product, estimate, tile_function
 from ..products.sources import MARGIN, LineRows, RowSource
@@ -201,7 +201,7 @@ def ring_row(width: int, channels: int) -> int:
 def expanded(k: StepEmitter, op: Op, behind: int, count: int, groups: int) -> Expanded:
     """The rows of a float convolution's result, its channels in groups of equal size. The ring of
     `count` rows begins `behind` bytes from the scratch's beginning."""
-    x, weights = op.inputs[0], data(op.inputs[1])
+    x, weights = op.operand(0), op.operand(1).values
     kind = arithmetic(op, weights.reshape(len(weights), -1), k.target)
     w = window(op)
     n = len(weights) // groups

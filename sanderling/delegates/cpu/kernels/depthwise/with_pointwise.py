@@ -23,7 +23,7 @@ from ...codegen.program import StepEmitter
 from ...dialect.chains import BEFORE, BEHIND, BOTH, chained, has_residual, parts, unchained
 from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
-from ..products.conv import arithmetic, columns, data, packed
+from ..products.conv import arithmetic, columns, packed
 from ..products.gemm import Operands, Product, plan_product, walk
 from ..products.sources import MARGIN
 from ..row import Kernel
@@ -72,8 +72,7 @@ def _is_first(op: Op) -> bool:
 def _reads_lines(op: Op) -> bool:
     """A float depthwise convolution (or a step that begins with one) without multiplier."""
     _, op, _ = parts(op)
-    x, w, out = op.input(0), op.input(1), op.outputs[0]
-    assert x is not None and w is not None
+    x, w, out = op.operand(0), op.operand(1), op.outputs[0]
     floats = x.dtype is w.dtype is out.dtype is DType.FLOAT32
     return floats and x.shape[3] == out.shape[3] and window_of(op).dilation == (1, 1)
 
@@ -146,7 +145,7 @@ def emit_behind(k: StepEmitter, op: Op) -> None:
     before, first, second = parts(op)
     assert second is not None
     job = layer(first)
-    weights = data(second.inputs[1])
+    weights = second.operand(1).values
     kind = arithmetic(second, weights.reshape(len(weights), -1), k.target)
     lines = band(job.out[0], job.out[1] * job.channels * 4)
     size = Product(job.batch * job.out[0] // lines, lines * job.out[1], len(weights), job.channels)

@@ -66,7 +66,7 @@ def plus(sign: int) -> Callable[[Op], Expr]:
             scales(tensor)
         if op.outputs[0].dtype is DType.INT16:
             return _plus16(op, sign)
-        found = plane(Side.of(op.inputs[0]), Side.of(op.inputs[1]), clamped(op), sign)
+        found = plane(Side.of(op.operand(0)), Side.of(op.operand(1)), clamped(op), sign)
         return _on_plane(op, found) if found.exact else _plus_fixed(op, sign, 20)
 
     return expression
@@ -191,8 +191,7 @@ def power(op: Op) -> Expr:
         return result(op, a ** operand(op, 1))
     # A single exponent next to a whole number stands for that.
     need(exponent.data is not None, "a single exponent is computed at run time")
-    assert exponent.data is not None
-    value = float(exponent.data.reshape(()))
+    value = float(exponent.values.reshape(()))
     if value == 0.5:
         return result(op, X.sqrt(a))
     whole = 0.5 <= value < 2**31 and abs(value - round(value)) < 1e-5

@@ -154,12 +154,11 @@ class Map:
         read = sorted(inputs_of(expr))
         expr = renumber(expr, {old: new for new, old in enumerate(read)})
         shapes = op.attrs.get("shapes") or [t.shape if t is not None else () for t in op.inputs]
-        operands = tuple(_operand(op.inputs[i], shapes[i]) for i in read)
+        operands = tuple(_operand(op.operand(i), shapes[i]) for i in read)
         return cls(expr, operands, collapse(out.shape, [o.shape for o in operands]), out.dtype)
 
 
-def _operand(tensor: Tensor | None, shape: Shape) -> Operand:
-    assert tensor is not None
+def _operand(tensor: Tensor, shape: Shape) -> Operand:
     return Operand(tensor.dtype, shape, tensor, tensor.data)
 
 

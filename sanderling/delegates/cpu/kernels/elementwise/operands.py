@@ -60,10 +60,8 @@ class Lowered:
 
 
 def tensor_at(op: Op, index: int) -> Tensor:
-    found = op.input(index)
-    need(found is not None, "an operand is absent")
-    assert found is not None
-    return found
+    need(op.input(index) is not None, "an operand is absent")
+    return op.operand(index)
 
 
 def operand(op: Op, index: int) -> Expr:
@@ -85,10 +83,9 @@ def result(op: Op, x: Expr) -> Expr:
 
 def scales(tensor: Tensor | None) -> tuple[float, int]:
     """Per-tensor scale and zero point."""
-    found = None if tensor is None else tensor.quant
-    need(found is not None and found.scale.size == 1, "a tensor is not quantised as a whole")
-    assert tensor is not None and found is not None
-    need(bool(0 < found.scale[0] < np.inf), "a scale is not positive")
+    found = np.empty(0) if tensor is None or tensor.quant is None else tensor.quant.scale
+    need(found.size == 1, "a tensor is not quantised as a whole")
+    need(bool(0 < found[0] < np.inf), "a scale is not positive")
     return scale_zero(tensor)
 
 
@@ -187,12 +184,12 @@ def sloped(op: Op, x: Expr, least: int, most: int, real: float) -> Expr:
 def product_of(op: Op, *indices: int) -> tuple[Expr, int, int]:
     """The operands' codes without zero points, multiplied; the least product and the largest."""
     factors = [cast(operand(op, i), I32) - scales(op.inputs[i])[1] for i in indices]
-    spans = [code_span(op.inputs[i]) for i in indices]
+    spans = [code_span(op.operand(i)) for i in indices]
     ends = [math.prod(corner) for corner in product(*spans)]
     return reduce(lambda a, b: a * b, factors), min(ends), max(ends)
 
 
-def code_span(tensor: Tensor | None) -> tuple[int, int]:
+def code_span(tensor: Tensor) -> tuple[int, int]:
     """The least and the largest code without the zero point."""
     side = Side.of(tensor)
     return side.low, side.high

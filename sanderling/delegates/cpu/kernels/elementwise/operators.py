@@ -138,7 +138,7 @@ def is_byte_function(op: Op) -> bool:
 
 def table(op: Op) -> Array:
     """The result for every byte, by the op's own definition."""
-    x, out = (_signed_twin(op, t) for t in (op.inputs[0], op.outputs[0]))
+    x, out = (_signed_twin(op, t) for t in (op.operand(0), op.outputs[0]))
     every: Array = np.arange(256, dtype=np.uint8)
     shift = np.uint8(0 if x.dtype is tensor_at(op, 0).dtype else 128)
     found = _defined(op.copy([x], [out]), (every ^ shift).view(x.dtype.numpy))
@@ -154,9 +154,8 @@ def _defined(op: Op, codes: Array) -> Array:
         raise Refused(f"it is not defined for every code: {error.what}") from error
 
 
-def _signed_twin(op: Op, tensor: Tensor | None) -> Tensor:
+def _signed_twin(op: Op, tensor: Tensor) -> Tensor:
     """The tensor as int8, where the definition takes that: unify_bytes may have moved it."""
-    assert tensor is not None
     dtype, q = tensor.dtype, tensor.quant
     need(q is None or q.scale.size == 1, "a tensor is not quantised as a whole")
     if dtype is DType.UINT8 and q is not None and "i8" in OPS[op.name].types:

@@ -26,8 +26,7 @@ class Side:
     high: int
 
     @classmethod
-    def of(cls, tensor: Tensor | None) -> Side:
-        assert tensor is not None
+    def of(cls, tensor: Tensor) -> Side:
         scale, zero = scale_zero(tensor)
         low, high = tensor.dtype.bounds
         return cls(scale, low - zero, high - zero)

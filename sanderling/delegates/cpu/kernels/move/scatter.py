@@ -144,10 +144,9 @@ def emit_embedding(k: StepEmitter, op: Op) -> None:
     if table.dtype is y.dtype:
         gather.emit_embedding(k, op)
         return
-    assert table.data is not None
     rows, size, steps = table.shape[0], math.prod(table.shape[1:]), _scales(op, table)
     blocks = steps.shape[1]
-    codes, scales = k.constant(signed(table.data)), k.constant(steps)
+    codes, scales = k.constant(signed(table.values)), k.constant(steps)
     target, places = k.ptr(y), k.ptr(index)
     function = k.program.function("row_from_i8", [PTR, PTR, F32, I64], _build_row)
     indices, kind = Indices.of(k), index_type(index)
@@ -169,10 +168,10 @@ def emit_embedding(k: StepEmitter, op: Op) -> None:
 
 def _scales(op: Op, table: Tensor) -> Array:
     """Of each row, or of its blocks: [rows, blocks]."""
-    assert table.data is not None and table.quant is not None
-    if table.quant.block is not None:
-        return block_scales(op, table.quant.block, table.data)
-    each = table.quant.scale.astype(np.float32).reshape(-1, 1)
+    held = table.quantisation
+    if held.block is not None:
+        return block_scales(op, held.block, table.values)
+    each = held.scale.astype(np.float32).reshape(-1, 1)
     return np.broadcast_to(each, (table.shape[0], 1))
 
 

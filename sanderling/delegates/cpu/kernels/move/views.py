@@ -422,12 +422,8 @@ def emit(k: StepEmitter, op: Op) -> None:
             continue
         index, to, source, by = pair
         target = k.ptr(op.outputs[index])
-        x = op.inputs[source] if isinstance(source, int) else None
-        if isinstance(source, int):
-            assert x is not None
-            pointer = k.ptr(x)
-        else:
-            pointer = k.constant(source)
+        x = op.operand(source) if isinstance(source, int) else None
+        pointer = k.ptr(op.operand(source)) if isinstance(source, int) else k.constant(source)
         if x is not None and rescales(op, x):
             _rescale(k, target, to, pointer, by, x, op.outputs[index])
         else:

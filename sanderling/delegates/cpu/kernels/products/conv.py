@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .....ir import Array, DType, Op, Tensor
+from .....ir import Array, Blockwise, DType, Op, Tensor
 from .....ops import gemm as definition
 from .....ops.base import attr, elements, quant, scale_zero
 from .....ops.fixed import ACTIVATION_BOUNDS, finite_bounds, fused_bounds, fused_range
@@ -65,11 +65,6 @@ from .winograd import choose_plan, emit_winograd, fold, folded, suits
 F32_CORE = FloatCore()
 
 
-def data(tensor: Tensor | None) -> Array:
-    assert tensor is not None and tensor.data is not None
-    return tensor.data
-
-
 def window(op: Op, groups: int = 1) -> Window:
     x = op.operand(0)
     batch, height, width, channels = x.shape
@@ -91,7 +86,7 @@ def window(op: Op, groups: int = 1) -> Window:
 
 
 def emit_conv(k: StepEmitter, op: Op) -> None:
-    weights, x = data(op.inputs[1]), op.operand(0)
+    weights, x = op.operand(1).values, op.operand(0)
     groups = x.shape[3] // weights.shape[3]
     w = window(op, groups)
     n = weights.shape[0]
@@ -107,7 +102,7 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
 def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
     """How a float convolution takes fewer products, if that is faster than all of them with this
     core."""
-    weights, x = data(op.inputs[1]), op.operand(0)
+    weights, x = op.operand(1).values, op.operand(0)
     groups = x.shape[3] // weights.shape[3]
     w, n = window(op, groups), weights.shape[0]
     small = folded(w)
@@ -117,7 +112,7 @@ def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
 
 
 def emit_fully_connected(k: StepEmitter, op: Op) -> None:
-    weights, x = data(op.inputs[1]), op.operand(0)
+    weights, x = op.operand(1).values, op.operand(0)
     depth = weights.shape[1]
     m = elements(x.shape) // depth
     # Each row is an image of its own: hybrid products have a zero point for each.
@@ -152,7 +147,7 @@ def emit_product(
     """One product with bias, residual, activation and, for integers, requantisation."""
     kind = arithmetic(op, weights, k.target)
     n = len(weights) // groups
-    size, rows, line_bytes = row_source(k, op.inputs[0], kind, w, n, groups, Inputs.of(op).table)
+    size, rows, line_bytes = row_source(k, op.operand(0), kind, w, n, groups, Inputs.of(op).table)
     if spread is not None and not isinstance(rows, LineRows):
         size = replace(size, outer=w.batch * w.out_height, inner=w.out_width)
         line_bytes = w.out_width * rows.stride
@@ -195,7 +190,7 @@ MOST_LINES = 1 << 25
 
 def row_source(
     k: StepEmitter,
-    x: Tensor | None,
+    x: Tensor,
     kind: Arithmetic,
     w: Window,
     n: int,
@@ -203,7 +198,6 @@ def row_source(
     table: Tensor | None = None,
 ) -> tuple[Product, RowSource, int]:
     """How A is read: as it lies, line by line, or in packed patches; and the bytes of a line."""
-    assert x is not None
     source, core, item = k.ptr(x), kind.core, x.dtype.numpy.itemsize
     w = replace(w, pixel=k.pitch(x, w.step * item) // item)
     rows, depth = w.batch * w.pixels, kind.matrix.shape[1]
@@ -293,7 +287,10 @@ def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
 def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
     x = op.operand(0)
     if Inputs.of(op).table is not None:
-        return (_hybrid if block_of(op) is None else _blockwise)(op, weights, target)
+        block = block_of(op)
+        if block is not None:
+            return _blockwise(op, weights, block, target)
+        return _hybrid(op, weights, target)
     if is_bf16(op):
         return replace(_float(op, weights), core=BfloatCore(), matrix=rounded(weights))
     return _float(op, weights) if x.dtype is DType.FLOAT32 else _integer(op, weights, target)
@@ -311,7 +308,7 @@ def bounds(op: Op) -> tuple[np.float32, np.float32]:
 
 def bias_of(op: Op, n: int, dtype: Any, index: int = 2) -> Array:
     bias = op.input(index)
-    return np.zeros(n, dtype) if bias is None else data(bias).reshape(-1).astype(dtype)
+    return np.zeros(n, dtype) if bias is None else bias.values.reshape(-1).astype(dtype)
 
 
 def float_epilogue(op: Op) -> FloatEpilogue:
@@ -419,11 +416,10 @@ def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
     return Arithmetic(core, epilogue, matrix, numbers, words(*bounds(op)))
 
 
-def _blockwise(op: Op, weights: Array, target: Target) -> Arithmetic:
+def _blockwise(op: Op, weights: Array, block: Blockwise, target: Target) -> Arithmetic:
     """As _hybrid, with scales for blocks of the depth."""
-    w, block, fused = op.inputs[1], block_of(op), Fused.of(op)
-    assert w is not None and block is not None
-    core = BlockCore(wide_core(target), block.block_size, w.dtype.bits)
+    fused = Fused.of(op)
+    core = BlockCore(wide_core(target), block.block_size, op.operand(1).dtype.bits)
     epilogue = BlockEpilogue(fused.residual, fused.map)
     numbers = (bias_of(op, len(weights), np.float32),)
     scales = definition.block_scales(op, block, weights)
@@ -485,8 +481,9 @@ def refuses_product(op: Op, target: Target) -> str | None:
         return "the bias is computed at run time"
     if is_hybrid(op) and attr(op, "fused_activation_function") not in ACTIVATION_BOUNDS:
         return f"activation {attr(op, 'fused_activation_function')} has no kernel"
-    if block_of(op) is not None:
-        return _refuses_blocks(op, x, w, out)
+    block = block_of(op)
+    if block is not None:
+        return _refuses_blocks(op, block, x, w, out)
     return _refuses_types(x, w, out) or _refuses_range(op, x, w)
 
 
@@ -494,15 +491,13 @@ def refuses_product(op: Op, target: Target) -> str | None:
 WHOLE_BLOCK = 16
 
 
-def _refuses_blocks(op: Op, x: Tensor, w: Tensor, out: Tensor) -> str | None:
-    block = block_of(op)
-    assert block is not None
+def _refuses_blocks(op: Op, block: Blockwise, x: Tensor, w: Tensor, out: Tensor) -> str | None:
     if op.name != "FULLY_CONNECTED" or not is_hybrid(op) or out.dtype is not DType.FLOAT32:
         types = f"{x.dtype.short} x {w.dtype.short} to {out.dtype.short}"
         return f"a product of {types} with weights in blocks has no kernel"
     if w.dtype is DType.UINT8 or block.block_size % WHOLE_BLOCK:
         return f"{w.dtype.short} weights in blocks of {block.block_size} have no kernel"
-    return unfit_blocks(op, block, data(w))
+    return unfit_blocks(op, block, w.values)
 
 
 def _refuses_range(op: Op, x: Tensor, w: Tensor) -> str | None:
@@ -510,7 +505,7 @@ def _refuses_range(op: Op, x: Tensor, w: Tensor) -> str | None:
     if x.dtype is not DType.INT16:
         return None
     offset = scale_zero(w)[1] if quant(w).scale.size == 1 else 0
-    matrix = data(w).reshape(w.shape[0], -1).astype(np.int32) - offset
+    matrix = w.values.reshape(w.shape[0], -1).astype(np.int32) - offset
     if np.abs(matrix).max(initial=0) >= 2**15 or scale_zero(x)[1]:
         return "a zero point does not go with 16 bits"
     kind, bias = word_rounding(op), bias_of(op, w.shape[0], np.int64)
@@ -553,7 +548,7 @@ def reads_apart(op: Op) -> tuple[int, ...]:
     """Inputs whose rows may lie apart: pixels that are read one by one, and the residual."""
     x = op.operand(0)
     if operator(op) == "FULLY_CONNECTED":
-        rows = x.shape[-1:] == data(op.inputs[1]).shape[1:]
+        rows = x.shape[-1:] == op.operand(1).values.shape[1:]
     else:
         rows = window(op).is_rows
     return (0, RESIDUAL) if rows else (RESIDUAL,)

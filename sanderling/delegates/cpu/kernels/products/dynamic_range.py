@@ -115,9 +115,8 @@ def _fold(e: Emitter, value: Value, take: object, lanes: int) -> Value:
 
 
 def emit_encode(k: StepEmitter, op: Op) -> None:
-    x, ranges = op.inputs[0], op.inputs[1]
+    x, ranges = op.operand(0), op.operand(1)
     codes, table = op.outputs
-    assert x is not None and ranges is not None
     groups, chunks, _ = ranges.shape
     size, lanes = elements(x.shape) // groups, k.target.lanes
     each = _chunk(size, chunks, lanes)

@@ -29,7 +29,7 @@ from ..epilogue.contract import Epilogue, column_words, words
 from ..epilogue.floats import FloatEpilogue
 from ..epilogue.plain import WholeEpilogue
 from ..row import Kernel
-from .conv import data, is_bf16, product_name, refuses_product
+from .conv import is_bf16, product_name, refuses_product
 from .cores import BfloatCore, Core, FloatCore, far, padded_depth, panel_bytes, wide_core
 from .dynamic_range import is_integer
 from .gemm import UNITS, Product, estimate, tile_function
@@ -440,7 +440,7 @@ def connected(op: Op) -> Op | None:
 
 def _matrix(op: Op, y: Tensor) -> Tensor:
     """[N, K], with the scales that belong to N."""
-    matrix = data(y).reshape(y.shape[-2:])
+    matrix = y.values.reshape(y.shape[-2:])
     matrix = matrix if attr(op, "adj_y") else matrix.T
     made = y.copy()
     made.name = f"{y.name}/matrix"

@@ -16,7 +16,7 @@ from ...codegen.program import StepEmitter
 from ...dialect.fused import Inputs, fuse
 from ...isa.targets import Target
 from ..row import Kernel
-from .conv import Spread, data, emit_product, refuses_product, weight_zero
+from .conv import Spread, emit_product, refuses_product, weight_zero
 from .dynamic_range import UPSAMPLE, is_integer
 from .sources import Window
 
@@ -47,10 +47,10 @@ def refuses_phases(op: Op, outs: Sequence[int], strides: Sequence[int]) -> str |
     count = math.prod(map(min, outs, strides))
     if count > MOST_PHASES:
         return f"its strides make {count} convolutions"
-    w = op.inputs[1]
-    known = w is not None and w.dtype is DType.FLOAT32 and w.data is not None
+    w = op.operand(1)
+    known = w.dtype is DType.FLOAT32 and w.data is not None
     # Taps that reach no input are multiplied by zeros, of which infinity makes NaN.
-    finite = not known or bool(np.isfinite(data(w)).all())
+    finite = not known or bool(np.isfinite(w.values).all())
     return None if finite else "its weights are not all finite"
 
 
@@ -90,7 +90,7 @@ def _strides(op: Op) -> tuple[int, int]:
 
 def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int], before: tuple[int, int]) -> None:
     x, out = made.operand(0), made.outputs[0]
-    weights = data(made.inputs[1])
+    weights = made.operand(1).values
     batch, height, width, channels = x.shape
     _, out_h, out_w, units = out.shape
     pixel = units * out.dtype.numpy.itemsize

@@ -19,7 +19,7 @@ from ...codegen.emit import I8, I32, I64, PTR, Emitter, Int, Value
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..row import Kernel
-from .conv import Spread, arithmetic, columns, data, packed, refuses_product
+from .conv import Spread, arithmetic, columns, packed, refuses_product
 from .gemm import Operands, Product, plan_product, walk
 from .sources import DirectRows, Packer, RowSource, Window, copy_of, fill, packed_stride
 from .transposed import Phase, phases, refuses_phases
@@ -146,7 +146,7 @@ def _axes(op: Op, sizes: Sequence[int], taps: Sequence[int]) -> list[Axis]:
 
 
 def emit_conv_3d(k: StepEmitter, op: Op) -> None:
-    x, weights = op.operand(0), data(op.inputs[1]).transpose(4, 0, 1, 2, 3)
+    x, weights = op.operand(0), op.operand(1).values.transpose(4, 0, 1, 2, 3)
     deep, high, wide = _axes(op, x.shape[1:4], weights.shape[1:4])
     plane = Window(
         x.shape[0],
@@ -188,7 +188,7 @@ def _strides(op: Op) -> list[int]:
 
 def emit_transposed(k: StepEmitter, op: Op) -> None:
     made, x = as_conv(op), op.operand(2)
-    weights, same = data(op.inputs[1]).transpose(3, 0, 1, 2, 4), attr(op, "padding") == "SAME"
+    weights, same = op.operand(1).values.transpose(3, 0, 1, 2, 4), attr(op, "padding") == "SAME"
     batch, *sizes, channels = x.shape
     _, *outs, units = op.outputs[0].shape
     strides = _strides(op)

@@ -24,8 +24,7 @@ CELL_ARGS = [PTR] * 5 + [I64]
 
 def emit_basic_codes(k: StepEmitter, op: Op) -> None:
     x, state, weights, bias, memory = (t for t in op.inputs[:5] if t is not None)
-    assert weights.data is not None and bias.data is not None
-    numbers = BasicCodes.of(op, weights.data, bias.data)
+    numbers = BasicCodes.of(op, weights.values, bias.values)
     row = _Row(k, numbers, x.shape[1], state.shape[1])
     inputs, outputs = [k.ptr(t) for t in (x, state, memory)], [k.ptr(t) for t in op.outputs]
     begin, end = k.share(x.shape[0])

@@ -75,7 +75,7 @@ class Direction:
 
 
 def directions(op: Op) -> list[Direction]:
-    x = _need(op, 0)
+    x = op.operand(0)
     if op.name in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"):
         return [Direction(x, None, op.outputs[0], places=ONE_CELL)]
     if op.name in ("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN"):
@@ -85,7 +85,7 @@ def directions(op: Op) -> list[Direction]:
     aux = None if crossed is None else second
     other = second if second is not None and crossed is None else x
     ys = (op.outputs[0], op.outputs[-1])
-    first = 0 if ys[0] is not ys[1] else _need(op, 8 if is_lstm else 1).shape[is_lstm]
+    first = 0 if ys[0] is not ys[1] else op.operand(8 if is_lstm else 1).shape[is_lstm]
     if is_lstm:
         return [
             Direction(x, aux, ys[0], places=FORWARD),
@@ -95,12 +95,6 @@ def directions(op: Op) -> list[Direction]:
         Direction(x, aux, ys[0], base=1, aux_weights=10),
         Direction(other, aux, ys[1], first, True, base=5, aux_weights=11),
     ]
-
-
-def _need(op: Op, index: int) -> Tensor:
-    tensor = op.input(index)
-    assert tensor is not None
-    return tensor
 
 
 def _time_batch(op: Op, x: Tensor) -> tuple[int, int]:
@@ -146,10 +140,10 @@ def _recurrent(k: StepEmitter, weights: Weights, padded: int, asymmetric: bool) 
 
 def emit_lstm(k: StepEmitter, op: Op) -> None:
     if _is_basic(op):
-        (emit_basic if _need(op, 0).dtype is DType.FLOAT32 else emit_basic_codes)(k, op)
+        (emit_basic if op.operand(0).dtype is DType.FLOAT32 else emit_basic_codes)(k, op)
         return
     make = _float_layer
-    if _need(op, 0).dtype is DType.INT8:
+    if op.operand(0).dtype is DType.INT8:
         make = _eight_layer if len(op.intermediates) == 12 else _integer_layer
     emit_layers(k, [make(k, op, d, cell_of(op, d)) for d in directions(op)])
 
@@ -175,8 +169,8 @@ def _layer(
         recurrent,
         body,
         projection,
-        _need(op, at),
-        _need(op, at + 1),
+        op.operand(at),
+        op.operand(at + 1),
         d.y,
         d.y_first,
         _sizes(op, d, cell, padded),
@@ -289,15 +283,14 @@ class FloatProjection:
 def emit_basic(k: StepEmitter, op: Op) -> None:
     """Weights [4 * cells, depth + cells] for the input and the state side by side. The products
     and what they are made of are outputs, too."""
-    x, state, weights, bias, memory = (_need(op, i) for i in range(5))
-    assert weights.data is not None and bias.data is not None
+    x, state, weights, bias, memory = (op.operand(i) for i in range(5))
     (batch, depth), cells = x.shape, state.shape[1]
     padded = rounded(cells, k.target.lanes)
     own, recurrent = (
         Weights(spread(np.split(part, 4), padded))
-        for part in (weights.data[:, :depth], weights.data[:, depth:])
+        for part in (weights.values[:, :depth], weights.values[:, depth:])
     )
-    biases = spread(np.split(bias.data, 4), padded)
+    biases = spread(np.split(bias.values, 4), padded)
     nothing: Array = np.zeros((1, 1), np.float32)
     body = LstmCell(
         (INPUT, CELL, FORGET, OUTPUT),
@@ -457,11 +450,10 @@ def emit_rnn(k: StepEmitter, op: Op) -> None:
 
 
 def _rnn_layer(k: StepEmitter, op: Op, d: Direction) -> Layer:
-    (time, batch), units = _time_batch(op, d.x), _need(op, d.base).shape[0]
+    (time, batch), units = _time_batch(op, d.x), op.operand(d.base).shape[0]
     asymmetric = bool(attr(op, "asymmetric_quantize_inputs"))
     padded = rounded(units, k.target.lanes)
-    bias = _need(op, d.base + 2).data
-    assert bias is not None
+    bias = op.operand(d.base + 2).values
     own = weights_of(op, [d.base], padded)
     feeds = [(d.x, float_term(k, own, spread([bias], padded), False, asymmetric))]
     if d.aux is not None:
@@ -474,7 +466,7 @@ def _rnn_layer(k: StepEmitter, op: Op, d: Direction) -> Layer:
         recurrent,
         cell,
         None,
-        _need(op, d.base + 3),
+        op.operand(d.base + 3),
         None,
         d.y,
         d.y_first,
@@ -588,7 +580,7 @@ BASIC: dict[DType, tuple[tuple[DType, ...], ...]] = {
 
 
 def _refuses_basic(op: Op) -> str | None:
-    x, state, weights, bias, memory = (_need(op, i) for i in range(5))
+    x, state, weights, bias, memory = (op.operand(i) for i in range(5))
     if x.dtype not in BASIC:
         return "its input's type has no kernel"
     if {len(t.shape) for t in (x, state, weights, memory)} != {2} or len(op.outputs) != 4:
@@ -603,9 +595,8 @@ def _refuses_basic(op: Op) -> str | None:
 
 
 def _refuses_codes(op: Op, weights: Tensor, bias: Tensor) -> str | None:
-    assert weights.data is not None and bias.data is not None
     try:
-        BasicCodes.of(op, weights.data, bias.data)
+        BasicCodes.of(op, weights.values, bias.values)
     except ModelError as error:
         return error.what
     return None
@@ -614,7 +605,7 @@ def _refuses_codes(op: Op, weights: Tensor, bias: Tensor) -> str | None:
 def refuses_rnn(op: Op, target: Target) -> str | None:
     if not _is_whole(op, range(9 if op.name.startswith("BI") else 5)):
         return "its operands do not fit together"
-    if _need(op, 0).dtype is not DType.FLOAT32:
+    if op.operand(0).dtype is not DType.FLOAT32:
         return "its input's type has no kernel"
     for d in directions(op):
         operands: list[Operand] = [
@@ -631,7 +622,7 @@ def refuses_rnn(op: Op, target: Target) -> str | None:
 
 
 def _refuses_shapes(op: Op, d: Direction) -> str | None:
-    units, (_, batch) = _need(op, d.base).shape[0], _time_batch(op, d.x)
+    units, (_, batch) = op.operand(d.base).shape[0], _time_batch(op, d.x)
     wanted = [
         (d.base, (units, d.x.shape[-1])),
         (d.base + 1, (units, units)),
@@ -639,8 +630,8 @@ def _refuses_shapes(op: Op, d: Direction) -> str | None:
     ]
     if d.aux is not None:
         wanted.append((d.aux_weights, (units, d.aux.shape[-1])))
-    fits = all(_need(op, index).shape == shape for index, shape in wanted)
-    fits = fits and _need(op, d.base + 3).nbytes == 4 * batch * units
+    fits = all(op.operand(index).shape == shape for index, shape in wanted)
+    fits = fits and op.operand(d.base + 3).nbytes == 4 * batch * units
     return None if fits else "its operands do not fit together"
 
 

@@ -42,11 +42,10 @@ class Sizes:
 
 
 def emit_svdf(k: StepEmitter, op: Op) -> None:
-    x, feature, time, bias, state = (op.input(i) for i in range(5))
-    assert x is not None and feature is not None and time is not None and state is not None
+    x, feature, time, state = (op.operand(i) for i in (0, 1, 2, 4))
     sizes = Sizes(feature.shape[0], time.shape[1], attr(op, "rank"))
     kind = _Integer if state.dtype is DType.INT16 else _Float
-    body = kind(k, op, sizes, x, state, time, bias)
+    body = kind(k, op, sizes, x, state, time, op.input(3))
     begin, end = k.share(x.shape[0])
     with k.loop(begin, end) as row:
         body.run(row)
@@ -73,8 +72,7 @@ class _Body:
         self.x, self.state, self.y = k.ptr(x), k.ptr(state), k.ptr(op.outputs[0])
         self.row_bytes = [t.nbytes // x.shape[0] for t in (x, state, op.outputs[0])]
         self.time = k.constant(self.weights(time))
-        start = np.zeros(sizes.units, np.int32) if bias is None else bias.data
-        assert start is not None
+        start = np.zeros(sizes.units, np.int32) if bias is None else bias.values
         self.start = k.constant(start)
         memory = Memory()
         places = [
@@ -172,8 +170,7 @@ class _Float(_Body):
         return float_term(self.k, weights_of(self.op, [1], self.wide), None, False, asymmetric)
 
     def weights(self, time: Tensor) -> Array:
-        data = time.data
-        assert data is not None
+        data = time.values
         real = data if data.dtype.kind == "f" else signed(data) * np.float32(scale_zero(time)[0])
         return real.astype(np.float32)
 
@@ -203,8 +200,7 @@ class _Integer(_Body):
         return code_term(k, values, -x_zero * values.sum(axis=1, dtype=np.int64))
 
     def weights(self, time: Tensor) -> Array:
-        assert time.data is not None
-        return time.data
+        return time.values
 
     def enter(self) -> None:
         function = self.k.program.function("svdf_enter", [PTR, PTR, I64], _enter)

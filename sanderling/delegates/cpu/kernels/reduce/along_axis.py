@@ -28,10 +28,9 @@ FLOAT, INT32, INT64 = DType.FLOAT32, DType.INT32, DType.INT64
 def arg_axis(op: Op) -> int:
     x, axis = tensor_at(op, 0), tensor_at(op, 1)
     need(axis.data is not None, "the axis is computed at run time")
-    assert axis.data is not None
     need(0 not in x.shape, "an empty tensor has no kernel")
     need(op.outputs[0].dtype in (INT32, INT64), "indices are neither i32 nor i64")
-    return int(axis.data.reshape(-1)[0]) % len(x.shape)
+    return int(axis.values.reshape(-1)[0]) % len(x.shape)
 
 
 def refuses_arg(op: Op, target: Target) -> str | None:
@@ -164,8 +163,7 @@ def refuses_cumsum(op: Op, target: Target) -> str | None:
 def emit_cumsum(k: StepEmitter, op: Op) -> None:
     """One running sum for each element behind the axis, a vector of them at once."""
     x, axis = tensor_at(op, 0), tensor_at(op, 1)
-    assert axis.data is not None
-    outer, size, inner = _around(x.shape, int(axis.data.reshape(-1)[0]) % len(x.shape))
+    outer, size, inner = _around(x.shape, int(axis.values.reshape(-1)[0]) % len(x.shape))
     if not outer * size * inner:
         return
     t = memory_type(x.dtype)

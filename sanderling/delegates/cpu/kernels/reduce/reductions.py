@@ -58,9 +58,8 @@ def box(shape: Shape, axes: Sequence[int]) -> list[Dim]:
 def axes_of(op: Op) -> tuple[int, ...]:
     operand = tensor_at(op, 1)
     need(operand.data is not None, "the axes are computed at run time")
-    assert operand.data is not None
     rank = len(tensor_at(op, 0).shape)
-    return tuple(sorted({int(a) % rank for a in operand.data.reshape(-1)})) if rank else ()
+    return tuple(sorted({int(a) % rank for a in operand.values.reshape(-1)})) if rank else ()
 
 
 # -- reductions over axes -------------------------------------------------------------------------

@@ -497,10 +497,9 @@ class Detector:
 def anchors_of(op: Op) -> Array:
     """The anchors as floats."""
     tensor = present(op, 2)
-    assert tensor.data is not None
     if tensor.dtype is DType.FLOAT32:
-        return tensor.data
-    codes = tensor.data.astype(np.int64) - np.iinfo(tensor.dtype.numpy).min
+        return tensor.values
+    codes = tensor.values.astype(np.int64) - np.iinfo(tensor.dtype.numpy).min
     return reals(tensor)[codes]
 
 
