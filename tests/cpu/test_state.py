@@ -11,13 +11,16 @@ import pytest
 from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
 from sanderling.delegates.cpu.isa.targets import TARGETS
+from sanderling.delegates.cpu.kernels.control import MOST_CASES
 from sanderling.delegates.cpu.runtime.cache import fingerprint
+from sanderling.delegates.cpu.table import refusal
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import new_state
 from sanderling.runtime.resources import lift
 from sanderling.runtime.session import Session
 from sanderling.runtime.specialise import specialise
+from tests.conformance import cases_control
 from tests.conformance.cases_control import (
     Body,
     assign,
@@ -45,6 +48,14 @@ def every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("row", cases_of(*OPS), ids=lambda r: r.id)
 def test_conformance(row, target: str) -> None:  # type: ignore[no-untyped-def]
     check_cpu(row, target, threads=2)
+
+
+def test_a_case_becomes_branches() -> None:
+    """Whatever its index is; and only if the branches are few."""
+    for row in cases_of("STABLEHLO_CASE"):
+        assert check_cpu(row, threads=2) == ""
+    main, *_ = cases_control.cases_of(*[binary("ADD")] * (MOST_CASES + 1))
+    assert "has no kernel" in (refusal(main.ops[0], TARGETS[RUNNABLE[0]]) or "")
 
 
 def part_of(main: Graph) -> Graph:
