@@ -298,7 +298,7 @@ def _run_on_device(
     )
     setting = Setting(threads=values["threads"], delegates=delegates)
     with device_evaluator(values["device"], model, task, setting, options) as there:
-        here = _evaluate(model, task, values, [], f"{model.name} here")
+        here = _evaluate(model, task, values, [], Values(), f"{model.name} here")
         with progress() as show:
             told.append(show)
             found = there.evaluate(here)
