@@ -14,7 +14,7 @@ MACHINE := tests/cpu tests/test_interpreter.py
 OWN_HOST = $(shell $(BIN)/python -c \
 	"from sanderling.delegates.cpu.isa.targets import host_target; print(host_target().name)")
 
-.PHONY: demo quick test test-all test-hosts test-pythons test-lowest test-ray test-flex lint fuzz docs clean \
+.PHONY: demo quick test test-all test-hosts test-pythons test-lowest test-ray test-flex test-coreml lint fuzz docs clean \
 	bench-kernels
 
 demo: $(VENV)/.installed
@@ -66,6 +66,12 @@ test-flex: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[flex]'
 	$(BIN)/python -m pytest tests/test_flex.py
 	$(BIN)/python -m pytest tests/test_docs.py -k flex
+
+# ML programs of Core ML's for every conformance case that it gets, and of whole models.
+test-coreml: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[coreml]'
+	SANDERLING_TEST_ALL=1 $(BIN)/python -m pytest tests/test_coreml.py
+	$(BIN)/python -m pytest tests/test_docs.py -k coreml
 
 # With tools and stubs of its own: see requirements-lint.txt.
 lint: $(LINT)/.installed

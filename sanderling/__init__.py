@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .delegates.coreml.package import Package, export
     from .errors import (
         BusyError,
         DelegateError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .ir.text import from_text, to_text
     from .ir.verify import verify
     from .litert.compiled_model import CompiledModel
+    from .measure.analyzer import analyze
     from .measure.bench import bench
     from .measure.benchmark_model import benchmark_model
     from .measure.model_trace import trace_model
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from .optimize.samples import read_samples
     from .optimize.suggest import suggest
     from .optimize.target import Target, TargetMissedError
+    from .rewrites.answers import compare_answers
+    from .rewrites.driver import Rewritten, rewrite
     from .runtime import trace
     from .runtime.delegate import Delegate, Executable
     from .runtime.inputs import dequantize_array, quantize_array
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from .runtime.signature_runner import SignatureRunner
 
 _HOMES = {
+    "delegates.coreml.package": "Package export",
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
               "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
     "runtime.inputs": "dequantize_array quantize_array",
@@ -66,6 +71,7 @@ _HOMES = {
     "ir.text": "from_text to_text",
     "ir.verify": "verify",
     "litert.compiled_model": "CompiledModel",
+    "measure.analyzer": "analyze",
     "measure.bench": "bench",
     "measure.benchmark_model": "benchmark_model",
     "measure.trace_insights": "insights",
@@ -78,6 +84,8 @@ _HOMES = {
     "optimize.report": "Report",
     "optimize.suggest": "suggest",
     "optimize.target": "Target TargetMissedError",
+    "rewrites.answers": "compare_answers",
+    "rewrites.driver": "Rewritten rewrite",
     "runtime.delegate": "Delegate Executable",
     "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType",
     "runtime.isolated": "Isolated",
@@ -87,22 +95,21 @@ _HOMES = {
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
-             "measure", "ops", "optimize", "passes", "runtime")  # fmt: skip
+             "measure", "ops", "optimize", "passes", "rewrites", "rules", "runtime")  # fmt: skip
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "OPS", "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError",
-    "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
+    "BusyError", "Choice", "CompiledModel", "DType", "Delegate", "DelegateError", "Executable",
+    "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
     "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError", "Model",
-    "ModelError", "Op",
-    "OpResolverType", "Prepared", "Quant", "Report", "Sample", "SanderlingError", "Session",
-    "Signature", "SignatureRunner", "Spec", "Target", "TargetMissedError", "Task", "Tensor",
-    "TextError", "UnsupportedError", "__version__", "bench", "benchmark_model",
-    "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
-    "evaluate_results", "evaluate_task", "from_text", "insights", "load", "load_delegate",
-    "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
-    "register_delegate", "register_task", "save", "setting", "suggest", "to_text", "trace",
-    "trace_model", "verify",
+    "ModelError", "OPS", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report",
+    "Rewritten", "Sample", "SanderlingError", "Session", "Signature", "SignatureRunner", "Spec",
+    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "UnsupportedError",
+    "__version__", "analyze", "bench", "benchmark_model", "compare_answers", "compare_evaluations",
+    "delegate_names", "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task",
+    "export", "from_text", "insights", "load", "load_delegate", "make_task", "profile", "quantize",
+    "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
+    "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "verify",
 ]  # fmt: skip
 
 

@@ -8,8 +8,9 @@ written. A type may be another message; a trailing * repeats (numbers are packed
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 
@@ -271,3 +272,45 @@ def _literal(kind: str, value: Any) -> str:
         return str(int(value))
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+def parse_text(message: str, content: str) -> dict[str, Any]:
+    """The record of a message in text form, one field a line; fields of no name are passed over.
+    ValueError if it is none."""
+    bare = (line.partition("#")[0].strip() for line in content.splitlines())
+    return _text_record(message, filter(None, bare), "")
+
+
+def _text_record(message: str, lines: Iterator[str], end: str) -> dict[str, Any]:
+    fields = {f.name: f for f in MESSAGES.get(message, ())}
+    record: dict[str, Any] = {}
+    for line in lines:
+        if line == end:
+            return record
+        found = _TEXT_LINE.fullmatch(line)
+        if found is None:
+            raise ValueError(f"'{line}' is no field of a message")
+        field = fields.get(found["name"])
+        value: Any = found["value"]
+        if value is None:
+            value = _text_record(field.base if field else "", lines, "}")
+        if field is None:
+            continue
+        if field.base in _TEXT_VALUES:
+            value = _TEXT_VALUES[field.base](value)
+        if field.repeats:
+            record.setdefault(field.name, []).append(value)
+        else:
+            record[field.name] = value
+    if end:
+        raise ValueError("the message ends within a field")
+    return record
+
+
+_TEXT_LINE = re.compile(r"(?P<name>\w+)\s*(?:\{|:\s*(?P<value>[^\s{].*))")
+_TEXT_VALUES: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "double": float,
+    "string": lambda given: given.strip('"'),
+}

@@ -121,7 +121,7 @@ def test_a_phone_that_disconnects_half_way(phone: Callable[..., Phone]) -> None:
 
 
 def test_a_full_disk(phone: Callable[..., Phone]) -> None:
-    device = phone(full=True)
+    device = phone(room=0)
     result = run("android", MODEL, SETTING, DeviceOptions(binary=device.tool()))
     assert "the device's disk is full" in result.error and device.left == []
 

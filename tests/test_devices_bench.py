@@ -101,7 +101,7 @@ def test_bench_says_what_is_wrong(phone: Callable[..., Phone], words: list[str],
 
 
 def test_bench_of_a_device_that_fails(phone: Callable[..., Phone]) -> None:
-    device = phone(full=True)
+    device = phone(room=0)
     said = bench("--device", "android", "--device-binary", device.tool(), status=2).stderr
     assert "the device's disk is full" in said
 

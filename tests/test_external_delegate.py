@@ -199,6 +199,21 @@ def test_one_that_cannot_be_applied_gets_no_op(stage: str, words: str, library: 
         on(delegate, require_full_delegation=True)
 
 
+def test_a_device_with_a_single_user(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library can be asked, and makes one delegate: the other part runs elsewhere."""
+    delegate = sanderling.load_delegate(library)
+    make, left = delegate._library, [True, True]  # type: ignore[attr-defined]
+
+    def once() -> Any:
+        return make() if left and left.pop() else external.ExternalDelegate(library, fail="create")
+
+    monkeypatch.setattr(delegate, "_library", once)
+    with pytest.warns(FallbackWarning, match="could not be applied: .*there is no device"):
+        session = on(delegate)
+    check_answer(session)
+    assert "there is no device" in session.explain()
+
+
 def test_an_error_in_a_run_names_the_library(library: str) -> None:
     session = on(sanderling.load_delegate(library, {"fail": "invoke"}))
     with pytest.raises(DelegateError, match=r"'libexample.so.1'.*the device does not answer"):
@@ -235,7 +250,7 @@ def test_the_tools_take_it(library: str, tmp_path: Path) -> None:
         (["inspect", str(file), "--delegate", delegate.spelling], "1 op on libexample.so.1"),
         (
             ["diff", str(file), "--runs=1", "--delegate-a=reference", *flags],
-            "sanderling libexample.so.1",
+            "sanderling external:path=",
         ),
         (
             ["benchmark_model", f"--graph={file}", "--num_runs=1", "--min_secs=0", *flags],

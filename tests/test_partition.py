@@ -147,7 +147,7 @@ def test_every_refusal_has_its_reason() -> None:
     table = found.table()
     assert "2 ops on first" in table and f"first refuses: {small}" in table
     only = share("anaan", max_delegated_partitions=1)
-    assert "only the 1 largest parts are kept (max_delegated_partitions)" in only.table()
+    assert "only the largest part is kept (max_delegated_partitions)" in only.table()
 
 
 def test_a_limit_holds_whatever_later_delegates_take() -> None:

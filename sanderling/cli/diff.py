@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from ..errors import InputError
 from ..evaluate import diff as behind
+from ..evaluate.device_diff import diff_on_device
 from ..evaluate.diff import Diff
 from ..evaluate.diff_export import (
     COLUMNS,
@@ -21,11 +23,13 @@ from ..evaluate.diff_export import (
     summary_lines,
 )
 from ..evaluate.error_measures import ErrorLimits
-from ..evaluate.layer_diff import LayerDiffs
+from ..evaluate.layer_diff import LayerDiffs, Progress
 from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, carried
+from ..measure.devices import DeviceOptions
+from ..measure.record import Setting
 from ..plots import kind_of
 from ..runtime.inputs import Picture
 from ..runtime.registry import delegate_names
@@ -48,6 +52,14 @@ from .common import (
     warn,
     warn_unused,
     write_target,
+)
+from .device import (
+    AdbPath,
+    DeviceBinary,
+    DeviceFlags,
+    DeviceName,
+    DeviceTimeout,
+    device_delegates,
 )
 from .run import numbers
 from .tool_flags import ToolCommand, chosen_delegates
@@ -213,6 +225,11 @@ def diff(
             help="Draw the error by layer as .png, .svg or .html; implies --per-tensor.",
         ),
     ] = None,
+    device: DeviceName = "",
+    device_binary: DeviceBinary = "",
+    device_flag: DeviceFlags = [],  # noqa: B006
+    device_timeout: DeviceTimeout = 900.0,
+    adb: AdbPath = "adb",
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
     json: JsonPath = "",
@@ -236,15 +253,14 @@ def diff(
 ) -> None:
     """Compare the answers and the latency of a test with those of a reference: two settings of one
     model (delegates, threads, precision, engines), or two models of one network (float against
-    quantised).
+    quantised). With --device, TensorFlow Lite's inference_diff compares the delegates of a phone
+    with one thread of its CPU.
 
     Exit status 1 if a limit (--max-..., --min-...) does not hold.
     """
     load_plugins(plugin)
     model = _model(a, model_file)
     flags: Values = ctx.meta["registrar"]
-    engine_a, delegate_a = _ours(delegate_a, engine_a, Values())
-    engine_b, delegate_b = _ours(delegate_b, engine_b, flags)
     limits = ErrorLimits(
         max_error,
         max_avg_error,
@@ -264,6 +280,51 @@ def diff(
         kind_of(plot)
         per_tensor = True
     _warn_unused(locals())
+    if device:
+        if b is not None:
+            raise InputError("a device compares one model", where="B", fix="leave it out")
+        chosen, more = device_delegates(delegate_b, flags)
+        options = DeviceOptions(
+            binary=device_binary,
+            flags=more | pairs(device_flag, "--device-flag"),
+            timeout=device_timeout,
+            adb=adb,
+        )
+        setting = Setting(threads=threads_b, delegates=chosen, precision=precision_b)
+    else:
+        engine_a, delegate_a = _ours(delegate_a, engine_a, Values())
+        engine_b, delegate_b = _ours(delegate_b, engine_b, flags)
+
+    def compare(show: Progress) -> Diff:
+        if device:
+            own = replace(options, progress=show)
+            return diff_on_device(device, model, setting, runs, limits, own)
+        return behind.diff(
+            model,
+            b,
+            delegate_a=delegate_a,
+            delegate_b=delegate_b,
+            engine_a=engine_a,
+            engine_b=engine_b,
+            threads_a=threads_a,
+            threads_b=threads_b,
+            precision_a=precision_a,
+            precision_b=precision_b,
+            flags_b=dict(carried(flags)),
+            runs=runs,
+            seed=seed,
+            data=data,
+            picture=how,
+            limits=limits,
+            per_tensor=per_tensor,
+            bisect=bisect,
+            layer_runs=layer_runs,
+            bisect_runs=bisect_runs,
+            progress=show,
+            shapes=read_shapes(shape),
+            output_kind=pairs(output_kind, "--output-kind"),
+        )
+
     with ExitStack() as opened:
         drawn = None if plot is None else opened.enter_context(open_target(plot))
         stage = (
@@ -273,31 +334,7 @@ def diff(
         )
         target = opened.enter_context(JsonTarget(json))
         with progress() as show, _kept_when_interrupted():
-            found = behind.diff(
-                model,
-                b,
-                delegate_a=delegate_a,
-                delegate_b=delegate_b,
-                engine_a=engine_a,
-                engine_b=engine_b,
-                threads_a=threads_a,
-                threads_b=threads_b,
-                precision_a=precision_a,
-                precision_b=precision_b,
-                flags_b=dict(carried(flags)),
-                runs=runs,
-                seed=seed,
-                data=data,
-                picture=how,
-                limits=limits,
-                per_tensor=per_tensor,
-                bisect=bisect,
-                layer_runs=layer_runs,
-                bisect_runs=bisect_runs,
-                progress=show,
-                shapes=read_shapes(shape),
-                output_kind=pairs(output_kind, "--output-kind"),
-            )
+            found = compare(show)
         if drawn is not None and plot is not None:
             write_target(drawn, plot_errors(found, plot))
         if stage is not None:
@@ -344,6 +381,10 @@ def _warn_unused(given: Mapping[str, Any]) -> None:
     if given["data"] is None:
         unused = {f"--{n}": given[n] for n in ("preset", "mean", "std", "bgr")}
         warn_unused(unused, "there are no pictures; add --data")
+    if given["device"]:
+        names = ("engine_a", "delegate_a", "data", "per_tensor", "bisect", "shape", "output_kind")
+        unused = {f"--{n.replace('_', '-')}": given[n] for n in names if given[n] != "sanderling"}
+        warn_unused(unused, "a device runs TensorFlow Lite's inference_diff")
     if not given["per_tensor"]:
         warn_unused({"--layer-runs": given["layer_runs"]}, "it is for --per-tensor")
     if not given["bisect"]:

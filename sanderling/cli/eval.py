@@ -16,17 +16,22 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ..errors import InputError
+from ..evaluate.device_evaluation import device_evaluator
 from ..evaluate.evaluation import (
     SCHEMA,
     Evaluation,
     KeptPredictions,
+    Progress,
     compare_evaluations,
     evaluate_task,
 )
 from ..evaluate.task import Task, find_task, plugin_files, run_each, settings_of, task_names
 from ..files import check_ending
+from ..format import AtomicFile
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import carried
+from ..measure.devices import DeviceOptions
+from ..measure.record import Setting
 from ..tables import table
 from . import completion
 from .common import (
@@ -45,6 +50,14 @@ from .common import (
     summary,
     warn,
     write_target,
+)
+from .device import (
+    AdbPath,
+    DeviceBinary,
+    DeviceFlags,
+    DeviceName,
+    DeviceTimeout,
+    device_delegates,
 )
 from .tool_flags import ToolCommand, chosen_delegates
 
@@ -100,6 +113,11 @@ COMMON: Common = {
         help="Write the preprocessing as a preset for --preset.")], None),
     "output_file": (Annotated[Path | None, typer.Option("--output_file_path", metavar="FILE",
         help="Write the metrics file of TensorFlow Lite's tool.")], None),
+    "device": (DeviceName, ""),
+    "device_binary": (DeviceBinary, ""),
+    "device_flag": (DeviceFlags, []),
+    "device_timeout": (DeviceTimeout, 6 * 3600.0),
+    "adb": (AdbPath, "adb"),
     "require": (Annotated[list[str], typer.Option(metavar="NAME=VALUE",
         help="Exit with 1 if a figure is less, such as top1=0.85; may be repeated. Of --against: "
              "compared.top1.difference.low=-0.01.")], []),
@@ -225,6 +243,8 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
             return _judge(task, recorded, target, values["require"])
         files = {n: opened.enter_context(open_target(values[n])) for n in FILES if values[n]}
         _check_early(task, values)
+        if values["device"]:
+            return _run_on_device(task, values, flags, files, target)
         run_each(plugin_files(values["plugin"]))  # they may bring delegates
         delegates = chosen_delegates(values["delegate"], flags)
         task.detail = bool(values["against"] or values["predictions"])
@@ -237,11 +257,57 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
             record |= {"against": other.to_json(), "compared": compared}
         if not target.write(record):
             _print(found, record.get("compared"), values["against"])
-        _tell_failures(found)
-        for name, file in files.items():
-            write_target(file, _content(name, found, values[name]))
-        _check(record, values["require"])
-        _check_failures(found, values["max_failures"])
+        _finish(found, record, values, files)
+
+
+def _finish(
+    found: Evaluation, record: dict[str, Any], values: Common, files: Mapping[str, AtomicFile]
+) -> None:
+    """What follows the printing: failures, files, checks."""
+    _tell_failures(found)
+    for name, file in files.items():
+        write_target(file, _content(name, found, values[name]))
+    _check(record, values["require"])
+    _check_failures(found, values["max_failures"])
+
+
+def _run_on_device(
+    task: Task, values: Common, flags: Values, files: Mapping[str, AtomicFile], target: JsonTarget
+) -> None:
+    """TensorFlow Lite's tool on the device, and the same pictures here beside it."""
+    if values["against"]:
+        raise InputError(
+            "the device is compared with the run here", where="--against", fix="leave it out"
+        )
+    if values["predictions"] and task.name == "imagenet":
+        raise InputError(
+            "the device's tool tells accuracies and no predictions",
+            where="--predictions",
+            fix="leave it out",
+        )
+    task.detail = True
+    model = _model(values)
+    delegates, more = device_delegates(values["delegate"], flags)
+    told: list[Progress] = []
+    options = DeviceOptions(
+        binary=values["device_binary"],
+        flags=more | pairs(values["device_flag"], "--device-flag"),
+        timeout=values["device_timeout"],
+        adb=values["adb"],
+        progress=lambda what, done, total: told[-1](f"{values['device']}: {what}", done, total),
+    )
+    setting = Setting(threads=values["threads"], delegates=delegates)
+    with device_evaluator(values["device"], model, task, setting, options) as there:
+        here = _evaluate(model, task, values, [], Values(), f"{model.name} here")
+        with progress() as show:
+            told.append(show)
+            found = there.evaluate(here)
+        compared = there.compare(found, here)
+    record = found.to_json() | {"here": here.to_json(), "compared": compared}
+    if not target.write(record):
+        _print(found, None, None)
+        typer.echo("\n".join(["", "against the run here:", *there.own.lines(compared)]))
+    _finish(found, record, values, files)
 
 
 def _judge(task: Task, recorded: dict[str, Any], target: JsonTarget, require: list[str]) -> None:
@@ -267,7 +333,7 @@ def _check_early(task: Task, values: Common) -> None:
     if values["against"] and type(task).compare is Task.compare:
         task.compare([], [], [])  # says that there is none
     for name in _required(values["require"]):
-        _check_known(task, name, bool(values["against"]))
+        _check_known(task, name, bool(values["against"] or values["device"]))
     pairs(values["against_set"], "--against-set")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -146,21 +146,27 @@ def _print_types(found: Record | None) -> None:
         return
     columns = found["accelerators"]
     rows = [(r["type"], *(_mark(r["cells"][c]) for c in columns)) for r in found["rows"]]
-    reasons = [
-        (r["type"], c, r["cells"][c]["reason"], r["cells"][c]["source"])
+    refused = [
+        (r["type"], c, cell)
         for r in found["rows"]
-        for c in columns
-        if r["cells"][c]["reason"]
+        for c, cell in r["cells"].items()
+        if cell["reason"]
     ]
-    typer.echo(f"\nmodel types (this file: {found['own']})\n")
+    sources = _numbered(cell["source"] for *_, cell in refused)
+    reasons = [(kind, c, _cited(cell, sources)) for kind, c, cell in refused]
+    typer.echo(
+        f"\nmodel types (this file: {found['own']}): whether most of the work is taken, and the "
+        "share of ops\n"
+    )
     typer.echo(table(["model type", *columns], rows))
-    typer.echo("\n" + table(["model type", "on", "most of what is refused", "source"], reasons, 2))
+    typer.echo("\n" + table(["model type", "on", "most of what is refused"], reasons, 2))
+    typer.echo("\n" + _bibliography(sources))
     if found["problem"]:
         typer.echo(f"\n{found['problem']}")
 
 
 def _mark(cell: Record) -> str:
-    return f"{'yes' if cell['taken'] else 'no'} ({cell['ops']:.0%} of ops)"
+    return f"{'yes' if cell['taken'] else 'no'} {cell['ops']:.0%}"
 
 
 def _same(numbers: Sequence[int], first: int) -> str:
@@ -275,7 +281,10 @@ def _op_row(op: Record, tensors: list[Record]) -> tuple[object, ...]:
 
 
 def _unsupported(op: Record) -> str:
-    return "" if op["supported"] else " (not supported)"
+    if op["supported"]:
+        return ""
+    is_flex = op["name"].startswith("custom.Flex")
+    return " (for the delegate flex)" if is_flex else " (not supported)"
 
 
 def _count(number: int) -> str:
@@ -327,16 +336,30 @@ def _delegation(record: Record, every: bool) -> list[str]:
     """Who runs what, and why not another: of delegates that are here, and of those that are known
     by their rules. every: ops that nobody refused, too."""
     parts = ", ".join(f"{plural(p['ops'], 'op')} on {p['delegate']}" for p in record["parts"])
+    sources = _numbered(r.get("source") for op in record["ops"] for r in op["refusals"])
     rows = [
-        (op["index"], op["name"], r["delegate"], op["output"], r["reason"], r.get("source", ""))
+        (op["index"], op["name"], r["delegate"], op["output"], _cited(r, sources))
         for op in record["ops"]
         for r in op["refusals"] or [{"delegate": "", "reason": "yes"}] * every
     ]
-    columns = [">#", "op", "refused by", "~output", "because", "source"]
-    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    refused = table(columns[:shown], [row[:shown] for row in rows])
+    refused = table([">#", "op", "refused by", "~output", "because"], rows)
     lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]
+    lines += [_bibliography(sources)] if sources else []
     return [*lines, _borders(record["crossing"])] if record.get("taken") else lines
+
+
+def _numbered(sources: Iterable[str | None]) -> dict[str, int]:
+    """Who says so: each source once, with its number."""
+    return {source: i for i, source in enumerate(dict.fromkeys(filter(None, sources)), 1)}
+
+
+def _cited(said: Record, sources: Mapping[str, int]) -> str:
+    number = sources.get(said.get("source", ""))
+    return f"{said['reason']} [{number}]" if number else said["reason"]
+
+
+def _bibliography(sources: Mapping[str, int]) -> str:
+    return "\n".join(f"[{number}] {source}" for source, number in sources.items())
 
 
 def _borders(crossing: Record) -> str:

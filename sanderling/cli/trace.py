@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import InputError
+from ..files import check_ending
 from ..glyphs import clean_lines
 from ..ir import Array, Signature
 from ..measure.captures import read_trace
+from ..measure.devices import DeviceOptions
+from ..measure.devices import check as check_device
+from ..measure.devices.device_trace import TracedWork, trace_android
 from ..measure.model_trace import op_times, run_model, summary
+from ..measure.record import Setting
 from ..measure.trace_insights import Insight, insights
 from ..runtime.inputs import Picture
 from ..runtime.trace import Trace, record
-from ..runtime.tracefile import encoder_for
+from ..runtime.tracefile import encoder_for, perfetto_messages
 from ..tables import facts, table
 from .common import (
     A_MODEL,
@@ -38,10 +44,13 @@ from .common import (
     warn_unused,
     write_target,
 )
+from .device import AdbPath, DeviceBinary, DeviceFlags, DeviceName, DeviceTimeout
 from .run import _feeds, _named
 
 SCHEMA = "sanderling.trace/1"
 SHOWN = 20  # ops of a capture
+PERFETTO = (".perfetto-trace", ".pftrace", ".pb")
+A_DEVICE = "a device runs TensorFlow Lite's own tool (--device-flag passes its flags)"
 
 
 def trace(
@@ -65,6 +74,22 @@ def trace(
     random: Annotated[int, typer.Option(metavar="SEED", min=0, help="Of the random values.")] = 0,
     shape: RandomShapes = [],  # noqa: B006
     signature: EntryPoint = None,
+    device: DeviceName = "",
+    device_binary: DeviceBinary = "",
+    device_flag: DeviceFlags = [],  # noqa: B006
+    app: Annotated[
+        str,
+        typer.Option(
+            metavar="PACKAGE/ACTIVITY",
+            help="On the device, start this app instead of the benchmark.",
+        ),
+    ] = "",
+    seconds: Annotated[
+        float,
+        typer.Option(metavar="S", help="On the device, how long to record where no model is run."),
+    ] = 10.0,
+    device_timeout: DeviceTimeout = 900.0,
+    adb: AdbPath = "adb",
     read_: Annotated[
         Path | None,
         typer.Option(
@@ -81,8 +106,21 @@ def trace(
     """Record what happens in a model's load and runs, op by op on every thread, for the Perfetto
     UI (https://ui.perfetto.dev), and print what stands out.
 
-    To trace a program of yours, set SANDERLING_TRACE=FILE, or use sanderling.trace.record().
+    To trace a program of yours, set SANDERLING_TRACE=FILE, or use sanderling.trace.record(). On a
+    device, TensorFlow Lite's benchmark, an app of yours or whatever runs there is recorded by its
+    perfetto, with debug.tflite.trace set for the time.
     """
+    if device and read_ is None:
+        warn_unused({"--input": input, "--shape": shape, "--signature": signature}, A_DEVICE)
+        options = DeviceOptions(
+            binary=device_binary,
+            adb=adb,
+            timeout=device_timeout,
+            flags=pairs(device_flag, "--device-flag"),
+        )
+        setting = Setting(threads=threads or 1, delegates=tuple(delegate))
+        work = TracedWork(str(model or ""), app, seconds, runs)
+        return _on_device(device, work, setting, options, output, json)
     if (model is None) == (read_ is None):
         raise InputError(
             "a model or an earlier trace is needed, and not both"
@@ -140,6 +178,41 @@ def trace(
         _report(made, str(model), target)
         if stopped is not None:
             raise stopped
+
+
+def _on_device(
+    device: str,
+    work: TracedWork,
+    setting: Setting,
+    options: DeviceOptions,
+    output: Path | None,
+    json: str,
+) -> None:
+    check_device(device)
+    if device == "ios":
+        raise InputError(
+            "iOS records with Instruments",
+            where="--device",
+            fix="record there, export the signposts with xctrace, and give the file to --read",
+        )
+    if work.model and work.app:
+        raise InputError("a model and an app are given", where="--app", fix="leave one out")
+    if output is None:
+        raise InputError(
+            "it is not said where the trace goes",
+            where="--output",
+            fix="add -o FILE.perfetto-trace",
+        )
+    check_ending(output, PERFETTO, "trace of a device")
+    perfetto_messages("reading Perfetto's format")
+    with ExitStack() as opened:
+        file = opened.enter_context(open_target(output))
+        target = opened.enter_context(JsonTarget(json))
+        with progress() as show:
+            serial = device.partition(":")[2]
+            content = trace_android(serial, work, setting, replace(options, progress=show))
+        write_target(file, content)
+        _report(read_trace(output), work.model or work.app or device, target)
 
 
 def _report(made: Trace, about: str, target: JsonTarget) -> None:

@@ -260,11 +260,11 @@ class Coco(ImageTask):
             row
             for s, p in zip(samples, predictions, strict=True)
             for row in as_results(
-                s.data, p["boxes"], p["scores"], p["categories"], self._size(s.data, p)
+                s.data, p["boxes"], p["scores"], p["categories"], self.size_of(s.data, p)
             )
         ]
 
-    def _size(self, image: int, prediction: Prediction) -> Sequence[float]:
+    def size_of(self, image: int, prediction: Prediction) -> Sequence[float]:
         """Annotations are in pixels of the size that they state; a copy may have another."""
         stated = self.truth.images[image] if self.truth is not None else {}
         if stated.get("height") and stated.get("width"):

@@ -61,6 +61,10 @@ class OutputDiff:
     kind: OutputKind
 
     @property
+    def title(self) -> str:
+        return f"output {self.index} '{self.name}'"
+
+    @property
     def guide(self) -> Errors:
         """The figures of the guide's tool: raw values where they can be compared."""
         return self.raw or self.real
@@ -180,7 +184,7 @@ def diff(
     sides = [DiffSide(m, s, t) for m, s, t in zip(models, settings, SIDES, strict=True)]
     sides[1].keep = (layer_runs or LAYER_RUNS) if per_tensor else 0
     latency, found, badness = _measure(sides, values, outputs, kinds, show)
-    failed = [s for o in found for s in wanted.broken(_title(o), o.real, o.raw, o.top)]
+    failed = [s for o in found for s in wanted.broken(o.title, o.real, o.raw, o.top)]
     reference, test = (side.describe() for side in sides)
     made = Diff(
         reference,
@@ -423,17 +427,13 @@ def _output(
     )
 
 
-def _title(output: OutputDiff) -> str:
-    return f"output {output.index} '{output.name}'"
-
-
 def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
     """Return sentences about values that an average would hide, such as NaN."""
     for o in outputs:
         if o.real.nan_reference or o.real.nan_test or o.real.unlike:
             alone = o.real.nan_test > o.real.nan_reference == 0
             yield (
-                f"{_title(o)}: of {o.real.elements} values {o.real.nan_reference} are NaN in "
+                f"{o.title}: of {o.real.elements} values {o.real.nan_reference} are NaN in "
                 f"the reference and {o.real.nan_test} in the test; {o.real.unlike} cannot be "
                 "compared and are left out of the errors"
                 f"{'; NaN is made by the test alone: per_tensor shows where' if alone else ''}"
@@ -443,7 +443,7 @@ def _strange(outputs: Sequence[OutputDiff]) -> Iterator[str]:
 def _unjudged(outputs: Sequence[OutputDiff], limits: ErrorLimits) -> Iterator[str]:
     for o in outputs:
         for what in limits.unjudged(o.real, o.raw, o.top):
-            yield f"{_title(o)}: there is no {what} to judge, that limit says nothing of it"
+            yield f"{o.title}: there is no {what} to judge, that limit says nothing of it"
 
 
 # -- looking closer -------------------------------------------------------------------------------

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from ..errors import FallbackWarning, InputError, SanderlingError, UnsupportedError
+from ..delegates.engines.base import EngineDelegate
+from ..errors import FallbackWarning, SanderlingError, UnsupportedError
 from ..runtime.delegate import Delegate
 from ..runtime.interpreter_checks import InvokeError
-from ..runtime.registry import find_delegate
+from ..runtime.registry import find_delegate, usable_delegate
 from .cpu_kernel_mode import CpuKernelMode
+from .gpu_options import GpuOptions
 from .hardware_accelerator import HardwareAccelerator
 from .options import Options
 
@@ -62,21 +64,27 @@ def _npu(options: Options) -> Delegate:
 
 
 def _gpu(options: Options) -> Delegate:
-    """Options that the delegate does not know have no effect."""
+    """The first that is here, with LiteRT's options as its own."""
     problems = []
     for name in GPUS:
-        try:
-            delegate = find_delegate(name)
-        except (InputError, ImportError) as error:
-            problems.append(str(getattr(error, "what", error)))
-            continue
-        delegate.take_flags({"gpu_precision_loss_allowed": not options.gpu_options.enforce_f32})
-        return delegate
+        found, problem = usable_delegate(name)
+        if found is not None:
+            return _configured(found, options.gpu_options)
+        problems.append(problem)
     raise UnsupportedError(
         f"there is no GPU here: {'; '.join(problems)}",
         where="HardwareAccelerator.GPU",
         fix="GPU | CPU lets the CPU run the model",
     )
+
+
+def _configured(delegate: Delegate, options: GpuOptions) -> Delegate:
+    """As an engine's options, or as flags of a delegate of its own."""
+    if not isinstance(delegate, EngineDelegate):
+        delegate.take_flags({"gpu_precision_loss_allowed": not options.enforce_f32})
+        return delegate
+    given = {"precision": "f32" if options.enforce_f32 else "f16", **asdict(options)}
+    return delegate.configure({n: v for n, v in given.items() if n in delegate.options and v})
 
 
 def _cpu(options: Options) -> Delegate:

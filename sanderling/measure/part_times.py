@@ -38,13 +38,18 @@ def part_times(binding: Binding) -> list[PartTime]:
     """Of a binding that has run; nothing where no delegate of others takes part, or where a shape
     is known in the run only."""
     parts = [step.part for step in binding.plan.steps]
-    arrays = [[*inputs, *outputs] for _, inputs, outputs in binding.steps]
-    is_known = all(isinstance(a, np.ndarray) for several in arrays for a in several)
-    if not is_known or all(part.delegate.name in FALLBACK for part in parts):
+    calls: list[Callable[[], object]] = []
+    borders: list[list[Array]] = []
+    for executable, inputs, outputs in binding.steps:
+        read = [a for a in inputs if a is not None]
+        border = read + [a for a in outputs if a is not None]
+        if len(border) < len(inputs) + len(outputs):
+            return []
+        calls.append(executable.bind(read, outputs))
+        borders.append(border)
+    if all(part.delegate.name in FALLBACK for part in parts):
         return []
-    seconds = _timed([e.bind(inputs, outputs) for e, inputs, outputs in binding.steps])
-    borders = [[a for a in several if a is not None] for several in arrays]
-    copying = _timed([_copy(border) for border in borders])
+    seconds, copying = _timed(calls), _timed([_copy(border) for border in borders])
     return [
         PartTime(p.delegate.name, len(p.nodes), len(b), sum(a.nbytes for a in b), time, copy)
         for p, b, time, copy in zip(parts, borders, seconds, copying, strict=True)
@@ -53,7 +58,12 @@ def part_times(binding: Binding) -> list[PartTime]:
 
 def _copy(border: Sequence[Array]) -> Callable[[], object]:
     pairs = [(np.empty_like(array), array) for array in border]
-    return lambda: [np.copyto(target, source) for target, source in pairs]
+
+    def copy() -> None:
+        for target, source in pairs:
+            np.copyto(target, source)
+
+    return copy
 
 
 def _timed(calls: Sequence[Callable[[], object]]) -> list[float]:

@@ -58,7 +58,15 @@ def _both_branches(make: Steps, match: Match) -> None:
     pairs = zip(*(_inlined(make, graph, op.inputs[1:]) for graph in branches), strict=True)
     for out, (yes, no) in zip(op.outputs, pairs, strict=True):
         need(yes.shape == no.shape == out.shape and same_quant(yes, out) and same_quant(no, out))
-        make.op("SELECT_V2", [match["condition"], yes, no], out)
+        make.op("SELECT_V2", [_whole(match["condition"]), yes, no], out)
+
+
+def _whole(condition: Tensor) -> Tensor:
+    """The condition before it was made a scalar: accelerators have none, and a lone element is
+    broadcast just as well."""
+    view = condition.producer
+    is_view = view is not None and view.name in ("RESHAPE", "SQUEEZE")
+    return view.operand(0) if view is not None and is_view else condition
 
 
 REWRITES = (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import SanderlingError
 from ..format import load
-from ..ir import Graph, Model, Op
+from ..ir import Graph, Model, Op, Tensor
 from ..ir.graph import reachable
 from ..ir.rewrite import rewrite as apply_rules
 from ..optimize.calibrated import Data
@@ -184,11 +184,12 @@ class _Rewriting:
     def _quantise(self) -> None:
         """Rewrite as if values were codes, while they are floats and exact; then quantise."""
         refused = self._score(self.model)
-        self.seen = if_int8
-        mended = _is_better(refused, self._score(self.model), ENOUGH)
         kept = self.model, list(self.changes)
+        self.seen = if_int8
+        mended = _is_better(refused, self._score(self.model), 0.0)
         if mended:
             self._ops()
+            mended = _is_better(refused, self._score(self.model), ENOUGH)
         self.seen = lambda graph: graph
         if not mended or not self._to_int8(refused):
             self.model, self.changes = kept
@@ -223,16 +224,15 @@ class _Rewriting:
     def _next_mended(self, hopeless: set[str]) -> tuple[Model, Change] | None:
         base = self._score(self.model)
         for number, graph in enumerate(entries(self.model)):
-            verdicts = self._verdicts(graph)
-            for place, (op, verdict) in enumerate(zip(graph.ops, verdicts, strict=True)):
-                if not _is_own(verdict) or op.where in hopeless:
+            for place, verdict in _candidates(graph, self._verdicts(graph)):
+                op = graph.ops[place]
+                if op.where in hopeless:
                     continue
                 self.show("rewriting ops", place, len(graph.ops))
                 if made := self._mended(self.model, number, place, base, DEPTH):
                     model, rows = made
-                    reason = verdict.reason or ""
                     names = list(dict.fromkeys(r.name for r in rows))
-                    return model, Change(op.where, reason, names, rows[0].does)
+                    return model, Change(op.where, verdict.reason or "", names, rows[0].does)
                 hopeless.add(op.where)
         return None
 
@@ -287,6 +287,24 @@ def _is_better(before: Score, after: Score, share: float) -> bool:
     itself, the graph is as a whole."""
     place = 0 if before[0] else 1
     return after[place] < before[place] and after[place] <= (1 - share) * before[place]
+
+
+def _candidates(graph: Graph, verdicts: Sequence[Verdict]) -> list[tuple[int, Verdict]]:
+    """The places of ops to rewrite: those that are refused, then their neighbours that run on the
+    CPU too (a tensor of five dimensions goes with the op that made it)."""
+    own = [op for op, v in zip(graph.ops, verdicts, strict=True) if _is_own(v)]
+    near = {t for op in own for t in (*op.inputs, *op.outputs) if t is not None}
+    pairs = list(enumerate(verdicts))
+    beside = [
+        (place, v)
+        for place, v in pairs
+        if not v.is_taken and not _is_own(v) and near.intersection(_computed(graph.ops[place]))
+    ]
+    return [(place, v) for place, v in pairs if _is_own(v)] + beside
+
+
+def _computed(op: Op) -> list[Tensor]:
+    return [t for t in (*op.inputs, *op.outputs) if t is not None and not t.is_constant]
 
 
 def tidy(graph: Graph) -> None:

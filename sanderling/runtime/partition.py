@@ -178,7 +178,8 @@ def _keep_within(
     kept: list[Cluster] = []
     for rank, found in enumerate(ranked):
         if rank >= most:
-            reason = f"only the {most} largest parts are kept (max_delegated_partitions)"
+            largest = "largest part is" if most == 1 else f"{most} largest parts are"
+            reason = f"only the {largest} kept (max_delegated_partitions)"
         elif len(found.ops) < limits.min_nodes_per_partition:
             reason = (
                 f"its part has {plural(len(found.ops), 'op')}, fewer than "

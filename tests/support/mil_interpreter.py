@@ -329,7 +329,7 @@ TABLE: dict[str, Callable[..., Any]] = {
             "ceil": np.ceil, "round": np.round, "sign": np.sign, "tanh": np.tanh,
             "sigmoid": lambda x: 1 / (1 + np.exp(-x.astype(np.float64))),
             "relu": lambda x: np.maximum(x, 0), "relu6": lambda x: np.clip(x, 0, 6),
-            "identity": lambda x: x,
+            "silu": lambda x: x / (1 + np.exp(-x.astype(np.float64))), "identity": lambda x: x,
         }.items()
     },
     "log": lambda x, epsilon: np.log(wide(x) + wide(epsilon)),

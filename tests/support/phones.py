@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -94,11 +93,12 @@ class Phone:
 
     @property
     def calls(self) -> list[list[str]]:
-        return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+        return scripted_adb.calls(self.folder)
 
     @property
     def left(self) -> list[str]:
-        return [p.name for p in self.temp.iterdir() if p.name.startswith("sanderling-")]
+        """Folders of runs; the store of files stays."""
+        return [p.name for p in self.temp.glob("sanderling-*") if p.name != "sanderling-files"]
 
 
 @pytest.fixture(name="phone")

@@ -1,19 +1,109 @@
 """An `adb` that tests put on PATH: it says what the real one says, about a device that is a folder.
 
-Shell commands run in a real shell, with the device's own commands before the others on PATH and its
-paths replaced by the folder's. What goes wrong is read from scenario.json.
+It is a shell script, for it is started many times in a test. Shell commands run in a real shell,
+with the device's own commands before the others on PATH and its paths replaced by the folder's.
+What goes wrong is said by files that `install` writes:
+
+devices      serials and states
+room         bytes that still fit on the device's disk
+pushes       files that are pushed until the cable is pulled
+disconnects  the cable is pulled when a tool runs, or the log is asked for
+refuses_app  no app can be installed
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-HOME = Path(__file__).resolve().parent
-SCENARIO = HOME / "scenario.json"
-TEMP = "/data/local/tmp"
+WORD_END, CALL_END = "\x01", "\x02"
+
+ADB = r"""
+for word in "$@"; do printf '%s\001' "$word"; done >> HOME/calls
+printf '\002' >> HOME/calls
+serial=
+[ "$1" = -s ] && { serial=$2; shift 2; }
+verb=$1; shift
+fail() { echo "$*" >&2; exit 1; }
+unplug() { : > HOME/devices; }
+
+if [ "$verb" = devices ]; then
+  echo 'List of devices attached'; cat HOME/devices; echo; exit 0
+fi
+tab=$(printf '\t')
+if [ -n "$serial" ]; then
+  before='error: '
+  [ "$verb" = push ] && before='adb: error: failed to get feature set: '
+  row=$(grep "^$serial$tab" HOME/devices) || fail "${before}device '$serial' not found"
+else
+  row=$(cat HOME/devices)
+  [ -n "$row" ] || fail 'error: no devices/emulators found'
+  [ "$(wc -l < HOME/devices)" -lt 2 ] || fail 'error: more than one device/emulator'
+fi
+case $row in
+  *unauthorized) fail "error: device unauthorized.
+This adb server's \$ADB_VENDOR_KEYS is not set
+Try 'adb kill-server' if that seems wrong.
+Otherwise check for a confirmation dialog on your device." ;;
+  *offline) fail 'error: device offline' ;;
+esac
+
+push_one() {
+  place=HOME$2
+  [ -d "$place" ] && place=${place%/}/${1##*/}
+  if [ -f HOME/room ]; then
+    room=$(cat HOME/room); size=$(wc -c < "$1")
+    if [ "$size" -gt "$room" ]; then
+      head -c "$room" "$1" > "$place"
+      fail "adb: error: failed to copy '$1' to '$2': remote write failed: No space left on device"
+    fi
+    echo $((room - size)) > HOME/room
+  fi
+  cat "$1" > "$place"
+  [ -f HOME/pushes ] || return 0
+  left=$(($(cat HOME/pushes) - 1)); echo $left > HOME/pushes
+  if [ $left -eq 0 ]; then
+    head -c 1 "$1" > "$place"
+    unplug; fail "adb: error: failed to copy '$1' to '$2': device disconnected"
+  fi
+}
+
+case $verb in
+push)
+  for target in "$@"; do :; done
+  count=0
+  while [ $# -gt 1 ]; do push_one "$1" "$target"; count=$((count + 1)); shift; done
+  echo "$count files pushed, 0 skipped. 30.0 MB/s (100 bytes in 0.001s)" ;;
+pull)
+  cp "HOME$1" "$2"; echo "$1: 1 file pulled, 0 skipped." ;;
+shell|exec-out)
+  case "$*" in "am start"*) ;;
+  *--graph=*|*--model_file=*)
+    if [ -f HOME/disconnects ]; then
+      echo 'INFO: STARTING!'; echo 'INFO: Log parameter values verbosely: [0]'
+      unplug; exit 255
+    fi ;;
+  esac
+  export PATH=HOME/bin:/usr/bin:/bin
+  exec sh -c "$(printf '%s' "$*" | sed 's#/data/#HOME/data/#g')" ;;
+install)
+  echo 'Performing Streamed Install'
+  [ -f HOME/refuses_app ] && fail 'adb: failed to install app.apk: Failure' \
+    '[INSTALL_FAILED_NO_MATCHING_ABIS: Failed to extract native libraries, res=-113]'
+  echo package:org.tensorflow.lite.benchmark > HOME/packages; echo Success ;;
+uninstall)
+  rm HOME/packages; echo Success ;;
+logcat)
+  [ -f HOME/disconnects ] && { unplug; fail "error: device 'PHONE1' not found"; }
+  echo '--------- beginning of main'
+  if [ -f HOME/slow ]; then  # the end of the log comes at the second look only
+    rm HOME/slow; head -n $(($(wc -l < HOME/logcat) / 2)) HOME/logcat
+  else
+    cat HOME/logcat 2>/dev/null
+  fi
+  exit 0 ;;
+esac
+"""
 
 # Commands that only a device has. HOME is filled in when they are written.
 COMMANDS = {
@@ -21,7 +111,23 @@ COMMANDS = {
   ro.product.model) echo 'Pixel 9' ;;
   ro.product.cpu.abi) echo arm64-v8a ;;
   ro.build.version.release) echo 16 ;;
+  *) cat "HOME/property-$1" 2>/dev/null || echo ;;
 esac""",
+    "setprop": """echo "$1=$2" >> HOME/properties; printf '%s\\n' "$2" > "HOME/property-$1" """,
+    # It reads its words and its configuration, and writes the file that a test has made when it is
+    # told to end.
+    "perfetto": """case "$*" in
+  '--background --txt -c - -o '*) ;;
+  *) echo "Unknown option: $*" >&2; exit 1 ;;
+esac
+cat > HOME/config
+[ -f HOME/traced_is_off ] && { echo 'Could not connect to the traced socket' >&2; exit 1; }
+rm -f HOME/recorder
+# Its parent waits for it, so that it is gone as soon as it ends.
+( ( trap 'cp HOME/recorded "$6"; exit 0' TERM; while :; do sleep 0.02; done ) &
+  echo $! > HOME/recorder; wait ) > /dev/null 2>&1 < /dev/null &
+while [ ! -s HOME/recorder ]; do sleep 0.01; done
+cat HOME/recorder""",
     "taskset": 'echo "taskset $1"; shift; exec "$@"',
     "pkill": 'echo "$@" >> HOME/killed',
     "log": 'echo "11-16 02:00:01.000  100  100 I $2: $3" >> HOME/logcat',
@@ -30,7 +136,8 @@ esac""",
     "am": """case $1 in
   force-stop) echo "$2" >> HOME/stopped ;;
   start) if [ -f HOME/packages ]; then
-      echo "Starting: Intent { cmp=$4 }"; echo "$*" > HOME/started
+      echo "Starting: Intent { cmp=$4 }"
+      echo "$* trace=$(getprop debug.tflite.trace)" > HOME/started
       [ -f HOME/app_log ] && cat HOME/app_log >> HOME/logcat; exit 0
     else
       echo "Error type 3"; echo "Error: Activity class {$4} does not exist."; exit 1
@@ -42,130 +149,25 @@ esac""",
 def install(folder: Path, **scenario: object) -> Path:
     """Make the command and its device in a folder; the folder goes on PATH."""
     (folder / "data" / "local" / "tmp").mkdir(parents=True)
+    (folder / "data" / "misc" / "perfetto-traces").mkdir(parents=True)
     (folder / "bin").mkdir()
     for name, text in COMMANDS.items():
-        _write(folder / "bin" / name, "#!/bin/sh\n" + text.replace("HOME", str(folder)) + "\n")
-    code = Path(__file__).read_text().replace("from __future__ import annotations\n", "")
-    _write(folder / "adb", f"#!{sys.executable} -SE\n{code}")
-    (folder / "scenario.json").write_text(json.dumps({"devices": {"PHONE1": "device"}} | scenario))
+        _write(folder / "bin" / name, text, folder)
+    _write(folder / "adb", ADB, folder)
+    devices = scenario.pop("devices", {"PHONE1": "device"})
+    assert isinstance(devices, Mapping)
+    (folder / "devices").write_text("".join(f"{n}\t{state}\n" for n, state in devices.items()))
+    for name, value in scenario.items():
+        (folder / name).write_text(f"{value}\n")
     return folder / "data" / "local" / "tmp"
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
+def _write(path: Path, text: str, home: Path) -> None:
+    path.write_text(f"#!/bin/sh\n{text.replace('HOME', str(home))}\n")
     path.chmod(0o755)
 
 
-def fail(text: str, status: int = 1) -> None:
-    print(text, file=sys.stderr)
-    sys.exit(status)
-
-
-def main(words: list[str]) -> None:
-    scenario = json.loads(SCENARIO.read_text())
-    with (HOME / "calls").open("a") as calls:
-        calls.write(json.dumps(words) + "\n")
-    serial = words[1] if words[:1] == ["-s"] else ""
-    verb, *rest = words[2:] if serial else words
-    if verb == "devices":
-        print("List of devices attached")
-        for name, state in scenario["devices"].items():
-            print(f"{name}\t{state}")
-        print()
-        return
-    _check(scenario, serial, verb)
-    {
-        "push": push,
-        "pull": pull,
-        "shell": shell,
-        "install": install_app,
-        "uninstall": uninstall,
-        "logcat": logcat,
-    }[verb](scenario, rest)
-
-
-def _check(scenario: dict, serial: str, verb: str) -> None:
-    devices = scenario["devices"]
-    if serial and serial not in devices:
-        before = "adb: error: failed to get feature set: " if verb == "push" else "error: "
-        fail(f"{before}device '{serial}' not found")
-    if not serial and not devices:
-        fail("error: no devices/emulators found")
-    if not serial and len(devices) > 1:
-        fail("error: more than one device/emulator")
-    state = devices[serial] if serial else next(iter(devices.values()))
-    if state == "unauthorized":
-        fail(
-            "error: device unauthorized.\nThis adb server's $ADB_VENDOR_KEYS is not set\n"
-            "Try 'adb kill-server' if that seems wrong.\n"
-            "Otherwise check for a confirmation dialog on your device."
-        )
-    if state == "offline":
-        fail("error: device offline")
-
-
-def local(path: str) -> Path:
-    return HOME / path.lstrip("/")
-
-
-def push(scenario: dict, words: list[str]) -> None:
-    source, target = words
-    if scenario.get("full"):
-        fail(
-            f"adb: error: failed to copy '{source}' to '{target}': "
-            "remote write failed: No space left on device"
-        )
-    local(target).write_bytes(Path(source).read_bytes())
-    print(f"{source}: 1 file pushed, 0 skipped. 30.0 MB/s (100 bytes in 0.001s)")
-
-
-def pull(scenario: dict, words: list[str]) -> None:
-    source, target = words
-    Path(target).write_bytes(local(source).read_bytes())
-    print(f"{source}: 1 file pulled, 0 skipped.")
-
-
-def shell(scenario: dict, words: list[str]) -> None:
-    command = " ".join(words)
-    runs = "benchmark_model" in command and "--graph" in command
-    if runs and scenario.get("disconnects"):
-        print("INFO: STARTING!\nINFO: Log parameter values verbosely: [0]", flush=True)
-        SCENARIO.write_text(json.dumps(scenario | {"devices": {}}))
-        sys.exit(255)
-    command = command.replace(TEMP, str(local(TEMP)))
-    environment = os.environ | {"PATH": f"{HOME / 'bin'}:/usr/bin:/bin"}
-    sys.stdout.flush()
-    os.execve("/bin/sh", ["sh", "-c", command], environment)
-
-
-def install_app(scenario: dict, words: list[str]) -> None:
-    print("Performing Streamed Install")
-    if scenario.get("refuses_app"):
-        fail(
-            "adb: failed to install app.apk: Failure [INSTALL_FAILED_NO_MATCHING_ABIS: Failed to "
-            "extract native libraries, res=-113]"
-        )
-    (HOME / "packages").write_text("package:org.tensorflow.lite.benchmark\n")
-    print("Success")
-
-
-def uninstall(scenario: dict, words: list[str]) -> None:
-    (HOME / "packages").unlink()
-    print("Success")
-
-
-def logcat(scenario: dict, words: list[str]) -> None:
-    if scenario.get("disconnects"):
-        SCENARIO.write_text(json.dumps(scenario | {"devices": {}}))
-        fail("error: device 'PHONE1' not found")
-    path = HOME / "logcat"
-    lines = path.read_text().splitlines() if path.exists() else []
-    slow = HOME / "slow"  # the end of the log comes at the second look only
-    if slow.exists():
-        slow.unlink()
-        lines = lines[: len(lines) // 2]
-    print("--------- beginning of main", *lines, sep="\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def calls(folder: Path) -> list[list[str]]:
+    """The words of each call."""
+    text = (folder / "calls").read_text()
+    return [call.split(WORD_END)[:-1] for call in text.split(CALL_END)[:-1]]

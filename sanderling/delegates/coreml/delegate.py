@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import DelegateError, InputError
 from ...ir import Array, DType, Graph, Op
 from ...runtime.delegate import Delegate, Executable, Options
-from ..packages import require_package
+from ..extras import require_extra
 from .operators import refusal
 from .program import PRECISIONS, UNITS, ProgramOptions, as_program, converted
 
@@ -22,7 +22,7 @@ class CoremlDelegate(Delegate):
     name = "coreml"
 
     def __init__(self, precision: str = "float32", compute_units: str = "all") -> None:
-        require_package("coremltools", "coreml", self.name)
+        require_extra("coremltools", "coreml", self.name)
         self.options = ProgramOptions(precision, compute_units)
 
     def configure(self, options: Mapping[str, Any]) -> CoremlDelegate:
@@ -39,10 +39,14 @@ class CoremlDelegate(Delegate):
     def refuses(self, op: Op) -> str | None:
         return refusal(op)
 
+    def lacks(self) -> str:
+        return "" if can_execute() else "Core ML executes on macOS"
+
     def compile(self, part: Graph, options: Options) -> CoremlExecutable:
-        if not can_execute():
+        problem = self.lacks()
+        if problem:
             raise DelegateError(
-                "Core ML executes on macOS",
+                problem,
                 where=f"delegate '{self.name}'",
                 fix="elsewhere a model can be saved for it: sanderling export MODEL -o X.mlpackage",
             )

@@ -25,6 +25,7 @@ from ...ops.shape import sliced_axes
 Var = Any  # a variable of MIL
 NCHW, NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 MOST_DIMENSIONS = 5
+LARGEST_WINDOW = 16384
 FLOAT, NUMBERS = (DType.FLOAT32,), (DType.FLOAT32, DType.INT32)
 ANY = (*NUMBERS, DType.BOOL)
 
@@ -301,6 +302,13 @@ def _pool_axes(op: Op) -> list[Axis]:
     ]
 
 
+def _pool_refuses(op: Op) -> str | None:
+    """A window that is mostly padding costs all of it; TensorFlow Lite's delegate for Core ML has
+    the same limit for kernels."""
+    taps = int(attr(op, "filter_height")) * int(attr(op, "filter_width"))
+    return None if taps <= LARGEST_WINDOW else f"its window has {taps} elements"
+
+
 def _sampling(op: Op) -> str:
     if attr(op, "align_corners"):
         return "STRICT_ALIGN_CORNERS"
@@ -574,9 +582,10 @@ ROWS: dict[str, Row] = {
     ),
     "FULLY_CONNECTED": Row(_fully_connected, fixed=(2,), refuses=_activation_refuses),
     "BATCH_MATMUL": Row(_batch_matmul, refuses=_batch_matmul_refuses),
-    "MAX_POOL_2D": Row(_pool("max_pool"), refuses=_activation_refuses),
+    "MAX_POOL_2D": Row(_pool("max_pool"), refuses=_both(_activation_refuses, _pool_refuses)),
     "AVERAGE_POOL_2D": Row(
-        _pool("avg_pool", exclude_padding_from_average=True), refuses=_activation_refuses
+        _pool("avg_pool", exclude_padding_from_average=True),
+        refuses=_both(_activation_refuses, _pool_refuses),
     ),
     "RESIZE_BILINEAR": Row(_resize_bilinear, fixed=(1,), refuses=_resize_bilinear_refuses),
     "RESIZE_NEAREST_NEIGHBOR": Row(_resize_nearest, fixed=(1,)),

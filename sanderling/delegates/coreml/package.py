@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...errors import InputError, UnsupportedError
 from ...ir import Graph, Model, Shape, Tensor
 from ...passes.simplify import fold_constants
 from ...runtime.specialise import specialise
-from ..packages import require_package
+from ..extras import require_extra
 from .operators import refusal
 from .program import ProgramOptions, as_program, converted
 
@@ -19,32 +22,62 @@ SUFFIX = ".mlpackage"
 MOST_REASONS = 5
 
 
+@dataclass(frozen=True)
+class Package:
+    """What was saved: inputs and outputs with their types, by Core ML's names for them; ops of the
+    ML program with their numbers."""
+
+    path: Path
+    precision: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    ops: dict[str, int]
+
+
 def export(
     model: Model,
     path: str | os.PathLike[str],
     *,
     precision: str = "float32",
-    compute_units: str = "all",
     shapes: Mapping[str, Shape] | None = None,
-) -> Path:
+) -> Package:
     """Save the model's main graph as an ML program for Core ML: a `.mlpackage`.
 
-    precision: float32 or float16. compute_units (all, cpu_only, cpu_and_gpu, cpu_and_ne): where the
-    model is to run when it is loaded here; a package does not keep it. shapes: of inputs, by name,
-    where they are not the file's. Raises UnsupportedError with the ops that Core ML does not get.
+    precision: float32 or float16. shapes: of inputs, by their tensors' names, where they are not
+    the file's. Which units compute is said where the package is loaded. Raises UnsupportedError
+    that names the ops that Core ML does not get.
     """
-    require_package("coremltools", "coreml", "coreml")
-    target = Path(path)
+    require_extra("coremltools", "coreml", "coreml")
+    target, options = _checked(Path(path)), ProgramOptions(precision)
+    graph = _known_graph(model, shapes or {})
+    inputs, outputs = (_identifiers(names) for names in _names(model))
+    outputs = [f"{name}_result" if name in inputs else name for name in outputs]
+    made = converted(as_program(graph, inputs, outputs), options)
+    made.save(str(target))
+    return Package(
+        target, precision, _types(inputs, graph.inputs), _types(outputs, graph.outputs), _ops(made)
+    )
+
+
+def _checked(target: Path) -> Path:
     if target.suffix != SUFFIX:
         raise InputError(
             f"'{target}' does not end in {SUFFIX}", fix=f"name it {target.stem}{SUFFIX}"
         )
-    options = ProgramOptions(precision, compute_units)
-    graph = _known_graph(model, shapes or {})
-    inputs, outputs = (_identifiers(names) for names in _names(model))
-    outputs = [f"{name}_result" if name in inputs else name for name in outputs]
-    converted(as_program(graph, inputs, outputs), options).save(str(target))
+    if not target.absolute().parent.is_dir() or target.is_file():
+        what = "it is a file" if target.is_file() else f"there is no folder '{target.parent}'"
+        raise InputError(f"cannot write: {what}", where=str(target), fix="check the path")
     return target
+
+
+def _types(names: Iterable[str], tensors: Iterable[Tensor]) -> dict[str, str]:
+    return {name: t.type_text for name, t in zip(names, tensors, strict=True)}
+
+
+def _ops(made: Any) -> dict[str, int]:
+    """How often the ML program has each of MIL's ops, constants apart."""
+    (block,) = made.get_spec().mlProgram.functions["main"].block_specializations.values()
+    return dict(Counter(op.type for op in block.operations if op.type != "const"))
 
 
 def _known_graph(model: Model, shapes: Mapping[str, Shape]) -> Graph:

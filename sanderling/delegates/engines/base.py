@@ -37,9 +37,8 @@ class EngineDelegate(Delegate):
     def configure(self, options: Mapping[str, Any]) -> EngineDelegate:
         return type(self)(**{**self.chosen, **options})
 
-    @property
-    def identity(self) -> str | None:
-        return f"{self.name} {sorted(self.chosen.items())}"
+    # No identity: whether an engine takes a part depends on its version, its drivers and its
+    # devices, and a plan without it must not be remembered for the day when it does.
 
     def refuses(self, op: Op) -> str | None:
         """What cannot be in a file of its own, and what the engine's arrays cannot hold. What else
@@ -68,11 +67,15 @@ class EngineDelegate(Delegate):
 
     def blamed(self, part: Graph, said: str) -> Sequence[int]:
         """The places of the ops that the engine complains of: here all ops whose name is said."""
-        words = {word.removeprefix("TFL_") for word in re.findall(r"[A-Z][A-Z0-9_]+", said)}
-        return [place for place, op in enumerate(part.ops) if op.name in words]
+        words = {word.removeprefix("TFL_") for word in re.findall(r"\w+", said)}
+        return [i for i, op in enumerate(part.ops) if op.name.removeprefix("custom.") in words]
+
+    def said(self, error: Exception) -> str:
+        """The engine's complaint, without what only its developers read."""
+        return str(error)
 
     def _failed(self, part: Graph, error: Exception) -> DelegateError:
-        said = str(error)
+        said = self.said(error)
         failure = DelegateError(
             f"{type(self).title} cannot load them: {sentence(said)}",
             where=f"delegate '{self.name}'",

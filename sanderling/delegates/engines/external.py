@@ -22,7 +22,7 @@ from ...runtime.delegate import Executable, Options
 from ...runtime.registry import delegate_names
 from ...runtime.submodel import as_tflite, graph_of
 from .base import sentence
-from .litert import InterpreterExecutable, LiteRtDelegate, named_nodes
+from .litert import InterpreterDelegate, InterpreterExecutable, named_nodes
 from .packages import import_package
 
 # Nobody but the library runs a node: what it leaves is for our delegates.
@@ -31,7 +31,7 @@ SYMBOLS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")
 Row = Mapping[str, Any]  # a node, as LiteRT's interpreter describes it
 
 
-class ExternalDelegate(LiteRtDelegate):
+class ExternalDelegate(InterpreterDelegate):
     """path: the library's. All other options are its own, handed to it as text."""
 
     name = "external"
@@ -117,18 +117,21 @@ class ExternalDelegate(LiteRtDelegate):
     # -- running a part ---------------------------------------------------------------------------
 
     def load(self, part: Graph, options: Options) -> Executable:
-        content = as_tflite(part)
-        made = InterpreterExecutable(content, options.threads, RESOLVER, [self._library()])
+        try:
+            library = self._library()
+        except InputError as error:  # there was one before: a device may have a single user
+            raise self._not_applied(error) from error
+        made = InterpreterExecutable(as_tflite(part), options.threads, RESOLVER, [library])
         # The interpreter goes before the library's delegate, also where the garbage collector finds
         # both at once and would end them in any order.
         weakref.finalize(made, made.interpreter.__del__)
         left = set(range(len(part.ops))) - taken_nodes(made.interpreter._get_ops_details())
         if left:
-            error = self._not_applied(
+            failure = self._not_applied(
                 RuntimeError(f"it leaves out {plural(len(left), 'op')} that it took before")
             )
-            error.ops = tuple(sorted(left))
-            raise error
+            failure.ops = tuple(sorted(left))
+            raise failure
         return made
 
 

@@ -5,15 +5,24 @@ Its Python interpreter has memory of its own: inputs and outputs are copied once
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
-from ...ir import Array, Graph
+from ...ir import Array, Graph, Op
 from ...runtime.delegate import Executable, Options
 from ...runtime.submodel import as_tflite
-from .base import CopyingExecutable, EngineDelegate
+from .base import THREADS, CopyingExecutable, EngineDelegate
+from .compiled_model import CompiledModelExecutable, refuses_types
+from .options import Option, one_of, text, whole_number
 from .packages import import_package
+
+# XNNPACK's flags: signed and unsigned bytes, products with weights that are computed; and floats in
+# half precision.
+USUAL = 0x1 | 0x2 | 0x8
+FORCE_FP16 = 0x4
 
 
 class InterpreterExecutable(CopyingExecutable):
@@ -67,11 +76,11 @@ def named_nodes(said: str, count: int) -> list[int]:
     return [n for n in found if n < count]
 
 
-class LiteRtDelegate(EngineDelegate):
-    """LiteRT as it is by default: XNNPACK, and LiteRT's own kernels for what that does not take."""
+class InterpreterDelegate(EngineDelegate):
+    """LiteRT's interpreter with one set of kernels."""
 
-    name, engine, title = "litert", "litert", "LiteRT"
-    resolver = "AUTO"
+    engine, title = "litert", "LiteRT"
+    resolver: ClassVar[str]
 
     def load(self, part: Graph, options: Options) -> Executable:
         return InterpreterExecutable(as_tflite(part), options.threads, self.resolver)
@@ -80,13 +89,63 @@ class LiteRtDelegate(EngineDelegate):
         return named_nodes(said, len(part.ops)) or super().blamed(part, said)
 
 
-class LiteRtBuiltinDelegate(LiteRtDelegate):
+class LiteRtDelegate(InterpreterDelegate):
+    """LiteRT as it is by default: XNNPACK, and LiteRT's own kernels for what that does not take.
+
+    XNNPACK's options are not reached through the interpreter; with one of them the part is a
+    CompiledModel.
+    """
+
+    name, resolver = "litert", "AUTO"
+    options: ClassVar[Mapping[str, Option]] = {
+        "threads": THREADS,
+        "precision": one_of("that XNNPACK computes floats in", "f32", "f16"),
+        "xnnpack_flags": whole_number("XNNPACK's flags, all of them", least=0),
+        "weight_cache": text("a folder for packed weights, a file for each part"),
+    }
+
+    @property
+    def is_compiled_model(self) -> bool:
+        return bool({"precision", "xnnpack_flags", "weight_cache"}.intersection(self.chosen))
+
+    def refuses(self, op: Op) -> str | None:
+        return super().refuses(op) or (refuses_types(op) if self.is_compiled_model else None)
+
+    def load(self, part: Graph, options: Options) -> Executable:
+        if not self.is_compiled_model:
+            return super().load(part, options)
+        from ai_edge_litert.options import CpuOptions
+        from ai_edge_litert.options import Options as LiteRtOptions
+
+        content = as_tflite(part)
+        asked = CpuOptions(
+            num_threads=options.threads,
+            xnnpack_flags=self._flags(),
+            xnnpack_weight_cache_path=self._cache_file(content),
+        )
+        whole = LiteRtOptions(cpu_options=asked)
+        return CompiledModelExecutable(part, content, whole, options.threads)
+
+    def _flags(self) -> int | None:
+        half = FORCE_FP16 if self.chosen.get("precision") == "f16" else 0
+        given = self.chosen.get("xnnpack_flags")
+        return half | (USUAL if given is None else given) if half or given is not None else None
+
+    def _cache_file(self, content: bytes) -> str:
+        if "weight_cache" not in self.chosen:
+            return ""
+        folder = Path(self.chosen["weight_cache"])
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder / f"{hashlib.sha256(content).hexdigest()[:16]}.xnnpack")
+
+
+class LiteRtBuiltinDelegate(InterpreterDelegate):
     """LiteRT's own kernels, without XNNPACK."""
 
     name, resolver = "litert-builtin", "BUILTIN_WITHOUT_DEFAULT_DELEGATES"
 
 
-class LiteRtReferenceDelegate(LiteRtDelegate):
+class LiteRtReferenceDelegate(InterpreterDelegate):
     """LiteRT's reference kernels: slow, and the definition of what operators mean."""
 
     name, resolver = "litert-reference", "BUILTIN_REF"

@@ -34,7 +34,7 @@ class OnnxRuntimeDelegate(EngineDelegate):
     name, engine, title = "onnxruntime", "onnxruntime", "ONNX Runtime"
     options: ClassVar[Mapping[str, Option]] = {
         "threads": THREADS,
-        "providers": text("its execution providers, in order, with + between them"),
+        "providers": text("its execution providers, in order, with / between them"),
         "optimization": one_of("how far it rewrites the graph", *LEVELS),
     }
 
@@ -47,7 +47,7 @@ class OnnxRuntimeDelegate(EngineDelegate):
         path, why = exported(as_tflite(part), "part")
         if why:
             raise RuntimeError(why)
-        providers = self.chosen.get("providers", CPU).split("+")
+        providers = self.chosen.get("providers", CPU).split("/")
         level = self.chosen.get("optimization", "all")
         session = session_of(path, options.threads, providers, level)
         return OnnxRuntimeExecutable(part, session, options.threads)

@@ -45,6 +45,11 @@ class OpenVinoDelegate(EngineDelegate):
             compiled = compile_file(path, shapes, options.threads, properties, device)
         return OpenVinoExecutable(part, compiled, options.threads)
 
+    def said(self, error: Exception) -> str:
+        """The last line: those before it are places in its source."""
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return lines[-1] if lines else type(error).__name__
+
     def _precision(self, options: Options) -> str:
         """Its own option, or the session's."""
         asked: str = self.chosen.get("precision") or options.extra.get("precision", "f32")

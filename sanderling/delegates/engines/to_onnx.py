@@ -12,6 +12,7 @@ its integer kernels; dynamic-range weights become float32.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import math
@@ -86,6 +87,13 @@ class Exporter:
             self._child = None
             return why
 
+    def close(self) -> None:
+        """Let the process end."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.pipe.close()
+            child.end()
+
 
 def serve(pipe: Connection) -> None:
     """In the process of its own: export what comes, and say how it went."""
@@ -98,12 +106,12 @@ def serve(pipe: Connection) -> None:
             export(content, Path(target))
             pipe.send("")
         except Exception as error:
-            pipe.send(_last_line(error))
+            pipe.send(_one_line(error))
 
 
-def _last_line(error: Exception) -> str:
-    """As the end of a traceback says it."""
-    return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+def _one_line(error: Exception) -> str:
+    """As a traceback says it, without what follows."""
+    return traceback.format_exception_only(error)[-1].strip().splitlines()[0]
 
 
 def export(content: bytes, target: Path) -> None:
@@ -256,6 +264,7 @@ def _module(name: str, **content: Any) -> None:
 
 
 _exporter = Exporter()
+atexit.register(_exporter.close)
 
 if __name__ == "__main__":
     export(Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]))

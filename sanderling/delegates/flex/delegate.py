@@ -9,8 +9,8 @@ from ...errors import DelegateError, InputError, UnsupportedError
 from ...ir import Array, Graph, Op
 from ...ops import Spec
 from ...runtime.delegate import Delegate, Executable, Options
-from ..packages import require_package
-from .function import PartFunction, result_specs, settle
+from ..extras import require_extra
+from .calls import PartCalls, result_specs, settle
 from .node import flex_node, is_flex, refusal
 
 
@@ -23,7 +23,7 @@ class FlexDelegate(Delegate):
     name = "flex"
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
-        require_package("tensorflow", "flex", self.name)
+        require_extra("tensorflow", "flex", self.name)
         self.trusted = frozenset(trusted)
 
     def configure(self, options: Mapping[str, Any]) -> FlexDelegate:
@@ -64,13 +64,13 @@ class FlexDelegate(Delegate):
 
 
 class FlexExecutable(Executable):
-    """A part as a function of TensorFlow; operands and results are copied."""
+    """A part as calls of TensorFlow; operands and results are copied."""
 
     def __init__(self, part: Graph) -> None:
-        self.part, self.function = part, PartFunction(part)
+        self.part, self.calls = part, PartCalls(part)
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        made = self.function(inputs)
+        made = self.calls(inputs)
         for place, (array, tensor) in enumerate(zip(made, self.part.outputs, strict=True)):
             target = outputs[place]
             if target is not None and target.shape != array.shape:

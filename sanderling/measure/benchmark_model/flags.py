@@ -41,6 +41,7 @@ class Flag:
 
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
+_XNNPACK = "by the litert delegate; our cpu has no such option"
 _NO_GPU = "needs the delegate gpu or litert-gpu"
 _NO_NNAPI = "needs a delegate named 'nnapi', which only Android could have"
 
@@ -163,12 +164,11 @@ DELEGATES = (
          here="true: XNNPACK itself, by the litert delegate, or the cpu delegate where LiteRT is "
          "not installed; unset: the cpu delegate; false: the NumPy reference kernels"),
     Flag("xnnpack_force_fp16", False, "compute in float16", "xnnpack_force_fp16",
-         here="the CPU computes in float32; see precision", inert=True),
+         here=_XNNPACK),
     Flag("xnnpack_weight_cache_file_path", "", "a file for packed weights",
-         "XNNPACK weight cache file path",
-         here="packed weights are kept anyway: see SANDERLING_CACHE", inert=True),
+         "XNNPACK weight cache file path", here=f"{_XNNPACK}; a folder, with a file for each part"),
     Flag("xnnpack_runtime_flags", 0, "XNNPACK's own", "Extra flags for XNNPACK runtime",
-         here="XNNPACK's own", inert=True),
+         here=_XNNPACK),
     Flag("use_ynnpack", False, "apply YNNPACK", "Use ynnpack",
          here="needs a delegate named 'ynnpack'"),
     *(Flag(f"ynnpack_{name}", False, "YNNPACK's own", f"ynnpack_{name}",

@@ -20,7 +20,7 @@ def setting(values: Values) -> Setting:
 
 
 def options(values: Values, say: Say) -> DeviceOptions:
-    words = {n: _word(v) for n, v in values.given.items() if n not in _LOCAL}
+    words = {n: flag_word(v) for n, v in values.given.items() if n not in _LOCAL}
     return DeviceOptions(
         binary=values.text("device_binary"),
         app=values.text("device_app"),
@@ -35,7 +35,7 @@ def options(values: Values, say: Say) -> DeviceOptions:
     )
 
 
-def _word(value: object) -> str:
+def flag_word(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return shown(value) if isinstance(value, float) else str(value)

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from ...errors import InputError, SanderlingError
+from ...errors import DelegateError, InputError, SanderlingError
 from ...runtime.registry import delegate_names
 from .flags import OPTIONS, Value, Values
 from .providers import PROVIDERS, stand_in
@@ -117,7 +117,9 @@ def _one(values: Values, say: Say) -> ToolRun:
     name = option_name(values)
     try:
         _check_delegate(values)
-        return run_once(values, say, name)
+        run = run_once(values, say, name)
+        _check_part(values, run)
+        return run
     except SanderlingError as error:
         say("WARN", f"Error while running a single-option run: {one_line(error)}")
         return failure(name, values, error)
@@ -131,6 +133,17 @@ def _check_delegate(values: Values) -> None:
         delegate, problems = stand_in(provider)
         if delegate is None:
             raise InputError("; ".join(problems), fix=f"there are {', '.join(delegate_names())}")
+
+
+def _check_part(values: Values, run: ToolRun) -> None:
+    """One that gets no op has failed, too: what was measured is the CPU."""
+    if any(values.on(provider.flag) for provider in DEVICES.values()):
+        first = run.delegates[0]
+        if not first["parts"]:
+            raise DelegateError(
+                f"the delegate '{first['name']}' runs no op",
+                fix=f"sanderling inspect MODEL --delegate {first['name']} says why",
+            )
 
 
 def say_summary(runs: list[ToolRun], say: Say) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import DelegateError, InputError, SanderlingError
+from ...delegates.engines.base import EngineDelegate
+from ...errors import DelegateError, InputError
 from ...runtime.delegate import Delegate
 from ...runtime.plan import Plan
-from ...runtime.registry import BUILTIN, delegate_names, find_delegate, load_delegate
+from ...runtime.registry import (
+    delegate_names,
+    find_delegate,
+    load_delegate,
+    usable_delegate,
+)
 from .flags import CORE, FLAGS, Value, Values
 
 # Flags that are numbers among the arguments of a session.
@@ -28,7 +33,6 @@ class Provider:
     delegates: tuple[str, ...]
     absent: str  # what the tool says where it cannot be made
     family: str = ""  # how its other flags begin
-    system: str = ""  # the only one that a delegate of ours runs on
 
 
 PROVIDERS = (
@@ -39,12 +43,20 @@ PROVIDERS = (
     Provider("Hexagon", "use_hexagon", ("hexagon",), "Could not create Hexagon delegate: platform "
              "may not support delegate or required libraries are missing", "hexagon_"),
     Provider("COREML", "use_coreml", ("coreml",), "CoreML acceleration is unsupported on this "
-             "platform.", "coreml_", "darwin"),
+             "platform.", "coreml_"),
     Provider("YNNPACK", "use_ynnpack", ("ynnpack",), "YNNPACK is unsupported on this platform."),
     Provider("XNNPACK", "use_xnnpack", ("litert", "cpu"), "XNNPACK is unsupported on this "
              "platform.", "xnnpack_"),
 )  # fmt: skip
 EXTERNAL = "external_delegate_path"
+# Flags that are options of the engines which stand for a delegate: the option, and its value, None
+# where the engine's own holds.
+OPTIONS: dict[str, tuple[str, Callable[[Value], Value | None]]] = {
+    "xnnpack_force_fp16": ("precision", lambda on: "f16" if on else None),
+    "xnnpack_runtime_flags": ("xnnpack_flags", lambda flags: flags or None),
+    "xnnpack_weight_cache_file_path": ("weight_cache", lambda path: path or None),
+    "gpu_precision_loss_allowed": ("precision", lambda allowed: "f16" if allowed else "f32"),
+}
 
 
 @dataclass
@@ -97,21 +109,17 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
     if delegate.name != provider.flag.removeprefix("use_"):
         why = "".join(f" ({problem})" for problem in problems)
         found.said.append(f"The {delegate.name} delegate takes the part of {provider.title}{why}")
-    give_flags(delegate, values)
-    found.applied.append(Applied(provider.title, delegate))
+    found.applied.append(Applied(provider.title, with_flags(delegate, values)))
 
 
 def stand_in(provider: Provider) -> tuple[Delegate | None, list[str]]:
     """The first of its delegates that is here, and why those before it are not."""
     problems: list[str] = []
     for name in provider.delegates:
-        if name in BUILTIN and provider.system not in ("", sys.platform):
-            problems.append(f"the delegate '{name}' runs on {provider.system} only")
-            continue
-        try:
-            return find_delegate(name), problems
-        except SanderlingError as error:  # it is not there, or lacks its package or device
-            problems.append(error.what)
+        delegate, problem = usable_delegate(name)
+        if delegate is not None:
+            return delegate, problems
+        problems.append(problem)
     return None, problems
 
 
@@ -124,12 +132,24 @@ def absence(provider: Provider, problems: Sequence[str]) -> str:
     )
 
 
-def give_flags(delegate: Delegate, values: Values) -> None:
-    """Hand a delegate the flags that were set and belong to it."""
+def with_flags(delegate: Delegate, values: Values) -> Delegate:
+    """The delegate with those of the flags that were set and belong to it: as options where it is
+    an engine of others that has them, else by take_flags."""
     families = [p.family for p in PROVIDERS if delegate.name in p.delegates and p.family]
     own = {n: values[n] for n in values.given if any(f in n for f in families)}
+    if isinstance(delegate, EngineDelegate):
+        options = _options(delegate, own)
+        return load_delegate(delegate.name, {**delegate.chosen, **options}) if options else delegate
     if own:
         delegate.take_flags(own)
+    return delegate
+
+
+def _options(delegate: EngineDelegate, flags: Mapping[str, Value]) -> dict[str, Value]:
+    """An engine's options for flags."""
+    rows = [(*OPTIONS[name], value) for name, value in flags.items() if name in OPTIONS]
+    found = {option: read(value) for option, read, value in rows if option in delegate.options}
+    return {option: value for option, value in found.items() if value is not None}
 
 
 def carried(values: Values) -> tuple[tuple[str, Value], ...]:
@@ -161,8 +181,7 @@ def session_arguments(flags: Iterable[tuple[str, Value]]) -> dict[str, Any]:
 
 def flagged(delegate: Delegate, flags: Iterable[tuple[str, Value]]) -> Delegate:
     """The delegate with those of a setting's flags that belong to it."""
-    give_flags(delegate, Values(dict(flags)))
-    return delegate
+    return with_flags(delegate, Values(dict(flags)))
 
 
 def external(values: Values) -> Delegate:

@@ -115,19 +115,25 @@ class Adb:
         return [self.path, *(["-s", self.serial] if self.serial else []), *words]
 
     def raw(self, *words: str, timeout: float | None = None, fed: bytes = b"") -> Answer:
-        """Run adb. A device that is gone lets some commands wait forever: they are ended.
-        fed: what the command reads."""
+        """Run adb; fed: what the command reads."""
+        done = self._run(words, timeout, fed)
+        out, err = (b.decode("utf-8", "replace") for b in (done.stdout, done.stderr))
+        return Answer(done.returncode, out.replace("\r\n", "\n"), err)
+
+    def _run(
+        self, words: tuple[str, ...], timeout: float | None = None, fed: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """A device that is gone lets some commands wait forever: they are ended."""
         limit = self.timeout if timeout is None else timeout
+        line = self.words(*words)
         try:
-            done = subprocess.run(self.words(*words), capture_output=True, input=fed, timeout=limit)
+            return subprocess.run(line, capture_output=True, input=fed, timeout=limit)
         except subprocess.TimeoutExpired as error:
             raise self._no_answer(words, limit) from error
         except OSError as error:
             raise InputError(
                 f"it cannot be run: {error.strerror}", where=self.path, fix="check --adb"
             ) from error
-        out, err = (b.decode("utf-8", "replace") for b in (done.stdout, done.stderr))
-        return Answer(done.returncode, out.replace("\r\n", "\n"), err)
 
     def _no_answer(self, words: tuple[str, ...], limit: float) -> DeviceLostError:
         return DeviceLostError(
@@ -200,6 +206,23 @@ class Adb:
         size = sum(file.stat().st_size for file in files)
         limit = self.timeout + size / PUSH_BYTES_PER_SECOND
         self("push", *map(str, files), remote, timeout=limit)
+
+    def content(self, remote: str) -> bytes:
+        """A file of the device, whole; b"" where there is none. `pull` may not read every folder
+        that the shell may."""
+        counted = self.shell(f"wc -c < {shlex.quote(remote)}")
+        size = int(counted.out) if counted.status == 0 and counted.out.strip().isdecimal() else 0
+        if not size:
+            return b""
+        limit = self.timeout + size / PUSH_BYTES_PER_SECOND
+        found = self._run(("exec-out", f"cat {shlex.quote(remote)}"), limit).stdout
+        if len(found) != size:
+            raise DeviceLostError(
+                f"of {size} bytes of {remote} only {len(found)} came",
+                where=self.name,
+                fix="check the cable and try again",
+            )
+        return found
 
     def exists(self, path: str) -> bool:
         return self.shell(f"test -e {shlex.quote(path)}").status == 0
