@@ -158,13 +158,13 @@ class Failing(EngineDelegate):
 
     name, engine, title = "failing", "litert", "The engine"
 
-    def __init__(self, said: str, **options: Any) -> None:
+    def __init__(self, complaint: str, **options: Any) -> None:
         super().__init__(**options)
-        self.said = said
+        self.complaint = complaint
 
     def load(self, part: Graph, options: Options) -> Executable:
         if any(op.name in ("ABS", "custom.Odd") for op in part.ops):
-            raise RuntimeError(self.said)
+            raise RuntimeError(self.complaint)
         return find_delegate("litert").compile(part, options)  # type: ignore[return-value]
 
 
