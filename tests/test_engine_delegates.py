@@ -160,11 +160,11 @@ class Failing(EngineDelegate):
 
     def __init__(self, said: str, **options: Any) -> None:
         super().__init__(**options)
-        self.said = said
+        self.complaint = said
 
     def load(self, part: Graph, options: Options) -> Executable:
         if any(op.name in ("ABS", "custom.Odd") for op in part.ops):
-            raise RuntimeError(self.said)
+            raise RuntimeError(self.complaint)
         return find_delegate("litert").compile(part, options)  # type: ignore[return-value]
 
 
