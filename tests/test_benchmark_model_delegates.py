@@ -11,6 +11,7 @@ import sanderling
 from sanderling.errors import DelegateError, MissingExtraError
 from sanderling.measure.benchmark_model import flags, providers, tool_run
 from sanderling.measure.devices import tool_log
+from sanderling.measure.sweep import delegate_choices
 
 from .support.benchmark_model_command import (
     F32,
@@ -37,7 +38,8 @@ from .support.shared_models import model as shared_model
     ],
 )
 def test_delegates_that_are_not_there(flag: str, says: str) -> None:
-    if flag.removeprefix("use_") in sanderling.delegate_names():
+    row = next(p for p in providers.PROVIDERS if p.flag == flag)
+    if providers.stand_in(row)[0] is not None:
         pytest.skip("this delegate exists")
     text = call(f"--graph={INT8}", *SHORT, f"--{flag}=true").stdout
     assert f"WARN: {says}" in text and tool_log.parse(text).is_complete
@@ -116,14 +118,15 @@ def test_the_gpu_is_whoever_is_here(named: dict[str, Any], monkeypatch: pytest.M
     assert "The litert-gpu delegate takes the part of GPU (there is no delegate 'gpu')" in text
 
 
-def test_core_ml_is_for_apple(named: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    named["coreml"] = lambda: Picky("coreml", {"CONV_2D"})
-    monkeypatch.setattr(providers, "BUILTIN", {"coreml": ""})
-    monkeypatch.setattr(providers.sys, "platform", "darwin")
+def test_a_delegate_that_lacks_its_device_is_not_here(named: dict[str, Any]) -> None:
+    """As Core ML does, which executes on macOS only."""
+    mine = Picky("coreml", {"CONV_2D"})
+    named["coreml"] = lambda: mine
     assert parts("--use_coreml=true")[0] == {"name": "coreml", "parts": 1}
-    monkeypatch.setattr(providers.sys, "platform", "linux")
+    mine.lacks = lambda: "no neural engine"  # type: ignore[method-assign]
     text = call(f"--graph={F32}", *SHORT, "--use_coreml=true").stdout
-    assert "unsupported on this platform. The delegate 'coreml' runs on darwin only" in text
+    assert "CoreML acceleration is unsupported on this platform. No neural engine (there" in text
+    assert ("coreml",) not in delegate_choices()
 
 
 def test_a_range_of_nodes_is_delegated(named: dict[str, Any]) -> None:
@@ -179,7 +182,7 @@ def test_all_options_are_measured_and_failures_survive() -> None:
     found = tool_log.parse(text)
     cpu = {f"cpu w/ {n} threads{x}" for n in (1, 2, 4) for x in ("", " (xnnpack)")}
     assert cpu <= found.options.keys() and all(found.options[name] for name in cpu)
-    if "gpu" not in sanderling.delegate_names():
+    if providers.stand_in(providers.PROVIDERS[0])[0] is None:
         assert found.options["gpu-default"] is None and "there is no delegate 'gpu'" in text
         assert list(found.options)[-1] == "gpu-default"
     means = [s["avg"] for s in found.options.values() if s]

@@ -19,14 +19,6 @@ from sanderling.cli import main
 
 from .support.command_line import DIGIT, F32, INT8, F, R, answer, array, call, text_file
 
-
-def test_inspect_all_accelerators() -> None:
-    text = call("inspect", F32, "--delegate", "all").stdout
-    assert "model types (this file: float32)" in text and "quantisation-aware" in text
-    rows = answer("inspect", INT8, "--delegate", "all")["model_types"]["rows"]
-    assert len(rows) == 1 and rows[0]["cells"]["Edge TPU"]["taken"]
-
-
 # -- the others ---------------------------------------------------------------------------------
 
 

@@ -277,6 +277,13 @@ def test_inspect_an_accelerator_by_its_rules() -> None:
     assert record["taken"] == 4 and record["ops"][2]["refusals"][0]["kind"] == "level"
 
 
+def test_inspect_all_accelerators() -> None:
+    text = call("inspect", F32, "--delegate", "all").stdout
+    assert "model types (this file: float32)" in text and "quantisation-aware" in text
+    rows = answer("inspect", INT8, "--delegate", "all")["model_types"]["rows"]
+    assert len(rows) == 1 and rows[0]["cells"]["Edge TPU"]["taken"]
+
+
 # -- open dimensions and shared weights ------------------------------------------------------------
 
 

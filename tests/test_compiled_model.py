@@ -422,6 +422,17 @@ def test_a_result_of_unknown_shape_makes_its_own_memory() -> None:
         assert outputs[0].read(len(places), np.int64).tolist() == places
 
 
+def test_an_output_that_is_an_input_has_its_value() -> None:
+    graph = Graph()
+    x, y = graph.input("x", DType.FLOAT32, (4,)), graph.tensor("y", DType.FLOAT32, (4,))
+    graph.add("NEG", [x], [y])
+    graph.outputs = [y, x]
+    model, inputs, outputs = ready(CompiledModel, sanderling.dump(Model([graph])))
+    inputs[0].write(ONE)
+    model.run_by_index(0, inputs, outputs)
+    assert outputs[1].read(4, np.float32).tolist() == ONE.tolist()
+
+
 def test_strings_have_no_buffers() -> None:
     graph = Graph()
     x, y = graph.input("x", DType.STRING, (2,)), graph.tensor("y", DType.STRING, (2, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,11 @@ def classifier(path: Path, channels: int = 3, classes: int = CLASSES) -> Path:
     return path
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> dict[str, Path]:
-    """Pictures, one of them twice, with labels that the model finds for most of them."""
-    folder = tmp_path / "photos"
-    (folder / "img").mkdir(parents=True)
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pictures, one of them twice, with labels of which the model finds some."""
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "img").mkdir()
     rng = np.random.default_rng(1)
     for i in range(COUNT - 1):
         picture = rng.integers(0, 255, (20, 24, 3), np.uint8)
@@ -62,16 +63,29 @@ def photos(tmp_path: Path) -> dict[str, Path]:
     (folder / "img" / "again.jpg").write_bytes((folder / "img" / "0.jpg").read_bytes())
     model = classifier(folder / "model.tflite")
     (folder / "labels.txt").write_text("0\n" * COUNT)
-    tops = ours(folder, model)
+    tops = best_classes(folder, model)
+    # Every third label is the best class, the next the second, the next the third.
     labels = [str(top[i % 3]) for i, top in enumerate(tops.values())]
     (folder / "labels.txt").write_text("\n".join(labels))
-    return {"model": model, "images": folder / "img", "labels": folder / "labels.txt"}
+    # The phone finds the same, but for one picture whose classes are turned round.
+    tops["3.jpg"] = tops["3.jpg"][::-1]
+    found = {digest(folder / "img" / name): top for name, top in tops.items()}
+    record = {"classes": CLASSES, "by_picture": found}
+    (folder / "answers.json").write_text(json.dumps(record))
+    return {
+        "model": model,
+        "images": folder / "img",
+        "labels": folder / "labels.txt",
+        "answers": folder / "answers.json",
+    }
 
 
-def ours(folder: Path, model: Path) -> dict[str, list[int]]:
+def best_classes(folder: Path, model: Path) -> dict[str, list[int]]:
     """The classes that the model finds, from the best on, by file name."""
     task = make_task("imagenet", images=folder / "img", labels=folder / "labels.txt", offset="0")
-    found = evaluate_task(model, task, delegates=["reference"], decoders=0)
+    found = evaluate_task(
+        model, task, delegates=["reference"], decoders=0, shards=folder / "shards"
+    )
     samples, predictions = found.came_through
     return {s.id: p["top"].tolist() for s, p in zip(samples, predictions, strict=True)}
 
@@ -81,11 +95,8 @@ def digest(path: Path) -> str:
 
 
 def answers(photos: dict[str, Path]) -> dict[str, Any]:
-    """What the phone finds: the same, but for one picture whose classes are turned round."""
-    tops = ours(photos["images"].parent, photos["model"])
-    tops["3.jpg"] = tops["3.jpg"][::-1]
-    found = {digest(photos["images"] / name): top for name, top in tops.items()}
-    return {"classes": CLASSES, "by_picture": found}
+    found: dict[str, Any] = json.loads(photos["answers"].read_text())
+    return found
 
 
 def words(photos: dict[str, Path], *more: object) -> list[object]:
@@ -109,7 +120,6 @@ def test_a_classifier_on_the_phone(
     tool = scripted_eval.install(device.folder, IMAGENET, answers(photos), form)
     more = ["--device-binary", tool, "--use_gpu=true", "--gpu_backend=cl", "--threads", 3]
     record = json.loads(call(*words(photos, *more, "--json", "-")).stdout)
-    # Every third label is the best class, the next third's the second: of the nine, 3.jpg loses.
     here, there = record["here"]["metrics"], record["metrics"]
     assert here["right"][:3] == [3, 6, 9] and there["right"][:3] != here["right"][:3]
     assert there["top5"] == pytest.approx(8 / 9)
@@ -227,9 +237,11 @@ def test_what_a_device_cannot_do(
 
 
 def test_models_and_pictures_that_the_tool_does_not_take(
-    photos: dict[str, Path], phone: Callable[..., Phone]
+    photos: dict[str, Path], phone: Callable[..., Phone], tmp_path: Path
 ) -> None:
     phone()
+    shutil.copytree(photos["images"].parent, tmp_path / "own")
+    photos = {name: tmp_path / "own" / path.name for name, path in photos.items()}
     grey = classifier(photos["model"].with_name("grey.tflite"), channels=1)
     assert (
         "the tool feeds pictures of three"

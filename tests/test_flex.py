@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flatbuffers import flexbuffers
+from typer.testing import CliRunner
 
 import sanderling
 from sanderling import (
@@ -24,9 +25,10 @@ from sanderling import (
     UnsupportedError,
     protobuf,
 )
+from sanderling.cli.app import app
 from sanderling.delegates import extras
+from sanderling.delegates.flex import calls
 from sanderling.delegates.flex import delegate as flex_delegate
-from sanderling.delegates.flex import function
 from sanderling.delegates.flex.allowed import ALLOWED
 from sanderling.delegates.flex.delegate import FlexDelegate
 from sanderling.delegates.flex.node import flex_node, refusal
@@ -83,7 +85,7 @@ def first_op(model: Model) -> Op:
 def as_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is refused is refused before TensorFlow is asked."""
     monkeypatch.setattr(flex_delegate, "require_extra", lambda *names: None)
-    monkeypatch.setattr(function, "_tensorflow", lambda: pytest.fail("TensorFlow was asked"))
+    monkeypatch.setattr(calls, "_tensorflow", lambda: pytest.fail("TensorFlow was asked"))
 
 
 # -- what a file may ask for ----------------------------------------------------------------------
@@ -221,9 +223,50 @@ def test_shapes_come_from_tensorflow() -> None:
     assert not any(t.is_dynamic for t in session.plan().graph.tensors)
 
 
+LISTS = {
+    "ConcatV2": lambda tf, a, b: tf.raw_ops.ConcatV2(values=[a, b], axis=0),
+    "AddN": lambda tf, a, b: tf.raw_ops.AddN(inputs=[a, b]),
+    "IdentityN": lambda tf, a, b: tf.raw_ops.IdentityN(input=[a, tf.cast(b, tf.int32)]),
+    "Einsum": lambda tf, a, b: tf.raw_ops.Einsum(inputs=[a, b], equation="ij,kj->ik"),
+    "Unpack": lambda tf, a, b: tf.raw_ops.Unpack(value=a, num=2),
+    "TopKV2": lambda tf, a, b: tf.raw_ops.TopKV2(input=a, k=2),
+    "ResizeArea": lambda tf, a, b: tf.raw_ops.ResizeArea(
+        images=a[None, :, :, None], size=[3, 3], align_corners=True
+    ),
+    "StringFormat": lambda tf, a, b: tf.raw_ops.StringFormat(inputs=[a, b], template="{} of {}",
+                                                             placeholder="{}"),
+}  # fmt: skip
+
+
+@NEEDS
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_and_attributes_arrive(name: str) -> None:
+    """Arguments and results that are lists, and attributes of all kinds, as TensorFlow writes
+    them."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        LISTS[name](tf, tf.zeros([2, 3]), tf.zeros([2, 3]))
+        node = next(op for op in graph.get_operations() if op.type == name)
+    kinds = [(DType[t.dtype.name.upper()], tuple(t.shape)) for t in node.inputs]
+    results = [DType[t.dtype.name.upper()] for t in node.outputs]
+    raw = options(name, node.node_def.SerializeToString())
+    values = [np.arange(np.prod(s)).reshape(s).astype(d.numpy) % 3 + 1 for d, s in kinds]
+    found = flex_model(name, kinds, results, given=raw).compile(["flex", "reference"])(*values)
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        fed = [tf.compat.v1.placeholder(d.name.lower(), s) for d, s in kinds]
+        names = {node.inputs[i].name: t for i, t in enumerate(fed)}
+        message = tf.compat.v1.GraphDef(node=[node.node_def])
+        again = tf.graph_util.import_graph_def(message, names, [t.name for t in node.outputs])
+        wanted = session.run(again, dict(zip(fed, values, strict=True)))
+    for got, expected in zip(found if len(results) > 1 else [found], wanted, strict=True):
+        same(got, np.asarray(expected))
+
+
 @NEEDS
 def test_the_list_names_operators_that_only_compute() -> None:
     """TensorFlow's own registry agrees, but for random numbers, which it calls stateful."""
+    import tensorflow as tf
     from tensorflow.python.framework import op_def_registry
 
     found = {name: op_def_registry.get(name) for name in ALLOWED}
@@ -235,6 +278,7 @@ def test_the_list_names_operators_that_only_compute() -> None:
         if row is not None and any("func" in a.type for a in row.attr)
     }
     assert not functions
+    assert not {name for name, row in found.items() if row and not hasattr(tf.raw_ops, name)}
 
 
 RANDOM = {"Multinomial", "ParameterizedTruncatedNormal", "SampleDistortedBoundingBox",
@@ -283,3 +327,10 @@ def test_other_shapes_make_other_plans() -> None:
     session = flex_model("Erf", attributes=FLOAT).compile(["flex"])
     for shape in ((2,), (3,)):
         assert session.run({"x0": np.ones(shape, np.float32)})["y0"].shape == shape
+
+
+def test_inspect_names_the_delegate(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    sanderling.save(flex_model("Erf", attributes=FLOAT), path)
+    done = CliRunner().invoke(app, ["inspect", str(path)])
+    assert "custom.FlexErf (for the delegate flex)" in done.stdout

@@ -20,8 +20,8 @@ from sanderling.measure.record import Result, Setting
 from sanderling.measure.sample_statistics import Ratio
 from sanderling.runtime import registry
 
+from .support.bench_command import F32, QUICK, call, measured
 from .support.fake_delegates import Some
-from .test_bench import F32, QUICK, call, measured
 
 KB = 1 << 10
 

@@ -162,20 +162,14 @@ def test_models_become_acceptable_to_the_gpu(name: str) -> None:
 def net() -> Model:
     """A small float network whose activations the Edge TPU does not have, with an open batch."""
     graph = Graph()
-    x = graph.input("x", DType.FLOAT32, (1, 4, 4, 3), signature=(-1, 4, 4, 3))
-    attrs = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
-    for number, name in enumerate(("LEAKY_RELU", "HARD_SWISH")):
-        weights = RNG.standard_normal((8, 3, 3, x.shape[3])).astype(np.float32) / 5
-        kernel, bias = (
-            graph.constant(f"w{number}", weights),
-            graph.constant(f"b{number}", np.zeros(8, np.float32)),
-        )
-        y, z = (graph.tensor(f"{t}{number}", DType.FLOAT32, (1, 4, 4, 8), signature=(-1, 4, 4, 8))
-                for t in "yz")  # fmt: skip
-        graph.add("CONV_2D", [x, kernel, bias], [y], **attrs)
-        graph.add(name, [y], [z], **({"alpha": 0.1} if name == "LEAKY_RELU" else {}))
-        x = z
-    graph.outputs = [x]
+    x = graph.input("x", DType.FLOAT32, (1, 6), signature=(-1, 6))
+    weights = graph.constant("w", RNG.standard_normal((8, 6)).astype(np.float32))
+    bias = graph.constant("b", np.zeros(8, np.float32))
+    a, b, c = (graph.tensor(n, DType.FLOAT32, (1, 8), signature=(-1, 8)) for n in "abc")
+    graph.add("FULLY_CONNECTED", [x, weights, bias], [a])
+    graph.add("LEAKY_RELU", [a], [b], alpha=0.1)
+    graph.add("HARD_SWISH", [b], [c])
+    graph.outputs = [c]
     return Model([graph])
 
 
@@ -190,7 +184,7 @@ def test_a_float_model_becomes_int8_for_the_edge_tpu() -> None:
 
 
 def test_samples_make_the_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [{"x": RNG.uniform(-1, 1, (1, 4, 4, 3)).astype(np.float32)} for _ in range(12)]
+    samples = [{"x": RNG.uniform(-1, 1, (1, 6)).astype(np.float32)} for _ in range(12)]
     plain = whole_model.quantize
 
     def spied(model: Model, mode: str, data: Any, **more: Any) -> Any:
@@ -200,7 +194,7 @@ def test_samples_make_the_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_model, "quantize", spied)
     _, said = whole_model.as_int8(net(), samples)
     assert said[0].startswith("open sizes are fixed") and "samples" in said[1]
-    assert sample_arrays(samples, 5)["x"].shape == (5, 1, 4, 4, 3)
+    assert sample_arrays(samples, 5)["x"].shape == (5, 1, 6)
 
 
 def test_codes_are_fed_where_floats_were() -> None:

@@ -16,9 +16,15 @@ import sanderling
 from sanderling.errors import DelegateError, InputError
 from sanderling.ir import Graph, Op
 from sanderling.measure.benchmark_model.flags import Values
-from sanderling.measure.benchmark_model.providers import carried, choose, session_arguments
+from sanderling.measure.benchmark_model.providers import (
+    carried,
+    choose,
+    flagged,
+    session_arguments,
+)
 from sanderling.measure.record import Result, Setting
 from sanderling.runtime.delegate import Delegate, Options
+from sanderling.runtime.registry import find_delegate
 
 from .support import diff_command, eval_command
 from .support.benchmark_model_command import Picky
@@ -108,6 +114,18 @@ def test_options_of_a_delegate_reach_an_evaluation(digits: Path) -> None:
     assert record["setting"]["delegates"] == ["litert:threads=2", "cpu"]
 
 
+def test_flags_of_xnnpack_are_options_of_the_engine() -> None:
+    pytest.importorskip("ai_edge_litert")
+    flags = {"use_xnnpack": True, "xnnpack_force_fp16": True, "xnnpack_runtime_flags": 4}
+    first = choose(Values(flags), profiled=False).delegates[0]
+    assert first.spelling == "litert:precision=f16;xnnpack_flags=4"
+    plain = choose(Values({"use_xnnpack": True, "xnnpack_force_fp16": False}), profiled=False)
+    assert not plain.delegates[0].spelling
+    kept = carried(Values(flags))
+    again = flagged(find_delegate("litert"), kept)  # as a worker makes it
+    assert again.spelling == first.spelling
+
+
 @pytest.mark.parametrize("verb", ["eval", "diff"])
 def test_full_delegation_is_demanded(verb: str, digits: Path, named: dict[str, Any]) -> None:
     named["gpu"] = lambda: Picky("gpu", {"CONV_2D"})
@@ -131,7 +149,7 @@ class Careless(Delegate):
         return None
 
     def compile(self, part: Graph, options: Options) -> Any:
-        right = sanderling.runtime.registry.find_delegate("reference").compile(part, options)
+        right = find_delegate("reference").compile(part, options)
         return _Wrong(part, right)
 
 

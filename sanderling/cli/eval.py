@@ -296,11 +296,12 @@ def _run_on_device(
         adb=values["adb"],
         progress=lambda what, done, total: told[-1](f"{values['device']}: {what}", done, total),
     )
-    with device_evaluator(values["device"], model, task, options) as there:
+    setting = Setting(threads=values["threads"], delegates=delegates)
+    with device_evaluator(values["device"], model, task, setting, options) as there:
         here = _evaluate(model, task, values, [], Values(), f"{model.name} here")
         with progress() as show:
             told.append(show)
-            found = there.evaluate(here, Setting(threads=values["threads"], delegates=delegates))
+            found = there.evaluate(here)
         compared = there.compare(found, here)
     record = found.to_json() | {"here": here.to_json(), "compared": compared}
     if not target.write(record):

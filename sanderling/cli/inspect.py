@@ -281,7 +281,10 @@ def _op_row(op: Record, tensors: list[Record]) -> tuple[object, ...]:
 
 
 def _unsupported(op: Record) -> str:
-    return "" if op["supported"] else " (not supported)"
+    if op["supported"]:
+        return ""
+    is_flex = op["name"].startswith("custom.Flex")
+    return " (for the delegate flex)" if is_flex else " (not supported)"
 
 
 def _count(number: int) -> str:

@@ -54,8 +54,8 @@ def delegates_here(names: Sequence[str]) -> list[str]:
     known = {p.flag.removeprefix("use_"): p for p in PROVIDERS}
     found = []
     for name in names:
-        theirs = None if name in delegate_names() else known.get(name)
-        if theirs is None:
+        theirs = known.get(name)
+        if theirs is None or (name in delegate_names() and name not in theirs.delegates):
             found.append(name)
             continue
         delegate, problems = stand_in(theirs)

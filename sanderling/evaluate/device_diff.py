@@ -46,12 +46,12 @@ def diff_on_device(
         )
     _check_limits(limits)
     outputs = load(model).main.outputs
-    with open_tool(device.partition(":")[2], INFERENCE_DIFF, options) as session:
+    with open_tool(device.partition(":")[2], INFERENCE_DIFF, setting, options) as session:
         store = DeviceStore(session.adb, options.progress)
         (link,) = store.link(store.send([model]), f"{session.folder}/model")
         flags = {"model_file": f"{session.folder}/model/{link}", "num_runs": str(runs or RUNS)}
         options.progress("run", 0, 1)
-        figures = session.run(flags, setting)
+        figures = session.run(flags)
         name = session.adb.name
     found = figures.own.get("output_errors", [])
     if len(found) != len(outputs):

@@ -123,8 +123,9 @@ class DeviceEvaluator:
     model: Path
     task: Task
     own: DeviceTask
+    setting: Setting
 
-    def evaluate(self, here: Evaluation, setting: Setting) -> DeviceEvaluation:
+    def evaluate(self, here: Evaluation) -> DeviceEvaluation:
         """On the pictures that came through here."""
         begin = time.perf_counter()
         show, folder = self.session.options.progress, self.session.folder
@@ -140,7 +141,7 @@ class DeviceEvaluator:
             **self.own.flags(),
         }
         show("run", 0, 1)
-        figures = self.session.run(flags, setting)
+        figures = self.session.run(flags)
         if figures.runs != len(samples):
             raise InputError(
                 f"the tool evaluated {figures.runs} of {len(samples)} pictures",
@@ -152,7 +153,7 @@ class DeviceEvaluator:
             here.model,
             here.digest,
             self.task,
-            replace(setting, engine=ENGINE, device=self.session.adb.name),
+            replace(self.setting, engine=ENGINE, device=self.session.adb.name),
             list(samples),
             _outcomes(len(samples), predictions),
             metrics,
@@ -183,7 +184,7 @@ class DeviceEvaluator:
 
 @contextmanager
 def device_evaluator(
-    device: str, model: Path, task: Task, options: DeviceOptions
+    device: str, model: Path, task: Task, setting: Setting, options: DeviceOptions
 ) -> Iterator[DeviceEvaluator]:
     """Find the device and its tool, and check that the task is one for it."""
     check_device(device)
@@ -196,8 +197,8 @@ def device_evaluator(
     own = device_task(task)
     task.open(Ports.of(load(model)))
     own.check()
-    with open_tool(device.partition(":")[2], own.tool, options) as session:
-        yield DeviceEvaluator(session, model, task, own)
+    with open_tool(device.partition(":")[2], own.tool, setting, options) as session:
+        yield DeviceEvaluator(session, model, task, own, setting)
 
 
 def _outcomes(count: int, predictions: Sequence[Prediction] | None) -> list[SampleOutcome]:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from ..delegates.engines.base import EngineDelegate
-from ..errors import FallbackWarning, InputError, SanderlingError, UnsupportedError
+from ..errors import FallbackWarning, SanderlingError, UnsupportedError
 from ..runtime.delegate import Delegate
 from ..runtime.interpreter_checks import InvokeError
-from ..runtime.registry import find_delegate
+from ..runtime.registry import find_delegate, usable_delegate
 from .cpu_kernel_mode import CpuKernelMode
 from .gpu_options import GpuOptions
 from .hardware_accelerator import HardwareAccelerator
@@ -67,10 +67,10 @@ def _gpu(options: Options) -> Delegate:
     """The first that is here, with LiteRT's options as its own."""
     problems = []
     for name in GPUS:
-        try:
-            return _configured(find_delegate(name), options.gpu_options)
-        except (InputError, ImportError) as error:
-            problems.append(str(getattr(error, "what", error)))
+        found, problem = usable_delegate(name)
+        if found is not None:
+            return _configured(found, options.gpu_options)
+        problems.append(problem)
     raise UnsupportedError(
         f"there is no GPU here: {'; '.join(problems)}",
         where="HardwareAccelerator.GPU",

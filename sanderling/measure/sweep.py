@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import SanderlingError
 from ..processors import usable_cpu_count
 from ..progress import plural
-from ..runtime.registry import delegate_names, find_delegate
+from ..runtime.registry import delegate_names, usable_delegate
 from ..units import byte_size
 from .engine_agreement import group
 from .engines import TITLES
@@ -35,15 +34,7 @@ def thread_counts() -> list[int]:
 
 def delegate_choices() -> list[tuple[str, ...]]:
     """Those that can be used here. Others are there to be exact, and take many times as long."""
-    return [(name,) for name in delegate_names() if name not in SLOW and _is_usable(name)]
-
-
-def _is_usable(name: str) -> bool:
-    try:
-        find_delegate(name)
-    except SanderlingError:  # it lacks its package, or an option
-        return False
-    return True
+    return [(name,) for name in delegate_names() if name not in SLOW and usable_delegate(name)[0]]
 
 
 def combinations(

@@ -11,9 +11,9 @@ from ..ir.rewrite import CONST, Match, P, Var
 from ..ops.base import attr
 from ..ops.fixed import ACTIVATION_BOUNDS
 from ..passes.common import activation
-from .steps import EIGHT_BITS, Rewrite, Steps, is_fixed, is_float, need
+from .steps import EIGHT_BITS, Attributes, Rewrite, Steps, is_fixed, is_float, need
 
-NONE = {"fused_activation_function": "NONE"}
+NONE: Attributes = {"fused_activation_function": "NONE"}
 
 
 class Sums:
@@ -26,7 +26,7 @@ class Sums:
     def of(self, name: str, a: Tensor, b: Tensor | float, out: Tensor | None = None) -> Tensor:
         """A binary op with no activation; a number is a constant."""
         operand = b if isinstance(b, Tensor) else self.make.constant(np.float32(b))
-        attrs = NONE if name in ("ADD", "SUB", "MUL", "DIV") else {}
+        attrs: Attributes = NONE if name in ("ADD", "SUB", "MUL", "DIV") else {}
         return self.make.op(name, [a, operand], out, **attrs)
 
     def unary(self, name: str, a: Tensor, out: Tensor | None = None) -> Tensor:

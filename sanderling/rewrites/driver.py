@@ -184,11 +184,12 @@ class _Rewriting:
     def _quantise(self) -> None:
         """Rewrite as if values were codes, while they are floats and exact; then quantise."""
         refused = self._score(self.model)
-        self.seen = if_int8
-        mended = _is_better(refused, self._score(self.model), ENOUGH)
         kept = self.model, list(self.changes)
+        self.seen = if_int8
+        mended = _is_better(refused, self._score(self.model), 0.0)
         if mended:
             self._ops()
+            mended = _is_better(refused, self._score(self.model), ENOUGH)
         self.seen = lambda graph: graph
         if not mended or not self._to_int8(refused):
             self.model, self.changes = kept

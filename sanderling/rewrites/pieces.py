@@ -12,7 +12,7 @@ from ..ir.rewrite import CONST, Match, P, Var
 from ..ops.base import attr
 from ..passes.common import same_quant
 from .ranks import BROADCAST
-from .steps import Rewrite, Steps, integers, is_fixed, is_float, need
+from .steps import Attributes, Rewrite, Steps, integers, is_fixed, is_float, need
 from .views import integers_of
 
 MOST_PIECES = 64  # more slices than this cost more than the op that they replace
@@ -131,14 +131,14 @@ def _through_floats(make: Steps, match: Match) -> None:
     """Numbers of words and places are far below 2^24, up to which floats are exact."""
     x = match["x"]
     need(is_fixed(match.root) and x.dtype is DType.INT32)
-    types = {"in_data_type": "INT32", "out_data_type": "FLOAT32"}
+    types: Attributes = {"in_data_type": "INT32", "out_data_type": "FLOAT32"}
     reals, viewed = (
         Tensor(f"{make.out.name}/{name}", DType.FLOAT32, t.shape)
         for name, t in (("reals", x), ("view", make.out))
     )
     make.op("CAST", [x], reals, **types)
     make.reshape(reals, out=viewed)
-    back = dict(zip(types, reversed(types.values()), strict=True))
+    back: Attributes = dict(zip(types, reversed(types.values()), strict=True))
     make.op("CAST", [viewed], make.out, **back)
 
 

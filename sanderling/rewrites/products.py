@@ -10,7 +10,7 @@ from ..ops.base import attr
 from ..passes.common import activation
 from ..passes.fuse import WINDOW_RULES
 from .arithmetic import NONE, Sums
-from .steps import EIGHT_BITS, Rewrite, Steps, integers, is_fixed, is_float, need
+from .steps import EIGHT_BITS, Attributes, Rewrite, Steps, integers, is_fixed, is_float, need
 
 MOST_POINTS = 4096  # of a transform that becomes a product: its matrix has points squared elements
 
@@ -40,8 +40,13 @@ def _pointwise(make: Steps, match: Match) -> None:
     kernel = Tensor(f"{weights.name}/kernel", weights.dtype, values.shape, data=values)
     kernel.quant = weights.quant
     bias = op.input(2) or _zeros(make, x, weights, count)
-    how = {"fused_activation_function": activation(op), "padding": "VALID"}
-    steps = {"stride_h": 1, "stride_w": 1, "dilation_h_factor": 1, "dilation_w_factor": 1}
+    how: Attributes = {"fused_activation_function": activation(op), "padding": "VALID"}
+    steps: Attributes = {
+        "stride_h": 1,
+        "stride_w": 1,
+        "dilation_h_factor": 1,
+        "dilation_w_factor": 1,
+    }
     made = make.op("CONV_2D", [picture, kernel, bias], quant=make.out.quant, **how, **steps)
     make.reshape(made, out=make.out)
 
@@ -54,7 +59,7 @@ def _depth_to_space(make: Steps, match: Match) -> None:
     places = np.eye(block * block * depth, dtype=np.float32).reshape(block, block, depth, -1)
     weights = make.constant(places.transpose(2, 0, 1, 3))
     sizes = make.constant(np.array(make.out.shape, np.int32))
-    how = {"padding": "VALID", "stride_h": block, "stride_w": block}
+    how: Attributes = {"padding": "VALID", "stride_h": block, "stride_w": block}
     make.op("TRANSPOSE_CONV", [sizes, weights, x], make.out, **how)
 
 
@@ -87,7 +92,12 @@ def _mean_pool(make: Steps, match: Match) -> None:
     need(is_fixed(op) and len(x.shape) == 4 and {a % 4 for a in integers(op.input(1))} == {1, 2})
     need(is_float(x) or (x.quant is not None and x.quant.same_as(make.out.quant)))
     height, width = x.shape[1:3]
-    window = {"filter_height": height, "filter_width": width, "stride_h": 1, "stride_w": 1}
+    window: Attributes = {
+        "filter_height": height,
+        "filter_width": width,
+        "stride_h": 1,
+        "stride_w": 1,
+    }
     whole = len(make.out.shape) == 4
     out = make.out if whole else None
     pooled = make.op("AVERAGE_POOL_2D", [x], out, padding="VALID", **window, **NONE)

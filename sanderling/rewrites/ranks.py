@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def _elementwise(make: Steps, match: Match) -> None:
     _write(make, views, groups)
 
 
-def _write(make: Steps, views: Sequence[Tensor | None], groups: Groups, **attrs: object) -> None:
+def _write(make: Steps, views: Sequence[Tensor | None], groups: Groups, **attrs: Any) -> None:
     """The op on views, and its result under its own shape."""
     inner = Tensor(f"{make.out.name}/inner", make.out.dtype, _merged(make.out.shape, groups))
     inner.quant = make.out.quant

@@ -16,6 +16,7 @@ from ..ops import Spec, infer
 from ..optimize.rules import RULES
 
 EIGHT_BITS = (DType.INT8, DType.UINT8)
+Attributes = dict[str, Any]
 
 
 class Declined(Exception):

@@ -8,7 +8,7 @@ from ..ir import DType, Op, Tensor
 from ..ir.rewrite import Match, P, Var
 from ..ops.base import attr
 from ..passes.common import same_quant
-from .steps import Rewrite, Steps, integers, is_fixed, need
+from .steps import Attributes, Rewrite, Steps, integers, is_fixed, need
 
 REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL")
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
@@ -71,7 +71,7 @@ def _plain_slice(make: Steps, match: Match) -> None:
     operands = [make.constant(np.array(c, np.int32)) for c in columns]
     shape = tuple(map(len, taken))
     whole = shape == make.out.shape
-    plain = dict.fromkeys(MASKS, 0)
+    plain: Attributes = dict.fromkeys(MASKS, 0)
     cut = make.again([match["x"], *operands], make.out if whole else None, **plain)
     if not whole:
         make.reshape(cut, out=make.out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ..passes import CLEAN, FOLD, run_passes
 from ..runtime.inputs import dequantize_array
 from ..runtime.specialise import specialise
 
-PLAIN = {"ranges": "minmax", "weights": "max", "corrections": "none"}
+PLAIN: dict[str, Any] = {"ranges": "minmax", "weights": "max", "corrections": "none"}
 CODES = (DType.INT4, DType.INT8, DType.UINT8, DType.INT16, DType.INT32, DType.INT64)
 
 
@@ -200,7 +201,7 @@ def as_int8(model: Model, data: Data | None) -> tuple[Model, list[str]]:
     if quantisation_kind(source) != "float32":
         as_float(source)
     # On noise there is nothing to choose techniques by.
-    chosen = {} if data is not None else PLAIN
+    chosen: dict[str, Any] = {} if data is not None else PLAIN
     made, report = quantize(source, "int8", data, inputs="int8", outputs="int8", **chosen)
     made.source = model.source
     said = [sizes] if sizes else []

@@ -220,6 +220,11 @@ class Delegate(ABC):
         Default: it knows no operators but those of the table."""
         return None
 
+    def lacks(self) -> str:
+        """Why it can run no op on this machine, such as a device that is not there: who looks for
+        a delegate takes another one. Default "": it can."""
+        return ""
+
     # Options, by name.
 
     spelling: str = ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from ..errors import DelegateError, InputError
+from ..errors import DelegateError, InputError, SanderlingError
 from .delegate import Delegate, PlainDelegate, as_delegate
 
 # Delegates that come with the package, found when they are named.
@@ -61,6 +61,17 @@ def find_delegate(wanted: str | PlainDelegate) -> Delegate:
         f"{wanted!r} is not a delegate",
         fix=f"give a Delegate or a name: {', '.join(delegate_names())}",
     )
+
+
+def usable_delegate(name: str) -> tuple[Delegate | None, str]:
+    """The delegate of this name; or None, and why it cannot be used: it is not there, or lacks its
+    package or its device."""
+    try:
+        found = find_delegate(name)
+    except SanderlingError as error:
+        return None, error.what
+    problem = found.lacks()
+    return (None, problem) if problem else (found, "")
 
 
 def factory_of(name: str) -> Callable[[], PlainDelegate]:

@@ -113,4 +113,6 @@ def test_a_new_architecture_runs_without_instructions(
     row = replace(least, name="plain", isa="plain", activation=activation)
     monkeypatch.setitem(TARGETS, row.name, row)
     for case in cases_of(op):
-        check_cpu(case, row.name)
+        # Cases without bytes are the same for both types of activations.
+        if activation == "u8" or any(t and t.dtype in ("i8", "u8") for t in case.inputs):
+            check_cpu(case, row.name)

@@ -11,13 +11,16 @@ import pytest
 from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
 from sanderling.delegates.cpu.isa.targets import TARGETS
+from sanderling.delegates.cpu.kernels.control import MOST_CASES
 from sanderling.delegates.cpu.runtime.cache import fingerprint
+from sanderling.delegates.cpu.table import refusal
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ir.graph import copy_graph
 from sanderling.ops.execute import new_state
 from sanderling.runtime.resources import lift
 from sanderling.runtime.session import Session
 from sanderling.runtime.specialise import specialise
+from tests.conformance import cases_control
 from tests.conformance.cases_control import (
     Body,
     assign,
@@ -30,7 +33,14 @@ from tests.conformance.cases_control import (
     variable,
 )
 from tests.support.aarch64_qemu import QEMU, run_aarch64
-from tests.support.cpu_conformance import EVERYTHING, RUNNABLE, cases_of, check_cpu, cpu_for
+from tests.support.cpu_conformance import (
+    EVERYTHING,
+    RUNNABLE,
+    TARGET_NAMES,
+    cases_of,
+    check_cpu,
+    cpu_for,
+)
 
 OPS = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "IF", "STABLEHLO_COMPOSITE")
 
@@ -45,6 +55,14 @@ def every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("row", cases_of(*OPS), ids=lambda r: r.id)
 def test_conformance(row, target: str) -> None:  # type: ignore[no-untyped-def]
     check_cpu(row, target, threads=2)
+
+
+def test_a_case_becomes_branches() -> None:
+    """Whatever its index is; and only if the branches are few."""
+    for row in cases_of("STABLEHLO_CASE"):
+        assert check_cpu(row, threads=2) == ""
+    main, *_ = cases_control.cases_of(*[binary("ADD")] * (MOST_CASES + 1))
+    assert "has no kernel" in (refusal(main.ops[0], TARGETS[RUNNABLE[0]]) or "")
 
 
 def part_of(main: Graph) -> Graph:
@@ -145,7 +163,7 @@ def test_a_read_is_free_unless_the_assignment_comes_first() -> None:
 
 
 def test_other_targets_compile_it() -> None:
-    for target in TARGETS:
+    for target in TARGET_NAMES:
         for dtype in (DType.INT8, DType.FLOAT32):
             cpu_for(target).compiled(part_of(stream(dtype, 3, 1, 17).main))
         made = cpu_for(target).compiled(part_of(choose(*BRANCHES)[0]))

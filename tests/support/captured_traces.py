@@ -180,7 +180,9 @@ def page(text: str) -> str:
     """The HTML around it."""
     return (
         "<!DOCTYPE html>\n<html><head><title>Android System Trace</title></head><body>\n"
-        f'<script class="trace-data" type="application/text">\n{text}\n</script>\n</body></html>\n'
+        "<!-- BEGIN TRACE -->\n"
+        f'  <script class="trace-data" type="application/text">\n{text}\n  </script>\n'
+        "<!-- END TRACE -->\n</body></html>\n"
     )
 
 

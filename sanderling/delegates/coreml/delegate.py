@@ -39,10 +39,14 @@ class CoremlDelegate(Delegate):
     def refuses(self, op: Op) -> str | None:
         return refusal(op)
 
+    def lacks(self) -> str:
+        return "" if can_execute() else "Core ML executes on macOS"
+
     def compile(self, part: Graph, options: Options) -> CoremlExecutable:
-        if not can_execute():
+        problem = self.lacks()
+        if problem:
             raise DelegateError(
-                "Core ML executes on macOS",
+                problem,
                 where=f"delegate '{self.name}'",
                 fix="elsewhere a model can be saved for it: sanderling export MODEL -o X.mlpackage",
             )

@@ -45,11 +45,15 @@ class LiteRtGpuDelegate(EngineDelegate):
         )
         return CompiledModelExecutable(part, as_tflite(part), asked, 1, must_accelerate=True)
 
-    def _check_device(self) -> None:
+    def lacks(self) -> str:
         problem = vulkan_problem() if sys.platform == "linux" else ""
+        return f"there is no GPU that LiteRT can use: {problem}" if problem else ""
+
+    def _check_device(self) -> None:
+        problem = self.lacks()
         if problem:
             raise DelegateError(
-                f"there is no GPU that LiteRT can use: {problem}",
+                problem,
                 where=f"delegate '{self.name}'",
                 fix="install a Vulkan driver, or leave this delegate out",
             )

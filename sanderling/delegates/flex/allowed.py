@@ -101,7 +101,7 @@ _GROUPS = {
         NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5 NonMaxSuppressionWithOverlaps
         RGBToHSV ResizeArea ResizeBicubic ResizeBicubicGrad ResizeBilinear ResizeBilinearGrad
         ResizeNearestNeighbor ResizeNearestNeighborGrad ScaleAndTranslate ScaleAndTranslateGrad""",
-    "sound": "AudioMicrofrontend AudioSpectrogram DecodeWav EncodeWav Mfcc",
+    "sound": "AudioSpectrogram DecodeWav EncodeWav Mfcc",
     "text and records": """
         AsString DecodeBase64 DecodeCSV DecodeJSONExample DecodePaddedRaw DecodeRaw EncodeBase64
         Fingerprint ParseExample ParseExampleV2 ParseSequenceExample ParseSequenceExampleV2

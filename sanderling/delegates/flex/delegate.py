@@ -10,7 +10,7 @@ from ...ir import Array, Graph, Op
 from ...ops import Spec
 from ...runtime.delegate import Delegate, Executable, Options
 from ..extras import require_extra
-from .function import PartFunction, result_specs, settle
+from .calls import PartCalls, result_specs, settle
 from .node import flex_node, is_flex, refusal
 
 
@@ -64,13 +64,13 @@ class FlexDelegate(Delegate):
 
 
 class FlexExecutable(Executable):
-    """A part as a function of TensorFlow; operands and results are copied."""
+    """A part as calls of TensorFlow; operands and results are copied."""
 
     def __init__(self, part: Graph) -> None:
-        self.part, self.function = part, PartFunction(part)
+        self.part, self.calls = part, PartCalls(part)
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        made = self.function(inputs)
+        made = self.calls(inputs)
         for place, (array, tensor) in enumerate(zip(made, self.part.outputs, strict=True)):
             target = outputs[place]
             if target is not None and target.shape != array.shape:

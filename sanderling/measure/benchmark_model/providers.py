@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...delegates.engines.base import EngineDelegate
-from ...errors import DelegateError, InputError, SanderlingError
+from ...errors import DelegateError, InputError
 from ...runtime.delegate import Delegate
 from ...runtime.plan import Plan
-from ...runtime.registry import BUILTIN, delegate_names, find_delegate, load_delegate
+from ...runtime.registry import (
+    delegate_names,
+    find_delegate,
+    load_delegate,
+    usable_delegate,
+)
 from .flags import CORE, FLAGS, Value, Values
 
 # Flags that are numbers among the arguments of a session.
@@ -29,7 +33,6 @@ class Provider:
     delegates: tuple[str, ...]
     absent: str  # what the tool says where it cannot be made
     family: str = ""  # how its other flags begin
-    system: str = ""  # the only one that a delegate of ours runs on
 
 
 PROVIDERS = (
@@ -40,7 +43,7 @@ PROVIDERS = (
     Provider("Hexagon", "use_hexagon", ("hexagon",), "Could not create Hexagon delegate: platform "
              "may not support delegate or required libraries are missing", "hexagon_"),
     Provider("COREML", "use_coreml", ("coreml",), "CoreML acceleration is unsupported on this "
-             "platform.", "coreml_", "darwin"),
+             "platform.", "coreml_"),
     Provider("YNNPACK", "use_ynnpack", ("ynnpack",), "YNNPACK is unsupported on this platform."),
     Provider("XNNPACK", "use_xnnpack", ("litert", "cpu"), "XNNPACK is unsupported on this "
              "platform.", "xnnpack_"),
@@ -113,13 +116,10 @@ def stand_in(provider: Provider) -> tuple[Delegate | None, list[str]]:
     """The first of its delegates that is here, and why those before it are not."""
     problems: list[str] = []
     for name in provider.delegates:
-        if name in BUILTIN and provider.system not in ("", sys.platform):
-            problems.append(f"the delegate '{name}' runs on {provider.system} only")
-            continue
-        try:
-            return find_delegate(name), problems
-        except SanderlingError as error:  # it is not there, or lacks its package or device
-            problems.append(error.what)
+        delegate, problem = usable_delegate(name)
+        if delegate is not None:
+            return delegate, problems
+        problems.append(problem)
     return None, problems
 
 

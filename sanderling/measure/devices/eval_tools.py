@@ -78,14 +78,13 @@ class ToolSession:
     place: str
     folder: str
     facts: dict[str, str]
+    shared: dict[str, str]  # flags of the setting and the user
     options: DeviceOptions
 
-    def run(self, flags: Mapping[str, str], setting: Setting) -> ToolFigures:
-        """flags: the tool's own, beside those of the setting and the user."""
+    def run(self, flags: Mapping[str, str]) -> ToolFigures:
+        """flags: the tool's own."""
         file = f"{self.folder}/metrics"
-        shared = flags_for(setting, self.options)
-        threads = {"num_interpreter_threads": shared.pop("num_threads")}
-        words = as_words({**flags, **threads, **shared, "output_file_path": file})
+        words = as_words({**flags, **self.shared, "output_file_path": file})
         answer = run_tool(self.adb, self.place, words, self.options)
         if answer.status:
             raise self._failed(answer.out, how_it_ended(answer.status))
@@ -112,15 +111,19 @@ class ToolSession:
 
 
 @contextmanager
-def open_tool(serial: str, tool: AndroidTool, options: DeviceOptions) -> Iterator[ToolSession]:
+def open_tool(
+    serial: str, tool: AndroidTool, setting: Setting, options: DeviceOptions
+) -> Iterator[ToolSession]:
     """Find the device and the tool; what is missing is said before any other work."""
+    shared = flags_for(setting, options)
+    shared = {"num_interpreter_threads": shared.pop("num_threads"), **shared}
     if options.binary:
         local_file(options.binary, "--device-binary", "file")
     adb = choose(Adb(options.adb, serial))
     facts = device_facts(adb)
     with device_folder(adb) as folder:
         place = place_tool(adb, tool, options, folder, facts)
-        yield ToolSession(adb, tool, place, folder, facts, options)
+        yield ToolSession(adb, tool, place, folder, facts, shared, options)
 
 
 # -- reading --------------------------------------------------------------------------------------

@@ -8,17 +8,21 @@ polarity), and `run` passes over the step unless all hold. The branches are prep
 surrounds them, so that no pass joins ops of different guards. A cpu.MERGE gives the result of the
 branch that ran its name; both branches write it in place where that can be.
 
-A composite is what its decomposition is, from the first pass on.
+A composite is what its decomposition is, from the first pass on, and a STABLEHLO_CASE is nested
+IFs: is the index 0, is it 1, ..., else the last.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 
 from ....errors import SanderlingError
 from ....ir import DType, Graph, Op, Tensor, reachable
 from ....ir.graph import copy_graph
+from ....ops.base import attr
 from ....passes.common import has_effects, same_quant
 from ....passes.simplify import fold_constants
 from ....runtime.specialise import specialise
@@ -30,6 +34,9 @@ from .row import Ask, Kernel, emit_never
 Guard = tuple[tuple[Tensor, bool], ...]
 GUARD = "guard"
 COMPOSITE, DECOMPOSITION = "STABLEHLO_COMPOSITE", "decomposition_subgraph_index"
+CASE = "STABLEHLO_CASE"
+# Each branch of a case is one more level of nested IFs, and all levels are looked at on each.
+MOST_CASES = 16
 # Code is written for each op of a graph at each place that calls it. Nested calls of the same
 # graphs would be millions of ops: this many copies of each, and a few whatever the graphs are.
 MOST_COPIES, ALWAYS_INLINED = 8, 128
@@ -169,7 +176,7 @@ def inlined_size(op: Op) -> tuple[int, int]:
 
 def _refuses_graph(branch: Graph, op: Op, ask: Ask) -> str | None:
     for inner in branch.ops:
-        state = has_effects(inner) and inner.name not in ("IF", COMPOSITE)
+        state = has_effects(inner) and inner.name not in ("IF", COMPOSITE, CASE)
         said = "it has a state" if state else ask(inner)
         if said is not None:
             return f"{inner.where}: {said}"
@@ -177,6 +184,56 @@ def _refuses_graph(branch: Graph, op: Op, ask: Ask) -> str | None:
         if mine.dtype is not theirs.dtype or mine.shape != theirs.shape:
             return f"its result is {mine.type_text}, not {theirs.type_text}"
     return None
+
+
+def as_branches(op: Op) -> list[Op] | None:
+    """A STABLEHLO_CASE as an IF, and what makes its condition."""
+    graphs: list[Graph] = attr(op, "branch_subgraph_indices")
+    if not 0 < len(graphs) <= MOST_CASES:
+        return None
+    return _choice(graphs, 0, [op.operand(i) for i in range(len(op.inputs))], op.outputs)
+
+
+def _choice(
+    graphs: Sequence[Graph], number: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> list[Op]:
+    """The first of the graphs if the index, inputs[0], is this number; else one of the others."""
+    others = graphs[1:] or graphs
+    name = f"{graphs[0].name}/{number}"
+    wanted = Tensor(name, DType.INT32, (), data=np.array(number, np.int32))
+    chosen = Tensor(f"{name}/chosen", DType.BOOL, inputs[0].shape)
+    rest = _choice if len(others) > 1 else _call
+    attrs = {
+        "then_subgraph_index": _around(_call, graphs[:1], number, inputs, outputs),
+        "else_subgraph_index": _around(rest, others, number + 1, inputs, outputs),
+    }
+    return [
+        Op("EQUAL", [inputs[0], wanted], [chosen]),
+        Op("IF", [chosen, *inputs], outputs, attrs),
+    ]
+
+
+def _call(
+    graphs: Sequence[Graph], number: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> list[Op]:
+    """The graph on all inputs but the index."""
+    return [Op(COMPOSITE, inputs[1:], outputs, {DECOMPOSITION: graphs[0]})]
+
+
+def _around(
+    make: Callable[..., list[Op]],
+    graphs: Sequence[Graph],
+    number: int,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+) -> Graph:
+    """A graph with such inputs and outputs, and the ops that are made between them."""
+    found = Graph(f"{graphs[0].name}/{number}")
+    own = [found.input(t.name, t.dtype, t.shape, quant=t.quant) for t in inputs]
+    found.outputs = [found.tensor(t.name, t.dtype, t.shape, quant=t.quant) for t in outputs]
+    for op in make(graphs, number, own, found.outputs):
+        found.insert(op)
+    return found
 
 
 def guard_of(op: Op) -> Guard:
@@ -200,6 +257,7 @@ KERNELS = {
     "ASSIGN_VARIABLE": Kernel(emit_assign, refuses_variable, copies_state=True),
     "IF": Kernel(emit_never, refuses_if, inner=refuses_branches, plain_codes=True),
     COMPOSITE: Kernel(emit_never, inner=refuses_composite),
+    CASE: Kernel(emit_never, becomes=as_branches),
     "cpu.COPY": Kernel(emit_read),
     "cpu.MERGE": Kernel(emit_merge),
 }
