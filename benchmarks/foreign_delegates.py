@@ -321,10 +321,9 @@ def costs(engines: Sequence[str]) -> str:
 def _call(engine: str) -> list[object]:
     """A call of a session with one foreign part, in three ways, and of one on `cpu`."""
     x = np.ones((1, 64), np.float32)
-    session = chain(64).compile(delegates=[engine])
-    step = session.plan().steps[0]
+    step = chain(64).compile(delegates=[engine]).plan().steps[0]
     alone = step.executable.bind([x], [np.empty_like(x)])
-    fed = partial(session.run, {"x": x})
+    fed = partial(chain(64).compile(delegates=[engine]).run, {"x": x})
     fed()
     found = in_turns([alone, _bound(64, engine), fed, _bound(64, "cpu")])
     times = [f"{float(np.median(rounds)) * 1e6:.1f}" for rounds in found]

@@ -158,9 +158,9 @@ class Failing(EngineDelegate):
 
     name, engine, title = "failing", "litert", "The engine"
 
-    def __init__(self, complaint: str, **options: Any) -> None:
+    def __init__(self, said: str, **options: Any) -> None:
         super().__init__(**options)
-        self.complaint = complaint
+        self.complaint = said
 
     def load(self, part: Graph, options: Options) -> Executable:
         if any(op.name in ("ABS", "custom.Odd") for op in part.ops):

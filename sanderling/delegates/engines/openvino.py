@@ -113,14 +113,15 @@ class OpenVinoExecutable(PointingExecutable):
         self.ports = [port for found, own in sides for port in ports(found, [t.name for t in own])]
         for port, tensor in zip(self.ports, (*part.inputs, *part.outputs), strict=True):
             check_type("openvino", tensor, np.dtype(port.element_type.to_dtype()).name)
+        self._shapes = [tuple(port.shape) for port in self.ports]  # asking a port is slow
         self.request = compiled.create_infer_request()
         self._own = [self.request.get_tensor(port) for port in self.ports]
 
     def point(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Any]:
         from openvino import Tensor
 
-        arrays = zip(self.ports, (*inputs, *outputs), strict=True)
-        return [Tensor(a.reshape(tuple(p.shape)), shared_memory=True) for p, a in arrays]
+        arrays = zip(self._shapes, (*inputs, *outputs), strict=True)
+        return [Tensor(array.reshape(shape), shared_memory=True) for shape, array in arrays]
 
     def attach(self, pointed: Any) -> None:
         for port, tensor in zip(self.ports, pointed, strict=True):
