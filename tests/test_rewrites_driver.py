@@ -275,6 +275,13 @@ def test_command(tmp_path: Path) -> None:
     assert all(answers["ok"] for answers in record["answers"])
 
 
+def test_inspect_names_rewrites(tmp_path: Path) -> None:
+    save(WORDS, tmp_path / "m.tflite")
+    words = ["inspect", str(tmp_path / "m.tflite"), "--delegate", "gpu"]
+    shown = CliRunner().invoke(app, words).stdout
+    assert "`sanderling rewrite MODEL --for gpu`" in shown and "LOG_SOFTMAX as sums" in shown
+
+
 def test_no_model_where_answers_differ(tmp_path: Path) -> None:
     given, out, data = (tmp_path / n for n in ("given.tflite", "out.tflite", "x.npy"))
     save(SIXTEEN, given)

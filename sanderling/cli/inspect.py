@@ -14,6 +14,7 @@ from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
+from ..rewrites.table import REWRITES
 from ..runtime.arena import plan_graph
 from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
@@ -344,8 +345,23 @@ def _delegation(record: Record, every: bool) -> list[str]:
     ]
     refused = table([">#", "op", "refused by", "~output", "because"], rows)
     lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]
-    lines += [_bibliography(sources)] if sources else []
+    lines += [_bibliography(sources), _rewrites(record)] if sources else []
+    lines = list(filter(None, lines))
     return [*lines, _borders(record["crossing"])] if record.get("taken") else lines
+
+
+def _rewrites(record: Record) -> str:
+    """Name what may stand in the place of ops that an accelerator's rules refuse."""
+    refused = {
+        (op["name"], r["delegate"]) for op in record["ops"] for r in op["refusals"] if "source" in r
+    }
+    names = {name for name, _ in refused}
+    known = [row.name for row in REWRITES if names & row.pattern.names]
+    if not known:
+        return ""
+    accelerators = sorted({delegate for _, delegate in refused})
+    verbs = ", ".join(f"`sanderling rewrite MODEL --for {name}`" for name in accelerators)
+    return f"rewrites to try ({verbs}): {', '.join(known)}"
 
 
 def _numbered(sources: Iterable[str | None]) -> dict[str, int]:
