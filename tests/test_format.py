@@ -309,6 +309,16 @@ def test_wrong_attributes_are_named() -> None:
         dump(Model([graph]))
 
 
+@pytest.mark.parametrize("value", [[1, 2], "one", 2**40, 0.5])
+def test_an_attribute_of_another_type_is_named(value: object) -> None:
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, (1,))
+    graph.add("SOFTMAX", [x], [graph.tensor("y", DType.FLOAT32, (1,))], beta=1.0)
+    graph.add("CONCATENATION", [x], [graph.tensor("z", DType.FLOAT32, (1,))], axis=value)
+    with pytest.raises(ModelError, match="axis cannot be stored as int32"):
+        dump(Model([graph]))
+
+
 def test_what_cannot_be_stored_is_named() -> None:
     graph = Graph()
     x = graph.input("x", DType.BOOL, (2**31,))

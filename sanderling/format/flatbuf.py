@@ -7,7 +7,7 @@ work is bounded by the file's size. Vectors of scalars are views of the file, ne
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import flatbuffers
@@ -31,6 +31,8 @@ _FLAGS = {
     "uint64": number_types.Uint64Flags,
     "float32": number_types.Float32Flags,
 }
+# What a field of this kind is in Python.
+_PYTHON: dict[str, type] = {"string": str, "table": Mapping, "union": Mapping}
 _NUMPY = {name: np.dtype(name).newbyteorder("<") for name in _FLAGS}
 DEFAULTS = {name: {f.name: f.default for f in fields} for name, fields in TABLES.items()}
 # Weights are aligned for vector loads, as the schema's force_align asks.
@@ -221,9 +223,15 @@ class Writer:
 
     def _inline(self, field: Field, value: Any) -> None:
         stored, default = _stored(field, value), _stored(field, field.default)
-        self.builder.PrependSlot(_flags(field), field.slot, stored, default)
+        try:
+            self.builder.PrependSlot(_flags(field), field.slot, stored, default)
+        except (OverflowError, TypeError, ValueError, struct.error) as error:
+            raise _unstorable(field, field.type, error) from error
 
     def _child(self, field: Field, value: Any, row: Table) -> int:
+        if not isinstance(value, _PYTHON.get(field.kind, object)):
+            error = TypeError(f"it is {type(value).__name__} {value!r}"[:100])
+            raise _unstorable(field, field.kind, error)
         if field.kind == "string":
             return self._string(value)
         if field.kind == "union":
@@ -256,10 +264,7 @@ class Writer:
         try:
             array = _as_stored(values, _NUMPY[name])
         except (OverflowError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"{field.name} cannot be stored as {name}: {error}",
-                fix="give values that the file's type can hold",
-            ) from error
+            raise _unstorable(field, name, error) from error
         return self.builder.CreateNumpyVector(array)
 
     def _bytes(self, values: bytes | memoryview | Array | Iterable[int]) -> int:
@@ -270,6 +275,13 @@ class Writer:
         builder.head -= raw.nbytes
         builder.Bytes[builder.head : builder.head + raw.nbytes] = raw
         return builder.EndVector()
+
+
+def _unstorable(field: Field, kind: str, error: Exception) -> ModelError:
+    return ModelError(
+        f"{field.name} cannot be stored as {kind}: {error}",
+        fix="give values that the file's type can hold",
+    )
 
 
 def _as_stored(values: Any, dtype: np.dtype[Any]) -> Array:
