@@ -115,14 +115,16 @@ def test_killed_it_leaves_the_phone_as_it_was(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        wait_for(lambda: (recording.folder / "config").exists())
-        time.sleep(0.1)  # it is told who records
+        recorder = recording.folder / "recorder"
+        wait_for(lambda: recorder.exists() and recorder.read_text().strip() != "")
         assert properties(recording) == [f"{PROPERTY}=1"]
         os.kill(process.pid, how)
         process.wait(timeout=30)
         wait_for(lambda: len(properties(recording)) == 2)
         wait_for(lambda: recording.left == [])
         check_left_as_it_was(recording)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(recorder.read_text()), 0)
         assert not (tmp_path / "x.pb").exists()
     finally:
         process.kill()

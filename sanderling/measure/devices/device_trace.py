@@ -2,8 +2,9 @@
 
 The property debug.tflite.trace is set, the device's `perfetto` records, the benchmark or the user's
 app runs, the file is fetched, and the property is what it was, whatever happens: a shell on the
-device waits for the end of its input and then undoes everything. That end comes when we are done,
-and also when this process is killed, adb dies or the cable is pulled.
+device sets the property, starts the recorder, waits for the end of its input and then undoes
+everything. That end comes when we are done, and also when this process is killed, adb dies or the
+cable is pulled.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ BEGINNING = 1.0  # seconds until all that is recorded is recorded
 ENDING = 20.0  # seconds that perfetto may take to write its file
 POLL = 0.2
 READY = "sanderling-ready"
+STARTED = "sanderling-started"  # with perfetto's status; what it said stands before
 STEPS = 4
 # Sections of apps, who has a core and who waits for one, names of processes, number of cores.
 CONFIG = """\
@@ -90,7 +92,8 @@ def trace_android(serial: str, work: TracedWork, setting: Setting, options: Devi
         )
     name = f"sanderling-{uuid.uuid4().hex[:12]}"
     folder, file = f"{TEMP}/{name}", f"{TRACES}/{name}.perfetto-trace"
-    with _watched(adb, folder, file) as watch:
+    limit = options.timeout if source is not None else work.seconds
+    with _watched(adb, _script(folder, file, limit)) as watch:
         words = []
         if source is not None:
             options.progress("push the model", 1, STEPS)
@@ -98,9 +101,7 @@ def trace_android(serial: str, work: TracedWork, setting: Setting, options: Devi
             adb.push(source, graph)
             tool = place_tool(adb, BENCHMARK, options, folder, facts)
             words = [tool, *as_words({"graph": graph, **flags})]
-        limit = options.timeout if words else work.seconds
-        recorder = _start(adb, file, limit)
-        watch.tell(recorder)
+        recorder = watch.start()
         options.progress("record", 2, STEPS)
         _run(adb, words, work, options)
         options.progress("fetch", 3, STEPS)
@@ -123,26 +124,40 @@ class Watch:
         )
 
     def wait_until_ready(self) -> None:
+        said, status = self._read_until(READY)
+        if status is None:
+            answer = Answer(self.process.wait(), "", said)
+            raise self.adb.complaint(answer, f"setprop {PROPERTY} 1")
+
+    def start(self) -> int:
+        """Perfetto in the background, by its process id."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.write(b"start\n")
+            self.process.stdin.flush()
+        said, status = self._read_until(STARTED)
+        number = said.strip().rpartition("\n")[2].strip()
+        if status != "0" or not number.isdecimal():
+            raise _refused(self.adb, said)
+        time.sleep(BEGINNING)
+        return int(number)
+
+    def _read_until(self, mark: str) -> tuple[str, str | None]:
+        """What it says before a line with the mark, and what stands behind the mark; None if it
+        ends, or takes too long, before that."""
         assert self.process.stdout is not None
         ended = threading.Timer(self.adb.timeout, self.process.kill)
         ended.start()
-        said = b""
+        said = ""
         try:
             for line in self.process.stdout:
-                if line.strip() == READY.encode():
-                    return
-                said += line
+                text = line.decode("utf-8", "replace")
+                if text.startswith(mark):
+                    return said, text.removeprefix(mark).strip()
+                said += text
         finally:
             ended.cancel()
-        answer = Answer(self.process.wait(), "", said.decode("utf-8", "replace"))
-        raise self.adb.complaint(answer, f"setprop {PROPERTY} 1")
-
-    def tell(self, recorder: int) -> None:
-        """Who records, and must end too."""
-        assert self.process.stdin is not None
-        with suppress(OSError):
-            self.process.stdin.write(f"{recorder}\n".encode())
-            self.process.stdin.flush()
+        return said, None
 
     def end(self) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -157,8 +172,8 @@ class Watch:
 
 
 @contextmanager
-def _watched(adb: Adb, folder: str, file: str) -> Iterator[Watch]:
-    watch = Watch(adb, _script(folder, file))
+def _watched(adb: Adb, script: str) -> Iterator[Watch]:
+    watch = Watch(adb, script)
     try:
         watch.wait_until_ready()
         yield watch
@@ -166,7 +181,9 @@ def _watched(adb: Adb, folder: str, file: str) -> Iterator[Watch]:
         watch.end()
 
 
-def _script(folder: str, file: str) -> str:
+def _script(folder: str, file: str, seconds: float) -> str:
+    """The recorder's own limit ends it if nobody else does."""
+    config = CONFIG.format(milliseconds=round(1e3 * (BEGINNING + seconds + ENDING)))
     # The recorder is given some seconds: what it writes at its end must not be left behind.
     undo = (
         f'setprop {PROPERTY} "${{old:-0}}"; '
@@ -183,25 +200,20 @@ def _script(folder: str, file: str) -> str:
             "trap 'exit 1' HUP INT TERM PIPE",
             f"mkdir -p {folder} && chmod 755 {folder} && setprop {PROPERTY} 1 || exit 1",
             f"echo {READY}",
-            "read recorder",
+            "read start || exit 0",
+            f"said=$(printf %s {shlex.quote(config)} | "
+            f"perfetto --background --txt -c - -o {file} 2>&1)",
+            "status=$?",
+            'recorder=$(echo "$said" | tail -n 1)',
+            'case "$recorder" in *[!0-9]*) recorder= ;; esac',
+            'echo "$said"',
+            f'echo "{STARTED} $status"',
             "cat > /dev/null",
         ]
     )
 
 
 # -- recording ------------------------------------------------------------------------------------
-
-
-def _start(adb: Adb, file: str, seconds: float) -> int:
-    """Perfetto in the background; its own limit ends it if nobody else does."""
-    limit = round(1e3 * (BEGINNING + seconds + ENDING))
-    config = CONFIG.format(milliseconds=limit)
-    answer = adb.shell(f"perfetto --background --txt -c - -o {file}", fed=config.encode())
-    number = answer.out.strip().rpartition("\n")[2].strip()
-    if answer.status or not number.isdecimal():
-        raise _refused(adb, answer.text)
-    time.sleep(BEGINNING)
-    return int(number)
 
 
 def _refused(adb: Adb, said: str) -> DeviceError:
