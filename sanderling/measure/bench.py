@@ -537,7 +537,7 @@ def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> 
     ready = [x.ready for x in launches if x.ready is not None]
     made.inits, made.firsts = [r.init for r in ready], [r.first for r in ready]
     made.facts |= {"starts": [r.facts.get("start", "") for r in ready]}
-    made.facts[FOREIGN_OPS] = max(r.facts.get(FOREIGN_OPS, 0) for r in ready)
+    made.facts[FOREIGN_OPS] = ready[0].facts.get(FOREIGN_OPS, 0)
     alike = [x for x in launches if x.ready and x.ready.facts.get("start") == "from the cache"]
     alike = alike or [x for x in launches if x.ready]
     alike = [x for x in alike if not x.cut] or alike  # what its runs took is not known
