@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -105,6 +104,8 @@ def _suggestion(name: str) -> str:
     if name in RULES_ONLY:
         does = f"; to run on it here: {RULES_ONLY[name]}" if RULES_ONLY[name] else ""
         return f"only the rules of {name} are known, for `inspect` and `rewrite`{does}; {known}"
+    from difflib import get_close_matches  # not for those who make no mistakes
+
     near = get_close_matches(name, delegate_names(), 1)
     return f"did you mean {near[0]}? {known}" if near else known
 
