@@ -294,6 +294,7 @@ def test_names_of_delegates_that_are_not_known(verb: str, name: str, said: str) 
 def test_inspect_all_accelerators() -> None:
     text = call("inspect", F32, "--delegate", "all").stdout
     assert "model types (this file: float32)" in text and "quantisation-aware" in text
+    assert "no 100%*" in text and "* float16 on NNAPI: no, says the guide" in text
     rows = answer("inspect", INT8, "--delegate", "all")["model_types"]["rows"]
     assert len(rows) == 1 and rows[0]["cells"]["Edge TPU"]["taken"]
 

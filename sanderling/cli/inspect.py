@@ -10,6 +10,7 @@ import typer
 
 from ..errors import InputError
 from ..format import load
+from ..glyphs import wrapped
 from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
@@ -172,7 +173,7 @@ def _print_types(found: Record | None) -> None:
         f"\nmodel types (this file: {found['own']}): whether most of the work is taken, and the "
         "share of ops\n"
     )
-    typer.echo(table(["model type", *columns], rows))
+    typer.echo("\n\n".join(filter(None, [table(["model type", *columns], rows), _footnote(found)])))
     typer.echo("\n" + table(["model type", "on", "most of what is refused"], reasons, 2))
     typer.echo("\n" + _bibliography(sources))
     if found["problem"]:
@@ -180,7 +181,20 @@ def _print_types(found: Record | None) -> None:
 
 
 def _mark(cell: Record) -> str:
-    return f"{'yes' if cell['taken'] else 'no'} {cell['ops']:.0%}"
+    star = "*" * (cell["taken"] != cell["by_rules"])
+    return f"{'yes' if cell['taken'] else 'no'} {cell['ops']:.0%}{star}"
+
+
+def _footnote(found: Record) -> str:
+    """Where the guide and the rules differ."""
+    cells = [(r["type"], c, cell) for r in found["rows"] for c, cell in r["cells"].items()]
+    notes = [
+        f"* {kind} on {c}: no, says the guide, which speaks of older releases; by the rules of "
+        f"today's ({found['names'][c]}) this share of ops is taken"
+        for kind, c, cell in cells
+        if cell["taken"] != cell["by_rules"]
+    ]
+    return "\n".join(map(_fitted, notes))
 
 
 def _same(numbers: Sequence[int], first: int) -> str:
@@ -367,9 +381,14 @@ def _rewrites(record: Record) -> str:
     names = record.get("rewrites")
     if not names:
         return ""
-    return f"rewrites to try (`sanderling rewrite MODEL --for {record['delegate']}`): " + (
-        ", ".join(names)
-    )
+    verb = f"`sanderling rewrite MODEL --for {record['delegate']}`"
+    return _fitted(f"rewrites to try ({verb}): {', '.join(names)}")
+
+
+def _fitted(text: str) -> str:
+    """A sentence in the width of the terminal; what goes on is indented."""
+    indent = "  "
+    return f"\n{indent}".join(wrapped(text, width() - len(indent))) if width() else text
 
 
 def _numbered(sources: Iterable[str | None]) -> dict[str, int]:
@@ -390,7 +409,7 @@ def _borders(crossing: Record) -> str:
     inner, count = crossing["inner_tensors"], crossing["tensors"]
     least = f"{plural(inner, 'tensor')} of {byte_size(crossing['inner_bytes'])}"
     cost = crossing["estimated_us"]
-    return (
+    return _fitted(
         f"borders: {plural(count, 'tensor')} of {byte_size(crossing['bytes'])} in a run, of which "
         f"{least} only because ops are refused; estimated at {cost / 1e3:.2f} ms"
     )
