@@ -17,8 +17,10 @@ from sanderling.ir.text import from_text
 from sanderling.ir.verify import problems
 from sanderling.rewrites import answers, whole_model
 from sanderling.rewrites.answers import Bound, compare_answers, sample_arrays
-from sanderling.rewrites.driver import Rewritten, rewrite
+from sanderling.rewrites.driver import Rewritten, rewrite, rewrites_to_try
 from sanderling.rewrites.whole_model import as_float, if_int8, one_batch
+
+from .support.command_line import F32
 
 pytestmark = pytest.mark.filterwarnings("ignore:no calibration data")
 RNG = np.random.default_rng(11)
@@ -280,6 +282,9 @@ def test_inspect_names_rewrites(tmp_path: Path) -> None:
     words = ["inspect", str(tmp_path / "m.tflite"), "--delegate", "gpu"]
     shown = CliRunner().invoke(app, words).stdout
     assert "`sanderling rewrite MODEL --for gpu`" in shown and "LOG_SOFTMAX as sums" in shown
+    assert rewrites_to_try(ATTENTION, "gpu")[0] == "fewer dimensions: TRANSPOSE"
+    assert rewrites_to_try(load(F32), "hexagon") == ["int8 model"]
+    assert rewrites_to_try(load(F32), "gpu") == []
 
 
 def test_no_model_where_answers_differ(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
-from ..rewrites.table import REWRITES
 from ..runtime.arena import plan_graph
 from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
@@ -82,6 +81,7 @@ def inspect(
         record = describe(source, [d for d in delegate if d != ALL], shapes)
         if ALL in delegate:
             record["model_types"] = _model_types(source)
+        _add_rewrites(record, source)
         if target.write(record):
             return
     if text:
@@ -97,6 +97,19 @@ def _model_types(source: Model) -> Record:
     from ..optimize.model_types import model_types  # the quantiser, which other answers do not need
 
     return model_types(source)
+
+
+def _add_rewrites(record: Record, source: Model) -> None:
+    """Name what may stand in the place of ops that an accelerator's rules refuse."""
+    answers = [a for of_graph in record.get("accelerators", ()) for a in of_graph]
+    refusing = {a["delegate"] for a in answers if a["taken"] < len(a["ops"])}
+    if not refusing:
+        return
+    from ..rewrites.driver import rewrites_to_try  # the quantiser, as above
+
+    found = {name: rewrites_to_try(source, name) for name in refusing}
+    for a in answers:
+        a["rewrites"] = found[a["delegate"]] if a["taken"] < len(a["ops"]) else []
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
@@ -351,17 +364,12 @@ def _delegation(record: Record, every: bool) -> list[str]:
 
 
 def _rewrites(record: Record) -> str:
-    """Name what may stand in the place of ops that an accelerator's rules refuse."""
-    refused = {
-        (op["name"], r["delegate"]) for op in record["ops"] for r in op["refusals"] if "source" in r
-    }
-    names = {name for name, _ in refused}
-    known = [row.name for row in REWRITES if names & row.pattern.names]
-    if not known:
+    names = record.get("rewrites")
+    if not names:
         return ""
-    accelerators = sorted({delegate for _, delegate in refused})
-    verbs = ", ".join(f"`sanderling rewrite MODEL --for {name}`" for name in accelerators)
-    return f"rewrites to try ({verbs}): {', '.join(known)}"
+    return f"rewrites to try (`sanderling rewrite MODEL --for {record['delegate']}`): " + (
+        ", ".join(names)
+    )
 
 
 def _numbered(sources: Iterable[str | None]) -> dict[str, int]:

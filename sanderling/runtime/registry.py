@@ -26,6 +26,14 @@ BUILTIN = {
     "openvino": "sanderling.delegates.engines.openvino:OpenVinoDelegate",
     "onnxruntime": "sanderling.delegates.engines.onnxruntime:OnnxRuntimeDelegate",
 }
+# Accelerators of which only the rules are known (sanderling/rules), and what runs a model on one.
+RULES_ONLY = {
+    "gpu": "litert-gpu",
+    "nnapi": "",
+    "hexagon": "",
+    "edgetpu": "external:path=libedgetpu.so.1",
+    "xnnpack": "litert",
+}
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.
 FALLBACK = ("cpu", "reference")
@@ -84,10 +92,22 @@ def factory_of(name: str) -> Callable[[], PlainDelegate]:
     if name in _registered:
         return _registered[name]
     if name not in BUILTIN:
-        raise InputError(_absent(name), fix=f"known delegates: {', '.join(delegate_names())}")
+        raise InputError(_absent(name), fix=_suggestion(name))
     module, _, kind = BUILTIN[name].partition(":")
     found: Callable[[], PlainDelegate] = getattr(import_module(module), kind)
     return found
+
+
+def _suggestion(name: str) -> str:
+    """What may have been meant, before the list of what there is."""
+    known = f"known delegates: {', '.join(delegate_names())}"
+    if name in RULES_ONLY:
+        does = f"; to run on it here: {RULES_ONLY[name]}" if RULES_ONLY[name] else ""
+        return f"only the rules of {name} are known, for `inspect` and `rewrite`{does}; {known}"
+    from difflib import get_close_matches  # not for those who make no mistakes
+
+    near = get_close_matches(name, delegate_names(), 1)
+    return f"did you mean {near[0]}? {known}" if near else known
 
 
 def resolve(wanted: str | PlainDelegate | Iterable[str | PlainDelegate]) -> list[Delegate]:
