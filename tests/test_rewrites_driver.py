@@ -124,6 +124,7 @@ SIXTEEN = text(
     "%y: i16[1,4] quant={scale: [0.0031], zero_point: [0]}\n"
     "%y = ADD(%x, %x) {pot_scale_int16: false}"
 )
+LARGEST = text("%x: f32[1,4]\n%a: i32[] = [1]\n%y: i32[1]\n%y = ARG_MAX(%x, %a)")
 GPU = {
     "branches": BRANCHES,
     "shapes": SHAPES,
@@ -234,8 +235,7 @@ def test_codes_as_floats_and_floats_as_codes() -> None:
 
 
 def test_what_cannot_be_mended_is_said() -> None:
-    model = text("%x: f32[1,4]\n%a: i32[] = [1]\n%y: i32[1]\n%y = ARG_MAX(%x, %a)")
-    made = rewrite(model, "gpu")
+    made = rewrite(LARGEST, "gpu")
     assert [refusal.op for refusal in made.after] == ["ARG_MAX 'y'"]
     assert made.after == made.before and not made.changes and made.after[0].source
 
@@ -292,8 +292,18 @@ def test_no_model_where_answers_differ(tmp_path: Path) -> None:
     save(SIXTEEN, given)
     np.save(data, RNG.integers(-999, 999, (6, 4)).astype(np.int16))
     result = call(given, "--for", "gpu", "-o", out, "--data", data, "--min-snr", 999, status=1)
-    assert "answers differ: output 0 'y': SNR is" in result.output
+    assert "answers differ: (run by sanderling) output 0 'y': SNR is" in result.output
     assert not out.exists() and "no model is written" in result.output
+
+
+def test_what_stays_as_it_was_is_said_and_the_source_is_kept(tmp_path: Path) -> None:
+    given, out = tmp_path / "m.tflite", tmp_path / "out.tflite"
+    save(LARGEST, given)
+    assert "nothing had to be" in call(F32, "--for", "gpu", "-o", out).output
+    shown = call(given, "--for", "gpu", "-o", out).output
+    assert out.exists() and shown.count("nothing could be rewritten") == 2
+    refused = call(given, "--for", "gpu", "-o", given, status=2).output
+    assert "the output is the model itself" in refused
 
 
 @pytest.mark.parametrize("words, said", [
