@@ -169,7 +169,8 @@ def _summary(made: Rewritten) -> str:
         ("for", find_table(made.accelerator).title),
         ("refused", f"{len(made.before)} of {before} ops -> {len(made.after)} of {after}"),
     ]
-    rows += [("note" if not i else "", text) for i, text in enumerate(made.notes)]
+    for label, texts in (("border", made.border), ("note", made.notes)):
+        rows += [(label if not i else "", str(text)) for i, text in enumerate(texts)]
     return facts(rows)
 
 
