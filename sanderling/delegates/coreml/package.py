@@ -20,6 +20,7 @@ from .operators import refusal
 from .program import ProgramOptions, as_program, converted
 
 SUFFIX = ".mlpackage"
+MANIFEST = "Manifest.json"  # every package has it
 MOST_REASONS = 5
 
 
@@ -69,6 +70,12 @@ def _checked(target: Path) -> Path:
     if not target.absolute().parent.is_dir() or target.is_file():
         what = "it is a file" if target.is_file() else f"there is no folder '{target.parent}'"
         raise InputError(f"cannot write: {what}", where=str(target), fix="check the path")
+    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
+        raise InputError(
+            f"the folder has files, but it is no package of Core ML: it has no {MANIFEST}",
+            where=str(target),
+            fix="move it away, or name another package: what is there would be deleted",
+        )
     return target
 
 
