@@ -11,13 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 import sanderling
-from sanderling import DType, Graph, Model, Quant, load, save
+from sanderling import DType, Graph, Model, Quant, Tensor, load, save
 from sanderling.cli.app import app
 from sanderling.ir.text import from_text
 from sanderling.ir.verify import problems
 from sanderling.rewrites import answers, whole_model
 from sanderling.rewrites.answers import Bound, compare_answers, sample_arrays
 from sanderling.rewrites.driver import Rewritten, rewrite, rewrites_to_try
+from sanderling.rewrites.table import REWRITES
 from sanderling.rewrites.whole_model import as_float, if_int8, one_batch
 
 from .support.command_line import F32
@@ -210,9 +211,50 @@ def test_codes_are_fed_where_floats_were() -> None:
     graph.add("ADD", [a, a], [b]).version = 2
     graph.add("DEQUANTIZE", [b], [y]).version = 2
     graph.outputs = [y]
-    made = mended(Model([graph]), "edgetpu").model.main
+    found = mended(Model([graph]), "edgetpu")
+    made = found.model.main
     assert [op.name for op in made.ops] == ["ADD"]
     assert [t.name for t in (*made.inputs, *made.outputs)] == ["x", "y"]
+    assert found.is_exact
+    said = [f"'{name}' is i8[1,4] in place of f32[1,4]" for name in "xy"]
+    assert [str(b) for b in found.border] == said
+
+
+def test_a_model_that_only_makes_codes_keeps_its_op() -> None:
+    codes = "%y: i8[1,4] quant={scale: [0.1], zero_point: [3]}"
+    made = rewrite(text(f"%x: f32[1,4]\n{codes}\n%y = QUANTIZE(%x)"), "gpu")
+    assert [op.name for op in made.model.main.ops] == ["QUANTIZE"] and not made.border
+
+
+def product(types: str, shapes: tuple[tuple[int, ...], ...], zero: int = 0) -> Model:
+    """FULLY_CONNECTED with constant weights; types of operand, weights and result."""
+    graph = Graph()
+    x, w, y = (
+        Tensor(name, DType.parse(t), shape, quant=None if t == "f32" else Quant.of(0.1, at))
+        for name, t, shape, at in zip("xwy", types.split(), shapes, (0, zero, 0), strict=True)
+    )
+    w.data = np.ones(w.shape, w.dtype.numpy)
+    graph.inputs = [x]
+    graph.add("FULLY_CONNECTED", [x, w], [y])
+    graph.outputs = [y]
+    return Model([graph])
+
+
+@pytest.mark.parametrize("types, zero", [("f32 i8 f32", 0), ("i8 i8 i8", 5), ("u8 u8 i16", 0)])
+def test_products_that_a_convolution_does_not_compute_stay(types: str, zero: int) -> None:
+    """It quantises the whole picture in place of each row, has no zero point of its weights, and
+    has its operand's type."""
+    graph = product(types, ((3, 4), (2, 4), (3, 2)), zero).main
+    row = next(row for row in REWRITES if row.name == "FULLY_CONNECTED as CONV_2D")
+    assert row.apply(graph, graph.ops[0]) is None
+    plain = product("i8 i8 i8", ((3, 4), (2, 4), (3, 2))).main
+    assert row.apply(plain, plain.ops[0])
+
+
+def test_an_empty_operand_is_not_repeated() -> None:
+    body = "%x: f32[1,3]\n%s: bool[0,1]\n%y: f32[0,3]\n%y = SELECT_V2(%s, %x, %x)"
+    made = rewrite(text(body, "%x, %s"), "gpu")
+    assert [p for graph in made.model.graphs for p in problems(graph)] == []
 
 
 def test_a_batch_of_one() -> None:

@@ -184,7 +184,8 @@ def _summary(made: Rewritten) -> str:
         ("refused", f"{len(made.before)} of {before} ops -> {len(made.after)} of {after}"),
     ]
     notes = made.notes if made.changes else [_unchanged(made), *made.notes]
-    rows += [("note" if not i else "", text) for i, text in enumerate(notes)]
+    for label, texts in (("border", made.border), ("note", notes)):
+        rows += [(label if not i else "", str(text)) for i, text in enumerate(texts)]
     return facts(rows)
 
 

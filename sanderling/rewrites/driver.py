@@ -54,9 +54,25 @@ class Refusal:
     is_own: bool
 
 
+@dataclass(frozen=True)
+class BorderChange:
+    """An input or output that has another type or other sizes than before."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"'{self.name}' is {self.after} in place of {self.before}"
+
+
 @dataclass
 class Rewritten:
-    """The result of `rewrite`. before, after: ops that are refused; ops: how many there are."""
+    """The result of `rewrite`. before, after: ops that are refused; ops: how many there are.
+
+    is_exact: the numbers that inputs and outputs stand for are the same but for rounding. border:
+    those that hold them in another type, codes for example, or take other sizes.
+    """
 
     model: Model
     accelerator: str
@@ -66,6 +82,7 @@ class Rewritten:
     changes: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_exact: bool = True
+    border: list[BorderChange] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -82,6 +99,7 @@ class Rewritten:
             "refused_after": [asdict(r) for r in self.after],
             "changes": [asdict(c) for c in self.changes],
             "exact": self.is_exact,
+            "border": [asdict(b) for b in self.border],
             "notes": self.notes,
         }
 
@@ -136,9 +154,8 @@ class _Rewriting:
             note = "rewrites of some ops make more ops run on the CPU in all: none is kept"
             return Rewritten(given, self.for_, (counts[0],) * 2, before, before, notes=[note])
         self.model.graphs = _still_called(self.model)
-        return Rewritten(
-            self.model, self.for_, counts, before, after, self.changes, self.notes, self.is_exact
-        )
+        facts = self.changes, self.notes, self.is_exact, _border(given, self.model)
+        return Rewritten(self.model, self.for_, counts, before, after, *facts)
 
     def helpful(self) -> list[str]:
         """The names of rewrites that would be kept: of the model, then of ops, with codes for
@@ -355,6 +372,19 @@ def _refusal(op: Op, verdict: Verdict) -> Refusal:
 def _is_own(verdict: Verdict) -> bool:
     rule = verdict.rule
     return not verdict.is_taken and (rule is None or rule.kind not in CONSEQUENCES)
+
+
+def _border(before: Model, after: Model) -> list[BorderChange]:
+    pairs = [
+        (a, b)
+        for old, new in zip(entries(before), entries(after), strict=True)
+        for a, b in zip((*old.inputs, *old.outputs), (*new.inputs, *new.outputs), strict=True)
+    ]
+    return [
+        BorderChange(b.name, a.type_text, b.type_text)
+        for a, b in pairs
+        if a.type_text != b.type_text
+    ]
 
 
 def _op_count(model: Model) -> int:
