@@ -1,7 +1,8 @@
 """Tables for people: columns on a terminal, lines of facts, Markdown.
 
 The name of a column that holds numbers starts with >, that of one that may be shortened with ~,
-and % if it holds several values, of which the last may go.
+% if it holds several values, of which the last may go, and | if it holds sentences, which go on
+below themselves where the line would be too long.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from shutil import get_terminal_size
 from textwrap import wrap
 
@@ -17,8 +19,10 @@ from .glyphs import cells, clean, first_words, padded, shorten, shorten_apart, w
 
 GAP = "  "
 FLEXIBLE = ("~", "%")
-MARKS = ">~%"
+SENTENCES = "|"
+MARKS = ">~%|"
 READABLE = 24  # letters of a name that is shortened
+LEGIBLE = 30  # letters of a line of a sentence, at least
 IN_FILES = 60  # letters of a name at most, where there is no width to keep to
 
 
@@ -47,15 +51,18 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], labels: int 
     heads = [[column.lstrip(MARKS) for column in columns]]
     widths = _widths(heads + body)
     names = [i for i, column in enumerate(columns) if column.startswith(FLEXIBLE)]
+    sentences = [i for i, column in enumerate(columns) if column.startswith(SENTENCES)]
     if not width():
         for i in names:
             widths[i] = min(widths[i], IN_FILES)
     elif _excess(widths) > 0:
         heads = _broken(heads[0], _widths(body))
         widths = _widths(heads + body)
+        _narrow(widths, sentences, LEGIBLE)
         _narrow(widths, names)
     _shorten(body, columns, widths)
-    lines = [*heads, ["-" * w for w in widths], *body]
+    pieces = [line for row in body for line in _in_lines(row, sentences, widths)]
+    lines = [*heads, ["-" * w for w in widths], *pieces]
     return "\n\n".join(_block(shown, lines, columns, widths) for shown in _blocks(widths, labels))
 
 
@@ -70,6 +77,14 @@ def _shorten(body: list[list[str]], columns: Sequence[str], widths: Sequence[int
             )
             for row in body:
                 row[i] = short[row[i]]
+
+
+def _in_lines(
+    row: Sequence[str], sentences: Sequence[int], widths: Sequence[int]
+) -> list[list[str]]:
+    """A row as several, where a sentence goes on below itself."""
+    cut = [wrapped(c, widths[i]) if i in sentences else [c] for i, c in enumerate(row)]
+    return [list(line) for line in zip_longest(*cut, fillvalue="")]
 
 
 def whole_in_files(column: str, mark: str = "~") -> str:

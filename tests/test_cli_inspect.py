@@ -147,6 +147,23 @@ def test_a_wide_table_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> N
     assert second.splitlines()[-1] == "a setting  3 K"
 
 
+def test_sentences_go_on_below_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    made = table(["op", "|because"], [("ADD", "only where the first input is of four dimensions")])
+    assert made.splitlines()[2:] == [
+        "ADD  only where the first input is of",
+        "     four dimensions",
+    ]
+
+
+def test_ops_that_are_refused_for_one_reason_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    text = call("inspect", F32, "--delegate", "hexagon", "--delegate", "coreml:3").stdout
+    assert len(re.findall("^0, 1 +2  CONV_2D", text, re.M)) == 1
+    assert "rewrites to try (`sanderling rewrite MODEL --for\n  hexagon`): int8 model\n" in text
+    assert all(len(line) <= 60 for line in text.splitlines() if line.startswith("borders"))
+
+
 def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
     g = Graph("\x1b[2J")
     g.outputs = [g.input("\x1b[31mred\n", DType.FLOAT32, (1,))]

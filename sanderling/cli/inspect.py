@@ -174,7 +174,7 @@ def _print_types(found: Record | None) -> None:
         "share of ops\n"
     )
     typer.echo("\n\n".join(filter(None, [table(["model type", *columns], rows), _footnote(found)])))
-    typer.echo("\n" + table(["model type", "on", "most of what is refused"], reasons, 2))
+    typer.echo("\n" + table(["model type", "on", "|most of what is refused"], reasons, 2))
     typer.echo("\n" + _bibliography(sources))
     if found["problem"]:
         typer.echo(f"\n{found['problem']}")
@@ -370,11 +370,25 @@ def _delegation(record: Record, every: bool) -> list[str]:
         for op in record["ops"]
         for r in op["refusals"] or [{"delegate": "", "reason": "yes"}] * every
     ]
-    refused = table([">#", "op", "refused by", "~output", "because"], rows)
+    columns = ["op", "refused by", "~output", "|because"]
+    refused = (
+        table([">#", *columns], rows) if every else table(["%#", ">ops", *columns], _grouped(rows))
+    )
     lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]
     lines += [_bibliography(sources), _rewrites(record)] if sources else []
     lines = list(filter(None, lines))
     return [*lines, _borders(record["crossing"])] if record.get("taken") else lines
+
+
+def _grouped(rows: Iterable[Sequence[Any]]) -> list[tuple[object, ...]]:
+    """Ops of one kind that are refused for one reason are one row, with the first one's output."""
+    kinds: dict[tuple[object, ...], list[tuple[Any, str]]] = {}
+    for place, name, by, output, because in rows:
+        kinds.setdefault((name, by, because), []).append((place, output))
+    return [
+        (", ".join(str(place) for place, _ in at), len(at), name, by, at[0][1], because)
+        for (name, by, because), at in kinds.items()
+    ]
 
 
 def _rewrites(record: Record) -> str:

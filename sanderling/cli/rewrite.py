@@ -193,18 +193,22 @@ def _changes(made: Rewritten) -> str:
     """Rewrites of the same kind for the same reason are one row."""
     kinds = Counter((" + ".join(c.rewrites), c.does, c.reason) for c in made.changes)
     rows = [(name, count, does, why) for (name, does, why), count in kinds.items()]
-    return table(["rewrite", ">ops", "~what is written", "~because"], rows[:SHOWN], labels=2)
+    return table(["rewrite", ">ops", "|what is written", "|because"], rows[:SHOWN], labels=2)
 
 
 def _left(made: Rewritten) -> str:
     own = [r for r in made.after if r.is_own]
     if not made.after:
         return "every op is taken"
-    rows = [(r.op, r.reason, r.source) for r in own[:SHOWN]]
-    more = f"\nand {len(own) - SHOWN} more" if len(own) > SHOWN else ""
+    kinds = dict[tuple[str, str], list[str]]()
+    for r in own:
+        kinds.setdefault((r.reason, r.source), []).append(r.op)
+    rows = [(at[0], len(at), why, source) for (why, source), at in kinds.items()]
+    more = f"\nand {len(rows) - SHOWN} reasons more" if len(rows) > SHOWN else ""
     follow = len(made.after) - len(own)
     said = f"\n{plural(follow, 'op')} more run on the CPU because of them" if follow else ""
-    return "still refused:\n" + table(["~op", "~because", "~source"], rows) + more + said
+    columns = ["~first op", ">ops", "|because", "~source"]
+    return "still refused:\n" + table(columns, rows[:SHOWN]) + more + said
 
 
 def _compared(answers: list[Answers]) -> str:
