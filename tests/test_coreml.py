@@ -311,6 +311,20 @@ def test_export_says_what_it_does_not_take(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no input 'eyes'"):
         sanderling.export(float32, tmp_path / "x.mlpackage", shapes={"eyes": (1,)})
     assert not list(tmp_path.iterdir())
+    kept = tmp_path / "x.mlpackage" / "mine"
+    kept.parent.mkdir()
+    kept.touch()
+    with pytest.raises(InputError, match=r"it is no package of Core ML: it has no Manifest.json"):
+        sanderling.export(float32, kept.parent)
+    assert kept.exists()
+
+
+@NEEDS
+def test_export_takes_a_file_too(tmp_path: Path) -> None:
+    made = sanderling.export(str(DIGITS), tmp_path / "digits.mlpackage")
+    assert list(made.outputs) == ["probabilities"] and made.path.is_dir()
+    with pytest.raises(InputError, match=r"absent\.tflite"):
+        sanderling.export(tmp_path / "absent.tflite", tmp_path / "x.mlpackage")
 
 
 @NEEDS

@@ -190,8 +190,21 @@ def test_what_cannot_be_handed_over_is_refused(registered: dict[str, Any]) -> No
     ):
         with pytest.raises(InputError, match=r"another process(.|\n)*--plugin"):
             make()
-    with pytest.raises(InputError, match="'isolated_timeout' cannot be 'soon'"):
-        sanderling.load_delegate("cpu", {"isolated": True, "isolated_timeout": "soon"})
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["isolated=maybe", "isolated=", "isolated;isolated_timeout=soon", "isolated_timeout=inf"],
+)
+def test_a_value_that_does_not_fit_does_not_drop_the_protection(spelling: str) -> None:
+    option, _, value = spelling.rpartition(";")[2].partition("=")
+    with pytest.raises(InputError, match=f"'{option}' cannot be '{value}'\n  give "):
+        DIGITS.compile(delegates=[f"reference:{spelling}"])
+
+
+def test_flags_of_isolation_are_read_as_all_flags_are() -> None:
+    assert isinstance(sanderling.load_delegate("reference", {"isolated": "yes"}), Isolated)
+    assert not isinstance(sanderling.load_delegate("reference", {"isolated": "off"}), Isolated)
 
 
 # -- how it ends ----------------------------------------------------------------------------------

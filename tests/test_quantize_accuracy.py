@@ -20,7 +20,7 @@ from sanderling.optimize.canonical import canonical
 from sanderling.optimize.corrections import CorrectedQuantiser
 from sanderling.optimize.equalise import equalise, regions, trade
 from sanderling.optimize.judge import Candidate, signal_to_noise
-from sanderling.optimize.linear import weighted_ops
+from sanderling.optimize.linear import codes, weighted_ops
 from sanderling.optimize.probe import Probe
 from sanderling.optimize.quantize import quantize
 from sanderling.optimize.recipe import Choice
@@ -49,6 +49,12 @@ def logits(model: Model) -> list[Array]:
 def ratio(wanted: Model, given: Model) -> float:
     pairs = zip(logits(wanted), logits(given), strict=True)
     return float(np.mean([signal_to_noise(w, g) for w, g in pairs]))
+
+
+def test_codes_of_a_scalar() -> None:
+    scalar = Graph().tensor("x", DType.INT8, (), quant=Quant.of(0.5, 3))
+    made = codes(np.array(2.0, np.float32), scalar)
+    assert made.shape == () and made.dtype == np.int8 and made == 7
 
 
 # -- channels scaled apart ------------------------------------------------------------------------

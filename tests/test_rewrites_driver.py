@@ -11,14 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 import sanderling
-from sanderling import DType, Graph, Model, Quant, load, save
+from sanderling import DType, Graph, Model, Quant, Tensor, load, save
 from sanderling.cli.app import app
 from sanderling.ir.text import from_text
 from sanderling.ir.verify import problems
 from sanderling.rewrites import answers, whole_model
 from sanderling.rewrites.answers import Bound, compare_answers, sample_arrays
-from sanderling.rewrites.driver import Rewritten, rewrite
+from sanderling.rewrites.driver import Rewritten, rewrite, rewrites_to_try
+from sanderling.rewrites.table import REWRITES
 from sanderling.rewrites.whole_model import as_float, if_int8, one_batch
+
+from .support.command_line import F32
 
 pytestmark = pytest.mark.filterwarnings("ignore:no calibration data")
 RNG = np.random.default_rng(11)
@@ -122,6 +125,7 @@ SIXTEEN = text(
     "%y: i16[1,4] quant={scale: [0.0031], zero_point: [0]}\n"
     "%y = ADD(%x, %x) {pot_scale_int16: false}"
 )
+LARGEST = text("%x: f32[1,4]\n%a: i32[] = [1]\n%y: i32[1]\n%y = ARG_MAX(%x, %a)")
 GPU = {
     "branches": BRANCHES,
     "shapes": SHAPES,
@@ -207,9 +211,50 @@ def test_codes_are_fed_where_floats_were() -> None:
     graph.add("ADD", [a, a], [b]).version = 2
     graph.add("DEQUANTIZE", [b], [y]).version = 2
     graph.outputs = [y]
-    made = mended(Model([graph]), "edgetpu").model.main
+    found = mended(Model([graph]), "edgetpu")
+    made = found.model.main
     assert [op.name for op in made.ops] == ["ADD"]
     assert [t.name for t in (*made.inputs, *made.outputs)] == ["x", "y"]
+    assert found.is_exact
+    said = [f"'{name}' is i8[1,4] in place of f32[1,4]" for name in "xy"]
+    assert [str(b) for b in found.border] == said
+
+
+def test_a_model_that_only_makes_codes_keeps_its_op() -> None:
+    codes = "%y: i8[1,4] quant={scale: [0.1], zero_point: [3]}"
+    made = rewrite(text(f"%x: f32[1,4]\n{codes}\n%y = QUANTIZE(%x)"), "gpu")
+    assert [op.name for op in made.model.main.ops] == ["QUANTIZE"] and not made.border
+
+
+def product(types: str, shapes: tuple[tuple[int, ...], ...], zero: int = 0) -> Model:
+    """FULLY_CONNECTED with constant weights; types of operand, weights and result."""
+    graph = Graph()
+    x, w, y = (
+        Tensor(name, DType.parse(t), shape, quant=None if t == "f32" else Quant.of(0.1, at))
+        for name, t, shape, at in zip("xwy", types.split(), shapes, (0, zero, 0), strict=True)
+    )
+    w.data = np.ones(w.shape, w.dtype.numpy)
+    graph.inputs = [x]
+    graph.add("FULLY_CONNECTED", [x, w], [y])
+    graph.outputs = [y]
+    return Model([graph])
+
+
+@pytest.mark.parametrize("types, zero", [("f32 i8 f32", 0), ("i8 i8 i8", 5), ("u8 u8 i16", 0)])
+def test_products_that_a_convolution_does_not_compute_stay(types: str, zero: int) -> None:
+    """It quantises the whole picture in place of each row, has no zero point of its weights, and
+    has its operand's type."""
+    graph = product(types, ((3, 4), (2, 4), (3, 2)), zero).main
+    row = next(row for row in REWRITES if row.name == "FULLY_CONNECTED as CONV_2D")
+    assert row.apply(graph, graph.ops[0]) is None
+    plain = product("i8 i8 i8", ((3, 4), (2, 4), (3, 2))).main
+    assert row.apply(plain, plain.ops[0])
+
+
+def test_an_empty_operand_is_not_repeated() -> None:
+    body = "%x: f32[1,3]\n%s: bool[0,1]\n%y: f32[0,3]\n%y = SELECT_V2(%s, %x, %x)"
+    made = rewrite(text(body, "%x, %s"), "gpu")
+    assert [p for graph in made.model.graphs for p in problems(graph)] == []
 
 
 def test_a_batch_of_one() -> None:
@@ -232,8 +277,7 @@ def test_codes_as_floats_and_floats_as_codes() -> None:
 
 
 def test_what_cannot_be_mended_is_said() -> None:
-    model = text("%x: f32[1,4]\n%a: i32[] = [1]\n%y: i32[1]\n%y = ARG_MAX(%x, %a)")
-    made = rewrite(model, "gpu")
+    made = rewrite(LARGEST, "gpu")
     assert [refusal.op for refusal in made.after] == ["ARG_MAX 'y'"]
     assert made.after == made.before and not made.changes and made.after[0].source
 
@@ -280,6 +324,9 @@ def test_inspect_names_rewrites(tmp_path: Path) -> None:
     words = ["inspect", str(tmp_path / "m.tflite"), "--delegate", "gpu"]
     shown = CliRunner().invoke(app, words).stdout
     assert "`sanderling rewrite MODEL --for gpu`" in shown and "LOG_SOFTMAX as sums" in shown
+    assert rewrites_to_try(ATTENTION, "gpu")[0] == "fewer dimensions: TRANSPOSE"
+    assert rewrites_to_try(load(F32), "hexagon") == ["int8 model"]
+    assert rewrites_to_try(load(F32), "gpu") == []
 
 
 def test_no_model_where_answers_differ(tmp_path: Path) -> None:
@@ -287,8 +334,18 @@ def test_no_model_where_answers_differ(tmp_path: Path) -> None:
     save(SIXTEEN, given)
     np.save(data, RNG.integers(-999, 999, (6, 4)).astype(np.int16))
     result = call(given, "--for", "gpu", "-o", out, "--data", data, "--min-snr", 999, status=1)
-    assert "answers differ: output 0 'y': SNR is" in result.output
+    assert "answers differ: (run by sanderling) output 0 'y': SNR is" in result.output
     assert not out.exists() and "no model is written" in result.output
+
+
+def test_what_stays_as_it_was_is_said_and_the_source_is_kept(tmp_path: Path) -> None:
+    given, out = tmp_path / "m.tflite", tmp_path / "out.tflite"
+    save(LARGEST, given)
+    assert "nothing had to be" in call(F32, "--for", "gpu", "-o", out).output
+    shown = call(given, "--for", "gpu", "-o", out).output
+    assert out.exists() and shown.count("nothing could be rewritten") == 2
+    refused = call(given, "--for", "gpu", "-o", given, status=2).output
+    assert "the output is the model itself" in refused
 
 
 @pytest.mark.parametrize("words, said", [

@@ -18,12 +18,15 @@ from sanderling.rules.gpu import OFFLINE_SOURCE, PARSER_SOURCE
 from sanderling.rules.model_types import COLUMNS, COUNTED_OUT, TYPES, model_types
 from sanderling.rules.nnapi import LEVELS, NAMES
 from sanderling.rules.rule import KINDS
-from sanderling.rules.tables import HOMES
+from sanderling.rules.tables import HOMES, MODULES
+from sanderling.runtime.registry import RULES_ONLY
 
+from .conformance.cases import CASES as ROWS
 from .support.gpu_cases import CASES, GpuCase
 from .support.rule_cases import LINES, legal, one_op, op_graph
 
 F6, F7 = LEVELS["fl6"], LEVELS["fl7"]
+STEP = 100  # of the conformance rows, which are judged for mistakes of ours
 
 
 def refusal(table: str, op: Op) -> str | None:
@@ -580,6 +583,14 @@ def test_sizes_that_only_the_run_knows() -> None:
         assert first.rule is not None and first.rule.kind == "graph", name
 
 
+@pytest.mark.parametrize("table", MODULES)
+def test_every_op_is_judged(table: str) -> None:
+    """Rules are about any legal op, one with a scalar or an empty tensor too."""
+    scalar = op_graph("PRELU", "x[1,4] #x[]=1 -> x[1,4]", "i8")
+    for graph in (scalar, *(row.model().main for row in ROWS[::STEP])):
+        assert len(judge(graph, table).verdicts) == len(graph.ops)
+
+
 def test_names_are_those_of_the_tables() -> None:
     made = {m: [t.name for t in import_module(f"sanderling.rules.{m}").TABLES] for m in HOMES}
     assert made == {module: held.split() for module, held in HOMES.items()}
@@ -589,9 +600,16 @@ def test_names() -> None:
     assert {"gpu", "gpu:offline", "nnapi:27", "nnapi:fl7", "hexagon", "coreml:2", "edgetpu"} <= {
         *names()
     }
-    with pytest.raises(InputError, match="known are"):
-        judge(chain("a"), "npu")
-    ours = judge(chain("aza"), "cpu")
+    for name, said in {
+        "npu": "rules are known of: coreml:2",
+        "gpuu": "did you mean gpu[?] rules are",
+        "edgtpu": "did you mean edgetpu[?]",
+        "nnapi:99": "the rules of nnapi are: nnapi:27, .*nnapi:fl7$",
+    }.items():
+        with pytest.raises(InputError, match=said):
+            judge(chain("a"), name)
+    assert {n.partition(":")[0] for n in names()} == {*RULES_ONLY, "coreml", "cpu"}
+    ours = judge(Model([chain("aza")]), "cpu")
     assert ours.taken and ours.table.name == "cpu"
 
 

@@ -33,6 +33,8 @@ FORMS: dict[str, Any] = {
     "instruments": captured.instruments,
     "instruments, intervals": captured.instruments_intervals,
 }
+# A line that a search from each of its words would take a day for.
+SWITCHES = b" w-1 ( 1) [001] d..2 1.0: sched_switch: " + b"prev_pid=1 " * 20_000 + b"\n"
 # Those that tell which threads are of one process, and when they ran.
 SCHEDULED = ["perfetto", "perfetto, compact", "systrace", "systrace page"]
 
@@ -143,6 +145,21 @@ def test_packed_captures(tmp_path: Path) -> None:
     assert summary(read_trace(path))["runs"] == 3
 
 
+@pytest.mark.parametrize("packed", ["gzip", "compressed packets"])
+def test_what_unpacks_to_too_much_is_refused(
+    packed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDERLING_MAX_MEMORY", "1m")
+    outer = captured.messages().Trace()
+    for _ in range(2):  # each of them fits
+        outer.packet.add().compressed_packets = zlib.compress(b"\x0a\0" * 20_000)
+    lines = gzip.compress(b"# tracer: nop\n") + gzip.compress(b"\n" * 100_000)
+    path = tmp_path / "x"
+    path.write_bytes(lines if packed == "gzip" else outer.SerializeToString())
+    with pytest.raises(InputError, match=r"x: the trace unpacks to more than 65536 bytes\n.*MAX_M"):
+        read_trace(path)
+
+
 def test_an_old_page_holds_a_string(tmp_path: Path) -> None:
     text = captured.systrace(gpu_story()).replace("\n", "\\n\\\n")
     path = tmp_path / "x.html"
@@ -221,11 +238,19 @@ def test_the_command_prints_ops_and_insights(tmp_path: Path) -> None:
     [
         (b"nothing of the kind", "no trace that can be read"),
         (b"", "no trace that can be read"),
+        (
+            b'{"a": 1}',
+            "FILE.json` wrote: it has no 'otherData'\n  give a trace .*ours .*, Perfetto's",
+        ),
+        (b'{"traceEvents": []}', "it has no 'otherData'\n  give a trace of a known format: ours"),
+        (b'{"otherData": {"schema": "x"}}', "its schema is x\n  give a trace of a known format"),
         (b"\x0a\xff\xff\xff\xff", "the trace is damaged: not Perfetto's protobuf"),
         (b"<trace-query-result><row>", "the trace is damaged: not XML"),
         (b"\x1f\x8b\x08", "the trace is damaged"),
         (b"# tracer: nop\n", "no event of TensorFlow Lite is in this capture of systrace"),
         (b"<trace-query-result/>", "no event of TensorFlow Lite is in this capture of Instr"),
+        (b'<?xml version="1.0" encoding="utf-99"?><trace-query-result/>', "damaged: not XML"),
+        (b"# tracer: nop\n" + SWITCHES, "no event of TensorFlow Lite is in this capture of sys"),
     ],
 )
 def test_files_that_say_nothing(content: bytes, says: str, tmp_path: Path) -> None:

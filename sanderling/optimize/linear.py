@@ -96,7 +96,8 @@ def codes(values: Array, tensor: Tensor) -> Array:
     quant = tensor.quant
     if tensor.dtype.is_float or quant is None:
         return values
-    made = np.rint(values * np.float32(1 / float(quant.scale[0])))
+    # Of a scalar, NumPy's operators make a number that has no place to write to.
+    made = np.asarray(np.rint(values * np.float32(1 / float(quant.scale[0]))))
     made += int(quant.zero_point[0])
     return np.clip(made, *tensor.dtype.bounds, out=made).astype(tensor.dtype.numpy)
 

@@ -24,11 +24,13 @@ from .whole_model import REWRITES as WHOLE
 
 SCHEMA = "sanderling.rewrite/1"
 DEPTH = 4  # rewrites on top of each other, until the ops that the first one made are taken
+QUICK = 1  # of them where a rewrite is only named
 # What rewrites leave behind: chains of views and views that change nothing.
 TIDY = tuple(r for r in (*IDENTITY_RULES, *CHAIN_RULES) if r.name in ("identity RESHAPE",
              "identity TRANSPOSE", "views merged"))  # fmt: skip
 # Refusals that follow from those of other ops.
 CONSEQUENCES = ("partition", "graph")
+INT8 = "int8 model"
 ENOUGH = 0.5  # another type for all values is worth it if it mends this share of the refused ops
 
 
@@ -52,9 +54,25 @@ class Refusal:
     is_own: bool
 
 
+@dataclass(frozen=True)
+class BorderChange:
+    """An input or output that has another type or other sizes than before."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"'{self.name}' is {self.after} in place of {self.before}"
+
+
 @dataclass
 class Rewritten:
-    """The result of `rewrite`. before, after: ops that are refused; ops: how many there are."""
+    """The result of `rewrite`. before, after: ops that are refused; ops: how many there are.
+
+    is_exact: the numbers that inputs and outputs stand for are the same but for rounding. border:
+    those that hold them in another type, codes for example, or take other sizes.
+    """
 
     model: Model
     accelerator: str
@@ -64,6 +82,7 @@ class Rewritten:
     changes: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_exact: bool = True
+    border: list[BorderChange] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -80,6 +99,7 @@ class Rewritten:
             "refused_after": [asdict(r) for r in self.after],
             "changes": [asdict(c) for c in self.changes],
             "exact": self.is_exact,
+            "border": [asdict(b) for b in self.border],
             "notes": self.notes,
         }
 
@@ -98,6 +118,12 @@ def rewrite(
     """
     source = model if isinstance(model, Model) else load(model)
     return _Rewriting(source.copy(), for_, data, progress).run()
+
+
+def rewrites_to_try(model: Model, for_: str) -> list[str]:
+    """Name the rewrites that mend something. Each kind of refusal is tried once, and nothing is
+    measured or kept, so that this is quick; `rewrite` does the work."""
+    return _Rewriting(model.copy(), for_, None, lambda *_: None).helpful()
 
 
 Seen = Callable[[Graph], Graph]
@@ -128,9 +154,36 @@ class _Rewriting:
             note = "rewrites of some ops make more ops run on the CPU in all: none is kept"
             return Rewritten(given, self.for_, (counts[0],) * 2, before, before, notes=[note])
         self.model.graphs = _still_called(self.model)
-        return Rewritten(
-            self.model, self.for_, counts, before, after, self.changes, self.notes, self.is_exact
-        )
+        facts = self.changes, self.notes, self.is_exact, _border(given, self.model)
+        return Rewritten(self.model, self.for_, counts, before, after, *facts)
+
+    def helpful(self) -> list[str]:
+        """The names of rewrites that would be kept: of the model, then of ops, with codes for
+        values if that is what the accelerator wants."""
+        refused = self._score(self.model)
+        found = [row.name for row in WHOLE if self._helps(row)]
+        self.seen = if_int8
+        if FLOAT.name not in found and _is_better(refused, self._score(self.model), ENOUGH):
+            found.append(INT8)
+        else:
+            self.seen = lambda graph: graph
+        return list(dict.fromkeys(found + self._helpful_to_ops()))
+
+    def _helps(self, row: WholeRewrite) -> bool:
+        kept = self.model
+        is_kept = self._try_whole(row, ENOUGH if row is FLOAT else 0.0)
+        self.model = kept
+        return is_kept
+
+    def _helpful_to_ops(self) -> list[str]:
+        base, found = self._score(self.model), list[Rewrite]()
+        for number, graph in enumerate(entries(self.model)):
+            pairs = _candidates(graph, self._verdicts(graph))
+            kinds = {(v.op.name, v.rule and v.rule.says): place for place, v in reversed(pairs)}
+            for place in reversed(kinds.values()):
+                made = self._mended(self.model, number, place, base, QUICK)
+                found += made[1] if made else []
+        return [row.name for row in found]
 
     # -- the judge --------------------------------------------------------------------------
 
@@ -206,7 +259,7 @@ class _Rewriting:
             return False
         reasons = sorted({r.reason for r in self._refusals(self.model) if r.is_own})
         does = "int8 values and weights, codes at the border"
-        self.changes.append(Change("the model", "; ".join(reasons[:3]), ["int8 model"], does))
+        self.changes.append(Change("the model", "; ".join(reasons[:3]), [INT8], does))
         self.model, self.is_exact = trial, False
         self.notes += said
         self._ops()
@@ -319,6 +372,19 @@ def _refusal(op: Op, verdict: Verdict) -> Refusal:
 def _is_own(verdict: Verdict) -> bool:
     rule = verdict.rule
     return not verdict.is_taken and (rule is None or rule.kind not in CONSEQUENCES)
+
+
+def _border(before: Model, after: Model) -> list[BorderChange]:
+    pairs = [
+        (a, b)
+        for old, new in zip(entries(before), entries(after), strict=True)
+        for a, b in zip((*old.inputs, *old.outputs), (*new.inputs, *new.outputs), strict=True)
+    ]
+    return [
+        BorderChange(b.name, a.type_text, b.type_text)
+        for a, b in pairs
+        if a.type_text != b.type_text
+    ]
 
 
 def _op_count(model: Model) -> int:

@@ -164,7 +164,7 @@ def _mirror_pad(make: Steps, match: Match) -> None:
 def _repeats(shape: Shape, target: Shape) -> Array:
     lead = _lead(shape, len(target))
     need(all(n in (1, m) for n, m in zip(lead, target, strict=True)))
-    return np.array([m // n for n, m in zip(lead, target, strict=True)], np.int32)
+    return np.array([1 if n == m else m for n, m in zip(lead, target, strict=True)], np.int32)
 
 
 def _spread(make: Steps, x: Tensor, target: Shape) -> Tensor:

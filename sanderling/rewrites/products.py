@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Array, Op, Quant, Tensor
+from ..ir import Array, DType, Op, Quant, Tensor
 from ..ir.rewrite import CONST, Match, P, Var
 from ..ops.base import attr
 from ..passes.common import activation
@@ -31,10 +31,15 @@ def _matmul(make: Steps, match: Match) -> None:
 
 
 def _pointwise(make: Steps, match: Match) -> None:
-    """Rows are the pixels of a picture, and the product is a convolution of one pixel."""
+    """Rows are the pixels of a picture, and the product is a convolution of one pixel.
+
+    A product of floats and codes quantises each row by itself, a convolution the whole picture.
+    """
     op, x, weights = match.root, match["x"], match["weights"]
-    need(is_fixed(op) and len(weights.shape) == 2)
+    need(is_fixed(op) and len(weights.shape) == 2 and is_float(x) == is_float(weights))
+    need(not (weights.dtype is DType.INT8 and weights.quantisation.zero_point.any()))
     count, depth = weights.shape
+    need(depth)
     picture = make.reshape(x, (1, int(np.prod(x.shape)) // depth, 1, depth))
     values = weights.values.reshape(count, 1, 1, depth)
     kernel = Tensor(f"{weights.name}/kernel", weights.dtype, values.shape, data=values)

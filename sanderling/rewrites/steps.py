@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import SanderlingError
 from ..ir import Array, DType, Graph, Op, Quant, Tensor
 from ..ir.rewrite import Match, P, matches
-from ..ops import Spec, infer
+from ..ops import Spec, definition, infer
 from ..optimize.rules import RULES
 
 EIGHT_BITS = (DType.INT8, DType.UINT8)
@@ -61,9 +61,11 @@ class Steps:
         **attrs: Any,
     ) -> Tensor:
         """Append an op with one result and return that: `out`, or a new tensor of the type and
-        quantisation of the first operand, whose shape is inferred."""
+        quantisation of the first operand, whose shape is inferred. The rewrite is declined if the
+        operator does not take these types."""
         made = out or self._new(inputs, quant)
         op = Op(name, inputs, [made], attrs, version=version_of(name, [*inputs, made]))
+        need(definition(op).rule.allows(op))
         if out is None:
             made.shape = self._shape(op)
         self.ops.append(op)

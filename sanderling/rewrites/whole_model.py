@@ -108,9 +108,10 @@ def _reshape_to_one(graph: Graph, op: Op, batch: int) -> None:
 
 
 def plain_border(model: Model) -> str | None:
-    """Feed codes and read codes: the ops that make them of floats, and floats of them, go."""
+    """Feed codes and read codes: the ops that make them of floats, and floats of them, go. A model
+    of nothing else stays as it is."""
     names = [name for graph in entries(model) for name in _bare(model, graph)]
-    if not names:
+    if not names or not all(graph.ops for graph in entries(model)):
         return None
     return f"codes are fed and read in place of floats: {', '.join(names)}"
 

@@ -47,6 +47,12 @@ def _parameters(op: Op) -> list[Tensor]:
     return operands(op)[VALUES.get(op.name, 1) :]
 
 
+def _values(op: Op) -> list[Tensor]:
+    """What is computed, parameters apart."""
+    parameters = _parameters(op)
+    return [*(t for t in computed(op) if t not in parameters), *op.outputs]
+
+
 def _outer(tensor: Tensor) -> int:
     """Elements of all axes but the three innermost."""
     return math.prod(tensor.shape[:-3])
@@ -88,13 +94,9 @@ def _splits_no_batch(op: Op) -> bool:
     return rank < 4 or axis[0] % rank != 0
 
 
-def _is_row(op: Op) -> bool:
-    x = op.outputs[0]
+def _is_row(x: Tensor) -> bool:
+    """Say whether only the last axis is longer than 1; a scalar has none."""
     return elements(x) == (x.shape or (1,))[-1]
-
-
-def _is_slope(op: Op) -> bool:
-    return elements(op.operand(1)) == op.operand(1).shape[-1]
 
 
 def _steps_by_one(op: Op) -> bool:
@@ -115,33 +117,34 @@ ROWS: dict[str, tuple[Rule, ...]] = rows(
         where("constant", "a constant input is all zeros, and one of two", _joins_zeros))),
     ("CONV_2D DEPTHWISE_CONV_2D", (DILATION,)),
     ("FULLY_CONNECTED", (attribute("weights_format", "DEFAULT"),
-        where("shape", "the result is one row", _is_row))),
+        where("shape", "the result is one row", lambda op: _is_row(op.outputs[0])))),
     ("MEAN", (NO_BATCH, where("shape", "the depth is a multiple of 4 if it is reduced",
         _depth_is_even))),
     ("REDUCE_MAX REDUCE_MIN SUM", (NO_BATCH,)),
     ("PACK", (where("attribute", "it does not pack a batch",
         lambda op: attribute_of(op, "axis") != 0 or len(op.outputs[0].shape) < 4),)),
     ("PAD", (where("shape", "the batch is not padded", _pads_no_batch),)),
-    ("PRELU", (where("shape", "alpha has one axis", _is_slope),)),
+    ("PRELU", (where("shape", "alpha has one axis", lambda op: _is_row(op.operand(1))),)),
     ("RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR", (where("shape", "there is one batch",
         lambda op: op.operand(0).shape[0] == 1),)),
     ("SOFTMAX", (where("shape", f"the input is one row of at most {MOST_SOFTMAX} elements",
-        lambda op: _is_row(op) and elements(op.outputs[0]) <= MOST_SOFTMAX),)),
+        lambda op: _is_row(op.outputs[0]) and elements(op.outputs[0]) <= MOST_SOFTMAX),)),
     ("SPLIT", (where("shape", "the batch is not split", _splits_no_batch),)),
     ("STRIDED_SLICE", (where("attribute", "all steps are 1", _steps_by_one), unset("ellipsis_mask"),
         unset("new_axis_mask"))),
 )  # fmt: skip
+# Types first: where weights are computed of float16 constants, it is the floats that are refused.
 EVERY = (
+    where(
+        "types",
+        "all that is computed is u8 or i8",
+        lambda op: all(is_type(t, CODES) for t in _values(op)),
+        lambda op: ", ".join(sorted({t.dtype.short for t in _values(op)})),
+    ),
     where(
         "constant",
         "all parameters are constant",
         lambda op: all(t.is_constant for t in _parameters(op)),
-    ),
-    where(
-        "types",
-        "all that is computed is u8 or i8",
-        lambda op: all(is_type(t, CODES) for t in (*computed(op), *op.outputs)),
-        lambda op: ", ".join(sorted({t.dtype.short for t in (*computed(op), *op.outputs)})),
     ),
     where(
         "rank",

@@ -5,21 +5,24 @@ read_trace("phone.perfetto-trace")  # a Trace: insights() and op_times() take it
 
 from __future__ import annotations
 
-import gzip
 import os
 import zlib
 from collections.abc import Callable
+from gzip import BadGzipFile
 
 from ...errors import InputError
 from ...files import read_bytes
 from ...runtime.trace import Trace
-from ...runtime.tracefile import read
+from ...runtime.tracefile import WRITER, read
 from . import instruments_file, perfetto_file, systrace_file
 from .tflite_events import as_trace
 from .timeline import Timeline
+from .unpacked import GZIP, Unpacker
 
-GZIP = b"\x1f\x8b"
-FORMATS = "ours (.json), Perfetto's, systrace's (.html or text) or Instruments' (xctrace export)"
+FORMATS = (
+    f"ours ({WRITER}), Perfetto's (protobuf), systrace's (.html or text) or Instruments' "
+    "(xctrace export)"
+)
 Reader = Callable[[bytes], Timeline]
 # Who can tell its own files, and reads them.
 READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
@@ -34,12 +37,14 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     fix = f"give a trace of a known format: {FORMATS}"
     content = read_bytes(path, "the trace", fix)
     if content.lstrip()[:1] == b"{":
-        return read(path)
+        return read(path, fix)
     try:
-        content = gzip.decompress(content) if content.startswith(GZIP) else content
+        content = Unpacker().gzip(content) if content.startswith(GZIP) else content
         reader = next((read for knows, read in READERS if knows(content)), None)
         timeline = reader(content) if reader is not None else None
-    except (ValueError, KeyError, IndexError, zlib.error, EOFError, OSError) as error:
+    except InputError as error:
+        raise InputError(error.what, where=os.fspath(path), fix=error.fix) from error
+    except (ValueError, KeyError, IndexError, zlib.error, BadGzipFile, EOFError) as error:
         raise InputError(
             f"the trace is damaged: {error}", where=os.fspath(path), fix="capture it once more"
         ) from error

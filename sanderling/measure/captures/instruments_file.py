@@ -25,7 +25,7 @@ def is_export(content: bytes) -> bool:
 def read(content: bytes) -> Timeline:
     try:
         root = ElementTree.fromstring(content)
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f"not XML ({error})") from error
     reader = _RowReader(root)
     for row in root.iter("row"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
@@ -10,6 +9,7 @@ from typing import Any
 
 from ...runtime.tracefile import perfetto_messages
 from .timeline import Timeline, TimelineEvents
+from .unpacked import Unpacker
 
 PACKET = b"\x0a"  # field 1, a message: every file begins with one
 BOOT = 6  # the clock of the kernel's events
@@ -31,16 +31,22 @@ def read(content: bytes) -> Timeline:
 
 
 def _packets(messages: Any, content: bytes) -> Iterator[Any]:
+    """Compressed packets hold packets that are not compressed again."""
+    unpacker = Unpacker()
+    for packet in _parsed(messages, content).packet:
+        if packet.compressed_packets:
+            yield from _parsed(messages, unpacker.zlib(packet.compressed_packets)).packet
+        else:
+            yield packet
+
+
+def _parsed(messages: Any, content: bytes) -> Any:
     trace = messages.Trace()
     try:
         trace.ParseFromString(content)
     except Exception as error:  # of the package protobuf, which need not be there otherwise
         raise ValueError(f"not Perfetto's protobuf ({error})") from error
-    for packet in trace.packet:
-        if packet.compressed_packets:
-            yield from _packets(messages, zlib.decompress(packet.compressed_packets))
-        else:
-            yield packet
+    return trace
 
 
 class _PacketReader:

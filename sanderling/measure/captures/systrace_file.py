@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Mapping
 
 from .timeline import Timeline, TimelineEvents
 
@@ -12,8 +14,7 @@ LINE = re.compile(
     r"^\s*(?P<name>\S.*?)-(?P<thread>\d+)\s+(?:\(\s*(?P<process>\d+|-+)\)\s+)?"
     r"\[(?P<cpu>\d+)\]\s+(?:[\w.]{4,5}\s+)?(?P<at>\d+\.\d+):\s+(?P<event>\w+):\s?(?P<rest>.*)$"
 )
-SWITCH = re.compile(r"prev_pid=(-?\d+) .*?prev_state=(\S+) ==> .*?next_pid=(\d+)")
-WOKEN = re.compile(r"\bpid=(\d+)")
+NUMBER = re.compile(r"-?\d+")
 CORES = re.compile(r"#P:(\d+)")
 MARKS = ("tracing_mark_write", "print", "0")  # some kernels give the function's address: 0
 WAKES = ("sched_waking", "sched_wakeup", "sched_wakeup_new")
@@ -30,9 +31,9 @@ def is_systrace(content: bytes) -> bool:
 def read(content: bytes) -> Timeline:
     events = TimelineEvents("systrace")
     cores = 0
-    for line in content.decode("utf-8", "replace").splitlines():
+    for line in io.TextIOWrapper(io.BytesIO(content), "utf-8", "replace"):
         # Older pages hold the text as a string of their script.
-        found = LINE.match(line.removesuffix("\\n\\"))
+        found = LINE.match(line.rstrip("\n").removesuffix("\\n\\"))
         if found is not None:
             cores = max(cores, int(found["cpu"]) + 1)
             _take(events, found)
@@ -49,11 +50,27 @@ def _take(events: TimelineEvents, found: re.Match[str]) -> None:
         events.made.processes[thread] = int(found["process"])
     if what in MARKS:
         events.mark(at, thread, found["rest"].rpartition("tracing_mark_write: ")[2])
-    elif what == "sched_switch" and (change := SWITCH.search(found["rest"])) is not None:
-        before, state, after = change.groups()
-        events.switch(at, int(found["cpu"]), int(before), state.startswith("R"), int(after))
-    elif what in WAKES and (woken := WOKEN.search(found["rest"])) is not None:
-        events.wake(at, int(woken[1]))
+    elif what == "sched_switch":
+        _switch(events, at, int(found["cpu"]), _facts(found["rest"]))
+    elif what in WAKES and (woken := _number(_facts(found["rest"]), "pid")) is not None:
+        events.wake(at, woken)
+
+
+def _switch(events: TimelineEvents, at: int, cpu: int, facts: Mapping[str, str]) -> None:
+    before, after = (_number(facts, f"{side}_pid") for side in ("prev", "next"))
+    if before is not None and after is not None and "prev_state" in facts:
+        events.switch(at, cpu, before, facts["prev_state"].startswith("R"), after)
+
+
+def _facts(rest: str) -> dict[str, str]:
+    """The words `key=value` of an event, by their keys."""
+    pairs = (word.partition("=") for word in rest.split())
+    return {key: value for key, _, value in pairs}
+
+
+def _number(facts: Mapping[str, str], key: str) -> int | None:
+    text = facts.get(key, "")
+    return int(text) if NUMBER.fullmatch(text) else None
 
 
 def _nanoseconds(seconds: str) -> int:
