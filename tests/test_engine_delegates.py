@@ -93,6 +93,32 @@ def test_bound_runs_of_one_session_do_not_mix(name: str) -> None:
         assert near(wanted, one.outputs["y1"])
 
 
+@pytest.mark.parametrize("name", [needs("litert"), *POINTING])
+def test_an_input_that_must_not_be_written_is_read(name: str) -> None:
+    model = stack(quantised=False, layers=1, size=4)
+    x = feed(model)
+    locked = x.view()
+    locked.flags.writeable = False
+    session = model.compile(delegates=[name], require_full_delegation=True)
+    bound = session.bind({"x": locked})
+    for _ in range(2):
+        bound.run()
+        assert near(model.compile(["reference"])(x), bound.outputs["y0"])
+        x *= 2  # its owner may write it
+    copied = {"openvino": 2, "onnxruntime": 0}.get(name, 4)
+    assert [e.copies.tensors for e in executables(session) if e.copies] == [copied]
+
+
+@pytest.mark.parametrize("name", [needs("litert"), needs("litert-reference")])
+def test_an_empty_result(name: str) -> None:
+    graph = Graph("main")
+    x, n = graph.input("x", DType.FLOAT32, ()), graph.tensor("n", DType.INT64, (0,))
+    graph.add("SHAPE", [x], [n], out_type="INT64")
+    graph.outputs = [n]
+    session = Model([graph]).compile(delegates=[name], require_full_delegation=True)
+    assert session(np.float32(1)).shape == (0,)
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_new_shape_is_a_new_plan(name: str) -> None:
     graph = Graph()

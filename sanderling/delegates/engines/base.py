@@ -130,18 +130,23 @@ class CopyingExecutable(Executable):
         self.compute()
         for place, target in enumerate(outputs):
             assert target is not None, "ops whose shapes depend on data are refused"
-            np.copyto(target, self.made(place).reshape(target.shape))
+            if target.size:  # LiteRT has no view of an empty tensor
+                np.copyto(target, self.made(place).reshape(target.shape))
         self.copies.count(inputs, outputs)
 
 
 class PointingExecutable(Executable):
-    """An executable whose engine is told where the caller's arrays are: it copies nothing.
+    """An executable whose engine is told where the caller's arrays are: it copies nothing
+    that it can be told of.
 
     A subclass has `point`, `attach`, `detach` and `compute`. The engine knows one set of arrays at
     a time: a bound call tells it again if another one ran meanwhile.
     """
 
     copies: BorderCopies
+    takes_read_only: ClassVar[bool] = True
+    """Whether the engine can be told of an array that must not be written. If not, such an input is
+    copied in every run."""
 
     def __init__(self) -> None:
         self.copies = BorderCopies()
@@ -186,13 +191,20 @@ class BoundCall:
         known = [array for array in outputs if array is not None]
         assert len(known) == len(outputs), "ops whose shapes depend on data are refused"
         self.executable = executable
-        self.pointed = executable.point(inputs, known)
+        told = [x if self._is_taken(x) else np.empty_like(x) for x in inputs]
+        self.copied = [(x, own) for x, own in zip(inputs, told, strict=True) if x is not own]
+        self.pointed = executable.point(told, known)
         self.mark = object()  # stands for this call: a circle would keep the engine's memory
+
+    def _is_taken(self, array: Array) -> bool:
+        return self.executable.takes_read_only or array.flags.writeable
 
     def __call__(self) -> None:
         executable = self.executable
+        for given, own in self.copied:
+            np.copyto(own, given)
         if executable.attached is not self.mark:
             executable.attach(self.pointed)
             executable.attached = self.mark
         executable.compute()
-        executable.copies.runs += 1
+        executable.copies.count(own for _, own in self.copied)

@@ -106,6 +106,8 @@ def ports(found: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 
 class OpenVinoExecutable(PointingExecutable):
+    takes_read_only = False
+
     def __init__(self, part: Graph, compiled: Any, threads: int) -> None:
         super().__init__()
         sides = (compiled.inputs, part.inputs), (compiled.outputs, part.outputs)
