@@ -213,6 +213,8 @@ def _parts(content: bytes) -> Iterator[tuple[int, int, Any]]:
     at = 0
     while at < len(content):
         key, at = _read_varint(content, at)
+        if not 1 << 3 <= key < 1 << 32:  # a reader that cuts it off would find another field
+            raise ValueError(f"{key >> 3} is not the number of a field")
         value, at = _value(content, at, key & 7)
         yield key >> 3, key & 7, value
 
@@ -240,6 +242,8 @@ def _read_varint(content: bytes, at: int) -> tuple[int, int]:
         byte = content[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
+        if value >> 64 or shift > 70:
+            raise ValueError("a number has more than 64 bits")
         if byte < 0x80:
             return value, at
     raise ValueError("the message ends within a number")

@@ -37,37 +37,32 @@ def _who() -> str:
     """Who makes an entry: this package and LLVM. In a checkout an edit of any file counts; what is
     installed is replaced as a whole, and shows in its folders."""
     root = Path(__file__).parent
-    look = _stamps if (root.parent / "pyproject.toml").exists() else _changed
-    files = [look(folder) for folder in _folders(str(root))]
-    return hashlib.sha256(repr((__version__, files, _llvm())).encode()).hexdigest()
+    each_file = (root.parent / "pyproject.toml").exists()
+    made = (__version__, _stamps(str(root), each_file), _llvm())
+    return hashlib.sha256(repr(made).encode()).hexdigest()
 
 
-# Where the code lies that decides what is kept: these folders with all inside, and the package's
-# own modules.
-_SOURCES = ("delegates", "passes", "ops", "ir", "format", "runtime")
+# Where the code lies that decides what is kept: modules of the package and of `delegates`, and
+# these folders with all inside.
+_SOURCES = ("delegates/cpu", "passes", "ops", "ir", "format", "runtime")
 
 
-def _folders(root: str) -> list[str]:
-    found = [f"{root}/{name}" for name in _SOURCES]
-    for folder in found:  # which grows on the way
+def _stamps(root: str, each_file: bool) -> dict[str, object]:
+    """What tells sources from others: of each folder its time, or the size and time of each of its
+    modules. A folder is read once: this is a good part of a warm start."""
+    found: dict[str, object] = {}
+    flat = [root, f"{root}/delegates"]
+    folders = [*flat, *(f"{root}/{name}" for name in _SOURCES)]
+    for folder in folders:  # which grows on the way
         with os.scandir(folder) as entries:
-            inner = [e.path for e in entries if e.is_dir() and e.name != "__pycache__"]
-        found += sorted(inner)
-    return [root, *found]
-
-
-def _changed(folder: str) -> object:
-    return Path(folder).stat().st_mtime_ns
-
-
-def _stamps(folder: str) -> object:
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(".py"):
-                status = entry.stat()
-                found.append((entry.name, status.st_size, status.st_mtime_ns))
-    found.sort()
+            known = sorted(entries, key=lambda entry: entry.name)
+        found[folder] = [
+            (e.name, status.st_size, status.st_mtime_ns)
+            for e in known
+            if each_file and e.name.endswith(".py") and (status := e.stat())
+        ] or Path(folder).stat().st_mtime_ns
+        if folder not in flat:
+            folders += [e.path for e in known if e.is_dir() and e.name != "__pycache__"]
     return found
 
 

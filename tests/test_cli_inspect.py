@@ -277,9 +277,24 @@ def test_inspect_an_accelerator_by_its_rules() -> None:
     assert record["taken"] == 4 and record["ops"][2]["refusals"][0]["kind"] == "level"
 
 
+@pytest.mark.parametrize("verb, name, said", [
+    ("inspect", "nnapi:99", "the rules of nnapi are: nnapi:27, "),
+    ("inspect", "coreml:4", "the rules of coreml are: coreml:2, coreml:3; "),
+    ("inspect", "gpuu", "did you mean gpu? "),
+    ("inspect", "litrt", "did you mean litert? "),
+    ("run", "nnapi:29", "only the rules of nnapi are known, for `inspect` and `rewrite`"),
+    ("run", "gpu", "to run on it here: litert-gpu"),
+    ("run", "litrt", "did you mean litert? "),
+])  # fmt: skip
+def test_names_of_delegates_that_are_not_known(verb: str, name: str, said: str) -> None:
+    result = call(verb, F32, "--delegate", name, status=2)
+    assert said in " ".join(result.output.split())
+
+
 def test_inspect_all_accelerators() -> None:
     text = call("inspect", F32, "--delegate", "all").stdout
     assert "model types (this file: float32)" in text and "quantisation-aware" in text
+    assert "no 100%*" in text and "* float16 on NNAPI: no, says the guide" in text
     rows = answer("inspect", INT8, "--delegate", "all")["model_types"]["rows"]
     assert len(rows) == 1 and rows[0]["cells"]["Edge TPU"]["taken"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import warnings
 import weakref
@@ -636,6 +637,70 @@ def test_closing_waits_and_a_waiting_run_can_be_cancelled(gated: Any) -> None:
     gate.open.set()
     model.close()
     assert runs[1].done() and gate.order == [0, 2]
+
+
+def test_what_is_done_after_a_run_may_use_the_model(gated: Any, caplog: Any) -> None:
+    gate, model = gated
+    first, second, third = (sets(model, n) for n in (1, 2, 3))
+    seen: list[float] = []
+
+    def after(run: object) -> None:
+        model.run_by_index(0, *third)  # behind the second run
+        seen.extend(float(o[0].read(1, np.float32)[0]) for _, o in (second, third))
+        model.close()
+
+    run = model.run_async_by_index(0, *first)
+    run.add_done_callback(after)
+    run.add_done_callback(lambda _: [][0])
+    last = model.run_async_by_index(0, *second)
+    gate.open.set()
+    last.result(20)
+    model._queue._callbacks.close()
+    assert seen == [4, 6]
+    assert [r.getMessage()[:30] for r in caplog.records] == ["exception calling callback for"]
+    run.add_done_callback(lambda _: seen.append(0))  # it is over: at once
+    assert seen == [4, 6, 0]
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_runs(gated: Any) -> None:
+    gate, model = gated
+    pending, over = sets(model, 1), sets(model, 2)
+    run = model.run_async_by_index(0, *pending)
+    cancelled = model.run_async_by_index(0, *over)
+    assert cancelled.cancel()
+    forked = os.fork()
+    if not forked:
+        status = 1
+        try:
+            status = _in_the_child(gate, model, run, pending, over)
+        finally:
+            os._exit(status)
+    gate.open.set()
+    assert os.waitpid(forked, 0)[1] == 0
+    assert pending[1][0].read(1, np.float32).tolist() == [2]
+
+
+def _in_the_child(gate: Gate, model: CompiledModel, run: Any, pending: Any, over: Any) -> int:
+    uses: list[Any] = [
+        run.result,
+        run.exception,
+        lambda: pending[0][0].write(TEN),
+        lambda: pending[1][0].read(4, np.float32),
+        lambda: model.run_by_index(0, over[0], pending[1]),
+        lambda: model.run_async_by_index(0, *pending).result(20),
+    ]
+    for use in uses:
+        with pytest.raises(RuntimeError, match="not over when this process was forked"):
+            use()
+    pending[1][0].destroy()
+    gate.open.set()
+    model.run_by_index(0, *over)
+    return int(over[1][0].read(1, np.float32).tolist() != [4])
+
+
+def test_a_number_of_no_accelerator_is_said() -> None:
+    with pytest.raises(RuntimeError, match="no hardware accelerator is chosen by 64"):
+        CompiledModel.from_buffer(adder(), HardwareAccelerator(64))
 
 
 # -- ours: what is held ---------------------------------------------------------------------------

@@ -320,6 +320,14 @@ def test_export_says_what_it_does_not_take(tmp_path: Path) -> None:
 
 
 @NEEDS
+def test_export_takes_a_file_too(tmp_path: Path) -> None:
+    made = sanderling.export(str(DIGITS), tmp_path / "digits.mlpackage")
+    assert list(made.outputs) == ["probabilities"] and made.path.is_dir()
+    with pytest.raises(InputError, match=r"absent\.tflite"):
+        sanderling.export(tmp_path / "absent.tflite", tmp_path / "x.mlpackage")
+
+
+@NEEDS
 def test_the_command_saves_a_package(tmp_path: Path) -> None:
     words = ["export", str(DIGITS), "-o", str(tmp_path / "digits.mlpackage")]
     done = CliRunner().invoke(app, [*words, "--shape", "2,8,8,1", "--precision", "float16"])

@@ -18,7 +18,7 @@ import sanderling
 import sanderling.delegates.cpu.delegate as cpu
 from sanderling import InputError, Model, diff, load, save
 from sanderling.delegates.cpu.isa.targets import host_target
-from sanderling.evaluate.setting_delegates import as_computed
+from sanderling.evaluate.setting_delegates import as_computed, runs_on
 from sanderling.ir import DType, Graph
 from sanderling.measure.benchmark_model.providers import PROVIDERS, stand_in
 from sanderling.measure.record import Setting
@@ -66,6 +66,33 @@ def test_the_precision_is_what_was_computed(monkeypatch: pytest.MonkeyPatch) -> 
     assert diff(F32, delegate_b="reference", precision_b="bf16", runs=1).test["precision"] == "f32"
     emulated = cpu.CpuDelegate(precision="bf16", emulate=True)
     assert as_computed(Setting(delegates=(emulated,))).precision == "bf16"  # type: ignore[arg-type]
+
+
+def test_a_delegate_that_took_no_op_is_not_who_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, takes in {"none": (), "softmax": ("SOFTMAX",)}.items():
+        one = Some(takes, name)
+        monkeypatch.setitem(sanderling.runtime.registry._registered, name, lambda one=one: one)
+    test = json.loads(call(F32, "--delegate", "none", "--runs", 1, "--json", "-").stdout)["test"]
+    count = len(load(F32).main.ops)
+    assert test["delegates"] == ["none"] and test["ops_by_delegate"] == {"none": 0, "cpu": count}
+    text = call(F32, "--delegate", "none", "--runs", 1).stdout
+    assert f"sanderling cpu (none took 0 of {count} ops)" in text
+    found = diff(F32, delegate_b="softmax", runs=1).test
+    assert runs_on(found["delegates"], found["ops_by_delegate"]) == (
+        f"softmax+cpu (softmax took 1, cpu took {count - 1} of {count} ops)"
+    )
+
+
+@pytest.mark.parametrize(
+    "spelled, shown",
+    [
+        ("litert:threads=2", "litert:threads=2"),
+        ("external:path=/opt/vendor/libnpu.so.1;device=usb", "external:libnpu.so.1"),
+        ("litert:threads=2;isolated=true;isolated_timeout=5", "litert"),
+    ],
+)
+def test_a_long_delegate_is_shown_by_its_name_and_file(spelled: str, shown: str) -> None:
+    assert runs_on([spelled], {}) == shown
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:

@@ -251,6 +251,8 @@ def test_an_exporter_that_dies_is_started_again(name: str, tmp_path: Path) -> No
         ({"precision": "f8"}, "'precision' cannot be 'f8'\n  give one of f32, f16"),
         ({"xnnpack_flags": "x"}, "give a whole number, 0 or more"),
         ({"weight_cache": ""}, "give a text"),
+        ({"precision": "true"}, "'precision' needs a value (alone, it means 'true')\n  write prec"),
+        ({"weight_cache": "true"}, "write weight_cache=VALUE, where VALUE is a text"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], said: str) -> None:
@@ -363,8 +365,18 @@ def test_options_of_onnxruntime(name: str) -> None:
     x, wanted = feed(model), model.compile(["reference"])(feed(model))
     for level in onnxruntime.LEVELS:
         assert near(wanted, model.compile(delegates=[f"{name}:optimization={level}"])(x))
-    with pytest.warns(FallbackWarning, match="no provider OddProvider"):
-        model.compile(delegates=[load_delegate(name, {"providers": "OddProvider"}), "reference"])
+
+
+@pytest.mark.parametrize("name", [needs("onnxruntime")])
+def test_a_provider_may_be_absent_but_not_misspelt(name: str) -> None:
+    import onnxruntime as ort
+
+    model = stack(quantised=False, layers=2, size=4)
+    absent = sorted({*ort.get_all_providers()} - {*ort.get_available_providers()})[0]
+    with pytest.warns(FallbackWarning, match=f"no provider {absent}"):
+        model.compile(delegates=[load_delegate(name, {"providers": absent}), "reference"])
+    with pytest.raises(InputError, match=r"'CUDA'(.|\n)*providers: .*CUDAExecutionProvider"):
+        model.compile(delegates=[f"{name}:providers=CPUExecutionProvider/CUDA"])
 
 
 # -- arrays that engines are told of --------------------------------------------------------------

@@ -53,6 +53,7 @@ from .support.eval_command import (
 from .support.eval_command import alone as alone
 from .support.eval_command import digits as digits
 from .support.eval_command import no_shared_cache as no_shared_cache
+from .support.fake_delegates import Some
 
 # -- the engine ---------------------------------------------------------------------------------
 
@@ -65,6 +66,13 @@ def test_one_process_is_right(alone: Evaluation) -> None:
     assert list(stages)[-3:] == ["preprocess", "inference", "postprocess"]
     assert {"decode", "resize", "normalise"} <= set(stages)
     assert all(s["count"] == COUNT for s in stages.values())
+
+
+def test_who_ran_is_told(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sanderling.runtime.registry._registered, "none", lambda: Some((), "none"))
+    found = evaluate_task(INT8, digit_task(digits), delegates=["none"], limit=1)
+    counts = {"none": 0, "cpu": len(sanderling.load(INT8).main.ops)}
+    assert found.ops_by_delegate == found.to_json()["ops_by_delegate"] == counts
 
 
 def test_decoding_elsewhere_changes_nothing(digits: Path, alone: Evaluation) -> None:

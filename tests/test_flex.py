@@ -105,8 +105,21 @@ def test_options_are_read_without_tensorflow() -> None:
         options("Erf", protobuf.encode("NodeDef", {"op": "WriteFile"})),
         options("WriteFile", protobuf.encode("NodeDef", {"op": "WriteFile"})),
         options("Erf", b""),
+        options("Erf", b"\x12\x03Erf\x92\x80\x80\x80\x10\x08ReadFile"),
+        options("Erf", b"\x12\x03Erf\x02\x08ReadFile"),
+        options("Erf", b"\x12\x03Erf\x18" + b"\xff" * 9 + b"\x02"),
     ],
-    ids=["none", "noise", "no message", "another operator", "another name", "no operator"],
+    ids=[
+        "none",
+        "noise",
+        "no message",
+        "another operator",
+        "another name",
+        "no operator",
+        "field of 33 bits",
+        "field 0",
+        "number of 65 bits",
+    ],
 )
 def test_damaged_options_are_the_files_fault(given: bytes, installed: None) -> None:
     model = flex_model("Erf", given=given)
@@ -312,6 +325,8 @@ def test_what_the_file_says_wrongly_is_its_fault() -> None:
         flex_model("Erf", outputs=[DType.FLOAT32] * 2, attributes=FLOAT).compile(["flex"]).plan()
     with pytest.raises(ModelError, match="TensorFlow does not take it"):
         flex_model("Erf", attributes=attribute("T", b"\x30\x03")).compile(["flex"]).plan()
+    with pytest.raises(ModelError, match="TensorFlow does not take it"):  # not UTF-8
+        flex_model("Erf", attributes=FLOAT + b"\x22\x02\xff\xfe").compile(["flex"]).plan()
 
 
 @NEEDS

@@ -105,6 +105,20 @@ def test_unknown_delegate(kind: type[Exception]) -> None:
         sanderling.load_delegate("nope.so")
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("abacus", {}, "abacus: there is no such delegate\n"),
+        ("", {}, "'': there is no such delegate\n"),
+        ("reference", {"speed": 9}, "reference: it takes no options\n"),
+    ],
+)
+def test_the_error_begins_as_litert_s(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OSError) as error:
+        sanderling.load_delegate(name, options)
+    assert str(error.value).startswith(f"Failed to load delegate from {said}")
+
+
 def test_delegate_options_that_nobody_takes() -> None:
     with pytest.raises(ValueError, match=r"takes no options(.|\n)*precision"):
         sanderling.load_delegate("reference", {"precision": "low"})

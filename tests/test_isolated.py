@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib.resources import files
 from multiprocessing.connection import Connection
@@ -17,12 +19,13 @@ import pytest
 
 import sanderling
 from sanderling import FallbackWarning, InputError, Isolated, Session
-from sanderling.errors import IsolatedError
+from sanderling.errors import DelegateError, IsolatedError
 from sanderling.runtime import registry
+from sanderling.runtime.isolated import _answer
 
 from .support.diff_command import small
 from .support.fake_delegates import Some
-from .support.faulty_delegate import Faulty, crashing
+from .support.faulty_delegate import Faulty, Replacing, crashing
 
 DIGITS = sanderling.load(files("sanderling") / "data" / "digits_f32.tflite")
 X = np.random.default_rng(0).random((1, 8, 8, 1), np.float32)
@@ -149,6 +152,29 @@ def test_ops_that_it_cannot_take_or_compile_run_elsewhere() -> None:
         np.testing.assert_array_equal(session(Y), np.abs(Y))
 
 
+def test_an_output_that_is_replaced_is_an_error_here_and_there(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    session = ABS.compile(delegates=[Replacing("ABS"), "reference"])
+    for _ in range(2):
+        with pytest.raises(DelegateError, match=r"on 'faulty': run\(\) put another array"):
+            session(Y)
+    # In a process of its own, after a signal that this delegate raises itself.
+    isolated = Isolated(Replacing("ABS", ["compile interrupt"]))
+    for what in ("it failed with KeyboardInterrupt", r"in a run, run\(\) put another array"):
+        with pytest.warns(FallbackWarning, match=f"'faulty:isolated'.*{what}"):
+            session = ABS.compile(delegates=[isolated, "reference"])
+            np.testing.assert_array_equal(session(Y), np.abs(Y))
+    assert not isolated.process.ended
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error() -> None:
+    error, ops = pickle.loads(_answer(threading.Lock, ()))
+    assert isinstance(error, DelegateError) and ops == ()
+    assert "it gave an answer that cannot be pickled: TypeError" in error.what
+
+
 def test_a_crash_while_it_is_loaded_is_an_error(registered: dict[str, Any]) -> None:
     registered["crashing"] = crashing
     with pytest.raises(OSError, match=r"Failed to load delegate from crashing: .*SIGABRT"):
@@ -164,8 +190,21 @@ def test_what_cannot_be_handed_over_is_refused(registered: dict[str, Any]) -> No
     ):
         with pytest.raises(InputError, match=r"another process(.|\n)*--plugin"):
             make()
-    with pytest.raises(InputError, match="'isolated_timeout' cannot be 'soon'"):
-        sanderling.load_delegate("cpu", {"isolated": True, "isolated_timeout": "soon"})
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["isolated=maybe", "isolated=", "isolated;isolated_timeout=soon", "isolated_timeout=inf"],
+)
+def test_a_value_that_does_not_fit_does_not_drop_the_protection(spelling: str) -> None:
+    option, _, value = spelling.rpartition(";")[2].partition("=")
+    with pytest.raises(InputError, match=f"'{option}' cannot be '{value}'\n  give "):
+        DIGITS.compile(delegates=[f"reference:{spelling}"])
+
+
+def test_flags_of_isolation_are_read_as_all_flags_are() -> None:
+    assert isinstance(sanderling.load_delegate("reference", {"isolated": "yes"}), Isolated)
+    assert not isinstance(sanderling.load_delegate("reference", {"isolated": "off"}), Isolated)
 
 
 # -- how it ends ----------------------------------------------------------------------------------

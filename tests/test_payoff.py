@@ -50,8 +50,8 @@ def judged(ms: float, *parts: PartTime) -> Payoff:
         (1.3, [part(ms=0.01, ops=1), part("cpu", ms=1.2)], ["too small"]),
         (3.0, [part(ms=2.9)], ["its kernels"]),
         (1.2, [part(ms=0.4), part("cpu", ms=0.7)], ["its kernels"]),
-        (1.2, [part("cpu", ms=1.1)], ["no op"]),
-        (1.2, [], ["no op"]),
+        (1.2, [part("cpu", ms=1.1)], ["took no op"]),
+        (1.2, [], ["took no op"]),
         (
             4.0,
             [part(ms=0.04, ops=1, copy=0.03)] * 40,
@@ -92,7 +92,29 @@ def test_no_gain_is_no_loss() -> None:
         [cpu, found(1.0, part(ms=0.9))], lambda a, b: Ratio(1.0, 0.8, 1.2, np.zeros(1))
     )
     assert not one.pays and not one.is_slower
-    assert one.verdict.startswith("no gain that can be told: its kernels")
+    assert one.verdict == "no gain that can be told" and not one.reasons
+
+
+@pytest.mark.parametrize("high", [0.9, 1.2])
+def test_without_an_op_nothing_is_won(high: float) -> None:
+    (one,) = payoffs(
+        [measured(ms=1.0), found(1.0)], lambda a, b: Ratio(0.85, 0.8, high, np.zeros(1))
+    )
+    assert one.verdict == "took no op" and not one.pays and not one.reasons
+
+
+def test_parts_that_cannot_be_timed_took_ops() -> None:
+    untimed = measured(ms=3.0, setting=Setting(delegates=("npu",)), facts={"foreign ops": 4})
+    (one,) = payoffs([measured(ms=1.0), untimed], home.ratio)
+    assert one.ops == 4 and one.verdict == "slower than the cpu alone: not timed"
+
+
+def test_one_small_part_has_its_figure_once() -> None:
+    told = reasons(Evidence([part(ms=0.04)], [], 5e-5, 2e-5))
+    assert told == {
+        "too small": "its only part is little more than a call",
+        "its kernels": "its parts take 40 us, the whole model takes 20 us on the cpu",
+    }
 
 
 def test_a_delegate_is_compared_with_the_cpu_at_the_same_threads() -> None:
@@ -143,8 +165,10 @@ def test_a_row_says_it() -> None:
     assert columns[0] == "setting" and name == "sanderling, npu, 1 thread"
     assert (parts, ops, crossing) == ("2", "18/18", "128 KiB")
     assert verdict == "slower than the cpu alone: too many parts, its kernels"
-    assert bench_tables.lost_on_delegates(bench)[0] == (
-        "m.tflite, sanderling, npu, 1 thread: too many parts: it runs 2, beside 0 of the cpu"
+    (line,) = bench_tables.lost_on_delegates(bench)
+    assert line.startswith(
+        "m.tflite, sanderling, npu, 1 thread: too many parts: it runs 2, beside 0 of the cpu; "
+        "its kernels: its parts take "
     )
     assert json.loads(json.dumps(bench.to_json()))["payoffs"][0]["verdict"] == verdict
 

@@ -15,6 +15,7 @@ from sanderling.ir import DType, Graph, Model
 from sanderling.measure import profile_ours as ours
 from sanderling.measure import profiling as profiles
 from sanderling.measure import roofline as roofs
+from sanderling.measure.profile_export import fused_names
 from sanderling.measure.profile_ours import CALL, LOST, ProfileRow
 from sanderling.measure.roofline import Roofline, cache_sizes, roofline
 from sanderling.measure.sample_statistics import summary
@@ -139,8 +140,16 @@ def test_another_delegate_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     other = Other()
     other.compile = lambda part, options: Executable(Other.compile(other, part, options))  # type: ignore[method-assign]
     monkeypatch.setitem(sanderling.runtime.registry._registered, "other", lambda: other)
-    (row,) = sanderling.profile(residual(), runs=2, delegates=("other",))["steps"]
+    record = sanderling.profile(residual(), runs=2, delegates=("other",))
+    (row,) = record["steps"]
     assert row["nodes"] == [0, 1, 2, 3] and row["delegate"] == "other" and row["ms"] > 0
+    assert row["type"] == record["by_type"][0]["type"] == "other part, 4 ops" and row["opaque"]
+    assert row["name"].endswith(":0-3") and row["limit_ms"] is None
+    assert len(fused_names(record, row)) == 4
+    assert record["method"] == "the clock around the whole call of another engine's part"
+    told = " ".join(record["advice"])
+    assert "other part, 4 ops (nodes 0-3)" in told and "layer" not in told
+    assert "`sanderling bench --sweep` says whether these delegates pay" in told
 
 
 class Clockwork:

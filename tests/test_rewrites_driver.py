@@ -17,9 +17,11 @@ from sanderling.ir.text import from_text
 from sanderling.ir.verify import problems
 from sanderling.rewrites import answers, whole_model
 from sanderling.rewrites.answers import Bound, compare_answers, sample_arrays
-from sanderling.rewrites.driver import Rewritten, rewrite
+from sanderling.rewrites.driver import Rewritten, rewrite, rewrites_to_try
 from sanderling.rewrites.table import REWRITES
 from sanderling.rewrites.whole_model import as_float, if_int8, one_batch
+
+from .support.command_line import F32
 
 pytestmark = pytest.mark.filterwarnings("ignore:no calibration data")
 RNG = np.random.default_rng(11)
@@ -123,6 +125,7 @@ SIXTEEN = text(
     "%y: i16[1,4] quant={scale: [0.0031], zero_point: [0]}\n"
     "%y = ADD(%x, %x) {pot_scale_int16: false}"
 )
+LARGEST = text("%x: f32[1,4]\n%a: i32[] = [1]\n%y: i32[1]\n%y = ARG_MAX(%x, %a)")
 GPU = {
     "branches": BRANCHES,
     "shapes": SHAPES,
@@ -275,8 +278,7 @@ def test_codes_as_floats_and_floats_as_codes() -> None:
 
 
 def test_what_cannot_be_mended_is_said() -> None:
-    model = text("%x: f32[1,4]\n%a: i32[] = [1]\n%y: i32[1]\n%y = ARG_MAX(%x, %a)")
-    made = rewrite(model, "gpu")
+    made = rewrite(LARGEST, "gpu")
     assert [refusal.op for refusal in made.after] == ["ARG_MAX 'y'"]
     assert made.after == made.before and not made.changes and made.after[0].source
 
@@ -323,6 +325,9 @@ def test_inspect_names_rewrites(tmp_path: Path) -> None:
     words = ["inspect", str(tmp_path / "m.tflite"), "--delegate", "gpu"]
     shown = CliRunner().invoke(app, words).stdout
     assert "`sanderling rewrite MODEL --for gpu`" in shown and "LOG_SOFTMAX as sums" in shown
+    assert rewrites_to_try(ATTENTION, "gpu")[0] == "fewer dimensions: TRANSPOSE"
+    assert rewrites_to_try(load(F32), "hexagon") == ["int8 model"]
+    assert rewrites_to_try(load(F32), "gpu") == []
 
 
 def test_no_model_where_answers_differ(tmp_path: Path) -> None:
@@ -330,8 +335,18 @@ def test_no_model_where_answers_differ(tmp_path: Path) -> None:
     save(SIXTEEN, given)
     np.save(data, RNG.integers(-999, 999, (6, 4)).astype(np.int16))
     result = call(given, "--for", "gpu", "-o", out, "--data", data, "--min-snr", 999, status=1)
-    assert "answers differ: output 0 'y': SNR is" in result.output
+    assert "answers differ: (run by sanderling) output 0 'y': SNR is" in result.output
     assert not out.exists() and "no model is written" in result.output
+
+
+def test_what_stays_as_it_was_is_said_and_the_source_is_kept(tmp_path: Path) -> None:
+    given, out = tmp_path / "m.tflite", tmp_path / "out.tflite"
+    save(LARGEST, given)
+    assert "nothing had to be" in call(F32, "--for", "gpu", "-o", out).output
+    shown = call(given, "--for", "gpu", "-o", out).output
+    assert out.exists() and shown.count("nothing could be rewritten") == 2
+    refused = call(given, "--for", "gpu", "-o", given, status=2).output
+    assert "the output is the model itself" in refused
 
 
 @pytest.mark.parametrize("words, said", [

@@ -19,6 +19,7 @@ from sanderling.rules.model_types import COLUMNS, COUNTED_OUT, TYPES, model_type
 from sanderling.rules.nnapi import LEVELS, NAMES
 from sanderling.rules.rule import KINDS
 from sanderling.rules.tables import HOMES, MODULES
+from sanderling.runtime.registry import RULES_ONLY
 
 from .conformance.cases import CASES as ROWS
 from .support.gpu_cases import CASES, GpuCase
@@ -599,9 +600,16 @@ def test_names() -> None:
     assert {"gpu", "gpu:offline", "nnapi:27", "nnapi:fl7", "hexagon", "coreml:2", "edgetpu"} <= {
         *names()
     }
-    with pytest.raises(InputError, match="known are"):
-        judge(chain("a"), "npu")
-    ours = judge(chain("aza"), "cpu")
+    for name, said in {
+        "npu": "rules are known of: coreml:2",
+        "gpuu": "did you mean gpu[?] rules are",
+        "edgtpu": "did you mean edgetpu[?]",
+        "nnapi:99": "the rules of nnapi are: nnapi:27, .*nnapi:fl7$",
+    }.items():
+        with pytest.raises(InputError, match=said):
+            judge(chain("a"), name)
+    assert {n.partition(":")[0] for n in names()} == {*RULES_ONLY, "coreml", "cpu"}
+    ours = judge(Model([chain("aza")]), "cpu")
     assert ours.taken and ours.table.name == "cpu"
 
 

@@ -238,6 +238,12 @@ def test_the_command_prints_ops_and_insights(tmp_path: Path) -> None:
     [
         (b"nothing of the kind", "no trace that can be read"),
         (b"", "no trace that can be read"),
+        (
+            b'{"a": 1}',
+            "FILE.json` wrote: it has no 'otherData'\n  give a trace .*ours .*, Perfetto's",
+        ),
+        (b'{"traceEvents": []}', "it has no 'otherData'\n  give a trace of a known format: ours"),
+        (b'{"otherData": {"schema": "x"}}', "its schema is x\n  give a trace of a known format"),
         (b"\x0a\xff\xff\xff\xff", "the trace is damaged: not Perfetto's protobuf"),
         (b"<trace-query-result><row>", "the trace is damaged: not XML"),
         (b"\x1f\x8b\x08", "the trace is damaged"),

@@ -177,6 +177,14 @@ def open_target(path: str | Path) -> AtomicFile:
     return AtomicFile(path)
 
 
+def check_another_file(model: Path, output: Path | None, why: str) -> None:
+    """Refuse to write over the model that is read."""
+    if output is not None and output.exists() and model.exists() and output.samefile(model):
+        raise InputError(
+            "the output is the model itself", where=str(output), fix=f"give another name: {why}"
+        )
+
+
 class TextTarget:
     """Where a text goes: nowhere, stdout, or a file that is opened now."""
 

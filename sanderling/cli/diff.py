@@ -26,6 +26,7 @@ from ..evaluate.error_measures import ErrorLimits
 from ..evaluate.layer_diff import LayerDiffs, Progress
 from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
 from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
+from ..evaluate.setting_delegates import runs_on
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, carried
 from ..measure.devices import DeviceOptions
@@ -409,8 +410,7 @@ def _sides(found: Diff) -> str:
         ("reference", "test"), (found.reference, found.test), found.latency, strict=True
     ):
         times = (latency.median, latency.p5, latency.p95)
-        how = "+".join(side["delegates"]) or ("cpu" if side["engine"] == "sanderling" else "")
-        who = f"{side['engine']} {how}".strip()
+        who = f"{side['engine']} {runs_on(side['delegates'], side['ops_by_delegate'])}".strip()
         rows.append(
             (
                 title,

@@ -25,6 +25,7 @@ from ..evaluate.evaluation import (
     compare_evaluations,
     evaluate_task,
 )
+from ..evaluate.setting_delegates import runs_on
 from ..evaluate.task import Task, find_task, plugin_files, run_each, settings_of, task_names
 from ..files import check_ending
 from ..format import AtomicFile
@@ -481,6 +482,8 @@ def _print(found: Evaluation, compared: dict[str, Any] | None, against: Path | N
     ]
     typer.echo("\n" + table(["stage", ">mean ms", ">median", ">p95"], rows))
     typer.echo(f"\n{_speed(found)}")
+    if found.setting.delegates and found.ops_by_delegate:
+        typer.echo(f"runs on: {runs_on(found.setting.delegates, found.ops_by_delegate)}")
 
 
 def _speed(found: Evaluation) -> str:

@@ -10,11 +10,11 @@ import typer
 
 from ..errors import InputError
 from ..format import load
+from ..glyphs import wrapped
 from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
 from ..measure.inspection import known_shapes
-from ..rewrites.table import REWRITES
 from ..runtime.arena import plan_graph
 from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
@@ -82,6 +82,7 @@ def inspect(
         record = describe(source, [d for d in delegate if d != ALL], shapes)
         if ALL in delegate:
             record["model_types"] = _model_types(source)
+        _add_rewrites(record, source)
         if target.write(record):
             return
     if text:
@@ -97,6 +98,19 @@ def _model_types(source: Model) -> Record:
     from ..optimize.model_types import model_types  # the quantiser, which other answers do not need
 
     return model_types(source)
+
+
+def _add_rewrites(record: Record, source: Model) -> None:
+    """Name what may stand in the place of ops that an accelerator's rules refuse."""
+    answers = [a for of_graph in record.get("accelerators", ()) for a in of_graph]
+    refusing = {a["delegate"] for a in answers if a["taken"] < len(a["ops"])}
+    if not refusing:
+        return
+    from ..rewrites.driver import rewrites_to_try  # the quantiser, as above
+
+    found = {name: rewrites_to_try(source, name) for name in refusing}
+    for a in answers:
+        a["rewrites"] = found[a["delegate"]] if a["taken"] < len(a["ops"]) else []
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
@@ -159,7 +173,7 @@ def _print_types(found: Record | None) -> None:
         f"\nmodel types (this file: {found['own']}): whether most of the work is taken, and the "
         "share of ops\n"
     )
-    typer.echo(table(["model type", *columns], rows))
+    typer.echo("\n\n".join(filter(None, [table(["model type", *columns], rows), _footnote(found)])))
     typer.echo("\n" + table(["model type", "on", "most of what is refused"], reasons, 2))
     typer.echo("\n" + _bibliography(sources))
     if found["problem"]:
@@ -167,7 +181,20 @@ def _print_types(found: Record | None) -> None:
 
 
 def _mark(cell: Record) -> str:
-    return f"{'yes' if cell['taken'] else 'no'} {cell['ops']:.0%}"
+    star = "*" * (cell["taken"] != cell["by_rules"])
+    return f"{'yes' if cell['taken'] else 'no'} {cell['ops']:.0%}{star}"
+
+
+def _footnote(found: Record) -> str:
+    """Where the guide and the rules differ."""
+    cells = [(r["type"], c, cell) for r in found["rows"] for c, cell in r["cells"].items()]
+    notes = [
+        f"* {kind} on {c}: no, says the guide, which speaks of older releases; by the rules of "
+        f"today's ({found['names'][c]}) this share of ops is taken"
+        for kind, c, cell in cells
+        if cell["taken"] != cell["by_rules"]
+    ]
+    return "\n".join(map(_fitted, notes))
 
 
 def _same(numbers: Sequence[int], first: int) -> str:
@@ -351,17 +378,17 @@ def _delegation(record: Record, every: bool) -> list[str]:
 
 
 def _rewrites(record: Record) -> str:
-    """Name what may stand in the place of ops that an accelerator's rules refuse."""
-    refused = {
-        (op["name"], r["delegate"]) for op in record["ops"] for r in op["refusals"] if "source" in r
-    }
-    names = {name for name, _ in refused}
-    known = [row.name for row in REWRITES if names & row.pattern.names]
-    if not known:
+    names = record.get("rewrites")
+    if not names:
         return ""
-    accelerators = sorted({delegate for _, delegate in refused})
-    verbs = ", ".join(f"`sanderling rewrite MODEL --for {name}`" for name in accelerators)
-    return f"rewrites to try ({verbs}): {', '.join(known)}"
+    verb = f"`sanderling rewrite MODEL --for {record['delegate']}`"
+    return _fitted(f"rewrites to try ({verb}): {', '.join(names)}")
+
+
+def _fitted(text: str) -> str:
+    """A sentence in the width of the terminal; what goes on is indented."""
+    indent = "  "
+    return f"\n{indent}".join(wrapped(text, width() - len(indent))) if width() else text
 
 
 def _numbered(sources: Iterable[str | None]) -> dict[str, int]:
@@ -382,7 +409,7 @@ def _borders(crossing: Record) -> str:
     inner, count = crossing["inner_tensors"], crossing["tensors"]
     least = f"{plural(inner, 'tensor')} of {byte_size(crossing['inner_bytes'])}"
     cost = crossing["estimated_us"]
-    return (
+    return _fitted(
         f"borders: {plural(count, 'tensor')} of {byte_size(crossing['bytes'])} in a run, of which "
         f"{least} only because ops are refused; estimated at {cost / 1e3:.2f} ms"
     )

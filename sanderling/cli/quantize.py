@@ -63,6 +63,7 @@ from .common import (
     Plugins,
     Quiet,
     Shapes,
+    check_another_file,
     load_plugins,
     open_target,
     pairs,
@@ -420,12 +421,7 @@ def _given(values: Mapping[str, Any]) -> list[Option]:
 
 
 def _check_output(model: Path, output: Path | None, strict: bool, mode: str) -> None:
-    if output is not None and output.exists() and model.exists() and output.samefile(model):
-        raise InputError(
-            "the output is the model itself",
-            where=str(output),
-            fix="give another name: the float model is worth keeping",
-        )
+    check_another_file(model, output, "the float model is worth keeping")
     if output is None:
         warn("no -o FILE: the result is shown and nothing is written")
     elif not output.is_dir():  # that is said when it is opened

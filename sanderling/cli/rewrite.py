@@ -26,6 +26,7 @@ from .common import (
     ModelPath,
     Plugins,
     Quiet,
+    check_another_file,
     load_plugins,
     open_target,
     plural,
@@ -104,6 +105,7 @@ def rewrite(
         warn_unused({"--preset": preset}, "there is no --data")
     if output is not None and output.suffix != ".tflite":
         raise InputError("a model's name ends in .tflite", where=str(output), fix="rename it")
+    check_another_file(model, output, "the model as it was is worth keeping")
     with ExitStack() as opened:
         target = opened.enter_context(JsonTarget(json))
         file = opened.enter_context(open_target(output)) if output else None
@@ -112,14 +114,15 @@ def rewrite(
         with progress() as show:
             made = behind(source, for_, found, show)
             answers = _answers(source, made, found, runs, seed, min_snr)
-        failed = [text for one in answers for text in one.failed]
+        failed = [f"(run by {one.engine}) {text}" for one in answers for text in one.failed]
         if file and not failed:
             write_target(file, dump(made.model))
+            _say_unchanged(made)
         record = made.to_json() | {"answers": [one.to_json() for one in answers]}
         if not target.write(record | {"written": str(output) if file and not failed else None}):
             _print(made, answers)
     if failed:
-        raise _failure(failed, bool(file))
+        raise _failure(failed, bool(file), made.is_exact)
 
 
 def _samples(data: Path | None, source: Model, **how: Any) -> Samples | None:
@@ -146,11 +149,22 @@ def _answers(
     return compare_answers(source, made, arrays, runs, seed, Bound(made.is_exact, snr=snr))
 
 
-def _failure(failed: list[str], held_back: bool) -> typer.Exit:
+def _say_unchanged(made: Rewritten) -> None:
+    if not made.changes:
+        say(f"{_unchanged(made)}: it holds the model as it was")
+
+
+def _unchanged(made: Rewritten) -> str:
+    return "nothing could be rewritten" if made.before else "nothing had to be rewritten"
+
+
+def _failure(failed: list[str], held_back: bool, is_exact: bool) -> typer.Exit:
     for text in failed[:SHOWN]:
         say(f"answers differ: {text}")
     if held_back:
-        say("no model is written; real samples (--data) give better ranges than noise")
+        say("no model is written")
+    if not is_exact:
+        say("--data gives ranges from real samples in place of noise; --min-snr asks for less")
     return typer.Exit(FAILED)
 
 
@@ -169,7 +183,8 @@ def _summary(made: Rewritten) -> str:
         ("for", find_table(made.accelerator).title),
         ("refused", f"{len(made.before)} of {before} ops -> {len(made.after)} of {after}"),
     ]
-    for label, texts in (("border", made.border), ("note", made.notes)):
+    notes = made.notes if made.changes else [_unchanged(made), *made.notes]
+    for label, texts in (("border", made.border), ("note", notes)):
         rows += [(label if not i else "", str(text)) for i, text in enumerate(texts)]
     return facts(rows)
 

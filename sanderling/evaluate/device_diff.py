@@ -96,6 +96,7 @@ def _side(model: Path, setting: Setting, device: str) -> Metrics:
         "model": str(model),
         "engine": ENGINE,
         "delegates": list(setting.delegates),
+        "ops_by_delegate": {},  # the tool tells of them in words
         "threads": setting.threads,
         "precision": setting.precision,
         "note": device,

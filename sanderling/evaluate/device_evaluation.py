@@ -162,8 +162,8 @@ class DeviceEvaluator:
             0,
             [*figures.delegation, NO_PERCENTILES],
             {"device": self.session.adb.name},
-            self.session.facts,
-            {
+            facts=self.session.facts,
+            stages={
                 "preprocess": figures.latency("pre_processing_latency").to_json(),
                 "inference": figures.latency("inference_latency").to_json(),
             },

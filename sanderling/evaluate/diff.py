@@ -34,7 +34,7 @@ from .op_by_op import OpByOpRunner
 from .output_kinds import OutputKind, read_kinds
 from .output_kinds import output_kind as kind_of
 from .preprocess import Pipeline
-from .setting_delegates import as_computed, delegates_of
+from .setting_delegates import as_computed, delegates_of, ops_by_delegate
 
 SCHEMA = "sanderling.diff/1"
 SIDES = ("reference", "test")
@@ -289,6 +289,7 @@ class DiffSide:
         self._run: Callable[[], object]
         self._answers: Callable[[], list[Array]]
         self._refresh: Callable[[], None] = lambda: None
+        self._counts: Callable[[], dict[str, int]] = dict  # ops by delegate
 
     def describe(self) -> dict[str, Any]:
         delegates = [d if isinstance(d, str) else d.name for d in self.setting.delegates]
@@ -296,6 +297,7 @@ class DiffSide:
             "model": self.model.source or "in memory",
             "engine": self.setting.engine,
             "delegates": delegates,
+            "ops_by_delegate": self._counts(),
             "threads": self.setting.threads,
             "precision": self.setting.precision,
             "note": self.note,
@@ -325,6 +327,7 @@ class DiffSide:
         places = {t: i for i, t in enumerate(graph.inputs)}
         feeds = {n: self.arrays[places[t]] for n, t in entry.inputs.items()}
         self._kept = bound = session.bind(feeds)
+        self._counts = lambda: ops_by_delegate(session, setting, bound.binding.plan)
         names = {t: n for n, t in entry.outputs.items()}
         self._run = bound.run
         self._answers = lambda: [bound.outputs[names[t]] for t in graph.outputs]

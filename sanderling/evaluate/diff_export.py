@@ -12,6 +12,7 @@ from ..protobuf import encode
 from .diff import Diff
 from .error_measures import Errors
 from .layer_diff import IDEAL, SUSPECT, LayerDiff, LayerDiffs
+from .setting_delegates import runs_on
 
 # -- the guide tool's file: a serialised tflite.evaluation.EvaluationStageMetrics ------------------
 
@@ -77,7 +78,8 @@ def plot_errors(found: Diff, path: str | Path) -> bytes:
 
 
 def _short(side: dict[str, Any]) -> str:
-    how = "+".join(side["delegates"]) or side["engine"]
+    wanted = side["delegates"]
+    how = runs_on(wanted, side["ops_by_delegate"]) if wanted else side["engine"]
     return f"{Path(side['model']).name} ({how})"
 
 

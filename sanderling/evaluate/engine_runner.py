@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..ir import Array, Model
+from ..ir import Array, Model, Shape
 from ..measure.benchmark_model.providers import flagged, session_arguments
 from ..measure.engines import LoadedEngine, check_engines, job_for, load_engine
 from ..measure.record import Setting
 from ..runtime.registry import find_delegate
 from ..runtime.session import Session
+from .setting_delegates import ops_by_delegate
 from .task import Ports
 
 
@@ -33,6 +34,7 @@ class Runner:
         self.model, self.setting = model, setting
         self.session = self._session()
         self._clean = True
+        self._shapes: dict[str, Shape] = {}  # of the inputs of the first run
 
     def _session(self) -> Session:
         setting = self.setting
@@ -49,7 +51,19 @@ class Runner:
             self._reset()
         outputs = self.session.run(feeds)
         self._clean = False
+        if not self._shapes:
+            self._shapes = {name: np.shape(array) for name, array in feeds.items()}
         return outputs
+
+    def ops_by_delegate(self) -> dict[str, int]:
+        """Who runs how many ops, in the first run's shapes; nothing before that."""
+        if not self._shapes:
+            return {}
+        entry = self.session.entry(None)
+        by_tensor = {t: self._shapes[name] for name, t in entry.inputs.items()}
+        shapes = [by_tensor[t] for t in entry.graph.inputs]
+        plan = self.session.runnable_plan(entry.graph, shapes)
+        return ops_by_delegate(self.session, self.setting, plan)
 
     def _reset(self) -> None:
         if self.session.has_kept:
@@ -91,6 +105,10 @@ class PeerRunner:
         loaded.run()
         answers = [np.array(a) for a in loaded.answers()]
         return dict(zip(self.outputs, answers, strict=True))
+
+    def ops_by_delegate(self) -> dict[str, int]:
+        """Nothing: the engine is not ours, and has no delegate of ours."""
+        return {}
 
     def _ready(self, arrays: list[Array]) -> tuple[LoadedEngine, list[Array]]:
         key = tuple((a.shape, a.dtype.str) for a in arrays)

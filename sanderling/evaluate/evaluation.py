@@ -69,6 +69,7 @@ class Evaluation:
     resumed: int  # samples that an earlier run did
     notes: list[str] = field(default_factory=list)
     spread: dict[str, Any] = field(default_factory=dict)  # workers, decoders, cluster
+    ops_by_delegate: dict[str, int] = field(default_factory=dict)  # empty: not known here
 
     @property
     def failures(self) -> list[Failure]:
@@ -110,6 +111,7 @@ class Evaluation:
             "model": self.model,
             "digest": self.digest,
             "setting": asdict(self.setting),
+            "ops_by_delegate": self.ops_by_delegate,
             "samples": len(self.samples),
             "evaluated": len(self.samples) - len(self.failures),
             "failed": len(self.failures),
@@ -426,6 +428,7 @@ class RunningEvaluation:
             self.resumed,
             self.notes,
             spread,
+            self.first.ops_by_delegate(),
         )
 
 

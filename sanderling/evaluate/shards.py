@@ -101,6 +101,10 @@ class Evaluator:
         warm_up(made, self.ports)
         return made
 
+    def ops_by_delegate(self) -> dict[str, int]:
+        """Who runs how many ops; nothing where only other processes ran the model."""
+        return self.runner.ops_by_delegate() if "runner" in vars(self) else {}
+
     def shard(self, shard: Shard) -> list[SampleOutcome]:
         jobs = list(enumerate(shard.samples, shard.start))
         return [

@@ -229,7 +229,8 @@ class Writer:
             raise _unstorable(field, field.type, error) from error
 
     def _child(self, field: Field, value: Any, row: Table) -> int:
-        if not isinstance(value, _PYTHON.get(field.kind, object)):
+        wanted = _PYTHON.get(field.kind)
+        if wanted is not None and not isinstance(value, wanted):
             error = TypeError(f"it is {type(value).__name__} {value!r}"[:100])
             raise _unstorable(field, field.kind, error)
         if field.kind == "string":

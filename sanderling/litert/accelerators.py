@@ -33,9 +33,10 @@ class Accelerators:
 def accelerators(options: Options) -> Accelerators:
     """The strongest that was asked for first, and the CPU behind it if it may help out."""
     asked = HardwareAccelerator(options.hardware_accelerators)
-    if not asked:
+    if not any(flag in asked for flag in _FINDERS):
         raise InvokeError(
-            "no hardware accelerator is chosen", fix="HardwareAccelerator.CPU is always there"
+            f"no hardware accelerator is chosen by {int(asked)}",
+            fix="HardwareAccelerator.CPU is always there",
         )
     has_cpu = HardwareAccelerator.CPU in asked
     made = {f: _found(find, options, has_cpu) for f, find in _FINDERS.items() if f in asked}

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
@@ -428,8 +427,8 @@ class CompiledModel(OfThisProcess):
         earlier: Sequence[PendingRun],
     ) -> None:
         key = (index, *map(id, inputs), *map(id, outputs))
-        if earlier:
-            wait(earlier)
+        for run in earlier:
+            run.settle()
         with self._turn, runtime_errors():
             found = self._bindings.pop(key, None) or self._bound(index, inputs, outputs)
             found.run()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import wait
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -36,7 +35,8 @@ class Keeper(Protocol):
 class TensorBuffer:
     """An array that compiled models read or write where it lies.
 
-    While an asynchronous run uses it, read, write and destroy wait for the end of that run.
+    While an asynchronous run uses it, read, write and destroy wait for the end of that run. In a
+    process that was forked meanwhile that end never comes: read and write raise.
     """
 
     def __init__(self, array: Array | None, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
@@ -102,7 +102,8 @@ class TensorBuffer:
 
     def destroy(self) -> None:
         """Let the memory go. It cannot be used any more; destroying it again does nothing."""
-        self._settle()
+        if self._pending is not None and not self._pending.is_lost:
+            self._settle()
         for keeper in list(self._keepers):
             keeper.forget(self)
         self._array, self._is_destroyed = None, True
@@ -140,7 +141,7 @@ class TensorBuffer:
 
     def _settle(self) -> None:
         if self._pending is not None:
-            wait([self._pending])
+            self._pending.settle()
             self._pending = None
 
     def _living(self, who: str) -> None:

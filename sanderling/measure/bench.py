@@ -32,7 +32,7 @@ from .inspection import inspect
 from .interleaving import Beside, Budget, Launch, Pace, launch
 from .machine import machine
 from .noise import Disturbance, Look, disturbances
-from .part_times import PartTime
+from .part_times import FOREIGN_OPS, PartTime
 from .payoff import Payoff, payoffs
 from .record import Result, Setting
 from .sample_statistics import Ratio, ratio_of_launches
@@ -537,6 +537,7 @@ def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> 
     ready = [x.ready for x in launches if x.ready is not None]
     made.inits, made.firsts = [r.init for r in ready], [r.first for r in ready]
     made.facts |= {"starts": [r.facts.get("start", "") for r in ready]}
+    made.facts[FOREIGN_OPS] = ready[0].facts.get(FOREIGN_OPS, 0)
     alike = [x for x in launches if x.ready and x.ready.facts.get("start") == "from the cache"]
     alike = alike or [x for x in launches if x.ready]
     alike = [x for x in alike if not x.cut] or alike  # what its runs took is not known

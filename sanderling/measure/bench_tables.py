@@ -203,11 +203,11 @@ def _payoff(found: Payoff) -> list[str]:
 
 
 def lost_on_delegates(bench: Bench) -> list[str]:
-    """Why delegates do not pay, as sentences."""
+    """Why delegates are slower than the cpu alone, a line for each setting."""
     return [
-        f"{p.model}, {p.setting}: {word}: {text}"
+        f"{p.model}, {p.setting}: " + "; ".join(f"{word}: {text}" for word, text in why.items())
         for p in bench.payoffs
-        for word, text in p.reasons.items()
+        if (why := p.reasons)
     ]
 
 

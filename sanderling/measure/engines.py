@@ -26,7 +26,7 @@ from ..ir.types import Array
 from ..runtime.plan import Plan
 from ..runtime.registry import BUILTIN
 from ..runtime.session import Session
-from .part_times import PartTime, part_times
+from .part_times import FOREIGN_OPS, PartTime, foreign_ops, part_times
 from .record import Setting
 
 
@@ -130,7 +130,10 @@ def sanderling(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
 
     plan = bound.binding.plan
     note = "; ".join([_coverage(plan, setting), *_sentences(caught)])
-    facts: dict[str, object] = {"start": "compiled now" if plan.is_whole else "from the cache"}
+    facts: dict[str, object] = {
+        "start": "compiled now" if plan.is_whole else "from the cache",
+        FOREIGN_OPS: foreign_ops(plan),
+    }
     return LoadedEngine(
         bound.run,
         answers,

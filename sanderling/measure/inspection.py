@@ -16,10 +16,11 @@ from ..ops.base import DATA_ERRORS, Cost, check_known
 from ..ops.execute import new_state
 from ..rules import Judgement, judge
 from ..rules import names as rule_names
+from ..rules.tables import suggestion
 from ..runtime.arena import plan_graph
 from ..runtime.delegate import Delegate, PlainDelegate
 from ..runtime.partition import Limits, partition
-from ..runtime.registry import delegate_names, find_delegate, resolve
+from ..runtime.registry import delegate_names, find_delegate, is_delegate_name, resolve
 from ..runtime.resources import lift
 from ..runtime.specialise import specialise
 from .inputs import input_shapes
@@ -96,8 +97,14 @@ def _check_known(name: str | PlainDelegate) -> None:
     try:
         find_delegate(name)
     except InputError as error:
-        more = f"; rules are known of: {', '.join(rule_names())}"
-        raise InputError(error.what, where=error.where, fix=error.fix + more) from error
+        if not isinstance(name, str):
+            raise
+        known = (
+            error.fix if is_delegate_name(name) else f"delegates are: {', '.join(delegate_names())}"
+        )
+        what = error.what if is_delegate_name(name) else f"there is no delegate '{name}'"
+        fix = f"{suggestion(name, delegate_names())}; {known}"
+        raise InputError(what, where=error.where, fix=fix) from error
 
 
 def _macs(model: Model, graphs: Sequence[Record]) -> int | None:

@@ -11,8 +11,10 @@ import numpy as np
 
 from ..ir import Array
 from ..runtime.binding import Binding
+from ..runtime.plan import Plan
 from ..runtime.registry import FALLBACK
 
+FOREIGN_OPS = "foreign ops"  # the fact: how many ops run on delegates of others
 MOST_RUNS = 50
 MOST_SECONDS = 0.1  # a slow model is run once
 
@@ -32,6 +34,12 @@ class PartTime:
     @property
     def is_foreign(self) -> bool:
         return self.delegate not in FALLBACK
+
+
+def foreign_ops(plan: Plan) -> int:
+    """Ops on delegates of others, whether or not these can be timed."""
+    parts = (step.part for step in plan.steps)
+    return sum(len(part.nodes) for part in parts if part.delegate.name not in FALLBACK)
 
 
 def part_times(binding: Binding) -> list[PartTime]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..progress import plural
 from ..units import byte_size
-from .part_times import PartTime
+from .part_times import FOREIGN_OPS, PartTime
 from .record import Result, Setting, is_default
 from .sample_statistics import Ratio
 
@@ -20,6 +20,8 @@ from .sample_statistics import Ratio
 WORTH_NAMING = 0.2
 # A call of another engine takes some time whatever it computes: a part below this is mostly call.
 SMALL_PART = 50e-6
+NO_OP = "took no op"
+IDLE = (NO_OP, "its run is the cpu's own")
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,16 @@ class Payoff:
 
     @property
     def pays(self) -> bool:
-        return self.high < 1
+        return self.ops > 0 and self.high < 1
 
     @property
     def verdict(self) -> str:
         """As its row says it."""
-        if self.pays:
-            return "pays"
-        word = "slower than the cpu alone" if self.is_slower else "no gain that can be told"
-        return f"{word}: {', '.join(self.reasons)}" if self.reasons else word
+        if self.is_slower:
+            return f"slower than the cpu alone: {', '.join(self.reasons)}"
+        if not self.ops:
+            return NO_OP
+        return "pays" if self.pays else "no gain that can be told"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"pays": self.pays, "verdict": self.verdict}
@@ -120,6 +123,7 @@ def _payoff(result: Result, base: Result, ratio: Ratio) -> Payoff:
     own = [p for p in parts if p.is_foreign]
     others = [p for p in parts if not p.is_foreign]
     found = Evidence(own, others, result.measured.median, base.measured.median)
+    taken = found.ops or int(result.facts.get(FOREIGN_OPS, 0))
     return Payoff(
         result.model,
         "+".join(result.setting.delegates),
@@ -129,19 +133,19 @@ def _payoff(result: Result, base: Result, ratio: Ratio) -> Payoff:
         ratio.low,
         ratio.high,
         len(own),
-        found.ops,
+        taken,
         sum(p.ops for p in parts),
         found.tensors,
         found.nbytes,
         found.copying if own else None,
-        reasons(found) if ratio.high >= 1 else {},
+        {} if ratio.low <= 1 else reasons(found) if taken else dict([IDLE]),
     )
 
 
 def reasons(found: Evidence) -> dict[str, str]:
-    """Why a delegate is not faster than the cpu alone, the most telling first."""
+    """Why a delegate is slower than the cpu alone, the most telling first."""
     if not found.own:
-        return {"no op": "it gets no op, or none whose part could be timed"}
+        return {"not timed": "shapes of its parts are known in the run only"}
     told = {word: text for word, reason in REASONS.items() if (text := reason(found))}
     return told or {
         "its kernels": f"they take {_time(found.inside)} for {plural(found.ops, 'op')} that the "
@@ -169,6 +173,8 @@ def _small(found: Evidence) -> str:
     small = sorted(p.seconds for p in found.own if p.seconds < SMALL_PART)
     if 2 * len(small) <= len(found.own):
         return ""
+    if len(found.own) == 1 and _slow(found):  # which has the figure
+        return "its only part is little more than a call"
     return f"a part takes {_time(small[len(small) // 2])}, little more than its call"
 
 

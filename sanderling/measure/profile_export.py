@@ -22,6 +22,7 @@ COLUMNS = {
     "node type": "type", "first": "first_ms", "avg_ms": "ms", "%": "percent", "cdf%": "cdf",
     "mem KB": "mem_kb", "times called": "times_called", "name": "name", "step": "index",
     "part": "part", "delegate": "delegate", "kernel": "kernel", "nodes": "nodes", "helps": "helps",
+    "opaque": "opaque",
     "min_ms": "min_ms", "median_ms": "median_ms", "max_ms": "max_ms", "std_ms": "std_ms",
     "imbalance": "imbalance", "type of products": "kind", "macs": "macs", "bytes": "bytes",
     "weight bytes": "bytes_weights", "read bytes": "bytes_read", "written bytes": "bytes_written",
@@ -62,8 +63,9 @@ GRADIENT = [
 def node_data(record: Record) -> Record:
     """Milliseconds by node, for Model Explorer's "Add per-node data".
 
-    Its node ids are the places of ops in the file. A step's time stands at its main op; the ops
-    fused into it have 0, so that sums over groups of the graph stay true.
+    Its node ids are the places of ops in the file. A step's time stands at its main op, that of
+    an opaque part at its last; the other ops have 0, so that sums over groups of the graph stay
+    true.
     """
     times: dict[int, float] = {}
     for row in record["steps"]:
@@ -304,10 +306,10 @@ def _shown(key: str, value: Any) -> str:
 
 
 def fused_names(record: Record, row: Record) -> list[str]:
-    """The other ops of a step: `+ ADD [name]:10`."""
+    """The other ops of a step: `+ ADD [name]:10`. Of an opaque part they are all of its ops."""
     if len(row["nodes"]) < 2:
         return []
-    main, nodes = main_node(record, row), record["nodes"]
+    main, nodes = None if row["opaque"] else main_node(record, row), record["nodes"]
     return [f"+ {nodes[n]['type']} {nodes[n]['name']}" for n in row["nodes"] if n != main]
 
 

@@ -19,6 +19,7 @@ from ..ir import Array, Graph, Model, Op
 from ..ops import cost
 from ..ops.base import DATA_ERRORS, Cost
 from ..ops.execute import evaluate
+from ..progress import plural
 from ..runtime.delegate import Delegate, Executable, StepTimes
 from ..runtime.plan import Plan, Step
 from ..runtime.session import Session
@@ -52,6 +53,7 @@ class ProfileRow:
     part: int = 0
     nodes: list[int] = field(default_factory=list)  # places in the file's graph
     helps: int | None = None  # the row that it prepares for, where it stands for no op of its own
+    is_opaque: bool = False  # several ops of another engine, of which only the sum is known
     macs: int = 0
     weights: int = 0
     read: int = 0
@@ -84,7 +86,7 @@ class Taken:
     others: dict[str, list[float]] = field(default_factory=dict)
     workers: int = 1
     notes: list[str] = field(default_factory=list)
-    method: str = "ticks counted inside the native code"
+    method: str = ""
     counting: Counting = field(default_factory=Counting)
 
 
@@ -93,6 +95,8 @@ class Taken:
 
 class NativeSteps:
     """The steps of compiled code: it counts their ticks itself, and those of the whole call."""
+
+    method = "ticks counted inside the native code"
 
     def __init__(self, clock: StepTimes, ticks: float) -> None:
         """ticks: of the CPU's clock, in a second."""
@@ -113,6 +117,7 @@ class NativeSteps:
 class ReferenceOps:
     """The ops of a part that Python evaluates, one by one."""
 
+    method = "the clock around each op that Python evaluates"
     workers = 1
 
     def __init__(self, executable: ReferenceExecutable, clock: TimedExecutable) -> None:
@@ -139,6 +144,7 @@ class ReferenceOps:
 class OpaquePart:
     """A part of another delegate: only its whole time is known."""
 
+    method = "the clock around the whole call of another engine's part"
     workers = 1
 
     def __init__(self, clock: TimedExecutable) -> None:
@@ -198,8 +204,18 @@ class RowWriter:
             self._native(number, name, ops, watched.clock.report)
         elif isinstance(watched, ReferenceOps):
             self.rows += [self._op(number, name, [op]) for op in ops]
-        else:
+        elif len(ops) == 1:
             self.rows.append(self._op(number, name, ops))
+        else:
+            self.rows.append(self._opaque(number, name, ops))
+
+    def _opaque(self, number: int, delegate: str, ops: Sequence[Op]) -> ProfileRow:
+        """The row is called after no single op, since nobody knows what that one takes."""
+        row = self._op(number, delegate, ops)
+        row.is_opaque, row.type = True, f"{delegate} part, {plural(len(ops), 'op')}"
+        made = ", ".join(t.name for t in ops[-1].outputs)
+        row.name = f"[{made}]:{row.nodes[0]}-{row.nodes[-1]}" if row.nodes else f"[{made}]"
+        return row
 
     def _op(self, number: int, delegate: str, ops: Sequence[Op]) -> ProfileRow:
         main = main_op(ops)
@@ -339,6 +355,11 @@ class Ours:
     def workers(self) -> int:
         return max((p.workers for p in self.parts), default=1)
 
+    @property
+    def method(self) -> str:
+        """How times were taken, by all parts."""
+        return "; ".join(dict.fromkeys(p.method for p in self.parts)) or NativeSteps.method
+
     def run(self, times: int = 1) -> float:
         """Seconds of a run, the mean of so many."""
         run = self.bound.run
@@ -459,5 +480,6 @@ def profile_ours(
         ours.others(),
         ours.workers,
         ours.notes,
+        ours.method,
         counting=ours.counting,
     )

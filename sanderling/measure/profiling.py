@@ -266,6 +266,7 @@ def _step(index: int, row: ProfileRow, roof: Roofline | None, held: int) -> Reco
         "part": row.part,
         "nodes": row.nodes,
         "helps": row.helps,
+        "opaque": row.is_opaque,
         "first_ms": 1e3 * row.first,
         "ms": found.mean,
         "min_ms": found.min,
@@ -291,8 +292,9 @@ def _step(index: int, row: ProfileRow, roof: Roofline | None, held: int) -> Reco
 
 def limit(row: ProfileRow, roof: Roofline | None, held: int, seconds: float) -> Record:
     """The least time that the machine allows. Weights come from the level that holds all that the
-    model touches between two uses of them, activations from the level that holds the step."""
-    if roof is None:
+    model touches between two uses of them, activations from the level that holds the step. Of an
+    opaque part nothing is said: where it runs and what it keeps between its ops is not known."""
+    if roof is None or row.is_opaque:
         return {"limit_ms": None, "share": None, "bound": "", "level": ""}
     peak = roof.peaks.get(row.kind) or roof.peaks["f32"]
     compute = row.macs / peak
@@ -426,13 +428,16 @@ def _typical(record: Record) -> float:
 def _called(row: Record) -> str:
     """Return a short name of a step, since names of tensors may fill a line."""
     node = row["name"].rpartition(":")[2]
-    place = f"node {node}" if row["nodes"] else f"step {row['index']}"
+    word = "nodes" if row["opaque"] else "node"
+    place = f"{word} {node}" if row["nodes"] else f"step {row['index']}"
     return f"{row['type']} ({place})"
 
 
 def _limits(record: Record) -> str:
     rows = [r for r in record["steps"] if r["share"] is not None]
     typical = sum(r["median_ms"] for r in rows)
+    if not rows and record["roofline"] is not None:
+        return "What limits it is not known: no step can be compared with the roofline."
     if not rows:
         return "What limits it is not known: there is no roofline."
     times = {
@@ -454,6 +459,7 @@ def _try(record: Record) -> str:
     others = {o["name"]: o["median_ms"] / whole for o in record["others"]}
     slow = sum(r["median_ms"] for r in steps if r["delegate"] == "reference") / whole
     floats = sum(r["median_ms"] for r in steps if r["kind"] == "f32" and r["macs"]) / whole
+    opaque = sum(r["median_ms"] for r in steps if r["opaque"]) / whole
     waits = others.get(BARRIERS, 0) + (sum(r["median_ms"] * r["imbalance"] for r in steps) / whole)
     threads, cpus = record["setting"]["threads"], record["machine"]["usable"]
     for holds, text in (
@@ -475,6 +481,11 @@ def _try(record: Record) -> str:
             waits > 0.2,
             f"Waiting for each other takes the threads {waits:.0%} of the time: try "
             f"fewer threads, or keep other work off these cores.",
+        ),
+        (
+            opaque > 0.5,
+            f"Parts of other engines take {opaque:.0%}, and their ops are not timed one by one: "
+            "`sanderling bench --sweep` says whether these delegates pay.",
         ),
         (
             floats > 0.5 and record["setting"]["precision"] == "f32",

@@ -24,11 +24,13 @@ from .whole_model import REWRITES as WHOLE
 
 SCHEMA = "sanderling.rewrite/1"
 DEPTH = 4  # rewrites on top of each other, until the ops that the first one made are taken
+QUICK = 1  # of them where a rewrite is only named
 # What rewrites leave behind: chains of views and views that change nothing.
 TIDY = tuple(r for r in (*IDENTITY_RULES, *CHAIN_RULES) if r.name in ("identity RESHAPE",
              "identity TRANSPOSE", "views merged"))  # fmt: skip
 # Refusals that follow from those of other ops.
 CONSEQUENCES = ("partition", "graph")
+INT8 = "int8 model"
 ENOUGH = 0.5  # another type for all values is worth it if it mends this share of the refused ops
 
 
@@ -118,6 +120,12 @@ def rewrite(
     return _Rewriting(source.copy(), for_, data, progress).run()
 
 
+def rewrites_to_try(model: Model, for_: str) -> list[str]:
+    """Name the rewrites that mend something. Each kind of refusal is tried once, and nothing is
+    measured or kept, so that this is quick; `rewrite` does the work."""
+    return _Rewriting(model.copy(), for_, None, lambda *_: None).helpful()
+
+
 Seen = Callable[[Graph], Graph]
 Score = tuple[int, int]
 
@@ -148,6 +156,34 @@ class _Rewriting:
         self.model.graphs = _still_called(self.model)
         facts = self.changes, self.notes, self.is_exact, _border(given, self.model)
         return Rewritten(self.model, self.for_, counts, before, after, *facts)
+
+    def helpful(self) -> list[str]:
+        """The names of rewrites that would be kept: of the model, then of ops, with codes for
+        values if that is what the accelerator wants."""
+        refused = self._score(self.model)
+        found = [row.name for row in WHOLE if self._helps(row)]
+        self.seen = if_int8
+        if FLOAT.name not in found and _is_better(refused, self._score(self.model), ENOUGH):
+            found.append(INT8)
+        else:
+            self.seen = lambda graph: graph
+        return list(dict.fromkeys(found + self._helpful_to_ops()))
+
+    def _helps(self, row: WholeRewrite) -> bool:
+        kept = self.model
+        is_kept = self._try_whole(row, ENOUGH if row is FLOAT else 0.0)
+        self.model = kept
+        return is_kept
+
+    def _helpful_to_ops(self) -> list[str]:
+        base, found = self._score(self.model), list[Rewrite]()
+        for number, graph in enumerate(entries(self.model)):
+            pairs = _candidates(graph, self._verdicts(graph))
+            kinds = {(v.op.name, v.rule and v.rule.says): place for place, v in reversed(pairs)}
+            for place in reversed(kinds.values()):
+                made = self._mended(self.model, number, place, base, QUICK)
+                found += made[1] if made else []
+        return [row.name for row in found]
 
     # -- the judge --------------------------------------------------------------------------
 
@@ -223,7 +259,7 @@ class _Rewriting:
             return False
         reasons = sorted({r.reason for r in self._refusals(self.model) if r.is_own})
         does = "int8 values and weights, codes at the border"
-        self.changes.append(Change("the model", "; ".join(reasons[:3]), ["int8 model"], does))
+        self.changes.append(Change("the model", "; ".join(reasons[:3]), [INT8], does))
         self.model, self.is_exact = trial, False
         self.notes += said
         self._ops()

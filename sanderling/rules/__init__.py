@@ -5,7 +5,7 @@ says so; how the graph falls into parts; and what crosses their borders. The tab
 delegates that need not be here: docs/accelerators.md says where their rules come from.
 """
 
-from ..ir import Graph
+from ..ir import Graph, Model
 from .judgement import Crossing, JudgedPart, Judgement, Verdict, judge_by
 from .rule import Border, GraphRule, Rule, Table
 from .tables import find_table, names
@@ -16,6 +16,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def judge(graph: Graph, name: str) -> Judgement:
-    """What a delegate would take of the graph, and why not the rest; `names()` lists them."""
-    return judge_by(find_table(name), graph)
+def judge(graph: Graph | Model, name: str) -> Judgement:
+    """What a delegate would take of a graph (of a model: its main graph), and why not the rest;
+    `names()` lists the delegates."""
+    return judge_by(find_table(name), graph.main if isinstance(graph, Model) else graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib import import_module
 
 from ..errors import InputError
@@ -32,11 +34,20 @@ def find_table(name: str) -> Table:
     if name == OURS:
         return _own(name)
     if name not in MODULES:
-        raise InputError(
-            f"there are no rules of '{name}'", fix=f"known are those of: {', '.join(names())}"
-        )
+        raise InputError(f"there are no rules of '{name}'", fix=suggestion(name))
     tables: tuple[Table, ...] = import_module(f".{MODULES[name]}", __package__).TABLES
     return next(table for table in tables if table.name == name)
+
+
+def suggestion(name: str, others: Iterable[str] = ()) -> str:
+    """What may have been meant by a name that is not known: the levels of a delegate, or a name
+    that is alike (others: names that are known elsewhere), before the list."""
+    kind = name.partition(":")[0]
+    if levels := [n for n in names() if n.startswith(f"{kind}:")]:
+        return f"the rules of {kind} are: {', '.join(n for n in names() if n in (kind, *levels))}"
+    near = get_close_matches(kind, [*names(), *others], 1)
+    start = f"did you mean {near[0]}? " if near else ""
+    return f"{start}rules are known of: {', '.join(names())}"
 
 
 def _own(name: str) -> Table:

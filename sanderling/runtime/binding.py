@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..ir import Array, Tensor
 from ..spans import span, tape
 from . import recording
-from .delegate import Call, Executable
+from .delegate import Call, Executable, check_kept
 from .plan import Plan, has_storage
 from .steady import Repeat
 
@@ -164,13 +164,16 @@ class Binding:
         moves = self._moves[index]
         for place, _ in moves:
             outputs[place] = None
+        given = outputs.copy()
         if tape.recorder is None:
-            executable.run(inputs, outputs)  # type: ignore[arg-type]
+            executable.run(inputs, given)  # type: ignore[arg-type]
         else:
             recording.tell_border(self.plan.steps, index)
             with recording.part_span(self.plan.steps[index], index):
-                executable.run(inputs, outputs)  # type: ignore[arg-type]
+                executable.run(inputs, given)  # type: ignore[arg-type]
+        check_kept(outputs, given)
         for place, readers in moves:
+            outputs[place] = given[place]
             for target, slot in readers:
                 target[slot] = outputs[place]
 

@@ -311,3 +311,12 @@ def as_executable(given: PlainExecutable) -> Executable:
         f"compile() returned {given!r}, which has no run(inputs, outputs)",
         fix="return an object with this method",
     )
+
+
+def check_kept(outputs: Sequence[Array | None], given: Sequence[Array | None]) -> None:
+    """outputs: the caller's arrays. given: the list of them that a run was given, afterwards."""
+    if any(own is not None and own is not found for own, found in zip(outputs, given, strict=True)):
+        raise DelegateError(
+            "run() put another array in the place of an output's, where nobody reads it",
+            fix="write into the array that is there: outputs[0][...] = result",
+        )

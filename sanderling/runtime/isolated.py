@@ -47,6 +47,7 @@ from .delegate import (
     PlainDelegate,
     as_delegate,
     as_executable,
+    check_kept,
 )
 from .plan import unpacked_bytes
 from .plugins import load_plugins, loaded_plugins
@@ -335,10 +336,19 @@ def serve(pipe: Connection) -> None:
             host.forget(gone)
             answer = _answer(getattr(host, what), about)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            pipe.send(answer)
+            pipe.send_bytes(answer)
 
 
-def _answer(act: Callable[..., Any], about: Sequence[Any]) -> tuple[SanderlingError | None, Any]:
+def _answer(act: Callable[..., Any], about: Sequence[Any]) -> bytes:
+    """What went wrong, and the answer, pickled: that may go wrong, too."""
+    try:
+        return pickle.dumps(_outcome(act, about), 5)
+    except Exception as error:
+        said = f"it gave an answer that cannot be pickled: {type(error).__name__}: {error}"
+        return pickle.dumps((DelegateError(said), ()), 5)
+
+
+def _outcome(act: Callable[..., Any], about: Sequence[Any]) -> tuple[SanderlingError | None, Any]:
     """What went wrong, and the answer; of a DelegateError its ops."""
     try:
         return None, act(*about)
@@ -346,7 +356,7 @@ def _answer(act: Callable[..., Any], about: Sequence[Any]) -> tuple[SanderlingEr
         return DelegateError("it ran out of memory"), ()
     except SanderlingError as error:
         return error, getattr(error, "ops", None)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         return DelegateError(f"it failed with {type(error).__name__}: {error}"), ()
 
 
@@ -386,8 +396,10 @@ class Host:
     def _run_first(
         self, number: int, made: Executable, inputs: list[Array], outputs: list[Array]
     ) -> None:
-        made.run(inputs, list(outputs))
-        self.parts[number] = made.bind(inputs, list(outputs))
+        given: list[Array | None] = [*outputs]
+        made.run(inputs, given)
+        check_kept(outputs, given)
+        self.parts[number] = made.bind(inputs, given)
 
     def run(self, number: int) -> None:
         self.parts[number]()

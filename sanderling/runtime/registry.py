@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import DelegateError, InputError, SanderlingError
 from .delegate import Delegate, PlainDelegate, as_delegate
+from .delegate_options import ALONE, flag, read_options, seconds
 
 # Delegates that come with the package, found when they are named.
 BUILTIN = {
@@ -25,13 +26,25 @@ BUILTIN = {
     "openvino": "sanderling.delegates.engines.openvino:OpenVinoDelegate",
     "onnxruntime": "sanderling.delegates.engines.onnxruntime:OnnxRuntimeDelegate",
 }
+# Accelerators of which only the rules are known (sanderling/rules), and what runs a model on one.
+RULES_ONLY = {
+    "gpu": "litert-gpu",
+    "nnapi": "",
+    "hexagon": "",
+    "edgetpu": "external:path=libedgetpu.so.1",
+    "xnnpack": "litert",
+}
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.
 FALLBACK = ("cpu", "reference")
 EXTERNAL = "external"
 # Files that are delegates: libedgetpu.so.1
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dylib|dll)$")
-_ISOLATION = ("isolated", "isolated_timeout")
+# Options that all delegates have.
+_ISOLATION = {
+    "isolated": flag("whether it runs in a process of its own"),
+    "isolated_timeout": seconds("that a run may take there"),
+}
 
 
 def register_delegate(name: str, factory: Callable[[], PlainDelegate]) -> None:
@@ -79,12 +92,22 @@ def factory_of(name: str) -> Callable[[], PlainDelegate]:
     if name in _registered:
         return _registered[name]
     if name not in BUILTIN:
-        raise InputError(
-            f"there is no delegate '{name}'", fix=f"known delegates: {', '.join(delegate_names())}"
-        )
+        raise InputError(_absent(name), fix=_suggestion(name))
     module, _, kind = BUILTIN[name].partition(":")
     found: Callable[[], PlainDelegate] = getattr(import_module(module), kind)
     return found
+
+
+def _suggestion(name: str) -> str:
+    """What may have been meant, before the list of what there is."""
+    known = f"known delegates: {', '.join(delegate_names())}"
+    if name in RULES_ONLY:
+        does = f"; to run on it here: {RULES_ONLY[name]}" if RULES_ONLY[name] else ""
+        return f"only the rules of {name} are known, for `inspect` and `rewrite`{does}; {known}"
+    from difflib import get_close_matches  # not for those who make no mistakes
+
+    near = get_close_matches(name, delegate_names(), 1)
+    return f"did you mean {near[0]}? {known}" if near else known
 
 
 def resolve(wanted: str | PlainDelegate | Iterable[str | PlainDelegate]) -> list[Delegate]:
@@ -113,47 +136,45 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Del
     take `isolated_timeout` seconds (runtime/isolated.py).
     """
     name, rest = os.fspath(library), dict(options or {})
+    asked = str(rest.get("path", name)) if name == EXTERNAL else name
     if name not in delegate_names() and (_LIBRARY.search(name) or os.sep in name):
         name, rest = EXTERNAL, {"path": name, **rest}
     try:
         found = _configured(name, dict(rest))
     except (InputError, DelegateError) as error:
-        raise LoadDelegateError(
-            f"Failed to load delegate from {library}: {error.what}",
-            where=error.where,
-            fix=error.fix,
-        ) from error
+        raise _not_loaded(asked, error) from error
     if rest:
         found.spelling = f"{name}:{';'.join(f'{k}={v}' for k, v in rest.items())}"
     return found
 
 
+def _not_loaded(asked: str, error: SanderlingError) -> LoadDelegateError:
+    """The error begins as LiteRT's does, and has the name once."""
+    is_its_own = not error.where or error.where.startswith(("delegate ", "library "))
+    reason = error.what if is_its_own else f"{error.where}: {error.what}"
+    reason = "there is no such delegate" if reason == _absent(asked) else reason
+    return LoadDelegateError(
+        f"Failed to load delegate from {asked or repr(asked)}: {reason.removeprefix(f'{asked}: ')}",
+        fix=error.fix,
+    )
+
+
+def _absent(name: str) -> str:
+    return f"there is no delegate '{name}'"
+
+
 def _configured(name: str, options: dict[str, Any]) -> Delegate:
-    apart = {key: options.pop(key) for key in _ISOLATION if key in options}
-    if str(apart.get("isolated", False)).lower() in ("true", "1"):
-        return _isolated(name, options, apart)
-    return as_delegate(find_delegate(name).configure(options))
-
-
-def _isolated(name: str, options: Mapping[str, Any], apart: Mapping[str, Any]) -> Delegate:
+    given = {key: options.pop(key) for key in _ISOLATION if key in options}
+    apart = read_options(name, _ISOLATION, given)
+    if not apart.get("isolated"):
+        return as_delegate(find_delegate(name).configure(options))
     from .isolated import TIMEOUT, Isolated
 
-    given = apart.get("isolated_timeout", TIMEOUT)
-    try:
-        timeout = float(given)
-    except ValueError:
-        timeout = 0.0
-    if not timeout > 0:
-        raise InputError(
-            f"the option 'isolated_timeout' cannot be {given!r}",
-            where=f"delegate '{name}'",
-            fix="give a number of seconds",
-        )
-    return Isolated(name, options, timeout=timeout)
+    return Isolated(name, options, timeout=apart.get("isolated_timeout", TIMEOUT))
 
 
 def _spelled(text: str) -> Delegate:
     """NAME:KEY=VALUE;KEY=VALUE, as a command line has it; a key alone is true."""
     name, _, rest = text.partition(":")
     pairs = [item.partition("=") for item in rest.split(";") if item]
-    return load_delegate(name, {key: value if equals else "true" for key, equals, value in pairs})
+    return load_delegate(name, {key: value if equals else ALONE for key, equals, value in pairs})

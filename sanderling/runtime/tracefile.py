@@ -19,6 +19,7 @@ from .trace import Count, Instant, Slice, Trace
 
 SCHEMA = "sanderling.trace/1"
 PROCESS = "sanderling"
+WRITER = "`sanderling trace -o FILE.json`"  # of the files that `read` takes
 Encoder = Callable[[Trace], bytes]
 Lane = tuple[int, int]  # thread, and which of its tracks
 
@@ -137,12 +138,8 @@ def _plain_args(args: Args) -> dict[str, str | int | float | bool]:
     return {name: plain(value) for name, value in args.items()}
 
 
-def read(path: str | os.PathLike[str]) -> Trace:
-    """A trace that was saved as JSON."""
-    fix = (
-        "give what `sanderling trace -o FILE.json` wrote; Perfetto's own format is for "
-        "https://ui.perfetto.dev"
-    )
+def read(path: str | os.PathLike[str], fix: str = f"give what {WRITER} wrote") -> Trace:
+    """A trace that was saved as JSON. fix: what else the caller reads, for the error."""
     content = read_data(path, "the trace", fix)
     try:
         head = content["otherData"]
@@ -150,10 +147,9 @@ def read(path: str | os.PathLike[str]) -> Trace:
             raise ValueError(f"its schema is {head['schema']}")
         return _from_chrome(content["traceEvents"], head)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(
-            f"not a trace that `sanderling trace -o FILE.json` wrote: {error}",
-            where=os.fspath(path),
-            fix=fix,
+            f"not a trace that {WRITER} wrote: {why}", where=os.fspath(path), fix=fix
         ) from error
 
 

@@ -12,7 +12,7 @@ from sanderling.ir import Array, Graph, Op
 from sanderling.runtime.delegate import Delegate, Executable, Options
 
 
-def _raise(error: Exception) -> None:
+def _raise(error: BaseException) -> None:
     raise error
 
 
@@ -21,6 +21,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(3),
     "hang": lambda: time.sleep(600),
     "memory": lambda: _raise(MemoryError()),
+    "interrupt": lambda: _raise(KeyboardInterrupt()),
     "raise": lambda: _raise(ValueError("out of luck")),
 }
 
@@ -64,6 +65,20 @@ class FaultyExecutable(Executable):
 
     def memory(self) -> dict[str, int]:
         return {"process": os.getpid()}
+
+
+class Replacing(Faulty):
+    """Its results are in arrays of its own, which it puts where the caller's are."""
+
+    def compile(self, part: Graph, options: Options) -> Executable:
+        self.reach("compile")
+        return ReplacingExecutable(self, ReferenceExecutable(part, options.state))
+
+
+class ReplacingExecutable(FaultyExecutable):
+    def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
+        super().run(inputs, outputs)
+        outputs[:] = [None if array is None else array.copy() for array in outputs]
 
 
 def crashing() -> Faulty:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, UnsupportedError
+from ...format import load
 from ...ir import Graph, Model, Shape, Tensor
 from ...passes.simplify import fold_constants
 from ...runtime.specialise import specialise
@@ -36,22 +37,23 @@ class Package:
 
 
 def export(
-    model: Model,
+    model: Model | str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
     precision: str = "float32",
     shapes: Mapping[str, Shape] | None = None,
 ) -> Package:
-    """Save the model's main graph as an ML program for Core ML: a `.mlpackage`.
+    """Save a model's main graph as an ML program for Core ML: a `.mlpackage`.
 
-    precision: float32 or float16. shapes: of inputs, by their tensors' names, where they are not
-    the file's. Which units compute is said where the package is loaded. Raises UnsupportedError
-    that names the ops that Core ML does not get.
+    model: one that is loaded, or its file. precision: float32 or float16. shapes: of inputs, by
+    their tensors' names, where they are not the file's. Which units compute is said where the
+    package is loaded. Raises UnsupportedError that names the ops that Core ML does not get.
     """
     require_extra("coremltools", "coreml", "coreml")
     target, options = _checked(Path(path)), ProgramOptions(precision)
-    graph = _known_graph(model, shapes or {})
-    inputs, outputs = (_identifiers(names) for names in _names(model))
+    source = model if isinstance(model, Model) else load(model)
+    graph = _known_graph(source, shapes or {})
+    inputs, outputs = (_identifiers(names) for names in _names(source))
     outputs = [f"{name}_result" if name in inputs else name for name in outputs]
     made = converted(as_program(graph, inputs, outputs), options)
     made.save(str(target))

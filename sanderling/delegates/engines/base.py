@@ -14,8 +14,8 @@ import numpy as np
 from ...errors import DelegateError, SanderlingError
 from ...ir import Array, Graph, Op, Tensor
 from ...runtime.delegate import BorderCopies, Delegate, Executable, Options
+from ...runtime.delegate_options import Option, read_options, whole_number
 from ...runtime.submodel import refuses_alone
-from .options import Option, read_options, whole_number
 from .packages import import_package, require_package
 
 THREADS = whole_number("threads, in place of the session's")

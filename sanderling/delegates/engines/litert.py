@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from ...ir import Array, Graph, Op
 from ...runtime.delegate import Executable, Options
+from ...runtime.delegate_options import Option, one_of, text, whole_number
 from ...runtime.submodel import as_tflite
 from .base import THREADS, CopyingExecutable, EngineDelegate
 from .compiled_model import CompiledModelExecutable, refuses_types
-from .options import Option, one_of, text, whole_number
 from .packages import import_package
 
 # XNNPACK's flags: signed and unsigned bytes, products with weights that are computed; and floats in

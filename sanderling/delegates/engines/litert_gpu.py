@@ -10,10 +10,10 @@ from typing import ClassVar
 from ...errors import DelegateError
 from ...ir import Graph, Op
 from ...runtime.delegate import Executable, Options
+from ...runtime.delegate_options import Option, flag, one_of
 from ...runtime.submodel import as_tflite
 from .base import EngineDelegate
 from .compiled_model import CompiledModelExecutable, refuses_types
-from .options import Option, flag, one_of
 
 
 class LiteRtGpuDelegate(EngineDelegate):

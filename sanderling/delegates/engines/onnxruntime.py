@@ -7,12 +7,13 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any, ClassVar
 
-from ...errors import DelegateError, MissingExtraError
+from ...errors import DelegateError, InputError, MissingExtraError
 from ...ir import Array, Graph
 from ...runtime.delegate import Executable, Options
+from ...runtime.delegate_options import Option, one_of, text
 from ...runtime.submodel import as_tflite
 from .base import THREADS, EngineDelegate, PointingExecutable, check_type
-from .options import Option, one_of, text
+from .packages import import_package
 from .to_onnx import exported
 
 LEVELS = {
@@ -42,14 +43,31 @@ class OnnxRuntimeDelegate(EngineDelegate):
         super().__init__(**options)
         if find_spec("tf2onnx") is None:
             raise MissingExtraError("tf2onnx", "onnx", f"the delegate {self.name}")
+        self.providers = self.chosen.get("providers", CPU).split("/")
+        if "providers" in self.chosen:  # only then: ONNX Runtime has to be imported
+            self._check_providers()
+
+    def _check_providers(self) -> None:
+        """A name that no build of ONNX Runtime has is misspelt. One that only this build has not
+        is no mistake: parts go to other delegates (session_of)."""
+        import_package(self.engine, f"the delegate {self.name}")
+        from onnxruntime import get_all_providers
+
+        known = get_all_providers()
+        strange = [name for name in self.providers if name not in known]
+        if strange:
+            raise InputError(
+                f"its option 'providers' cannot have {strange[0]!r}: there is no such provider",
+                where=f"delegate '{self.name}'",
+                fix=f"ONNX Runtime's providers: {', '.join(known)}",
+            )
 
     def load(self, part: Graph, options: Options) -> Executable:
         path, why = exported(as_tflite(part), "part")
         if why:
             raise RuntimeError(why)
-        providers = self.chosen.get("providers", CPU).split("/")
         level = self.chosen.get("optimization", "all")
-        session = session_of(path, options.threads, providers, level)
+        session = session_of(path, options.threads, self.providers, level)
         return OnnxRuntimeExecutable(part, session, options.threads)
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from ...errors import DelegateError
 from ...ir import Array, Graph, Shape
 from ...runtime.delegate import Executable, Options
+from ...runtime.delegate_options import Option, one_of, text
 from ...runtime.submodel import as_tflite
 from .base import THREADS, EngineDelegate, PointingExecutable, check_type
-from .options import Option, one_of, text
 
 _process = 0  # which has compiled with OpenVINO
 

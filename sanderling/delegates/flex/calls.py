@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DelegateError, ModelError, UnsupportedError
+from ...errors import DelegateError, ModelError, SanderlingError, UnsupportedError
 from ...ir import Array, DType, Graph, Op, Tensor
 from ...ops.base import FOLD_ELEMENTS, Spec, check_results
 from .node import flex_node
@@ -78,11 +78,14 @@ def result_specs(op: Op, specs: Sequence[Spec | None]) -> list[Spec]:
 def imported(op: Op, specs: Sequence[Spec | None]) -> Any:
     """The op in a graph of TensorFlow's, with its attributes complete and its shapes inferred."""
     nodes = _Nodes()
-    name = nodes.operator(op, [_operand(nodes, spec) for spec in specs if spec is not None])
+    given = [_operand(nodes, spec) for spec in specs if spec is not None]
     with nodes.tf.Graph().as_default() as graph:
         try:
+            name = nodes.operator(op, given)
             nodes.tf.graph_util.import_graph_def(nodes.message, name="")
             return graph.get_operation_by_name(name)
+        except SanderlingError:
+            raise
         except Exception as error:  # whatever TensorFlow has against the file's node
             raise _refused(op, error) from error
 

@@ -13,13 +13,16 @@ from gzip import BadGzipFile
 from ...errors import InputError
 from ...files import read_bytes
 from ...runtime.trace import Trace
-from ...runtime.tracefile import read
+from ...runtime.tracefile import WRITER, read
 from . import instruments_file, perfetto_file, systrace_file
 from .tflite_events import as_trace
 from .timeline import Timeline
 from .unpacked import GZIP, Unpacker
 
-FORMATS = "ours (.json), Perfetto's, systrace's (.html or text) or Instruments' (xctrace export)"
+FORMATS = (
+    f"ours ({WRITER}), Perfetto's (protobuf), systrace's (.html or text) or Instruments' "
+    "(xctrace export)"
+)
 Reader = Callable[[bytes], Timeline]
 # Who can tell its own files, and reads them.
 READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
@@ -34,7 +37,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     fix = f"give a trace of a known format: {FORMATS}"
     content = read_bytes(path, "the trace", fix)
     if content.lstrip()[:1] == b"{":
-        return read(path)
+        return read(path, fix)
     try:
         content = Unpacker().gzip(content) if content.startswith(GZIP) else content
         reader = next((read for knows, read in READERS if knows(content)), None)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ...errors import InputError
 from ...runtime.trace import NO_CORE, Slice, Trace
+from ...runtime.tracefile import WRITER
 from ..trace_insights import CPU
 from .timeline import Section, Stretch, Timeline
 
@@ -55,7 +56,7 @@ def as_trace(timeline: Timeline, where: str) -> Trace:
             where=where,
             fix="TensorFlow Lite 2.4 (iOS: 2.5) and later writes them if the property "
             "debug.tflite.trace is 1 (iOS: if an environment variable of that name is set) when "
-            "the interpreter is made; of our own traces --read takes the .json",
+            f"the interpreter is made; of our own traces, only what {WRITER} writes can be read",
         )
     made = _Maker(timeline, events).trace()
     made.about["command"] = where

@@ -1,16 +1,18 @@
-"""Options of engines: a table of names, each with a reader of values. A value may be text, as a
+"""Options of delegates: a table of names, each with a reader of values. A value may be text, as a
 command line gives it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
-from ...errors import InputError
+from ..errors import InputError
 
 FLAGS = {"true": True, "1": True, "yes": True, "on": True,
          "false": False, "0": False, "no": False, "off": False}  # fmt: skip
+ALONE = "true"  # what an option means that a command line names without a value
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ def whole_number(about: str, least: int = 1) -> Option:
         return number
 
     return Option(about, f"a whole number, {least} or more", read)
+
+
+def seconds(about: str) -> Option:
+    def read(value: Any) -> float:
+        number = float(str(value))
+        if not 0 < number < inf:
+            raise ValueError
+        return number
+
+    return Option(about, "a number of seconds", read)
 
 
 def one_of(about: str, *words: str) -> Option:
@@ -54,7 +66,7 @@ def flag(about: str) -> Option:
 
 def text(about: str) -> Option:
     def read(value: Any) -> str:
-        if not str(value):
+        if str(value) in ("", ALONE):
             raise ValueError
         return str(value)
 
@@ -74,9 +86,17 @@ def read_options(
         try:
             found[name] = table[name].read(value)
         except ValueError:
-            raise InputError(
-                f"its option '{name}' cannot be {value!r}",
-                where=where,
-                fix=f"give {table[name].takes}",
-            ) from None
+            raise _misfit(name, table[name], value, where) from None
     return found
+
+
+def _misfit(name: str, option: Option, value: Any, where: str) -> InputError:
+    if value == ALONE:
+        return InputError(
+            f"its option '{name}' needs a value (alone, it means '{ALONE}')",
+            where=where,
+            fix=f"write {name}=VALUE, where VALUE is {option.takes}",
+        )
+    return InputError(
+        f"its option '{name}' cannot be {value!r}", where=where, fix=f"give {option.takes}"
+    )
