@@ -251,8 +251,9 @@ def test_products_that_a_convolution_does_not_compute_stay(types: str, zero: int
     assert row.apply(plain, plain.ops[0])
 
 
-def test_an_empty_operand_is_not_repeated() -> None:
-    body = "%x: f32[1,3]\n%s: bool[0,1]\n%y: f32[0,3]\n%y = SELECT_V2(%s, %x, %x)"
+@pytest.mark.parametrize("x, s, y", [("[1,3]", "[0,1]", "[0,3]"), ("[1]", "[]", "[]")])
+def test_empty_and_single_operands_are_not_repeated(x: str, s: str, y: str) -> None:
+    body = f"%x: f32{x}\n%s: bool{s}\n%y: f32{y}\n%y = SELECT_V2(%s, %x, %x)"
     made = rewrite(text(body, "%x, %s"), "gpu")
     assert [p for graph in made.model.graphs for p in problems(graph)] == []
 

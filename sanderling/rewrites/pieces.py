@@ -171,12 +171,12 @@ def _spread(make: Steps, x: Tensor, target: Shape) -> Tensor:
     """The operand at the whole shape: a constant is stored so, another is repeated."""
     if x.shape == target:
         return x
+    repeats = _repeats(x.shape, target)
     if x.is_constant:
         full = np.broadcast_to(x.values, target)
         made = Tensor(f"{x.name}/whole", x.dtype, target, data=full, quant=x.quant)
         need(x.quant is None or not x.quant.per_axis)
         return made
-    repeats = _repeats(x.shape, target)
     view = make.reshape(x, _lead(x.shape, len(target)))
     return make.op("TILE", [view, make.constant(repeats)])
 
@@ -192,6 +192,7 @@ def _one_rank(make: Steps, match: Match) -> None:
 
 
 def _lead(shape: Shape, rank: int) -> Shape:
+    need(len(shape) <= rank)  # SELECT_V2 takes [1] where the result is a scalar
     return (1,) * (rank - len(shape)) + tuple(shape)
 
 
