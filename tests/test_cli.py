@@ -150,7 +150,7 @@ WRONG: dict[str, tuple[Words, str]] = {
         "no output 'no'|outputs are"),
     "signature": (lambda d: ["run", F32, *R, "--signature", "no"], "no signature 'no'"),
     "delegate": (lambda d: ["run", F32, *R, "--delegate", "npu"],
-        "'npu'|known delegates: cpu,"),
+        "'npu'|known delegates: coreml, cpu,"),
     "delegate to inspect": (lambda d: ["inspect", F32, "--delegate", "npu"], "'npu'"),
     "threads": (lambda d: ["run", F32, *R, "--threads", 0],
         "sanderling: --threads is 0|leave it out"),

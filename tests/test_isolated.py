@@ -22,6 +22,7 @@ from sanderling import FallbackWarning, InputError, Isolated, Session
 from sanderling.errors import DelegateError, IsolatedError
 from sanderling.runtime import registry
 from sanderling.runtime.isolated import _answer
+from sanderling.runtime.plugins import load_plugins, loaded_plugins
 
 from .support.diff_command import small
 from .support.fake_delegates import Some
@@ -233,3 +234,11 @@ def test_it_does_not_outlive_a_parent_that_was_killed() -> None:
     while is_there(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_there(pid)
+
+
+def test_a_plugin_that_failed_is_not_handed_on(tmp_path: Path) -> None:
+    plugin = tmp_path / "broken.py"
+    plugin.write_text("raise ValueError('no')", "utf-8")
+    with pytest.raises(InputError, match="it cannot be run"):
+        load_plugins([plugin])
+    assert str(plugin) not in loaded_plugins()

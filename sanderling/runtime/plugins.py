@@ -32,6 +32,7 @@ def load_plugins(paths: Iterable[str | Path]) -> None:
         try:
             loader.exec_module(module)
         except (Exception, SystemExit) as error:
+            del sys.modules[loader.name]
             said = error.what if isinstance(error, SanderlingError) else error
             raise InputError(
                 f"it cannot be run: {type(error).__name__}: {said}{_line_of(error, path)}",

@@ -36,7 +36,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     """A trace of whatever tool: what `sanderling trace -o FILE.json` wrote, or a capture."""
     fix = f"give a trace of a known format: {FORMATS}"
     content = read_bytes(path, "the trace", fix)
-    if content.lstrip()[:1] == b"{":
+    if content.lstrip()[:1] in (b"{", b"["):
         return read(path, fix)
     try:
         content = Unpacker().gzip(content) if content.startswith(GZIP) else content
