@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 import sanderling
 from sanderling import DelegateError, FallbackWarning, InputError, Session
 from sanderling.cli.app import app
+from sanderling.delegates.engines import external
 from sanderling.ir import DType, Graph, Model, Tensor
 from sanderling.runtime.registry import find_delegate
 
-litert = pytest.importorskip("ai_edge_litert.interpreter")
-external = pytest.importorskip("sanderling.delegates.engines.external")
+litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install 'sanderling[peers]'")
 
 SOURCE = Path(__file__).parent / "support" / "external_delegate.c"
 X = np.random.default_rng(0).normal(size=(1, 7, 6, 3)).astype(np.float32)
