@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from sanderling import (
 from sanderling.cli.app import app
 from sanderling.delegates import extras
 from sanderling.delegates.coreml import delegate as coreml
+from sanderling.delegates.coreml import package
 from sanderling.delegates.coreml.delegate import CoremlDelegate
 from sanderling.delegates.coreml.operators import ROWS, refusal
 from sanderling.delegates.coreml.program import ProgramOptions, as_program, converted
@@ -354,3 +356,18 @@ def test_real_models_are_saved_and_read_again(name: str, precision: str, tmp_pat
     x = np.random.default_rng(7).random(model.main.inputs[0].shape, np.float32)
     (found,) = execute(program, dict.fromkeys(made.inputs, x)).values()
     near(found, model.compile(["reference"])(x), PRECISIONS[precision])
+
+
+def test_a_full_disk_leaves_the_old_package(tmp_path: Path) -> None:
+    class Full:
+        def save(self, path: str) -> None:
+            (Path(path) / "Data").mkdir(parents=True)
+            raise shutil.Error([("a", "b", "No space left on device")])
+
+    target = tmp_path / "x.mlpackage"
+    target.mkdir()
+    (target / "Manifest.json").write_text("{}", "utf-8")
+    with pytest.raises(InputError, match="cannot write: not all of its files"):
+        package._save(Full(), target)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.mlpackage"]
+    assert (target / "Manifest.json").read_text("utf-8") == "{}"

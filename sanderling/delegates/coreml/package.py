@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -56,10 +57,27 @@ def export(
     inputs, outputs = (_identifiers(names) for names in _names(source))
     outputs = [f"{name}_result" if name in inputs else name for name in outputs]
     made = converted(as_program(graph, inputs, outputs), options)
-    made.save(str(target))
+    _save(made, target)
     return Package(
         target, precision, _types(inputs, graph.inputs), _types(outputs, graph.outputs), _ops(made)
     )
+
+
+def _save(made: Any, target: Path) -> None:
+    """The whole package or nothing: it is written beside its place, and then put there."""
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".sanderling-") as folder:
+            whole, old = Path(folder) / target.name, Path(folder) / "old"
+            made.save(str(whole))
+            if target.exists():
+                target.rename(old)
+            whole.rename(target)
+    except OSError as error:  # shutil.Error is one: its text is a list of every file
+        raise InputError(
+            f"cannot write: {error.strerror or 'not all of its files could be copied'}",
+            where=os.fspath(target),
+            fix="check the folder, its permissions and the free space",
+        ) from error
 
 
 def _checked(target: Path) -> Path:
