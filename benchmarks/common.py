@@ -17,6 +17,7 @@ from sanderling.tables import markdown
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("SANDERLING_SHARED", ROOT.parent / "shared"))
 RESULTS = Path(__file__).with_name("RESULTS.md")
+CHROMIUM = Path("/usr/lib/chromium")
 
 
 # -- models -------------------------------------------------------------------------------------
@@ -50,6 +51,23 @@ def fresh_cache() -> Iterator[None]:
             if knob:
                 os.environ.pop(knob, None)
                 os.environ |= {} if before is None else {knob: before}
+
+
+# -- devices ------------------------------------------------------------------------------------
+
+
+def swiftshader(vulkan: Path, folder: Path) -> dict[str, str]:
+    """An environment in which Vulkan is the software device of Chromium's package, if it is there.
+    Its description names the library by a relative path: it is written anew."""
+    found = vulkan / "vk_swiftshader_icd.json"
+    if not found.is_file():
+        return dict(os.environ)
+    described = json.loads(found.read_text())
+    described["ICD"]["library_path"] = str(vulkan / "libvk_swiftshader.so")
+    icd = folder / "icd.json"
+    icd.write_text(json.dumps(described))
+    driver = dict.fromkeys(("VK_DRIVER_FILES", "VK_ICD_FILENAMES"), str(icd))
+    return os.environ | driver | {"LD_LIBRARY_PATH": str(vulkan)}
 
 
 # -- output -------------------------------------------------------------------------------------

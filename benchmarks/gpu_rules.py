@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -27,9 +26,8 @@ from sanderling.ir import Model
 from sanderling.rules import Judgement, judge
 from tests.support.gpu_cases import CASES, GpuCase
 
-from .common import model_paths, table, write_section
+from .common import CHROMIUM, model_paths, swiftshader, table, write_section
 
-CHROMIUM = Path("/usr/lib/chromium")
 START = "Following operations are not supported by GPU delegate:"
 TABLES = ("gpu", "gpu:litert")
 TITLE = (
@@ -61,7 +59,7 @@ def main() -> int:
     whole = model_paths([]) if args.models else []
     with tempfile.TemporaryDirectory() as folder:
         paths = [_stored(case, Path(folder) / f"{i}.tflite") for i, case in enumerate(CASES)]
-        answers = _asked([*paths, *whole], _environment(args.vulkan, Path(folder)))
+        answers = _asked([*paths, *whole], swiftshader(args.vulkan, Path(folder)))
     counted = _models(whole, answers)
     rows = [_row(case, answers.get(str(path), {})) for case, path in zip(CASES, paths, strict=True)]
     old, new = (sum(row[i] == row[4] for row in rows) for i in (2, 3))
@@ -88,19 +86,6 @@ def _arguments() -> argparse.Namespace:
 def _stored(case: GpuCase, path: Path) -> Path:
     path.write_bytes(dump(Model([case.graph()])))
     return path
-
-
-def _environment(vulkan: Path, folder: Path) -> dict[str, str]:
-    """SwiftShader's description names its library by a relative path: it is written anew."""
-    found = vulkan / "vk_swiftshader_icd.json"
-    if not found.is_file():
-        return dict(os.environ)
-    described = json.loads(found.read_text())
-    described["ICD"]["library_path"] = str(vulkan / "libvk_swiftshader.so")
-    icd = folder / "icd.json"
-    icd.write_text(json.dumps(described))
-    driver = dict.fromkeys(("VK_DRIVER_FILES", "VK_ICD_FILENAMES"), str(icd))
-    return os.environ | driver | {"LD_LIBRARY_PATH": str(vulkan)}
 
 
 def _asked(paths: Sequence[Path], environment: dict[str, str]) -> dict[str, dict[str, Any]]:

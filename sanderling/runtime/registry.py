@@ -14,6 +14,7 @@ from .delegate_options import ALONE, flag, read_options, seconds
 
 # Delegates that come with the package, found when they are named.
 BUILTIN = {
+    "gpu": "sanderling.delegates.gpu.delegate:GpuDelegate",
     "coreml": "sanderling.delegates.coreml.delegate:CoremlDelegate",
     "cpu": "sanderling.delegates.cpu.delegate:CpuDelegate",
     "flex": "sanderling.delegates.flex.delegate:FlexDelegate",

@@ -1,0 +1,1 @@
+"""A delegate for GPUs: kernels written once, rendered to OpenCL C and WGSL (docs/gpu.md)."""

@@ -1,0 +1,143 @@
+"""Compiled parts on disk: programs' binaries, launches, packed weights.
+
+An entry's name is a digest of all that it depends on: the part (structure and constants), the
+device and its driver, options, this package's files. Weights are mapped from it, so that the host
+has them once; where a device shares the host's memory, it reads them there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...store import DIGEST, Store
+from ..cpu.runtime.cache import PAGE, digest
+from .devices.device import Offers
+from .recipe import Call, Place, Recipe
+
+MAGIC = b"sandrlg1"
+FOLDER = "sanderling-gpu"  # within the user's own, whose mode is none of our business
+
+
+@dataclass
+class Entry:
+    """What is kept of a part. binaries: a program each."""
+
+    recipe: Recipe
+    binaries: list[bytes]
+
+
+@cache
+def sources() -> str:
+    """What tells this delegate's modules from others: in a checkout, any edit counts."""
+    root = Path(__file__).parent
+    found = [(str(p.relative_to(root)), *_stamp(p)) for p in sorted(root.rglob("*.py"))]
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+class GpuCache(Store):
+    """folder: the user's own; default that of all that is kept; None: nothing is kept."""
+
+    def __init__(self, folder: str | None = "") -> None:
+        super().__init__("off" if folder is None else f"{folder}/{FOLDER}" if folder else None)
+
+    def key(self, content: bytes, offers: Offers, *settings: object) -> str:
+        return self.name("gpu", sources(), content, offers, settings)
+
+    def load(self, key: str) -> Entry | None:
+        return self.read(f"{key}.gpu", partial(_mapped, key))
+
+    def keep(self, key: str, entry: Entry) -> Entry:
+        """Returns the entry with weights that are mapped from the file, if it could be kept."""
+        if self.folder is None or not self.write(f"{key}.gpu", _pieces(key, entry)):
+            return entry
+        self.evict()
+        return self.load(key) or entry
+
+
+def _pieces(key: str, entry: Entry) -> list[bytes]:
+    """MAGIC, length of the description, description | binaries | weights | digest."""
+    recipe = entry.recipe
+    about = {
+        "key": key,
+        "calls": [list(asdict(c).values()) for c in recipe.calls],
+        "places": [list(asdict(p).values()) for p in recipe.places],
+        "inputs": recipe.inputs,
+        "outputs": recipe.outputs,
+        "programs": recipe.programs,
+        "binaries": [len(b) for b in entry.binaries],
+        "weights": recipe.weights.nbytes,
+    }
+    text = json.dumps(about).encode()
+    head = MAGIC + len(text).to_bytes(8, "little") + text
+    pieces = head, b"".join(entry.binaries), recipe.weights.tobytes()
+    body = b"".join(piece + bytes(-len(piece) % PAGE) for piece in pieces)
+    return [body, digest(np.frombuffer(body, np.uint64))]
+
+
+def _mapped(key: str, handle: int) -> Entry:
+    """The entry in this file; ValueError if it is not whole, or not that of this key."""
+    with suppress(OSError):
+        os.utime(handle)  # the least recently used go first
+    size = os.fstat(handle).st_size
+    if size < PAGE + DIGEST or (size - DIGEST) % PAGE:
+        raise ValueError("it is cut off")
+    # Private and writable: drivers want to write to memory that they are given, and nobody does.
+    memory = mmap.mmap(handle, size, access=mmap.ACCESS_COPY)
+    body = np.frombuffer(memory, np.uint64, (size - DIGEST) // 8)
+    if memory[:8] != MAGIC or digest(body) != memory[size - DIGEST :]:
+        raise ValueError("its checksum is wrong")
+    length = int.from_bytes(memory[8:16], "little")
+    about = json.loads(memory[16 : 16 + length])
+    if about["key"] != key:
+        raise ValueError("it is another entry's")
+    begin = -(-(16 + length) // PAGE) * PAGE
+    after = begin + -(-sum(about["binaries"]) // PAGE) * PAGE
+    weights = np.frombuffer(memory, np.uint8, about["weights"], after)
+    found = Entry(_recipe(about, weights), _split(memory, begin, about["binaries"]))
+    _check(found)
+    return found
+
+
+def _split(memory: mmap.mmap, begin: int, sizes: list[int]) -> list[bytes]:
+    found = []
+    for size in sizes:
+        found.append(memory[begin : begin + size])
+        begin += size
+    return found
+
+
+def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
+    calls = [
+        Call(kernel, tuple(size), tuple(group), tuple(arguments), name, ops, macs)
+        for kernel, size, group, arguments, name, ops, macs in about["calls"]
+    ]
+    places = [Place(*row) for row in about["places"]]
+    return Recipe(calls, places, about["inputs"], about["outputs"], about["programs"], weights)
+
+
+def _check(entry: Entry) -> None:
+    """Nothing that is said lies outside of what is there."""
+    recipe = entry.recipe
+    count, room = len(recipe.places), recipe.weights.nbytes
+    numbers = [i for c in recipe.calls for i in c.arguments] + recipe.inputs + recipe.outputs
+    inside = all(0 <= i < count for i in numbers)
+    fits = all(0 <= p.begin <= p.begin + p.nbytes <= max(room, p.nbytes) for p in recipe.places)
+    known = {name for names in recipe.programs for name in names}
+    whole = all(c.kernel in known for c in recipe.calls)
+    if not (inside and fits and whole) or len(entry.binaries) != len(recipe.programs):
+        raise ValueError("its sizes do not fit each other")

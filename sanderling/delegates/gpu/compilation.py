@@ -1,0 +1,94 @@
+"""From a part to an executable: out of the cache, or through all stages and into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from ...errors import DelegateError
+from ...ir import Graph
+from ...ir.graph import copy_graph
+from ...progress import plural, waiting
+from ...runtime.delegate import Options
+from ...spans import span
+from ..cpu.runtime.cache import fingerprint
+from .cache import Entry, GpuCache
+from .devices.device import Device
+from .executable import GpuExecutable, Rescue, restored
+from .tuning import tune
+
+# Settings that lead to another executable.
+DECISIVE = ("backend", "precision", "quantized", "tuning", "inference_preference", "model_token")
+
+
+def cache_of(chosen: Mapping[str, Any]) -> GpuCache:
+    """The folder that the delegate's options ask for."""
+    return GpuCache(chosen.get("serialization_dir", "") if chosen.get("cache", True) else None)
+
+
+def decisive(chosen: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, chosen[name]) for name in DECISIVE if name in chosen]
+
+
+def compile_part(
+    device: Device, part: Graph, options: Options, chosen: Mapping[str, Any]
+) -> GpuExecutable:
+    """chosen: the delegate's options."""
+    cache = cache_of(chosen)
+    rescue = _rescue(part, options)
+    content = fingerprint(part.ops, part.inputs, part.outputs)
+    key = cache.key(content, device.offers, decisive(chosen))
+    with span("look into the cache", "compile"):
+        entry = cache.load(key)
+        found = None if entry is None else restored(device, entry, key, rescue)
+    if found is not None:
+        return found
+    what = f"compiling {plural(len(part.ops), 'op')} for {device.offers.name}"
+    with waiting(f"{what} (once; the result is kept)"), span(what, "compile"):
+        made = _made(device, part, chosen, rescue)
+    with span("keep the programs", "compile"):
+        return _kept(made, cache, key)
+
+
+def _rescue(part: Graph, options: Options) -> Rescue | None:
+    """The part as it came, on other delegates: lowering changes the graph."""
+    if options.elsewhere is None:
+        return None
+    own, _ = copy_graph(part, part.ops, part.inputs, part.outputs)
+    return partial(options.elsewhere, own)
+
+
+def _made(
+    device: Device, part: Graph, chosen: Mapping[str, Any], rescue: Rescue | None
+) -> GpuExecutable:
+    from .lower import lower
+    from .recipe import recipe_of
+    from .sources import build_programs
+
+    with span("write kernels", "compile"):
+        lowered = lower(part, device.offers, device.dialect, chosen.get("precision", "f32"))
+        recipe = recipe_of(lowered, device.offers.kind.group)
+    with span("build programs", "compile", {"kernels": len(recipe.calls)}):
+        programs = build_programs(device, lowered, recipe)
+    made = GpuExecutable(device, recipe, programs, rescue)
+    with span("first run", "compile"):
+        made.warm_up()
+    with span("tune", "compile"):
+        return tune(made, chosen)
+
+
+def _kept(made: GpuExecutable, cache: GpuCache, key: str) -> GpuExecutable:
+    """The same, on weights that are mapped from the file, where it could be written."""
+    if cache.folder is None:
+        return made
+    try:
+        binaries = made.device.binaries(made.programs)
+    except DelegateError:  # the part runs; only a later start gains nothing
+        return made
+    if len(binaries) != len(made.programs):
+        return made
+    kept = cache.keep(key, Entry(made.recipe, binaries))
+    if kept.recipe is made.recipe:
+        return made
+    return GpuExecutable(made.device, kept.recipe, made.programs, made.rescue, key)

@@ -1,0 +1,1 @@
+"""Interfaces to devices: memory, programs, launches, times."""

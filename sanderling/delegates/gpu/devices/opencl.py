@@ -1,0 +1,213 @@
+"""OpenCL, through pyopencl."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from ....errors import DelegateError
+from ....ir import Array
+from ....processors import usable_cpu_count
+from ...extras import require_extra
+from ..dialects.opencl_c import OpenClC
+from ..options import class_of
+from ..recipe import Call
+from .device import Device, Offers
+
+# Bytes that an array must begin on to be shared: kernels read vectors element by element.
+SHARED_ALIGNMENT = 16
+MOST_LINES = 12  # of a compiler's complaints
+
+
+def opencl() -> Any:
+    """The package; the error has the pip command."""
+    require_extra("pyopencl", "gpu", "gpu")
+    import pyopencl
+
+    return pyopencl
+
+
+@cache
+def devices() -> tuple[OpenClDevice, ...]:
+    """Those of this machine, GPUs before others."""
+    cl = opencl()
+    try:
+        platforms = cl.get_platforms()
+    except cl.LogicError:
+        return ()
+    found = [d for platform in platforms for d in platform.get_devices()]
+    found.sort(key=lambda d: bool(d.type & cl.device_type.CPU))
+    return tuple(OpenClDevice(cl, d) for d in found)
+
+
+class OpenClDevice(Device):
+    dialect = OpenClC
+
+    def __init__(self, cl: Any, device: Any) -> None:
+        self.cl, self.device = cl, device
+        is_cpu = bool(device.type & cl.device_type.CPU)
+        self.offers = Offers(
+            device.name.strip(),
+            "opencl",
+            device.platform.version.strip(),
+            device.driver_version,
+            class_of(is_cpu, device.vendor, device.name, device.native_vector_width_float),
+            device.max_compute_units,
+            device.global_mem_size,
+            "cl_khr_fp16" in device.extensions,
+            bool(device.image_support),
+            bool(device.host_unified_memory),
+        )
+        self._lock = threading.Lock()
+        self._context: Any = None
+        self._queue: Any = None
+
+    @property
+    def context(self) -> Any:
+        """Sessions and threads share one; the first to ask makes it."""
+        with self._lock:
+            if self._context is None:
+                with self._failing("gives no context"):
+                    context = self.cl.Context([self.device])
+                    self._queue = self.cl.CommandQueue(context, self.device)
+                    self._context = context
+            return self._context
+
+    @property
+    def queue(self) -> Any:
+        return self.context and self._queue
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """The driver's errors as ours. what: that the device does not do."""
+        try:
+            yield
+        except self.cl.Error as error:
+            raise failure(self.offers.name, what, error) from error
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> Any:
+        with self._failing(f"has no {nbytes} bytes left"):
+            return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, max(16, nbytes))
+
+    def upload(self, data: Array) -> Any:
+        flags = self.cl.mem_flags.READ_ONLY | self.cl.mem_flags.COPY_HOST_PTR
+        with self._failing(f"has no {data.nbytes} bytes left"):
+            return self.cl.Buffer(self.context, flags, hostbuf=data)
+
+    def share(self, data: Array) -> Any | None:
+        """The buffer keeps the array. None where the driver would copy it, or cannot have it."""
+        usable = data.nbytes and data.flags.writeable and data.ctypes.data % SHARED_ALIGNMENT == 0
+        if not (self.offers.shares_memory and usable):
+            return None
+        flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.USE_HOST_PTR
+        try:
+            return self.cl.Buffer(self.context, flags, hostbuf=data)
+        except self.cl.Error:
+            return None
+
+    def give(self, memory: Any) -> None:
+        self._map(memory, self.cl.map_flags.WRITE)
+
+    def take(self, memory: Any) -> None:
+        self._map(memory, self.cl.map_flags.READ)
+
+    def _map(self, memory: Any, flags: int) -> None:
+        """Shared memory is the host's between a map and its end, which is when caches are seen
+        to; where they are one, this is two calls."""
+        with self._failing("does not hand over its memory"):
+            mapped, _ = self.cl.enqueue_map_buffer(
+                self.queue, memory, flags, 0, (memory.size,), np.uint8, is_blocking=True
+            )
+            mapped.base.release(self.queue)
+
+    def write(self, memory: Any, data: Array) -> None:
+        with self._failing("takes no input"):
+            self.cl.enqueue_copy(self.queue, memory, data, is_blocking=False)
+
+    def read(self, memory: Any, data: Array) -> None:
+        with self._failing("did not finish a run"):
+            self.cl.enqueue_copy(self.queue, data, memory, is_blocking=True)
+
+    def finish(self) -> None:
+        with self._failing("did not finish a run"):
+            self.queue.finish()
+
+    # -- programs ---------------------------------------------------------------------------------
+
+    def build(self, sources: Sequence[str]) -> Sequence[Any]:
+        context = self.context
+        with ThreadPoolExecutor(usable_cpu_count()) as pool:
+            return list(pool.map(partial(self._build, context), sources))
+
+    def _build(self, context: Any, source: str) -> Any:
+        with self._failing("does not build a kernel"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # compilers' remarks
+            return self.cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+
+    def binaries(self, programs: Sequence[Any]) -> list[bytes]:
+        with self._failing("does not give its programs away"):
+            return [bytes(program.binaries[0]) for program in programs]
+
+    def load(self, binaries: Sequence[bytes]) -> Sequence[Any]:
+        with self._failing("does not take its own programs back"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [
+                self.cl.Program(self.context, [self.device], [binary]).build()
+                for binary in binaries
+            ]
+
+    def launcher(
+        self, program: Any, call: Call, memory: Sequence[Any], group: Sequence[int]
+    ) -> Callable[[], Any]:
+        with self._failing(f"has no kernel {call.kernel}"):
+            kernel = self.cl.Kernel(program, call.kernel)
+            kernel.set_args(*memory)
+        size = tuple(-(-n // g) * g for n, g in zip(call.size, group, strict=True))
+        return Launch(self, kernel, size, tuple(group), tuple(memory))
+
+
+class Launch:
+    """A kernel with its arguments, which it does not keep itself."""
+
+    __slots__ = ("_call", "_device", "kernel", "memory")
+
+    def __init__(
+        self, device: OpenClDevice, kernel: Any, size: Any, group: Any, memory: tuple[Any, ...]
+    ) -> None:
+        cl = device.cl
+        self._call = partial(cl.enqueue_nd_range_kernel, device.queue, kernel, size, group)
+        self._device, self.kernel, self.memory = device, kernel, memory
+
+    def __call__(self) -> Any:
+        try:
+            return self._call()
+        except self._device.cl.Error as error:
+            name = self._device.offers.name
+            raise failure(name, "does not run a kernel", error) from error
+
+
+# What a driver's error is about, and what its reader can do.
+_ADVICE = {
+    "MEM_OBJECT_ALLOCATION_FAILURE": "use smaller input shapes, or precision=f32_f16",
+    "OUT_OF_HOST_MEMORY": "close other programs",
+    "OUT_OF_RESOURCES": "a kernel took too long or too much: choose another device, or the CPU",
+    "DEVICE_NOT_AVAILABLE": "the device was lost: restart the program, or choose another one",
+    "BUILD_PROGRAM_FAILURE": "report it, with the driver's name and version",
+}
+
+
+def failure(device: str, what: str, error: Exception) -> DelegateError:
+    """The error of a driver, for people: its first line says enough."""
+    said = str(error).strip()
+    fix = next((text for word, text in _ADVICE.items() if word in said), "choose another device")
+    said = "\n".join(said.splitlines()[:MOST_LINES])
+    return DelegateError(f"{device} {what}: {said}", where="delegate 'gpu'", fix=fix)

@@ -1,0 +1,1 @@
+"""How a kernel is spelt: OpenCL C and WGSL."""

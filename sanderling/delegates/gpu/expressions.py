@@ -1,0 +1,65 @@
+"""Elementwise operators as expressions of floats, whole numbers and truths."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import SanderlingError
+from ...ir import DType, Op, Tensor
+from ...ir import expr as X
+from ...ir.expr import Expr, Input
+from ..cpu.kernels.elementwise.operands import Lowered, Refused
+from ..cpu.kernels.elementwise.operators import EXPRESSIONS
+from .passes.float_view import SIMULATE, bounds
+from .render import refusal
+
+COPY = "gpu.COPY"
+ELEMENTWISE = frozenset({name for name in EXPRESSIONS if not name.startswith("cpu.")} | {
+    SIMULATE, COPY
+})  # fmt: skip
+
+
+def expression(op: Op) -> tuple[Expr, list[Tensor]] | str:
+    """The op as an expression of these tensors; or why it is none."""
+    if op.name == SIMULATE:
+        return simulator(op), [op.operand(0)]
+    if op.name == COPY:
+        x = op.operand(0)
+        return Input(0, _plain(x.dtype)), [x]
+    try:
+        found = EXPRESSIONS[op.name](op)
+    except Refused as refused:
+        return str(refused)
+    except SanderlingError as error:
+        return error.what
+    lowered = found if isinstance(found, Lowered) else Lowered(list(op.inputs), found)
+    if lowered.shapes is not None:
+        return "its operands are repeated within a dimension"
+    simple = X.simplify(lowered.expr)
+    reason = refusal(simple)
+    if reason:
+        return reason
+    return _compact(simple, lowered.inputs)
+
+
+def _compact(expr: Expr, inputs: list[Tensor | None]) -> tuple[Expr, list[Tensor]] | str:
+    """With those inputs only that are read."""
+    used = sorted(X.inputs_of(expr).items())
+    tensors = [inputs[i] for i, _ in used]
+    places = {i: Input(new, dtype) for new, (i, dtype) in enumerate(used)}
+    known = [t for t in tensors if t is not None]
+    return X.substitute(expr, places), known
+
+
+def _plain(dtype: DType) -> DType:
+    return DType.FLOAT32 if dtype.is_float else dtype
+
+
+def simulator(op: Op) -> Expr:
+    """Rounds and clamps as the codes of a tensor do. NaN is the least code's value."""
+    scale, zero, low, high = bounds(op.attrs["codes"])
+    x = Input(0, DType.FLOAT32)
+    inverse = float(np.float32(1) / np.float32(scale))
+    units = X.round_even(x * inverse)
+    bounded = X.select(units > float(low - zero), units, float(low - zero))
+    return X.select(bounded < float(high - zero), bounded, float(high - zero)) * scale

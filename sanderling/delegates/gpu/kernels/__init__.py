@@ -1,0 +1,1 @@
+"""Kernel families: each module has a table KERNELS of rows (row.py)."""

@@ -1,0 +1,160 @@
+"""Sums, means, extremes and products over axes, and SOFTMAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import inf, prod
+
+import numpy as np
+
+from ....ir import DType
+from ....ops.base import attr
+from .. import layout
+from ..language import BOOL, FLOAT, Kernel, Value
+from ..steps import Node, StepWriter, View, Writer
+from .row import Row, need_constant
+
+INT32 = np.iinfo(np.int32)
+Combine = Callable[[Kernel, Value, Value], Value]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """start: of floats; whole numbers start with the nearest of 32 bits."""
+
+    start: float
+    combine: Combine
+
+    def first(self, kind: str) -> float:
+        if kind == FLOAT:
+            return self.start
+        return int(max(INT32.min, min(INT32.max, self.start)))
+
+
+SUM = Reduction(0.0, lambda k, a, b: a + b)
+PRODUCT = Reduction(1.0, lambda k, a, b: a * b)
+MAXIMUM = Reduction(-inf, lambda k, a, b: k.maximum(a, b))
+MINIMUM = Reduction(inf, lambda k, a, b: k.minimum(a, b))
+
+
+def _axes(node: Node) -> list[int]:
+    rank = len(layout.dims(node.first().shape))
+    axes = {int(a) % rank for a in node.op.operand(1).values.reshape(-1)}
+    return sorted(axes)
+
+
+def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, Node], None]:
+    def emit(w: Writer, node: Node) -> None:
+        source = node.first()
+        shape, axes = layout.dims(source.shape), _axes(node)
+        keep = bool(attr(node.op, "keep_dims"))
+        count = prod(shape[a] for a in axes)
+        with w.kernel("reduce", node) as s:
+            k = s.k
+            # Truths are reduced as the numbers that they are kept as.
+            x, y = replace(s.reads(source), is_truth=False), s.result()
+            *at, slice_ = s.each_vector(y.shape)
+            if len(shape) - 1 not in axes:
+                full = _full(s, at, shape[:-1], axes, keep)
+                found = _reduce_vectors(s, x, full, axes, slice_, reduction)
+            else:
+                lanes = []
+                for lane in range(min(4, y.shape[-1])):
+                    channel = slice_ * 4 + lane
+                    if y.shape[-1] % 4:
+                        channel = k.minimum(channel, y.shape[-1] - 1)
+                    place = [*at, k.let(channel)]
+                    full = _full(s, place, shape, axes, keep)
+                    lanes.append(_reduce_row(s, x, full[:-1], axes, reduction))
+                found = k.join([*lanes, *(lanes[-1:] * (4 - len(lanes)))])
+            if mean:
+                found = k.let(found) * (1.0 / count)
+            s.put(at, slice_, k.cast(found, BOOL) if source.dtype is DType.BOOL else found)
+
+    return emit
+
+
+def _full(
+    s: StepWriter, at: Sequence[Value], shape: Sequence[int], axes: Sequence[int], keep: bool
+) -> list[Value | None]:
+    """Coordinates in the source, None where it is reduced over."""
+    if keep:
+        return [None if i in axes else at[i] for i in range(len(shape))]
+    left = iter(at)
+    return [None if i in axes else next(left) for i in range(len(shape))]
+
+
+def _reduce_vectors(
+    s: StepWriter, x: View, full: Sequence[Value | None], axes: Sequence[int], slice_: Value,
+    reduction: Reduction,
+) -> Value:  # fmt: skip
+    k = s.k
+    kind = x.argument.storage.kind
+    start = reduction.first(kind)
+    total = k.var(k.value(start, kind).splat(4), "a")
+    with ExitStack() as loops:
+        place = [
+            loops.enter_context(k.loop(0, x.shape[i])) if p is None else p
+            for i, p in enumerate(full)
+        ]
+        k.assign(total, reduction.combine(k, total, x.at(place, slice_)))
+    return total
+
+
+def _reduce_row(
+    s: StepWriter, x: View, full: Sequence[Value | None], axes: Sequence[int], reduction: Reduction
+) -> Value:
+    """Over the last dimension too: vectors first, then their lanes."""
+    k, channels = s.k, x.shape[-1]
+    kind = x.argument.storage.kind
+    start = reduction.first(kind)
+    total = k.var(k.value(start, kind).splat(4), "a")
+    with ExitStack() as loops:
+        place = [
+            loops.enter_context(k.loop(0, x.shape[i])) if p is None else p
+            for i, p in enumerate(full)
+        ]
+        slice_ = loops.enter_context(k.loop(0, x.slices, hint="c"))
+        value = s.valid(slice_, k.let(x.at(place, slice_)), channels, start)
+        k.assign(total, reduction.combine(k, total, k.let(value)))
+    halves = [reduction.combine(k, total.lane(i), total.lane(i + 2)) for i in (0, 1)]
+    return k.let(reduction.combine(k, *halves))
+
+
+# -- softmax --------------------------------------------------------------------------------------
+
+
+def emit_softmax(w: Writer, node: Node) -> None:
+    beta = float(attr(node.op, "beta"))
+    source = node.first()
+    shape = layout.dims(source.shape)
+    with w.kernel("softmax", node) as s:
+        k = s.k
+        x, _ = s.reads(source), s.result()
+        width, outer = shape[-2] if len(shape) > 1 else 1, shape[:-2]
+        column, rest = k.grid(width, prod(outer))
+        at = [*s.places(rest, outer), *([column] if len(shape) > 1 else [])]
+        most = _reduce_row(s, x, at, (), MAXIMUM if beta >= 0 else MINIMUM)
+        total = k.var(k.zero(), "a")
+        with k.loop(0, x.slices, hint="c") as c:
+            power = k.call("exp", (x.at(at, c) - most.splat(4)) * beta)
+            k.assign(total, total + s.valid(c, k.let(power), shape[-1]))
+        inverse = k.let(1.0 / ((total.lane(0) + total.lane(1)) + (total.lane(2) + total.lane(3))))
+        with k.loop(0, x.slices, hint="c") as c:
+            power = k.call("exp", (x.at(at, c) - most.splat(4)) * beta)
+            s.put(at, c, power * inverse.splat(4))
+
+
+AXES = need_constant(1)
+KERNELS = {
+    "MEAN": Row(emit_reduce(SUM, mean=True), AXES),
+    "SUM": Row(emit_reduce(SUM), AXES),
+    "REDUCE_PROD": Row(emit_reduce(PRODUCT), AXES),
+    "REDUCE_MAX": Row(emit_reduce(MAXIMUM), AXES),
+    "REDUCE_MIN": Row(emit_reduce(MINIMUM), AXES),
+    "REDUCE_ANY": Row(emit_reduce(MAXIMUM), AXES),
+    "REDUCE_ALL": Row(emit_reduce(MINIMUM), AXES),
+    "SOFTMAX": Row(emit_softmax),
+}

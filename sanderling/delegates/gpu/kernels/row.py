@@ -1,0 +1,37 @@
+"""The row of a kernel: all that the rest of the delegate may know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....ir import Op
+from ..steps import Node, Writer
+
+
+@dataclass(frozen=True)
+class Row:
+    """emit writes the steps of a node. refuses: why an op of the user's graph is not taken; codes
+    are floats to it. fuses: an elementwise op that alone reads the result becomes part of it."""
+
+    emit: Callable[[Writer, Node], None]
+    refuses: Callable[[Op], str | None] = lambda op: None
+    fuses: bool = True
+
+
+def need_constant(*places: int) -> Callable[[Op], str | None]:
+    """Operands that must be known when the model is compiled."""
+
+    def refuses(op: Op) -> str | None:
+        for place in places:
+            tensor = op.input(place)
+            if tensor is not None and not tensor.is_constant:
+                return f"its operand {place} must be constant"
+        return None
+
+    return refuses
+
+
+def first_of(*rules: Callable[[Op], str | None]) -> Callable[[Op], str | None]:
+    """The first reason that one of the rules has."""
+    return lambda op: next((reason for rule in rules if (reason := rule(op))), None)

@@ -1,0 +1,67 @@
+"""From a part to steps: passes, nodes, kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from zlib import crc32
+
+from ...ir import Graph, Tensor
+from ...passes import PIPELINES, run_passes
+from .border import emit_export, emit_import, is_raw
+from .devices.device import Offers
+from .language import Storage
+from .nodes import Nodes, plan_nodes
+from .passes.float_view import Border, float_view
+from .steps import Step, Writer
+from .table import KERNELS
+
+
+@dataclass
+class Lowered:
+    """Steps in order; aliases of tensors; the borders, and those whose bytes need no kernel."""
+
+    steps: list[Step]
+    nodes: Nodes
+    inputs: list[Border]
+    outputs: list[Border]
+    raw: set[Tensor]
+
+
+def lower(part: Graph, offers: Offers, dialect: type, precision: str) -> Lowered:
+    """precision: f32, or f32_f16 (floats are kept in 16 bits), or f16 (computed in them, too)."""
+    run_passes(part, PIPELINES["default"])
+    _, inputs, outputs = float_view(part)
+    nodes = plan_nodes(part, KERNELS)
+    element = "f32" if precision == "f32" else "f16"
+    form = offers.kind.form if offers.images else "buffer"
+    tensors, weights = Storage(element, form), Storage(element, form)
+    half = frozenset(nodes.nodes if precision == "f16" else ())
+    w = Writer(offers.kind, dialect, tensors, weights, half)
+    raw = _raw([*inputs, *outputs], tensors)
+    for border in inputs:
+        if border.outside not in raw:
+            emit_import(w, border)
+    for node in nodes.nodes:
+        KERNELS[node.op.name].emit(w, node)
+    for border in outputs:
+        if border.outside not in raw:
+            emit_export(w, border)
+    _name(w.steps)
+    return Lowered(w.steps, nodes, inputs, outputs, raw)
+
+
+def _raw(borders: list[Border], tensors: Storage) -> set[Tensor]:
+    """Those whose bytes are the device's already. A tensor that is in two places of the border is
+    copied to and from memory of its own."""
+    places = Counter(b.inside for b in borders)
+    return {b.outside for b in borders if is_raw(b, tensors) and places[b.inside] == 1}
+
+
+def _name(steps: list[Step]) -> None:
+    """Kernels are named by what they compute, so that equal ones are one."""
+    for step in steps:
+        step.kernel.name = "same"
+        text = step.kernel.source()
+        step.kernel.name = f"{step.name}_{crc32(text.encode()):08x}"
+        step.source = step.kernel.source()

@@ -1,0 +1,177 @@
+"""A lowered part without its graph: all that a device needs to run it, and what is kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...ir import Array, Tensor
+from ...runtime.arena import Item
+from . import layout
+
+if TYPE_CHECKING:
+    from .lower import Lowered
+    from .steps import Memory
+
+ELEMENTS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
+# Where a weight begins: drivers use the host's memory itself only on such boundaries.
+ALIGNMENT = 256
+ARENA, BORDER, WEIGHTS = "arena", "border", "packed_weights"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A memory object: what it is for and its bytes; of weights, where they begin in the block."""
+
+    kind: str
+    nbytes: int
+    begin: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch: a kernel, the space and the group that it runs in, its arguments as places.
+
+    name, ops and macs are for people.
+    """
+
+    kernel: str
+    size: tuple[int, ...]
+    group: tuple[int, ...]
+    arguments: tuple[int, ...]
+    name: str
+    ops: str
+    macs: int
+
+
+@dataclass
+class Recipe:
+    """inputs, outputs: the places of the borders, as the caller has them. programs: the names of
+    the kernels in each program. weights: one block of bytes."""
+
+    calls: list[Call]
+    places: list[Place]
+    inputs: list[int]
+    outputs: list[int]
+    programs: list[list[str]] = field(default_factory=list)
+    weights: Array = field(default_factory=lambda: np.empty(0, np.uint8))
+
+    def weight(self, place: Place) -> Array:
+        return self.weights[place.begin : place.begin + place.nbytes]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the borders."""
+        return [self.places[i].nbytes for i in (*self.inputs, *self.outputs)]
+
+    def memory(self) -> dict[str, int]:
+        """Bytes on the device, by what they are for."""
+        found = dict.fromkeys((ARENA, WEIGHTS, BORDER), 0)
+        for place in self.places:
+            found[place.kind] += place.nbytes
+        return {kind: size for kind, size in found.items() if size}
+
+
+def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
+    """group: of every kernel, until tuning finds a better one."""
+    places: list[Place] = []
+    home = _borders(lowered, places)
+    for shared in share(_lifetimes(lowered, set(home))):
+        home |= {item.key: len(places) for item in shared}
+        places.append(Place(ARENA, max(16, *(item.size for item in shared))))
+    packed: list[Array] = []
+
+    def place_of(memory: Memory) -> int:
+        if memory.tensor is not None:
+            return home[lowered.nodes.home(memory.tensor)]
+        assert memory.data is not None
+        packed.append(np.ascontiguousarray(memory.data, ELEMENTS[memory.storage.element]))
+        places.append(Place(WEIGHTS, packed[-1].nbytes, _end(places)))
+        return len(places) - 1
+
+    calls = [
+        Call(
+            step.kernel.name,
+            tuple(step.size),
+            tuple(group),
+            tuple(map(place_of, step.arguments)),
+            step.name,
+            " ".join(op.name for op in step.node.ops),
+            step.macs,
+        )
+        for step in lowered.steps
+    ]
+    inputs, outputs = ([home[b.outside] for b in s] for s in (lowered.inputs, lowered.outputs))
+    return Recipe(calls, places, inputs, outputs, weights=_block(places, packed))
+
+
+def _borders(lowered: Lowered, places: list[Place]) -> dict[Tensor, int]:
+    """Tensors of the border have memory of their own: the caller's can take its place."""
+    home: dict[Tensor, int] = {}
+    for border in (*lowered.inputs, *lowered.outputs):
+        home[border.outside] = len(places)
+        if border.outside in lowered.raw:
+            home[border.inside] = len(places)
+        places.append(Place(BORDER, border.outside.nbytes))
+    return home
+
+
+def _end(places: Sequence[Place]) -> int:
+    """Where the next weight begins."""
+    last = max((p.begin + p.nbytes for p in places if p.kind == WEIGHTS), default=0)
+    return -(-last // ALIGNMENT) * ALIGNMENT
+
+
+def _block(places: Sequence[Place], packed: Sequence[Array]) -> Array:
+    """All weights, each at its place, in memory that begins on a boundary."""
+    size = _end(places)
+    room = np.zeros(size + ALIGNMENT, np.uint8)
+    skipped = -room.ctypes.data % ALIGNMENT
+    block: Array = room[skipped : skipped + size]
+    for place, data in zip((p for p in places if p.kind == WEIGHTS), packed, strict=True):
+        block[place.begin : place.begin + place.nbytes] = data.reshape(-1).view(np.uint8)
+    return block
+
+
+def _lifetimes(lowered: Lowered, placed: set[Tensor]) -> list[Item[Tensor]]:
+    first: dict[Tensor, int] = {}
+    last: dict[Tensor, int] = {}
+    sizes: dict[Tensor, int] = {}
+    for number, memory in _uses(lowered):
+        assert memory.tensor is not None
+        tensor = lowered.nodes.home(memory.tensor)
+        if tensor not in placed:
+            first.setdefault(tensor, number)
+            last[tensor] = number
+            sizes[tensor] = max(sizes.get(tensor, 0), _nbytes(memory))
+    return [Item(t, sizes[t], first[t], last[t]) for t in first]
+
+
+def _uses(lowered: Lowered) -> Iterator[tuple[int, Memory]]:
+    for number, step in enumerate(lowered.steps):
+        yield from ((number, memory) for memory in step.arguments if memory.tensor is not None)
+
+
+def share(items: Sequence[Item[Tensor]]) -> list[list[Item[Tensor]]]:
+    """Tensors that never live at the same time share a memory object, the largest first. (Pieces of
+    one object would pack closer, but an image has no pieces.)"""
+    objects: list[list[Item[Tensor]]] = []
+    for item in sorted(items, key=lambda item: -item.size):
+        home = next((o for o in objects if all(_apart(item, other) for other in o)), None)
+        if home is None:
+            objects.append([item])
+        else:
+            home.append(item)
+    return objects
+
+
+def _apart(a: Item[Tensor], b: Item[Tensor]) -> bool:
+    return a.last < b.first or b.last < a.first
+
+
+def _nbytes(memory: Memory) -> int:
+    assert memory.tensor is not None
+    return layout.vectors(memory.tensor.shape) * 4 * memory.storage.nbytes

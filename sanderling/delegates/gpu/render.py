@@ -1,0 +1,209 @@
+"""Expressions (ir/expr.py) as values of a kernel: a rule for each scalar operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from ...ir import DType
+from ...ir.expr import Expr, render, walk
+from .language import BOOL, FLOAT, INT, Kernel, Value
+
+KINDS = {DType.FLOAT32: FLOAT, DType.FLOAT16: FLOAT, DType.INT32: INT, DType.BOOL: BOOL}
+
+
+def refusal(expr: Expr) -> str | None:
+    """Why an expression cannot be computed on a device; None if it can."""
+    for node in walk(expr):
+        if node.dtype not in KINDS:
+            return f"it computes in {node.dtype.short}, which kernels have not"
+        if node.op in INTEGER_ONLY_FLOAT and node.args[-1].dtype is DType.INT32:
+            return f"{node.op} of whole numbers has no kernel"
+        if node.args and node.op not in RULES:
+            return f"{node.op} has no kernel"
+    return None
+
+
+INTEGER_ONLY_FLOAT = ("pow",)
+
+
+def render_value(k: Kernel, expr: Expr, inputs: Sequence[Value | None], lanes: int) -> Value:
+    """The expression of these values, which have so many lanes each."""
+
+    def leaf(node: Expr) -> Value:
+        if node.op == "input":
+            found = inputs[node.value]
+            assert found is not None
+            return found
+        return k.value(node.value, KINDS[node.dtype]).splat(lanes)
+
+    def rule(node: Expr, *args: Value) -> Value:
+        return k.let(RULES[node.op](k, node, *args))
+
+    return render(expr, dict.fromkeys(RULES, rule), leaf)
+
+
+Rule = Callable[..., Value]
+
+
+def _binary(name: str) -> Rule:
+    return lambda k, node, a, b: k.binary(name, a, b)
+
+
+def _call(name: str) -> Rule:
+    return lambda k, node, *args: k.call(name, *args)
+
+
+def _div(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+    return k.binary("div" if a.kind == FLOAT else "quotient", a, b)
+
+
+def _floor_div(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+    if a.kind == FLOAT:
+        return k.call("floor", a / b)
+    quotient = k.let(a // b)
+    inexact = k.binary("not_equal", quotient * b, a)
+    apart = k.binary("xor", a, b) < 0
+    return k.select(inexact & apart, quotient - 1, quotient)
+
+
+def _floor_mod(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+    """The remainder has the sign of the divisor; that of floats is exact, as fmod is."""
+    rest = k.let(k.call("fmod", a, b) if a.kind == FLOAT else a % b)
+    zero = k.value(0.0 if a.kind == FLOAT else 0, a.kind)
+    wrong = k.binary("not_equal", rest, zero) & k.binary(
+        "not_equal", k.cast((rest < zero), INT), k.cast(b < zero, INT)
+    )
+    return k.select(wrong, rest + b, rest)
+
+
+def _extreme(compare: str) -> Rule:
+    """NaN passes, as NumPy has it."""
+
+    def rule(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+        name = "maximum" if compare == "greater" else "minimum"
+        if a.kind == INT:
+            return k.call(name, a, b)
+        if any(arg.is_const for arg in node.args):
+            value, const = (b, a) if node.args[0].is_const else (a, b)
+            return k.select(k.binary(_OPPOSITE[compare], value, const), const, value)
+        return k.select(k.binary(compare, a, b) | k.binary("not_equal", a, a), a, b)
+
+    return rule
+
+
+_OPPOSITE = {"greater": "less", "less": "greater"}
+
+
+def _sign(k: Kernel, node: Expr, x: Value) -> Value:
+    one, zero = (k.value(v if x.kind == FLOAT else int(v), x.kind) for v in (1.0, 0.0))
+    return k.select(x > zero, one, k.select(x < zero, -one, x))
+
+
+def _sin(k: Kernel, node: Expr, x: Value) -> Value:
+    """Of small angles it is the angle; some devices return noise for denormal ones."""
+    return k.select(k.call("abs", x) < 1e-4, x, k.call("sin", x))
+
+
+def _tanh(k: Kernel, node: Expr, x: Value) -> Value:
+    """Beyond 10 it is 1 to the last bit; some devices overflow there."""
+    return k.call("tanh", k.maximum(k.minimum(x, 10.0), -10.0))
+
+
+def _cast(k: Kernel, node: Expr, x: Value) -> Value:
+    kind = KINDS[node.dtype]
+    if (x.kind, kind) == (FLOAT, INT):  # beyond the range the result is not defined
+        x = k.maximum(k.minimum(x, 2147483520.0), -2147483648.0)
+    return k.cast(x, kind)
+
+
+def _test(name: str) -> Rule:
+    def rule(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+        if a.kind == BOOL:
+            a, b = k.cast(a, INT), k.cast(b, INT)
+        return k.binary(name, a, b)
+
+    return rule
+
+
+def _bits(name: str) -> Rule:
+    def rule(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+        if a.kind == BOOL and name == "xor":
+            return k.binary("not_equal", k.cast(a, INT), k.cast(b, INT))
+        return k.binary(name, a, b)
+
+    return rule
+
+
+def _select(k: Kernel, node: Expr, condition: Value, yes: Value, no: Value) -> Value:
+    if yes.kind == BOOL:
+        return (condition & yes) | (~condition & no)
+    return k.select(condition, yes, no)
+
+
+def _erf(k: Kernel, node: Expr, x: Value) -> Value:
+    """Abramowitz and Stegun, 7.1.26: within 1.5e-7. WGSL has no erf."""
+    if k.dialect.name == "opencl":
+        return k.call("erf", x)
+    size = k.let(k.call("abs", x))
+    t = k.let(k.value(1.0) / (size * 0.3275911 + 1.0))
+    poly = k.let(t * 1.061405429 - 1.453152027)
+    for term in (1.421413741, -0.284496736, 0.254829592):
+        poly = k.let(poly * t + term)
+    share = k.let(1.0 - poly * t * k.call("exp", -(size * size)))
+    return k.select(x < 0.0, -share, share)
+
+
+def _pow(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+    """WGSL's is defined for bases above zero only."""
+    if k.dialect.name == "opencl":
+        return k.call("pow", a, b)
+    size = k.let(k.call("pow", k.call("abs", a), b))
+    half = k.let(k.call("floor", b * 0.5))
+    odd = k.binary("not_equal", half * 2.0, b)
+    whole = k.call("floor", b).equals(b)
+    negative = k.select(whole, k.select(odd, -size, size), k.value(inf) - inf)
+    return k.select(b.equals(0.0), k.value(1.0), k.select(a < 0.0, negative, size))
+
+
+RULES: dict[str, Rule] = {
+    "add": _binary("add"),
+    "sub": _binary("sub"),
+    "mul": _binary("mul"),
+    "div": _div,
+    "floor_div": _floor_div,
+    "floor_mod": _floor_mod,
+    "pow": _pow,
+    "atan2": _call("atan2"),
+    "maximum": _extreme("greater"),
+    "minimum": _extreme("less"),
+    "neg": _call("neg"),
+    "abs": _call("abs"),
+    "sign": _sign,
+    "exp": _call("exp"),
+    "log": _call("log"),
+    "tanh": _tanh,
+    "sqrt": _call("sqrt"),
+    "rsqrt": _call("rsqrt"),
+    "sin": _sin,
+    "cos": _call("cos"),
+    "erf": _erf,
+    "floor": _call("floor"),
+    "ceil": _call("ceil"),
+    "trunc": _call("trunc"),
+    "round_even": _call("round_even"),
+    "less": _test("less"),
+    "less_equal": _test("less_equal"),
+    "greater": _test("greater"),
+    "greater_equal": _test("greater_equal"),
+    "equal": _test("equal"),
+    "not_equal": _test("not_equal"),
+    "and": _bits("and"),
+    "or": _bits("or"),
+    "xor": _bits("xor"),
+    "not": _call("not"),
+    "shift_left": _binary("shift_left"),
+    "shift_right": _binary("shift_right"),
+    "select": _select,
+    "cast": _cast,
+}

@@ -1,0 +1,105 @@
+"""All rows of the kernel table, and why an op is not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from math import prod
+
+from ...ir import DType, Op, Tensor
+from . import layout
+from .expressions import ELEMENTWISE, expression
+from .kernels.row import Row
+from .passes.float_view import is_codes
+
+MODULES = ("maps", "products", "depthwise", "moves", "pools", "reduce", "resize")
+
+
+def _rows() -> dict[str, Row]:
+    found: dict[str, Row] = {}
+    for name in MODULES:
+        rows = import_module(f"{__package__}.kernels.{name}").KERNELS
+        twice = sorted(set(found) & set(rows))
+        assert not twice, f"two rows for {twice}"
+        found |= rows
+    return found
+
+
+KERNELS: dict[str, Row] = _rows()
+MOST_DIMENSIONS = 6
+
+
+def refusal(op: Op, quantized: bool = True) -> str | None:
+    """Why the device does not take an op; None if it does."""
+    row = KERNELS.get(op.name)
+    if row is None:
+        return "it has no kernel"
+    for rule in (_refuses_tensors, _refuses_codes(quantized), row.refuses):
+        reason = rule(op)
+        if reason:
+            return reason
+    return _refuses_expression(op) if op.name in ELEMENTWISE else None
+
+
+def _tensors(op: Op) -> list[Tensor]:
+    return [t for t in (*op.inputs, *op.outputs) if t is not None]
+
+
+def _refuses_tensors(op: Op) -> str | None:
+    if op.subgraphs or not op.outputs:
+        return "it calls other graphs" if op.subgraphs else "it has no result"
+    for tensor in _tensors(op):
+        if tensor.is_dynamic:
+            return f"the shape of '{tensor.name}' depends on data"
+        if tensor.is_variable:
+            return f"'{tensor.name}' is kept from run to run"
+        if not prod(tensor.shape):
+            return f"'{tensor.name}' has no element"
+        if tensor.is_constant:
+            continue
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            return f"'{tensor.name}' has {len(tensor.shape)} dimensions, {MOST_DIMENSIONS} at most"
+        if tensor.dtype not in (*layout.FLOATS, DType.INT32) and not is_codes(tensor):
+            if tensor in op.outputs and tensor.dtype is DType.INT64:
+                continue
+            return f"type {tensor.dtype.short} has no kernel"
+    return None
+
+
+def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
+    def refuses(op: Op) -> str | None:
+        for tensor in _tensors(op):
+            if not is_codes(tensor):
+                continue
+            if not quantized and not tensor.is_constant:
+                return f"'{tensor.name}' is quantised, and quantized=False was given"
+            if not tensor.is_constant and tensor.quantisation.scale.size > 1:
+                return f"'{tensor.name}' has a scale for each channel"
+            if tensor.quantisation.block is not None:
+                return f"'{tensor.name}' has a scale for each block"
+        return None
+
+    return refuses
+
+
+def _refuses_expression(op: Op) -> str | None:
+    found = expression(_float_op(op))
+    return found if isinstance(found, str) else None
+
+
+def _float_op(op: Op) -> Op:
+    """The op on floats in the place of codes, as the float view has it."""
+    if not any(is_codes(t) for t in _tensors(op)):
+        return op
+    name = "gpu.COPY" if op.name in ("QUANTIZE", "DEQUANTIZE") else op.name
+    from .passes.float_view import real_values
+
+    def plain(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or not is_codes(tensor):
+            return tensor
+        data = real_values(tensor) if tensor.is_constant else None
+        return Tensor(tensor.name, DType.FLOAT32, tensor.shape, data=data)
+
+    inputs = [plain(t) for t in op.inputs]
+    outputs = [t for t in map(plain, op.outputs) if t is not None]
+    return Op(name, inputs, outputs, dict(op.attrs))

@@ -1,0 +1,391 @@
+"""What each operator is in PyTorch: one table, operator name -> differentiable function.
+
+A function gets the op and its operands as tensors in TFLite's layouts, and returns its results.
+What parts of an op are decided by its shapes and constants (windows, axes, sizes) is computed as
+ops/ does it, so that answers agree. Elementwise operators are the expressions of the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ..ir import Array, DType, Op
+from ..ops.base import attr
+from ..ops.fixed import fused_bounds
+from ..ops.geometry import Axis, axis
+from ..ops.image import float_taps
+
+Tensors = Sequence["torch.Tensor | None"]
+Function = Callable[[Op, Tensors], "list[torch.Tensor]"]
+
+
+def _given(tensors: Tensors, place: int) -> torch.Tensor:
+    found = tensors[place]
+    assert found is not None
+    return found
+
+
+def _optional(tensors: Tensors, place: int) -> torch.Tensor | None:
+    return tensors[place] if place < len(tensors) else None
+
+
+def _constant(op: Op, place: int) -> Array:
+    """An operand that must be known before a run: shapes, axes, paddings."""
+    return op.operand(place).values
+
+
+def _numbers(op: Op, place: int) -> list[int]:
+    return [int(v) for v in _constant(op, place).reshape(-1)]
+
+
+# -- activations ----------------------------------------------------------------------------------
+
+
+def activate(op: Op, x: torch.Tensor) -> torch.Tensor:
+    """The activation that is fused into the op."""
+    name = str(attr(op, "fused_activation_function"))
+    if name == "TANH":
+        return torch.tanh(x)
+    if name == "SIGN_BIT":
+        return torch.signbit(x).to(x.dtype)
+    low, high = fused_bounds(op)
+    bounds = [None if np.isinf(bound) else bound for bound in (low, high)]
+    return x if bounds == [None, None] else torch.clamp(x, *bounds)
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+def _axes(op: Op, shape: Sequence[int], taps: Sequence[int], dilated: bool) -> list[Axis]:
+    strides = int(attr(op, "stride_h")), int(attr(op, "stride_w"))
+    names = ("dilation_h_factor", "dilation_w_factor")
+    dilations = [int(attr(op, name)) for name in names] if dilated else [1, 1]
+    padding = str(attr(op, "padding"))
+    return [axis(op, padding, shape[1 + i], taps[i], strides[i], dilations[i]) for i in range(2)]
+
+
+def _padded(x: torch.Tensor, axes: Sequence[Axis], value: float = 0.0) -> torch.Tensor:
+    """[N, H, W, C] as [N, C, H, W], with what the windows need around it."""
+    high, wide = axes
+    pads = (wide.before, wide.after, high.before, high.after)
+    moved = x.permute(0, 3, 1, 2)
+    return F.pad(moved, pads, value=value) if any(pads) else moved
+
+
+def _back(x: torch.Tensor) -> torch.Tensor:
+    return x.permute(0, 2, 3, 1)
+
+
+def conv_2d(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x, weights, bias = _given(tensors, 0), _given(tensors, 1), _optional(tensors, 2)
+    axes = _axes(op, x.shape, weights.shape[1:3], dilated=True)
+    found = F.conv2d(
+        _padded(x, axes),
+        weights.permute(0, 3, 1, 2),
+        bias,
+        stride=[a.stride for a in axes],
+        dilation=[a.dilation for a in axes],
+        groups=x.shape[3] // weights.shape[3],
+    )
+    return [activate(op, _back(found))]
+
+
+def depthwise_conv_2d(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x, weights, bias = _given(tensors, 0), _given(tensors, 1), _optional(tensors, 2)
+    axes = _axes(op, x.shape, weights.shape[1:3], dilated=True)
+    found = F.conv2d(
+        _padded(x, axes),
+        weights.permute(3, 0, 1, 2),
+        bias,
+        stride=[a.stride for a in axes],
+        dilation=[a.dilation for a in axes],
+        groups=x.shape[3],
+    )
+    return [activate(op, _back(found))]
+
+
+def transpose_conv(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    weights, x, bias = _given(tensors, 1), _given(tensors, 2), _optional(tensors, 3)
+    size = _numbers(op, 0)
+    strides = [int(attr(op, "stride_h")), int(attr(op, "stride_w"))]
+    padding = str(attr(op, "padding"))
+    whole = F.conv_transpose2d(
+        x.permute(0, 3, 1, 2), weights.permute(3, 0, 1, 2), bias, stride=strides
+    )
+    # What the windows of the opposite convolution would pad is cut off.
+    befores = [
+        axis(op, padding, size[1 + i], weights.shape[1 + i], strides[i]).before for i in range(2)
+    ]
+    rooms = [max(0, size[1 + i] + befores[i] - whole.shape[2 + i]) for i in range(2)]
+    whole = F.pad(whole, (0, rooms[1], 0, rooms[0]))
+    if bias is not None and any(rooms):
+        whole[:, :, whole.shape[2] - rooms[0] :] += bias[:, None, None]
+        whole[:, :, : whole.shape[2] - rooms[0], whole.shape[3] - rooms[1] :] += bias[:, None, None]
+    cut = whole[:, :, befores[0] : befores[0] + size[1], befores[1] : befores[1] + size[2]]
+    return [activate(op, _back(cut))]
+
+
+def _taps(op: Op) -> tuple[int, int]:
+    return int(attr(op, "filter_height")), int(attr(op, "filter_width"))
+
+
+def max_pool_2d(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x = _given(tensors, 0)
+    axes = _axes(op, x.shape, _taps(op), dilated=False)
+    padded = _padded(x, axes, -torch.inf)
+    found = F.max_pool2d(padded, _taps(op), [a.stride for a in axes])
+    return [activate(op, _back(found))]
+
+
+def average_pool_2d(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x = _given(tensors, 0)
+    axes = _axes(op, x.shape, _taps(op), dilated=False)
+    sums = F.avg_pool2d(_padded(x, axes), _taps(op), [a.stride for a in axes], divisor_override=1)
+    rows, columns = (torch.from_numpy(a.count().astype(np.float32)) for a in axes)
+    return [activate(op, _back(sums / (rows[:, None] * columns)))]
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+def fully_connected(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x, weights, bias = _given(tensors, 0), _given(tensors, 1), _optional(tensors, 2)
+    found = F.linear(x.reshape(-1, weights.shape[1]), weights, bias)
+    return [activate(op, found.reshape(_sizes(op, x, weights)))]
+
+
+def _sizes(op: Op, x: torch.Tensor, weights: torch.Tensor) -> list[int]:
+    if bool(attr(op, "keep_num_dims")):
+        return [*x.shape[:-1], weights.shape[0]]
+    return [x.numel() // weights.shape[1], weights.shape[0]]
+
+
+def batch_matmul(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    a, b = _given(tensors, 0), _given(tensors, 1)
+    a = a.transpose(-1, -2) if bool(attr(op, "adj_x")) else a
+    b = b.transpose(-1, -2) if bool(attr(op, "adj_y")) else b
+    return [torch.matmul(a, b)]
+
+
+# -- reductions -----------------------------------------------------------------------------------
+
+
+def _reduction(reduce: Callable[..., torch.Tensor]) -> Function:
+    def function(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+        x = _given(tensors, 0)
+        axes = sorted({a % max(1, x.dim()) for a in _numbers(op, 1)})
+        keep = bool(attr(op, "keep_dims"))
+        return [reduce(x, axes, keep) if axes and x.dim() else x]
+
+    return function
+
+
+def _product(x: torch.Tensor, axes: Sequence[int], keep: bool) -> torch.Tensor:
+    for place in reversed(axes):
+        x = torch.prod(x, place, keep)
+    return x
+
+
+def softmax(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    return [torch.softmax(_given(tensors, 0) * float(attr(op, "beta")), -1)]
+
+
+def log_softmax(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    return [torch.log_softmax(_given(tensors, 0), -1)]
+
+
+def l2_normalization(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x = _given(tensors, 0)
+    size = torch.sqrt(torch.sum(x * x, -1, keepdim=True))
+    return [activate(op, x / torch.clamp(size, min=1e-6))]
+
+
+# -- moves ----------------------------------------------------------------------------------------
+
+
+def _shaped(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    """Reshapes: the result's shape is known but for the first dimension, the batch."""
+    x, shape = _given(tensors, 0), list(op.outputs[0].shape)
+    known = int(np.prod(op.operand(0).shape))
+    if x.numel() != known and shape:
+        shape[0] = shape[0] * x.numel() // max(1, known)
+    return [x.reshape(shape)]
+
+
+def transpose(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    return [_given(tensors, 0).permute(_numbers(op, 1))]
+
+
+def pad(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    value = float(_constant(op, 2).reshape(-1)[0]) if op.name == "PADV2" else 0.0
+    pads = [int(p) for pair in _constant(op, 1)[::-1] for p in pair]
+    return [F.pad(_given(tensors, 0), pads, value=value)]
+
+
+def mirror_pad(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x = _given(tensors, 0)
+    reflects = str(attr(op, "mode")) == "REFLECT"
+    for place, (before, after) in enumerate(_constant(op, 1)):
+        room = int(before), int(after)
+        order = np.pad(np.arange(x.shape[place]), room, "reflect" if reflects else "symmetric")
+        x = x.index_select(place, torch.from_numpy(order))
+    return [x]
+
+
+def concatenation(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    present = [t for t in tensors if t is not None]
+    return [activate(op, torch.cat(present, int(attr(op, "axis"))))]
+
+
+def pack(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    return [torch.stack([t for t in tensors if t is not None], int(attr(op, "axis")))]
+
+
+def unpack(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    return list(torch.unbind(_given(tensors, 0), int(attr(op, "axis"))))
+
+
+def split(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    return list(torch.chunk(_given(tensors, 1), int(attr(op, "num_splits")), _numbers(op, 0)[0]))
+
+
+def split_v(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x, place = _given(tensors, 0), _numbers(op, 2)[0]
+    sizes = _numbers(op, 1)
+    rest = x.shape[place] - sum(s for s in sizes if s >= 0)
+    return list(torch.split(x, [rest if s < 0 else s for s in sizes], place))
+
+
+def slice_(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x = _given(tensors, 0)
+    for place, (start, size) in enumerate(zip(_numbers(op, 1), _numbers(op, 2), strict=True)):
+        x = x.narrow(place, start, x.shape[place] - start if size < 0 else size)
+    return [x]
+
+
+def gather_by_definition(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    """The definition moves numbers of elements instead of elements, and shows where each comes
+    from; the elements are then picked, which has a gradient."""
+    from ..ops.execute import evaluate, new_state
+
+    x = _given(tensors, _MAIN.get(op.name, 0))
+    numbers = np.arange(x.numel(), dtype=np.float64).astype(np.float32)
+    arrays = [
+        None if t is None else t.detach().numpy() if i != _MAIN.get(op.name, 0)
+        else numbers.reshape(tuple(x.shape))
+        for i, t in enumerate(tensors)
+    ]  # fmt: skip
+    found = evaluate(op, arrays, new_state())
+    flat = x.reshape(-1)
+    return [flat[torch.from_numpy(np.asarray(a).astype(np.int64))] for a in found]
+
+
+# Operators whose results are elements of one operand, wherever the others put them; its place.
+_MAIN = {
+    "STRIDED_SLICE": 0, "TILE": 0, "REVERSE_V2": 0, "GATHER": 0, "GATHER_ND": 0,
+    "DEPTH_TO_SPACE": 0, "SPACE_TO_DEPTH": 0, "BATCH_TO_SPACE_ND": 0, "BROADCAST_TO": 0,
+    "RESIZE_NEAREST_NEIGHBOR": 0, "EMBEDDING_LOOKUP": 1,
+}  # fmt: skip
+
+
+def space_to_batch_nd(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x, block, pads = _given(tensors, 0), _numbers(op, 1), _constant(op, 2)
+    flat = [0, 0] * (x.dim() - 1 - len(block))
+    x = F.pad(x, [*flat, *(int(p) for pair in pads[::-1] for p in pair)])
+    batch, rest = x.shape[0], x.shape[1 + len(block) :]
+    sizes = [n for size, b in zip(x.shape[1:], block, strict=False) for n in (size // b, b)]
+    order = [*range(2, 2 * len(block) + 1, 2), 0, *range(1, 2 * len(block) + 1, 2)]
+    moved = x.reshape(batch, *sizes, *rest)
+    tail = range(2 * len(block) + 1, moved.dim())
+    shape = [batch * int(np.prod(block)), *sizes[::2], *rest]
+    return [moved.permute(*order, *tail).reshape(shape)]
+
+
+# -- images ---------------------------------------------------------------------------------------
+
+
+def resize_bilinear(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    x, size = _given(tensors, 0), _numbers(op, 1)
+    rows, columns = (float_taps(op, x.shape[1 + i], size[i]) for i in range(2))
+    top, bottom, near_y, far_y = (torch.from_numpy(np.asarray(a)) for a in rows)
+    left, right, near_x, far_x = (torch.from_numpy(np.asarray(a)) for a in columns)
+    near_y, far_y = (part[:, None, None].to(x.dtype) for part in (near_y, far_y))
+    near_x, far_x = (part[:, None].to(x.dtype) for part in (near_x, far_x))
+    upper, lower = x[:, top], x[:, bottom]
+    return [
+        upper[:, :, left] * near_y * near_x
+        + lower[:, :, left] * far_y * near_x
+        + upper[:, :, right] * near_y * far_x
+        + lower[:, :, right] * far_y * far_x
+    ]
+
+
+FUNCTIONS: dict[str, Function] = {
+    "CONV_2D": conv_2d,
+    "DEPTHWISE_CONV_2D": depthwise_conv_2d,
+    "TRANSPOSE_CONV": transpose_conv,
+    "MAX_POOL_2D": max_pool_2d,
+    "AVERAGE_POOL_2D": average_pool_2d,
+    "FULLY_CONNECTED": fully_connected,
+    "BATCH_MATMUL": batch_matmul,
+    "MEAN": _reduction(torch.mean),
+    "SUM": _reduction(torch.sum),
+    "REDUCE_MAX": _reduction(torch.amax),
+    "REDUCE_MIN": _reduction(torch.amin),
+    "REDUCE_PROD": _reduction(_product),
+    "SOFTMAX": softmax,
+    "LOG_SOFTMAX": log_softmax,
+    "L2_NORMALIZATION": l2_normalization,
+    "RESHAPE": _shaped,
+    "SQUEEZE": _shaped,
+    "EXPAND_DIMS": _shaped,
+    "TRANSPOSE": transpose,
+    "PAD": pad,
+    "PADV2": pad,
+    "MIRROR_PAD": mirror_pad,
+    "CONCATENATION": concatenation,
+    "PACK": pack,
+    "UNPACK": unpack,
+    "SPLIT": split,
+    "SPLIT_V": split_v,
+    "SLICE": slice_,
+    "SPACE_TO_BATCH_ND": space_to_batch_nd,
+    "RESIZE_BILINEAR": resize_bilinear,
+    **dict.fromkeys(_MAIN, gather_by_definition),
+}
+
+
+# Operands that must be constants: shapes, axes and paddings.
+CONSTANTS: dict[str, tuple[int, ...]] = {
+    "TRANSPOSE_CONV": (0,), "TRANSPOSE": (1,), "PAD": (1,), "PADV2": (1, 2), "MIRROR_PAD": (1,),
+    "SPLIT": (0,), "SPLIT_V": (1, 2), "SLICE": (1, 2), "SPACE_TO_BATCH_ND": (1, 2),
+    "RESIZE_BILINEAR": (1,), "MEAN": (1,), "SUM": (1,), "REDUCE_MAX": (1,), "REDUCE_MIN": (1,),
+    "REDUCE_PROD": (1,), "RESHAPE": (1,),
+}  # fmt: skip
+
+
+def cannot(op: Op) -> str | None:
+    """Why an op has no gradient here; None if it has one."""
+    from ..delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
+
+    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
+    if not all(t.dtype.is_float for t in op.outputs):
+        return "its result is no float"
+    if any(t.dtype in CODES for t in tensors):
+        return "it computes with codes: the model is quantised"
+    if op.name not in FUNCTIONS and op.name not in EXPRESSIONS:
+        return "it has no function in PyTorch here"
+    if not all(int(np.prod(t.shape)) for t in tensors):
+        return "a tensor has no element"
+    for place in CONSTANTS.get(op.name, ()):
+        given = op.input(place)
+        if given is not None and not given.is_constant:
+            return f"its operand {place} must be constant"
+    return None
+
+
+CODES = (DType.INT8, DType.UINT8, DType.INT16, DType.INT4)

@@ -1,0 +1,203 @@
+"""The differentiable twin of a graph: a PyTorch module that computes what the file does.
+
+    twin = Twin(model)
+    logits, = twin(pictures)          # arrays in TFLite's layouts, batch first
+    ...                               # any PyTorch optimiser on twin.parameters()
+    trained = twin.written()          # the same file, other weights
+
+Float constants are parameters under the names of their tensors. An op without a gradient is run by
+its definition and passes none on: `twin.frozen` names such ops with the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..errors import InputError, SanderlingError
+from ..ir import Array, DType, Graph, Model, Op, Tensor
+from ..ir.expr import Expr, simplify
+from ..ops.execute import evaluate as define
+from ..ops.execute import new_state
+from .elementwise import TYPES, evaluate
+from .functions import FUNCTIONS, cannot
+
+if TYPE_CHECKING:
+    from .constraints import Constraint
+
+
+class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unknown here
+    """The main graph of a model. The model itself is not changed."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model.copy()
+        self.graph: Graph = self.model.main
+        self._computed = _computed_constants(self.graph)
+        self.frozen: dict[str, str] = {}
+        self.parameters_of: dict[Tensor, torch.nn.Parameter] = {}
+        self._elementwise: dict[Op, Expr] = {}
+        self.constraints: Sequence[Constraint] = ()
+        for op in self.graph.ops:
+            self._adopt(op)
+
+    def check_trainable(self) -> None:
+        """Raise InputError if there is nothing to train."""
+        if not self.parameters_of:
+            raise InputError(
+                "nothing can be trained: no float constant is read by an op with a gradient",
+                where=f"graph '{self.graph.name}'",
+                fix="give a float model; a quantised one has to be trained before it is quantised",
+            )
+
+    def _adopt(self, op: Op) -> None:
+        """Parameters for the op's weights, or the reason why it has none."""
+        if all(t in self._computed for t in op.outputs):
+            return
+        reason = cannot(op)
+        if reason is None and op.name not in FUNCTIONS:
+            reason = self._lower(op)
+        if reason is not None:
+            self.frozen[op.where] = reason
+            return
+        for tensor in op.inputs:
+            if tensor is not None and _is_weight(tensor, self._computed):
+                self._parameter(tensor)
+
+    def _lower(self, op: Op) -> str | None:
+        from ..delegates.cpu.kernels.elementwise.operands import Lowered, Refused
+        from ..delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
+
+        try:
+            found = EXPRESSIONS[op.name](op)
+        except Refused as refused:
+            return str(refused)
+        except SanderlingError as error:
+            return error.what
+        if isinstance(found, Lowered):
+            return "its operands are arranged for the compiler"
+        self._elementwise[op] = simplify(found)
+        return None
+
+    def _parameter(self, tensor: Tensor) -> None:
+        if tensor in self.parameters_of:
+            return
+        parameter = torch.nn.Parameter(torch.from_numpy(np.array(self._data(tensor), np.float32)))
+        self.parameters_of[tensor] = parameter
+        self.register_parameter(_legal(tensor.name, self._parameters), parameter)
+
+    @property
+    def weights(self) -> dict[str, torch.nn.Parameter]:
+        """Parameters by the names of their tensors."""
+        return {tensor.name: value for tensor, value in self.parameters_of.items()}
+
+    def constrained(self, tensor: Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """A weight as the forward pass sees it."""
+        for constraint in self.constraints:
+            weight = constraint.applied(tensor, weight)
+        return weight
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def forward(self, *inputs: Any) -> list[torch.Tensor]:
+        """The graph's outputs, in order, for its inputs, in order: tensors or arrays."""
+        if len(inputs) != len(self.graph.inputs):
+            names = ", ".join(f"'{t.name}'" for t in self.graph.inputs)
+            raise InputError(
+                f"{len(inputs)} inputs were given for {names}", fix="give one for each"
+            )
+        values = {t: self.constrained(t, weight) for t, weight in self.parameters_of.items()}
+        for tensor, given in zip(self.graph.inputs, inputs, strict=True):
+            values[tensor] = torch.as_tensor(given).to(TYPES[tensor.dtype])
+        for op in self.graph.ops:
+            if op.outputs and all(t in self._computed for t in op.outputs):
+                continue
+            found = self._run(op, [self._value(t, values) for t in op.inputs])
+            values.update(zip(op.outputs, found, strict=True))
+        return [self._present(values, t) for t in self.graph.outputs]
+
+    def _present(self, values: dict[Tensor, torch.Tensor], tensor: Tensor) -> torch.Tensor:
+        found = self._value(tensor, values)
+        assert found is not None
+        return found
+
+    def _value(
+        self, tensor: Tensor | None, values: dict[Tensor, torch.Tensor]
+    ) -> torch.Tensor | None:
+        if tensor is None or tensor in values:
+            return None if tensor is None else values[tensor]
+        values[tensor] = torch.from_numpy(np.array(self._data(tensor)))
+        return values[tensor]
+
+    def _data(self, tensor: Tensor) -> Array:
+        """Of a constant, or of what is computed from constants alone."""
+        found = self._computed.get(tensor)
+        return tensor.values if found is None else found
+
+    def _run(self, op: Op, tensors: list[torch.Tensor | None]) -> list[torch.Tensor]:
+        if op in self._elementwise:
+            return [evaluate(self._elementwise[op], tensors)]
+        if op.where not in self.frozen:
+            return FUNCTIONS[op.name](op, tensors)
+        arrays = [None if t is None else t.detach().numpy() for t in tensors]
+        return [torch.from_numpy(np.array(a)) for a in define(op, arrays, new_state())]
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def written(self) -> Model:
+        """The model with the weights as they are now; nothing else is changed. A weight that the
+        file keeps in 16 bits, or behind other constant ops, is rounded to what it keeps."""
+        made = self.model.copy()
+        twins = dict(zip(self.graph.tensors, made.main.tensors, strict=True))
+        for tensor, value in self.parameters_of.items():
+            home = _stored(twins[tensor])
+            if home is None:
+                raise InputError(
+                    "the file computes this weight from others, and it cannot be written back",
+                    where=f"tensor '{tensor.name}'",
+                    fix="fold it first: sanderling.passes, pipeline 'constants'",
+                )
+            data = value.detach().numpy()
+            home.data = data.reshape(home.shape).astype(home.dtype.numpy)
+        return made
+
+
+def _legal(name: str, taken: Any) -> str:
+    """A name that PyTorch takes for a parameter."""
+    plain = name.replace(".", "/") or "unnamed"
+    while plain in taken:
+        plain += "'"
+    return plain
+
+
+def _is_weight(tensor: Tensor, computed: dict[Tensor, Array]) -> bool:
+    if tensor in computed:
+        return computed[tensor].dtype == np.float32 and _stored(tensor) is not None
+    return tensor.is_constant and tensor.dtype is DType.FLOAT32
+
+
+def _stored(tensor: Tensor) -> Tensor | None:
+    """The constant of the file that holds a weight: itself, or one of 16 bits behind it."""
+    if tensor.is_constant:
+        return tensor
+    op = tensor.producer
+    if op is None or op.name != "DEQUANTIZE":
+        return None
+    source = op.operand(0)
+    return source if source.is_constant and source.dtype is DType.FLOAT16 else None
+
+
+def _computed_constants(graph: Graph) -> dict[Tensor, Array]:
+    """Results of ops that read constants alone, such as DEQUANTIZE of float16 weights."""
+    found: dict[Tensor, Array] = {}
+    for op in graph.ops:
+        known = [t is None or t.is_constant or t in found for t in op.inputs]
+        if not op.inputs or not all(known) or op.subgraphs:
+            continue
+        arrays = [None if t is None else found.get(t, t.data) for t in op.inputs]
+        made = define(op, arrays, new_state())
+        found.update(zip(op.outputs, made, strict=True))
+    return found

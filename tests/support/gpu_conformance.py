@@ -1,0 +1,128 @@
+"""The conformance table on the gpu delegate, judged by the reference definitions.
+
+    @pytest.mark.parametrize("row", cases_of("CONV_2D"), ids=lambda row: row.id)
+    def test_conv(row):
+        check_gpu(row)
+
+A case costs the compilation of kernels: `make test` takes a few of each operator, spread over its
+list, and SANDERLING_TEST_ALL=1 takes all. SANDERLING_TEST_GPU is the number of the device, as
+`sanderling devices` counts them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sanderling.delegates.gpu.delegate import GpuDelegate
+from sanderling.delegates.gpu.table import KERNELS
+from sanderling.ir import Array
+from sanderling.runtime.session import Session
+from tests.conformance.cases import CASES
+from tests.conformance.harness import Case, difference
+
+from .cpu_conformance import is_computed_once, refused, run
+
+EVERYTHING = bool(os.environ.get("SANDERLING_TEST_ALL"))
+DEVICE = int(os.environ.get("SANDERLING_TEST_GPU", "0"))
+MOST_CASES = 1 << 30 if EVERYTHING else 3
+# Of the range of the results: devices may contract and reorder, and their functions are less exact.
+FLOAT_TOLERANCE = 1e-4
+# Where the definition rounds an input of floats to 8 bits, a device computes with the floats.
+HYBRID_TOLERANCE = 2e-2
+# Codes are floats between the borders of a part, so that a sum which lies near the middle of two
+# codes may be rounded to the other one, and so may what is computed from it.
+CODE_TOLERANCE = 2
+
+# Reasons to refuse that any operator may have.
+GENERAL_EXCUSES = (
+    r"type (bf16|f64|c64|c128|i2|i4|u4|i8|u8|i16|u16|u32|i64|u64|str|f8\w+) has no kernel",
+    r"'\w+' has no element",
+    r"'\w+' has a scale for each (channel|block)",
+    r"'\w+' is kept from run to run",
+    r"the shape of '\w+' depends on data",
+)
+# Those of one operator.
+EXCUSES: dict[str, tuple[str, ...]] = {
+    "CAST": ("it computes in i64, which kernels have not",),
+    "DIV": ("the divisor may be zero, which must be reported",),
+    "FLOOR_DIV": ("the divisor may be zero, which must be reported",),
+    "FLOOR_MOD": ("the divisor may be zero, which must be reported",),
+    "FULLY_CONNECTED": ("the fused activation SIGN_BIT has no kernel",),
+    "POW": ("a single exponent is computed at run time", "powers of integers have no kernel"),
+}
+
+
+@cache
+def gpu(**options: Any) -> GpuDelegate:
+    """The delegate on the chosen device."""
+    return GpuDelegate(**{"device": DEVICE, **options})
+
+
+def cases_of(*ops: str) -> list[Case]:
+    """The cases of these operators, or of all that have a kernel: those that the delegate takes
+    and one of each reason against others, thinned out evenly."""
+    found: dict[str, list[Case]] = defaultdict(list)
+    for row in CASES:
+        if row.op in (ops or KERNELS) and not is_computed_once(row):
+            found[row.op].append(row)
+    return [row for rows in found.values() for row in thinned(rows)]
+
+
+def thinned(rows: Sequence[Case]) -> Sequence[Case]:
+    taken = rows if EVERYTHING else [row for row in rows if is_taken(row)]
+    return taken[:: -(-len(taken) // MOST_CASES) or 1]
+
+
+def is_taken(case: Case) -> bool:
+    """Whether the delegate takes the ops of the case, as far as shapes are known already."""
+    return not any(gpu().refuses(op) for op in case.model().main.ops)
+
+
+def check_gpu(case: Case, seed: int = 0, **options: Any) -> str:
+    """Run the case on the gpu delegate and compare with the reference delegate.
+
+    Returns "" if every op ran on the device, else the delegate's reasons against the others, each
+    of which is excused.
+    """
+    delegate, model = gpu(**options), case.model()
+    rng = np.random.default_rng(seed)
+    feeds = [[np.asarray(a) for a in case.arrays(model, rng)] for _ in range(case.runs)]
+    ours, theirs = model.compile([delegate]), model.compile(["reference"])
+    for step, arrays in enumerate(feeds):
+        compare(case, step, ours, theirs, arrays)
+    reasons = refused(ours, delegate, feeds[-1])  # type: ignore[arg-type]
+    for reason in filter(None, reasons.split("; ")):
+        assert is_excused(case, reason), f"{case.id}: {reason}"
+    return reasons
+
+
+def compare(case: Case, step: int, ours: Session, theirs: Session, arrays: Sequence[Array]) -> None:
+    tensors = ours.model.main.outputs
+    tol = case.tol + (HYBRID_TOLERANCE if is_hybrid(case) else FLOAT_TOLERANCE)
+    results = zip(tensors, run(ours, arrays), run(theirs, arrays), strict=True)
+    for index, (tensor, a, b) in enumerate(results):
+        off_by = max(case.off_by, CODE_TOLERANCE if tensor.quant is not None else 0)
+        loose = replace(case, tol=tol, off_by=off_by)
+        problem = difference(loose, a, b)
+        assert problem is None, f"{case.id}: run {step}, output {index}: {problem}"
+
+
+def is_hybrid(case: Case) -> bool:
+    """Floats times stored codes."""
+    kinds = [t.dtype for t in case.inputs[:2] if t is not None]
+    products = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL")
+    return case.op in products and kinds[:1] == ["f32"] and kinds[1:] in (["i8"], ["u8"], ["i4"])
+
+
+def is_excused(case: Case, reason: str) -> bool:
+    """reason: with the op's place before it."""
+    known = (*GENERAL_EXCUSES, *EXCUSES.get(case.op, ()))
+    return any(re.search(f": {excuse}$", reason) for excuse in known)

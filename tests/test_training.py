@@ -1,0 +1,168 @@
+"""Training under constraints: on the digits model and the digits that come with the package."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sanderling
+from sanderling.errors import InputError
+from sanderling.ir import Array, Model
+
+torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
+
+from sanderling.training.constraints import Clusters, Sparsity, kmeans, weights_of  # noqa: E402
+from sanderling.training.train import Schedule, Trained, train  # noqa: E402
+from sanderling.training.twin import Twin  # noqa: E402
+
+DATA = files("sanderling") / "data"
+QUICK = Schedule(epochs=3, batch=32, rate=1e-3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return sanderling.load(DATA / "digits_f32.tflite")
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Array, Array]:
+    with np.load(str(DATA / "digits_test.npz")) as found:
+        return found["images"], found["labels"].astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def images(model: Model, digits: tuple[Array, Array]) -> Array:
+    shape = model.main.inputs[0].shape
+    return digits[0].reshape(-1, *shape[1:]).astype(np.float32) / 16
+
+
+def _bytes(found: Trained) -> bytes:
+    return bytes(sanderling.dump(found.model))
+
+
+def _accuracy(model: Model, images: Array, labels: Array) -> float:
+    with torch.no_grad():
+        (scores,) = Twin(model)(images)
+    return float((scores.argmax(1).numpy() == labels).mean())
+
+
+@pytest.mark.parametrize("structure", [(1, 1), (2, 4), (4, 1), (1, 4)])
+def test_zeros_are_in_the_file(model: Model, images: Array, structure: tuple[int, int]) -> None:
+    rule = Sparsity(0.5, structure, every=2)
+    found = train(model, images[:160], [rule], schedule=QUICK)
+    assert rule.problems(found.model) == []
+    assert Sparsity(0.5, structure).problems(model) != []
+
+
+def test_pruned_without_labels_it_answers_as_before(
+    model: Model, images: Array, digits: tuple[Array, Array]
+) -> None:
+    labels = digits[1]
+    longer = Schedule(epochs=8, rate=3e-3)
+    found = train(model, images, [Sparsity(0.6, every=2)], schedule=longer)
+    assert _accuracy(found.model, images, labels) >= _accuracy(model, images, labels) - 0.02
+    assert found.epochs[-1].agreement >= 0.9
+
+
+def test_one_threshold_for_the_whole_model(model: Model, images: Array) -> None:
+    rule = Sparsity(0.5, whole_model=True, every=2)
+    found = train(model, images[:160], [rule], schedule=QUICK)
+    assert rule.problems(found.model) == []
+    shares = [float((t.values == 0).mean()) for t in weights_of(found.model)]
+    assert max(shares) - min(shares) > 0.01  # layers differ
+
+
+def test_clusters_keep_zeros(model: Model, images: Array) -> None:
+    rules = [Sparsity(0.5, every=2), Clusters(16)]
+    found = train(model, images[:160], rules, schedule=QUICK)
+    assert [rule.problems(found.model) for rule in rules] == [[], []]
+    assert Clusters(16).problems(model) != []
+
+
+def test_labels_teach(model: Model, images: Array, digits: tuple[Array, Array]) -> None:
+    """Labels that are all wrong by one: the model learns them, so labels are what is learnt."""
+    shifted = (digits[1] + 1) % 10
+    found = train(model, images, labels=shifted, schedule=Schedule(epochs=6, rate=3e-3))
+    assert _accuracy(found.model, images, shifted) > 0.8
+
+
+def test_the_same_seed_gives_the_same_file(model: Model, images: Array) -> None:
+    first, again = (
+        _bytes(train(model, images[:96], [Sparsity(0.5)], schedule=QUICK)) for _ in "ab"
+    )
+    assert first == again
+    other = Schedule(epochs=3, batch=32, rate=1e-3, seed=1)
+    assert _bytes(train(model, images[:96], [Sparsity(0.5)], schedule=other)) != first
+
+
+def test_an_interrupted_run_goes_on_to_the_same_file(
+    model: Model, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sanderling.training import train as engine
+
+    whole = _bytes(train(model, images[:96], [Sparsity(0.5), Clusters(8)], schedule=QUICK))
+    path = tmp_path / "run.pt"
+    own = engine._Run._one_epoch
+
+    def interrupted(self: engine._Run, show: object) -> None:
+        if self.epoch == 1:
+            raise KeyboardInterrupt
+        own(self, show)
+
+    rules = [Sparsity(0.5), Clusters(8)]
+    monkeypatch.setattr(engine._Run, "_one_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, images[:96], rules, schedule=QUICK, checkpoint=path)
+    monkeypatch.setattr(engine._Run, "_one_epoch", own)
+    rules = [Sparsity(0.5), Clusters(8)]
+    resumed = train(model, images[:96], rules, schedule=QUICK, checkpoint=path)
+    assert _bytes(resumed) == whole and len(resumed.epochs) == 3
+
+
+WRONG = {
+    "samples of shape": lambda m, x: train(m, x[:, :4]),
+    "3 samples": lambda m, x: train(m, x[:3]),
+    "labels from 0 to 11 for 10 classes": lambda m, x: train(m, x[:12], labels=np.arange(12)),
+    "2 labels for 12 samples": lambda m, x: train(m, x[:12], labels=np.zeros(2, int)),
+    "a loss was given without labels": lambda m, x: train(m, x[:12], loss=lambda o, y: o[0].sum()),
+    "a sparsity of 1.5": lambda m, x: Sparsity(1.5),
+    "1 clusters": lambda m, x: Clusters(1),
+    "no weight has a name with nothing": lambda m, x: weights_of(m, ["nothing"]),
+    "the loss is nan": lambda m, x: train(m, np.full_like(x[:16], np.nan), schedule=QUICK),
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_what_cannot_be_is_a_sentence(model: Model, images: Array, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        WRONG[sentence](model, images)
+
+
+def test_another_runs_checkpoint_is_refused(model: Model, images: Array, tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+    train(model, images[:32], schedule=Schedule(epochs=1), checkpoint=path)
+    with pytest.raises(InputError, match="other settings"):
+        train(model, images[:32], schedule=Schedule(epochs=2), checkpoint=path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(InputError, match="no checkpoint"):
+        train(model, images[:32], schedule=Schedule(epochs=1), checkpoint=path)
+
+
+def test_a_quantised_model_is_refused() -> None:
+    with pytest.raises(InputError, match="nothing can be trained"):
+        train(sanderling.load(DATA / "digits_int8.tflite"), np.zeros((16, 8, 8, 1), np.float32))
+
+
+def test_kmeans_finds_what_is_there() -> None:
+    rng = np.random.default_rng(0)
+    elements = np.concatenate([rng.normal(c, 0.01, 50) for c in (-2, 0.5, 3)])
+    assert np.allclose(kmeans(elements, 3, seed=0), [-2, 0.5, 3], atol=0.02)
+    assert len(kmeans(np.array([1.0, 2.0]), 4, seed=0)) == 4
