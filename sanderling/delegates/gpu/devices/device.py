@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....ir import Array
+from ..language import Storage
 from ..options import DeviceClass
+from .failures import timed_out, within
 
 if TYPE_CHECKING:
     from ..recipe import Call
 
+BUFFER = Storage("f32")
+
 
 @dataclass(frozen=True)
 class Offers:
-    """What a device says of itself."""
+    """What a device says of itself. half: arithmetic in 16 bits. group: points of a work group at
+    most. operands: memory objects of a kernel at most. subgroups: their sizes, least and greatest.
+    image_vectors: of an image of one dimension at most. texture: width and height at most.
+    """
 
     name: str
     interface: str
@@ -28,21 +35,32 @@ class Offers:
     half: bool
     images: bool
     shares_memory: bool
+    group: int = 256
+    operands: int = 64
+    subgroups: tuple[int, int] | None = None
+    image_vectors: int = 0
+    texture: tuple[int, int] = (0, 0)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} ({self.interface})"
+
 
 
 class Device(ABC):
-    """A device that programs run on. Memory objects are its own; others hand them back to it.
-    Whatever fails raises DelegateError."""
+    """A device that programs run on, for all sessions and threads of a process. Memory objects are
+    its own; others hand them back to it. Whatever fails raises DelegateError."""
 
     offers: Offers
     dialect: type
+    is_lost: bool = False  # a run did not end: whatever is asked of it from then on fails at once
 
     @abstractmethod
-    def allocate(self, nbytes: int) -> Any:
-        """Memory for tensors."""
+    def allocate(self, nbytes: int, storage: Storage = BUFFER) -> Any:
+        """Memory for tensors, of the form that the storage has."""
 
     @abstractmethod
-    def upload(self, data: Array) -> Any:
+    def upload(self, data: Array, storage: Storage = BUFFER) -> Any:
         """Memory with these bytes, only to be read by programs."""
 
     @abstractmethod
@@ -68,6 +86,14 @@ class Device(ABC):
         """Wait for all that was enqueued."""
 
     # What a device may offer beyond that.
+
+    def wait(self, seconds: float) -> None:
+        """Wait for all that was enqueued, but not longer: a device that hangs is given up."""
+        within(seconds, self.finish, lambda: self.give_up(seconds))
+
+    def give_up(self, seconds: float) -> Exception:
+        self.is_lost = True
+        return timed_out(self.offers.name, seconds)
 
     def binaries(self, programs: Sequence[Any]) -> list[bytes]:
         """Programs as they can be kept. Asked after a run: some drivers compile at launch.
