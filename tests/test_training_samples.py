@@ -15,7 +15,7 @@ from sanderling.ir import Model
 
 pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
-from sanderling.training.samples import read_training_data  # noqa: E402
+from sanderling.training.samples import read_training_data
 
 ROWS = np.arange(6 * 64, dtype=np.float32).reshape(6, 8, 8, 1) / 384
 CLASSES = np.array([3, 1, 4, 1, 5, 9])
