@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
-    from .training.constraints import Clusters, Sparsity
+    from .training.clusters import Clusters
+    from .training.sparsity import Sparsity
     from .training.train import Schedule, train
     from .training.twin import Twin
 
@@ -95,7 +96,8 @@ _HOMES = {
     "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
-    "training.constraints": "Clusters Sparsity",
+    "training.clusters": "Clusters",
+    "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
     "training.twin": "Twin",
 }  # fmt: skip

@@ -14,7 +14,9 @@ from sanderling.ir import Array, Model
 
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
-from sanderling.training.constraints import Clusters, Sparsity, kmeans, weights_of  # noqa: E402
+from sanderling.training.clusters import Clusters, kmeans  # noqa: E402
+from sanderling.training.constraint import weights_of  # noqa: E402
+from sanderling.training.sparsity import Sparsity  # noqa: E402
 from sanderling.training.train import Schedule, Trained, train  # noqa: E402
 from sanderling.training.twin import Twin  # noqa: E402
 
