@@ -19,7 +19,9 @@ from .executable import GpuExecutable, Rescue, restored
 from .tuning import tune
 
 # Settings that lead to another executable.
-DECISIVE = ("backend", "precision", "quantized", "tuning", "inference_preference", "model_token")
+DECISIVE = (
+    "backend", "precision", "quantized", "tuning", "inference_preference", "model_token", "storage",
+)  # fmt: skip
 
 
 def cache_of(chosen: Mapping[str, Any]) -> GpuCache:
@@ -67,7 +69,8 @@ def _made(
     from .sources import build_programs
 
     with span("write kernels", "compile"):
-        lowered = lower(part, device.offers, device.dialect, chosen.get("precision", "f32"))
+        offers = device.offers.in_form(chosen.get("storage"))
+        lowered = lower(part, offers, device.dialect, chosen.get("precision", "f32"))
         recipe = recipe_of(lowered, device.offers.kind.group)
     with span("build programs", "compile", {"kernels": len(recipe.calls)}):
         programs = build_programs(device, lowered, recipe)

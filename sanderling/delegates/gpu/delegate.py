@@ -8,7 +8,15 @@ from typing import Any
 from ...errors import DelegateError
 from ...ir import Graph, Op
 from ...runtime.delegate import Delegate, Options
-from ...runtime.delegate_options import Option, flag, one_of, read_options, text, whole_number
+from ...runtime.delegate_options import (
+    Option,
+    flag,
+    one_of,
+    read_options,
+    seconds,
+    text,
+    whole_number,
+)
 from .devices.device import Device
 
 OPTIONS: dict[str, Option] = {
@@ -20,6 +28,8 @@ OPTIONS: dict[str, Option] = {
     "serialization_dir": text("the folder that they are kept in, default the cache's"),
     "model_token": text("a name that tells what is kept of a model from others"),
     "tuning": one_of("of work-group sizes", "off", "fast", "full"),
+    "storage": one_of("the form of tensors in the device's memory", "buffer", "image", "texture"),
+    "timeout": seconds("that a run may take before the device is given up"),
     "inference_preference": one_of(
         "what the time to the first answer is worth",
         "fast_single_answer",
@@ -50,9 +60,9 @@ class GpuDelegate(Delegate):
         return "" if self.devices() else "there is no OpenCL device"
 
     def devices(self) -> tuple[Device, ...]:
-        from .devices.opencl import devices
+        from .devices.finding import devices
 
-        return devices()
+        return devices(self.chosen.get("backend"), self.chosen.get("device", 0))
 
     def device(self) -> Device:
         found = self.devices()
@@ -68,4 +78,6 @@ class GpuDelegate(Delegate):
     def compile(self, part: Graph, options: Options) -> Any:
         from .compilation import compile_part
 
-        return compile_part(self.device(), part, options, self.chosen)
+        made = compile_part(self.device(), part, options, self.chosen)
+        made.timeout = self.chosen.get("timeout", made.timeout)
+        return made

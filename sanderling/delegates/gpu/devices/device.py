@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ....errors import DelegateError
 from ....ir import Array
 from ..language import Storage
 from ..options import DeviceClass
-from .failures import timed_out, within
+from .failures import WHERE, timed_out, within
 
 if TYPE_CHECKING:
     from ..recipe import Call
 
 BUFFER = Storage("f32")
+# Vectors in a row of a texture: one width for all, so that tensors of any shape share their memory.
+TEXTURE_WIDTH = 1024
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,26 @@ class Offers:
     image_vectors: int = 0
     texture: tuple[int, int] = (0, 0)
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} ({self.interface})"
+    def in_form(self, form: str | None) -> Offers:
+        """The same device with its tensors in this form; None: in that of its class."""
+        if form not in (None, "buffer") and not self.images:
+            raise DelegateError(
+                f"{self.name} has no images, which storage={form} needs",
+                where=WHERE,
+                fix="use storage=buffer",
+            )
+        return self if form is None else replace(self, kind=replace(self.kind, form=form))
 
+    def storage(self, element: str) -> tuple[Storage, int]:
+        """How floats of this type are kept in the form of the device's class, and the vectors of
+        such a memory object at most."""
+        form = self.kind.form if self.images else "buffer"
+        if form == "image":
+            return Storage(element, form), self.image_vectors
+        if form == "texture":
+            width = min(TEXTURE_WIDTH, self.texture[0])
+            return Storage(element, form, width), width * self.texture[1]
+        return Storage(element), self.memory
 
 
 class Device(ABC):

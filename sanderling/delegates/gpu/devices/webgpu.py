@@ -95,7 +95,10 @@ def _subgroups(adapter: Any) -> tuple[int, int] | None:
     if "subgroup" not in adapter.features and "subgroups" not in adapter.features:
         return None
     info = adapter.info
-    names = ("subgroup_min_size", "subgroup_max_size"), ("stackgroup_min_size", "stackgroup_max_size")
+    names = (
+        ("subgroup_min_size", "subgroup_max_size"),
+        ("stackgroup_min_size", "stackgroup_max_size"),
+    )
     return next(((int(info[a]), int(info[b])) for a, b in names if a in info), None)
 
 
@@ -139,9 +142,7 @@ class WebGpuDevice(Device):
     def _open(self) -> Any:
         features = ["shader-f16"] if self.offers.half else []
         limits = {name: self.adapter.limits[name] for name in LIMITS}
-        return self.adapter.request_device_sync(
-            required_features=features, required_limits=limits
-        )
+        return self.adapter.request_device_sync(required_features=features, required_limits=limits)
 
     @contextmanager
     def _using(self, what: str) -> Iterator[Any]:

@@ -96,7 +96,7 @@ class Wgsl:
         if name == "not":
             return f"(!{texts[0]})" if kind == BOOL else f"(~{texts[0]})"
         if name in _INFIX:
-            return self.binary(name, *texts, kind=kind, lanes=lanes)
+            return self.binary(name, texts[0], texts[1], kind, lanes)
         if name == "fma" and kind == INT:
             return f"({texts[0]} * {texts[1]} + {texts[2]})"
         return f"{_FUNCTIONS.get(name, name)}({', '.join(texts)})"
@@ -133,7 +133,7 @@ class Wgsl:
         assert lanes == 4, "WGSL has vectors of four"
         storage, place = argument.storage, f"{argument.name}[{index}]"
         if storage.element != "f16" or self.half:
-            return place if storage.element != "u32" else f"vec4<i32>({place})"
+            return self._converted(place, storage.element, self.type(storage.kind, 4))
         return f"vec4<f32>(unpack2x16float({place}.x), unpack2x16float({place}.y))"
 
     def load_one(self, argument: Argument, index: str) -> str:
@@ -145,10 +145,14 @@ class Wgsl:
             return f"{pair}[({index}) % 2]"
         if element not in _NARROW or element == "f16":
             text = f"{name}[({index}) / 4][({index}) % 4]"
-            return text if element != "u32" else f"i32({text})"
+            return self._converted(text, element, self.type(argument.storage.kind, 1))
         word, shift, bits = self._part(element, index)
         kind = "i32" if element in _SIGNED else "u32"
         return f"i32(extractBits({kind}({name}[{word}]), {shift}, {bits}u))"
+
+    def _converted(self, text: str, old: str, new: str) -> str:
+        """A number, or a vector, in another type; as it is, if the type is its own."""
+        return text if old in (new, new[5:-1]) else f"{new}({text})"
 
     def _part(self, element: str, index: str) -> tuple[str, str, int]:
         """Where a narrow element lies: its word, its first bit and its bits."""
@@ -162,14 +166,16 @@ class Wgsl:
         if storage.element == "f16" and not self.half:
             halves = ", ".join(f"pack2x16float(({text}).{part})" for part in ("xy", "zw"))
             return f"{place} = vec2<u32>({halves});"
-        return f"{place} = {text if storage.element != 'u32' else f'vec4<u32>({text})'};"
+        own = self.type(storage.kind, 1)
+        return f"{place} = {self._converted(text, own, f'vec4<{storage.element}>')};"
 
     def store_one(self, argument: Argument, index: str, text: str) -> str:
         element, name = argument.storage.element, argument.name
         if element == "i64":
             return f"{name}[2 * ({index})] = {text}; {name}[2 * ({index}) + 1] = ({text}) >> 31u;"
         if element not in _NARROW:
-            return f"{name}[{index}] = {text if element != 'u32' else f'u32({text})'};"
+            own = self.type(argument.storage.kind, 1)
+            return f"{name}[{index}] = {self._converted(text, own, element)};"
         word, shift, bits = self._part(element, index)
         number = f"pack2x16float(vec2<f32>(f32({text}), 0.0))" if element == "f16" else (
             f"bitcast<u32>({text})"
@@ -218,5 +224,3 @@ def arguments_of(source: str, kernel: str) -> list[bool]:
     """Of each argument of a kernel of this program, whether it is written."""
     found = re.findall(rf"var<storage, (\w+)> [a-z]+_\d+_{kernel}: ", source)
     return [access == "read_write" for access in found]
-
-
