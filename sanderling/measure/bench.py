@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from ..config import CACHE
 from ..delegates.engines.packages import PACKAGES, is_installed
 from ..errors import ArgumentError, InputError, MissingExtraError, SanderlingError, UnsupportedError
@@ -232,6 +234,17 @@ def bench(
     if not subjects:
         raise InputError("no model is given", fix="give one .tflite file or more")
     made = Bench(settings=vars(how) | {"engines": list(engines), "signature": signature})
+    return measure_models(subjects, how, progress, made)
+
+
+def measure_models(
+    subjects: Sequence[BenchedModel],
+    how: Procedure,
+    progress: Progress = lambda what, done, total: None,
+    made: Bench | None = None,
+) -> Bench:
+    """Measure models at the settings that each of them has. made: what the results go into."""
+    made = Bench(settings=dict(vars(how))) if made is None else made
     bar = _Bar(progress, how, subjects)
     try:
         for subject in subjects:
@@ -366,7 +379,11 @@ class BenchedModel:
 
     def job(self, setting: Setting, how: Procedure, onnx: str) -> EngineJob:
         more = {"cpus": how.cpus, "plugins": self.plugins, "onnx": onnx, "verbose": how.verbose}
-        return job_for(self.model, setting, self.inputs, self.signature, **more)
+        return job_for(self.model, setting, self.batch(setting.batch), self.signature, **more)
+
+    def batch(self, size: int) -> list[Array]:
+        """The inputs so many times over, along their first dimension."""
+        return [np.concatenate([a] * size) if a.ndim else a for a in self.inputs]
 
 
 def _one_line(error: SanderlingError) -> str:
@@ -514,6 +531,7 @@ def _result(
     made.warmup = [s for x in launches for s in x.warm.samples]
     made.stable = sum(x.warm.stable for x in launches) * 2 > len(launches)
     made.block = max(x.block for x in launches)
+    made.cpu_times = [seconds for x in launches for seconds in x.cpu]
     made.cpu_seconds = sum(x.usage.cpu_seconds for x in launches)
     made.switches = sum(x.usage.switches for x in launches)
     made.facts["parts"] = _parts([x.usage.parts for x in launches if x.usage.parts])
@@ -552,9 +570,11 @@ def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> 
 
 
 def ratio(slow: Result, fast: Result) -> Ratio:
-    """How many times as long; settings of one batch shared their rounds."""
+    """How many times as long for a sample; settings that were launched together shared their
+    rounds."""
     together = slow.facts.get("batch") == fast.facts.get("batch") and slow.model == fast.model
-    return ratio_of_launches(slow.by_launch, fast.by_launch, paired=together)
+    found = ratio_of_launches(slow.by_launch, fast.by_launch, paired=together)
+    return found.times(fast.setting.batch / slow.setting.batch)
 
 
 def _judge(
@@ -577,7 +597,7 @@ def _judge(
             )
         )
     answers = {
-        r.setting.name: ready.answers
+        r.setting.name: [a[: len(a) // r.setting.batch] if a.ndim else a for a in ready.answers]
         for r in sound
         if (ready := found[r.setting][0].ready) is not None
     }
