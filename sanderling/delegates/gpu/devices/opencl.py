@@ -23,6 +23,7 @@ from ..options import class_of
 from ..recipe import Call
 from .device import BUFFER, Device, Offers
 from .failures import build_failure, failure, forked, lost
+from .pocl import name_the_processor
 
 # Bytes that an array must begin on to be shared: kernels read vectors element by element.
 SHARED_ALIGNMENT = 16
@@ -47,6 +48,8 @@ def devices() -> tuple[OpenClDevice, ...]:
     except cl.LogicError:
         return ()
     found = [d for platform in platforms for d in platform.get_devices()]
+    for device in found:
+        name_the_processor(device)
     found.sort(key=lambda d: bool(d.type & cl.device_type.CPU))
     return tuple(OpenClDevice(cl, d) for d in found)
 
@@ -150,21 +153,21 @@ class OpenClDevice(Device):
         """A buffer, or an image whose pixels are its vectors."""
         if storage.form == "buffer":
             return buffer
-        kind = self.cl.mem_object_type.IMAGE1D_BUFFER
         pixels = buffer.size // (4 * storage.nbytes)
-        described = self.cl.ImageDescriptor(image_type=kind, shape=(pixels, 1, 1), buffer=buffer)
-        return self.cl.Image(self.context, flags, self._format(storage), described)
+        return self.cl.create_image(
+            self.context, flags, self._format(storage), shape=(pixels,), buffer=buffer
+        )
 
     def _texture(self, flags: int, nbytes: int, storage: Storage, data: Array | None = None) -> Any:
         """Rows of vectors, the last one filled up."""
         row = 4 * storage.nbytes * storage.width
         shape = storage.width, max(1, -(-nbytes // row))
         if data is None:
-            return self.cl.Image(self.context, flags, self._format(storage), shape=shape)
+            return self.cl.create_image(self.context, flags, self._format(storage), shape=shape)
         padded = np.zeros(shape[1] * row, np.uint8)
         padded[:nbytes] = data.reshape(-1).view(np.uint8)
         flags |= self.cl.mem_flags.COPY_HOST_PTR
-        return self.cl.Image(
+        return self.cl.create_image(
             self.context, flags, self._format(storage), shape=shape, hostbuf=padded
         )
 

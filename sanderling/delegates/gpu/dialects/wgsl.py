@@ -102,12 +102,21 @@ class Wgsl:
         return f"{_FUNCTIONS.get(name, name)}({', '.join(texts)})"
 
     def binary(self, name: str, a: str, b: str, kind: str, lanes: int) -> str:
+        if a == b and kind == FLOAT and name in ("equal", "not_equal"):
+            return self._is_nan(a, name == "not_equal", lanes)
         if name in _SHIFTS:
             unsigned = "u32" if lanes == 1 else f"vec{lanes}<u32>"
             return f"({a} {_SHIFTS[name]} {unsigned}({b}))"
         if name in _INFIX:
             return f"({a} {_INFIX[name]} {b})"
         return self.call(name, (a, b), kind, lanes)
+
+    def _is_nan(self, text: str, wanted: bool, lanes: int) -> str:
+        """A number that differs from itself. Compilers may assume that there is none, so that only
+        the bits tell."""
+        wide, bits = ("f32", "u32") if lanes == 1 else (f"vec{lanes}<f32>", f"vec{lanes}<u32>")
+        size = f"(bitcast<{bits}>({wide}({text})) & {bits}(0x7fffffffu))"
+        return f"({size} {'>' if wanted else '<='} {bits}({_INFINITY}))"
 
     # -- statements -------------------------------------------------------------------------------
 
