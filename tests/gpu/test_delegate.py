@@ -71,7 +71,7 @@ def test_a_device_without_half_arithmetic() -> None:
     without = replace(OFFERS, half=False)
     assert settled({"is_precision_loss_allowed": True}, OFFERS) == "f16"
     assert settled({"is_precision_loss_allowed": True}, without) == "f32_f16"
-    with pytest.raises(DelegateError, match="no half-precision arithmetic .*cl_khr_fp16"):
+    with pytest.raises(DelegateError, match=r"no half-precision arithmetic .*cl_khr_fp16"):
         settled({"precision": "f16"}, without)
 
 
