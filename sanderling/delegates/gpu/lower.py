@@ -27,6 +27,15 @@ class Lowered:
     outputs: list[Border]
     raw: set[Tensor]
 
+    @property
+    def makers(self) -> list[list[Tensor]]:
+        """What each input and, behind them, each node makes."""
+        return makers(self.inputs, self.nodes)
+
+
+def makers(inputs: list[Border], nodes: Nodes) -> list[list[Tensor]]:
+    return [[b.inside] for b in inputs] + [node.outputs for node in nodes.nodes]
+
 
 def lower(
     part: Graph,
@@ -37,8 +46,7 @@ def lower(
 ) -> Lowered:
     """precision: f32, or f32_f16 (floats are kept in 16 bits), or f16 (computed in them, too).
 
-    exact: whose results stay in 32 bits nevertheless: places in the list of inputs, followed by
-    nodes.
+    exact: whose results stay in 32 bits nevertheless: places in Lowered.makers.
     """
     run_passes(part, PIPELINES["default"])
     _, inputs, outputs = float_view(part)
@@ -46,8 +54,8 @@ def lower(
     element = "f32" if precision == "f32" else "f16"
     form = offers.kind.form if offers.images else "buffer"
     tensors, weights = Storage(element, form), Storage(element, form)
-    makers = [[b.inside] for b in inputs] + [node.outputs for node in nodes.nodes]
-    kept = frozenset(nodes.home(t) for place in exact for t in makers[place])
+    made = makers(inputs, nodes)
+    kept = frozenset(nodes.home(t) for place in exact for t in made[place])
     half = frozenset(n for n in nodes.nodes if not kept.intersection(map(nodes.home, n.outputs)))
     half = half if precision == "f16" else frozenset()
     w = Writer(offers.kind, dialect, tensors, weights, half, kept, nodes.home)
