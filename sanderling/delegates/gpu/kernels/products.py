@@ -154,7 +154,7 @@ def block_of(s: StepWriter, block: Value, rows: int, count: int) -> tuple[Value,
 # -- what convolutions share ----------------------------------------------------------------------
 
 
-def axes_of(node: Node, taps: tuple[int, int], dilated: bool = True) -> tuple[Axis, Axis]:
+def axes_of(node: Node, taps: Sequence[int], dilated: bool = True) -> tuple[Axis, Axis]:
     """Height and width of a window, with padding that was fused in."""
     top, bottom, left, right = node.pads or (0, 0, 0, 0)
     return (
@@ -237,7 +237,8 @@ def put_points(
 ) -> None:
     """shape: that of all points."""
     if is_flat(s.node):
-        product.put(lambda m: [*(0 for _ in shape[1:]), point + m][: len(shape)], own)
+        before: list[Index] = [0 for _ in shape[1:]]
+        product.put(lambda m: [*before, point + m][: len(shape)], own)
     else:
         product.put(lambda m: s.places(s.k.let(point + m), shape), own)
 
