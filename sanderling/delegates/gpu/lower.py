@@ -12,6 +12,7 @@ from .border import emit_export, emit_import, is_raw
 from .devices.device import Offers
 from .language import Storage
 from .nodes import Nodes, plan_nodes
+from .passes.decompose import decompose
 from .passes.float_view import Border, float_view
 from .steps import Step, Writer
 from .table import KERNELS
@@ -32,6 +33,7 @@ def lower(part: Graph, offers: Offers, dialect: type, precision: str) -> Lowered
     """precision: f32, or f32_f16 (floats are kept in 16 bits), or f16 (computed in them, too)."""
     run_passes(part, PIPELINES["default"])
     _, inputs, outputs = float_view(part)
+    decompose(part, KERNELS)
     nodes = plan_nodes(part, KERNELS)
     element = "f32" if precision == "f32" else "f16"
     form = offers.kind.form if offers.images else "buffer"

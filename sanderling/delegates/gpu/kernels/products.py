@@ -21,8 +21,9 @@ from .. import layout
 from ..language import Index, Value
 from ..options import DeviceClass
 from ..steps import Node, StepWriter, View, Writer
+from .chains import fully_connected_as_matmul
 from .moves import emit_reshape
-from .row import Row, first_of, need_constant
+from .row import Row, first_of
 
 # Weights of a row (an input channel in a tap) from a slice of the tile on, in so many lanes.
 Weights = Callable[[Value, int, int], Value]
@@ -416,6 +417,7 @@ KERNELS = {
     "CONV_2D": Row(emit_conv, first_of(_refuses_conv, _refuses_activation)),
     "FULLY_CONNECTED": Row(
         emit_fully_connected,
-        first_of(need_constant(1), _refuses_conv, _refuses_activation, _refuses_format),
+        first_of(_refuses_activation, _refuses_format),
+        becomes=fully_connected_as_matmul,
     ),
 }
