@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .choose.tune import Tuning, tune
     from .delegates.coreml.package import Package, export
     from .errors import (
         BusyError,
@@ -56,11 +57,13 @@ if TYPE_CHECKING:
     from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
-    from .training.constraints import Clusters, Sparsity
+    from .training.clusters import Clusters
+    from .training.sparsity import Sparsity
     from .training.train import Schedule, train
     from .training.twin import Twin
 
 _HOMES = {
+    "choose.tune": "Tuning tune",
     "delegates.coreml.package": "Package export",
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
               "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
@@ -95,12 +98,13 @@ _HOMES = {
     "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
-    "training.constraints": "Clusters Sparsity",
+    "training.clusters": "Clusters",
+    "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
     "training.twin": "Twin",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
+_PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
              "measure", "ops", "optimize", "passes", "rewrites", "rules", "runtime",
              "training")  # fmt: skip
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
@@ -111,13 +115,14 @@ __all__ = [
     "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError", "Model",
     "ModelError", "OPS", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report",
     "Rewritten", "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner",
-    "Sparsity", "Spec",
-    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Twin", "UnsupportedError",
+    "Sparsity", "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning",
+    "Twin", "UnsupportedError",
     "__version__", "analyze", "bench", "benchmark_model", "compare_answers", "compare_evaluations",
     "delegate_names", "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task",
     "export", "from_text", "insights", "load", "load_delegate", "make_task", "profile", "quantize",
     "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
-    "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "verify",
+    "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune",
+    "verify",
 ]  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import carried
 from ..measure.devices import DeviceOptions
 from ..measure.record import Setting
+from ..runtime.settings_file import read_settings
 from ..tables import table
 from . import completion
 from .common import (
@@ -40,6 +41,7 @@ from .common import (
     JsonTarget,
     Plugins,
     Quiet,
+    SettingsPath,
     Shapes,
     at_hand,
     open_target,
@@ -93,6 +95,7 @@ COMMON: Common = {
         min=1, help="Threads of each session.")], 1),
     "precision": (Annotated[str, typer.Option(metavar="P", autocompletion=completion.PRECISION,
         help="Of float products on the CPU: f32 or bf16.")], "f32"),
+    "settings": (SettingsPath, None),
     "limit": (Annotated[int, typer.Option("--limit", "--num_images", metavar="N", min=0,
         help="Evaluate the first N samples; 0: all.")], 0),
     "workers": (Annotated[int, typer.Option(metavar="N", min=1,
@@ -247,6 +250,7 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
         if values["device"]:
             return _run_on_device(task, values, flags, files, target)
         run_each(plugin_files(values["plugin"]))  # they may bring delegates
+        _take_settings(values)
         delegates = chosen_delegates(values["delegate"], flags)
         task.detail = bool(values["against"] or values["predictions"])
         model = _model(values)
@@ -349,6 +353,16 @@ def _warn_unused(values: Common, names: Sequence[str], because: str) -> None:
     given = [n for n in names if values[n] not in (None, 1)]
     if given:
         warn(f"--{given[0]} has no effect with {because}")
+
+
+def _take_settings(values: Common) -> None:
+    """What the file of --settings says, where no option says otherwise."""
+    if values["settings"] is None:
+        return
+    kept = read_settings(values["settings"])
+    values["delegate"] = values["delegate"] or list(kept.delegates)
+    for name, usual in (("threads", 1), ("precision", "f32")):
+        values[name] = vars(kept)[name] if values[name] == usual else values[name]
 
 
 def _evaluate(

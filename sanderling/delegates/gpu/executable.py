@@ -35,6 +35,7 @@ class GpuExecutable(Executable):
     ) -> None:
         self.device, self.recipe, self.programs = device, recipe, programs
         self.key, self.sizes, self.rescue = key, recipe.sizes, rescue
+        self.remarks = recipe.remarks
         self.copies = BorderCopies()
         self._instead: Executable | None = None
         self._program = {

@@ -50,7 +50,8 @@ class Call:
 @dataclass
 class Recipe:
     """inputs, outputs: the places of the borders, as the caller has them. programs: the names of
-    the kernels in each program. weights: one block of bytes."""
+    the kernels in each program. weights: one block of bytes. remarks: on how it was made, for
+    people."""
 
     calls: list[Call]
     places: list[Place]
@@ -58,6 +59,7 @@ class Recipe:
     outputs: list[int]
     programs: list[list[str]] = field(default_factory=list)
     weights: Array = field(default_factory=lambda: np.empty(0, np.uint8))
+    remarks: list[str] = field(default_factory=list)
 
     def weight(self, place: Place) -> Array:
         return self.weights[place.begin : place.begin + place.nbytes]
