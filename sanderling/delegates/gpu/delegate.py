@@ -13,6 +13,7 @@ from ...runtime.delegate_options import (
     flag,
     one_of,
     read_options,
+    seconds,
     share,
     text,
     whole_number,
@@ -39,6 +40,8 @@ OPTIONS: dict[str, Option] = {
     "serialization_dir": text("the folder that they are kept in, default the cache's"),
     "model_token": text("a name that tells what is kept of a model from others"),
     "tuning": one_of("of work-group sizes", "off", "fast", "full"),
+    "storage": one_of("the form of tensors in the device's memory", "buffer", "image", "texture"),
+    "timeout": seconds("that a run may take before the device is given up"),
     "inference_preference": one_of(
         "what the time to the first answer is worth",
         "fast_single_answer",
@@ -90,9 +93,9 @@ class GpuDelegate(Delegate):
         return ""
 
     def devices(self) -> tuple[Device, ...]:
-        from .devices.opencl import devices
+        from .devices.finding import devices
 
-        return devices()
+        return devices(self.chosen.get("backend"), self.chosen.get("device", 0))
 
     def device(self) -> Device:
         found = self.devices()
@@ -109,7 +112,9 @@ class GpuDelegate(Delegate):
     def compile(self, part: Graph, options: Options) -> Any:
         from .compilation import compile_part
 
-        return compile_part(self.device(), part, options, self.chosen)
+        made = compile_part(self.device(), part, options, self.chosen)
+        made.timeout = self.chosen.get("timeout", made.timeout)
+        return made
 
 
 # -- flags of benchmark_model ---------------------------------------------------------------------
