@@ -13,8 +13,8 @@ from .kernels.row import Row
 from .passes.float_view import MOVES, is_codes, real_values
 
 MODULES = (
-    "maps", "products", "depthwise", "transposed", "matmul", "recurrent", "fourier", "moves",
-    "pads", "blocks", "joins", "gathers", "pools", "reduce", "rows", "along", "resize",
+    "maps", "products", "convolution", "depthwise", "transposed", "matmul", "recurrent", "fourier",
+    "moves", "pads", "blocks", "joins", "gathers", "pools", "reduce", "rows", "along", "resize",
 )  # fmt: skip
 
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from ....ir import Op, Tensor
 from ....ops.base import attr
-from ..language import Index, Value
+from ..language import Value
 from ..steps import Node, StepWriter, View, Writer
 from .moves import Walk, emit_move
-from .products import Product, Weights, add_points, choose_tile, emit_product
+from .products import Product, Weights, add_lines, block_of, emit_product
 from .row import Row
+from .tiles import choose_tile
 
 
 def emit_batch_matmul(w: Writer, node: Node) -> None:
@@ -55,18 +56,13 @@ def _emit_batches(w: Writer, node: Node, left: Tensor, right: Tensor) -> None:
         column, block, number = k.grid(
             result.slices // tile.slices, -(-rows // tile.rows), prod(batch)
         )
-        at = s.places(number, batch)
-        first, point = k.let(column * tile.slices, "s"), k.let(block * tile.rows, "p")
+        at, first = s.places(number, batch), k.let(column * tile.slices, "s")
         product = Product(s, tile, first, None)
-        add_points(s, product, x, _rows_of(s, y, at, first), point, rows,
-                   before=k.let(_matrix(s, x, at) * (rows * x.slices)))  # fmt: skip
+        point, own = block_of(s, block, tile.rows, rows)
+        before = k.let(_matrix(s, x, at) * (rows * x.slices))
+        add_lines(s, product, x, _rows_of(s, y, at, first), point, before)
         s.macs = prod(batch) * rows * columns * depth
-        whole = rows % tile.rows == 0
-
-        def place(m: int) -> list[Index]:
-            return [*at, point + m]
-
-        product.put(place, lambda m: None if whole else point + m < rows)
+        product.put(lambda m: [*at, point + m], own)
 
 
 def _matrix(s: StepWriter, view: View, at: Sequence[Value]) -> Value:

@@ -17,18 +17,12 @@ from ....ops.base import attr
 from ....ops.custom import transposed_sizes
 from ....ops.geometry import Axis, axis
 from .. import layout
-from ..language import Index
 from ..steps import Node, Writer
-from .products import (
-    Product,
-    Window,
-    _refuses_activation,
-    choose_tile,
-    inner_block,
-    pack_weights,
-    panels,
-)
+from .convolution import Window
+from .edges import Edges
+from .products import Product, _refuses_activation, block_of, pack_weights, panels
 from .row import Row, first_of, need_constant
+from .tiles import choose_tile
 
 
 @dataclass(frozen=True)
@@ -50,9 +44,9 @@ def phases(size: int, taps: int, stride: int, before: int, out: int) -> list[Pha
         own = range(first, taps, stride)
         shift = (begin + before - first) // stride
         count = max(1, len(own))
-        points = -(-(out - begin) // stride)
-        window = Axis(size, count, 1, 1, points, count - 1 - shift)
-        found.append(Phase(begin, stride, window, own[::-1]))
+        whole = Axis(size, count, 1, 1, -(-(out - begin) // stride), count - 1 - shift)
+        live = whole.live_taps() or range(1)
+        found.append(Phase(begin, stride, whole.trim(live), own[::-1][live.start : live.stop]))
     return found
 
 
@@ -80,28 +74,18 @@ def _emit_phase(
     with w.kernel("transpose_conv", node) as s:
         k = s.k
         view, result = s.reads(source), s.result()
-        column, block, line = k.grid(
-            result.slices // tile.slices, -(-points // tile.rows), batch * y.axis.out
-        )
+        edges = Edges(x.axis, tile.rows)
+        column, block, line = k.grid(result.slices // tile.slices, edges.count, batch * y.axis.out)
         kept = panels(s, pack_weights(weights), tile, column)
         start = None if bias is None else s.weights(layout.pack(bias))
+        product = Product(s, tile, k.let(column * tile.slices, "s"), start)
         image, row = s.places(line, (batch, y.axis.out))
-        first, left = k.let(column * tile.slices, "s"), k.let(block * tile.rows, "p")
-        product = Product(s, tile, first, start)
-        window = Window(s, view, weights.shape[1:], y.axis, x.axis, (image, row, left))
-        inner = inner_block(s, x.axis, left, tile.rows)
-        with k.when(inner):
-            window.add(product, kept, checked=False)
-        if inner is not None:
-            with k.when(~inner):
-                window.add(product, kept, checked=True)
+        left, own = block_of(s, block, tile.rows, points)
+        at = image, row, block, left
+        Window(s, view, weights.shape[1:], y.axis, edges, at, k.value(0)).add(product, kept)
         s.macs = batch * y.axis.out * points * weights.size
-        line_of = k.let(row * y.stride + y.begin)
-
-        def place(m: int) -> list[Index]:
-            return [image, line_of, (left + m) * x.stride + x.begin]
-
-        product.put(place, lambda m: None if points % tile.rows == 0 else left + m < points)
+        height = k.let(row * y.stride + y.begin)
+        product.put(lambda m: [image, height, (left + m) * x.stride + x.begin], own)
 
 
 def emit_transpose_conv(w: Writer, node: Node) -> None:
