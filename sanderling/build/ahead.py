@@ -40,15 +40,23 @@ class Kept(Executable):
         raise DelegateError("this code was built for a library")
 
 
-class AheadDelegate(CpuDelegate):
+class AheadDelegate(Delegate):
     """The compiler, for any row of the table: the code need not run here."""
 
+    name = CpuDelegate.name
+
     def __init__(self, target: Target, timed: bool) -> None:
-        super().__init__(timed=timed)
-        self.target, self.problem = target, None
+        self._cpu = CpuDelegate(timed=timed)
+        self._cpu.target, self._cpu.problem = target, None
+
+    def refuses(self, op: Op) -> str | None:
+        return self._cpu.refuses(op)
+
+    def refuses_each(self, ops: Sequence[Op]) -> list[str | None]:
+        return self._cpu.refuses_each(ops)
 
     def compile(self, part: Graph, options: Options) -> Kept:
-        return Kept(self.compiled(part))
+        return Kept(self._cpu.compiled(part))
 
 
 class FunctionDelegate(Delegate):
@@ -301,9 +309,7 @@ class _Layout:
         for index, (_, inputs, outputs) in enumerate(calls):
             for tensor in outputs:
                 first.setdefault(tensor, index)
-            for tensor in (*inputs, *outputs):
-                if tensor is not None:
-                    last[tensor] = index
+            last |= dict.fromkeys((t for t in (*inputs, *outputs) if t is not None), index)
         items = [Item(t, t.nbytes, first[t], last[t]) for t in first if t not in self.places]
         arena = plan_arena(items)
         begin = -(-len(self.made.state) // ALIGNMENT) * ALIGNMENT
