@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from ..errors import InputError
 from ..ir import Array, Model, Tensor
 from ..progress import progress
-from .constraints import Constraint
+from .constraint import Constraint
 from .twin import Twin
 
 Loss = Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor]
@@ -175,7 +175,7 @@ class _Run:
 
     def _is_settled(self) -> bool:
         """Weights of an epoch in which constraints were still growing are not kept."""
-        ends = [getattr(c, "end_share", 0.0) for c in self.constraints]
+        ends = [c.complete_at for c in self.constraints]
         return self.epoch >= self.schedule.epochs * max([0.0, *ends])
 
     def _is_patient_no_more(self) -> bool:

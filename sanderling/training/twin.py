@@ -26,7 +26,7 @@ from .elementwise import TYPES, evaluate
 from .functions import FUNCTIONS, cannot
 
 if TYPE_CHECKING:
-    from .constraints import Constraint
+    from .constraint import Constraint
 
 
 class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unknown here

@@ -79,6 +79,7 @@ def _pieces(key: str, entry: Entry) -> list[bytes]:
         "inputs": recipe.inputs,
         "outputs": recipe.outputs,
         "programs": recipe.programs,
+        "remarks": recipe.remarks,
         "binaries": [len(b) for b in entry.binaries],
         "weights": recipe.weights.nbytes,
     }
@@ -127,7 +128,15 @@ def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
         for kernel, size, group, arguments, name, ops, macs in about["calls"]
     ]
     places = [Place(*row) for row in about["places"]]
-    return Recipe(calls, places, about["inputs"], about["outputs"], about["programs"], weights)
+    return Recipe(
+        calls,
+        places,
+        about["inputs"],
+        about["outputs"],
+        about["programs"],
+        weights,
+        about["remarks"],
+    )
 
 
 def _check(entry: Entry) -> None:

@@ -24,6 +24,7 @@ class GpuExecutable(Executable):
     """
 
     copies: BorderCopies
+    timeout = 600.0  # seconds that a run may take: a device that hangs must not hang its user
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class GpuExecutable(Executable):
     ) -> None:
         self.device, self.recipe, self.programs = device, recipe, programs
         self.key, self.sizes, self.rescue = key, recipe.sizes, rescue
+        self.remarks = recipe.remarks
         self.copies = BorderCopies()
         self._instead: Executable | None = None
         self._program = {
@@ -48,10 +50,10 @@ class GpuExecutable(Executable):
     def _allocate(self, number: int) -> Any:
         place = self.recipe.places[number]
         if place.kind != WEIGHTS:
-            return self.device.allocate(place.nbytes)
+            return self.device.allocate(place.nbytes, place.storage)
         data = self.recipe.weight(place)
-        shared = self.device.share(data)
-        return self.device.upload(data) if shared is None else shared
+        shared = self.device.share(data) if place.form == "buffer" else None
+        return self.device.upload(data, place.storage) if shared is None else shared
 
     def launcher(self, call: Call, places: Sequence[Any], group: Sequence[int]) -> Launcher:
         memory = [places[i] for i in call.arguments]
@@ -88,6 +90,7 @@ class GpuExecutable(Executable):
             self.device.write(self.places[number], array)
         for launch in self.launches:
             launch()
+        self.device.wait(self.timeout)
         for number, result in zip(self.recipe.outputs, outputs, strict=True):
             assert result is not None, "ops whose shapes depend on data are refused"
             self.device.read(self.places[number], result)
@@ -97,7 +100,7 @@ class GpuExecutable(Executable):
         """A run on whatever memory holds: some drivers compile at the first launch."""
         for launch in self.launches:
             launch()
-        self.device.finish()
+        self.device.wait(self.timeout)
 
     def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Run:
         if self._instead is not None:
@@ -110,7 +113,7 @@ class Bound:
     """A run on arrays that stay where they are. Those that the device can share are not copied."""
 
     def __init__(self, made: GpuExecutable, inputs: Sequence[Array], outputs: list[Array]) -> None:
-        self._device, self._copies = made.device, made.copies
+        self._device, self._copies, self._made = made.device, made.copies, made
         places = made.places[:]
         sides = (made.recipe.inputs, inputs), (made.recipe.outputs, outputs)
         for numbers, arrays in sides:
@@ -132,12 +135,11 @@ class Bound:
             device.write(memory, array)
         for launch in self._launches:
             launch()
+        device.wait(self._made.timeout)
         for memory in self._taken:
             device.take(memory)
         for memory, array in self._read:
             device.read(memory, array)
-        if not (self._taken or self._read):
-            device.finish()
         self._copies.count(self._copied)
 
 
