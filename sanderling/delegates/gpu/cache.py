@@ -124,8 +124,8 @@ def _split(memory: mmap.mmap, begin: int, sizes: list[int]) -> list[bytes]:
 
 def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
     calls = [
-        Call(kernel, tuple(size), tuple(group), tuple(arguments), name, ops, macs)
-        for kernel, size, group, arguments, name, ops, macs in about["calls"]
+        Call(*(tuple(field) if isinstance(field, list) else field for field in row))
+        for row in about["calls"]
     ]
     places = [Place(*row) for row in about["places"]]
     return Recipe(
