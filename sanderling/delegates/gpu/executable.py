@@ -28,6 +28,7 @@ class GpuExecutable(Executable):
     """
 
     copies: BorderCopies
+    timeout = 600.0  # seconds that a run may take: a device that hangs must not hang its user
 
     def __init__(
         self,
@@ -54,10 +55,10 @@ class GpuExecutable(Executable):
     def _allocate(self, number: int) -> Any:
         place = self.recipe.places[number]
         if place.kind != WEIGHTS:
-            return self.device.allocate(place.nbytes)
+            return self.device.allocate(place.nbytes, place.storage)
         data = self.recipe.weight(place)
-        shared = self.device.share(data)
-        return self.device.upload(data) if shared is None else shared
+        shared = self.device.share(data) if place.form == "buffer" else None
+        return self.device.upload(data, place.storage) if shared is None else shared
 
     def launcher(self, call: Call, places: Sequence[Any], group: Sequence[int]) -> Launcher:
         memory = [places[i] for i in call.arguments]
@@ -93,6 +94,7 @@ class GpuExecutable(Executable):
         for number, array in zip(self.recipe.inputs, inputs, strict=True):
             self.device.write(self.places[number], array)
         self.enqueue(self.launches)
+        self.device.wait(self.timeout)
         for number, result in zip(self.recipe.outputs, outputs, strict=True):
             assert result is not None, "ops whose shapes depend on data are refused"
             self.device.read(self.places[number], result)
@@ -129,7 +131,7 @@ class GpuExecutable(Executable):
         """A run on whatever memory holds: some drivers compile at the first launch."""
         for launch in self.launches:
             launch()
-        self.device.finish()
+        self.device.wait(self.timeout)
 
     def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Run:
         if self._instead is not None:
@@ -163,12 +165,11 @@ class Bound:
         for memory, array in self._written:
             device.write(memory, array)
         self._made.enqueue(self._launches)
+        device.wait(self._made.timeout)
         for memory in self._taken:
             device.take(memory)
         for memory, array in self._read:
             device.read(memory, array)
-        if not (self._taken or self._read):
-            device.finish()
         self._copies.count(self._copied)
 
 

@@ -11,7 +11,6 @@ from ...passes import PIPELINES, run_passes
 from ..cpu.steps.origins import Origins
 from .border import emit_export, emit_import, is_raw
 from .devices.device import Offers
-from .language import Storage
 from .nodes import Nodes, plan_nodes
 from .passes.float_view import Border, float_view
 from .steps import Step, Writer
@@ -53,15 +52,14 @@ def lower(
     origins = Origins(part)
     run_passes(part, PIPELINES["default"])
     _, inputs, outputs = float_view(part)
-    nodes = plan_nodes(part, KERNELS)
+    nodes = plan_nodes(part, KERNELS, offers.kind.operands)
     element = "f32" if precision == "f32" else "f16"
-    form = offers.kind.form if offers.images else "buffer"
-    tensors, weights = Storage(element, form), Storage(element, form)
+    storage, most_vectors = offers.storage(element)
     made = makers(inputs, nodes)
     kept = frozenset(nodes.home(t) for place in exact for t in made[place])
     half = frozenset(n for n in nodes.nodes if not kept.intersection(map(nodes.home, n.outputs)))
     half = half if precision == "f16" else frozenset()
-    w = Writer(offers.kind, dialect, tensors, weights, half, kept, nodes.home)
+    w = Writer(offers.kind, dialect, storage, storage, half, kept, nodes.home, most_vectors)
     raw = _raw([*inputs, *outputs], w)
     for border in inputs:
         if border.outside not in raw:

@@ -73,7 +73,7 @@ def _multiplying(device: Device, half: bool) -> float:
     for other in sums[1:]:
         total = total + other
     k.store(y, i * (lanes // 4), total)
-    seconds = _fastest(_launch(device, k, (points,), points * lanes), device)
+    seconds = _fastest(_launch(device, k, (points,), points * lanes, half), device)
     return points * TURNS * CHAINS * lanes / seconds
 
 
@@ -99,10 +99,12 @@ def _empty(device: Device) -> Kernel:
     return k
 
 
-def _launch(device: Device, k: Kernel, size: Sequence[int], count: int) -> Callable[[], Any]:
+def _launch(
+    device: Device, k: Kernel, size: Sequence[int], count: int, half: bool = False
+) -> Callable[[], Any]:
     """The kernel on memory of so many floats, or a few more."""
     group = device.offers.kind.group
-    (program,) = device.build([device.dialect(False).preamble() + k.source(group)])
+    (program,) = device.build([device.dialect(half).preamble() + k.source(group)])
     data = np.zeros(max(count, 16), np.float32)
     memory = [device.upload(data), device.allocate(data.nbytes)]
     call = Call(k.name, (*size, *(1 for _ in range(3 - len(size)))), group, (0, 1), k.name, "", 0)

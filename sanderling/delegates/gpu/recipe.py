@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ...ir import Array, Tensor
 from ...runtime.arena import Item
 from . import layout
+from .language import Storage
 
 if TYPE_CHECKING:
     from .lower import Lowered
@@ -19,16 +20,25 @@ if TYPE_CHECKING:
 ELEMENTS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 # Where a weight begins: drivers use the host's memory itself only on such boundaries.
 ALIGNMENT = 256
+ANY_BUFFER = Storage("f32")
 ARENA, BORDER, WEIGHTS = "arena", "border", "packed_weights"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A memory object: what it is for and its bytes; of weights, where they begin in the block."""
+    """A memory object: what it is for and its bytes; of weights, where they begin in the block.
+    element, form, width: of its storage. Buffers may hold elements of any type."""
 
     kind: str
     nbytes: int
     begin: int = 0
+    element: str = "f32"
+    form: str = "buffer"
+    width: int = 0
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(self.element, self.form, self.width)
 
 
 @dataclass(frozen=True)
@@ -86,9 +96,11 @@ def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
     """group: of every kernel, until tuning finds a better one."""
     places: list[Place] = []
     home = _borders(lowered, places)
-    for shared in share(_lifetimes(lowered, set(home))):
-        home |= {item.key: len(places) for item in shared}
-        places.append(Place(ARENA, max(16, *(item.size for item in shared))))
+    for storage, items in _lifetimes(lowered, set(home)).items():
+        for shared in share(items):
+            home |= {item.key: len(places) for item in shared}
+            size = max(16, *(item.size for item in shared))
+            places.append(Place(ARENA, size, 0, *astuple(storage)))
     packed: list[Array] = []
 
     def place_of(memory: Memory) -> int:
@@ -96,7 +108,8 @@ def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
             return home[lowered.nodes.home(memory.tensor)]
         assert memory.data is not None
         packed.append(np.ascontiguousarray(memory.data, ELEMENTS[memory.storage.element]))
-        places.append(Place(WEIGHTS, packed[-1].nbytes, _end(places)))
+        size, storage = packed[-1].nbytes, memory.storage
+        places.append(Place(WEIGHTS, size, _end(places), *astuple(storage)))
         return len(places) - 1
 
     calls = [
@@ -155,7 +168,10 @@ def _block(places: Sequence[Place], packed: Sequence[Array]) -> Array:
     return block
 
 
-def _lifetimes(lowered: Lowered, placed: set[Tensor]) -> list[Item[Tensor]]:
+def _lifetimes(lowered: Lowered, placed: set[Tensor]) -> dict[Storage, list[Item[Tensor]]]:
+    """When tensors are in use, by what may share a memory object: all buffers, and images of one
+    type each."""
+    storages: dict[Tensor, Storage] = {}
     first: dict[Tensor, int] = {}
     last: dict[Tensor, int] = {}
     sizes: dict[Tensor, int] = {}
@@ -166,7 +182,11 @@ def _lifetimes(lowered: Lowered, placed: set[Tensor]) -> list[Item[Tensor]]:
             first.setdefault(tensor, number)
             last[tensor] = number
             sizes[tensor] = max(sizes.get(tensor, 0), _nbytes(memory))
-    return [Item(t, sizes[t], first[t], last[t]) for t in first]
+            storages[tensor] = memory.storage if memory.storage.form != "buffer" else ANY_BUFFER
+    found: dict[Storage, list[Item[Tensor]]] = {}
+    for t in first:
+        found.setdefault(storages[t], []).append(Item(t, sizes[t], first[t], last[t]))
+    return found
 
 
 def _uses(lowered: Lowered) -> Iterator[tuple[int, Memory]]:

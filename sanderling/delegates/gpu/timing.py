@@ -83,7 +83,7 @@ class Watch(StepTimes):
         step's end and the news of it tells."""
         device = self.made.device
         launched = [launch() for launch in launches]
-        device.finish()
+        device.wait(self.made.timeout)
         end = now()
         found = np.array([device.span(each) for each in launched], np.int64).reshape(-1, 2)
         if len(found):
@@ -96,7 +96,7 @@ class Watch(StepTimes):
         for launch in launches:
             begin = now()
             launch()
-            self.made.device.finish()
+            self.made.device.wait(self.made.timeout)
             found.append((begin, now()))
         return np.array(found, np.int64).reshape(-1, 2)
 
