@@ -355,6 +355,20 @@ def _warn_unused(values: Common, names: Sequence[str], because: str) -> None:
         warn(f"--{given[0]} has no effect with {because}")
 
 
+def task_settings(kind: type[Task], texts: Sequence[str], option: str) -> dict[str, Any]:
+    """Settings of a task that were given as NAME=VALUE, each of its own type."""
+    changed = {n.replace("-", "_"): v for n, v in pairs(texts, option).items()}
+    types_of = {f.name: _type(kind, f) for f in settings_of(kind)}
+    for name in changed:
+        if types_of.get(name) is None:
+            raise InputError(
+                f"the task '{kind.name}' has no setting '{name}'",
+                where=option,
+                fix=f"it has {', '.join(types_of)}",
+            )
+    return {n: _read(types_of[n], v) for n, v in changed.items()}
+
+
 def _take_settings(values: Common) -> None:
     """What the file of --settings says, where no option says otherwise."""
     if values["settings"] is None:
@@ -426,17 +440,7 @@ def _other(
     path = Path(values["against"])
     if path.suffix.lower() == ".npz":
         return KeptPredictions.read(path)
-    given = pairs(values["against_set"], "--against-set")
-    changed = {n.replace("-", "_"): v for n, v in given.items()}
-    types_of = {f.name: _type(kind, f) for f in settings_of(kind)}
-    for name in changed:
-        if types_of.get(name) is None:
-            raise InputError(
-                f"the task '{kind.name}' has no setting '{name}'",
-                where="--against-set",
-                fix=f"it has {', '.join(types_of)}",
-            )
-    read = {n: _read(types_of[n], v) for n, v in changed.items()}
+    read = task_settings(kind, values["against_set"], "--against-set")
     own = {"save_results": None} if "save_results" in settings else {}  # the file is the other's
     task = replace(kind(**settings | own | read), detail=True)
     return _evaluate(path, task, values, delegates, flags, path.name, values["against_engine"])

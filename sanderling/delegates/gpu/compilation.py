@@ -21,7 +21,9 @@ from .samples import trial_of
 from .tuning import tune
 
 # Settings that lead to another executable, beside the precision.
-DECISIVE = ("backend", "quantized", "tuning", "inference_preference", "model_token")
+DECISIVE = (
+    "backend", "quantized", "tuning", "inference_preference", "model_token", "storage",
+)  # fmt: skip
 
 
 def cache_of(chosen: Mapping[str, Any]) -> GpuCache:
@@ -76,7 +78,8 @@ def _made(
 
     found = decide(device, part, options, chosen)
     with span("write kernels", "compile"):
-        lowered = lower(part, device.offers, device.dialect, found.precision, found.exact)
+        offers = device.offers.in_form(chosen.get("storage"))
+        lowered = lower(part, offers, device.dialect, found.precision, found.exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
         recipe.remarks = found.remarks
     with span("build programs", "compile", {"kernels": len(recipe.calls)}):

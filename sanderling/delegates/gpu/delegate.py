@@ -13,6 +13,7 @@ from ...runtime.delegate_options import (
     flag,
     one_of,
     read_options,
+    seconds,
     share,
     text,
     whole_number,
@@ -39,6 +40,8 @@ OPTIONS: dict[str, Option] = {
     "serialization_dir": text("the folder that they are kept in, default the cache's"),
     "model_token": text("a name that tells what is kept of a model from others"),
     "tuning": one_of("of work-group sizes", "off", "fast", "full"),
+    "storage": one_of("the form of tensors in the device's memory", "buffer", "image", "texture"),
+    "timeout": seconds("that a run may take before the device is given up"),
     "inference_preference": one_of(
         "what the time to the first answer is worth",
         "fast_single_answer",
@@ -49,6 +52,7 @@ OPTIONS: dict[str, Option] = {
 # TensorFlow Lite's GPU delegate has one part, the largest, if nobody asks for more.
 USUAL_PARTITIONS = 1
 _PREFERENCES = {True: "sustained_speed", False: "fast_single_answer"}
+_INTERFACES = {"webgpu": "WebGPU"}
 _BACKENDS = {"cl": "opencl", "opencl": "opencl", "webgpu": "webgpu"}
 
 
@@ -90,16 +94,19 @@ class GpuDelegate(Delegate):
         return ""
 
     def devices(self) -> tuple[Device, ...]:
-        from .devices.opencl import devices
+        from .devices.finding import devices
 
-        return devices()
+        return devices(self.chosen.get("backend"), self.chosen.get("device", 0))
 
     def device(self) -> Device:
         found = self.devices()
         wanted = self.chosen.get("device", 0)
         if wanted < len(found):
             return found[wanted]
-        what = f"no device {wanted}: this machine has {len(found)}" if found else "no OpenCL device"
+        kind = _INTERFACES.get(self.chosen.get("backend", ""), "OpenCL")
+        what = (
+            f"no device {wanted}: this machine has {len(found)}" if found else f"no {kind} device"
+        )
         raise DelegateError(
             f"there is {what}",
             where="delegate 'gpu'",
@@ -109,7 +116,9 @@ class GpuDelegate(Delegate):
     def compile(self, part: Graph, options: Options) -> Any:
         from .compilation import compile_part
 
-        return compile_part(self.device(), part, options, self.chosen)
+        made = compile_part(self.device(), part, options, self.chosen)
+        made.timeout = self.chosen.get("timeout", made.timeout)
+        return made
 
 
 # -- flags of benchmark_model ---------------------------------------------------------------------
