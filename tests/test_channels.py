@@ -110,7 +110,7 @@ def _answers(model: Model, x: Array) -> Array:
 def test_channels_that_belong_together() -> None:
     model = _network()
     flow = ChannelFlow(model.main)
-    names = "stem wide dw narrow scaled other joined last padded flat".split()
+    names = ["stem", "wide", "dw", "narrow", "scaled", "other", "joined", "last", "padded", "flat"]
     same = {name: flow.of(model.main.find(name)).tolist() for name in names}
     assert same["stem"] == same["narrow"] == same["scaled"]
     assert same["wide"] == same["dw"] and not set(same["wide"]) & set(same["stem"])
