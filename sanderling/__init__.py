@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .build.ahead import NotBuiltError
+    from .build.library import Library, build_library
     from .choose.compare import Compared, compare
     from .choose.tune import Tuning, tune
     from .delegates.coreml.package import Package, export
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
     from .training.twin import Twin
 
 _HOMES = {
+    "build.ahead": "NotBuiltError",
+    "build.library": "Library build_library",
     "choose.compare": "Compared compare",
     "choose.tune": "Tuning tune",
     "delegates.coreml.package": "Package export",
@@ -108,7 +112,7 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
              "measure", "ops", "optimize", "passes", "rewrites", "rules", "runtime",
-             "training")  # fmt: skip
+             "training", "build")  # fmt: skip
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
@@ -124,6 +128,7 @@ __all__ = [
     "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
     "register_delegate", "register_task", "rewrite", "save", "setting", "suggest", "to_text",
     "trace", "trace_model", "train", "tune", "verify",
+    "Library", "NotBuiltError", "build_library",
 ]  # fmt: skip
 
 
