@@ -17,11 +17,11 @@ def raw_storage(tensor: Tensor) -> Storage:
     return Storage(tensor.dtype.short)
 
 
-def is_raw(border: Border, tensors: Storage) -> bool:
-    """Whether the caller's bytes are the device's already."""
+def is_raw(border: Border, kept: Storage) -> bool:
+    """Whether the caller's bytes are the device's already. kept: how the tensor inside is."""
     outside = border.outside
-    fits = layout.dims(outside.shape)[-1] % 4 == 0 and tensors.form == "buffer"
-    return fits and outside.dtype.short == layout.storage_of(border.inside, tensors).element
+    fits = layout.dims(outside.shape)[-1] % 4 == 0 and kept.form == "buffer"
+    return fits and outside.dtype.short == kept.element
 
 
 def emit_import(w: Writer, border: Border) -> None:

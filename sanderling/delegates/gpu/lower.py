@@ -28,17 +28,30 @@ class Lowered:
     raw: set[Tensor]
 
 
-def lower(part: Graph, offers: Offers, dialect: type, precision: str) -> Lowered:
-    """precision: f32, or f32_f16 (floats are kept in 16 bits), or f16 (computed in them, too)."""
+def lower(
+    part: Graph,
+    offers: Offers,
+    dialect: type,
+    precision: str,
+    exact: frozenset[int] = frozenset(),
+) -> Lowered:
+    """precision: f32, or f32_f16 (floats are kept in 16 bits), or f16 (computed in them, too).
+
+    exact: whose results stay in 32 bits nevertheless: places in the list of inputs, followed by
+    nodes.
+    """
     run_passes(part, PIPELINES["default"])
     _, inputs, outputs = float_view(part)
     nodes = plan_nodes(part, KERNELS)
     element = "f32" if precision == "f32" else "f16"
     form = offers.kind.form if offers.images else "buffer"
     tensors, weights = Storage(element, form), Storage(element, form)
-    half = frozenset(nodes.nodes if precision == "f16" else ())
-    w = Writer(offers.kind, dialect, tensors, weights, half)
-    raw = _raw([*inputs, *outputs], tensors)
+    makers = [[b.inside] for b in inputs] + [node.outputs for node in nodes.nodes]
+    kept = frozenset(nodes.home(t) for place in exact for t in makers[place])
+    half = frozenset(n for n in nodes.nodes if not kept.intersection(map(nodes.home, n.outputs)))
+    half = half if precision == "f16" else frozenset()
+    w = Writer(offers.kind, dialect, tensors, weights, half, kept, nodes.home)
+    raw = _raw([*inputs, *outputs], w)
     for border in inputs:
         if border.outside not in raw:
             emit_import(w, border)
@@ -51,11 +64,13 @@ def lower(part: Graph, offers: Offers, dialect: type, precision: str) -> Lowered
     return Lowered(w.steps, nodes, inputs, outputs, raw)
 
 
-def _raw(borders: list[Border], tensors: Storage) -> set[Tensor]:
+def _raw(borders: list[Border], w: Writer) -> set[Tensor]:
     """Those whose bytes are the device's already. A tensor that is in two places of the border is
     copied to and from memory of its own."""
     places = Counter(b.inside for b in borders)
-    return {b.outside for b in borders if is_raw(b, tensors) and places[b.inside] == 1}
+    return {
+        b.outside for b in borders if places[b.inside] == 1 and is_raw(b, w.storage_of(b.inside))
+    }
 
 
 def _name(steps: list[Step]) -> None:

@@ -11,9 +11,9 @@ A row of the kernel table (kernels/row.py) writes a node's kernels:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -150,7 +150,7 @@ class StepWriter:
         return self._views[tensor]
 
     def _view(self, tensor: Tensor, written: bool) -> View:
-        storage = layout.storage_of(tensor, self.w.tensors)
+        storage = self.w.storage_of(tensor, self.node)
         if tensor.data is not None:
             return self.constant(np.asarray(tensor.data))
         argument = self.k.argument("y" if written else "x", storage, written)
@@ -168,7 +168,7 @@ class StepWriter:
         self, packed: Array, shape: Sequence[int] | None = None, is_truth: bool = False
     ) -> View:
         """Numbers as they are, the last dimension a multiple of four."""
-        storage = Storage("i32") if packed.dtype.kind == "i" else self.w.weights
+        storage = Storage("i32") if packed.dtype.kind == "i" else self.w.weights_of(self.node)
         argument = self.k.argument("w", storage)
         self.memory.append(Memory(storage, data=packed))
         return View(self, argument, tuple(shape or packed.shape), is_truth)
@@ -235,10 +235,16 @@ class StepWriter:
         return self.k.select(inside, x, self.k.value(other, x.kind))
 
 
+def _in_float(storage: Storage) -> Storage:
+    return replace(storage, element="f32")
+
+
 class Writer:
     """Steps of a part, one after the other.
 
     tensors, weights: how floats are kept. half: the nodes whose floats are computed in 16 bits.
+    exact: tensors that are kept in 32 bits whatever the others are, and so is what their nodes
+    keep for themselves. home: the tensor in whose memory one lies.
     """
 
     def __init__(
@@ -248,11 +254,26 @@ class Writer:
         tensors: Storage,
         weights: Storage,
         half: frozenset[Node] = frozenset(),
+        exact: frozenset[Tensor] = frozenset(),
+        home: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     ) -> None:
         self.device, self._dialect = device, dialect
         self.tensors, self.weights, self._half = tensors, weights, half
+        self._exact, self._home = exact, home
         self.steps: list[Step] = []
         self.scratch: list[Tensor] = []
+
+    def storage_of(self, tensor: Tensor, node: Node | None = None) -> Storage:
+        """How a tensor is kept. node: whose kernel asks, for tensors between its kernels."""
+        own = tensor in self.scratch and node is not None and self._is_exact(node)
+        exact = own or self._home(tensor) in self._exact
+        return layout.storage_of(tensor, _in_float(self.tensors) if exact else self.tensors)
+
+    def weights_of(self, node: Node) -> Storage:
+        return _in_float(self.weights) if self._is_exact(node) else self.weights
+
+    def _is_exact(self, node: Node) -> bool:
+        return any(self._home(tensor) in self._exact for tensor in node.outputs)
 
     def dialect(self, half: bool) -> Dialect:
         made: Dialect = self._dialect(half)
