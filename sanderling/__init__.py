@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
     from .training.clusters import Clusters
+    from .training.quantisation import Quantisation
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
     from .training.twin import Twin
@@ -97,6 +98,7 @@ _HOMES = {
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
     "training.clusters": "Clusters",
+    "training.quantisation": "Quantisation",
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
     "training.twin": "Twin",

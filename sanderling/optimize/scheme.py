@@ -16,7 +16,14 @@ from ..errors import InputError
 from ..ir import Array, DType, Quant, Tensor
 
 Floats = npt.NDArray[np.float64]
-_TYPES = {2: DType.INT2, 4: DType.INT4, 8: DType.INT8, 16: DType.INT16, 32: DType.INT32, 64: DType.INT64}
+_TYPES = {
+    2: DType.INT2,
+    4: DType.INT4,
+    8: DType.INT8,
+    16: DType.INT16,
+    32: DType.INT32,
+    64: DType.INT64,
+}
 # Scales below are written as this: XNNPACK wants positive normal numbers.
 LEAST_SCALE = 1e-9
 # An activation's is larger: a kernel turns the 6 of a fused RELU6 into an int32 number of steps.

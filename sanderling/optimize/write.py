@@ -22,7 +22,13 @@ from .weights import (
     enough_for_bias,
 )
 
-_DEQUANTIZE_VERSION = {DType.INT8: 2, DType.INT16: 3, DType.FLOAT16: 3, DType.INT4: 6, DType.INT2: 6}
+_DEQUANTIZE_VERSION = {
+    DType.INT8: 2,
+    DType.INT16: 3,
+    DType.FLOAT16: 3,
+    DType.INT4: 6,
+    DType.INT2: 6,
+}
 PER_CHANNEL_DEQUANTIZE = 5
 NEEDS_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D")
 HALF_MAX = 65504.0
