@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .choose.compare import Compared, compare
+    from .choose.tune import Tuning, tune
     from .delegates.coreml.package import Package, export
     from .errors import (
         BusyError,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from .training.twin import Twin
 
 _HOMES = {
+    "choose.compare": "Compared compare",
+    "choose.tune": "Tuning tune",
     "delegates.coreml.package": "Package export",
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
               "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
@@ -104,24 +108,24 @@ _HOMES = {
     "training.twin": "Twin",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
+_PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
              "measure", "ops", "optimize", "passes", "rewrites", "rules", "runtime",
              "training")  # fmt: skip
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "BusyError", "Choice", "Clusters", "CompiledModel", "DType", "Delegate", "DelegateError",
-    "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
-    "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError", "Model",
-    "ModelError", "OPS", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report",
+    "BusyError", "Choice", "Clusters", "Compared", "CompiledModel", "DType", "Delegate",
+    "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
+    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError",
+    "Model", "ModelError", "OPS", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report",
     "Rewritten", "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner",
-    "Sparsity", "Spec",
-    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Twin", "UnsupportedError",
-    "__version__", "analyze", "bench", "benchmark_model", "compare_answers", "compare_evaluations",
-    "delegate_names", "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task",
-    "export", "from_text", "insights", "load", "load_delegate", "make_task", "profile", "quantize",
-    "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
-    "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "verify",
+    "Sparsity", "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning",
+    "Twin", "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "compare",
+    "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
+    "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load", "load_delegate",
+    "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
+    "register_delegate", "register_task", "rewrite", "save", "setting", "suggest", "to_text",
+    "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 

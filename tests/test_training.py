@@ -56,8 +56,8 @@ def _accuracy(model: Model, images: Array, labels: Array) -> float:
     return float((scores.argmax(1).numpy() == labels).mean())
 
 
-@pytest.mark.parametrize("structure", [(1, 1), (2, 4), (4, 1), (1, 4)])
-def test_zeros_are_in_the_file(model: Model, images: Array, structure: tuple[int, int]) -> None:
+@pytest.mark.parametrize("structure", ["unstructured", "2:4", "4x1", "1x4"])
+def test_zeros_are_in_the_file(model: Model, images: Array, structure: str) -> None:
     rule = Sparsity(0.5, structure, every=2)
     found = train(model, images[:160], [rule], schedule=QUICK)
     assert rule.problems(found.model) == []

@@ -23,6 +23,7 @@ from ..measure.devices.device_bench import bench_device, tool_flags
 from ..measure.machine import machine
 from ..measure.noise import sentences
 from ..plots import figure, kind_of
+from ..runtime.settings_file import read_settings
 from ..tables import facts, table
 from . import completion
 from .common import (
@@ -30,6 +31,7 @@ from .common import (
     JsonTarget,
     Plugins,
     Quiet,
+    SettingsPath,
     Shapes,
     at_hand,
     encoded,
@@ -96,6 +98,7 @@ def bench(
             "by an option, and recommend one.",
         ),
     ] = False,
+    settings: SettingsPath = None,
     contend: Annotated[
         int, typer.Option(metavar="N", help="Measure each setting also beside N busy processes.")
     ] = 0,
@@ -279,6 +282,11 @@ def bench(
         "verbose": verbose,
         "seed": seed,
     }
+    if settings is not None:
+        kept = read_settings(settings)
+        options["threads"] = options["threads"] or [kept.threads]
+        options["delegates"] = options["delegates"] or [kept.delegates]
+        options["precision"] = options["precision"] or [kept.precision]
     remote = None
     if device:
         check_device(device)

@@ -79,6 +79,7 @@ def _pieces(key: str, entry: Entry) -> list[bytes]:
         "inputs": recipe.inputs,
         "outputs": recipe.outputs,
         "programs": recipe.programs,
+        "remarks": recipe.remarks,
         "binaries": [len(b) for b in entry.binaries],
         "weights": recipe.weights.nbytes,
     }
@@ -122,12 +123,22 @@ def _split(memory: mmap.mmap, begin: int, sizes: list[int]) -> list[bytes]:
 
 
 def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
-    calls = [
-        Call(kernel, tuple(size), tuple(group), tuple(arguments), name, ops, macs)
-        for kernel, size, group, arguments, name, ops, macs in about["calls"]
-    ]
+    calls = [Call(*map(_unlisted, row)) for row in about["calls"]]
     places = [Place(*row) for row in about["places"]]
-    return Recipe(calls, places, about["inputs"], about["outputs"], about["programs"], weights)
+    return Recipe(
+        calls,
+        places,
+        about["inputs"],
+        about["outputs"],
+        about["programs"],
+        weights,
+        about["remarks"],
+    )
+
+
+def _unlisted(field: Any) -> Any:
+    """JSON has no tuples."""
+    return tuple(field) if isinstance(field, list) else field
 
 
 def _check(entry: Entry) -> None:

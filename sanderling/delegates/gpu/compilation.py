@@ -14,12 +14,16 @@ from ...runtime.delegate import Options
 from ...spans import span
 from ..cpu.runtime.cache import fingerprint
 from .cache import Entry, GpuCache
-from .devices.device import Device
+from .devices.device import Device, Offers
 from .executable import GpuExecutable, Rescue, restored
+from .precision import settled
+from .samples import trial_of
 from .tuning import tune
 
-# Settings that lead to another executable.
-DECISIVE = ("backend", "precision", "quantized", "tuning", "inference_preference", "model_token")
+# Settings that lead to another executable, beside the precision.
+DECISIVE = (
+    "backend", "quantized", "tuning", "inference_preference", "model_token", "storage",
+)  # fmt: skip
 
 
 def cache_of(chosen: Mapping[str, Any]) -> GpuCache:
@@ -27,8 +31,9 @@ def cache_of(chosen: Mapping[str, Any]) -> GpuCache:
     return GpuCache(chosen.get("serialization_dir", "") if chosen.get("cache", True) else None)
 
 
-def decisive(chosen: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(name, chosen[name]) for name in DECISIVE if name in chosen]
+def decisive(chosen: Mapping[str, Any], offers: Offers) -> list[tuple[str, Any]]:
+    found = [(name, chosen[name]) for name in DECISIVE if name in chosen]
+    return [*found, ("precision", settled(chosen, offers)), ("trial", trial_of(chosen))]
 
 
 def compile_part(
@@ -38,7 +43,7 @@ def compile_part(
     cache = cache_of(chosen)
     rescue = _rescue(part, options)
     content = fingerprint(part.ops, part.inputs, part.outputs)
-    key = cache.key(content, device.offers, decisive(chosen))
+    key = cache.key(content, device.offers, decisive(chosen, device.offers))
     with span("look into the cache", "compile"):
         entry = cache.load(key)
         found = None if entry is None else restored(device, entry, key, rescue)
@@ -46,7 +51,7 @@ def compile_part(
         return found
     what = f"compiling {plural(len(part.ops), 'op')} for {device.offers.name}"
     with waiting(f"{what} (once; the result is kept)"), span(what, "compile"):
-        made = _made(device, part, chosen, rescue)
+        made = _made(device, part, options, chosen, rescue)
     with span("keep the programs", "compile"):
         return _kept(made, cache, key)
 
@@ -60,15 +65,23 @@ def _rescue(part: Graph, options: Options) -> Rescue | None:
 
 
 def _made(
-    device: Device, part: Graph, chosen: Mapping[str, Any], rescue: Rescue | None
+    device: Device,
+    part: Graph,
+    options: Options,
+    chosen: Mapping[str, Any],
+    rescue: Rescue | None,
 ) -> GpuExecutable:
+    from .half_check import decide
     from .lower import lower
     from .recipe import recipe_of
     from .sources import build_programs
 
+    found = decide(device, part, options, chosen)
     with span("write kernels", "compile"):
-        lowered = lower(part, device.offers, device.dialect, chosen.get("precision", "f32"))
+        offers = device.offers.in_form(chosen.get("storage"))
+        lowered = lower(part, offers, device.dialect, found.precision, found.exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
+        recipe.remarks = found.remarks
     with span("build programs", "compile", {"kernels": len(recipe.calls)}):
         programs = build_programs(device, lowered, recipe)
     made = GpuExecutable(device, recipe, programs, rescue)

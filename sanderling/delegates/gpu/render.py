@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, pi
 
 from ...ir import DType
 from ...ir.expr import Expr, render, walk
@@ -166,6 +166,18 @@ def _pow(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
     return k.select(b.equals(0.0), k.value(1.0), k.select(a < 0.0, negative, size))
 
 
+def _atan2(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+    """WGSL's says nothing of NaN, nor of the angle of a zero that has a sign."""
+    angle = k.call("atan2", a, b)
+    if k.dialect.name == "opencl":
+        return angle
+    flat = k.let(k.select(1.0 / b < 0.0, k.value(pi), k.value(0.0)))
+    signed = k.select(1.0 / a < 0.0, -flat, flat)
+    found = k.let(k.select(a.equals(0.0) & b.equals(0.0), signed, angle))
+    is_nan = k.binary("not_equal", a, a) | k.binary("not_equal", b, b)
+    return k.select(is_nan, a + b, found)
+
+
 RULES: dict[str, Rule] = {
     "add": _binary("add"),
     "sub": _binary("sub"),
@@ -174,7 +186,7 @@ RULES: dict[str, Rule] = {
     "floor_div": _floor_div,
     "floor_mod": _floor_mod,
     "pow": _pow,
-    "atan2": _call("atan2"),
+    "atan2": _atan2,
     "maximum": _extreme("greater"),
     "minimum": _extreme("less"),
     "neg": _call("neg"),

@@ -20,7 +20,7 @@ def build_programs(device: Device, lowered: Lowered, recipe: Recipe) -> Sequence
     names = list(sources)
     count = max(1, min(usable_cpu_count(), len(names)))
     recipe.programs = [names[i::count] for i in range(count)]
-    preamble = device.dialect(False).preamble()
+    preamble = device.dialect(any(step.half for step in lowered.steps)).preamble()
     return device.build(
         [preamble + "\n".join(sources[n] for n in chunk) for chunk in recipe.programs]
     )

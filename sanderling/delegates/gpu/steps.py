@@ -168,10 +168,13 @@ class StepWriter:
         self, packed: Array, shape: Sequence[int] | None = None, is_truth: bool = False
     ) -> View:
         """Numbers as they are, the last dimension a multiple of four."""
-        storage = Storage("i32") if packed.dtype.kind == "i" else self.w.weights_of(self.node)
+        storage = Storage("i32") if packed.dtype.kind == "i" else self._floats(packed)
         argument = self.k.argument("w", storage)
         self.memory.append(Memory(storage, data=packed))
         return View(self, argument, tuple(shape or packed.shape), is_truth)
+
+    def _floats(self, packed: Array) -> Storage:
+        return self.w.weights_of(self.node, packed.size // 4)
 
     def result(self, place: int = 0) -> View:
         """The node's output."""
@@ -244,7 +247,8 @@ class Writer:
 
     tensors, weights: how floats are kept. half: the nodes whose floats are computed in 16 bits.
     exact: tensors that are kept in 32 bits whatever the others are, and so is what their nodes
-    keep for themselves. home: the tensor in whose memory one lies.
+    keep for themselves. home: the tensor in whose memory one lies. most_vectors: of a memory object
+    of the storage's form; what has more is kept in a buffer.
     """
 
     def __init__(
@@ -256,10 +260,11 @@ class Writer:
         half: frozenset[Node] = frozenset(),
         exact: frozenset[Tensor] = frozenset(),
         home: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+        most_vectors: int = 1 << 62,
     ) -> None:
         self.device, self._dialect = device, dialect
         self.tensors, self.weights, self._half = tensors, weights, half
-        self._exact, self._home = exact, home
+        self._exact, self._home, self._most = exact, home, most_vectors
         self.steps: list[Step] = []
         self.scratch: list[Tensor] = []
 
@@ -267,10 +272,15 @@ class Writer:
         """How a tensor is kept. node: whose kernel asks, for tensors between its kernels."""
         own = tensor in self.scratch and node is not None and self._is_exact(node)
         exact = own or self._home(tensor) in self._exact
-        return layout.storage_of(tensor, _in_float(self.tensors) if exact else self.tensors)
+        floats = self._fitting(self.tensors, layout.vectors(tensor.shape))
+        return layout.storage_of(tensor, _in_float(floats) if exact else floats)
 
-    def weights_of(self, node: Node) -> Storage:
-        return _in_float(self.weights) if self._is_exact(node) else self.weights
+    def weights_of(self, node: Node, vectors: int) -> Storage:
+        floats = self._fitting(self.weights, vectors)
+        return _in_float(floats) if self._is_exact(node) else floats
+
+    def _fitting(self, storage: Storage, vectors: int) -> Storage:
+        return storage if vectors <= self._most else Storage(storage.element)
 
     def _is_exact(self, node: Node) -> bool:
         return any(self._home(tensor) in self._exact for tensor in node.outputs)
