@@ -118,14 +118,14 @@ __all__ = [
     "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
     "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError",
     "Model", "ModelError", "OPS", "Op", "OpResolverType", "Package", "Prepared", "Quant",
-    "Quantisation", "Report", "Rewritten", "Sample", "SanderlingError", "Schedule", "Session", "Signature",
-    "SignatureRunner", "Sparsity", "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError",
-    "Tuning", "Twin", "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "compare",
-    "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
-    "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load", "load_delegate",
-    "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
-    "register_delegate", "register_task", "rewrite", "save", "setting", "suggest", "to_text",
-    "trace", "trace_model", "train", "tune", "verify",
+    "Quantisation", "Report", "Rewritten", "Sample", "SanderlingError", "Schedule", "Session",
+    "Signature", "SignatureRunner", "Sparsity", "Spec", "Target", "TargetMissedError", "Task",
+    "Tensor", "TextError", "Tuning", "Twin", "UnsupportedError", "__version__", "analyze", "bench",
+    "benchmark_model", "compare", "compare_answers", "compare_evaluations", "delegate_names",
+    "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text",
+    "insights", "load", "load_delegate", "make_task", "profile", "quantize", "quantize_array",
+    "read_samples", "register_custom", "register_delegate", "register_task", "rewrite", "save",
+    "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 
