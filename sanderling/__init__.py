@@ -120,14 +120,35 @@ _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 __all__ = [
     "BusyError", "Choice", "Clusters", "Compared", "CompiledModel", "DType", "Delegate",
     "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
-    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError",
-    "Model", "ModelError", "OPS", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report",
-    "Rewritten", "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner",
-    "Sparsity", "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning",
-    "Twin", "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "compare",
-    "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
-    "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load", "load_delegate",
-    "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
-    "register_delegate", "register_task", "rewrite", "save", "setting", "suggest", "to_text",
-    "trace", "trace_model", "train", "tune", "verify",
-    "Library", "NotBuiltError", "build_library",
+    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
+    "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
+    "Package", "Prepared", "Quant", "Quantisation", "Report", "Rewritten", "Sample",
+    "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity", "Spec",
+    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
+    "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
+    "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
+    "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
+    "load_delegate", "make_task", "profile", "quantize", "quantize_array", "read_samples",
+    "register_custom", "register_delegate", "register_task", "rewrite", "save", "setting",
+    "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return _import_module(f".{name}", __name__)
+    if name in _MODULES:
+        found = globals()[name] = _import_module(f".{_MODULES[name]}", __name__)
+        return found
+    if name not in _HOME:
+        raise AttributeError(f"module 'sanderling' has no attribute '{name}'")
+    found = globals()[name] = getattr(_import_module(f".{_HOME[name]}", __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if _environ.get("SANDERLING_TRACE"):  # config.TRACE, read here without importing anything
+    _import_module(".runtime.trace", __name__).record_until_exit(_environ["SANDERLING_TRACE"])
