@@ -16,7 +16,7 @@ from .language import Storage
 
 if TYPE_CHECKING:
     from .lower import Lowered
-    from .steps import Memory
+    from .steps import Memory, Step
 
 ELEMENTS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 # Where a weight begins: drivers use the host's memory itself only on such boundaries.
@@ -46,7 +46,8 @@ class Place:
 class Call:
     """One launch: a kernel, the space and the group that it runs in, its arguments as places.
 
-    name, ops and macs are for people.
+    The rest is for people: name, ops and macs; places, the part's ops that it carries out; the
+    bytes that it reads and writes, beside weights; the type that it computes in.
     """
 
     kernel: str
@@ -56,6 +57,10 @@ class Call:
     name: str
     ops: str
     macs: int
+    places: tuple[int, ...] = ()
+    read: int = 0
+    written: int = 0
+    kind: str = "f32"
 
 
 @dataclass
@@ -117,11 +122,23 @@ def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
             step.name,
             " ".join(op.name for op in step.node.ops),
             step.macs,
+            origin,
+            *_moved(step),
+            "f16" if step.half else "f32",
         )
-        for step in lowered.steps
+        for step, origin in zip(lowered.steps, lowered.origins, strict=True)
     ]
     inputs, outputs = ([home[b.outside] for b in s] for s in (lowered.inputs, lowered.outputs))
     return Recipe(calls, places, inputs, outputs, weights=_block(places, packed))
+
+
+def _moved(step: Step) -> tuple[int, int]:
+    """Bytes of tensors that a step reads and writes."""
+    sizes = [0, 0]
+    for argument, memory in zip(step.kernel.arguments, step.arguments, strict=True):
+        if memory.tensor is not None:
+            sizes[argument.written] += _nbytes(memory)
+    return sizes[0], sizes[1]
 
 
 # Points of a group of a light kernel on a CPU.
