@@ -18,6 +18,7 @@ import sanderling
 from sanderling import DelegateError, FallbackWarning
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.executable import GpuExecutable
+from sanderling.errors import CacheWarning
 from sanderling.ir import DType, Graph, Model, Tensor
 from sanderling.litert.compiled_model import CompiledModel, GpuOptions, Options
 from sanderling.litert.hardware_accelerator import HardwareAccelerator
@@ -244,9 +245,9 @@ def test_a_build_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kind, "build", broken)
     words = ("run", F32, "--random", 0, "--delegate", "gpu:cache=false")
     said = warned(*words)
-    assert "does not build a kernel" in said and "not today" in said
+    assert "does not build the kernel" in said and "not today" in said
     assert "float32[1, 10]" in said
-    with pytest.raises(DelegateError, match="does not build a kernel"):
+    with pytest.raises(DelegateError, match="does not build the kernel"):
         sanderling.load(F32).compile([GpuDelegate(cache=False)], require_full_delegation=True)
 
 
@@ -258,7 +259,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("sanderling.store._write_beside", full)
     words = ("run", F32, "--random", 0, "--delegate", f"gpu:serialization_dir={tmp_path}")
-    with pytest.warns(UserWarning, match="compiled code cannot be kept in .*No space left"):
+    with pytest.warns(CacheWarning, match="compiled code cannot be kept in .*No space left"):
         said = call(*words).output
     assert "float32[1, 10]" in said and "Traceback" not in said
     assert not list(tmp_path.rglob("*.gpu"))
