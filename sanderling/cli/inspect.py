@@ -117,7 +117,8 @@ def _add_rewrites(record: Record, source: Model) -> None:
 
 def _rules(answer: Record) -> str:
     """The name under which `rewrite` knows who answered."""
-    return RULES.get(answer["delegate"], answer["delegate"])
+    name: str = answer["delegate"]
+    return RULES.get(name, name)
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
