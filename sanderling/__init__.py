@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
     from .training.clusters import Clusters
+    from .training.qat import qat
     from .training.quantisation import Quantisation
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
@@ -106,6 +107,7 @@ _HOMES = {
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
     "training.clusters": "Clusters",
+    "training.qat": "qat",
     "training.quantisation": "Quantisation",
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
@@ -128,7 +130,7 @@ __all__ = [
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
     "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
     "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
-    "load_delegate", "make_task", "profile", "quantize", "quantize_array", "read_samples",
+    "load_delegate", "make_task", "profile", "qat", "quantize", "quantize_array", "read_samples",
     "register_custom", "register_delegate", "register_task", "rewrite", "save", "setting",
     "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip

@@ -27,10 +27,10 @@ from ..optimize.report import Report
 from ..optimize.scheme import MODES, TRAINED, mode_of
 from ..runtime.session import Session
 from .batches import Batches
-from .constraint import Constraint, Rows
+from .constraint import Constraint
 from .losses import Loss
 from .quantisation import Quantisation
-from .samples import Given, read_training_data
+from .samples import Given, TrainingData, read_training_data
 from .train import Schedule, Trained, train
 from .twin import Twin
 
@@ -133,14 +133,42 @@ def qat(
     """
     source = model if isinstance(model, Model) else load(model)
     given = read_training_data(data, source, labels)
-    name = chosen_mode(mode, weights)
-    rule = Quantisation(
-        name, scales, damping, recipe, inputs, outputs, minimum, ranges, corrections
+    return qat_on(
+        source,
+        given,
+        chosen_mode(mode, weights),
+        loss=loss,
+        constraints=constraints,
+        scales=scales,
+        damping=damping,
+        recipe=recipe,
+        ranges=ranges,
+        corrections=corrections,
+        inputs=inputs,
+        outputs=outputs,
+        minimum=minimum,
+        schedule=schedule,
+        checkpoint=checkpoint,
     )
-    plan = schedule or usual_schedule(name)
+
+
+def qat_on(
+    source: Model,
+    given: TrainingData,
+    mode: str,
+    *,
+    loss: Loss | None = None,
+    constraints: Sequence[Constraint] = (),
+    schedule: Schedule | None = None,
+    checkpoint: str | Path | None = None,
+    **options: Any,
+) -> tuple[Model, QatReport]:
+    """As `qat`, on samples that have been read. mode: as `chosen_mode` has it; options: fields of
+    `Quantisation`."""
+    rule, plan = Quantisation(mode, **options), schedule or usual_schedule(mode)
     rules = [*constraints, rule]
     found = train(source, given.inputs, rules, given.labels, loss, plan, checkpoint)
-    return found.model, _report(source, found, rules, rule, given.inputs, given.labels, plan)
+    return found.model, _report(source, found, rules, rule, given, plan)
 
 
 # -- the report -----------------------------------------------------------------------------------
@@ -151,8 +179,7 @@ def _report(
     found: Trained,
     rules: Sequence[Constraint],
     rule: Quantisation,
-    rows: Sequence[Rows],
-    labels: Array | None,
+    given: TrainingData,
     plan: Schedule,
 ) -> QatReport:
     start, made = rule.started, rule.written
@@ -162,10 +189,10 @@ def _report(
     report.epochs, report.kept = [asdict(e) for e in found.epochs], found.kept
     report.frozen, report.notes = dict(found.frozen), list(start.notes)
     report.problems = [text for c in rules for text in c.problems(found.model)]
-    held = Batches(rows, plan.batch, plan.held_out, plan.seed)
+    held = Batches(given.inputs, plan.batch, plan.held_out, plan.seed)
     feeds = held.take(held.held[:COMPARED])
     report.faithful = faithful(found.twin, found.model, feeds)
-    report.judged = judged(source, found.model, held, labels)
+    report.judged = judged(source, found.model, held, given.labels)
     if start.calibrated is not None:
         _measure(report, start.calibrated, made, start.candidates)
     return report
