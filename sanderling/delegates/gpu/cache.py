@@ -123,10 +123,7 @@ def _split(memory: mmap.mmap, begin: int, sizes: list[int]) -> list[bytes]:
 
 
 def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
-    calls = [
-        Call(kernel, tuple(size), tuple(group), tuple(arguments), name, ops, macs)
-        for kernel, size, group, arguments, name, ops, macs in about["calls"]
-    ]
+    calls = [Call(*map(_unlisted, row)) for row in about["calls"]]
     places = [Place(*row) for row in about["places"]]
     return Recipe(
         calls,
@@ -137,6 +134,11 @@ def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
         weights,
         about["remarks"],
     )
+
+
+def _unlisted(field: Any) -> Any:
+    """JSON has no tuples."""
+    return tuple(field) if isinstance(field, list) else field
 
 
 def _check(entry: Entry) -> None:

@@ -52,6 +52,7 @@ OPTIONS: dict[str, Option] = {
 # TensorFlow Lite's GPU delegate has one part, the largest, if nobody asks for more.
 USUAL_PARTITIONS = 1
 _PREFERENCES = {True: "sustained_speed", False: "fast_single_answer"}
+_INTERFACES = {"webgpu": "WebGPU"}
 _BACKENDS = {"cl": "opencl", "opencl": "opencl", "webgpu": "webgpu"}
 
 
@@ -102,7 +103,10 @@ class GpuDelegate(Delegate):
         wanted = self.chosen.get("device", 0)
         if wanted < len(found):
             return found[wanted]
-        what = f"no device {wanted}: this machine has {len(found)}" if found else "no OpenCL device"
+        kind = _INTERFACES.get(self.chosen.get("backend", ""), "OpenCL")
+        what = (
+            f"no device {wanted}: this machine has {len(found)}" if found else f"no {kind} device"
+        )
         raise DelegateError(
             f"there is {what}",
             where="delegate 'gpu'",

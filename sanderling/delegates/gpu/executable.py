@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DelegateError
 from ...ir import Array
-from ...runtime.delegate import BorderCopies, Executable
+from ...runtime.delegate import BorderCopies, Executable, StepTimes
 from ...runtime.delegate import Call as Run
+from ...spans import tape
 from .cache import Entry
 from .devices.device import Device
 from .recipe import WEIGHTS, Call, Recipe
+
+if TYPE_CHECKING:
+    from .timing import Watch
 
 Rescue = Callable[[DelegateError], Executable]
 Launcher = Callable[[], Any]
@@ -39,6 +43,7 @@ class GpuExecutable(Executable):
         self.remarks = recipe.remarks
         self.copies = BorderCopies()
         self._instead: Executable | None = None
+        self._watch: Watch | None = None
         self._program = {
             name: program
             for program, names in zip(programs, recipe.programs, strict=True)
@@ -88,13 +93,39 @@ class GpuExecutable(Executable):
     def _run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         for number, array in zip(self.recipe.inputs, inputs, strict=True):
             self.device.write(self.places[number], array)
-        for launch in self.launches:
-            launch()
+        self.enqueue(self.launches)
         self.device.wait(self.timeout)
         for number, result in zip(self.recipe.outputs, outputs, strict=True):
             assert result is not None, "ops whose shapes depend on data are refused"
             self.device.read(self.places[number], result)
         self.copies.count(inputs, outputs)
+
+    def enqueue(self, launches: Sequence[Launcher]) -> None:
+        """All launches of a run; while somebody asks when they are on the device, until they are
+        over."""
+        if self._watch is None and tape.recorder is None:
+            for launch in launches:
+                launch()
+            return
+        watch = self._watched()
+        if watch.is_on:
+            watch.run(launches)
+            return
+        self.device.profile(False)
+        for launch in launches:
+            launch()
+
+    def _watched(self) -> Watch:
+        if self._watch is None:
+            from .timing import Watch
+
+            self._watch = Watch(self)
+        return self._watch
+
+    def step_times(self) -> StepTimes:
+        watch = self._watched()
+        watch.count(True)
+        return watch
 
     def warm_up(self) -> None:
         """A run on whatever memory holds: some drivers compile at the first launch."""
@@ -133,8 +164,7 @@ class Bound:
             device.give(memory)
         for memory, array in self._written:
             device.write(memory, array)
-        for launch in self._launches:
-            launch()
+        self._made.enqueue(self._launches)
         device.wait(self._made.timeout)
         for memory in self._taken:
             device.take(memory)

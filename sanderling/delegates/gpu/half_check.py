@@ -191,7 +191,8 @@ class Trial:
     def _build(self, precision: str, exact: frozenset[int]) -> Build:
         part, device = self.part, self.device
         own, _ = copy_graph(part, part.ops, part.inputs, part.outputs)
-        lowered = lower(own, device.offers, device.dialect, precision, exact)
+        # Buffers can be read and written by steps; the form of memory changes no number.
+        lowered = lower(own, device.offers.in_form("buffer"), device.dialect, precision, exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
         made = GpuExecutable(device, recipe, build_programs(device, lowered, recipe))
         found = Build(lowered, made)

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from zlib import crc32
 
-from ...ir import Graph, Tensor
+from ...ir import Graph, Op, Tensor
 from ...passes import PIPELINES, run_passes
+from ..cpu.steps.origins import Origins
 from .border import emit_export, emit_import, is_raw
 from .devices.device import Offers
 from .nodes import Nodes, plan_nodes
@@ -25,6 +26,7 @@ class Lowered:
     inputs: list[Border]
     outputs: list[Border]
     raw: set[Tensor]
+    origins: list[tuple[int, ...]]  # of each step: the part's ops that it carries out
 
     @property
     def makers(self) -> list[list[Tensor]]:
@@ -47,6 +49,7 @@ def lower(
 
     exact: whose results stay in 32 bits nevertheless: places in Lowered.makers.
     """
+    origins = Origins(part)
     run_passes(part, PIPELINES["default"])
     _, inputs, outputs = float_view(part)
     nodes = plan_nodes(part, KERNELS, offers.kind.operands)
@@ -67,7 +70,22 @@ def lower(
         if border.outside not in raw:
             emit_export(w, border)
     _name(w.steps)
-    return Lowered(w.steps, nodes, inputs, outputs, raw)
+    found = _carried_out(w.steps, nodes, origins)
+    return Lowered(w.steps, nodes, inputs, outputs, raw, found)
+
+
+def _carried_out(steps: list[Step], nodes: Nodes, origins: Origins) -> list[tuple[int, ...]]:
+    """A node's ops are those of the step that multiplies most, or of its last."""
+    done: set[int] = set()
+    found: list[tuple[int, ...]] = [()] * len(steps)
+    for node in nodes.nodes:
+        about = Op(node.op.name, list(node.reads()), list(node.outputs))
+        own = [place for place in origins.under(about) if place not in done]
+        done.update(own)
+        numbers = [i for i, step in enumerate(steps) if step.node is node]
+        if numbers:
+            found[max(numbers, key=lambda i: (steps[i].macs, i))] = tuple(own)
+    return found
 
 
 def _raw(borders: list[Border], w: Writer) -> set[Tensor]:

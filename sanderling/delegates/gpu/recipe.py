@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from .language import Storage
 
 if TYPE_CHECKING:
     from .lower import Lowered
-    from .steps import Memory
+    from .steps import Memory, Step
 
 ELEMENTS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 # Where a weight begins: drivers use the host's memory itself only on such boundaries.
@@ -45,7 +46,8 @@ class Place:
 class Call:
     """One launch: a kernel, the space and the group that it runs in, its arguments as places.
 
-    name, ops and macs are for people.
+    The rest is for people: name, ops and macs; places, the part's ops that it carries out; the
+    bytes that it reads and writes, beside weights; the type that it computes in.
     """
 
     kernel: str
@@ -55,6 +57,10 @@ class Call:
     name: str
     ops: str
     macs: int
+    places: tuple[int, ...] = ()
+    read: int = 0
+    written: int = 0
+    kind: str = "f32"
 
 
 @dataclass
@@ -88,7 +94,7 @@ class Recipe:
 
 
 def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
-    """group: of every kernel, until tuning finds a better one."""
+    """group: the device's, until tuning finds a better one."""
     places: list[Place] = []
     home = _borders(lowered, places)
     for storage, items in _lifetimes(lowered, set(home)).items():
@@ -111,16 +117,42 @@ def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
         Call(
             step.kernel.name,
             tuple(step.size),
-            tuple(group),
+            group_of(group, step.size, step.macs),
             tuple(map(place_of, step.arguments)),
             step.name,
             " ".join(op.name for op in step.node.ops),
             step.macs,
+            origin,
+            *_moved(step),
+            "f16" if step.half else "f32",
         )
-        for step in lowered.steps
+        for step, origin in zip(lowered.steps, lowered.origins, strict=True)
     ]
     inputs, outputs = ([home[b.outside] for b in s] for s in (lowered.inputs, lowered.outputs))
     return Recipe(calls, places, inputs, outputs, weights=_block(places, packed))
+
+
+def _moved(step: Step) -> tuple[int, int]:
+    """Bytes of tensors that a step reads and writes."""
+    sizes = [0, 0]
+    for argument, memory in zip(step.kernel.arguments, step.arguments, strict=True):
+        if memory.tensor is not None:
+            sizes[argument.written] += _nbytes(memory)
+    return sizes[0], sizes[1]
+
+
+# Points of a group of a light kernel on a CPU.
+LIGHT = 16
+
+
+def group_of(group: Sequence[int], size: Sequence[int], macs: int) -> tuple[int, ...]:
+    """group: the device's. On a CPU a group is a call of a function, which a tile of a product is
+    worth and a point of a map is not: groups of 16 take a fifth of the time there."""
+    if macs or prod(group) > 1:
+        return tuple(group)
+    wide = max(n for n in range(1, LIGHT + 1) if size[0] % n == 0)
+    high = min(size[1], LIGHT // wide)
+    return (wide, high, min(size[2], LIGHT // (wide * high)))
 
 
 def _borders(lowered: Lowered, places: list[Place]) -> dict[Tensor, int]:

@@ -12,7 +12,7 @@ from .expressions import ELEMENTWISE, expression
 from .kernels.row import Row
 from .passes.float_view import is_codes
 
-MODULES = ("maps", "products", "depthwise", "moves", "pools", "reduce", "resize")
+MODULES = ("maps", "products", "convolution", "depthwise", "moves", "pools", "reduce", "resize")
 
 
 def _rows() -> dict[str, Row]:

@@ -132,3 +132,13 @@ class Device(ABC):
 
     def take(self, memory: Any) -> None:  # noqa: B027
         """Shared memory: what the device wrote becomes the host's, once all is computed."""
+
+    def profile(self, on: bool) -> bool:
+        """Whether launches from now on tell when they ran, to span(). Nothing must be under way.
+        Default False: the device has no timers."""
+        return False
+
+    def span(self, launched: Any) -> tuple[int, int]:
+        """When a launch began and ended, in nanoseconds of the device's clock. launched: what the
+        launcher returned; it is over."""
+        raise NotImplementedError

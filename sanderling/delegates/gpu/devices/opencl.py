@@ -98,6 +98,7 @@ class OpenClDevice(Device):
         self._lock = threading.Lock()
         self._context: Any = None
         self._queue: Any = None
+        self._is_profiled = False
         self._is_foreign = False  # opened before this process was forked
         renews(self)
 
@@ -264,22 +265,37 @@ class OpenClDevice(Device):
         size = tuple(-(-n // g) * g for n, g in zip(call.size, group, strict=True))
         return Launch(self, kernel, size, tuple(group), tuple(memory))
 
+    # -- times ------------------------------------------------------------------------------------
+
+    def profile(self, on: bool) -> bool:
+        """A queue that keeps times takes the other's place, whose commands are over by then."""
+        if on != self._is_profiled:
+            self.finish()
+            properties = self.cl.command_queue_properties.PROFILING_ENABLE if on else 0
+            with self._failing("keeps no times"):
+                self._queue = self.cl.CommandQueue(self.context, self.device, properties)
+            self._is_profiled = on
+        return True
+
+    def span(self, launched: Any) -> tuple[int, int]:
+        with self._failing("keeps no times"):
+            return launched.profile.start, launched.profile.end
+
 
 class Launch:
     """A kernel with its arguments, which it does not keep itself."""
 
-    __slots__ = ("_call", "_device", "kernel", "memory")
+    __slots__ = ("_about", "_device", "_enqueue", "kernel", "memory")
 
     def __init__(
         self, device: OpenClDevice, kernel: Any, size: Any, group: Any, memory: tuple[Any, ...]
     ) -> None:
-        cl = device.cl
-        self._call = partial(cl.enqueue_nd_range_kernel, device.queue, kernel, size, group)
+        self._enqueue, self._about = device.cl.enqueue_nd_range_kernel, (kernel, size, group)
         self._device, self.kernel, self.memory = device, kernel, memory
 
     def __call__(self) -> Any:
         try:
-            return self._call()
+            return self._enqueue(self._device.queue, *self._about)
         except self._device.cl.Error as error:
             name = self._device.offers.name
             raise failure(name, "does not run a kernel", error) from error
