@@ -55,6 +55,18 @@ def devices() -> tuple[OpenClDevice, ...]:
     return tuple(OpenClDevice(cl, d) for d in found)
 
 
+_remarks = threading.Lock()
+
+
+@contextmanager
+def _no_remarks() -> Iterator[None]:
+    """What compilers remark is not shown. Filters of warnings are the whole process's: two threads
+    that changed them at once would leave them as neither found them."""
+    with _remarks, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _subgroups(device: Any) -> tuple[int, int] | None:
     """Their sizes, where the driver says so."""
     if not any("subgroup" in name for name in device.extensions.split()):
@@ -233,27 +245,24 @@ class OpenClDevice(Device):
 
     def build(self, sources: Sequence[str]) -> Sequence[Any]:
         context = self.context
-        with ThreadPoolExecutor(usable_cpu_count()) as pool:
+        with _no_remarks(), ThreadPoolExecutor(usable_cpu_count()) as pool:
             return list(pool.map(partial(self._build, context), sources))
 
     def _build(self, context: Any, source: str) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # compilers' remarks
-            try:
-                return self.cl.Program(context, source).build(options=["-cl-std=CL1.2"])
-            except self.cl.Error as error:
-                raise build_failure(self.offers.name, source, error) from error
+        try:
+            return self.cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+        except self.cl.Error as error:
+            raise build_failure(self.offers.name, source, error) from error
 
     def binaries(self, programs: Sequence[Any]) -> list[bytes]:
         with self._failing("does not give its programs away"):
             return [bytes(program.binaries[0]) for program in programs]
 
     def load(self, binaries: Sequence[bytes]) -> Sequence[Any]:
-        with self._failing("does not take its own programs back"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        context = self.context
+        with self._failing("does not take its own programs back"), _no_remarks():
             return [
-                self.cl.Program(self.context, [self.device], [binary]).build()
-                for binary in binaries
+                self.cl.Program(context, [self.device], [binary]).build() for binary in binaries
             ]
 
     def launcher(
