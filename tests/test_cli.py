@@ -68,6 +68,11 @@ Words = Callable[[Path], list[object]]
 # what is wrong -> the command, and words of the message
 WRONG: dict[str, tuple[Words, str]] = {
     "no model": (lambda d: ["run", d / "none.tflite"], "none.tflite|No such file|check the path"),
+    "target of build": (lambda d: ["build", F32, "-o", d / "lib", "--target", "z80"],
+        "no target 'z80'|native, x86-64"),
+    "name of build": (lambda d: ["build", F32, "-o", d / "lib", "--name", "a-b"], "--name|'a-b'"),
+    "folder of build": (lambda d: ["build", F32, "-o", text_file(d, "", "x")],
+        "it is a file|folder"),
     "corrupt model": (lambda d: ["inspect", corrupt(d)], "corrupt.tflite|damaged"),
     "no model at all": (lambda d: ["inspect", array(d, DIGIT)], "x.npy|not a .tflite model"),
     "folder as model": (lambda d: ["inspect", d], "directory|give the .tflite file in it"),

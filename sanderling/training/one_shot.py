@@ -14,7 +14,7 @@ smallest elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,11 +26,22 @@ from ..ir import Array, Model, Op, Tensor
 from ..ops.base import attr
 from ..ops.geometry import axis
 from ..progress import progress
-from .segments import Runner, Segment, Values, home_of, joined, segments, store, weight_values
+from .segments import (
+    BATCH,
+    Runner,
+    Segment,
+    Values,
+    constant_ops,
+    home_of,
+    joined,
+    segments,
+    store,
+    weight_values,
+)
 from .structure import Structure
 
 PATCHES = 256  # positions of a sample that are looked at, at random
-DAMPING = 0.01  # of the mean of H's diagonal: weights stay near those they were
+DAMPING = 0.002  # of the mean of H's diagonal: weights stay near those they were
 GROWING, SETTLED = 15, 5  # steps in which the share of zeros grows, and in which the mask settles
 PENALTY = 1.0  # of ADMM, in units of H's diagonal
 SOLVING = 30  # steps of conjugate gradients at most
@@ -55,6 +66,9 @@ class OneShot:
     layers: list[LayerResult] = field(default_factory=list)
 
 
+Kept = Callable[[Op, torch.Tensor, float], torch.Tensor]  # op, scores, part of the way: the mask
+
+
 def prune_at_once(
     model: Model,
     data: Sequence[Array],
@@ -66,13 +80,30 @@ def prune_at_once(
 
     data: samples along the first axis, for each input.
     """
+    pattern = Structure.of(structure)
+
+    def kept(op: Op, scores: torch.Tensor, part: float) -> torch.Tensor:
+        weight = op.operand(1)
+        return pattern.kept(scores, part * shares[weight.name], weight.shape[-1])
+
+    return prune_by(model, data, shares, kept, seed)
+
+
+def prune_by(
+    model: Model, data: Sequence[Array], names: Collection[str], kept: Kept, seed: int = 0
+) -> OneShot:
+    """Prune the weights of these names, each by the mask that `kept` makes of its scores."""
+    check_samples(data)
+    return _Walk(model, data, names, kept, seed).done()
+
+
+def check_samples(data: Sequence[Array]) -> None:
     if len(data[0]) < LEAST_SAMPLES:
         raise InputError(
             f"{len(data[0])} samples are too few for statistics",
             where="data",
             fix=f"give {LEAST_SAMPLES} at least, better some hundred",
         )
-    return _Walk(model, data, shares, Structure.of(structure), seed).done()
 
 
 # -- one layer ------------------------------------------------------------------------------------
@@ -222,6 +253,35 @@ def _some(rows: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return rows.reshape(-1, rows.shape[2])
 
 
+def layer_moments(
+    model: Model, layers: Sequence[Op], data: Sequence[Array], seed: int = 0
+) -> dict[Op, Moments]:
+    """Of what these layers of the model read, in one run over all samples."""
+    graph, generator = model.main, torch.Generator().manual_seed(seed)
+    place = {t: i for i, t in enumerate(graph.tensors)}
+    reads = {op: place[op.operand(0)] for op in layers}
+    whole = Segment(
+        [i for i, op in enumerate(graph.ops) if op not in constant_ops(graph)],
+        [],
+        [place[t] for t in graph.inputs],
+        [],
+        [],
+    )
+    values = {
+        place[t]: torch.from_numpy(np.ascontiguousarray(x))
+        for t, x in zip(graph.inputs, data, strict=True)
+    }
+    found = {op: Moments.of(_elements(op)) for op in layers}
+    runner = Runner(graph, whole, list(dict.fromkeys(reads.values())))
+    with progress() as show:
+        for number, seen in enumerate(runner.batches(values, len(data[0]))):
+            show("looking at samples", number * BATCH, len(data[0]))
+            for op, moments in found.items():
+                own = patches(op, seen[reads[op]], generator)
+                moments.add(own, own)
+    return found
+
+
 # -- all layers -----------------------------------------------------------------------------------
 
 
@@ -232,12 +292,12 @@ class _Walk:
         self,
         model: Model,
         data: Sequence[Array],
-        shares: Mapping[str, float],
-        structure: Structure,
+        names: Collection[str],
+        kept: Kept,
         seed: int,
     ) -> None:
         self.dense, self.pruned = model, model.copy()
-        self.shares, self.structure = shares, structure
+        self.names, self.kept = names, kept
         self.generator = torch.Generator().manual_seed(seed)
         self.count = len(data[0])
         places = {t: i for i, t in enumerate(model.main.tensors)}
@@ -257,7 +317,7 @@ class _Walk:
             for op in self.dense.main.ops
             if len(op.inputs) > 1
             and op.inputs[1] is not None
-            and op.inputs[1].name in self.shares
+            and op.inputs[1].name in self.names
             and home_of(op.inputs[1]) is not None
         ]
 
@@ -278,16 +338,12 @@ class _Walk:
     def _by_size(self, op: Op) -> None:
         weight = self._twin_of(op).operand(1)
         before = weight_values(weight)
-        mask = self._kept(op, before.reshape(before.shape[0], -1).abs(), 1.0)
+        mask = self.kept(op, before.reshape(before.shape[0], -1).abs(), 1.0)
         store(weight, before * mask.reshape(before.shape))
         self._tell(op, None, f"magnitude: {no_statistics(op)}")
 
     def _twin_of(self, op: Op) -> Op:
         return self.pruned.main.ops[self.dense.main.ops.index(op)]
-
-    def _kept(self, op: Op, scores: torch.Tensor, part: float) -> torch.Tensor:
-        weight = op.operand(1)
-        return self.structure.kept(scores, part * self.shares[weight.name], weight.shape[-1])
 
     def _do(self, segment: Segment) -> None:
         own, wanted = self._statistics(segment)
@@ -337,7 +393,7 @@ class _Walk:
         has_bias = bias is not None and home_of(bias) is not None and len(bias.users) == 1
         last = weight_values(bias) if bias is not None and has_bias else torch.zeros(len(matrix))
         whole = torch.cat([matrix, last.reshape(-1, 1)], 1)
-        made = solved(whole, moments, lambda s, part: self._kept(op, s, part), has_bias)
+        made = solved(whole, moments, lambda s, part: self.kept(op, s, part), has_bias)
         store(weight, made[:, :-1])
         if bias is not None and has_bias:
             store(bias, made[:, -1])

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,10 +70,8 @@ def test_a_device_has_the_row_of_its_class(vendor: str, name: str, row: str) -> 
 
 
 def offers(**facts: Any) -> Offers:
-    usual = dict(name="x", interface="opencl", platform="", driver="", kind=options.ADRENO,
-                 units=1, memory=1 << 30, half=False, images=True, shares_memory=False,
-                 image_vectors=1 << 16, texture=(512, 512))  # fmt: skip
-    return Offers(**{**usual, **facts})
+    usual = Offers("x", "opencl", "", "", options.ADRENO, 1, 1 << 30, False, True, False)
+    return replace(usual, **{"image_vectors": 1 << 16, "texture": (512, 512), **facts})
 
 
 def test_the_form_of_storage_is_that_of_the_class_or_the_one_asked_for() -> None:

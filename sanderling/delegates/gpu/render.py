@@ -10,7 +10,14 @@ from ...ir.expr import Expr, render, walk
 from .language import BOOL, FLOAT, INT, Kernel, Value
 
 MOST = 3.4028234663852886e38  # of 32 bits
-KINDS = {DType.FLOAT32: FLOAT, DType.FLOAT16: FLOAT, DType.INT32: INT, DType.BOOL: BOOL}
+KINDS = {
+    DType.FLOAT32: FLOAT,
+    DType.FLOAT16: FLOAT,
+    DType.INT32: INT,
+    DType.INT8: INT,  # what a table of ops lets pass of bytes is kept in 32 bits
+    DType.UINT8: INT,
+    DType.BOOL: BOOL,
+}
 
 
 def refusal(expr: Expr) -> str | None:

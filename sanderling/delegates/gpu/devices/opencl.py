@@ -37,7 +37,15 @@ def opencl() -> Any:
     require_extra("pyopencl", "gpu", "gpu")
     import pyopencl
 
+    _silence(pyopencl.CompilerWarning)
     return pyopencl
+
+
+@cache
+def _silence(remarks: type[Warning]) -> None:
+    """Compilers remark on every kernel. Once for all: programs are built by several threads, among
+    whom warnings.catch_warnings may leave all warnings off for good."""
+    warnings.filterwarnings("ignore", category=remarks)
 
 
 @cache
@@ -53,18 +61,6 @@ def devices() -> tuple[OpenClDevice, ...]:
         name_the_processor(device)
     found.sort(key=lambda d: bool(d.type & cl.device_type.CPU))
     return tuple(OpenClDevice(cl, d) for d in found)
-
-
-_remarks = threading.Lock()
-
-
-@contextmanager
-def _no_remarks() -> Iterator[None]:
-    """What compilers remark is not shown. Filters of warnings are the whole process's: two threads
-    that changed them at once would leave them as neither found them."""
-    with _remarks, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _subgroups(device: Any) -> tuple[int, int] | None:
@@ -245,7 +241,7 @@ class OpenClDevice(Device):
 
     def build(self, sources: Sequence[str]) -> Sequence[Any]:
         context = self.context
-        with _no_remarks(), ThreadPoolExecutor(usable_cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_cpu_count()) as pool:
             return list(pool.map(partial(self._build, context), sources))
 
     def _build(self, context: Any, source: str) -> Any:
@@ -260,7 +256,7 @@ class OpenClDevice(Device):
 
     def load(self, binaries: Sequence[bytes]) -> Sequence[Any]:
         context = self.context
-        with self._failing("does not take its own programs back"), _no_remarks():
+        with self._failing("does not take its own programs back"):
             return [
                 self.cl.Program(context, [self.device], [binary]).build() for binary in binaries
             ]

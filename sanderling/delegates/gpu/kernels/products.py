@@ -20,8 +20,9 @@ from ....ops.geometry import Axis, axis
 from .. import layout
 from ..language import Index, Value
 from ..steps import Node, StepWriter, View, Writer
+from .chains import fully_connected_as_matmul
 from .moves import emit_reshape
-from .row import Row, first_of, need_constant
+from .row import Row, first_of
 from .tiles import Tile, choose_tile
 
 # Weights of a row (an input channel in a tap) from a slice of the tile on, in so many lanes.
@@ -178,9 +179,14 @@ def activate(s: StepWriter, op: Op, x: Value) -> Value:
     low, high = fused_bounds(op)
     if str(attr(op, "fused_activation_function")) == "TANH":
         return s.k.call("tanh", x)
+    # Comparing is one instruction where fmax(), which must look for NaN, is three. NaN is `low`.
     if np.isfinite(low):
-        x = s.k.maximum(x, float(low))
-    return s.k.minimum(x, float(high)) if np.isfinite(high) else x
+        x = s.k.let(x)
+        x = s.k.select(x > float(low), x, float(low))
+    if np.isfinite(high):
+        x = s.k.let(x)
+        x = s.k.select(x < float(high), x, float(high))
+    return x
 
 
 def _inside(s: StepWriter, at: Value, y: Axis) -> Value | None:
@@ -283,6 +289,7 @@ def _refuses_format(op: Op) -> str | None:
 KERNELS = {
     "FULLY_CONNECTED": Row(
         emit_fully_connected,
-        first_of(need_constant(1), _refuses_conv, _refuses_activation, _refuses_format),
+        first_of(_refuses_activation, _refuses_format),
+        becomes=fully_connected_as_matmul,
     ),
 }
