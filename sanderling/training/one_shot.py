@@ -122,9 +122,10 @@ class Moments:
         return Moments(torch.zeros(size + 1, size + 1), torch.zeros(size + 1, size + 1))
 
     def add(self, own: torch.Tensor, wanted: torch.Tensor) -> None:
-        own, wanted = (F.pad(x, (0, 1), value=1.0) for x in (own, wanted))
-        self.inner += own.T @ own
-        self.cross += wanted.T @ own
+        whole = F.pad(own, (0, 1), value=1.0)
+        product = whole.T @ whole
+        self.inner += product
+        self.cross += product if wanted is own else F.pad(wanted, (0, 1), value=1.0).T @ whole
 
 
 def solved(
