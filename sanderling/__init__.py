@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
     from .training.clusters import Clusters
+    from .training.quantisation import Quantisation
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
     from .training.twin import Twin
@@ -105,6 +106,7 @@ _HOMES = {
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
     "training.clusters": "Clusters",
+    "training.quantisation": "Quantisation",
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
     "training.twin": "Twin",
@@ -118,17 +120,17 @@ _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 __all__ = [
     "BusyError", "Choice", "Clusters", "Compared", "CompiledModel", "DType", "Delegate",
     "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
-    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError",
-    "Model", "ModelError", "OPS", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report",
-    "Rewritten", "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner",
-    "Sparsity", "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning",
-    "Twin", "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "compare",
-    "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array", "diff", "dump",
-    "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load", "load_delegate",
-    "make_task", "profile", "quantize", "quantize_array", "read_samples", "register_custom",
-    "register_delegate", "register_task", "rewrite", "save", "setting", "suggest", "to_text",
-    "trace", "trace_model", "train", "tune", "verify",
-    "Library", "NotBuiltError", "build_library",
+    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
+    "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
+    "Package", "Prepared", "Quant", "Quantisation", "Report", "Rewritten", "Sample",
+    "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity", "Spec",
+    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
+    "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
+    "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
+    "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
+    "load_delegate", "make_task", "profile", "quantize", "quantize_array", "read_samples",
+    "register_custom", "register_delegate", "register_task", "rewrite", "save", "setting",
+    "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 

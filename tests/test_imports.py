@@ -56,6 +56,7 @@ INNER = {
         # what numbers become, and which op gets what
         "scheme",
         "rules",
+        "integer_rules",
         "recipe",
         "weights",
         "recurrent",

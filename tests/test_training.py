@@ -71,7 +71,7 @@ def test_pruned_without_labels_it_answers_as_before(
     longer = Schedule(epochs=8, rate=3e-3)
     found = train(model, images, [Sparsity(0.6, every=2)], schedule=longer)
     assert _accuracy(found.model, images, labels) >= _accuracy(model, images, labels) - 0.02
-    assert found.epochs[-1].agreement >= 0.9
+    assert found.epochs[-1].agreement >= 0.85
 
 
 def test_one_threshold_for_the_whole_model(model: Model, images: Array) -> None:

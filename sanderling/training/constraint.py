@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from ..errors import InputError
-from ..ir import Array, Model, Tensor
+from ..ir import Array, Model, Op, Tensor
 
 # Operators whose second operand is worth pruning and clustering. Depthwise weights are few and each
 # of them matters: zeros and clusters there cost accuracy and save nothing.
@@ -39,8 +39,28 @@ def weights_of(model: Model, only: Sequence[str] = (), depthwise: bool = False) 
     return chosen
 
 
+class Rows(Protocol):
+    """Samples along the first axis: an array, or files that are read when they are looked at."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, places: Any) -> Array: ...
+
+
 class Constraint(ABC):
-    """What weights, or those of some names, must be when training ends."""
+    """What weights, or those of some names, must be when training ends.
+
+    In the order in which they are called: `prepared`, `watch` and `begin` before the first step;
+    `applied`, `operand`, `activation` and `penalty` within each forward pass, `after_step` behind
+    each step; `finished` and `problems` at the end. Most constraints need `applied` alone.
+    """
+
+    def prepared(self, model: Model, data: Sequence[Rows], others: Sequence[Constraint]) -> Model:
+        """The model that is trained, where it is not the given one: quantisation starts from a
+        result of its own. data: the samples of each input. others: that come before in the list."""
+        return model
+
+    def watch(self, model: Model) -> None:  # noqa: B027
+        """The twin's own model, whose tensors and ops the other hooks are called with."""
 
     def begin(self, weights: dict[Tensor, torch.Tensor], steps: int) -> None:
         """Before the first step: the weights that are trained, and how many steps there will be."""
@@ -50,6 +70,15 @@ class Constraint(ABC):
     def applied(self, tensor: Tensor, weight: torch.Tensor) -> torch.Tensor:
         """The weight as the forward pass sees it; gradients go through it."""
 
+    def operand(self, op: Op, place: int, value: torch.Tensor) -> torch.Tensor:
+        """An operand as this op sees it: a weight that `applied` has been asked about, a bias, or a
+        result of another op. Gradients go through it."""
+        return value
+
+    def computed(self, op: Op, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor] | None:
+        """The op's results where the constraint computes it in its own way; None: as always."""
+        return None
+
     def activation(self, tensor: Tensor, value: torch.Tensor) -> torch.Tensor:
         """A result of an op as the ops behind it see it; gradients go through it."""
         return value
@@ -57,6 +86,10 @@ class Constraint(ABC):
     def parameters(self) -> list[torch.nn.Parameter]:
         """What the optimiser learns for this constraint, beside the weights."""
         return []
+
+    def penalty(self) -> torch.Tensor | None:
+        """What is added to the loss of this forward pass; None: nothing."""
+        return None
 
     @property
     def complete_at(self) -> float:

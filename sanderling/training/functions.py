@@ -57,6 +57,11 @@ def activate(op: Op, x: torch.Tensor) -> torch.Tensor:
     return x if bounds == [None, None] else torch.clamp(x, *bounds)
 
 
+def _activated(bare: Function) -> Function:
+    """With the activation that is fused into the op behind it."""
+    return lambda op, tensors: [activate(op, found) for found in bare(op, tensors)]
+
+
 # -- windows --------------------------------------------------------------------------------------
 
 
@@ -66,6 +71,14 @@ def _axes(op: Op, shape: Sequence[int], taps: Sequence[int], dilated: bool) -> l
     dilations = [int(attr(op, name)) for name in names] if dilated else [1, 1]
     padding = str(attr(op, "padding"))
     return [axis(op, padding, shape[1 + i], taps[i], strides[i], dilations[i]) for i in range(2)]
+
+
+def _window(x: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, list[int]]:
+    """[N, H, W, C] as [N, C, H, W], and the padding that the convolution adds itself: where it is
+    the same on both sides nothing is copied."""
+    if all(a.before == a.after for a in axes):
+        return x.permute(0, 3, 1, 2), [a.before for a in axes]
+    return _padded(x, axes), [0, 0]
 
 
 def _padded(x: torch.Tensor, axes: Sequence[Axis], value: float = 0.0) -> torch.Tensor:
@@ -83,29 +96,33 @@ def _back(x: torch.Tensor) -> torch.Tensor:
 def conv_2d(op: Op, tensors: Tensors) -> list[torch.Tensor]:
     x, weights, bias = _given(tensors, 0), _given(tensors, 1), _optional(tensors, 2)
     axes = _axes(op, x.shape, weights.shape[1:3], dilated=True)
+    moved, padding = _window(x, axes)
     found = F.conv2d(
-        _padded(x, axes),
+        moved,
         weights.permute(0, 3, 1, 2),
         bias,
         stride=[a.stride for a in axes],
+        padding=padding,
         dilation=[a.dilation for a in axes],
         groups=x.shape[3] // weights.shape[3],
     )
-    return [activate(op, _back(found))]
+    return [_back(found)]
 
 
 def depthwise_conv_2d(op: Op, tensors: Tensors) -> list[torch.Tensor]:
     x, weights, bias = _given(tensors, 0), _given(tensors, 1), _optional(tensors, 2)
     axes = _axes(op, x.shape, weights.shape[1:3], dilated=True)
+    moved, padding = _window(x, axes)
     found = F.conv2d(
-        _padded(x, axes),
+        moved,
         weights.permute(3, 0, 1, 2),
         bias,
         stride=[a.stride for a in axes],
+        padding=padding,
         dilation=[a.dilation for a in axes],
         groups=x.shape[3],
     )
-    return [activate(op, _back(found))]
+    return [_back(found)]
 
 
 def transpose_conv(op: Op, tensors: Tensors) -> list[torch.Tensor]:
@@ -126,7 +143,7 @@ def transpose_conv(op: Op, tensors: Tensors) -> list[torch.Tensor]:
         whole[:, :, whole.shape[2] - rooms[0] :] += bias[:, None, None]
         whole[:, :, : whole.shape[2] - rooms[0], whole.shape[3] - rooms[1] :] += bias[:, None, None]
     cut = whole[:, :, befores[0] : befores[0] + size[1], befores[1] : befores[1] + size[2]]
-    return [activate(op, _back(cut))]
+    return [_back(cut)]
 
 
 def _taps(op: Op) -> tuple[int, int]:
@@ -155,7 +172,7 @@ def average_pool_2d(op: Op, tensors: Tensors) -> list[torch.Tensor]:
 def fully_connected(op: Op, tensors: Tensors) -> list[torch.Tensor]:
     x, weights, bias = _given(tensors, 0), _given(tensors, 1), _optional(tensors, 2)
     found = F.linear(x.reshape(-1, weights.shape[1]), weights, bias)
-    return [activate(op, found.reshape(_sizes(op, x, weights)))]
+    return [found.reshape(_sizes(op, x, weights))]
 
 
 def _sizes(op: Op, x: torch.Tensor, weights: torch.Tensor) -> list[int]:
@@ -324,13 +341,17 @@ def resize_bilinear(op: Op, tensors: Tensors) -> list[torch.Tensor]:
     ]
 
 
-FUNCTIONS: dict[str, Function] = {
+# Products of weights without the activation behind them: what integer kernels compute on codes.
+PRODUCTS: dict[str, Function] = {
     "CONV_2D": conv_2d,
     "DEPTHWISE_CONV_2D": depthwise_conv_2d,
     "TRANSPOSE_CONV": transpose_conv,
+    "FULLY_CONNECTED": fully_connected,
+}
+FUNCTIONS: dict[str, Function] = {
+    **{name: _activated(function) for name, function in PRODUCTS.items()},
     "MAX_POOL_2D": max_pool_2d,
     "AVERAGE_POOL_2D": average_pool_2d,
-    "FULLY_CONNECTED": fully_connected,
     "BATCH_MATMUL": batch_matmul,
     "MEAN": _reduction(torch.mean),
     "SUM": _reduction(torch.sum),

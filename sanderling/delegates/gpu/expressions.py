@@ -33,7 +33,7 @@ def expression(op: Op) -> tuple[Expr, list[Tensor]] | str:
     except SanderlingError as error:
         return error.what
     lowered = found if isinstance(found, Lowered) else Lowered(list(op.inputs), found)
-    if lowered.shapes is not None:
+    if lowered.shapes is not None and lowered.shapes != [t and t.shape for t in lowered.inputs]:
         return "its operands are repeated within a dimension"
     simple = X.simplify(lowered.expr)
     reason = refusal(simple)

@@ -12,6 +12,7 @@ from ..cpu.steps.origins import Origins
 from .border import emit_export, emit_import, is_raw
 from .devices.device import Offers
 from .nodes import Nodes, plan_nodes
+from .passes.decompose import decompose
 from .passes.float_view import Border, float_view
 from .steps import Step, Writer
 from .table import KERNELS
@@ -52,6 +53,7 @@ def lower(
     origins = Origins(part)
     run_passes(part, PIPELINES["default"])
     _, inputs, outputs = float_view(part)
+    decompose(part, KERNELS)
     nodes = plan_nodes(part, KERNELS, offers.kind.operands)
     element = "f32" if precision == "f32" else "f16"
     storage, most_vectors = offers.storage(element)

@@ -9,7 +9,14 @@ from ...ir import DType
 from ...ir.expr import Expr, render, walk
 from .language import BOOL, FLOAT, INT, Kernel, Value
 
-KINDS = {DType.FLOAT32: FLOAT, DType.FLOAT16: FLOAT, DType.INT32: INT, DType.BOOL: BOOL}
+KINDS = {
+    DType.FLOAT32: FLOAT,
+    DType.FLOAT16: FLOAT,
+    DType.INT32: INT,
+    DType.INT8: INT,  # what a table of ops lets pass of bytes is kept in 32 bits
+    DType.UINT8: INT,
+    DType.BOOL: BOOL,
+}
 
 
 def refusal(expr: Expr) -> str | None:

@@ -94,6 +94,11 @@ class View:
     def slices(self) -> int:
         return layout.slices(self.shape)
 
+    @property
+    def kind(self) -> str:
+        """Of the values that are read."""
+        return BOOL if self.is_truth else self.argument.storage.kind
+
     def index(self, place: Sequence[Index], slice_: Index) -> Value:
         """The number of a vector of four; place has all dimensions but the last."""
         k = self.s.k
@@ -104,7 +109,11 @@ class View:
 
     def at(self, place: Sequence[Index], slice_: Index, lanes: int = 4) -> Value:
         """The vector at a place."""
-        return self._read(self.s.k.load(self.argument, self.index(place, slice_), lanes))
+        return self.load(self.index(place, slice_), lanes)
+
+    def load(self, index: Index, lanes: int = 4) -> Value:
+        """The vector of this number."""
+        return self._read(self.s.k.load(self.argument, index, lanes))
 
     def one(self, place: Sequence[Index]) -> Value:
         """The element at a place; place has all dimensions."""
@@ -196,6 +205,18 @@ class StepWriter:
         x, y, z = self.k.grid(layout.slices(shape) // step, width, prod(outer))
         place = self.places(z, outer)
         return [*place, *([y] if len(shape) > 1 else []), x * step]
+
+    def lane_places(
+        self, shape: Sequence[int], place: Sequence[Value], slice_: Value
+    ) -> list[list[Value]]:
+        """The places of a vector's four elements; those beyond the last are the last."""
+        found = []
+        for lane in range(4):
+            channel = slice_ * 4 + lane
+            if shape[-1] % 4:
+                channel = self.k.minimum(channel, shape[-1] - 1)
+            found.append([*place, self.k.let(channel, "c")])
+        return found
 
     def places(self, flat: Value, shape: Sequence[int]) -> list[Value]:
         """The coordinates of a number in a space of this shape."""

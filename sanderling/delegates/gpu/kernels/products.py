@@ -20,8 +20,9 @@ from ....ops.geometry import Axis, axis
 from .. import layout
 from ..language import Index, Value
 from ..steps import Node, StepWriter, View, Writer
+from .chains import fully_connected_as_matmul
 from .moves import emit_reshape
-from .row import Row, first_of, need_constant
+from .row import Row, first_of
 from .tiles import Tile, choose_tile
 
 # Weights of a row (an input channel in a tap) from a slice of the tile on, in so many lanes.
@@ -283,6 +284,7 @@ def _refuses_format(op: Op) -> str | None:
 KERNELS = {
     "FULLY_CONNECTED": Row(
         emit_fully_connected,
-        first_of(need_constant(1), _refuses_conv, _refuses_activation, _refuses_format),
+        first_of(_refuses_activation, _refuses_format),
+        becomes=fully_connected_as_matmul,
     ),
 }
