@@ -41,7 +41,7 @@ from .segments import (
 from .structure import Structure
 
 PATCHES = 256  # positions of a sample that are looked at, at random
-DAMPING = 0.002  # of the mean of H's diagonal: weights stay near those they were
+DAMPING = 0.01  # of the mean of H's diagonal: weights stay near those they were
 GROWING, SETTLED = 15, 5  # steps in which the share of zeros grows, and in which the mask settles
 PENALTY = 1.0  # of ADMM, in units of H's diagonal
 SOLVING = 30  # steps of conjugate gradients at most
