@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from ...errors import InputError, SanderlingError
 
@@ -100,12 +101,13 @@ class Answer:
 
 @dataclass
 class Adb:
-    """One device, or the only one."""
+    """One device, or the only one. complaints: what its command says, and what that means."""
 
     command: str = "adb"
     serial: str = ""
     timeout: float = TIMEOUT
     path: str = field(init=False)
+    complaints: ClassVar[tuple[Complaint, ...]] = COMPLAINTS
 
     def __post_init__(self) -> None:
         self.path = find(self.command)
@@ -154,7 +156,7 @@ class Adb:
         return answer.out
 
     def complaint(self, answer: Answer, doing: str) -> DeviceError | InputError:
-        for known in COMPLAINTS:
+        for known in self.complaints:
             found = re.search(known.pattern, answer.text, re.M)
             if found is not None:
                 named = next((g for g in found.groups() if g), "")

@@ -36,7 +36,15 @@ def opencl() -> Any:
     require_extra("pyopencl", "gpu", "gpu")
     import pyopencl
 
+    _silence(pyopencl.CompilerWarning)
     return pyopencl
+
+
+@cache
+def _silence(remarks: type[Warning]) -> None:
+    """Compilers remark on every kernel. Once for all: programs are built by several threads, among
+    whom warnings.catch_warnings may leave all warnings off for good."""
+    warnings.filterwarnings("ignore", category=remarks)
 
 
 @cache
@@ -236,20 +244,17 @@ class OpenClDevice(Device):
             return list(pool.map(partial(self._build, context), sources))
 
     def _build(self, context: Any, source: str) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # compilers' remarks
-            try:
-                return self.cl.Program(context, source).build(options=["-cl-std=CL1.2"])
-            except self.cl.Error as error:
-                raise build_failure(self.offers.name, source, error) from error
+        try:
+            return self.cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+        except self.cl.Error as error:
+            raise build_failure(self.offers.name, source, error) from error
 
     def binaries(self, programs: Sequence[Any]) -> list[bytes]:
         with self._failing("does not give its programs away"):
             return [bytes(program.binaries[0]) for program in programs]
 
     def load(self, binaries: Sequence[bytes]) -> Sequence[Any]:
-        with self._failing("does not take its own programs back"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with self._failing("does not take its own programs back"):
             return [
                 self.cl.Program(self.context, [self.device], [binary]).build()
                 for binary in binaries
