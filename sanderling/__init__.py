@@ -61,11 +61,8 @@ if TYPE_CHECKING:
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
     from .training.clusters import Clusters
-<<<<<<< HEAD
-    from .training.qat import qat
-=======
     from .training.prune import Pruning, prune
->>>>>>> main
+    from .training.qat import qat
     from .training.quantisation import Quantisation
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
@@ -111,11 +108,8 @@ _HOMES = {
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
     "training.clusters": "Clusters",
-<<<<<<< HEAD
-    "training.qat": "qat",
-=======
     "training.prune": "Pruning prune",
->>>>>>> main
+    "training.qat": "qat",
     "training.quantisation": "Quantisation",
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
@@ -138,13 +132,9 @@ __all__ = [
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
     "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
     "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
-<<<<<<< HEAD
-    "load_delegate", "make_task", "profile", "qat", "quantize", "quantize_array", "read_samples",
-=======
-    "load_delegate", "make_task", "profile", "prune", "quantize", "quantize_array", "read_samples",
->>>>>>> main
-    "register_custom", "register_delegate", "register_task", "rewrite", "save", "setting",
-    "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
+    "load_delegate", "make_task", "profile", "prune", "qat", "quantize", "quantize_array",
+    "read_samples", "register_custom", "register_delegate", "register_task", "rewrite", "save",
+    "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 
