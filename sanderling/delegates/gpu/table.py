@@ -94,6 +94,18 @@ def _refuses_type(op: Op, tensor: Tensor) -> str | None:
 # They compare or choose codes, whatever those stand for.
 CODES_ALONE = frozenset({"MAXIMUM", "MINIMUM", "SELECT", "SELECT_V2"})
 
+# They compute with codes as if these were plain numbers.
+NUMBERS_ALONE = frozenset({"BITWISE_XOR", "CAST", "FLOOR_DIV", "FLOOR_MOD", "RIGHT_SHIFT"})
+
+COMPARISONS = frozenset({"EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"})
+
+
+def _compares_alike(op: Op) -> bool:
+    """Whether codes are in the order of the reals that they stand for: the definition compares
+    rounded multiples of 1/256, so that smaller or unequal steps make near ones equal."""
+    a, b = op.operand(0), op.operand(1)
+    return same_quant(a, b) and float(a.quantisation.scale[0]) >= 1 / 256
+
 
 def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
     def refuses(op: Op) -> str | None:
@@ -104,6 +116,10 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
                 return f"'{tensor.name}' is quantised, and quantized=False was given"
             if not tensor.is_constant and tensor.quantisation.scale.size > 1:
                 return f"'{tensor.name}' has a scale for each channel"
+            if op.name in NUMBERS_ALONE:
+                return f"'{tensor.name}' is quantised, and it takes codes as plain numbers"
+            if op.name in COMPARISONS and not _compares_alike(op):
+                return "codes are compared in steps of 1/256, which floats are not"
             if op.name in CODES_ALONE and not same_quant(tensor, op.outputs[0]):
                 return f"'{tensor.name}' and the result differ in scale, at which it does not look"
         return None
