@@ -38,6 +38,8 @@ INNER = {
         "toolchain",
         "library",
         "checking",
+        "benchmark",
+        "on_device",
     ),
     "rewrites": (
         "steps",

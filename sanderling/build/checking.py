@@ -82,9 +82,11 @@ def check_library(
     return found
 
 
-def write_program(made: Blueprint, template: str, place: Path) -> Path:
-    """The source of a program around the library."""
-    values = {"NAME": made.name, "UPPER": made.name.upper()}
+def write_program(
+    made: Blueprint, template: str, place: Path, about: Mapping[str, str] | None = None
+) -> Path:
+    """The source of a program around the library. about: more values of the template's."""
+    values = {"NAME": made.name, "UPPER": made.name.upper(), **(about or {})}
     source = place / template.removesuffix(".in")
     source.write_text(filled((FOLDER / template).read_text(), values))
     return source

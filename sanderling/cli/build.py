@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ..build.benchmark import benchmark_program
 from ..build.checking import as_records, check_library
 from ..build.library import Library, Staging, library_of, make_files, plan_library
 from ..build.platforms import NATIVE, platform_of
@@ -62,6 +63,13 @@ def build(
             help="Run the library, natively or under qemu-user, and compare it with the session.",
         ),
     ] = False,
+    bench: Annotated[
+        bool,
+        typer.Option(
+            "--bench",
+            help="Add <name>_benchmark, a program with the flags and the log of benchmark_model.",
+        ),
+    ] = False,
     input: InputFiles = [],  # noqa: B006
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Of the random inputs of --check.")
@@ -101,22 +109,25 @@ def build(
     """
     load_plugins(plugin)
     compiler = find_compiler(platform_of(target), cc)
+    options: dict[str, Any] = {
+        "name": name,
+        "threads": threads,
+        "shapes": read_shapes(shape),
+        "signature": signature,
+        "custom": pairs(custom, "--custom"),
+    }
     with JsonTarget(json) as written:
-        made = plan_library(
-            model,
-            target,
-            name=name,
-            threads=threads,
-            shapes=read_shapes(shape),
-            signature=signature,
-            custom=pairs(custom, "--custom"),
-        )
+        made = plan_library(model, target, **options)
         with Staging(output) as staged:
             found = library_of(made, output, make_files(made, staged.place, compiler, link))
             if check:
                 feeding = Feeding(files=pairs(input, "--input"), seed=seed)
                 checks = check_library(made, staged.place, compiler, feeding, linked=link)
                 found.checks = [dict(c) for c in as_records(checks)]
+            if bench:
+                counted = plan_library(model, target, timed=True, **options)
+                place = staged.place / f"{made.name}_benchmark"
+                benchmark_program(counted, place, compiler, model.stat().st_size, link)
             found.files = staged.finish()
         if not written.write(found.to_json() | {"model": str(model)}):
             typer.echo(_text(found))

@@ -106,7 +106,7 @@ class Planner:
         options = replace(
             self.options,
             elsewhere=None if insists else partial(self._move, part),
-            before=partial(_before, graph, part),
+            before=partial(ops_before, graph, part),
         )
         try:
             with span(f"compile for {part.delegate.name}", "compile", about):
@@ -183,7 +183,7 @@ class Planner:
             )
 
 
-def _before(graph: Graph, part: Part) -> Graph:
+def ops_before(graph: Graph, part: Part) -> Graph:
     """The ops that a part's inputs depend on, as a graph of its own."""
     wanted, needed = list(part.inputs), set[Op]()
     while wanted:

@@ -27,7 +27,7 @@ class DeviceClass:
     operands: int = 8
 
 
-CPU = DeviceClass("cpu", "buffer", 16, 14, 7, (1, 1, 1), (16, 16, 32), scalars=True)
+CPU = DeviceClass("cpu", "buffer", 16, 24, 7, (1, 1, 1), (16, 16, 32), scalars=True)
 # A GPU's interface on a CPU: points of a group are lanes of its vectors.
 SOFTWARE = DeviceClass("software", "buffer", 4, 4, 2, (8, 4, 1), (16, 16, 32))
 ADRENO = DeviceClass("adreno", "texture", 4, 4, 1, (8, 4, 1), (32, 32, 64))

@@ -179,9 +179,14 @@ def activate(s: StepWriter, op: Op, x: Value) -> Value:
     low, high = fused_bounds(op)
     if str(attr(op, "fused_activation_function")) == "TANH":
         return s.k.call("tanh", x)
+    # Comparing is one instruction where fmax(), which must look for NaN, is three. NaN is `low`.
     if np.isfinite(low):
-        x = s.k.maximum(x, float(low))
-    return s.k.minimum(x, float(high)) if np.isfinite(high) else x
+        x = s.k.let(x)
+        x = s.k.select(x > float(low), x, float(low))
+    if np.isfinite(high):
+        x = s.k.let(x)
+        x = s.k.select(x < float(high), x, float(high))
+    return x
 
 
 def _inside(s: StepWriter, at: Value, y: Axis) -> Value | None:
