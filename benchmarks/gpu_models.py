@@ -36,9 +36,9 @@ COLUMNS = ["model", "not taken", "ops on the device", "kernels", "difference", "
 TITLE = (
     "## Whole models on the GPU delegate\n\n"
     "`python -m benchmarks.gpu_models --write`: noise through both delegates in {precision}. "
-    "difference: the largest from our CPU's answer, of floats over its range, of codes in units, of other whole numbers the share that differ. first class: on "
-    "how many of the photos, or rows of the output, both name the same one. first run: with "
-    "compilation, on a busy machine. "
+    "difference: the largest from our CPU's answer, of floats over its range, of codes in units, "
+    "of other whole numbers the share that differ. first class: on how many of the photos, or rows "
+    "of the output, both name the same one. first run: with compilation, on a busy machine. "
 )
 Row = list[object]
 
