@@ -27,8 +27,9 @@ from .pocl import name_the_processor
 
 # Bytes that an array must begin on to be shared: kernels read vectors element by element.
 SHARED_ALIGNMENT = 16
-# Between two looks at a queue that somebody waits for: a share of what has passed, and at most.
-LOOK_SHARE, LOOK_SECONDS = 0.02, 0.005
+# Between two looks at a queue that somebody waits for: nothing at first, for a sleep is no shorter
+# than a small model; then a share of what has passed, and at most.
+AWAKE, LOOK_SHARE, LOOK_SECONDS = 0.0005, 0.02, 0.005
 
 
 def opencl() -> Any:
@@ -233,7 +234,7 @@ class OpenClDevice(Device):
                 passed = time.monotonic() - begin
                 if passed > seconds:
                     raise self.give_up(seconds)
-                time.sleep(min(LOOK_SECONDS, LOOK_SHARE * passed))
+                time.sleep(0 if passed < AWAKE else min(LOOK_SECONDS, LOOK_SHARE * passed))
             event.wait()  # says what failed, if anything did
 
     # -- programs ---------------------------------------------------------------------------------
@@ -254,10 +255,10 @@ class OpenClDevice(Device):
             return [bytes(program.binaries[0]) for program in programs]
 
     def load(self, binaries: Sequence[bytes]) -> Sequence[Any]:
+        context = self.context
         with self._failing("does not take its own programs back"):
             return [
-                self.cl.Program(self.context, [self.device], [binary]).build()
-                for binary in binaries
+                self.cl.Program(context, [self.device], [binary]).build() for binary in binaries
             ]
 
     def launcher(
