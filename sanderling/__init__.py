@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from .runtime.signature_runner import SignatureRunner
     from .training.clusters import Clusters
     from .training.prune import Pruning, prune
+    from .training.qat import qat
     from .training.quantisation import Quantisation
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
@@ -108,6 +109,7 @@ _HOMES = {
     "runtime.signature_runner": "SignatureRunner",
     "training.clusters": "Clusters",
     "training.prune": "Pruning prune",
+    "training.qat": "qat",
     "training.quantisation": "Quantisation",
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
@@ -130,9 +132,9 @@ __all__ = [
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
     "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
     "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
-    "load_delegate", "make_task", "profile", "prune", "quantize", "quantize_array", "read_samples",
-    "register_custom", "register_delegate", "register_task", "rewrite", "save", "setting",
-    "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
+    "load_delegate", "make_task", "profile", "prune", "qat", "quantize", "quantize_array",
+    "read_samples", "register_custom", "register_delegate", "register_task", "rewrite", "save",
+    "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 
