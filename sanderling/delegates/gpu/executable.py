@@ -200,4 +200,6 @@ def restored(
         programs = device.load(entry.binaries)
     except DelegateError:
         return None
-    return GpuExecutable(device, entry.recipe, programs, rescue, key)
+    made = GpuExecutable(device, entry.recipe, programs, rescue, key)
+    made.restored = True
+    return made
