@@ -81,9 +81,9 @@ def document() -> str:
         "# Operators",
         "",
         "Made by `scripts/support_matrix.py` from the operator table: do not edit. Types are those "
-        "of the main operand; short names as in the text form (`f32`, `i8`, `bool`, ...). `gpu`: the "
-        "[GPU delegate](gpu.md) has a kernel, for floats, whole numbers of 32 bits, truth and 8-bit "
-        "codes where the operator has them.",
+        "of the main operand; short names as in the text form (`f32`, `i8`, `bool`, ...). `gpu`: "
+        "the [GPU delegate](gpu.md) has a kernel, for floats, whole numbers of 32 bits, truth and "
+        "8-bit codes where the operator has them.",
     ]
     for family, group in groupby(rows(), key=lambda r: r.family):
         lines += ["", f"## {family}", "", *table(group)]
