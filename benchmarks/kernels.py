@@ -1,6 +1,7 @@
 """Each kernel's share of the machine's measured peak, beside LiteRT's time for the same op.
 
-    python benchmarks/kernels.py [NAME...] [--target avx2] [--rounds 30] [--no-litert]
+    python -m benchmarks.kernels [NAME...] [--target avx2] [--rounds 30] [--no-litert]
+    python -m benchmarks.kernels --delegate gpu     layers and networks there: gpu_kernels.py
 
 A row is a model of one op at the shape of a layer of a real network, one thread. Ours is the best
 time of the op's step alone (what stands at the border of the part is not counted; in a network it
@@ -26,6 +27,8 @@ from sanderling.format import dump
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
 from sanderling.measure.roofline import best
 from sanderling.ops import cost
+
+from . import gpu_kernels
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--budget", type=float, default=0.15, help="least seconds for a row")
     parser.add_argument("--no-litert", action="store_true")
+    parser.add_argument("--delegate", choices=("cpu", "gpu"), default="cpu")
+    gpu_kernels.add_arguments(parser.add_argument_group("with --delegate gpu"))
     options = parser.parse_args()
+    if options.delegate == "gpu":
+        gpu_kernels.main(options)
+        return
     target = CpuDelegate(options.target).target
     rate = ticks(target)
     loops = {kind: partial(peak, target, kind) for kind in ("f32", "i8")}

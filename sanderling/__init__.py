@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .build.ahead import NotBuiltError
+    from .build.library import Library, build_library
+    from .choose.compare import Compared, compare
+    from .choose.tune import Tuning, tune
     from .delegates.coreml.package import Package, export
     from .errors import (
         BusyError,
@@ -56,11 +60,19 @@ if TYPE_CHECKING:
     from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
-    from .training.constraints import Clusters, Sparsity
+    from .training.clusters import Clusters
+    from .training.prune import Pruning, prune
+    from .training.qat import qat
+    from .training.quantisation import Quantisation
+    from .training.sparsity import Sparsity
     from .training.train import Schedule, train
     from .training.twin import Twin
 
 _HOMES = {
+    "build.ahead": "NotBuiltError",
+    "build.library": "Library build_library",
+    "choose.compare": "Compared compare",
+    "choose.tune": "Tuning tune",
     "delegates.coreml.package": "Package export",
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
               "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
@@ -95,29 +107,34 @@ _HOMES = {
     "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
-    "training.constraints": "Clusters Sparsity",
+    "training.clusters": "Clusters",
+    "training.prune": "Pruning prune",
+    "training.qat": "qat",
+    "training.quantisation": "Quantisation",
+    "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
     "training.twin": "Twin",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_PACKAGES = ("cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
+_PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
              "measure", "ops", "optimize", "passes", "rewrites", "rules", "runtime",
-             "training")  # fmt: skip
+             "training", "build")  # fmt: skip
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "BusyError", "Choice", "Clusters", "CompiledModel", "DType", "Delegate", "DelegateError",
-    "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError", "Interpreter",
-    "InterpreterWithCustomOps", "Isolated", "IsolatedError", "MissingExtraError", "Model",
-    "ModelError", "OPS", "Op", "OpResolverType", "Package", "Prepared", "Quant", "Report",
-    "Rewritten", "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner",
-    "Sparsity", "Spec",
-    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Twin", "UnsupportedError",
-    "__version__", "analyze", "bench", "benchmark_model", "compare_answers", "compare_evaluations",
-    "delegate_names", "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task",
-    "export", "from_text", "insights", "load", "load_delegate", "make_task", "profile", "quantize",
-    "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
-    "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "verify",
+    "BusyError", "Choice", "Clusters", "Compared", "CompiledModel", "DType", "Delegate",
+    "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
+    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
+    "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
+    "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Rewritten", "Sample",
+    "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity", "Spec",
+    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
+    "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
+    "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
+    "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
+    "load_delegate", "make_task", "profile", "prune", "qat", "quantize", "quantize_array",
+    "read_samples", "register_custom", "register_delegate", "register_task", "rewrite", "save",
+    "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 

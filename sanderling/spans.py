@@ -45,6 +45,10 @@ class Recorder(Protocol):
     def hold(self, owner: object, name: str, size: int) -> None:
         """Count these bytes for as long as the owner lives."""
 
+    def track(self, name: str) -> int:
+        """The number of something that is no thread and has a line of its own, such as the queue
+        of a device."""
+
     def native(self, rows: Sequence[Args], times: Times, threads: Sequence[int]) -> None:
         """One run of native code, a row for each step. Worker 0 is the calling thread; of the
         others, threads holds the numbers."""

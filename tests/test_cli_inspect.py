@@ -300,7 +300,7 @@ def test_inspect_an_accelerator_by_its_rules() -> None:
     ("inspect", "gpuu", "did you mean gpu? "),
     ("inspect", "litrt", "did you mean litert? "),
     ("run", "nnapi:29", "only the rules of nnapi are known, for `inspect` and `rewrite`"),
-    ("run", "gpu", "to run on it here: litert-gpu"),
+    ("run", "xnnpack", "to run on it here: litert"),
     ("run", "litrt", "did you mean litert? "),
 ])  # fmt: skip
 def test_names_of_delegates_that_are_not_known(verb: str, name: str, said: str) -> None:

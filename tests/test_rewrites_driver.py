@@ -322,9 +322,9 @@ def test_command(tmp_path: Path) -> None:
 
 def test_inspect_names_rewrites(tmp_path: Path) -> None:
     save(WORDS, tmp_path / "m.tflite")
-    words = ["inspect", str(tmp_path / "m.tflite"), "--delegate", "gpu"]
+    words = ["inspect", str(tmp_path / "m.tflite"), "--delegate", "gpu:tflite"]
     shown = CliRunner().invoke(app, words).stdout
-    assert "`sanderling rewrite MODEL --for gpu`" in shown and "LOG_SOFTMAX as sums" in shown
+    assert "`sanderling rewrite MODEL --for gpu:tflite`" in shown and "LOG_SOFTMAX as sums" in shown
     assert rewrites_to_try(ATTENTION, "gpu")[0] == "fewer dimensions: TRANSPOSE"
     assert rewrites_to_try(load(F32), "hexagon") == ["int8 model"]
     assert rewrites_to_try(load(F32), "gpu") == []

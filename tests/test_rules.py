@@ -18,7 +18,7 @@ from sanderling.rules.gpu import OFFLINE_SOURCE, PARSER_SOURCE
 from sanderling.rules.model_types import COLUMNS, COUNTED_OUT, TYPES, model_types
 from sanderling.rules.nnapi import LEVELS, NAMES
 from sanderling.rules.rule import KINDS
-from sanderling.rules.tables import HOMES, MODULES
+from sanderling.rules.tables import HOMES, MODULES, OURS
 from sanderling.runtime.registry import RULES_ONLY
 
 from .conformance.cases import CASES as ROWS
@@ -608,12 +608,14 @@ def test_names() -> None:
     }.items():
         with pytest.raises(InputError, match=said):
             judge(chain("a"), name)
-    assert {n.partition(":")[0] for n in names()} == {*RULES_ONLY, "coreml", "cpu"}
-    ours = judge(Model([chain("aza")]), "cpu")
-    assert ours.taken and ours.table.name == "cpu"
+    assert {n.partition(":")[0] for n in names()} == {*RULES_ONLY, "coreml", "cpu", "gpu"}
+    for name in OURS:
+        ours = judge(Model([chain("aza")]), name)
+        assert ours.taken and ours.table.name == name
+    assert find_table("gpu:tflite").rows == find_table("gpu").rows
 
 
-@pytest.mark.parametrize("name", [n for n in names() if n != "cpu"])
+@pytest.mark.parametrize("name", [n for n in names() if n not in OURS])
 def test_tables_are_whole(name: str) -> None:
     """Every rule is of a known kind, and says something."""
     table = find_table(name)

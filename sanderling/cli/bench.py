@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
+from ..build.on_device import program_builder
 from ..errors import InputError
 from ..files import check_ending
 from ..format import AtomicFile
@@ -23,6 +26,7 @@ from ..measure.devices.device_bench import bench_device, tool_flags
 from ..measure.machine import machine
 from ..measure.noise import sentences
 from ..plots import figure, kind_of
+from ..runtime.settings_file import read_settings
 from ..tables import facts, table
 from . import completion
 from .common import (
@@ -30,6 +34,7 @@ from .common import (
     JsonTarget,
     Plugins,
     Quiet,
+    SettingsPath,
     Shapes,
     at_hand,
     encoded,
@@ -61,9 +66,10 @@ def bench(
             metavar="LIST",
             autocompletion=completion.ENGINES,
             help="Engines to compare, the first is what others are compared with: sanderling, "
-            "litert, openvino, onnxruntime.",
+            "litert, openvino, onnxruntime; on a device sanderling (a program of the compiled "
+            "model, built for it) and tflite. Default: sanderling, on a device tflite.",
         ),
-    ] = "sanderling",
+    ] = "",
     threads: Annotated[
         str,
         typer.Option(
@@ -96,6 +102,7 @@ def bench(
             "by an option, and recommend one.",
         ),
     ] = False,
+    settings: SettingsPath = None,
     contend: Annotated[
         int, typer.Option(metavar="N", help="Measure each setting also beside N busy processes.")
     ] = 0,
@@ -215,8 +222,8 @@ def bench(
         str,
         typer.Option(
             metavar="NAME",
-            help="Measure on a device with TensorFlow Lite's own tool: android, android:SERIAL "
-            "or ios. "
+            help="Measure on a device, with TensorFlow Lite's own tool or (--engines sanderling) "
+            "ours: android, android:SERIAL, ssh:HOST or ios. "
             "--delegates are then gpu, nnapi, hexagon, xnnpack, coreml; --cpus become its mask.",
         ),
     ] = "",
@@ -242,6 +249,13 @@ def bench(
     device_log: Annotated[
         str, typer.Option(metavar="FILE", help="ios: what the app has printed.")
     ] = "",
+    device_cc: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="The C compiler that links our program for the device. Default: as for build.",
+        ),
+    ] = "",
     adb: Annotated[str, typer.Option(metavar="PATH", help="The adb command.")] = "adb",
     plugin: Plugins = [],  # noqa: B006
     quiet: Quiet = False,
@@ -255,7 +269,7 @@ def bench(
     limit = _limit(max_regression, baseline)
     before = None if baseline is None else earlier.read(baseline, SCHEMA)
     options: dict[str, Any] = {
-        "engines": _words(engines),
+        "engines": _words(engines) or ["sanderling"],
         "threads": _numbers(threads, "--threads"),
         "delegates": [tuple(d.split("+")) for d in _words(delegates)],
         "precision": _words(precision),
@@ -279,12 +293,16 @@ def bench(
         "verbose": verbose,
         "seed": seed,
     }
+    if settings is not None:
+        kept = read_settings(settings)
+        options["threads"] = options["threads"] or [kept.threads]
+        options["delegates"] = options["delegates"] or [kept.delegates]
+        options["precision"] = options["precision"] or [kept.precision]
     remote = None
     if device:
         check_device(device)
         warn_unused(
             {
-                "--engines": engines != "sanderling",
                 "--sweep": sweep,
                 "--contend": contend,
                 "--input": input,
@@ -292,7 +310,7 @@ def bench(
                 "--shape": shape,
                 "--cold": cold,
             },
-            "a device runs TensorFlow Lite's own tool (--device-flag passes its flags)",
+            "a device runs a tool of its own (--device-flag passes its flags)",
         )
         remote = DeviceOptions(
             binary=device_binary,
@@ -313,7 +331,10 @@ def bench(
                 if remote is None:
                     found = measure(models, progress=show, **options)
                 else:
-                    found = _on_device(device, models, options, remote, show)
+                    place = Path(opened.enter_context(TemporaryDirectory(prefix="sanderling-")))
+                    remote = replace(remote, builder=program_builder(place, device_cc))
+                    on_device = options | {"engines": _words(engines) or ["tflite"]}
+                    found = _on_device(device, models, on_device, remote, show)
         except BenchInterrupted as error:
             found, interrupt = error.bench, error
         if found.results or interrupt is None:
@@ -356,6 +377,7 @@ def _on_device(
         options["launches"],
         remote,
         show,
+        options["engines"],
     )
     if all(r.error and "prepared" not in r.facts for r in found.results):
         raise DeviceError(found.results[0].error)

@@ -90,6 +90,15 @@ Plugins = Annotated[
     ),
 ]
 
+SettingsPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        metavar="FILE",
+        help="Delegates, threads and precision as `sanderling tune` found them; other options win.",
+    ),
+]
+
 Shapes = Annotated[
     list[str],
     typer.Option(

@@ -33,6 +33,7 @@ from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import carried
 from ..measure.devices import DeviceOptions
 from ..measure.record import Setting
+from ..runtime.settings_file import read_settings
 from ..tables import table
 from . import completion
 from .common import (
@@ -40,6 +41,7 @@ from .common import (
     JsonTarget,
     Plugins,
     Quiet,
+    SettingsPath,
     Shapes,
     at_hand,
     open_target,
@@ -93,6 +95,7 @@ COMMON: Common = {
         min=1, help="Threads of each session.")], 1),
     "precision": (Annotated[str, typer.Option(metavar="P", autocompletion=completion.PRECISION,
         help="Of float products on the CPU: f32 or bf16.")], "f32"),
+    "settings": (SettingsPath, None),
     "limit": (Annotated[int, typer.Option("--limit", "--num_images", metavar="N", min=0,
         help="Evaluate the first N samples; 0: all.")], 0),
     "workers": (Annotated[int, typer.Option(metavar="N", min=1,
@@ -247,6 +250,7 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
         if values["device"]:
             return _run_on_device(task, values, flags, files, target)
         run_each(plugin_files(values["plugin"]))  # they may bring delegates
+        _take_settings(values)
         delegates = chosen_delegates(values["delegate"], flags)
         task.detail = bool(values["against"] or values["predictions"])
         model = _model(values)
@@ -351,6 +355,30 @@ def _warn_unused(values: Common, names: Sequence[str], because: str) -> None:
         warn(f"--{given[0]} has no effect with {because}")
 
 
+def task_settings(kind: type[Task], texts: Sequence[str], option: str) -> dict[str, Any]:
+    """Settings of a task that were given as NAME=VALUE, each of its own type."""
+    changed = {n.replace("-", "_"): v for n, v in pairs(texts, option).items()}
+    types_of = {f.name: _type(kind, f) for f in settings_of(kind)}
+    for name in changed:
+        if types_of.get(name) is None:
+            raise InputError(
+                f"the task '{kind.name}' has no setting '{name}'",
+                where=option,
+                fix=f"it has {', '.join(types_of)}",
+            )
+    return {n: _read(types_of[n], v) for n, v in changed.items()}
+
+
+def _take_settings(values: Common) -> None:
+    """What the file of --settings says, where no option says otherwise."""
+    if values["settings"] is None:
+        return
+    kept = read_settings(values["settings"])
+    values["delegate"] = values["delegate"] or list(kept.delegates)
+    for name, usual in (("threads", 1), ("precision", "f32")):
+        values[name] = vars(kept)[name] if values[name] == usual else values[name]
+
+
 def _evaluate(
     model: Path,
     task: Task,
@@ -412,17 +440,7 @@ def _other(
     path = Path(values["against"])
     if path.suffix.lower() == ".npz":
         return KeptPredictions.read(path)
-    given = pairs(values["against_set"], "--against-set")
-    changed = {n.replace("-", "_"): v for n, v in given.items()}
-    types_of = {f.name: _type(kind, f) for f in settings_of(kind)}
-    for name in changed:
-        if types_of.get(name) is None:
-            raise InputError(
-                f"the task '{kind.name}' has no setting '{name}'",
-                where="--against-set",
-                fix=f"it has {', '.join(types_of)}",
-            )
-    read = {n: _read(types_of[n], v) for n, v in changed.items()}
+    read = task_settings(kind, values["against_set"], "--against-set")
     own = {"save_results": None} if "save_results" in settings else {}  # the file is the other's
     task = replace(kind(**settings | own | read), detail=True)
     return _evaluate(path, task, values, delegates, flags, path.name, values["against_engine"])

@@ -34,6 +34,7 @@ from .common import (
 )
 
 Record = dict[str, Any]
+RULES = {"gpu": "gpu:sanderling"}  # delegates of ours that models can be rewritten for
 ALL = "all"  # the accelerators, with the model in each of its types
 Asked = Annotated[
     list[str],
@@ -103,14 +104,21 @@ def _model_types(source: Model) -> Record:
 def _add_rewrites(record: Record, source: Model) -> None:
     """Name what may stand in the place of ops that an accelerator's rules refuse."""
     answers = [a for of_graph in record.get("accelerators", ()) for a in of_graph]
-    refusing = {a["delegate"] for a in answers if a["taken"] < len(a["ops"])}
+    answers += [a for a in record.get("delegates", ()) if a["delegate"] in RULES]
+    refusing = {_rules(a) for a in answers if a["taken"] < len(a["ops"])}
     if not refusing:
         return
     from ..rewrites.driver import rewrites_to_try  # the quantiser, as above
 
     found = {name: rewrites_to_try(source, name) for name in refusing}
     for a in answers:
-        a["rewrites"] = found[a["delegate"]] if a["taken"] < len(a["ops"]) else []
+        a["rewrites"] = found[_rules(a)] if a["taken"] < len(a["ops"]) else []
+
+
+def _rules(answer: Record) -> str:
+    """The name under which `rewrite` knows who answered."""
+    name: str = answer["delegate"]
+    return RULES.get(name, name)
 
 
 def _arena(source: Model, shapes: Mapping[str, Shape]) -> None:
@@ -375,9 +383,31 @@ def _delegation(record: Record, every: bool) -> list[str]:
         table([">#", *columns], rows) if every else table(["%#", ">ops", *columns], _grouped(rows))
     )
     lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]
-    lines += [_bibliography(sources), _rewrites(record)] if sources else []
-    lines = list(filter(None, lines))
-    return [*lines, _borders(record["crossing"])] if record.get("taken") else lines
+    lines += [_bibliography(sources)] if sources else []
+    lines = list(filter(None, [*lines, _rewrites(record)]))
+    lines += [_borders(record["crossing"])] if record["taken"] else []
+    return [*lines, *_device(record)]
+
+
+MOST_HINTS = 6
+
+
+def _device(record: Record) -> list[str]:
+    """What the gpu delegate adds: an estimate, and channels that cost more than they are."""
+    lines = [f"no device is here: {record['lacks']}"] if record.get("lacks") else []
+    found = record.get("estimate")
+    lines += [_fitted(found["text"])] if found else []
+    lines += ["\n".join(map(_fitted, record["remarks"]))] if record.get("remarks") else []
+    hints = record.get("hints", [])
+    rows = [
+        (", ".join(map(str, h["shape"])), byte_size(h["wasted"]), h["tensor"], h["text"])
+        for h in hints[:MOST_HINTS]
+    ]
+    if rows:
+        lines.append(table(["shape", ">wasted", "~tensor", "|channels in slices of four"], rows))
+    if len(hints) > MOST_HINTS:
+        lines.append(f"(and {plural(len(hints) - MOST_HINTS, 'more tensor')}: see --json)")
+    return lines
 
 
 def _grouped(rows: Iterable[Sequence[Any]]) -> list[tuple[object, ...]]:
@@ -395,7 +425,7 @@ def _rewrites(record: Record) -> str:
     names = record.get("rewrites")
     if not names:
         return ""
-    verb = f"`sanderling rewrite MODEL --for {record['delegate']}`"
+    verb = f"`sanderling rewrite MODEL --for {_rules(record)}`"
     return _fitted(f"rewrites to try ({verb}): {', '.join(names)}")
 
 
@@ -425,5 +455,6 @@ def _borders(crossing: Record) -> str:
     cost = crossing["estimated_us"]
     return _fitted(
         f"borders: {plural(count, 'tensor')} of {byte_size(crossing['bytes'])} in a run, of which "
-        f"{least} only because ops are refused; estimated at {cost / 1e3:.2f} ms"
+        f"{least} only because ops are refused"
+        + ("" if cost is None else f"; estimated at {cost / 1e3:.2f} ms")
     )

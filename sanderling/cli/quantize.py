@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..evaluate.task import Task, find_task, make_task, settings_of
+from ..evaluate.task import Task, make_task
 from ..files import check_ending
 from ..format import AtomicFile, dump, load
 from ..ir import Model
@@ -75,6 +73,7 @@ from .common import (
     warn_unused,
     write_target,
 )
+from .task_options import task_settings
 
 FAILED = 1
 WORST = 5  # layers that the summary names
@@ -322,7 +321,7 @@ def quantize(
     )
     _check_output(model, output, strict, mode)
     rules = _recipe(recipe, rule)
-    judge = make_task(task, **_settings(task, task_option)) if task else None
+    judge = make_task(task, **task_settings(task, task_option)) if task else None
     if judge is None:
         unread = {"--task-option": task_option, "--task-limit": task_limit, "--metric": metric}
         warn_unused(unread, "there is no --task")
@@ -468,47 +467,6 @@ def _target(
         return None
     judge = task if max_drop is not None else None  # the others are about held-out samples
     return Target(min_agreement, min_snr, max_drop, judge, metric, limit, modes)
-
-
-def _settings(task: str, texts: list[str]) -> dict[str, Any]:
-    """The task's settings in their types; a list is one that is given several times."""
-    kind = find_task(task)
-    known = {f.name for f in settings_of(kind)}
-    made: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        name = name.strip().lstrip("-").replace("-", "_")
-        if not equals or name not in known:
-            fix = f"write NAME=VALUE, with a name of {', '.join(sorted(known))}"
-            raise InputError(
-                f"'{text}' is no setting of the task '{kind.name}'", where="--task-option", fix=fix
-            )
-        made |= {name: _typed(kind, name, value, made.get(name))}
-    return made
-
-
-def _typed(kind: type[Task], name: str, text: str, before: Any) -> Any:
-    hint = typing.get_type_hints(kind)[name]
-    inner = [a for a in typing.get_args(hint) if a is not types.NoneType]
-    if hint == list[str]:
-        return [*(before or []), text]
-    plain = inner[0] if inner else hint
-    if plain is bool:
-        if text.lower() not in ("true", "false"):
-            raise InputError(
-                f"'{text}' is neither true nor false",
-                where=f"--task-option {name}",
-                fix=f"write {name}=true",
-            )
-        return text.lower() == "true"
-    try:
-        return plain(text)
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"'{text}' is no {plain.__name__}",
-            where=f"--task-option {name}",
-            fix="see `sanderling eval TASK --help`",
-        ) from error
 
 
 def _samples(data: list[str], source: Model, **how: Any) -> Samples | SignatureSamples | None:

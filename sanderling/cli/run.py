@@ -28,7 +28,6 @@ from ..runtime.inputs import (
     read_array,
     wrong_shape,
 )
-from ..runtime.session import Session
 from ..runtime.sound import SOUNDS
 from . import completion
 from .class_names import ClassNames
@@ -39,6 +38,7 @@ from .common import (
     ModelPath,
     Plugins,
     Quiet,
+    SettingsPath,
     load_plugins,
     open_target,
     pairs,
@@ -113,6 +113,7 @@ def run(
     ] = None,
     delegate: DelegateNames = [],  # noqa: B006
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads to use.")] = None,
+    settings: SettingsPath = None,
     mean: Annotated[
         str | None,
         typer.Option(
@@ -178,7 +179,7 @@ def run(
     """Run a model on files, once for each, and print, write or draw its outputs."""
     load_plugins(plugin)
     source = load(model)
-    session = Session(source, delegate, threads)
+    session = source.compile(delegate, threads, settings=settings)
     entry = session.entry(signature)
     how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
     names = None if labels is None else ClassNames.read(labels, label_offset or 0)

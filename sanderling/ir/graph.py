@@ -6,6 +6,7 @@ Integer indices exist only in the file format. A graph is changed through its ow
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -503,12 +504,26 @@ class Model:
         return self.graphs[0]
 
     def compile(
-        self, delegates: Iterable[Any] = (), threads: int | None = None, **options: Any
+        self,
+        delegates: Iterable[Any] = (),
+        threads: int | None = None,
+        *,
+        settings: str | os.PathLike[str] | None = None,
+        **options: Any,
     ) -> Session:
-        """A session that runs this model; see Session for the options."""
+        """A session that runs this model; see Session for the options. settings: a file that
+        `sanderling tune` wrote; what is given here wins over what it says."""
         from ..runtime.session import Session  # the one look upwards, for the sake of users
 
-        return Session(self, delegates, threads, **options)
+        if settings is None:
+            return Session(self, delegates, threads, **options)
+        from ..runtime.settings_file import read_settings
+
+        kept = read_settings(settings)
+        own = kept.options | dict(options.pop("options", None) or {})
+        return Session(
+            self, delegates or kept.delegates, threads or kept.threads, options=own, **options
+        )
 
     def copy(self) -> Model:
         """Make a model that can be changed without this one. Constants share their buffers."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from ..delegates.engines.base import EngineDelegate
+from ..delegates.gpu.delegate import GpuDelegate
 from ..errors import FallbackWarning, SanderlingError, UnsupportedError
 from ..runtime.delegate import Delegate
 from ..runtime.interpreter_checks import InvokeError
@@ -69,14 +70,29 @@ def _gpu(options: Options) -> Delegate:
     problems = []
     for name in GPUS:
         found, problem = usable_delegate(name)
-        if found is not None:
-            return _configured(found, options.gpu_options)
-        problems.append(problem)
+        if found is None:
+            problems.append(problem)
+            continue
+        if software := _software(found, options):
+            problems.append(software)
+            break
+        return _configured(found, options.gpu_options)
     raise UnsupportedError(
         f"there is no GPU here: {'; '.join(problems)}",
         where="HardwareAccelerator.GPU",
         fix="GPU | CPU lets the CPU run the model",
     )
+
+
+def _software(found: Delegate, options: Options) -> str:
+    """A device that is the processor itself is no GPU to whom the CPU is as welcome."""
+    has_cpu = HardwareAccelerator.CPU in HardwareAccelerator(options.hardware_accelerators)
+    if not has_cpu or not isinstance(found, GpuDelegate):
+        return ""
+    offers = found.device().offers
+    if offers.kind.name != "cpu":
+        return ""
+    return f"the only device is the processor itself ({offers.name}), which our CPU compiler uses"
 
 
 def _configured(delegate: Delegate, options: GpuOptions) -> Delegate:

@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from ..config import CACHE
 from ..delegates.engines.packages import PACKAGES, is_installed
 from ..errors import ArgumentError, InputError, MissingExtraError, SanderlingError, UnsupportedError
@@ -232,10 +234,24 @@ def bench(
     if not subjects:
         raise InputError("no model is given", fix="give one .tflite file or more")
     made = Bench(settings=vars(how) | {"engines": list(engines), "signature": signature})
+    return measure_models(subjects, how, progress, made)
+
+
+def measure_models(
+    subjects: Sequence[BenchedModel],
+    how: Procedure,
+    progress: Progress = lambda what, done, total: None,
+    made: Bench | None = None,
+    together: bool = False,
+) -> Bench:
+    """Measure models at the settings that each of them has. made: what the results go into.
+    together: settings of all models take turns, not only those of each model, so that models can be
+    compared with each other."""
+    made = Bench(settings=dict(vars(how))) if made is None else made
     bar = _Bar(progress, how, subjects)
     try:
-        for subject in subjects:
-            _measure(made, subject, how, bar)
+        for group in [subjects] if together else [[subject] for subject in subjects]:
+            _measure(made, group, how, bar)
     except KeyboardInterrupt as error:
         made.interrupted = True
         _warn_of_one(made)
@@ -314,7 +330,7 @@ def _axes(
 # -- one model ----------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class BenchedModel:
     """A model, its inputs, and the settings that it is to be measured at."""
 
@@ -366,7 +382,11 @@ class BenchedModel:
 
     def job(self, setting: Setting, how: Procedure, onnx: str) -> EngineJob:
         more = {"cpus": how.cpus, "plugins": self.plugins, "onnx": onnx, "verbose": how.verbose}
-        return job_for(self.model, setting, self.inputs, self.signature, **more)
+        return job_for(self.model, setting, self.batch(setting.batch), self.signature, **more)
+
+    def batch(self, size: int) -> list[Array]:
+        """The inputs so many times over, along their first dimension."""
+        return [np.concatenate([a] * size) if a.ndim else a for a in self.inputs]
 
 
 def _one_line(error: SanderlingError) -> str:
@@ -385,41 +405,65 @@ class _Bar:
         self.total = sum(len(s.settings) for s in subjects) * how.launches * (1 + ROUNDS)
 
     def step(self, what: str) -> None:
-        self.show(f"{self.model}: {what}", min(self.done, self.total), self.total)
+        named = what if ": " in what.removesuffix(": load") else f"{self.model}: {what}"
+        self.show(named, min(self.done, self.total), self.total)
         self.done += 1
 
 
-def _measure(made: Bench, subject: BenchedModel, how: Procedure, bar: _Bar) -> None:
-    """One model: all settings in batches, then what they are to each other."""
-    bar.model = subject.name
-    made.models[subject.name] = subject.facts
+Cell = tuple[BenchedModel, Setting]
+
+
+def _measure(made: Bench, group: Sequence[BenchedModel], how: Procedure, bar: _Bar) -> None:
+    """Models whose settings take turns together: all in batches, then what they are to each
+    other."""
+    made.models |= {subject.name: subject.facts for subject in group}
+    refused: dict[Cell, str] = {}
+    jobs: dict[Cell, EngineJob] = {}
+    for subject in group:
+        bar.model = subject.name
+        found_jobs, reasons = _jobs(subject, how, bar)
+        jobs |= found_jobs
+        refused |= reasons
+    found: dict[Cell, list[Launch]] = {}
+    batch: dict[Cell, str] = {}
+    before, used = Look.now(), _used()
+    try:
+        for number, cells in enumerate(_batches(list(jobs), random.Random(how.seed))):
+            batch |= dict.fromkeys(cells, f"{number} of {group[0].name}")
+            _launches({cell: jobs[cell] for cell in cells}, how, bar, found)
+    finally:
+        results = {
+            (subject, s): _result(
+                subject, s, found.get((subject, s), []), refused.get((subject, s), "")
+            )
+            for subject in group
+            for s in subject.settings
+        }
+        origin = min((r.begun[0] for r in results.values() if r.begun), default=0.0)
+        for cell, result in results.items():
+            result.facts["batch"] = batch.get(cell, "")
+            if result.rounds:
+                mine = found[cell]
+                result.partial = len(mine) < how.launches or mine[-1].cut
+            result.begun = [b - origin for b in result.begun]
+        made.results += [r for r in results.values() if r.error or r.rounds]
+        for subject in group:
+            own = {s: found[subject, s] for s in subject.settings if (subject, s) in found}
+            _judge(made, subject, [results[subject, s] for s in subject.settings], own)
+        made.warnings += [w for r in results.values() for w in noise.of_result(r)]
+    made.warnings += disturbances(before, Look.now(), _used() - used)
+
+
+def _jobs(
+    subject: BenchedModel, how: Procedure, bar: _Bar
+) -> tuple[dict[Cell, EngineJob], dict[Cell, str]]:
+    """What is to be run of a model, and why the rest is not."""
     refused = {s: why for s in subject.settings if (why := subject.why_not(s))}
     onnx, why = _export(subject, [s for s in subject.settings if s not in refused], bar)
     refused |= {s: why for s in subject.settings if s.engine == "onnxruntime" and why}
     open_ = [s for s in subject.settings if s not in refused]
-    jobs = {s: subject.job(s, how, onnx) for s in open_}
-    found: dict[Setting, list[Launch]] = {}
-    batch: dict[Setting, int] = {}
-    before, used = Look.now(), _used()
-    try:
-        for number, group in enumerate(_batches(open_, random.Random(how.seed))):
-            batch |= dict.fromkeys(group, number)
-            _launches({s: jobs[s] for s in group}, how, bar, found)
-    finally:
-        results = [
-            _result(subject, s, found.get(s, []), refused.get(s, "")) for s in subject.settings
-        ]
-        origin = min((r.begun[0] for r in results if r.begun), default=0.0)
-        for result in results:
-            result.facts["batch"] = batch.get(result.setting, 0)
-            if result.rounds:
-                mine = found[result.setting]
-                result.partial = len(mine) < how.launches or mine[-1].cut
-            result.begun = [b - origin for b in result.begun]
-        made.results += [r for r in results if r.error or r.rounds]
-        _judge(made, subject, results, found)
-        made.warnings += [w for r in results for w in noise.of_result(r)]
-    made.warnings += disturbances(before, Look.now(), _used() - used)
+    jobs = {(subject, s): subject.job(s, how, onnx) for s in open_}
+    return jobs, {(subject, s): why for s, why in refused.items()}
 
 
 def _used() -> float:
@@ -441,9 +485,9 @@ def _export(subject: BenchedModel, settings: Iterable[Setting], bar: _Bar) -> tu
     return made, why
 
 
-def _batches(settings: Sequence[Setting], rng: random.Random) -> Iterator[list[Setting]]:
+def _batches(cells: Sequence[Cell], rng: random.Random) -> Iterator[list[Cell]]:
     """All at once if they are few; otherwise shuffled, then as many as may live together."""
-    order = list(settings)
+    order = list(cells)
     if len(order) > TOGETHER:
         rng.shuffle(order)
     for start in range(0, len(order), TOGETHER):
@@ -451,22 +495,23 @@ def _batches(settings: Sequence[Setting], rng: random.Random) -> Iterator[list[S
 
 
 def _launches(
-    jobs: Mapping[Setting, EngineJob], how: Procedure, bar: _Bar, found: dict[Setting, list[Launch]]
+    jobs: Mapping[Cell, EngineJob], how: Procedure, bar: _Bar, found: dict[Cell, list[Launch]]
 ) -> None:
     """Several times fresh processes for all of them; who fails is not tried again."""
+    names = _cell_names(jobs)
     with ExitStack() as opened:
         beside: dict[str, Beside] = {}
-        for count in {s.contend for s in jobs if s.contend}:
+        for count in {s.contend for _, s in jobs if s.contend}:
             busy = opened.enter_context(Busy(count, how.cpus))
-            beside |= {s.name: busy.on for s in jobs if s.contend == count}
+            beside |= {names[cell]: busy.on for cell in jobs if cell[1].contend == count}
         for number in range(how.launches):
-            living = {s: j for s, j in jobs.items() if not any(x.error for x in found.get(s, []))}
+            living = {c: j for c, j in jobs.items() if not any(x.error for x in found.get(c, []))}
             rng = random.Random(how.seed * 1000 + number)
             done: dict[str, Launch] = {}
             try:
                 with _cache(how.cold):
                     done = launch(
-                        {s.name: j for s, j in living.items()},
+                        {names[cell]: job for cell, job in living.items()},
                         how.budget,
                         rng,
                         bar.step,
@@ -475,10 +520,16 @@ def _launches(
                         done,
                     )
             finally:  # interrupted, it has given something all the same
-                for setting in living:
-                    one = done.get(setting.name, Launch())
+                for cell in living:
+                    one = done.get(names[cell], Launch())
                     if one.rounds or one.error:
-                        found.setdefault(setting, []).append(one)
+                        found.setdefault(cell, []).append(one)
+
+
+def _cell_names(cells: Iterable[Cell]) -> dict[Cell, str]:
+    """What each is called while it is measured: the model's name too where there are several."""
+    models = {id(subject) for subject, _ in cells}
+    return {c: c[1].name if len(models) == 1 else f"{c[0].name}: {c[1].name}" for c in cells}
 
 
 @contextmanager
@@ -514,6 +565,7 @@ def _result(
     made.warmup = [s for x in launches for s in x.warm.samples]
     made.stable = sum(x.warm.stable for x in launches) * 2 > len(launches)
     made.block = max(x.block for x in launches)
+    made.cpu_times = [seconds for x in launches for seconds in x.cpu]
     made.cpu_seconds = sum(x.usage.cpu_seconds for x in launches)
     made.switches = sum(x.usage.switches for x in launches)
     made.facts["parts"] = _parts([x.usage.parts for x in launches if x.usage.parts])
@@ -552,9 +604,11 @@ def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> 
 
 
 def ratio(slow: Result, fast: Result) -> Ratio:
-    """How many times as long; settings of one batch shared their rounds."""
-    together = slow.facts.get("batch") == fast.facts.get("batch") and slow.model == fast.model
-    return ratio_of_launches(slow.by_launch, fast.by_launch, paired=together)
+    """How many times as long for a sample; settings that were launched together shared their
+    rounds."""
+    together = slow.facts.get("batch") == fast.facts.get("batch")
+    found = ratio_of_launches(slow.by_launch, fast.by_launch, paired=together)
+    return found.times(fast.setting.batch / slow.setting.batch)
 
 
 def _judge(
@@ -577,7 +631,7 @@ def _judge(
             )
         )
     answers = {
-        r.setting.name: ready.answers
+        r.setting.name: [a[: len(a) // r.setting.batch] if a.ndim else a for a in ready.answers]
         for r in sound
         if (ready := found[r.setting][0].ready) is not None
     }

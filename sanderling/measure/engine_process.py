@@ -56,6 +56,7 @@ class Order:
 class Turn:
     samples: list[float]  # seconds of one run
     block: int = 1  # runs that a sample is the mean of
+    cpu: float = 0.0  # seconds that all threads of the process spent on a run
 
 
 @dataclass(frozen=True)
@@ -194,18 +195,20 @@ def take(run: Run, order: Order) -> Turn:
     lost its CPU for half of them would otherwise have next to none, and the fewest samples in the
     worst rounds."""
     if not order.pace.is_free:
-        return Turn(_paced(run, order))
+        spent = time.process_time()
+        paced = _paced(run, order)
+        return Turn(paced, cpu=(time.process_time() - spent) / len(paced))
     fastest = max(warm(run), 1e-7)
     block = max(1, round(order.pace.block / fastest))
     order = replace(order, runs=max(order.runs, int(order.seconds / fastest)))
     samples: list[float] = []
-    start = time.perf_counter()
+    start, spent = time.perf_counter(), time.process_time()
     while _goes_on(samples, block, start, order):
         begin = time.perf_counter()
         for _ in range(block):
             run()
         samples.append((time.perf_counter() - begin) / block)
-    return Turn(samples, block)
+    return Turn(samples, block, (time.process_time() - spent) / (len(samples) * block))
 
 
 def _goes_on(samples: list[float], block: int, start: float, order: Order) -> bool:

@@ -5,25 +5,32 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Buffer, DType, Graph, Model, Op, Shape, Tensor
+from ..ir.graph import copy_graph
 from ..ops import OPS, cost
 from ..ops.base import DATA_ERRORS, Cost, check_known
 from ..ops.execute import new_state
+from ..progress import waiting
 from ..rules import Judgement, judge
 from ..rules import names as rule_names
 from ..rules.tables import suggestion
 from ..runtime.arena import plan_graph
-from ..runtime.delegate import Delegate, PlainDelegate
-from ..runtime.partition import Limits, partition
-from ..runtime.registry import delegate_names, find_delegate, is_delegate_name, resolve
+from ..runtime.delegate import Delegate, Options, PlainDelegate
+from ..runtime.partition import Limits, Part, partition
+from ..runtime.planner import ops_before
+from ..runtime.registry import FALLBACK, delegate_names, find_delegate, is_delegate_name, resolve
 from ..runtime.resources import lift
 from ..runtime.specialise import specialise
 from .inputs import input_shapes
+
+if TYPE_CHECKING:
+    from ..delegates.gpu.delegate import GpuDelegate
 
 SCHEMA = "sanderling.inspect/1"
 Record = dict[str, Any]
@@ -404,11 +411,60 @@ def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Recor
         op: [{"delegate": r.delegate, "reason": r.reason} for r in rs]
         for op, rs in found.refusals.items()
     }
-    return {
+    record = {
         "graph": graph.name,
         "parts": [{"delegate": p.delegate.name, "ops": len(p.ops)} for p in found.parts],
         "ops": _asked_ops(ops, names, refusals),
     }
+    return record | _about_delegated(special, found.parts, chosen)
+
+
+def _about_delegated(graph: Graph, parts: Sequence[Part], delegates: Sequence[Delegate]) -> Record:
+    """What crosses the borders of parts that are not the cpu's, and what a device has to say."""
+    own = [p for p in parts if p.delegate.name not in FALLBACK]
+    ends = {*graph.inputs, *graph.outputs}
+    ways = [(p, t, True) for p in own for t in p.inputs]
+    ways += [(p, t, False) for p in own for t in p.outputs]
+    found: Record = {
+        "delegate": delegates[0].name,
+        "taken": sum(len(p.ops) for p in own),
+        "crossing": _crossing_record(
+            (t, p.delegate.name if to else "cpu", t not in ends) for p, t, to in ways
+        ),
+    }
+    from ..delegates.gpu.delegate import GpuDelegate
+
+    gpu = next((d for d in delegates if isinstance(d, GpuDelegate)), None)
+    return found if gpu is None else found | _about_device(graph, parts, gpu)
+
+
+def _about_device(graph: Graph, parts: Sequence[Part], gpu: GpuDelegate) -> Record:
+    from ..delegates.gpu.hints import channel_hints
+    from .delegation_cost import estimate
+
+    own = [op for p in parts if p.delegate is gpu for op in p.ops]
+    hints = [hint.to_json() for hint in channel_hints(own, graph.inputs)]
+    lacks = gpu.lacks()
+    found: Record = {"hints": hints, "lacks": lacks, "estimate": None, "remarks": []}
+    if own and not lacks:
+        found["remarks"] = _remarks(graph, parts, gpu)
+        with waiting("measuring the device and one core (once; the result is kept)"):
+            made = estimate(gpu.device(), parts, gpu.name)
+        found["estimate"] = made.to_json() | {"text": made.text}
+    return found
+
+
+def _remarks(graph: Graph, parts: Sequence[Part], gpu: GpuDelegate) -> list[str]:
+    """What is found out only when a part is compiled, if somebody asks for it."""
+    if gpu.chosen.get("precision") != "auto":
+        return []
+    found = []
+    for part in parts:
+        if part.delegate is gpu:
+            own, _ = copy_graph(graph, part.ops, part.inputs, part.outputs)
+            options = Options(1, new_state(), before=partial(ops_before, graph, part))
+            found += gpu.compile(own, options).remarks
+    return found
 
 
 def _asked_ops(
@@ -455,20 +511,22 @@ def _judged(known: Known, name: str) -> Record:
 
 
 def _crossing(found: Judgement) -> Record:
-    inner = [c for c in found.crossing if c.is_inner]
+    name = found.table.name
+    ways = ((c.tensor, name if c.to_delegate else "cpu", c.is_inner) for c in found.crossing)
+    return _crossing_record(ways) | {"estimated_us": found.cost_us}
+
+
+def _crossing_record(ways: Iterable[tuple[Tensor, str, bool]]) -> Record:
+    """ways: tensors, who gets them, and whether they are neither fed nor a result of the model."""
+    each = [
+        {"tensor": t.name, "bytes": t.nbytes, "to": to, "inner": inner} for t, to, inner in ways
+    ]
+    inner = [row["bytes"] for row in each if row["inner"]]
     return {
-        "tensors": len(found.crossing),
-        "bytes": found.crossing_bytes,
+        "tensors": len(each),
+        "bytes": sum(row["bytes"] for row in each),
         "inner_tensors": len(inner),
-        "inner_bytes": sum(c.nbytes for c in inner),
-        "estimated_us": found.cost_us,
-        "each": [
-            {
-                "tensor": c.tensor.name,
-                "bytes": c.nbytes,
-                "to": found.table.name if c.to_delegate else "cpu",
-                "inner": c.is_inner,
-            }
-            for c in found.crossing
-        ],
+        "inner_bytes": sum(inner),
+        "estimated_us": None,
+        "each": each,
     }

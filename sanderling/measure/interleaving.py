@@ -174,6 +174,7 @@ class Launch:
     rounds: Samples = field(default_factory=list)
     begun: list[float] = field(default_factory=list)  # when each round began, on one clock for all
     block: int = 1  # inferences in a sample
+    cpu: list[float] = field(default_factory=list)  # seconds of an inference, by round
     usage: Usage = field(default_factory=Usage)
     error: str = ""
     cut: bool = False  # interrupted
@@ -256,6 +257,7 @@ def _turn(made: Launch, worker: Worker, order: Order) -> None:
     done = worker.turn(order)
     made.begun.append(begun)
     made.rounds.append(done.samples)
+    made.cpu.append(done.cpu)
     made.block = max(made.block, done.block)
 
 
@@ -266,7 +268,7 @@ def _try(made: Launch, call: Callable[[], object]) -> None:
         call()
     except EngineError as error:
         made.error = str(error)
-        made.rounds, made.begun = [], []
+        made.rounds, made.begun, made.cpu = [], [], []
 
 
 # -- the short way: one launch, a total of seconds ----------------------------------------------

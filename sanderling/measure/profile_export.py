@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import pages, plots
+from ..progress import plural
 from .profiling import share_text
 
 Record = dict[str, Any]
@@ -109,7 +110,7 @@ NAMED = 8  # spots with their numbers in the picture: those that take the most t
 
 
 def draw(record: Record, figure: Any, axes: Any) -> None:
-    shown, roof = points(record), record["roofline"]
+    shown, roof = points(record), _drawn_roof(record)
     low, high = _span([r["intensity"] for r in shown], roof)
     kinds = list(dict.fromkeys(r["kind"] for r in shown)) or ["f32"]
     if roof is not None:
@@ -139,6 +140,16 @@ def draw(record: Record, figure: Any, axes: Any) -> None:
     slowest = sorted(range(len(shown)), key=lambda i: -shown[i]["median_ms"])[:NAMED]
     spots = [plots.Spot(r["intensity"], r["gops"], math.sqrt(_area(r, total)) / 2) for r in shown]
     plots.label_spots(figure, axes, spots, {i: f"#{shown[i]['index']}" for i in slowest})
+
+
+def _drawn_roof(record: Record) -> Record | None:
+    """The machine's, or that of the device that all steps run on."""
+    delegates = {row["delegate"] for row in points(record)}
+    devices: dict[str, Record] = record["device_rooflines"]
+    if len(delegates) == 1 and delegates <= set(devices):
+        return devices[next(iter(delegates))]
+    found: Record | None = record["roofline"]
+    return found
 
 
 def _area(row: Record, total: float) -> float:
@@ -236,13 +247,16 @@ def facts_line(record: Record) -> str:
         f"{record['method']}."
     )
     if roof is not None:
-        peaks = ", ".join(f"{k} {2 * v / 1e9:.3g}" for k, v in roof["peaks"].items())
-        levels = ", ".join(f"{v['name']} {v['bandwidth'] / 1e9:.3g}" for v in roof["levels"])
-        text += (
-            f" {roof['cpu']}, {roof['threads']} thread{'s' * (roof['threads'] > 1)}: peaks "
-            f"in G operations/s: {peaks}; bandwidths in GB/s: {levels}."
-        )
-    return text
+        text += f" {_roof_line(roof, 'thread')}"
+    return text + "".join(f" {_roof_line(r, 'unit')}" for r in record["device_rooflines"].values())
+
+
+def _roof_line(roof: Record, unit: str) -> str:
+    peaks = ", ".join(f"{k} {2 * v / 1e9:.3g}" for k, v in roof["peaks"].items())
+    levels = ", ".join(f"{v['name']} {v['bandwidth'] / 1e9:.3g}" for v in roof["levels"])
+    count = roof["threads"]
+    who = f"{roof['cpu']}, {plural(count, unit)}" if count else roof["cpu"]
+    return f"{who}: peaks in G operations/s: {peaks}; bandwidths in GB/s: {levels}."
 
 
 # What is a mean and what a median: said wherever both stand.

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from ..runtime.session import Session
 from .record import Setting
 from .sample_statistics import Floats
 
+if TYPE_CHECKING:
+    from ..delegates.gpu.devices.device import Device
+
 WARM = 2  # runs before what counts
 # Seconds: shorter runs are timed together, about so long: the clock must not count, nor what is
 # done between samples, and what is measured is a model that is in the caches.
@@ -38,6 +41,7 @@ MOST_COST, READING, RAREST = 0.01, 10e-9, 16
 CALL, LOST = "call into native code", "not accounted for"
 BARRIERS = "barriers"
 BETWEEN, AROUND = "between parts", "around the call"
+QUEUE, HANDED = "launches and waits for the device", "borders of the device"
 # Ops that touch as many elements of their table as they return.
 LOOKUPS = {"EMBEDDING_LOOKUP", "GATHER", "GATHER_ND"}
 
@@ -88,6 +92,7 @@ class Taken:
     notes: list[str] = field(default_factory=list)
     method: str = ""
     counting: Counting = field(default_factory=Counting)
+    devices: dict[str, Device] = field(default_factory=dict)  # by delegate: what ran its parts
 
 
 # -- a part of a plan, watched ------------------------------------------------------------------
@@ -96,12 +101,14 @@ class Taken:
 class NativeSteps:
     """The steps of compiled code: it counts their ticks itself, and those of the whole call."""
 
-    method = "ticks counted inside the native code"
-
     def __init__(self, clock: StepTimes, ticks: float) -> None:
         """ticks: of the CPU's clock, in a second."""
         self.clock, self.rate = clock, clock.rate or ticks
         self.workers = clock.workers
+
+    @property
+    def method(self) -> str:
+        return self.clock.method
 
     def take(self) -> tuple[Floats, float]:
         """Return the seconds since the last call, by [worker, step] and of the whole part."""
@@ -112,6 +119,10 @@ class NativeSteps:
 
     def count(self, on: bool) -> None:
         self.clock.count(on)
+
+
+class DeviceSteps(NativeSteps):
+    """The steps of a part on a device, which has a clock of its own."""
 
 
 class ReferenceOps:
@@ -337,6 +348,8 @@ class Ours:
             shapes = [by_tensor[t].shape for t in entry.graph.inputs]
             plan = self.session.plan(entry.graph, shapes)
         self.notes = [str(w.message).splitlines()[0] for w in caught]
+        self.notes += [remark for s in plan.steps for remark in s.executable.remarks]
+        self.devices = devices_of(plan)
         self.parts = [watch(s, ticks) for s in plan.steps]
         self.rows = self._rows(entry.graph, plan, setting.precision)
         self.bound = self.session.bind(feeds, signature=signature)
@@ -358,7 +371,7 @@ class Ours:
     @property
     def method(self) -> str:
         """How times were taken, by all parts."""
-        return "; ".join(dict.fromkeys(p.method for p in self.parts)) or NativeSteps.method
+        return "; ".join(dict.fromkeys(p.method for p in self.parts)) or "there are no parts"
 
     def run(self, times: int = 1) -> float:
         """Seconds of a run, the mean of so many."""
@@ -422,6 +435,8 @@ class Ours:
         by the clock around the run and the ticks of the call; within, by those and the steps'."""
         native = [isinstance(part, NativeSteps) for part in self.parts]
         name = BETWEEN if len(native) > 1 else CALL if any(native) else AROUND
+        if name == CALL and isinstance(self.parts[0], DeviceSteps):
+            name = HANDED
         found = {name: np.array(self.gaps)}
         for part, rest in zip(self.parts, np.array(self.left).T, strict=True):
             if not isinstance(part, OpaquePart):
@@ -442,7 +457,22 @@ def _rest(part: Part) -> str:
     """What a part does beside its steps."""
     if isinstance(part, ReferenceOps):
         return "around the reference's ops"
+    if isinstance(part, DeviceSteps):
+        return QUEUE
     return BARRIERS if part.workers > 1 else LOST
+
+
+def devices_of(plan: Plan) -> dict[str, Device]:
+    """The devices that parts of a plan run on, by the name of their delegate."""
+    if not any(step.part.delegate.name == "gpu" for step in plan.steps):
+        return {}
+    from ..delegates.gpu.executable import GpuExecutable  # not for those who have no device
+
+    return {
+        step.part.delegate.name: step.executable.device
+        for step in plan.steps
+        if isinstance(step.executable, GpuExecutable)
+    }
 
 
 def watch(step: Step, ticks: float) -> Part:
@@ -450,7 +480,7 @@ def watch(step: Step, ticks: float) -> Part:
     executable = step.executable
     times = executable.step_times()
     if times is not None:
-        return NativeSteps(times, ticks)
+        return NativeSteps(times, ticks) if times.rate is None else DeviceSteps(times, ticks)
     clock = step.executable = TimedExecutable(executable)
     if isinstance(executable, ReferenceExecutable):
         return ReferenceOps(executable, clock)
@@ -482,4 +512,5 @@ def profile_ours(
         ours.notes,
         ours.method,
         counting=ours.counting,
+        devices=ours.devices,
     )

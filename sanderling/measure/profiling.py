@@ -20,9 +20,19 @@ from ..runtime.session import Session
 from .engines import check_engines
 from .inputs import plausible
 from .machine import machine
-from .profile_ours import BARRIERS, CALL, LOST, ProfileRow, Taken, node_name, profile_ours, work
+from .profile_ours import (
+    BARRIERS,
+    CALL,
+    LOST,
+    QUEUE,
+    ProfileRow,
+    Taken,
+    node_name,
+    profile_ours,
+    work,
+)
 from .record import Setting
-from .roofline import Progress, Roofline, roofline
+from .roofline import Progress, Roofline, device_roofline, roofline
 from .sample_statistics import Summary, summarised
 
 SCHEMA = "sanderling.profile/1"
@@ -69,7 +79,8 @@ def profile(
         taken = profile_ours(source, setting, feeds, signature, ticks, turns)
     else:
         taken = _peer(engine, source, setting, feeds, signature, turns)
-    return _record(source, entry.graph, setting, taken, roof)
+    roofs = device_roofs(taken, refresh_roofline, show) if with_roofline else {}
+    return _record(source, entry.graph, setting, taken, roof, roofs)
 
 
 def _peer(engine: str, *args: Any) -> Taken:
@@ -124,6 +135,15 @@ def _roof(threads: int, wanted: bool, refresh: bool, show: Progress) -> Roofline
     return roofline(threads, show, refresh) if wanted and problem() is None else None
 
 
+def device_roofs(taken: Taken, refresh: bool, show: Progress) -> dict[str, Roofline]:
+    """Of the devices that parts ran on, by delegate."""
+    found = {}
+    for name, device in taken.devices.items():
+        show(f"peaks of {device.offers.name}", 0, 1)
+        found[name] = device_roofline(device, refresh)
+    return found
+
+
 class _Turns:
     """How many runs are measured: so many, or as many as fit into a while."""
 
@@ -154,12 +174,17 @@ def _guess(done: int, seconds: float) -> int:
 
 
 def _record(
-    model: Model, graph: Graph, setting: Setting, taken: Taken, roof: Roofline | None
+    model: Model,
+    graph: Graph,
+    setting: Setting,
+    taken: Taken,
+    roof: Roofline | None,
+    roofs: Mapping[str, Roofline],
 ) -> Record:
     total = float(np.mean(taken.whole))
     held = sum(r.weights for r in taken.rows)
     held += max((r.read + r.written for r in taken.rows), default=0)
-    rows = [_step(i, row, roof, held) for i, row in enumerate(taken.rows)]
+    rows = [_step(i, r, roofs.get(r.delegate, roof), held) for i, r in enumerate(taken.rows)]
     others = [_other(name, times) for name, times in taken.others.items()]
     _shares([*rows, *others], total)
     sums = {name: sum(r["ms"] for r in of) for name, of in (("steps", rows), ("others", others))}
@@ -173,6 +198,7 @@ def _record(
         "method": taken.method,
         "machine": machine(),
         "roofline": roof.to_json() if roof else None,
+        "device_rooflines": {name: found.to_json() for name, found in roofs.items()},
         "runs": len(taken.whole),
         "first_ms": 1e3 * taken.first,
         "whole": whole.to_json(),
@@ -413,7 +439,11 @@ def _where(record: Record) -> str:
 
 
 # What is no step and takes time nevertheless, as a sentence names it.
-_WAITS = {BARRIERS: "barriers where threads wait for each other", CALL: "calls into native code"}
+_WAITS = {
+    BARRIERS: "barriers where threads wait for each other",
+    CALL: "calls into native code",
+    QUEUE: QUEUE,
+}
 
 
 def _percent(share: float) -> str:
@@ -476,6 +506,11 @@ def _try(record: Record) -> str:
         (
             others.get(CALL, 0) > 0.2,
             "Calls cost more than a fifth of the time: batch inputs, or bind arrays once.",
+        ),
+        (
+            others.get(QUEUE, 0) > 0.3,
+            f"Launches and waits for the device take {others.get(QUEUE, 0):.0%}: the model is small"
+            " for it, and `sanderling bench --sweep` says whether the cpu alone is faster.",
         ),
         (
             waits > 0.2,

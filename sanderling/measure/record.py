@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate
+from statistics import median
 from typing import Any
 
 from ..errors import InputError
@@ -23,6 +24,7 @@ class Setting:
     precision: str = "f32"  # of float models; quantised ones are run as they are
     device: str = "local"
     contend: int = 0  # busy threads of others beside it
+    batch: int = 1  # so many times the samples that the inputs have, in one inference
     # Flags of TensorFlow Lite's tools about partitions and delegates, which sessions keep.
     flags: tuple[tuple[str, Any], ...] = ()
 
@@ -34,6 +36,7 @@ class Setting:
         parts += ["+".join(chosen)] if chosen else []
         parts += [f"{self.threads} thread{'s' * (self.threads > 1)}"]
         parts += [self.precision] if self.precision != "f32" else []
+        parts += [f"batch {self.batch}"] if self.batch > 1 else []
         parts += [f"{self.contend} busy beside"] if self.contend else []
         parts += [f"{name}={value}" for name, value in self.flags]
         return ", ".join(parts)
@@ -84,6 +87,7 @@ class Result:
     imports: float | None = None  # of the engine's package
     stable: bool = True  # the warm-up came to rest within its time
     cpu_seconds: float = 0.0
+    cpu_times: list[float] = field(default_factory=list)  # CPU seconds of an inference, by round
     partial: bool = False  # interrupted before all of its processes had their time
     switches: int = 0  # times that the scheduler took a CPU away
     facts: dict[str, Any] = field(default_factory=dict)
@@ -101,6 +105,11 @@ class Result:
         """Inferences a second, one after the other."""
         found = self.summary
         return 1 / found.mean if found and found.mean else None
+
+    @property
+    def cpu_time(self) -> float | None:
+        """CPU seconds of an inference, over all threads: what it costs in energy, about."""
+        return median(self.cpu_times) if self.cpu_times else None
 
     @property
     def samples(self) -> list[float]:

@@ -19,6 +19,7 @@ from .machine import cpu_name
 
 if TYPE_CHECKING:
     from ..delegates.cpu.limit_loops import Work
+    from ..delegates.gpu.devices.device import Device
 
 Progress = Callable[[str, int, int], None]
 KINDS = ("f32", "bf16", "i16", "i8")
@@ -82,6 +83,15 @@ def roofline(threads: int = 1, progress: Progress | None = None, refresh: bool =
     made = measure(target, threads, progress or (lambda what, done, total: None))
     store.record(name, made.to_json())
     return made
+
+
+def device_roofline(device: Device, refresh: bool = False) -> Roofline:
+    """The roofs of a device of the gpu delegate, by kernels that reach them: see peaks.py there."""
+    from ..delegates.gpu.peaks import NEAR, peaks_of
+
+    offers, found = device.offers, peaks_of(device, refresh)
+    levels = [Level("cache", NEAR, found.near), Level(MEMORY, None, found.far)]
+    return Roofline(offers.name, offers.interface, offers.units, 1e9, found.peaks, levels)
 
 
 def _boot() -> str:

@@ -75,6 +75,13 @@ class Ratio(NamedTuple):
     def __str__(self) -> str:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
+    def times(self, factor: float) -> Ratio:
+        """The ratio where one side counts so many times."""
+        if factor == 1:
+            return self
+        low, high = self.low * factor, self.high * factor
+        return Ratio(self.value * factor, low, high, self.logs + np.log(factor))
+
 
 def median_of_rounds(rounds: Rounds) -> float:
     return float(np.median([np.median(r) for r in rounds]))

@@ -315,8 +315,10 @@ def in_turns_with_the_cpu(facts: Facts) -> Iterator[Insight]:
 
 def _accelerator(name: str) -> str:
     """Our name of a delegate, by the one that it has in TensorFlow Lite's events."""
-    known = ("gpu", "nnapi", "hexagon", "coreml", "edgetpu", "xnnpack")
-    return next((k for k in known if k in name.lower()), "NAME")
+    known = {"gpu": "gpu:tflite"} | {
+        n: n for n in ("nnapi", "hexagon", "coreml", "edgetpu", "xnnpack")
+    }
+    return next((ours for theirs, ours in known.items() if theirs in name.lower()), "NAME")
 
 
 def borders_and_copies(facts: Facts) -> Iterator[Insight]:

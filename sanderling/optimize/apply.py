@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import InputError
@@ -49,6 +49,8 @@ class Quantiser:
     weights: WeightOptions = field(default_factory=WeightOptions)
     inputs: str = "float32"
     outputs: str = "float32"
+    # Changes the scales that were found, before anything is written: training has learnt others.
+    settle: Callable[[Sequence[Solution]], None] | None = None
 
     def __post_init__(self) -> None:
         for what in (self.inputs, self.outputs):
@@ -80,6 +82,7 @@ class Quantiser:
             self.weights,
             INTERFACE[self.inputs],
             INTERFACE[self.outputs],
+            self.settle,
         )
         verify(model)
         return Quantised(model, solution, written, self.float_model, self.calibration)
@@ -110,9 +113,12 @@ def rewrite(
     weights: WeightOptions,
     inputs: DType = DType.FLOAT32,
     outputs: DType = DType.FLOAT32,
+    settle: Callable[[Sequence[Solution]], None] | None = None,
 ) -> tuple[Solution, Written]:
     """Quantise the model in place. Graphs that others call keep a float interface."""
     solutions = solve_model(model, recipe, ranges)
+    if settle is not None:
+        settle(solutions)
     whole = Written()
     _check_interface(solutions, inputs, outputs)
     for graph, solution in zip(model.graphs, solutions, strict=True):

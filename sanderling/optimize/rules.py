@@ -24,6 +24,8 @@ class OpRule:
     same:     the data operands and all outputs have one scale and zero point
     fixed:    what the output's scale and zero point must be, by bits of the activations
     versions: the op version to write, by bits of the activations
+    fewer:    the op version to write for weights of fewer bits than 8, by bits of the activations
+              and of the weights; without a row no kernel takes them
     real_out: the outputs carry values (an ARG_MAX's and a comparison's do not)
     """
 
@@ -34,6 +36,7 @@ class OpRule:
     fixed: Mapping[int, Fixed] = field(default_factory=dict)
     versions: Mapping[int, int] = field(default_factory=dict)
     bits: tuple[int, ...] = (8, 16)
+    fewer: Mapping[tuple[int, int], int] = field(default_factory=dict)
     real_out: bool = True
     recurrent: bool = False  # it has states: the module of that name writes it
 
@@ -41,6 +44,11 @@ class OpRule:
         """The places of its flowing values."""
         places = range(len(op.inputs)) if self.data == (ALL,) else self.data
         return [i for i in places if op.input(i) is not None]
+
+    def weight_bits(self, activations: int, wanted: int) -> int:
+        """The fewest bits from those wanted up that a kernel takes the weights in."""
+        steps = (bits for bits in (2, 4) if bits >= wanted and (activations, bits) in self.fewer)
+        return next(steps, 8)
 
     def flowing(self, op: Op) -> Iterable[Tensor]:
         return (t for i in self.operands(op) if (t := op.inputs[i]) is not None)
@@ -66,10 +74,11 @@ def _each(names: str, row: OpRule, *versions: int) -> dict[str, OpRule]:
 
 RULES: dict[str, OpRule] = {
     # Products with weights.
-    "CONV_2D": OpRule(weights={1: 0}, bias=2, versions=_v(3, 4)),
-    "DEPTHWISE_CONV_2D": OpRule(weights={1: 3}, bias=2, versions=_v(3, 5)),
+    "CONV_2D": OpRule(weights={1: 0}, bias=2, versions=_v(3, 4), fewer={(8, 4): 7, (16, 4): 7}),
+    "DEPTHWISE_CONV_2D": OpRule(weights={1: 3}, bias=2, versions=_v(3, 5), fewer={(8, 4): 7}),
     "TRANSPOSE_CONV": OpRule((2,), {1: 0}, bias=3, versions=_v(3, 3)),
-    "FULLY_CONNECTED": OpRule(weights={1: 0}, bias=2, versions=_v(4, 7)),
+    "FULLY_CONNECTED": OpRule(weights={1: 0}, bias=2, versions=_v(4, 7),
+                              fewer={(8, 4): 10, (16, 4): 13, (8, 2): 14, (16, 2): 14}),
     "BATCH_MATMUL": OpRule((0, 1), versions=_v(2, 3)),
     # Arithmetic.
     **_each("ADD", _PAIR, 2, 3),

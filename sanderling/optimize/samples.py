@@ -6,7 +6,7 @@ Nothing is decoded before it is asked for: a folder may be larger than the memor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -31,6 +31,7 @@ class Samples(Sequence[Feeds]):
     chosen: Sequence[int]
     text: str  # what they are, for people
     warnings: list[str] = field(default_factory=list)
+    paths: Sequence[Path] = ()  # of all that could be chosen, where each is a file
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -41,7 +42,7 @@ class Samples(Sequence[Feeds]):
     def __getitem__(self, index: slice) -> Samples: ...
     def __getitem__(self, index: int | slice) -> Feeds | Samples:
         if isinstance(index, slice):
-            return Samples(self.read, self.chosen[index], self.text, self.warnings)
+            return replace(self, chosen=self.chosen[index])
         return self.read(self.chosen[index])
 
     def __iter__(self) -> Iterator[Feeds]:
@@ -230,6 +231,7 @@ def _from_folder(path: Path, inputs: _Inputs, most: int, how: Pipeline, steps: S
         lambda i: _one_file(arrays[i], inputs, steps),
         chosen,
         f"{len(chosen)} of {len(arrays)} arrays of {path}",
+        paths=arrays,
     )
 
 
@@ -251,6 +253,7 @@ def _from_pictures(
         chosen,
         f"{len(chosen)} of {len(paths)} pictures of {where}, prepared by "
         f"{how.name or 'steps of your own'}",
+        paths=paths,
     )
 
 

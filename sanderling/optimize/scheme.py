@@ -16,7 +16,14 @@ from ..errors import InputError
 from ..ir import Array, DType, Quant, Tensor
 
 Floats = npt.NDArray[np.float64]
-_TYPES = {4: DType.INT4, 8: DType.INT8, 16: DType.INT16, 32: DType.INT32, 64: DType.INT64}
+_TYPES = {
+    2: DType.INT2,
+    4: DType.INT4,
+    8: DType.INT8,
+    16: DType.INT16,
+    32: DType.INT32,
+    64: DType.INT64,
+}
 # Scales below are written as this: XNNPACK wants positive normal numbers.
 LEAST_SCALE = 1e-9
 # An activation's is larger: a kernel turns the 6 of a fused RELU6 into an int32 number of steps.
@@ -142,10 +149,47 @@ MODES = {
 }
 
 
+# Modes of so few bits that a model has to be trained for them: quantisation-aware training offers
+# them, post-training quantisation does not.
+_W2 = Grid(2, symmetric=True, per_channel=True, narrow=True)
+TRAINED = {
+    mode.name: mode
+    for mode in (
+        Mode(
+            "int8x4",
+            "int4 weights, int8 activations: integer arithmetic alone",
+            weights=_W4,
+            activations=Grid(8, symmetric=False),
+        ),
+        Mode(
+            "int8x2",
+            "int2 weights where a kernel takes them (FULLY_CONNECTED), else int4; int8 activations",
+            weights=_W2,
+            activations=Grid(8, symmetric=False),
+        ),
+        Mode(
+            "int16x4",
+            "int4 weights, int16 activations: integer arithmetic alone",
+            weights=_W4,
+            activations=Grid(16, symmetric=True),
+            bias_bits=64,
+        ),
+        Mode(
+            "weight-int2",
+            "int2 weights per channel, made float again before use",
+            weights=_W2,
+            expanded=True,
+        ),
+    )
+}
+
+
 def mode_of(name: str | Mode) -> Mode:
     """The mode of this name; an unknown one is refused with those there are."""
     if isinstance(name, Mode):
         return name
+    if name in TRAINED:
+        return TRAINED[name]
     if name not in MODES:
         near = get_close_matches(str(name), MODES, 1)
         fix = f"did you mean {near[0]}? " if near else ""

@@ -22,7 +22,13 @@ from .weights import (
     enough_for_bias,
 )
 
-_DEQUANTIZE_VERSION = {DType.INT8: 2, DType.INT16: 3, DType.FLOAT16: 3, DType.INT4: 6}
+_DEQUANTIZE_VERSION = {
+    DType.INT8: 2,
+    DType.INT16: 3,
+    DType.FLOAT16: 3,
+    DType.INT4: 6,
+    DType.INT2: 6,
+}
 PER_CHANNEL_DEQUANTIZE = 5
 NEEDS_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D")
 HALF_MAX = 65504.0
@@ -33,11 +39,13 @@ UNFUSED = ("RELU", "RELU6", "RELU_N1_TO_1")
 @dataclass
 class WeightOptions:
     """How weights become codes. `rounded` replaces a weight's codes with better ones (AdaRound):
-    (op, reals, scales) -> codes, or None to round to nearest."""
+    (op, reals, scales) -> codes, or None to round to nearest. `scaled` replaces its scales with
+    others (those that training has found): op -> scales, or None to find them by the method."""
 
     method: str = "max"
     minimum: int = 1024  # elements of a weight that dynamic and weight-only modes store as codes
     rounded: Callable[[Op, Array, Floats], Array | None] = lambda op, reals, scales: None
+    scaled: Callable[[Op], Floats | None] = lambda op: None
 
 
 @dataclass
@@ -56,7 +64,10 @@ STORED_MODE = {
     (4, False): "dynamic-int4",
     (8, True): "weight-int8",
     (4, True): "weight-int4",
+    (2, True): "weight-int2",
 }
+# What an integer op is called, by bits of its activations and its weights.
+INTEGER_MODE = {(8, 8): "int8", (8, 4): "int8x4", (16, 8): "int16x8", (16, 4): "int16x4"}
 
 
 class Writer:
@@ -182,13 +193,13 @@ class Writer:
     # -- weights ------------------------------------------------------------------------------
 
     def _weights(self, op: Op, mode: Mode) -> None:
-        row, grid = RULES[op.name], mode.weight_grid
+        row, grid = RULES[op.name], self._taken_grid(op, mode)
         scale = float(op.operand(row.data[0]).quantisation.scale[0])
         bias_tensor = None if row.bias is None else op.input(row.bias)
         bias = None if bias_tensor is None else bias_tensor.data
         for place, axis in row.weights.items():
             weight = op.operand(place)
-            scales = channel_scales(weight.values, grid, axis, self.options.method)
+            scales = self._scales(op, weight.values, grid, axis)
             enough = enough_for_bias(scales, bias, scale, mode.bias_bits)
             if (enough > scales).any():
                 self.written.repaired.append(op.where)
@@ -196,6 +207,22 @@ class Writer:
             self.graph.set_input(op, place, self._store(weight, coded, grid))
             if row.bias is not None:
                 self._bias(op, row.bias, bias_tensor, coded, scale, mode.bias_bits)
+
+    def _taken_grid(self, op: Op, mode: Mode) -> Grid:
+        """The grid of an integer op's weights: of more bits than asked for where no kernel takes
+        so few."""
+        grid, row, bits = mode.weight_grid, RULES[op.name], self.solution.domain(op)
+        taken = row.weight_bits(bits, grid.bits)
+        if taken > grid.bits:
+            self.written.reasons[op] = f"no kernel takes weights of {grid.bits} bits"
+            self.written.became[op] = INTEGER_MODE[bits, taken]
+        if taken < 8:
+            op.version = max(op.version, row.fewer[bits, taken])
+        return replace(grid, bits=taken)
+
+    def _scales(self, op: Op, reals: Array, grid: Grid, axis: int) -> Floats:
+        given = self.options.scaled(op)
+        return channel_scales(reals, grid, axis, self.options.method) if given is None else given
 
     def _coded(self, op: Op, reals: Array, scales: Floats, grid: Grid, axis: int) -> Coded:
         coded = encode(reals, scales, grid, axis)
@@ -312,7 +339,7 @@ class Writer:
             self._unfuse(op)
             made = self._once(("blocks", weight, grid), lambda: self._blocks(weight, grid))
         else:
-            scales = channel_scales(weight.values, grid, axis, self.options.method)
+            scales = self._scales(op, weight.values, grid, axis)
             made = self._store(weight, self._coded(op, weight.values, scales, grid, axis), grid)
         self.stored.setdefault(weight, made)
         return made

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 
 from ..errors import InputError
+from ..runtime.partition import Limits
 from ..runtime.registry import find_delegate
 from .rule import Table
 
@@ -21,18 +23,22 @@ HOMES = {
     "xnnpack": "xnnpack xnnpack:sparse",
 }
 MODULES = {name: module for module, held in HOMES.items() for name in held.split()}
-OURS = "cpu"  # answers itself
+# Delegates of ours, which answer themselves.
+OURS = {"cpu": "cpu", "gpu:sanderling": "gpu"}
+ALIASES = {"gpu:tflite": "gpu"}  # where `gpu` is taken by our own delegate
 
 
 def names() -> list[str]:
     """The delegates whose rules are known, sorted."""
-    return sorted({*MODULES, OURS})
+    return sorted({*MODULES, *OURS, *ALIASES})
 
 
 def find_table(name: str) -> Table:
     """The rules of a delegate; the error lists what there is."""
-    if name == OURS:
+    if name in OURS:
         return _own(name)
+    if name in ALIASES:
+        return replace(find_table(ALIASES[name]), name=name)
     if name not in MODULES:
         raise InputError(f"there are no rules of '{name}'", fix=suggestion(name))
     tables: tuple[Table, ...] = import_module(f".{MODULES[name]}", __package__).TABLES
@@ -51,6 +57,8 @@ def suggestion(name: str, others: Iterable[str] = ()) -> str:
 
 
 def _own(name: str) -> Table:
-    delegate = find_delegate(name)
-    source = f"sanderling/delegates/{name}"
-    return Table(name, "Sanderling's own compiler", source, {}, ask=delegate.refuses_each)
+    delegate = find_delegate(OURS[name])
+    title = f"Sanderling's own delegate '{delegate.name}'"
+    limits = Limits().of(delegate)
+    source = f"sanderling/delegates/{delegate.name}"
+    return Table(name, title, source, {}, limits=limits, ask=delegate.refuses_each)

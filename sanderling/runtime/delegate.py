@@ -36,12 +36,14 @@ class Options:
     elsewhere: what an executable can do when a run fails: elsewhere(part, error) warns and gives
     the part, which has no state, on the other delegates of the session. None: the user insists on
     this one (require_full_delegation), or it is the last.
+    before: the ops that stand before the part, as a graph from the model's inputs to the part's.
     """
 
     threads: int
     state: State
     extra: Mapping[str, Any] = field(default_factory=dict)
     elsewhere: Callable[[Graph, DelegateError], Executable] | None = None
+    before: Callable[[], Graph] | None = None
 
 
 # -- what is required -----------------------------------------------------------------------------
@@ -105,6 +107,10 @@ class Executable(ABC):
     """Bytes of its inputs and outputs, in order: a plan that is read from disk is refused if they
     differ. Default None: they are not compared. Code that trusts its caller should tell them."""
 
+    restored: bool = False
+    """Whether it came from what its delegate had kept: a measurement says how it was made. Default
+    False: it was compiled now, or does not tell."""
+
     # Reporting: what is shown to people.
 
     workers: int = 1
@@ -124,6 +130,10 @@ class Executable(ABC):
         """Bytes that it holds, by what they are for: arena, packed_weights, code, or words of its
         own. Default: nothing is known."""
         return {}
+
+    remarks: Sequence[str] = ()
+    """Sentences about what became of the part, such as what was decided on samples: they stand
+    beside the partition where that is explained. Default: nothing is to be said."""
 
     copies: BorderCopies | None = None
     """What its runs have copied between the caller's arrays and memory of its own, counted. Default
@@ -175,6 +185,10 @@ class StepTimes(Protocol):
         """What a second is in these times; None for ticks of the CPU's clock, which the profile
         measures."""
 
+    @property
+    def method(self) -> str:
+        """How they are taken, for people."""
+
     def reset_times(self) -> None: ...
     def count(self, on: bool) -> None:
         """Whether runs from now on are counted. It begins with True."""
@@ -209,6 +223,14 @@ class Delegate(ABC):
         look at them together, or remember its answers. Raises DelegateError: it gets none of them,
         with a warning. Default: it is asked op by op."""
         return [self.refuses(op) for op in ops]
+
+    # Limits of partitions, where a session states none.
+
+    max_delegated_partitions: int = 0
+    """Parts that it gets at most, the largest of them. Default 0: all."""
+
+    min_nodes_per_partition: int = 0
+    """Ops that a part of it has at least. Default 0: any number."""
 
     # Operators of its own.
 

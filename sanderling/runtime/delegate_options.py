@@ -45,6 +45,16 @@ def seconds(about: str) -> Option:
     return Option(about, "a number of seconds", read)
 
 
+def share(about: str) -> Option:
+    def read(value: Any) -> float:
+        number = float(str(value))
+        if not 0 < number < 1:
+            raise ValueError
+        return number
+
+    return Option(about, "a number between 0 and 1", read)
+
+
 def one_of(about: str, *words: str) -> Option:
     def read(value: Any) -> str:
         if str(value) not in words:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import DelegateError, FallbackWarning
 from ..ir import Graph, Op, Tensor
@@ -40,6 +40,18 @@ class Limits:
     def lifted(self) -> Limits:
         """Without those that bind a delegate."""
         return Limits(clustering=self.clustering, single_ops=self.single_ops)
+
+    def of(self, delegate: Delegate) -> Limits:
+        """With the delegate's own where these state none, and parts are no single ops."""
+        if self.single_ops:
+            return self
+        return replace(
+            self,
+            max_delegated_partitions=self.max_delegated_partitions
+            or delegate.max_delegated_partitions,
+            min_nodes_per_partition=self.min_nodes_per_partition
+            or delegate.min_nodes_per_partition,
+        )
 
     def outside(self, node: int) -> str | None:
         """Why a delegate does not get this node, if it lies out of the range."""
@@ -124,7 +136,7 @@ def partition(
     groups: list[Group] = [[op] for op in graph.ops]
     for delegate in delegates:
         open_ops = [op for op in graph.ops if op not in owner]
-        own = limits.lifted() if is_fallback(delegate, delegates) else limits
+        own = limits.lifted() if is_fallback(delegate, delegates) else limits.of(delegate)
         far = {op: own.outside((numbers or {}).get(op, -1)) for op in open_ops}
         taken = set(_asked(delegate, far, failed or {}, refusals))
         if delegate is delegates[-1]:

@@ -103,7 +103,11 @@ class Planner:
         own, _ = copy_graph(graph, part.ops, part.inputs, part.outputs)
         about = {"delegate": part.delegate.name, "ops": len(part.ops)}
         insists = self.require_full or part.delegate is self.delegates[-1]
-        options = replace(self.options, elsewhere=None if insists else partial(self._move, part))
+        options = replace(
+            self.options,
+            elsewhere=None if insists else partial(self._move, part),
+            before=partial(ops_before, graph, part),
+        )
         try:
             with span(f"compile for {part.delegate.name}", "compile", about):
                 made = as_executable(part.delegate.compile(own, options))
@@ -177,6 +181,18 @@ class Planner:
                 where=f"graph '{graph.name}'",
                 fix=f"leave out require_full_delegation{change}",
             )
+
+
+def ops_before(graph: Graph, part: Part) -> Graph:
+    """The ops that a part's inputs depend on, as a graph of its own."""
+    wanted, needed = list(part.inputs), set[Op]()
+    while wanted:
+        producer = wanted.pop().producer
+        if producer is not None and producer not in needed:
+            needed.add(producer)
+            wanted += [t for t in producer.inputs if t is not None]
+    ops = [op for op in graph.ops if op in needed]
+    return copy_graph(graph, ops, graph.inputs, part.inputs)[0]
 
 
 def _part_text(part: Part) -> str:

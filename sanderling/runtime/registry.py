@@ -29,7 +29,6 @@ BUILTIN = {
 }
 # Accelerators of which only the rules are known (sanderling/rules), and what runs a model on one.
 RULES_ONLY = {
-    "gpu": "litert-gpu",
     "nnapi": "",
     "hexagon": "",
     "edgetpu": "external:path=libedgetpu.so.1",

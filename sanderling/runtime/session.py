@@ -278,8 +278,11 @@ class Session(OfThisProcess):
         return list(self._plans)
 
     def explain(self) -> str:
-        """Which ops run where, and why the others do not run on the delegates before."""
-        return self.plan().partition.table()
+        """Which ops run where, why the others do not run on the delegates before, and what these
+        remark."""
+        made = self.plan()
+        remarks = [f"part {i}: {r}" for i, s in enumerate(made.steps) for r in s.executable.remarks]
+        return "\n".join([made.partition.table(), *remarks])
 
     def memory(self) -> dict[str, int]:
         """Bytes that the plans made so far hold: arena, packed_weights, code. The file's own

@@ -39,6 +39,8 @@ SAMPLED = frozenset({"load", "plan", "compile", "allocate", "run", "section"})
 SAMPLE_NS = 1_000_000
 # A recording that is left on for long ends up full, and counts what it leaves out.
 MOST_SLICES = 2_000_000
+# Numbers that no thread has: Linux counts up to 2**22.
+FIRST_TRACK = 1 << 24
 BARRIER = "barrier"
 NO_CORE = "no core"  # a thread waits for a core: known from captures of the whole system only
 
@@ -303,6 +305,7 @@ class Recorder:
         self.open: dict[_Span, None] = {}
         self.taken = self.dropped = 0  # slices
         self._held: dict[str, int] = {}
+        self._tracks: dict[str, int] = {}
         self._memory = _resident_file()
         self._sampled = 0
         self.sample(now())
@@ -328,6 +331,11 @@ class Recorder:
     def native(self, rows: Sequence[Args], times: Times, threads: Sequence[int]) -> None:
         if self._has_room(2 * len(rows) * len(threads)):
             self.natives.append(_Native(self.thread(), rows, times, threads))
+
+    def track(self, name: str) -> int:
+        number = self._tracks.setdefault(name, FIRST_TRACK + len(self._tracks))
+        self.threads[number] = name
+        return number
 
     def keep(self, found: Slice) -> None:
         if self._has_room(1):

@@ -1,6 +1,6 @@
 """One engine for training under constraints.
 
-    found = train(model, pictures, constraints=[Sparsity(0.8)], labels=None, epochs=4)
+    found = train(model, pictures, constraints=[Sparsity(0.8)])
     sanderling.save(found.model, "sparse.tflite")
 
 Without labels the model learns to answer as it did before it was constrained: distillation from its
@@ -12,31 +12,41 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from ..errors import InputError
 from ..ir import Array, Model, Tensor
 from ..progress import progress
-from .constraints import Constraint
+from . import checkpoint as checkpoints
+from .batches import Batches, checked_labels, checked_rows
+from .constraint import Constraint, Rows
+from .losses import Loss, Target, agreement, cross_entropy, distance, targets
 from .twin import Twin
 
-Loss = Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor]
-LEAST_SAMPLES = 8
+KEPT_BYTES = 256 << 20  # of the float model's answers; more are computed again for every batch
+USUAL_SIZE = 0.1  # root mean square of weights that the rate is meant for
+SAVED_EVERY = 60.0  # seconds between checkpoints within an epoch
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the loop runs. rate: of Adam, at its highest; it rises over `warm_up` of all steps and
-    falls as a cosine. held_out: the share of samples that is not trained on. patience: epochs
-    without a better result on them after which training ends; 0: never. clip: of gradients.
-    temperature: of the logits that are distilled. mix: the share of distillation where there are
-    labels too."""
+    """How the loop runs.
+
+    rate: of Adam, at its highest, for weights whose root mean square is 0.1; for others in
+    proportion, since layers with folded normalisation may differ a thousandfold. It rises over
+    `warm_up` of all steps and falls as a cosine to nothing. held_out: the share of samples that is
+    not trained on. patience: epochs without a better result on them after which training ends; 0:
+    never. clip: the largest norm of the weights' gradients. temperature: of the scores that are
+    distilled. mix: the share of distillation where there are labels too. features: names of tensors
+    within the graph that are to stay as the float model has them, with the weight
+    `feature_weight`. mirror, crop: pictures are turned left to right by chance, and moved by at
+    most so many pixels.
+    """
 
     epochs: int = 4
     batch: int = 32
@@ -47,7 +57,22 @@ class Schedule:
     clip: float = 1.0
     temperature: float = 2.0
     mix: float = 0.0
+    features: tuple[str, ...] = ()
+    feature_weight: float = 1.0
+    mirror: bool = False
+    crop: int = 0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 0), ("batch", 1), ("rate", 0.0), ("patience", 0)):
+            if not getattr(self, name) >= least:
+                given = getattr(self, name)
+                raise InputError(f"`{name}` is {given}", where="Schedule", fix=f"{least} or more")
+        for name in ("held_out", "mix", "warm_up"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(
+                    f"`{name}` is {getattr(self, name)}", where="Schedule", fix="from 0 to 1"
+                )
 
 
 @dataclass
@@ -64,9 +89,10 @@ class Epoch:
 @dataclass
 class Trained:
     """The model with its new weights, and how it came about. kept: the epoch whose weights it
-    has."""
+    has. twin: the module that was trained, with its constraints."""
 
     model: Model
+    twin: Twin
     epochs: list[Epoch] = field(default_factory=list)
     kept: int = 0
     frozen: dict[str, str] = field(default_factory=dict)
@@ -74,7 +100,7 @@ class Trained:
 
 def train(
     model: Model,
-    data: Array | Sequence[Array],
+    data: Rows | Sequence[Rows],
     constraints: Sequence[Constraint] = (),
     labels: Array | None = None,
     loss: Loss | None = None,
@@ -83,10 +109,10 @@ def train(
 ) -> Trained:
     """Train the weights of a float model under constraints.
 
-    data: samples along the first axis, for each input if there are several. labels: a class for
-    each sample; None: distillation. loss: in place of cross entropy, a function of the outputs and
-    the labels. checkpoint: a file that is written after every epoch; a run that finds it goes on
-    from there, to the same result.
+    data: samples along the first axis, for each input if there are several; arrays, or what is
+    indexed like them. labels: a class for each sample; None: distillation. loss: in place of cross
+    entropy, a function of the outputs and the labels. checkpoint: a file that is written after
+    every epoch and every minute; a run that finds it goes on from there, to the same result.
     """
     run = _Run(model, data, constraints, labels, loss, schedule or Schedule(), checkpoint)
     return run.finished()
@@ -98,7 +124,7 @@ class _Run:
     def __init__(
         self,
         model: Model,
-        data: Array | Sequence[Array],
+        data: Rows | Sequence[Rows],
         constraints: Sequence[Constraint],
         labels: Array | None,
         loss: Loss | None,
@@ -106,103 +132,137 @@ class _Run:
         checkpoint: str | Path | None,
     ) -> None:
         self.schedule, self.constraints, self.loss = schedule, list(constraints), loss
-        self.twin = Twin(model)
-        self.twin.check_trainable()
-        self.inputs = _checked(self.twin, data)
-        count = len(self.inputs[0])
-        self.labels = None if labels is None else _checked_labels(labels, count, self.twin)
-        if loss is not None and labels is None:
-            raise InputError("a loss was given without labels", fix="give labels, or leave it out")
-        torch.manual_seed(schedule.seed)
-        order = np.random.default_rng(schedule.seed).permutation(count)
-        held = max(1, int(count * schedule.held_out))
-        self.kept_out, self.own = order[:held], order[held:]
-        self.batches = -(-len(self.own) // schedule.batch)
-        self.steps = self.batches * schedule.epochs
-        self.teacher = self._answers()
-        self.optimiser = torch.optim.Adam(self.twin.parameters(), lr=schedule.rate)
-        for constraint in self.constraints:
-            constraint.begin(self.weights, self.steps)
-        self.twin.constraints = self.constraints
+        self.teacher = _Teacher(model, schedule)
+        self.teacher.twin.check_trainable()
+        rows = checked_rows(model.main, data)
+        self.labels = self._checked_labels(labels, len(rows[0]))
+        self.batches = Batches(
+            rows, schedule.batch, schedule.held_out, schedule.seed, schedule.mirror, schedule.crop
+        )
+        self.steps = self.batches.count * schedule.epochs
         self.path = None if checkpoint is None else Path(checkpoint)
-        self.result = Trained(model, frozen=dict(self.twin.frozen))
+        self.name = checkpoints.identity(
+            model, rows, labels, self.constraints, asdict(schedule) | {"loss": loss is not None}
+        )
+        torch.manual_seed(schedule.seed)
+        self.twin = self._constrained_twin(model, rows)
+        self.aims = self.teacher.aims_of(self.twin)
+        self.optimiser = torch.optim.Adam(self._parameter_groups(), lr=schedule.rate)
+        self.result = Trained(model, self.twin, frozen=dict(self.twin.frozen))
         self.best: tuple[float, dict[str, Any]] | None = None
-        self.epoch = 0
+        self.epoch = self.batch = 0  # those that are done
+        self.total = 0.0  # of the losses of this epoch
+
+    def _checked_labels(self, labels: Array | None, count: int) -> torch.Tensor | None:
+        if labels is None:
+            if self.loss is not None:
+                raise InputError(
+                    "a loss was given without labels",
+                    where="loss",
+                    fix="give labels, or leave it out",
+                )
+            return None
+        aims = self.teacher.aims
+        classes = aims[0].tensor.shape[-1] if self.loss is None and aims else None
+        return torch.from_numpy(checked_labels(labels, count, classes))
+
+    def _constrained_twin(self, model: Model, rows: Sequence[Rows]) -> Twin:
+        for number, constraint in enumerate(self.constraints):
+            model = constraint.prepared(model, rows, self.constraints[:number])
+        twin = Twin(model)
+        for constraint in self.constraints:
+            constraint.watch(twin.model)
+            constraint.begin(twin.parameters_of, self.steps)
+        twin.constraints = self.constraints
+        return twin
+
+    def _parameter_groups(self) -> list[dict[str, Any]]:
+        """Weights, each with its size; what constraints learn has the size of all else."""
+        learnt = [p for c in self.constraints for p in c.parameters()]
+        groups = [{"params": [p], "size": _size(p)} for p in self.twin.parameters()]
+        return groups + ([{"params": learnt, "size": 1.0}] if learnt else [])
 
     @property
     def weights(self) -> dict[Tensor, torch.Tensor]:
         return self.twin.parameters_of
 
-    def _answers(self) -> list[torch.Tensor]:
-        """Of the model as it is, for all samples."""
-        found = []
-        with torch.no_grad():
-            for first in range(0, len(self.inputs[0]), self.schedule.batch):
-                found.append(
-                    self.twin(*(x[first : first + self.schedule.batch] for x in self.inputs))
-                )
-        return [torch.cat(parts) for parts in zip(*found, strict=True)]
-
     # -- the loop ---------------------------------------------------------------------------------
 
     def finished(self) -> Trained:
         self._resume()
+        self.teacher.remember(self.batches)
         with progress() as show:
             while self.epoch < self.schedule.epochs and not self._is_patient_no_more():
                 self._one_epoch(show)
-                self._save()
         if self.best is not None:
             self._load(self.best[1])
         self._settle()
-        self.result.model = self.twin.written()
+        made = self.twin.written()
+        for constraint in self.constraints:
+            made = constraint.finished(made)
+        self.result.model = made
         return self.result
 
     def _one_epoch(self, show: Callable[[str, int, int], None]) -> None:
-        begin, total = time.monotonic(), 0.0
-        order = np.random.default_rng((self.schedule.seed, self.epoch)).permutation(self.own)
-        for number in range(self.batches):
-            places = order[number * self.schedule.batch : (number + 1) * self.schedule.batch]
-            total += self._step(places, self.epoch * self.batches + number)
-            show(f"training (loss {total / (number + 1):.4f})",
-                 self.epoch * self.batches + number + 1, self.steps)  # fmt: skip
-        held_out, agreement = self._judged()
-        self.result.epochs.append(
-            Epoch(total / self.batches, held_out, agreement, time.monotonic() - begin)
-        )
-        self.epoch += 1
+        begin = saved = time.monotonic()
+        for places, inputs in self.batches.epoch(self.epoch, self.batch):
+            done = self.epoch * self.batches.count + self.batch
+            self.total += self._step(places, inputs, done)
+            self.batch += 1
+            show(f"training ({self._figures()})", done + 1, self.steps)
+            if time.monotonic() - saved > SAVED_EVERY:
+                saved = time.monotonic()
+                self._save()
+        self._conclude(time.monotonic() - begin)
+        self._save()
+
+    def _figures(self) -> str:
+        """The loss of this epoch so far, and the agreement after the last one."""
+        text = f"loss {self.total / max(1, self.batch):.4f}"
+        if not self.result.epochs:
+            return text
+        return f"{text}, agreement {self.result.epochs[-1].agreement:.1%}"
+
+    def _conclude(self, seconds: float) -> None:
+        held_out, agreeing = self._judged()
+        mean = self.total / max(1, self.batches.count)
+        self.result.epochs.append(Epoch(mean, held_out, agreeing, seconds))
+        self.epoch, self.batch, self.total = self.epoch + 1, 0, 0.0
         if self._is_settled() and (self.best is None or held_out < self.best[0]):
             self.best, self.result.kept = (held_out, self._state()), self.epoch
 
     def _is_settled(self) -> bool:
         """Weights of an epoch in which constraints were still growing are not kept."""
-        ends = [getattr(c, "end_share", 0.0) for c in self.constraints]
+        ends = [c.complete_at for c in self.constraints]
         return self.epoch >= self.schedule.epochs * max([0.0, *ends])
 
     def _is_patient_no_more(self) -> bool:
         waited = self.epoch - self.result.kept
-        return (
-            bool(self.schedule.patience)
-            and self.best is not None
-            and waited >= self.schedule.patience
-        )
+        is_asked = self.schedule.patience > 0 and self.best is not None
+        return is_asked and waited >= self.schedule.patience
 
-    def _step(self, places: Array, step: int) -> float:
+    def _step(self, places: Array, inputs: list[Array], step: int) -> float:
         for group in self.optimiser.param_groups:
-            group["lr"] = self._rate(step)
+            group["lr"] = self._rate(step) * group["size"]
         self.optimiser.zero_grad(set_to_none=True)
-        loss = self._loss(places)
-        if not torch.isfinite(loss):
+        found = self._forward(inputs)
+        loss = self._loss(places, inputs, *found, fresh=self.batches.is_augmented)
+        value = float(loss.detach())
+        if not math.isfinite(value):
             raise InputError(
-                f"the loss is {loss.item()} at step {step + 1}",
+                f"the loss is {value} at step {step + 1}",
                 where="training",
                 fix=f"take a smaller rate than {self.schedule.rate}, or look at the samples",
             )
+        for constraint in self.constraints:
+            extra = constraint.penalty()
+            loss = loss if extra is None else loss + extra
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.twin.parameters(), self.schedule.clip)
         self.optimiser.step()
         for constraint in self.constraints:
             constraint.after_step(self.weights, step + 1)
-        return float(loss.detach())
+        return value
 
     def _rate(self, step: int) -> float:
         warm = max(1, int(self.steps * self.schedule.warm_up))
@@ -211,43 +271,59 @@ class _Run:
         part = (step - warm) / max(1, self.steps - warm)
         return self.schedule.rate * 0.5 * (1 + math.cos(math.pi * part))
 
-    def _loss(self, places: Array) -> torch.Tensor:
-        chosen = torch.from_numpy(np.ascontiguousarray(places))
-        outputs = self.twin(*(x[places] for x in self.inputs))
-        if self.labels is None:
-            return self._distance(outputs, chosen)
-        given = self.labels[chosen]
-        own = (
-            self.loss(outputs, given) if self.loss else F.cross_entropy(_logits(outputs[0]), given)
-        )
-        share = self.schedule.mix
-        return own if not share else (1 - share) * own + share * self._distance(outputs, chosen)
+    # -- losses -----------------------------------------------------------------------------------
 
-    def _distance(self, outputs: list[torch.Tensor], places: torch.Tensor) -> torch.Tensor:
-        """From the float model's answers: classes by KL, anything else by squares over the
-        teacher's own spread."""
+    def _loss(
+        self,
+        places: Array,
+        inputs: list[Array],
+        outputs: list[torch.Tensor],
+        inner: list[torch.Tensor],
+        fresh: bool = False,
+    ) -> torch.Tensor:
+        """fresh: the samples are augmented, and what the float model said of them is not kept."""
+        if self.labels is None:
+            return self._distance(inner, places, inputs, fresh)
+        given = self.labels[torch.from_numpy(np.ascontiguousarray(places))]
+        own = cross_entropy(inner[0], given) if self.loss is None else self.loss(outputs, given)
+        if not self.schedule.mix and not self.schedule.features:
+            return own
+        far = self._distance(inner, places, inputs, fresh)
+        share = self.schedule.mix
+        return (1 - share) * own + share * far if share else own + far
+
+    def _forward(self, inputs: list[Array]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The outputs, and what is compared with the float model's."""
+        return self.twin.outputs_and(inputs, [a.tensor for a in self.aims])
+
+    def _distance(
+        self, found: list[torch.Tensor], places: Array, inputs: list[Array], fresh: bool
+    ) -> torch.Tensor:
+        wanted = self.teacher.answers(places, inputs, fresh)
+        heads = len(self.teacher.aims)
         total = torch.zeros(())
-        for found, teacher in zip(outputs, self.teacher, strict=True):
-            wanted = teacher[places]
-            if not found.is_floating_point():
-                continue
-            if found.dim() == 2 and found.shape[1] > 1:
-                total = total + _kl(found, wanted, self.schedule.temperature)
-            else:
-                spread = wanted.var().clamp(min=1e-12) if wanted.numel() > 1 else torch.ones(())
-                total = total + F.mse_loss(found, wanted) / spread
+        if self.labels is None or self.schedule.mix:
+            aims = self.aims[:heads]
+            total = distance(aims, found[:heads], wanted[:heads], self.schedule.temperature)
+        if self.schedule.features:
+            inner = distance(self.aims[heads:], found[heads:], wanted[heads:], 1.0)
+            total = total + self.schedule.feature_weight * inner
         return total
 
     def _judged(self) -> tuple[float, float]:
         """Loss and agreement on the samples that are held out."""
+        total, same, count = 0.0, 0.0, 0
         with torch.no_grad():
-            loss = self._loss(self.kept_out)
-            outputs = self.twin(*(x[self.kept_out] for x in self.inputs))
-        teacher = self.teacher[0][torch.from_numpy(self.kept_out)]
-        same = outputs[0].reshape(len(teacher), -1).argmax(1) == teacher.reshape(
-            len(teacher), -1
-        ).argmax(1)
-        return float(loss), float(same.float().mean())
+            for places, inputs in self.batches.parts(self.batches.held):
+                outputs, found = self._forward(inputs)
+                total += float(self._loss(places, inputs, outputs, found)) * len(places)
+                wanted = self.teacher.answers(places, inputs)
+                if self.aims:
+                    same += agreement(self.aims[0], found[0], wanted[0]) * len(places)
+                count += len(places)
+                for constraint in self.constraints:
+                    constraint.penalty()
+        return total / count, same / count
 
     # -- ends and checkpoints ----------------------------------------------------------------------
 
@@ -256,7 +332,6 @@ class _Run:
         with torch.no_grad():
             for tensor, parameter in self.weights.items():
                 parameter.copy_(self.twin.constrained(tensor, parameter))
-        self.twin.constraints = []
 
     def _state(self) -> dict[str, Any]:
         """A copy of all that later steps depend on."""
@@ -265,10 +340,11 @@ class _Run:
             "optimiser": self.optimiser.state_dict(),
             "constraints": [c.state() for c in self.constraints],
         }
-        return _copied(kept)
+        found: dict[str, Any] = checkpoints.copied(kept)
+        return found
 
     def _load(self, state: dict[str, Any]) -> None:
-        state = _copied(state)
+        state = checkpoints.copied(state)
         self.twin.load_state_dict(state["twin"])
         self.optimiser.load_state_dict(state["optimiser"])
         for constraint, kept in zip(self.constraints, state["constraints"], strict=True):
@@ -277,99 +353,66 @@ class _Run:
     def _save(self) -> None:
         if self.path is None:
             return
-        content = {"now": self._state(), "best": self.best, "epoch": self.epoch,
-                   "kept": self.result.kept, "epochs": [vars(e) for e in self.result.epochs],
-                   "schedule": vars(self.schedule), "steps": self.steps}  # fmt: skip
-        partial = self.path.with_name(f"{self.path.name}.part")
-        try:
-            torch.save(content, partial)
-            partial.replace(self.path)  # whole, or as it was
-        except (OSError, RuntimeError) as error:
-            partial.unlink(missing_ok=True)
-            raise InputError(
-                f"the checkpoint cannot be written: {error}",
-                where=str(self.path),
-                fix="make room, name another file, or train without a checkpoint",
-            ) from error
+        content = {
+            "now": self._state(),
+            "best": self.best,
+            "done": [self.epoch, self.batch, self.result.kept],
+            "total": self.total,
+            "epochs": [asdict(e) for e in self.result.epochs],
+        }
+        checkpoints.write(self.path, content, self.name)
 
     def _resume(self) -> None:
-        if self.path is None or not self.path.is_file():
+        found = None if self.path is None else checkpoints.read(self.path, self.name)
+        if found is None:
             return
-        try:
-            found = torch.load(self.path, weights_only=True)
-        except Exception as error:
-            raise InputError(
-                f"it is no checkpoint: {error}", where=str(self.path), fix="remove it to begin anew"
-            ) from error
-        if found["schedule"] != vars(self.schedule) or found["steps"] != self.steps:
-            raise InputError(
-                "the checkpoint is of a run with other settings or other data",
-                where=str(self.path),
-                fix="remove it, or give the settings that it was made with",
-            )
         self._load(found["now"])
-        self.epoch, self.best, self.result.kept = found["epoch"], found["best"], found["kept"]
+        self.epoch, self.batch, self.result.kept = found["done"]
+        self.best, self.total = found["best"], found["total"]
         self.result.epochs = [Epoch(**e) for e in found["epochs"]]
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(v) for v in value)
-    return value
+def _size(parameter: torch.Tensor) -> float:
+    """Of a weight, in units of the size that the rate is meant for."""
+    mean = float(parameter.detach().square().mean().sqrt()) if parameter.numel() else 0.0
+    return mean / USUAL_SIZE if mean > 0 else 1.0
 
 
-def _logits(x: torch.Tensor) -> torch.Tensor:
-    """Class scores; a model that ends with a softmax gives probabilities, whose logarithms are as
-    good."""
-    is_probable = bool(((x >= 0) & (x <= 1)).all()) and torch.allclose(
-        x.sum(-1), torch.ones(()), atol=1e-3
-    )
-    return torch.log(x.clamp(min=1e-8)) if is_probable else x
+class _Teacher:
+    """The float model as it is, whose answers are learnt where there are no labels."""
 
+    def __init__(self, model: Model, schedule: Schedule) -> None:
+        self.twin, self.schedule = Twin(model), schedule
+        self.aims = targets(self.twin.graph)
+        self.features = [self.twin.graph.find(name) for name in schedule.features]
+        self.kept: list[torch.Tensor] | None = None
 
-def _cross_entropy(outputs: list[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(_logits(outputs[0]), labels)
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [*(a.tensor for a in self.aims), *self.features]
 
+    def aims_of(self, twin: Twin) -> list[Target]:
+        """The same in another twin: outputs by their places, features by their names."""
+        own = targets(twin.graph)
+        return own + [Target(twin.graph.find(t.name), "values") for t in self.features]
 
-def _kl(found: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.Tensor:
-    student = F.log_softmax(_logits(found) / temperature, 1)
-    teacher = F.log_softmax(_logits(wanted) / temperature, 1)
-    return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
+    def remember(self, batches: Batches) -> None:
+        """Keep the answers to all samples, where they are not too many."""
+        count = len(batches.rows[0])
+        size = sum(4 * count * math.prod(t.shape[1:]) for t in self.tensors)
+        if size > KEPT_BYTES or batches.is_augmented:
+            return
+        found = [self._fresh(inputs) for _, inputs in batches.parts(np.arange(count))]
+        self.kept = [torch.cat(parts) for parts in zip(*found, strict=True)]
 
+    def answers(
+        self, places: Array, inputs: list[Array], fresh: bool = False
+    ) -> list[torch.Tensor]:
+        if self.kept is None or fresh:
+            return self._fresh(inputs)
+        chosen = torch.from_numpy(np.ascontiguousarray(places))
+        return [answers[chosen] for answers in self.kept]
 
-def _checked(twin: Twin, data: Array | Sequence[Array]) -> list[Array]:
-    """The samples of each input."""
-    inputs = twin.graph.inputs
-    arrays = [np.asarray(a) for a in (data if isinstance(data, list | tuple) else [data])]
-    if len(arrays) != len(inputs):
-        names = ", ".join(f"'{t.name}'" for t in inputs)
-        raise InputError(f"{len(arrays)} arrays of samples for {names}", fix="give one for each")
-    for array, tensor in zip(arrays, inputs, strict=True):
-        if array.shape[1:] != tuple(tensor.shape[1:]):
-            raise InputError(
-                f"samples of shape {array.shape[1:]}, not {tuple(tensor.shape[1:])}",
-                where=f"input '{tensor.name}'",
-                fix="give samples along the first axis, as the model takes them",
-            )
-    if len({len(a) for a in arrays}) > 1 or len(arrays[0]) < LEAST_SAMPLES:
-        counts = ", ".join(str(len(a)) for a in arrays)
-        raise InputError(f"{counts} samples", where="data", fix=f"give {LEAST_SAMPLES} or more")
-    return arrays
-
-
-def _checked_labels(labels: Array, count: int, twin: Twin) -> torch.Tensor:
-    given = np.asarray(labels)
-    if len(given) != count:
-        raise InputError(f"{len(given)} labels for {count} samples", fix="give one for each sample")
-    classes = twin.graph.outputs[0].shape[-1]
-    if given.dtype.kind in "iu" and given.size and not 0 <= given.min() <= given.max() < classes:
-        raise InputError(
-            f"labels from {given.min()} to {given.max()} for {classes} classes",
-            where="labels",
-            fix=f"give classes from 0 to {classes - 1}",
-        )
-    return torch.from_numpy(given.astype(np.int64) if given.dtype.kind in "iu" else given)
+    def _fresh(self, inputs: list[Array]) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return self.twin.outputs_and(inputs, self.tensors)[1]

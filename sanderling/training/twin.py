@@ -26,7 +26,7 @@ from .elementwise import TYPES, evaluate
 from .functions import FUNCTIONS, cannot
 
 if TYPE_CHECKING:
-    from .constraints import Constraint
+    from .constraint import Constraint
 
 
 class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unknown here
@@ -104,6 +104,12 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
 
     def forward(self, *inputs: Any) -> list[torch.Tensor]:
         """The graph's outputs, in order, for its inputs, in order: tensors or arrays."""
+        return self.outputs_and(inputs, [])[0]
+
+    def outputs_and(
+        self, inputs: Sequence[Any], inner: Sequence[Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The outputs, and some tensors within the graph."""
         if len(inputs) != len(self.graph.inputs):
             names = ", ".join(f"'{t.name}'" for t in self.graph.inputs)
             raise InputError(
@@ -115,21 +121,37 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
         for op in self.graph.ops:
             if op.outputs and all(t in self._computed for t in op.outputs):
                 continue
-            found = self._run(op, [self._value(t, values) for t in op.inputs])
-            values.update(zip(op.outputs, found, strict=True))
-        return [self._present(values, t) for t in self.graph.outputs]
+            found = self._computed_by(op, self._operands(op, values))
+            for tensor, value in zip(op.outputs, found, strict=True):
+                for constraint in self.constraints:
+                    value = constraint.activation(tensor, value)
+                values[tensor] = value
+        outputs = [self._value(t, values) for t in self.graph.outputs]
+        return outputs, [self._value(t, values) for t in inner]
 
-    def _present(self, values: dict[Tensor, torch.Tensor], tensor: Tensor) -> torch.Tensor:
-        found = self._value(tensor, values)
-        assert found is not None
+    def _operands(self, op: Op, values: dict[Tensor, torch.Tensor]) -> list[torch.Tensor | None]:
+        found: list[torch.Tensor | None] = []
+        for place, tensor in enumerate(op.inputs):
+            if tensor is None:
+                found.append(None)
+                continue
+            value = self._value(tensor, values)
+            for constraint in self.constraints:
+                value = constraint.operand(op, place, value)
+            found.append(value)
         return found
 
-    def _value(
-        self, tensor: Tensor | None, values: dict[Tensor, torch.Tensor]
-    ) -> torch.Tensor | None:
-        if tensor is None or tensor in values:
-            return None if tensor is None else values[tensor]
-        values[tensor] = torch.from_numpy(np.array(self._data(tensor)))
+    def _computed_by(self, op: Op, tensors: list[torch.Tensor | None]) -> list[torch.Tensor]:
+        """The results, of a constraint that computes the op in its own way or of the op itself."""
+        for constraint in self.constraints:
+            found = constraint.computed(op, tensors)
+            if found is not None:
+                return found
+        return self._run(op, tensors)
+
+    def _value(self, tensor: Tensor, values: dict[Tensor, torch.Tensor]) -> torch.Tensor:
+        if tensor not in values:
+            values[tensor] = torch.from_numpy(np.array(self._data(tensor)))
         return values[tensor]
 
     def _data(self, tensor: Tensor) -> Array:

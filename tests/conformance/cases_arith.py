@@ -395,6 +395,11 @@ def _floor() -> list[Case]:
         case("FLOOR_MOD", *pairs(SPECIAL), name="special", version=2),
     ]
     rows += [case("FLOOR_DIV", *pairs(LARGE, "i32"), name="overflow", version=2)]
+    rows += [
+        case("FLOOR_DIV", T((2, 3, 5), kind), const(by, kind), name="known divisor", version=2)
+        for kind in ("f32", "i32")
+        for by in (7, [2, -3, 5, -48, 1])
+    ]
     # INT_MIN % -1 is a trap of the processor.
     rows += [case("FLOOR_MOD", *pairs(LARGE[1:], "i32"), name="extremes", version=2)]
     return rows

@@ -225,21 +225,22 @@ def _with_intermediates(row: Case, between: Sequence[T]) -> Case:
     return replace(row, build=build)
 
 
-def _basic(batch: int, depth: int, units: int) -> Case:
+def _basic(batch: int, depth: int, units: int, variable: bool = True) -> Case:
+    """variable: the operator keeps its state; else the graph hands it in and out."""
     return case(
         "LSTM",
         f32(batch, depth),
-        T((batch, units), variable=True),
+        T((batch, units), variable=variable),
         weights(4 * units, depth + units, low=-1, high=1),
         weights(4 * units),
-        T((batch, units), variable=True),
+        T((batch, units), variable=variable),
         out=[f32()] * 4,
         kernel_type="BASIC",
         fused_activation_function="TANH",
         version=2,
         runs=3,
         tol=5e-6,
-        name="basic",
+        name="basic" if variable else "basic handed on",
     )
 
 
@@ -321,6 +322,7 @@ CASES: list[Case] = [
     *(_integer8(*sizes) for sizes in ((3, 2, 4), (0, 1, 7), (-100, 3, 16), (5, 2, 43))),
     _integer8(cell_clip=0.4, proj_clip=0.3),
     _basic(2, 5, 4), _basic(1, 1, 1), _basic(3, 20, 16),
+    _basic(2, 5, 4, variable=False), _basic(3, 7, 6, variable=False),
     _basic_integer(2, 5, 4), _basic_integer(1, 1, 1), _basic_integer(3, 20, 16, zero=0),
     _basic_integer(2, 5, 4, 1e-3), _basic_integer(2, 5, 4, 1e-6, zero=255),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ room         bytes that still fit on the device's disk
 pushes       files that are pushed until the cable is pulled
 disconnects  the cable is pulled when a tool runs, or the log is asked for
 refuses_app  no app can be installed
+qemu         a command that runs programs of the device's CPU
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ push_one() {
     echo $((room - size)) > HOME/room
   fi
   cat "$1" > "$place"
+  if [ -f HOME/qemu ] && [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]; then
+    mv "$place" "$place.elf"; chmod 755 "$place.elf"
+    printf '#!/bin/sh\nexec %s "%s" "$@"\n' "$(cat HOME/qemu)" "$place.elf" > "$place"
+  fi
   [ -f HOME/pushes ] || return 0
   left=$(($(cat HOME/pushes) - 1)); echo $left > HOME/pushes
   if [ $left -eq 0 ]; then

@@ -13,21 +13,21 @@ from .steps import Memory, Node, StepWriter, Writer
 
 
 def raw_storage(tensor: Tensor) -> Storage:
-    """As the caller has it."""
-    return Storage(tensor.dtype.short)
+    """As the caller has it; a complex number is two floats."""
+    return Storage("f32" if tensor.dtype is DType.COMPLEX64 else tensor.dtype.short)
 
 
-def is_raw(border: Border, tensors: Storage) -> bool:
-    """Whether the caller's bytes are the device's already."""
+def is_raw(border: Border, kept: Storage) -> bool:
+    """Whether the caller's bytes are the device's already. kept: how the tensor inside is."""
     outside = border.outside
-    fits = layout.dims(outside.shape)[-1] % 4 == 0 and tensors.form == "buffer"
-    return fits and outside.dtype.short == layout.storage_of(border.inside, tensors).element
+    fits = layout.dims(border.inside.shape)[-1] % 4 == 0 and kept.form == "buffer"
+    return fits and outside.dtype.short == kept.element
 
 
 def emit_import(w: Writer, border: Border) -> None:
     """Read the caller's elements and store vectors."""
     outside, inside = border.outside, border.inside
-    shape = layout.dims(outside.shape)
+    shape = layout.dims(inside.shape)
     with w.kernel("import", _node(inside)) as s:
         k = s.k
         raw = k.argument("raw", raw_storage(outside))
@@ -54,7 +54,7 @@ def emit_import(w: Writer, border: Border) -> None:
 def emit_export(w: Writer, border: Border) -> None:
     """Read vectors and store the caller's elements."""
     outside, inside = border.outside, border.inside
-    shape = layout.dims(outside.shape)
+    shape = layout.dims(inside.shape)
     with w.kernel("export", _node(inside)) as s:
         k = s.k
         x = s.scratch(inside)

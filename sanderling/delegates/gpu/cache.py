@@ -22,7 +22,7 @@ import numpy as np
 from ...store import DIGEST, Store
 from ..cpu.runtime.cache import PAGE, digest
 from .devices.device import Offers
-from .recipe import Call, Place, Recipe
+from .recipe import WEIGHTS, Call, Place, Recipe
 
 MAGIC = b"sandrlg1"
 FOLDER = "sanderling-gpu"  # within the user's own, whose mode is none of our business
@@ -79,6 +79,7 @@ def _pieces(key: str, entry: Entry) -> list[bytes]:
         "inputs": recipe.inputs,
         "outputs": recipe.outputs,
         "programs": recipe.programs,
+        "remarks": recipe.remarks,
         "binaries": [len(b) for b in entry.binaries],
         "weights": recipe.weights.nbytes,
     }
@@ -122,12 +123,22 @@ def _split(memory: mmap.mmap, begin: int, sizes: list[int]) -> list[bytes]:
 
 
 def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
-    calls = [
-        Call(kernel, tuple(size), tuple(group), tuple(arguments), name, ops, macs)
-        for kernel, size, group, arguments, name, ops, macs in about["calls"]
-    ]
+    calls = [Call(*map(_unlisted, row)) for row in about["calls"]]
     places = [Place(*row) for row in about["places"]]
-    return Recipe(calls, places, about["inputs"], about["outputs"], about["programs"], weights)
+    return Recipe(
+        calls,
+        places,
+        about["inputs"],
+        about["outputs"],
+        about["programs"],
+        weights,
+        about["remarks"],
+    )
+
+
+def _unlisted(field: Any) -> Any:
+    """JSON has no tuples."""
+    return tuple(field) if isinstance(field, list) else field
 
 
 def _check(entry: Entry) -> None:
@@ -136,7 +147,8 @@ def _check(entry: Entry) -> None:
     count, room = len(recipe.places), recipe.weights.nbytes
     numbers = [i for c in recipe.calls for i in c.arguments] + recipe.inputs + recipe.outputs
     inside = all(0 <= i < count for i in numbers)
-    fits = all(0 <= p.begin <= p.begin + p.nbytes <= max(room, p.nbytes) for p in recipe.places)
+    weights = [p for p in recipe.places if p.kind == WEIGHTS]
+    fits = all(0 <= p.begin <= p.begin + p.nbytes <= room for p in weights)
     known = {name for names in recipe.programs for name in names}
     whole = all(c.kernel in known for c in recipe.calls)
     if not (inside and fits and whole) or len(entry.binaries) != len(recipe.programs):

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...errors import DelegateError
+from ...errors import DelegateError, InputError, SanderlingError
 from ...ir import Graph, Op
 from ...runtime.delegate import Delegate, Options
-from ...runtime.delegate_options import Option, flag, one_of, read_options, text, whole_number
+from ...runtime.delegate_options import (
+    Option,
+    flag,
+    one_of,
+    read_options,
+    seconds,
+    share,
+    text,
+    whole_number,
+)
 from .devices.device import Device
+from .precision import PRECISIONS, PRIORITIES, check_precision
+from .samples import SAMPLES
 
 OPTIONS: dict[str, Option] = {
     "backend": one_of("the interface to the device", "opencl", "webgpu"),
     "device": whole_number("which device, as `sanderling devices` numbers them", 0),
-    "precision": one_of("of floats: kept in and computed in", "f32", "f32_f16", "f16"),
+    "precision": one_of("of floats: kept in and computed in", *PRECISIONS),
+    "precision_bound": share("auto: the error of half precision that is allowed, of the range"),
+    "samples": SAMPLES,
+    "is_precision_loss_allowed": flag("whether floats may be computed in 16 bits"),
+    **{
+        f"inference_priority{place}": one_of(f"what comes {rank}", *PRIORITIES)
+        for place, rank in enumerate(("first", "second", "third"), 1)
+    },
     "quantized": flag("whether ops of 8-bit models are taken"),
+    "max_delegated_partitions": whole_number("parts at most, the largest; 0: all", 0),
+    "min_nodes_per_partition": whole_number("ops of a part at least", 0),
     "cache": flag("whether compiled programs are kept on disk"),
     "serialization_dir": text("the folder that they are kept in, default the cache's"),
     "model_token": text("a name that tells what is kept of a model from others"),
     "tuning": one_of("of work-group sizes", "off", "fast", "full"),
+    "storage": one_of("the form of tensors in the device's memory", "buffer", "image", "texture"),
+    "timeout": seconds("that a run may take before the device is given up"),
     "inference_preference": one_of(
         "what the time to the first answer is worth",
         "fast_single_answer",
@@ -27,19 +49,37 @@ OPTIONS: dict[str, Option] = {
         "balanced",
     ),
 }
+# TensorFlow Lite's GPU delegate has one part, the largest, if nobody asks for more.
+USUAL_PARTITIONS = 1
+_PREFERENCES = {True: "sustained_speed", False: "fast_single_answer"}
+_INTERFACES = {"webgpu": "WebGPU"}
+_BACKENDS = {"cl": "opencl", "opencl": "opencl", "webgpu": "webgpu"}
 
 
 class GpuDelegate(Delegate):
-    """Runs parts on a GPU, or on whatever else an OpenCL driver offers."""
+    """Runs parts on a GPU, or on whatever else an OpenCL driver offers. Options have the names of
+    TensorFlow Lite's where it has them: OPTIONS lists all, docs/gpu.md explains them."""
 
     name = "gpu"
 
     def __init__(self, **options: Any) -> None:
+        self._choose(options)
+
+    def _choose(self, options: Mapping[str, Any]) -> None:
         self.chosen = read_options(self.name, OPTIONS, options)
+        check_precision(self.chosen)
         self.quantized = self.chosen.get("quantized", True)
+        self.max_delegated_partitions = self.chosen.get(
+            "max_delegated_partitions", USUAL_PARTITIONS
+        )
+        self.min_nodes_per_partition = self.chosen.get("min_nodes_per_partition", 0)
 
     def configure(self, options: Mapping[str, Any]) -> GpuDelegate:
-        return type(self)(**{**self.chosen, **options})
+        return type(self)(**{**self.chosen, **_numbered(options)})
+
+    def take_flags(self, flags: Mapping[str, Any]) -> None:
+        given = {row[0]: row[1](flags[name]) for name, row in FLAGS.items() if name in flags}
+        self._choose({**self.chosen, **{k: v for k, v in given.items() if v is not None}})
 
     def refuses(self, op: Op) -> str | None:
         from .table import refusal
@@ -47,25 +87,67 @@ class GpuDelegate(Delegate):
         return refusal(op, self.quantized)
 
     def lacks(self) -> str:
-        return "" if self.devices() else "there is no OpenCL device"
+        try:
+            self.device()
+        except SanderlingError as error:
+            return error.what
+        return ""
 
     def devices(self) -> tuple[Device, ...]:
-        from .devices.opencl import devices
+        from .devices.finding import devices
 
-        return devices()
+        return devices(self.chosen.get("backend"), self.chosen.get("device", 0))
 
     def device(self) -> Device:
         found = self.devices()
         wanted = self.chosen.get("device", 0)
-        if wanted >= len(found):
-            raise DelegateError(
-                f"there is no device {wanted}: this machine has {len(found)}",
-                where="delegate 'gpu'",
-                fix="see `sanderling devices`; a driver for CPUs: pip install 'sanderling[gpu]'",
-            )
-        return found[wanted]
+        if wanted < len(found):
+            return found[wanted]
+        kind = _INTERFACES.get(self.chosen.get("backend", ""), "OpenCL")
+        what = (
+            f"no device {wanted}: this machine has {len(found)}" if found else f"no {kind} device"
+        )
+        raise DelegateError(
+            f"there is {what}",
+            where="delegate 'gpu'",
+            fix="see `sanderling devices`; a driver for CPUs: pip install 'sanderling[gpu]'",
+        )
 
     def compile(self, part: Graph, options: Options) -> Any:
         from .compilation import compile_part
 
-        return compile_part(self.device(), part, options, self.chosen)
+        made = compile_part(self.device(), part, options, self.chosen)
+        made.timeout = self.chosen.get("timeout", made.timeout)
+        return made
+
+
+def _numbered(options: Mapping[str, Any]) -> dict[str, Any]:
+    """gpu:1 is short for gpu:device=1."""
+    return dict(("device", n) if n.isdecimal() else (n, value) for n, value in options.items())
+
+
+# -- flags of benchmark_model ---------------------------------------------------------------------
+
+
+def _backend(name: str) -> str | None:
+    if name and name not in _BACKENDS:
+        raise InputError(
+            f"there is no backend '{name}'",
+            where="--gpu_backend",
+            fix="write cl (OpenCL) or webgpu",
+        )
+    return _BACKENDS.get(name)
+
+
+# The option that a flag is, and its value there; None where the delegate's own holds.
+FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "gpu_precision_loss_allowed": ("is_precision_loss_allowed", bool),
+    "gpu_experimental_enable_quant": ("quantized", bool),
+    "gpu_inference_for_sustained_speed": (
+        "inference_preference",
+        lambda on: _PREFERENCES[bool(on)],
+    ),
+    "gpu_backend": ("backend", _backend),
+    "delegate_serialize_dir": ("serialization_dir", lambda folder: folder or None),
+    "delegate_serialize_token": ("model_token", lambda token: token or None),
+}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DelegateError
 from ...ir import Array
-from ...runtime.delegate import BorderCopies, Executable
+from ...runtime.delegate import BorderCopies, Executable, StepTimes
 from ...runtime.delegate import Call as Run
+from ...spans import tape
 from .cache import Entry
 from .devices.device import Device
 from .recipe import WEIGHTS, Call, Recipe
+
+if TYPE_CHECKING:
+    from .timing import Watch
 
 Rescue = Callable[[DelegateError], Executable]
 Launcher = Callable[[], Any]
@@ -24,6 +29,7 @@ class GpuExecutable(Executable):
     """
 
     copies: BorderCopies
+    timeout = 600.0  # seconds that a run may take: a device that hangs must not hang its user
 
     def __init__(
         self,
@@ -35,8 +41,10 @@ class GpuExecutable(Executable):
     ) -> None:
         self.device, self.recipe, self.programs = device, recipe, programs
         self.key, self.sizes, self.rescue = key, recipe.sizes, rescue
+        self.remarks = recipe.remarks
         self.copies = BorderCopies()
         self._instead: Executable | None = None
+        self._watch: Watch | None = None
         self._program = {
             name: program
             for program, names in zip(programs, recipe.programs, strict=True)
@@ -48,10 +56,16 @@ class GpuExecutable(Executable):
     def _allocate(self, number: int) -> Any:
         place = self.recipe.places[number]
         if place.kind != WEIGHTS:
-            return self.device.allocate(place.nbytes)
+            return self.device.allocate(place.nbytes, place.storage)
         data = self.recipe.weight(place)
-        shared = self.device.share(data)
-        return self.device.upload(data) if shared is None else shared
+        shared = self.device.share(data) if place.form == "buffer" else None
+        return self.device.upload(data, place.storage) if shared is None else shared
+
+    def let_go(self) -> GpuExecutable:
+        """The host forgets weights that the device has copies of; what they share stays. Asked when
+        nothing is to be kept on disk any more."""
+        self.recipe = replace(self.recipe, weights=self.recipe.weights[:0].copy())
+        return self
 
     def launcher(self, call: Call, places: Sequence[Any], group: Sequence[int]) -> Launcher:
         memory = [places[i] for i in call.arguments]
@@ -86,18 +100,45 @@ class GpuExecutable(Executable):
     def _run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         for number, array in zip(self.recipe.inputs, inputs, strict=True):
             self.device.write(self.places[number], array)
-        for launch in self.launches:
-            launch()
+        self.enqueue(self.launches)
+        self.device.wait(self.timeout)
         for number, result in zip(self.recipe.outputs, outputs, strict=True):
             assert result is not None, "ops whose shapes depend on data are refused"
             self.device.read(self.places[number], result)
         self.copies.count(inputs, outputs)
 
+    def enqueue(self, launches: Sequence[Launcher]) -> None:
+        """All launches of a run; while somebody asks when they are on the device, until they are
+        over."""
+        if self._watch is None and tape.recorder is None:
+            for launch in launches:
+                launch()
+            return
+        watch = self._watched()
+        if watch.is_on:
+            watch.run(launches)
+            return
+        self.device.profile(False)
+        for launch in launches:
+            launch()
+
+    def _watched(self) -> Watch:
+        if self._watch is None:
+            from .timing import Watch
+
+            self._watch = Watch(self)
+        return self._watch
+
+    def step_times(self) -> StepTimes:
+        watch = self._watched()
+        watch.count(True)
+        return watch
+
     def warm_up(self) -> None:
         """A run on whatever memory holds: some drivers compile at the first launch."""
         for launch in self.launches:
             launch()
-        self.device.finish()
+        self.device.wait(self.timeout)
 
     def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Run:
         if self._instead is not None:
@@ -110,7 +151,7 @@ class Bound:
     """A run on arrays that stay where they are. Those that the device can share are not copied."""
 
     def __init__(self, made: GpuExecutable, inputs: Sequence[Array], outputs: list[Array]) -> None:
-        self._device, self._copies = made.device, made.copies
+        self._device, self._copies, self._made = made.device, made.copies, made
         places = made.places[:]
         sides = (made.recipe.inputs, inputs), (made.recipe.outputs, outputs)
         for numbers, arrays in sides:
@@ -130,14 +171,12 @@ class Bound:
             device.give(memory)
         for memory, array in self._written:
             device.write(memory, array)
-        for launch in self._launches:
-            launch()
+        self._made.enqueue(self._launches)
+        device.wait(self._made.timeout)
         for memory in self._taken:
             device.take(memory)
         for memory, array in self._read:
             device.read(memory, array)
-        if not (self._taken or self._read):
-            device.finish()
         self._copies.count(self._copied)
 
 
@@ -161,4 +200,6 @@ def restored(
         programs = device.load(entry.binaries)
     except DelegateError:
         return None
-    return GpuExecutable(device, entry.recipe, programs, rescue, key)
+    made = GpuExecutable(device, entry.recipe, programs, rescue, key)
+    made.restored = True
+    return made

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 # Kinds of values: float (of the kernel's precision), whole number of 32 bits, truth.
@@ -49,11 +49,13 @@ class Storage:
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of a kernel: memory that it reads or writes."""
+    """A parameter of a kernel: memory that it reads or writes. single: it is written element by
+    element, not in vectors."""
 
     name: str
     storage: Storage
     written: bool
+    single: bool = False
 
 
 class Dialect(Protocol):
@@ -83,6 +85,7 @@ class Dialect(Protocol):
     def kernel(
         self, name: str, arguments: Sequence[Argument], lines: Sequence[str], group: Sequence[int]
     ) -> str: ...
+    def preamble(self) -> str: ...
 
 
 class Value:
@@ -378,6 +381,10 @@ class Kernel:
         self.line(self.dialect.store(target, self.value(index).text, x.text, x.lanes))
 
     def store_one(self, target: Argument, index: Index, x: Value) -> None:
+        """One element. Vectors are not stored through the same argument."""
+        self.arguments = [
+            replace(a, single=True) if a.name == target.name else a for a in self.arguments
+        ]
         self.line(self.dialect.store_one(target, self.value(index).text, x.text))
 
     # -- the whole --------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from .language import Storage
 
 # Types of tensors that a device can hold, and how. Truth is 0.0 or 1.0.
 FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BOOL)
-WHOLE = (DType.INT32, DType.INT64)
+WHOLE = (DType.INT32, DType.INT64, DType.INT8, DType.UINT8)  # bytes that are no codes
 CODES = (DType.INT8, DType.UINT8)
 
 

@@ -6,12 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from zlib import crc32
 
-from ...ir import Graph, Tensor
+from ...ir import Graph, Op, Tensor
 from ...passes import PIPELINES, run_passes
+from ..cpu.steps.origins import Origins
 from .border import emit_export, emit_import, is_raw
 from .devices.device import Offers
-from .language import Storage
 from .nodes import Nodes, plan_nodes
+from .passes.decompose import decompose
 from .passes.float_view import Border, float_view
 from .steps import Step, Writer
 from .table import KERNELS
@@ -26,19 +27,42 @@ class Lowered:
     inputs: list[Border]
     outputs: list[Border]
     raw: set[Tensor]
+    origins: list[tuple[int, ...]]  # of each step: the part's ops that it carries out
+
+    @property
+    def makers(self) -> list[list[Tensor]]:
+        """What each input and, behind them, each node makes."""
+        return makers(self.inputs, self.nodes)
 
 
-def lower(part: Graph, offers: Offers, dialect: type, precision: str) -> Lowered:
-    """precision: f32, or f32_f16 (floats are kept in 16 bits), or f16 (computed in them, too)."""
+def makers(inputs: list[Border], nodes: Nodes) -> list[list[Tensor]]:
+    return [[b.inside] for b in inputs] + [node.outputs for node in nodes.nodes]
+
+
+def lower(
+    part: Graph,
+    offers: Offers,
+    dialect: type,
+    precision: str,
+    exact: frozenset[int] = frozenset(),
+) -> Lowered:
+    """precision: f32, or f32_f16 (floats are kept in 16 bits), or f16 (computed in them, too).
+
+    exact: whose results stay in 32 bits nevertheless: places in Lowered.makers.
+    """
+    origins = Origins(part)
     run_passes(part, PIPELINES["default"])
     _, inputs, outputs = float_view(part)
-    nodes = plan_nodes(part, KERNELS)
+    decompose(part, KERNELS)
+    nodes = plan_nodes(part, KERNELS, offers.kind.operands)
     element = "f32" if precision == "f32" else "f16"
-    form = offers.kind.form if offers.images else "buffer"
-    tensors, weights = Storage(element, form), Storage(element, form)
-    half = frozenset(nodes.nodes if precision == "f16" else ())
-    w = Writer(offers.kind, dialect, tensors, weights, half)
-    raw = _raw([*inputs, *outputs], tensors)
+    storage, most_vectors = offers.storage(element)
+    made = makers(inputs, nodes)
+    kept = frozenset(nodes.home(t) for place in exact for t in made[place])
+    half = frozenset(n for n in nodes.nodes if not kept.intersection(map(nodes.home, n.outputs)))
+    half = half if precision == "f16" else frozenset()
+    w = Writer(offers.kind, dialect, storage, storage, half, kept, nodes.home, most_vectors)
+    raw = _raw([*inputs, *outputs], w)
     for border in inputs:
         if border.outside not in raw:
             emit_import(w, border)
@@ -48,14 +72,31 @@ def lower(part: Graph, offers: Offers, dialect: type, precision: str) -> Lowered
         if border.outside not in raw:
             emit_export(w, border)
     _name(w.steps)
-    return Lowered(w.steps, nodes, inputs, outputs, raw)
+    found = _carried_out(w.steps, nodes, origins)
+    return Lowered(w.steps, nodes, inputs, outputs, raw, found)
 
 
-def _raw(borders: list[Border], tensors: Storage) -> set[Tensor]:
+def _carried_out(steps: list[Step], nodes: Nodes, origins: Origins) -> list[tuple[int, ...]]:
+    """A node's ops are those of the step that multiplies most, or of its last."""
+    done: set[int] = set()
+    found: list[tuple[int, ...]] = [()] * len(steps)
+    for node in nodes.nodes:
+        about = Op(node.op.name, list(node.reads()), list(node.outputs))
+        own = [place for place in origins.under(about) if place not in done]
+        done.update(own)
+        numbers = [i for i, step in enumerate(steps) if step.node is node]
+        if numbers:
+            found[max(numbers, key=lambda i: (steps[i].macs, i))] = tuple(own)
+    return found
+
+
+def _raw(borders: list[Border], w: Writer) -> set[Tensor]:
     """Those whose bytes are the device's already. A tensor that is in two places of the border is
     copied to and from memory of its own."""
     places = Counter(b.inside for b in borders)
-    return {b.outside for b in borders if is_raw(b, tensors) and places[b.inside] == 1}
+    return {
+        b.outside for b in borders if places[b.inside] == 1 and is_raw(b, w.storage_of(b.inside))
+    }
 
 
 def _name(steps: list[Step]) -> None:

@@ -36,7 +36,8 @@ class Nodes:
         return tensor
 
 
-def plan_nodes(graph: Graph, table: Mapping[str, Row]) -> Nodes:
+def plan_nodes(graph: Graph, table: Mapping[str, Row], operands: int = MOST_OPERANDS) -> Nodes:
+    """operands: tensors that a kernel of this device reads at most."""
     found = Nodes()
     for op in graph.ops:
         if op.name in VIEWS and _is_free(graph, op):
@@ -44,7 +45,7 @@ def plan_nodes(graph: Graph, table: Mapping[str, Row]) -> Nodes:
         else:
             found.nodes.append(_node(op))
     _fold_padding(graph, found)
-    _fuse(graph, found, table)
+    _fuse(graph, found, table, operands)
     return found
 
 
@@ -100,21 +101,22 @@ def is_map(node: Node) -> bool:
     return node.op.name in ELEMENTWISE
 
 
-def _fuse(graph: Graph, found: Nodes, table: Mapping[str, Row]) -> None:
+def _fuse(graph: Graph, found: Nodes, table: Mapping[str, Row], operands: int) -> None:
     """Producers go into the maps that alone read them. What is merged stands where the map stood:
     all that it reads has been made there."""
     made = {t: node for node in found.nodes for t in node.outputs}
     kept = set(graph.outputs) | set(found.aliases.values())
     for node in [n for n in found.nodes if is_map(n)]:
-        while (before := _fusable(node, made, kept, table)) is not None:
+        while (before := _fusable(node, made, kept, table, operands)) is not None:
             _merge(before, node)
             found.nodes.remove(before)
             made.pop(before.output)
 
 
 def _fusable(
-    node: Node, made: Mapping[Tensor, Node], kept: set[Tensor], table: Mapping[str, Row]
-) -> Node | None:
+    node: Node, made: Mapping[Tensor, Node], kept: set[Tensor], table: Mapping[str, Row],
+    operands: int,
+) -> Node | None:  # fmt: skip
     """A node that can become part of this one."""
     for tensor in _slots(node):
         before = None if tensor is None else made.get(tensor)
@@ -123,15 +125,15 @@ def _fusable(
         into = is_map(before) or (is_map(node) and table[before.op.name].fuses)
         alone = all(user in node.ops for user in tensor.users)
         same = layout.dims(tensor.shape) == layout.dims(node.output.shape)
-        if into and alone and same and _is_small(before, node):
+        if into and alone and same and _is_small(before, node, operands):
             return before
     return None
 
 
-def _is_small(before: Node, node: Node) -> bool:
+def _is_small(before: Node, node: Node, most: int) -> bool:
     operands = {*before.reads(), *node.reads()} - {before.output}
     operators = sum(1 for n in (before, node) if n.expr is not None for _ in X.walk(n.expr))
-    return len(operands) <= MOST_OPERANDS and operators <= MOST_OPERATORS
+    return len(operands) <= most and operators <= MOST_OPERATORS
 
 
 def _slots(node: Node) -> list[Tensor | None]:

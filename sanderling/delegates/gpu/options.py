@@ -12,7 +12,7 @@ class DeviceClass:
     vector. rows: of points that a product's tile has at most. columns: vectors that it has at most.
     group: points of a work group. winograd: least slices of source and destination and tiles for
     Winograd's way, None: never. registers: that hold a tile's sums and weights. scalars: an element
-    is repeated in a vector while it is loaded.
+    is repeated in a vector while it is loaded. operands: tensors that a kernel reads at most.
     """
 
     name: str
@@ -24,17 +24,21 @@ class DeviceClass:
     winograd: tuple[int, int, int] | None
     registers: int = 32
     scalars: bool = False
+    operands: int = 8
 
 
-CPU = DeviceClass("cpu", "buffer", 16, 14, 7, (1, 1, 1), (16, 16, 32), scalars=True)
+CPU = DeviceClass("cpu", "buffer", 16, 24, 7, (1, 1, 1), (16, 16, 32), scalars=True)
+# A GPU's interface on a CPU: points of a group are lanes of its vectors.
+SOFTWARE = DeviceClass("software", "buffer", 4, 4, 2, (8, 4, 1), (16, 16, 32))
 ADRENO = DeviceClass("adreno", "texture", 4, 4, 1, (8, 4, 1), (32, 32, 64))
 MALI = DeviceClass("mali", "texture", 4, 4, 1, (4, 4, 1), (16, 16, 32))
 POWERVR = DeviceClass("powervr", "texture", 4, 4, 1, (4, 4, 1), (16, 16, 32))
 NVIDIA = DeviceClass("nvidia", "image", 4, 4, 2, (8, 8, 1), (16, 16, 32))
 AMD = DeviceClass("amd", "image", 4, 4, 2, (8, 8, 1), (16, 8, 32))
 INTEL = DeviceClass("intel", "buffer", 4, 4, 2, (8, 4, 1), (16, 16, 32))
+APPLE = DeviceClass("apple", "buffer", 4, 4, 2, (8, 4, 1), (16, 16, 32))
 UNKNOWN = DeviceClass("unknown", "buffer", 4, 4, 1, (8, 4, 1), (16, 16, 32))
-CLASSES = (CPU, ADRENO, MALI, POWERVR, NVIDIA, AMD, INTEL, UNKNOWN)
+CLASSES = (CPU, SOFTWARE, ADRENO, MALI, POWERVR, NVIDIA, AMD, INTEL, APPLE, UNKNOWN)
 
 
 def class_of(is_cpu: bool, vendor: str, name: str, lanes: int = 4) -> DeviceClass:
@@ -45,5 +49,5 @@ def class_of(is_cpu: bool, vendor: str, name: str, lanes: int = 4) -> DeviceClas
     said = f"{vendor} {name}".lower()
     words = {"qualcomm": ADRENO, "adreno": ADRENO, "mali": MALI, "powervr": POWERVR,
              "nvidia": NVIDIA, "advanced micro": AMD, "amd": AMD, "radeon": AMD,
-             "intel": INTEL}  # fmt: skip
+             "intel": INTEL, "apple": APPLE}  # fmt: skip
     return next((row for word, row in words.items() if word in said), UNKNOWN)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,31 +12,42 @@ import numpy as np
 from ...ir import Array, Tensor
 from ...runtime.arena import Item
 from . import layout
+from .language import Storage
 
 if TYPE_CHECKING:
     from .lower import Lowered
-    from .steps import Memory
+    from .steps import Memory, Step
 
 ELEMENTS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 # Where a weight begins: drivers use the host's memory itself only on such boundaries.
 ALIGNMENT = 256
+ANY_BUFFER = Storage("f32")
 ARENA, BORDER, WEIGHTS = "arena", "border", "packed_weights"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A memory object: what it is for and its bytes; of weights, where they begin in the block."""
+    """A memory object: what it is for and its bytes; of weights, where they begin in the block.
+    element, form, width: of its storage. Buffers may hold elements of any type."""
 
     kind: str
     nbytes: int
     begin: int = 0
+    element: str = "f32"
+    form: str = "buffer"
+    width: int = 0
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(self.element, self.form, self.width)
 
 
 @dataclass(frozen=True)
 class Call:
     """One launch: a kernel, the space and the group that it runs in, its arguments as places.
 
-    name, ops and macs are for people.
+    The rest is for people: name, ops and macs; places, the part's ops that it carries out; the
+    bytes that it reads and writes, beside weights; the type that it computes in.
     """
 
     kernel: str
@@ -45,12 +57,17 @@ class Call:
     name: str
     ops: str
     macs: int
+    places: tuple[int, ...] = ()
+    read: int = 0
+    written: int = 0
+    kind: str = "f32"
 
 
 @dataclass
 class Recipe:
     """inputs, outputs: the places of the borders, as the caller has them. programs: the names of
-    the kernels in each program. weights: one block of bytes."""
+    the kernels in each program. weights: one block of bytes. remarks: on how it was made, for
+    people."""
 
     calls: list[Call]
     places: list[Place]
@@ -58,6 +75,7 @@ class Recipe:
     outputs: list[int]
     programs: list[list[str]] = field(default_factory=list)
     weights: Array = field(default_factory=lambda: np.empty(0, np.uint8))
+    remarks: list[str] = field(default_factory=list)
 
     def weight(self, place: Place) -> Array:
         return self.weights[place.begin : place.begin + place.nbytes]
@@ -76,12 +94,14 @@ class Recipe:
 
 
 def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
-    """group: of every kernel, until tuning finds a better one."""
+    """group: the device's, until tuning finds a better one."""
     places: list[Place] = []
     home = _borders(lowered, places)
-    for shared in share(_lifetimes(lowered, set(home))):
-        home |= {item.key: len(places) for item in shared}
-        places.append(Place(ARENA, max(16, *(item.size for item in shared))))
+    for storage, items in _lifetimes(lowered, set(home)).items():
+        for shared in share(items):
+            home |= {item.key: len(places) for item in shared}
+            size = max(16, *(item.size for item in shared))
+            places.append(Place(ARENA, size, 0, *astuple(storage)))
     packed: list[Array] = []
 
     def place_of(memory: Memory) -> int:
@@ -89,23 +109,50 @@ def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
             return home[lowered.nodes.home(memory.tensor)]
         assert memory.data is not None
         packed.append(np.ascontiguousarray(memory.data, ELEMENTS[memory.storage.element]))
-        places.append(Place(WEIGHTS, packed[-1].nbytes, _end(places)))
+        size, storage = packed[-1].nbytes, memory.storage
+        places.append(Place(WEIGHTS, size, _end(places), *astuple(storage)))
         return len(places) - 1
 
     calls = [
         Call(
             step.kernel.name,
             tuple(step.size),
-            tuple(group),
+            group_of(group, step.size, step.macs),
             tuple(map(place_of, step.arguments)),
             step.name,
             " ".join(op.name for op in step.node.ops),
             step.macs,
+            origin,
+            *_moved(step),
+            "f16" if step.half else "f32",
         )
-        for step in lowered.steps
+        for step, origin in zip(lowered.steps, lowered.origins, strict=True)
     ]
     inputs, outputs = ([home[b.outside] for b in s] for s in (lowered.inputs, lowered.outputs))
     return Recipe(calls, places, inputs, outputs, weights=_block(places, packed))
+
+
+def _moved(step: Step) -> tuple[int, int]:
+    """Bytes of tensors that a step reads and writes."""
+    sizes = [0, 0]
+    for argument, memory in zip(step.kernel.arguments, step.arguments, strict=True):
+        if memory.tensor is not None:
+            sizes[argument.written] += _nbytes(memory)
+    return sizes[0], sizes[1]
+
+
+# Points of a group of a light kernel on a CPU.
+LIGHT = 16
+
+
+def group_of(group: Sequence[int], size: Sequence[int], macs: int) -> tuple[int, ...]:
+    """group: the device's. On a CPU a group is a call of a function, which a tile of a product is
+    worth and a point of a map is not: groups of 16 take a fifth of the time there."""
+    if macs or prod(group) > 1:
+        return tuple(group)
+    wide = max(n for n in range(1, LIGHT + 1) if size[0] % n == 0)
+    high = min(size[1], LIGHT // wide)
+    return (wide, high, min(size[2], LIGHT // (wide * high)))
 
 
 def _borders(lowered: Lowered, places: list[Place]) -> dict[Tensor, int]:
@@ -136,7 +183,10 @@ def _block(places: Sequence[Place], packed: Sequence[Array]) -> Array:
     return block
 
 
-def _lifetimes(lowered: Lowered, placed: set[Tensor]) -> list[Item[Tensor]]:
+def _lifetimes(lowered: Lowered, placed: set[Tensor]) -> dict[Storage, list[Item[Tensor]]]:
+    """When tensors are in use, by what may share a memory object: all buffers, and images of one
+    type each."""
+    storages: dict[Tensor, Storage] = {}
     first: dict[Tensor, int] = {}
     last: dict[Tensor, int] = {}
     sizes: dict[Tensor, int] = {}
@@ -147,7 +197,11 @@ def _lifetimes(lowered: Lowered, placed: set[Tensor]) -> list[Item[Tensor]]:
             first.setdefault(tensor, number)
             last[tensor] = number
             sizes[tensor] = max(sizes.get(tensor, 0), _nbytes(memory))
-    return [Item(t, sizes[t], first[t], last[t]) for t in first]
+            storages[tensor] = memory.storage if memory.storage.form != "buffer" else ANY_BUFFER
+    found: dict[Storage, list[Item[Tensor]]] = {}
+    for t in first:
+        found.setdefault(storages[t], []).append(Item(t, sizes[t], first[t], last[t]))
+    return found
 
 
 def _uses(lowered: Lowered) -> Iterator[tuple[int, Memory]]:

@@ -11,9 +11,9 @@ A row of the kernel table (kernels/row.py) writes a node's kernels:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -94,6 +94,11 @@ class View:
     def slices(self) -> int:
         return layout.slices(self.shape)
 
+    @property
+    def kind(self) -> str:
+        """Of the values that are read."""
+        return BOOL if self.is_truth else self.argument.storage.kind
+
     def index(self, place: Sequence[Index], slice_: Index) -> Value:
         """The number of a vector of four; place has all dimensions but the last."""
         k = self.s.k
@@ -104,7 +109,11 @@ class View:
 
     def at(self, place: Sequence[Index], slice_: Index, lanes: int = 4) -> Value:
         """The vector at a place."""
-        return self._read(self.s.k.load(self.argument, self.index(place, slice_), lanes))
+        return self.load(self.index(place, slice_), lanes)
+
+    def load(self, index: Index, lanes: int = 4) -> Value:
+        """The vector of this number."""
+        return self._read(self.s.k.load(self.argument, index, lanes))
 
     def one(self, place: Sequence[Index]) -> Value:
         """The element at a place; place has all dimensions."""
@@ -150,7 +159,7 @@ class StepWriter:
         return self._views[tensor]
 
     def _view(self, tensor: Tensor, written: bool) -> View:
-        storage = layout.storage_of(tensor, self.w.tensors)
+        storage = self.w.storage_of(tensor, self.node)
         if tensor.data is not None:
             return self.constant(np.asarray(tensor.data))
         argument = self.k.argument("y" if written else "x", storage, written)
@@ -168,10 +177,13 @@ class StepWriter:
         self, packed: Array, shape: Sequence[int] | None = None, is_truth: bool = False
     ) -> View:
         """Numbers as they are, the last dimension a multiple of four."""
-        storage = Storage("i32") if packed.dtype.kind == "i" else self.w.weights
+        storage = Storage("i32") if packed.dtype.kind == "i" else self._floats(packed)
         argument = self.k.argument("w", storage)
         self.memory.append(Memory(storage, data=packed))
         return View(self, argument, tuple(shape or packed.shape), is_truth)
+
+    def _floats(self, packed: Array) -> Storage:
+        return self.w.weights_of(self.node, packed.size // 4)
 
     def result(self, place: int = 0) -> View:
         """The node's output."""
@@ -193,6 +205,18 @@ class StepWriter:
         x, y, z = self.k.grid(layout.slices(shape) // step, width, prod(outer))
         place = self.places(z, outer)
         return [*place, *([y] if len(shape) > 1 else []), x * step]
+
+    def lane_places(
+        self, shape: Sequence[int], place: Sequence[Value], slice_: Value
+    ) -> list[list[Value]]:
+        """The places of a vector's four elements; those beyond the last are the last."""
+        found = []
+        for lane in range(4):
+            channel = slice_ * 4 + lane
+            if shape[-1] % 4:
+                channel = self.k.minimum(channel, shape[-1] - 1)
+            found.append([*place, self.k.let(channel, "c")])
+        return found
 
     def places(self, flat: Value, shape: Sequence[int]) -> list[Value]:
         """The coordinates of a number in a space of this shape."""
@@ -235,10 +259,17 @@ class StepWriter:
         return self.k.select(inside, x, self.k.value(other, x.kind))
 
 
+def _in_float(storage: Storage) -> Storage:
+    return replace(storage, element="f32")
+
+
 class Writer:
     """Steps of a part, one after the other.
 
     tensors, weights: how floats are kept. half: the nodes whose floats are computed in 16 bits.
+    exact: tensors that are kept in 32 bits whatever the others are, and so is what their nodes
+    keep for themselves. home: the tensor in whose memory one lies. most_vectors: of a memory object
+    of the storage's form; what has more is kept in a buffer.
     """
 
     def __init__(
@@ -248,11 +279,32 @@ class Writer:
         tensors: Storage,
         weights: Storage,
         half: frozenset[Node] = frozenset(),
+        exact: frozenset[Tensor] = frozenset(),
+        home: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+        most_vectors: int = 1 << 62,
     ) -> None:
         self.device, self._dialect = device, dialect
         self.tensors, self.weights, self._half = tensors, weights, half
+        self._exact, self._home, self._most = exact, home, most_vectors
         self.steps: list[Step] = []
         self.scratch: list[Tensor] = []
+
+    def storage_of(self, tensor: Tensor, node: Node | None = None) -> Storage:
+        """How a tensor is kept. node: whose kernel asks, for tensors between its kernels."""
+        own = tensor in self.scratch and node is not None and self._is_exact(node)
+        exact = own or self._home(tensor) in self._exact
+        floats = self._fitting(self.tensors, layout.vectors(tensor.shape))
+        return layout.storage_of(tensor, _in_float(floats) if exact else floats)
+
+    def weights_of(self, node: Node, vectors: int) -> Storage:
+        floats = self._fitting(self.weights, vectors)
+        return _in_float(floats) if self._is_exact(node) else floats
+
+    def _fitting(self, storage: Storage, vectors: int) -> Storage:
+        return storage if vectors <= self._most else Storage(storage.element)
+
+    def _is_exact(self, node: Node) -> bool:
+        return any(self._home(tensor) in self._exact for tensor in node.outputs)
 
     def dialect(self, half: bool) -> Dialect:
         made: Dialect = self._dialect(half)

@@ -7,12 +7,16 @@ from importlib import import_module
 from math import prod
 
 from ...ir import DType, Op, Tensor
+from ...passes.common import same_quant
 from . import layout
 from .expressions import ELEMENTWISE, expression
 from .kernels.row import Row
-from .passes.float_view import is_codes
+from .passes.float_view import MOVES, is_codes, real_values
 
-MODULES = ("maps", "products", "depthwise", "moves", "pools", "reduce", "resize")
+MODULES = (
+    "maps", "products", "convolution", "depthwise", "transposed", "matmul", "recurrent", "fourier",
+    "moves", "pads", "blocks", "joins", "gathers", "pools", "reduce", "rows", "along", "resize",
+)  # fmt: skip
 
 
 def _rows() -> dict[str, Row]:
@@ -38,6 +42,9 @@ def refusal(op: Op, quantized: bool = True) -> str | None:
         reason = rule(op)
         if reason:
             return reason
+    chain = row.becomes(_float_op(op))
+    if chain is not None:
+        return next((reason for made in chain if (reason := refusal(made))), None)
     return _refuses_expression(op) if op.name in ELEMENTWISE else None
 
 
@@ -53,17 +60,51 @@ def _refuses_tensors(op: Op) -> str | None:
             return f"the shape of '{tensor.name}' depends on data"
         if tensor.is_variable:
             return f"'{tensor.name}' is kept from run to run"
-        if not prod(tensor.shape):
-            return f"'{tensor.name}' has no element"
         if tensor.is_constant:
             continue
+        if not prod(tensor.shape):
+            return f"'{tensor.name}' has no element"
         if len(tensor.shape) > MOST_DIMENSIONS:
             return f"'{tensor.name}' has {len(tensor.shape)} dimensions, {MOST_DIMENSIONS} at most"
-        if tensor.dtype not in (*layout.FLOATS, DType.INT32) and not is_codes(tensor):
-            if tensor in op.outputs and tensor.dtype is DType.INT64:
-                continue
-            return f"type {tensor.dtype.short} has no kernel"
+        if not is_codes(tensor) and (reason := _refuses_type(op, tensor)):
+            return reason
     return None
+
+
+# Operators that take complex numbers, and those that take bytes which are no codes: both only move
+# them, or turn them into floats.
+COMPLEX = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "RFFT2D", "COMPLEX_ABS", "REAL", "IMAG"})
+PLAIN_BYTES = MOVES - {"MAX_POOL_2D"} | {"CAST"}
+
+
+def _refuses_type(op: Op, tensor: Tensor) -> str | None:
+    """Of a tensor that holds no codes."""
+    kind, is_result = tensor.dtype, tensor in op.outputs
+    if kind in (*layout.FLOATS, DType.INT32) or (kind is DType.INT64 and is_result):
+        return None
+    if kind is DType.COMPLEX64 and op.name in COMPLEX:
+        return None
+    if kind in layout.CODES and op.name in PLAIN_BYTES and not (is_result and op.name == "CAST"):
+        return None
+    if kind is DType.INT16 and tensor.quant is not None and tensor.quant.is_set:
+        return f"'{tensor.name}' has codes of 16 bits, and a float view is made of 8-bit codes only"
+    return f"type {kind.short} has no kernel"
+
+
+# They compare or choose codes, whatever those stand for.
+CODES_ALONE = frozenset({"MAXIMUM", "MINIMUM", "SELECT", "SELECT_V2"})
+
+# They compute with codes as if these were plain numbers.
+NUMBERS_ALONE = frozenset({"BITWISE_XOR", "CAST", "FLOOR_DIV", "FLOOR_MOD", "RIGHT_SHIFT"})
+
+COMPARISONS = frozenset({"EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"})
+
+
+def _compares_alike(op: Op) -> bool:
+    """Whether codes are in the order of the reals that they stand for: the definition compares
+    rounded multiples of 1/256, so that smaller or unequal steps make near ones equal."""
+    a, b = op.operand(0), op.operand(1)
+    return same_quant(a, b) and float(a.quantisation.scale[0]) >= 1 / 256
 
 
 def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
@@ -75,8 +116,12 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
                 return f"'{tensor.name}' is quantised, and quantized=False was given"
             if not tensor.is_constant and tensor.quantisation.scale.size > 1:
                 return f"'{tensor.name}' has a scale for each channel"
-            if tensor.quantisation.block is not None:
-                return f"'{tensor.name}' has a scale for each block"
+            if op.name in NUMBERS_ALONE:
+                return f"'{tensor.name}' is quantised, and it takes codes as plain numbers"
+            if op.name in COMPARISONS and not _compares_alike(op):
+                return "codes are compared in steps of 1/256, which floats are not"
+            if op.name in CODES_ALONE and not same_quant(tensor, op.outputs[0]):
+                return f"'{tensor.name}' and the result differ in scale, at which it does not look"
         return None
 
     return refuses
@@ -92,7 +137,6 @@ def _float_op(op: Op) -> Op:
     if not any(is_codes(t) for t in _tensors(op)):
         return op
     name = "gpu.COPY" if op.name in ("QUANTIZE", "DEQUANTIZE") else op.name
-    from .passes.float_view import real_values
 
     def plain(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or not is_codes(tensor):

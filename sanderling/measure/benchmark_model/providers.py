@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...delegates.engines.base import EngineDelegate
 from ...errors import DelegateError, InputError
+from ...format.schema import ENUMS
+from ...ir import Op
 from ...runtime.delegate import Delegate
 from ...runtime.plan import Plan
 from ...runtime.registry import (
@@ -49,6 +51,7 @@ PROVIDERS = (
              "platform.", "xnnpack_"),
 )  # fmt: skip
 EXTERNAL = "external_delegate_path"
+SERIALIZE = ("delegate_serialize_dir", "delegate_serialize_token")
 # Flags that are options of the engines which stand for a delegate: the option, and its value, None
 # where the engine's own holds.
 OPTIONS: dict[str, tuple[str, Callable[[Value], Value | None]]] = {
@@ -136,7 +139,7 @@ def with_flags(delegate: Delegate, values: Values) -> Delegate:
     """The delegate with those of the flags that were set and belong to it: as options where it is
     an engine of others that has them, else by take_flags."""
     families = [p.family for p in PROVIDERS if delegate.name in p.delegates and p.family]
-    own = {n: values[n] for n in values.given if any(f in n for f in families)}
+    own = {n: values[n] for n in values.given if any(f in n for f in families) or n in SERIALIZE}
     if isinstance(delegate, EngineDelegate):
         options = _options(delegate, own)
         return load_delegate(delegate.name, {**delegate.chosen, **options}) if options else delegate
@@ -159,7 +162,7 @@ def carried(values: Values) -> tuple[tuple[str, Value], ...]:
     return tuple(
         (name, value)
         for name, value in values.given.items()
-        if name in kept or any(family in name for family in families)
+        if name in kept or name in SERIALIZE or any(family in name for family in families)
     )
 
 
@@ -220,6 +223,12 @@ def unused(values: Values) -> list[str]:
                 for name in values.given
                 if name != provider.flag and provider.family in name and name not in core
             ]
+    if not values.on("use_gpu"):
+        lines += [
+            f"--{name} has no effect without --use_gpu=true: {FLAGS[name].here}"
+            for name in SERIALIZE
+            if name in values.given
+        ]
     return lines
 
 
@@ -240,6 +249,47 @@ def application(chosen: Chosen, plan: Plan, require_full: bool) -> list[str]:
             raise fallback_detected(f"{own} of {len(parts)} parts run on {applied.title}")
         lines.append(_sentence(applied.title, own, fully))
     return first + lines
+
+
+def gpu_lines(chosen: Chosen, plan: Plan) -> Iterator[tuple[str, str]]:
+    """What TensorFlow Lite's GPU delegate says of ops that it leaves to others, each line with its
+    severity; the warnings are those of its guide."""
+    own = next((a.delegate.name for a in chosen.applied if a.title == "GPU"), None)
+    refused = {
+        op: r.reason for op, rs in plan.partition.refusals.items() for r in rs if r.delegate == own
+    }
+    if own is None or not refused:
+        return
+    codes = ENUMS["BuiltinOperator"]
+    names = [op.name if op.name in codes else "CUSTOM" for op in refused]
+    for code in map(codes.index, dict.fromkeys(names)):
+        yield "WARNING", f"op code #{code} cannot be handled by this delegate."
+    yield "ERROR", "Following operations are not supported by GPU delegate:"
+    for line in sorted({f"{_op_name(op)}: {reason}" for op, reason in refused.items()}):
+        yield "ERROR", line
+    count = len(plan.graph.ops)
+    taken = sum(len(p.ops) for p in plan.partition.parts if p.delegate.name == own)
+    yield "ERROR", _shares(taken, count - taken)
+    if taken:
+        yield (
+            "INFO",
+            f"Replacing {taken} out of {count} node(s) with delegate ({own}) node, yielding "
+            f"{len(plan.steps)} partitions for subgraph 0.",
+        )
+
+
+def _op_name(op: Op) -> str:
+    """As TensorFlow Lite names custom operators."""
+    return f"CUSTOM {op.name.removeprefix('custom.')}" if op.name.startswith("custom.") else op.name
+
+
+def _shares(taken: int, left: int) -> str:
+    if not taken:
+        return f"No operations will run on the GPU, and all {left} operations will run on the CPU."
+    return (
+        f"{taken} operations will run on the GPU, and the remaining {left} operations will run on "
+        "the CPU."
+    )
 
 
 def _sentence(title: str, own: int, fully: bool) -> str:

@@ -22,7 +22,7 @@ from .. import process_memory
 from .flags import Values
 from .inputs import InputLayer, InputMaker, layers
 from .op_profile import NodeProfile, NodeRecorder, ProfiledNode
-from .providers import Chosen, application, choose, session_limits
+from .providers import Chosen, application, choose, gpu_lines, session_limits
 
 Say = Callable[[str, str], None]  # severity (INFO, WARN), text
 
@@ -73,9 +73,12 @@ class ReadyModel:
             self.key = signature_key(self.model, values.text("signature_to_run_for"))
             self.entry = self.session.entry(self.key)
             by_input = self._layers(described)
-            self.plan = self._plan(by_input, whole=profiled)
+            # Whoever asks for the GPU is told of each op that it refuses.
+            self.plan = self._plan(by_input, whole=profiled or values.on("use_gpu"))
         if self.key:
             say("INFO", f"Using signature: {self.key}")
+        for severity, line in gpu_lines(self.chosen, self.plan):
+            say(severity, line)
         for line in application(self.chosen, self.plan, values.on("require_full_delegation")):
             say("INFO", line)
         source = InputMaker()

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from ...errors import InputError, SanderlingError
 
@@ -100,12 +101,13 @@ class Answer:
 
 @dataclass
 class Adb:
-    """One device, or the only one."""
+    """One device, or the only one. complaints: what its command says, and what that means."""
 
     command: str = "adb"
     serial: str = ""
     timeout: float = TIMEOUT
     path: str = field(init=False)
+    complaints: ClassVar[tuple[Complaint, ...]] = COMPLAINTS
 
     def __post_init__(self) -> None:
         self.path = find(self.command)
@@ -154,7 +156,7 @@ class Adb:
         return answer.out
 
     def complaint(self, answer: Answer, doing: str) -> DeviceError | InputError:
-        for known in COMPLAINTS:
+        for known in self.complaints:
             found = re.search(known.pattern, answer.text, re.M)
             if found is not None:
                 named = next((g for g in found.groups() if g), "")
@@ -230,7 +232,7 @@ class Adb:
 
 def choose(adb: Adb) -> Adb:
     """The device that is meant, ready to be used; its serial is known from here on."""
-    rows = _listed(adb)
+    rows = connected(adb)
     if adb.serial:
         if adb.serial not in rows:
             there = ", ".join(rows) or "none"
@@ -255,7 +257,7 @@ def choose(adb: Adb) -> Adb:
     return chosen
 
 
-def _listed(adb: Adb) -> dict[str, str]:
+def connected(adb: Adb) -> dict[str, str]:
     """Serials with their states."""
     answer = Adb(adb.command, "", adb.timeout).raw("devices")
     if answer.status:

@@ -24,7 +24,7 @@ from .android_tools import (
     run_tool,
     safe,
 )
-from .device_options import ENGINE, DeviceOptions, as_words, flags_for, local_file
+from .device_options import ENGINE, DeviceOptions, as_words, flags_for, is_ours, local_file
 
 PACKAGE = "org.tensorflow.lite.benchmark"
 ACTIVITY = f"{PACKAGE}/.BenchmarkModelActivity"
@@ -48,7 +48,9 @@ def run_android(serial: str, model: str, setting: Setting, options: DeviceOption
         local_file(options.binary, "--device-binary", "file")
     if options.app not in ("", "installed"):
         local_file(options.app, "--device-app", "file")
-    _check_mask(options)
+    check_mask(options)
+    if is_ours(setting, options):
+        return _run_ours(serial, model, setting, options)
     flags = flags_for(setting, options)
     written = [name for name in _OUTPUT_FLAGS if flags.get(name)]
     if written and options.app:
@@ -66,12 +68,12 @@ def run_android(serial: str, model: str, setting: Setting, options: DeviceOption
             graph = f"{folder}/{safe(source.name)}"
             adb.push(source, graph)
             outputs = _outputs(folder, flags)
-            words = as_words({"graph": graph, **_push_inputs(adb, folder, flags), **outputs})
+            words = as_words({"graph": graph, **push_inputs(adb, folder, flags), **outputs})
             if options.app:
                 text = _run_app(adb, words, folder, options)
             else:
                 binary = place_tool(adb, BENCHMARK, options, folder, facts)
-                text = _run_binary(adb, binary, words, options)
+                text = run_binary(adb, binary, words, options)
                 fetch(adb, {flags[name]: remote for name, remote in outputs.items()})
     except DeviceError as error:
         return Result(str(model), setting, error=one_line(error))
@@ -81,7 +83,19 @@ def run_android(serial: str, model: str, setting: Setting, options: DeviceOption
     return found
 
 
-def _check_mask(options: DeviceOptions) -> None:
+def _run_ours(serial: str, model: str, setting: Setting, options: DeviceOptions) -> Result:
+    from .own_program import run_own
+
+    adb = choose(Adb(options.adb, serial))
+    setting = replace(setting, device=adb.name)
+    try:
+        facts = device_facts(adb)
+        return run_own(adb, f"android {facts['abi']}", TEMP, facts, model, setting, options)
+    except DeviceError as error:
+        return Result(str(model), setting, error=one_line(error))
+
+
+def check_mask(options: DeviceOptions) -> None:
     mask = options.cpu_mask.lower().removeprefix("0x")
     if options.cpu_mask and not (mask and set(mask) <= set("0123456789abcdef") and int(mask, 16)):
         raise InputError(
@@ -97,7 +111,7 @@ def _check_mask(options: DeviceOptions) -> None:
         )
 
 
-def _push_inputs(adb: Adb, folder: str, flags: dict[str, str]) -> dict[str, str]:
+def push_inputs(adb: Adb, folder: str, flags: dict[str, str]) -> dict[str, str]:
     """Input files are pushed too; the flags then name them where they lie."""
     moved = dict(flags)
     for flag in _FILE_FLAGS:
@@ -119,7 +133,7 @@ def _outputs(folder: str, flags: dict[str, str]) -> dict[str, str]:
     return {name: f"{folder}/{name}" for name in _OUTPUT_FLAGS if flags.get(name)}
 
 
-def _run_binary(adb: Adb, binary: str, words: list[str], options: DeviceOptions) -> str:
+def run_binary(adb: Adb, binary: str, words: list[str], options: DeviceOptions) -> str:
     options.progress("run", 2, STEPS)
     answer = run_tool(adb, binary, words, options)
     if answer.status:

@@ -69,9 +69,9 @@ def device_facts(adb: Adb) -> dict[str, str]:
 
 
 @contextmanager
-def device_folder(adb: Adb) -> Iterator[str]:
+def device_folder(adb: Adb, home: str = TEMP) -> Iterator[str]:
     """A folder of our own on the device, which goes when we go."""
-    folder = f"{TEMP}/sanderling-{uuid.uuid4().hex[:12]}"
+    folder = f"{home}/sanderling-{uuid.uuid4().hex[:12]}"
     adb.insist(f"mkdir -p {folder} && chmod 755 {folder}", f"mkdir {folder}")
     try:
         yield folder

@@ -8,14 +8,14 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, InputError
 from ...format import load
-from ..bench import Bench, BenchInterrupted
+from ..bench import Bench, BenchInterrupted, Comparison, ratio
 from ..inspection import inspect
 from ..record import Result, Setting
 from ..sample_statistics import Summary
 from . import check, run
-from .device_options import DeviceOptions, Progress
+from .device_options import ENGINE, ENGINES, OURS, DeviceOptions, Progress
 
 # What `bench` and the tool call the same thing.
 FLAGS = {"runs": "num_runs", "min_secs": "min_secs", "max_secs": "max_secs",
@@ -42,32 +42,77 @@ def bench_device(
     launches: int = 1,
     options: DeviceOptions | None = None,
     progress: Progress = lambda what, done, total: None,
+    engines: Sequence[str] = (ENGINE,),
 ) -> Bench:
-    """Every combination on the device, one after the other. A setting that fails is in the results
-    with its reason; interrupted, it raises BenchInterrupted with what was measured."""
+    """Every combination on the device; the settings of a model take turns, so that what warms the
+    device up slows all of them down alike. A setting that fails is in the results with its reason;
+    interrupted, it raises BenchInterrupted with what was measured."""
     check(device)
     if any(count < 1 for count in threads):
         raise ArgumentError(f"`threads` is {min(threads)}", fix="give 1 or more")
-    settings = [
-        Setting(threads=t, delegates=d, precision=p)
-        for d, p, t in product(delegates, precision, threads)
-    ]
-    made = Bench(settings={"device": device, "launches": launches})
+    settings = _settings(device, engines, threads, delegates, precision)
+    launches = 1 if device == "ios" else launches
+    made = Bench(settings={"device": device, "launches": launches, "engines": list(engines)})
     options = options or DeviceOptions()
     total = len(models) * len(settings) * launches
-    try:
-        for path in models:
-            made.models[Path(path).name] = _facts(path)
-            for setting in settings:
-                done = len(made.results) * launches
+    for number, path in enumerate(models):
+        made.models[Path(path).name] = _facts(path)
+        found: dict[Setting, list[Result]] = {setting: [] for setting in settings}
+        try:
+            for turn, setting in product(range(launches), settings):
+                if any(r.error for r in found[setting]):
+                    continue
+                done = number * len(settings) * launches + turn * len(settings)
                 progress(f"{Path(path).name}: {setting.name}", done, total)
-                found = _repeated(device, path, setting, options, launches)
-                found.model = Path(path).name
-                made.results.append(found)
-    except KeyboardInterrupt as error:
-        made.interrupted = True
-        raise BenchInterrupted(made) from error
+                found[setting].append(run(device, path, setting, options))
+        except KeyboardInterrupt as error:
+            made.interrupted = True
+            _add(made, path, found, launches)
+            raise BenchInterrupted(made) from error
+        _add(made, path, found, launches)
     return made
+
+
+def _settings(
+    device: str,
+    engines: Sequence[str],
+    threads: Sequence[int],
+    delegates: Sequence[tuple[str, ...]],
+    precision: Sequence[str],
+) -> list[Setting]:
+    """Our own program knows threads alone."""
+    strange = [e for e in engines if e not in ENGINES]
+    if strange or (device == "ios" and OURS in engines):
+        raise InputError(
+            f"'{strange[0] if strange else OURS}' does not run on {device}",
+            where="--engines",
+            fix=f"on a device there are {' and '.join(ENGINES)}, on ios {ENGINE} alone",
+        )
+    found: list[Setting] = []
+    for engine in engines:
+        if engine == OURS:
+            found += [Setting(OURS, threads=t) for t in threads]
+        else:
+            found += [
+                Setting(ENGINE, threads=t, delegates=d, precision=p)
+                for d, p, t in product(delegates, precision, threads)
+            ]
+    return found
+
+
+def _add(
+    made: Bench, path: str | Path, found: Mapping[Setting, Sequence[Result]], launches: int
+) -> None:
+    """The results of a model, and how they compare with the first of them."""
+    results = [_together(of_one, launches) for of_one in found.values() if of_one]
+    for result in results:
+        result.model = Path(path).name
+    made.results += results
+    sound = [r for r in results if r.rounds and not r.error]
+    for other in sound[1:]:
+        one = ratio(other, sound[0])
+        names = other.setting.name, sound[0].setting.name
+        made.comparisons.append(Comparison(Path(path).name, *names, one.value, one.low, one.high))
 
 
 def _facts(path: str | Path) -> dict[str, object]:
@@ -82,15 +127,9 @@ def _facts(path: str | Path) -> dict[str, object]:
     }
 
 
-def _repeated(
-    device: str, path: str | Path, setting: Setting, options: DeviceOptions, launches: int
-) -> Result:
-    """The tool once for each launch: it tells no samples, so each launch's median is one."""
-    found: list[Result] = []
-    for _ in range(1 if device == "ios" else launches):
-        found.append(run(device, path, setting, options))
-        if found[-1].error:
-            break
+def _together(found: Sequence[Result], launches: int) -> Result:
+    """One result of a setting's launches: the tool tells no samples, so the median of each is
+    one."""
     whole = [r for r in found if r.stated is not None and not r.error]
     if not whole:
         return found[-1]

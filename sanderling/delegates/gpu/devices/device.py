@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ....errors import DelegateError
 from ....ir import Array
+from ..language import Storage
 from ..options import DeviceClass
+from .failures import WHERE, timed_out, within
 
 if TYPE_CHECKING:
     from ..recipe import Call
 
+BUFFER = Storage("f32")
+# Vectors in a row of a texture: one width for all, so that tensors of any shape share their memory.
+TEXTURE_WIDTH = 1024
+
 
 @dataclass(frozen=True)
 class Offers:
-    """What a device says of itself."""
+    """What a device says of itself. half: arithmetic in 16 bits. group: points of a work group at
+    most. operands: memory objects of a kernel at most. subgroups: their sizes, least and greatest.
+    image_vectors: of an image of one dimension at most. texture: width and height at most.
+    """
 
     name: str
     interface: str
@@ -24,25 +34,52 @@ class Offers:
     driver: str
     kind: DeviceClass
     units: int
-    memory: int
+    memory: int = field(repr=False, compare=False)  # some drivers tell what is free just now
     half: bool
     images: bool
     shares_memory: bool
+    group: int = 256
+    operands: int = 64
+    subgroups: tuple[int, int] | None = None
+    image_vectors: int = 0
+    texture: tuple[int, int] = (0, 0)
+
+    def in_form(self, form: str | None) -> Offers:
+        """The same device with its tensors in this form; None: in that of its class."""
+        if form not in (None, "buffer") and not self.images:
+            raise DelegateError(
+                f"{self.name} has no images, which storage={form} needs",
+                where=WHERE,
+                fix="use storage=buffer",
+            )
+        return self if form is None else replace(self, kind=replace(self.kind, form=form))
+
+    def storage(self, element: str) -> tuple[Storage, int]:
+        """How floats of this type are kept in the form of the device's class, and the vectors of
+        such a memory object at most."""
+        form = self.kind.form if self.images else "buffer"
+        if form == "image":
+            return Storage(element, form), self.image_vectors
+        if form == "texture":
+            width = min(TEXTURE_WIDTH, self.texture[0])
+            return Storage(element, form, width), width * self.texture[1]
+        return Storage(element), self.memory
 
 
 class Device(ABC):
-    """A device that programs run on. Memory objects are its own; others hand them back to it.
-    Whatever fails raises DelegateError."""
+    """A device that programs run on, for all sessions and threads of a process. Memory objects are
+    its own; others hand them back to it. Whatever fails raises DelegateError."""
 
     offers: Offers
     dialect: type
+    is_lost: bool = False  # a run did not end: whatever is asked of it from then on fails at once
 
     @abstractmethod
-    def allocate(self, nbytes: int) -> Any:
-        """Memory for tensors."""
+    def allocate(self, nbytes: int, storage: Storage = BUFFER) -> Any:
+        """Memory for tensors, of the form that the storage has."""
 
     @abstractmethod
-    def upload(self, data: Array) -> Any:
+    def upload(self, data: Array, storage: Storage = BUFFER) -> Any:
         """Memory with these bytes, only to be read by programs."""
 
     @abstractmethod
@@ -69,6 +106,14 @@ class Device(ABC):
 
     # What a device may offer beyond that.
 
+    def wait(self, seconds: float) -> None:
+        """Wait for all that was enqueued, but not longer: a device that hangs is given up."""
+        within(seconds, self.finish, lambda: self.give_up(seconds))
+
+    def give_up(self, seconds: float) -> Exception:
+        self.is_lost = True
+        return timed_out(self.offers.name, seconds)
+
     def binaries(self, programs: Sequence[Any]) -> list[bytes]:
         """Programs as they can be kept. Asked after a run: some drivers compile at launch.
         Default []: they cannot be kept."""
@@ -87,3 +132,13 @@ class Device(ABC):
 
     def take(self, memory: Any) -> None:  # noqa: B027
         """Shared memory: what the device wrote becomes the host's, once all is computed."""
+
+    def profile(self, on: bool) -> bool:
+        """Whether launches from now on tell when they ran, to span(). Nothing must be under way.
+        Default False: the device has no timers."""
+        return False
+
+    def span(self, launched: Any) -> tuple[int, int]:
+        """When a launch began and ended, in nanoseconds of the device's clock. launched: what the
+        launcher returned; it is over."""
+        raise NotImplementedError

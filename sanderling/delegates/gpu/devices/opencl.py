@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,18 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import DelegateError
+from ....forks import renews
 from ....ir import Array
 from ....processors import usable_cpu_count
 from ...extras import require_extra
 from ..dialects.opencl_c import OpenClC
+from ..language import Storage
 from ..options import class_of
 from ..recipe import Call
-from .device import Device, Offers
+from .device import BUFFER, Device, Offers
+from .failures import build_failure, failure, forked, lost
+from .pocl import name_the_processor
 
 # Bytes that an array must begin on to be shared: kernels read vectors element by element.
 SHARED_ALIGNMENT = 16
-MOST_LINES = 12  # of a compiler's complaints
+# Between two looks at a queue that somebody waits for: nothing at first, for a sleep is no shorter
+# than a small model; then a share of what has passed, and at most.
+AWAKE, LOOK_SHARE, LOOK_SECONDS = 0.0005, 0.02, 0.005
 
 
 def opencl() -> Any:
@@ -31,7 +37,15 @@ def opencl() -> Any:
     require_extra("pyopencl", "gpu", "gpu")
     import pyopencl
 
+    _silence(pyopencl.CompilerWarning)
     return pyopencl
+
+
+@cache
+def _silence(remarks: type[Warning]) -> None:
+    """Compilers remark on every kernel. Once for all: programs are built by several threads, among
+    whom warnings.catch_warnings may leave all warnings off for good."""
+    warnings.filterwarnings("ignore", category=remarks)
 
 
 @cache
@@ -43,8 +57,27 @@ def devices() -> tuple[OpenClDevice, ...]:
     except cl.LogicError:
         return ()
     found = [d for platform in platforms for d in platform.get_devices()]
+    for device in found:
+        name_the_processor(device)
     found.sort(key=lambda d: bool(d.type & cl.device_type.CPU))
     return tuple(OpenClDevice(cl, d) for d in found)
+
+
+def _subgroups(device: Any) -> tuple[int, int] | None:
+    """Their sizes, where the driver says so."""
+    if not any("subgroup" in name for name in device.extensions.split()):
+        return None
+    try:
+        sizes = list(device.sub_group_sizes_intel)
+    except Exception:  # asking is an error where the extension is not there
+        return None
+    return (min(sizes), max(sizes)) if sizes else None
+
+
+def _texture(device: Any) -> tuple[int, int]:
+    if not device.image_support:
+        return 0, 0
+    return device.image2d_max_width, device.image2d_max_height
 
 
 class OpenClDevice(Device):
@@ -64,14 +97,30 @@ class OpenClDevice(Device):
             "cl_khr_fp16" in device.extensions,
             bool(device.image_support),
             bool(device.host_unified_memory),
+            group=device.max_work_group_size,
+            operands=device.max_parameter_size // 8,
+            subgroups=_subgroups(device),
+            image_vectors=device.image_max_buffer_size if device.image_support else 0,
+            texture=_texture(device),
         )
         self._lock = threading.Lock()
         self._context: Any = None
         self._queue: Any = None
+        self._is_profiled = False
+        self._is_foreign = False  # opened before this process was forked
+        renews(self)
+
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+        self._is_foreign = self._context is not None
 
     @property
     def context(self) -> Any:
         """Sessions and threads share one; the first to ask makes it."""
+        if self._is_foreign:
+            raise forked(self.offers.name)
+        if self.is_lost:
+            raise lost(self.offers.name)
         with self._lock:
             if self._context is None:
                 with self._failing("gives no context"):
@@ -94,14 +143,48 @@ class OpenClDevice(Device):
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int, storage: Storage = BUFFER) -> Any:
+        flags = self.cl.mem_flags.READ_WRITE
         with self._failing(f"has no {nbytes} bytes left"):
-            return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, max(16, nbytes))
+            if storage.form == "texture":
+                return self._texture(flags, nbytes, storage)
+            buffer = self.cl.Buffer(self.context, flags, max(16, nbytes))
+            return self._seen(buffer, flags, storage)
 
-    def upload(self, data: Array) -> Any:
-        flags = self.cl.mem_flags.READ_ONLY | self.cl.mem_flags.COPY_HOST_PTR
+    def upload(self, data: Array, storage: Storage = BUFFER) -> Any:
+        flags = self.cl.mem_flags.READ_ONLY
         with self._failing(f"has no {data.nbytes} bytes left"):
-            return self.cl.Buffer(self.context, flags, hostbuf=data)
+            if storage.form == "texture":
+                return self._texture(flags, data.nbytes, storage, data)
+            copied = flags | self.cl.mem_flags.COPY_HOST_PTR
+            return self._seen(self.cl.Buffer(self.context, copied, hostbuf=data), flags, storage)
+
+    def _seen(self, buffer: Any, flags: int, storage: Storage) -> Any:
+        """A buffer, or an image whose pixels are its vectors."""
+        if storage.form == "buffer":
+            return buffer
+        pixels = buffer.size // (4 * storage.nbytes)
+        return self.cl.create_image(
+            self.context, flags, self._format(storage), shape=(pixels,), buffer=buffer
+        )
+
+    def _texture(self, flags: int, nbytes: int, storage: Storage, data: Array | None = None) -> Any:
+        """Rows of vectors, the last one filled up."""
+        row = 4 * storage.nbytes * storage.width
+        shape = storage.width, max(1, -(-nbytes // row))
+        if data is None:
+            return self.cl.create_image(self.context, flags, self._format(storage), shape=shape)
+        padded = np.zeros(shape[1] * row, np.uint8)
+        padded[:nbytes] = data.reshape(-1).view(np.uint8)
+        flags |= self.cl.mem_flags.COPY_HOST_PTR
+        return self.cl.create_image(
+            self.context, flags, self._format(storage), shape=shape, hostbuf=padded
+        )
+
+    def _format(self, storage: Storage) -> Any:
+        kinds = self.cl.channel_type
+        wide = {"f32": kinds.FLOAT, "f16": kinds.HALF_FLOAT, "i32": kinds.SIGNED_INT32}
+        return self.cl.ImageFormat(self.cl.channel_order.RGBA, wide[storage.element])
 
     def share(self, data: Array) -> Any | None:
         """The buffer keeps the array. None where the driver would copy it, or cannot have it."""
@@ -141,6 +224,19 @@ class OpenClDevice(Device):
         with self._failing("did not finish a run"):
             self.queue.finish()
 
+    def wait(self, seconds: float) -> None:
+        """Looks at the queue again and again: a call that waits cannot be called off."""
+        with self._failing("did not finish a run"):
+            event = self.cl.enqueue_marker(self.queue)
+            self.queue.flush()
+            begin = time.monotonic()
+            while event.command_execution_status > self.cl.command_execution_status.COMPLETE:
+                passed = time.monotonic() - begin
+                if passed > seconds:
+                    raise self.give_up(seconds)
+                time.sleep(0 if passed < AWAKE else min(LOOK_SECONDS, LOOK_SHARE * passed))
+            event.wait()  # says what failed, if anything did
+
     # -- programs ---------------------------------------------------------------------------------
 
     def build(self, sources: Sequence[str]) -> Sequence[Any]:
@@ -149,20 +245,20 @@ class OpenClDevice(Device):
             return list(pool.map(partial(self._build, context), sources))
 
     def _build(self, context: Any, source: str) -> Any:
-        with self._failing("does not build a kernel"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # compilers' remarks
+        try:
             return self.cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+        except self.cl.Error as error:
+            raise build_failure(self.offers.name, source, error) from error
 
     def binaries(self, programs: Sequence[Any]) -> list[bytes]:
         with self._failing("does not give its programs away"):
             return [bytes(program.binaries[0]) for program in programs]
 
     def load(self, binaries: Sequence[bytes]) -> Sequence[Any]:
-        with self._failing("does not take its own programs back"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        context = self.context
+        with self._failing("does not take its own programs back"):
             return [
-                self.cl.Program(self.context, [self.device], [binary]).build()
-                for binary in binaries
+                self.cl.Program(context, [self.device], [binary]).build() for binary in binaries
             ]
 
     def launcher(
@@ -174,40 +270,38 @@ class OpenClDevice(Device):
         size = tuple(-(-n // g) * g for n, g in zip(call.size, group, strict=True))
         return Launch(self, kernel, size, tuple(group), tuple(memory))
 
+    # -- times ------------------------------------------------------------------------------------
+
+    def profile(self, on: bool) -> bool:
+        """A queue that keeps times takes the other's place, whose commands are over by then."""
+        context = self.context
+        with self._lock, self._failing("keeps no times"):  # others launch before it, or behind
+            if on != self._is_profiled:
+                self._queue.finish()
+                properties = self.cl.command_queue_properties.PROFILING_ENABLE if on else 0
+                self._queue = self.cl.CommandQueue(context, self.device, properties)
+                self._is_profiled = on
+        return True
+
+    def span(self, launched: Any) -> tuple[int, int]:
+        with self._failing("keeps no times"):
+            return launched.profile.start, launched.profile.end
+
 
 class Launch:
     """A kernel with its arguments, which it does not keep itself."""
 
-    __slots__ = ("_call", "_device", "kernel", "memory")
+    __slots__ = ("_about", "_device", "_enqueue", "kernel", "memory")
 
     def __init__(
         self, device: OpenClDevice, kernel: Any, size: Any, group: Any, memory: tuple[Any, ...]
     ) -> None:
-        cl = device.cl
-        self._call = partial(cl.enqueue_nd_range_kernel, device.queue, kernel, size, group)
+        self._enqueue, self._about = device.cl.enqueue_nd_range_kernel, (kernel, size, group)
         self._device, self.kernel, self.memory = device, kernel, memory
 
     def __call__(self) -> Any:
         try:
-            return self._call()
+            return self._enqueue(self._device.queue, *self._about)
         except self._device.cl.Error as error:
             name = self._device.offers.name
             raise failure(name, "does not run a kernel", error) from error
-
-
-# What a driver's error is about, and what its reader can do.
-_ADVICE = {
-    "MEM_OBJECT_ALLOCATION_FAILURE": "use smaller input shapes, or precision=f32_f16",
-    "OUT_OF_HOST_MEMORY": "close other programs",
-    "OUT_OF_RESOURCES": "a kernel took too long or too much: choose another device, or the CPU",
-    "DEVICE_NOT_AVAILABLE": "the device was lost: restart the program, or choose another one",
-    "BUILD_PROGRAM_FAILURE": "report it, with the driver's name and version",
-}
-
-
-def failure(device: str, what: str, error: Exception) -> DelegateError:
-    """The error of a driver, for people: its first line says enough."""
-    said = str(error).strip()
-    fix = next((text for word, text in _ADVICE.items() if word in said), "choose another device")
-    said = "\n".join(said.splitlines()[:MOST_LINES])
-    return DelegateError(f"{device} {what}: {said}", where="delegate 'gpu'", fix=fix)

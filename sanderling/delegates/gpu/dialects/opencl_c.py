@@ -24,6 +24,10 @@ _POINTERS = {
 }  # fmt: skip
 
 
+def _wide(kind: str, lanes: int) -> str:
+    return f"{'int' if kind == INT else 'float'}{lanes}"
+
+
 class OpenClC:
     """half: values of kind float have 16 bits (cl_khr_fp16)."""
 
@@ -131,11 +135,15 @@ class OpenClC:
         return self._from(storage, f"vload{lanes}({at})", lanes)
 
     def _pixels(self, storage: Storage, name: str, index: str, lanes: int) -> str:
-        read = (
-            "read_imagei" if storage.kind == INT else "read_imageh" if self.half else "read_imagef"
-        )
+        """Images of halves are read as floats, too: the driver converts them."""
+        read = "read_imagei" if storage.kind == INT else "read_imagef"
         found = [f"{read}({name}, {self._place(storage, index, i)})" for i in range(lanes // 4)]
-        return found[0] if lanes == 4 else f"({self.type(storage.kind, lanes)})({', '.join(found)})"
+        whole = found[0] if lanes == 4 else f"({_wide(storage.kind, lanes)})({', '.join(found)})"
+        return f"convert_half{lanes}({whole})" if self._narrows(storage) else whole
+
+    def _narrows(self, storage: Storage) -> bool:
+        """Whether pixels, which are floats, become halves."""
+        return self.half and storage.kind == FLOAT
 
     def _place(self, storage: Storage, index: str, more: int = 0) -> str:
         at = index if not more else f"({index} + {more})"
@@ -171,13 +179,9 @@ class OpenClC:
         return f"vstore{lanes}({self._to(storage, text, lanes)}, {at});"
 
     def _write(self, storage: Storage, name: str, index: str, text: str, lanes: int) -> str:
-        write = (
-            "write_imagei"
-            if storage.kind == INT
-            else "write_imageh"
-            if self.half
-            else "write_imagef"
-        )
+        write = "write_imagei" if storage.kind == INT else "write_imagef"
+        if self._narrows(storage):
+            text = f"convert_float{lanes}({text})"
         parts = [
             text
             if lanes == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..expressions import ELEMENTWISE
 from ..steps import Node, Writer
+from .chains import select_as_select_v2
 from .row import Row
 
 
@@ -15,4 +16,7 @@ def emit(w: Writer, node: Node) -> None:
         s.put(place, slice_, s._operand(node.first(), place, slice_, 4))
 
 
-KERNELS = dict.fromkeys(sorted(ELEMENTWISE), Row(emit))
+KERNELS = {
+    **dict.fromkeys(sorted(ELEMENTWISE), Row(emit)),
+    "SELECT": Row(emit, becomes=select_as_select_v2),
+}

@@ -1,50 +1,81 @@
-"""Operators that move elements: each element of the result is one of an input's, or a constant."""
+"""Operators that move elements: each element of the result is one of an input's, or a filling."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ....ir import Op, Tensor
-from ....ops.base import attr
+from ....ir import Array, Op, Tensor
+from ....ops.base import OPS, as_list
 from .. import layout
 from ..language import Value
 from ..steps import Node, StepWriter, View, Writer
 from .row import Row, need_constant
 
-# For an element of the result, where it comes from: all coordinates in, all coordinates out.
+# For an element of the result, where it comes from: all coordinates in, all coordinates out. Where
+# whole vectors are moved, the last coordinate is the number of a vector, on both sides.
 Whence = Callable[[StepWriter, Sequence[Value]], Sequence[Value]]
 
 
+@dataclass(frozen=True)
+class Outside:
+    """Dimensions in which a coordinate may leave the source, and what stands there then."""
+
+    dims: Collection[int]
+    value: Callable[[StepWriter], Value]
+
+
 def emit_move(
-    w: Writer, node: Node, source: Tensor, whence: Whence, keeps_last: bool, place: int = 0,
-    name: str = "move",
+    w: Writer, node: Node, source: Tensor, whence: Whence, vectors: bool, place: int = 0,
+    name: str = "move", outside: Outside | None = None,
 ) -> None:  # fmt: skip
-    """keeps_last: the last coordinate is the same in both, so that whole vectors are moved."""
+    """vectors: four neighbours in the result are four neighbours in the source. place: of the
+    output."""
     shape = layout.dims(node.outputs[place].shape)
     with w.kernel(name, node) as s:
         x, _ = s.reads(source), s.result(place)
+        other = None if outside is None else outside.value(s)
         *at, slice_ = s.each_vector(shape)
-        if keeps_last:
-            *other, _ = whence(s, [*at, slice_])
-            s.put(at, slice_, x.at(other, slice_))
+        read = partial(_read, s, x, None if outside is None else outside.dims, other)
+        if vectors:
+            *outer, last = whence(s, [*at, slice_])
+            s.put(at, slice_, read(outer, last, True))
         else:
-            s.put(at, slice_, element_by_element(s, x, shape, at, slice_, whence))
+            s.put(at, slice_, element_by_element(s, shape, at, slice_, whence, read))
+
+
+def _read(
+    s: StepWriter, x: View, dims: Collection[int] | None, other: Value | None,
+    outer: Sequence[Value], last: Value, vectors: bool,
+) -> Value:  # fmt: skip
+    """A vector, or an element; the filling where a coordinate leaves the source."""
+    k = s.k
+    tests: list[Value] = []
+    place = list(outer) if vectors else [*outer, last]
+    for dim in sorted(dims or ()):
+        at, extent = k.let(place[dim]), x.shape[dim]
+        tests.append((at >= 0) & (at < extent))
+        place[dim] = k.let(k.maximum(k.minimum(at, extent - 1), 0))
+    found = x.at(place, last) if vectors else x.one(place)
+    inside = k.all_of(tests)
+    if inside is None or other is None:
+        return found
+    return k.select(inside, found, other.splat(found.lanes))
 
 
 def element_by_element(
-    s: StepWriter, x: View, shape: Sequence[int], at: Sequence[Value], slice_: Value, whence: Whence
-) -> Value:
+    s: StepWriter, shape: Sequence[int], at: Sequence[Value], slice_: Value, whence: Whence,
+    read: Callable[[Sequence[Value], Value, bool], Value],
+) -> Value:  # fmt: skip
     """A vector whose elements come from different places. Those beyond the last are any."""
-    k, found = s.k, []
-    for lane in range(4):
-        channel = slice_ * 4 + lane
-        if shape[-1] % 4:
-            channel = k.minimum(channel, shape[-1] - 1)
-        found.append(k.let(x.one(whence(s, [*at, k.let(channel, "c")]))))
-    return k.join(found)
+    found = []
+    for place in s.lane_places(shape, at, slice_):
+        *outer, last = whence(s, place)
+        found.append(s.k.let(read(outer, last, False)))
+    return s.k.join(found)
 
 
 # -- reshape --------------------------------------------------------------------------------------
@@ -72,174 +103,114 @@ def _emit_copy(w: Writer, node: Node, source: Tensor) -> None:
     with w.kernel("copy", node) as s:
         x, y = s.reads(source), s.result()
         *at, slice_ = s.each_vector(shape)
-        s.put(at, slice_, s.k.load(x.argument, y.index(at, slice_)))
+        s.put(at, slice_, x.load(y.index(at, slice_)))
 
 
-# -- those that reorder ---------------------------------------------------------------------------
+# -- those that walk over the input in steps ------------------------------------------------------
 
 
-def emit_transpose(w: Writer, node: Node) -> None:
-    order = [int(p) for p in node.op.operand(1).values.reshape(-1)]
+@dataclass(frozen=True)
+class Walk:
+    """How a coordinate of the source grows: start + the sum of step[i] * coordinate i of the
+    result."""
 
-    def whence(s: StepWriter, at: Sequence[Value]) -> Sequence[Value]:
-        return [at[order.index(axis)] for axis in range(len(order))]
+    start: int
+    steps: tuple[int, ...]
 
-    emit_move(w, node, node.first(), whence, order[-1] == len(order) - 1, name="transpose")
-
-
-def emit_pad(w: Writer, node: Node) -> None:
-    op, source = node.op, node.first()
-    pads = np.asarray(op.operand(1).values)
-    fill = 0.0
-    if op.name == "PADV2":
-        fill = float(op.operand(2).values.reshape(-1)[0])
-    shape, inner = layout.dims(node.output.shape), layout.dims(source.shape)
-    before = [int(p) for p in pads[:, 0]]
-    with w.kernel("pad", node) as s:
-        k = s.k
-        x, _ = s.reads(source), s.result()
-        *at, slice_ = s.each_vector(shape)
-        old = [p - b for p, b in zip(at, before, strict=False)]
-        tests = [t for p, n, b, m in zip(old, inner, before, shape, strict=False)
-                 for t in _within(p, n, b, m)]  # fmt: skip
-        safe = [k.let(k.maximum(k.minimum(p, n - 1), 0)) for p, n in zip(old, inner, strict=False)]
-        other = k.value(fill, x.argument.storage.kind)
-        if not pads[-1].any():
-            value = x.at(safe, slice_)
-        else:
-            lanes = []
-            for lane in range(4):
-                channel = k.let(slice_ * 4 + (lane - before[-1]))
-                inside = (channel >= 0) & (channel < inner[-1])
-                near = k.maximum(k.minimum(channel, inner[-1] - 1), 0)
-                lanes.append(k.let(k.select(inside, x.one([*safe, near]), other)))
-            value = k.join(lanes)
-        ok = k.all_of(tests)
-        s.put(at, slice_, value if ok is None else k.select(ok, value, other.splat(4)))
+    def at(self, s: StepWriter, place: Sequence[Value]) -> Value:
+        found = s.k.value(self.start)
+        for coordinate, step in zip(place, self.steps, strict=True):
+            found = found + coordinate * step
+        return found
 
 
-def _within(p: Value, extent: int, before: int, whole: int) -> list[Value]:
-    tests = [p >= 0] if before else []
-    return [*tests, p < extent] if whole - before > extent else tests
+def walks(op: Op, data: int) -> list[list[Walk]]:
+    """For each output, a walk for each dimension of the input `data`: what the operator's own
+    definition makes of an array that holds the coordinate."""
+    shape = op.operand(data).shape
+    found: list[list[Walk]] = [[] for _ in op.outputs]
+    for axis, extent in enumerate(shape):
+        line: Array = np.arange(extent).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        given = [None if t is None or i == data else t.data for i, t in enumerate(op.inputs)]
+        given[data] = np.broadcast_to(line, shape)
+        for own, result in zip(found, as_list(OPS[op.name].evaluate(op, given)), strict=True):
+            own.append(_walk_of(result))
+    return found
 
 
-# -- concatenation --------------------------------------------------------------------------------
+def _walk_of(result: Array) -> Walk:
+    """From the first element and its neighbours in every dimension."""
+    first = int(result[(0,) * result.ndim])
+    units = np.eye(result.ndim, dtype=int)
+    steps = [
+        int(result[tuple(unit)]) - first if extent > 1 else 0
+        for unit, extent in zip(units, result.shape, strict=True)
+    ]
+    return Walk(first, tuple(steps))
 
 
-def emit_concatenation(w: Writer, node: Node) -> None:
-    tensors = [t for t in node.op.inputs if t is not None]
-    rank = len(layout.dims(node.output.shape))
-    axis = int(attr(node.op, "axis")) % rank
-    parts = [t for t in tensors if prod(t.shape)]
-    starts = np.cumsum([0, *(layout.dims(t.shape)[axis] for t in parts)])
-    if axis < rank - 1 or all(start % 4 == 0 for start in starts[:-1]):
-        for tensor, start in zip(parts, starts, strict=False):
-            _emit_part(w, node, tensor, axis, int(start))
-        return
-    shape = layout.dims(node.output.shape)
-    with w.kernel("concatenation", node) as s:
-        k = s.k
-        views = [s.reads(t) for t in parts]
-        s.result()
-        *at, slice_ = s.each_vector(shape)
-        found = []
-        for lane in range(4):
-            channel = k.let(slice_ * 4 + lane)
-            value: Value | None = None
-            for view, start in reversed(list(zip(views, starts, strict=False))):
-                extent = view.shape[-1]
-                near = k.maximum(k.minimum(channel - int(start), extent - 1), 0)
-                own = k.let(view.one([*at, near]))
-                is_here = channel < int(start) + extent
-                value = k.let(own if value is None else k.select(is_here, own, value))
-            assert value is not None, "a concatenation has parts"
-            found.append(value)
-        s.put(at, slice_, k.join(found))
+def emit_walks(data: int = 0) -> Callable[[Writer, Node], None]:
+    """data: the place of the operand that is walked over."""
+
+    def emit(w: Writer, node: Node) -> None:
+        source = node.op.operand(data) if data else node.first()
+        for place, dims in enumerate(walks(node.op, data)):
+            _emit_walk(w, node, source, place, dims)
+
+    return emit
 
 
-def _emit_part(w: Writer, node: Node, tensor: Tensor, axis: int, start: int) -> None:
-    shape = layout.dims(tensor.shape)
-    with w.kernel("concatenation", node) as s:
-        x, _ = s.reads(tensor), s.result()
-        *at, slice_ = s.each_vector(shape)
-        value = x.at(at, slice_)
-        if axis == len(shape) - 1:
-            s.put(at, slice_ + start // 4, value)
-        else:
-            s.put([p + start if i == axis else p for i, p in enumerate(at)], slice_, value)
-
-
-def _refuses_concatenation(op: Op) -> str | None:
-    name = str(attr(op, "fused_activation_function"))
-    return None if name == "NONE" else f"the fused activation {name} has no kernel"
-
-
-# -- slices ---------------------------------------------------------------------------------------
-
-
-def emit_slice(w: Writer, node: Node) -> None:
-    op, source = node.op, node.first()
-    rank = len(layout.dims(source.shape))
-    starts = [int(p) for p in op.operand(1).values.reshape(-1)] or [0] * rank
-    _emit_strided(w, node, source, starts, [1] * rank, list(range(rank)), rank)
-
-
-def _emit_strided(
-    w: Writer, node: Node, source: Tensor, starts: Sequence[int], steps: Sequence[int],
-    dims: Sequence[int | None], rank: int,
-) -> None:  # fmt: skip
-    """dims: for each dimension of the source, that of the result which walks over it."""
+def _emit_walk(w: Writer, node: Node, source: Tensor, place: int, dims: list[Walk]) -> None:
+    if not source.shape or not node.outputs[place].shape:
+        dims = [Walk(d.start, d.steps or (0,)) for d in dims] or [Walk(0, (0,))]
+    vectors = _are_vectors(dims, layout.dims(node.outputs[place].shape)[-1])
+    if vectors:
+        dims = [*dims[:-1], Walk(dims[-1].start // 4, (*dims[-1].steps[:-1], 1))]
 
     def whence(s: StepWriter, at: Sequence[Value]) -> Sequence[Value]:
-        return [
-            s.k.value(start) if dim is None else at[dim] * step + start
-            for start, step, dim in zip(starts, steps, dims, strict=True)
-        ]
+        return [walk.at(s, at) for walk in dims]
 
-    out_rank = len(layout.dims(node.output.shape))
-    keeps = starts[-1] == 0 and steps[-1] == 1 and dims[-1] == out_rank - 1
-    emit_move(w, node, source, whence, keeps, name="slice")
+    emit_move(w, node, source, whence, vectors, place, name="walk")
 
 
-def emit_strided_slice(w: Writer, node: Node) -> None:
-    op, source = node.op, node.first()
-    shape = layout.dims(source.shape)
-    begin, stride = ([int(v) for v in op.operand(i).values.reshape(-1)] for i in (1, 3))
-    masks = {name: int(attr(op, name)) for name in ("begin_mask", "end_mask", "shrink_axis_mask")}
-    rows: list[tuple[int, int, int | None]] = []  # of each dimension: start, step, of the result
-    out = 0
-    for i, extent in enumerate(shape):
-        if i >= len(begin):
-            rows.append((0, 1, out))
-            out += 1
-            continue
-        step = stride[i]
-        first = begin[i] + extent if begin[i] < 0 else begin[i]
-        if masks["begin_mask"] >> i & 1 and not masks["shrink_axis_mask"] >> i & 1:
-            first = 0 if step > 0 else extent - 1
-        first = max(0, min(extent if step > 0 else extent - 1, first))
-        shrunk = masks["shrink_axis_mask"] >> i & 1
-        rows.append((first, step, None if shrunk else out))
-        out += not shrunk
-    starts, steps, dims = zip(*rows, strict=True)
-    _emit_strided(w, node, source, starts, steps, dims, len(shape))
+def _are_vectors(dims: Sequence[Walk], extent: int) -> bool:
+    """extent: of the result's last dimension."""
+    *outer, last = dims
+    straight = (last.steps[-1] == 1 or extent == 1) and not any(last.steps[:-1])
+    return straight and last.start % 4 == 0 and not any(walk.steps[-1] for walk in outer)
 
 
-def _refuses_masks(op: Op) -> str | None:
-    for name in ("ellipsis_mask", "new_axis_mask"):
-        if int(attr(op, name)):
-            return f"its {name} has no kernel"
-    return need_constant(1, 2, 3)(op)
+# -- repetition -----------------------------------------------------------------------------------
+
+
+def emit_tile(w: Writer, node: Node) -> None:
+    """Also of fewer dimensions than the result has."""
+    source = node.op.operand(1) if node.op.name == "FILL" else node.first()
+    old, new = layout.dims(source.shape), layout.dims(node.output.shape)
+    vectors = old[-1] == new[-1] or (old[-1] % 4 == 0)
+    unit = 4 if vectors and old[-1] % 4 == 0 else 1
+
+    def whence(s: StepWriter, at: Sequence[Value]) -> Sequence[Value]:
+        own = list(zip(at[len(new) - len(old) :], old, strict=True))
+        outer = [s.k.value(0) if n == 1 else p % n for p, n in own[:-1]]
+        last, extent = own[-1]
+        if vectors and unit == 1:
+            return [*outer, last]
+        return [*outer, s.k.value(0) if extent == 1 else last % (extent // unit)]
+
+    emit_move(w, node, source, whence, vectors, name="tile")
 
 
 KERNELS = {
-    "RESHAPE": Row(emit_reshape),
-    "SQUEEZE": Row(emit_reshape),
-    "EXPAND_DIMS": Row(emit_reshape),
-    "TRANSPOSE": Row(emit_transpose, need_constant(1)),
-    "PAD": Row(emit_pad, need_constant(1)),
-    "PADV2": Row(emit_pad, need_constant(1, 2)),
-    "CONCATENATION": Row(emit_concatenation, _refuses_concatenation),
-    "SLICE": Row(emit_slice, need_constant(1, 2)),
-    "STRIDED_SLICE": Row(emit_strided_slice, _refuses_masks),
+    **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "DENSIFY"), Row(emit_reshape)),
+    "TRANSPOSE": Row(emit_walks(), need_constant(1)),
+    "REVERSE_V2": Row(emit_walks(), need_constant(1)),
+    "SLICE": Row(emit_walks(), need_constant(1, 2)),
+    "STRIDED_SLICE": Row(emit_walks(), need_constant(1, 2, 3)),
+    "SPLIT": Row(emit_walks(1), need_constant(0)),
+    "SPLIT_V": Row(emit_walks(), need_constant(1, 2)),
+    "UNPACK": Row(emit_walks()),
+    "TILE": Row(emit_tile, need_constant(1)),
+    "BROADCAST_TO": Row(emit_tile, need_constant(1)),
+    "FILL": Row(emit_tile, need_constant(0)),
 }

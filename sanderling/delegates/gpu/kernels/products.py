@@ -1,8 +1,8 @@
-"""Convolutions and products of matrices: a tile of points and channels in registers.
+"""Products of matrices: a tile of points and channels in registers.
 
 A run of the kernel computes `rows` neighbouring points of a few vectors of channels. It walks over
-the window and the input's slices; an element of the input is multiplied with vectors of weights,
-which lie in the order in which they are read: [panel][window][input channel][channels of a tile].
+the input's channels; an element of the input is multiplied with vectors of weights, which lie in
+the order in which they are read: [panel][window][input channel][channels of a tile].
 """
 
 from __future__ import annotations
@@ -19,67 +19,18 @@ from ....ops.fixed import fused_bounds
 from ....ops.geometry import Axis, axis
 from .. import layout
 from ..language import Index, Value
-from ..options import DeviceClass
 from ..steps import Node, StepWriter, View, Writer
+from .chains import fully_connected_as_matmul
 from .moves import emit_reshape
-from .row import Row, first_of, need_constant
+from .row import Row, first_of
+from .tiles import Tile, choose_tile
 
 # Weights of a row (an input channel in a tap) from a slice of the tile on, in so many lanes.
 Weights = Callable[[Value, int, int], Value]
 # An element of the input for each point of a tile, by its lane in the slice.
 Elements = Callable[[int], list[Value]]
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a run computes: rows points of vectors of so many lanes each."""
-
-    rows: int
-    widths: tuple[int, ...]
-
-    @property
-    def slices(self) -> int:
-        return sum(self.widths) // 4
-
-    @property
-    def starts(self) -> list[int]:
-        """The slice at which each vector begins."""
-        return [sum(self.widths[:n]) // 4 for n in range(len(self.widths))]
-
-
-def choose_tile(device: DeviceClass, points: int, channels: int, depth: int) -> Tile:
-    """The cheapest of the tiles that divide the slices and fit the registers. points: in a row.
-    depth: products that an element of the result sums up."""
-    slices = -(-channels // 4)
-    best = (float("inf"), Tile(1, (4,)))
-    for count in (n for n in range(1, slices + 1) if slices % n == 0):
-        widths = _widths(count, device.lanes)
-        if len(widths) > device.columns:
-            break
-        for rows in range(1, min(device.rows, points) + 1):
-            if len(widths) > 1 and (rows + 1) * len(widths) >= device.registers:
-                continue
-            runs = -(-points // rows) * (slices // count)
-            best = min(best, (runs * run_cost(rows, len(widths), depth), Tile(rows, widths)),
-                       key=lambda found: found[0])  # fmt: skip
-    return best[1]
-
-
-def _widths(slices: int, lanes: int) -> tuple[int, ...]:
-    """Vectors for so many slices, the widest first."""
-    wide, rest = divmod(slices * 4, lanes)
-    return (*[lanes] * wide, *(n for n in (8, 4) if rest & n))
-
-
-# Fitted by `python -m benchmarks.gpu_kernels --fit` on PoCL 3.1 (Zen 4): a product of two vectors
-# takes 1; a vector or an element that is loaded for it 0.1; to begin and end a run 60. Tiles that
-# keep less than LEAST products under way wait for them.
-LOAD, BEGIN, LEAST = 0.1, 60.0, 8.0
-
-
-def run_cost(rows: int, columns: int, depth: int) -> float:
-    """Of a run, in products of vectors."""
-    return depth * (max(rows * columns, LEAST) + LOAD * (rows + columns)) + BEGIN
+# Whether a point of a tile is stored, by its number in the tile; None: it always is.
+Own = Callable[[int], Value | None]
 
 
 def pack_weights(weights: Array) -> Array:
@@ -119,57 +70,92 @@ class Product:
             return self.k.zero(self.tile.widths[n])
         return self.k.let(bias.at([], self.column(n), self.tile.widths[n]))
 
-    def add(self, weights: Weights, row: Value, elements: Elements, lanes: int = 4) -> None:
-        """So many channels of the input, from this row of the weights on."""
+    def add(
+        self, weights: Weights, row: Value, elements: Elements, lanes: int = 4,
+        points: range | None = None,
+    ) -> None:  # fmt: skip
+        """So many channels of the input, from this row of the weights on. points: those of the tile
+        that there are elements for, default all."""
         k, tile = self.k, self.tile
+        taken = self.sums if points is None else self.sums[points.start : points.stop]
         for lane in range(lanes):
             vectors = [
                 k.let(weights(row + lane, start, width), "w")
                 for start, width in zip(tile.starts, tile.widths, strict=True)
             ]
-            for sums, x in zip(self.sums, elements(lane), strict=True):
+            for sums, x in zip(taken, elements(lane), strict=True):
                 for total, vector in zip(sums, vectors, strict=True):
                     k.assign(total, k.fma(x.splat(total.lanes), vector, total))
 
-    def put(self, place: Callable[[int], Sequence[Index]],
-            inside: Callable[[int], Value | None]) -> None:  # fmt: skip
+    def put(self, place: Callable[[int], Sequence[Index]], inside: Own) -> None:
         """Store the points that are inside, after the activation and what is fused in."""
         for m, sums in enumerate(self.sums):
             with self.k.when(inside(m)):
                 at = place(m)
                 for n, total in enumerate(sums):
-                    self.s.put(at, self.column(n), activate(self.s, self.s.node.op, total))
+                    self.s.put(at, self.column(n), clamp(self.s, self.s.node.op, total))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Where points of a tile begin in the input: `base` vectors on, and how many more for each.
+
+    One base for all is one address for a compiler, and constants beside it. With an address for
+    each of 14 points, a CPU's registers for addresses run out: 165 GFLOP/s instead of 257 on PoCL.
+    """
+
+    base: Value
+    steps: Sequence[int]
+
+    def elements(self, s: StepWriter, x: View, c: Value) -> Elements:
+        """Of the slice c. A CPU repeats an element while it loads it; for a GPU a vector is one
+        load."""
+        k, argument = s.k, x.argument
+        if s.w.device.scalars and argument.storage.form == "buffer":
+            at = self.base * 4 + c * 4
+            return lambda lane: [
+                k.let(k.load_one(argument, at + (step * 4 + lane)), "e") for step in self.steps
+            ]
+        vectors = [k.let(k.load(argument, self.base + c + step)) for step in self.steps]
+        return lambda lane: [v.lane(lane) for v in vectors]
 
 
 def elements_of(s: StepWriter, x: View, bases: Sequence[Value], c: Value) -> Elements:
-    """Of the slice c of points that begin at these vectors. A CPU repeats an element while it loads
-    it; for a GPU a vector is one load."""
-    k, argument = s.k, x.argument
-    if s.w.device.scalars and argument.storage.form == "buffer":
-        return lambda lane: [k.let(k.load_one(argument, (b + c) * 4 + lane), "e") for b in bases]
-    vectors = [k.let(k.load(argument, b + c)) for b in bases]
-    return lambda lane: [v.lane(lane) for v in vectors]
+    """Of the slice c of points that begin at these vectors, wherever each of them is."""
+    each = [Lines(base, (0,)).elements(s, x, c) for base in bases]
+    return lambda lane: [element for found in each for element in found(lane)]
 
 
 def add_channels(
     s: StepWriter, product: Product, weights: Weights, row: Value, depth: int,
-    elements: Callable[[Value], Elements],
+    elements: Callable[[Value], Elements], points: range | None = None,
 ) -> None:  # fmt: skip
     """All channels of the points of a tile; those beyond the last are not touched."""
     k = s.k
     full, rest = divmod(depth, 4)
     if full:
         with k.loop(0, full, hint="c") as c:
-            product.add(weights, k.let(row + c * 4), elements(c))
+            product.add(weights, k.let(row + c * 4), elements(c), 4, points)
     if rest:
         last = k.value(full)
-        product.add(weights, k.let(row + last * 4), elements(last), rest)
+        product.add(weights, k.let(row + last * 4), elements(last), rest, points)
 
 
-# -- convolution ----------------------------------------------------------------------------------
+def block_of(s: StepWriter, block: Value, rows: int, count: int) -> tuple[Value, Own]:
+    """Where a block of so many points begins, and which of them are its own. The last block begins
+    early enough to be full; points that it has in common with the one before are that one's."""
+    k, rest = s.k, count % rows
+    begin = k.let(block * rows, "p")
+    if rest == 0:
+        return begin, lambda m: None
+    start = k.let(k.minimum(begin, count - rows), "p")
+    return start, lambda m: None if m >= rows - rest else start + m >= begin
 
 
-def axes_of(node: Node, taps: tuple[int, int], dilated: bool = True) -> tuple[Axis, Axis]:
+# -- what convolutions share ----------------------------------------------------------------------
+
+
+def axes_of(node: Node, taps: Sequence[int], dilated: bool = True) -> tuple[Axis, Axis]:
     """Height and width of a window, with padding that was fused in."""
     top, bottom, left, right = node.pads or (0, 0, 0, 0)
     return (
@@ -188,126 +174,25 @@ def _axis_of(node: Node, i: int, taps: int, extra: tuple[int, int], dilated: boo
 
 def activate(s: StepWriter, op: Op, x: Value) -> Value:
     """The activation that the op itself has."""
+    if str(op.attrs.get("fused_activation_function")) == "TANH":
+        return s.k.call("tanh", x)
+    return clamp(s, op, x)
+
+
+def clamp(s: StepWriter, op: Op, x: Value) -> Value:
+    """The bounds of the op's activation. Products and pools know no other activations: TANH is
+    none to them, as in TensorFlow Lite."""
     if "fused_activation_function" not in op.attrs:
         return x
     low, high = fused_bounds(op)
-    if str(attr(op, "fused_activation_function")) == "TANH":
-        return s.k.call("tanh", x)
+    # Comparing is one instruction where fmax(), which must look for NaN, is three. NaN is `low`.
     if np.isfinite(low):
-        x = s.k.maximum(x, float(low))
-    return s.k.minimum(x, float(high)) if np.isfinite(high) else x
-
-
-def emit_conv(w: Writer, node: Node) -> None:
-    weights = np.asarray(node.op.operand(1).values, np.float32)
-    groups = node.first().shape[-1] // weights.shape[-1]
-    if groups > 1:
-        weights = _ungrouped(weights, groups)
-    out, high, wide, depth = weights.shape
-    y, x = axes_of(node, (high, wide))
-    if (high, wide, y.stride, x.stride, y.before, x.before) == (1, 1, 1, 1, 0, 0):
-        points = prod(node.output.shape[:-1])
-        emit_product(w, node, node.first(), weights.reshape(out, depth), bias_of(node), points)
-    else:
-        _emit_window(w, node, weights, y, x)
-
-
-def _emit_window(w: Writer, node: Node, weights: Array, y: Axis, x: Axis) -> None:
-    """Points of a tile are neighbours in a line of the image."""
-    out, batch = weights.shape[0], node.output.shape[0]
-    tile = choose_tile(w.device, x.out, out, weights[0].size)
-    with w.kernel("conv", node) as s:
-        k = s.k
-        source, result = s.reads(node.first()), s.result()
-        column, block, line = k.grid(
-            result.slices // tile.slices, -(-x.out // tile.rows), batch * y.out
-        )
-        kept = panels(s, pack_weights(weights), tile, column)
-        bias = constant_bias(s, node)
-        image, row = s.places(line, (batch, y.out))
-        first, left = k.let(column * tile.slices, "s"), k.let(block * tile.rows, "p")
-        product = Product(s, tile, first, bias)
-        window = Window(s, source, weights.shape[1:], y, x, (image, row, left))
-        inner = inner_block(s, x, left, tile.rows)
-        with k.when(inner):
-            window.add(product, kept, checked=False)
-        if inner is not None:
-            with k.when(~inner):
-                window.add(product, kept, checked=True)
-        s.macs = batch * y.out * x.out * weights.size
-        whole = x.out % tile.rows == 0
-        product.put(lambda m: [image, row, left + m],
-                    lambda m: None if whole else left + m < x.out)  # fmt: skip
-
-
-def inner_block(s: StepWriter, x: Axis, left: Value, rows: int) -> Value | None:
-    """Whether the windows of so many points from `left` on lie inside; None if all always do."""
-    last = (rows - 1) * x.stride + (x.taps - 1) * x.dilation - x.before
-    blocks = -(-x.out // rows)
-    ends = (blocks - 1) * rows * x.stride + last < x.size
-    if x.before == 0 and ends:
-        return None
-    return s.k.let((left * x.stride >= x.before) & (left * x.stride + last < x.size), "in")
-
-
-@dataclass
-class Window:
-    """The elements that a tile of neighbouring points reads. at: image, row and first column."""
-
-    s: StepWriter
-    source: View
-    shape: tuple[int, ...]  # of the window: high, wide, depth
-    y: Axis
-    x: Axis
-    at: tuple[Value, Value, Value]
-
-    # Windows of at most so many products are written out, without a loop over their columns.
-    UNROLLED = 16
-
-    def add(self, product: Product, weights: Weights, checked: bool) -> None:
-        """checked: some columns may lie outside of the input."""
-        k, (high, wide, depth) = self.s.k, self.shape
-        image, row, _ = self.at
-        with k.loop(0, high, hint="ky") as ky:
-            at_y = k.let(row * self.y.stride + ky * self.y.dilation - self.y.before)
-            with k.when(_inside(self.s, at_y, self.y)):
-                line = k.let(image * self.y.size + at_y, "l")
-                if wide * depth <= self.UNROLLED:
-                    for number in range(wide):
-                        self._tap(product, weights, line, ky, k.value(number), checked)
-                else:
-                    with k.loop(0, wide, hint="kx") as kx:
-                        self._tap(product, weights, line, ky, kx, checked)
-
-    def _tap(self, product: Product, weights: Weights, line: Value, ky: Value, kx: Value,
-             checked: bool) -> None:  # fmt: skip
-        k, x, source = self.s.k, self.x, self.source
-        depth = self.shape[-1]
-        row = k.let((ky * x.taps + kx) * (source.slices * 4))
-        start = k.let(self.at[2] * x.stride + kx * x.dilation - x.before)
-        columns = [start + m * x.stride for m in range(product.tile.rows)]
-        if not checked:
-            first = k.let((line * x.size + start) * source.slices, "b")
-            step = x.stride * source.slices
-            bases = [first + m * step for m in range(product.tile.rows)]
-            add_channels(self.s, product, weights, row, depth,
-                         lambda c: elements_of(self.s, source, bases, c))  # fmt: skip
-            return
-        safe = [k.maximum(k.minimum(at, x.size - 1), 0) for at in columns]
-        bases = [k.let((line * x.size + at) * source.slices, "b") for at in safe]
-        within = [k.let((at >= 0) & (at < x.size)) for at in columns]
-
-        def checked_elements(c: Value) -> Elements:
-            return self._checked(elements_of(self.s, source, bases, c), within)
-
-        add_channels(self.s, product, weights, row, depth, checked_elements)
-
-    def _checked(self, elements: Elements, within: Sequence[Value]) -> Elements:
-        """Zero outside of the input."""
-        k = self.s.k
-        return lambda lane: [
-            k.let(k.select(ok, x, 0.0)) for ok, x in zip(within, elements(lane), strict=True)
-        ]
+        x = s.k.let(x)
+        x = s.k.select(x > float(low), x, float(low))
+    if np.isfinite(high):
+        x = s.k.let(x)
+        x = s.k.select(x < float(high), x, float(high))
+    return x
 
 
 def _inside(s: StepWriter, at: Value, y: Axis) -> Value | None:
@@ -315,17 +200,6 @@ def _inside(s: StepWriter, at: Value, y: Axis) -> Value | None:
     if y.before == 0 and y.after == 0:
         return None
     return (at >= 0) & (at < y.size)
-
-
-def _ungrouped(weights: Array, groups: int) -> Array:
-    """Groups as one product whose weights are zero elsewhere."""
-    out, high, wide, depth = weights.shape
-    whole = np.zeros((out, high, wide, depth * groups), np.float32)
-    each = out // groups
-    for g in range(groups):
-        rows = slice(g * each, (g + 1) * each)
-        whole[rows, ..., g * depth : (g + 1) * depth] = weights[rows]
-    return whole
 
 
 def bias_of(node: Node) -> Array | None:
@@ -353,33 +227,39 @@ def emit_product(
         column, block = k.grid(result.slices // tile.slices, -(-points // tile.rows))
         kept = panels(s, pack_weights(weights.reshape(out, 1, 1, depth)), tile, column)
         start = None if bias is None else s.weights(layout.pack(bias))
-        first, point = k.let(column * tile.slices, "s"), k.let(block * tile.rows, "p")
-        product = Product(s, tile, first, start)
-        add_points(s, product, x, kept, point, points)
+        product = Product(s, tile, k.let(column * tile.slices, "s"), start)
+        point, own = block_of(s, block, tile.rows, points)
+        add_lines(s, product, x, kept, point)
         s.macs = points * weights.size
-        put_points(s, product, layout.dims(node.output.shape)[:-1], point)
+        put_points(s, product, layout.dims(node.output.shape)[:-1], point, own)
 
 
-def add_points(
-    s: StepWriter, product: Product, x: View, weights: Weights, point: Value, points: int,
-    before: Index = 0,
-) -> None:  # fmt: skip
-    """Points from `point` on, of a matrix with so many points that begins at the vector before."""
-    k, rows = s.k, product.tile.rows
-    places = [point + m for m in range(rows)]
-    if points % rows:
-        places = [k.minimum(at, points - 1) for at in places]
-    bases = [k.let(at * x.slices + before, "b") for at in places]
-    add_channels(s, product, weights, k.value(0), x.shape[-1],
-                 lambda c: elements_of(s, x, bases, c))  # fmt: skip
+def add_lines(
+    s: StepWriter, product: Product, x: View, weights: Weights, point: Value, before: Index = 0
+) -> None:
+    """A tile of points from `point` on, of a matrix that begins at the vector before."""
+    base = s.k.let(point * x.slices + before, "b")
+    lines = Lines(base, [m * x.slices for m in range(product.tile.rows)])
+    add_channels(s, product, weights, s.k.value(0), x.shape[-1],
+                 lambda c: lines.elements(s, x, c))  # fmt: skip
 
 
-def put_points(s: StepWriter, product: Product, shape: Sequence[int], point: Value) -> None:
+def put_points(
+    s: StepWriter, product: Product, shape: Sequence[int], point: Value, own: Own
+) -> None:
     """shape: that of all points."""
-    k, points = s.k, prod(shape)
-    whole = points % product.tile.rows == 0
-    product.put(lambda m: s.places(k.let(point + m), shape),
-                lambda m: None if whole else point + m < points)  # fmt: skip
+    if is_flat(s.node):
+        before: list[Index] = [0 for _ in shape[1:]]
+        product.put(lambda m: [*before, point + m][: len(shape)], own)
+    else:
+        product.put(lambda m: s.places(s.k.let(point + m), shape), own)
+
+
+def is_flat(node: Node) -> bool:
+    """Whether all that is fused in has an element for every point, or one for all of them, so that
+    the number of a point says where it is."""
+    points = prod(layout.dims(node.output.shape)[:-1])
+    return all(prod(layout.dims(t.shape)[:-1]) in (1, points) for t in node.operands)
 
 
 def emit_fully_connected(w: Writer, node: Node) -> None:
@@ -413,9 +293,9 @@ def _refuses_format(op: Op) -> str | None:
 
 
 KERNELS = {
-    "CONV_2D": Row(emit_conv, first_of(_refuses_conv, _refuses_activation)),
     "FULLY_CONNECTED": Row(
         emit_fully_connected,
-        first_of(need_constant(1), _refuses_conv, _refuses_activation, _refuses_format),
+        first_of(_refuses_activation, _refuses_format),
+        becomes=fully_connected_as_matmul,
     ),
 }

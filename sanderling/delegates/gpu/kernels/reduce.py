@@ -1,4 +1,4 @@
-"""Sums, means, extremes and products over axes, and SOFTMAX."""
+"""Sums, means, extremes and products over axes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, N
                         channel = k.minimum(channel, y.shape[-1] - 1)
                     place = [*at, k.let(channel)]
                     full = _full(s, place, shape, axes, keep)
-                    lanes.append(_reduce_row(s, x, full[:-1], axes, reduction))
+                    lanes.append(reduce_row(s, x, full[:-1], reduction))
                 found = k.join([*lanes, *(lanes[-1:] * (4 - len(lanes)))])
             if mean:
                 found = k.let(found) * (1.0 / count)
@@ -103,9 +103,7 @@ def _reduce_vectors(
     return total
 
 
-def _reduce_row(
-    s: StepWriter, x: View, full: Sequence[Value | None], axes: Sequence[int], reduction: Reduction
-) -> Value:
+def reduce_row(s: StepWriter, x: View, full: Sequence[Value | None], reduction: Reduction) -> Value:
     """Over the last dimension too: vectors first, then their lanes."""
     k, channels = s.k, x.shape[-1]
     kind = x.argument.storage.kind
@@ -123,30 +121,6 @@ def _reduce_row(
     return k.let(reduction.combine(k, *halves))
 
 
-# -- softmax --------------------------------------------------------------------------------------
-
-
-def emit_softmax(w: Writer, node: Node) -> None:
-    beta = float(attr(node.op, "beta"))
-    source = node.first()
-    shape = layout.dims(source.shape)
-    with w.kernel("softmax", node) as s:
-        k = s.k
-        x, _ = s.reads(source), s.result()
-        width, outer = shape[-2] if len(shape) > 1 else 1, shape[:-2]
-        column, rest = k.grid(width, prod(outer))
-        at = [*s.places(rest, outer), *([column] if len(shape) > 1 else [])]
-        most = _reduce_row(s, x, at, (), MAXIMUM if beta >= 0 else MINIMUM)
-        total = k.var(k.zero(), "a")
-        with k.loop(0, x.slices, hint="c") as c:
-            power = k.call("exp", (x.at(at, c) - most.splat(4)) * beta)
-            k.assign(total, total + s.valid(c, k.let(power), shape[-1]))
-        inverse = k.let(1.0 / ((total.lane(0) + total.lane(1)) + (total.lane(2) + total.lane(3))))
-        with k.loop(0, x.slices, hint="c") as c:
-            power = k.call("exp", (x.at(at, c) - most.splat(4)) * beta)
-            s.put(at, c, power * inverse.splat(4))
-
-
 AXES = need_constant(1)
 KERNELS = {
     "MEAN": Row(emit_reduce(SUM, mean=True), AXES),
@@ -156,5 +130,4 @@ KERNELS = {
     "REDUCE_MIN": Row(emit_reduce(MINIMUM), AXES),
     "REDUCE_ANY": Row(emit_reduce(MAXIMUM), AXES),
     "REDUCE_ALL": Row(emit_reduce(MINIMUM), AXES),
-    "SOFTMAX": Row(emit_softmax),
 }

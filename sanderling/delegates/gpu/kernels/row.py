@@ -8,15 +8,31 @@ from dataclasses import dataclass
 from ....ir import Op
 from ..steps import Node, Writer
 
+Refusal = Callable[[Op], "str | None"]
+
+
+def _emit_never(w: Writer, node: Node) -> None:
+    raise AssertionError(f"{node.op.name} becomes other ops before kernels are written")
+
 
 @dataclass(frozen=True)
 class Row:
     """emit writes the steps of a node. refuses: why an op of the user's graph is not taken; codes
-    are floats to it. fuses: an elementwise op that alone reads the result becomes part of it."""
+    are floats to it. fuses: an elementwise op that alone reads the result becomes part of it.
+    becomes: the chain of ops that stands for an op (passes/decompose.py), None if it stands for
+    itself; a chain is taken if all of its ops are."""
 
     emit: Callable[[Writer, Node], None]
     refuses: Callable[[Op], str | None] = lambda op: None
     fuses: bool = True
+    becomes: Callable[[Op], list[Op] | None] = lambda op: None
+
+    @classmethod
+    def made_of(
+        cls, becomes: Callable[[Op], list[Op] | None], refuses: Refusal = lambda op: None
+    ) -> Row:
+        """An operator without a kernel of its own."""
+        return cls(_emit_never, refuses, becomes=becomes)
 
 
 def need_constant(*places: int) -> Callable[[Op], str | None]:

@@ -4,11 +4,11 @@ simulators that round as codes would, so that the bounds which a model has learn
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ....ir import Array, DType, Graph, Op, Tensor
+from ....ir import Array, Blockwise, DType, Graph, Op, Tensor
 from ....passes import Fired
 from ....passes.common import same_quant
 from ..layout import CODES
@@ -50,7 +50,8 @@ def float_view(graph: Graph) -> tuple[Fired, list[Border], list[Border]]:
     inputs, outputs = list(graph.inputs), list(graph.outputs)
     for op in graph.ops:
         _make_bias_float(graph, op)
-    twins = {t: _float_twin(t) for t in graph.tensors if is_codes(t) or _is_narrow(t)}
+        _make_symmetric(graph, op)
+    twins = {t: _float_twin(t) for t in graph.tensors if _needs_twin(t)}
     for op in list(graph.ops):
         _rebuild(graph, op, twins, fired)
     graph.inputs[:] = [twins.get(t, t) for t in inputs]
@@ -64,6 +65,10 @@ def _border(tensor: Tensor, twins: dict[Tensor, Tensor]) -> Border:
     """Two tensors in any case: they have memory of their own."""
     outside = Tensor(tensor.name, tensor.dtype, tensor.shape, quant=tensor.quant)
     return Border(outside, twins.get(tensor, tensor))
+
+
+def _needs_twin(tensor: Tensor) -> bool:
+    return is_codes(tensor) or _is_narrow(tensor) or tensor.dtype is DType.COMPLEX64
 
 
 def _is_narrow(tensor: Tensor) -> bool:
@@ -83,15 +88,44 @@ def _make_bias_float(graph: Graph, op: Op) -> None:
     graph.set_input(op, BIASED[op.name][2], made)
 
 
+def _make_symmetric(graph: Graph, op: Op) -> None:
+    """Kernels do not look at the zero points of int8 weights, where the scale may be one for each
+    channel; those of FULLY_CONNECTED do where it is not."""
+    weights = op.input(BIASED[op.name][1]) if op.name in BIASED else None
+    if weights is None or weights.dtype is not DType.INT8 or not is_codes(weights):
+        return
+    quant = weights.quantisation
+    alone = op.name == "FULLY_CONNECTED" and quant.scale.size == 1
+    if alone or not weights.is_constant or not quant.zero_point.any():
+        return
+    made = weights.copy()
+    made.quant = replace(quant, zero_point=np.zeros_like(quant.zero_point))
+    graph.enlist(made)
+    graph.set_input(op, BIASED[op.name][1], made)
+
+
 def _float_twin(tensor: Tensor) -> Tensor:
+    if tensor.dtype is DType.COMPLEX64:
+        return _complex_twin(tensor)
     if not tensor.is_constant:
         return Tensor(tensor.name, DType.FLOAT32, tensor.shape)
     return Tensor(tensor.name, DType.FLOAT32, tensor.shape, data=real_values(tensor))
 
 
+def _complex_twin(tensor: Tensor) -> Tensor:
+    """A last dimension more, of the real and the imaginary part."""
+    shape = (*tensor.shape, 2)
+    if not tensor.is_constant:
+        return Tensor(tensor.name, DType.FLOAT32, shape)
+    parts = np.stack([tensor.values.real, tensor.values.imag], axis=-1)
+    return Tensor(tensor.name, DType.FLOAT32, shape, data=parts.astype(np.float32))
+
+
 def real_values(tensor: Tensor) -> Array:
     """What the codes of a constant stand for."""
     quant, codes = tensor.quantisation, tensor.values.astype(np.float32)
+    if quant.block is not None:
+        return _real_blocks(codes, quant.block)
     shape = [1] * codes.ndim
     if quant.scale.size > 1:
         shape[quant.axis] = -1
@@ -102,12 +136,20 @@ def real_values(tensor: Tensor) -> Array:
     return found
 
 
+def _real_blocks(codes: Array, block: Blockwise) -> Array:
+    """Of a matrix with a scale for each block of a row."""
+    assert block.scales is not None, "the op has been checked"
+    scales = block.scales.values.astype(np.float32).reshape(len(codes), -1)
+    found: Array = codes * np.repeat(scales, block.block_size, axis=1)
+    return found
+
+
 def _rebuild(graph: Graph, op: Op, twins: dict[Tensor, Tensor], fired: Fired) -> None:
     if not any(t in twins for t in (*op.inputs, *op.outputs) if t is not None):
         return
     ins = [None if t is None else twins.get(t, t) for t in op.inputs]
     outs = [twins.get(t, t) for t in op.outputs]
-    exact = [t in twins and not _keeps_codes(op, t) for t in op.outputs]
+    exact = [is_codes(t) and not _keeps_codes(op, t) for t in op.outputs]
     made = [
         graph.tensor(f"{t.name}/exact", t.dtype, t.shape) if rounded else t
         for t, rounded in zip(outs, exact, strict=True)

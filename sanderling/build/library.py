@@ -1,0 +1,222 @@
+"""`sanderling.build_library`: from a model to a C library for this machine or another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError, InputError
+from ..format import load
+from ..ir import Model, Shape, Signature
+from ..measure.inputs import by_input, checked_shape
+from ..progress import waiting
+from ..runtime.plans import verify_model
+from ..runtime.session import Session
+from .ahead import Version, plan_ahead
+from .objects import Objects, make_objects
+from .platforms import NATIVE, Platform, platform_of
+from .sources import checked_name, identifier, texts
+from .toolchain import Compiler, find_compiler, no_compiler, shared_library
+
+SCHEMA = "sanderling.build/1"
+MOST_THREADS = 1024  # as in runtime.c
+
+
+@dataclass
+class Library:
+    """What was built. sizes: bytes of code, weights and arena for each version; files: by name,
+    with their bytes; checks: what --check compared."""
+
+    name: str
+    folder: Path
+    target: str
+    versions: list[str]
+    threads: int
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    sizes: list[dict[str, Any]]
+    runtime_bytes: int
+    table_bytes: int
+    files: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA} | asdict(self) | {"folder": str(self.folder)}
+
+
+@dataclass
+class Blueprint:
+    """A model planned for a platform: all that its objects and texts are made of."""
+
+    name: str
+    file: str
+    model: Model
+    entry: Signature
+    platform: Platform
+    versions: list[Version]
+    threads: int
+
+    @property
+    def names(self) -> tuple[list[str], list[str]]:
+        """Of inputs, in the graph's order, and of outputs, in the signature's."""
+        called = {tensor: name for name, tensor in self.entry.inputs.items()}
+        return [called.get(t, t.name) for t in self.entry.graph.inputs], list(self.entry.outputs)
+
+    def objects(self, with_steps: bool = False) -> Objects:
+        return make_objects(
+            self.name, self.platform, self.versions, self.names, self.threads, with_steps
+        )
+
+    def texts(self) -> dict[str, str]:
+        return texts(self.name, self.file, self.versions, *self.names)
+
+
+def plan_library(
+    model: Model | str | os.PathLike[str],
+    target: str = NATIVE,
+    *,
+    name: str = "",
+    threads: int = 1,
+    shapes: Mapping[str, Shape] | None = None,
+    signature: str | None = None,
+    custom: Mapping[str, str] | None = None,
+    timed: bool = False,
+) -> Blueprint:
+    """Compile a model for every version of a target; nothing is written. timed: the code can count
+    the ticks of its steps."""
+    if not 1 <= threads <= MOST_THREADS:
+        raise ArgumentError(f"`threads` is {threads}", fix=f"give 1 to {MOST_THREADS}")
+    platform = platform_of(target)
+    file = "" if isinstance(model, Model) else Path(os.fspath(model)).name
+    source = model if isinstance(model, Model) else load(model)
+    chosen = checked_name(name) if name else identifier(Path(file).stem or "model")
+    for function in (custom or {}).values():
+        checked_name(function)
+    verify_model(source)
+    entry = Session(source, delegates="reference").entry(signature)
+    given = by_input(entry.inputs, dict(shapes or {}))
+    called = {t: n for n, t in entry.inputs.items()}
+    sizes = [
+        checked_shape(called.get(t, t.name), t, given.get(called.get(t, "")))
+        for t in entry.graph.inputs
+    ]
+    versions = []
+    for row in platform.versions:
+        with waiting(f"building for {row.name}"):
+            versions.append(plan_ahead(entry, sizes, row, custom or {}, timed))
+    return Blueprint(chosen, file or chosen, source, entry, platform, versions, threads)
+
+
+def build_library(
+    model: Model | str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    target: str = NATIVE,
+    *,
+    name: str = "",
+    threads: int = 1,
+    shapes: Mapping[str, Shape] | None = None,
+    signature: str | None = None,
+    custom: Mapping[str, str] | None = None,
+    cc: str = "",
+) -> Library:
+    """Write a model as a C library: lib<name>.a, lib<name>.so where a linker is at hand, <name>.h,
+    an example, a CMakeLists.txt, and a Python module for tests.
+
+    target: native (this CPU), a platform (x86-64, aarch64, android-arm64: several versions of the
+    code, chosen when an instance is made), or a row of the table of targets. threads: of instances
+    that do not say. shapes: of inputs, by name, where they are not the file's. custom: C functions
+    by the custom code of the operator that they compute. cc: the compiler that links, or "none".
+    Raises NotBuiltError that names the ops which cannot be built, with reasons.
+    """
+    compiler = find_compiler(platform_of(target), cc)
+    options: dict[str, Any] = {"shapes": shapes, "signature": signature, "custom": custom}
+    made = plan_library(model, target, name=name, threads=threads, **options)
+    return write_library(made, Path(folder), compiler)
+
+
+def write_library(made: Blueprint, folder: Path, compiler: Compiler | None) -> Library:
+    """All files of a library, or none of them."""
+    with Staging(folder) as staged:
+        found = library_of(made, folder, make_files(made, staged.place, compiler))
+        found.files = staged.finish()
+    return found
+
+
+def make_files(
+    made: Blueprint, place: Path, compiler: Compiler | None, linked: Sequence[Path] = ()
+) -> tuple[Objects, list[str]]:
+    """The files of a library in a folder; and what there is to say about them."""
+    objects = made.objects()
+    (place / f"lib{made.name}.a").write_bytes(objects.archive())
+    for file, text in made.texts().items():
+        (place / file).write_text(text, encoding="utf-8")
+    if compiler is None or not compiler.makes_shared:
+        return objects, [no_compiler(made.platform, f"lib{made.name}.so")]
+    shared_library(compiler, made.name, place, linked)
+    return objects, []
+
+
+def library_of(made: Blueprint, folder: Path, found: tuple[Objects, list[str]]) -> Library:
+    objects, notes = found
+    first = made.versions[0]
+    names = made.names
+    return Library(
+        made.name,
+        folder,
+        made.platform.name,
+        [v.target.name for v in made.versions],
+        made.threads,
+        {n: t.type_text for n, t in zip(names[0], first.inputs, strict=True)},
+        {n: t.type_text for n, t in zip(names[1], first.outputs, strict=True)},
+        [asdict(s) for s in objects.sizes],
+        objects.runtime,
+        objects.tables,
+        notes=notes,
+    )
+
+
+class Staging:
+    """A folder within the final one, in which files are made; then all get their places."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if folder.exists() and not folder.is_dir():
+            raise InputError(
+                "cannot write: it is a file", where=str(folder), fix="name a folder for the library"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.place = Path(tempfile.mkdtemp(dir=folder, prefix=".sanderling-"))
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def finish(self) -> dict[str, int]:
+        """Move what was made; returns the files with their sizes."""
+        files = sorted(self.place.iterdir())
+        found = {file.name: file.stat().st_size for file in files}
+        try:
+            for file in files:
+                file.replace(self.folder / file.name)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+        return found
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write: {error.strerror}",
+        where=str(folder),
+        fix="check the folder, its permissions and the free space",
+    )

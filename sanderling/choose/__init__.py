@@ -1,0 +1,1 @@
+"""Choosing: the setting for a machine, the model for a task, the next step."""

@@ -1,0 +1,51 @@
+"""Settings of a task as NAME=VALUE, for the verbs that judge a model by one."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+from ..errors import InputError
+from ..evaluate.task import Task, find_task, settings_of
+
+
+def task_settings(task: str, texts: list[str]) -> dict[str, Any]:
+    """The task's settings in their types; a list is one that is given several times."""
+    kind = find_task(task)
+    known = {f.name for f in settings_of(kind)}
+    made: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        if not equals or name not in known:
+            fix = f"write NAME=VALUE, with a name of {', '.join(sorted(known))}"
+            raise InputError(
+                f"'{text}' is no setting of the task '{kind.name}'", where="--task-option", fix=fix
+            )
+        made |= {name: _typed(kind, name, value, made.get(name))}
+    return made
+
+
+def _typed(kind: type[Task], name: str, text: str, before: Any) -> Any:
+    hint = typing.get_type_hints(kind)[name]
+    inner = [a for a in typing.get_args(hint) if a is not types.NoneType]
+    if hint == list[str]:
+        return [*(before or []), text]
+    plain = inner[0] if inner else hint
+    if plain is bool:
+        if text.lower() not in ("true", "false"):
+            raise InputError(
+                f"'{text}' is neither true nor false",
+                where=f"--task-option {name}",
+                fix=f"write {name}=true",
+            )
+        return text.lower() == "true"
+    try:
+        return plain(text)
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"'{text}' is no {plain.__name__}",
+            where=f"--task-option {name}",
+            fix="see `sanderling eval TASK --help`",
+        ) from error

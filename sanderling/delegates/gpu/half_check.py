@@ -1,0 +1,287 @@
+"""`precision=auto`: which results stay in 32 bits, decided by what 16 bits do to samples.
+
+The part runs twice on each sample, node by node: in 32 bits, and in 16 with each node given what
+the first run found, so that each shows the error of its own. Whatever leaves the bound stays in 32
+bits; then the whole part runs freely, and as long as its outputs leave the bound, more of the
+nodes that err most stay too. Errors are shares of the largest magnitude of a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...ir import Array, Graph, Tensor
+from ...ir.graph import copy_graph
+from ...progress import plural
+from ...runtime.delegate import Options
+from ...spans import span
+from . import layout
+from .devices.device import Device
+from .executable import GpuExecutable
+from .lower import Lowered, lower
+from .precision import AUTO, settled
+from .recipe import ELEMENTS, recipe_of
+from .samples import at_border, samples_of
+from .sources import build_programs
+
+BOUND = 0.01
+ROUNDS = 4  # of a free run, and more that stays in 32 bits
+MOST_HALF = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A result that stays in 32 bits. error: that it has in 16, infinite where values overflow.
+    largest: magnitude of its values."""
+
+    op: str
+    tensor: str
+    error: float
+    largest: float
+    bound: float
+
+    @property
+    def reason(self) -> str:
+        if self.largest > MOST_HALF:
+            return f"values reach {self.largest:.3g}, 16 bits end at {MOST_HALF:.0f}"
+        if not np.isfinite(self.error):
+            return "a value on the way to it overflows 16 bits"
+        if self.error > self.bound:
+            return f"its error is {self.error:.2%} of its range, the bound {self.bound:.2%}"
+        return f"its error of {self.error:.2%} adds to one of the outputs that leaves the bound"
+
+    def to_json(self) -> dict[str, Any]:
+        error = self.error if np.isfinite(self.error) else None
+        return {"op": self.op, "tensor": self.tensor, "error": error, "largest": self.largest,
+                "reason": self.reason}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a part is lowered with, and why. error: of the outputs, None if nothing was tried."""
+
+    precision: str
+    exact: frozenset[int] = frozenset()
+    kept: Sequence[Kept] = ()
+    all: int = 0
+    error: float | None = None
+    bound: float = BOUND
+    tried_on: str = ""
+
+    @property
+    def remarks(self) -> list[str]:
+        """For people."""
+        if self.error is None:
+            return []
+        half = self.all - len(self.exact)
+        first = (
+            f"precision auto: {half} of {plural(self.all, 'result')} in 16 bits ({self.precision}),"
+            f" tried on {self.tried_on}; the outputs' error is {self.error:.2g} of their range, "
+            f"the bound {self.bound:g}"
+        )
+        return [first, *(f"{k.op} '{k.tensor}' stays in f32: {k.reason}" for k in self.kept)]
+
+
+def decide(device: Device, part: Graph, options: Options, chosen: Mapping[str, Any]) -> Decision:
+    """The precision of a part; with `auto`, what comes out of a trial."""
+    precision = settled(chosen, device.offers)
+    if precision != AUTO:
+        return Decision(precision)
+    with span("try half precision", "compile"):
+        return Trial(device, part, chosen, _inputs(part, options, chosen)).decision()
+
+
+def _inputs(part: Graph, options: Options, chosen: Mapping[str, Any]) -> list[list[Array]]:
+    assert options.before is not None, "who plans a part says what stands before it"
+    before = options.before()
+    return at_border(before, samples_of(chosen, before.inputs))
+
+
+@dataclass
+class Made:
+    """A value in the memory of a device, as a maker's last step leaves it."""
+
+    step: int
+    place: int
+    element: str
+    tensor: Tensor
+
+    def read(self, made: GpuExecutable) -> Array:
+        shape = layout.dims(self.tensor.shape)
+        packed = np.empty((*shape[:-1], layout.slices(shape) * 4), ELEMENTS[self.element])
+        made.device.read(made.places[self.place], packed)
+        return packed[..., : shape[-1]].reshape(self.tensor.shape)
+
+    def write(self, made: GpuExecutable, value: Array) -> None:
+        """As near as its type comes to it."""
+        if self.element == "f16":
+            value = np.clip(value, -MOST_HALF, MOST_HALF)
+        packed = layout.pack(value.astype(ELEMENTS[self.element]))
+        made.device.write(made.places[self.place], packed)
+        made.device.finish()  # the array is read until then
+
+
+@dataclass
+class Build:
+    """The part, lowered and built in a precision."""
+
+    lowered: Lowered
+    made: GpuExecutable
+    values: dict[int, Made] = field(default_factory=dict)  # by maker; raw inputs are none
+
+
+class Trial:
+    def __init__(
+        self, device: Device, part: Graph, chosen: Mapping[str, Any], inputs: list[list[Array]]
+    ) -> None:
+        self.device, self.part, self.inputs = device, part, inputs
+        self.bound = float(chosen.get("precision_bound", BOUND))
+        self.tried_on = "the samples" if "samples" in chosen else "noise"
+        self.half = "f16" if device.offers.half else "f32_f16"
+        self._builds: dict[tuple[str, frozenset[int]], Build] = {}
+
+    def decision(self) -> Decision:
+        exact = self.build("f32")
+        found = [self.values(exact, each) for each in self.inputs]
+        outputs = [self.free(exact, each) for each in self.inputs]
+        largest = {p: max(_largest(f[p]) for f in found) for p in found[0]}
+        # What overflows is out of the question, and would hide what comes behind it.
+        kept = {place for place, value in largest.items() if value > MOST_HALF}
+        half = self.build(self.half, frozenset(kept))
+        errors = self.errors(half, found) | dict.fromkeys(kept, float("inf"))
+        kept |= {place for place, error in errors.items() if error > self.bound}
+        kept, error = self.within_bound(kept, errors, outputs)
+        rows = [
+            Kept(*self._name(exact, place), errors[place], largest[place], self.bound)
+            for place in sorted(kept)
+        ]
+        return Decision(self.half, frozenset(kept), rows, len(errors), error, self.bound,
+                        f"{self.tried_on} ({len(self.inputs)})")  # fmt: skip
+
+    def within_bound(
+        self, kept: set[int], errors: Mapping[int, float], outputs: Sequence[list[Array]]
+    ) -> tuple[set[int], float]:
+        """More of those that err most, until the outputs are within the bound; and their error."""
+        for _ in range(ROUNDS):
+            error = self.output_error(frozenset(kept), outputs)
+            rest = sorted(set(errors) - kept, key=errors.__getitem__)
+            if error <= self.bound or not rest:
+                return kept, error
+            kept = kept | set(rest[-max(1, len(rest) // ROUNDS) :])
+        return set(errors), 0.0
+
+    def _name(self, build: Build, place: int) -> tuple[str, str]:
+        """Of a maker: the op that makes its result, and the tensor."""
+        first = len(build.lowered.inputs)
+        if place < first:
+            return "input", build.lowered.inputs[place].outside.name
+        node = build.lowered.nodes.nodes[place - first]
+        return node.ops[-1].name, node.output.name
+
+    def build(self, precision: str, exact: frozenset[int] = frozenset()) -> Build:
+        """Made once; what is tried later most often equals it."""
+        if (precision, exact) not in self._builds:
+            self._builds[precision, exact] = self._build(precision, exact)
+        return self._builds[precision, exact]
+
+    def _build(self, precision: str, exact: frozenset[int]) -> Build:
+        part, device = self.part, self.device
+        own, _ = copy_graph(part, part.ops, part.inputs, part.outputs)
+        # Buffers can be read and written by steps; the form of memory changes no number.
+        lowered = lower(own, device.offers.in_form("buffer"), device.dialect, precision, exact)
+        recipe = recipe_of(lowered, device.offers.kind.group)
+        made = GpuExecutable(device, recipe, build_programs(device, lowered, recipe))
+        found = Build(lowered, made)
+        for place, (tensor, *_) in enumerate(lowered.makers):
+            value = _made(found, place, tensor)
+            if value is not None:
+                found.values[place] = value
+        return found
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    def walk(
+        self,
+        build: Build,
+        inputs: Sequence[Array],
+        after: Callable[[int, Made], None] = lambda place, value: None,
+    ) -> dict[int, Array]:
+        """A run, step by step: what each maker made. after: is told when it has been read."""
+        made, found = build.made, dict[int, Array]()
+        last = {value.step: place for place, value in build.values.items()}
+        for number, array in zip(made.recipe.inputs, inputs, strict=True):
+            made.device.write(made.places[number], array)
+        for step, launch in enumerate(made.launches):
+            launch()
+            if step in last:
+                place = last[step]
+                found[place] = build.values[place].read(made)
+                after(place, build.values[place])
+        return found
+
+    def free(self, build: Build, inputs: Sequence[Array]) -> list[Array]:
+        outputs: list[Array] = [np.empty(t.shape, t.dtype.numpy) for t in self.part.outputs]
+        build.made.run(inputs, list(outputs))
+        return outputs
+
+    def values(self, exact: Build, inputs: Sequence[Array]) -> dict[int, Array]:
+        """What each maker makes in 32 bits. Inputs that are read where they are have no step."""
+        raw = enumerate(exact.lowered.inputs)
+        read = {p: inputs[p] for p, b in raw if b.outside in exact.lowered.raw}
+        floats = {place: value for place, value in read.items() if value.dtype.kind == "f"}
+        return floats | self.walk(exact, inputs)
+
+    def errors(self, half: Build, found: Sequence[dict[int, Array]]) -> dict[int, float]:
+        """Of each maker by itself: the largest over the samples."""
+        worst = dict.fromkeys(half.values, 0.0)
+        for inputs, expected in zip(self.inputs, found, strict=True):
+
+            def correct(place: int, value: Made, expected: dict[int, Array] = expected) -> None:
+                value.write(half.made, expected[place])
+
+            for place, value in self.walk(half, inputs, correct).items():
+                worst[place] = max(worst[place], error_of(value, expected[place]))
+        return worst
+
+    def output_error(self, exact: frozenset[int], outputs: Sequence[list[Array]]) -> float:
+        build = self.build(self.half, exact)
+        pairs = [
+            (got, expected)
+            for inputs, answers in zip(self.inputs, outputs, strict=True)
+            for got, expected in zip(self.free(build, inputs), answers, strict=True)
+        ]
+        return max((error_of(a, b) for a, b in pairs if b.dtype.kind == "f"), default=0.0)
+
+
+def _made(build: Build, place: int, tensor: Tensor) -> Made | None:
+    """Where a maker's floats are; None where it has no step, or makes no floats."""
+    steps, calls, found = build.lowered.steps, build.made.recipe.calls, None
+    for number, step in enumerate(steps):
+        if tensor not in step.node.outputs or step.name == "export":
+            continue
+        for memory, at in zip(step.arguments, calls[number].arguments, strict=True):
+            if memory.tensor is tensor and memory.storage.element in ("f32", "f16"):
+                found = Made(number, at, memory.storage.element, tensor)
+    return found
+
+
+def error_of(found: Array, expected: Array) -> float:
+    """The largest difference, as a share of the largest magnitude; where one is finite and the
+    other is not, infinite."""
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return float("inf")
+    finite = np.isfinite(b)
+    if not finite.any():
+        return 0.0
+    a, b = a[finite], b[finite]
+    return float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30))
+
+
+def _largest(value: Array) -> float:
+    finite = np.abs(value[np.isfinite(value)])
+    return float(finite.max()) if finite.size else 0.0

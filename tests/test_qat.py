@@ -1,0 +1,271 @@
+"""Quantisation-aware training: on the digits model and the digits that come with the package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sanderling
+from sanderling.errors import InputError
+from sanderling.ir import Array, DType, Model
+from sanderling.optimize.integer_rules import broken
+from tests.support.command_line import call
+from tests.support.cpu_conformance import run
+
+torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
+
+from sanderling.training.clusters import Clusters  # noqa: E402
+from sanderling.training.constraint import Constraint, stored_values, weights_of  # noqa: E402
+from sanderling.training.quantisation import Quantisation  # noqa: E402
+from sanderling.training.sparsity import Sparsity  # noqa: E402
+from sanderling.training.train import Schedule, train  # noqa: E402
+from sanderling.training.twin import Twin  # noqa: E402
+
+DATA = files("sanderling") / "data"
+QUICK = Schedule(epochs=2, batch=32, rate=1e-3)
+PLAIN = {"ranges": "minmax", "corrections": "none"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return sanderling.load(DATA / "digits_f32.tflite")
+
+
+@pytest.fixture(scope="module")
+def digits(model: Model) -> tuple[Array, Array]:
+    shape = model.main.inputs[0].shape
+    with np.load(str(DATA / "digits_test.npz")) as found:
+        images = found["images"].reshape(-1, *shape[1:]).astype(np.float32) / 16
+        return images, found["labels"].astype(np.int64)
+
+
+def _answers(model: Model, images: Array) -> Array:
+    session = model.compile(["reference"])
+    return np.concatenate([run(session, [x[None]])[0] for x in images])
+
+
+def _twin_of(rule: Quantisation, model: Model, images: Array) -> Twin:
+    """The twin with its fake quantisation, before any step."""
+    twin = Twin(rule.prepared(model, [images], []))
+    rule.watch(twin.model)
+    rule.begin(twin.parameters_of, 1)
+    twin.constraints = [rule]
+    return twin
+
+
+# The softmax of 16 bits is a table of 513 rows.
+NEAR = {"int8": 1e-4, "int16x8": 1e-3, "int8x4": 1e-4, "int8x2": 1e-4, "weight-int4": 1e-4}
+
+
+@pytest.mark.parametrize("mode", NEAR)
+def test_the_forward_pass_is_what_the_file_answers(
+    mode: str, model: Model, digits: tuple[Array, Array]
+) -> None:
+    """Before training too: it starts as the post-training result answers."""
+    images = digits[0][:40]
+    rule = Quantisation(mode, **PLAIN)
+    twin = _twin_of(rule, model, images)
+    with torch.no_grad():
+        (faked,) = twin(images)
+    written = _answers(rule.finished(twin.written()), images)
+    # A tie that kernels round the other way may change a code behind it.
+    assert (np.abs(faked.numpy() - written) <= NEAR[mode]).mean() >= 0.98
+    assert (faked.numpy().argmax(1) == written.argmax(1)).all()
+    assert rule.start is not None
+    assert np.array_equal(written, _answers(rule.start.made.model, images))
+
+
+def test_gradients_reach_scales_and_weights(model: Model, digits: tuple[Array, Array]) -> None:
+    rule = Quantisation("int8", **PLAIN)
+    twin = _twin_of(rule, model, digits[0][:40])
+    twin(digits[0][:8])[0].square().sum().backward()
+    learnt = rule.parameters()
+    assert learnt and all(p.grad is not None and p.grad.abs().sum() > 0 for p in learnt)
+    assert all(p.grad is not None for p in twin.parameters())
+
+
+@pytest.mark.parametrize("scales", ["learned", "moving", "frozen"])
+def test_few_bits_come_back(scales: str, model: Model, digits: tuple[Array, Array]) -> None:
+    """Weights of two bits lose most after training; trained for, they keep it."""
+    images, labels = digits
+    rule = Quantisation("weight-int2", scales, minimum=16, **PLAIN)
+    found = train(model, images, [rule], schedule=replace(QUICK, epochs=6, rate=3e-3))
+    assert rule.start is not None
+    before, after = (
+        (_answers(m, images[:200]).argmax(1) == labels[:200]).mean()
+        for m in (rule.start.made.model, found.model)
+    )
+    assert after > before + 0.1
+    stored = {t.dtype for t in found.model.main.constants if t.quant is not None}
+    assert DType.INT2 in stored
+
+
+def test_scales_are_learnt_and_written(model: Model, digits: tuple[Array, Array]) -> None:
+    rule = Quantisation("int8", **PLAIN)
+    found = train(model, digits[0][:96], [rule], schedule=QUICK)
+    first = {t.name: t.quant for t in rule.start.made.model.main.tensors if t.quant is not None}
+    moved = [
+        t.name
+        for t in found.model.main.tensors
+        if t.quant is not None and not np.array_equal(t.quant.scale, first[t.name].scale)
+    ]
+    assert moved
+    assert rule.problems(found.model) == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [[Sparsity(0.5, every=2)], [Clusters(16)], [Sparsity(0.5, every=2), Clusters(16)]],
+    ids=["PQAT", "CQAT", "PCQAT"],
+)
+def test_constraints_combine(
+    before: list[Constraint], model: Model, digits: tuple[Array, Array]
+) -> None:
+    rules = [*before, Quantisation("int8", **PLAIN)]
+    found = train(model, digits[0][:160], rules, schedule=QUICK)
+    assert rules[-1].problems(found.model) == []
+    if isinstance(before[0], Sparsity):
+        assert before[0].problems(found.model) == []
+    for tensor in weights_of(found.model):
+        assert tensor.dtype is DType.INT8 and stored_values(tensor) is not None
+
+
+BROKEN = {
+    "have a zero point": lambda op: _set(op.operand(1), zero_point=np.array([3])),
+    "is not that of its sums": lambda op: _set(op.operand(2), scale=np.array([0.5], np.float32)),
+    "use the lowest code": lambda op: _fill(op.operand(1), -128),
+}
+
+
+def _set(tensor: object, **parts: Array) -> None:
+    tensor.quant = replace(tensor.quant, **parts)  # type: ignore[attr-defined]
+
+
+def _fill(tensor: object, value: int) -> None:
+    tensor.data = np.full_like(tensor.values, value)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("sentence", BROKEN)
+def test_broken_rules_are_found(sentence: str) -> None:
+    model = sanderling.load(DATA / "digits_int8.tflite")
+    assert broken(model) == []
+    op = next(op for op in model.main.ops if op.name == "FULLY_CONNECTED")
+    BROKEN[sentence](op)
+    assert any(sentence in text for text in broken(model))
+
+
+WRONG = {
+    "scales cannot be 'learnt'": lambda m: Quantisation("int8", "learnt"),
+    "there is no mode 'int7'": lambda m: Quantisation("int7").settings.rules,
+    "quantisation has no ranges yet": lambda m: Quantisation("int8").watch(m),
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_what_cannot_be_is_a_sentence(model: Model, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        WRONG[sentence](model)
+
+
+# -- the verb -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def samples(tmp_path: Path, digits: tuple[Array, Array]) -> Path:
+    path = tmp_path / "digits.npz"
+    np.savez(path, images=digits[0][:96], labels=digits[1][:96])
+    return path
+
+
+def test_the_verb_writes_what_the_function_returns(tmp_path: Path, samples: Path) -> None:
+    made, told = tmp_path / "made.tflite", tmp_path / "told.json"
+    options = [
+        "--weights",
+        "int4",
+        "--labels",
+        "labels",
+        "--epochs",
+        "1",
+        "--corrections",
+        "none",
+        "--ranges",
+        "minmax",
+    ]
+    call("qat", DATA / "digits_f32.tflite", "-o", made, "--data", samples, *options,
+         "--json", told, "--report", tmp_path / "page.html")  # fmt: skip
+    record = json.loads(told.read_text())
+    assert record["schema"] == "sanderling.qat/1" and record["mode"] == "int8x4"
+    assert record["modes"] == {"int8x4": 5} and len(record["epochs"]) == 1
+    assert record["problems"] == [] and record["faithful"]["same_class"] == 1.0
+    assert {"agreement", "difference", "mcnemar"} <= set(record["judged"])
+    assert record["layers"] and "<html" in (tmp_path / "page.html").read_text()
+    other, _ = sanderling.qat(
+        DATA / "digits_f32.tflite", samples, "int8", weights="int4", labels="labels",
+        corrections="none", ranges="minmax",
+        schedule=Schedule(epochs=1, batch=64, rate=1e-3, mix=0.5),
+    )  # fmt: skip
+    assert made.read_bytes() == bytes(sanderling.dump(other))
+
+
+def test_the_verb_says_what_it_did(tmp_path: Path, samples: Path) -> None:
+    options = ["--mode", "weight", "--weights", "int4", "--epochs", "1"]
+    options += ["--prune", "0.5", "--clusters", "8"]
+    shown = call("qat", DATA / "digits_f32.tflite", "--data", samples, *options)
+    for words in ("weight-int4", "held out", "forward", "agreement"):
+        assert words in shown.stdout
+    assert "nothing is written" in shown.stderr
+
+
+def test_without_pytorch_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = call("qat", DATA / "digits_f32.tflite", "--data", "none.npz", status=2)
+    assert "pip install 'sanderling[train]'" in found.stderr and "torch" in found.stderr
+
+
+KILLED = """
+import sys, numpy, sanderling, torch
+from sanderling.training import train as engine
+torch.set_num_threads(1)
+engine.SAVED_EVERY = 0.0
+model = sanderling.load(sys.argv[1])
+images = numpy.load(sys.argv[2])["images"]
+rules = [sanderling.Quantisation("int8", ranges="minmax", corrections="none")]
+plan = sanderling.Schedule(epochs=400, batch=32, rate=1e-3)
+sanderling.train(model, images, rules, schedule=plan, checkpoint=sys.argv[3])
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_file(tmp_path: Path, samples: Path, model: Model) -> None:
+    """Another process is killed within an epoch; the run goes on here."""
+    kept, few = tmp_path / "run.pt", replace(QUICK, epochs=400, patience=3)
+    images = np.load(samples)["images"]
+
+    def trained(checkpoint: Path | None) -> bytes:
+        rules = [Quantisation("int8", **PLAIN)]
+        found = train(model, images, rules, schedule=few, checkpoint=checkpoint)
+        return bytes(sanderling.dump(found.model))
+
+    code = KILLED.replace("rate=1e-3", "rate=1e-3, patience=3")
+    command = [sys.executable, "-c", code, str(DATA / "digits_f32.tflite"), str(samples), str(kept)]
+    process = subprocess.Popen(command)
+    try:
+        while not kept.exists() and process.poll() is None:
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    assert kept.exists()
+    assert trained(kept) == trained(None)
