@@ -271,6 +271,13 @@ Metadata: name:string buffer:uint32
 TensorMap: name:string tensor_index:uint32
 SignatureDef: inputs:[TensorMap] outputs:[TensorMap] signature_key:string _
     subgraph_index:uint32
+Model: version:uint32 operator_codes:[OperatorCode] subgraphs:[SubGraph] description:string
+    buffers:[Buffer] metadata_buffer:[int32] metadata:[Metadata] signature_defs:[SignatureDef]
+    external_buffer_groups:[ExternalBufferGroup] external_buffers:[ExternalBuffer]
+"""
+
+# Of the metadata that a model may carry: a schema of its own, as far as it names files.
+_METADATA_TABLES = """
 AssociatedFile: name:string description:string type:AssociatedFileType locale:string
 TensorMetadata: name:string description:string dimension_names:[string] _ _ _
     associated_files:[AssociatedFile]
@@ -279,9 +286,6 @@ SubGraphMetadata: name:string description:string input_tensor_metadata:[TensorMe
 ModelMetadata: name:string description:string version:string
     subgraph_metadata:[SubGraphMetadata] author:string license:string
     associated_files:[AssociatedFile] min_parser_version:string
-Model: version:uint32 operator_codes:[OperatorCode] subgraphs:[SubGraph] description:string
-    buffers:[Buffer] metadata_buffer:[int32] metadata:[Metadata] signature_defs:[SignatureDef]
-    external_buffer_groups:[ExternalBufferGroup] external_buffers:[ExternalBuffer]
 """
 
 # Option tables without fields.
@@ -358,7 +362,9 @@ def _rows(text: str) -> dict[str, list[str]]:
 
 
 ENUMS: dict[str, tuple[str, ...]] = {name: tuple(v) for name, v in _rows(_ENUMS).items()}
-_TABLE_ROWS = _rows(_TABLES) | {name: [] for name in _EMPTY.split()}
+METADATA_ENUMS = ("AssociatedFileType",)
+METADATA_TABLES = tuple(_rows(_METADATA_TABLES))
+_TABLE_ROWS = _rows(_TABLES) | {name: [] for name in _EMPTY.split()} | _rows(_METADATA_TABLES)
 
 
 def _kind(type_name: str) -> str:
