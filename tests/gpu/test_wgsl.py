@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sanderling.delegates.gpu.language import Kernel, Storage
 from sanderling.delegates.gpu.lower import lower
 from sanderling.delegates.gpu.options import SOFTWARE
 from sanderling.errors import DelegateError
-from sanderling.ir import DType, Graph, Model
+from sanderling.ir import DType, Graph, Model, Quant
 from tests.conformance.harness import Case
 from tests.support.gpu_conformance import EVERYTHING, cases_of, check_gpu, is_taken
 from tests.support.gpu_devices import (
@@ -119,8 +120,6 @@ def test_elements_of_the_border(dtype: DType) -> None:
     y = graph.tensor("y", dtype, (7, 3))
     order = graph.constant("order", [1, 0], DType.INT32)
     if dtype in (DType.UINT8, DType.INT8):
-        from sanderling.ir import Quant
-
         x.quant = y.quant = Quant(np.array([0.5], np.float32), np.array([3], np.int64))
     graph.add("TRANSPOSE", [x, order], [y])
     graph.outputs = [y]
@@ -147,18 +146,14 @@ def test_a_space_with_more_groups_than_a_device_has_runs_in_pieces() -> None:
 
 @needs_webgpu
 def test_a_kernel_with_too_many_memory_objects_is_refused_with_a_sentence() -> None:
-    from dataclasses import replace
-
     device = twin(devices_of("webgpu")[0])
     device.offers = replace(device.offers, operands=2)
-    with pytest.raises(DelegateError, match="memory objects, and .* takes 2 at most"):
+    with pytest.raises(DelegateError, match=r"memory objects, and .* takes 2 at most"):
         check_answers(Pinned(device))
 
 
 @needs_webgpu
 def test_fusion_respects_the_number_of_memory_objects() -> None:
-    from dataclasses import replace
-
     device = twin(devices_of("webgpu")[0])
     kind = replace(device.offers.kind, operands=3)
     device.offers = replace(device.offers, kind=kind)
