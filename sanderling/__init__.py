@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
     from .training.clusters import Clusters
+    from .training.prune import Pruning, prune
+    from .training.qat import qat
     from .training.quantisation import Quantisation
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
@@ -106,6 +108,8 @@ _HOMES = {
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
     "training.clusters": "Clusters",
+    "training.prune": "Pruning prune",
+    "training.qat": "qat",
     "training.quantisation": "Quantisation",
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
@@ -122,15 +126,15 @@ __all__ = [
     "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
     "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
     "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
-    "Package", "Prepared", "Quant", "Quantisation", "Report", "Rewritten", "Sample",
+    "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Rewritten", "Sample",
     "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity", "Spec",
     "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
     "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
     "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
-    "load_delegate", "make_task", "profile", "quantize", "quantize_array", "read_samples",
-    "register_custom", "register_delegate", "register_task", "rewrite", "save", "setting",
-    "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
+    "load_delegate", "make_task", "profile", "prune", "qat", "quantize", "quantize_array",
+    "read_samples", "register_custom", "register_delegate", "register_task", "rewrite", "save",
+    "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def test_a_channel_that_says_what_others_say_goes_for_nothing(samples: Array) ->
     found = prune_channels(model, [samples], 0.5, multiple=8)
     assert found.model.main.find("made").shape[-1] == 8
     wanted = _answers(model, samples)
-    assert np.abs(_answers(found.model, samples) - wanted).max() < 0.02 * np.abs(wanted).max()
+    assert np.abs(_answers(found.model, samples) - wanted).max() < 0.04 * np.abs(wanted).max()
 
 
 def test_nothing_removed_is_the_same_model(samples: Array) -> None:

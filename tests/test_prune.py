@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +13,18 @@ import sanderling
 from sanderling.errors import InputError
 from sanderling.ir import Array, DType, Graph, Model
 
+from .support.command_line import F32, INT8, answer, call
+
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.training.constraint import weights_of  # noqa: E402
 from sanderling.training.one_shot import Moments, prune_at_once, solved  # noqa: E402
+from sanderling.training.prune import Pruning, check_pruned, prune  # noqa: E402
 from sanderling.training.segments import segments  # noqa: E402
+from sanderling.training.sparse_storage import xnnpack_conditions  # noqa: E402
 from sanderling.training.sparsity import Sparsity  # noqa: E402
 from sanderling.training.structure import Structure  # noqa: E402
+from sanderling.training.train import Schedule  # noqa: E402
 from sanderling.training.twin import Twin  # noqa: E402
 
 DATA = files("sanderling") / "data"
@@ -37,6 +44,12 @@ def model() -> Model:
 def images() -> Array:
     with np.load(str(DATA / "digits_test.npz")) as found:
         return found["images"].reshape(-1, 8, 8, 1).astype(np.float32) / 16
+
+
+@pytest.fixture(scope="module")
+def labels() -> Array:
+    with np.load(str(DATA / "digits_test.npz")) as found:
+        return np.asarray(found["labels"].astype(np.int64))
 
 
 def _scores(model: Model, images: Array) -> Array:
@@ -168,3 +181,176 @@ def test_branches_and_shared_weights() -> None:
 def test_too_few_samples(model: Model, images: Array) -> None:
     with pytest.raises(InputError, match="3 samples are too few"):
         prune_at_once(model, [images[:3]], _shares(model, 0.5))
+
+
+# -- the function ---------------------------------------------------------------------------------
+
+WAYS: dict[str, dict[str, Any]] = {
+    "one-shot": {"sparsity": 0.6},
+    "one-shot, then trained": {"sparsity": 0.8, "schedule": Schedule(epochs=2, rate=1e-3)},
+    "2:4": {"structure": "2:4"},
+    "layers differ": {"sparsity": 0.6, "whole_model": True},
+    "magnitude, no training": {"method": "magnitude", "sparsity": 0.3},
+    "magnitude, trained": {"method": "magnitude", "sparsity": 0.6, "growth": "constant",
+                           "schedule": Schedule(epochs=3, rate=1e-3)},
+    "fewer channels": {"structure": "channels", "sparsity": 0.25, "multiple": 4},
+    "fewer channels, trained": {"structure": "channels", "multiple": 4,
+                                "schedule": Schedule(epochs=2, rate=1e-3)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_prune(model: Model, images: Array, labels: Array, way: str) -> None:
+    made, report = prune(model, images, labels=labels, **WAYS[way])
+    assert report.problems == [] and report.compared["agreement"]["value"] > 0.8
+    assert report.compared["samples"] == 72 and report.samples == 288
+    assert report.zipped_after < report.zipped_before
+    assert report.expected_speedup > 1.2
+    wanted = report.compared["accuracy"]
+    assert wanted["difference"]["value"] == pytest.approx(wanted["after"] - wanted["before"])
+    assert report.to_json()["schema"] == "sanderling.prune/1"
+    if WAYS[way].get("structure") == "channels":
+        assert report.size_after < 0.8 * report.size_before
+    assert [t.shape for t in made.main.outputs] == [t.shape for t in model.main.outputs]
+
+
+def test_as_many_zeros_as_the_target_allows(model: Model, images: Array, labels: Array) -> None:
+    made, report = prune(model, images, labels=labels, max_drop=0.03, whole_model=True)
+    assert report.target["met"] and report.target["figure"] == "accuracy"
+    assert 0.3 < report.zeros < 0.95 and report.settings["sparsity"] in [
+        0.05 * i for i in range(20)
+    ]
+    refused = [t for t in report.trials if not t.meets]
+    assert refused and sum(t.chosen for t in report.trials) == 1
+    assert made.main.ops
+
+
+def test_what_cannot_be_met_says_so(
+    model: Model, images: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sanderling.training.prune.LEVELS", [0.95])
+    _, report = prune(model, images, max_drop=0.0, method="magnitude")
+    assert report.target["figure"] == "agreement" and report.target["float"] == 1.0
+    assert not report.target["met"] and report.target["reached"] < 0.9
+    assert report.settings["sparsity"] == 0.95
+
+
+def test_which_layers(model: Model, images: Array) -> None:
+    _, report = prune(model, images[:64], operators=["FULLY_CONNECTED"])
+    assert [r.zeros > 0.4 for r in report.layers] == [False, False, True]
+    assert report.skipped == dict.fromkeys(["w0", "w1"], "it is of CONV_2D")
+    _, named = prune(model, images[:64], only=["w1"])
+    assert [r.zeros > 0.4 for r in named.layers] == [False, True, False]
+
+
+def test_sparse_tensors_take_less_room_and_answer_the_same(model: Model, images: Array) -> None:
+    dense, _ = prune(model, images[:64], sparsity=0.8)
+    made, report = prune(model, images[:64], sparsity=0.8, storage="sparse")
+    assert report.size_after < 0.5 * report.size_before and report.problems == []
+    assert sum(op.name == "DENSIFY" for op in made.main.ops) == 3
+    again = sanderling.load(bytes(sanderling.dump(made)))  # type: ignore[arg-type]
+    name = model.main.inputs[0].name
+    ours, plain = (m.compile(threads=1).run({name: images[:1]}) for m in (again, dense))
+    assert np.array_equal(*(next(iter(found.values())) for found in (ours, plain)))
+    assert check_pruned(again, Pruning(0.8)) == [] != check_pruned(again, Pruning(0.9))
+
+
+def test_litert_reads_sparse_tensors(model: Model, images: Array) -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="the extra [peers]")
+    made, _ = prune(model, images[:64], sparsity=0.8, storage="sparse")
+    judge = litert.Interpreter(model_content=bytes(sanderling.dump(made)))
+    judge.allocate_tensors()
+    judge.set_tensor(judge.get_input_details()[0]["index"], images[:1])
+    judge.invoke()
+    theirs = judge.get_tensor(judge.get_output_details()[0]["index"])
+    assert np.allclose(theirs, _scores(made, images[:1]), atol=1e-5)
+
+
+def test_xnnpack_says_what_it_misses(model: Model) -> None:
+    found = " | ".join(xnnpack_conditions(model))
+    for words in ("does not end with MEAN", "not 3x3 over 3 channels", "FULLY_CONNECTED", "1x1"):
+        assert words in found
+
+
+# -- the verb -------------------------------------------------------------------------------------
+
+
+def test_the_verb(tmp_path: Path) -> None:
+    out, page = tmp_path / "o.tflite", tmp_path / "o.html"
+    command = ["prune", F32, "-o", out, "--data", _digits(tmp_path), "--labels", "labels",
+               "--sparsity", 0.6, "--report", page]  # fmt: skip
+    record = answer(*command)
+    assert record["schema"] == "sanderling.prune/1" and record["problems"] == []
+    assert record["zeros"] == pytest.approx(0.6, abs=0.01)
+    assert "Pruning of" in page.read_text() and "Against the float model" in page.read_text()
+    assert (
+        "everything that was asked holds" in call("prune", out, "--check", "--sparsity", 0.6).stdout
+    )
+    call("prune", out, "--check", "--sparsity", 0.7, status=1)
+
+
+def test_a_target_that_is_missed_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sanderling.training.prune.LEVELS", [0.95])
+    out = tmp_path / "o.tflite"
+    command = ["prune", F32, "-o", out, "--data", _digits(tmp_path), "--method", "magnitude",
+               "--max-drop", 0]  # fmt: skip
+    found = call(*command, status=1)
+    assert "missed" in found.stdout and not out.exists()
+    call(*command, "--anyway", status=1)
+    assert out.is_file()
+
+
+def _digits(folder: Path) -> Path:
+    path = folder / "digits.npz"
+    with np.load(str(DATA / "digits_test.npz")) as found:
+        images = found["images"].reshape(-1, 8, 8, 1).astype(np.float32) / 16
+        np.savez(path, x=images, labels=found["labels"].astype(np.int64))
+    return path
+
+
+REFUSED: dict[str, tuple[list[object], str]] = {
+    "a sparsity of all": (["--sparsity", 1], "a sparsity of 1.0|between 0 and 1"),
+    "no such structure": (["--structure", "3x"], "no structure '3x'|unstructured"),
+    "too large a block": (["--structure", "1x4096"], "no weight is left|smaller than a block"),
+    "no such method": (["--method", "magic"], "no method 'magic'|one-shot"),
+    "no such weight": (["--only", "nothing"], "no weight has a name with nothing"),
+    "wrong labels": (["--labels", "y"], "no array 'y'|it holds"),
+    "few samples": (["--samples", 4], "too few for statistics"),
+    "an m:n that is searched": (["--structure", "2:4", "--max-drop", 0.1], "2:4 says how many"),
+    "no page": (["--report", "page.txt"], "page.txt|.html"),
+    "no such operator": (["--operator", "ADD"], "no weights of ADD"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_wrong_options(tmp_path: Path, what: str) -> None:
+    options, message = REFUSED[what]
+    out = tmp_path / "o.tflite"
+    result = call("prune", F32, "-o", out, "--data", _digits(tmp_path), *options, status=2)
+    for word in message.split("|"):
+        assert word in result.stderr, result.stderr
+    assert not out.exists() and "Traceback" not in result.stderr
+
+
+def test_wrong_models_and_no_data(tmp_path: Path) -> None:
+    assert "quantised already" in call("prune", INT8, "--data", _digits(tmp_path), status=2).stderr
+    assert "there are no samples" in call("prune", F32, status=2).stderr
+    graph = Graph("main")
+    x, y = graph.input("x", DType.FLOAT32, (1, 4)), graph.tensor("y", DType.FLOAT32, (1, 4))
+    graph.add("RELU", [x], [y])
+    graph.outputs = [y]
+    sanderling.save(Model([graph]), tmp_path / "none.tflite")
+    command = ["prune", tmp_path / "none.tflite", "--method", "magnitude"]
+    assert "there is no product" in call(*command, status=2).stderr
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    out = tmp_path / "o.tflite"
+    result = call("prune", F32, "-o", out, "--method", "magnitude", status=2)
+    assert "No space left" in result.stderr and list(tmp_path.iterdir()) == []

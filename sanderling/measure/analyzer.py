@@ -65,7 +65,7 @@ def analyze(
     """Print a model's graphs, tensors, signatures and sizes as tf.lite.experimental.Analyzer does.
 
     With gpu_compatibility, ops that TensorFlow Lite's offline rules for the GPU refuse are named;
-    `sanderling inspect MODEL --delegate gpu` says more.
+    `sanderling inspect MODEL --delegate gpu:tflite` says more.
     """
     if model_path is None and model_content is None:
         raise ArgumentError(

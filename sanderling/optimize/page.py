@@ -14,7 +14,7 @@ from ..pages import heading, html_table, page, paragraph
 from ..plots import COLOURS, figure, inline, legend_below
 from .judge import KEPT_IF
 from .layer_error import LayerRow
-from .report import Report, Trial
+from .report import Measured, Report, Trial
 
 # Rounding alone costs a root mean square error of 1/sqrt(12) of a step; the guide of TensorFlow's
 # quantisation debugger takes 0.7 for a layer that is worth a look.
@@ -43,7 +43,7 @@ def _parts(report: Report) -> Iterator[str]:
     if report.target:
         yield heading("Target")
         yield paragraph(target_line(report))
-        yield _trials_plot(report)
+        yield trials_plot(report)
         yield html_table(TRIALS, trial_rows(report))
     if report.candidates:
         yield heading("Ways that were tried")
@@ -122,7 +122,7 @@ def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def size_rows(report: Report) -> list[tuple[object, ...]]:
+def size_rows(report: Measured) -> list[tuple[object, ...]]:
     share = [
         f"{a / b:.1%}" if b else "-"
         for a, b in (
@@ -171,7 +171,7 @@ def judged_line(report: Report) -> str:
     return f"{held}. Outputs: {said}."
 
 
-def trial_rows(report: Report) -> list[tuple[object, ...]]:
+def trial_rows(report: Measured) -> list[tuple[object, ...]]:
     return [
         (
             t.name,
@@ -187,7 +187,7 @@ def trial_rows(report: Report) -> list[tuple[object, ...]]:
     ]
 
 
-def latency_rows(report: Report) -> list[tuple[object, ...]]:
+def latency_rows(report: Measured) -> list[tuple[object, ...]]:
     return [_latency_row(r) for r in report.latency]
 
 
@@ -204,7 +204,7 @@ def _latency_row(row: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def accuracy_rows(report: Report) -> list[tuple[object, ...]]:
+def accuracy_rows(report: Measured) -> list[tuple[object, ...]]:
     """Plain figures that both have, the headline first."""
     before, after = report.accuracy["before"], report.accuracy["after"]
     shared = [k for k, v in before.items() if isinstance(v, float) and k in after]
@@ -214,13 +214,14 @@ def accuracy_rows(report: Report) -> list[tuple[object, ...]]:
     ]
 
 
-def target_line(report: Report) -> str:
+def target_line(report: Measured) -> str:
     found = report.target
     word = "met" if found["met"] else "missed"
-    kept = len(found["kept"])
+    kept = len(found.get("kept", ()))
+    finer = f"{kept} op{'s' * (kept != 1)} in a finer mode, " if "kept" in found else ""
     return (
         f"{found['text']}: {word} with {found['reached']:.4g} (float {found['float']:.4g}), "
-        f"{kept} op{'s' * (kept != 1)} in a finer mode, {len(report.trials)} trials"
+        f"{finer}{len(report.trials)} trials"
     )
 
 
@@ -309,7 +310,8 @@ def _line(axes: Any, layers: Sequence[LayerRow], what: str, label: str, name: st
 MARKS = {"chosen": ("*", 13, 1), "Pareto": ("o", 7, 0), "other": ("x", 5, 6)}  # size, colour
 
 
-def _trials_plot(report: Report) -> str:
+def trials_plot(report: Measured) -> str:
+    """What was tried: the figure of the target over size and over time."""
     # Float is its own reference: infinitely near, and far away in the plot.
     trials = [t for t in report.trials if report.target["figure"] != "snr" or t.name != "float"]
     with figure(1, 2, size=(7, 3.6)) as (made, both):

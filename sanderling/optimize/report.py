@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import InputError
 from ..format import dump
@@ -33,6 +33,20 @@ class Trial:
     meets: bool = False
     pareto: bool = False  # none is better in one of score, size and latency and as good in the rest
     chosen: bool = False
+
+
+class Measured(Protocol):
+    """What every report of an optimisation has, whatever the optimisation: the rows of its tables
+    are made from it."""
+
+    size_before: int
+    size_after: int
+    zipped_before: int
+    zipped_after: int
+    accuracy: dict[str, Any]
+    latency: list[dict[str, Any]]
+    target: dict[str, Any]
+    trials: list[Trial]
 
 
 @dataclass
@@ -80,8 +94,8 @@ class Report:
             dict(Counter(became.values())),
             len(before),
             len(after),
-            _zipped(before),
-            _zipped(after),
+            zipped_size(before),
+            zipped_size(after),
             [asdict(r) for r in rules],
             floats,
             other,
@@ -106,5 +120,6 @@ def _row(op: Op, why: str) -> dict[str, str]:
     return {"op": op.name, "output": op.outputs[0].name if op.outputs else "", "reason": why}
 
 
-def _zipped(content: bytes) -> int:
+def zipped_size(content: bytes) -> int:
+    """What deflate leaves of a file."""
     return len(zlib.compress(content, 6))

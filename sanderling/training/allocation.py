@@ -9,7 +9,7 @@ multiplied at many positions is as many zeros.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -33,24 +33,23 @@ def pruned_layers(model: Model, names: Sequence[str]) -> list[Op]:
     return list(found.values())
 
 
-def allocate(
+def shares_of_all(
     model: Model,
     names: Sequence[str],
     data: Sequence[Array],
-    share: float,
     structure: str | Structure = "unstructured",
     per_mac: bool = False,
     seed: int = 0,
-) -> dict[str, float]:
-    """Shares of zeros by the names of weights, of all weights together `share`."""
+) -> Callable[[float], dict[str, float]]:
+    """A function of the share of all weights together: shares by the names of weights."""
     layers = pruned_layers(model, names)
     looked_at = [op for op in layers if no_statistics(op) is None]
     moments = layer_moments(model, looked_at, data, seed)
     pattern = Structure.of(structure)
     worth = {op.operand(1).name: _worth(op, moments[op], pattern) for op in looked_at}
     gain = {op.operand(1).name: _gain(op, per_mac) for op in looked_at}
-    found = shares_by(worth, gain, share)
-    return found | {op.operand(1).name: share for op in layers if op not in moments}
+    others = [op.operand(1).name for op in layers if op not in moments]
+    return lambda share: shares_by(worth, gain, share) | dict.fromkeys(others, share)
 
 
 def shares_by(

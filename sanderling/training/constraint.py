@@ -127,8 +127,8 @@ def is_chosen(tensor: Tensor, only: Sequence[str]) -> bool:
 def stored_values(tensor: Tensor) -> Array | None:
     """Of a constant, as the file has them; codes less their zero point."""
     source = tensor
-    if tensor.producer is not None and tensor.producer.name == "DEQUANTIZE":
-        source = tensor.producer.operand(0)
+    while source.producer is not None and source.producer.name in ("DEQUANTIZE", "DENSIFY"):
+        source = source.producer.operand(0)
     if not source.is_constant:
         return None
     data = np.asarray(source.values)

@@ -41,7 +41,7 @@ from .segments import (
 from .structure import Structure
 
 PATCHES = 256  # positions of a sample that are looked at, at random
-DAMPING = 0.002  # of the mean of H's diagonal: weights stay near those they were
+DAMPING = 0.01  # of the mean of H's diagonal: weights stay near those they were
 GROWING, SETTLED = 15, 5  # steps in which the share of zeros grows, and in which the mask settles
 PENALTY = 1.0  # of ADMM, in units of H's diagonal
 SOLVING = 30  # steps of conjugate gradients at most
@@ -122,9 +122,10 @@ class Moments:
         return Moments(torch.zeros(size + 1, size + 1), torch.zeros(size + 1, size + 1))
 
     def add(self, own: torch.Tensor, wanted: torch.Tensor) -> None:
-        own, wanted = (F.pad(x, (0, 1), value=1.0) for x in (own, wanted))
-        self.inner += own.T @ own
-        self.cross += wanted.T @ own
+        whole = F.pad(own, (0, 1), value=1.0)
+        product = whole.T @ whole
+        self.inner += product
+        self.cross += product if wanted is own else F.pad(wanted, (0, 1), value=1.0).T @ whole
 
 
 def solved(

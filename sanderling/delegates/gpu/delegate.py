@@ -75,7 +75,7 @@ class GpuDelegate(Delegate):
         self.min_nodes_per_partition = self.chosen.get("min_nodes_per_partition", 0)
 
     def configure(self, options: Mapping[str, Any]) -> GpuDelegate:
-        return type(self)(**{**self.chosen, **options})
+        return type(self)(**{**self.chosen, **_numbered(options)})
 
     def take_flags(self, flags: Mapping[str, Any]) -> None:
         given = {row[0]: row[1](flags[name]) for name, row in FLAGS.items() if name in flags}
@@ -119,6 +119,11 @@ class GpuDelegate(Delegate):
         made = compile_part(self.device(), part, options, self.chosen)
         made.timeout = self.chosen.get("timeout", made.timeout)
         return made
+
+
+def _numbered(options: Mapping[str, Any]) -> dict[str, Any]:
+    """gpu:1 is short for gpu:device=1."""
+    return dict(("device", n) if n.isdecimal() else (n, value) for n, value in options.items())
 
 
 # -- flags of benchmark_model ---------------------------------------------------------------------

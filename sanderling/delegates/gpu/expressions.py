@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ...errors import SanderlingError
@@ -14,6 +16,21 @@ from .passes.float_view import SIMULATE, bounds
 from .render import refusal
 
 COPY = "gpu.COPY"
+
+
+def _floor_div(op: Op) -> Expr:
+    """The CPU divides floats in 64 bits, because a quotient in 32 may round up to the next whole
+    number. Without its remainder, which is exact, it is a whole number but for rounding."""
+    found = EXPRESSIONS["FLOOR_DIV"](op)
+    assert isinstance(found, Expr), "operands are repeated as NumPy has it"
+    if op.operand(0).dtype is not DType.FLOAT32:
+        return found
+    a, b = (Input(i, DType.FLOAT32) for i in (0, 1))
+    return X.round_even((a - a % b) / b)
+
+
+# Where a device's numbers ask for another expression than the CPU's.
+OWN: dict[str, Callable[[Op], Expr]] = {"FLOOR_DIV": _floor_div}
 ELEMENTWISE = frozenset({name for name in EXPRESSIONS if not name.startswith("cpu.")} | {
     SIMULATE, COPY
 })  # fmt: skip
@@ -27,7 +44,7 @@ def expression(op: Op) -> tuple[Expr, list[Tensor]] | str:
         x = op.operand(0)
         return Input(0, _plain(x.dtype)), [x]
     try:
-        found = EXPRESSIONS[op.name](op)
+        found = OWN.get(op.name, EXPRESSIONS[op.name])(op)
     except Refused as refused:
         return str(refused)
     except SanderlingError as error:

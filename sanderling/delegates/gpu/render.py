@@ -9,6 +9,7 @@ from ...ir import DType
 from ...ir.expr import Expr, render, walk
 from .language import BOOL, FLOAT, INT, Kernel, Value
 
+MOST = 3.4028234663852886e38  # of 32 bits
 KINDS = {
     DType.FLOAT32: FLOAT,
     DType.FLOAT16: FLOAT,
@@ -76,12 +77,21 @@ def _floor_div(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
 
 def _floor_mod(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
     """The remainder has the sign of the divisor; that of floats is exact, as fmod is."""
-    rest = k.let(k.call("fmod", a, b) if a.kind == FLOAT else a % b)
+    rest = k.let(_fmod(k, a, b) if a.kind == FLOAT else a % b)
     zero = k.value(0.0 if a.kind == FLOAT else 0, a.kind)
     wrong = k.binary("not_equal", rest, zero) & k.binary(
         "not_equal", k.cast((rest < zero), INT), k.cast(b < zero, INT)
     )
     return k.select(wrong, rest + b, rest)
+
+
+def _fmod(k: Kernel, a: Value, b: Value) -> Value:
+    """WGSL's is a - b * trunc(a / b), which is NaN where b is infinite."""
+    rest = k.call("fmod", a, b)
+    if k.dialect.name == "opencl":
+        return rest
+    inside = (k.call("abs", b) > MOST) & (k.call("abs", a) <= MOST)
+    return k.select(inside, a, rest)
 
 
 def _extreme(compare: str) -> Rule:
@@ -113,8 +123,9 @@ def _sin(k: Kernel, node: Expr, x: Value) -> Value:
 
 
 def _tanh(k: Kernel, node: Expr, x: Value) -> Value:
-    """Beyond 10 it is 1 to the last bit; some devices overflow there."""
-    return k.call("tanh", k.maximum(k.minimum(x, 10.0), -10.0))
+    """Beyond 10 it is 1 to the last bit; some devices overflow there. NaN passes."""
+    low = k.let(k.select(x > 10.0, k.value(10.0), x))
+    return k.call("tanh", k.select(low < -10.0, k.value(-10.0), low))
 
 
 def _cast(k: Kernel, node: Expr, x: Value) -> Value:
@@ -162,15 +173,23 @@ def _erf(k: Kernel, node: Expr, x: Value) -> Value:
 
 
 def _pow(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
-    """WGSL's is defined for bases above zero only."""
+    """WGSL's is defined for bases above zero only, and says nothing of what is not finite."""
     if k.dialect.name == "opencl":
         return k.call("pow", a, b)
-    size = k.let(k.call("pow", k.call("abs", a), b))
+    zero, endless = k.let(a.equals(0.0)), k.let(k.call("abs", a) > MOST)
+    size = k.let(k.select(zero & (b < 0.0), k.value(inf), k.call("pow", k.call("abs", a), b)))
     half = k.let(k.call("floor", b * 0.5))
     odd = k.binary("not_equal", half * 2.0, b)
     whole = k.call("floor", b).equals(b)
-    negative = k.select(whole, k.select(odd, -size, size), k.value(inf) - inf)
-    return k.select(b.equals(0.0), k.value(1.0), k.select(a < 0.0, negative, size))
+    broken = k.select(zero | endless, size, k.value(inf) - inf)
+    negative = k.let(k.select(whole, k.select(odd, -size, size), broken))
+    found = k.let(k.select((a < 0.0) | (1.0 / a < 0.0), negative, size))
+    found = k.let(k.select(_is_nan(k, a) | _is_nan(k, b), a + b, found))
+    return k.select(b.equals(0.0) | a.equals(1.0), k.value(1.0), found)
+
+
+def _is_nan(k: Kernel, x: Value) -> Value:
+    return k.binary("not_equal", x, x)
 
 
 def _atan2(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
@@ -181,8 +200,7 @@ def _atan2(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
     flat = k.let(k.select(1.0 / b < 0.0, k.value(pi), k.value(0.0)))
     signed = k.select(1.0 / a < 0.0, -flat, flat)
     found = k.let(k.select(a.equals(0.0) & b.equals(0.0), signed, angle))
-    is_nan = k.binary("not_equal", a, a) | k.binary("not_equal", b, b)
-    return k.select(is_nan, a + b, found)
+    return k.select(_is_nan(k, a) | _is_nan(k, b), a + b, found)
 
 
 RULES: dict[str, Rule] = {

@@ -7,6 +7,7 @@ from importlib import import_module
 from math import prod
 
 from ...ir import DType, Op, Tensor
+from ...passes.common import same_quant
 from . import layout
 from .expressions import ELEMENTWISE, expression
 from .kernels.row import Row
@@ -86,8 +87,24 @@ def _refuses_type(op: Op, tensor: Tensor) -> str | None:
     if kind in layout.CODES and op.name in PLAIN_BYTES and not (is_result and op.name == "CAST"):
         return None
     if kind is DType.INT16 and tensor.quant is not None and tensor.quant.is_set:
-        return f"'{tensor.name}' has codes of 16 bits; a float view is made of 8-bit codes only"
+        return f"'{tensor.name}' has codes of 16 bits, and a float view is made of 8-bit codes only"
     return f"type {kind.short} has no kernel"
+
+
+# They compare or choose codes, whatever those stand for.
+CODES_ALONE = frozenset({"MAXIMUM", "MINIMUM", "SELECT", "SELECT_V2"})
+
+# They compute with codes as if these were plain numbers.
+NUMBERS_ALONE = frozenset({"BITWISE_XOR", "CAST", "FLOOR_DIV", "FLOOR_MOD", "RIGHT_SHIFT"})
+
+COMPARISONS = frozenset({"EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"})
+
+
+def _compares_alike(op: Op) -> bool:
+    """Whether codes are in the order of the reals that they stand for: the definition compares
+    rounded multiples of 1/256, so that smaller or unequal steps make near ones equal."""
+    a, b = op.operand(0), op.operand(1)
+    return same_quant(a, b) and float(a.quantisation.scale[0]) >= 1 / 256
 
 
 def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
@@ -99,6 +116,12 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
                 return f"'{tensor.name}' is quantised, and quantized=False was given"
             if not tensor.is_constant and tensor.quantisation.scale.size > 1:
                 return f"'{tensor.name}' has a scale for each channel"
+            if op.name in NUMBERS_ALONE:
+                return f"'{tensor.name}' is quantised, and it takes codes as plain numbers"
+            if op.name in COMPARISONS and not _compares_alike(op):
+                return "codes are compared in steps of 1/256, which floats are not"
+            if op.name in CODES_ALONE and not same_quant(tensor, op.outputs[0]):
+                return f"'{tensor.name}' and the result differ in scale, at which it does not look"
         return None
 
     return refuses

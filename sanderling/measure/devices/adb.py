@@ -232,7 +232,7 @@ class Adb:
 
 def choose(adb: Adb) -> Adb:
     """The device that is meant, ready to be used; its serial is known from here on."""
-    rows = _listed(adb)
+    rows = connected(adb)
     if adb.serial:
         if adb.serial not in rows:
             there = ", ".join(rows) or "none"
@@ -257,7 +257,7 @@ def choose(adb: Adb) -> Adb:
     return chosen
 
 
-def _listed(adb: Adb) -> dict[str, str]:
+def connected(adb: Adb) -> dict[str, str]:
     """Serials with their states."""
     answer = Adb(adb.command, "", adb.timeout).raw("devices")
     if answer.status:

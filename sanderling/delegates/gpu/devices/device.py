@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ....errors import DelegateError
@@ -34,7 +34,7 @@ class Offers:
     driver: str
     kind: DeviceClass
     units: int
-    memory: int
+    memory: int = field(repr=False, compare=False)  # some drivers tell what is free just now
     half: bool
     images: bool
     shares_memory: bool

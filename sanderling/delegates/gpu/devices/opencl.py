@@ -27,8 +27,9 @@ from .pocl import name_the_processor
 
 # Bytes that an array must begin on to be shared: kernels read vectors element by element.
 SHARED_ALIGNMENT = 16
-# Between two looks at a queue that somebody waits for: a share of what has passed, and at most.
-LOOK_SHARE, LOOK_SECONDS = 0.02, 0.005
+# Between two looks at a queue that somebody waits for: nothing at first, for a sleep is no shorter
+# than a small model; then a share of what has passed, and at most.
+AWAKE, LOOK_SHARE, LOOK_SECONDS = 0.0005, 0.02, 0.005
 
 
 def opencl() -> Any:
@@ -233,7 +234,7 @@ class OpenClDevice(Device):
                 passed = time.monotonic() - begin
                 if passed > seconds:
                     raise self.give_up(seconds)
-                time.sleep(min(LOOK_SECONDS, LOOK_SHARE * passed))
+                time.sleep(0 if passed < AWAKE else min(LOOK_SECONDS, LOOK_SHARE * passed))
             event.wait()  # says what failed, if anything did
 
     # -- programs ---------------------------------------------------------------------------------
@@ -254,10 +255,10 @@ class OpenClDevice(Device):
             return [bytes(program.binaries[0]) for program in programs]
 
     def load(self, binaries: Sequence[bytes]) -> Sequence[Any]:
+        context = self.context
         with self._failing("does not take its own programs back"):
             return [
-                self.cl.Program(self.context, [self.device], [binary]).build()
-                for binary in binaries
+                self.cl.Program(context, [self.device], [binary]).build() for binary in binaries
             ]
 
     def launcher(
@@ -273,12 +274,13 @@ class OpenClDevice(Device):
 
     def profile(self, on: bool) -> bool:
         """A queue that keeps times takes the other's place, whose commands are over by then."""
-        if on != self._is_profiled:
-            self.finish()
-            properties = self.cl.command_queue_properties.PROFILING_ENABLE if on else 0
-            with self._failing("keeps no times"):
-                self._queue = self.cl.CommandQueue(self.context, self.device, properties)
-            self._is_profiled = on
+        context = self.context
+        with self._lock, self._failing("keeps no times"):  # others launch before it, or behind
+            if on != self._is_profiled:
+                self._queue.finish()
+                properties = self.cl.command_queue_properties.PROFILING_ENABLE if on else 0
+                self._queue = self.cl.CommandQueue(context, self.device, properties)
+                self._is_profiled = on
         return True
 
     def span(self, launched: Any) -> tuple[int, int]:

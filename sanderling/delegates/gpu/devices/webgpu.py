@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -56,12 +58,28 @@ def devices() -> tuple[WebGpuDevice, ...]:
 
         set_instance_extras(backends=["Primary"])
     try:
-        adapters = wgpu.gpu.enumerate_adapters_sync()
+        with _no_desktop():
+            adapters = wgpu.gpu.enumerate_adapters_sync()
     except (RuntimeError, OSError):
         return ()
     found = [a for a in adapters if a.info["backend_type"] != "OpenGL"]
     found.sort(key=lambda a: a.info["adapter_type"] == "CPU")
     return tuple(WebGpuDevice(wgpu, a) for a in found)
+
+
+@contextmanager
+def _no_desktop() -> Iterator[None]:
+    """Drivers look for a desktop to draw on, and some complain on stderr where its variable is not
+    set; a folder without a desktop leaves them silent."""
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def _class_of(info: Any) -> DeviceClass:

@@ -104,6 +104,8 @@ class Wgsl:
     def binary(self, name: str, a: str, b: str, kind: str, lanes: int) -> str:
         if a == b and kind == FLOAT and name in ("equal", "not_equal"):
             return self._is_nan(a, name == "not_equal", lanes)
+        if name == "not_equal" and kind == FLOAT:
+            return f"(!({a} == {b}))"  # != is false where a NaN is
         if name in _SHIFTS:
             unsigned = "u32" if lanes == 1 else f"vec{lanes}<u32>"
             return f"({a} {_SHIFTS[name]} {unsigned}({b}))"

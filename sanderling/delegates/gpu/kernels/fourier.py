@@ -82,7 +82,14 @@ def emit_parts(
 
 
 def _size(s: StepWriter, real: Value, imaginary: Value) -> Value:
-    return s.k.call("sqrt", real * real + imaginary * imaginary)
+    """By the ratio of the parts: their squares may be too large for a float."""
+    k = s.k
+    a, b = (k.let(k.call("abs", x)) for x in (real, imaginary))
+    large, small = k.let(k.maximum(a, b)), k.let(k.minimum(a, b))
+    ratio = k.let(k.select(small < large, small / large, 1.0))
+    found = large * k.call("sqrt", ratio * ratio + 1.0)
+    total = k.let(a + b)  # NaN if one of them is, which a maximum is not
+    return k.select(total.equals(total), found, total)
 
 
 KERNELS = {

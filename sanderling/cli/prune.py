@@ -1,0 +1,216 @@
+"""`sanderling prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..evaluate.task import make_task
+from ..format import load
+from . import completion
+from .common import JsonPath, JsonTarget, ModelPath, Quiet, say, warn_unused
+from .task_options import task_settings
+from .training_options import (
+    Anyway,
+    Batch,
+    Checkpoint,
+    Data,
+    Epochs,
+    HeldOut,
+    Labels,
+    Latency,
+    MaxDrop,
+    Mean,
+    Mix,
+    Only,
+    Output,
+    Preset,
+    Rate,
+    ReportPath,
+    SampleCount,
+    Seed,
+    Std,
+    TaskLimit,
+    TaskName,
+    TaskOptions,
+    Threads,
+    check_output,
+    keeping,
+    need_torch,
+    training_data,
+)
+
+FAILED = 1
+METHODS = ("one-shot", "magnitude")
+GROWTH = ("polynomial", "constant")
+POLICIES = ("all", "pays")
+STORAGE = ("dense", "sparse")
+STRUCTURES = ("unstructured", "2:4", "1x4", "4x1", "1x16", "channels")
+
+
+def prune(
+    model: ModelPath,
+    output: Output = None,
+    sparsity: Annotated[
+        float,
+        typer.Option(
+            "--sparsity", metavar="SHARE", help="Of the weights that become zero, or of channels."
+        ),
+    ] = 0.5,
+    structure: Annotated[
+        str,
+        typer.Option(
+            "--structure",
+            metavar="HOW",
+            autocompletion=completion.one_of(lambda: STRUCTURES),
+            help="unstructured; m:n, such as 2:4; blocks of output channels x inputs, such as 1x4, "
+            "4x1 or 1x16; or channels, which makes the graph itself smaller.",
+        ),
+    ] = "unstructured",
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            metavar="HOW",
+            autocompletion=completion.one_of(lambda: METHODS),
+            help="one-shot: by statistics of samples, without training. magnitude: the smallest "
+            "weights go; with --epochs little by little, as in TensorFlow's toolkit.",
+        ),
+    ] = "one-shot",
+    growth: Annotated[
+        str,
+        typer.Option(
+            "--growth",
+            metavar="HOW",
+            autocompletion=completion.one_of(lambda: GROWTH),
+            help="Of zeros under --method magnitude with --epochs: polynomial or constant.",
+        ),
+    ] = "polynomial",
+    whole_model: Annotated[
+        bool,
+        typer.Option(
+            "--whole-model",
+            help="All layers together reach the sparsity, sensitive ones less than others.",
+        ),
+    ] = False,
+    only: Only = [],  # noqa: B006
+    operator: Annotated[
+        list[str],
+        typer.Option(
+            "--operator", metavar="NAME", help="Only weights of this operator; may be repeated."
+        ),
+    ] = [],  # noqa: B006
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            metavar="WHICH",
+            autocompletion=completion.one_of(lambda: POLICIES),
+            help="all layers, or those that pays: a layer that hardly takes time is left alone.",
+        ),
+    ] = "all",
+    storage: Annotated[
+        str,
+        typer.Option(
+            "--storage",
+            metavar="HOW",
+            autocompletion=completion.one_of(lambda: STORAGE),
+            help="dense, or sparse: the schema's sparse tensors, where these are smaller.",
+        ),
+    ] = "dense",
+    multiple: Annotated[
+        int,
+        typer.Option("--multiple", metavar="N", min=1, help="Channels that stay: of so many."),
+    ] = 8,
+    data: Data = "",
+    labels: Labels = "",
+    samples: SampleCount = 0,
+    preset: Preset = "",
+    mean: Mean = "",
+    std: Std = "",
+    epochs: Epochs = 0,
+    batch: Batch = 32,
+    rate: Rate = 1e-4,
+    mix: Mix = 0.0,
+    held_out: HeldOut = 0.2,
+    seed: Seed = 0,
+    checkpoint: Checkpoint = None,
+    max_drop: MaxDrop = None,
+    anyway: Anyway = False,
+    task: TaskName = "",
+    task_option: TaskOptions = [],  # noqa: B006
+    task_limit: TaskLimit = 0,
+    latency: Latency = False,
+    report: ReportPath = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Prune nothing: say whether MODEL has these zeros already."),
+    ] = False,
+    threads: Threads = 1,
+    quiet: Quiet = False,
+    json: JsonPath = "",
+) -> None:
+    """Make weights zero, or take whole channels out, with a report of what it cost.
+
+    The quick way takes a few hundred samples without labels and does not train; --epochs trains
+    afterwards. --max-drop finds the largest sparsity that the accuracy allows; exit status 1 if
+    there is none, or if the finished model does not hold what was asked.
+    """
+    need_torch("`sanderling prune`", threads)
+    from ..training.prune import Pruning
+    from ..training.prune import prune as behind
+    from ..training.train import Schedule
+    from .training_output import Targets
+
+    how = Pruning(
+        sparsity, structure, method, growth, whole_model, tuple(only), tuple(operator), policy,
+        storage, multiple, seed,
+    )  # fmt: skip
+    if check:
+        _check(model, how, json)
+        return
+    check_output(model, output)
+    if not task:
+        warn_unused(
+            {"--task-option": task_option, "--task-limit": task_limit}, "there is no --task"
+        )
+    judge = make_task(task, **task_settings(task, task_option)) if task else None
+    with Targets(output, report, json) as targets:
+        source = load(model)
+        found = None
+        if data or method == "one-shot" or epochs or max_drop is not None:
+            found = training_data(
+                data, source, labels, "pruning looks at some (or --method magnitude)",
+                samples=samples, preset=preset, mean=mean, std=std,
+            )  # fmt: skip
+        with keeping(checkpoint):
+            made, told = behind(
+                source,
+                found,
+                how,
+                schedule=Schedule(epochs, batch, rate, mix=mix, seed=seed),
+                held_out=held_out,
+                max_drop=max_drop,
+                task=judge,
+                task_limit=task_limit,
+                checkpoint=checkpoint,
+                latency=latency,
+                threads=threads,
+            )
+        targets.write(made, told, "Pruning", anyway)
+
+
+def _check(model: Path, how: object, json: str) -> None:
+    from ..training.prune import Pruning, check_pruned
+
+    assert isinstance(how, Pruning)
+    found = check_pruned(load(model), how)
+    with JsonTarget(json) as target:
+        record = {"schema": "sanderling.prune-check/1", "model": str(model), "problems": found}
+        if not target.write(record):
+            typer.echo("\n".join(found) or "everything that was asked holds")
+    if found:
+        say(f"sanderling: {len(found)} weights do not have these zeros")
+        raise typer.Exit(FAILED)

@@ -1,0 +1,376 @@
+"""Pruning: a float model in, one with zeros, or with fewer channels, and a report out.
+
+    made, report = prune(model, pictures, sparsity=0.8, structure="unstructured")
+
+The quick way needs a few hundred samples and no training (`one_shot.py`); epochs of training after
+it bring back what it lost. method="magnitude" is TFMOT's way: the smallest weights go, little by
+little, while the model is trained.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..evaluate.task import Task
+from ..format import load
+from ..ir import Array, Model
+from ..ops import cost
+from ..optimize.accuracy import compare_accuracy
+from ..optimize.latency import compare_latency
+from .allocation import pruned_layers, shares_of_all
+from .channels import prune_channels
+from .constraint import PRODUCTS, Constraint, weights_of
+from .judging import Judging, Sought, check_float, furthest, split
+from .one_shot import prune_at_once
+from .report import TrainingReport
+from .samples import Given, TrainingData, read_training_data
+from .sparse_storage import stored_sparse, xnnpack_conditions
+from .sparsity import CONSTANT, POLYNOMIAL, PRESENT, Sparsity
+from .started import StartedFrom
+from .structure import UNSTRUCTURED, Structure
+from .train import Schedule, train
+
+CHANNELS = "channels"
+METHODS = ("one-shot", "magnitude")
+POLICIES = ("all", "pays")
+STORAGE = ("dense", "sparse")
+LOOKED_AT = 512  # samples at most whose statistics are taken; all are trained on
+PAYS = 0.005  # of all multiplications: a layer with fewer is not worth its zeros
+LEVELS = [round(0.05 * i, 2) for i in range(1, 20)]  # shares of zeros that a search tries
+CHANNEL_LEVELS = [round(0.05 * i, 2) for i in range(1, 16)]
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """How to prune. sparsity: the share of zeros, or of channels. structure: "unstructured", "2:4",
+    a block such as "1x4", or "channels". method: "one-shot", or "magnitude". growth: of zeros under
+    magnitude with training, "polynomial" or "constant". whole_model: all weights together reach the
+    sparsity, those of sensitive layers less. only, operators: names (or parts) of weights, and
+    operators, that are pruned. policy: "pays" leaves layers out that hardly take time. storage:
+    "sparse" writes the schema's sparse tensors, where that is smaller. multiple: of channels that
+    stay."""
+
+    sparsity: float = 0.5
+    structure: str = UNSTRUCTURED
+    method: str = "one-shot"
+    growth: str = POLYNOMIAL
+    whole_model: bool = False
+    only: Sequence[str] = ()
+    operators: Sequence[str] = ()
+    policy: str = "all"
+    storage: str = "dense"
+    multiple: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sparsity < 1:
+            raise InputError(
+                f"a sparsity of {self.sparsity}",
+                where="sparsity",
+                fix="give a share between 0 and 1",
+            )
+        tables = {
+            "method": (self.method, METHODS),
+            "growth": (self.growth, (POLYNOMIAL, CONSTANT)),
+            "policy": (self.policy, POLICIES),
+            "storage": (self.storage, STORAGE),
+        }
+        for name, (given, known) in tables.items():
+            if given not in known:
+                raise InputError(
+                    f"no {name} '{given}'", where=name, fix=f"one of {', '.join(known)}"
+                )
+        for name in self.operators:
+            if name not in PRODUCTS:
+                fix = f"give some of {', '.join(PRODUCTS)}"
+                raise InputError(f"no weights of {name} are pruned", where="operators", fix=fix)
+        if not self.is_of_channels:
+            Structure.of(self.structure)
+
+    @property
+    def is_of_channels(self) -> bool:
+        return self.structure == CHANNELS
+
+
+def prune(
+    model: Model | str | os.PathLike[str],
+    data: Given | TrainingData | None = None,
+    how: Pruning | None = None,
+    *,
+    labels: str | os.PathLike[str] | Array | None = None,
+    schedule: Schedule | None = None,
+    held_out: float = 0.2,
+    max_drop: float | None = None,
+    task: Task | None = None,
+    task_limit: int = 0,
+    checkpoint: str | Path | None = None,
+    latency: bool = False,
+    threads: int = 1,
+    **settings: Any,
+) -> tuple[Model, TrainingReport]:
+    """Prune a float model.
+
+    how, or settings by name: see Pruning. data: samples (see read_training_data); without any only
+    method="magnitude" can prune, and nothing is judged. schedule: of the training afterwards; its
+    epochs are 0 unless it is given. held_out: the share of the samples that judge and nothing else.
+    max_drop: find the largest sparsity at which the figure (of the task; else the accuracy, with
+    labels; else the agreement with float) falls by no more. latency: measure before and after.
+    """
+    source = model if isinstance(model, Model) else load(model)
+    asked = replace(how or Pruning(), **settings)
+    check_float(source)
+    schedule = schedule or Schedule(epochs=0)
+    given = _data(source, data, labels, asked, schedule, max_drop)
+    own, away = split(given, held_out, asked.seed)
+    job = _Job(source, own, asked, schedule, checkpoint)
+    judging = Judging(source, away, task, task_limit)
+    if max_drop is None:
+        made, sought = job.pruned(asked.sparsity), None
+    else:
+        sought = job.searched(judging, max_drop)
+        made = sought.made
+    report = job.report(made, judging, sought)
+    report.samples = len(own)
+    if task is not None:
+        report.accuracy = compare_accuracy(source, made.model, task, task_limit)
+    if latency:
+        report.latency = compare_latency(source, made.model, threads)
+    return made.model, report
+
+
+def check_pruned(model: Model, how: Pruning) -> list[str]:
+    """What a finished model breaks of the zeros that were asked, a sentence each."""
+    names = [t.name for t in weights_of(model, how.only)]
+    kept = [n for n in names if n in _weights(model, how)[0]]
+    return Sparsity(how.sparsity, how.structure, whole_model=how.whole_model, only=kept).problems(
+        model
+    )
+
+
+def _data(
+    model: Model,
+    data: Given | TrainingData | None,
+    labels: str | os.PathLike[str] | Array | None,
+    how: Pruning,
+    schedule: Schedule,
+    max_drop: float | None,
+) -> TrainingData:
+    if isinstance(data, TrainingData):
+        return data
+    if data is not None:
+        return read_training_data(data, model, labels)
+    needs = {
+        "one-shot pruning looks at what layers read": how.method == "one-shot"
+        or how.is_of_channels,
+        "training needs some": schedule.epochs > 0,
+        "a target is judged on some": max_drop is not None,
+    }
+    for why, is_needed in needs.items():
+        if is_needed:
+            raise InputError(
+                f"there are no samples: {why}",
+                where="data",
+                fix="give some hundred, labels are not needed; or method='magnitude'",
+            )
+    return TrainingData([np.zeros((0, *t.shape[1:]), t.dtype.numpy) for t in model.main.inputs])
+
+
+# -- which weights --------------------------------------------------------------------------------
+
+
+def _weights(model: Model, how: Pruning) -> tuple[list[str], dict[str, str]]:
+    """Names of the weights that are pruned; those that are not, with the reasons."""
+    tensors = {t.name: t for t in weights_of(model, how.only)}
+    layers = {op.operand(1).name: op for op in pruned_layers(model, list(tensors))}
+    total = sum(cost(op).macs for op in model.main.ops)
+    skipped = {}
+    for name, tensor in tensors.items():
+        op = layers.get(name)
+        if op is None:
+            skipped[name] = "it is no float constant of the file"
+        elif how.operators and op.name not in how.operators:
+            skipped[name] = f"it is of {op.name}"
+        elif how.policy == "pays" and cost(op).macs < PAYS * total:
+            skipped[name] = f"less than {PAYS:.1%} of the multiplications"
+        elif not how.is_of_channels and (why := Structure.of(how.structure).refuses(tensor.shape)):
+            skipped[name] = why
+    names = [n for n in tensors if n not in skipped]
+    if not names:
+        raise InputError(
+            f"no weight is left to prune: {next(iter(skipped.values()))}",
+            where=model.source or f"graph '{model.main.name}'",
+            fix="choose another structure, policy or operator",
+        )
+    return names, skipped
+
+
+# -- the work -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Made:
+    """A pruned model; errors of its layers; the shares that they were to have."""
+
+    model: Model
+    shares: dict[str, float]
+    errors: dict[str, float | None]
+    notes: dict[str, str]
+    epochs: list[dict[str, float]]
+    rule: Sparsity | None = None
+
+
+class _Job:
+    """Prunes one model, perhaps several times."""
+
+    def __init__(
+        self,
+        model: Model,
+        data: TrainingData,
+        how: Pruning,
+        schedule: Schedule,
+        checkpoint: str | Path | None,
+    ) -> None:
+        self.model, self.data, self.how = model, data, how
+        self.schedule, self.checkpoint = schedule, checkpoint
+        self.names, self.skipped = _weights(model, how)
+        spread = np.unique(np.linspace(0, max(0, len(data) - 1), LOOKED_AT).astype(np.int64))
+        self.seen = data.part(spread[: len(data)]).inputs
+        self._worth: Any = None
+
+    def pruned(self, sparsity: float) -> Made:
+        if self.how.is_of_channels:
+            return self._of_channels(sparsity)
+        if self.how.method == "one-shot":
+            return self._one_shot(sparsity)
+        return self._by_magnitude(sparsity)
+
+    def _shares(self, sparsity: float) -> dict[str, float]:
+        """Of each layer."""
+        pattern = Structure.of(self.how.structure)
+        if pattern.share is not None:
+            return dict.fromkeys(self.names, pattern.share)
+        if not self.how.whole_model or not len(self.data):
+            return dict.fromkeys(self.names, sparsity)
+        if self._worth is None:
+            self._worth = shares_of_all(
+                self.model, self.names, self.seen, pattern, seed=self.how.seed
+            )
+        found: dict[str, float] = self._worth(sparsity)
+        return found
+
+    def _one_shot(self, sparsity: float) -> Made:
+        shares = self._shares(sparsity)
+        found = prune_at_once(self.model, self.seen, shares, self.how.structure, self.how.seed)
+        made = Made(
+            found.model,
+            shares,
+            {x.tensor: x.error for x in found.layers},
+            {x.tensor: x.method for x in found.layers},
+            [],
+            Sparsity(structure=self.how.structure, shares=shares, only=self.names),
+        )
+        rule = Sparsity(structure=self.how.structure, growth=PRESENT, only=self.names)
+        return self._trained(made, [StartedFrom(found.model), rule])
+
+    def _by_magnitude(self, sparsity: float) -> Made:
+        whole = self.how.whole_model and Structure.of(self.how.structure).share is None
+        rule = Sparsity(
+            sparsity,
+            self.how.structure,
+            self.how.growth if self.schedule.epochs else CONSTANT,
+            whole_model=whole,
+            only=self.names,
+        )
+        made = Made(self.model, dict.fromkeys(self.names, sparsity), {}, {}, [], rule)
+        if self.schedule.epochs:
+            return self._trained(made, [rule])
+        made.model = _at_once(self.model, rule)
+        return made
+
+    def _of_channels(self, sparsity: float) -> Made:
+        named = len(self.names) < len(weights_of(self.model))
+        found = prune_channels(
+            self.model,
+            self.seen,
+            sparsity,
+            only=self.names if named else (),
+            multiple=self.how.multiple,
+            seed=self.how.seed,
+        )
+        notes = dict(found.pinned)
+        made = Made(found.model, {}, {}, notes, [])
+        return self._trained(made, [StartedFrom(found.model)])
+
+    def _trained(self, made: Made, constraints: Sequence[Constraint]) -> Made:
+        if not self.schedule.epochs:
+            return made
+        found = train(
+            self.model,
+            self.data.inputs,
+            constraints,
+            self.data.labels,
+            schedule=self.schedule,
+            checkpoint=self.checkpoint,
+        )
+        made.model, made.epochs = found.model, [dict(vars(e)) for e in found.epochs]
+        return made
+
+    def searched(self, judging: Judging, max_drop: float) -> Sought:
+        if not self.how.is_of_channels and Structure.of(self.how.structure).share is not None:
+            raise InputError(
+                f"{self.how.structure} says how many zeros there are",
+                where="max_drop",
+                fix="search with unstructured zeros, blocks or channels",
+            )
+        levels = CHANNEL_LEVELS if self.how.is_of_channels else LEVELS
+
+        def make(level: float) -> tuple[Model, Made]:
+            made = self.pruned(level)
+            return made.model, made
+
+        return furthest(judging, make, lambda s: f"{s:.0%}", max_drop, levels)
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def report(self, made: Made, judging: Judging, sought: Sought | None) -> TrainingReport:
+        compared = judging.compared(made.model)
+        problems = made.rule.problems(made.model) if made.rule else []
+        notes = []
+        if self.how.storage == "sparse":
+            made.model, names = stored_sparse(made.model)
+            notes.append(f"{len(names)} weights are stored as sparse tensors.")
+        report = TrainingReport.of("prune", self.model, made.model, _plain(vars(self.how)))
+        report.compared, report.problems = compared, problems
+        report.epochs, report.skipped = made.epochs, self.skipped
+        for row in report.layers:
+            row.error, row.note = made.errors.get(row.name), made.notes.get(row.name, "")
+        if sought is not None:
+            report.target, report.trials = sought.target, sought.trials
+            report.settings["sparsity"] = sought.level
+        if not self.how.is_of_channels:
+            report.xnnpack = xnnpack_conditions(made.model)
+        report.notes = notes
+        return report
+
+
+def _at_once(model: Model, rule: Sparsity) -> Model:
+    """The smallest weights become zero; no others change."""
+    from .segments import store, weight_values
+
+    made = model.copy()
+    weights = {t: weight_values(t) for t in weights_of(made, rule.only)}
+    rule.begin(weights, 0)
+    for tensor, values in weights.items():
+        store(tensor, rule.applied(tensor, values))
+    return made
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}

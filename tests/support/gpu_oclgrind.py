@@ -1,0 +1,98 @@
+"""Conformance cases on Oclgrind's simulated device, which watches every access to memory.
+
+    oclgrind --data-races --log FILE python -m tests.support.gpu_oclgrind [--spoil]
+
+A case of every operator that has a kernel runs (with SANDERLING_TEST_ALL all small ones), and is
+compared with the reference. `--spoil` makes the kernels of one case wrong on purpose, in two ways,
+so that the log must tell of both. The last line of stdout is a report in JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from math import prod
+
+from sanderling.delegates.gpu.executable import GpuExecutable
+from sanderling.delegates.gpu.language import Index, Value
+from sanderling.delegates.gpu.steps import View
+from sanderling.delegates.gpu.table import KERNELS
+from tests.conformance.cases import CASES
+from tests.conformance.harness import Case
+
+from .cpu_conformance import is_computed_once
+from .gpu_conformance import EVERYTHING, check_gpu, gpu, is_taken
+
+DEVICE = "Oclgrind"
+# The simulator computes about a million products a second.
+MOST_ELEMENTS = 2000
+OPTIONS = {"cache": False, "tuning": "off", "device": 0}
+SPOILED = "ADD|f32-f32|2x3_2x3"
+Spoil = Callable[[Value], Value]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--spoil", action="store_true")
+    spoil = parser.parse_args().spoil
+    # Oclgrind crashes at times where two programs are built at once: one processor, one program.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    (device,) = gpu(**OPTIONS).devices()
+    if DEVICE not in device.offers.platform:
+        print(f"the device is not Oclgrind's: {device.offers.platform}", file=sys.stderr)
+        return 2
+    report = _spoiled() if spoil else _run(small_cases())
+    print(json.dumps(report))
+    return 0
+
+
+def small_cases() -> list[Case]:
+    found: dict[str, list[Case]] = defaultdict(list)
+    for row in CASES:
+        if row.op in KERNELS and not is_computed_once(row) and _size(row) <= MOST_ELEMENTS:
+            found[row.op].append(row)
+    return [row for rows in found.values() for row in _chosen(rows)]
+
+
+def _size(row: Case) -> int:
+    return sum(prod(t.shape) for t in row.inputs if t is not None)
+
+
+def _chosen(rows: Sequence[Case]) -> Sequence[Case]:
+    """All that are taken; or one that is not the smallest, so that something lies at an edge."""
+    taken = [row for row in rows if is_taken(row)]
+    return taken if EVERYTHING else sorted(taken, key=_size)[len(taken) * 2 // 3 :][:1]
+
+
+def _run(rows: Sequence[Case]) -> dict[str, object]:
+    wrong = []
+    for row in rows:
+        try:
+            check_gpu(row, **OPTIONS)
+        except AssertionError as error:
+            wrong.append(str(error))
+    return {"operators": sorted({row.op for row in rows}), "cases": len(rows), "wrong": wrong}
+
+
+def _spoiled() -> dict[str, object]:
+    """One case, with stores that go a vector too far, and then all to the same one."""
+    (row,) = (row for row in CASES if row.id == SPOILED)
+    good, found = View.index, []
+    for wrong in (lambda place: place + 1, lambda place: place * 0):
+
+        def index(self: View, place: Sequence[Index], slice_: Index, wrong: Spoil = wrong) -> Value:
+            right = good(self, place, slice_)
+            return wrong(right) if self.argument.written else right
+
+        View.index = index  # type: ignore[method-assign]
+        (step,) = row.model().compile([gpu(**OPTIONS)]).plan().steps
+        found.append(isinstance(step.executable, GpuExecutable))
+    return {"on the device": found}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
