@@ -164,8 +164,8 @@ class SparseProduct:
             )
 
     def finish(self, room: Room, span: Int, tile: Int, vectors: int) -> None:
-        """The epilogue, square by square: `lanes` channels of `lanes` pixels, and then these pixels'
-        next channels, which lie beside them."""
+        """The epilogue, square by square: `lanes` channels of `lanes` pixels, and then the channels
+        that lie beside them."""
         k, cut = self.k, self.cut
         blocks = math.ceil(cut.n / cut.lanes)
         per_span = cut.span // cut.lanes
