@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
+    from .training.cluster import Clustering, cluster
     from .training.clusters import Clusters
     from .training.prune import Pruning, prune
     from .training.quantisation import Quantisation
@@ -106,6 +107,7 @@ _HOMES = {
     "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
+    "training.cluster": "Clustering cluster",
     "training.clusters": "Clusters",
     "training.prune": "Pruning prune",
     "training.quantisation": "Quantisation",
@@ -120,19 +122,20 @@ _PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "form
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "BusyError", "Choice", "Clusters", "Compared", "CompiledModel", "DType", "Delegate",
-    "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
-    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
+    "BusyError", "Choice", "Clustering", "Clusters", "Compared", "CompiledModel", "DType",
+    "Delegate", "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph",
+    "InputError", "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
     "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
     "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Rewritten", "Sample",
     "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity", "Spec",
     "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
-    "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
-    "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
-    "load_delegate", "make_task", "profile", "prune", "quantize", "quantize_array", "read_samples",
-    "register_custom", "register_delegate", "register_task", "rewrite", "save", "setting",
-    "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
+    "cluster", "compare", "compare_answers", "compare_evaluations", "delegate_names",
+    "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text",
+    "insights", "load", "load_delegate", "make_task", "profile", "prune", "quantize",
+    "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
+    "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune",
+    "verify",
 ]  # fmt: skip
 
 
