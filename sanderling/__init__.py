@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .training.cluster import Clustering, cluster
     from .training.clusters import Clusters
     from .training.prune import Pruning, prune
+    from .training.qat import qat
     from .training.quantisation import Quantisation
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
@@ -110,6 +111,7 @@ _HOMES = {
     "training.cluster": "Clustering cluster",
     "training.clusters": "Clusters",
     "training.prune": "Pruning prune",
+    "training.qat": "qat",
     "training.quantisation": "Quantisation",
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
@@ -132,7 +134,7 @@ __all__ = [
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
     "cluster", "compare", "compare_answers", "compare_evaluations", "delegate_names",
     "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text",
-    "insights", "load", "load_delegate", "make_task", "profile", "prune", "quantize",
+    "insights", "load", "load_delegate", "make_task", "profile", "prune", "qat", "quantize",
     "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
     "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune",
     "verify",

@@ -121,8 +121,9 @@ def cluster(
     """Let weights share a few values, so that the model zips to a fraction, with a report.
 
     With samples (--data) values are chosen by what layers read, and errors are made up for;
-    --epochs trains afterwards. --max-drop finds the fewest values, layer by layer, that the accuracy allows;
-    exit status 1 if there are none, or if the finished model does not hold what was asked.
+    --epochs trains afterwards. --max-drop finds the fewest values, layer by layer, that the
+    accuracy allows; exit status 1 if there are none, or if the finished model does not hold what
+    was asked.
     """
     need_torch("`sanderling cluster`", threads)
     from ..training.cluster import Clustering

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,12 +49,12 @@ def compile_part(
         entry = cache.load(key)
         found = None if entry is None else restored(device, entry, key, rescue)
     if found is not None:
-        return found
+        return found.let_go()
     what = f"compiling {plural(len(part.ops), 'op')} for {device.offers.name}"
     with waiting(f"{what} (once; the result is kept)"), span(what, "compile"):
         made = _made(device, part, options, chosen, rescue)
     with span("keep the programs", "compile"):
-        return _kept(made, cache, key)
+        return _kept(made, cache, key).let_go()
 
 
 def _rescue(part: Graph, options: Options) -> Rescue | None:
@@ -78,7 +79,7 @@ def _made(
 
     found = decide(device, part, options, chosen)
     with span("write kernels", "compile"):
-        offers = device.offers.in_form(chosen.get("storage"))
+        offers = kernels_for(device.offers.in_form(chosen.get("storage")), chosen)
         lowered = lower(part, offers, device.dialect, found.precision, found.exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
         recipe.remarks = found.remarks
@@ -89,6 +90,13 @@ def _made(
         made.warm_up()
     with span("tune", "compile"):
         return tune(made, chosen)
+
+
+def kernels_for(offers: Offers, chosen: Mapping[str, Any]) -> Offers:
+    """An answer that is wanted once has no use for special kernels: each must be built."""
+    if chosen.get("inference_preference") != "fast_single_answer":
+        return offers
+    return replace(offers, kind=replace(offers.kind, winograd=None))
 
 
 def _kept(made: GpuExecutable, cache: GpuCache, key: str) -> GpuExecutable:
