@@ -154,12 +154,12 @@ def test_values_stored_as_codes(
 def test_as_few_values_as_the_target_allows(
     model: Model, digits: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sanderling.training.cluster.ERRORS", [1e-3, 1e-2, 0.1])
+    monkeypatch.setattr("sanderling.training.cluster.ERRORS", [1e-3, 1e-2, 0.5])
     _, report = cluster(model, digits[0], labels=digits[1], max_drop=0.03)
     assert report.target["met"] and sum(t.chosen for t in report.trials) == 1
     counts = report.settings["counts"]
     assert set(counts) == {"w0", "w1", "w2"} and max(counts.values()) < 128
-    assert any(not t.meets for t in report.trials) or min(counts.values()) <= 4
+    assert any(not t.meets for t in report.trials)
 
 
 # -- the verb -------------------------------------------------------------------------------------
