@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .build.ahead import NotBuiltError
     from .build.library import Library, build_library
     from .choose.compare import Compared, compare
+    from .choose.retrain import Retrained, retrain
     from .choose.tune import Tuning, tune
     from .delegates.coreml.package import Package, export
     from .errors import (
@@ -73,6 +74,7 @@ _HOMES = {
     "build.ahead": "NotBuiltError",
     "build.library": "Library build_library",
     "choose.compare": "Compared compare",
+    "choose.retrain": "Retrained retrain",
     "choose.tune": "Tuning tune",
     "delegates.coreml.package": "Package export",
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
@@ -128,16 +130,24 @@ __all__ = [
     "Delegate", "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph",
     "InputError", "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
     "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
-    "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Rewritten", "Sample",
-    "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity", "Spec",
-    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
+    "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Retrained", "Rewritten",
+    "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity",
+    "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
+<<<<<<< HEAD
     "cluster", "compare", "compare_answers", "compare_evaluations", "delegate_names",
     "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text",
     "insights", "load", "load_delegate", "make_task", "profile", "prune", "qat", "quantize",
     "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
     "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune",
     "verify",
+=======
+    "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
+    "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
+    "load_delegate", "make_task", "profile", "prune", "qat", "quantize", "quantize_array",
+    "read_samples", "register_custom", "register_delegate", "register_task", "retrain", "rewrite",
+    "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
+>>>>>>> main
 ]  # fmt: skip
 
 

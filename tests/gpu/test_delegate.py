@@ -16,6 +16,7 @@ from sanderling.delegates.gpu.devices.device import Device, Offers
 from sanderling.delegates.gpu.options import UNKNOWN
 from sanderling.delegates.gpu.precision import settled, wanted
 from sanderling.ir import DType, Graph, Model, Tensor
+from sanderling.measure.sweep import delegate_choices
 from sanderling.runtime.registry import load_delegate, usable_delegate
 
 OFFERS = Offers("a device", "opencl", "a platform", "1", UNKNOWN, 1, 1 << 30, half=True,
@@ -191,3 +192,8 @@ def test_unsupported_types_are_refused_with_a_sentence() -> None:
     assert not any(map(GpuDelegate().refuses, codes))
     assert all("quantized=False" in (GpuDelegate(quantized=False).refuses(op) or "") for op in codes
                if op.name == "CONV_2D")  # fmt: skip
+
+
+@needs_device
+def test_a_processor_is_no_choice_beside_the_cpu() -> None:
+    assert (("gpu",) in delegate_choices()) is not GpuDelegate().is_software

@@ -113,6 +113,11 @@ class GpuDelegate(Delegate):
             fix="see `sanderling devices`; a driver for CPUs: pip install 'sanderling[gpu]'",
         )
 
+    @property
+    def is_software(self) -> bool:
+        """Whether its device is the processor itself, which the cpu's own compiler uses better."""
+        return self.device().offers.kind.name == "cpu"
+
     def compile(self, part: Graph, options: Options) -> Any:
         from .compilation import compile_part
 
