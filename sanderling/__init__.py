@@ -134,20 +134,12 @@ __all__ = [
     "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity",
     "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
-<<<<<<< HEAD
     "cluster", "compare", "compare_answers", "compare_evaluations", "delegate_names",
     "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text",
     "insights", "load", "load_delegate", "make_task", "profile", "prune", "qat", "quantize",
     "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
-    "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune",
-    "verify",
-=======
-    "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
-    "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
-    "load_delegate", "make_task", "profile", "prune", "qat", "quantize", "quantize_array",
-    "read_samples", "register_custom", "register_delegate", "register_task", "retrain", "rewrite",
-    "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
->>>>>>> main
+    "retrain", "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train",
+    "tune", "verify",
 ]  # fmt: skip
 
 
