@@ -32,7 +32,7 @@ from .cpu_conformance import is_computed_once, refused, run
 
 EVERYTHING = bool(os.environ.get("SANDERLING_TEST_ALL"))
 DEVICE = int(os.environ.get("SANDERLING_TEST_GPU", "0"))
-MOST_CASES = 1 << 30 if EVERYTHING else 3
+MOST_CASES = 1 << 30 if EVERYTHING else 2
 # Of the range of the results: devices may contract and reorder, and their functions are less exact.
 FLOAT_TOLERANCE = 1e-4
 # Where the definition rounds an input of floats to 8 bits, a device computes with the floats.
