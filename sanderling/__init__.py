@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .build.ahead import NotBuiltError
     from .build.library import Library, build_library
     from .choose.compare import Compared, compare
+    from .choose.retrain import Retrained, retrain
     from .choose.tune import Tuning, tune
     from .delegates.coreml.package import Package, export
     from .errors import (
@@ -60,8 +61,10 @@ if TYPE_CHECKING:
     from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
+    from .training.cluster import Clustering, cluster
     from .training.clusters import Clusters
     from .training.prune import Pruning, prune
+    from .training.qat import qat
     from .training.quantisation import Quantisation
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
@@ -71,6 +74,7 @@ _HOMES = {
     "build.ahead": "NotBuiltError",
     "build.library": "Library build_library",
     "choose.compare": "Compared compare",
+    "choose.retrain": "Retrained retrain",
     "choose.tune": "Tuning tune",
     "delegates.coreml.package": "Package export",
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
@@ -106,8 +110,10 @@ _HOMES = {
     "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
+    "training.cluster": "Clustering cluster",
     "training.clusters": "Clusters",
     "training.prune": "Pruning prune",
+    "training.qat": "qat",
     "training.quantisation": "Quantisation",
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
@@ -120,19 +126,20 @@ _PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "form
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "BusyError", "Choice", "Clusters", "Compared", "CompiledModel", "DType", "Delegate",
-    "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
-    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
+    "BusyError", "Choice", "Clustering", "Clusters", "Compared", "CompiledModel", "DType",
+    "Delegate", "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph",
+    "InputError", "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
     "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
-    "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Rewritten", "Sample",
-    "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity", "Spec",
-    "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
+    "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Retrained", "Rewritten",
+    "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity",
+    "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
-    "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
-    "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
-    "load_delegate", "make_task", "profile", "prune", "quantize", "quantize_array", "read_samples",
-    "register_custom", "register_delegate", "register_task", "rewrite", "save", "setting",
-    "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
+    "cluster", "compare", "compare_answers", "compare_evaluations", "delegate_names",
+    "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text",
+    "insights", "load", "load_delegate", "make_task", "profile", "prune", "qat", "quantize",
+    "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
+    "retrain", "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train",
+    "tune", "verify",
 ]  # fmt: skip
 
 

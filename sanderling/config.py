@@ -97,6 +97,7 @@ CACHE_SIZE = Knob("SANDERLING_CACHE_SIZE", "1g", "most bytes of compiled code ke
 DUMP = Knob("SANDERLING_DUMP", "", "folder that every stage of a compilation is written to")
 HOST = Knob("SANDERLING_HOST", "", "the CPU target that this machine passes for; default: its own")
 CHECKED = Knob("SANDERLING_CHECKED", "", "1: compiled code tests every access to memory, slowly")
+SPARSE = Knob("SANDERLING_SPARSE", "1", "0: weights of zero are multiplied like all others")
 TRACE = Knob("SANDERLING_TRACE", "", "file that a trace of the whole process is written to")
 
-KNOBS = (MAX_MEMORY, DELEGATES, CACHE, CACHE_SIZE, DUMP, HOST, CHECKED, TRACE)
+KNOBS = (MAX_MEMORY, DELEGATES, CACHE, CACHE_SIZE, DUMP, HOST, CHECKED, SPARSE, TRACE)

@@ -167,6 +167,24 @@ def waiting(what: str) -> Iterator[None]:
 
 
 @contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """told(done, total): work that may stand inside of other work. Where somebody tells already, it
+    is a part of what he says; as long as nothing was counted, it is waited for."""
+    state = _HOW.state
+    if state is None:
+        with progress() as show:
+            show(what, 0, 0)
+            yield lambda done, total: show(what, done, total)
+        return
+
+    def tell(done: int, total: int) -> None:
+        state.aside = f"{what}: {done} of {total}"
+
+    with _aside(state, what):
+        yield tell
+
+
+@contextmanager
 def _aside(state: _LastReport, what: str) -> Iterator[None]:
     state.aside = what
     try:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
+from sanderling.delegates.gpu.table import KERNELS
 from sanderling.format.schema import ENUMS
 from sanderling.ops import FAMILIES, OPS
 from sanderling.ops.base import OpDef
@@ -54,10 +55,11 @@ def summary() -> str:
 
 def table(found: Iterable[OpDef]) -> list[str]:
     return [
-        "| operator | types | inputs | notes |",
-        "| --- | --- | --- | --- |",
+        "| operator | types | inputs | gpu | notes |",
+        "| --- | --- | --- | --- | --- |",
         *(
-            f"| `{r.name}` | {' '.join(r.types) or 'any'} | {_inputs(r)} | {_notes(r)} |"
+            f"| `{r.name}` | {' '.join(r.types) or 'any'} | {_inputs(r)} | "
+            f"{'yes' if r.name in KERNELS else ''} | {_notes(r)} |"
             for r in found
         ),
     ]
@@ -79,7 +81,9 @@ def document() -> str:
         "# Operators",
         "",
         "Made by `scripts/support_matrix.py` from the operator table: do not edit. Types are those "
-        "of the main operand; short names as in the text form (`f32`, `i8`, `bool`, ...).",
+        "of the main operand; short names as in the text form (`f32`, `i8`, `bool`, ...). `gpu`: "
+        "the [GPU delegate](gpu.md) has a kernel, for floats, whole numbers of 32 bits, truth and "
+        "8-bit codes where the operator has them.",
     ]
     for family, group in groupby(rows(), key=lambda r: r.family):
         lines += ["", f"## {family}", "", *table(group)]

@@ -64,6 +64,17 @@ def picture(folder: Path) -> Path:
     return folder / "p.png"
 
 
+def rows(folder: Path) -> Path:
+    """Samples to train on."""
+    np.save(folder / "rows.npy", np.zeros((16, 8, 8, 1), np.float32))
+    return folder / "rows.npy"
+
+
+def labels(folder: Path, label: int) -> Path:
+    np.save(folder / "labels.npy", np.full(16, label))
+    return folder / "labels.npy"
+
+
 Words = Callable[[Path], list[object]]
 # what is wrong -> the command, and words of the message
 WRONG: dict[str, tuple[Words, str]] = {
@@ -73,6 +84,13 @@ WRONG: dict[str, tuple[Words, str]] = {
     "name of build": (lambda d: ["build", F32, "-o", d / "lib", "--name", "a-b"], "--name|'a-b'"),
     "folder of build": (lambda d: ["build", F32, "-o", text_file(d, "", "x")],
         "it is a file|folder"),
+    "samples of qat": (lambda d: ["qat", F32, "-o", d / "o.tflite"], "--data|no samples"),
+    "mode of qat": (lambda d: ["qat", F32, "--data", d, "--mode", "float16"], "needs no training"),
+    "weights of qat": (lambda d: ["qat", F32, "--data", d, "--weights", "int3"], "int3|int4"),
+    "a quantised model for qat": (lambda d: ["qat", INT8, "--data", rows(d)], "quantised|float"),
+    "labels of qat": (lambda d: ["qat", F32, "--data", rows(d), "--labels", labels(d, 11)],
+        "labels from 11 to 11 for 10 classes"),
+    "few samples for qat": (lambda d: ["qat", F32, "--data", array(d, DIGIT)], "1 samples|8 or"),
     "corrupt model": (lambda d: ["inspect", corrupt(d)], "corrupt.tflite|damaged"),
     "no model at all": (lambda d: ["inspect", array(d, DIGIT)], "x.npy|not a .tflite model"),
     "folder as model": (lambda d: ["inspect", d], "directory|give the .tflite file in it"),

@@ -13,7 +13,8 @@ from sanderling.config import KNOBS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-LARGE = {"train.md": "torch", "gpu.md": "pyopencl"}  # pages whose package not every environment has
+# Pages whose package not every environment has.
+LARGE = {"train.md": "torch", "retrain.md": "torch", "gpu.md": "pyopencl"}
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 

@@ -80,7 +80,11 @@ def plain(field: schema.Field, value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-@pytest.mark.parametrize("table", schema.TABLES)
+# LiteRT has no reader of the metadata.
+TABLES = [name for name in schema.TABLES if name not in schema.METADATA_TABLES]
+
+
+@pytest.mark.parametrize("table", TABLES)
 def test_litert_reads_every_field_we_write(table: str) -> None:
     """Each table with a value in every field, read back by LiteRT's own generated code."""
     theirs = pytest.importorskip("ai_edge_litert.schema_py_generated")
@@ -100,15 +104,18 @@ def test_no_table_or_enum_of_litert_is_missing() -> None:
     tables = {
         n[:-1] for n in vars(theirs) if n.endswith("T") and hasattr(getattr(theirs, n), "Pack")
     }
-    assert tables == set(schema.TABLES)
+    assert tables == set(TABLES)
     for name, members in schema.ENUMS.items():
+        if name in schema.METADATA_ENUMS:
+            continue
         codes = [v for k, v in vars(getattr(theirs, name)).items() if not k.startswith("_")]
         assert len(codes) == len(members), name
 
 
 def test_fields_and_defaults_are_litert_s() -> None:
     theirs = pytest.importorskip("ai_edge_litert.schema_py_generated")
-    for table, fields in schema.TABLES.items():
+    for table in TABLES:
+        fields = schema.TABLES[table]
         made = vars(getattr(theirs, f"{table}T")())
         assert set(made) == {camel(f.name) for f in fields}, table
         for field in fields:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +17,7 @@ import sanderling
 from sanderling.errors import InputError
 from sanderling.ir import Array, DType, Model
 from sanderling.optimize.integer_rules import broken
+from tests.support.command_line import call
 from tests.support.cpu_conformance import run
 
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
@@ -172,3 +178,94 @@ WRONG = {
 def test_what_cannot_be_is_a_sentence(model: Model, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         WRONG[sentence](model)
+
+
+# -- the verb -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def samples(tmp_path: Path, digits: tuple[Array, Array]) -> Path:
+    path = tmp_path / "digits.npz"
+    np.savez(path, images=digits[0][:96], labels=digits[1][:96])
+    return path
+
+
+def test_the_verb_writes_what_the_function_returns(tmp_path: Path, samples: Path) -> None:
+    made, told = tmp_path / "made.tflite", tmp_path / "told.json"
+    options = [
+        "--weights",
+        "int4",
+        "--labels",
+        "labels",
+        "--epochs",
+        "1",
+        "--corrections",
+        "none",
+        "--ranges",
+        "minmax",
+    ]
+    call("qat", DATA / "digits_f32.tflite", "-o", made, "--data", samples, *options,
+         "--json", told, "--report", tmp_path / "page.html")  # fmt: skip
+    record = json.loads(told.read_text())
+    assert record["schema"] == "sanderling.qat/1" and record["mode"] == "int8x4"
+    assert record["modes"] == {"int8x4": 5} and len(record["epochs"]) == 1
+    assert record["problems"] == [] and record["faithful"]["same_class"] == 1.0
+    assert {"agreement", "difference", "mcnemar"} <= set(record["judged"])
+    assert record["layers"] and "<html" in (tmp_path / "page.html").read_text()
+    other, _ = sanderling.qat(
+        DATA / "digits_f32.tflite", samples, "int8", weights="int4", labels="labels",
+        corrections="none", ranges="minmax",
+        schedule=Schedule(epochs=1, batch=64, rate=1e-3, mix=0.5),
+    )  # fmt: skip
+    assert made.read_bytes() == bytes(sanderling.dump(other))
+
+
+def test_the_verb_says_what_it_did(tmp_path: Path, samples: Path) -> None:
+    options = ["--mode", "weight", "--weights", "int4", "--epochs", "1"]
+    options += ["--prune", "0.5", "--clusters", "8"]
+    shown = call("qat", DATA / "digits_f32.tflite", "--data", samples, *options)
+    for words in ("weight-int4", "held out", "forward", "agreement"):
+        assert words in shown.stdout
+    assert "nothing is written" in shown.stderr
+
+
+def test_without_pytorch_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = call("qat", DATA / "digits_f32.tflite", "--data", "none.npz", status=2)
+    assert "pip install 'sanderling[train]'" in found.stderr and "torch" in found.stderr
+
+
+KILLED = """
+import sys, numpy, sanderling, torch
+from sanderling.training import train as engine
+torch.set_num_threads(1)
+engine.SAVED_EVERY = 0.0
+model = sanderling.load(sys.argv[1])
+images = numpy.load(sys.argv[2])["images"]
+rules = [sanderling.Quantisation("int8", ranges="minmax", corrections="none")]
+plan = sanderling.Schedule(epochs=400, batch=32, rate=1e-3)
+sanderling.train(model, images, rules, schedule=plan, checkpoint=sys.argv[3])
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_file(tmp_path: Path, samples: Path, model: Model) -> None:
+    """Another process is killed within an epoch; the run goes on here."""
+    kept, few = tmp_path / "run.pt", replace(QUICK, epochs=400, patience=3)
+    images = np.load(samples)["images"]
+
+    def trained(checkpoint: Path | None) -> bytes:
+        rules = [Quantisation("int8", **PLAIN)]
+        found = train(model, images, rules, schedule=few, checkpoint=checkpoint)
+        return bytes(sanderling.dump(found.model))
+
+    code = KILLED.replace("rate=1e-3", "rate=1e-3, patience=3")
+    command = [sys.executable, "-c", code, str(DATA / "digits_f32.tflite"), str(samples), str(kept)]
+    process = subprocess.Popen(command)
+    try:
+        while not kept.exists() and process.poll() is None:
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    assert kept.exists()
+    assert trained(kept) == trained(None)

@@ -53,6 +53,7 @@ def check_library(
     feeding: Feeding,
     threads: Sequence[int] = (1, 2),
     linked: Sequence[Path] = (),
+    runs: int = RUNS,
 ) -> list[Check]:
     """Run the library that lies in the folder. Raises where it cannot be run at all."""
     if compiler is None:
@@ -65,7 +66,7 @@ def check_library(
             where="--check",
             fix="install qemu-user (Debian: apt-get install qemu-user)",
         )
-    feeds = [made_feeds(made, feeding, run) for run in range(RUNS)]
+    feeds = [made_feeds(made, feeding, run) for run in range(runs)]
     with tempfile.TemporaryDirectory(prefix="sanderling-") as place:
         tool = Path(place) / "check"
         source = write_program(made, "check.c.in", Path(place))

@@ -18,7 +18,7 @@ from .platforms import Platform
 _NATIVE = ("cc", "gcc", "clang")
 _CROSS = {"x86_64": "x86_64-linux-gnu-gcc", "aarch64": "aarch64-linux-gnu-gcc"}
 _QEMU = {"x86_64": "qemu-x86_64", "aarch64": "qemu-aarch64"}
-TIMEOUT = 300.0
+TIMEOUT = 900.0  # ziglang compiles a libc when it is first used
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ import typer
 from ..config import MAX_MEMORY
 from ..errors import InputError, ModelError
 from ..format import load
-from ..ir import Array, DType, Shape, Signature, Tensor
+from ..format.class_labels import labels_of
+from ..ir import Array, DType, Model, Shape, Signature, Tensor
 from ..runtime.inputs import (
     PICTURES,
     Picture,
@@ -182,7 +183,7 @@ def run(
     session = source.compile(delegate, threads, settings=settings)
     entry = session.entry(signature)
     how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
-    names = None if labels is None else ClassNames.read(labels, label_offset or 0)
+    names = _class_names(source, labels, label_offset or 0)
     jobs = batch(_named(entry.inputs, several(input, "--input", list(entry.inputs)), "input"))
     shapes = read_shapes(shape)
     _warn_unused(
@@ -195,7 +196,7 @@ def run(
             "--bgr": bgr,
             "--top": top,
             "--label-offset": label_offset,
-            "--labels": labels,
+            "--labels": names,
             "--dequantize": dequantize,
             "--random": random is not None,
             "--preset": preset,
@@ -308,6 +309,14 @@ def _stacked(runs: Sequence[FinishedRun]) -> dict[str, Array]:
     return {name: np.stack([r.outputs[name] for r in runs]) for name in runs[0].outputs}
 
 
+def _class_names(model: Model, path: Path | None, offset: int) -> ClassNames | None:
+    """Those of --labels, or those that the model carries."""
+    if path is not None:
+        return ClassNames.read(path, offset)
+    carried = next(iter(labels_of(model).values()), None)
+    return None if carried is None else ClassNames(Path(model.source), carried, offset)
+
+
 def _warn_unused(entry: Signature, jobs: Sequence[Files], options: dict[str, Any]) -> None:
     files = jobs[0]
     pictures = any(Path(f).suffix.lower() in PICTURES for f in files.values())
@@ -321,7 +330,7 @@ def _warn_unused(entry: Signature, jobs: Sequence[Files], options: dict[str, Any
             "no input is a sound",
         ),
         ("--random", len(files) < len(entry.inputs), "every input is given"),
-        ("--top --label-offset", options["--labels"], "there is no --labels"),
+        ("--top --label-offset", options["--labels"], "there are no class names: give --labels"),
         ("--dequantize", any(map(is_quantized, entry.outputs.values())), "no output is quantised"),
     ):
         if not needed:

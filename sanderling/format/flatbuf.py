@@ -58,15 +58,16 @@ class Reader:
         # Real tables take at least 4 bytes each; a file that re-uses them beyond that is a bomb.
         self._budget = 1000 + len(data)
 
-    def root(self, name: str) -> Table:
+    def root(self, name: str, identifier: bytes = FILE_IDENTIFIER) -> Table:
         if len(self.data) < 8:
             raise ModelError(
                 f"the file has {len(self.data)} bytes, too few for a model",
                 fix="check that the download or copy was complete",
             )
-        if bytes(self.data[4:8]) != FILE_IDENTIFIER:
+        if bytes(self.data[4:8]) != identifier:
             raise ModelError(
-                f"not a .tflite model: bytes 4 to 8 are {bytes(self.data[4:8])!r}, not b'TFL3'",
+                f"not a .tflite model: bytes 4 to 8 are {bytes(self.data[4:8])!r}, not "
+                f"{identifier!r}",
                 fix="check that the path points to a .tflite file and not to a page or archive",
             )
         self._path = [name]
@@ -201,8 +202,8 @@ class Writer:
         self.builder = flatbuffers.Builder(initial_size)
         self._strings: dict[str, int] = {}
 
-    def finish(self, name: str, row: Table) -> bytearray:
-        self.builder.Finish(self.table(name, row), file_identifier=FILE_IDENTIFIER)
+    def finish(self, name: str, row: Table, identifier: bytes = FILE_IDENTIFIER) -> bytearray:
+        self.builder.Finish(self.table(name, row), file_identifier=identifier)
         return self.builder.Output()
 
     def table(self, name: str, row: Table) -> int:

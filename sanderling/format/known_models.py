@@ -288,7 +288,7 @@ class KnownModel(Model):
             source=source,
             file=data,
         )
-        del self.metadata, self.unknown
+        del self.metadata, self.unknown, self.files
 
     def renew_lock(self) -> None:
         self._lock = threading.RLock()
@@ -299,7 +299,7 @@ class KnownModel(Model):
         return Signature(key, graph, inputs, outputs)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("metadata", "unknown"):
+        if name not in ("metadata", "unknown", "files"):
             raise AttributeError(f"a Model has no attribute '{name}'")
         self._read()
         return self.__dict__[name]
@@ -314,7 +314,8 @@ class KnownModel(Model):
             whole = self._read_file(self._own)
             for graph, filled in zip(self._own, whole.graphs, strict=True):
                 graph.tensors, graph.ops = filled.tensors, filled.ops
-            self.metadata, self.unknown = whole.metadata, whole.unknown
+            self.metadata, self.files = whole.metadata, whole.files
+            self.unknown = whole.unknown
 
     @property
     def content(self) -> str:

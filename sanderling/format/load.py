@@ -34,6 +34,7 @@ from ..spans import span
 from ..store import DAMAGE
 from . import known_models
 from .flatbuf import Reader, Table
+from .packed_files import read_packed
 from .schema import ENUMS, OPTIONS, TABLES, Field
 
 UNKNOWN = "unknown."
@@ -157,6 +158,7 @@ class Loader:
             weights_outside=self.outside,
             source=self.source,
             file=None if self.externals or self.external else self.data,
+            files=read_packed(self.data),
         )
 
     # -- bytes --------------------------------------------------------------------------------

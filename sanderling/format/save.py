@@ -27,6 +27,7 @@ from ..ir import (
 from ..ir.graph import closest
 from .flatbuf import DATA_ALIGNMENT, Table, Writer
 from .load import OPTIONAL, UNKNOWN
+from .packed_files import pack
 from .schema import ENUMS, OPTIONS, TABLES, check_attributes
 
 # A flatbuffer cannot exceed 2 GiB; beyond this much weight the buffers go behind it.
@@ -133,7 +134,8 @@ def dump(model: Model | Graph, *, verify: bool = True) -> bytes:
         check_legal(model)
     for place in model.unknown:
         warnings.warn(f"not saved, the schema is newer: {place}", FormatWarning, stacklevel=2)
-    return Saver(model).write()
+    written = Saver(model).write()
+    return pack(written, model.files) if model.files else written
 
 
 def _as_model(given: Model | Graph) -> Model:

@@ -16,6 +16,7 @@ from ..errors import ModelError
 from ..ir import Op
 
 FILE_IDENTIFIER = b"TFL3"
+METADATA_IDENTIFIER = b"M001"  # of the metadata that a model may carry, a flatbuffer of its own
 
 _ENUMS = """
 TensorType: FLOAT32 FLOAT16 INT32 UINT8 INT64 STRING BOOL INT16 COMPLEX64 INT8 FLOAT64
@@ -23,6 +24,8 @@ TensorType: FLOAT32 FLOAT16 INT32 UINT8 INT64 STRING BOOL INT16 COMPLEX64 INT8 F
     FLOAT8_E5M2
 QuantizationDetails: NONE CustomQuantization BlockwiseQuantization MultiAxisQuantization
 DimensionType: DENSE SPARSE_CSR
+AssociatedFileType: UNKNOWN DESCRIPTIONS TENSOR_AXIS_LABELS TENSOR_VALUE_LABELS
+    TENSOR_AXIS_SCORE_CALIBRATION VOCABULARY
 SparseIndexVector: NONE Int32Vector Uint16Vector Uint8Vector
 BuiltinOperator: ADD AVERAGE_POOL_2D CONCATENATION CONV_2D DEPTHWISE_CONV_2D DEPTH_TO_SPACE
     DEQUANTIZE EMBEDDING_LOOKUP FLOOR FULLY_CONNECTED HASHTABLE_LOOKUP L2_NORMALIZATION
@@ -273,6 +276,18 @@ Model: version:uint32 operator_codes:[OperatorCode] subgraphs:[SubGraph] descrip
     external_buffer_groups:[ExternalBufferGroup] external_buffers:[ExternalBuffer]
 """
 
+# Of the metadata that a model may carry: a schema of its own, as far as it names files.
+_METADATA_TABLES = """
+AssociatedFile: name:string description:string type:AssociatedFileType locale:string
+TensorMetadata: name:string description:string dimension_names:[string] _ _ _
+    associated_files:[AssociatedFile]
+SubGraphMetadata: name:string description:string input_tensor_metadata:[TensorMetadata]
+    output_tensor_metadata:[TensorMetadata] associated_files:[AssociatedFile] _ _
+ModelMetadata: name:string description:string version:string
+    subgraph_metadata:[SubGraphMetadata] author:string license:string
+    associated_files:[AssociatedFile] min_parser_version:string
+"""
+
 # Option tables without fields.
 _EMPTY = """
 PadOptions PadV2Options SpaceToBatchNDOptions BatchToSpaceNDOptions TopKV2Options
@@ -347,7 +362,9 @@ def _rows(text: str) -> dict[str, list[str]]:
 
 
 ENUMS: dict[str, tuple[str, ...]] = {name: tuple(v) for name, v in _rows(_ENUMS).items()}
-_TABLE_ROWS = _rows(_TABLES) | {name: [] for name in _EMPTY.split()}
+METADATA_ENUMS = ("AssociatedFileType",)
+METADATA_TABLES = tuple(_rows(_METADATA_TABLES))
+_TABLE_ROWS = _rows(_TABLES) | {name: [] for name in _EMPTY.split()} | _rows(_METADATA_TABLES)
 
 
 def _kind(type_name: str) -> str:

@@ -488,6 +488,8 @@ class Model:
     source: str = ""
     # The bytes it was read from, if it was from those alone.
     file: memoryview | None = field(default=None, repr=False)
+    # Files that are packed behind the model, such as the names of its classes.
+    files: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.graphs, Graph):
@@ -541,6 +543,7 @@ class Model:
             list(self.unknown),
             self.weights_outside,
             self.source,
+            files=dict(self.files),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -87,12 +87,10 @@ def _gpu(options: Options) -> Delegate:
 def _software(found: Delegate, options: Options) -> str:
     """A device that is the processor itself is no GPU to whom the CPU is as welcome."""
     has_cpu = HardwareAccelerator.CPU in HardwareAccelerator(options.hardware_accelerators)
-    if not has_cpu or not isinstance(found, GpuDelegate):
+    if not has_cpu or not isinstance(found, GpuDelegate) or not found.is_software:
         return ""
-    offers = found.device().offers
-    if offers.kind.name != "cpu":
-        return ""
-    return f"the only device is the processor itself ({offers.name}), which our CPU compiler uses"
+    name = found.device().offers.name
+    return f"the only device is the processor itself ({name}), which our CPU compiler uses better"
 
 
 def _configured(delegate: Delegate, options: GpuOptions) -> Delegate:

@@ -131,7 +131,7 @@ def sanderling(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
     plan = bound.binding.plan
     note = "; ".join([_coverage(plan, setting), *_sentences(caught)])
     facts: dict[str, object] = {
-        "start": "compiled now" if plan.is_whole else "from the cache",
+        "start": "compiled now" if plan.is_whole and not _is_kept(plan) else "from the cache",
         FOREIGN_OPS: foreign_ops(plan),
     }
     return LoadedEngine(
@@ -143,6 +143,11 @@ def sanderling(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
         facts=facts,
         parts=partial(part_times, bound.binding),
     )
+
+
+def _is_kept(plan: Plan) -> bool:
+    """All that was to be compiled was taken from what its delegates had kept."""
+    return bool(plan.steps) and all(step.executable.restored for step in plan.steps)
 
 
 def _coverage(plan: Plan, setting: Setting) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import pages, plots
+from ..progress import plural
 from .profiling import share_text
 
 Record = dict[str, Any]
@@ -253,10 +254,9 @@ def facts_line(record: Record) -> str:
 def _roof_line(roof: Record, unit: str) -> str:
     peaks = ", ".join(f"{k} {2 * v / 1e9:.3g}" for k, v in roof["peaks"].items())
     levels = ", ".join(f"{v['name']} {v['bandwidth'] / 1e9:.3g}" for v in roof["levels"])
-    return (
-        f"{roof['cpu']}, {roof['threads']} {unit}{'s' * (roof['threads'] > 1)}: peaks "
-        f"in G operations/s: {peaks}; bandwidths in GB/s: {levels}."
-    )
+    count = roof["threads"]
+    who = f"{roof['cpu']}, {plural(count, unit)}" if count else roof["cpu"]
+    return f"{who}: peaks in G operations/s: {peaks}; bandwidths in GB/s: {levels}."
 
 
 # What is a mean and what a median: said wherever both stand.

@@ -101,12 +101,14 @@ class Taken:
 class NativeSteps:
     """The steps of compiled code: it counts their ticks itself, and those of the whole call."""
 
-    method = "ticks counted inside the native code"
-
     def __init__(self, clock: StepTimes, ticks: float) -> None:
         """ticks: of the CPU's clock, in a second."""
         self.clock, self.rate = clock, clock.rate or ticks
         self.workers = clock.workers
+
+    @property
+    def method(self) -> str:
+        return self.clock.method
 
     def take(self) -> tuple[Floats, float]:
         """Return the seconds since the last call, by [worker, step] and of the whole part."""
@@ -121,8 +123,6 @@ class NativeSteps:
 
 class DeviceSteps(NativeSteps):
     """The steps of a part on a device, which has a clock of its own."""
-
-    method = "timers of the device"
 
 
 class ReferenceOps:
@@ -371,7 +371,7 @@ class Ours:
     @property
     def method(self) -> str:
         """How times were taken, by all parts."""
-        return "; ".join(dict.fromkeys(p.method for p in self.parts)) or NativeSteps.method
+        return "; ".join(dict.fromkeys(p.method for p in self.parts)) or "there are no parts"
 
     def run(self, times: int = 1) -> float:
         """Seconds of a run, the mean of so many."""

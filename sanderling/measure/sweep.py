@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..delegates.gpu.delegate import GpuDelegate
 from ..processors import usable_cpu_count
 from ..progress import plural
+from ..runtime.delegate import Delegate
 from ..runtime.registry import delegate_names, usable_delegate
 from ..units import byte_size
 from .engine_agreement import group
@@ -34,7 +36,13 @@ def thread_counts() -> list[int]:
 
 def delegate_choices() -> list[tuple[str, ...]]:
     """Those that can be used here. Others are there to be exact, and take many times as long."""
-    return [(name,) for name in delegate_names() if name not in SLOW and usable_delegate(name)[0]]
+    found = [(name, usable_delegate(name)[0]) for name in delegate_names() if name not in SLOW]
+    return [(name,) for name, delegate in found if delegate is not None and not _is_cpu(delegate)]
+
+
+def _is_cpu(delegate: Delegate) -> bool:
+    """A GPU delegate whose device is the processor itself is no other choice than the cpu."""
+    return isinstance(delegate, GpuDelegate) and delegate.is_software
 
 
 def combinations(

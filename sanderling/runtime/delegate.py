@@ -107,6 +107,10 @@ class Executable(ABC):
     """Bytes of its inputs and outputs, in order: a plan that is read from disk is refused if they
     differ. Default None: they are not compared. Code that trusts its caller should tell them."""
 
+    restored: bool = False
+    """Whether it came from what its delegate had kept: a measurement says how it was made. Default
+    False: it was compiled now, or does not tell."""
+
     # Reporting: what is shown to people.
 
     workers: int = 1
@@ -180,6 +184,10 @@ class StepTimes(Protocol):
     def rate(self) -> float | None:
         """What a second is in these times; None for ticks of the CPU's clock, which the profile
         measures."""
+
+    @property
+    def method(self) -> str:
+        """How they are taken, for people."""
 
     def reset_times(self) -> None: ...
     def count(self, on: bool) -> None:

@@ -8,17 +8,21 @@ ops/ does it, so that answers agree. Elementwise operators are the expressions o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..errors import InputError
 from ..ir import Array, DType, Op
 from ..ops.base import attr
+from ..ops.execute import evaluate, new_state
 from ..ops.fixed import fused_bounds
 from ..ops.geometry import Axis, axis
 from ..ops.image import float_taps
 
+MOST_PLACES = 1 << 24  # whole numbers that float32 tells apart
 Tensors = Sequence["torch.Tensor | None"]
 Function = Callable[[Op, Tensors], "list[torch.Tensor]"]
 
@@ -52,9 +56,15 @@ def activate(op: Op, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x)
     if name == "SIGN_BIT":
         return torch.signbit(x).to(x.dtype)
-    low, high = fused_bounds(op)
-    bounds = [None if np.isinf(bound) else bound for bound in (low, high)]
-    return x if bounds == [None, None] else torch.clamp(x, *bounds)
+    return bounded(x, *fused_bounds(op))
+
+
+def bounded(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """Within bounds. The gradients of these functions are one pass each, those of clamp are three;
+    where a value is at a bound they are nothing, there it is all."""
+    if np.isinf(high):
+        return x if np.isinf(low) else F.relu(x) if low == 0 else torch.clamp(x, min=low)
+    return F.hardtanh(x, low, high)
 
 
 def _activated(bare: Function) -> Function:
@@ -188,6 +198,18 @@ def batch_matmul(op: Op, tensors: Tensors) -> list[torch.Tensor]:
     return [torch.matmul(a, b)]
 
 
+# -- arithmetic -----------------------------------------------------------------------------------
+
+
+def _arithmetic(function: Callable[..., torch.Tensor]) -> Function:
+    """Of two operands, with the activation that is fused in."""
+    return lambda op, tensors: [activate(op, function(_given(tensors, 0), _given(tensors, 1)))]
+
+
+def _clamped(low: float, high: float) -> Function:
+    return lambda op, tensors: [bounded(_given(tensors, 0), low, high)]
+
+
 # -- reductions -----------------------------------------------------------------------------------
 
 
@@ -284,21 +306,62 @@ def slice_(op: Op, tensors: Tensors) -> list[torch.Tensor]:
     return [x]
 
 
+def strided_slice(op: Op, tensors: Tensors) -> list[torch.Tensor]:
+    """By slices where every step is forward and no axis is made or dropped."""
+    x = _given(tensors, 0)
+    known = all(op.operand(i).is_constant for i in (1, 2, 3))
+    odd = any(int(attr(op, f"{m}_mask")) for m in ("ellipsis", "new_axis", "shrink_axis"))
+    if not known or odd or min(_numbers(op, 3)) < 1 or bool(attr(op, "offset")):
+        return gather_by_definition(op, tensors)
+    lows, highs = int(attr(op, "begin_mask")), int(attr(op, "end_mask"))
+    cuts = zip(_numbers(op, 1), _numbers(op, 2), _numbers(op, 3), strict=True)
+    return [
+        x[
+            tuple(
+                slice(None if lows >> i & 1 else a, None if highs >> i & 1 else b, step)
+                for i, (a, b, step) in enumerate(cuts)
+            )
+        ]
+    ]
+
+
 def gather_by_definition(op: Op, tensors: Tensors) -> list[torch.Tensor]:
     """The definition moves numbers of elements instead of elements, and shows where each comes
     from; the elements are then picked, which has a gradient."""
-    from ..ops.execute import evaluate, new_state
+    main = _MAIN[op.name]
+    x = _given(tensors, main)
+    others = [t for i, t in enumerate(op.inputs) if t is not None and i != main]
+    if all(t.is_constant for t in others):
+        places = _known_places(op, tuple(x.shape), main)
+    else:
+        places = _places(op, tuple(x.shape), main, tensors)
+    flat = x.reshape(-1)
+    return [flat[at] for at in places]
 
-    x = _given(tensors, _MAIN.get(op.name, 0))
-    numbers = np.arange(x.numel(), dtype=np.float64).astype(np.float32)
+
+@lru_cache(maxsize=256)
+def _known_places(op: Op, shape: tuple[int, ...], main: int) -> list[torch.Tensor]:
+    constants = [None if t is None or i == main else torch.from_numpy(np.array(t.values))
+                 for i, t in enumerate(op.inputs)]  # fmt: skip
+    return _places(op, shape, main, constants)
+
+
+def _places(op: Op, shape: tuple[int, ...], main: int, tensors: Tensors) -> list[torch.Tensor]:
+    """Where the elements of each result come from, in the flat operand."""
+    numbers = np.arange(int(np.prod(shape)), dtype=np.int64)
+    if numbers.size >= MOST_PLACES:
+        raise InputError(
+            f"{numbers.size} elements are more than can be followed",
+            where=op.where,
+            fix="train with smaller batches",
+        )
     arrays = [
-        None if t is None else t.detach().numpy() if i != _MAIN.get(op.name, 0)
-        else numbers.reshape(tuple(x.shape))
+        numbers.astype(np.float32).reshape(shape) if i == main
+        else None if t is None else t.detach().numpy()
         for i, t in enumerate(tensors)
     ]  # fmt: skip
     found = evaluate(op, arrays, new_state())
-    flat = x.reshape(-1)
-    return [flat[torch.from_numpy(np.asarray(a).astype(np.int64))] for a in found]
+    return [torch.from_numpy(np.asarray(a).astype(np.int64)) for a in found]
 
 
 # Operators whose results are elements of one operand, wherever the others put them; its place.
@@ -353,6 +416,12 @@ FUNCTIONS: dict[str, Function] = {
     "MAX_POOL_2D": max_pool_2d,
     "AVERAGE_POOL_2D": average_pool_2d,
     "BATCH_MATMUL": batch_matmul,
+    "ADD": _arithmetic(torch.add),
+    "SUB": _arithmetic(torch.sub),
+    "MUL": _arithmetic(torch.mul),
+    "RELU": _clamped(0.0, np.inf),
+    "RELU6": _clamped(0.0, 6.0),
+    "RELU_N1_TO_1": _clamped(-1.0, 1.0),
     "MEAN": _reduction(torch.mean),
     "SUM": _reduction(torch.sum),
     "REDUCE_MAX": _reduction(torch.amax),
@@ -377,6 +446,7 @@ FUNCTIONS: dict[str, Function] = {
     "SPACE_TO_BATCH_ND": space_to_batch_nd,
     "RESIZE_BILINEAR": resize_bilinear,
     **dict.fromkeys(_MAIN, gather_by_definition),
+    "STRIDED_SLICE": strided_slice,
 }
 
 

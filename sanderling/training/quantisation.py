@@ -80,7 +80,8 @@ class Quantisation(Constraint):
         return self.start.model
 
     @property
-    def _start(self) -> Start:
+    def started(self) -> Start:
+        """What training started from."""
         if self.start is None:
             raise InputError(
                 "quantisation has no ranges yet",
@@ -90,7 +91,7 @@ class Quantisation(Constraint):
         return self.start
 
     def watch(self, model: Model) -> None:
-        quantiser = self._start.quantiser
+        quantiser = self.started.quantiser
         self.solution = solve_model(model, quantiser.recipe, quantiser.range_of)[0]
         self.graph_inputs = set(model.main.inputs)
         self._groups = {id(g): g for g in self.solution.groups.values()}
@@ -106,7 +107,7 @@ class Quantisation(Constraint):
         found: dict[tuple[Op, int], WeightCodes] = {}
         known: dict[tuple[Tensor, bytes], WeightCodes] = {}
         learns = self.scales == "learned"
-        for op, coded in pairs(model, self._start.made):
+        for op, coded in pairs(model, self.started.made):
             for place in coded_places(op):
                 codes = stored(coded, place)
                 if codes is None:
@@ -278,11 +279,19 @@ class Quantisation(Constraint):
 
     def finished(self, model: Model) -> Model:
         self.made = self.quantiser(model).run()
+        self.made.factors = self.started.made.factors
         return self.made.model
+
+    @property
+    def written(self) -> Quantised:
+        """What training ended with."""
+        if self.made is None:
+            raise InputError("nothing has been written yet", where="Quantisation", fix="train")
+        return self.made
 
     def quantiser(self, model: Model) -> Quantiser:
         """Writes a model, whose weights are trained, with the scales that were learnt."""
-        start = self._start.quantiser
+        start = self.started.quantiser
         scales: dict[str, Floats] = {}
         for (op, _), weights in self.weights_of.items():
             scales[_name(op)] = weights.scale.now.reshape(-1).double().numpy()

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array, DType, Model, Op, Tensor
 from ..optimize.apply import Quantised, Quantiser
-from ..optimize.calibrated import calibrated
+from ..optimize.calibrated import Calibrated, calibrated
 from ..optimize.canonical import canonical
 from ..optimize.corrections import CorrectedQuantiser
 from ..optimize.judge import Candidate, Judge
@@ -56,6 +56,7 @@ class Start:
     quantiser: Quantiser
     made: Quantised
     model: Model
+    calibrated: Calibrated | None = None  # of an integer mode
     candidates: list[Candidate] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -82,7 +83,7 @@ def post_training(
     )
     if not any(m.is_integer for m in all_modes(source.graphs, settings.rules).values()):
         made = quantiser.run()
-        return Start(quantiser, made, started(source, made))
+        return Start(quantiser, made, starting_weights(source, made))
     found = calibrated(quantiser, _feeds(source, data))
     corrected = CorrectedQuantiser(found)
     selected = _selected(corrected, _space(settings, quantiser.weights.method, keep_weights))
@@ -94,7 +95,14 @@ def post_training(
         weights=replace(variant.weights, method=techniques.weights),
     )
     made = selected.made
-    return Start(chosen, made, started(made.float_model, made), selected.candidates, selected.notes)
+    return Start(
+        chosen,
+        made,
+        starting_weights(made.float_model, made),
+        found,
+        selected.candidates,
+        found.notes + selected.notes,
+    )
 
 
 def _method(model: Model, settings: Settings) -> str:
@@ -135,7 +143,7 @@ def _feeds(model: Model, data: Sequence[Rows]) -> list[dict[str, Array]]:
 # -- weights of the result ------------------------------------------------------------------------
 
 
-def started(source: Model, made: Quantised) -> Model:
+def starting_weights(source: Model, made: Quantised) -> Model:
     """The float model with weights that round to the result's codes, and with its biases."""
     model = source.copy()
     for op, coded in pairs(model, made):

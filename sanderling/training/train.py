@@ -89,9 +89,10 @@ class Epoch:
 @dataclass
 class Trained:
     """The model with its new weights, and how it came about. kept: the epoch whose weights it
-    has."""
+    has. twin: the module that was trained, with its constraints."""
 
     model: Model
+    twin: Twin
     epochs: list[Epoch] = field(default_factory=list)
     kept: int = 0
     frozen: dict[str, str] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class _Run:
         self.twin = self._constrained_twin(model, rows)
         self.aims = self.teacher.aims_of(self.twin)
         self.optimiser = torch.optim.Adam(self._parameter_groups(), lr=schedule.rate)
-        self.result = Trained(model, frozen=dict(self.twin.frozen))
+        self.result = Trained(model, self.twin, frozen=dict(self.twin.frozen))
         self.best: tuple[float, dict[str, Any]] | None = None
         self.epoch = self.batch = 0  # those that are done
         self.total = 0.0  # of the losses of this epoch
@@ -244,7 +245,8 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = self._rate(step) * group["size"]
         self.optimiser.zero_grad(set_to_none=True)
-        loss = self._loss(places, inputs, fresh=self.batches.is_augmented)
+        found = self._forward(inputs)
+        loss = self._loss(places, inputs, *found, fresh=self.batches.is_augmented)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise InputError(
@@ -271,18 +273,28 @@ class _Run:
 
     # -- losses -----------------------------------------------------------------------------------
 
-    def _loss(self, places: Array, inputs: list[Array], fresh: bool = False) -> torch.Tensor:
+    def _loss(
+        self,
+        places: Array,
+        inputs: list[Array],
+        outputs: list[torch.Tensor],
+        inner: list[torch.Tensor],
+        fresh: bool = False,
+    ) -> torch.Tensor:
         """fresh: the samples are augmented, and what the float model said of them is not kept."""
-        outputs, inner = self.twin.outputs_and(inputs, [a.tensor for a in self.aims])
         if self.labels is None:
             return self._distance(inner, places, inputs, fresh)
         given = self.labels[torch.from_numpy(np.ascontiguousarray(places))]
         own = cross_entropy(inner[0], given) if self.loss is None else self.loss(outputs, given)
-        share = 1.0 if self.schedule.features and not self.schedule.mix else self.schedule.mix
-        if not share:
+        if not self.schedule.mix and not self.schedule.features:
             return own
         far = self._distance(inner, places, inputs, fresh)
-        return own + far if not self.schedule.mix else (1 - share) * own + share * far
+        share = self.schedule.mix
+        return (1 - share) * own + share * far if share else own + far
+
+    def _forward(self, inputs: list[Array]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The outputs, and what is compared with the float model's."""
+        return self.twin.outputs_and(inputs, [a.tensor for a in self.aims])
 
     def _distance(
         self, found: list[torch.Tensor], places: Array, inputs: list[Array], fresh: bool
@@ -303,8 +315,8 @@ class _Run:
         total, same, count = 0.0, 0.0, 0
         with torch.no_grad():
             for places, inputs in self.batches.parts(self.batches.held):
-                total += float(self._loss(places, inputs)) * len(places)
-                _, found = self.twin.outputs_and(inputs, [a.tensor for a in self.aims])
+                outputs, found = self._forward(inputs)
+                total += float(self._loss(places, inputs, outputs, found)) * len(places)
                 wanted = self.teacher.answers(places, inputs)
                 if self.aims:
                     same += agreement(self.aims[0], found[0], wanted[0]) * len(places)
@@ -320,7 +332,6 @@ class _Run:
         with torch.no_grad():
             for tensor, parameter in self.weights.items():
                 parameter.copy_(self.twin.constrained(tensor, parameter))
-        self.twin.constraints = []
 
     def _state(self) -> dict[str, Any]:
         """A copy of all that later steps depend on."""

@@ -87,7 +87,14 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
             return
         parameter = torch.nn.Parameter(torch.from_numpy(np.array(self._data(tensor), np.float32)))
         self.parameters_of[tensor] = parameter
-        self.register_parameter(_legal(tensor.name, self._parameters), parameter)
+        self.register_parameter(self._legal(tensor.name), parameter)
+
+    def _legal(self, name: str) -> str:
+        """A name that PyTorch takes for a parameter: no other one's, and no method's."""
+        plain = name.replace(".", "/") or "unnamed"
+        while hasattr(self, plain):
+            plain += "'"
+        return plain
 
     @property
     def weights(self) -> dict[str, torch.nn.Parameter]:
@@ -185,14 +192,6 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
             data = value.detach().numpy()
             home.data = data.reshape(home.shape).astype(home.dtype.numpy)
         return made
-
-
-def _legal(name: str, taken: Any) -> str:
-    """A name that PyTorch takes for a parameter."""
-    plain = name.replace(".", "/") or "unnamed"
-    while plain in taken:
-        plain += "'"
-    return plain
 
 
 def _is_weight(tensor: Tensor, computed: dict[Tensor, Array]) -> bool:

@@ -79,6 +79,7 @@ def test_every_own_op_has_a_kernel_and_a_meaning() -> None:
         (Fused(precision=BF16), "in bf16"),
         (Fused(precision=DYNAMIC), "data quantised on the fly"),
         (Fused(signed=True), "codes were int8"),
+        (Fused(zeros=True), "zeros left out"),
     ],
 )
 def test_records_print_in_plain_words(record: Fused, text: str) -> None:
@@ -138,6 +139,7 @@ BROKEN: list[tuple[Callable[[], Op], str]] = [
     (lambda: fused_product(precision="f8"), "precision"),
     (lambda: fused_product(DType.INT8, precision=BF16), "precision"),
     (lambda: fused_product(signed=True), "were not int8"),
+    (lambda: fused_product(zeros=True), "zeros cannot be left out"),
     (lambda: Op("cpu.NONE", [], []), "no such op"),
     (lambda: Op("CONV_2D", [], [], {FUSED: Fused(residual=True)}), "operator of the schema"),
     (lambda: Op("cpu.CONV_2D", [small()], [small()], {FUSED: NOTHING}), "1 operands"),

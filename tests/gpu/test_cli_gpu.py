@@ -114,6 +114,13 @@ def test_profile_has_the_devices_steps_and_roof(tmp_path: Path) -> None:
     assert (tmp_path / "p.html").stat().st_size > 10_000
 
 
+def test_a_device_without_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(DEVICE.device()), "profile", lambda self, on: False)
+    record = sanderling.profile(F32, delegates=["gpu"], runs=2, with_roofline=False)
+    assert record["method"] == "the clock around each launch"
+    assert len(record["steps"]) == 6 and all(row["ms"] > 0 for row in record["steps"])
+
+
 def test_trace_has_the_queue_as_a_track(tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
     call("trace", F32, "--delegate", "gpu", "--runs", 3, "-o", out)
@@ -328,7 +335,7 @@ def test_runs_that_are_waited_for_later() -> None:
         np.testing.assert_allclose(each, expected, atol=1e-5)
 
 
-@pytest.mark.skipif(DEVICE.device().offers.kind.name != "cpu", reason="the device is no processor")
+@pytest.mark.skipif(not DEVICE.is_software, reason="the device is no processor")
 def test_a_processor_is_no_gpu_beside_the_cpu() -> None:
     with pytest.warns(FallbackWarning, match="the only device is the processor itself"):
         model = compiled(HardwareAccelerator.GPU | HardwareAccelerator.CPU)

@@ -13,9 +13,10 @@ from sanderling import DelegateError, FallbackWarning, InputError, MissingExtraE
 from sanderling.delegates.gpu import delegate as module
 from sanderling.delegates.gpu.delegate import OPTIONS, GpuDelegate
 from sanderling.delegates.gpu.devices.device import Device, Offers
-from sanderling.delegates.gpu.options import UNKNOWN
+from sanderling.delegates.gpu.options import CPU, MALI, UNKNOWN, DeviceClass
 from sanderling.delegates.gpu.precision import settled, wanted
 from sanderling.ir import DType, Graph, Model, Tensor
+from sanderling.measure.sweep import delegate_choices
 from sanderling.runtime.registry import load_delegate, usable_delegate
 
 OFFERS = Offers("a device", "opencl", "a platform", "1", UNKNOWN, 1, 1 << 30, half=True,
@@ -121,6 +122,28 @@ def test_a_device_that_is_not_there() -> None:
     assert "there is no device 999: this machine has" in delegate.lacks()
 
 
+class Stub(Device):
+    """A device that is only looked at."""
+
+    def __init__(self, kind: DeviceClass) -> None:
+        self.offers = replace(OFFERS, kind=kind)
+
+
+def test_a_gpu_of_any_interface_goes_before_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stub, "__abstractmethods__", frozenset())
+    processor, gpu = Stub(CPU), Stub(MALI)
+    found = {"opencl": (processor,), "webgpu": (gpu,)}
+
+    def listed(backend: str | None = None, number: int | None = None) -> tuple[Device, ...]:
+        return found[backend] if backend else (processor, gpu)
+
+    monkeypatch.setattr("sanderling.delegates.gpu.devices.finding.devices", listed)
+    assert GpuDelegate().device() is gpu and not GpuDelegate().is_software
+    assert GpuDelegate(device=0).device() is processor
+    assert GpuDelegate(backend="opencl").device() is processor
+    assert GpuDelegate(backend="opencl").is_software
+
+
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(self: GpuDelegate) -> tuple[Device, ...]:
         raise MissingExtraError("pyopencl", "gpu", "the delegate 'gpu'")
@@ -191,3 +214,8 @@ def test_unsupported_types_are_refused_with_a_sentence() -> None:
     assert not any(map(GpuDelegate().refuses, codes))
     assert all("quantized=False" in (GpuDelegate(quantized=False).refuses(op) or "") for op in codes
                if op.name == "CONV_2D")  # fmt: skip
+
+
+@needs_device
+def test_a_processor_is_no_choice_beside_the_cpu() -> None:
+    assert (("gpu",) in delegate_choices()) is not GpuDelegate().is_software

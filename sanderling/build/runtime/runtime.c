@@ -110,23 +110,37 @@ extern HIDDEN const model SR(model);
 
 /* -- the CPU ----------------------------------------------------------------------------------- */
 
-static int x86_has(const probe *wanted) {
-  const model *m = &SR(model);
-  uint32_t r[4];
-  m->cpuid((uint32_t)wanted->leaf & 0x80000000u, 0, r);
-  if (r[0] < (uint32_t)wanted->leaf) return 0;
-  m->cpuid((uint32_t)wanted->leaf, (uint32_t)wanted->sub, r);
-  if (!(r[wanted->reg] >> wanted->bit & 1)) return 0;
-  if (!wanted->kept) return 1;
-  m->cpuid(1, 0, r);
-  if (!(r[2] >> 27 & 1)) return 0; /* XGETBV itself */
-  return (m->kept() & wanted->kept) == wanted->kept;
+/* Answers of CPUID: it takes microseconds in a virtual machine, so each leaf is asked for once. */
+enum { MOST_LEAVES = 8 };
+typedef struct answers {
+  int count;
+  struct answer {
+    uint32_t leaf, sub, registers[4];
+  } known[MOST_LEAVES];
+} answers;
+
+static const uint32_t *ask(answers *a, uint32_t leaf, uint32_t sub) {
+  for (int i = 0; i < a->count; i++)
+    if (a->known[i].leaf == leaf && a->known[i].sub == sub) return a->known[i].registers;
+  struct answer *found = a->known + (a->count < MOST_LEAVES ? a->count++ : MOST_LEAVES - 1);
+  found->leaf = leaf, found->sub = sub;
+  SR(model).cpuid(leaf, sub, found->registers);
+  return found->registers;
 }
 
-static int runs(const version *v) {
+static int x86_has(answers *a, const probe *wanted) {
+  uint32_t leaf = (uint32_t)wanted->leaf;
+  if (ask(a, leaf & 0x80000000u, 0)[0] < leaf) return 0;
+  if (!(ask(a, leaf, (uint32_t)wanted->sub)[wanted->reg] >> wanted->bit & 1)) return 0;
+  if (!wanted->kept) return 1;
+  if (!(ask(a, 1, 0)[2] >> 27 & 1)) return 0; /* XGETBV itself */
+  return (SR(model).kept() & wanted->kept) == wanted->kept;
+}
+
+static int runs(answers *a, const version *v) {
   for (int64_t i = 0; i < v->probe_count; i++) {
     const probe *wanted = v->probes + i;
-    if (SR(model).cpuid ? !x86_has(wanted)
+    if (SR(model).cpuid ? !x86_has(a, wanted)
                         : !(getauxval((unsigned long)wanted->leaf) >> wanted->bit & 1))
       return 0;
   }
@@ -235,8 +249,10 @@ static sanderling_status refuse(const sanderling_options *o, sanderling_status s
 
 static const version *pick(const char *name) {
   const model *m = &SR(model);
+  answers a;
+  a.count = 0;
   for (int64_t i = 0; i < m->version_count; i++)
-    if ((!name || !strcmp(name, m->versions[i].name)) && runs(m->versions + i))
+    if ((!name || !strcmp(name, m->versions[i].name)) && runs(&a, m->versions + i))
       return m->versions + i;
   return NULL;
 }

@@ -1,6 +1,8 @@
-; made by runtime_ir.py from a9d3859d0b3f1d0b68430fb47786e4afe7a6cbe0212380e200ed951da4a2a6ed
+; made by runtime_ir.py from e49ddcd5d353f209c7a8d496798de1649be8ac2f586ce92d5414be0e3274bed7
 
 %struct.model = type { ptr, i64, i64, i64, ptr, ptr, i64, ptr, ptr, ptr }
+%struct.answers = type { i32, [8 x %struct.answer] }
+%struct.answer = type { i32, i32, [4 x i32] }
 %struct.version = type { ptr, i64, ptr, i64, i64, ptr, ptr, i64, ptr, i64, i64, ptr, ptr }
 %struct.probe = type { i64, i64, i64, i64, i64 }
 %struct.part = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64, ptr, ptr, i64, ptr, ptr, ptr, ptr, i64 }
@@ -80,132 +82,122 @@ declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #1
 
 ; Function Attrs: minsize nounwind optsize
 define internal fastcc ptr @pick(ptr noundef readonly %0) unnamed_addr #0 {
-  %2 = alloca [4 x i32], align 4
+  %2 = alloca %struct.answers, align 4
+  call void @llvm.lifetime.start.p0(i64 196, ptr nonnull %2) #21
+  store i32 0, ptr %2, align 4
   %3 = load i64, ptr getelementptr inbounds (%struct.model, ptr @sr_model, i64 0, i32 6), align 8
   %4 = icmp eq ptr %0, null
   %5 = load ptr, ptr getelementptr inbounds (%struct.model, ptr @sr_model, i64 0, i32 7), align 8
   %6 = load ptr, ptr getelementptr inbounds (%struct.model, ptr @sr_model, i64 0, i32 8), align 8
   %7 = icmp eq ptr %6, null
-  %8 = getelementptr inbounds [4 x i32], ptr %2, i64 0, i64 2
-  %9 = load ptr, ptr getelementptr inbounds (%struct.model, ptr @sr_model, i64 0, i32 9), align 8
-  %10 = tail call i64 @llvm.smax.i64(i64 %3, i64 0)
-  br label %11
+  %8 = load ptr, ptr getelementptr inbounds (%struct.model, ptr @sr_model, i64 0, i32 9), align 8
+  %9 = tail call i64 @llvm.smax.i64(i64 %3, i64 0)
+  br label %10
 
-11:                                               ; preds = %78, %1
-  %12 = phi i64 [ 0, %1 ], [ %79, %78 ]
-  %13 = icmp eq i64 %12, %10
-  br i1 %13, label %82, label %14
+10:                                               ; preds = %76, %1
+  %11 = phi i64 [ 0, %1 ], [ %77, %76 ]
+  %12 = icmp eq i64 %11, %9
+  br i1 %12, label %80, label %13
 
-14:                                               ; preds = %11
-  br i1 %4, label %20, label %15
+13:                                               ; preds = %10
+  br i1 %4, label %19, label %14
 
-15:                                               ; preds = %14
-  %16 = getelementptr inbounds %struct.version, ptr %5, i64 %12
-  %17 = load ptr, ptr %16, align 8
-  %18 = call i32 @strcmp(ptr noundef nonnull dereferenceable(1) %0, ptr noundef nonnull dereferenceable(1) %17) #22
-  %19 = icmp eq i32 %18, 0
-  br i1 %19, label %20, label %78
+14:                                               ; preds = %13
+  %15 = getelementptr inbounds %struct.version, ptr %5, i64 %11
+  %16 = load ptr, ptr %15, align 8
+  %17 = call i32 @strcmp(ptr noundef nonnull dereferenceable(1) %0, ptr noundef nonnull dereferenceable(1) %16) #22
+  %18 = icmp eq i32 %17, 0
+  br i1 %18, label %19, label %76
 
-20:                                               ; preds = %15, %14
-  %21 = getelementptr inbounds %struct.version, ptr %5, i64 %12, i32 1
-  %22 = getelementptr inbounds %struct.version, ptr %5, i64 %12, i32 2
-  br label %23
+19:                                               ; preds = %14, %13
+  %20 = getelementptr inbounds %struct.version, ptr %5, i64 %11, i32 1
+  %21 = getelementptr inbounds %struct.version, ptr %5, i64 %11, i32 2
+  br label %22
 
-23:                                               ; preds = %76, %20
-  %24 = phi i64 [ 0, %20 ], [ %77, %76 ]
-  %25 = load i64, ptr %21, align 8
-  %26 = icmp slt i64 %24, %25
-  br i1 %26, label %27, label %80
+22:                                               ; preds = %74, %19
+  %23 = phi i64 [ 0, %19 ], [ %75, %74 ]
+  %24 = load i64, ptr %20, align 8
+  %25 = icmp slt i64 %23, %24
+  br i1 %25, label %26, label %78
 
-27:                                               ; preds = %23
-  %28 = load ptr, ptr %22, align 8
-  %29 = getelementptr inbounds %struct.probe, ptr %28, i64 %24
-  br i1 %7, label %68, label %30
+26:                                               ; preds = %22
+  %27 = load ptr, ptr %21, align 8
+  %28 = getelementptr inbounds %struct.probe, ptr %27, i64 %23
+  %29 = load i64, ptr %28, align 8
+  br i1 %7, label %67, label %30
 
-30:                                               ; preds = %27
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %2) #21
-  %31 = load i64, ptr %29, align 8
-  %32 = trunc i64 %31 to i32
-  %33 = and i32 %32, -2147483648
-  call void %6(i32 noundef %33, i32 noundef 0, ptr noundef nonnull %2) #23
-  %34 = load i32, ptr %2, align 4
-  %35 = load i64, ptr %29, align 8
-  %36 = trunc i64 %35 to i32
-  %37 = icmp ult i32 %34, %36
-  br i1 %37, label %61, label %38
+30:                                               ; preds = %26
+  %31 = trunc i64 %29 to i32
+  %32 = and i32 %31, -2147483648
+  %33 = call fastcc ptr @ask(ptr noundef nonnull %2, i32 noundef %32, i32 noundef 0) #20
+  %34 = load i32, ptr %33, align 4
+  %35 = icmp ult i32 %34, %31
+  br i1 %35, label %76, label %36
 
-38:                                               ; preds = %30
-  %39 = getelementptr inbounds %struct.probe, ptr %28, i64 %24, i32 1
-  %40 = load i64, ptr %39, align 8
-  %41 = trunc i64 %40 to i32
-  call void %6(i32 noundef %36, i32 noundef %41, ptr noundef nonnull %2) #23
-  %42 = getelementptr inbounds %struct.probe, ptr %28, i64 %24, i32 2
-  %43 = load i64, ptr %42, align 8
-  %44 = getelementptr inbounds [4 x i32], ptr %2, i64 0, i64 %43
-  %45 = load i32, ptr %44, align 4
-  %46 = getelementptr inbounds %struct.probe, ptr %28, i64 %24, i32 3
-  %47 = load i64, ptr %46, align 8
-  %48 = trunc i64 %47 to i32
-  %49 = shl nuw i32 1, %48
-  %50 = and i32 %49, %45
-  %51 = icmp eq i32 %50, 0
-  br i1 %51, label %61, label %52
+36:                                               ; preds = %30
+  %37 = getelementptr inbounds %struct.probe, ptr %27, i64 %23, i32 1
+  %38 = load i64, ptr %37, align 8
+  %39 = trunc i64 %38 to i32
+  %40 = call fastcc ptr @ask(ptr noundef nonnull %2, i32 noundef %31, i32 noundef %39) #20
+  %41 = getelementptr inbounds %struct.probe, ptr %27, i64 %23, i32 2
+  %42 = load i64, ptr %41, align 8
+  %43 = getelementptr inbounds i32, ptr %40, i64 %42
+  %44 = load i32, ptr %43, align 4
+  %45 = getelementptr inbounds %struct.probe, ptr %27, i64 %23, i32 3
+  %46 = load i64, ptr %45, align 8
+  %47 = trunc i64 %46 to i32
+  %48 = shl nuw i32 1, %47
+  %49 = and i32 %48, %44
+  %50 = icmp eq i32 %49, 0
+  br i1 %50, label %76, label %51
 
-52:                                               ; preds = %38
-  %53 = getelementptr inbounds %struct.probe, ptr %28, i64 %24, i32 4
-  %54 = load i64, ptr %53, align 8
-  %55 = icmp eq i64 %54, 0
-  br i1 %55, label %56, label %57
+51:                                               ; preds = %36
+  %52 = getelementptr inbounds %struct.probe, ptr %27, i64 %23, i32 4
+  %53 = load i64, ptr %52, align 8
+  %54 = icmp eq i64 %53, 0
+  br i1 %54, label %74, label %55
 
-56:                                               ; preds = %52
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %2) #21
-  br label %76
-
-57:                                               ; preds = %52
-  call void %6(i32 noundef 1, i32 noundef 0, ptr noundef nonnull %2) #23
-  %58 = load i32, ptr %8, align 4
+55:                                               ; preds = %51
+  %56 = call fastcc ptr @ask(ptr noundef nonnull %2, i32 noundef 1, i32 noundef 0) #20
+  %57 = getelementptr inbounds i32, ptr %56, i64 2
+  %58 = load i32, ptr %57, align 4
   %59 = and i32 %58, 134217728
   %60 = icmp eq i32 %59, 0
-  br i1 %60, label %61, label %62
+  br i1 %60, label %76, label %61
 
-61:                                               ; preds = %30, %38, %57
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %2) #21
-  br label %78
+61:                                               ; preds = %55
+  %62 = call i32 %8() #23
+  %63 = zext i32 %62 to i64
+  %64 = load i64, ptr %52, align 8
+  %65 = and i64 %64, %63
+  %66 = icmp eq i64 %65, %64
+  br i1 %66, label %74, label %76
 
-62:                                               ; preds = %57
-  %63 = call i32 %9() #23
-  %64 = zext i32 %63 to i64
-  %65 = load i64, ptr %53, align 8
-  %66 = and i64 %65, %64
-  %67 = icmp eq i64 %66, %65
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %2) #21
-  br i1 %67, label %76, label %78
+67:                                               ; preds = %26
+  %68 = call i64 @getauxval(i64 noundef %29) #23
+  %69 = getelementptr inbounds %struct.probe, ptr %27, i64 %23, i32 3
+  %70 = load i64, ptr %69, align 8
+  %71 = shl nuw i64 1, %70
+  %72 = and i64 %71, %68
+  %73 = icmp eq i64 %72, 0
+  br i1 %73, label %76, label %74
 
-68:                                               ; preds = %27
-  %69 = load i64, ptr %29, align 8
-  %70 = call i64 @getauxval(i64 noundef %69) #23
-  %71 = getelementptr inbounds %struct.probe, ptr %28, i64 %24, i32 3
-  %72 = load i64, ptr %71, align 8
-  %73 = shl nuw i64 1, %72
-  %74 = and i64 %73, %70
-  %75 = icmp eq i64 %74, 0
-  br i1 %75, label %78, label %76
+74:                                               ; preds = %67, %61, %51
+  %75 = add nuw nsw i64 %23, 1
+  br label %22
 
-76:                                               ; preds = %68, %62, %56
-  %77 = add nuw nsw i64 %24, 1
-  br label %23
+76:                                               ; preds = %67, %61, %55, %36, %30, %14
+  %77 = add nuw i64 %11, 1
+  br label %10
 
-78:                                               ; preds = %68, %62, %61, %15
-  %79 = add nuw i64 %12, 1
-  br label %11
+78:                                               ; preds = %22
+  %79 = getelementptr inbounds %struct.version, ptr %5, i64 %11
+  br label %80
 
-80:                                               ; preds = %23
-  %81 = getelementptr inbounds %struct.version, ptr %5, i64 %12
-  br label %82
-
-82:                                               ; preds = %11, %80
-  %83 = phi ptr [ %81, %80 ], [ null, %11 ]
-  ret ptr %83
+80:                                               ; preds = %10, %78
+  %81 = phi ptr [ %79, %78 ], [ null, %10 ]
+  call void @llvm.lifetime.end.p0(i64 196, ptr nonnull %2) #21
+  ret ptr %81
 }
 
 ; Function Attrs: minsize nofree nosync nounwind optsize memory(readwrite, inaccessiblemem: none)
@@ -1474,6 +1466,66 @@ declare i32 @strcmp(ptr nocapture noundef, ptr nocapture noundef) local_unnamed_
 ; Function Attrs: minsize nounwind optsize
 declare i64 @getauxval(i64 noundef) local_unnamed_addr #0
 
+; Function Attrs: minsize nounwind optsize
+define internal fastcc ptr @ask(ptr noundef %0, i32 noundef %1, i32 noundef %2) unnamed_addr #0 {
+  %4 = load i32, ptr %0, align 4
+  %5 = tail call i32 @llvm.smax.i32(i32 %4, i32 0)
+  %6 = zext i32 %5 to i64
+  br label %7
+
+7:                                                ; preds = %18, %3
+  %8 = phi i64 [ %19, %18 ], [ 0, %3 ]
+  %9 = icmp eq i64 %8, %6
+  br i1 %9, label %23, label %10
+
+10:                                               ; preds = %7
+  %11 = getelementptr inbounds %struct.answers, ptr %0, i64 0, i32 1, i64 %8
+  %12 = load i32, ptr %11, align 4
+  %13 = icmp eq i32 %12, %1
+  br i1 %13, label %14, label %18
+
+14:                                               ; preds = %10
+  %15 = getelementptr inbounds %struct.answers, ptr %0, i64 0, i32 1, i64 %8, i32 1
+  %16 = load i32, ptr %15, align 4
+  %17 = icmp eq i32 %16, %2
+  br i1 %17, label %20, label %18
+
+18:                                               ; preds = %10, %14
+  %19 = add nuw nsw i64 %8, 1
+  br label %7
+
+20:                                               ; preds = %14
+  %21 = and i64 %8, 4294967295
+  %22 = getelementptr inbounds %struct.answers, ptr %0, i64 0, i32 1, i64 %21, i32 2
+  br label %35
+
+23:                                               ; preds = %7
+  %24 = getelementptr inbounds %struct.answers, ptr %0, i64 0, i32 1
+  %25 = icmp slt i32 %4, 8
+  br i1 %25, label %26, label %29
+
+26:                                               ; preds = %23
+  %27 = add nsw i32 %4, 1
+  store i32 %27, ptr %0, align 4
+  %28 = sext i32 %4 to i64
+  br label %29
+
+29:                                               ; preds = %23, %26
+  %30 = phi i64 [ %28, %26 ], [ 7, %23 ]
+  %31 = getelementptr inbounds %struct.answer, ptr %24, i64 %30
+  store i32 %1, ptr %31, align 4
+  %32 = getelementptr inbounds %struct.answer, ptr %24, i64 %30, i32 1
+  store i32 %2, ptr %32, align 4
+  %33 = load ptr, ptr getelementptr inbounds (%struct.model, ptr @sr_model, i64 0, i32 8), align 8
+  %34 = getelementptr inbounds %struct.answer, ptr %24, i64 %30, i32 2
+  tail call void %33(i32 noundef %1, i32 noundef %2, ptr noundef nonnull %34) #23
+  br label %35
+
+35:                                               ; preds = %20, %29
+  %36 = phi ptr [ %22, %20 ], [ %34, %29 ]
+  ret ptr %36
+}
+
 ; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite)
 declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #15
 
@@ -1730,6 +1782,9 @@ define internal fastcc ptr @address(ptr nocapture noundef readonly %0, ptr nocap
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i64 @llvm.smax.i64(i64, i64) #18
+
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i32 @llvm.smax.i32(i32, i32) #18
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i64 @llvm.smin.i64(i64, i64) #18

@@ -16,6 +16,7 @@ from .codegen.jit import compile_object
 from .codegen.program import Program, StepError
 from .dialect.fused import unfused, where
 from .isa.targets import Target
+from .kernels.products.zeros import judge
 from .kernels.row import UNKNOWN
 from .passes.pipeline import prepare
 from .runtime.executable import Compiled, aligned
@@ -101,9 +102,15 @@ def describe(program: Program) -> list[dict[str, str]]:
             "reads": str(_bytes(step.op.inputs)),
             "writes": str(_bytes(step.op.outputs)),
             "fused": fused_text(step.op),
+            "zeros": zeros_text(step.op, program.target),
         }
         for step in program.steps
     ]
+
+
+def zeros_text(op: Op, target: Target) -> str:
+    """Of a product with many zeros: how many, and whether they are left out."""
+    return str(judge(op, target) or "")
 
 
 def _bytes(tensors: Iterable[Tensor | None]) -> int:

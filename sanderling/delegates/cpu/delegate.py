@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...config import CHECKED, DUMP
+from ...config import CHECKED, DUMP, SPARSE
 from ...errors import DelegateError, FallbackWarning, InputError
 from ...ir import Graph, Op
 from ...progress import plural, waiting
@@ -34,7 +34,9 @@ from .runtime.executable import Compiled, CpuExecutable
 # multiply-adds on one worker 5.5 us; to be fitted again on a quiet machine.
 WORK_OF_WORKER = 1_000_000
 # What load_delegate("cpu", options) takes: the constructor's parameters.
-OPTIONS = frozenset({"target", "timed", "dump", "cache", "precision", "emulate", "checked"})
+OPTIONS = frozenset(
+    {"target", "timed", "dump", "cache", "precision", "emulate", "checked", "sparse"}
+)
 # A compilation that takes longer says so on a terminal.
 
 
@@ -45,7 +47,8 @@ class CpuDelegate(Delegate):
     dump: a folder that every stage is written to. cache: False keeps nothing on disk. precision: of
     float products, f32 or bf16. emulate: a target or bf16 also without instructions for it, slowly.
     checked: test every access to memory, and raise where one leaves its tensor; slow, to find
-    defects with.
+    defects with. sparse: leave weights of zero out of products where that is faster (default: as
+    SANDERLING_SPARSE says).
     """
 
     name = "cpu"
@@ -59,11 +62,13 @@ class CpuDelegate(Delegate):
         precision: str = "f32",
         emulate: bool = False,
         checked: bool | None = None,
+        sparse: bool | None = None,
     ) -> None:
         self.emulate = emulate
         self.checked = CHECKED.is_on() if checked is None else checked
         row = host_target() if target is None else find(target)
         row = emulated(row) if emulate and not runnable(row) and emulatable(row) else row
+        row = replace(row, sparse=SPARSE.is_on() if sparse is None else sparse)
         self.target: Target = self._at(row, precision)
         self.problem = problem()
         self.timed = timed
@@ -100,7 +105,8 @@ class CpuDelegate(Delegate):
         if self.cache.folder is None or self.dump or DUMP.text():
             return None
         row = self.target
-        return f"cpu {row.name} {row.features} {row.precision} {self.timed} {self.checked}"
+        kind = f"{row.name} {row.features} {row.precision} {row.sparse}"
+        return f"cpu {kind} {self.timed} {self.checked}"
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """A session's options: raises or warns when it is made, not when it first runs."""

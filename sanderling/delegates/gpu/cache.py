@@ -22,7 +22,7 @@ import numpy as np
 from ...store import DIGEST, Store
 from ..cpu.runtime.cache import PAGE, digest
 from .devices.device import Offers
-from .recipe import Call, Place, Recipe
+from .recipe import WEIGHTS, Call, Place, Recipe
 
 MAGIC = b"sandrlg1"
 FOLDER = "sanderling-gpu"  # within the user's own, whose mode is none of our business
@@ -147,7 +147,8 @@ def _check(entry: Entry) -> None:
     count, room = len(recipe.places), recipe.weights.nbytes
     numbers = [i for c in recipe.calls for i in c.arguments] + recipe.inputs + recipe.outputs
     inside = all(0 <= i < count for i in numbers)
-    fits = all(0 <= p.begin <= p.begin + p.nbytes <= max(room, p.nbytes) for p in recipe.places)
+    weights = [p for p in recipe.places if p.kind == WEIGHTS]
+    fits = all(0 <= p.begin <= p.begin + p.nbytes <= room for p in weights)
     known = {name for names in recipe.programs for name in names}
     whole = all(c.kernel in known for c in recipe.calls)
     if not (inside and fits and whole) or len(entry.binaries) != len(recipe.programs):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DelegateError
 from ...ir import Graph
 from ...ir.graph import copy_graph
-from ...progress import plural, waiting
+from ...progress import counting, plural
 from ...runtime.delegate import Options
 from ...spans import span
 from ..cpu.runtime.cache import fingerprint
@@ -19,6 +20,11 @@ from .executable import GpuExecutable, Rescue, restored
 from .precision import settled
 from .samples import trial_of
 from .tuning import tune
+
+if TYPE_CHECKING:
+    from .builders import Told
+    from .lower import Lowered
+    from .recipe import Recipe
 
 # Settings that lead to another executable, beside the precision.
 DECISIVE = (
@@ -48,12 +54,14 @@ def compile_part(
         entry = cache.load(key)
         found = None if entry is None else restored(device, entry, key, rescue)
     if found is not None:
-        return found
+        return found.let_go()
     what = f"compiling {plural(len(part.ops), 'op')} for {device.offers.name}"
-    with waiting(f"{what} (once; the result is kept)"), span(what, "compile"):
-        made = _made(device, part, options, chosen, rescue)
-    with span("keep the programs", "compile"):
-        return _kept(made, cache, key)
+    with counting(f"{what} (once; the result is kept)") as told, span(what, "compile"):
+        lowered = _lowered(device, part, options, chosen)
+        made, binaries = _made(device, *lowered, told if cache.folder else None, rescue)
+        tuned = _tuned(made, chosen)
+        with span("keep the programs", "compile"):
+            return _kept(tuned, cache, key, binaries if tuned is made else None).let_go()
 
 
 def _rescue(part: Graph, options: Options) -> Rescue | None:
@@ -64,39 +72,62 @@ def _rescue(part: Graph, options: Options) -> Rescue | None:
     return partial(options.elsewhere, own)
 
 
-def _made(
-    device: Device,
-    part: Graph,
-    options: Options,
-    chosen: Mapping[str, Any],
-    rescue: Rescue | None,
-) -> GpuExecutable:
+def _lowered(
+    device: Device, part: Graph, options: Options, chosen: Mapping[str, Any]
+) -> tuple[Lowered, Recipe]:
     from .half_check import decide
     from .lower import lower
     from .recipe import recipe_of
-    from .sources import build_programs
 
     found = decide(device, part, options, chosen)
     with span("write kernels", "compile"):
-        offers = device.offers.in_form(chosen.get("storage"))
+        offers = kernels_for(device.offers.in_form(chosen.get("storage")), chosen)
         lowered = lower(part, offers, device.dialect, found.precision, found.exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
         recipe.remarks = found.remarks
+    return lowered, recipe
+
+
+def _made(
+    device: Device, lowered: Lowered, recipe: Recipe, told: Told | None, rescue: Rescue | None
+) -> tuple[GpuExecutable, list[bytes] | None]:
+    """told: who is told of kernels that are ready; None: binaries are not wanted. Returns them, if
+    they were made on the way."""
+    from .sources import build_and_keep, build_programs
+
+    binaries: list[bytes] | None = None
     with span("build programs", "compile", {"kernels": len(recipe.calls)}):
-        programs = build_programs(device, lowered, recipe)
+        if told is None:
+            programs = build_programs(device, lowered, recipe)
+        else:
+            programs, binaries = build_and_keep(device, lowered, recipe, told)
     made = GpuExecutable(device, recipe, programs, rescue)
     with span("first run", "compile"):
         made.warm_up()
+    return made, binaries
+
+
+def _tuned(made: GpuExecutable, chosen: Mapping[str, Any]) -> GpuExecutable:
     with span("tune", "compile"):
         return tune(made, chosen)
 
 
-def _kept(made: GpuExecutable, cache: GpuCache, key: str) -> GpuExecutable:
-    """The same, on weights that are mapped from the file, where it could be written."""
+def kernels_for(offers: Offers, chosen: Mapping[str, Any]) -> Offers:
+    """An answer that is wanted once has no use for special kernels: each must be built."""
+    if chosen.get("inference_preference") != "fast_single_answer":
+        return offers
+    return replace(offers, kind=replace(offers.kind, winograd=None))
+
+
+def _kept(
+    made: GpuExecutable, cache: GpuCache, key: str, binaries: list[bytes] | None
+) -> GpuExecutable:
+    """The same, on weights that are mapped from the file, where it could be written. binaries: of
+    its programs, if they are known."""
     if cache.folder is None:
         return made
     try:
-        binaries = made.device.binaries(made.programs)
+        binaries = binaries or made.device.binaries(made.programs)
     except DelegateError:  # the part runs; only a later start gains nothing
         return made
     if len(binaries) != len(made.programs):

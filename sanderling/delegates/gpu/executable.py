@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DelegateError
@@ -59,6 +60,12 @@ class GpuExecutable(Executable):
         data = self.recipe.weight(place)
         shared = self.device.share(data) if place.form == "buffer" else None
         return self.device.upload(data, place.storage) if shared is None else shared
+
+    def let_go(self) -> GpuExecutable:
+        """The host forgets weights that the device has copies of; what they share stays. Asked when
+        nothing is to be kept on disk any more."""
+        self.recipe = replace(self.recipe, weights=self.recipe.weights[:0].copy())
+        return self
 
     def launcher(self, call: Call, places: Sequence[Any], group: Sequence[int]) -> Launcher:
         memory = [places[i] for i in call.arguments]
@@ -193,4 +200,6 @@ def restored(
         programs = device.load(entry.binaries)
     except DelegateError:
         return None
-    return GpuExecutable(device, entry.recipe, programs, rescue, key)
+    made = GpuExecutable(device, entry.recipe, programs, rescue, key)
+    made.restored = True
+    return made

@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-# Kinds of values: float (of the kernel's precision), whole number of 32 bits, truth.
-FLOAT, INT, BOOL = "f", "i", "b"
+# Kinds of values: float (of the kernel's precision), float of 32 bits whatever that is (places in a
+# picture are not exact in 16), whole number of 32 bits, truth.
+FLOAT, REAL, INT, BOOL = "f", "r", "i", "b"
 GUARD = "if"
 
 
@@ -70,7 +71,7 @@ class Dialect(Protocol):
     def lane(self, text: str, lane: int, lanes: int) -> str: ...
     def part(self, text: str, first: int, count: int, kind: str, lanes: int) -> str: ...
     def cast(self, text: str, old: str, new: str, lanes: int) -> str: ...
-    def select(self, condition: str, yes: str, no: str, lanes: int) -> str: ...
+    def select(self, condition: str, yes: str, no: str, kind: str, lanes: int) -> str: ...
     def call(self, name: str, texts: Sequence[str], kind: str, lanes: int) -> str: ...
     def binary(self, name: str, a: str, b: str, kind: str, lanes: int) -> str: ...
     def let(self, name: str, type_: str, text: str) -> str: ...
@@ -282,7 +283,8 @@ class Kernel:
             return yes if condition.text == self.dialect.literal(True, BOOL) else no
         texts = (condition.text, yes.splat(lanes).text, no.splat(lanes).text)
         wide = condition.lanes
-        return Value(self, self.dialect.select(*texts, lanes if wide > 1 else 1), yes.kind, lanes)
+        text = self.dialect.select(*texts, yes.kind, lanes if wide > 1 else 1)
+        return Value(self, text, yes.kind, lanes)
 
     def cast(self, x: Value, kind: str) -> Value:
         if x.kind == kind:
@@ -326,7 +328,7 @@ class Kernel:
         return Value(self, name, x.kind, x.lanes)
 
     def zero(self, lanes: int = 4, kind: str = FLOAT) -> Value:
-        return self.value(0.0 if kind == FLOAT else 0, kind).splat(lanes)
+        return self.value(0.0 if kind in (FLOAT, REAL) else 0, kind).splat(lanes)
 
     def assign(self, variable: Value, x: Any) -> None:
         text = self.value(x, variable.kind).splat(variable.lanes).text

@@ -19,6 +19,7 @@ CHAINS = 12  # of sums that do not wait for each other
 TURNS = 2048  # of the loop over them
 RUNS = 5  # of which the fastest counts
 POINTS = 32  # for each unit of the device
+LEAST_UNITS = 4  # where an interface does not tell
 COPIED = 64  # vectors of four that a point copies
 # Working sets: what a device's cache holds, and what only its memory does.
 NEAR, FAR = 512 << 10, 64 << 20
@@ -62,7 +63,7 @@ def _multiplying(device: Device, half: bool) -> float:
     lanes = min(device.offers.kind.lanes, 16)
     k = Kernel("peak", device.dialect(half))
     x, y = k.argument("x", Storage("f32")), k.argument("y", Storage("f32"), written=True)
-    points = device.offers.units * POINTS
+    points = max(device.offers.units, LEAST_UNITS) * POINTS
     (i,) = k.grid(points)
     factor = k.let(k.load(x, i * (lanes // 4), lanes), "f")
     sums = [k.var(factor + float(n), "a") for n in range(CHAINS)]

@@ -33,6 +33,7 @@ class Watch(StepTimes):
     def __init__(self, made: GpuExecutable) -> None:
         self.made = made
         self.counts = False
+        self.has_timers = True
         self._times = np.zeros((1, len(made.recipe.calls)))
         self._inside = np.zeros(1)
         self._ahead: int | None = None  # of the device's clock: the host's at the same moment
@@ -51,6 +52,10 @@ class Watch(StepTimes):
     def inside(self) -> Array:
         return self._inside
 
+    @property
+    def method(self) -> str:
+        return "timers of the device" if self.has_timers else "the clock around each launch"
+
     def reset_times(self) -> None:
         self._times[:], self._inside[:] = 0, 0
 
@@ -66,8 +71,8 @@ class Watch(StepTimes):
     def run(self, launches: Sequence[Callable[[], Any]]) -> None:
         """All launches, one after the other, until they are over."""
         begin = now()
-        has_timers = self.made.device.profile(True)
-        spans = self._timed(launches) if has_timers else self._waited(launches)
+        self.has_timers = self.made.device.profile(True)
+        spans = self._timed(launches) if self.has_timers else self._waited(launches)
         if self.counts:
             self._times[0] += spans[:, 1] - spans[:, 0]
             self._inside += now() - begin

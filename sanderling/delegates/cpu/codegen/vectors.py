@@ -1,4 +1,5 @@
-"""Along vectors: lanes combined, lanes that count, and rows swept by a few vectors at once."""
+"""Along vectors: lanes combined, lanes that count, squares of lanes, and rows swept by a few
+vectors at once."""
 
 from __future__ import annotations
 
@@ -70,3 +71,18 @@ def _fourfold(
     a, b, c, d = (found[u * n : (u + 1) * n] for u in range(4))
     joined = [both(both(p, q), both(r, s)) for p, q, r, s in zip(a, b, c, d, strict=True)]
     return joined, i
+
+
+def transpose(e: Emitter, rows: Sequence[Value]) -> list[Value]:
+    """A square of vectors: exchange blocks off the diagonal, halving them."""
+    found, lanes = list(rows), len(rows)
+    size = lanes // 2
+    while size:
+        low = [i if not i & size else lanes + i - size for i in range(lanes)]
+        high = [i + size if not i & size else lanes + i for i in range(lanes)]
+        for i in range(lanes):
+            if not i & size:
+                a, b = found[i], found[i + size]
+                found[i], found[i + size] = e.shuffle(a, b, low), e.shuffle(a, b, high)
+        size //= 2
+    return found

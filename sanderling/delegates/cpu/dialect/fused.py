@@ -52,6 +52,7 @@ class Fused:
     DYNAMIC multiplies codes that the data were quantised to on the fly (operand `table`).
     signed: the codes were int8 before they moved to the type of activations, and the operator
     rounds the two types in different ways.
+    zeros: weights of zero are left out of the product.
     """
 
     padding: tuple[int, int, int, int] | None = None
@@ -60,6 +61,7 @@ class Fused:
     map: Expr | None = None
     precision: str = ""
     signed: bool = False
+    zeros: bool = False
 
     @classmethod
     def of(cls, op: Op) -> Fused:
@@ -81,6 +83,7 @@ class Fused:
         yield "padding " * bool(self.padding) + ", ".join(f"{side} {n}" for side, n in sides)
         yield PRECISIONS[self.precision]
         yield "codes were int8" * self.signed
+        yield "zeros left out" * self.zeros
         if self.inner is not None:
             yield f"product in codes of scale {self.inner[0]:.6g}, zero point {self.inner[1]}"
         yield "plus residual" * self.is_added

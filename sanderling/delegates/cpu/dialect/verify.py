@@ -35,6 +35,7 @@ WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D")
 WITH_RESIDUAL = (*WINDOWS, "FULLY_CONNECTED")
 ROUNDED = ("CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL")
 ENCODED = (*WITH_RESIDUAL, "TRANSPOSE_CONV")
+SPARSE = ("CONV_2D", "FULLY_CONNECTED")
 SIGNED = ("AVERAGE_POOL_2D", "L2_NORMALIZATION", "RESIZE_BILINEAR")
 
 
@@ -184,6 +185,14 @@ def _is_signed(op: Op, record: Fused) -> bool:
     )
 
 
+def _leaves_zeros_out(op: Op, record: Fused) -> bool:
+    """Where weights are known. Rounded pairs have no kernel that does."""
+    weights = Inputs.of(op).weights
+    known = weights is not None and weights.data is not None
+    able = operator(op) in SPARSE and known and record.precision != BF16
+    return able or not record.zeros
+
+
 FUSED_RULES = (
     Rule("an attribute of its operator is left to a default", _is_complete),
     Rule("its record says nothing", _says_something),
@@ -195,6 +204,7 @@ FUSED_RULES = (
     Rule("its map is not one of the float32 result and the residual", _is_map),
     Rule("its precision does not go with its types", _is_precision),
     Rule("its codes were not int8", _is_signed),
+    Rule("its zeros cannot be left out", _leaves_zeros_out),
 )
 
 

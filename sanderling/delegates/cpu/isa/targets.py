@@ -33,6 +33,7 @@ class Target:
     activation: str = "u8"  # how 8-bit activations are kept: u8 suits u8 x s8 products
     bf16: bool = False
     precision: str = "f32"  # of float products: PRECISIONS
+    sparse: bool = True  # weights of zero are left out of products where that is faster
     emulated: bool = False  # instructions that this machine lacks are written in others
 
     @property

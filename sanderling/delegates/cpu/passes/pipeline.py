@@ -26,6 +26,7 @@ from .layer_norm import fuse_layer_norm
 from .precision import round_products
 from .space_to_depth import read_blocks_directly
 from .unify_bytes import mark_signed, unify_bytes
+from .zeros import leave_zeros_out
 
 CpuPass = Callable[[Graph, Target], "Fired | None"]
 
@@ -128,6 +129,7 @@ PASSES: tuple[CpuPass, ...] = (
     fuse_chains,
     map_results,
     quantise_on_the_fly,
+    leave_zeros_out,
     fuse_pointwise,
     round_products,
     clean,

@@ -57,6 +57,8 @@ def _in_order(graph: Graph, op: Op) -> Op:
 
 def _is_better_off(op: Op, target: Target) -> bool:
     """Fewer products in float32 can be faster than all of them in bf16."""
+    if Fused.of(op).zeros:
+        return True
     return operator(op) == "CONV_2D" and winograd_plan(op, target, BfloatCore()) is not None
 
 

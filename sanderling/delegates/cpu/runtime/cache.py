@@ -135,7 +135,7 @@ class Cache(Store):
 
     def key(self, kind: str, content: bytes, target: Target, *settings: object) -> str:
         """The name of an entry."""
-        about = target.name, target.features, target.precision
+        about = target.name, target.features, target.precision, target.sparse
         return self.name(kind, content, *about, settings)
 
     def load(self, key: str) -> Compiled | None:

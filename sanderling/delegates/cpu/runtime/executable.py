@@ -251,6 +251,8 @@ class CpuExecutable(Executable):
     def report(self) -> Sequence[Mapping[str, str]]:
         return self.compiled.report
 
+    method = "ticks counted inside the native code"
+
     def step_times(self) -> StepTimes | None:
         return self if self.compiled.timed else None
 

@@ -274,12 +274,13 @@ class OpenClDevice(Device):
 
     def profile(self, on: bool) -> bool:
         """A queue that keeps times takes the other's place, whose commands are over by then."""
-        if on != self._is_profiled:
-            self.finish()
-            properties = self.cl.command_queue_properties.PROFILING_ENABLE if on else 0
-            with self._failing("keeps no times"):
-                self._queue = self.cl.CommandQueue(self.context, self.device, properties)
-            self._is_profiled = on
+        context = self.context
+        with self._lock, self._failing("keeps no times"):  # others launch before it, or behind
+            if on != self._is_profiled:
+                self._queue.finish()
+                properties = self.cl.command_queue_properties.PROFILING_ENABLE if on else 0
+                self._queue = self.cl.CommandQueue(context, self.device, properties)
+                self._is_profiled = on
         return True
 
     def span(self, launched: Any) -> tuple[int, int]:

@@ -18,9 +18,9 @@ from .products import (
     _inside,
     _refuses_activation,
     _refuses_conv,
-    activate,
     axes_of,
     block_of,
+    clamp,
     constant_bias,
 )
 from .row import Row, first_of
@@ -54,7 +54,7 @@ def emit(w: Writer, node: Node) -> None:
         s.macs = batch * y.out * x.out * weights.size
         for m, total in enumerate(sums):
             with k.when(own(m)):
-                s.put([image, row, left + m], slice_, activate(s, node.op, total))
+                s.put([image, row, left + m], slice_, clamp(s, node.op, total))
 
 
 def choose_rows(device: DeviceClass, points: int) -> int:

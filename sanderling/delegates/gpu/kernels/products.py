@@ -93,7 +93,7 @@ class Product:
             with self.k.when(inside(m)):
                 at = place(m)
                 for n, total in enumerate(sums):
-                    self.s.put(at, self.column(n), activate(self.s, self.s.node.op, total))
+                    self.s.put(at, self.column(n), clamp(self.s, self.s.node.op, total))
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,17 @@ def _axis_of(node: Node, i: int, taps: int, extra: tuple[int, int], dilated: boo
 
 def activate(s: StepWriter, op: Op, x: Value) -> Value:
     """The activation that the op itself has."""
+    if str(op.attrs.get("fused_activation_function")) == "TANH":
+        return s.k.call("tanh", x)
+    return clamp(s, op, x)
+
+
+def clamp(s: StepWriter, op: Op, x: Value) -> Value:
+    """The bounds of the op's activation. Products and pools know no other activations: TANH is
+    none to them, as in TensorFlow Lite."""
     if "fused_activation_function" not in op.attrs:
         return x
     low, high = fused_bounds(op)
-    if str(attr(op, "fused_activation_function")) == "TANH":
-        return s.k.call("tanh", x)
     # Comparing is one instruction where fmax(), which must look for NaN, is three. NaN is `low`.
     if np.isfinite(low):
         x = s.k.let(x)

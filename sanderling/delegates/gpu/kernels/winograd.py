@@ -18,7 +18,7 @@ from .. import layout
 from ..language import Value
 from ..options import DeviceClass
 from ..steps import Node, StepWriter, View, Writer
-from .products import Product, activate, add_lines, block_of, constant_bias, panels
+from .products import Product, add_lines, block_of, clamp, constant_bias, panels
 from .tiles import choose_tile, widest
 
 POINTS, TAPS = 4, 3
@@ -212,7 +212,7 @@ def _emit_results(w: Writer, node: Node, sums: Tensor, y: Axis, x: Axis) -> None
             total = total if start is None else k.let(total + start)
             at_y, at_x = row + m, left + n
             with k.when(k.all_of([*_ends(at_y, m, y.out), *_ends(at_x, n, x.out)])):
-                s.put([image, at_y, at_x], slice_, activate(s, node.op, total))
+                s.put([image, at_y, at_x], slice_, clamp(s, node.op, total))
 
 
 def _ends(at: Value, n: int, out: int) -> list[Value]:

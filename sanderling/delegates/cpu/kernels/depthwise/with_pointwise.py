@@ -79,7 +79,7 @@ def _reads_lines(op: Op) -> bool:
 
 def _is_pointwise(op: Op) -> bool:
     x, w = op.input(0), op.input(1)
-    if w is None or not w.is_constant or w.dtype is not DType.FLOAT32:
+    if w is None or not w.is_constant or w.dtype is not DType.FLOAT32 or Fused.of(op).zeros:
         return False
     g = window_of(op)
     plain = g.kernel == g.stride == (1, 1) and not any(g.pads)

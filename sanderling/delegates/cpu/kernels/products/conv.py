@@ -59,6 +59,7 @@ from .sources import (
     copy_of,
     pieces,
 )
+from .sparse import emit_sparse
 from .winograd import Plan as WinogradPlan
 from .winograd import choose_plan, emit_winograd, fold, folded, suits
 
@@ -90,7 +91,8 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
     groups = x.shape[3] // weights.shape[3]
     w = window(op, groups)
     n = weights.shape[0]
-    plan = None if is_bf16(op) else winograd_plan(op, k.target, F32_CORE)
+    direct = is_bf16(op) or Fused.of(op).zeros
+    plan = None if direct else winograd_plan(op, k.target, F32_CORE)
     if plan is not None:
         filters = weights if folded(w) is w else fold(weights)
         bias = bias_of(op, n, np.float32)
@@ -147,6 +149,11 @@ def emit_product(
     """One product with bias, residual, activation and, for integers, requantisation."""
     kind = arithmetic(op, weights, k.target)
     n = len(weights) // groups
+    if Fused.of(op).zeros:
+        _, rows, _ = row_source(k, op.operand(0), kind, w, n, 1, Inputs.of(op).table, False)
+        words_of = row_words(k, op, kind, w)
+        emit_sparse(k, op, kind, rows, words_of, w.batch * w.pixels)
+        return
     size, rows, line_bytes = row_source(k, op.operand(0), kind, w, n, groups, Inputs.of(op).table)
     if spread is not None and not isinstance(rows, LineRows):
         size = replace(size, outer=w.batch * w.out_height, inner=w.out_width)
@@ -196,8 +203,10 @@ def row_source(
     n: int,
     groups: int,
     table: Tensor | None = None,
+    in_pieces: bool = True,
 ) -> tuple[Product, RowSource, int]:
-    """How A is read: as it lies, line by line, or in packed patches; and the bytes of a line."""
+    """How A is read: as it lies, line by line (if a row may be in pieces), or in packed patches;
+    and the bytes of a line."""
     source, core, item = k.ptr(x), kind.core, x.dtype.numpy.itemsize
     w = replace(w, pixel=k.pitch(x, w.step * item) // item)
     rows, depth = w.batch * w.pixels, kind.matrix.shape[1]
@@ -210,7 +219,7 @@ def row_source(
     # A caller's array may not be read past its end.
     beyond = theirs and (depth % core.depth != 0 or kind.sums != 0)
     alike = w.step * item % 4096 == 0 and rows > 8
-    if w.is_rows and same and not beyond and not alike:
+    if w.is_rows and same and not beyond and not (alike and in_pieces):
         return patches, DirectRows(source, w.step * item, w.channels * item), rows * w.step * item
     if w.is_rows and isinstance(change, Round):
         found = RoundedRows(source, w.step * item, w.channels)
@@ -229,7 +238,13 @@ def row_source(
     whole = not isinstance(core, BfloatCore) or run % core.depth == 0
     direct = w.inside and same and not (theirs and run % core.depth)
     taps = LineRows(source, w, change, zeros, step, w.channels * change.out_bytes, not direct)
-    able = whole and not w.is_rows and not kind.sums and taps.memory(w.out_width) <= MOST_LINES
+    able = (
+        in_pieces
+        and whole
+        and not w.is_rows
+        and not kind.sums
+        and taps.memory(w.out_width) <= MOST_LINES
+    )
     if able and _lines_pay(k.target, core, patches, lines):
         return lines, taps, taps.memory(w.out_width)
     depth = padded_depth(core, depth)
@@ -555,7 +570,7 @@ def reads_apart(op: Op) -> tuple[int, ...]:
 
 
 def product_name(op: Op) -> str:
-    return operator(op).lower() + "_bf16" * is_bf16(op)
+    return operator(op).lower() + "_bf16" * is_bf16(op) + "_sparse" * Fused.of(op).zeros
 
 
 def is_bf16(op: Op) -> bool:

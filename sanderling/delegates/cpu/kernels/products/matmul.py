@@ -22,6 +22,7 @@ from ...codegen.bfloat import narrow
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, vector
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import long, rescale
+from ...codegen.vectors import transpose
 from ...dialect.fused import either
 from ...isa.targets import Target
 from ..epilogue.codes import CodeEpilogue, LongEpilogue
@@ -375,21 +376,6 @@ class _Panel:
         for i, value in enumerate(transpose(e, rows)[:steps]):
             step = e.add(e.mul(block, lanes), i)
             e.store(value, e.at(target, e.add(e.mul(step, self.line), v * lanes * size), I8))
-
-
-def transpose(e: Emitter, rows: Sequence[Value]) -> list[Value]:
-    """A square of vectors: exchange blocks off the diagonal, halving them."""
-    found, lanes = list(rows), len(rows)
-    size = lanes // 2
-    while size:
-        low = [i if not i & size else lanes + i - size for i in range(lanes)]
-        high = [i + size if not i & size else lanes + i for i in range(lanes)]
-        for i in range(lanes):
-            if not i & size:
-                a, b = found[i], found[i + size]
-                found[i], found[i + size] = e.shuffle(a, b, low), e.shuffle(a, b, high)
-        size //= 2
-    return found
 
 
 def refuses_batch_matmul(op: Op, target: Target) -> str | None:

@@ -1,0 +1,342 @@
+"""`sanderling qat`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..evaluate.task import make_task
+from ..format import dump, load
+from ..optimize.accuracy import compare_accuracy
+from ..optimize.latency import compare_latency
+from ..optimize.page import (
+    ACCURACY,
+    CANDIDATES,
+    LATENCY,
+    LAYERS,
+    accuracy_rows,
+    candidate_rows,
+    latency_rows,
+    layer_table,
+    report_page,
+)
+from ..optimize.recipe import read_recipe
+from ..tables import facts, table
+from ..units import byte_size
+from .common import (
+    JsonPath,
+    JsonTarget,
+    ModelPath,
+    Quiet,
+    open_target,
+    plural,
+    progress,
+    warn_unused,
+    write_target,
+)
+from .quantize import parse_rule
+from .task_options import task_settings
+from .training_options import (
+    Batch,
+    Checkpoint,
+    Data,
+    Epochs,
+    HeldOut,
+    Labels,
+    Latency,
+    Mean,
+    Mix,
+    Output,
+    Preset,
+    Rate,
+    ReportPath,
+    SampleCount,
+    Seed,
+    Std,
+    TaskLimit,
+    TaskName,
+    TaskOptions,
+    Threads,
+    check_output,
+    keeping,
+    need_torch,
+    open_page,
+    training_data,
+)
+
+if TYPE_CHECKING:
+    from ..training.constraint import Constraint
+    from ..training.qat import QatReport
+    from ..training.samples import TrainingData
+
+SHOWN = 10  # rows of a long list on the terminal; the record has all
+
+
+def qat(
+    model: ModelPath,
+    output: Output = None,
+    data: Data = "",
+    labels: Labels = "",
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="int8, int16x8, dynamic (activations quantised on the fly) or weight (weights "
+            "alone).",
+        ),
+    ] = "int8",
+    weights: Annotated[
+        str, typer.Option(metavar="TYPE", help="Of the weights: int8, int4 or int2.")
+    ] = "",
+    scales: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="learned with the weights, moving averages of ranges, or frozen as calibrated.",
+        ),
+    ] = "learned",
+    damping: Annotated[
+        float,
+        typer.Option(
+            metavar="W",
+            min=0.0,
+            help="How strongly weights of depthwise layers are held to their codes; 0: not.",
+        ),
+    ] = 0.1,
+    prune: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="This share of the weights becomes zero as well."),
+    ] = None,
+    clusters: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Each weight has so many different values at most as well."),
+    ] = None,
+    epochs: Epochs = 4,
+    batch: Batch = 64,
+    rate: Rate = 0.0,
+    mix: Mix = 0.5,
+    patience: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="End after so many epochs without a better one; 0: never."
+        ),
+    ] = 0,
+    feature: Annotated[
+        list[str],
+        typer.Option(
+            metavar="TENSOR",
+            help="A tensor within the model that is to stay as float has it; may be repeated.",
+        ),
+    ] = [],  # noqa: B006
+    mirror: Annotated[
+        bool, typer.Option("--mirror", help="Turn pictures left to right by chance.")
+    ] = False,
+    crop: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Move pictures by at most so many pixels.")
+    ] = 0,
+    held_out: HeldOut = 0.1,
+    seed: Seed = 0,
+    checkpoint: Checkpoint = None,
+    samples: SampleCount = 0,
+    preset: Preset = "",
+    mean: Mean = "",
+    std: Std = "",
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rules of which op gets which mode (.yaml, .json), as for `quantize`.",
+        ),
+    ] = None,
+    rule: Annotated[
+        list[str],
+        typer.Option(
+            metavar="RULE", help='One more rule, such as "op=SOFTMAX,mode=float"; may be repeated.'
+        ),
+    ] = [],  # noqa: B006
+    ranges: Annotated[
+        str, typer.Option(metavar="HOW", help="Of the start: see `quantize --ranges`.")
+    ] = "auto",
+    corrections: Annotated[
+        str, typer.Option(metavar="NAME[,NAME]", help="Of the start: see `quantize`.")
+    ] = "auto",
+    inputs: Annotated[
+        str,
+        typer.Option(metavar="TYPE", help="Of the model's inputs: float32, int8, uint8 or int16."),
+    ] = "float32",
+    outputs: Annotated[
+        str, typer.Option(metavar="TYPE", help="The same for its outputs.")
+    ] = "float32",
+    minimum: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Elements of a weight that the modes dynamic and weight store as integers.",
+        ),
+    ] = 1024,
+    task: TaskName = "",
+    task_option: TaskOptions = [],  # noqa: B006
+    task_limit: TaskLimit = 0,
+    latency: Latency = False,
+    report: ReportPath = None,
+    threads: Threads = 1,
+    quiet: Quiet = False,
+    json: JsonPath = "",
+) -> None:
+    """Train a float model for its quantised form: what quantising alone loses comes back.
+
+    Samples are enough: without labels the model learns to answer as before. Training starts from
+    the best post-training result, and computes with the numbers that codes stand for. With --prune
+    and --clusters zeros and clusters hold in the same file.
+    """
+    need_torch("quantisation-aware training", threads)
+    check_output(model, output)
+    judge = make_task(task, **task_settings(task, task_option)) if task else None
+    if judge is None:
+        unread = {"--task-option": task_option, "--task-limit": task_limit}
+        warn_unused(unread, "there is no --task")
+    from ..training.qat import chosen_mode, qat_on, usual_schedule
+    from ..training.train import Schedule
+
+    name = chosen_mode(mode, weights)
+    plan = Schedule(
+        epochs=epochs,
+        batch=batch,
+        rate=rate or usual_schedule(name).rate,
+        held_out=held_out,
+        patience=patience,
+        mix=mix if labels else 0.0,
+        features=tuple(feature),
+        mirror=mirror,
+        crop=crop,
+        seed=seed,
+    )
+    rules = [*(read_recipe(recipe) if recipe else []), *read_recipe([parse_rule(t) for t in rule])]
+    others = _others(prune, clusters, seed)
+    with ExitStack() as opened:
+        target = opened.enter_context(JsonTarget(json))
+        file = opened.enter_context(open_target(output)) if output else None
+        paper = opened.enter_context(open_page(report)) if report else None
+        source = load(model)
+        how = {"samples": samples, "preset": preset, "mean": mean, "std": std}
+        found = training_data(data, source, labels, "training needs them", **how)
+        with keeping(checkpoint):
+            made, told = qat_on(
+                source,
+                found,
+                name,
+                constraints=others,
+                scales=scales,
+                damping=damping,
+                recipe=rules,
+                ranges=ranges,
+                corrections=corrections,
+                inputs=inputs,
+                outputs=outputs,
+                minimum=minimum,
+                schedule=plan,
+                checkpoint=checkpoint,
+            )
+        with progress() as show:
+            if judge is not None:
+                told.accuracy = compare_accuracy(source, made, judge, task_limit, show)
+            if latency:
+                show("measuring", 0, 1)
+                told.latency = compare_latency(source, made, threads)
+        content, sheet = dump(made), report_page(told).encode() if paper else b""
+        if file:
+            write_target(file, content)
+        if paper:
+            write_target(paper, sheet)
+        if not target.write(told.to_json()):
+            _print(told, found, output)
+
+
+def _others(prune: float | None, clusters: int | None, seed: int) -> list[Constraint]:
+    """The constraints that hold beside quantisation."""
+    from ..training.clusters import Clusters
+    from ..training.sparsity import Sparsity
+
+    found: list[Constraint] = []
+    if prune is not None:
+        found.append(Sparsity(prune))
+    if clusters is not None:
+        found.append(Clusters(clusters, seed=seed))
+    return found
+
+
+# -- what is told ---------------------------------------------------------------------------------
+
+
+def _print(report: QatReport, data: TrainingData, output: Path | None) -> None:
+    pieces = [_summary(report, data, output), table(EPOCHS, _epochs(report))]
+    pieces += [table(CANDIDATES, candidate_rows(report))] if report.candidates else []
+    if report.accuracy:
+        lines = [table(ACCURACY, accuracy_rows(report)[:SHOWN]), *report.accuracy["lines"]]
+        pieces += ["\n".join(lines)]
+    pieces += [table(LATENCY, latency_rows(report))]
+    pieces += [table(LAYERS, layer_table(report.layers, SHOWN))] if report.layers else []
+    stayed = [tuple(row.values()) for row in (*report.stayed_float, *report.fell_back)]
+    if stayed:
+        head = ["op", "~output", "~because"]
+        pieces += [f"stayed float, or got another mode:\n{table(head, stayed[:SHOWN])}"]
+    typer.echo("\n\n".join(filter(None, pieces)))
+
+
+EPOCHS = [">epoch", ">loss", ">held out", ">agreement", ">seconds", "kept"]
+
+
+def _epochs(report: QatReport) -> list[tuple[object, ...]]:
+    return [
+        (
+            number,
+            f"{row['loss']:.4f}",
+            f"{row['held_out']:.4f}",
+            f"{row['agreement']:.1%}",
+            f"{row['seconds']:.0f}",
+            "*" if number == report.kept else "",
+        )
+        for number, row in enumerate(report.epochs, 1)
+    ]
+
+
+def _summary(report: QatReport, data: TrainingData, output: Path | None) -> str:
+    modes = ", ".join(f"{plural(count, 'op')} {name}" for name, count in report.modes.items())
+    rows: list[tuple[str, object]] = [("model", report.source)]
+    rows += [("written", output)] if output else []
+    rows += [("modes", modes), ("data", data.text)]
+    for name, before, after in (
+        ("size", report.size_before, report.size_after),
+        ("zipped", report.zipped_before, report.zipped_after),
+    ):
+        rows.append((name, f"{byte_size(before)} -> {byte_size(after)} ({after / before:.1%})"))
+    rows += _judged(report.judged)
+    if report.faithful:
+        near = report.faithful
+        same = f"{near['equal']:.2%} of outputs and {near['same_class']:.1%} of first classes"
+        rows.append(("forward", f"{same} in training are the file's"))
+    rows += [("problem" if not i else "", text) for i, text in enumerate(report.problems)]
+    rows += [("frozen" if not i else "", f"{where}: {why}")
+             for i, (where, why) in enumerate(list(report.frozen.items())[:SHOWN])]  # fmt: skip
+    return facts(rows)
+
+
+def _judged(found: dict[str, Any]) -> list[tuple[str, object]]:
+    if not found:
+        return []
+    count = found["samples"]
+    rows: list[tuple[str, object]] = [
+        ("held out", f"{found['agreement']:.1%} of {count} samples have float's first class")
+    ]
+    if "difference" in found:
+        right, apart = found["right"], found["difference"]
+        rows.append(
+            ("", f"right {right['theirs'] / count:.1%} -> {right['ours'] / count:.1%}, "
+             f"{100 * apart['value']:+.1f} points ({100 * apart['low']:+.1f} to "
+             f"{100 * apart['high']:+.1f}), McNemar p {found['mcnemar']['mid']:.2f}")
+        )  # fmt: skip
+    return rows

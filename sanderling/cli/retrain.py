@@ -1,0 +1,118 @@
+"""`sanderling retrain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..choose.retrain import HELD_OUT, Retrained
+from ..choose.retrain import retrain as train
+from ..format import dump
+from ..tables import table
+from . import completion
+from .common import (
+    JsonPath,
+    JsonTarget,
+    ModelPath,
+    Quiet,
+    check_another_file,
+    open_target,
+    progress,
+    write_target,
+)
+
+SHOWN = 12  # classes whose confusions are printed
+
+
+def retrain(
+    model: ModelPath,
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder with a folder for each class: pictures, .npy files or .wav sounds.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The new .tflite file.")
+    ],
+    blocks: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Train the last N blocks too; 0: the classifier alone."
+        ),
+    ] = 0,
+    held_out: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the samples, to judge the result by.")
+    ] = HELD_OUT,
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            autocompletion=completion.PRESET,
+            help="How pictures become inputs, as in `sanderling eval`.",
+        ),
+    ] = "",
+    mean: Annotated[
+        str, typer.Option(metavar="M[,M,M]", help="For pictures: (pixel - mean) / std.")
+    ] = "",
+    std: Annotated[str, typer.Option(metavar="S[,S,S]", help="See --mean.")] = "",
+    rate: Annotated[
+        int | None,
+        typer.Option(
+            metavar="HZ", min=1, help="For sounds: samples a second that the model takes."
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Of the split and of the training.")
+    ] = 0,
+    quiet: Quiet = False,
+    json: JsonPath = "",
+) -> None:
+    """Retrain a model for your own classes: a new classifier on the features that it has learnt.
+
+    The new file holds the class names, so that `sanderling run` prints them. Its accuracy is
+    measured on samples that it was not trained on.
+    """
+    check_another_file(model, output, "the model itself stays as it is")
+    with JsonTarget(json) as target, open_target(output) as file:
+        with progress() as show:
+            found = train(
+                model,
+                data,
+                blocks=blocks,
+                held_out=held_out,
+                seed=seed,
+                rate=rate,
+                progress=show,
+                preset=preset,
+                mean=mean,
+                std=std,
+            )
+        write_target(file, dump(found.model))
+        if not target.write(found.to_json()):
+            typer.echo(_told(found))
+
+
+def _told(found: Retrained) -> str:
+    low, high = found.interval
+    lines = [
+        f"{len(found.names)} classes, {found.trained_on} samples to learn from, "
+        f"{found.features} features",
+        f"accuracy: {found.accuracy:.2%} of {found.held_out} samples that were held out, "
+        f"95 % interval {low:.2%} to {high:.2%}",
+    ]
+    wrong = [
+        (count, truth, best)
+        for truth, row in enumerate(found.confusion)
+        for best, count in enumerate(row)
+        if count and truth != best
+    ]
+    rows = [
+        [found.names[truth], found.names[best], count]
+        for count, truth, best in sorted(wrong, reverse=True)[:SHOWN]
+    ]
+    lines += ["", table(["~class", "~taken for", ">times"], rows)] if rows else []
+    return "\n".join(lines)

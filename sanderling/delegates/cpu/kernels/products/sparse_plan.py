@@ -1,0 +1,260 @@
+"""Products whose weights are mostly zero: how one is cut, what it costs, how weights are packed.
+
+Lanes are rows of A (pixels), so that any single weight can be left out: a tile of A is transposed
+into scratch as [unit of the depth][pixel], and each output channel adds up the units that its
+weights are not zero for. A unit is what a core multiplies at once: a float, two words, four bytes.
+
+    list        the units of `together` channels that are not zero in all of them, with the weights
+    bundle      lists that are summed side by side: where a list ends, the processor has guessed
+                wrong, and so it ends for several at once
+    chunk       units at a time, so that what the lists point to stays in the first cache
+    span        channels whose sums are held until their last chunk is done
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from .....ir import Array
+from ...isa.targets import Target
+from .cores import Core, DotCore, FloatCore, padded_depth
+
+# Places are counted in steps of so many bytes: then 16 bits are enough.
+STEP = 8
+# Words of a row of the table of bundles; channels behind those of a span.
+TABLE_WORDS, SPARE = 8, 4
+# Bytes of the transposed tile that stay in the first cache; and of the whole of it.
+NEAR, WHOLE = 40 * 1024, 512 * 1024
+# Output channels that share lists; vectors of pixels.
+TOGETHER, BUNDLES, VECTORS = (1, 2, 4), (1, 2, 4), (2, 3, 4, 5, 6, 7, 8)
+# Channels whose sums are held at a time, if not all.
+SPAN = 64
+LATENCY = 4.0
+# Cycles, fitted by benchmarks/sparse.py on an AMD Zen 5 server core: of the inner loop, for each
+# entry, of which a bundle shares ENTRIES, for each load of pixels, for each further weight; of a
+# bundle's end; of a vector of sums; of a square of lanes on its way in and out, by lane.
+ENTRY, ENTRIES, LOAD, WEIGHT, FMA = 0.13, 0.8, 0.68, 0.25, 0.55
+BUNDLE, SUM, SQUARE_IN, SQUARE_OUT = 10.0, 1.0, 4.0, 4.5
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a product is cut. vectors: of pixels in a tile. chunk: in units. span: in channels."""
+
+    m: int
+    n: int
+    units: int
+    lanes: int
+    together: int
+    bundle: int
+    vectors: int
+    chunk: int
+    span: int
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from unit to unit of the transposed tile, and from channel to channel of sums."""
+        return 4 * self.lanes * self.vectors
+
+    @property
+    def place_bytes(self) -> int:
+        """Of the places of a round of the inner loop."""
+        return -(-self.bundle * 2 // 4) * 4
+
+    @property
+    def round_bytes(self) -> int:
+        return self.place_bytes + 4 * self.bundle * self.together
+
+    @property
+    def groups(self) -> int:
+        """Vectors of pixels in all; the last begins earlier instead of being smaller."""
+        return math.ceil(self.m / self.lanes)
+
+    @property
+    def tiles(self) -> int:
+        return math.ceil(self.groups / self.vectors)
+
+    @property
+    def last(self) -> int:
+        """Vectors of the last tile."""
+        return self.groups - (self.tiles - 1) * self.vectors
+
+    @property
+    def chunks(self) -> int:
+        return math.ceil(self.units / self.chunk)
+
+    @property
+    def spans(self) -> int:
+        return math.ceil(self.n / self.span)
+
+
+def units_of(core: Core, matrix: Array) -> Array:
+    """[n, k] -> [n, units] of uint32, the weights of a unit side by side."""
+    n, k = matrix.shape
+    full: Array = np.zeros((n, padded_depth(core, k)), core.b_type)
+    full[:, :k] = matrix
+    size = core.depth * full.itemsize
+    kind: type[np.generic] = np.uint32 if size == 4 else np.uint16
+    return full.view(kind).astype(np.uint32)
+
+
+def cuts(target: Target, m: int, n: int, units: int) -> Iterator[Cut]:
+    lanes = target.lanes
+    groups = math.ceil(m / lanes)
+    for together, bundle, most in product(TOGETHER, BUNDLES, VECTORS):
+        tiles = math.ceil(groups / most)
+        vectors = math.ceil(groups / tiles)
+        if bundle * together > n or together > SPARE:
+            continue
+        if vectors * together * bundle + together + 1 > target.registers:
+            continue
+        pitch = 4 * lanes * vectors
+        if units * pitch > WHOLE:
+            continue
+        pieces = math.ceil(units * pitch / NEAR)
+        chunk = math.ceil(units / pieces)
+        whole = _rounded(n, lanes)
+        span = whole if pieces > 1 else min(whole, SPAN)
+        yield Cut(m, n, units, lanes, together, bundle, vectors, chunk, span)
+
+
+def _rounded(n: int, lanes: int) -> int:
+    return math.ceil(n / lanes) * lanes
+
+
+def used_units(core: Core, used: Array) -> Array:
+    """[n, k], which weights are not zero -> [n, units], which units are not."""
+    n, k = used.shape
+    full = np.zeros((n, padded_depth(core, k)), bool)
+    full[:, :k] = used
+    found: Array = np.logical_or.reduce(full.reshape(n, -1, core.depth), axis=2)
+    return found
+
+
+def best_cut(target: Target, core: Core, used: Array, m: int) -> tuple[float, Cut] | None:
+    """The cut with the least estimated cycles, and these; None where there are fewer rows than
+    lanes. used: [n, units], those that are not zero."""
+    if m < target.lanes:
+        return None
+    n, units = used.shape
+    entries = {together: int(_joined(used, together).sum()) for together in TOGETHER}
+    work = 1.0 if isinstance(core, FloatCore | DotCore) else 2.0
+    found = [(cycles(cut, entries[cut.together], work), cut) for cut in cuts(target, m, n, units)]
+    return min(found, key=lambda pair: pair[0], default=None)
+
+
+def _joined(used: Array, together: int) -> Array:
+    """[channels / together, units]: whether any of the channels uses a unit."""
+    n, units = used.shape
+    full = np.zeros((math.ceil(n / together) * together, units), bool)
+    full[:n] = used
+    joined: Array = np.logical_or.reduce(full.reshape(-1, together, units), axis=1)
+    return joined
+
+
+def cycles(cut: Cut, entries: int, work: float) -> float:
+    """Estimated. work: instructions of a multiply-add."""
+    lists = math.ceil(cut.n / cut.together) * cut.chunks
+    squares_in, squares_out = math.ceil(cut.units / cut.lanes), math.ceil(cut.n / cut.lanes)
+    total = 0.0
+    for vectors, count in ((cut.vectors, cut.tiles - 1), (cut.last, 1)):
+        products = vectors * cut.together
+        loads = LOAD * vectors + ENTRY + ENTRIES / cut.bundle + WEIGHT * (cut.together - 1)
+        step = max(loads, FMA * products * work, LATENCY * work / cut.bundle)
+        squares = cut.lanes * (squares_in * SQUARE_IN + squares_out * SQUARE_OUT) * vectors
+        sums = lists * (BUNDLE / cut.bundle + SUM * products)
+        total += count * (entries * step + squares + sums)
+    return total
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The packed weights. stream: rounds of the inner loop, one after the other: the places of
+    `bundle` entries in the transposed tile, then their weights. table: of each bundle its rounds,
+    where its stream begins, and the places of its lists' sums. ranges: for each span and chunk,
+    which bundles are theirs."""
+
+    stream: Array
+    table: Array
+    ranges: Array
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Makes the lists of one product."""
+
+    cut: Cut
+    words: Array  # [n, units] of uint32
+
+    @cached_property
+    def padded(self) -> Array:
+        """[lists of a chunk, together, units]."""
+        cut = self.cut
+        count = math.ceil(cut.n / cut.together)
+        full: Array = np.zeros((count * cut.together, cut.units), np.uint32)
+        full[: cut.n] = self.words
+        return full.reshape(count, cut.together, cut.units)
+
+    def lists(self) -> Lists:
+        cut = self.cut
+        per_span = cut.span // cut.together
+        parts = [
+            self._part(np.arange(first, min(first + per_span, len(self.padded))), chunk)
+            for first in range(0, len(self.padded), per_span)
+            for chunk in range(cut.chunks)
+        ]
+        streams, tables = zip(*parts, strict=True)
+        sizes = np.cumsum([0, *(s.nbytes for s in streams)])
+        ends = np.cumsum([0, *map(len, tables)])
+        for table, size in zip(tables, sizes, strict=False):
+            table[:, 1] += size
+        return Lists(
+            np.concatenate([s.reshape(-1) for s in streams]),
+            np.concatenate(tables).astype(np.int32),
+            np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int32),
+        )
+
+    def _part(self, rows: Array, chunk: int) -> tuple[Array, Array]:
+        """Of these lists in one chunk. Those of about the same length go into one bundle."""
+        cut, bundle = self.cut, self.cut.bundle
+        first = chunk * cut.chunk
+        part = self.padded[rows, :, first : first + cut.chunk]
+        used = (part != 0).any(axis=1)
+        counts = used.sum(axis=1)
+        order = np.argsort(counts, kind="stable")
+        count = math.ceil(len(rows) / bundle)
+        rank = np.empty(len(rows), np.int64)
+        rank[order] = np.arange(len(rows))
+        longest = np.zeros(count * bundle, np.int64)
+        longest[rank] = counts
+        rounds = longest.reshape(count, bundle).max(axis=1)
+        starts = np.cumsum(rounds) - rounds
+        places: Array = np.zeros((rounds.sum(), bundle), np.uint32)
+        weights: Array = np.zeros((rounds.sum(), bundle, cut.together), np.uint32)
+        # What fills a list up points to a unit of its own: another's may be no number.
+        lasts = np.zeros(count * bundle, np.int64)
+        lasts[rank] = used.shape[1] - 1 - np.argmax(used[:, ::-1], axis=1)
+        places[:] = np.repeat((first + lasts.reshape(count, bundle)) * cut.pitch, rounds, axis=0)
+        where, units = np.nonzero(used)
+        step = np.arange(len(where)) - np.repeat(np.cumsum(counts) - counts, counts)
+        at = starts[rank[where] // bundle] + step, rank[where] % bundle
+        places[at] = (first + units) * cut.pitch
+        weights[at] = part[where, :, units]
+        stream: Array = np.zeros((len(places), cut.round_bytes), np.uint8)
+        stream[:, : 2 * bundle] = (places // STEP).astype(np.uint16).view(np.uint8)
+        stream[:, cut.place_bytes :] = weights.reshape(len(weights), bundle * cut.together).view(
+            np.uint8
+        )
+        # A list that is none has its sums behind all others.
+        sums = np.full(count * bundle, cut.span * cut.pitch, np.int64)
+        sums[rank] = (rows - rows[0]) * cut.together * cut.pitch
+        table: Array = np.zeros((count, TABLE_WORDS), np.int64)
+        table[:, 0], table[:, 1] = rounds, starts * cut.round_bytes
+        table[:, 2 : 2 + bundle] = sums.reshape(count, bundle)
+        return stream, table

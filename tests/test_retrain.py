@@ -1,0 +1,204 @@
+"""`sanderling retrain`: the head, the classes, and what is written; class names in a model."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sanderling
+import sanderling.choose.retrain as home
+from sanderling.choose.head import boundaries, feature_model, find_cut
+from sanderling.errors import InputError
+from sanderling.format import dump, load
+from sanderling.format.class_labels import labels_of, with_labels
+from sanderling.ir import Array, DType, Graph, Model
+
+from .conformance.harness import run_litert
+from .support.command_line import DATA, call
+
+F32, INT8 = DATA / "digits_f32.tflite", DATA / "digits_int8.tflite"
+WORDS = ("--mean", "0", "--std", "240")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of digits in three classes of our own."""
+    root = tmp_path_factory.mktemp("classes")
+    held = np.load(DATA / "digits_test.npz")
+    for name, digit in (("eins", 1), ("drei", 3), ("acht", 8)):
+        (root / name).mkdir()
+        for i in np.flatnonzero(held["labels"] == digit)[:25]:
+            image = held["images"][i] * np.uint8(15)
+            Image.fromarray(image).save(root / name / f"{i:03}.png")
+    return root
+
+
+@pytest.mark.parametrize("model", [F32, INT8], ids=["f32", "int8"])
+def test_a_new_classifier(model: Path, folders: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    target = tmp_path / "own.tflite"
+    done = call("retrain", model, "--data", folders, "-o", target, *WORDS, "--json", "-")
+    record = json.loads(done.stdout)
+    assert record["classes"] == ["acht", "drei", "eins"] and record["held_out"] == 15
+    assert record["accuracy"] >= 0.8
+    made = load(target)
+    assert labels_of(made) == {"scores": ["acht", "drei", "eins"]}
+    picture = next((folders / "drei").iterdir())
+    shown = call("run", target, "-i", picture, "--mean", "0", "--std", "240").stdout
+    assert "drei" in shown
+
+
+def test_the_same_seed_gives_the_same_file(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(home, "EPOCHS", 3)
+    how = {"mean": "0", "std": "240"}
+    one, two = (dump(sanderling.retrain(F32, folders, **how).model) for _ in range(2))
+    assert one == two
+
+
+def test_litert_runs_the_result(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(home, "EPOCHS", 3)
+    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+    found = sanderling.retrain(F32, folders, mean="0", std="240", blocks=1)
+    x = np.random.default_rng(0).random((1, 8, 8, 1), np.float32)
+    theirs = run_litert(dump(found.model), [[x]])[0][0]
+    ours = next(iter(found.model.compile().run({found.model.main.inputs[0].name: x}).values()))
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+
+
+def test_arrays_with_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(home, "EPOCHS", 3)
+    held = np.load(DATA / "digits_test.npz")
+    images = held["images"][:80].reshape(-1, 8, 8, 1).astype(np.float32) / 16
+    found = sanderling.retrain(
+        F32, images, ["odd" if n % 2 else "even" for n in held["labels"][:80]]
+    )
+    assert found.names == ["even", "odd"] and found.held_out == 16
+
+
+def sound_model() -> Model:
+    """Energy in four bands of 64 samples, and a classifier on it."""
+    graph = Graph("main")
+    x = graph.input("waveform", DType.FLOAT32, (64,))
+    size = graph.constant("size", np.array([1, 64], np.int32))
+    row = graph.tensor("row", DType.FLOAT32, (1, 64))
+    graph.add("RESHAPE", [x, size], [row])
+    angles = np.outer(np.arange(1, 9), np.arange(64)) * np.pi / 32
+    bands = graph.constant("bands", np.sin(angles).astype(np.float32))
+    found = graph.tensor("found", DType.FLOAT32, (1, 8))
+    graph.add("FULLY_CONNECTED", [row, bands, None], [found])
+    squares = graph.tensor("squares", DType.FLOAT32, (1, 8))
+    graph.add("SQUARE", [found], [squares])
+    head = graph.constant("head", np.ones((5, 8), np.float32))
+    y = graph.tensor("y", DType.FLOAT32, (1, 5))
+    graph.add("FULLY_CONNECTED", [squares, head, None], [y])
+    graph.outputs = [y]
+    return Model([graph])
+
+
+def write_sound(path: Path, samples: Array) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes((samples * 30000).astype("<i2").tobytes())
+
+
+def test_sounds_are_cut_into_windows_and_silence_is_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    times = np.arange(192) * np.pi / 32
+    for number in range(8):
+        for name, pitch in (("low", 1), ("high", 5)):
+            tone = np.sin(pitch * times + 0.01 * number)
+            tone[128:] = 0  # the last window says nothing of its class
+            write_sound(tmp_path / "sounds" / name / f"{number}.wav", tone)
+    found = sanderling.retrain(sound_model(), tmp_path / "sounds", rate=16000)
+    assert found.held_out == 4 and found.trained_on == 12  # sounds, not windows
+    assert found.accuracy == 1.0
+
+
+def test_where_models_are_cut() -> None:
+    model = load(F32)
+    cut = find_cut(model.main)
+    assert cut.is_head and feature_model(model, cut).main.outputs[0].shape == (1, cut.features)
+    assert boundaries(model.main, cut.tensor)
+    # An embedding is no classifier: its last op is neither a product nor what follows one.
+    sounds = sound_model()
+    sounds.main.outputs = [next(t for t in sounds.main.tensors if t.name == "squares")]
+    again = find_cut(sounds.main)
+    assert not again.is_head and again.features == 8
+
+
+WRONG = {
+    "one class": (lambda d: only(d, 1), "only one class"),
+    "few samples": (lambda d: only(d, 2, 1), "fewer than 2 samples"),
+    "no folder": (lambda d: d / "none", "no labels are given|no such file"),
+    "stray": (lambda d: stray(d), "lies beside the folders"),
+}
+
+
+def only(folder: Path, classes: int, count: int = 3) -> Path:
+    for number in range(classes):
+        (folder / f"c{number}").mkdir(parents=True)
+        for i in range(count):
+            Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / f"c{number}" / f"{i}.png")
+    return folder
+
+
+def stray(folder: Path) -> Path:
+    only(folder, 2)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "x.png")
+    return folder
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_said(what: str, tmp_path: Path) -> None:
+    make, message = WRONG[what]
+    target = tmp_path / "out.tflite"
+    done = call("retrain", F32, "--data", make(tmp_path / "d"), "-o", target, status=2)
+    assert any(word in done.stderr for word in message.split("|")), done.stderr
+    assert "Traceback" not in done.stderr and not target.exists()
+
+
+def test_blocks_that_are_not_there(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(home, "EPOCHS", 1)
+    with pytest.raises(InputError, match="99 blocks were asked for"):
+        sanderling.retrain(F32, folders, mean="0", std="240", blocks=99)
+
+
+# -- class names in a model -----------------------------------------------------------------------
+
+
+def test_names_survive_saving_and_changes(tmp_path: Path) -> None:
+    names = ["null", "eins", *(f"클래스 {i}" for i in range(2, 10))]
+    path = tmp_path / "named.tflite"
+    sanderling.save(with_labels(load(F32), "probabilities", names), path)
+    for _ in range(2):  # the second time the file is recognised
+        assert labels_of(load(path)) == {"probabilities": names}
+    again = load(dump(load(path)))
+    assert labels_of(again) == {"probabilities": names}
+    assert labels_of(load(F32)) == {}
+
+
+def test_names_of_several_lines_are_refused() -> None:
+    with pytest.raises(InputError, match="several lines"):
+        with_labels(load(F32), "probabilities", ["a\nb"])
+
+
+@pytest.mark.parametrize("cut", [1, 20, 100])
+def test_a_damaged_archive_is_no_obstacle(cut: int, tmp_path: Path) -> None:
+    whole = dump(with_labels(load(F32), "probabilities", ["a"] * 10))
+    damaged = bytearray(whole)
+    damaged[-cut - 1] ^= 0xFF
+    model = load(bytes(damaged))
+    assert len(model.main.ops) == len(load(F32).main.ops)
+    assert set(labels_of(model)) <= {"probabilities"}
