@@ -11,7 +11,7 @@ from ...passes.common import same_quant
 from . import layout
 from .expressions import ELEMENTWISE, expression
 from .kernels.row import Row
-from .passes.float_view import MOVES
+from .passes.float_view import BIASED, MOVES
 from .passes.stored import is_codes, real_values
 
 MODULES = (
@@ -39,7 +39,7 @@ def refusal(op: Op, quantized: bool = True) -> str | None:
     row = KERNELS.get(op.name)
     if row is None:
         return "it has no kernel"
-    for rule in (_refuses_tensors, _refuses_codes(quantized), row.refuses):
+    for rule in (_refuses_tensors, _refuses_codes(quantized), _refuses_wrapping, row.refuses):
         reason = rule(op)
         if reason:
             return reason
@@ -81,6 +81,8 @@ PLAIN_BYTES = MOVES - {"MAX_POOL_2D"} | {"CAST"}
 def _refuses_type(op: Op, tensor: Tensor) -> str | None:
     """Of a tensor that holds no codes."""
     kind, is_result = tensor.dtype, tensor in op.outputs
+    if kind is DType.INT32 and op.name in ("QUANTIZE", "DEQUANTIZE"):
+        return "codes of 32 bits have no kernel"
     if kind in (*layout.FLOATS, DType.INT32) or (kind is DType.INT64 and is_result):
         return None
     if kind is DType.COMPLEX64 and op.name in COMPLEX:
@@ -96,7 +98,7 @@ def _refuses_type(op: Op, tensor: Tensor) -> str | None:
 CODES_ALONE = frozenset({"MAXIMUM", "MINIMUM", "SELECT", "SELECT_V2"})
 
 # They compute with codes as if these were plain numbers.
-NUMBERS_ALONE = frozenset({"BITWISE_XOR", "CAST", "FLOOR_DIV", "FLOOR_MOD", "RIGHT_SHIFT"})
+NUMBERS_ALONE = frozenset({"BITWISE_XOR", "CAST", "FLOOR_DIV", "FLOOR_MOD", "NEG", "RIGHT_SHIFT"})
 
 COMPARISONS = frozenset({"EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"})
 
@@ -126,6 +128,20 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
         return None
 
     return refuses
+
+
+def _refuses_wrapping(op: Op) -> str | None:
+    """Kernels of whole numbers shift sums to the left where the result's scale is small, and do not
+    look whether 32 bits hold them."""
+    weights = op.input(BIASED[op.name][1]) if op.name in BIASED else None
+    out = op.outputs[0]
+    if weights is None or not is_codes(weights) or not is_codes(out):
+        return None
+    x = op.operand(BIASED[op.name][0])
+    unit = float(x.quantisation.scale[0]) / float(out.quantisation.scale[0])
+    if unit * float(weights.quantisation.scale.max()) < 1:
+        return None
+    return "its sums may leave 32 bits, and then they wrap around"
 
 
 def _refuses_expression(op: Op) -> str | None:
