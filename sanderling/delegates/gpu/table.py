@@ -6,6 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 from math import prod
 
+import numpy as np
+
 from ...ir import DType, Op, Tensor
 from ...passes.common import same_quant
 from . import layout
@@ -110,6 +112,12 @@ def _compares_alike(op: Op) -> bool:
     return same_quant(a, b) and float(a.quantisation.scale[0]) >= 1 / 256
 
 
+def _is_hybrid_tanh(op: Op) -> bool:
+    """Only there is TANH computed; other products ignore it, as TensorFlow Lite's do."""
+    activation = str(op.attrs.get("fused_activation_function", "NONE"))
+    return activation == "TANH" and op.operand(0).dtype is DType.FLOAT32
+
+
 def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
     def refuses(op: Op) -> str | None:
         for tensor in _tensors(op):
@@ -119,6 +127,8 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
                 return f"'{tensor.name}' is quantised, and quantized=False was given"
             if not tensor.is_constant and tensor.quantisation.scale.size > 1:
                 return f"'{tensor.name}' has a scale for each channel"
+            if op.name == "FULLY_CONNECTED" and _is_hybrid_tanh(op):
+                return "TANH behind floats times stored codes has no kernel"
             if op.name in NUMBERS_ALONE:
                 return f"'{tensor.name}' is quantised, and it takes codes as plain numbers"
             if op.name in COMPARISONS and not _compares_alike(op):
@@ -131,17 +141,21 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
 
 
 def _refuses_wrapping(op: Op) -> str | None:
-    """Kernels of whole numbers shift sums to the left where the result's scale is small, and do not
-    look whether 32 bits hold them."""
-    weights = op.input(BIASED[op.name][1]) if op.name in BIASED else None
-    out = op.outputs[0]
-    if weights is None or not is_codes(weights) or not is_codes(out):
+    """Kernels of whole numbers do not look whether 32 bits hold their sums, which they shift to the
+    left where the result's scale is small."""
+    if op.name not in BIASED or not is_codes(op.outputs[0]):
         return None
-    x = op.operand(BIASED[op.name][0])
-    unit = float(x.quantisation.scale[0]) / float(out.quantisation.scale[0])
-    if unit * float(weights.quantisation.scale.max()) < 1:
+    x, weights, bias = (op.input(place) for place in BIASED[op.name])
+    if x is None or weights is None or not (is_codes(x) and is_codes(weights)):
         return None
-    return "its sums may leave 32 bits, and then they wrap around"
+    count = prod(weights.shape) // op.outputs[0].shape[-1]
+    start = (
+        0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max())
+    )
+    unit = float(x.quantisation.scale[0]) / float(op.outputs[0].quantisation.scale[0])
+    left = 2.0 ** max(0, np.frexp(unit * float(weights.quantisation.scale.max()))[1])
+    fits = (count * 255 * 255 + start) * (1 if op.name == "FULLY_CONNECTED" else left) < 2**31
+    return None if fits else "its sums may leave 32 bits, and then they wrap around"
 
 
 def _refuses_expression(op: Op) -> str | None:
