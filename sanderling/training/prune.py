@@ -129,6 +129,8 @@ def prune(
     schedule = schedule or Schedule(epochs=0)
     given = _data(source, data, labels, asked, schedule, max_drop)
     own, away = split(given, held_out, asked.seed)
+    if max_drop is not None and asked.method == "one-shot":
+        asked = replace(asked, whole_model=True)  # the search is over layers
     job = _Job(source, own, asked, schedule, checkpoint)
     judging = Judging(source, away, task, task_limit)
     if max_drop is None:
