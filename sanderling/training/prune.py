@@ -27,7 +27,7 @@ from ..optimize.latency import compare_latency
 from .allocation import pruned_layers, shares_of_all
 from .channels import prune_channels
 from .constraint import PRODUCTS, Constraint, weights_of
-from .judging import Judging, Sought, check_float, furthest, split
+from .judging import Judging, Sought, check_float, furthest, split, torch_threads
 from .one_shot import prune_at_once
 from .report import TrainingReport
 from .samples import Given, TrainingData, read_training_data
@@ -122,6 +122,7 @@ def prune(
     epochs are 0 unless it is given. held_out: the share of the samples that judge and nothing else.
     max_drop: find the largest sparsity at which the figure (of the task; else the accuracy, with
     labels; else the agreement with float) falls by no more. latency: measure before and after.
+    threads: to work and to measure with.
     """
     source = model if isinstance(model, Model) else load(model)
     asked = replace(how or Pruning(), **settings)
@@ -131,14 +132,12 @@ def prune(
     own, away = split(given, held_out, asked.seed)
     if max_drop is not None and asked.method == "one-shot":
         asked = replace(asked, whole_model=True)  # the search is over layers
-    job = _Job(source, own, asked, schedule, checkpoint)
-    judging = Judging(source, away, task, task_limit)
-    if max_drop is None:
-        made, sought = job.pruned(asked.sparsity), None
-    else:
-        sought = job.searched(judging, max_drop)
-        made = sought.made
-    report = job.report(made, judging, sought)
+    with torch_threads(threads):
+        job = _Job(source, own, asked, schedule, checkpoint)
+        judging = Judging(source, away, task, task_limit)
+        sought = None if max_drop is None else job.searched(judging, max_drop)
+        made = job.pruned(asked.sparsity) if sought is None else sought.made
+        report = job.report(made, judging, sought)
     report.samples = len(own)
     if task is not None:
         report.accuracy = compare_accuracy(source, made.model, task, task_limit)
