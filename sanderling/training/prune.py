@@ -148,11 +148,15 @@ def prune(
 
 def check_pruned(model: Model, how: Pruning) -> list[str]:
     """What a finished model breaks of the zeros that were asked, a sentence each."""
-    names = [t.name for t in weights_of(model, how.only)]
-    kept = [n for n in names if n in _weights(model, how)[0]]
-    return Sparsity(how.sparsity, how.structure, whole_model=how.whole_model, only=kept).problems(
-        model
-    )
+    if how.is_of_channels:
+        raise InputError(
+            "channels that are gone leave nothing to check",
+            where="structure",
+            fix="compare the shapes of both models with `sanderling inspect`",
+        )
+    names, _ = _weights(model, how)
+    rule = Sparsity(how.sparsity, how.structure, whole_model=how.whole_model, names=names)
+    return rule.problems(model)
 
 
 def _data(
@@ -275,9 +279,9 @@ class _Job:
             {x.tensor: x.error for x in found.layers},
             {x.tensor: x.method for x in found.layers},
             [],
-            Sparsity(structure=self.how.structure, shares=shares, only=self.names),
+            Sparsity(structure=self.how.structure, shares=shares, names=self.names),
         )
-        rule = Sparsity(structure=self.how.structure, growth=PRESENT, only=self.names)
+        rule = Sparsity(structure=self.how.structure, growth=PRESENT, names=self.names)
         return self._trained(made, [StartedFrom(found.model), rule])
 
     def _by_magnitude(self, sparsity: float) -> Made:
@@ -287,7 +291,7 @@ class _Job:
             self.how.structure,
             self.how.growth if self.schedule.epochs else CONSTANT,
             whole_model=whole,
-            only=self.names,
+            names=self.names,
         )
         made = Made(self.model, dict.fromkeys(self.names, sparsity), {}, {}, [], rule)
         if self.schedule.epochs:
@@ -301,7 +305,7 @@ class _Job:
             self.model,
             self.seen,
             sparsity,
-            only=self.names if named else (),
+            names=self.names if named else (),
             multiple=self.how.multiple,
             seed=self.how.seed,
         )
@@ -366,7 +370,7 @@ def _at_once(model: Model, rule: Sparsity) -> Model:
     from .segments import store, weight_values
 
     made = model.copy()
-    weights = {t: weight_values(t) for t in weights_of(made, rule.only)}
+    weights = {t: weight_values(t) for t in weights_of(made) if t.name in rule.names}
     rule.begin(weights, 0)
     for tensor, values in weights.items():
         store(tensor, rule.applied(tensor, values))
