@@ -67,8 +67,9 @@ def prune_channels(
 ) -> Smaller:
     """Remove this share of the channels of each layer that can lose some.
 
-    names: of the weights of layers that may lose some; none: all may. shares: of single layers, by the name
-    of the weight, in place of `share`. multiple: channels that stay are a multiple of so many.
+    names: of the weights of layers that may lose some; none: all may. shares: of single layers, by
+    the name of the weight, in place of `share`. multiple: channels that stay are a multiple of so
+    many.
     """
     check_samples(data)
     flow = ChannelFlow(model.main)
