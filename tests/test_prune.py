@@ -243,6 +243,18 @@ def test_which_layers(model: Model, images: Array) -> None:
     assert [r.zeros > 0.4 for r in named.layers] == [False, True, False]
 
 
+def test_layers_that_pay(model: Model, images: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler is asked from which share of zeros on a layer gains."""
+    answers = {"w0": None, "w1": 0.5, "w2": 0.9}
+    monkeypatch.setattr(
+        "sanderling.training.prune.sparse_threshold",
+        lambda op, structure: answers[op.operand(1).name],
+    )
+    _, report = prune(model, images[:64], sparsity=0.6, policy="pays")
+    assert [r.zeros > 0.4 for r in report.layers] == [False, True, False]
+    assert "do not make it faster" in report.skipped["w0"] and "90%" in report.skipped["w2"]
+
+
 def test_a_name_that_begins_another(model: Model) -> None:
     """`w1` is chosen by its operator, `w1/more` is not, though its name has the other in it."""
     copy = model.copy()

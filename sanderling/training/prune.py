@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from ..delegates.cpu.kernels.products.zeros import sparse_threshold
 from ..errors import InputError
 from ..evaluate.task import Task
 from ..format import load
-from ..ir import Array, Model
+from ..ir import Array, Model, Op
 from ..ops import cost
 from ..optimize.accuracy import compare_accuracy
 from ..optimize.latency import compare_latency
@@ -53,7 +54,8 @@ class Pruning:
     a block such as "1x4", or "channels". method: "one-shot", or "magnitude". growth: of zeros under
     magnitude with training, "polynomial" or "constant". whole_model: all weights together reach the
     sparsity, those of sensitive layers less. only, operators: names (or parts) of weights, and
-    operators, that are pruned. policy: "pays" leaves layers out that hardly take time. storage:
+    operators, that are pruned. policy: "pays" leaves layers out that so many zeros do not make
+    faster in our runtime on this machine. storage:
     "sparse" writes the schema's sparse tensors, where that is smaller. multiple: of channels that
     stay."""
 
@@ -202,8 +204,8 @@ def _weights(model: Model, how: Pruning) -> tuple[list[str], dict[str, str]]:
             skipped[name] = "it is no float constant of the file"
         elif how.operators and op.name not in how.operators:
             skipped[name] = f"it is of {op.name}"
-        elif how.policy == "pays" and cost(op).macs < PAYS * total:
-            skipped[name] = f"less than {PAYS:.1%} of the multiplications"
+        elif how.policy == "pays" and (why := _does_not_pay(op, how, total)):
+            skipped[name] = why
         elif not how.is_of_channels and (why := Structure.of(how.structure).refuses(tensor.shape)):
             skipped[name] = why
     names = [n for n in tensors if n not in skipped]
@@ -214,6 +216,21 @@ def _weights(model: Model, how: Pruning) -> tuple[list[str], dict[str, str]]:
             fix="choose another structure, policy or operator",
         )
     return names, skipped
+
+
+def _does_not_pay(op: Op, how: Pruning, total: int) -> str | None:
+    """Why zeros in a layer save no time in our runtime on this machine; None if they do."""
+    if cost(op).macs < PAYS * total:
+        return f"less than {PAYS:.1%} of the multiplications"
+    if how.is_of_channels or not op.operand(1).is_constant:
+        return None
+    pattern = Structure.of(how.structure)
+    needed = sparse_threshold(op, structure=(pattern.high, pattern.wide))
+    if needed is None:
+        return "zeros do not make it faster here"
+    if needed > (pattern.share or how.sparsity):
+        return f"it is faster here from {needed:.0%} zeros on"
+    return None
 
 
 # -- the work -------------------------------------------------------------------------------------
