@@ -204,9 +204,9 @@ def _weights(model: Model, how: Pruning) -> tuple[list[str], dict[str, str]]:
             skipped[name] = "it is no float constant of the file"
         elif how.operators and op.name not in how.operators:
             skipped[name] = f"it is of {op.name}"
-        elif how.policy == "pays" and (why := _does_not_pay(op, how, total)):
-            skipped[name] = why
-        elif not how.is_of_channels and (why := Structure.of(how.structure).refuses(tensor.shape)):
+        elif (how.policy == "pays" and (why := _does_not_pay(op, how, total))) or (
+            not how.is_of_channels and (why := Structure.of(how.structure).refuses(tensor.shape))
+        ):
             skipped[name] = why
     names = [n for n in tensors if n not in skipped]
     if not names:
