@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ....ir import Op, Tensor
+from ....ir import DType, Op, Tensor
 from ....ops.base import attr
 from ..language import Value
 from ..steps import Node, StepWriter, View, Writer
@@ -84,6 +84,8 @@ def _rows_of(s: StepWriter, y: View, at: Sequence[Value], first: Value) -> Weigh
 def _refuses(op: Op) -> str | None:
     if any(len(op.operand(i).shape) < 2 for i in (0, 1)):
         return "an operand is no matrix"
+    if op.outputs[0].dtype is DType.INT32:
+        return "sums of codes that stay whole numbers have no kernel"
     return None
 
 
