@@ -11,7 +11,8 @@ from ...passes.common import same_quant
 from . import layout
 from .expressions import ELEMENTWISE, expression
 from .kernels.row import Row
-from .passes.float_view import MOVES, is_codes, real_values
+from .passes.float_view import MOVES
+from .passes.stored import is_codes, real_values
 
 MODULES = (
     "maps", "products", "convolution", "depthwise", "transposed", "matmul", "recurrent", "fourier",
