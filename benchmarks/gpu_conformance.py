@@ -27,8 +27,9 @@ from .common import table, write_section
 COLUMNS = ["runtime", "driver", "precision", "run", "right", "wrong", "ops that are wrong"]
 TITLE = (
     "## GPU: conformance by runtime\n\n"
-    "`python -m benchmarks.gpu_conformance`: cases of the conformance table that the delegate takes, "
-    "in a fixed random order, as many as the time allowed, judged by the reference definitions.\n\n"
+    "`python -m benchmarks.gpu_conformance`: cases of the conformance table that the delegate "
+    "takes, in a fixed random order, as many as the time allowed, judged by the reference "
+    "definitions.\n\n"
 )
 HALF = 1e-2  # of the range of the results
 
