@@ -1,4 +1,4 @@
-"""The conformance table on one runtime after the other: how many cases a device takes and gets right.
+"""The conformance table, runtime by runtime: how many cases a device takes and gets right.
 
     python -m benchmarks.gpu_conformance "PoCL 3.1" FILE.json [--device N | --backend webgpu]
     python -m benchmarks.gpu_conformance --write FILE.json...
