@@ -18,7 +18,7 @@ import torch
 from ..errors import InputError
 from ..ir import Array, Model, Op, Quant, Tensor
 from ..ops.fixed import multiply, multiply64, quantize_multiplier, round_away
-from ..optimize.apply import Quantised, Quantiser, solve_model
+from ..optimize.apply import Quantised, Quantiser, solve_model, together
 from ..optimize.integer_rules import broken
 from ..optimize.rules import RULES
 from ..optimize.scheme import Floats, Grid
@@ -92,8 +92,8 @@ class Quantisation(Constraint):
 
     def watch(self, model: Model) -> None:
         quantiser = self.started.quantiser
-        self.solution = solve_model(model, quantiser.recipe, quantiser.range_of)[0]
-        self.graph_inputs = set(model.main.inputs)
+        solutions = solve_model(model, quantiser.recipe, quantiser.range_of)
+        self.solution = together(solutions)
         self._groups = {id(g): g for g in self.solution.groups.values()}
         self.steps_of = {
             key: ActivationCodes(group, _grid(self.solution, group), self.scales)
@@ -120,7 +120,7 @@ class Quantisation(Constraint):
     def _results(self, model: Model) -> dict[Tensor, ActivationCodes]:
         """Results that are rounded to codes where they are made."""
         found: dict[Tensor, ActivationCodes] = {}
-        for op in model.main.ops:
+        for op in (op for graph in model.graphs for op in graph.ops):
             bits, row = self.solution.domain(op), RULES.get(op.name)
             if not bits or row is None or not row.real_out:
                 continue
@@ -306,7 +306,7 @@ class Quantisation(Constraint):
         learnt = {_key(group): self.steps_of[key].quant for key, group in self._groups.items()}
 
         def settle(solutions: Sequence[Solution]) -> None:
-            for group in {id(g): g for g in solutions[0].groups.values()}.values():
+            for group in (g for s in solutions for g in s.groups.values()):
                 group.quant = learnt[_key(group)]
 
         return settle
