@@ -46,14 +46,15 @@ Row = list[object]
 def main() -> int:
     args = _arguments()
     chosen = GpuDelegate(precision=args.precision, device=args.device)
-    rows = [_row(path, chosen, args.pictures) for path in model_paths(args.models, args.only)]
     device = chosen.device().offers
-    text = TITLE.format(precision=args.precision)
-    text += f"{device.name}, {device.platform}; {machine_line()}.\n\n"
-    text += table(COLUMNS, rows, left=2)
-    print(text)
-    if args.write:
-        write_section("gpu_models", text)
+    title = TITLE.format(precision=args.precision)
+    title += f"{device.name}, {device.platform}; {machine_line()}.\n\n"
+    rows: list[Row] = []
+    for path in model_paths(args.models, args.only):
+        rows.append(_row(path, chosen, args.pictures))
+        if args.write:  # after each: a run of all takes an hour
+            write_section("gpu_models", title + table(COLUMNS, rows, left=2))
+    print(title + table(COLUMNS, rows, left=2))
     return 0
 
 
