@@ -33,8 +33,9 @@ import numpy as np
 
 from benchmarks.common import ROOT, SHARED, model_paths, table, write_section
 from sanderling import NotBuiltError, SanderlingError, load
+from sanderling.build.blueprint import Blueprint, plan_library
 from sanderling.build.checking import Check, check_library, made_feeds, write_program
-from sanderling.build.library import Blueprint, Library, plan_library, write_library
+from sanderling.build.library import Library, write_library
 from sanderling.build.toolchain import Compiler, find_compiler, program, runner
 from sanderling.ir import Array
 from sanderling.measure.inputs import Feeding
@@ -47,7 +48,7 @@ HEAVY = 100_000_000  # multiply-adds from which qemu runs the best version alone
 REFERENCE = ("mlperftiny_resnet8_cifar10_int8", "mlperftiny_resnet8_cifar10_f32",
              "mlperftiny_ad01_int8", "coral_mobilenet_v1_0.25_128_quant",
              "mlperftiny_str_ww_int8")  # fmt: skip
-ROUNDS, SECONDS = 15, 0.05
+ROUNDS, SECONDS = 11, 0.03
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -357,7 +358,7 @@ def _latency(path: Path) -> list[str]:
             files.append(folder / f"in{index}")
             files[-1].write_bytes(array.tobytes())
         words = [str(tool), *map(str, files)]
-        starts = [_start_of_c(words) for _ in range(5)]
+        starts = [_start_of_c(words) for _ in range(3)]
         theirs = [_start_of_litert(path) for _ in range(3)]
         times = _in_turns(words, made, path, feeds)
     c = median(times["C"])
@@ -467,7 +468,8 @@ def main() -> None:
     parser.add_argument("--arm-python", default="", help="the command of a Python on AArch64")
     given = parser.parse_args()
     ARM_PYTHON[:] = shlex.split(given.arm_python)
-    paths = model_paths(given.models, given.only)
+    found = sorted((SHARED / "models").rglob("*.tflite"))
+    paths = model_paths(given.models or [str(p) for p in found], given.only)
     if not paths:
         raise SystemExit(f"there are no models in {SHARED / 'models'}: name some")
     for stage in given.stage.split(","):
