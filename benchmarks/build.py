@@ -1,6 +1,7 @@
 """Models as C libraries: what can be built, whether answers are identical, sizes, start, latency.
 
-    python -m benchmarks.build [MODEL...] [--stage answers,aarch64,latency] [--write] [--rows FILE]
+    python -m benchmarks.build [MODEL...] [--stage answers,aarch64,latency,threads]
+        [--write] [--rows FILE]
         [--arm-python "qemu-aarch64 -L ROOT -E PYTHONPATH=SITE ROOT/usr/bin/python3"]
 
 answers: every model for x86-64, linked into a C program with this machine's compiler, at 1 and 2
@@ -8,8 +9,9 @@ threads against the session. aarch64: the same under qemu-user, and five models 
 reference kernels; with an AArch64 Python (Debian's packages for arm64, unpacked, and PyPI's wheels)
 also against a session that runs there, on the same target. latency: from C against `session.run`
 and LiteRT in turns, on one thread; and the start of an instance, and resident memory, in fresh
-processes. --write puts the tables of a stage into RESULTS.md; --rows keeps what was measured, so
-that an interrupted run goes on. On a shared machine believe ratios, not figures.
+processes. threads: two instances in eight threads under ThreadSanitizer. --write puts the tables of
+a stage into RESULTS.md; --rows keeps what was measured, so that an interrupted run goes on. On a
+shared machine believe ratios, not figures.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ REFERENCE = ("mlperftiny_resnet8_cifar10_int8", "mlperftiny_resnet8_cifar10_f32"
              "mlperftiny_ad01_int8", "coral_mobilenet_v1_0.25_128_quant",
              "mlperftiny_str_ww_int8")  # fmt: skip
 ROUNDS, SECONDS = 11, 0.03
+MINUTE = 60.0
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -455,7 +458,37 @@ def _count(way: Callable[[int], float]) -> int:
     return max(1, min(20_000, int(SECONDS / max(way(3), 1e-7))))
 
 
-STAGES = {"answers": answers, "aarch64": aarch64, "latency": latency}
+# -- threads --------------------------------------------------------------------------------------
+
+
+def threads(paths: Sequence[Path], rows: Rows) -> str:
+    """Two instances in eight threads under ThreadSanitizer; the model is the tests' own."""
+    from sanderling.build import ahead
+    from sanderling.build.runtime_ir import FOLDER
+    from tests.build.programs import compiled
+    from tests.build.test_interface import THREADS, digits
+
+    ahead.WORK_OF_WORKER = 1  # a small model gets the workers that are asked for, too
+    sanitised = ["-fsanitize=thread", "-std=gnu11", "-DSR(name)=m_##name", FOLDER / "runtime.c"]
+    count, begin = 0, time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        digits(Path(folder))
+        tool = compiled(Path(folder), THREADS, "m", sanitised)
+        while time.monotonic() < begin + MINUTE:
+            for workers in (1, 2):
+                subprocess.run([tool, "3000", str(workers)], check=True)  # a report is a status
+                count += 8 * 3000
+    return f"""## C libraries: threads
+
+`python -m benchmarks.build --stage threads`, {stamp()}. Two instances, of one worker and of two, in
+eight threads, some of which do not wait for their turn and get SANDERLING_BUSY, under
+ThreadSanitizer with the runtime compiled from its C source: {count} runs in
+{time.monotonic() - begin:.0f} s, no report, all answers the same. The generated code is not
+instrumented. helgrind does not know the atomic exchange that guards an instance and reports every
+run: it says nothing here."""
+
+
+STAGES = {"answers": answers, "aarch64": aarch64, "latency": latency, "threads": threads}
 
 
 def main() -> None:
