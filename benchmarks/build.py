@@ -61,7 +61,7 @@ PROGRAM = r"""
 #include "@NAME@.h"
 static double now(void) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 static long resident(void) {
@@ -339,9 +339,10 @@ def latency(paths: Sequence[Path], rows: Rows) -> str:
 
 `python -m benchmarks.build --stage latency`, {stamp()}. One thread; a C program of the library,
 `session.run` and LiteRT's `invoke` in turns, medians of {ROUNDS} rounds; ratios above 1 say that C
-is quicker. create: an instance, in a fresh process; LiteRT's: `Interpreter` and `allocate_tensors`.
-Resident memory grows from before that to after the first run; touched pages of code and weights are
-counted, and shared between processes. The machine was shared with others: believe ratios.
+is quicker. All times are CPU time, since the machine was shared. create: an instance, in a fresh
+process; LiteRT's: `Interpreter` and `allocate_tensors`. Resident memory grows from before that to
+after the first run; touched pages of code and weights are counted, and shared between processes.
+Believe ratios, not figures.
 
 {rows.text(header)}"""
 
@@ -391,10 +392,10 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-before, begin = resident(), time.perf_counter()
+before, begin = resident(), time.process_time()
 made = Interpreter(sys.argv[1], num_threads=1)
 made.allocate_tensors()
-took, ready = time.perf_counter() - begin, resident()
+took, ready = time.process_time() - begin, resident()
 for row in made.get_input_details():
     made.set_tensor(row["index"], np.zeros(row["shape"], row["dtype"]))
 made.invoke()
@@ -446,10 +447,11 @@ def _in_turns(
 
 
 def _timed(call: Callable[[], object], runs: int) -> float:
-    begin = time.perf_counter()
+    """In CPU time: who runs last in a round on a busy machine waits longest for a CPU."""
+    begin = time.process_time()
     for _ in range(runs):
         call()
-    return (time.perf_counter() - begin) / runs
+    return (time.process_time() - begin) / runs
 
 
 def _count(way: Callable[[int], float]) -> int:
