@@ -214,7 +214,7 @@ aarch64-linux-gnu-gcc, run by qemu-aarch64 at 1 and 2 threads, against the sessi
 machine: integers must be identical, floats differ by the order of sums (worst difference as a part
 of the largest value of an output). Models of more than {HEAVY // 10**6} million multiply-adds: the
 best version alone. The last column: against a session in an AArch64 Python under the same qemu,
-byte for byte, for each version.
+byte for byte, for each version. Models without a row were not run.
 
 {rows.text(header)}
 
@@ -342,7 +342,7 @@ def latency(paths: Sequence[Path], rows: Rows) -> str:
 is quicker. All times are CPU time, since the machine was shared. create: an instance, in a fresh
 process; LiteRT's: `Interpreter` and `allocate_tensors`. Resident memory grows from before that to
 after the first run; touched pages of code and weights are counted, and shared between processes.
-Believe ratios, not figures.
+Believe ratios, not figures. Models without a row were not run.
 
 {rows.text(header)}"""
 
