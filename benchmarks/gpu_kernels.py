@@ -186,7 +186,7 @@ class Layer:
 def parts_of(name: str, given: Any) -> list[tuple[GpuExecutable, Graph, list[Op]]]:
     """The parts of a model that are on the device, ready to run."""
     session = given.compile([GpuDelegate(), "cpu"])
-    session.run(dict(zip([t.name for t in given.main.inputs], feeds(given), strict=True)))
+    session(*feeds(given))
     found, plan = [], session.plan()
     for step in plan.steps:
         if step.part.delegate.name == "gpu" and isinstance(step.executable, GpuExecutable):

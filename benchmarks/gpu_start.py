@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from sanderling.measure.machine import machine_line
@@ -40,11 +41,12 @@ def main() -> int:
         os.environ |= {"PYTHONPYCACHEPREFIX": compiled}
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         subprocess.run([sys.executable, "-c", MODULES], check=True)
-        for path in model_paths(args.models, args.only):
-            print(path.stem, file=sys.stderr, flush=True)
-            row, about = measured(path, args.device)
-            rows.append(row)
-            print(*row, file=sys.stderr, flush=True)
+        paths = sorted(model_paths(args.models, args.only), key=lambda path: path.stat().st_size)
+        with suppress(KeyboardInterrupt):  # what was measured counts
+            for path in paths:
+                row, about = measured(path, args.device)
+                rows.append(row)
+                print(*row, file=sys.stderr, flush=True)
     rows.append(_middle(rows))
     text = (
         "## Starts on the GPU delegate\n\n"
@@ -77,10 +79,10 @@ def start(path: Path, device: int) -> dict[str, object]:
     delegate = GpuDelegate(device=device)
     offers = delegate.device().offers  # loads the driver
     model = load(path)
-    given = dict(zip([t.name for t in model.main.inputs], feeds(model), strict=True))
+    given = feeds(model)
     begin, before = time.perf_counter(), _cpu()
     session = model.compile([delegate, "cpu"])
-    session.run(given)
+    session(*given)
     taken, spent = time.perf_counter() - begin, _cpu() - before
     own = [s.executable for s in session.plans_made()[0].steps]
     kernels = sum(len(getattr(e, "launches", ())) for e in own)

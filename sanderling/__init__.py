@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .runtime.registry import delegate_names, load_delegate, register_delegate
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
+    from .training.cluster import Clustering, cluster
     from .training.clusters import Clusters
     from .training.prune import Pruning, prune
     from .training.qat import qat
@@ -109,6 +110,7 @@ _HOMES = {
     "runtime.registry": "delegate_names load_delegate register_delegate",
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
+    "training.cluster": "Clustering cluster",
     "training.clusters": "Clusters",
     "training.prune": "Pruning prune",
     "training.qat": "qat",
@@ -124,19 +126,20 @@ _PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "form
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "BusyError", "Choice", "Clusters", "Compared", "CompiledModel", "DType", "Delegate",
-    "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph", "InputError",
-    "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
+    "BusyError", "Choice", "Clustering", "Clusters", "Compared", "CompiledModel", "DType",
+    "Delegate", "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph",
+    "InputError", "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
     "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
     "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Retrained", "Rewritten",
     "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity",
     "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
     "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
-    "compare", "compare_answers", "compare_evaluations", "delegate_names", "dequantize_array",
-    "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text", "insights", "load",
-    "load_delegate", "make_task", "profile", "prune", "qat", "quantize", "quantize_array",
-    "read_samples", "register_custom", "register_delegate", "register_task", "retrain", "rewrite",
-    "save", "setting", "suggest", "to_text", "trace", "trace_model", "train", "tune", "verify",
+    "cluster", "compare", "compare_answers", "compare_evaluations", "delegate_names",
+    "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text",
+    "insights", "load", "load_delegate", "make_task", "profile", "prune", "qat", "quantize",
+    "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
+    "retrain", "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train",
+    "tune", "verify",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, SanderlingError, UnsupportedError
+from ..errors import DelegateError, InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Buffer, DType, Graph, Model, Op, Shape, Tensor
 from ..ir.graph import copy_graph
@@ -446,12 +446,15 @@ def _about_device(graph: Graph, parts: Sequence[Part], gpu: GpuDelegate) -> Reco
     hints = [hint.to_json() for hint in channel_hints(own, graph.inputs)]
     lacks = gpu.lacks()
     found: Record = {"hints": hints, "lacks": lacks, "estimate": None, "remarks": []}
-    if own and not lacks:
+    if not own or lacks:
+        return found
+    try:
         found["remarks"] = _remarks(graph, parts, gpu)
         with waiting("measuring the device and one core (once; the result is kept)"):
             made = estimate(gpu.device(), parts, gpu.name)
-        found["estimate"] = made.to_json() | {"text": made.text}
-    return found
+        return found | {"estimate": made.to_json() | {"text": made.text}}
+    except (DelegateError, UnsupportedError) as error:  # a device that builds or runs nothing
+        return found | {"remarks": [f"nothing can be measured: {error.what}"]}
 
 
 def _remarks(graph: Graph, parts: Sequence[Part], gpu: GpuDelegate) -> list[str]:

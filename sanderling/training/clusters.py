@@ -1,4 +1,9 @@
-"""Few values: each weight has so many different ones at most."""
+"""Few values: each weight, or each of its output channels, has so many different ones at most.
+
+Depthwise layers are left alone unless they are asked for: they have few weights, a channel's result
+depends on the nine or so of its own alone, and with shared values what is lost there cannot be made
+up for elsewhere. TensorFlow's toolkit leaves them out for the same reason.
+"""
 
 from __future__ import annotations
 
@@ -11,107 +16,196 @@ import torch
 
 from ..errors import InputError
 from ..ir import Array, Model, Tensor
-from .constraint import Constraint, is_chosen, stored_values, weights_of
+from .constraint import PRODUCTS, Constraint, stored_values, weights_of
+
+GRID = "grid"
+STARTS = ("kmeans++", "linear", "density", "random", GRID)
+DEPTHWISE = "DEPTHWISE_CONV_2D"
 
 
 @dataclass
 class Clusters(Constraint):
     """Each weight has so many different values at most.
 
-    count: of the values, zero among them if keep_zeros. Values begin with k-means of the weight
-    (k-means++ with the seed; or `linear`: spread evenly), an element belongs to the nearest value,
-    and gradients of the elements are added up at their values.
+    count: of the values, zero among them if keep_zeros. counts: of single weights, by name, in
+    place of it. per_channel: a set of values for each output channel. start: where they begin.
+    "kmeans++": k-means with these starts; "linear": spread evenly from the least to the largest;
+    "density": as many elements to each; "random": by chance; "grid": whole multiples of one number,
+    which is all that int4 and int2 can say. An element belongs to the nearest value; the gradients
+    of its elements move a value, and an element that its own gradients move changes to another.
+    keep_zeros: what is zero stays zero. depthwise: depthwise layers too.
     """
 
     count: int = 16
     start: str = "kmeans++"
+    per_channel: bool = False
     keep_zeros: bool = True
+    depthwise: bool = False
     only: Sequence[str] = ()
+    counts: dict[str, int] = field(default_factory=dict)
     seed: int = 0
-    values: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    values: dict[str, torch.nn.Parameter] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.count < 2:
-            raise InputError(f"{self.count} clusters", fix="give 2 or more")
-        if self.start not in ("kmeans++", "linear"):
-            raise InputError(f"clusters cannot start from '{self.start}'", fix="kmeans++ or linear")
+        for count in (self.count, *self.counts.values()):
+            if count < 2:
+                raise InputError(f"{count} clusters", where="clusters", fix="give 2 or more")
+        if self.start not in STARTS:
+            raise InputError(
+                f"clusters cannot start from '{self.start}'",
+                where="start",
+                fix=f"one of {', '.join(STARTS)}",
+            )
+
+    # -- training ---------------------------------------------------------------------------------
 
     def begin(self, weights: dict[Tensor, torch.Tensor], steps: int) -> None:
         super().begin(weights, steps)
+        self._sizes: dict[str, float] = {}
         for tensor, weight in weights.items():
-            if is_chosen(tensor, self.only) and tensor.name not in self.values:
-                self.values[tensor.name] = self._start(weight.detach().reshape(-1))
+            if not self._takes(tensor):
+                continue
+            matrix = self._matrix(tensor, weight.detach())
+            # In units of the weight's own size: the optimiser's steps are absolute ones.
+            size = float(matrix.square().mean().sqrt().clamp(min=1e-12))
+            self._sizes[tensor.name] = size
+            if tensor.name not in self.values:
+                first = self.table(tensor.name, matrix.numpy()) / size
+                self.values[tensor.name] = torch.nn.Parameter(torch.from_numpy(first))
 
-    def _start(self, elements: torch.Tensor) -> torch.Tensor:
-        wanted = self.count - 1 if self.keep_zeros else self.count
-        if self.start == "linear":
-            return torch.linspace(float(elements.min()), float(elements.max()), wanted)
-        return torch.from_numpy(kmeans(elements.numpy(), wanted, self.seed))
+    def _takes(self, tensor: Tensor) -> bool:
+        names = (*PRODUCTS, DEPTHWISE) if self.depthwise else PRODUCTS
+        users = [op for op in tensor.users if op.name in names and op.input(1) is tensor]
+        return bool(users) and (not self.only or any(word in tensor.name for word in self.only))
+
+    def _matrix(self, tensor: Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """A row for each set of values."""
+        if not self.per_channel:
+            return weight.reshape(1, -1)
+        if any(op.name == DEPTHWISE for op in tensor.users):  # channels are its last axis
+            return weight.reshape(-1, weight.shape[-1]).T
+        return weight.reshape(weight.shape[0], -1)
+
+    def _back(self, tensor: Tensor, rows: torch.Tensor) -> torch.Tensor:
+        if self.per_channel and any(op.name == DEPTHWISE for op in tensor.users):
+            return rows.T.reshape(tensor.shape)
+        return rows.reshape(tensor.shape)
+
+    def count_of(self, name: str) -> int:
+        return self.counts.get(name, self.count)
+
+    def table(self, name: str, matrix: Array) -> Array:
+        """The first values of each row: [rows, values], or one step for each row of a grid."""
+        if self.start == GRID:
+            return np.stack([_step(row, self.count_of(name)) for row in matrix]).astype(np.float32)
+        wanted = self.count_of(name) - (1 if self.keep_zeros else 0)
+        made = [starting_values(row, wanted, self.start, self.seed + i) for i, row in
+                enumerate(matrix)]  # fmt: skip
+        return np.stack(made).astype(np.float32)
+
+    def _all(self, name: str) -> torch.Tensor:
+        """The values of each row, zero among them if it is kept."""
+        values = self.values[name] * self._sizes[name]
+        if self.start == GRID:
+            return values * torch.arange(
+                -_reach(self.count_of(name)), _reach(self.count_of(name)) + 1
+            )
+        if not self.keep_zeros:
+            return values
+        return torch.cat([values, torch.zeros(len(values), 1)], 1)
 
     def applied(self, tensor: Tensor, weight: torch.Tensor) -> torch.Tensor:
-        values = self.values.get(tensor.name)
-        if values is None:
+        if tensor.name not in self.values:
             return weight
-        found = self._nearest(weight, self._all(values))
-        # Straight through: the gradient reaches the element as if nothing had been done.
-        return weight + (found - weight).detach()
-
-    def _all(self, values: torch.Tensor) -> torch.Tensor:
-        return torch.cat([values, torch.zeros(1)]) if self.keep_zeros else values
-
-    def _nearest(self, weight: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        ordered = values.sort().values
-        middles = (ordered[1:] + ordered[:-1]) / 2
-        found = ordered[torch.bucketize(weight.detach(), middles)]
-        return torch.where(weight.detach() == 0, 0.0, found) if self.keep_zeros else found
-
-    def after_step(self, weights: dict[Tensor, torch.Tensor], step: int) -> None:
-        """Each value moves to the mean of its elements, which the optimiser has moved."""
-        for tensor, weight in weights.items():
-            values = self.values.get(tensor.name)
-            if values is not None:
-                self.values[tensor.name] = self._moved(weight.detach().reshape(-1), values)
-
-    def _moved(self, elements: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        whole = self._all(values)
-        ordered, order = whole.sort()
-        places = order[torch.bucketize(elements, (ordered[1:] + ordered[:-1]) / 2)]
+        rows, table = self._matrix(tensor, weight), self._all(tensor.name)
+        found = table.gather(1, nearest(rows.detach(), table.detach()))
         if self.keep_zeros:
-            places = torch.where(elements == 0, len(whole) - 1, places)
-        sums = torch.zeros_like(whole).index_add_(0, places, elements)
-        counts = torch.bincount(places, minlength=len(whole))
-        means = torch.where(counts > 0, sums / counts.clamp(min=1), whole)
-        return means[: len(values)]
+            found = found * (rows.detach() != 0)
+        # The value's gradient goes to the value, and straight through to the element.
+        return self._back(tensor, found + (rows - rows.detach()))
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return list(self.values.values())
 
     def state(self) -> dict[str, Any]:
-        return {"values": self.values}
+        return {"values": {name: p.detach() for name, p in self.values.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.values = state["values"]
+        with torch.no_grad():
+            for name, values in state["values"].items():
+                self.values[name].copy_(values)
+
+    # -- checking ---------------------------------------------------------------------------------
 
     def problems(self, model: Model) -> list[str]:
         found = []
-        for tensor in weights_of(model, self.only):
+        for tensor in weights_of(model, self.only, self.depthwise):
             data = stored_values(tensor)
-            count = 0 if data is None else len(np.unique(data))
-            if count > self.count:
-                found.append(f"'{tensor.name}' has {count} values, not {self.count}")
+            if data is None:
+                continue
+            rows = self._matrix(tensor, torch.from_numpy(np.array(data, np.float32))).numpy()
+            most = max(len(np.unique(row)) for row in rows)
+            if most > self.count_of(tensor.name):
+                where = " in a channel" if self.per_channel else ""
+                count = self.count_of(tensor.name)
+                found.append(f"'{tensor.name}' has {most} values{where}, not {count}")
         return found
 
 
-def kmeans(elements: Array, count: int, seed: int, rounds: int = 30) -> Array:
-    """The centres of a one-dimensional k-means: k-means++ starts, then Lloyd's rounds on sorted
-    numbers, where a cluster is a run between two bounds."""
+def nearest(rows: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Of each element the place of the value that is nearest, row by row."""
+    ordered, order = table.sort(1)
+    middles = ((ordered[:, 1:] + ordered[:, :-1]) / 2).contiguous()
+    return order.gather(1, torch.searchsorted(middles, rows.contiguous()))
+
+
+# -- where values begin ---------------------------------------------------------------------------
+
+
+def starting_values(elements: Array, count: int, start: str, seed: int) -> Array:
+    """So many values for these elements."""
     numbers = np.sort(np.asarray(elements, np.float64))
+    if start == "linear":
+        return np.linspace(numbers[0], numbers[-1], count)
+    if start == "density":
+        return np.asarray(np.quantile(numbers, (np.arange(count) + 0.5) / count))
+    if start == "random":
+        return np.sort(np.random.default_rng(seed).uniform(numbers[0], numbers[-1], count))
+    return kmeans(elements, count, seed)
+
+
+def _reach(count: int) -> int:
+    """Of a grid of so many values: multiples on either side of zero."""
+    return max(1, (count - 1) // 2)
+
+
+def _step(elements: Array, count: int) -> Array:
+    """The step of a grid with the least error; a few steps are tried."""
+    reach, largest = _reach(count), float(np.abs(elements).max()) or 1.0
+    steps = largest / reach * np.linspace(0.5, 1.0, 26)
+    codes = [np.clip(np.rint(elements / s), -reach, reach) for s in steps]
+    errors = [float(np.square(elements - c * s).sum()) for c, s in zip(codes, steps, strict=True)]
+    return np.array([steps[int(np.argmin(errors))]])
+
+
+def kmeans(
+    elements: Array, count: int, seed: int, rounds: int = 30, weights: Array | None = None
+) -> Array:
+    """The centres of a one-dimensional k-means: k-means++ starts, then Lloyd's rounds on sorted
+    numbers, where a cluster is a run between two bounds. weights: what each number counts."""
+    given = np.asarray(elements, np.float64).reshape(-1)
+    order = np.argsort(given, kind="stable")
+    numbers = given[order]
     if len(np.unique(numbers)) <= count:
         return np.resize(np.unique(numbers), count).astype(np.float32)
-    sums = np.concatenate([[0.0], np.cumsum(numbers)])
+    counted = np.ones_like(numbers) if weights is None else weights.reshape(-1)[order]
+    sums, masses = (np.concatenate([[0.0], np.cumsum(x)]) for x in (numbers * counted, counted))
     centres = _spread_starts(numbers, count, np.random.default_rng(seed))
     for _ in range(rounds):
         bounds = np.searchsorted(numbers, (centres[1:] + centres[:-1]) / 2)
         edges = np.concatenate([[0], bounds, [len(numbers)]])
-        sizes = np.diff(edges)
-        means = np.diff(sums[edges]) / np.maximum(sizes, 1)
+        sizes = np.diff(masses[edges])
+        means = np.diff(sums[edges]) / np.where(sizes > 0, sizes, 1)
         moved = np.sort(np.where(sizes > 0, means, centres))
         if np.array_equal(moved, centres):
             break

@@ -67,6 +67,8 @@ class OneShot:
 
 
 Kept = Callable[[Op, torch.Tensor, float], torch.Tensor]  # op, scores, part of the way: the mask
+# op, weights with the bias as their last column, moments, whether there is a bias: new weights
+Change = Callable[[Op, torch.Tensor, "Moments", bool], torch.Tensor]
 
 
 def prune_at_once(
@@ -93,8 +95,28 @@ def prune_by(
     model: Model, data: Sequence[Array], names: Collection[str], kept: Kept, seed: int = 0
 ) -> OneShot:
     """Prune the weights of these names, each by the mask that `kept` makes of its scores."""
+
+    def change(op: Op, weights: torch.Tensor, moments: Moments, has_bias: bool) -> torch.Tensor:
+        return solved(weights, moments, lambda s, part: kept(op, s, part), has_bias)
+
+    def by_size(op: Op, weights: torch.Tensor) -> torch.Tensor:
+        return weights * kept(op, weights.abs(), 1.0)
+
+    return change_by(model, data, names, change, seed, by_size)
+
+
+def change_by(
+    model: Model,
+    data: Sequence[Array],
+    names: Collection[str],
+    change: Change,
+    seed: int = 0,
+    otherwise: Callable[[Op, torch.Tensor], torch.Tensor] | None = None,
+) -> OneShot:
+    """Change the weights of these names, layer by layer. otherwise: of a layer whose inputs are not
+    looked at; it is left as it is if there is none."""
     check_samples(data)
-    return _Walk(model, data, names, kept, seed).done()
+    return _Walk(model, data, names, change, otherwise, seed).done()
 
 
 def check_samples(data: Sequence[Array]) -> None:
@@ -138,7 +160,7 @@ def solved(
 
     kept(scores, part): the mask when this part of the way to the final share is gone.
     """
-    inner, wanted = _damped(weights, moments)
+    inner, wanted = damped(weights, moments)
     # In units in which each x has a power of 1, sizes of elements tell what they are worth.
     size = torch.sqrt(torch.diagonal(inner))
     unit = inner / size / size[:, None]
@@ -147,7 +169,8 @@ def solved(
     return _least_squares(unit, goal, mask, weights * size) / size
 
 
-def _damped(weights: torch.Tensor, moments: Moments) -> tuple[torch.Tensor, torch.Tensor]:
+def damped(weights: torch.Tensor, moments: Moments) -> tuple[torch.Tensor, torch.Tensor]:
+    """H with a little more on its diagonal, and what weights times H should come to."""
     power = DAMPING * torch.diagonal(moments.inner)[:-1].mean().clamp(min=1e-12)
     damping = torch.full((len(moments.inner),), float(power))
     damping[-1] = 1e-6 * float(moments.inner[-1, -1])
@@ -294,11 +317,12 @@ class _Walk:
         model: Model,
         data: Sequence[Array],
         names: Collection[str],
-        kept: Kept,
+        change: Change,
+        otherwise: Callable[[Op, torch.Tensor], torch.Tensor] | None,
         seed: int,
     ) -> None:
         self.dense, self.pruned = model, model.copy()
-        self.names, self.kept = names, kept
+        self.names, self.change, self.otherwise = names, change, otherwise
         self.generator = torch.Generator().manual_seed(seed)
         self.count = len(data[0])
         places = {t: i for i, t in enumerate(model.main.tensors)}
@@ -332,16 +356,17 @@ class _Walk:
             found = segments(self.dense.main, looked_at, self.count)
             with progress() as show:
                 for number, segment in enumerate(found):
-                    show("pruning", number, len(found))
+                    show("layer by layer", number, len(found))
                     self._do(segment)
         return OneShot(self.pruned, self.results)
 
     def _by_size(self, op: Op) -> None:
+        if self.otherwise is None:
+            return
         weight = self._twin_of(op).operand(1)
         before = weight_values(weight)
-        mask = self.kept(op, before.reshape(before.shape[0], -1).abs(), 1.0)
-        store(weight, before * mask.reshape(before.shape))
-        self._tell(op, None, f"magnitude: {no_statistics(op)}")
+        store(weight, self.otherwise(op, before.reshape(before.shape[0], -1)))
+        self._tell(op, None, f"by size: {no_statistics(op)}")
 
     def _twin_of(self, op: Op) -> Op:
         return self.pruned.main.ops[self.dense.main.ops.index(op)]
@@ -394,7 +419,7 @@ class _Walk:
         has_bias = bias is not None and home_of(bias) is not None and len(bias.users) == 1
         last = weight_values(bias) if bias is not None and has_bias else torch.zeros(len(matrix))
         whole = torch.cat([matrix, last.reshape(-1, 1)], 1)
-        made = solved(whole, moments, lambda s, part: self.kept(op, s, part), has_bias)
+        made = self.change(op, whole, moments, has_bias)
         store(weight, made[:, :-1])
         if bias is not None and has_bias:
             store(bias, made[:, -1])

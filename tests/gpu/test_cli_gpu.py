@@ -8,6 +8,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,15 @@ def test_inspect_tries_half_precision() -> None:
     assert "precision auto: 5 of 5 results in 16 bits" in record["remarks"][0]
 
 
+def test_inspect_on_a_device_that_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: object, refresh: bool = False) -> None:
+        raise DelegateError("it does not build a kernel")
+
+    monkeypatch.setattr("sanderling.delegates.gpu.peaks.peaks_of", broken)
+    said = call("inspect", F32, "--delegate", "gpu").stdout
+    assert "nothing can be measured: it does not build a kernel" in said
+
+
 def test_inspect_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is taken is known all the same."""
     monkeypatch.setattr(GpuDelegate, "devices", lambda self: ())
@@ -335,7 +345,9 @@ def test_runs_that_are_waited_for_later() -> None:
         np.testing.assert_allclose(each, expected, atol=1e-5)
 
 
-@pytest.mark.skipif(DEVICE.device().offers.kind.name != "cpu", reason="the device is no processor")
+@pytest.mark.skipif(
+    not DEVICE.lacks() and not DEVICE.is_software, reason="the device is no processor"
+)
 def test_a_processor_is_no_gpu_beside_the_cpu() -> None:
     with pytest.warns(FallbackWarning, match="the only device is the processor itself"):
         model = compiled(HardwareAccelerator.GPU | HardwareAccelerator.CPU)
@@ -359,3 +371,17 @@ def test_two_sessions_on_one_device() -> None:
     assert not np.array_equal(a["probabilities"], b["probabilities"])
     steps = [s.plan().steps[0].executable for s in (first, second)]
     assert all(isinstance(e, GpuExecutable) for e in steps) and steps[0] is not steps[1]
+
+
+def test_sessions_of_several_threads() -> None:
+    """They share the device, and nobody sees what is another's."""
+    given = [np.roll(DIGIT, i, axis=1) for i in range(4)]
+    expected = [sanderling.load(F32).compile()(x) for x in given]
+
+    def some(x: Any) -> list[Any]:
+        session = sanderling.load(F32).compile(["gpu"])
+        return [session(x) for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found, right in zip(pool.map(some, given), expected, strict=True):
+            np.testing.assert_allclose(found, [right] * 20, atol=1e-5)

@@ -13,7 +13,7 @@ from sanderling import DelegateError, FallbackWarning, InputError, MissingExtraE
 from sanderling.delegates.gpu import delegate as module
 from sanderling.delegates.gpu.delegate import OPTIONS, GpuDelegate
 from sanderling.delegates.gpu.devices.device import Device, Offers
-from sanderling.delegates.gpu.options import UNKNOWN
+from sanderling.delegates.gpu.options import CPU, MALI, UNKNOWN, DeviceClass
 from sanderling.delegates.gpu.precision import settled, wanted
 from sanderling.ir import DType, Graph, Model, Tensor
 from sanderling.measure.sweep import delegate_choices
@@ -120,6 +120,28 @@ def test_a_device_that_is_not_there() -> None:
     pytest.importorskip("pyopencl")
     delegate = GpuDelegate(device=999)
     assert "there is no device 999: this machine has" in delegate.lacks()
+
+
+class Stub(Device):
+    """A device that is only looked at."""
+
+    def __init__(self, kind: DeviceClass) -> None:
+        self.offers = replace(OFFERS, kind=kind)
+
+
+def test_a_gpu_of_any_interface_goes_before_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stub, "__abstractmethods__", frozenset())
+    processor, gpu = Stub(CPU), Stub(MALI)
+    found = {"opencl": (processor,), "webgpu": (gpu,)}
+
+    def listed(backend: str | None = None, number: int | None = None) -> tuple[Device, ...]:
+        return found[backend] if backend else (processor, gpu)
+
+    monkeypatch.setattr("sanderling.delegates.gpu.devices.finding.devices", listed)
+    assert GpuDelegate().device() is gpu and not GpuDelegate().is_software
+    assert GpuDelegate(device=0).device() is processor
+    assert GpuDelegate(backend="opencl").device() is processor
+    assert GpuDelegate(backend="opencl").is_software
 
 
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,21 @@ def test_an_error_that_only_outputs_show() -> None:
     assert "adds to one of the outputs that leaves the bound" in session.explain()
 
 
+def test_every_result_of_an_op_counts() -> None:
+    """Of two halves, the second overflows."""
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, SHAPE)
+    far = graph.constant("far", np.float32([1] * 4 + [1e6] * 4))
+    wide = _map(graph, "wide", "MUL", x, far)
+    axis = graph.constant("axis", np.array(3, np.int32), DType.INT32)
+    halves = [graph.tensor(n, DType.FLOAT32, (1, 4, 4, 4)) for n in ("low", "high")]
+    graph.add("SPLIT", [axis, wide], halves, num_splits=2)
+    graph.outputs = [_pool(graph, half, f"pooled{i}") for i, half in enumerate(halves)]
+    said = auto(Model([graph])).explain()
+    assert "SPLIT 'low' stays in f32: values reach" in said
+    assert "'pooled0' stays" not in said and "MAX_POOL_2D 'pooled1' stays in f32" in said
+
+
 def test_the_bound_is_the_users() -> None:
     assert "stays in f32" not in auto(vanishing(), precision_bound=0.9).explain()
 

@@ -4,8 +4,9 @@ is to build programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sanderling.delegates.gpu.executable import GpuExecutable
 from sanderling.delegates.gpu.kernels import convolution, products, winograd
 from sanderling.delegates.gpu.kernels.convolution import merged
 from sanderling.delegates.gpu.kernels.edges import Edges
-from sanderling.delegates.gpu.kernels.tiles import Tile, choose_tile, tiles
+from sanderling.delegates.gpu.kernels.tiles import choose_tile, tiles
 from sanderling.delegates.gpu.lower import lower
 from sanderling.delegates.gpu.options import CLASSES, CPU, DeviceClass
 from sanderling.delegates.gpu.recipe import recipe_of
@@ -92,7 +93,7 @@ OTHERS = [
     Layer((1, 3, 30, 4), (1, 20, 4)), Layer((1, 3, 2, 4), (5, 5, 4)),
     Layer((1, 30, 30, 4), (3, 3, 4), dilation=9),
     Layer((1, 5), (7, 5)), Layer((3, 16), (24, 16), activation="RELU_N1_TO_1"),
-    Layer((7, 6), (5, 6)),
+    Layer((7, 6), (5, 6)), Layer((9, 5), (24, 5)), Layer((11, 8), (12, 8), activation="RELU"),
 ]  # fmt: skip
 THREES = [
     Layer((1, 4, 4, 4), (4, 3, 3, 4)), Layer((2, 7, 10, 5), (6, 3, 3, 5), activation="RELU"),
@@ -161,24 +162,20 @@ def test_winograd(kind: str) -> None:
     assert "conv" not in names
 
 
-def _every(found: Iterator[Tile]) -> list[Tile]:
-    return list(dict.fromkeys(found))
-
-
 @needs_device
-def test_every_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the points of a product and of a window, on vectors of eight lanes."""
+@pytest.mark.parametrize(
+    ("module", "layer"),
+    [(products, Layer((5, 5), (24, 5))), (convolution, Layer((1, 2, 5, 3), (24, 1, 2, 3)))],
+    ids=["product", "window"],
+)
+def test_every_tile(module: Any, layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On vectors of eight lanes: halves of vectors are among them."""
     kind = replace(CPU, lanes=8, rows=5, columns=2, registers=16)
-    wanted = _every(tiles(kind, 5, 4))
-    assert len(wanted) > 10
-    for module, layer in (
-        (products, Layer((1, 5), (16, 5))),
-        (convolution, Layer((1, 2, 5, 3), (16, 1, 2, 3))),
-    ):
-        layer = replace(layer, shape=(5, 5) if module is products else layer.shape)
-        queue = iter(wanted)
-        monkeypatch.setattr(module, "choose_tile", lambda *given, queue=queue: next(queue))
-        check([layer] * len(wanted), lanes=8)
+    wanted = list(tiles(kind, 5, 6))
+    assert any(tile.has_half for tile in wanted)
+    queue = iter(wanted)
+    monkeypatch.setattr(module, "choose_tile", lambda *given, **named: next(queue))
+    check([layer] * len(wanted), lanes=8)
 
 
 # -- what needs no device -------------------------------------------------------------------------

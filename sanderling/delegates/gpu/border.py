@@ -8,7 +8,8 @@ from __future__ import annotations
 from ...ir import DType, Op, Tensor
 from . import layout
 from .language import BOOL, FLOAT, INT, Storage, Value
-from .passes.float_view import Border, bounds, is_codes
+from .passes.float_view import Border
+from .passes.stored import bounds, is_codes
 from .steps import Memory, Node, StepWriter, Writer
 
 
@@ -42,8 +43,7 @@ def emit_import(w: Writer, border: Border) -> None:
             lanes.append(k.let(k.load_one(raw, base + near)))
         x = k.let(k.join(lanes))
         if is_codes(outside):
-            scale, zero, _, _ = bounds(outside)
-            x = k.cast(x - zero, FLOAT) * scale
+            x = k.cast(x - bounds(outside)[1], FLOAT)
         elif outside.dtype is DType.BOOL:
             x = k.cast(k.cast(x, BOOL), FLOAT)
         if shape[-1] % 4 and x.kind == FLOAT:
@@ -74,8 +74,9 @@ def emit_export(w: Writer, border: Border) -> None:
 
 
 def _codes(s: StepWriter, x: Value, tensor: Tensor) -> Value:
-    scale, zero, low, high = bounds(tensor)
-    units = s.k.call("round_even", x * (1.0 / scale)) + float(zero)
+    """Of units, which are whole numbers already."""
+    _, zero, low, high = bounds(tensor)
+    units = x + float(zero)
     bounded = s.k.maximum(s.k.minimum(units, float(high)), float(low))
     return s.k.let(s.k.cast(bounded, INT))
 

@@ -19,6 +19,7 @@ from ...runtime.delegate_options import (
     whole_number,
 )
 from .devices.device import Device
+from .options import CPU, SOFTWARE
 from .precision import PRECISIONS, PRIORITIES, check_precision
 from .samples import SAMPLES
 
@@ -102,7 +103,7 @@ class GpuDelegate(Delegate):
         found = self.devices()
         wanted = self.chosen.get("device", 0)
         if wanted < len(found):
-            return found[wanted]
+            return self._preferred(found[wanted])
         kind = _INTERFACES.get(self.chosen.get("backend", ""), "OpenCL")
         what = (
             f"no device {wanted}: this machine has {len(found)}" if found else f"no {kind} device"
@@ -113,10 +114,18 @@ class GpuDelegate(Delegate):
             fix="see `sanderling devices`; a driver for CPUs: pip install 'sanderling[gpu]'",
         )
 
+    def _preferred(self, first: Device) -> Device:
+        """Where nobody asks for another, a GPU of the next interface goes before a processor."""
+        if "device" in self.chosen or "backend" in self.chosen or not _is_software(first):
+            return first
+        from .devices.finding import devices
+
+        return next((d for d in devices() if not _is_software(d)), first)
+
     @property
     def is_software(self) -> bool:
         """Whether its device is the processor itself, which the cpu's own compiler uses better."""
-        return self.device().offers.kind.name == "cpu"
+        return _is_software(self.device())
 
     def compile(self, part: Graph, options: Options) -> Any:
         from .compilation import compile_part
@@ -129,6 +138,10 @@ class GpuDelegate(Delegate):
 def _numbered(options: Mapping[str, Any]) -> dict[str, Any]:
     """gpu:1 is short for gpu:device=1."""
     return dict(("device", n) if n.isdecimal() else (n, value) for n, value in options.items())
+
+
+def _is_software(device: Device) -> bool:
+    return device.offers.kind.name in (CPU.name, SOFTWARE.name)
 
 
 # -- flags of benchmark_model ---------------------------------------------------------------------

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from ...errors import SanderlingError
 from ...ir import DType, Op, Tensor
 from ...ir import expr as X
-from ...ir.expr import Expr, Input
+from ...ir.expr import Const, Expr, Input
 from ..cpu.kernels.elementwise.operands import Lowered, Refused
 from ..cpu.kernels.elementwise.operators import EXPRESSIONS
-from .passes.float_view import SIMULATE, bounds
+from .passes.float_view import SCALE, SIMULATE, Rounding
 from .render import refusal
 
 COPY = "gpu.COPY"
@@ -32,14 +30,16 @@ def _floor_div(op: Op) -> Expr:
 # Where a device's numbers ask for another expression than the CPU's.
 OWN: dict[str, Callable[[Op], Expr]] = {"FLOOR_DIV": _floor_div}
 ELEMENTWISE = frozenset({name for name in EXPRESSIONS if not name.startswith("cpu.")} | {
-    SIMULATE, COPY
+    SIMULATE, SCALE, COPY
 })  # fmt: skip
 
 
 def expression(op: Op) -> tuple[Expr, list[Tensor]] | str:
     """The op as an expression of these tensors; or why it is none."""
     if op.name == SIMULATE:
-        return simulator(op), [op.operand(0)]
+        return simulator(op), [op.operand(i) for i in range(len(op.inputs))]
+    if op.name == SCALE:
+        return Input(0, DType.FLOAT32) * float(op.attrs["scale"]), [op.operand(0)]
     if op.name == COPY:
         x = op.operand(0)
         return Input(0, _plain(x.dtype)), [x]
@@ -73,10 +73,17 @@ def _plain(dtype: DType) -> DType:
 
 
 def simulator(op: Op) -> Expr:
-    """Rounds and clamps as the codes of a tensor do. NaN is the least code's value."""
-    scale, zero, low, high = bounds(op.attrs["codes"])
-    x = Input(0, DType.FLOAT32)
-    inverse = float(np.float32(1) / np.float32(scale))
-    units = X.round_even(x * inverse)
-    bounded = X.select(units > float(low - zero), units, float(low - zero))
-    return X.select(bounded < float(high - zero), bounded, float(high - zero)) * scale
+    """Rounds and clamps to units as kernels of codes do. NaN is the least of them."""
+    rounding: Rounding = op.attrs["rounding"]
+    more = iter(range(1, len(op.inputs)))
+    factor, finer = (
+        Const(float(v[0]), DType.FLOAT32) if v.size == 1 else Input(next(more), DType.FLOAT32)
+        for v in (rounding.factor, rounding.finer)
+    )
+    x = Input(0, DType.FLOAT32) * factor
+    if rounding.finer.max() > 1:
+        x = X.floor(x * finer + 0.5) / finer
+    units = X.trunc(X.select(x < 0.0, x - 0.5, x + 0.5))  # halves away from zero
+    low, high = float(rounding.low), float(rounding.high)
+    bounded = X.select(units > low, units, low)
+    return X.select(bounded < high, bounded, high)

@@ -131,7 +131,7 @@ class Build:
 
     lowered: Lowered
     made: GpuExecutable
-    values: dict[int, Made] = field(default_factory=dict)  # by maker; raw inputs are none
+    values: dict[int, list[Made]] = field(default_factory=dict)  # by maker; raw inputs are none
 
 
 class Trial:
@@ -146,13 +146,12 @@ class Trial:
 
     def decision(self) -> Decision:
         exact = self.build("f32")
-        found = [self.values(exact, each) for each in self.inputs]
         outputs = [self.free(exact, each) for each in self.inputs]
-        largest = {p: max(_largest(f[p]) for f in found) for p in found[0]}
+        largest = self.largest(exact)
         # What overflows is out of the question, and would hide what comes behind it.
         kept = {place for place, value in largest.items() if value > MOST_HALF}
         half = self.build(self.half, frozenset(kept))
-        errors = self.errors(half, found) | dict.fromkeys(kept, float("inf"))
+        errors = self.errors(exact, half) | dict.fromkeys(kept, float("inf"))
         kept |= {place for place, error in errors.items() if error > self.bound}
         kept, error = self.within_bound(kept, errors, outputs)
         rows = [
@@ -196,10 +195,10 @@ class Trial:
         recipe = recipe_of(lowered, device.offers.kind.group)
         made = GpuExecutable(device, recipe, build_programs(device, lowered, recipe))
         found = Build(lowered, made)
-        for place, (tensor, *_) in enumerate(lowered.makers):
-            value = _made(found, place, tensor)
-            if value is not None:
-                found.values[place] = value
+        for place, tensors in enumerate(lowered.makers):
+            values = [value for t in tensors if (value := _made(found, t)) is not None]
+            if values:
+                found.values[place] = values
         return found
 
     # -- runs -------------------------------------------------------------------------------------
@@ -208,18 +207,18 @@ class Trial:
         self,
         build: Build,
         inputs: Sequence[Array],
-        after: Callable[[int, Made], None] = lambda place, value: None,
-    ) -> dict[int, Array]:
+        after: Callable[[int, Sequence[Made]], None] = lambda place, values: None,
+    ) -> dict[int, list[Array]]:
         """A run, step by step: what each maker made. after: is told when it has been read."""
-        made, found = build.made, dict[int, Array]()
-        last = {value.step: place for place, value in build.values.items()}
+        made, found = build.made, dict[int, list[Array]]()
+        last = {max(v.step for v in values): place for place, values in build.values.items()}
         for number, array in zip(made.recipe.inputs, inputs, strict=True):
             made.device.write(made.places[number], array)
         for step, launch in enumerate(made.launches):
             launch()
             if step in last:
                 place = last[step]
-                found[place] = build.values[place].read(made)
+                found[place] = [value.read(made) for value in build.values[place]]
                 after(place, build.values[place])
         return found
 
@@ -228,23 +227,40 @@ class Trial:
         build.made.run(inputs, list(outputs))
         return outputs
 
-    def values(self, exact: Build, inputs: Sequence[Array]) -> dict[int, Array]:
+    def values(self, exact: Build, inputs: Sequence[Array]) -> dict[int, list[Array]]:
         """What each maker makes in 32 bits. Inputs that are read where they are have no step."""
         raw = enumerate(exact.lowered.inputs)
         read = {p: inputs[p] for p, b in raw if b.outside in exact.lowered.raw}
-        floats = {place: value for place, value in read.items() if value.dtype.kind == "f"}
+        floats = {place: [value] for place, value in read.items() if value.dtype.kind == "f"}
         return floats | self.walk(exact, inputs)
 
-    def errors(self, half: Build, found: Sequence[dict[int, Array]]) -> dict[int, float]:
+    # One sample after the other: what all nodes make of many may be more than the host holds.
+
+    def largest(self, exact: Build) -> dict[int, float]:
+        """The largest magnitude that each maker makes."""
+        most: dict[int, float] = {}
+        for inputs in self.inputs:
+            for place, values in self.values(exact, inputs).items():
+                most[place] = max(most.get(place, 0.0), *map(_largest, values))
+        return most
+
+    def errors(self, exact: Build, half: Build) -> dict[int, float]:
         """Of each maker by itself: the largest over the samples."""
         worst = dict.fromkeys(half.values, 0.0)
-        for inputs, expected in zip(self.inputs, found, strict=True):
+        for inputs in self.inputs:
+            expected = self.values(exact, inputs)
 
-            def correct(place: int, value: Made, expected: dict[int, Array] = expected) -> None:
-                value.write(half.made, expected[place])
+            def correct(
+                place: int,
+                values: Sequence[Made],
+                expected: Mapping[int, list[Array]] = expected,
+            ) -> None:
+                for value, right in zip(values, expected[place], strict=True):
+                    value.write(half.made, right)
 
-            for place, value in self.walk(half, inputs, correct).items():
-                worst[place] = max(worst[place], error_of(value, expected[place]))
+            for place, found in self.walk(half, inputs, correct).items():
+                pairs = zip(found, expected[place], strict=True)
+                worst[place] = max(worst[place], *(error_of(a, b) for a, b in pairs))
         return worst
 
     def output_error(self, exact: frozenset[int], outputs: Sequence[list[Array]]) -> float:
@@ -257,8 +273,8 @@ class Trial:
         return max((error_of(a, b) for a, b in pairs if b.dtype.kind == "f"), default=0.0)
 
 
-def _made(build: Build, place: int, tensor: Tensor) -> Made | None:
-    """Where a maker's floats are; None where it has no step, or makes no floats."""
+def _made(build: Build, tensor: Tensor) -> Made | None:
+    """Where a maker's result is; None where it has no step, or is none of floats."""
     steps, calls, found = build.lowered.steps, build.made.recipe.calls, None
     for number, step in enumerate(steps):
         if tensor not in step.node.outputs or step.name == "export":

@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-# Kinds of values: float (of the kernel's precision), whole number of 32 bits, truth.
-FLOAT, INT, BOOL = "f", "i", "b"
+# Kinds of values: float (of the kernel's precision), float of 32 bits whatever that is (places in a
+# picture are not exact in 16), whole number of 32 bits, truth.
+FLOAT, REAL, INT, BOOL = "f", "r", "i", "b"
 GUARD = "if"
 
 
@@ -70,7 +71,7 @@ class Dialect(Protocol):
     def lane(self, text: str, lane: int, lanes: int) -> str: ...
     def part(self, text: str, first: int, count: int, kind: str, lanes: int) -> str: ...
     def cast(self, text: str, old: str, new: str, lanes: int) -> str: ...
-    def select(self, condition: str, yes: str, no: str, lanes: int) -> str: ...
+    def select(self, condition: str, yes: str, no: str, kind: str, lanes: int) -> str: ...
     def call(self, name: str, texts: Sequence[str], kind: str, lanes: int) -> str: ...
     def binary(self, name: str, a: str, b: str, kind: str, lanes: int) -> str: ...
     def let(self, name: str, type_: str, text: str) -> str: ...
@@ -181,6 +182,7 @@ class Value:
 
 
 Index = Value | int
+_WIDER = (REAL, FLOAT, INT, BOOL)
 _COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 # What whole numbers that are known come to.
 _FOLD: dict[str, Callable[[int, int], int]] = {
@@ -226,7 +228,7 @@ class Kernel:
     def binary(self, name: str, a: Any, b: Any) -> Value:
         other = a if isinstance(a, Value) else b
         kind = other.kind if other.kind != BOOL else None
-        left, right = self.value(a, kind), self.value(b, kind)
+        left, right = self._alike(self.value(a, kind), self.value(b, kind))
         folded = self._folded(name, left, right)
         if folded is not None:
             return folded
@@ -234,6 +236,12 @@ class Kernel:
         left, right = left.splat(lanes), right.splat(lanes)
         text = self.dialect.binary(name, left.text, right.text, left.kind, lanes)
         return Value(self, text, BOOL if name in _COMPARISONS else left.kind, lanes)
+
+    def _alike(self, *values: Value) -> list[Value]:
+        """Values of one kind: that of the widest of them. (C would convert them by itself.)"""
+        kinds = [v.kind for v in values]
+        widest = next(kind for kind in _WIDER if kind in kinds)
+        return [self.cast(v, widest) for v in values]
 
     def _folded(self, name: str, a: Value, b: Value) -> Value | None:
         """Arithmetic of indices that comes to a number, or to one of the operands."""
@@ -256,14 +264,15 @@ class Kernel:
     def call(self, name: str, *given: Any) -> Value:
         """A function of values of one kind: exp, floor, maximum, fma and others."""
         kinds = [v.kind for v in given if isinstance(v, Value)]
-        values = [self.value(v, kinds[0]) for v in given]
+        values = self._alike(*(self.value(v, kinds[0]) for v in given))
+        kind = values[0].kind
         if len(values) == 2:
             folded = self._folded(name, *values)
             if folded is not None:
                 return folded
         lanes = max(v.lanes for v in values)
         texts = [v.splat(lanes).text for v in values]
-        return Value(self, self.dialect.call(name, texts, kinds[0], lanes), kinds[0], lanes)
+        return Value(self, self.dialect.call(name, texts, kind, lanes), kind, lanes)
 
     def maximum(self, a: Any, b: Any) -> Value:
         return self.call("maximum", a, b)
@@ -276,13 +285,14 @@ class Kernel:
 
     def select(self, condition: Value, yes: Any, no: Any) -> Value:
         typed = yes if isinstance(yes, Value) else no
-        yes, no = (self.value(v, typed.kind) for v in (yes, no))
+        yes, no = self._alike(*(self.value(v, typed.kind) for v in (yes, no)))
         lanes = max(condition.lanes, yes.lanes, no.lanes)
         if condition.text in (self.dialect.literal(True, BOOL), self.dialect.literal(False, BOOL)):
             return yes if condition.text == self.dialect.literal(True, BOOL) else no
         texts = (condition.text, yes.splat(lanes).text, no.splat(lanes).text)
         wide = condition.lanes
-        return Value(self, self.dialect.select(*texts, lanes if wide > 1 else 1), yes.kind, lanes)
+        text = self.dialect.select(*texts, yes.kind, lanes if wide > 1 else 1)
+        return Value(self, text, yes.kind, lanes)
 
     def cast(self, x: Value, kind: str) -> Value:
         if x.kind == kind:
@@ -326,10 +336,11 @@ class Kernel:
         return Value(self, name, x.kind, x.lanes)
 
     def zero(self, lanes: int = 4, kind: str = FLOAT) -> Value:
-        return self.value(0.0 if kind == FLOAT else 0, kind).splat(lanes)
+        return self.value(0.0 if kind in (FLOAT, REAL) else 0, kind).splat(lanes)
 
     def assign(self, variable: Value, x: Any) -> None:
-        text = self.value(x, variable.kind).splat(variable.lanes).text
+        value = self.cast(self.value(x, variable.kind), variable.kind)
+        text = value.splat(variable.lanes).text
         self.line(f"{variable.text} = {text};")
 
     @contextmanager
@@ -378,6 +389,8 @@ class Kernel:
         )
 
     def store(self, target: Argument, index: Index, x: Value) -> None:
+        """A vector, which becomes what the argument keeps."""
+        x = self.cast(x, target.storage.kind)
         self.line(self.dialect.store(target, self.value(index).text, x.text, x.lanes))
 
     def store_one(self, target: Argument, index: Index, x: Value) -> None:
@@ -385,6 +398,7 @@ class Kernel:
         self.arguments = [
             replace(a, single=True) if a.name == target.name else a for a in self.arguments
         ]
+        x = self.cast(x, target.storage.kind)
         self.line(self.dialect.store_one(target, self.value(index).text, x.text))
 
     # -- the whole --------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def lower(
     """
     origins = Origins(part)
     run_passes(part, PIPELINES["default"])
-    _, inputs, outputs = float_view(part)
+    _, inputs, outputs = float_view(part, twice=precision != "f16")
     decompose(part, KERNELS)
     nodes = plan_nodes(part, KERNELS, offers.kind.operands)
     element = "f32" if precision == "f32" else "f16"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..language import BOOL, FLOAT, INT, Argument, Storage
+from ..language import BOOL, FLOAT, INT, REAL, Argument, Storage
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "quotient": "/", "remainder": "%",
@@ -28,6 +28,10 @@ def _wide(kind: str, lanes: int) -> str:
     return f"{'int' if kind == INT else 'float'}{lanes}"
 
 
+def _narrow(text: str, half: bool) -> str:
+    return f"(half)({text})" if half else text if text[0] != "-" else f"({text})"
+
+
 class OpenClC:
     """half: values of kind float have 16 bits (cl_khr_fp16)."""
 
@@ -39,7 +43,8 @@ class OpenClC:
     # -- values -----------------------------------------------------------------------------------
 
     def type(self, kind: str, lanes: int) -> str:
-        base = {FLOAT: "half" if self.half else "float", INT: "int", BOOL: "int"}[kind]
+        float_ = "half" if self.half else "float"
+        base = {FLOAT: float_, REAL: "float", INT: "int", BOOL: "int"}[kind]
         return base if lanes == 1 else f"{base}{lanes}"
 
     def literal(self, value: Any, kind: str) -> str:
@@ -47,16 +52,14 @@ class OpenClC:
             return "1" if value else "0"
         if kind == INT:
             return "INT_MIN" if value == -(2**31) else str(int(value))  # the literal is a long
+        half = self.half and kind == FLOAT
         if math.isnan(value):
-            return self._narrow("NAN")
+            return _narrow("NAN", half)
         if math.isinf(value):
-            return self._narrow("INFINITY" if value > 0 else "-INFINITY")
-        if self.half:
+            return _narrow("INFINITY" if value > 0 else "-INFINITY", half)
+        if half:
             value = max(-65504.0, min(65504.0, value))
-        return self._narrow(f"{float(value).hex()}f")
-
-    def _narrow(self, text: str) -> str:
-        return f"(half)({text})" if self.half else text if text[0] != "-" else f"({text})"
+        return _narrow(f"{float(value).hex()}f", half)
 
     def splat(self, text: str, kind: str, lanes: int) -> str:
         if kind == BOOL:  # truth is -1 in a vector, 1 in a number
@@ -75,13 +78,14 @@ class OpenClC:
 
     def cast(self, text: str, old: str, new: str, lanes: int) -> str:
         if new == BOOL:
-            return f"({text} != {self.splat(self.literal(0, old), old, lanes)})"
+            zero = self.splat(self.literal(0, old), old, lanes)
+            return self.binary("not_equal", text, zero, old, lanes)
         if old == BOOL and lanes > 1:
             text = f"(-({text}))"
         return f"convert_{self.type(new, lanes)}({text})"
 
-    def select(self, condition: str, yes: str, no: str, lanes: int) -> str:
-        if lanes > 1 and self.half:
+    def select(self, condition: str, yes: str, no: str, kind: str, lanes: int) -> str:
+        if lanes > 1 and self.half and kind == FLOAT:
             return f"select({no}, {yes}, convert_short{lanes}({condition}))"
         return f"({condition} ? {yes} : {no})"
 
@@ -90,9 +94,10 @@ class OpenClC:
             return f"(-{texts[0]})"
         if name == "not":
             return f"(!{texts[0]})" if kind == BOOL else f"(~{texts[0]})"
-        if name == "fma" and kind == FLOAT:
-            return f"mad({', '.join(texts)})" if self.half else f"fma({', '.join(texts)})"
-        table = _FUNCTIONS if kind == FLOAT else _WHOLE_FUNCTIONS
+        if name == "fma" and kind in (FLOAT, REAL):
+            half = self.half and kind == FLOAT
+            return f"mad({', '.join(texts)})" if half else f"fma({', '.join(texts)})"
+        table = _FUNCTIONS if kind in (FLOAT, REAL) else _WHOLE_FUNCTIONS
         text = f"{table.get(name, name)}({', '.join(texts)})"
         # abs() of an int is unsigned
         return f"convert_{self.type(INT, lanes)}({text})" if (name, kind) == ("abs", INT) else text

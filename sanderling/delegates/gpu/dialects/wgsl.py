@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..language import BOOL, FLOAT, INT, Argument
+from ..language import BOOL, FLOAT, INT, REAL, Argument
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "quotient": "/", "remainder": "%",
@@ -53,7 +53,7 @@ class Wgsl:
 
     def type(self, kind: str, lanes: int) -> str:
         assert lanes in (1, 2, 3, 4), f"WGSL has no vectors of {lanes}"
-        base = {FLOAT: "f16" if self.half else "f32", INT: "i32", BOOL: "bool"}[kind]
+        base = {FLOAT: "f16" if self.half else "f32", REAL: "f32", INT: "i32", BOOL: "bool"}[kind]
         return base if lanes == 1 else f"vec{lanes}<{base}>"
 
     def literal(self, value: Any, kind: str) -> str:
@@ -61,16 +61,17 @@ class Wgsl:
             return "true" if value else "false"
         if kind == INT:
             return f"i32({int(value)})" if value < 0 else str(int(value))
+        half = self.half and kind == FLOAT
         if not math.isfinite(value):
-            return self._special(value)
-        if self.half:
+            return self._special(value, half)
+        if half:
             return f"f16({max(-65504.0, min(65504.0, float(np.float32(value))))!r})"
         return f"f32({float(np.float32(value))!r})"
 
-    def _special(self, value: float) -> str:
+    def _special(self, value: float, half: bool) -> str:
         """A constant may not be infinite, nor NaN; what a function returns may."""
         bits = _NAN if math.isnan(value) else _INFINITY if value > 0 else _NEGATIVE
-        return f"f16(special({bits}))" if self.half else f"special({bits})"
+        return f"f16(special({bits}))" if half else f"special({bits})"
 
     def splat(self, text: str, kind: str, lanes: int) -> str:
         return f"{self.type(kind, lanes)}({text})"
@@ -87,7 +88,7 @@ class Wgsl:
     def cast(self, text: str, old: str, new: str, lanes: int) -> str:
         return f"{self.type(new, lanes)}({text})"
 
-    def select(self, condition: str, yes: str, no: str, lanes: int) -> str:
+    def select(self, condition: str, yes: str, no: str, kind: str, lanes: int) -> str:
         return f"select({no}, {yes}, {condition})"
 
     def call(self, name: str, texts: Sequence[str], kind: str, lanes: int) -> str:
@@ -102,9 +103,9 @@ class Wgsl:
         return f"{_FUNCTIONS.get(name, name)}({', '.join(texts)})"
 
     def binary(self, name: str, a: str, b: str, kind: str, lanes: int) -> str:
-        if a == b and kind == FLOAT and name in ("equal", "not_equal"):
+        if a == b and kind in (FLOAT, REAL) and name in ("equal", "not_equal"):
             return self._is_nan(a, name == "not_equal", lanes)
-        if name == "not_equal" and kind == FLOAT:
+        if name == "not_equal" and kind in (FLOAT, REAL):
             return f"(!({a} == {b}))"  # != is false where a NaN is
         if name in _SHIFTS:
             unsigned = "u32" if lanes == 1 else f"vec{lanes}<u32>"

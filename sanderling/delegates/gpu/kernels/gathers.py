@@ -15,7 +15,7 @@ from ....ir import Op, Tensor
 from ....ops.base import attr
 from .. import layout
 from ..language import FLOAT, Value
-from ..passes.float_view import is_codes
+from ..passes.stored import is_codes
 from ..steps import Node, StepWriter, Writer
 from .moves import Outside, Whence, emit_move
 from .row import Row, need_constant

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ....ir import Op, Tensor
+from ....ir import DType, Op, Tensor
 from ....ops.base import attr
 from ..language import Value
 from ..steps import Node, StepWriter, View, Writer
@@ -84,7 +84,7 @@ def _rows_of(s: StepWriter, y: View, at: Sequence[Value], first: Value) -> Weigh
 def _refuses(op: Op) -> str | None:
     if any(len(op.operand(i).shape) < 2 for i in (0, 1)):
         return "an operand is no matrix"
-    return None
+    return "sums of whole numbers have no kernel" if op.outputs[0].dtype is DType.INT32 else None
 
 
 KERNELS = {"BATCH_MATMUL": Row(emit_batch_matmul, _refuses)}

@@ -8,7 +8,7 @@ the order in which they are read: [panel][window][input channel][channels of a t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -43,11 +43,14 @@ def pack_weights(weights: Array) -> Array:
     return packed
 
 
-def panels(s: StepWriter, packed: Array, tile: Tile, panel: Value) -> Weights:
-    """Constant weights in panels of a tile's channels, so that a run reads one piece of memory."""
+def panels(s: StepWriter, packed: Array, tile: Tile, panel: Value, twice: int = 0) -> Weights:
+    """Constant weights in panels of a tile's channels, so that a run reads one piece of memory.
+    twice: how many of the last channels of a panel are there once more."""
     rows = packed.reshape(-1, packed.shape[-1])
     depth, wide = len(rows), tile.slices * 4
-    kept = s.weights(rows.reshape(depth, -1, wide).transpose(1, 0, 2).reshape(-1, wide))
+    each = rows.reshape(depth, -1, wide).transpose(1, 0, 2)
+    each = np.concatenate([each, each[..., wide - twice :]], axis=-1)
+    kept = s.weights(each.reshape(-1, wide + twice))
     origin = s.k.let(panel * depth, "o")
     return lambda row, slice_, lanes: kept.at([origin + row], slice_, lanes)
 
@@ -76,16 +79,24 @@ class Product:
     ) -> None:  # fmt: skip
         """So many channels of the input, from this row of the weights on. points: those of the tile
         that there are elements for, default all."""
-        k, tile = self.k, self.tile
         taken = self.sums if points is None else self.sums[points.start : points.stop]
         for lane in range(lanes):
-            vectors = [
-                k.let(weights(row + lane, start, width), "w")
-                for start, width in zip(tile.starts, tile.widths, strict=True)
-            ]
-            for sums, x in zip(taken, elements(lane), strict=True):
-                for total, vector in zip(sums, vectors, strict=True):
-                    k.assign(total, k.fma(x.splat(total.lanes), vector, total))
+            self._add_row(weights, row + lane, elements(lane), taken)
+
+    def _add_row(
+        self, weights: Weights, row: Value, elements: list[Value], taken: list[list[Value]]
+    ) -> None:
+        k, tile = self.k, self.tile
+        vectors = [
+            k.let(weights(row, start, width), "w")
+            for start, width in zip(tile.starts, tile.widths, strict=True)
+        ]
+        for sums, x in zip(taken, elements, strict=True):
+            for total, vector in zip(sums, vectors, strict=True):
+                k.assign(total, k.fma(x.splat(total.lanes), vector, total))
+
+    def close(self) -> None:
+        """All has been added."""
 
     def put(self, place: Callable[[int], Sequence[Index]], inside: Own) -> None:
         """Store the points that are inside, after the activation and what is fused in."""
@@ -94,6 +105,41 @@ class Product:
                 at = place(m)
                 for n, total in enumerate(sums):
                     self.s.put(at, self.column(n), clamp(self.s, self.s.node.op, total))
+
+
+class PairedProduct(Product):
+    """The same of a tile whose last vectors are halves: those of two points are one vector, whose
+    weights are there twice. 24 channels then take three products for two points, not four."""
+
+    def __init__(self, s: StepWriter, tile: Tile, first: Value, bias: View | None) -> None:
+        super().__init__(s, replace(tile, widths=tile.widths[:-1]), first, bias)
+        self.half, lanes = tile.widths[-1], 2 * tile.widths[-1]
+        self.tail = self.tile.slices
+        self.bias = bias
+        self.pairs = [s.k.var(s.k.zero(lanes), "a") for _ in range(tile.rows // 2)]
+        places = s.k.join([s.k.value(lane) for lane in range(lanes)])
+        self.is_first = s.k.let(places < self.half, "f")
+
+    def add(
+        self, weights: Weights, row: Value, elements: Elements, lanes: int = 4,
+        points: range | None = None,
+    ) -> None:  # fmt: skip
+        assert points is None, "halves of points that are left out have no partner"
+        k = self.k
+        for lane in range(lanes):
+            found = elements(lane)
+            self._add_row(weights, row + lane, found, self.sums)
+            twice = k.let(weights(row + lane, self.tail, 2 * self.half), "w")
+            for total, x, other in zip(self.pairs, found[::2], found[1::2], strict=True):
+                two = k.select(self.is_first, x.splat(total.lanes), other.splat(total.lanes))
+                k.assign(total, k.fma(two, twice, total))
+
+    def close(self) -> None:
+        bias = self.bias and self.k.let(self.bias.at([], self.first + self.tail, self.half))
+        for m, sums in enumerate(self.sums):
+            total = self.pairs[m // 2].part(m % 2 * self.half, self.half)
+            sums.append(total if bias is None else self.k.let(total + bias))
+        self.tile = replace(self.tile, widths=(*self.tile.widths, self.half))
 
 
 @dataclass(frozen=True)
@@ -220,17 +266,20 @@ def emit_product(
 ) -> None:
     """[points, depth] times the transposed [out, depth]."""
     out, depth = weights.shape
-    tile = choose_tile(w.device, points, out, depth)
+    tile = choose_tile(w.device, points, out, depth, paired=True)
     with w.kernel("product", node) as s:
         k = s.k
         x, result = s.reads(source), s.result()
         column, block = k.grid(result.slices // tile.slices, -(-points // tile.rows))
-        kept = panels(s, pack_weights(weights.reshape(out, 1, 1, depth)), tile, column)
+        packed = pack_weights(weights.reshape(out, 1, 1, depth))
         start = None if bias is None else s.weights(layout.pack(bias))
-        product = Product(s, tile, k.let(column * tile.slices, "s"), start)
+        kind = PairedProduct if tile.has_half else Product
+        kept = panels(s, packed, tile, column, tile.widths[-1] if tile.has_half else 0)
+        product = kind(s, tile, k.let(column * tile.slices, "s"), start)
         point, own = block_of(s, block, tile.rows, points)
         add_lines(s, product, x, kept, point)
         s.macs = points * weights.size
+        product.close()
         put_points(s, product, layout.dims(node.output.shape)[:-1], point, own)
 
 

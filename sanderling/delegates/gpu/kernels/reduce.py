@@ -12,7 +12,7 @@ import numpy as np
 from ....ir import DType
 from ....ops.base import attr
 from .. import layout
-from ..language import BOOL, FLOAT, Kernel, Value
+from ..language import BOOL, FLOAT, INT, REAL, Kernel, Value
 from ..steps import Node, StepWriter, View, Writer
 from .row import Row, need_constant
 
@@ -28,7 +28,7 @@ class Reduction:
     combine: Combine
 
     def first(self, kind: str) -> float:
-        if kind == FLOAT:
+        if kind in (FLOAT, REAL):
             return self.start
         return int(max(INT32.min, min(INT32.max, self.start)))
 
@@ -67,10 +67,12 @@ def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, N
                         channel = k.minimum(channel, y.shape[-1] - 1)
                     place = [*at, k.let(channel)]
                     full = _full(s, place, shape, axes, keep)
-                    lanes.append(reduce_row(s, x, full[:-1], reduction))
+                    lanes.append(_row_total(s, x, full[:-1], reduction))
                 found = k.join([*lanes, *(lanes[-1:] * (4 - len(lanes)))])
             if mean:
-                found = k.let(found) * (1.0 / count)
+                total = k.let(found)
+                found = total // count if total.kind == INT else total * (1.0 / count)
+            found = _narrowed(k, found)
             s.put(at, slice_, k.cast(found, BOOL) if source.dtype is DType.BOOL else found)
 
     return emit
@@ -91,7 +93,7 @@ def _reduce_vectors(
     reduction: Reduction,
 ) -> Value:  # fmt: skip
     k = s.k
-    kind = x.argument.storage.kind
+    kind = _wide(x)
     start = reduction.first(kind)
     total = k.var(k.value(start, kind).splat(4), "a")
     with ExitStack() as loops:
@@ -99,14 +101,31 @@ def _reduce_vectors(
             loops.enter_context(k.loop(0, x.shape[i])) if p is None else p
             for i, p in enumerate(full)
         ]
-        k.assign(total, reduction.combine(k, total, x.at(place, slice_)))
+        value = k.cast(x.at(place, slice_), kind)
+        k.assign(total, reduction.combine(k, total, value))
     return total
 
 
-def reduce_row(s: StepWriter, x: View, full: Sequence[Value | None], reduction: Reduction) -> Value:
-    """Over the last dimension too: vectors first, then their lanes."""
-    k, channels = s.k, x.shape[-1]
+def _wide(x: View) -> str:
+    """The kind of a sum: floats are added up in 32 bits, for 16 hold no more than 65504."""
     kind = x.argument.storage.kind
+    return REAL if kind == FLOAT else kind
+
+
+def _narrowed(k: Kernel, total: Value) -> Value:
+    """A sum as the kernel's values are."""
+    return k.cast(total, FLOAT) if total.kind == REAL else total
+
+
+def reduce_row(s: StepWriter, x: View, full: Sequence[Value | None], reduction: Reduction) -> Value:
+    """Over the last dimension too, as the kernel's values are."""
+    return s.k.let(_narrowed(s.k, _row_total(s, x, full, reduction)))
+
+
+def _row_total(s: StepWriter, x: View, full: Sequence[Value | None], reduction: Reduction) -> Value:
+    """Vectors first, then their lanes."""
+    k, channels = s.k, x.shape[-1]
+    kind = _wide(x)
     start = reduction.first(kind)
     total = k.var(k.value(start, kind).splat(4), "a")
     with ExitStack() as loops:
@@ -115,7 +134,7 @@ def reduce_row(s: StepWriter, x: View, full: Sequence[Value | None], reduction: 
             for i, p in enumerate(full)
         ]
         slice_ = loops.enter_context(k.loop(0, x.slices, hint="c"))
-        value = s.valid(slice_, k.let(x.at(place, slice_)), channels, start)
+        value = s.valid(slice_, k.let(k.cast(x.at(place, slice_), kind)), channels, start)
         k.assign(total, reduction.combine(k, total, k.let(value)))
     halves = [reduction.combine(k, total.lane(i), total.lane(i + 2)) for i in (0, 1)]
     return k.let(reduction.combine(k, *halves))

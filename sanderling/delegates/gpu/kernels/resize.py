@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....ops.base import attr
-from ..language import FLOAT, INT, Value
+from ..language import FLOAT, INT, REAL, Value
 from ..steps import Node, StepWriter, Writer
 from .row import Row, need_constant
 
@@ -27,7 +27,7 @@ def emit_bilinear(w: Writer, node: Node) -> None:
         corners = [
             k.let(x.at([image, at_y, at_x], slice_)) for at_y in (y0, y1) for at_x in (x0, x1)
         ]
-        dx, dy = dx.splat(4), dy.splat(4)
+        dx, dy = (k.cast(d, FLOAT).splat(4) for d in (dx, dy))
         lines = [k.let(corners[i] * (1.0 - dx) + corners[i + 1] * dx) for i in (0, 2)]
         s.put([image, row, column], slice_, lines[0] * (1.0 - dy) + lines[1] * dy)
 
@@ -37,7 +37,7 @@ def _between(
 ) -> tuple[Value, Value, Value]:
     """Two neighbours and how far the point lies from the first."""
     k, scale = s.k, _scale(node, axis)
-    place = k.cast(at, FLOAT)
+    place = k.cast(at, REAL)
     half = bool(attr(node.op, "half_pixel_centers"))
     exact = k.let((place + 0.5) * scale - 0.5 if half else place * scale)
     floor = k.let(k.call("floor", exact))
@@ -57,7 +57,7 @@ def emit_nearest(w: Writer, node: Node) -> None:
 
 def _nearest(s: StepWriter, node: Node, axis: int, at: Value) -> Value:
     k, scale = s.k, _scale(node, axis)
-    place = k.cast(at, FLOAT)
+    place = k.cast(at, REAL)
     half = bool(attr(node.op, "half_pixel_centers"))
     exact = (place + 0.5) * scale if half else place * scale
     if bool(attr(node.op, "align_corners")):

@@ -1,20 +1,29 @@
 """The float view of a quantised graph: tensors of codes become floats, and between ops stand
-simulators that round as codes would, so that the bounds which a model has learned still hold."""
+simulators that round as codes would, so that the bounds which a model has learned still hold.
+
+A float inside is a code without its zero point (a unit): a whole number that 16 bits keep exactly.
+Products of units and of weights that are multiples of a power of two are exact in float, too, so
+that a device's sums are the CPU's; they are scaled and rounded behind the sum, as kernels of whole
+numbers do it. Operators that scale as their inputs do compute with units as they are; others get
+real values.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
-from ....ir import Array, Blockwise, DType, Graph, Op, Tensor
+from ....ir import Array, DType, Graph, Op, Tensor
+from ....ops.fixed import fused_range, quantize_multiplier
 from ....passes import Fired
 from ....passes.common import same_quant
-from ..layout import CODES
+from .stored import along, bounds, complex_twin, is_codes, is_narrow, real_values, unit_values
 
-# The rounding of codes, on floats.
-SIMULATE = "gpu.SIMULATE"
+# The rounding of codes, on floats; and units as reals.
+SIMULATE, SCALE = "gpu.SIMULATE", "gpu.SCALE"
 # Their results are elements of their inputs.
 MOVES = frozenset({
     "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "SPLIT", "SPLIT_V",
@@ -22,7 +31,9 @@ MOVES = frozenset({
     "MIRROR_PAD", "BROADCAST_TO", "DEPTH_TO_SPACE", "SPACE_TO_DEPTH", "BATCH_TO_SPACE_ND",
     "SPACE_TO_BATCH_ND", "MAX_POOL_2D", "RESIZE_NEAREST_NEIGHBOR", "EMBEDDING_LOOKUP",
 })  # fmt: skip
-
+# If their inputs are multiplied by a number, so are their results; or only the order counts.
+LINEAR = MOVES | {"AVERAGE_POOL_2D", "MEAN", "SUM", "RESIZE_BILINEAR", "QUANTIZE"}
+RANKING = frozenset({"ARG_MAX", "ARG_MIN"})
 # Where products have their input, weights and bias.
 BIASED = {
     "CONV_2D": (0, 1, 2),
@@ -30,6 +41,9 @@ BIASED = {
     "FULLY_CONNECTED": (0, 1, 2),
     "TRANSPOSE_CONV": (2, 1, 3),
 }
+# With floats as inputs they read the codes of bytes as signed, whatever the type is.
+HYBRID = frozenset({*BIASED, "BATCH_MATMUL", "EMBEDDING_LOOKUP"})
+COPIES = {"QUANTIZE": "gpu.COPY", "DEQUANTIZE": "gpu.COPY"}
 
 
 @dataclass(frozen=True)
@@ -40,20 +54,38 @@ class Border:
     inside: Tensor
 
 
-def is_codes(tensor: Tensor) -> bool:
-    return tensor.dtype in CODES and tensor.quant is not None and tensor.quant.is_set
+@dataclass(frozen=True)
+class Rounding:
+    """From what an op computes to units: times factor, rounded, within bounds. finer: sums of whole
+    numbers are rounded twice, first to so many parts of a unit; 1 is once. Both are one number, or
+    one for each channel."""
+
+    factor: Array
+    finer: Array
+    low: int
+    high: int
 
 
-def float_view(graph: Graph) -> tuple[Fired, list[Border], list[Border]]:
-    """Change the graph; tell what the borders were and what they are."""
+@dataclass
+class Rewritten:
+    """An op on floats: its inputs, how results become units (those not named are that), and its
+    name if it is another."""
+
+    inputs: list[Tensor | None]
+    attrs: dict[str, object]
+    rounding: dict[Tensor, Rounding] = field(default_factory=dict)
+    name: str | None = None
+
+
+def float_view(graph: Graph, twice: bool = True) -> tuple[Fired, list[Border], list[Border]]:
+    """Change the graph; tell what the borders were and what they are. twice: round as kernels of
+    whole numbers do, which takes more bits than a float of 16 has."""
     fired: Fired = Counter()
     inputs, outputs = list(graph.inputs), list(graph.outputs)
-    for op in graph.ops:
-        _make_bias_float(graph, op)
-        _make_symmetric(graph, op)
-    twins = {t: _float_twin(t) for t in graph.tensors if _needs_twin(t)}
+    twins = {t: _twin(t) for t in graph.tensors if _needs_twin(t)}
     for op in list(graph.ops):
-        _rebuild(graph, op, twins, fired)
+        if any(t in twins for t in (*op.inputs, *op.outputs) if t is not None):
+            _replace(graph, op, twins, _rewritten(graph, op, twins, twice), fired)
     graph.inputs[:] = [twins.get(t, t) for t in inputs]
     graph.outputs[:] = [twins.get(t, t) for t in outputs]
     graph.enlist(*graph.inputs)
@@ -68,108 +100,218 @@ def _border(tensor: Tensor, twins: dict[Tensor, Tensor]) -> Border:
 
 
 def _needs_twin(tensor: Tensor) -> bool:
-    return is_codes(tensor) or _is_narrow(tensor) or tensor.dtype is DType.COMPLEX64
+    return is_codes(tensor) or is_narrow(tensor) or tensor.dtype is DType.COMPLEX64
 
 
-def _is_narrow(tensor: Tensor) -> bool:
-    """Constants of fewer bits than a byte has."""
-    return tensor.is_constant and tensor.dtype.bits < 8 and tensor.quant is not None
+def _twin(tensor: Tensor) -> Tensor:
+    """Of units; constants are made of what their readers need, when it is known."""
+    if tensor.dtype is DType.COMPLEX64:
+        return complex_twin(tensor)
+    return Tensor(tensor.name, DType.FLOAT32, tensor.shape)
 
 
-def _make_bias_float(graph: Graph, op: Op) -> None:
-    """The unit of a bias is the product of the input's and the weights', whatever its own scale."""
+# -- what an op computes with ---------------------------------------------------------------------
+
+
+def _rewritten(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -> Rewritten:
+    if _is_product(op):
+        return _product(graph, op, twins, twice)
+    if twice and op.name in FIXED and all(map(is_codes, op.outputs)) and _all_codes(op):
+        return _in_fixed_point(graph, op, twins)
+    if op.name in RANKING or _shares_scale(op):
+        return _in_units(graph, op, twins)
+    return _in_reals(graph, op, twins)
+
+
+def _is_product(op: Op) -> bool:
+    """Of codes with constant codes."""
     if op.name not in BIASED:
-        return
+        return False
     x, weights, bias = (op.input(place) for place in BIASED[op.name])
-    if x is None or weights is None or bias is None or not (is_codes(x) and bias.is_constant):
-        return
-    unit = x.quantisation.scale.astype(np.float32) * weights.quantisation.scale.astype(np.float32)
-    made = graph.constant(f"{bias.name}/float", bias.values.astype(np.float32) * unit)
-    graph.set_input(op, BIASED[op.name][2], made)
+    stored = (
+        weights is not None and weights.is_constant and (is_codes(weights) or is_narrow(weights))
+    )
+    known = bias is None or bias.is_constant
+    return x is not None and is_codes(x) and stored and known and is_codes(op.outputs[0])
 
 
-def _make_symmetric(graph: Graph, op: Op) -> None:
+def _product(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -> Rewritten:
+    """Weights are whole numbers times the power of two that is next to the scale of the result."""
+    place_x, place_w, place_b = BIASED[op.name]
+    x, weights, bias = op.operand(place_x), op.operand(place_w), op.input(place_b)
+    scales = weights.quantisation.scale.astype(np.float64)
+    unit = float(x.quantisation.scale[0]) / float(op.outputs[0].quantisation.scale[0])
+    m, shift = quantize_multiplier(scales * unit)
+    power = 2.0 ** shift.astype(np.float64)
+    inputs = [None if t is None else twins.get(t, t) for t in op.inputs]
+    scaled = _weight_units(op, weights) * along(power, weights)
+    inputs[place_w] = graph.constant(f"{weights.name}/units", scaled.astype(np.float32))
+    if bias is not None:
+        start = bias.values.reshape(-1) * power
+        inputs[place_b] = graph.constant(f"{bias.name}/units", start.astype(np.float32))
+    again = twice and op.name != "FULLY_CONNECTED"
+    finer = np.maximum(1.0, 1 / power) if again else np.ones(1)
+    out = op.outputs[0]
+    return Rewritten(inputs, _plain(op), {out: _rounding(op, out, m / 2.0**31, finer)})
+
+
+def _all_codes(op: Op) -> bool:
+    """Whether what it computes with are codes, each with one scale."""
+    tensors = op.inputs if op.name == "MUL" else op.inputs[:1]
+    return all(t is not None and is_codes(t) and t.quantisation.scale.size == 1 for t in tensors)
+
+
+def _in_fixed_point(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
+    """Products and sums of units are whole numbers, which the CPU scales as those of weights."""
+    m, shift = FIXED[op.name](op)
+    power = 2.0 ** float(shift)
+    out, finer = op.outputs[0], np.array([max(1.0, 1 / power)])
+    rounding = {out: _rounding(op, out, np.array([m / 2.0**31 * power]), finer)}
+    return Rewritten(_units_of(graph, op, twins), _plain(op), rounding, FIXED_NAMES.get(op.name))
+
+
+def _mul_multiplier(op: Op) -> tuple[int, int]:
+    a, b, out = (float(t.quantisation.scale[0]) for t in (*map(op.operand, (0, 1)), op.outputs[0]))
+    m, shift = quantize_multiplier(a * b / out)
+    return int(m), int(shift)
+
+
+def _sum_multiplier(op: Op) -> tuple[int, int]:
+    scales = (float(t.quantisation.scale[0]) for t in (op.operand(0), op.outputs[0]))
+    m, shift = quantize_multiplier(next(scales) / next(scales))
+    return int(m), int(shift)
+
+
+def _mean_multiplier(op: Op) -> tuple[int, int]:
+    """One over the number of elements goes into the multiplier, with as many bits as fit."""
+    (m, shift), shape = _sum_multiplier(op), op.operand(0).shape
+    axes = {int(a) % len(shape) for a in op.operand(1).values.reshape(-1)}
+    count = prod(shape[a] for a in axes)
+    extra = min(count.bit_length() - 1, 32, 31 + shift)
+    return (m << extra) // count, shift - extra
+
+
+# Operators that the CPU computes in fixed point: the multiplier of their products or sums, and
+# those that become sums.
+FIXED = {"MUL": _mul_multiplier, "SUM": _sum_multiplier, "MEAN": _mean_multiplier}
+FIXED_NAMES = {"MEAN": "SUM"}
+
+
+def _weight_units(op: Op, weights: Tensor) -> Array:
     """Kernels do not look at the zero points of int8 weights, where the scale may be one for each
     channel; those of FULLY_CONNECTED do where it is not."""
-    weights = op.input(BIASED[op.name][1]) if op.name in BIASED else None
-    if weights is None or weights.dtype is not DType.INT8 or not is_codes(weights):
-        return
-    quant = weights.quantisation
-    alone = op.name == "FULLY_CONNECTED" and quant.scale.size == 1
-    if alone or not weights.is_constant or not quant.zero_point.any():
-        return
-    made = weights.copy()
-    made.quant = replace(quant, zero_point=np.zeros_like(quant.zero_point))
-    graph.enlist(made)
-    graph.set_input(op, BIASED[op.name][1], made)
-
-
-def _float_twin(tensor: Tensor) -> Tensor:
-    if tensor.dtype is DType.COMPLEX64:
-        return _complex_twin(tensor)
-    if not tensor.is_constant:
-        return Tensor(tensor.name, DType.FLOAT32, tensor.shape)
-    return Tensor(tensor.name, DType.FLOAT32, tensor.shape, data=real_values(tensor))
-
-
-def _complex_twin(tensor: Tensor) -> Tensor:
-    """A last dimension more, of the real and the imaginary part."""
-    shape = (*tensor.shape, 2)
-    if not tensor.is_constant:
-        return Tensor(tensor.name, DType.FLOAT32, shape)
-    parts = np.stack([tensor.values.real, tensor.values.imag], axis=-1)
-    return Tensor(tensor.name, DType.FLOAT32, shape, data=parts.astype(np.float32))
-
-
-def real_values(tensor: Tensor) -> Array:
-    """What the codes of a constant stand for."""
-    quant, codes = tensor.quantisation, tensor.values.astype(np.float32)
-    if quant.block is not None:
-        return _real_blocks(codes, quant.block)
-    shape = [1] * codes.ndim
-    if quant.scale.size > 1:
-        shape[quant.axis] = -1
-    scale, zero = (
-        x.astype(np.float32).reshape(shape or ()) for x in (quant.scale, quant.zero_point)
-    )
-    found: Array = (codes - zero) * scale
+    alone = op.name == "FULLY_CONNECTED" and weights.quantisation.scale.size == 1
+    if weights.dtype is DType.UINT8 or alone:
+        return unit_values(weights)
+    found: Array = weights.values.astype(np.float32)
     return found
 
 
-def _real_blocks(codes: Array, block: Blockwise) -> Array:
-    """Of a matrix with a scale for each block of a row."""
-    assert block.scales is not None, "the op has been checked"
-    scales = block.scales.values.astype(np.float32).reshape(len(codes), -1)
-    found: Array = codes * np.repeat(scales, block.block_size, axis=1)
-    return found
+def _shares_scale(op: Op) -> bool:
+    """A linear op whose inputs are all in the same units, and whose results are codes."""
+    if op.name not in LINEAR or not all(is_codes(t) for t in op.outputs):
+        return False
+    codes = [t for t in op.inputs if t is not None and (is_codes(t) or is_narrow(t))]
+    alike = all(same_quant(t, codes[0]) for t in codes)
+    return bool(codes) and alike and codes[0].quantisation.scale.size == 1
 
 
-def _rebuild(graph: Graph, op: Op, twins: dict[Tensor, Tensor], fired: Fired) -> None:
-    if not any(t in twins for t in (*op.inputs, *op.outputs) if t is not None):
-        return
-    ins = [None if t is None else twins.get(t, t) for t in op.inputs]
-    outs = [twins.get(t, t) for t in op.outputs]
-    exact = [is_codes(t) and not _keeps_codes(op, t) for t in op.outputs]
-    made = [
-        graph.tensor(f"{t.name}/exact", t.dtype, t.shape) if rounded else t
-        for t, rounded in zip(outs, exact, strict=True)
-    ]
-    for t in (*ins, *outs):
-        if t is not None and t not in graph.tensors:
-            graph.enlist(t)
-    name = {"QUANTIZE": "gpu.COPY", "DEQUANTIZE": "gpu.COPY"}.get(op.name, op.name)
-    new = Op(name, ins[:1] if name == "gpu.COPY" else ins, made, dict(op.attrs))
-    graph.insert(new, before=op)
-    for code, exactly, rounded in zip(op.outputs, made, outs, strict=True):
-        if exactly is not rounded:
-            graph.insert(Op(SIMULATE, [exactly], [rounded], {"codes": code}), before=op)
-            fired["simulator"] += 1
+def _units_of(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> list[Tensor | None]:
+    inputs: list[Tensor | None] = []
+    for t in op.inputs:
+        if t is not None and t in twins and t.is_constant:
+            inputs.append(graph.constant(f"{t.name}/units", unit_values(t)))
+        else:
+            inputs.append(None if t is None else twins.get(t, t))
+    return inputs
+
+
+def _in_units(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
+    inputs = _units_of(graph, op, twins)
+    if op.name in RANKING:
+        return Rewritten(inputs, dict(op.attrs))
+    source = next(t for t in op.inputs if t is not None and (is_codes(t) or is_narrow(t)))
+    unit, rounding = float(source.quantisation.scale[0]), {}
+    for out in op.outputs:
+        ratio = unit / float(out.quantisation.scale[0])
+        if op.name not in MOVES or _is_activated(op) or ratio != 1.0:
+            rounding[out] = _rounding(op, out, np.array([ratio]), np.ones(1))
+    return Rewritten(inputs, _plain(op), rounding)
+
+
+def _is_activated(op: Op) -> bool:
+    return str(op.attrs.get("fused_activation_function", "NONE")) != "NONE"
+
+
+def _in_reals(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
+    inputs = [_real(graph, op, t, twins) for t in op.inputs]
+    rounding = {}
+    for out in filter(is_codes, op.outputs):
+        scale, zero, low, high = bounds(out)
+        factor = np.array([float(np.float32(1) / np.float32(scale))])
+        rounding[out] = Rounding(factor, np.ones(1), low - zero, high - zero)
+    return Rewritten(inputs, dict(op.attrs), rounding)
+
+
+def _real(
+    graph: Graph, op: Op, tensor: Tensor | None, twins: dict[Tensor, Tensor]
+) -> Tensor | None:
+    if tensor is None or tensor not in twins or tensor.dtype is DType.COMPLEX64:
+        return None if tensor is None else twins.get(tensor, tensor)
+    if tensor.is_constant:
+        signed = tensor.dtype is DType.UINT8 and op.name in HYBRID and not is_codes(op.outputs[0])
+        return graph.constant(f"{tensor.name}/real", real_values(tensor, signed))
+    made = graph.tensor(f"{tensor.name}/real", DType.FLOAT32, tensor.shape)
+    scale = bounds(tensor)[0]
+    graph.insert(Op(SCALE, [twins[tensor]], [made], {"scale": scale}), before=op)
+    return made
+
+
+def _plain(op: Op) -> dict[str, object]:
+    """Its attributes without the activation, which bounds take the place of."""
+    return {k: v for k, v in op.attrs.items() if k != "fused_activation_function"}
+
+
+def _rounding(op: Op, out: Tensor, factor: Array, finer: Array) -> Rounding:
+    zero = int(out.quantisation.zero_point[0])
+    low, high = fused_range(op) if _is_activated(op) else out.dtype.bounds
+    return Rounding(_alike(factor), _alike(finer), low - zero, high - zero)
+
+
+def _alike(values: Array) -> Array:
+    """One number where all are the same."""
+    flat: Array = np.asarray(values, np.float64).reshape(-1)
+    return flat[:1] if np.all(flat == flat[0]) else flat
+
+
+# -- the graph ------------------------------------------------------------------------------------
+
+
+def _replace(
+    graph: Graph, op: Op, twins: dict[Tensor, Tensor], made: Rewritten, fired: Fired
+) -> None:
+    """A simulator stands behind every result that is to be rounded."""
+    outs = {t: twins.get(t, t) for t in op.outputs}
+    exact = {
+        t: graph.tensor(f"{t.name}/exact", DType.FLOAT32, t.shape) if t in made.rounding else twin
+        for t, twin in outs.items()
+    }
+    name = made.name or COPIES.get(op.name, op.name)
+    inputs = made.inputs[:1] if name in COPIES.values() else made.inputs
+    graph.insert(Op(name, inputs, list(exact.values()), made.attrs), before=op)
+    for t, rounding in made.rounding.items():
+        graph.insert(_simulator(graph, exact[t], outs[t], rounding), before=op)
+        fired["simulator"] += 1
     _drop(graph, op)
 
 
-def _keeps_codes(op: Op, output: Tensor) -> bool:
-    codes = [t for t in op.inputs if t is not None and is_codes(t)]
-    return op.name in MOVES and bool(codes) and all(same_quant(t, output) for t in codes)
+def _simulator(graph: Graph, before: Tensor, after: Tensor, rounding: Rounding) -> Op:
+    """What differs from channel to channel is an input."""
+    inputs = [before]
+    for name, values in (("factor", rounding.factor), ("finer", rounding.finer)):
+        if values.size > 1:
+            inputs.append(graph.constant(f"{after.name}/{name}", values.astype(np.float32)))
+    return Op(SIMULATE, inputs, [after], {"rounding": rounding})
 
 
 def _drop(graph: Graph, op: Op) -> None:
@@ -179,10 +321,3 @@ def _drop(graph: Graph, op: Op) -> None:
     for tensor in op.outputs:
         if tensor.producer is op:
             tensor.producer = None
-
-
-def bounds(codes: Tensor) -> tuple[float, int, int, int]:
-    """Scale, zero point, least and greatest code."""
-    quant = codes.quantisation
-    low, high = codes.dtype.bounds
-    return float(quant.scale[0]), int(quant.zero_point[0]), low, high

@@ -1,0 +1,271 @@
+"""What does pruning cost, and what does it bring?
+
+    python -m benchmarks.prune --write [--part resnet20 --part efficientnet --part channels]
+
+ResNet-20 on CIFAR-10 (10,000 test pictures; 10,000 others to train on): zeros of several shares and
+structures, one-shot and trained. EfficientNet-Lite0: one-shot from 200 unlabelled pictures, judged
+on 400 others, beside plain magnitude. Whole channels: multiplications, accuracy and measured time
+here and in LiteRT. --keep FOLDER keeps what each run found, so that a long benchmark can be done in
+pieces: what is there is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sanderling import Schedule, load
+from sanderling.evaluate.paired_statistics import paired
+from sanderling.evaluate.preprocess import PRESETS
+from sanderling.ir import Array, Model
+from sanderling.measure.machine import machine_line
+from sanderling.optimize.latency import compare_latency
+from sanderling.training.prune import prune
+from sanderling.training.report import TrainingReport
+
+from .common import SHARED, table, write_section
+
+RESNET, EFFICIENTNET = "resnet20_cifar10_f32", "efficientnet_lite0_224_f32"
+MEAN = np.array((123.675, 116.28, 103.53), np.float32)
+STD = np.array((58.395, 57.12, 57.375), np.float32)
+# Shares and structures of ResNet-20, with the epochs of training after the one-shot result.
+RESNET_RUNS = (("50 %", 0.5, "unstructured", 2), ("80 %", 0.8, "unstructured", 2),
+               ("2:4", 0.5, "2:4", 1), ("90 %", 0.9, "unstructured", 3))  # fmt: skip
+EFFICIENT_RUNS = (("50 %", 0.5, "unstructured", False), ("50 %, layers differ", 0.5, "unstructured",
+                  True), ("2:4", 0.5, "2:4", False))  # fmt: skip
+CHANNEL_RUNS = ((RESNET, 0.25, 2), (EFFICIENTNET, 0.125, 3))  # share, epochs
+RATE = {RESNET: 1e-3, EFFICIENTNET: 1e-4}
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+def cifar(split: str) -> tuple[Array, Array]:
+    sys.path.insert(0, str(SHARED / "datasets"))
+    from load_cifar10 import load as read  # type: ignore[import-not-found]
+
+    pictures, labels = read(SHARED / "datasets" / "cifar10_lossless.npz", split)
+    return ((pictures - MEAN) / STD).astype(np.float32), labels.astype(np.int64)
+
+
+def photographs() -> tuple[Array, Array, Array]:
+    """(every third picture, the others, their classes)."""
+    folder = SHARED / "datasets" / "imagenet600"
+    with (folder / "labels.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    tensor = load(SHARED / "models" / f"{EFFICIENTNET}.tflite").main.inputs[0]
+    prepare = PRESETS["efficientnet-lite"]
+    read = np.concatenate([prepare(folder / "img" / r["file"], tensor)[0] for r in rows])
+    classes = np.array([int(r["class1000"]) for r in rows])
+    test = np.arange(len(rows)) % 3 != 0
+    return read[::3], read[test], classes[test]
+
+
+def classes_of(model: Model, pictures: Array) -> Array:
+    """What the model names first, by our runtime."""
+    session, name = model.compile(threads=1), model.main.inputs[0].name
+    found = [next(iter(session.run({name: x[None]}).values())).argmax() for x in pictures]
+    return np.array(found)
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+class Kept:
+    """Results by name, in a folder."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def __call__(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        path = self.folder / f"{name.replace(':', 'of')}.json" if self.folder else None
+        if path and path.is_file():
+            return dict(json.loads(path.read_text()))
+        begin = time.monotonic()
+        found = make() | {"seconds": time.monotonic() - begin}
+        print(name, {k: v for k, v in found.items() if not isinstance(v, list | dict)}, flush=True)
+        if path:
+            path.write_text(json.dumps(found))
+        return found
+
+
+def scored(made: Model, float_classes: Array, pictures: Array, truth: Array) -> dict[str, Any]:
+    ours = classes_of(made, pictures)
+    apart = paired(ours == truth, float_classes == truth)["difference"]
+    return {
+        "accuracy": float((ours == truth).mean()),
+        "change": apart["value"],
+        "low": apart["low"],
+        "high": apart["high"],
+        "agreement": float((ours == float_classes).mean()),
+    }
+
+
+def told(report: TrainingReport) -> dict[str, Any]:
+    before, after = report.macs
+    return {
+        "zeros": report.zeros,
+        "zipped": report.zipped_after / report.zipped_before,
+        "size": report.size_after / report.size_before,
+        "macs": after / before,
+        "problems": len(report.problems),
+    }
+
+
+@dataclass
+class Bench:
+    """A network with its samples, its test and what it says of that."""
+
+    name: str
+    model: Model
+    own: Array
+    labels: Array | None
+    test: Array
+    truth: Array
+    reference: Array
+
+    @staticmethod
+    def of(name: str) -> Bench:
+        model = load(SHARED / "models" / f"{name}.tflite")
+        labels: Array | None = None
+        if name == RESNET:
+            own, labels = cifar("train")
+            test, truth = cifar("test")
+        else:
+            own, test, truth = photographs()
+        return Bench(name, model, own, labels, test, truth, classes_of(model, test))
+
+    def run(self, latency: bool = False, **options: Any) -> dict[str, Any]:
+        made, report = prune(self.model, self.own, **options)
+        found = told(report) | scored(made, self.reference, self.test, self.truth)
+        if latency:
+            times = compare_latency(self.model, made, 1, 6.0)
+            found["speed"] = {r["engine"]: r.get("speedup") for r in times}
+        return found
+
+    def trained(self, epochs: int) -> dict[str, Any]:
+        """Options of training: with the labels that there are."""
+        batch = 64 if self.name == RESNET else 16
+        schedule = Schedule(epochs, batch, RATE[self.name], mix=0.5)
+        return {"labels": self.labels, "schedule": schedule}
+
+
+def resnet20(kept: Kept) -> list[dict[str, Any]]:
+    bench, rows = Bench.of(RESNET), []
+    for name, share, structure, epochs in RESNET_RUNS:
+        common = {"sparsity": share, "structure": structure, "held_out": 0.02}
+        ways = {
+            "magnitude": common | {"method": "magnitude"},
+            "one-shot": common,
+            "trained": common | bench.trained(epochs),
+        }
+        for way, options in ways.items():
+            found = kept(f"{RESNET} {name} {way}", partial(bench.run, **options))
+            count = epochs if way == "trained" else 0
+            rows.append({"zeros": name, "way": way, "epochs": count, "found": found})
+    return rows
+
+
+def efficientnet(kept: Kept) -> list[dict[str, Any]]:
+    bench, rows = Bench.of(EFFICIENTNET), []
+    for name, share, structure, whole in EFFICIENT_RUNS:
+        for method in ("magnitude", "one-shot"):
+            run = partial(bench.run, sparsity=share, structure=structure, method=method,
+                          whole_model=whole, held_out=0.0)  # fmt: skip
+            found = kept(f"{EFFICIENTNET} {name} {method}", run)
+            rows.append({"zeros": name, "way": method, "epochs": 0, "found": found})
+    return rows
+
+
+def channels(kept: Kept) -> list[dict[str, Any]]:
+    rows = []
+    for name, share, epochs in CHANNEL_RUNS:
+        bench = Bench.of(name)
+        common = {"sparsity": share, "structure": "channels", "held_out": 0.02, "latency": True}
+        for way, options in {"one-shot": common, "trained": common | bench.trained(epochs)}.items():
+            found = kept(f"{name} channels {share} {way}", partial(bench.run, **options))
+            count = epochs if way == "trained" else 0
+            rows.append({"model": name, "share": share, "way": way, "epochs": count,
+                         "found": found})  # fmt: skip
+    return rows
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+HEADER = ["zeros", "way", "epochs", "zeros found", "zipped", "accuracy", "change (95 %), points",
+          "agreement with float"]  # fmt: skip
+
+
+def zero_table(rows: list[dict[str, Any]]) -> str:
+    return table(HEADER, [_zero_row(r) for r in rows], left=2)
+
+
+def _zero_row(row: dict[str, Any]) -> list[object]:
+    found = row["found"]
+    return [row["zeros"], row["way"], row["epochs"] or "-", f"{found['zeros']:.1%}",
+            f"{found['zipped']:.1%}", f"{found['accuracy']:.2%}", change_text(found),
+            f"{found['agreement']:.2%}"]  # fmt: skip
+
+
+def change_text(found: dict[str, Any]) -> str:
+    low, high = found["low"] * 100, found["high"] * 100
+    return f"{found['change'] * 100:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def channel_table(rows: list[dict[str, Any]]) -> str:
+    header = ["model", "channels gone", "way", "epochs", "size", "MACs", "accuracy",
+              "change (95 %), points", "speed-up here", "speed-up in LiteRT"]  # fmt: skip
+    lines = []
+    for row in rows:
+        found = row["found"]
+        speeds = [found["speed"].get(e) for e in ("sanderling", "litert")]
+        shown = ["-" if s is None else f"{s:.2f}" for s in speeds]
+        lines.append([row["model"], f"{row['share']:.1%}", row["way"], row["epochs"] or "-",
+                      f"{found['size']:.1%}", f"{found['macs']:.1%}", f"{found['accuracy']:.2%}",
+                      change_text(found), *shown])  # fmt: skip
+    return table(header, lines, left=3)
+
+
+Rows = list[dict[str, Any]]
+PARTS: dict[str, tuple[str, Callable[[Kept], Rows], Callable[[Rows], str]]] = {
+    "resnet20": ("ResNet-20 on CIFAR-10, 10,000 test pictures", resnet20, zero_table),
+    "efficientnet": (
+        "EfficientNet-Lite0, 200 unlabelled pictures; judged on 400 others",
+        efficientnet,
+        zero_table,
+    ),
+    "channels": ("Whole channels", channels, channel_table),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--keep", type=Path, help="a folder for results")
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    kept = Kept(given.keep)
+    pieces = ["## Pruning", f"`python -m benchmarks.prune --write`. {machine_line()}"]
+    for name in given.part or PARTS:
+        title, run, shown = PARTS[name]
+        pieces += [f"### {title}", shown(run(kept))]
+    text = "\n\n".join(pieces)
+    print(text)
+    if given.write:
+        write_section("prune", text)
+
+
+if __name__ == "__main__":
+    main()

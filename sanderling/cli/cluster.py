@@ -1,0 +1,181 @@
+"""`sanderling cluster`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..evaluate.task import make_task
+from ..format import load
+from . import completion
+from .common import JsonPath, JsonTarget, ModelPath, Quiet, say, warn_unused
+from .task_options import task_settings
+from .training_options import (
+    Anyway,
+    Batch,
+    Checkpoint,
+    Data,
+    Epochs,
+    HeldOut,
+    Labels,
+    Latency,
+    MaxDrop,
+    Mean,
+    Mix,
+    Only,
+    Output,
+    Preset,
+    Rate,
+    ReportPath,
+    SampleCount,
+    Seed,
+    Std,
+    TaskLimit,
+    TaskName,
+    TaskOptions,
+    Threads,
+    check_output,
+    keeping,
+    need_torch,
+    training_data,
+)
+
+if TYPE_CHECKING:
+    from ..training.cluster import Clustering
+
+FAILED = 1
+STARTS = ("kmeans++", "linear", "density", "random", "grid")
+STORAGE = ("float", "int4", "int2")
+
+
+def cluster(
+    model: ModelPath,
+    output: Output = None,
+    clusters: Annotated[
+        int, typer.Option("--clusters", "-k", metavar="N", help="Different values of a weight.")
+    ] = 16,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--start",
+            metavar="HOW",
+            autocompletion=completion.one_of(lambda: STARTS),
+            help=f"Where the values begin: {', '.join(STARTS)}.",
+        ),
+    ] = "kmeans++",
+    per_channel: Annotated[
+        bool, typer.Option("--per-channel", help="Values of their own for each output channel.")
+    ] = False,
+    keep_zeros: Annotated[
+        bool,
+        typer.Option("--keep-zeros/--no-keep-zeros", help="Zero is a value, and zeros stay zeros."),
+    ] = True,
+    depthwise: Annotated[
+        bool,
+        typer.Option(
+            "--depthwise",
+            help="Depthwise layers too: they are few weights, and each of them matters.",
+        ),
+    ] = False,
+    storage: Annotated[
+        str,
+        typer.Option(
+            "--storage",
+            metavar="HOW",
+            autocompletion=completion.one_of(lambda: STORAGE),
+            help="float; or int4 (15 values a channel) or int2 (3), which also the unzipped file "
+            "gains from.",
+        ),
+    ] = "float",
+    only: Only = [],  # noqa: B006
+    data: Data = "",
+    labels: Labels = "",
+    samples: SampleCount = 0,
+    preset: Preset = "",
+    mean: Mean = "",
+    std: Std = "",
+    epochs: Epochs = 0,
+    batch: Batch = 32,
+    rate: Rate = 1e-4,
+    mix: Mix = 0.0,
+    held_out: HeldOut = 0.2,
+    seed: Seed = 0,
+    checkpoint: Checkpoint = None,
+    max_drop: MaxDrop = None,
+    anyway: Anyway = False,
+    task: TaskName = "",
+    task_option: TaskOptions = [],  # noqa: B006
+    task_limit: TaskLimit = 0,
+    latency: Latency = False,
+    report: ReportPath = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Cluster nothing: say whether MODEL has so few values."),
+    ] = False,
+    threads: Threads = 1,
+    quiet: Quiet = False,
+    json: JsonPath = "",
+) -> None:
+    """Let weights share a few values, so that the model zips to a fraction, with a report.
+
+    With samples (--data) values are chosen by what layers read, and errors are made up for;
+    --epochs trains afterwards. --max-drop finds the fewest values, layer by layer, that the
+    accuracy allows; exit status 1 if there are none, or if the finished model does not hold what
+    was asked.
+    """
+    need_torch("`sanderling cluster`", threads)
+    from ..training.cluster import Clustering
+    from ..training.cluster import cluster as behind
+    from ..training.train import Schedule
+    from .training_output import Targets
+
+    how = Clustering(
+        clusters, start, per_channel, keep_zeros, depthwise, tuple(only), storage, seed
+    )
+    if check:
+        _check(model, how, json)
+        return
+    check_output(model, output)
+    if not task:
+        warn_unused(
+            {"--task-option": task_option, "--task-limit": task_limit}, "there is no --task"
+        )
+    judge = make_task(task, **task_settings(task, task_option)) if task else None
+    with Targets(output, report, json) as targets:
+        source = load(model)
+        found = None
+        if data or epochs or max_drop is not None:
+            found = training_data(
+                data, source, labels, "training and targets need some",
+                samples=samples, preset=preset, mean=mean, std=std,
+            )  # fmt: skip
+        with keeping(checkpoint):
+            made, told = behind(
+                source,
+                found,
+                how,
+                schedule=Schedule(epochs, batch, rate, mix=mix, seed=seed),
+                held_out=held_out,
+                max_drop=max_drop,
+                task=judge,
+                task_limit=task_limit,
+                checkpoint=checkpoint,
+                latency=latency,
+                threads=threads,
+            )
+        targets.write(made, told, "Clustering", anyway)
+
+
+def _check(model: Path, how: Clustering, json: str) -> None:
+    from ..training.cluster import check_clustered
+
+    found = check_clustered(load(model), how)
+    with JsonTarget(json) as target:
+        record = {"schema": "sanderling.cluster-check/1", "model": str(model), "problems": found}
+        if not target.write(record):
+            typer.echo("\n".join(found) or "everything that was asked holds")
+    if found:
+        say(f"sanderling: {len(found)} weights have more values")
+        raise typer.Exit(FAILED)

@@ -1,0 +1,101 @@
+"""8-bit models on the GPU delegate: floats inside, codes at the border, and learned bounds kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sanderling.ir import Array, DType, Graph, Model, Quant, Tensor
+from tests.support.gpu_conformance import gpu
+
+pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+pytestmark = pytest.mark.skipif(bool(gpu().lacks()), reason="there is no OpenCL device")
+RNG = np.random.default_rng(4)
+SHAPE = (1, 5, 6, 8)
+WINDOW = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
+
+
+def _conv(
+    graph: Graph, x: Tensor, name: str, scale: float, channels: bool, dtype: DType = DType.INT8
+) -> Tensor:
+    """A convolution whose result has this scale. channels: a scale of the weights for each."""
+    count = 8 if channels else 1
+    scales = RNG.uniform(0.01, 0.03, count).astype(np.float32)
+    codes = RNG.integers(-127, 128, (8, 3, 3, 8)).astype(np.int8)
+    w = graph.constant(f"{name}/w", codes, DType.INT8, quant=Quant.of(scales, [0] * count, 0))
+    unit = scales * float(x.quantisation.scale[0])
+    kind = DType.INT32 if dtype is DType.INT8 else DType.INT64
+    bias = RNG.integers(-500, 500, 8).astype(kind.numpy)
+    b = graph.constant(f"{name}/b", bias, kind, quant=Quant.of(unit, [0] * count, 0))
+    zero = 3 if dtype is DType.INT8 else 0
+    y = graph.tensor(name, dtype, SHAPE, quant=Quant.of([scale], [zero]))
+    graph.add("CONV_2D", [x, w, b], [y], **WINDOW)
+    return y
+
+
+def _net(scale: float, channels: bool = True, dtype: DType = DType.INT8) -> Model:
+    """Two convolutions; `scale` of the tensor between them."""
+    graph = Graph()
+    zero = -5 if dtype is DType.INT8 else 0
+    x = graph.input("x", dtype, SHAPE, quant=Quant.of([0.02], [zero]))
+    middle = _conv(graph, x, "middle", scale, channels, dtype)
+    graph.outputs = [_conv(graph, middle, "y", scale * 40, channels, dtype)]
+    return Model([graph])
+
+
+def _codes() -> Array:
+    made: Array = RNG.integers(-128, 128, SHAPE).astype(np.int8)
+    return made
+
+
+@pytest.mark.parametrize("scale, channels", [(0.1, True), (0.002, True), (0.002, False)])
+def test_learned_bounds_hold(scale: float, channels: bool) -> None:
+    """With the smaller scale nearly every element between the convolutions is at a bound."""
+    model, given = _net(scale, channels), {"x": _codes()}
+    session = model.compile([gpu()])
+    found, expected = session.run(given)["y"], model.compile(["reference"]).run(given)["y"]
+    (part,) = session.plan().partition.parts
+    assert part.delegate.name == "gpu"
+    assert np.abs(found.astype(int) - expected).max() <= 1
+    assert np.ptp(expected.astype(int)) > 20
+
+
+def test_without_quantized_the_ops_are_refused() -> None:
+    ops = _net(0.1).main.ops
+    reasons = [gpu(quantized=False).refuses(op) for op in ops]
+    assert reasons[0] == "'x' is quantised, and quantized=False was given"
+    assert all(reasons)
+
+
+def test_codes_of_16_bits_are_refused_with_a_sentence() -> None:
+    ops = _net(0.1, dtype=DType.INT16).main.ops
+    reasons = {gpu().refuses(op) for op in ops}
+    wanted = "has codes of 16 bits, and a float view is made of 8-bit codes only"
+    assert reasons == {f"'x' {wanted}", f"'middle' {wanted}"}
+
+
+def test_weights_of_a_dynamic_range_are_floats_on_the_device() -> None:
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, (3, 16))
+    codes = RNG.integers(-127, 128, (10, 16)).astype(np.int8)
+    w = graph.constant("w", codes, DType.INT8, quant=Quant.of([0.01], [0]))
+    y = graph.tensor("y", DType.FLOAT32, (3, 10))
+    graph.add("FULLY_CONNECTED", [x, w], [y])
+    graph.outputs = [y]
+    given: Array = RNG.normal(size=(3, 16)).astype(np.float32)
+    found = Model([graph]).compile([gpu()]).run({"x": given})["y"]
+    np.testing.assert_allclose(found, given @ (codes.T * np.float32(0.01)), atol=1e-5)
+
+
+def test_an_index_that_leaves_its_input_gives_nan() -> None:
+    """A device cannot stop and tell; but it does not read what is not there."""
+    graph = Graph()
+    table = graph.constant("table", RNG.normal(size=(4, 3)), DType.FLOAT32)
+    ids = graph.input("ids", DType.INT32, (3,))
+    y = graph.tensor("y", DType.FLOAT32, (3, 3))
+    graph.add("EMBEDDING_LOOKUP", [ids, table], [y])
+    graph.outputs = [y]
+    given: Array = np.array([2, 4, -1], np.int32)
+    found = Model([graph]).compile([gpu()]).run({"ids": given})["y"]
+    np.testing.assert_allclose(found[0], np.asarray(table.values)[2])
+    assert np.isnan(found[1:]).all()

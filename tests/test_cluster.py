@@ -1,0 +1,203 @@
+"""Clustering: few values in each weight, with and without samples and training; the verb."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sanderling
+from sanderling.errors import InputError
+from sanderling.ir import Array, DType, Model
+
+from .support.command_line import F32, INT8, answer, call
+
+torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
+
+from sanderling.training.cluster import Clustering, check_clustered, cluster  # noqa: E402
+from sanderling.training.clusters import Clusters, kmeans, nearest, starting_values  # noqa: E402
+from sanderling.training.constraint import stored_values, weights_of  # noqa: E402
+from sanderling.training.train import Schedule  # noqa: E402
+from sanderling.training.twin import Twin  # noqa: E402
+
+DATA = files("sanderling") / "data"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return sanderling.load(DATA / "digits_f32.tflite")
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Array, Array]:
+    with np.load(str(DATA / "digits_test.npz")) as found:
+        images = found["images"].reshape(-1, 8, 8, 1).astype(np.float32) / 16
+        return images, found["labels"].astype(np.int64)
+
+
+def _scores(model: Model, images: Array) -> Array:
+    with torch.no_grad():
+        return np.asarray(Twin(model)(images)[0].numpy())
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def test_the_nearest_value() -> None:
+    rows = torch.tensor([[0.1, 0.9, -3.0], [5.0, 2.4, 2.6]])
+    table = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
+    assert table.gather(1, nearest(rows, table)).tolist() == [[0, 1, 0], [3, 2, 3]]
+
+
+def test_where_values_begin() -> None:
+    elements = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 10.0])
+    assert starting_values(elements, 3, "linear", 0).tolist() == [0, 5, 10]
+    assert starting_values(elements, 2, "density", 0).tolist() == [0, 1.75]
+    random = starting_values(elements, 4, "random", 1)
+    assert len(random) == 4 and 0 <= random.min() <= random.max() <= 10
+    assert sorted(starting_values(elements, 4, "kmeans++", 0).tolist()) == [0, 1, 2, 10]
+
+
+def test_weights_of_elements_draw_values() -> None:
+    elements = np.array([0.0, 1.0, 10.0, 11.0])
+    plain = kmeans(elements, 2, 0)
+    drawn = kmeans(elements, 2, 0, weights=np.array([1.0, 9.0, 1.0, 1.0]))
+    assert plain.tolist() == [0.5, 10.5] and drawn.tolist() == pytest.approx([0.9, 10.5])
+
+
+@pytest.mark.parametrize("start", ["kmeans++", "linear", "density", "random", "grid"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_starts(model: Model, start: str, per_channel: bool) -> None:
+    made, report = cluster(model, start=start, per_channel=per_channel, count=7)
+    assert report.problems == []
+    rule = Clusters(7, per_channel=per_channel)
+    assert rule.problems(made) == [] != rule.problems(model)
+
+
+def test_gradients_reach_values() -> None:
+    """Two values of one weight: the gradients of a value's elements are added up at it."""
+    model = sanderling.load(DATA / "digits_f32.tflite")
+    tensor = weights_of(model)[0]
+    rule = Clusters(2, keep_zeros=False)
+    weight = torch.from_numpy(np.array(tensor.values)).requires_grad_()
+    rule.begin({tensor: weight}, 1)
+    rule.applied(tensor, weight).sum().backward()
+    (values,) = rule.parameters()
+    size = float(weight.detach().square().mean().sqrt())
+    assert float(values.grad.sum()) == pytest.approx(weight.numel() * size, rel=1e-4)
+    assert bool((weight.grad == 1).all())
+
+
+# -- the function ---------------------------------------------------------------------------------
+
+WAYS: dict[str, dict[str, Any]] = {
+    "16 values": {},
+    "trained": {"count": 6, "schedule": Schedule(epochs=2, rate=1e-3)},
+    "a channel's own": {"count": 4, "per_channel": True},
+    "without zeros": {"keep_zeros": False},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_cluster(model: Model, digits: tuple[Array, Array], way: str) -> None:
+    made, report = cluster(model, digits[0], labels=digits[1], **WAYS[way])
+    assert report.problems == [] and report.compared["agreement"]["value"] > 0.9
+    assert report.zipped_after < 0.35 * report.zipped_before
+    assert all(r.values < r.values_before for r in report.layers)
+    assert (
+        check_clustered(made, Clustering(**{k: v for k, v in WAYS[way].items() if k != "schedule"}))
+        == []
+    )
+
+
+def test_samples_bring_it_nearer(model: Model, digits: tuple[Array, Array]) -> None:
+    images = digits[0]
+    plain, _ = cluster(model, count=4)
+    made, _ = cluster(model, images[:200], count=4, held_out=0.0)
+    wanted = _scores(model, images[200:])
+    apart = [float(np.abs(_scores(m, images[200:]) - wanted).mean()) for m in (made, plain)]
+    assert apart[0] < 0.7 * apart[1]
+
+
+def test_zeros_stay(model: Model, digits: tuple[Array, Array]) -> None:
+    pruned, _ = sanderling.prune(model, digits[0][:64], sparsity=0.6)
+    made, report = cluster(pruned, digits[0][:64], count=8)
+    before, after = ([stored_values(t) == 0 for t in weights_of(m)] for m in (pruned, made))
+    assert all(np.array_equal(a & b, a) for a, b in zip(before, after, strict=True))
+    assert report.zeros >= 0.59
+
+
+@pytest.mark.parametrize(("storage", "kind"), [("int4", DType.INT4), ("int2", DType.INT2)])
+def test_values_stored_as_codes(
+    model: Model, digits: tuple[Array, Array], storage: str, kind: DType
+) -> None:
+    made, report = cluster(model, digits[0], storage=storage)
+    assert report.problems == [] and report.size_after < 0.35 * report.size_before
+    codes = [op.operand(0) for op in made.main.ops if op.name == "DEQUANTIZE"]
+    assert len(codes) == 3 and all(t.dtype is kind for t in codes)
+    again = sanderling.load(bytes(sanderling.dump(made)))  # type: ignore[arg-type]
+    found = next(
+        iter(again.compile(threads=1).run({made.main.inputs[0].name: digits[0][:1]}).values())
+    )
+    assert np.allclose(found, _scores(made, digits[0][:1]), atol=1e-5)
+    assert report.compared["agreement"]["value"] > (0.9 if storage == "int4" else 0.5)
+
+
+def test_as_few_values_as_the_target_allows(
+    model: Model, digits: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sanderling.training.cluster.ERRORS", [1e-3, 1e-2, 0.5])
+    _, report = cluster(model, digits[0], labels=digits[1], max_drop=0.03)
+    assert report.target["met"] and sum(t.chosen for t in report.trials) == 1
+    counts = report.settings["counts"]
+    assert set(counts) == {"w0", "w1", "w2"} and max(counts.values()) < 128
+    assert any(not t.meets for t in report.trials)
+
+
+# -- the verb -------------------------------------------------------------------------------------
+
+
+def test_the_verb(tmp_path: Path, digits: tuple[Array, Array]) -> None:
+    out, page, rows = (tmp_path / n for n in ("o.tflite", "o.html", "d.npz"))
+    np.savez(rows, x=digits[0], labels=digits[1])
+    record = answer("cluster", F32, "-o", out, "-k", 8, "--data", rows, "--labels", "labels",
+                    "--report", page)  # fmt: skip
+    assert record["schema"] == "sanderling.cluster/1" and record["problems"] == []
+    assert [r["values"] <= 8 for r in record["layers"]] == [True] * 3
+    assert "Clustering of" in page.read_text()
+    assert "holds" in call("cluster", out, "--check", "-k", 8).stdout
+    assert "has" in call("cluster", out, "--check", "-k", 4, status=1).stdout
+
+
+REFUSED: dict[str, tuple[list[object], str]] = {
+    "one value": (["-k", 1], "1 clusters|2 or more"),
+    "no such start": (["--start", "magic"], "cannot start from 'magic'|density"),
+    "no such storage": (["--storage", "int3"], "no storage 'int3'|int4"),
+    "no such weight": (["--only", "nothing"], "no weight has a name with nothing"),
+    "no samples": (["--epochs", 1], "there are no samples"),
+    "no target": (["--max-drop", 0.1], "there are no samples"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_wrong_options(tmp_path: Path, what: str) -> None:
+    options, message = REFUSED[what]
+    out = tmp_path / "o.tflite"
+    result = call("cluster", F32, "-o", out, *options, status=2)
+    for word in message.split("|"):
+        assert word in result.stderr, result.stderr
+    assert not out.exists() and "Traceback" not in result.stderr
+
+
+def test_a_quantised_model_is_refused() -> None:
+    assert "quantised already" in call("cluster", INT8, status=2).stderr
+    with pytest.raises(InputError, match="quantised already"):
+        cluster(INT8)
