@@ -81,7 +81,7 @@ def main() -> int:
     print(found)
     if args.write:
         device = GpuDelegate(backend="opencl").device().offers
-        text = f"{TITLE}OpenCL: {device.name}, {device.platform}; {machine_line()}."
+        text = f"{TITLE}OpenCL: {device.name}, {device.platform}; {machine_line()}"
         write_section("gpu_peer", f"{text}\n\n{found}")
     return 0
 

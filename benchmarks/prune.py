@@ -214,11 +214,11 @@ def zero_table(rows: list[dict[str, Any]]) -> str:
 def _zero_row(row: dict[str, Any]) -> list[object]:
     found = row["found"]
     return [row["zeros"], row["way"], row["epochs"] or "-", f"{found['zeros']:.1%}",
-            f"{found['zipped']:.1%}", f"{found['accuracy']:.2%}", _change(found),
+            f"{found['zipped']:.1%}", f"{found['accuracy']:.2%}", change_text(found),
             f"{found['agreement']:.2%}"]  # fmt: skip
 
 
-def _change(found: dict[str, Any]) -> str:
+def change_text(found: dict[str, Any]) -> str:
     low, high = found["low"] * 100, found["high"] * 100
     return f"{found['change'] * 100:+.2f} ({low:+.2f} to {high:+.2f})"
 
@@ -233,7 +233,7 @@ def channel_table(rows: list[dict[str, Any]]) -> str:
         shown = ["-" if s is None else f"{s:.2f}" for s in speeds]
         lines.append([row["model"], f"{row['share']:.1%}", row["way"], row["epochs"] or "-",
                       f"{found['size']:.1%}", f"{found['macs']:.1%}", f"{found['accuracy']:.2%}",
-                      _change(found), *shown])  # fmt: skip
+                      change_text(found), *shown])  # fmt: skip
     return table(header, lines, left=3)
 
 

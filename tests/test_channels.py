@@ -164,7 +164,7 @@ def test_what_cannot_lose_channels_says_why(samples: Array) -> None:
     with pytest.raises(InputError, match="no layer can lose channels: it is a result"):
         prune_channels(model, [samples], 0.5)
     with pytest.raises(InputError, match="no layer can lose channels"):
-        prune_channels(_network(), [samples], 0.5, only=["nothing"])
+        prune_channels(_network(), [samples], 0.5, names=["nothing"])
 
 
 def test_an_unknown_op_keeps_its_channels(samples: Array) -> None:

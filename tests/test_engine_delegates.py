@@ -362,7 +362,12 @@ def test_on_a_gpu() -> None:
     if problem:
         pytest.skip(problem)
     model = stack(quantised=False, layers=2, size=4)
-    session = model.compile(delegates=["litert-gpu"], require_full_delegation=True)
+    try:
+        session = model.compile(delegates=["litert-gpu"], require_full_delegation=True)
+    except DelegateError as error:
+        if "No adapters found" in error.what:  # Mesa 22's software device is none to it
+            pytest.skip("LiteRT takes none of this machine's Vulkan devices")
+        raise
     assert np.allclose(session(feed(model)), model.compile(["reference"])(feed(model)), atol=1e-3)
 
 

@@ -243,6 +243,27 @@ def test_which_layers(model: Model, images: Array) -> None:
     assert [r.zeros > 0.4 for r in named.layers] == [False, True, False]
 
 
+def test_layers_that_pay(model: Model, images: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler is asked from which share of zeros on a layer gains."""
+    answers = {"w0": None, "w1": 0.5, "w2": 0.9}
+    monkeypatch.setattr(
+        "sanderling.training.prune.sparse_threshold",
+        lambda op, structure: answers[op.operand(1).name],
+    )
+    _, report = prune(model, images[:64], sparsity=0.6, policy="pays")
+    assert [r.zeros > 0.4 for r in report.layers] == [False, True, False]
+    assert "do not make it faster" in report.skipped["w0"] and "90%" in report.skipped["w2"]
+
+
+def test_a_name_that_begins_another(model: Model) -> None:
+    """`w1` is chosen by its operator, `w1/more` is not, though its name has the other in it."""
+    copy = model.copy()
+    copy.main.find("w2").name = "w1/more"
+    _, report = prune(copy, method="magnitude", operators=["CONV_2D"])
+    assert [r.zeros > 0.4 for r in report.layers] == [True, True, False]
+    assert report.problems == []
+
+
 def test_sparse_tensors_take_less_room_and_answer_the_same(model: Model, images: Array) -> None:
     dense, _ = prune(model, images[:64], sparsity=0.8)
     made, report = prune(model, images[:64], sparsity=0.8, storage="sparse")
@@ -335,6 +356,8 @@ def test_wrong_options(tmp_path: Path, what: str) -> None:
 
 
 def test_wrong_models_and_no_data(tmp_path: Path) -> None:
+    nothing = call("prune", F32, "--check", "--structure", "channels", status=2).stderr
+    assert "leave nothing to check" in nothing
     assert "quantised already" in call("prune", INT8, "--data", _digits(tmp_path), status=2).stderr
     assert "there are no samples" in call("prune", F32, status=2).stderr
     graph = Graph("main")

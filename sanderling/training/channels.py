@@ -60,19 +60,20 @@ def prune_channels(
     data: Sequence[Array],
     share: float = 0.5,
     *,
-    only: Sequence[str] = (),
+    names: Sequence[str] = (),
     shares: Mapping[str, float] | None = None,
     multiple: int = MULTIPLE,
     seed: int = 0,
 ) -> Smaller:
     """Remove this share of the channels of each layer that can lose some.
 
-    only: layers whose weights' names have one of these words. shares: of single layers, by the name
-    of the weight, in place of `share`. multiple: channels that stay are a multiple of so many.
+    names: of the weights of layers that may lose some; none: all may. shares: of single layers, by
+    the name of the weight, in place of `share`. multiple: channels that stay are a multiple of so
+    many.
     """
     check_samples(data)
     flow = ChannelFlow(model.main)
-    spaces = _spaces(flow, only)
+    spaces = _spaces(flow, names)
     if not spaces:
         reasons = sorted(set(flow.pinned.values()))
         raise InputError(
@@ -100,7 +101,7 @@ class Space:
     makers: list[Op]
 
 
-def _spaces(flow: ChannelFlow, only: Sequence[str]) -> list[Space]:
+def _spaces(flow: ChannelFlow, names: Sequence[str]) -> list[Space]:
     """Groups of layers whose free channels overlap."""
     found: list[Space] = []
     for op in flow.products:
@@ -111,11 +112,7 @@ def _spaces(flow: ChannelFlow, only: Sequence[str]) -> list[Space]:
         numbers = list(dict.fromkeys([*(n for s in touched for n in s.numbers), *free]))
         makers = [*(m for s in touched for m in s.makers), op]
         found = [s for s in found if s not in touched] + [Space(numbers, makers)]
-    return [s for s in found if not only or all(_is_named(m, only) for m in s.makers)]
-
-
-def _is_named(op: Op, words: Sequence[str]) -> bool:
-    return any(word in op.operand(1).name for word in words)
+    return [s for s in found if not names or all(m.operand(1).name in names for m in s.makers)]
 
 
 def _share(space: Space, share: float, shares: Mapping[str, float]) -> float:

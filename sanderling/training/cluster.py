@@ -26,7 +26,7 @@ from ..optimize.latency import compare_latency
 from .allocation import pruned_layers
 from .clusters import DEPTHWISE, GRID, Clusters
 from .constraint import Constraint, weights_of
-from .judging import Judging, Sought, check_float, furthest, split
+from .judging import Judging, Sought, check_float, furthest, split, torch_threads
 from .one_shot import layer_moments, no_statistics
 from .one_shot_clusters import cluster_at_once, to_nearest, values_of
 from .report import TrainingReport
@@ -107,11 +107,12 @@ def cluster(
     schedule = schedule or Schedule(epochs=0)
     given = _data(source, data, labels, schedule, max_drop)
     own, away = split(given, held_out, asked.seed) if len(given) else (given, given)
-    job = _Job(source, own, asked, schedule, checkpoint)
-    judging = Judging(source, away, task, task_limit)
-    sought = None if max_drop is None else job.searched(judging, max_drop)
-    made = job.clustered({}) if sought is None else sought.made
-    report = job.report(made, judging, sought)
+    with torch_threads(threads):
+        job = _Job(source, own, asked, schedule, checkpoint)
+        judging = Judging(source, away, task, task_limit)
+        sought = None if max_drop is None else job.searched(judging, max_drop)
+        made = job.clustered({}) if sought is None else sought.made
+        report = job.report(made, judging, sought)
     report.samples = len(own)
     if task is not None:
         report.accuracy = compare_accuracy(source, made.model, task, task_limit)

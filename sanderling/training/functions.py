@@ -7,7 +7,7 @@ ops/ does it, so that answers agree. Elementwise operators are the expressions o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +22,7 @@ from ..ops.fixed import fused_bounds
 from ..ops.geometry import Axis, axis
 from ..ops.image import float_taps
 
+MOST_TAPS = 1024  # of a pool along an axis: what is padded around has to fit into memory
 MOST_PLACES = 1 << 24  # whole numbers that float32 tells apart
 Tensors = Sequence["torch.Tensor | None"]
 Function = Callable[[Op, Tensors], "list[torch.Tensor]"]
@@ -202,8 +203,11 @@ def batch_matmul(op: Op, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def _arithmetic(function: Callable[..., torch.Tensor]) -> Function:
-    """Of two operands, with the activation that is fused in."""
-    return lambda op, tensors: [activate(op, function(_given(tensors, 0), _given(tensors, 1)))]
+    """Of two operands, with the bounds that are fused in: these kernels know no other
+    activations."""
+    return lambda op, tensors: [
+        bounded(function(_given(tensors, 0), _given(tensors, 1)), *fused_bounds(op))
+    ]
 
 
 def _clamped(low: float, high: float) -> Function:
@@ -455,12 +459,18 @@ CONSTANTS: dict[str, tuple[int, ...]] = {
     "TRANSPOSE_CONV": (0,), "TRANSPOSE": (1,), "PAD": (1,), "PADV2": (1, 2), "MIRROR_PAD": (1,),
     "SPLIT": (0,), "SPLIT_V": (1, 2), "SLICE": (1, 2), "SPACE_TO_BATCH_ND": (1, 2),
     "RESIZE_BILINEAR": (1,), "MEAN": (1,), "SUM": (1,), "REDUCE_MAX": (1,), "REDUCE_MIN": (1,),
-    "REDUCE_PROD": (1,), "RESHAPE": (1,),
+    "REDUCE_PROD": (1,), "RESHAPE": (1,), "EXPAND_DIMS": (1,),
 }  # fmt: skip
 
 
-def cannot(op: Op) -> str | None:
-    """Why an op has no gradient here; None if it has one."""
+# Operators without a gradient, and why; others without a function have none in PyTorch here.
+REASONS = {
+    "SVDF": "its answer depends on the calls before it",
+}
+
+
+def cannot(op: Op, functions: Container[str]) -> str | None:
+    """Why an op has no gradient here; None if it has one. functions: of all operators."""
     from ..delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
 
     tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
@@ -468,8 +478,14 @@ def cannot(op: Op) -> str | None:
         return "its result is no float"
     if any(t.dtype in CODES for t in tensors):
         return "it computes with codes: the model is quantised"
-    if op.name not in FUNCTIONS and op.name not in EXPRESSIONS:
-        return "it has no function in PyTorch here"
+    if op.name == "LSTM" and str(attr(op, "kernel_type")) == "BASIC":
+        return "the basic kernel takes its state as an operand"
+    if op.name == "SOFTMAX" and float(attr(op, "beta")) < 0:
+        return "its beta is negative"
+    if op.name.endswith("_POOL_2D") and max(_taps(op)) > MOST_TAPS:
+        return f"its window is wider than {MOST_TAPS}"
+    if op.name not in functions and op.name not in EXPRESSIONS:
+        return REASONS.get(op.name, "it has no function in PyTorch here")
     if not all(int(np.prod(t.shape)) for t in tensors):
         return "a tensor has no element"
     for place in CONSTANTS.get(op.name, ()):

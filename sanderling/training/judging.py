@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,18 @@ def check_float(model: Model) -> None:
             where=model.source,
             fix="start from the float model it was made from, and quantise the result",
         )
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """PyTorch with so many threads, and with as many as before afterwards. On a busy machine
+    several threads wait for each other more than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def split(data: TrainingData, held_out: float, seed: int) -> tuple[TrainingData, TrainingData]:

@@ -17,17 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from ..delegates.cpu.kernels.products.zeros import sparse_threshold
 from ..errors import InputError
 from ..evaluate.task import Task
 from ..format import load
-from ..ir import Array, Model
+from ..ir import Array, Model, Op
 from ..ops import cost
 from ..optimize.accuracy import compare_accuracy
 from ..optimize.latency import compare_latency
 from .allocation import pruned_layers, shares_of_all
 from .channels import prune_channels
 from .constraint import PRODUCTS, Constraint, weights_of
-from .judging import Judging, Sought, check_float, furthest, split
+from .judging import Judging, Sought, check_float, furthest, split, torch_threads
 from .one_shot import prune_at_once
 from .report import TrainingReport
 from .samples import Given, TrainingData, read_training_data
@@ -53,7 +54,8 @@ class Pruning:
     a block such as "1x4", or "channels". method: "one-shot", or "magnitude". growth: of zeros under
     magnitude with training, "polynomial" or "constant". whole_model: all weights together reach the
     sparsity, those of sensitive layers less. only, operators: names (or parts) of weights, and
-    operators, that are pruned. policy: "pays" leaves layers out that hardly take time. storage:
+    operators, that are pruned. policy: "pays" leaves layers out that so many zeros do not make
+    faster in our runtime on this machine. storage:
     "sparse" writes the schema's sparse tensors, where that is smaller. multiple: of channels that
     stay."""
 
@@ -122,6 +124,7 @@ def prune(
     epochs are 0 unless it is given. held_out: the share of the samples that judge and nothing else.
     max_drop: find the largest sparsity at which the figure (of the task; else the accuracy, with
     labels; else the agreement with float) falls by no more. latency: measure before and after.
+    threads: to work and to measure with.
     """
     source = model if isinstance(model, Model) else load(model)
     asked = replace(how or Pruning(), **settings)
@@ -131,14 +134,12 @@ def prune(
     own, away = split(given, held_out, asked.seed)
     if max_drop is not None and asked.method == "one-shot":
         asked = replace(asked, whole_model=True)  # the search is over layers
-    job = _Job(source, own, asked, schedule, checkpoint)
-    judging = Judging(source, away, task, task_limit)
-    if max_drop is None:
-        made, sought = job.pruned(asked.sparsity), None
-    else:
-        sought = job.searched(judging, max_drop)
-        made = sought.made
-    report = job.report(made, judging, sought)
+    with torch_threads(threads):
+        job = _Job(source, own, asked, schedule, checkpoint)
+        judging = Judging(source, away, task, task_limit)
+        sought = None if max_drop is None else job.searched(judging, max_drop)
+        made = job.pruned(asked.sparsity) if sought is None else sought.made
+        report = job.report(made, judging, sought)
     report.samples = len(own)
     if task is not None:
         report.accuracy = compare_accuracy(source, made.model, task, task_limit)
@@ -149,11 +150,15 @@ def prune(
 
 def check_pruned(model: Model, how: Pruning) -> list[str]:
     """What a finished model breaks of the zeros that were asked, a sentence each."""
-    names = [t.name for t in weights_of(model, how.only)]
-    kept = [n for n in names if n in _weights(model, how)[0]]
-    return Sparsity(how.sparsity, how.structure, whole_model=how.whole_model, only=kept).problems(
-        model
-    )
+    if how.is_of_channels:
+        raise InputError(
+            "channels that are gone leave nothing to check",
+            where="structure",
+            fix="compare the shapes of both models with `sanderling inspect`",
+        )
+    names, _ = _weights(model, how)
+    rule = Sparsity(how.sparsity, how.structure, whole_model=how.whole_model, names=names)
+    return rule.problems(model)
 
 
 def _data(
@@ -199,9 +204,9 @@ def _weights(model: Model, how: Pruning) -> tuple[list[str], dict[str, str]]:
             skipped[name] = "it is no float constant of the file"
         elif how.operators and op.name not in how.operators:
             skipped[name] = f"it is of {op.name}"
-        elif how.policy == "pays" and cost(op).macs < PAYS * total:
-            skipped[name] = f"less than {PAYS:.1%} of the multiplications"
-        elif not how.is_of_channels and (why := Structure.of(how.structure).refuses(tensor.shape)):
+        elif (how.policy == "pays" and (why := _does_not_pay(op, how, total))) or (
+            not how.is_of_channels and (why := Structure.of(how.structure).refuses(tensor.shape))
+        ):
             skipped[name] = why
     names = [n for n in tensors if n not in skipped]
     if not names:
@@ -211,6 +216,21 @@ def _weights(model: Model, how: Pruning) -> tuple[list[str], dict[str, str]]:
             fix="choose another structure, policy or operator",
         )
     return names, skipped
+
+
+def _does_not_pay(op: Op, how: Pruning, total: int) -> str | None:
+    """Why zeros in a layer save no time in our runtime on this machine; None if they do."""
+    if cost(op).macs < PAYS * total:
+        return f"less than {PAYS:.1%} of the multiplications"
+    if how.is_of_channels or not op.operand(1).is_constant:
+        return None
+    pattern = Structure.of(how.structure)
+    needed = sparse_threshold(op, structure=(pattern.high, pattern.wide))
+    if needed is None:
+        return "zeros do not make it faster here"
+    if needed > (pattern.share or how.sparsity):
+        return f"it is faster here from {needed:.0%} zeros on"
+    return None
 
 
 # -- the work -------------------------------------------------------------------------------------
@@ -276,9 +296,9 @@ class _Job:
             {x.tensor: x.error for x in found.layers},
             {x.tensor: x.method for x in found.layers},
             [],
-            Sparsity(structure=self.how.structure, shares=shares, only=self.names),
+            Sparsity(structure=self.how.structure, shares=shares, names=self.names),
         )
-        rule = Sparsity(structure=self.how.structure, growth=PRESENT, only=self.names)
+        rule = Sparsity(structure=self.how.structure, growth=PRESENT, names=self.names)
         return self._trained(made, [StartedFrom(found.model), rule])
 
     def _by_magnitude(self, sparsity: float) -> Made:
@@ -288,7 +308,7 @@ class _Job:
             self.how.structure,
             self.how.growth if self.schedule.epochs else CONSTANT,
             whole_model=whole,
-            only=self.names,
+            names=self.names,
         )
         made = Made(self.model, dict.fromkeys(self.names, sparsity), {}, {}, [], rule)
         if self.schedule.epochs:
@@ -302,7 +322,7 @@ class _Job:
             self.model,
             self.seen,
             sparsity,
-            only=self.names if named else (),
+            names=self.names if named else (),
             multiple=self.how.multiple,
             seed=self.how.seed,
         )
@@ -367,7 +387,7 @@ def _at_once(model: Model, rule: Sparsity) -> Model:
     from .segments import store, weight_values
 
     made = model.copy()
-    weights = {t: weight_values(t) for t in weights_of(made, rule.only)}
+    weights = {t: weight_values(t) for t in weights_of(made) if t.name in rule.names}
     rule.begin(weights, 0)
     for tensor, values in weights.items():
         store(tensor, rule.applied(tensor, values))

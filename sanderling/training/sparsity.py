@@ -28,7 +28,8 @@ class Sparsity(Constraint):
     steps to the whole share at `end_share`, with a decay of this power; "constant": the whole share
     at once. The smallest are chosen anew every `every` steps until `end_share`. "present": the
     zeros that are there stay, and no others come; the share says nothing then.
-    whole_model: one threshold for all weights, in place of one for each.
+    whole_model: one threshold for all weights, in place of one for each. only: words, one of which
+    a weight's name has; names: whole names of the weights, in place of words.
     """
 
     share: float = 0.5
@@ -40,6 +41,7 @@ class Sparsity(Constraint):
     every: int = 10
     whole_model: bool = False
     only: Sequence[str] = ()
+    names: Sequence[str] = ()
     shares: Mapping[str, float] = field(default_factory=dict)
     masks: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
@@ -67,6 +69,9 @@ class Sparsity(Constraint):
         """What a weight is to have at the end."""
         return self.pattern.share or self.shares.get(name, self.share)
 
+    def _is_named(self, tensor: Tensor) -> bool:
+        return not self.names or tensor.name in self.names
+
     def refused(self, tensors: Iterable[Tensor]) -> dict[str, str]:
         """The weights that cannot have the structure, with the reasons."""
         found = {t.name: self.pattern.refuses(t.shape) for t in tensors}
@@ -76,7 +81,7 @@ class Sparsity(Constraint):
 
     def begin(self, weights: dict[Tensor, torch.Tensor], steps: int) -> None:
         super().begin(weights, steps)
-        chosen = [t for t in weights if is_chosen(t, self.only)]
+        chosen = [t for t in weights if is_chosen(t, self.only) and self._is_named(t)]
         refused = self.refused(chosen)
         left = [t for t in chosen if t.name not in refused]
         if not left:
@@ -146,7 +151,7 @@ class Sparsity(Constraint):
     # -- checking ---------------------------------------------------------------------------------
 
     def problems(self, model: Model) -> list[str]:
-        tensors = weights_of(model, self.only)
+        tensors = [t for t in weights_of(model, self.only) if self._is_named(t)]
         refused = self.refused(tensors)
         known = [(t, _matrix(t)) for t in tensors if t.name not in refused]
         matrices = [(t, m) for t, m in known if m is not None]

@@ -156,8 +156,9 @@ def starting_weights(source: Model, made: Quantised) -> Model:
 
 
 def pairs(model: Model, made: Quantised) -> list[tuple[Op, Op]]:
-    """Each op of the float main graph with what it became: the quantiser keeps their order."""
-    return list(zip(model.main.ops, made.solution.modes, strict=False))
+    """Each op of the float model with what it became: the quantiser keeps their order."""
+    ops = (op for graph in model.graphs for op in graph.ops)
+    return list(zip(ops, made.solution.modes, strict=True))
 
 
 def coded_places(op: Op) -> dict[int, int]:

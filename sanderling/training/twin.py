@@ -24,9 +24,15 @@ from ..ops.execute import evaluate as define
 from ..ops.execute import new_state
 from .elementwise import TYPES, evaluate
 from .functions import FUNCTIONS, cannot
+from .recurrent import RECURRENT
 
 if TYPE_CHECKING:
     from .constraint import Constraint
+
+
+Values = dict[Tensor, torch.Tensor]
+ALL_FUNCTIONS = FUNCTIONS | RECURRENT
+CONTROL = ("IF", "WHILE")
 
 
 class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unknown here
@@ -36,12 +42,13 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
         super().__init__()
         self.model = model.copy()
         self.graph: Graph = self.model.main
-        self._computed = _computed_constants(self.graph)
+        graphs = _called_graphs(self.graph)
+        self._computed = {t: a for graph in graphs for t, a in _computed_constants(graph).items()}
         self.frozen: dict[str, str] = {}
         self.parameters_of: dict[Tensor, torch.nn.Parameter] = {}
         self._elementwise: dict[Op, Expr] = {}
         self.constraints: Sequence[Constraint] = ()
-        for op in self.graph.ops:
+        for op in (op for graph in graphs for op in graph.ops):
             self._adopt(op)
 
     def check_trainable(self) -> None:
@@ -57,8 +64,9 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
         """Parameters for the op's weights, or the reason why it has none."""
         if all(t in self._computed for t in op.outputs):
             return
-        reason = cannot(op)
-        if reason is None and op.name not in FUNCTIONS:
+        is_known = op.name in CONTROL or op.name in ALL_FUNCTIONS
+        reason = None if op.name in CONTROL else cannot(op, ALL_FUNCTIONS)
+        if reason is None and not is_known:
             reason = self._lower(op)
         if reason is not None:
             self.frozen[op.where] = reason
@@ -125,16 +133,43 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
         values = {t: self.constrained(t, weight) for t, weight in self.parameters_of.items()}
         for tensor, given in zip(self.graph.inputs, inputs, strict=True):
             values[tensor] = torch.as_tensor(given).to(TYPES[tensor.dtype])
-        for op in self.graph.ops:
+        self._evaluate(self.graph, values)
+        outputs = [self._value(t, values) for t in self.graph.outputs]
+        return outputs, [self._value(t, values) for t in inner]
+
+    def _evaluate(self, graph: Graph, values: Values) -> None:
+        """Add the results of the graph's ops to the values of its inputs and weights."""
+        for op in graph.ops:
             if op.outputs and all(t in self._computed for t in op.outputs):
                 continue
-            found = self._computed_by(op, self._operands(op, values))
+            found = self._computed_by(op, self._operands(op, values), values)
             for tensor, value in zip(op.outputs, found, strict=True):
                 for constraint in self.constraints:
                     value = constraint.activation(tensor, value)
                 values[tensor] = value
-        outputs = [self._value(t, values) for t in self.graph.outputs]
-        return outputs, [self._value(t, values) for t in inner]
+
+    def _called(
+        self, graph: Graph, arguments: Sequence[torch.Tensor | None], values: Values
+    ) -> list[torch.Tensor]:
+        """The outputs of a graph that an op calls. Weights are known to it, what the caller has
+        computed is not."""
+        own = {t: values[t] for t in self.parameters_of}
+        own |= {t: a for t, a in zip(graph.inputs, arguments, strict=True) if a is not None}
+        self._evaluate(graph, own)
+        return [self._value(t, own) for t in graph.outputs]
+
+    def _control(
+        self, op: Op, tensors: list[torch.Tensor | None], values: Values
+    ) -> list[torch.Tensor]:
+        """A branch or a loop: what is taken is decided by the values, and is learnt through."""
+        if op.name == "IF":
+            taken = bool(_first(tensors[0]))
+            branch = op.attrs["then_subgraph_index" if taken else "else_subgraph_index"]
+            return self._called(branch, tensors[1:], values)
+        now = [t for t in tensors if t is not None]
+        while bool(_first(self._called(op.attrs["cond_subgraph_index"], now, values)[0])):
+            now = self._called(op.attrs["body_subgraph_index"], now, values)
+        return now
 
     def _operands(self, op: Op, values: dict[Tensor, torch.Tensor]) -> list[torch.Tensor | None]:
         found: list[torch.Tensor | None] = []
@@ -148,15 +183,21 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
             found.append(value)
         return found
 
-    def _computed_by(self, op: Op, tensors: list[torch.Tensor | None]) -> list[torch.Tensor]:
+    def _computed_by(
+        self, op: Op, tensors: list[torch.Tensor | None], values: Values
+    ) -> list[torch.Tensor]:
         """The results, of a constraint that computes the op in its own way or of the op itself."""
+        if op.name in CONTROL:
+            return self._control(op, tensors, values)
         for constraint in self.constraints:
             found = constraint.computed(op, tensors)
             if found is not None:
                 return found
         return self._run(op, tensors)
 
-    def _value(self, tensor: Tensor, values: dict[Tensor, torch.Tensor]) -> torch.Tensor:
+    def _value(self, tensor: Tensor, values: Values) -> torch.Tensor:
+        if tensor.is_variable and tensor not in values:
+            return torch.zeros(tuple(tensor.shape), dtype=TYPES[tensor.dtype])
         if tensor not in values:
             values[tensor] = torch.from_numpy(np.array(self._data(tensor)))
         return values[tensor]
@@ -170,7 +211,7 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
         if op in self._elementwise:
             return [evaluate(self._elementwise[op], tensors)]
         if op.where not in self.frozen:
-            return FUNCTIONS[op.name](op, tensors)
+            return ALL_FUNCTIONS[op.name](op, tensors)
         arrays = [None if t is None else t.detach().numpy() for t in tensors]
         return [torch.from_numpy(np.array(a)) for a in define(op, arrays, new_state())]
 
@@ -180,7 +221,8 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
         """The model with the weights as they are now; nothing else is changed. A weight that the
         file keeps in 16 bits, or behind other constant ops, is rounded to what it keeps."""
         made = self.model.copy()
-        twins = dict(zip(self.graph.tensors, made.main.tensors, strict=True))
+        pairs = zip(self.model.graphs, made.graphs, strict=True)
+        twins = {t: u for a, b in pairs for t, u in zip(a.tensors, b.tensors, strict=True)}
         for tensor, value in self.parameters_of.items():
             home = _stored(twins[tensor])
             if home is None:
@@ -192,6 +234,23 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
             data = value.detach().numpy()
             home.data = data.reshape(home.shape).astype(home.dtype.numpy)
         return made
+
+
+def _called_graphs(graph: Graph) -> list[Graph]:
+    """The graph, and those that its branches and loops call."""
+    found: dict[int, Graph] = {id(graph): graph}
+    waiting = [graph]
+    while waiting:
+        for op in waiting.pop().ops:
+            inner = [g for g in op.subgraphs if op.name in CONTROL and id(g) not in found]
+            found |= {id(g): g for g in inner}
+            waiting += inner
+    return list(found.values())
+
+
+def _first(tensor: torch.Tensor | None) -> Any:
+    assert tensor is not None
+    return tensor.reshape(-1)[0].item()
 
 
 def _is_weight(tensor: Tensor, computed: dict[Tensor, Array]) -> bool:

@@ -130,9 +130,11 @@ class View:
         """The vector that stands at a place of a larger tensor, to which this one is repeated;
         place may have more dimensions than this tensor."""
         own = len(self.shape) - 1
+        # A single number may have more dimensions than the result.
+        known = [*(0 for _ in range(own - len(place))), *place]
         near = [
             0 if extent == 1 else at
-            for at, extent in zip(list(place)[len(place) - own :], self.shape[:-1], strict=True)
+            for at, extent in zip(known[len(known) - own :], self.shape[:-1], strict=True)
         ]
         if self.shape[-1] == 1:
             return self.one([*near, 0]).splat(lanes)

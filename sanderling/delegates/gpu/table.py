@@ -6,12 +6,14 @@ from collections.abc import Callable
 from importlib import import_module
 from math import prod
 
+import numpy as np
+
 from ...ir import DType, Op, Tensor
 from ...passes.common import same_quant
 from . import layout
 from .expressions import ELEMENTWISE, expression
 from .kernels.row import Row
-from .passes.float_view import MOVES
+from .passes.float_view import BIASED, MOVES
 from .passes.stored import is_codes, real_values
 
 MODULES = (
@@ -39,7 +41,7 @@ def refusal(op: Op, quantized: bool = True) -> str | None:
     row = KERNELS.get(op.name)
     if row is None:
         return "it has no kernel"
-    for rule in (_refuses_tensors, _refuses_codes(quantized), row.refuses):
+    for rule in (_refuses_tensors, _refuses_codes(quantized), _refuses_wrapping, row.refuses):
         reason = rule(op)
         if reason:
             return reason
@@ -81,6 +83,8 @@ PLAIN_BYTES = MOVES - {"MAX_POOL_2D"} | {"CAST"}
 def _refuses_type(op: Op, tensor: Tensor) -> str | None:
     """Of a tensor that holds no codes."""
     kind, is_result = tensor.dtype, tensor in op.outputs
+    if kind is DType.INT32 and op.name in ("QUANTIZE", "DEQUANTIZE"):
+        return "codes of 32 bits have no kernel"
     if kind in (*layout.FLOATS, DType.INT32) or (kind is DType.INT64 and is_result):
         return None
     if kind is DType.COMPLEX64 and op.name in COMPLEX:
@@ -96,7 +100,7 @@ def _refuses_type(op: Op, tensor: Tensor) -> str | None:
 CODES_ALONE = frozenset({"MAXIMUM", "MINIMUM", "SELECT", "SELECT_V2"})
 
 # They compute with codes as if these were plain numbers.
-NUMBERS_ALONE = frozenset({"BITWISE_XOR", "CAST", "FLOOR_DIV", "FLOOR_MOD", "RIGHT_SHIFT"})
+NUMBERS_ALONE = frozenset({"BITWISE_XOR", "CAST", "FLOOR_DIV", "FLOOR_MOD", "NEG", "RIGHT_SHIFT"})
 
 COMPARISONS = frozenset({"EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"})
 
@@ -108,6 +112,12 @@ def _compares_alike(op: Op) -> bool:
     return same_quant(a, b) and float(a.quantisation.scale[0]) >= 1 / 256
 
 
+def _is_hybrid_tanh(op: Op) -> bool:
+    """Only there is TANH computed; other products ignore it, as TensorFlow Lite's do."""
+    activation = str(op.attrs.get("fused_activation_function", "NONE"))
+    return activation == "TANH" and op.operand(0).dtype is DType.FLOAT32
+
+
 def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
     def refuses(op: Op) -> str | None:
         for tensor in _tensors(op):
@@ -117,6 +127,8 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
                 return f"'{tensor.name}' is quantised, and quantized=False was given"
             if not tensor.is_constant and tensor.quantisation.scale.size > 1:
                 return f"'{tensor.name}' has a scale for each channel"
+            if op.name == "FULLY_CONNECTED" and _is_hybrid_tanh(op):
+                return "TANH behind floats times stored codes has no kernel"
             if op.name in NUMBERS_ALONE:
                 return f"'{tensor.name}' is quantised, and it takes codes as plain numbers"
             if op.name in COMPARISONS and not _compares_alike(op):
@@ -126,6 +138,24 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
         return None
 
     return refuses
+
+
+def _refuses_wrapping(op: Op) -> str | None:
+    """Kernels of whole numbers do not look whether 32 bits hold their sums, which they shift to the
+    left where the result's scale is small."""
+    if op.name not in BIASED or not is_codes(op.outputs[0]):
+        return None
+    x, weights, bias = (op.input(place) for place in BIASED[op.name])
+    if x is None or weights is None or not (is_codes(x) and is_codes(weights)):
+        return None
+    count = prod(weights.shape) // op.outputs[0].shape[-1]
+    start = (
+        0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max())
+    )
+    unit = float(x.quantisation.scale[0]) / float(op.outputs[0].quantisation.scale[0])
+    left = 2.0 ** max(0, np.frexp(unit * float(weights.quantisation.scale.max()))[1])
+    fits = (count * 255 * 255 + start) * (1 if op.name == "FULLY_CONNECTED" else left) < 2**31
+    return None if fits else "its sums may leave 32 bits, and then they wrap around"
 
 
 def _refuses_expression(op: Op) -> str | None:

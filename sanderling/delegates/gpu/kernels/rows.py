@@ -10,7 +10,7 @@ from ....ops.base import attr
 from .. import layout
 from ..language import Value
 from ..steps import Node, StepWriter, View, Writer
-from .reduce import MAXIMUM, MINIMUM, reduce_row
+from .reduce import MAXIMUM, reduce_row
 from .row import Row
 
 
@@ -36,7 +36,7 @@ def emit_softmax(w: Writer, node: Node) -> None:
         k = s.k
         x, _ = s.reads(node.first()), s.result()
         at = _each_row(s, x.shape)
-        most = reduce_row(s, x, at, MAXIMUM if beta >= 0 else MINIMUM).splat(4)
+        most = reduce_row(s, x, at, MAXIMUM).splat(4)
 
         def power(c: Value) -> Value:
             return k.call("exp", (x.at(at, c) - most) * beta)
