@@ -345,7 +345,9 @@ def test_runs_that_are_waited_for_later() -> None:
         np.testing.assert_allclose(each, expected, atol=1e-5)
 
 
-@pytest.mark.skipif(not DEVICE.is_software, reason="the device is no processor")
+@pytest.mark.skipif(
+    not DEVICE.lacks() and not DEVICE.is_software, reason="the device is no processor"
+)
 def test_a_processor_is_no_gpu_beside_the_cpu() -> None:
     with pytest.warns(FallbackWarning, match="the only device is the processor itself"):
         model = compiled(HardwareAccelerator.GPU | HardwareAccelerator.CPU)

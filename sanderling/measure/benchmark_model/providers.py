@@ -266,7 +266,7 @@ def gpu_lines(chosen: Chosen, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "WARNING", f"op code #{code} cannot be handled by this delegate."
     yield "ERROR", "Following operations are not supported by GPU delegate:"
     for line in sorted({f"{_op_name(op)}: {reason}" for op, reason in refused.items()}):
-        yield "ERROR", line
+        yield "ERROR", " ".join(line.split())  # compilers speak in several lines
     count = len(plan.graph.ops)
     taken = sum(len(p.ops) for p in plan.partition.parts if p.delegate.name == own)
     yield "ERROR", _shares(taken, count - taken)

@@ -12,7 +12,7 @@ import numpy as np
 from ....ir import DType
 from ....ops.base import attr
 from .. import layout
-from ..language import BOOL, FLOAT, REAL, Kernel, Value
+from ..language import BOOL, FLOAT, INT, REAL, Kernel, Value
 from ..steps import Node, StepWriter, View, Writer
 from .row import Row, need_constant
 
@@ -70,7 +70,8 @@ def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, N
                     lanes.append(_row_total(s, x, full[:-1], reduction))
                 found = k.join([*lanes, *(lanes[-1:] * (4 - len(lanes)))])
             if mean:
-                found = k.let(found) * (1.0 / count)
+                total = k.let(found)
+                found = total // count if total.kind == INT else total * (1.0 / count)
             found = _narrowed(k, found)
             s.put(at, slice_, k.cast(found, BOOL) if source.dtype is DType.BOOL else found)
 

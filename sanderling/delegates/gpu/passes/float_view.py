@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -67,11 +68,13 @@ class Rounding:
 
 @dataclass
 class Rewritten:
-    """An op on floats: its inputs, and how results become units (those not named are that)."""
+    """An op on floats: its inputs, how results become units (those not named are that), and its
+    name if it is another."""
 
     inputs: list[Tensor | None]
     attrs: dict[str, object]
     rounding: dict[Tensor, Rounding] = field(default_factory=dict)
+    name: str | None = None
 
 
 def float_view(graph: Graph, twice: bool = True) -> tuple[Fired, list[Border], list[Border]]:
@@ -113,6 +116,8 @@ def _twin(tensor: Tensor) -> Tensor:
 def _rewritten(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -> Rewritten:
     if _is_product(op):
         return _product(graph, op, twins, twice)
+    if twice and op.name in FIXED and all(map(is_codes, op.outputs)) and _all_codes(op):
+        return _in_fixed_point(graph, op, twins)
     if op.name in RANKING or _shares_scale(op):
         return _in_units(graph, op, twins)
     return _in_reals(graph, op, twins)
@@ -150,6 +155,48 @@ def _product(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -> 
     return Rewritten(inputs, _plain(op), {out: _rounding(op, out, m / 2.0**31, finer)})
 
 
+def _all_codes(op: Op) -> bool:
+    """Whether what it computes with are codes, each with one scale."""
+    tensors = op.inputs if op.name == "MUL" else op.inputs[:1]
+    return all(t is not None and is_codes(t) and t.quantisation.scale.size == 1 for t in tensors)
+
+
+def _in_fixed_point(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
+    """Products and sums of units are whole numbers, which the CPU scales as those of weights."""
+    m, shift = FIXED[op.name](op)
+    power = 2.0 ** float(shift)
+    out, finer = op.outputs[0], np.array([max(1.0, 1 / power)])
+    rounding = {out: _rounding(op, out, np.array([m / 2.0**31 * power]), finer)}
+    return Rewritten(_units_of(graph, op, twins), _plain(op), rounding, FIXED_NAMES.get(op.name))
+
+
+def _mul_multiplier(op: Op) -> tuple[int, int]:
+    a, b, out = (float(t.quantisation.scale[0]) for t in (*map(op.operand, (0, 1)), op.outputs[0]))
+    m, shift = quantize_multiplier(a * b / out)
+    return int(m), int(shift)
+
+
+def _sum_multiplier(op: Op) -> tuple[int, int]:
+    scales = (float(t.quantisation.scale[0]) for t in (op.operand(0), op.outputs[0]))
+    m, shift = quantize_multiplier(next(scales) / next(scales))
+    return int(m), int(shift)
+
+
+def _mean_multiplier(op: Op) -> tuple[int, int]:
+    """One over the number of elements goes into the multiplier, with as many bits as fit."""
+    (m, shift), shape = _sum_multiplier(op), op.operand(0).shape
+    axes = {int(a) % len(shape) for a in op.operand(1).values.reshape(-1)}
+    count = prod(shape[a] for a in axes)
+    extra = min(count.bit_length() - 1, 32, 31 + shift)
+    return (m << extra) // count, shift - extra
+
+
+# Operators that the CPU computes in fixed point: the multiplier of their products or sums, and
+# those that become sums.
+FIXED = {"MUL": _mul_multiplier, "SUM": _sum_multiplier, "MEAN": _mean_multiplier}
+FIXED_NAMES = {"MEAN": "SUM"}
+
+
 def _weight_units(op: Op, weights: Tensor) -> Array:
     """Kernels do not look at the zero points of int8 weights, where the scale may be one for each
     channel; those of FULLY_CONNECTED do where it is not."""
@@ -169,12 +216,18 @@ def _shares_scale(op: Op) -> bool:
     return bool(codes) and alike and codes[0].quantisation.scale.size == 1
 
 
-def _in_units(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
+def _units_of(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> list[Tensor | None]:
     inputs: list[Tensor | None] = []
     for t in op.inputs:
-        stored = t is not None and t in twins and t.is_constant
-        units = graph.constant(f"{t.name}/units", unit_values(t)) if t is not None and stored else t
-        inputs.append(units if stored or t is None else twins.get(t, t))
+        if t is not None and t in twins and t.is_constant:
+            inputs.append(graph.constant(f"{t.name}/units", unit_values(t)))
+        else:
+            inputs.append(None if t is None else twins.get(t, t))
+    return inputs
+
+
+def _in_units(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
+    inputs = _units_of(graph, op, twins)
     if op.name in RANKING:
         return Rewritten(inputs, dict(op.attrs))
     source = next(t for t in op.inputs if t is not None and (is_codes(t) or is_narrow(t)))
@@ -243,7 +296,7 @@ def _replace(
         t: graph.tensor(f"{t.name}/exact", DType.FLOAT32, t.shape) if t in made.rounding else twin
         for t, twin in outs.items()
     }
-    name = COPIES.get(op.name, op.name)
+    name = made.name or COPIES.get(op.name, op.name)
     inputs = made.inputs[:1] if name in COPIES.values() else made.inputs
     graph.insert(Op(name, inputs, list(exact.values()), made.attrs), before=op)
     for t, rounding in made.rounding.items():
