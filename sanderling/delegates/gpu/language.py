@@ -182,6 +182,7 @@ class Value:
 
 
 Index = Value | int
+_WIDER = (REAL, FLOAT, INT, BOOL)
 _COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 # What whole numbers that are known come to.
 _FOLD: dict[str, Callable[[int, int], int]] = {
@@ -227,7 +228,7 @@ class Kernel:
     def binary(self, name: str, a: Any, b: Any) -> Value:
         other = a if isinstance(a, Value) else b
         kind = other.kind if other.kind != BOOL else None
-        left, right = self.value(a, kind), self.value(b, kind)
+        left, right = self._alike(self.value(a, kind), self.value(b, kind))
         folded = self._folded(name, left, right)
         if folded is not None:
             return folded
@@ -235,6 +236,12 @@ class Kernel:
         left, right = left.splat(lanes), right.splat(lanes)
         text = self.dialect.binary(name, left.text, right.text, left.kind, lanes)
         return Value(self, text, BOOL if name in _COMPARISONS else left.kind, lanes)
+
+    def _alike(self, *values: Value) -> list[Value]:
+        """Values of one kind: that of the widest of them. (C would convert them by itself.)"""
+        kinds = [v.kind for v in values]
+        widest = next(kind for kind in _WIDER if kind in kinds)
+        return [self.cast(v, widest) for v in values]
 
     def _folded(self, name: str, a: Value, b: Value) -> Value | None:
         """Arithmetic of indices that comes to a number, or to one of the operands."""
@@ -257,14 +264,15 @@ class Kernel:
     def call(self, name: str, *given: Any) -> Value:
         """A function of values of one kind: exp, floor, maximum, fma and others."""
         kinds = [v.kind for v in given if isinstance(v, Value)]
-        values = [self.value(v, kinds[0]) for v in given]
+        values = self._alike(*(self.value(v, kinds[0]) for v in given))
+        kind = values[0].kind
         if len(values) == 2:
             folded = self._folded(name, *values)
             if folded is not None:
                 return folded
         lanes = max(v.lanes for v in values)
         texts = [v.splat(lanes).text for v in values]
-        return Value(self, self.dialect.call(name, texts, kinds[0], lanes), kinds[0], lanes)
+        return Value(self, self.dialect.call(name, texts, kind, lanes), kind, lanes)
 
     def maximum(self, a: Any, b: Any) -> Value:
         return self.call("maximum", a, b)
@@ -277,7 +285,7 @@ class Kernel:
 
     def select(self, condition: Value, yes: Any, no: Any) -> Value:
         typed = yes if isinstance(yes, Value) else no
-        yes, no = (self.value(v, typed.kind) for v in (yes, no))
+        yes, no = self._alike(*(self.value(v, typed.kind) for v in (yes, no)))
         lanes = max(condition.lanes, yes.lanes, no.lanes)
         if condition.text in (self.dialect.literal(True, BOOL), self.dialect.literal(False, BOOL)):
             return yes if condition.text == self.dialect.literal(True, BOOL) else no
@@ -331,7 +339,8 @@ class Kernel:
         return self.value(0.0 if kind in (FLOAT, REAL) else 0, kind).splat(lanes)
 
     def assign(self, variable: Value, x: Any) -> None:
-        text = self.value(x, variable.kind).splat(variable.lanes).text
+        value = self.cast(self.value(x, variable.kind), variable.kind)
+        text = value.splat(variable.lanes).text
         self.line(f"{variable.text} = {text};")
 
     @contextmanager
@@ -380,6 +389,8 @@ class Kernel:
         )
 
     def store(self, target: Argument, index: Index, x: Value) -> None:
+        """A vector, which becomes what the argument keeps."""
+        x = self.cast(x, target.storage.kind)
         self.line(self.dialect.store(target, self.value(index).text, x.text, x.lanes))
 
     def store_one(self, target: Argument, index: Index, x: Value) -> None:
@@ -387,6 +398,7 @@ class Kernel:
         self.arguments = [
             replace(a, single=True) if a.name == target.name else a for a in self.arguments
         ]
+        x = self.cast(x, target.storage.kind)
         self.line(self.dialect.store_one(target, self.value(index).text, x.text))
 
     # -- the whole --------------------------------------------------------------------------------

@@ -197,9 +197,9 @@ def _atan2(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
     angle = k.call("atan2", a, b)
     if k.dialect.name == "opencl":
         return angle
-    flat = k.let(k.select(1.0 / b < 0.0, k.value(pi), k.value(0.0)))
+    flat = k.let(k.select((b < 0.0) | (1.0 / b < 0.0), k.value(pi), k.value(0.0)))
     signed = k.select(1.0 / a < 0.0, -flat, flat)
-    found = k.let(k.select(a.equals(0.0) & b.equals(0.0), signed, angle))
+    found = k.let(k.select(a.equals(0.0), signed, angle))
     return k.select(_is_nan(k, a) | _is_nan(k, b), a + b, found)
 
 
