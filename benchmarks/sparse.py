@@ -1,23 +1,26 @@
 """What zeros among the weights are worth: products without them against the same model with all.
 
     python -m benchmarks.sparse [NAMES...] [--rounds 40] [--threads 1,2] [--targets host,avx2]
-                                [--fit] [--no-litert] [--write]
+                                [--fit] [--no-litert] [--rows FILE] [--write]
 
 Networks of ../shared/models whose weights are set to zero here by magnitude (answers do not matter
 for speed), SqueezeNet as it is stored, MediaPipe's sparse models, and one that meets XNNPACK's
 conditions for sparse inference. Sessions with and without sparse kernels (and LiteRT) run in turns
-in one process; a figure is the ratio of medians. "pointwise" sums the steps of convolutions that
-stand alone in both. --fit measures single layers in many cuts and fits the costs of sparse_plan.py.
+in one process; a figure is a ratio of low quantiles. --fit measures single layers in many cuts and
+fits the costs of sparse_plan.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, product
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -207,9 +210,9 @@ class Ours:
 
     def run(self) -> None:
         """A turn: the fastest of a few runs, since others use the machine as well."""
-        found = [self._once() for _ in range(TURN)]
-        self.whole.append(min(seconds for seconds, _ in found))
-        self.steps.append(np.min([steps for _, steps in found], axis=0))
+        seconds, steps = min((self._once() for _ in range(TURN)), key=lambda run: run[0])
+        self.whole.append(seconds)
+        self.steps.append(steps)
 
     def _once(self) -> tuple[float, Array]:
         for executable in self.executables:
@@ -226,10 +229,10 @@ class Ours:
 
     def pointwise(self) -> dict[str, float]:
         """Seconds of 1x1 convolutions that are steps of their own, by the op."""
-        medians = np.median(self.steps, axis=0)
+        times = low(self.steps)
         return {
             row["op"]: seconds
-            for row, seconds in zip(self.report, medians, strict=True)
+            for row, seconds in zip(self.report, times, strict=True)
             if row["kernel"].startswith("conv_2d")
         }
 
@@ -256,8 +259,13 @@ def in_turns(runners: Sequence[Any], rounds: int) -> None:
             runner.run()
 
 
-def median(runner: Any) -> float:
-    return float(np.median(runner.whole))
+def low(samples: Any) -> Array:
+    """What a fifth of the samples stays below: a machine that others use disturbs the rest."""
+    return np.quantile(samples, 0.2, axis=0)
+
+
+def clock(runner: Any) -> float:
+    return float(low(runner.whole))
 
 
 # -- figures --------------------------------------------------------------------------------------
@@ -279,8 +287,9 @@ def compared(subject: Subject, target: str | None, threads: int, rounds: int) ->
         threads,
         f"{len(sparse_ops)} of {len(told)}",
         f"{pointwise:.2f} ({len(both)})" if both else "-",
-        f"{median(dense) / median(thin):.2f}",
-        f"{1e3 * median(thin):.2f}",
+        f"{low(dense.steps).sum() / low(thin.steps).sum():.2f}",
+        f"{clock(dense) / clock(thin):.2f}",
+        f"{1e3 * clock(thin):.2f}",
     ]
 
 
@@ -297,7 +306,7 @@ def beside(subject: Subject, threads: int, rounds: int) -> list[object]:
         runners.append(Litert(model, threads))
     runners.append(Litert(stored, threads))
     in_turns(runners, rounds)
-    ours, dense, *theirs = map(median, runners)
+    ours, dense, *theirs = map(clock, runners)
     gain = "-" if densified else f"{theirs[0] / theirs[-1]:.2f}"
     return [
         subject.name,
@@ -400,7 +409,8 @@ def fitted(relative: Array) -> Array:
 
 # -- output ---------------------------------------------------------------------------------------
 
-HEADER = ("network", "target", "threads", "sparse products", "pointwise", "whole", "ms")
+HEADER = ("network", "target", "threads", "sparse products", "pointwise", "steps", "clock",
+          "ms")  # fmt: skip
 BESIDE_HEADER = ("network", "threads", "ms", "ours dense / sparse", "LiteRT dense / sparse",
                  "LiteRT / ours")  # fmt: skip
 
@@ -417,6 +427,7 @@ def main() -> None:
     parser.add_argument("--targets", default="host,avx2")
     parser.add_argument("--fit", action="store_true", help="fit the costs instead")
     parser.add_argument("--no-litert", action="store_true")
+    parser.add_argument("--rows", help="a file of rows that are kept, and not measured again")
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     options = parser.parse_args()
     if options.fit:
@@ -424,26 +435,50 @@ def main() -> None:
         return
     threads = [int(n) for n in options.threads.split(",")]
     targets = [None if t == "host" else t for t in options.targets.split(",")]
+    kept = Kept(Path(options.rows) if options.rows else None)
     others = [] if options.no_litert else wanted(BESIDE, options.names)
     with fresh_cache():
-        rows = [
-            compared(subject, target, count, options.rounds)
-            for subject in wanted(SUBJECTS, options.names)
-            for target in targets
-            for count in threads
-        ]
-        found = [beside(s, count, options.rounds) for s in others for count in threads]
-    text = f"{table(HEADER, rows)}\n\n{NOTES}" if rows else ""
-    if found:
-        text += f"\n\n{table(BESIDE_HEADER, found)}\n\n{BESIDE_NOTES}"
+        for subject, target in product(wanted(SUBJECTS, options.names), targets):
+            for count in threads:
+                key = f"{subject.name} {target} {count}"
+                kept.add("networks", key, partial(compared, subject, target, count, options.rounds))
+        for subject, count in product(others, threads):
+            key = f"{subject.name} {count}"
+            kept.add("beside", key, partial(beside, subject, count, options.rounds))
+    text = f"{table(HEADER, kept.rows('networks'))}\n\n{NOTES}"
+    text += f"\n\n{table(BESIDE_HEADER, kept.rows('beside'))}\n\n{BESIDE_NOTES}"
     finish("sparse", text, options.write)
 
 
+class Kept:
+    """Rows as they are measured, on the terminal and in a file: a run that is interrupted goes on
+    from there."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        lines = path.read_text("utf-8").splitlines() if path and path.is_file() else []
+        self.found: list[dict[str, Any]] = [json.loads(line) for line in lines]
+
+    def add(self, kind: str, key: str, measure: Callable[[], list[object]]) -> None:
+        if any(row["key"] == key for row in self.found):
+            return
+        self.found.append({"kind": kind, "key": key, "row": measure()})
+        line = json.dumps(self.found[-1])
+        print(line, file=sys.stderr, flush=True)
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def rows(self, kind: str) -> list[list[object]]:
+        return [row["row"] for row in self.found if row["kind"] == kind]
+
+
 NOTES = (
-    "Time of the model with all its weights over the time without its zeros, medians of turns, a "
-    "turn being the fastest of five runs. sparse products: how many were chosen, of those with "
-    "30 % zeros or more. pointwise: over the convolutions that were chosen and are steps of their "
-    "own in both (how many). whole: the network."
+    "Time of the model with all its weights over the time without its zeros. Turns of five runs, "
+    "of which the fastest counts; of all turns, what a fifth stays below. sparse products: how "
+    "many were chosen, of those with 30 % zeros or more. pointwise: over the convolutions that "
+    "were chosen and are steps of their own in both (how many). steps: all steps of the network. "
+    "clock: around the run, with whatever else ran on the machine; ms is that of the sparse one."
 )
 BESIDE_NOTES = (
     "ms: ours. LiteRT dense / sparse: the same network stored dense and stored sparse, in LiteRT. "
