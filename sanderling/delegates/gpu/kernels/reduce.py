@@ -9,10 +9,10 @@ from math import inf, prod
 
 import numpy as np
 
-from ....ir import DType
+from ....ir import DType, Op
 from ....ops.base import attr
 from .. import layout
-from ..language import BOOL, FLOAT, INT, REAL, Kernel, Value
+from ..language import BOOL, FLOAT, REAL, Kernel, Value
 from ..steps import Node, StepWriter, View, Writer
 from .row import Row, need_constant
 
@@ -70,8 +70,7 @@ def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, N
                     lanes.append(_row_total(s, x, full[:-1], reduction))
                 found = k.join([*lanes, *(lanes[-1:] * (4 - len(lanes)))])
             if mean:
-                total = k.let(found)
-                found = total // count if total.kind == INT else total * (1.0 / count)
+                found = k.let(found) * (1.0 / count)
             found = _narrowed(k, found)
             s.put(at, slice_, k.cast(found, BOOL) if source.dtype is DType.BOOL else found)
 
@@ -140,9 +139,15 @@ def _row_total(s: StepWriter, x: View, full: Sequence[Value | None], reduction: 
     return k.let(reduction.combine(k, *halves))
 
 
+def _refuses_mean(op: Op) -> str | None:
+    """Its sums have more bits than kernels have."""
+    whole = op.operand(0).dtype is DType.INT32
+    return "the mean of whole numbers has no kernel" if whole else AXES(op)
+
+
 AXES = need_constant(1)
 KERNELS = {
-    "MEAN": Row(emit_reduce(SUM, mean=True), AXES),
+    "MEAN": Row(emit_reduce(SUM, mean=True), _refuses_mean),
     "SUM": Row(emit_reduce(SUM), AXES),
     "REDUCE_PROD": Row(emit_reduce(PRODUCT), AXES),
     "REDUCE_MAX": Row(emit_reduce(MAXIMUM), AXES),
