@@ -112,7 +112,10 @@ def qat(
     ] = None,
     clusters: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Each weight has so many different values at most as well."),
+        typer.Option(
+            metavar="N",
+            help="Each channel of a weight has so many values at most as well.",
+        ),
     ] = None,
     epochs: Epochs = 4,
     batch: Batch = 64,
@@ -265,7 +268,8 @@ def _others(prune: float | None, clusters: int | None, seed: int) -> list[Constr
     if prune is not None:
         found.append(Sparsity(prune))
     if clusters is not None:
-        found.append(Clusters(clusters, seed=seed))
+        # Weights have a scale for each channel: so have the values that stay few as codes.
+        found.append(Clusters(clusters, per_channel=True, seed=seed))
     return found
 
 

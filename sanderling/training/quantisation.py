@@ -292,13 +292,22 @@ class Quantisation(Constraint):
     def quantiser(self, model: Model) -> Quantiser:
         """Writes a model, whose weights are trained, with the scales that were learnt."""
         start = self.started.quantiser
-        scales: dict[str, Floats] = {}
-        for (op, _), weights in self.weights_of.items():
-            scales[_name(op)] = weights.scale.now.reshape(-1).double().numpy()
+        codes = {_name(op): weights for (op, _), weights in self.weights_of.items()}
+
+        def scaled(op: Op) -> Floats | None:
+            found = codes.get(_name(op))
+            return None if found is None else found.scales
+
+        def coded(op: Op, reals: Array, scales: Floats) -> Array | None:
+            found = codes.get(_name(op))
+            # A bias that would overflow has raised the scales: then the nearest codes are taken.
+            is_other = found is None or not np.array_equal(found.scales, scales)
+            return None if is_other or found is None else found.codes(reals)
+
         return replace(
             start,
             float_model=model,
-            weights=replace(start.weights, scaled=lambda op: scales.get(_name(op))),
+            weights=replace(start.weights, scaled=scaled, rounded=coded),
             settle=self._settler(),
         )
 
@@ -387,6 +396,17 @@ class WeightCodes:
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
         each = value.numel() // self.scale.first.numel()
         return rounded(value, self.scale.value(each, self.bounds[1]), self.bounds)
+
+    @property
+    def scales(self) -> Floats:
+        return self.scale.now.reshape(-1).double().numpy()
+
+    def codes(self, reals: Array) -> Array:
+        """As the forward pass rounds them. Weights that went to and fro stand so near to the middle
+        between two codes that a division in another precision finds the other one."""
+        units = torch.from_numpy(np.asarray(reals, np.float32)) / self.scale.now
+        found: Array = torch.clamp(units, *self.bounds).round().numpy().astype(np.int8)
+        return found
 
     def within(self, value: torch.Tensor) -> torch.Tensor:
         unit = self.scale.now

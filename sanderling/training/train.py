@@ -190,7 +190,8 @@ class _Run:
 
     def finished(self) -> Trained:
         self._resume()
-        self.teacher.remember(self.batches)
+        if self.epoch < self.schedule.epochs:
+            self.teacher.remember(self.batches)
         with progress() as show:
             while self.epoch < self.schedule.epochs and not self._is_patient_no_more():
                 self._one_epoch(show)
