@@ -104,7 +104,7 @@ def _write(records: list[dict[str, Any]], remark: str) -> int:
         for r in records
     ]  # fmt: skip
     text = TITLE + table(COLUMNS, rows, left=3)
-    text += f"\n\n{remark}\n\n{records[0]['machine']}.\n"
+    text += f"\n\n{remark}\n\n{records[0]['machine']}\n"
     print(text)
     write_section("gpu_conformance", text)
     return 0
