@@ -12,9 +12,10 @@ import numpy as np
 from ....ir import DType, Op
 from ....ops.base import attr
 from .. import layout
-from ..language import BOOL, FLOAT, REAL, Kernel, Value
+from ..language import BOOL, FLOAT, INT, REAL, Kernel, Value
+from ..passes.stored import is_codes
 from ..steps import Node, StepWriter, View, Writer
-from .row import Row, need_constant
+from .row import Row, first_of, need_constant
 
 INT32 = np.iinfo(np.int32)
 Combine = Callable[[Kernel, Value, Value], Value]
@@ -70,7 +71,8 @@ def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, N
                     lanes.append(_row_total(s, x, full[:-1], reduction))
                 found = k.join([*lanes, *(lanes[-1:] * (4 - len(lanes)))])
             if mean:
-                found = k.let(found) * (1.0 / count)
+                total = k.let(found)
+                found = total // count if total.kind == INT else total * (1.0 / count)
             found = _narrowed(k, found)
             s.put(at, slice_, k.cast(found, BOOL) if source.dtype is DType.BOOL else found)
 
@@ -139,17 +141,24 @@ def _row_total(s: StepWriter, x: View, full: Sequence[Value | None], reduction: 
     return k.let(reduction.combine(k, *halves))
 
 
-def _refuses_mean(op: Op) -> str | None:
-    """Its sums have more bits than kernels have."""
-    whole = op.operand(0).dtype is DType.INT32
-    return "the mean of whole numbers has no kernel" if whole else AXES(op)
-
-
 AXES = need_constant(1)
+
+
+def _refuses_whole(op: Op) -> str | None:
+    """The CPU sums them up in 64 bits."""
+    whole = op.operand(0).dtype is DType.INT32
+    return "means of whole numbers have no kernel" if whole else None
+
+
+def _refuses_codes(op: Op) -> str | None:
+    """The CPU rounds after every factor."""
+    return "products of codes have no kernel" if is_codes(op.operand(0)) else None
+
+
 KERNELS = {
-    "MEAN": Row(emit_reduce(SUM, mean=True), _refuses_mean),
+    "MEAN": Row(emit_reduce(SUM, mean=True), first_of(AXES, _refuses_whole)),
     "SUM": Row(emit_reduce(SUM), AXES),
-    "REDUCE_PROD": Row(emit_reduce(PRODUCT), AXES),
+    "REDUCE_PROD": Row(emit_reduce(PRODUCT), first_of(AXES, _refuses_codes)),
     "REDUCE_MAX": Row(emit_reduce(MAXIMUM), AXES),
     "REDUCE_MIN": Row(emit_reduce(MINIMUM), AXES),
     "REDUCE_ANY": Row(emit_reduce(MAXIMUM), AXES),
