@@ -93,7 +93,7 @@ def matrices(device: Device, size: tuple[int, int, int], tile: Tile) -> GpuExecu
     y = graph.tensor("y", DType.FLOAT32, (points, channels))
     graph.add("FULLY_CONNECTED", [x, w], [y])
     graph.outputs = [y]
-    with patch.object(products, "choose_tile", lambda *_: tile):
+    with patch.object(products, "choose_tile", lambda *_, **__: tile):
         lowered = lower(graph, device.offers, device.dialect, "f32")
     recipe = recipe_of(lowered, device.offers.kind.group)
     made = GpuExecutable(device, recipe, build_programs(device, lowered, recipe))
@@ -222,7 +222,7 @@ def layers_text(peak: Peak, options: argparse.Namespace) -> str:
                      f"{rate / peak.rate(theirs):.0%}" if layer.macs else "-"])  # fmt: skip
     head = (
         f"## Layers of {options.layers} on a software device\n\n"
-        f"`python -m benchmarks.kernels --delegate gpu{_units(options)} --write`: {peak}.\n\n"
+        f"`python -m benchmarks.kernels --delegate gpu{_units(options)} --write`: {peak}\n\n"
     )
     columns = ["layer", "kind", "times", "kernels", "us", "GFLOP/s", "of peak"]
     return head + table(columns, rows, left=4)
@@ -242,7 +242,7 @@ def networks_text(peak: Peak, options: argparse.Namespace) -> str:
         rows.append([path.stem, *_network(peak, path.stem, load(path))])
     head = (
         "## Networks on a software device\n\n"
-        f"`python -m benchmarks.kernels --delegate gpu{_units(options)} --write`: {peak}.\n\n"
+        f"`python -m benchmarks.kernels --delegate gpu{_units(options)} --write`: {peak}\n\n"
     )
     columns = ["model", "ops on the device", "kernels", "MMAC", "ms", "GFLOP/s", "of peak"]
     return head + table(columns, rows)

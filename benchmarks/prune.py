@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ RESNET_RUNS = (("50 %", 0.5, "unstructured", 2), ("80 %", 0.8, "unstructured", 2
 EFFICIENT_RUNS = (("50 %", 0.5, "unstructured", False), ("50 %, layers differ", 0.5, "unstructured",
                   True), ("2:4", 0.5, "2:4", False))  # fmt: skip
 CHANNEL_RUNS = ((RESNET, 0.25, 2), (EFFICIENTNET, 0.125, 3))  # share, epochs
+MISSING = "Rows of the benchmark that are not in the tables were not run this time."
 RATE = {RESNET: 1e-3, EFFICIENTNET: 1e-4}
 
 
@@ -79,37 +80,30 @@ def classes_of(model: Model, pictures: Array) -> Array:
     return np.array(found)
 
 
+Rows = list[dict[str, Any]]
+
+
 # -- runs -----------------------------------------------------------------------------------------
 
 
 class Kept:
-    """Results by name, in a folder."""
+    """Results by name, in a folder. known_only: what is not there is not done now."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, known_only: bool = False) -> None:
+        self.folder, self.known_only = folder, known_only
 
-    def __call__(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def __call__(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         path = self.folder / f"{name.replace(':', 'of')}.json" if self.folder else None
         if path and path.is_file():
             return dict(json.loads(path.read_text()))
+        if self.known_only:
+            return None
         begin = time.monotonic()
         found = make() | {"seconds": time.monotonic() - begin}
         print(name, {k: v for k, v in found.items() if not isinstance(v, list | dict)}, flush=True)
         if path:
             path.write_text(json.dumps(found))
         return found
-
-
-def scored(made: Model, float_classes: Array, pictures: Array, truth: Array) -> dict[str, Any]:
-    ours = classes_of(made, pictures)
-    apart = paired(ours == truth, float_classes == truth)["difference"]
-    return {
-        "accuracy": float((ours == truth).mean()),
-        "change": apart["value"],
-        "low": apart["low"],
-        "high": apart["high"],
-        "agreement": float((ours == float_classes).mean()),
-    }
 
 
 def told(report: TrainingReport) -> dict[str, Any]:
@@ -125,60 +119,78 @@ def told(report: TrainingReport) -> dict[str, Any]:
 
 @dataclass
 class Bench:
-    """A network with its samples, its test and what it says of that."""
+    """A network with its samples, its test and what it says of that, read when needed."""
 
     name: str
-    model: Model
-    own: Array
-    labels: Array | None
-    test: Array
-    truth: Array
-    reference: Array
 
-    @staticmethod
-    def of(name: str) -> Bench:
-        model = load(SHARED / "models" / f"{name}.tflite")
-        labels: Array | None = None
-        if name == RESNET:
-            own, labels = cifar("train")
-            test, truth = cifar("test")
-        else:
-            own, test, truth = photographs()
-        return Bench(name, model, own, labels, test, truth, classes_of(model, test))
+    @cached_property
+    def model(self) -> Model:
+        return load(SHARED / "models" / f"{self.name}.tflite")
+
+    @cached_property
+    def _samples(self) -> tuple[Array, Array | None, Array, Array]:
+        if self.name == RESNET:
+            return (*cifar("train"), *cifar("test"))
+        own, test, truth = photographs()
+        return own, None, test, truth
+
+    @property
+    def own(self) -> Array:
+        return self._samples[0]
+
+    @property
+    def labels(self) -> Array | None:
+        return self._samples[1]
+
+    @cached_property
+    def reference(self) -> Array:
+        return classes_of(self.model, self._samples[2])
+
+    def scored(self, made: Model) -> dict[str, Any]:
+        _, _, test, truth = self._samples
+        ours = classes_of(made, test)
+        apart = paired(ours == truth, self.reference == truth)["difference"]
+        return {
+            "accuracy": float((ours == truth).mean()),
+            "change": apart["value"],
+            "low": apart["low"],
+            "high": apart["high"],
+            "agreement": float((ours == self.reference).mean()),
+        }
 
     def run(self, latency: bool = False, **options: Any) -> dict[str, Any]:
         made, report = prune(self.model, self.own, **options)
-        found = told(report) | scored(made, self.reference, self.test, self.truth)
+        found = told(report) | self.scored(made)
         if latency:
             times = compare_latency(self.model, made, 1, 6.0)
             found["speed"] = {r["engine"]: r.get("speedup") for r in times}
         return found
 
-    def trained(self, epochs: int) -> dict[str, Any]:
-        """Options of training: with the labels that there are."""
+    def run_trained(self, epochs: int, **options: Any) -> dict[str, Any]:
+        """With the labels that there are."""
         batch = 64 if self.name == RESNET else 16
         schedule = Schedule(epochs, batch, RATE[self.name], mix=0.5)
-        return {"labels": self.labels, "schedule": schedule}
+        return self.run(labels=self.labels, schedule=schedule, **options)
 
 
-def resnet20(kept: Kept) -> list[dict[str, Any]]:
-    bench, rows = Bench.of(RESNET), []
+def resnet20(kept: Kept) -> Rows:
+    bench, rows = Bench(RESNET), []
     for name, share, structure, epochs in RESNET_RUNS:
         common = {"sparsity": share, "structure": structure, "held_out": 0.02}
         ways = {
-            "magnitude": common | {"method": "magnitude"},
-            "one-shot": common,
-            "trained": common | bench.trained(epochs),
+            "magnitude": partial(bench.run, method="magnitude", **common),
+            "one-shot": partial(bench.run, **common),
+            "trained": partial(bench.run_trained, epochs, **common),
         }
-        for way, options in ways.items():
-            found = kept(f"{RESNET} {name} {way}", partial(bench.run, **options))
+        for way, run in ways.items():
             count = epochs if way == "trained" else 0
+            found = kept(f"{RESNET} {name} {way}", run)
             rows.append({"zeros": name, "way": way, "epochs": count, "found": found})
     return rows
 
 
-def efficientnet(kept: Kept) -> list[dict[str, Any]]:
-    bench, rows = Bench.of(EFFICIENTNET), []
+def efficientnet(kept: Kept) -> Rows:
+    bench, rows = Bench(EFFICIENTNET), []
     for name, share, structure, whole in EFFICIENT_RUNS:
         for method in ("magnitude", "one-shot"):
             run = partial(bench.run, sparsity=share, structure=structure, method=method,
@@ -188,14 +200,18 @@ def efficientnet(kept: Kept) -> list[dict[str, Any]]:
     return rows
 
 
-def channels(kept: Kept) -> list[dict[str, Any]]:
+def channels(kept: Kept) -> Rows:
     rows = []
     for name, share, epochs in CHANNEL_RUNS:
-        bench = Bench.of(name)
+        bench = Bench(name)
         common = {"sparsity": share, "structure": "channels", "held_out": 0.02, "latency": True}
-        for way, options in {"one-shot": common, "trained": common | bench.trained(epochs)}.items():
-            found = kept(f"{name} channels {share} {way}", partial(bench.run, **options))
+        ways = {
+            "one-shot": partial(bench.run, **common),
+            "trained": partial(bench.run_trained, epochs, **common),
+        }
+        for way, run in ways.items():
             count = epochs if way == "trained" else 0
+            found = kept(f"{name} channels {share} {way}", run)
             rows.append({"model": name, "share": share, "way": way, "epochs": count,
                          "found": found})  # fmt: skip
     return rows
@@ -237,7 +253,6 @@ def channel_table(rows: list[dict[str, Any]]) -> str:
     return table(header, lines, left=3)
 
 
-Rows = list[dict[str, Any]]
 PARTS: dict[str, tuple[str, Callable[[Kept], Rows], Callable[[Rows], str]]] = {
     "resnet20": ("ResNet-20 on CIFAR-10, 10,000 test pictures", resnet20, zero_table),
     "efficientnet": (
@@ -253,14 +268,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
     parser.add_argument("--keep", type=Path, help="a folder for results")
+    parser.add_argument("--known-only", action="store_true", help="only what --keep has already")
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    kept = Kept(given.keep)
+    kept = Kept(given.keep, given.known_only)
     pieces = ["## Pruning", f"`python -m benchmarks.prune --write`. {machine_line()}"]
     for name in given.part or PARTS:
         title, run, shown = PARTS[name]
-        pieces += [f"### {title}", shown(run(kept))]
+        rows = [row for row in run(kept) if row["found"] is not None]
+        pieces += [f"### {title}", shown(rows)]
+    if given.known_only:
+        pieces.append(MISSING)
     text = "\n\n".join(pieces)
     print(text)
     if given.write:

@@ -17,6 +17,7 @@ from ..evaluate.paired_statistics import paired, wilson
 from ..evaluate.task import Task
 from ..format import dump
 from ..ir import Array, Model
+from ..measure.inputs import feeds
 from ..measure.inspection import quantisation_kind
 from ..optimize.accuracy import evaluated
 from ..optimize.canonical import QUANTISED
@@ -159,13 +160,13 @@ class Judging:
         """Of the fastest run by our runtime; trials lie apart, and the least depends least on what
         else the machine does."""
         session = model.compile(threads=1)
-        feeds = {t.name: np.zeros(t.shape, t.dtype.numpy) for t in model.main.inputs}
+        given = feeds(model)
         taken: list[float] = []
-        session.run(feeds)
+        session(*given)
         end = time.perf_counter() + TIMED
         while not taken or time.perf_counter() < end:
             begin = time.perf_counter()
-            session.run(feeds)
+            session(*given)
             taken.append(time.perf_counter() - begin)
         return min(taken)
 

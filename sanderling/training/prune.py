@@ -21,7 +21,7 @@ from ..delegates.cpu.kernels.products.zeros import sparse_threshold
 from ..errors import InputError
 from ..evaluate.task import Task
 from ..format import load
-from ..ir import Array, Model, Op
+from ..ir import Array, Model, Op, Tensor
 from ..ops import cost
 from ..optimize.accuracy import compare_accuracy
 from ..optimize.latency import compare_latency
@@ -197,17 +197,8 @@ def _weights(model: Model, how: Pruning) -> tuple[list[str], dict[str, str]]:
     tensors = {t.name: t for t in weights_of(model, how.only)}
     layers = {op.operand(1).name: op for op in pruned_layers(model, list(tensors))}
     total = sum(cost(op).macs for op in model.main.ops)
-    skipped = {}
-    for name, tensor in tensors.items():
-        op = layers.get(name)
-        if op is None:
-            skipped[name] = "it is no float constant of the file"
-        elif how.operators and op.name not in how.operators:
-            skipped[name] = f"it is of {op.name}"
-        elif (how.policy == "pays" and (why := _does_not_pay(op, how, total))) or (
-            not how.is_of_channels and (why := Structure.of(how.structure).refuses(tensor.shape))
-        ):
-            skipped[name] = why
+    reasons = {n: _left_alone(t, layers.get(n), how, total) for n, t in tensors.items()}
+    skipped = {name: why for name, why in reasons.items() if why}
     names = [n for n in tensors if n not in skipped]
     if not names:
         raise InputError(
@@ -216,6 +207,16 @@ def _weights(model: Model, how: Pruning) -> tuple[list[str], dict[str, str]]:
             fix="choose another structure, policy or operator",
         )
     return names, skipped
+
+
+def _left_alone(tensor: Tensor, op: Op | None, how: Pruning, total: int) -> str | None:
+    """Why a weight is not pruned; None if it is."""
+    if op is None:
+        return "it is no float constant of the file"
+    if how.operators and op.name not in how.operators:
+        return f"it is of {op.name}"
+    why = None if how.is_of_channels else Structure.of(how.structure).refuses(tensor.shape)
+    return why or (_does_not_pay(op, how, total) if how.policy == "pays" else None)
 
 
 def _does_not_pay(op: Op, how: Pruning, total: int) -> str | None:
