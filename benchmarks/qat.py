@@ -330,7 +330,7 @@ def speed(options: argparse.Namespace) -> str:
         rows.append([name, f"{own:.0f}", f"{apart:.2f}"])
     return (
         "### Speed of training\n\nResNet-20, batches of 64, one thread, cross entropy, Adam and "
-        f"clipped gradients; {options.rounds} rounds in turns, medians. Above 1 in the last column: "
+        f"clipped gradients; {options.rounds} rounds in turns, medians. Above 1 in the last: "
         "sanderling.train is faster (its epoch's judgement on held-out samples is in its time).\n\n"
         f"{table(['loop', 'ms a step', 'time / ours'], rows)}\n\n{machine_line()}"
     )
