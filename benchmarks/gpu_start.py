@@ -48,9 +48,10 @@ def main() -> int:
                 rows.append(row)
                 print(*row, file=sys.stderr, flush=True)
     rows.append(_middle(rows))
+    named = f" --device {args.device} --name {args.name}" * bool(args.name)
     text = (
         "## Starts on the GPU delegate\n\n"
-        f"`python -m benchmarks.gpu_start --write`: {about}; {machine_line()}.\n\n"
+        f"`python -m benchmarks.gpu_start{named} --write`: {about}; {machine_line()}\n\n"
         + table(COLUMNS, rows)
     )
     print(text)

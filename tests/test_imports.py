@@ -36,9 +36,10 @@ INNER = {
         "objects",
         "sources",
         "toolchain",
-        "library",
+        "blueprint",
         "checking",
         "benchmark",
+        "library",
         "on_device",
     ),
     "rewrites": (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UnsupportedError
+from .blueprint import Blueprint
 from .checking import write_program
-from .library import Blueprint
 from .toolchain import Compiler, no_compiler, program
 
 

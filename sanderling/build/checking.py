@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..errors import DelegateError, UnsupportedError
 from ..ir import Array
 from ..measure.inputs import Feeding
 from ..runtime.session import Session
-from .library import Blueprint
+from .blueprint import Blueprint
 from .runtime_ir import FOLDER
 from .sources import filled
 from .toolchain import Compiler, no_compiler, program, runner
@@ -176,7 +176,3 @@ def _difference(wanted: Array, got: Array) -> float:
         return 0.0
     a, b = (np.nan_to_num(x.astype(np.complex128)) for x in (wanted, got))
     return float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
-
-
-def as_records(checks: Sequence[Check]) -> list[Mapping[str, Any]]:
-    return [asdict(c) for c in checks]

@@ -10,21 +10,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, InputError
-from ..format import load
-from ..ir import Model, Shape, Signature
-from ..measure.inputs import by_input, checked_shape
-from ..progress import waiting
-from ..runtime.plans import verify_model
-from ..runtime.session import Session
-from .ahead import Version, plan_ahead
-from .objects import Objects, make_objects
-from .platforms import NATIVE, Platform, platform_of
-from .sources import checked_name, identifier, texts
+from ..errors import InputError
+from ..ir import Model, Shape
+from ..measure.inputs import Feeding
+from .benchmark import benchmark_program
+from .blueprint import Blueprint, plan_library
+from .checking import check_library
+from .objects import Objects
+from .platforms import NATIVE, platform_of
 from .toolchain import Compiler, find_compiler, no_compiler, shared_library
 
 SCHEMA = "sanderling.build/1"
-MOST_THREADS = 1024  # as in runtime.c
 
 
 @dataclass
@@ -50,69 +46,6 @@ class Library:
         return {"schema": SCHEMA} | asdict(self) | {"folder": str(self.folder)}
 
 
-@dataclass
-class Blueprint:
-    """A model planned for a platform: all that its objects and texts are made of."""
-
-    name: str
-    file: str
-    model: Model
-    entry: Signature
-    platform: Platform
-    versions: list[Version]
-    threads: int
-
-    @property
-    def names(self) -> tuple[list[str], list[str]]:
-        """Of inputs, in the graph's order, and of outputs, in the signature's."""
-        called = {tensor: name for name, tensor in self.entry.inputs.items()}
-        return [called.get(t, t.name) for t in self.entry.graph.inputs], list(self.entry.outputs)
-
-    def objects(self, with_steps: bool = False) -> Objects:
-        return make_objects(
-            self.name, self.platform, self.versions, self.names, self.threads, with_steps
-        )
-
-    def texts(self) -> dict[str, str]:
-        return texts(self.name, self.file, self.versions, *self.names)
-
-
-def plan_library(
-    model: Model | str | os.PathLike[str],
-    target: str = NATIVE,
-    *,
-    name: str = "",
-    threads: int = 1,
-    shapes: Mapping[str, Shape] | None = None,
-    signature: str | None = None,
-    custom: Mapping[str, str] | None = None,
-    timed: bool = False,
-) -> Blueprint:
-    """Compile a model for every version of a target; nothing is written. timed: the code can count
-    the ticks of its steps."""
-    if not 1 <= threads <= MOST_THREADS:
-        raise ArgumentError(f"`threads` is {threads}", fix=f"give 1 to {MOST_THREADS}")
-    platform = platform_of(target)
-    file = "" if isinstance(model, Model) else Path(os.fspath(model)).name
-    source = model if isinstance(model, Model) else load(model)
-    chosen = checked_name(name) if name else identifier(Path(file).stem or "model")
-    for function in (custom or {}).values():
-        checked_name(function)
-    verify_model(source)
-    entry = Session(source, delegates="reference").entry(signature)
-    given = by_input(entry.inputs, dict(shapes or {}))
-    called = {t: n for n, t in entry.inputs.items()}
-    sizes = [
-        checked_shape(called.get(t, t.name), t, given.get(called.get(t, "")))
-        for t in entry.graph.inputs
-    ]
-    versions = []
-    for row in platform.versions:
-        with waiting(f"building for {row.name}"):
-            versions.append(plan_ahead(entry, sizes, row, custom or {}, timed))
-    return Blueprint(chosen, file or chosen, source, entry, platform, versions, threads)
-
-
 def build_library(
     model: Model | str | os.PathLike[str],
     folder: str | os.PathLike[str],
@@ -123,7 +56,12 @@ def build_library(
     shapes: Mapping[str, Shape] | None = None,
     signature: str | None = None,
     custom: Mapping[str, str] | None = None,
+    link: Sequence[str | os.PathLike[str]] = (),
     cc: str = "",
+    check: bool = False,
+    inputs: Mapping[str, str | Path] | None = None,
+    seed: int = 0,
+    bench: bool = False,
 ) -> Library:
     """Write a model as a C library: lib<name>.a, lib<name>.so where a linker is at hand, <name>.h,
     an example, a CMakeLists.txt, and a Python module for tests.
@@ -131,17 +69,33 @@ def build_library(
     target: native (this CPU), a platform (x86-64, aarch64, android-arm64: several versions of the
     code, chosen when an instance is made), or a row of the table of targets. threads: of instances
     that do not say. shapes: of inputs, by name, where they are not the file's. custom: C functions
-    by the custom code of the operator that they compute. cc: the compiler that links, or "none".
+    by the custom code of the operator that they compute; link: files that define them. cc: the
+    compiler that links, or "none". check: run it and compare it with the session, on files for
+    inputs and random values; see `checks`. bench: add a program with benchmark_model's flags.
     Raises NotBuiltError that names the ops which cannot be built, with reasons.
     """
     compiler = find_compiler(platform_of(target), cc)
-    options: dict[str, Any] = {"shapes": shapes, "signature": signature, "custom": custom}
-    made = plan_library(model, target, name=name, threads=threads, **options)
-    return write_library(made, Path(folder), compiler)
+    linked = [Path(file) for file in link]
+    planned: dict[str, Any] = {"shapes": shapes, "signature": signature, "custom": custom}
+    planned |= {"name": name, "threads": threads}
+    made = plan_library(model, target, **planned)
+    with Staging(Path(folder)) as staged:
+        place = staged.place
+        found = library_of(made, Path(folder), make_files(made, place, compiler, linked))
+        if check:
+            feeding = Feeding(files=inputs or {}, seed=seed)
+            checks = check_library(made, place, compiler, feeding, linked=linked)
+            found.checks = [asdict(c) for c in checks]
+        if bench:
+            counted = plan_library(model, target, timed=True, **planned)
+            size = 0 if isinstance(model, Model) else Path(os.fspath(model)).stat().st_size
+            benchmark_program(counted, place / f"{made.name}_benchmark", compiler, size, linked)
+        found.files = staged.finish()
+    return found
 
 
 def write_library(made: Blueprint, folder: Path, compiler: Compiler | None) -> Library:
-    """All files of a library, or none of them."""
+    """All files of a library that is planned already, or none of them."""
     with Staging(folder) as staged:
         found = library_of(made, folder, make_files(made, staged.place, compiler))
         found.files = staged.finish()

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import UnsupportedError
 from ..measure.devices.device_options import Builder
 from .benchmark import benchmark_program
-from .library import plan_library
+from .blueprint import plan_library
 from .platforms import ABIS, PLATFORMS, platform_of
 from .toolchain import find_compiler
 

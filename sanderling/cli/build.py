@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ..build.benchmark import benchmark_program
-from ..build.checking import as_records, check_library
-from ..build.library import Library, Staging, library_of, make_files, plan_library
-from ..build.platforms import NATIVE, platform_of
-from ..build.toolchain import find_compiler
-from ..measure.inputs import Feeding
+from ..build.library import Library, build_library
+from ..build.platforms import NATIVE
 from ..tables import facts, table
 from ..units import byte_size
 from .common import (
@@ -108,27 +104,23 @@ def build(
     module for tests.
     """
     load_plugins(plugin)
-    compiler = find_compiler(platform_of(target), cc)
-    options: dict[str, Any] = {
-        "name": name,
-        "threads": threads,
-        "shapes": read_shapes(shape),
-        "signature": signature,
-        "custom": pairs(custom, "--custom"),
-    }
     with JsonTarget(json) as written:
-        made = plan_library(model, target, **options)
-        with Staging(output) as staged:
-            found = library_of(made, output, make_files(made, staged.place, compiler, link))
-            if check:
-                feeding = Feeding(files=pairs(input, "--input"), seed=seed)
-                checks = check_library(made, staged.place, compiler, feeding, linked=link)
-                found.checks = [dict(c) for c in as_records(checks)]
-            if bench:
-                counted = plan_library(model, target, timed=True, **options)
-                place = staged.place / f"{made.name}_benchmark"
-                benchmark_program(counted, place, compiler, model.stat().st_size, link)
-            found.files = staged.finish()
+        found = build_library(
+            model,
+            output,
+            target,
+            name=name,
+            threads=threads,
+            shapes=read_shapes(shape),
+            signature=signature,
+            custom=pairs(custom, "--custom"),
+            link=link,
+            cc=cc,
+            check=check,
+            inputs=pairs(input, "--input"),
+            seed=seed,
+            bench=bench,
+        )
         if not written.write(found.to_json() | {"model": str(model)}):
             typer.echo(_text(found))
         for note in found.notes:

@@ -25,7 +25,8 @@ COLUMNS = {
     "part": "part", "delegate": "delegate", "kernel": "kernel", "nodes": "nodes", "helps": "helps",
     "opaque": "opaque",
     "min_ms": "min_ms", "median_ms": "median_ms", "max_ms": "max_ms", "std_ms": "std_ms",
-    "imbalance": "imbalance", "type of products": "kind", "macs": "macs", "bytes": "bytes",
+    "imbalance": "imbalance", "type of products": "kind", "zeros": "zeros",
+    "macs": "macs", "bytes": "bytes",
     "weight bytes": "bytes_weights", "read bytes": "bytes_read", "written bytes": "bytes_written",
     "gops": "gops", "gb_s": "gb_s", "intensity": "intensity", "limit_ms": "limit_ms",
     "share of roofline": "share", "bound": "bound", "memory level": "level",
@@ -278,7 +279,7 @@ _HTML = {
     ">sum of %": "cdf", ">of roof": "share", "bound": "bound", "level": "level",
     ">MACs, M": "macs", ">G/s": "gops", ">GB/s": "gb_s", ">ops/byte": "intensity",
     ">mem KB": "mem_kb", ">min ms": "min_ms", ">std ms": "std_ms", ">first ms": "first_ms",
-    ">wait": "imbalance", "~kernel": "kernel", "on": "delegate", "~name": "name",
+    ">wait": "imbalance", "~kernel": "kernel", "~zeros": "zeros", "on": "delegate", "~name": "name",
 }  # fmt: skip
 _TYPES = {"type": "type", ">count": "count", ">mean ms": "ms", ">median ms": "median_ms",
           ">%": "percent", ">sum of %": "cdf", ">MACs, M": "macs", ">G/s": "gops"}  # fmt: skip

@@ -63,6 +63,7 @@ class ProfileRow:
     read: int = 0
     written: int = 0
     kind: str = ""  # the type that it multiplies in
+    zeros: str = ""  # of a product with many: how many, and whether they are left out
     first: float = 0.0
     times: list[float] = field(default_factory=list)  # by run: the slowest worker's
     idle: list[float] = field(default_factory=list)  # by run: what the others waited, a worker
@@ -265,6 +266,7 @@ class RowWriter:
                 read=int(about["reads"]),
                 written=int(about["writes"]),
                 kind=_kind(about["inputs"].partition("[")[0]),
+                zeros=about["zeros"],
             )
             if row.kind == "f32" and self.precision != "f32":
                 row.kind = self.precision

@@ -16,6 +16,7 @@ from ..delegates.cpu.isa.targets import problem
 from ..errors import ArgumentError, DelegateError, InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Array, Graph, Model
+from ..progress import plural
 from ..runtime.feeds import as_fed
 from ..runtime.session import Session
 from .engines import check_engines
@@ -221,6 +222,7 @@ def _record(
             *_noise(rows, others, whole.median),
             *_disturbed(whole),
             *_above(rows),
+            *_sparse(rows),
         ],
     }
     record["advice"] = advice(record)
@@ -272,6 +274,19 @@ def _disturbed(whole: Summary) -> list[str]:
     ]
 
 
+def _sparse(rows: Sequence[Record]) -> list[str]:
+    """What was done with zeros among weights."""
+    told = [row["zeros"] for row in rows if row["zeros"]]
+    if not told:
+        return []
+    without = sum("sparse:" in text for text in told)
+    return [
+        f"{plural(len(told), 'product')} with many zeros among the weights: {without} computed "
+        f"without them, {len(told) - without} with them, as was estimated to be faster (`zeros` of "
+        f"--json and --csv; SANDERLING_SPARSE=0 for comparison)"
+    ]
+
+
 def _accounted(taken: Taken) -> float:
     """Steps, calls, barriers and gaps as a share of the clock around the run: the median over
     runs, or of the means where an engine tells no more."""
@@ -310,6 +325,7 @@ def _step(index: int, row: ProfileRow, roof: Roofline | None, held: int) -> Reco
         "bytes_read": row.read,
         "bytes_written": row.written,
         "kind": row.kind,
+        "zeros": row.zeros,
         "gops": 2 * row.macs / seconds / 1e9 if seconds > 0 else 0.0,
         "unit": "GFLOP/s" if row.kind in ("f32", "bf16") else "GOP/s",
         "gb_s": bytes_ / seconds / 1e9 if seconds > 0 else 0.0,

@@ -200,6 +200,24 @@ def test_nothing_but_libc_is_needed(tmp_path: Path) -> None:
     assert shown and all(f"{name}(" in header for name in shown)
 
 
+def test_a_check_that_fails_is_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given inputs are fed in every run; the session is made to give other answers."""
+    np.save(tmp_path / "x.npy", np.zeros((1, 8, 8, 1), np.int8))
+    words = ["build", INT8, "-o", tmp_path / "lib", "--check", "-i", f"image={tmp_path / 'x.npy'}"]
+    assert "yes" in call(*words).stdout
+    fed: list[Any] = []
+    real = Session.run
+
+    def other(self: Session, feeds: Any, **more: Any) -> dict[str, Any]:
+        fed.append(feeds["image"])
+        return {name: array ^ 1 for name, array in real(self, feeds, **more).items()}
+
+    monkeypatch.setattr(Session, "run", other)
+    result = call(*words, status=1)
+    assert "the check failed" in result.stderr and " no " in result.stdout
+    assert len(fed) == 3 and not any(x.any() for x in fed)
+
+
 def test_the_runtime_is_made_of_its_sources() -> None:
     assert runtime_ir.is_current(), "python -m sanderling.build.runtime_ir CLANG"
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sanderling.build import ahead
+from sanderling.build.blueprint import plan_library
 from sanderling.build.checking import check_library
-from sanderling.build.library import plan_library, write_library
+from sanderling.build.library import write_library
 from sanderling.build.platforms import PLATFORMS, PROBES, names, platform_of, probes
-from sanderling.build.toolchain import find_compiler
+from sanderling.build.toolchain import find_compiler, no_compiler
 from sanderling.delegates.cpu.isa.targets import TARGETS, cpu_features, host_target
 from sanderling.errors import InputError
 from sanderling.measure.inputs import Feeding
@@ -88,6 +91,25 @@ def test_platforms() -> None:
     with pytest.raises(InputError, match="no version for aarch64"):
         platform_of("aarch64:avx2")
     assert not PLATFORMS["android-arm64"].is_native
+
+
+def test_compilers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's, the system's, ziglang, none."""
+    arm, phone = PLATFORMS["aarch64"], PLATFORMS["android-arm64"]
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if "aarch64" in name else None)
+    found = find_compiler(arm)
+    assert found is not None and found.words == ("aarch64-linux-gnu-gcc",) and found.makes_shared
+    static = find_compiler(phone)
+    assert static is not None and not static.makes_shared  # Android's libc is another
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    zig = find_compiler(arm)
+    assert zig is not None and zig.words[1:] == (
+        "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu.2.17",
+    )  # fmt: skip
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert find_compiler(arm) is None and find_compiler(arm, "none") is None
+    assert "NDK" in no_compiler(phone, "x.so") and "ziglang" in no_compiler(arm, "x.so")
 
 
 @needs_arm

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from sanderling.delegates.gpu.delegate import GpuDelegate
+from sanderling.delegates.gpu.expressions import ELEMENTWISE
 from sanderling.delegates.gpu.table import COMPARISONS, KERNELS
 from sanderling.ir import Array, DType
 from sanderling.runtime.session import Session
@@ -58,6 +59,8 @@ EXCUSES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         sorted(COMPARISONS), ("codes are compared in steps of 1/256, which floats are not",)
     ),
+    "MEAN": ("means of whole numbers have no kernel",),
+    "REDUCE_PROD": ("products of codes have no kernel",),
     "BATCH_MATMUL": ("sums of whole numbers have no kernel",),
     "QUANTIZE": ("codes of 32 bits have no kernel",),
     "CAST": ("it computes in i64, which kernels have not",),
@@ -89,7 +92,11 @@ def cases_of(*ops: str) -> list[Case]:
 
 
 def thinned(rows: Sequence[Case]) -> Sequence[Case]:
-    taken = rows if EVERYTHING else [row for row in rows if is_taken(row)]
+    if EVERYTHING:
+        return rows
+    taken = [row for row in rows if is_taken(row)]
+    if rows[0].op in ELEMENTWISE:  # all have one kernel, which only their expression differs in
+        return taken[len(taken) // 2 :][:1]
     return taken[:: -(-len(taken) // MOST_CASES) or 1]
 
 
@@ -124,10 +131,16 @@ def compare(case: Case, step: int, ours: Session, theirs: Session, arrays: Seque
     for index, (tensor, a, b) in enumerate(results):
         off_by = max(case.off_by, CODE_TOLERANCE if tensor.quant is not None else 0)
         loose = replace(case, tol=tol, off_by=off_by)
-        if case.op in PRODUCTS and case.attrs.get("fused_activation_function", "NONE") != "NONE":
-            a = np.where(b != b, b, a)  # a device's clamp makes NaN its least number
+        if loses_nan(case):
+            a = np.where(b != b, b, a)
         problem = difference(loose, finite(a), finite(b))
         assert problem is None, f"{case.id}: run {step}, output {index}: {problem}"
+
+
+def loses_nan(case: Case) -> bool:
+    """A device's clamp makes NaN its least number, and its extremes never are NaN."""
+    activated = case.attrs.get("fused_activation_function", "NONE") != "NONE"
+    return (case.op in PRODUCTS and activated) or case.op in ("REDUCE_MAX", "REDUCE_MIN")
 
 
 def finite(x: Array) -> Array:

@@ -9,12 +9,13 @@ from math import inf, prod
 
 import numpy as np
 
-from ....ir import DType
+from ....ir import DType, Op
 from ....ops.base import attr
 from .. import layout
 from ..language import BOOL, FLOAT, INT, REAL, Kernel, Value
+from ..passes.stored import is_codes
 from ..steps import Node, StepWriter, View, Writer
-from .row import Row, need_constant
+from .row import Row, first_of, need_constant
 
 INT32 = np.iinfo(np.int32)
 Combine = Callable[[Kernel, Value, Value], Value]
@@ -141,10 +142,23 @@ def _row_total(s: StepWriter, x: View, full: Sequence[Value | None], reduction: 
 
 
 AXES = need_constant(1)
+
+
+def _refuses_whole(op: Op) -> str | None:
+    """The CPU sums them up in 64 bits."""
+    whole = op.operand(0).dtype is DType.INT32
+    return "means of whole numbers have no kernel" if whole else None
+
+
+def _refuses_codes(op: Op) -> str | None:
+    """The CPU rounds after every factor."""
+    return "products of codes have no kernel" if is_codes(op.operand(0)) else None
+
+
 KERNELS = {
-    "MEAN": Row(emit_reduce(SUM, mean=True), AXES),
+    "MEAN": Row(emit_reduce(SUM, mean=True), first_of(AXES, _refuses_whole)),
     "SUM": Row(emit_reduce(SUM), AXES),
-    "REDUCE_PROD": Row(emit_reduce(PRODUCT), AXES),
+    "REDUCE_PROD": Row(emit_reduce(PRODUCT), first_of(AXES, _refuses_codes)),
     "REDUCE_MAX": Row(emit_reduce(MAXIMUM), AXES),
     "REDUCE_MIN": Row(emit_reduce(MINIMUM), AXES),
     "REDUCE_ANY": Row(emit_reduce(MAXIMUM), AXES),

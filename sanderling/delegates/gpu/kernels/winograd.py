@@ -23,8 +23,11 @@ from .tiles import choose_tile, widest
 
 POINTS, TAPS = 4, 3
 PATCH = POINTS + TAPS - 1
+# The thresholds stand in options.py. Those of a CPU were measured on PoCL 3.1 (Zen 5, one core), as
+# how many times faster than the window's own products: 64 channels on 56x56 points 1.9, on 28x28
+# 1.4, on 14x14 0.9; 32 channels on 56x56 1.1, on 28x28 0.8; 128 on 14x14 1.1, on 7x7 0.8.
 # Where the polynomials are evaluated, infinity beside them. These lose fewer digits than 0, 1, -1,
-# 2, -2: the worst error of a layer of 64 channels is a third.
+# 2, -2: the worst error of 64 channels is a fifth of theirs, the middle one two fifths.
 NODES = (0.0, 0.5**0.5, -(0.5**0.5), 2**0.5, -(2**0.5))
 
 

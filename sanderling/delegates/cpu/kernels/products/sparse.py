@@ -19,6 +19,7 @@ from ...codegen.emit import (
     I32,
     I64,
     PTR,
+    VOID,
     ArgumentList,
     Arguments,
     Callee,
@@ -39,6 +40,8 @@ from .tiles import Panels
 if TYPE_CHECKING:
     from .conv import Arithmetic
 
+# Bytes of the stream that are fetched ahead.
+AHEAD = 2048
 # Units of work that a step is cut into, if it can be.
 UNITS = 8
 
@@ -161,7 +164,8 @@ class SparseProduct:
             )
 
     def finish(self, room: Room, span: Int, tile: Int, vectors: int) -> None:
-        """The epilogue, square by square: `lanes` channels of `lanes` pixels."""
+        """The epilogue, square by square: `lanes` channels of `lanes` pixels, and then the channels
+        that lie beside them."""
         k, cut = self.k, self.cut
         blocks = math.ceil(cut.n / cut.lanes)
         per_span = cut.span // cut.lanes
@@ -169,36 +173,37 @@ class SparseProduct:
         whole = blocks if left == cut.lanes else blocks - 1
         first = k.mul(span, per_span)
         stop = k.min(k.add(first, per_span), blocks)
-        with k.loop(first, k.min(stop, whole)) as block:
-            self.squares(room, tile, vectors, block, k.sub(block, first), cut.lanes)
-        if whole < blocks:
-            with k.when(k.b.icmp_signed("==", k.i64(stop), I64(blocks))):
-                self.squares(room, tile, vectors, blocks - 1, k.sub(blocks - 1, first), left)
+        with k.loop(0, vectors) as group:
+            with k.loop(first, k.min(stop, whole)) as block:
+                self.square(room, tile, group, block, k.sub(block, first), cut.lanes)
+            if whole < blocks:
+                with k.when(k.b.icmp_signed("==", k.i64(stop), I64(blocks))):
+                    place = k.sub(blocks - 1, first)
+                    self.square(room, tile, group, blocks - 1, place, left)
 
-    def squares(
-        self, room: Room, tile: Int, vectors: int, block: Int, place: Int, columns: int
+    def square(
+        self, room: Room, tile: Int, group: Int, block: Int, place: Int, columns: int
     ) -> None:
+        """place: of the block among those of its span."""
         k, cut, at, epilogue = self.k, self.cut, self.at, self.epilogue
         function = finish_function(k, self.core, epilogue, cut, columns)
-        start = self.row(tile, 0)
-        with k.loop(0, vectors) as group:
-            row = self.row(tile, group)
-            across = k.mul(block, cut.lanes * epilogue.out_bytes)
-            sums = k.add(k.mul(place, cut.lanes * cut.pitch), k.mul(group, 4 * cut.lanes))
-            given = {
-                "sums": k.at(room.sums, sums, I8),
-                "params": k.at(at.params, k.mul(block, 4 * epilogue.arrays * cut.lanes), I8),
-                "common": at.common,
-                "c": k.at(at.c, k.add(k.mul(row, at.ldc), across), I8),
-                "ldc": I64(at.ldc),
-            }
-            if at.residual is not None:
-                there = k.add(k.mul(row, at.ldr), across)
-                given |= {"residual": k.at(at.residual, there, I8), "ldr": I64(at.ldr)}
-            if self.words is not None:
-                mine = k.mul(k.sub(row, start), 4 * self.words.count)
-                given["rows"] = k.at(room.words, mine, I8)
-            function.call(k, **given)
+        row = self.row(tile, group)
+        across = k.mul(block, cut.lanes * epilogue.out_bytes)
+        sums = k.add(k.mul(place, cut.lanes * cut.pitch), k.mul(group, 4 * cut.lanes))
+        given = {
+            "sums": k.at(room.sums, sums, I8),
+            "params": k.at(at.params, k.mul(block, 4 * epilogue.arrays * cut.lanes), I8),
+            "common": at.common,
+            "c": k.at(at.c, k.add(k.mul(row, at.ldc), across), I8),
+            "ldc": I64(at.ldc),
+        }
+        if at.residual is not None:
+            there = k.add(k.mul(row, at.ldr), across)
+            given |= {"residual": k.at(at.residual, there, I8), "ldr": I64(at.ldr)}
+        if self.words is not None:
+            mine = k.mul(k.sub(row, self.row(tile, 0)), 4 * self.words.count)
+            given["rows"] = k.at(room.words, mine, I8)
+        function.call(k, **given)
 
 
 def emit_sparse(
@@ -285,6 +290,7 @@ def _build_lists(
         stream = e.at(given["stream"], start, I8)
         with e.loop(0, rounds, carry=begin) as (i, acc):
             here = e.at(stream, e.mul(i, cut.round_bytes), I8)
+            e.call("llvm.prefetch.p0", VOID, e.at(here, AHEAD, I8), I32(0), I32(3), I32(1))
             e.carry(_round(e, core, cut, vectors, given["x"], here, list(acc)))
         for value, pointer in zip(e.carried, sums, strict=True):
             e.store(value, pointer, width)
