@@ -273,10 +273,11 @@ class _Block(torch.nn.Module):  # type: ignore[misc]
         step = 1 if width == out else 2
         self.one = torch.nn.Conv2d(width, out, 3, step, padding=1)
         self.two = torch.nn.Conv2d(out, out, 3, padding=1)
-        self.short = None if width == out else torch.nn.Conv2d(width, out, 1, step)
+        self.room = out - width
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        aside = x if self.short is None else self.short(x)
+        half = self.room // 2  # the file's shortcut: every second pixel, more channels of zeros
+        aside = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, half, half)) if self.room else x
         return F.relu(aside + self.two(F.relu(self.one(x))))
 
 
