@@ -37,7 +37,7 @@ HALF = 1e-2  # of the range of the results
 def main() -> int:
     args = _arguments()
     if args.write:
-        return _write([json.loads(Path(name).read_text()) for name in args.names])
+        return _write([json.loads(Path(name).read_text()) for name in args.names], args.remark)
     title, path = args.names
     record = {"runtime": title, "machine": machine_line(), **_measured(args)}
     Path(path).write_text(json.dumps(record, indent=1))
@@ -49,6 +49,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--remark", default="", help="with --write: said below the table")
     parser.add_argument("--device", default="0")
     parser.add_argument("--backend", default="opencl")
     parser.add_argument("--precision", default="f32")
@@ -96,13 +97,14 @@ def _complaint(row: Any, options: dict[str, str]) -> str:
     return ""
 
 
-def _write(records: list[dict[str, Any]]) -> int:
+def _write(records: list[dict[str, Any]], remark: str) -> int:
     rows = [
         [r["runtime"], r["driver"], r["precision"], f"{r['run']} of {r['all']}", r["right"],
          len(r["wrong"]), ", ".join(sorted({name.split("|")[0] for name in r["wrong"]})) or "-"]
         for r in records
     ]  # fmt: skip
-    text = TITLE + table(COLUMNS, rows, left=3) + f"\n\n{records[0]['machine']}.\n"
+    text = TITLE + table(COLUMNS, rows, left=3)
+    text += f"\n\n{remark}\n\n{records[0]['machine']}\n"
     print(text)
     write_section("gpu_conformance", text)
     return 0

@@ -41,7 +41,7 @@ TITLE = (
     "difference: the largest from our CPU's answer, of floats over its range, of codes in units, "
     "of other whole numbers the share that differ; models of dynamic range have float weights on "
     "the CPU, which would round inputs to 8 bits. first class: on how many of the photos, or rows "
-    "of the output, both name the same one. first run: with compilation, on a busy machine. "
+    "of the output, both name the same one. first run: compiled, or out of the caches. "
 )
 Row = list[object]
 

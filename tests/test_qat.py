@@ -15,7 +15,7 @@ import pytest
 
 import sanderling
 from sanderling.errors import InputError
-from sanderling.ir import Array, DType, Model
+from sanderling.ir import Array, DType, Model, Signature
 from sanderling.optimize.integer_rules import broken
 from tests.support.command_line import call
 from tests.support.cpu_conformance import run
@@ -220,6 +220,16 @@ def test_the_verb_writes_what_the_function_returns(tmp_path: Path, samples: Path
         schedule=Schedule(epochs=1, batch=64, rate=1e-3, mix=0.5),
     )  # fmt: skip
     assert made.read_bytes() == bytes(sanderling.dump(other))
+
+
+def test_names_of_a_signature_do_not_matter(model: Model, digits: tuple[Array, Array]) -> None:
+    named = model.copy()
+    main = named.main
+    ends = {"x": main.inputs[0]}, {"y": main.outputs[0]}
+    named.signatures = [Signature("serve", main, *ends)]
+    plan = Schedule(epochs=1, batch=64, rate=1e-3)
+    _, report = sanderling.qat(named, digits[0][:64], "weight", weights="int4", schedule=plan)
+    assert report.judged["samples"] == 6 and report.faithful["same_class"] == 1.0
 
 
 def test_the_verb_says_what_it_did(tmp_path: Path, samples: Path) -> None:

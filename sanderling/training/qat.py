@@ -218,7 +218,9 @@ def _unchosen(candidate: Any) -> Any:
 
 def _outputs(model: Model, inputs: Sequence[Array]) -> list[Array]:
     """What the runtime answers, sample by sample."""
-    session = Session(model, threads=1)
+    plain = model.copy()
+    plain.signatures = []  # inputs and outputs go by the names of their tensors
+    session = Session(plain, threads=1)
     names, found = [t.name for t in model.main.inputs], []
     types = [t.dtype.numpy for t in model.main.inputs]
     for i in range(len(inputs[0])):
