@@ -279,6 +279,7 @@ def test_zeros_leave_out_what_is_no_number() -> None:
 def test_lists_hold_every_weight_once(together: int, bundle: int) -> None:
     rng = np.random.default_rng(together * 10 + bundle)
     matrix = (rng.normal(size=(37, 50)) * (rng.random((37, 50)) > 0.8)).astype(np.float32)
+    assert np.signbit(matrix[matrix == 0]).any()
     cut = Cut(64, 37, 50, 16, together, bundle, 4, 20, 48)
     lists = Packing(cut, units_of(FloatCore(), matrix)).lists()
     found = np.zeros((48 + bundle * together, 50), np.float32)
@@ -295,6 +296,7 @@ def test_lists_hold_every_weight_once(together: int, bundle: int) -> None:
                     values = weights[:, lane * together + r]
                     np.add.at(found[channel + r], places[:, lane], values)
     assert np.array_equal(found[:37], matrix) and not found[37:].any()
+    assert sum(lists.table[:, 0]) * bundle < 3 * np.count_nonzero(matrix)
 
 
 def test_cuts_fit_registers_and_sixteen_bits() -> None:

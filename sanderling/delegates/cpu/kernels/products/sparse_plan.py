@@ -104,7 +104,7 @@ def units_of(core: Core, matrix: Array) -> Array:
     """[n, k] -> [n, units] of uint32, the weights of a unit side by side."""
     n, k = matrix.shape
     full: Array = np.zeros((n, padded_depth(core, k)), core.b_type)
-    full[:, :k] = matrix
+    full[:, :k] = np.where(matrix == 0, 0, matrix)  # a zero may have a sign
     size = core.depth * full.itemsize
     kind: type[np.generic] = np.uint32 if size == 4 else np.uint16
     return full.view(kind).astype(np.uint32)
