@@ -266,7 +266,7 @@ class RowWriter:
                 read=int(about["reads"]),
                 written=int(about["writes"]),
                 kind=_kind(about["inputs"].partition("[")[0]),
-                zeros=about["zeros"],
+                zeros=about.get("zeros", ""),  # only compiled code leaves some out
             )
             if row.kind == "f32" and self.precision != "f32":
                 row.kind = self.precision

@@ -121,7 +121,7 @@ ROWS: dict[str, tuple[Wrong, int, str]] = {
     "a constant is written": (writes_constant, 1, "writes 1 bytes at 0 of a constant"),
     "behind the scratch": (scratch(100), 1, "writes 1 bytes at 100 of scratch (100 bytes)"),
     "in a function": (in_a_function, 0, f"reads 4 bytes at {BYTES} of tensor 'x'"),
-    "a part of a vector": (part_of_a_vector, 1, f"at {BYTES} of tensor 'second'"),
+    "a part of a vector": (part_of_a_vector, 1, f"of tensor 'second' ({BYTES} bytes)"),
     "one of two": (either, 1, "writes 1 bytes at 8 of scratch"),
     "a pointer in memory": (through_memory, 1, f"writes 1 bytes at {BYTES} of tensor 'second'"),
 }
