@@ -100,6 +100,14 @@ def read_options(
     return found
 
 
+def given_twice(delegate: str, name: str) -> InputError:
+    return InputError(
+        f"its option '{name}' is given twice",
+        where=f"delegate '{delegate}'",
+        fix="give it once",
+    )
+
+
 def _misfit(name: str, option: Option, value: Any, where: str) -> InputError:
     if value == ALONE:
         return InputError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import DelegateError, InputError, SanderlingError
 from .delegate import Delegate, PlainDelegate, as_delegate
-from .delegate_options import ALONE, flag, read_options, seconds
+from .delegate_options import ALONE, flag, given_twice, read_options, seconds
 
 # Delegates that come with the package, found when they are named.
 BUILTIN = {
@@ -177,4 +177,8 @@ def _spelled(text: str) -> Delegate:
     """NAME:KEY=VALUE;KEY=VALUE, as a command line has it; a key alone is true."""
     name, _, rest = text.partition(":")
     pairs = [item.partition("=") for item in rest.split(";") if item]
+    keys = [key for key, _, _ in pairs]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise given_twice(name, twice)
     return load_delegate(name, {key: value if equals else ALONE for key, equals, value in pairs})

@@ -17,7 +17,7 @@ from sanderling.delegates.gpu.options import CPU, MALI, UNKNOWN, DeviceClass
 from sanderling.delegates.gpu.precision import settled, wanted
 from sanderling.ir import DType, Graph, Model, Tensor
 from sanderling.measure.sweep import delegate_choices
-from sanderling.runtime.registry import load_delegate, usable_delegate
+from sanderling.runtime.registry import find_delegate, load_delegate, usable_delegate
 
 OFFERS = Offers("a device", "opencl", "a platform", "1", UNKNOWN, 1, 1 << 30, half=True,
                 images=False, shares_memory=False)  # fmt: skip
@@ -58,6 +58,7 @@ def test_the_rank_of_precision_decides(options: dict[str, Any], expected: str) -
     ({"precision": "auto", "precision_bound": 2}, "cannot be 2"),
     ({"precision": "auto", "samples": "x.txt"}, "cannot be 'x.txt'"),
     ({"max_delegated_partitions": -1}, "cannot be -1"),
+    ({"device": -1}, "its option 'device' cannot be -1"),
     ({"fast": True}, "it has no option 'fast'"),
 ])  # fmt: skip
 def test_contradictions_are_errors(options: dict[str, Any], what: str) -> None:
@@ -82,6 +83,20 @@ def test_options_from_text_and_again() -> None:
     again = made.configure({"quantized": "false"})
     assert again.chosen == {**made.chosen, "quantized": False} and not again.quantized
     assert all(row.about and row.takes for row in OPTIONS.values())
+
+
+@pytest.mark.parametrize("spelled, what, fix", [
+    ("gpu:-1", "'device' cannot be '-1'", "devices are numbered from 0, `sanderling devices`"),
+    ("gpu:device=-1", "'device' cannot be '-1'", "devices are numbered from 0"),
+    ("gpu:device=1;device=0", "its option 'device' is given twice", "give it once"),
+    ("gpu:1;device=0", "its option 'device' is given twice", "give it once"),
+    ("gpu:0;1", "its option 'device' is given twice", "give it once"),
+    ("gpu:cache;cache=false", "its option 'cache' is given twice", "give it once"),
+])  # fmt: skip
+def test_spellings_that_are_refused(spelled: str, what: str, fix: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find_delegate(spelled)
+    assert what in caught.value.what and fix in caught.value.fix
 
 
 def test_flags_of_the_tool() -> None:
@@ -125,13 +140,13 @@ def test_a_device_that_is_not_there() -> None:
 class Stub(Device):
     """A device that is only looked at."""
 
-    def __init__(self, kind: DeviceClass) -> None:
-        self.offers = replace(OFFERS, kind=kind)
+    def __init__(self, kind: DeviceClass, interface: str = "opencl") -> None:
+        self.offers = replace(OFFERS, kind=kind, interface=interface)
 
 
 def test_a_gpu_of_any_interface_goes_before_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stub, "__abstractmethods__", frozenset())
-    processor, gpu = Stub(CPU), Stub(MALI)
+    processor, gpu = Stub(CPU), Stub(MALI, "webgpu")
     found = {"opencl": (processor,), "webgpu": (gpu,)}
 
     def listed(backend: str | None = None, number: int | None = None) -> tuple[Device, ...]:
@@ -142,6 +157,15 @@ def test_a_gpu_of_any_interface_goes_before_a_processor(monkeypatch: pytest.Monk
     assert GpuDelegate(device=0).device() is processor
     assert GpuDelegate(backend="opencl").device() is processor
     assert GpuDelegate(backend="opencl").is_software
+    # A number counts over all interfaces, with a backend too.
+    assert GpuDelegate(backend="webgpu", device=1).device() is gpu
+    assert GpuDelegate(backend="opencl", device=0).device() is processor
+    for backend, number in (("webgpu", 0), ("opencl", 1)):
+        wrong = GpuDelegate(backend=backend, device=number)
+        for asked in (wrong.device, wrong.lacks):
+            with pytest.raises(InputError, match=f"device {number} .*, not {backend}: numbers"):
+                asked()
+    assert "no device 2: this machine has 2" in GpuDelegate(backend="webgpu", device=2).lacks()
 
 
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,13 @@ def test_the_decision_is_kept(tmp_path: Path) -> None:
     "samples, what",
     [
         ([{"x": np.zeros((1, 4, 4, 7))}], "a sample of 'x' has the shape [1, 4, 4, 7]"),
+        ([{"x": np.zeros((1, 4, 8, 4))}], "[1, 4, 8, 4], the input is f32[1,4,4,8]"),
+        ([{"x": np.zeros(SHAPE, np.uint8)}], "an array of uint8 does not fit f32[1,4,4,8]"),
+        ([{"x": np.full(SHAPE, "a")}], "an array of <U1 does not fit f32[1,4,4,8]"),
+        ([{"x": [[1.0], [1.0, 2.0]]}], "a value is no array"),
+        ([{"x": np.full(SHAPE, 1e300)}], "128 of 128 values of 'x' are NaN or infinite in float32"),
+        ([{"y": np.zeros(3), "z": np.zeros(4)}], "input 'x'; it holds 'y' [3], 'z' [4]"),
+        ([{}], "no array for the input 'x'; it holds nothing"),
         ("none.npz", "cannot read it"),
     ],
 )
@@ -160,9 +167,91 @@ def test_samples_that_do_not_fit(samples: object, what: str) -> None:
     assert what in caught.value.what and caught.value.fix
 
 
+ROWS = np.zeros((3, *SHAPE[1:]), np.float32)
+
+
+@pytest.mark.parametrize(
+    "arrays, what",
+    [
+        ({"y": ROWS, "z": ROWS}, "no array for the input 'x'; it holds 'y' [3, 4, 4, 8], 'z'"),
+        ({"x": ROWS[:0]}, "not a single sample in it; the shapes are 'x' [0, 4, 4, 8]"),
+        ({"x": np.float32(1)}, "not a single sample in it; the shapes are 'x' []"),
+        ({"x": ROWS[..., :7]}, "a sample of 'x' has the shape [4, 4, 7]"),
+        ({"x": ROWS.reshape(3, 128)}, "a sample of 'x' has the shape [128]"),
+        ({"x": ROWS.astype(np.uint8)}, "an array of uint8 does not fit f32"),
+        ({"x": ROWS.astype(str)}, "does not fit f32"),
+        ({"x": ROWS.astype(object)}, "it holds Python objects, not numbers"),
+        ({}, "no array for the input 'x'; it holds nothing"),
+    ],
+)
+def test_files_that_do_not_fit(arrays: dict[str, Array], what: str, tmp_path: Path) -> None:
+    file = tmp_path / "samples.npz"
+    np.savez(file, **arrays)
+    with pytest.raises(InputError) as caught:
+        auto(squares(), samples=str(file)).run(feeds())
+    assert what in caught.value.what and caught.value.fix
+    assert caught.value.where.startswith(str(file))
+
+
+@pytest.mark.parametrize("content", [b"", b"no arrays", b"PK\x03\x04 cut off"])
+def test_files_that_cannot_be_read(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "samples.npz"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="cannot read it: "):
+        auto(squares(), samples=str(file)).run(feeds())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_sample_that_is_not_finite_is_named(value: float, tmp_path: Path) -> None:
+    rows, file = ROWS.copy(), tmp_path / "samples.npz"
+    rows[2, 0, 0, 0] = value
+    np.savez(file, x=rows)
+    for samples in (str(file), [{"x": row} for row in rows]):
+        with pytest.raises(InputError, match="1 of 128 values of 'x' are NaN or inf") as caught:
+            auto(squares(), samples=samples).run(feeds())
+        assert caught.value.where.endswith(", sample 2")
+
+
+def test_inputs_that_have_no_array_are_named(tmp_path: Path) -> None:
+    """With several inputs, names decide, and every input has as many samples."""
+    graph = Graph()
+    inputs = [graph.input(name, DType.FLOAT32, SHAPE) for name in "ab"]
+    graph.outputs = [_map(graph, "sum", "ADD", *inputs)]
+    file = tmp_path / "samples.npz"
+    for arrays, what in (
+        ({"a": ROWS}, "no array for the input 'b'; it holds 'a'"),
+        ({"a": ROWS, "c": ROWS}, "no array for the input 'b'"),
+        ({"a": ROWS, "b": ROWS[:2]}, "unequal numbers of samples"),
+    ):
+        np.savez(file, **arrays)
+        with pytest.raises(InputError, match=what):
+            auto(Model([graph]), samples=str(file)).plan()
+
+
+def test_a_model_with_one_input_takes_the_array_that_fits(tmp_path: Path) -> None:
+    """Whatever its name is: alone, or beside labels."""
+    file, large = tmp_path / "samples.npz", np.float32(1000) + ROWS
+    for arrays in ({"images": large}, {"labels": np.zeros(3), "images": large}):
+        np.savez(file, **arrays)
+        said = auto(squares(10.0), samples=str(file)).explain()
+        assert "tried on the samples (3)" in said and "'squared' stays in f32" in said
+
+
+def test_what_is_not_a_number_stays_in_float() -> None:
+    """SQRT of numbers below zero, in 32 bits too: nothing can be compared, so nothing is halved."""
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, SHAPE)
+    graph.outputs = [_map(graph, "root", "SQRT", _pool(graph, x, "first"))]
+    samples = [{"x": np.full(SHAPE, -1, np.float32)}]
+    said = auto(Model([graph]), samples=samples).explain()
+    assert "SQRT 'root' stays in f32: a value of it is NaN" in said
+    assert "0 of 2 results in 16 bits" in said and "the outputs hold NaN in 32 bits too" in said
+
+
 def test_errors_of_values_that_are_not_finite() -> None:
     ones = np.float32([1, np.inf, -2])
     assert error_of(ones, ones) == 0
     assert error_of(np.float32([1, 5, -2]), ones) == np.inf
     assert error_of(np.float32([1.5, np.inf, -2]), ones) == pytest.approx(0.25)
-    assert error_of(np.float32([np.nan]), np.float32([np.nan])) == 0
+    for found, expected in ((np.nan, np.nan), (np.nan, 1), (np.inf, np.nan), (-np.inf, np.inf)):
+        assert error_of(np.float32([1, found]), np.float32([1, expected])) == np.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...errors import DelegateError, InputError, SanderlingError
@@ -11,6 +12,7 @@ from ...runtime.delegate import Delegate, Options
 from ...runtime.delegate_options import (
     Option,
     flag,
+    given_twice,
     one_of,
     read_options,
     seconds,
@@ -25,7 +27,10 @@ from .samples import SAMPLES
 
 OPTIONS: dict[str, Option] = {
     "backend": one_of("the interface to the device", "opencl", "webgpu"),
-    "device": whole_number("which device, as `sanderling devices` numbers them", 0),
+    "device": replace(
+        whole_number("which device, as `sanderling devices` numbers them", 0),
+        takes="a whole number: devices are numbered from 0, `sanderling devices` lists them",
+    ),
     "precision": one_of("of floats: kept in and computed in", *PRECISIONS),
     "precision_bound": share("auto: the error of half precision that is allowed, of the range"),
     "samples": SAMPLES,
@@ -90,19 +95,24 @@ class GpuDelegate(Delegate):
     def lacks(self) -> str:
         try:
             self.device()
+        except InputError:  # options that contradict each other: no other machine would help
+            raise
         except SanderlingError as error:
             return error.what
         return ""
 
     def devices(self) -> tuple[Device, ...]:
+        """Those that may be taken. A number counts over all interfaces."""
         from .devices.finding import devices
 
-        return devices(self.chosen.get("backend"), self.chosen.get("device", 0))
+        backend = None if "device" in self.chosen else self.chosen.get("backend")
+        return devices(backend, self.chosen.get("device", 0))
 
     def device(self) -> Device:
         found = self.devices()
         wanted = self.chosen.get("device", 0)
         if wanted < len(found):
+            self._check_interface(found[wanted])
             return self._preferred(found[wanted])
         kind = _INTERFACES.get(self.chosen.get("backend", ""), "OpenCL")
         what = (
@@ -112,6 +122,17 @@ class GpuDelegate(Delegate):
             f"there is {what}",
             where="delegate 'gpu'",
             fix="see `sanderling devices`; a driver for CPUs: pip install 'sanderling[gpu]'",
+        )
+
+    def _check_interface(self, found: Device) -> None:
+        backend, its = self.chosen.get("backend"), found.offers.interface
+        if "device" not in self.chosen or backend in (None, its):
+            return
+        raise InputError(
+            f"device {self.chosen['device']} ({found.offers.name}) is of the interface {its}, not "
+            f"{backend}: numbers count over all interfaces",
+            where="delegate 'gpu'",
+            fix="leave out one of the two options, or take a number from `sanderling devices`",
         )
 
     def _preferred(self, first: Device) -> Device:
@@ -137,7 +158,10 @@ class GpuDelegate(Delegate):
 
 def _numbered(options: Mapping[str, Any]) -> dict[str, Any]:
     """gpu:1 is short for gpu:device=1."""
-    return dict(("device", n) if n.isdecimal() else (n, value) for n, value in options.items())
+    numbers = [name for name in options if name.removeprefix("-").isdecimal()]
+    if len(numbers) + ("device" in options) > 1:
+        raise given_twice("gpu", "device")
+    return {"device" if n in numbers else n: n if n in numbers else options[n] for n in options}
 
 
 def _is_software(device: Device) -> bool:

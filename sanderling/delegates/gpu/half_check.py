@@ -35,7 +35,8 @@ MOST_HALF = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True)
 class Kept:
-    """A result that stays in 32 bits. error: that it has in 16, infinite where values overflow.
+    """A result that stays in 32 bits. error: that it has in 16, infinite where values overflow or
+    are NaN.
     largest: magnitude of its values."""
 
     op: str
@@ -49,7 +50,7 @@ class Kept:
         if self.largest > MOST_HALF:
             return f"values reach {self.largest:.3g}, 16 bits end at {MOST_HALF:.0f}"
         if not np.isfinite(self.error):
-            return "a value on the way to it overflows 16 bits"
+            return "a value of it is NaN, or one on the way to it overflows 16 bits"
         if self.error > self.bound:
             return f"its error is {self.error:.2%} of its range, the bound {self.bound:.2%}"
         return f"its error of {self.error:.2%} adds to one of the outputs that leaves the bound"
@@ -73,6 +74,12 @@ class Decision:
     tried_on: str = ""
 
     @property
+    def _outputs(self) -> str:
+        if self.error is None or not np.isfinite(self.error):
+            return "the outputs hold NaN in 32 bits too, and cannot be compared"
+        return f"the outputs' error is {self.error:.2g} of their range, the bound {self.bound:g}"
+
+    @property
     def remarks(self) -> list[str]:
         """For people."""
         if self.error is None:
@@ -80,8 +87,7 @@ class Decision:
         half = self.all - len(self.exact)
         first = (
             f"precision auto: {half} of {plural(self.all, 'result')} in 16 bits ({self.precision}),"
-            f" tried on {self.tried_on}; the outputs' error is {self.error:.2g} of their range, "
-            f"the bound {self.bound:g}"
+            f" tried on {self.tried_on}; {self._outputs}"
         )
         return [first, *(f"{k.op} '{k.tensor}' stays in f32: {k.reason}" for k in self.kept)]
 
@@ -171,7 +177,7 @@ class Trial:
             if error <= self.bound or not rest:
                 return kept, error
             kept = kept | set(rest[-max(1, len(rest) // ROUNDS) :])
-        return set(errors), 0.0
+        return set(errors), self.output_error(frozenset(errors), outputs)
 
     def _name(self, build: Build, place: int) -> tuple[str, str]:
         """Of a maker: the op that makes its result, and the tensor."""
@@ -286,12 +292,13 @@ def _made(build: Build, tensor: Tensor) -> Made | None:
 
 
 def error_of(found: Array, expected: Array) -> float:
-    """The largest difference, as a share of the largest magnitude; where one is finite and the
-    other is not, infinite."""
+    """The largest difference, as a share of the largest magnitude. It is infinite where one is
+    finite and the other is not, where infinities differ, and where a value is NaN: that one cannot
+    be compared."""
     a, b = found.astype(np.float64), expected.astype(np.float64)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return float("inf")
     finite = np.isfinite(b)
+    if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite]):
+        return float("inf")
     if not finite.any():
         return 0.0
     a, b = a[finite], b[finite]

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import InputError
+from ...files import numpy_reader
 from ...ir import Array, DType, Graph, Tensor
+from ...progress import plural
 from ...runtime.delegate_options import Option
 
 MOST_SAMPLES = 8
 NOISE = 2  # samples of it
 Sample = Mapping[str, Array]
+_OPTION = "delegate 'gpu', option 'samples'"
 
 
 def _given(value: Any) -> Any:
@@ -43,52 +44,143 @@ SAMPLES = Option(
 
 
 def samples_of(chosen: Mapping[str, Any], inputs: Sequence[Tensor]) -> list[Sample]:
-    """Inputs of the model, by name. Those that nobody gave are noise."""
-    rng = np.random.default_rng(0)
-    given = list(islice(_read(chosen.get("samples", [])), MOST_SAMPLES))
+    """Inputs of the model, by name: the samples that were given, all of them checked, or noise."""
+    if "samples" not in chosen:
+        rng = np.random.default_rng(0)
+        return [{t.name: _noise(t, rng) for t in inputs} for _ in range(NOISE)]
+    given = chosen["samples"]
+    where = given if isinstance(given, str) else _OPTION
+    rows = _rows(given, inputs) if isinstance(given, str) else _separate(given, inputs)
     return [
-        {t.name: _fitted(sample[t.name], t) if t.name in sample else _noise(t, rng) for t in inputs}
-        for sample in (given or [{}] * NOISE)
+        {t.name: _fitted(row[t.name], t, f"{where}, sample {number}") for t in inputs}
+        for number, row in enumerate(rows)
     ]
 
 
 def trial_of(chosen: Mapping[str, Any]) -> tuple[Any, ...]:
     """What tells one trial from others: the samples' content and the bound."""
-    digest = hashlib.sha256()
-    for sample in islice(_read(chosen.get("samples", [])), MOST_SAMPLES):
+    digest, given = hashlib.sha256(), chosen.get("samples", [])
+    for sample in [_read(given)] if isinstance(given, str) else _arrays(given):
         for name, array in sorted(sample.items()):
             found = np.ascontiguousarray(array)
             digest.update(f"{name} {found.dtype} {found.shape}".encode() + found.tobytes())
     return digest.hexdigest(), chosen.get("precision_bound")
 
 
-def _read(given: Any) -> Iterator[Sample]:
-    if not isinstance(given, str):
-        yield from given
-        return
-    try:
-        with np.load(Path(given), allow_pickle=False) as file:
+# -- from files and arrays ------------------------------------------------------------------------
+
+
+def _read(path: str) -> Sample:
+    """The arrays of a file; of each, the samples that are tried."""
+    with numpy_reader(path, "cannot read it", "give an .npz file of arrays by name: np.savez"):
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise ValueError("it holds one array without a name, as np.save writes it")
+        with loaded as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
+    return {name: array[:MOST_SAMPLES] if array.ndim else array for name, array in arrays.items()}
+
+
+def _rows(path: str, inputs: Sequence[Tensor]) -> list[Sample]:
+    """A sample after the other, of a file's arrays."""
+    found = _by_input(_read(path), inputs, path, 1)
+    counts = {name: len(array) if array.ndim else 0 for name, array in found.items()}
+    shapes = ", ".join(f"'{name}' {list(array.shape)}" for name, array in found.items())
+    if len(set(counts.values())) > 1:
         raise InputError(
-            f"cannot read it: {error}", where=given, fix="give an .npz file of arrays by name"
+            f"unequal numbers of samples; the shapes are {shapes}",
+            where=path,
+            fix="give as many samples for each input",
+        )
+    count = min(counts.values(), default=1)
+    if not count:
+        raise InputError(
+            f"there is not a single sample in it; the shapes are {shapes}",
+            where=path,
+            fix=f"give samples, one after the other, of {_listed(inputs)}",
+        )
+    return [{name: array[number] for name, array in found.items()} for number in range(count)]
+
+
+def _separate(given: Sequence[Mapping[str, Any]], inputs: Sequence[Tensor]) -> list[Sample]:
+    return [
+        _by_input(sample, inputs, f"{_OPTION}, sample {number}", 0)
+        for number, sample in enumerate(_arrays(given))
+    ]
+
+
+def _arrays(given: Sequence[Mapping[str, Any]]) -> list[Sample]:
+    """Of what a caller wrote into a list, the samples that are tried."""
+    try:
+        return [
+            {str(name): np.asarray(value) for name, value in sample.items()}
+            for sample in given[:MOST_SAMPLES]
+        ]
+    except (ValueError, OverflowError) as error:  # lists of unequal length, too large a number
+        raise InputError(
+            f"a value is no array: {error}",
+            where=_OPTION,
+            fix="give arrays by name, or lists of equal length",
         ) from error
-    count = min((len(array) for array in arrays.values() if array.ndim), default=0)
-    for number in range(count):
-        yield {name: array[number] for name, array in arrays.items()}
 
 
-def _fitted(array: Any, tensor: Tensor) -> Array:
-    """A sample may lack the dimension of a batch of one."""
-    found = np.asarray(array, tensor.dtype.numpy)
-    if found.size != int(np.prod(tensor.shape)):
+def _by_input(arrays: Sample, inputs: Sequence[Tensor], where: str, leading: int) -> Sample:
+    """The array of each input: by name; for the only input also the only array, or the only one
+    that fits. leading: dimensions in front of those of a sample."""
+    found = {t.name: arrays[t.name] for t in inputs if t.name in arrays}
+    if not found and len(inputs) == 1:
+        fitting = [a for a in arrays.values() if _fits(a.shape[leading:], inputs[0])]
+        choice = list(arrays.values()) if len(arrays) == 1 else fitting
+        found = {inputs[0].name: choice[0]} if len(choice) == 1 else {}
+    missing = [t.name for t in inputs if t.name not in found]
+    if missing:
+        held = ", ".join(f"'{name}' {list(array.shape)}" for name, array in arrays.items())
         raise InputError(
-            f"a sample of '{tensor.name}' has the shape {list(found.shape)}, the input "
-            f"{list(tensor.shape)}",
-            where="delegate 'gpu', option 'samples'",
+            f"no array for the input '{missing[0]}'; it holds {held or 'nothing'}",
+            where=where,
+            fix=f"name the arrays as the inputs: {_listed(inputs)}",
+        )
+    return found
+
+
+def _listed(inputs: Sequence[Tensor]) -> str:
+    return ", ".join(f"'{t.name}' {t.type_text}" for t in inputs)
+
+
+def _fits(shape: Sequence[int], tensor: Tensor) -> bool:
+    """A sample may lack the dimension of a batch of one."""
+    wanted = tuple(tensor.shape)
+    return tuple(shape) == wanted or (wanted[:1] == (1,) and tuple(shape) == wanted[1:])
+
+
+def _fitted(array: Array, tensor: Tensor, where: str) -> Array:
+    """A sample in the type and shape of the input."""
+    from ...runtime.inputs import fit
+
+    if not _fits(array.shape, tensor):
+        raise InputError(
+            f"a sample of '{tensor.name}' has the shape {list(array.shape)}, the input is "
+            f"{tensor.type_text}",
+            where=where,
             fix="give samples of the model's shape, one after the other",
         )
-    return found.reshape(tensor.shape)
+    _check_finite(array, tensor, where)
+    with np.errstate(over="ignore"):  # what is too large for the type becomes infinite
+        made = fit(array, tensor, f"{where}, input '{tensor.name}'")
+    _check_finite(made, tensor, where)
+    return np.ascontiguousarray(made)
+
+
+def _check_finite(array: Array, tensor: Tensor, where: str) -> None:
+    if array.dtype.kind not in "fc" or np.isfinite(array).all():
+        return
+    count = int((~np.isfinite(array)).sum())
+    raise InputError(
+        f"{count} of {plural(array.size, 'value')} of '{tensor.name}' are NaN or infinite in "
+        f"{array.dtype}",
+        where=where,
+        fix="leave the sample out, or replace the values",
+    )
 
 
 def _noise(tensor: Tensor, rng: np.random.Generator) -> Array:
