@@ -78,7 +78,8 @@ EXCUSES: dict[str, tuple[str, ...]] = {
 @cache
 def gpu(**options: Any) -> GpuDelegate:
     """The delegate on the chosen device."""
-    return GpuDelegate(**{"device": DEVICE, **options})
+    usual = {} if "backend" in options else {"device": DEVICE}
+    return GpuDelegate(**{**usual, **options})
 
 
 def cases_of(*ops: str) -> list[Case]:
