@@ -28,6 +28,7 @@ from ..optimize.scheme import MODES, TRAINED, mode_of
 from ..runtime.session import Session
 from .batches import Batches
 from .constraint import Constraint
+from .judging import check_float
 from .losses import Loss
 from .quantisation import Quantisation
 from .samples import Given, TrainingData, read_training_data
@@ -165,6 +166,7 @@ def qat_on(
 ) -> tuple[Model, QatReport]:
     """As `qat`, on samples that have been read. mode: as `chosen_mode` has it; options: fields of
     `Quantisation`."""
+    check_float(source)
     rule, plan = Quantisation(mode, **options), schedule or usual_schedule(mode)
     rules = [*constraints, rule]
     found = train(source, given.inputs, rules, given.labels, loss, plan, checkpoint)
