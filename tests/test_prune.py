@@ -385,8 +385,12 @@ BAD_DATA: dict[str, tuple[dict[str, Array], str]] = {
 }
 
 
-@pytest.mark.parametrize("verb", ["prune", "cluster", "prune --structure channels"])
-@pytest.mark.parametrize("what", BAD_DATA)
+READING = ("prune", "cluster", "prune --structure channels", "qat")
+# To qat 1e30 is a number as others: ranges reach that far.
+BAD_PAIRS = [(w, v) for w in BAD_DATA for v in READING if (w, v) != ("huge", "qat")]
+
+
+@pytest.mark.parametrize(("what", "verb"), BAD_PAIRS)
 def test_bad_data_is_a_sentence(tmp_path: Path, what: str, verb: str) -> None:
     arrays, message = BAD_DATA[what]
     rows, out = tmp_path / "rows.npz", tmp_path / "o.tflite"

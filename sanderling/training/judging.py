@@ -57,16 +57,9 @@ def with_classes(data: TrainingData, model: Model) -> TrainingData:
     """The samples with labels that are classes of the model's first output, one for each."""
     if data.labels is None:
         return data
-    labels = np.asarray(data.labels)
-    if labels.ndim > 1 and labels.size != len(labels):
-        raise InputError(
-            f"labels of shape {list(labels.shape)}",
-            where="labels",
-            fix="give the number of a class for each sample (of one-hot rows: argmax(1))",
-        )
     shape = model.main.outputs[0].shape
     classes = int(np.prod(shape[1:] or shape))
-    return replace(data, labels=checked_labels(labels, len(data), classes).reshape(-1))
+    return replace(data, labels=checked_labels(data.labels, len(data), classes))
 
 
 @contextmanager

@@ -46,6 +46,7 @@ GROWING, SETTLED = 15, 5  # steps in which the share of zeros grows, and in whic
 PENALTY = 1.0  # of ADMM, in units of H's diagonal
 SOLVING = 30  # steps of conjugate gradients at most
 MORE_DAMPING = (0.0, 1e-6, 1e-4, 1e-2)  # of the mean of a diagonal, until it can be factored
+LARGEST = 1e30  # of an element of H: what is computed with it stays within 32-bit floats
 LEAST_SAMPLES = 8
 
 
@@ -145,8 +146,8 @@ class Moments:
         return Moments(torch.zeros(size + 1, size + 1), torch.zeros(size + 1, size + 1))
 
     def check(self, op: Op) -> None:
-        """Refuse sums that are no numbers any more."""
-        if not bool(self.inner.isfinite().all() and self.cross.isfinite().all()):
+        """Refuse sums that are no numbers any more, or would be none once they are summed."""
+        if not all(float(m.abs().max()) < LARGEST for m in (self.inner, self.cross)):
             raise _beyond_numbers(op.operand(1).name)
 
     def add(self, own: torch.Tensor, wanted: torch.Tensor) -> None:

@@ -261,7 +261,10 @@ def judged(source: Model, made: Model, held: Batches, labels: Array | None) -> d
         "samples": len(held.held),
         "agreement": float((classes[0] == classes[1]).mean()),
     }
-    if labels is not None and np.asarray(labels).dtype.kind in "iu" and before.shape[1] > 1:
-        truth = np.asarray(labels)[held.held]
+    if labels is None or before.shape[1] < 2:
+        return found
+    truth = np.asarray(labels)[held.held]
+    if truth.dtype.kind in "iu" and truth.size == len(truth):  # a class for each sample
+        truth = truth.reshape(-1)
         found |= paired(classes[1] == truth, classes[0] == truth)
     return found
