@@ -280,14 +280,15 @@ def compared(subject: Subject, target: str | None, threads: int, rounds: int) ->
     sparse_ops = {row["op"] for row in thin.report if row["kernel"].endswith("_sparse")}
     both = [op for op in after if op in before and op in sparse_ops]
     pointwise = sum(before[op] for op in both) / max(sum(after[op] for op in both), 1e-9)
+    steps = low(dense.steps).sum() / low(thin.steps).sum()
     told = [row["zeros"] for row in thin.report if row["zeros"]]
     return [
         subject.name,
         target or "host",
         threads,
         f"{len(sparse_ops)} of {len(told)}",
-        f"{pointwise:.2f} ({len(both)})" if both else "-",
-        f"{low(dense.steps).sum() / low(thin.steps).sum():.2f}",
+        f"{pointwise:.2f} ({len(both)})" if pointwise else "-",
+        f"{steps:.2f}" if steps else "-",  # a run that nobody counted has none
         f"{clock(dense) / clock(thin):.2f}",
         f"{1e3 * clock(thin):.2f}",
     ]

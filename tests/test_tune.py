@@ -128,12 +128,20 @@ def test_what_is_given_wins_over_the_file(tmp_path: Path) -> None:
     assert session.threads == 1 and session.delegates[0].name == "cpu"
 
 
+def test_settings_of_another_model_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(KeptSettings(found={"model": "other.tflite"}).to_json()))
+    with pytest.warns(UserWarning, match="found for 'other.tflite', not for 'digits_int8.tflite'"):
+        sanderling.load(MODEL).compile(settings=path)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("{}", "'schema' is missing"),
         ('{"schema": "other/1"}', "its schema is 'other/1'"),
-        ("[1]", "does not hold settings"),
+        ("[1]", "it is a list, not an object"),
+        (json.dumps(KeptSettings(threads=10**9).to_json()), "'threads' is 1000000000"),
         (json.dumps(KeptSettings(threads=0).to_json()), "'threads' is 0"),
         (json.dumps(KeptSettings().to_json() | {"delegates": "cpu"}), "not a list of names"),
         ("no json", "settings"),

@@ -327,7 +327,10 @@ def _with_blocks(
         raise InputError(
             f"{blocks} blocks were asked for, and {len(found)} can be told apart",
             where=source.source,
-            fix=f"give {len(found)} or fewer; a quantised model has none that can be trained",
+            fix=f"give {len(found)} or fewer"
+            if found
+            else "train the head alone (0 blocks): "
+            "a quantised model has no blocks that can be trained",
         )
     start = found[-blocks].name
     front, tail = _split(made, start)

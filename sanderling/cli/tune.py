@@ -72,7 +72,10 @@ def tune(
     ] = "latency",
     contend: Annotated[int, typer.Option(metavar="N", help="Measure beside N busy processes.")] = 0,
     seconds: Annotated[
-        float, typer.Option(metavar="S", help="About how long the search may take.")
+        float,
+        typer.Option(
+            metavar="S", help="About how long is measured; the start of processes comes on top."
+        ),
     ] = 60.0,
     input: InputFiles = [],  # noqa: B006
     shape: Shapes = [],  # noqa: B006

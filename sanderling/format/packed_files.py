@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
+import zlib
 from collections.abc import Mapping
 
 from ..errors import FormatWarning
@@ -13,6 +14,10 @@ from ..errors import FormatWarning
 END = b"PK\x05\x06"  # where an archive's last record begins
 LAST = (1 << 16) + 22  # bytes from the end in which it lies, its comment included
 MOST_FILES, MOST_BYTES = 1000, 64 << 20  # of an archive that is unpacked
+
+
+DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, OSError,
+          EOFError)  # fmt: skip
 
 
 def has_packed(data: memoryview) -> bool:
@@ -29,11 +34,12 @@ def read_packed(data: memoryview) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             listed = archive.infolist()
             if len(listed) > MOST_FILES or sum(i.file_size for i in listed) > MOST_BYTES:
-                raise ValueError("it is larger than any model's")
+                raise ValueError
             return {info.filename: archive.read(info) for info in listed if not info.is_dir()}
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, OSError) as error:
+    except DAMAGE as error:
         if not isinstance(error, zipfile.BadZipFile):  # bytes of weights may look like an archive
-            warnings.warn(f"files behind the model are left out: {error}", FormatWarning, 3)
+            what = "they are more than a model has" if isinstance(error, ValueError) else "damaged"
+            warnings.warn(f"files behind the model are left out: {what}", FormatWarning, 3)
         return {}
 
 

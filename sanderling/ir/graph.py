@@ -522,6 +522,7 @@ class Model:
         from ..runtime.settings_file import read_settings
 
         kept = read_settings(settings)
+        kept.warn_of_another(self.source)
         own = kept.options | dict(options.pop("options", None) or {})
         return Session(
             self, delegates or kept.delegates, threads or kept.threads, options=own, **options

@@ -35,12 +35,14 @@ NEAR, WHOLE = 40 * 1024, 512 * 1024
 TOGETHER, BUNDLES, VECTORS = (1, 2, 4), (1, 2, 4), (2, 3, 4, 5, 6, 7, 8)
 # Channels whose sums are held at a time, if not all.
 SPAN = 64
-# Cycles, fitted by `python -m benchmarks.sparse --fit` to layers of EfficientNet-Lite0 and
-# SqueezeNet, 50 to 90 % zeros, on an AMD Zen 5 server core (RESULTS.md has how close they come): of
-# an entry; what a bundle of entries shares; a load of pixels; the end of a bundle; a vector of
-# sums; a square of lanes on its way in and out, by lane. A load takes longer than half a cycle,
-# though two go together: nothing in the inner loop was found to change that. (One loop over all
-# lists that stores in every round, instead of a branch at each list's end: 10 to 40 % slower.)
+# Cycles on an AMD Zen 5 server core, set by hand after layers of EfficientNet-Lite0 and SqueezeNet
+# with 50 to 90 % zeros: of an entry; what a bundle of entries shares; a load of pixels; the end of
+# a bundle; a vector of sums; a square of lanes on its way in and out, by lane. A load takes longer
+# than half a cycle, though two go together: nothing in the inner loop was found to change that.
+# (One loop over all lists that stores in every round, instead of a branch at each list's end: 10 to
+# 40 % slower.) `python -m benchmarks.sparse --fit` fits them to single layers (RESULTS.md): those
+# come closer, 3 % off in the median instead of 9 %, but whole networks chose worse with them (2:4
+# 1.10 instead of 1.16, blocks of int8 1.48 instead of 1.58), so that these stay.
 COSTS = np.array([0.13, 0.8, 0.68, 10.0, 1.0, 4.0, 4.5])
 # A further channel's weight, a multiply-add, and how long one takes.
 WEIGHT, FMA, LATENCY = 0.25, 0.55, 4.0
