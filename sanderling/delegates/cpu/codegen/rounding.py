@@ -137,11 +137,19 @@ def rescale(
 def _rescale(scales: bytes, most: bytes, low: int, high: int, zero: int, target: Target) -> Rescale:
     scale, reach = np.frombuffer(scales), np.frombuffer(most)
     isa = isa_of(target)
-    if isa.rounds_down and _floor_holds(scale, reach, low, high, zero):
+    exact = isa.rounds_down and not _wraps(scale, reach)
+    if exact and _floor_holds(scale, reach, low, high, zero):
         return _floor(scale, low, high, zero)
     tries = target.fma and not isa.has_high_mul
     line = _line_of(scale, reach, low, high, zero) if tries else None
     return fixed(scale, low) if line is None else line
+
+
+def _wraps(scale: Array, most: Array) -> bool:
+    """Whether sums could leave 32 bits where the definition shifts them to the left, for scales of
+    1 and more: what it makes of them then, no line has."""
+    _, shift = quantize_multiplier(scale)
+    return bool((most * 2.0**shift >= 2**31)[shift > 0].any())
 
 
 def fixed(scale: Array, low: int) -> Rescale:
