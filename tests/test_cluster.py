@@ -184,6 +184,8 @@ REFUSED: dict[str, tuple[list[object], str]] = {
     "no such weight": (["--only", "nothing"], "no weight has a name with nothing"),
     "no samples": (["--epochs", 1], "there are no samples"),
     "no target": (["--max-drop", 0.1], "there are no samples"),
+    "labels of nothing": (["--labels", "labels"], "--labels|give --data too"),
+    "a share beside no labels": (["--mix", 0.5], "--mix|needs labels"),
 }
 
 
@@ -195,6 +197,13 @@ def test_wrong_options(tmp_path: Path, what: str) -> None:
     for word in message.split("|"):
         assert word in result.stderr, result.stderr
     assert not out.exists() and "Traceback" not in result.stderr
+
+
+def test_a_target_that_nothing_judges(model: Model, digits: tuple[Array, Array]) -> None:
+    with pytest.raises(InputError, match="no samples are held out"):
+        cluster(model, digits[0][:32], max_drop=0.01, held_out=0.0)
+    with pytest.raises(InputError, match="labels need the samples"):
+        cluster(model, labels=digits[1])
 
 
 def test_a_quantised_model_is_refused() -> None:

@@ -18,7 +18,7 @@ from .support.command_line import F32, INT8, answer, call
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.training.constraint import weights_of  # noqa: E402
-from sanderling.training.one_shot import Moments, prune_at_once, solved  # noqa: E402
+from sanderling.training.one_shot import Moments, factored, prune_at_once, solved  # noqa: E402
 from sanderling.training.prune import Pruning, check_pruned, prune  # noqa: E402
 from sanderling.training.segments import segments  # noqa: E402
 from sanderling.training.sparse_storage import xnnpack_conditions  # noqa: E402
@@ -333,7 +333,7 @@ def _digits(folder: Path) -> Path:
 
 REFUSED: dict[str, tuple[list[object], str]] = {
     "a sparsity of all": (["--sparsity", 1], "a sparsity of 1.0|between 0 and 1"),
-    "no such structure": (["--structure", "3x"], "no structure '3x'|unstructured"),
+    "no such structure": (["--structure", "3x"], "no structure '3x'|unstructured|channels"),
     "too large a block": (["--structure", "1x4096"], "no weight is left|smaller than a block"),
     "no such method": (["--method", "magic"], "no method 'magic'|one-shot"),
     "no such weight": (["--only", "nothing"], "no weight has a name with nothing"),
@@ -342,7 +342,12 @@ REFUSED: dict[str, tuple[list[object], str]] = {
     "an m:n that is searched": (["--structure", "2:4", "--max-drop", 0.1], "2:4 says how many"),
     "no page": (["--report", "page.txt"], "page.txt|.html"),
     "no such operator": (["--operator", "ADD"], "no weights of ADD"),
-}
+    "a target that nothing judges": (["--held-out", 0, "--max-drop", 0.01], "are held out"),
+    "a target and a sparsity": (["--max-drop", 0.1, "--sparsity", 0.9], "--max-drop finds"),
+    "a sparsity that m:n cannot have": (["--structure", "2:4", "--sparsity", 0.9], "makes 0.5 of"),
+    "sparse tensors of channels": (["--structure", "channels", "--storage", "sparse"], "no zeros"),
+    "a share beside no labels": (["--mix", 0.5], "--mix|needs labels"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -355,10 +360,85 @@ def test_wrong_options(tmp_path: Path, what: str) -> None:
     assert not out.exists() and "Traceback" not in result.stderr
 
 
+def _rows(**changed: Any) -> dict[str, Array]:
+    """Samples and labels for the model, with other ones in the place of some."""
+    x = np.random.default_rng(0).random((32, 8, 8, 1), np.float32)
+    return {"images": x, "labels": np.arange(32) % 10} | changed
+
+
+def _with(value: float) -> Array:
+    x = _rows()["images"]
+    x[5, 0, 0, 0] = value
+    return x
+
+
+BAD_DATA: dict[str, tuple[dict[str, Array], str]] = {
+    "names as labels": (_rows(labels=np.array(["cat"] * 32)), "labels of the type <U3"),
+    "a class too high": (_rows(labels=np.full(32, 12)), "labels from 12 to 12 for 10 classes"),
+    "a class below 0": (_rows(labels=np.full(32, -1)), "labels from -1 to -1"),
+    "broken classes": (_rows(labels=np.full(32, 3.5)), "labels of the type float64"),
+    "one-hot rows": (_rows(labels=np.eye(10, dtype=int)[np.arange(32) % 10]), "argmax(1)"),
+    "NaN": (_rows(images=_with(np.nan)), "sample 5 has NaN values"),
+    "infinite": (_rows(images=_with(np.inf)), "sample 5 has infinite values"),
+    "huge": (_rows(images=_with(1e30)), "weight 'w0': what the layer reads is too large"),
+    "another shape": (_rows(images=np.zeros((32, 9, 8, 1))), "'images' of shape [32, 9, 8, 1]"),
+}
+
+
+READING = ("prune", "cluster", "prune --structure channels", "qat")
+# To qat 1e30 is a number as others: ranges reach that far.
+BAD_PAIRS = [(w, v) for w in BAD_DATA for v in READING if (w, v) != ("huge", "qat")]
+
+
+@pytest.mark.parametrize(("what", "verb"), BAD_PAIRS)
+def test_bad_data_is_a_sentence(tmp_path: Path, what: str, verb: str) -> None:
+    arrays, message = BAD_DATA[what]
+    rows, out = tmp_path / "rows.npz", tmp_path / "o.tflite"
+    np.savez(rows, **arrays)  # type: ignore[arg-type]
+    name, *options = verb.split()
+    command = [name, F32, "-o", out, "--data", rows, "--labels", "labels", *options]
+    result = call(*command, status=2)
+    assert message in result.stderr and "Traceback" not in result.stderr, result.stderr
+    assert not out.exists()
+
+
+def test_samples_that_are_all_alike(model: Model) -> None:
+    """Their moments have rank 1; damping makes them a matrix that can be factored."""
+    for options in ({}, {"structure": "channels", "multiple": 4}):
+        _, report = prune(model, np.full((16, 8, 8, 1), 0.5, np.float32), **options)
+        assert report.problems == []
+
+
+def test_a_matrix_that_rounding_made_indefinite() -> None:
+    ones = torch.ones(3, 3) - 1e-7 * torch.eye(3)
+    found = factored(ones)
+    assert torch.allclose(found @ found.T, ones, atol=0.05)
+    with pytest.raises(InputError, match="too large"):
+        factored(torch.full((2, 2), torch.nan))
+
+
+@pytest.mark.parametrize("verb", ["prune", "cluster", "qat", "quantize"])
+def test_one_file_cannot_be_two(tmp_path: Path, verb: str) -> None:
+    """Told before the work: there are no samples at all."""
+    out, page, model = tmp_path / "o.tflite", tmp_path / "o.html", tmp_path / "m.tflite"
+    before = Path(F32).read_bytes()
+    model.write_bytes(before)
+    pairs = {
+        "--output and --json": ["-o", out, "--json", tmp_path / "." / "o.tflite"],
+        "--report and --json": ["--report", page, "--json", page],
+        "MODEL and --json": ["--json", model],
+    }
+    for names, options in pairs.items():
+        assert f"{names} are the same file" in call(verb, model, *options, status=2).stderr
+    assert model.read_bytes() == before and not out.exists() and not page.exists()
+
+
 def test_wrong_models_and_no_data(tmp_path: Path) -> None:
     nothing = call("prune", F32, "--check", "--structure", "channels", status=2).stderr
     assert "leave nothing to check" in nothing
-    assert "quantised already" in call("prune", INT8, "--data", _digits(tmp_path), status=2).stderr
+    for verb in ("prune", "cluster", "qat"):
+        refused = call(verb, INT8, "--data", _digits(tmp_path), status=2).stderr
+        assert f"{INT8}: the model is quantised already" in refused
     assert "there are no samples" in call("prune", F32, status=2).stderr
     graph = Graph("main")
     x, y = graph.input("x", DType.FLOAT32, (1, 4)), graph.tensor("y", DType.FLOAT32, (1, 4))

@@ -10,7 +10,7 @@ import typer
 from ..evaluate.task import make_task
 from ..format import load
 from . import completion
-from .common import JsonPath, JsonTarget, ModelPath, Quiet, say, warn_unused
+from .common import JsonPath, JsonTarget, ModelPath, Quiet, check_targets, say, warn_unused
 from .task_options import task_settings
 from .training_options import (
     Anyway,
@@ -36,6 +36,7 @@ from .training_options import (
     TaskName,
     TaskOptions,
     Threads,
+    check_labels,
     check_output,
     keeping,
     need_torch,
@@ -134,10 +135,15 @@ def cluster(
     how = Clustering(
         clusters, start, per_channel, keep_zeros, depthwise, tuple(only), storage, seed
     )
+    check_targets(
+        {"--output": output, "--report": report, "--checkpoint": checkpoint, "--json": json},
+        {"MODEL": model, "--data": data},
+    )
     if check:
         _check(model, how, json)
         return
     check_output(model, output)
+    check_labels(data, labels, mix)
     if not task:
         warn_unused(
             {"--task-option": task_option, "--task-limit": task_limit}, "there is no --task"

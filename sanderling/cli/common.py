@@ -194,6 +194,31 @@ def check_another_file(model: Path, output: Path | None, why: str) -> None:
         )
 
 
+def check_targets(
+    written: Mapping[str, str | Path | None], read: Mapping[str, str | Path | None]
+) -> None:
+    """Refuse two files to write that are one, and one to write that is also read."""
+    seen = {name: Path(path) for name, path in read.items() if path}
+    for name, given in written.items():
+        if not given or str(given) == STDOUT:
+            continue
+        path = Path(given)
+        for other, known in seen.items():
+            if _are_one(path, known):
+                raise InputError(
+                    f"{other} and {name} are the same file",
+                    where=str(path),
+                    fix=f"give {name} another name",
+                )
+        seen[name] = path
+
+
+def _are_one(one: Path, other: Path) -> bool:
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return one.resolve() == other.resolve()
+
+
 class TextTarget:
     """Where a text goes: nowhere, stdout, or a file that is opened now."""
 

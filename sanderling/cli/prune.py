@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import InputError
 from ..evaluate.task import make_task
 from ..format import load
 from . import completion
-from .common import JsonPath, JsonTarget, ModelPath, Quiet, say, warn_unused
+from .common import JsonPath, JsonTarget, ModelPath, Quiet, check_targets, say, warn_unused
 from .task_options import task_settings
 from .training_options import (
     Anyway,
@@ -36,6 +37,7 @@ from .training_options import (
     TaskName,
     TaskOptions,
     Threads,
+    check_labels,
     check_output,
     keeping,
     need_torch,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from ..training.prune import Pruning
 
 FAILED = 1
+HALF = 0.5
+NEAR = 0.01  # of a share that people round: 1:3 is 0.33
 METHODS = ("one-shot", "magnitude")
 GROWTH = ("polynomial", "constant")
 POLICIES = ("all", "pays")
@@ -57,11 +61,13 @@ def prune(
     model: ModelPath,
     output: Output = None,
     sparsity: Annotated[
-        float,
+        float | None,
         typer.Option(
-            "--sparsity", metavar="SHARE", help="Of the weights that become zero, or of channels."
+            "--sparsity",
+            metavar="SHARE",
+            help="Of the weights that become zero, or of channels; 0.5 if it is not given.",
         ),
-    ] = 0.5,
+    ] = None,
     structure: Annotated[
         str,
         typer.Option(
@@ -168,13 +174,20 @@ def prune(
     from .training_output import Targets
 
     how = Pruning(
-        sparsity, structure, method, growth, whole_model, tuple(only), tuple(operator), policy,
-        storage, multiple, seed,
+        HALF if sparsity is None else sparsity, structure, method, growth, whole_model,
+        tuple(only), tuple(operator), policy, storage, multiple, seed,
     )  # fmt: skip
+    if sparsity is not None:
+        _check_sparsity(how, max_drop)
+    check_targets(
+        {"--output": output, "--report": report, "--checkpoint": checkpoint, "--json": json},
+        {"MODEL": model, "--data": data},
+    )
     if check:
         _check(model, how, json)
         return
     check_output(model, output)
+    check_labels(data, labels, mix)
     if not task:
         warn_unused(
             {"--task-option": task_option, "--task-limit": task_limit}, "there is no --task"
@@ -203,6 +216,23 @@ def prune(
                 threads=threads,
             )
         targets.write(made, told, "Pruning", anyway)
+
+
+def _check_sparsity(how: Pruning, max_drop: float | None) -> None:
+    """Refuse a stated sparsity where something else decides it."""
+    if max_drop is not None:
+        raise InputError(
+            "--max-drop finds the sparsity, and one is given",
+            where="--sparsity",
+            fix="leave one of them out",
+        )
+    share = how.stated_share
+    if share is not None and abs(share - how.sparsity) > NEAR:
+        raise InputError(
+            f"{how.structure} makes {share:.4g} of the weights zero, not {how.sparsity:g}",
+            where="--sparsity",
+            fix="leave it out, or choose another structure",
+        )
 
 
 def _check(model: Path, how: Pruning, json: str) -> None:

@@ -31,6 +31,7 @@ from .common import (
     JsonTarget,
     ModelPath,
     Quiet,
+    check_targets,
     open_target,
     plural,
     progress,
@@ -48,10 +49,8 @@ from .training_options import (
     Labels,
     Latency,
     Mean,
-    Mix,
     Output,
     Preset,
-    Rate,
     ReportPath,
     SampleCount,
     Seed,
@@ -60,6 +59,7 @@ from .training_options import (
     TaskName,
     TaskOptions,
     Threads,
+    check_labels,
     check_output,
     keeping,
     need_torch,
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from ..training.qat import QatReport
     from ..training.samples import TrainingData
 
+HALF = 0.5
 SHOWN = 10  # rows of a long list on the terminal; the record has all
 
 
@@ -119,8 +120,27 @@ def qat(
     ] = None,
     epochs: Epochs = 4,
     batch: Batch = 64,
-    rate: Rate = 0.0,
-    mix: Mix = 0.5,
+    rate: Annotated[
+        float,
+        typer.Option(
+            "--rate",
+            metavar="R",
+            min=0.0,
+            help="The highest learning rate (Adam); 0: what suits the weights, 0.0003 for 8 bits, "
+            "0.001 for 4, 0.002 for 2.",
+        ),
+    ] = 0.0,
+    mix: Annotated[
+        float | None,
+        typer.Option(
+            "--mix",
+            metavar="SHARE",
+            min=0.0,
+            max=1.0,
+            help="With labels: the share of the loss that is distance from the float model's "
+            "answers; 0.5 if it is not given.",
+        ),
+    ] = None,
     patience: Annotated[
         int,
         typer.Option(
@@ -198,6 +218,11 @@ def qat(
     """
     need_torch("quantisation-aware training", threads)
     check_output(model, output)
+    check_targets(
+        {"--output": output, "--report": report, "--checkpoint": checkpoint, "--json": json},
+        {"MODEL": model, "--data": data},
+    )
+    check_labels(data, labels, mix)
     judge = make_task(task, **task_settings(task, task_option)) if task else None
     if judge is None:
         unread = {"--task-option": task_option, "--task-limit": task_limit}
@@ -212,7 +237,7 @@ def qat(
         rate=rate or usual_schedule(name).rate,
         held_out=held_out,
         patience=patience,
-        mix=mix if labels else 0.0,
+        mix=(HALF if mix is None else mix) if labels else 0.0,
         features=tuple(feature),
         mirror=mirror,
         crop=crop,

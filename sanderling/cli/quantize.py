@@ -62,6 +62,7 @@ from .common import (
     Quiet,
     Shapes,
     check_another_file,
+    check_targets,
     load_plugins,
     open_target,
     pairs,
@@ -320,6 +321,10 @@ def quantize(
         "they are for --suggest",
     )
     _check_output(model, output, strict, mode)
+    check_targets(
+        {"--output": output, "--report": report, "--keep": keep, "--json": json},
+        {"MODEL": model, "--recipe": recipe},
+    )
     rules = _recipe(recipe, rule)
     judge = make_task(task, **task_settings(task, task_option)) if task else None
     if judge is None:

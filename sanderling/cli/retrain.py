@@ -18,6 +18,7 @@ from .common import (
     ModelPath,
     Quiet,
     check_another_file,
+    check_targets,
     open_target,
     progress,
     write_target,
@@ -77,6 +78,7 @@ def retrain(
     measured on samples that it was not trained on.
     """
     check_another_file(model, output, "the model itself stays as it is")
+    check_targets({"--output": output, "--json": json}, {"MODEL": model})
     with JsonTarget(json) as target, open_target(output) as file:
         with progress() as show:
             found = train(

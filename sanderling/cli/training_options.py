@@ -168,6 +168,20 @@ def need_torch(what: str, threads: int) -> None:
     torch.set_num_threads(threads)
 
 
+def check_labels(data: str, labels: str, mix: float | None) -> None:
+    """Refuse labels of no samples, and a share beside labels that are not there."""
+    if labels and not data:
+        raise InputError(
+            "labels need the samples that they belong to", where="--labels", fix="give --data too"
+        )
+    if mix and not labels:
+        raise InputError(
+            "a share beside labels needs labels",
+            where="--mix",
+            fix="give --labels, or leave it out: without labels all is distance from float",
+        )
+
+
 def check_output(model: Path, output: Path | None) -> None:
     """Warn of a result that is not kept, and refuse a name that no model has."""
     check_another_file(model, output, "the float model is worth keeping")

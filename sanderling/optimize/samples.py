@@ -339,12 +339,21 @@ def _by_input(data: Any, inputs: _Inputs, where: str) -> dict[str, Array]:
     missing = [t.name for t in inputs.tensors if t.name not in found]
     if missing:
         raise InputError(
-            f"no array for the input '{missing[0]}'; it holds "
-            f"{', '.join(repr(n) for n in data) or 'nothing'}",
+            f"no array for the input '{missing[0]}' of shape {_wanted(inputs, missing[0])}; "
+            f"it holds {_held(data)}",
             where=where,
             fix=f"name arrays as the inputs: {inputs.listed()}",
         )
     return found
+
+
+def _wanted(inputs: _Inputs, name: str) -> list[int]:
+    return next(list(_shape(t)) for t in inputs.tensors if t.name == name)
+
+
+def _held(arrays: Mapping[str, Any]) -> str:
+    held = (f"{n!r} of shape {list(np.shape(a))}" for n, a in arrays.items())
+    return ", ".join(held) or "nothing"
 
 
 def _shape(tensor: Tensor) -> Sequence[int]:

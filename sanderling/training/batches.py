@@ -115,8 +115,9 @@ def _check_shape(rows: Rows, tensor: Tensor) -> None:
         )
 
 
-def checked_labels(labels: Array, count: int, classes: int | None) -> Array:
-    """Labels, one for each sample. classes: how many there are, where labels are class numbers."""
+def checked_labels(labels: Array, count: int, classes: int | None, places: int | None = 1) -> Array:
+    """Labels, one for each sample. classes: how many there are, where labels are class numbers.
+    places: of a sample that have a class each, such as its pixels; None: as many as there are."""
     given = np.asarray(labels)
     if given.ndim == 0 or len(given) != count:
         have = len(given) if given.ndim else "no list of"
@@ -131,6 +132,12 @@ def checked_labels(labels: Array, count: int, classes: int | None) -> Array:
             where="labels",
             fix="give whole numbers of classes, or a loss of your own that takes these",
         )
+    if places is not None and given.size != count * places:
+        raise InputError(
+            f"labels of shape {list(given.shape)}, and a sample has {places} classes",
+            where="labels",
+            fix="give numbers of classes (of one-hot rows: argmax(1))",
+        )
     most = max(classes, 2)
     if given.size and not 0 <= given.min() <= given.max() < most:
         raise InputError(
@@ -138,4 +145,4 @@ def checked_labels(labels: Array, count: int, classes: int | None) -> Array:
             where="labels",
             fix=f"give classes from 0 to {most - 1}",
         )
-    return given.astype(np.int64)
+    return given.reshape(-1 if places == 1 else given.shape).astype(np.int64)

@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..ir import Array, Model, Op
 from ..ops import cost
 from .channel_flow import ROWS, ChannelFlow
-from .one_shot import Moments, check_samples, layer_moments, no_statistics, prune_by
+from .one_shot import Moments, check_samples, factored, layer_moments, no_statistics, prune_by
 from .segments import weight_values
 from .smaller import without_channels
 
@@ -192,7 +192,7 @@ class _Reader:
         left = torch.from_numpy(np.flatnonzero([n not in removed for n in self.columns]))
         if not len(left):
             return {}
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.inner[left][:, left]))
+        inverse = torch.cholesky_inverse(factored(self.inner[left][:, left]))
         weights = self.goal[:, left] @ inverse
         names = self.columns[left.numpy()]
         found = {}

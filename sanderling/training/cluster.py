@@ -26,11 +26,20 @@ from ..optimize.latency import compare_latency
 from .allocation import pruned_layers
 from .clusters import DEPTHWISE, GRID, Clusters
 from .constraint import Constraint, weights_of
-from .judging import Judging, Sought, check_float, furthest, split, torch_threads
+from .judging import (
+    Judging,
+    Sought,
+    check_float,
+    check_judged,
+    furthest,
+    split,
+    torch_threads,
+    with_classes,
+)
 from .one_shot import layer_moments, no_statistics
 from .one_shot_clusters import cluster_at_once, to_nearest, values_of
 from .report import TrainingReport
-from .samples import Given, TrainingData, read_training_data
+from .samples import Given, TrainingData, no_samples, read_training_data
 from .segments import home_of, store, weight_values
 from .started import StartedFrom
 from .train import Schedule, train
@@ -105,8 +114,9 @@ def cluster(
     asked = replace(how or Clustering(), **settings).settled
     check_float(source)
     schedule = schedule or Schedule(epochs=0)
-    given = _data(source, data, labels, schedule, max_drop)
+    given = with_classes(_data(source, data, labels, schedule, max_drop), source)
     own, away = split(given, held_out, asked.seed) if len(given) else (given, given)
+    check_judged(away, max_drop, task)
     with torch_threads(threads):
         job = _Job(source, own, asked, schedule, checkpoint)
         judging = Judging(source, away, task, task_limit)
@@ -142,7 +152,7 @@ def _data(
         raise InputError(
             f"there are no samples: {what}", where="data", fix="give some; labels are not needed"
         )
-    return TrainingData([np.zeros((0, *t.shape[1:]), t.dtype.numpy) for t in model.main.inputs])
+    return no_samples(model, labels)
 
 
 @dataclass

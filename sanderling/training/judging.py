@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..optimize.canonical import QUANTISED
 from ..optimize.judge import Candidate
 from ..optimize.report import Trial
 from ..optimize.target import halves
+from .batches import checked_labels
 from .samples import TrainingData
 from .twin import Twin
 
@@ -40,6 +41,25 @@ def check_float(model: Model) -> None:
             where=model.source,
             fix="start from the float model it was made from, and quantise the result",
         )
+
+
+def check_judged(held: TrainingData, max_drop: float | None, task: Task | None) -> None:
+    """Refuse a target that nothing would judge."""
+    if max_drop is not None and task is None and not len(held):
+        raise InputError(
+            "no samples are held out, and these judge a target",
+            where="held_out",
+            fix="hold some out (a share such as 0.2), or give a task",
+        )
+
+
+def with_classes(data: TrainingData, model: Model) -> TrainingData:
+    """The samples with labels that are classes of the model's first output, one for each."""
+    if data.labels is None:
+        return data
+    shape = model.main.outputs[0].shape
+    classes = int(np.prod(shape[1:] or shape))
+    return replace(data, labels=checked_labels(data.labels, len(data), classes))
 
 
 @contextmanager

@@ -45,6 +45,8 @@ DAMPING = 0.01  # of the mean of H's diagonal: weights stay near those they were
 GROWING, SETTLED = 15, 5  # steps in which the share of zeros grows, and in which the mask settles
 PENALTY = 1.0  # of ADMM, in units of H's diagonal
 SOLVING = 30  # steps of conjugate gradients at most
+MORE_DAMPING = (0.0, 1e-6, 1e-4, 1e-2)  # of the mean of a diagonal, until it can be factored
+LARGEST = 1e30  # of an element of H: what is computed with it stays within 32-bit floats
 LEAST_SAMPLES = 8
 
 
@@ -143,6 +145,11 @@ class Moments:
     def of(size: int) -> Moments:
         return Moments(torch.zeros(size + 1, size + 1), torch.zeros(size + 1, size + 1))
 
+    def check(self, op: Op) -> None:
+        """Refuse sums that are no numbers any more, or would be none once they are summed."""
+        if not all(float(m.abs().max()) < LARGEST for m in (self.inner, self.cross)):
+            raise _beyond_numbers(op.operand(1).name)
+
     def add(self, own: torch.Tensor, wanted: torch.Tensor) -> None:
         whole = F.pad(own, (0, 1), value=1.0)
         product = whole.T @ whole
@@ -177,6 +184,27 @@ def damped(weights: torch.Tensor, moments: Moments) -> tuple[torch.Tensor, torch
     return moments.inner + torch.diag(damping), weights @ moments.cross + weights * damping
 
 
+def factored(matrix: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    """The Cholesky factor. What rounding has made indefinite (samples that are nearly alike) gets
+    more on its diagonal."""
+    mean = torch.diagonal(matrix).mean()
+    for more in MORE_DAMPING:
+        found, failed = torch.linalg.cholesky_ex(
+            matrix + more * mean * torch.eye(len(matrix)), upper=upper
+        )
+        if not failed:
+            return found
+    raise _beyond_numbers()
+
+
+def _beyond_numbers(layer: str = "") -> InputError:
+    return InputError(
+        "what the layer reads is too large, or too much alike, for statistics",
+        where=f"weight '{layer}'" if layer else "data",
+        fix="look at the samples: are they scaled as the model takes them (preset, mean, std)?",
+    )
+
+
 def _mask(
     weights: torch.Tensor,
     unit: torch.Tensor,
@@ -185,7 +213,7 @@ def _mask(
     has_bias: bool,
 ) -> torch.Tensor:
     """ADMM: free weights are drawn to masked ones, whose share of zeros grows."""
-    step = torch.cholesky_inverse(torch.linalg.cholesky(unit + PENALTY * torch.eye(len(unit))))
+    step = torch.cholesky_inverse(factored(unit + PENALTY * torch.eye(len(unit))))
     free, dual = weights, torch.zeros_like(weights)
     mask = torch.ones_like(weights, dtype=torch.bool)
     for number in range(GROWING + SETTLED):
@@ -303,6 +331,8 @@ def layer_moments(
             for op, moments in found.items():
                 own = patches(op, seen[reads[op]], generator)
                 moments.add(own, own)
+    for op, moments in found.items():
+        moments.check(op)
     return found
 
 
@@ -419,7 +449,10 @@ class _Walk:
         has_bias = bias is not None and home_of(bias) is not None and len(bias.users) == 1
         last = weight_values(bias) if bias is not None and has_bias else torch.zeros(len(matrix))
         whole = torch.cat([matrix, last.reshape(-1, 1)], 1)
+        moments.check(op)
         made = self.change(op, whole, moments, has_bias)
+        if not bool(made.isfinite().all()):
+            raise _beyond_numbers(op.operand(1).name)
         store(weight, made[:, :-1])
         if bias is not None and has_bias:
             store(bias, made[:, -1])

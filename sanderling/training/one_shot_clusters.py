@@ -15,7 +15,7 @@ import torch
 
 from ..ir import Array, Model, Op
 from .clusters import GRID, Clusters, kmeans, nearest
-from .one_shot import Moments, OneShot, change_by, damped
+from .one_shot import Moments, OneShot, change_by, damped, factored
 
 BLOCK = 64  # columns that are done before their errors are put on those behind
 
@@ -89,8 +89,8 @@ def _by_columns(
     inner, _ = damped(torch.cat([matrix, torch.zeros(len(matrix), 1)], 1), moments)
     mean = moments.inner[-1, :-1] / moments.inner[-1, -1]
     centred = inner[:-1, :-1] - torch.outer(mean, mean) * moments.inner[-1, -1]
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(centred))
-    upper = torch.linalg.cholesky(inverse, upper=True)
+    inverse = torch.cholesky_inverse(factored(centred))
+    upper = factored(inverse, upper=True)
     work, made = matrix.clone(), torch.zeros_like(matrix)
     tables = table.expand(len(matrix), -1)
     for first in range(0, matrix.shape[1], BLOCK):

@@ -28,10 +28,19 @@ from ..optimize.latency import compare_latency
 from .allocation import pruned_layers, shares_of_all
 from .channels import prune_channels
 from .constraint import PRODUCTS, Constraint, weights_of
-from .judging import Judging, Sought, check_float, furthest, split, torch_threads
+from .judging import (
+    Judging,
+    Sought,
+    check_float,
+    check_judged,
+    furthest,
+    split,
+    torch_threads,
+    with_classes,
+)
 from .one_shot import prune_at_once
 from .report import TrainingReport
-from .samples import Given, TrainingData, read_training_data
+from .samples import Given, TrainingData, no_samples, read_training_data
 from .sparse_storage import stored_sparse, xnnpack_conditions
 from .sparsity import CONSTANT, POLYNOMIAL, PRESENT, Sparsity
 from .started import StartedFrom
@@ -94,7 +103,18 @@ class Pruning:
                 fix = f"give some of {', '.join(PRODUCTS)}"
                 raise InputError(f"no weights of {name} are pruned", where="operators", fix=fix)
         if not self.is_of_channels:
-            Structure.of(self.structure)
+            Structure.of(self.structure, f", or {CHANNELS}")
+        elif self.storage == "sparse":
+            raise InputError(
+                "channels that are taken out leave no zeros to store sparsely",
+                where="storage",
+                fix="leave it dense, or choose another structure",
+            )
+
+    @property
+    def stated_share(self) -> float | None:
+        """Of zeros, where the structure itself states it: m:n."""
+        return None if self.is_of_channels else Structure.of(self.structure).share
 
     @property
     def is_of_channels(self) -> bool:
@@ -130,8 +150,9 @@ def prune(
     asked = replace(how or Pruning(), **settings)
     check_float(source)
     schedule = schedule or Schedule(epochs=0)
-    given = _data(source, data, labels, asked, schedule, max_drop)
+    given = with_classes(_data(source, data, labels, asked, schedule, max_drop), source)
     own, away = split(given, held_out, asked.seed)
+    check_judged(away, max_drop, task)
     if max_drop is not None and asked.method == "one-shot":
         asked = replace(asked, whole_model=True)  # the search is over layers
     with torch_threads(threads):
@@ -186,7 +207,7 @@ def _data(
                 where="data",
                 fix="give some hundred, labels are not needed; or method='magnitude'",
             )
-    return TrainingData([np.zeros((0, *t.shape[1:]), t.dtype.numpy) for t in model.main.inputs])
+    return no_samples(model, labels)
 
 
 # -- which weights --------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from ..optimize.scheme import MODES, TRAINED, mode_of
 from ..runtime.session import Session
 from .batches import Batches
 from .constraint import Constraint
+from .judging import check_float
 from .losses import Loss
 from .quantisation import Quantisation
 from .samples import Given, TrainingData, read_training_data
@@ -165,6 +166,7 @@ def qat_on(
 ) -> tuple[Model, QatReport]:
     """As `qat`, on samples that have been read. mode: as `chosen_mode` has it; options: fields of
     `Quantisation`."""
+    check_float(source)
     rule, plan = Quantisation(mode, **options), schedule or usual_schedule(mode)
     rules = [*constraints, rule]
     found = train(source, given.inputs, rules, given.labels, loss, plan, checkpoint)
@@ -259,7 +261,10 @@ def judged(source: Model, made: Model, held: Batches, labels: Array | None) -> d
         "samples": len(held.held),
         "agreement": float((classes[0] == classes[1]).mean()),
     }
-    if labels is not None and np.asarray(labels).dtype.kind in "iu" and before.shape[1] > 1:
-        truth = np.asarray(labels)[held.held]
+    if labels is None or before.shape[1] < 2:
+        return found
+    truth = np.asarray(labels)[held.held]
+    if truth.dtype.kind in "iu" and truth.size == len(truth):  # a class for each sample
+        truth = truth.reshape(-1)
         found |= paired(classes[1] == truth, classes[0] == truth)
     return found

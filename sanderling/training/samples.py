@@ -65,9 +65,33 @@ def read_training_data(
             fix="give the samples of one signature",
         )
     feeds = list(found)
+    _check_finite(found, feeds)
     inputs = [np.concatenate([f[t.name] for f in feeds]) for t in model.main.inputs]
     chosen = None if labels is None else _labels(labels, found, plain)
     return TrainingData(inputs, chosen, found.text, found.warnings)
+
+
+def no_samples(model: Model, labels: object = None) -> TrainingData:
+    """What stands for samples where there are none; they have no labels either."""
+    if labels is not None:
+        raise InputError(
+            "labels need the samples that they belong to", where="labels", fix="give data too"
+        )
+    return TrainingData([np.zeros((0, *t.shape[1:]), t.dtype.numpy) for t in model.main.inputs])
+
+
+def _check_finite(samples: Samples, feeds: Sequence[Mapping[str, Array]]) -> None:
+    """Refuse NaN and infinities: each would be in the statistics and the loss of all."""
+    for number, feed in zip(samples.chosen, feeds, strict=True):
+        for name, values in feed.items():
+            if not np.isfinite(values).all():
+                what = "NaN" if np.isnan(values).any() else "infinite"
+                file = f" ({samples.paths[number]})" if samples.paths else ""
+                raise InputError(
+                    f"sample {number}{file} has {what} values",
+                    where=f"input '{name}'",
+                    fix="leave it out, or mend it",
+                )
 
 
 def _plain(data: Given, model: Model) -> str | Array | Mapping[str, Array]:

@@ -33,7 +33,8 @@ class Structure:
     wide: int = 1
 
     @staticmethod
-    def of(given: str | Structure) -> Structure:
+    def of(given: str | Structure, others: str = "") -> Structure:
+        """others: what the caller takes besides, for the message."""
         if isinstance(given, Structure):
             return given
         if given == UNSTRUCTURED:
@@ -44,7 +45,9 @@ class Structure:
                 return Structure(given, zeros, group)
         if (found := re.fullmatch(r"(\d+)x(\d+)", given)) and int(found[1]) * int(found[2]) > 0:
             return Structure(given, high=int(found[1]), wide=int(found[2]))
-        raise InputError(f"there is no structure '{given}'", where="structure", fix=f"give {KNOWN}")
+        raise InputError(
+            f"there is no structure '{given}'", where="structure", fix=f"give {KNOWN}{others}"
+        )
 
     @property
     def is_grouped(self) -> bool:

@@ -163,8 +163,12 @@ class _Run:
                 )
             return None
         aims = self.teacher.aims
-        classes = aims[0].tensor.shape[-1] if self.loss is None and aims else None
-        return torch.from_numpy(checked_labels(labels, count, classes))
+        if self.loss is not None or not aims:
+            return torch.from_numpy(checked_labels(labels, count, None))
+        scores = aims[0].tensor
+        is_open = -1 in (scores.signature or ())[1:]
+        places = None if is_open else math.prod(scores.shape[1:-1])
+        return torch.from_numpy(checked_labels(labels, count, scores.shape[-1], places))
 
     def _constrained_twin(self, model: Model, rows: Sequence[Rows]) -> Twin:
         for number, constraint in enumerate(self.constraints):
