@@ -77,6 +77,7 @@ EXCUSES: dict[str, tuple[str, ...]] = {
     "FULLY_CONNECTED": (
         "the fused activation SIGN_BIT has no kernel",
         "TANH behind floats times stored codes has no kernel",
+        r"the bias '\w+' of whole numbers must be constant",
     ),
     "POW": ("a single exponent is computed at run time", "powers of integers have no kernel"),
 }
