@@ -6,10 +6,10 @@
 A model becomes a C program of one thread (`sanderling build`), which callgrind runs (generic and
 avx2; it knows no AVX512), or qemu-user with a log of the blocks that it executes (neon, neondot).
 Both tell how often each instruction ran; what two runs have more than one is an inference.
-Stretches of instructions that ran equally often are given to llvm-mca: modelled cycles are what it takes a
-turn of each, as if nothing overlapped with the next stretch and all memory were the first cache.
---against counts the same of another revision. --kernels takes layers of benchmarks.kernels instead
-of models. Needs gcc, llvm (llvm-mca, llvm-objdump), and valgrind or qemu-user with
+Stretches of instructions that ran equally often are given to llvm-mca: modelled cycles are what it
+takes a turn of each, as if nothing overlapped with the next stretch and all memory were the first
+cache. --against counts the same of another revision. --kernels takes layers of benchmarks.kernels
+instead of models. Needs gcc, llvm (llvm-mca, llvm-objdump), and valgrind or qemu-user with
 gcc-aarch64-linux-gnu.
 """
 

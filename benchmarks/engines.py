@@ -106,7 +106,7 @@ ONEDNN = {"generic": "SSE41", "avx2": "AVX2", "avx2vnni": "AVX2_VNNI", "avx512":
 
 @contextmanager
 def held(target: str) -> Iterator[None]:
-    """Processes that are started meanwhile are as on a machine of this target, if that is possible."""
+    """Processes that are started meanwhile take this machine for one of the target."""
     wanted = {HOST.name: target, "ONEDNN_MAX_CPU_ISA": ONEDNN[target]} if target else {}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ |= wanted
