@@ -114,8 +114,9 @@ def test_few_bits_come_back(scales: str, model: Model, digits: tuple[Array, Arra
 
 
 def test_scales_are_learnt_and_written(model: Model, digits: tuple[Array, Array]) -> None:
-    rule = Quantisation("int8", **PLAIN)
+    rule = Quantisation("int8x4", **PLAIN)
     found = train(model, digits[0][:96], [rule], schedule=QUICK)
+    assert found.kept > 0
     first = {t.name: t.quant for t in rule.start.made.model.main.tensors if t.quant is not None}
     moved = [
         t.name
@@ -124,6 +125,16 @@ def test_scales_are_learnt_and_written(model: Model, digits: tuple[Array, Array]
     ]
     assert moved
     assert rule.problems(found.model) == []
+
+
+def test_a_start_that_is_best_is_kept(model: Model, digits: tuple[Array, Array]) -> None:
+    """Steps far too large make it worse: the file is the post-training result."""
+    rule = Quantisation("int8", **PLAIN)
+    found = train(model, digits[0][:96], [rule], schedule=replace(QUICK, rate=0.3))
+    assert found.kept == 0 and found.start is not None and rule.start is not None
+    assert all(e.held_out >= found.start.held_out for e in found.epochs)
+    answers = [_answers(m, digits[0][:40]) for m in (found.model, rule.start.made.model)]
+    assert np.array_equal(*answers)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +265,7 @@ torch.set_num_threads(1)
 engine.SAVED_EVERY = 0.0
 model = sanderling.load(sys.argv[1])
 images = numpy.load(sys.argv[2])["images"]
-rules = [sanderling.Quantisation("int8", ranges="minmax", corrections="none")]
+rules = [sanderling.Quantisation("int8x4", ranges="minmax", corrections="none")]
 plan = sanderling.Schedule(epochs=400, batch=32, rate=1e-3)
 sanderling.train(model, images, rules, schedule=plan, checkpoint=sys.argv[3])
 """
@@ -266,8 +277,9 @@ def test_a_killed_run_goes_on_to_the_same_file(tmp_path: Path, samples: Path, mo
     images = np.load(samples)["images"]
 
     def trained(checkpoint: Path | None) -> bytes:
-        rules = [Quantisation("int8", **PLAIN)]
+        rules = [Quantisation("int8x4", **PLAIN)]
         found = train(model, images, rules, schedule=few, checkpoint=checkpoint)
+        assert found.kept > 0
         return bytes(sanderling.dump(found.model))
 
     code = KILLED.replace("rate=1e-3", "rate=1e-3, patience=3")

@@ -18,7 +18,7 @@ from ..format import dump, write_atomic
 from ..ir import Array, Model
 from .constraint import Constraint, Rows
 
-VERSION = 1
+VERSION = 2
 SEEN = 4  # samples that tell one set of data from another
 
 
