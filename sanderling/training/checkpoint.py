@@ -72,6 +72,14 @@ def _refused(what: str, path: Path) -> InputError:
     return InputError(what, where=str(path), fix="remove it to begin anew, or name another file")
 
 
+def of_trial(path: str | Path | None, name: str) -> Path | None:
+    """The checkpoint of one of several runs: a file beside the one that was named."""
+    if path is None:
+        return None
+    home = Path(path)
+    return home.with_name(f"{home.stem}-{name}{home.suffix}")
+
+
 def copied(value: Any) -> Any:
     """A copy with tensors of its own."""
     if isinstance(value, torch.Tensor):
