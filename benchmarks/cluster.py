@@ -2,8 +2,8 @@
 
     python -m benchmarks.cluster --write
 
-ResNet-20 and a MobileNet-like network (benchmarks.mobilenet) on CIFAR-10 (10,000 test pictures), and
-EfficientNet-Lite0 (200 unlabelled pictures, judged on 400 others) with 32 and 16 values in each
+ResNet-20 and a MobileNet-like network (benchmarks.mobilenet) on CIFAR-10 (10,000 test pictures),
+and EfficientNet-Lite0 (200 unlabelled pictures, judged on 400 others) with 32 and 16 values in each
 weight: by k-means of the weights alone, by what layers read, with errors made up for, and the first
 two networks trained after that, with labels. --keep FOLDER as in benchmarks.prune.
 """
