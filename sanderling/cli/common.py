@@ -177,8 +177,9 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     return key, value
 
 
-def open_target(path: str | Path) -> AtomicFile:
-    """A file to write later, opened before the work: what cannot be written is said at once."""
+def open_target(path: str | Path, room: int = 0) -> AtomicFile:
+    """A file to write later, opened before the work: what cannot be written is said at once. room:
+    bytes that it may get, for which there has to be space."""
     path = Path(path)
     if str(path) == STDOUT:
         raise InputError("this is not written to stdout", where=STDOUT, fix="give a file's name")
@@ -189,8 +190,16 @@ def open_target(path: str | Path) -> AtomicFile:
     known = _open.get(place)
     if known is not None and known.is_pending:
         raise _two_into(str(path))
-    made = _open[place] = AtomicFile(path)
-    return made
+    file = _open[place] = AtomicFile(path)
+    try:
+        return file.reserve(room) if room else file
+    except InputError:
+        file.discard()
+        raise
+
+
+# Files that are open to be written, as long as somebody is going to.
+_open: WeakValueDictionary[str, AtomicFile] = WeakValueDictionary()
 
 
 def _two_into(where: str) -> InputError:
@@ -198,8 +207,9 @@ def _two_into(where: str) -> InputError:
     return InputError("two results would go into one file", where=where, fix=fix)
 
 
-# Files that are open to be written, as long as somebody is going to.
-_open: WeakValueDictionary[str, AtomicFile] = WeakValueDictionary()
+def size_of(path: Path) -> int:
+    """In bytes; 0 of what is not there, which is said when it is read."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 def check_another_file(model: Path, output: Path | None, why: str) -> None:
