@@ -1,5 +1,5 @@
-"""The phones of the guide's pages: the scripted adb with tools that a reader has downloaded, and what
-a Mac has written of an iPhone."""
+"""The phones of the guide's pages: the scripted adb with the tools that a reader has downloaded,
+and what a Mac has written of an iPhone."""
 
 from __future__ import annotations
 
