@@ -18,6 +18,9 @@ from ..runtime.abi import CREW, LIMITS, MOST_SPINS, NAP, OF_WORKER, STATE, SYNC,
 
 # futex(2): its private wait and wake operations.
 _WAIT, _WAKE = 128, 129
+# The limit of spins does not fall below this: as long as a worker waits at the end of a step for
+# another that runs. A worker that sleeps at each of them is as good as absent.
+FEWEST_SPINS = 512
 
 
 def word(e: Emitter, context: Value, index: Int) -> Value:
@@ -58,10 +61,9 @@ def waiter(program: Program) -> ir.Function:
     run, 2 between runs, where the limits lie.
 
     How long a spin may last adapts: where the one waited for has no core to run on (others use the
-    machine, or both were put on one core), spinning only delays it. A vain spin divides the limit
-    by 8, a spin that was worth it doubles it, and every 64th vain one tries the whole length again.
-    Measured on 2 cores, 12 convolutions of 75 us: 820 us with 4000 spins, 1140 us on one worker;
-    both workers on one core: 2030 us with 4000 spins, 1120 us with a limit that adapts.
+    machine, or both were put on one core), spinning only delays it; a core that falls idle is given
+    to it. A vain spin divides the limit by 8, a spin that was worth it doubles it, and every 64th
+    vain one tries the whole length again.
     """
 
     def build(e: Emitter) -> None:
@@ -118,9 +120,8 @@ def _shorten(e: Emitter, context: Value, limit: Value, most: Value) -> None:
 
 def _set_limit(e: Emitter, context: Value, limit: Value, value: Value) -> None:
     most = e.load(word(e, context, MOST_SPINS), I32, 4)
-    value = e.b.select(e.b.icmp_signed("<", value, most), value, most)
-    low = I32(16)
-    e.store(e.b.select(e.b.icmp_signed(">", value, low), value, low), limit, 4)
+    value = e.b.select(e.b.icmp_signed(">", value, I32(FEWEST_SPINS)), value, I32(FEWEST_SPINS))
+    e.store(e.b.select(e.b.icmp_signed("<", value, most), value, most), limit, 4)
 
 
 def announcer(program: Program) -> ir.Function:
