@@ -22,7 +22,7 @@ from ..measure.record import Setting
 from ..measure.sweep import delegate_choices, thread_counts, why_not
 from ..measure.trace_insights import RULES as TRACE_RULES
 from ..optimize.quantize import quantize
-from ..optimize.suggest import TREE
+from ..optimize.suggest import INTEGER_ONLY, TREE
 from ..progress import plural
 from .advice import Proposal, Trial
 from .evidence import PRODUCTS, Evidence
@@ -142,10 +142,11 @@ def copies(e: Evidence) -> Iterator[Finding]:
 
 def modes(e: Evidence) -> Iterator[Finding]:
     """Quantisation: what the decision tree of `quantize --suggest` says, and its neighbours."""
-    if not e.is_float or e.kind == "none" or e.target.rules:
+    if not e.is_float or e.kind == "none" or _is_rewritten(e):
         return
     branch = next(iter(findings(TREE, e.situation)))
-    names = dict.fromkeys([branch.mode, "dynamic", "int8", *_small(e)])
+    more = [] if e.target.rules else ["dynamic", "int8", *_small(e)]
+    names = dict.fromkeys([branch.mode, *more])
     per_weight = f"{e.situation.macs_per_parameter:.1f} multiplications a weight"
     for mode in names:
         has_data = mode in WITH_DATA
@@ -170,6 +171,14 @@ _WHY_MODE = {
     "int8": "all arithmetic in integers, with ranges from samples",
     "float16": "half the size, and answers that hardly change",
 }
+
+
+def _is_rewritten(e: Evidence) -> bool:
+    """`rewrite` makes a model int8 for an accelerator that takes nothing else; of others only the
+    size can be told here."""
+    if not e.target.rules:
+        return False
+    return e.target.accelerator in INTEGER_ONLY or e.goal != "size"
 
 
 def _small(e: Evidence) -> list[str]:
