@@ -175,15 +175,26 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     return key, value
 
 
-def open_target(path: str | Path) -> AtomicFile:
-    """A file to write later, opened before the work: what cannot be written is said at once."""
+def open_target(path: str | Path, room: int = 0) -> AtomicFile:
+    """A file to write later, opened before the work: what cannot be written is said at once. room:
+    bytes that it may get, for which there has to be space."""
     path = Path(path)
     if str(path) == STDOUT:
         raise InputError("this is not written to stdout", where=STDOUT, fix="give a file's name")
     if path.is_dir() or not path.parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"there is no folder '{path.parent}'"
         raise InputError(f"cannot write: {what}", where=str(path), fix="check the path")
-    return AtomicFile(path)
+    file = AtomicFile(path)
+    try:
+        return file.reserve(room) if room else file
+    except InputError:
+        file.discard()
+        raise
+
+
+def size_of(path: Path) -> int:
+    """In bytes; 0 of what is not there, which is said when it is read."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 def check_another_file(model: Path, output: Path | None, why: str) -> None:
