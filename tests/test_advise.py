@@ -23,6 +23,7 @@ from sanderling.choose.advise import advise
 from sanderling.errors import ArgumentError, InputError, MissingExtraError, SanderlingError
 from sanderling.ir import DType, Graph, Model
 from sanderling.measure.bench import Bench, BenchedModel, Gap
+from sanderling.measure.profiling import profile
 from sanderling.measure.trace_insights import RULES as TRACE_RULES
 from sanderling.optimize.suggest import TREE
 
@@ -368,6 +369,9 @@ def test_a_real_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sanderling.choose.advice_rules.delegate_choices", list)
     monkeypatch.setattr("sanderling.choose.advice_rules.thread_counts", lambda: [1, 2])
     monkeypatch.setattr(home, "LAUNCHES", 1)  # a process takes a second to start
+    monkeypatch.setattr(
+        looking, "profile", lambda model, **how: profile(model, **how | {"with_roofline": False})
+    )
     found = advise(INT8, seconds=0.1)
     assert {n.kind for n in found.noted} >= {"time"}
     assert {one.name for one in [*found.looked_at, *found.advice]} == {"2 threads", "batch of 8"}
