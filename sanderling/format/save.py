@@ -74,6 +74,11 @@ class AtomicFile:
             os.close(handle)
             self.temporary = Path(name)
 
+    @property
+    def is_pending(self) -> bool:
+        """Neither written nor discarded; never of a device, which takes any number of results."""
+        return self.temporary is not None and self.temporary.exists()
+
     def __enter__(self) -> AtomicFile:
         return self
 
