@@ -176,8 +176,8 @@ def best_cut(target: Target, core: Core, used: Array, m: int) -> tuple[float, Cu
     entries = {together: int(_joined(used, together).sum()) for together in TOGETHER}
     work = 1.0 if isinstance(core, FloatCore | DotCore) else 2.0
     found = [(cut, entries[cut.together]) for cut in cuts(target, m, n, units)]
-    best = min(found, key=lambda pair: _by_one_and_two(*pair, work), default=None)
-    return None if best is None else (cycles(*best, work), best[0])
+    best = min(found, key=lambda pair: _by_one_and_two(pair[0], pair[1], work), default=None)
+    return None if best is None else (cycles(best[0], best[1], work), best[0])
 
 
 def _joined(used: Array, together: int) -> Array:
