@@ -19,7 +19,8 @@ ROOT = Path(sanderling.__file__).parent
 LAYERS = ("errors", "config", "version", "files", "glyphs", "progress", "spans", "forks",
           "child_process", "processors", "units", "tables", "protobuf", "store", "pages", "plots",
           "ir", "format", "ops", "passes", "runtime", "delegates", "rules", "measure", "build",
-          "litert", "evaluate", "optimize", "training", "choose", "rewrites", "cli")  # fmt: skip
+          "litert", "evaluate", "optimize", "training", "choose", "rewrites", "web",
+          "cli")  # fmt: skip
 TOP = ("__init__", "__main__")  # the package's face sees everything
 # Looks upwards, made when they are called: Model.compile gives a Session, a model is pickled by its
 # bytes.
