@@ -22,6 +22,7 @@ from .views import Listed, listed
 PAGE = 50  # records of a page of the list
 FRESH = 1.0  # seconds for which the folder is not looked at again
 UNREADABLE = "unreadable"  # the verb of what cannot be read
+LARGEST_ID = 2**62
 LAYOUT = 1  # of the tables below
 TABLES = """
 CREATE TABLE IF NOT EXISTS records (
@@ -198,6 +199,8 @@ class RecordIndex:
         return [_row(r) for r in self._ask(question, [*values, size, page * size])]
 
     def row(self, number: int) -> Row | None:
+        if number > LARGEST_ID:
+            return None
         found = self._ask(f"SELECT {COLUMNS} FROM records WHERE id = ?", [number])
         return _row(found[0]) if found else None
 

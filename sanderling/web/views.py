@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..glyphs import clean_lines
 from . import answer_views, choice_views, measured_views, smaller_views
 from .markup import Markup, heading, note, paragraph, tag
 from .record_file import DAMAGE, Record, verb_of
@@ -76,7 +77,7 @@ def as_it_is(record: Record) -> Markup:
     """The record as text, long lists cut."""
     words = json.dumps(_cut(record, 0), indent=2, ensure_ascii=False)
     more = note("cut; the whole record is in its file") if len(words) > LONGEST else Markup("")
-    shown = Markup(html.escape(words[:LONGEST]))
+    shown = Markup(html.escape(clean_lines(words[:LONGEST])))
     return Markup(heading("The record") + tag("pre", shown, tabindex=0, class_="wide") + more)
 
 
