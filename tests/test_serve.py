@@ -106,15 +106,14 @@ def test_every_view_is_among_those_that_are_tried() -> None:
 
 
 def test_advice_and_devices(tmp_path: Path) -> None:
-    finding = {"kind": "x", "what": "it is slow", "why": "measured", "do": "sanderling bench"}
-    advice = {"schema": "sanderling.advise/1", "model": "a.tflite", "findings": [finding]}
-    serve_records.put(tmp_path, "advise.json", advice)
+    serve_records.put(tmp_path, "advise.json", serve_records.advise())
     gpu = {"number": 0, "name": "a GPU", "interface": "opencl", "driver": "1"}
     devices = {"schema": "sanderling.devices/1", "gpus": [gpu], "phones": [], "remarks": ["none"]}
     serve_records.put(tmp_path, "devices.json", devices)
     pages = client(tmp_path)
     found = links(pages)
-    assert "it is slow" in get(pages, found["advise.json"])
+    page = get(pages, found["advise.json"])
+    assert "most is gained by int8" in page and "sanderling quantize" in page and "0.500" in page
     assert "a GPU" in get(pages, found["devices.json"])
 
 

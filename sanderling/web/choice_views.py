@@ -154,14 +154,46 @@ def _tuned(record: Record) -> list[Figure]:
 
 
 def _advise(record: Record, place: Place) -> Parts:
-    rows = [
-        [i, f.get("title") or f.get("what"), f.get("evidence") or f.get("why"),
-         _short(f.get("gain", f.get("expected"))), _command(f.get("command") or f.get("do"))]
-        for i, f in enumerate(record["findings"], 1)
-    ]  # fmt: skip
-    columns = [">", "finding", "evidence", "expected gain", "next"]
-    empty = paragraph("Nothing to improve was found.") if not rows else None
-    return [table("Findings, largest gain first", columns, rows), empty or Markup("")]
+    return [
+        paragraph(tag("b", record["verdict"])),
+        facts(
+            [
+                ("about", record["about"]),
+                ("target", record["target"]["title"]),
+                ("goal", record["goal"]),
+                ("looked for", seconds(record["seconds"])),
+            ]
+        ),
+        section("What to do, largest gain first", _advice(record["advice"])),
+        section("Needs something of you first", _looked_at(record["wants"], "What may gain")),
+        section("Noted", _noted(record["noted"])),
+        section("Looked at, and not advised", _looked_at(record["looked_at"], "What was tried")),
+        warnings_of(record),
+        machine_of(record),
+    ]
+
+
+def _advice(rows: Rows) -> Markup:
+    shown = [
+        [r["name"], r["text"], r["evidence"], r["why"], r["cost"], tag("code", r["command"])]
+        for r in rows
+    ]
+    columns = ["advice", "gain", "evidence", "why", "answers", "next"]
+    return table("Advice that was tried and gains", columns, shown)
+
+
+def _looked_at(rows: Rows, caption: str) -> Markup:
+    shown = [[r["name"], _gain(r["gain"]), r["why"], _command(r["command"])] for r in rows]
+    return table(caption, ["name", "ratio", "why", "command"], shown)
+
+
+def _gain(gain: Mapping[str, Any] | None) -> str | None:
+    return f"{plain(gain['value'])} ({between(gain['low'], gain['high'], plain)})" if gain else None
+
+
+def _noted(rows: Rows) -> Markup:
+    said = [f"{r['what']}. {r['why']}. {r['do']}" for r in rows]
+    return listed(said) if said else Markup("")
 
 
 def _command(words: object) -> Markup | None:
@@ -193,7 +225,7 @@ VIEWS = {
     "advise": View(
         "Advice",
         lambda r: [r["model"]],
-        lambda r: plural(len(r["findings"]), "finding"),
+        lambda r: str(r["verdict"]),
         _advise,
     ),
     "suggest": View(

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from sanderling.choose.advice import Advice, Advised, Gain, LookedAt, target_of
 from sanderling.choose.candidates import Candidate, mark_front
 from sanderling.choose.compare import Compared
 from sanderling.choose.retrain import SCHEMA as RETRAIN
 from sanderling.choose.tune import Stage, Tuning
+from sanderling.findings import Finding
 from sanderling.measure.bench import Bench, Comparison
 from sanderling.measure.record import Result, Setting
 from sanderling.measure.sample_statistics import Ratio
@@ -82,6 +84,18 @@ def compare() -> Record:
     ]  # fmt: skip
     mark_front(found)
     return Compared("arrays", "top1", 360, found, None, {"d": "it could not be read"}).to_json()
+
+
+def advise() -> Record:
+    gain = Gain(0.5, 0.45, 0.55)
+    one = Advice("quantise", "int8", "float32", "smaller", gain, "latency", {"latency": gain},
+                 "99 % agree", "sanderling quantize a.tflite")  # fmt: skip
+    other = LookedAt("threads", "2 threads", "no gain", gain)
+    noted = [Finding("x", "it is slow", "measured", "look")]
+    found = Advised(
+        "a.tflite", target_of("cpu"), "latency", "5 ops", [one], [other], noted, [other]
+    )
+    return found.to_json()
 
 
 def retrain() -> Record:
