@@ -1,10 +1,10 @@
 """A part as a program: values with places, steps with kernels, one module.
 
-    run(worker, workers, context)
+    step(chunk, chunks, worker, context)
 
-calls the steps in order; a step splits its work statically between the workers, and a barrier
-stands between steps. The context is a table of pointers: arena, weights, scratch, barrier, then the
-caller's arrays.
+computes one of so many chunks of a step; the number of the worker only tells whose scratch it may
+use. sync.py hands the chunks out. The context is a table of pointers: arena, weights, scratch,
+sync block, then the caller's arrays.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class Step:
     function: str
     scratch: int = 0  # bytes for each worker
     weights: int = 0  # bytes of constants that it reads
+    units: int = 1  # into which its work can be cut
 
 
 class StepError(DelegateError):
@@ -202,7 +203,7 @@ class Program:
     def add_step(self, op: Op, kernel: str, emit: Callable[[StepEmitter, Op], None]) -> None:
         """Write the step's function: emit(k, op) fills it."""
         name = f"step{len(self.steps)}_{kernel}"
-        function = ir.Function(self.module, ir.FunctionType(VOID, [I64, I64, PTR]), name)
+        function = ir.Function(self.module, ir.FunctionType(VOID, [I64, I64, I64, PTR]), name)
         plain(function)
         function.attributes.add("noinline")
         self.budget.left = most = min(MOST_OF_STEP * (1 + CHECKS * self.checked), self.left)
@@ -216,7 +217,8 @@ class Program:
         for tensor in (*op.inputs, *op.outputs):
             place = None if tensor is None else self.places.get(tensor)
             assert place is None or not place.pitch or tensor in k.asked, f"{kernel}: rows apart"
-        self.steps.append(Step(op, kernel, name, k.most_scratch, sum(k.constants.values())))
+        constants = sum(k.constants.values())
+        self.steps.append(Step(op, kernel, name, k.most_scratch, constants, k.units))
 
 
 def _too_large(op: Op, what: str) -> StepError:
@@ -231,9 +233,10 @@ class StepEmitter(Emitter):
     def __init__(self, program: Program, function: ir.Function, op: Op) -> None:
         super().__init__(program.module, function, program.target, program.builder())
         self.program, self.op = program, op
-        self.worker, self.workers, self.context = function.args
+        self.chunk, self.chunks, self.worker, self.context = function.args
         self.asked: set[Tensor] = set()  # tensors whose pitch the kernel knows
         self.most_scratch = 0
+        self.units = 1
         self.constants: dict[int, int] = {}  # bytes, by place among the weights
         if isinstance(self.b, CheckedBuilder):
             self.b.trust(self.context, self._sites("the context", 0))
@@ -305,11 +308,12 @@ class StepEmitter(Emitter):
         )
 
     def share(self, units: int) -> tuple[Int, Int]:
-        """This worker's range of the units: contiguous, sizes differing by at most one."""
+        """This chunk's range of the units: contiguous, sizes differing by at most one."""
         if units == 1:
-            mine = self.b.icmp_signed("==", self.worker, I64(0))
+            mine = self.b.icmp_signed("==", self.chunk, I64(0))
             return 0, self.b.zext(mine, I64)
-        begin = self.b.udiv(self.b.mul(self.worker, I64(units)), self.workers)
-        after = self.b.add(self.worker, I64(1))
-        end = self.b.udiv(self.b.mul(after, I64(units)), self.workers)
+        self.units = max(self.units, units)
+        begin = self.b.udiv(self.b.mul(self.chunk, I64(units)), self.chunks)
+        after = self.b.add(self.chunk, I64(1))
+        end = self.b.udiv(self.b.mul(after, I64(units)), self.chunks)
         return begin, end
