@@ -86,9 +86,10 @@ fuzz: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.support.fuzz_bytes --count 2000 --delegate cpu
 	$(BIN)/python -m tests.support.fuzz_semantics --count 100000 --seed 1500 --workers $(WORKERS)
 
-# Each kernel's share of the machine's measured peak, and LiteRT's time for the same op.
+# Each kernel's share of the machine's measured peak, and LiteRT's time for the same op; of another
+# target with TARGET=avx2. WRITE=1 keeps the table in benchmarks/RESULTS.md.
 bench-kernels: $(VENV)/.installed-dev
-	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.kernels $(addprefix --target ,$(TARGET)) $(if $(WRITE),--write)
 
 # Regenerate the parts of the documentation that come from the tables.
 docs: $(VENV)/.installed-dev

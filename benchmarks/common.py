@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sanderling.config import KNOBS
-from sanderling.measure.machine import machine
+from sanderling.measure.machine import cpu_type, machine
 from sanderling.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,16 +79,31 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1
     return markdown([*header[:left], *(f">{name}" for name in header[left:])], rows)
 
 
-def write_section(name: str, text: str, path: Path = RESULTS) -> None:
-    """Put text between the section's markers; a section that is not there is added at the end."""
+def write_section(name: str, text: str, path: Path = RESULTS, family: str = "") -> None:
+    """Put text between the section's markers. A section that is not there is added behind the last
+    one whose name begins with `family`, or at the end."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     old = path.read_text("utf-8") if path.is_file() else "# Results\n"
     body = f"{begin}\n{text.strip()}\n{end}"
     if begin in old and end in old:
         before, _, rest = old.partition(begin)
         path.write_text(before + body + rest.partition(end)[2], "utf-8")
-    else:
-        path.write_text(f"{old.rstrip()}\n\n{body}\n", "utf-8")
+        return
+    family_ends = list(re.finditer(rf"<!-- {re.escape(family)}.*:end -->\n", old)) if family else []
+    place = family_ends[-1].end() if family_ends else len(old)
+    before, rest = old[:place].rstrip(), old[place:].lstrip()
+    path.write_text(f"{before}\n\n{body}\n" + (f"\n{rest}" if rest else ""), "utf-8")
+
+
+def write_machine_section(name: str, target: str, text: str, path: Path = RESULTS) -> None:
+    """A section of this type of machine and target: it stands beside those of others, and no run
+    elsewhere replaces it."""
+    write_section(f"{name}: {machine_type(target)}", text, path, family=f"{name}: ")
+
+
+def machine_type(target: str) -> str:
+    """What figures of speed belong to."""
+    return f"{cpu_type()}, {target}"
 
 
 def write_json(where: str, schema: str, content: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.engines [MODEL.tflite ...] [--models mobilenet,yolox] [--threads 1,2]
                                  [--seconds 10] [--engines sanderling,litert,openvino,onnxruntime]
-                                 [--launches 5] [--minutes 15] [--json FILE] [--write]
+                                 [--launches 5] [--minutes 15] [--target avx2] [--json FILE]
+                                 [--write]
 
 Without paths: all of ../shared/models. Only the invoke is timed, inputs already in place. Engines
 take turns in random order, each in several fresh processes one after the other; figures are medians
@@ -11,22 +12,36 @@ which 95 % of repetitions lie. This is `sanderling bench` over many models. Floa
 same precision everywhere where there is such; first answers are compared with each other.
 `--minutes` shares out that time: what starting processes takes is learnt on the way, the rest goes
 to the measurements, which get no longer than `--seconds` and no shorter than 1.5; launches stay, so
-that intervals do. `--write` puts the tables into benchmarks/RESULTS.md.
+that intervals do. `--target` has Sanderling take this machine for a lesser one (SANDERLING_HOST)
+and holds OpenVINO's kernels of oneDNN to the same instructions (ONEDNN_MAX_CPU_ISA); LiteRT, ONNX
+Runtime and what OpenVINO gives to MLAS (fully connected float layers) cannot be held. `--write`
+puts the tables into benchmarks/RESULTS.md, in a section of this type of machine and target.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import fresh_cache, model_paths, table, write_json, write_section
+from benchmarks.common import (
+    fresh_cache,
+    machine_type,
+    model_paths,
+    table,
+    write_json,
+    write_machine_section,
+)
+from sanderling.config import HOST
+from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.measure.bench import bench
 from sanderling.measure.bench_tables import milliseconds
 from sanderling.measure.engine_agreement import group
@@ -82,6 +97,25 @@ class Row:
         """The fastest peer."""
         peers = [e for e in self.samples if e != OURS]
         return min(peers, key=lambda e: self.median(e) or np.inf, default=None)
+
+
+# oneDNN's names of instruction sets, by the target that has as much.
+ONEDNN = {"generic": "SSE41", "avx2": "AVX2", "avx2vnni": "AVX2_VNNI", "avx512": "AVX512_CORE",
+          "avx512vnni": "AVX512_CORE_VNNI", "avx512bf16": "AVX512_CORE_BF16"}  # fmt: skip
+
+
+@contextmanager
+def held(target: str) -> Iterator[None]:
+    """Processes that are started meanwhile take this machine for one of the target."""
+    wanted = {HOST.name: target, "ONEDNN_MAX_CPU_ISA": ONEDNN[target]} if target else {}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ |= wanted
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ |= {} if value is None else {name: value}
 
 
 # -- measuring ----------------------------------------------------------------------------------
@@ -167,6 +201,12 @@ LEGEND = (
     "(such a peer still counts when the best is chosen). *Ops on cpu*: what the cpu delegate "
     "compiled, the rest ran on the reference. ONNX Runtime has no dynamic-range kernels for these "
     "files: their weights are float32 there."
+)
+
+
+HELD = (
+    "Sanderling and OpenVINO's kernels of oneDNN are held to the target's instructions; LiteRT, "
+    "ONNX Runtime and OpenVINO's fully connected float layers (MLAS) use all that this CPU has."
 )
 
 
@@ -291,15 +331,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not paths:
         print("no model fits; give paths, or put them into ../shared/models", file=sys.stderr)
         return 2
-    with fresh_cache():
+    if options.target and options.target not in ONEDNN:
+        print(f"no target '{options.target}'; there are {', '.join(ONEDNN)}", file=sys.stderr)
+        return 2
+    with fresh_cache(), held(options.target):
         rows = measure_all(paths, engines, options)
-    text = f"{report(rows, engines)}\n\n{LEGEND}"
+        target = host_target().name
+    text = f"{report(rows, engines)}\n\n{LEGEND}" + f"\n\n{HELD}" * bool(options.target)
     if options.json != "-":
         print(text)
     if options.json:
         write_json(options.json, SCHEMA, {"rows": [asdict(r) for r in rows]})
     if options.write:
-        write_section("engines", f"## Engines\n\n{machine_line()}\n\n{text}")
+        title = f"## Engines: {machine_type(target)}"
+        write_machine_section("engines", target, f"{title}\n\n{machine_line()}\n\n{text}")
     return 0
 
 
@@ -312,7 +357,8 @@ def measure_all(
     allowance = Allowance(
         options.seconds, options.minutes, len(paths) * len(counts), len(engines) * options.launches
     )
-    for precision in ["f32", "bf16"] if cpu_flags() & BF16 and not options.f32_only else ["f32"]:
+    has_bf16 = bool(cpu_flags() & BF16) and host_target().bf16
+    for precision in ["f32", "bf16"] if has_bf16 and not options.f32_only else ["f32"]:
         floats = {r.model for r in rows if r.group == "float"}
         chosen = [p for p in paths if precision == "f32" or p.stem in floats]
         for threads in counts:
@@ -352,6 +398,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=10, help="a model and thread count")
     parser.add_argument("--minutes", type=float, default=0, help="for all of it, about")
     parser.add_argument("--launches", type=int, default=5, help="fresh processes of each engine")
+    parser.add_argument("--target", default="", help="hold engines to it: " + ", ".join(ONEDNN))
     parser.add_argument("--f32-only", action="store_true", help="no second table at bf16")
     parser.add_argument("--json", metavar="FILE", help="all samples; '-' for stdout")
     parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")

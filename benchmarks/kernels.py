@@ -1,12 +1,15 @@
 """Each kernel's share of the machine's measured peak, beside LiteRT's time for the same op.
 
-    python -m benchmarks.kernels [NAME...] [--target avx2] [--rounds 30] [--no-litert]
+    python -m benchmarks.kernels [NAME...] [--target avx2] [--rounds 30] [--no-litert] [--write]
     python -m benchmarks.kernels --delegate gpu     layers and networks there: gpu_kernels.py
 
 A row is a model of one op at the shape of a layer of a real network, one thread. Ours is the best
 time of the op's step alone (what stands at the border of the part is not counted; in a network it
 is not there); LiteRT's is its best `invoke`. The peak is that of a loop of multiply-adds on
-registers, measured beside each row: on a shared machine believe ratios, not figures.
+registers, measured beside each row: on a shared machine believe ratios, not figures. (A 3x3 layer
+of floats may exceed it: Winograd's way needs fewer products.) LiteRT cannot be held to a target:
+its time is that on all that the machine has. `--write` keeps the table in RESULTS.md by type of
+machine.
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ from sanderling.delegates.cpu.limit_loops import Work, multiply, ticks, timed
 from sanderling.delegates.cpu.runtime.executable import aligned
 from sanderling.format import dump
 from sanderling.ir import DType, Graph, Model, Quant, Tensor
+from sanderling.measure.machine import machine_line
 from sanderling.measure.roofline import best
 from sanderling.ops import cost
 
 from . import gpu_kernels
+from .common import machine_type, table, write_machine_section
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,8 @@ _BOTH = [
     (7, 7, 512, 512, 3), (64, 64, 16, 32, 3), (32, 32, 16, 16, 3), (56, 56, 64, 128, 1, 2),
     (0, 1, 1280, 1001), (0, 1, 640, 128), (0, 1, 128, 8), (0, 1, 8, 128), (0, 128, 384, 1536),
 ]  # fmt: skip
-ROWS = [Row(kind, *shape) for kind in ("f32", "i8") for shape in _BOTH]
+KINDS = ("f32", "i8")
+ROWS = [Row(kind, *shape) for kind in KINDS for shape in _BOTH]
 
 
 @cache
@@ -199,6 +205,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--budget", type=float, default=0.15, help="least seconds for a row")
     parser.add_argument("--no-litert", action="store_true")
+    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     parser.add_argument("--delegate", choices=("cpu", "gpu"), default="cpu")
     gpu_kernels.add_arguments(parser.add_argument_group("with --delegate gpu"))
     options = parser.parse_args()
@@ -206,28 +213,51 @@ def main() -> None:
         gpu_kernels.main(options)
         return
     target = CpuDelegate(options.target).target
+    text = measure_all(target, options)
+    if options.write:
+        title = f"## Kernels: {machine_type(target.name)}"
+        write_machine_section("kernels", target.name, f"{title}\n\n{machine_line()}\n\n{text}")
+
+
+HEADER = ["kernel", "us", "GMAC/s", "of peak", "LiteRT us", "ratio"]
+
+
+def measure_all(target: Target, options: argparse.Namespace) -> str:
+    """The table, which is printed as it grows, with what stands around it."""
     rate = ticks(target)
-    loops = {kind: partial(peak, target, kind) for kind in ("f32", "i8")}
-    print(f"{target.name}: peak {loops['f32']():.0f} GMAC/s f32, {loops['i8']():.0f} i8\n")
-    print("| kernel | us | GMAC/s | of peak | LiteRT us | ratio |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    ratios: dict[str, list[float]] = {"f32": [], "i8": []}
+    loops = {kind: partial(peak, target, kind) for kind in KINDS}
+    tops = ", ".join(f"{loop():.0f} {kind}" for kind, loop in loops.items())
+    lines = [
+        f"{target.name}: peak in GMAC/s {tops}; one thread, `python -m benchmarks.kernels`.",
+        "",
+    ]
+    lines += table(HEADER, []).splitlines()
+    print("\n".join(lines))
+    ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    shares: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for row in ROWS:
         if options.names and not any(n in row.name for n in options.names):
             continue
-        around = [loops[row.kind]()]
+        before = loops[row.kind]()
         ours, theirs, macs = measure(row, options, rate)
-        top = max(*around, loops[row.kind]())
+        top = max(before, loops[row.kind]())
         speed = macs / ours / 1e9
         ratios[row.kind].append(theirs / ours)
-        print(
+        shares[row.kind].append(speed / top)
+        lines.append(
             f"| {row.name} | {ours * 1e6:.1f} | {speed:.0f} | {speed / top:.0%} "
-            f"| {theirs * 1e6:.1f} | {theirs / ours:.2f} |",
-            flush=True,
+            f"| {theirs * 1e6:.1f} | {theirs / ours:.2f} |"
         )
-    for kind, found in ratios.items():
-        if found and not options.no_litert:
-            print(f"\n{kind}: {np.exp(np.mean(np.log(found))):.2f}x LiteRT in the geometric mean")
+        print(lines[-1], flush=True)
+    ends = [_mean(kind, shares[kind], ratios[kind], options) for kind in KINDS if ratios[kind]]
+    print("\n" + "\n".join(ends))
+    return "\n".join([*lines, "", *ends])
+
+
+def _mean(kind: str, shares: list[float], ratios: list[float], options: argparse.Namespace) -> str:
+    share, ratio = (np.exp(np.mean(np.log(found))) for found in (shares, ratios))
+    against = "" if options.no_litert else f", {ratio:.2f}x LiteRT"
+    return f"- {kind}, geometric mean: {share:.0%} of the peak{against}"
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 ResNet-20 on CIFAR-10 (10,000 test pictures; 10,000 others to train on): zeros of several shares and
 structures, one-shot and trained. EfficientNet-Lite0: one-shot from 200 unlabelled pictures, judged
 on 400 others, beside plain magnitude. Whole channels: multiplications, accuracy and measured time
-here and in LiteRT. --keep FOLDER keeps what each run found, so that a long benchmark can be done in
-pieces: what is there is not done again.
+here and in LiteRT, of ResNet-20, EfficientNet-Lite0 and a MobileNet-like network of our own
+(benchmarks.mobilenet). --keep FOLDER keeps what each run found, so that a long benchmark can be
+done in pieces: what is there is not done again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import csv
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,8 +37,11 @@ from sanderling.training.prune import prune
 from sanderling.training.report import TrainingReport
 
 from .common import SHARED, table, write_section
+from .mobilenet import NAME as MOBILENET
+from .mobilenet import trained
 
 RESNET, EFFICIENTNET = "resnet20_cifar10_f32", "efficientnet_lite0_224_f32"
+NETS = "nets"  # the folder of --keep with networks that were trained here
 MEAN = np.array((123.675, 116.28, 103.53), np.float32)
 STD = np.array((58.395, 57.12, 57.375), np.float32)
 # Shares and structures of ResNet-20, with the epochs of training after the one-shot result.
@@ -44,9 +49,11 @@ RESNET_RUNS = (("50 %", 0.5, "unstructured", 2), ("80 %", 0.8, "unstructured", 2
                ("2:4", 0.5, "2:4", 1), ("90 %", 0.9, "unstructured", 3))  # fmt: skip
 EFFICIENT_RUNS = (("50 %", 0.5, "unstructured", False), ("50 %, layers differ", 0.5, "unstructured",
                   True), ("2:4", 0.5, "2:4", False))  # fmt: skip
-CHANNEL_RUNS = ((RESNET, 0.25, 2), (EFFICIENTNET, 0.125, 3))  # share, epochs
+# Share of the channels, epochs, and of the samples those that choose the best epoch.
+CHANNEL_RUNS = ((RESNET, 0.25, 2, 0.02), (MOBILENET, 0.25, 4, 0.02), (MOBILENET, 0.5, 6, 0.02),
+                (EFFICIENTNET, 0.125, 3, 0.1))  # fmt: skip
 MISSING = "Rows of the benchmark that are not in the tables were not run this time."
-RATE = {RESNET: 1e-3, EFFICIENTNET: 1e-4}
+RATE = {RESNET: 1e-3, MOBILENET: 1e-3, EFFICIENTNET: 2e-5}
 
 
 # -- data -----------------------------------------------------------------------------------------
@@ -91,6 +98,7 @@ class Kept:
 
     def __init__(self, folder: Path | None, known_only: bool = False) -> None:
         self.folder, self.known_only = folder, known_only
+        self.nets = folder / NETS if folder else None
 
     def __call__(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         path = self.folder / f"{name.replace(':', 'of')}.json" if self.folder else None
@@ -119,17 +127,21 @@ def told(report: TrainingReport) -> dict[str, Any]:
 
 @dataclass
 class Bench:
-    """A network with its samples, its test and what it says of that, read when needed."""
+    """A network with its samples, its test and what it says of that, read when needed. folder:
+    where networks are kept that are trained here."""
 
     name: str
+    folder: Path | None = None
 
     @cached_property
     def model(self) -> Model:
+        if self.name == MOBILENET:
+            return load(trained(self.folder or Path(tempfile.mkdtemp()), *cifar("train")))
         return load(SHARED / "models" / f"{self.name}.tflite")
 
     @cached_property
     def _samples(self) -> tuple[Array, Array | None, Array, Array]:
-        if self.name == RESNET:
+        if self.name != EFFICIENTNET:
             return (*cifar("train"), *cifar("test"))
         own, test, truth = photographs()
         return own, None, test, truth
@@ -168,7 +180,7 @@ class Bench:
 
     def run_trained(self, epochs: int, **options: Any) -> dict[str, Any]:
         """With the labels that there are."""
-        batch = 64 if self.name == RESNET else 16
+        batch = 16 if self.name == EFFICIENTNET else 64
         schedule = Schedule(epochs, batch, RATE[self.name], mix=0.5)
         return self.run(labels=self.labels, schedule=schedule, **options)
 
@@ -202,9 +214,9 @@ def efficientnet(kept: Kept) -> Rows:
 
 def channels(kept: Kept) -> Rows:
     rows = []
-    for name, share, epochs in CHANNEL_RUNS:
-        bench = Bench(name)
-        common = {"sparsity": share, "structure": "channels", "held_out": 0.02, "latency": True}
+    for name, share, epochs, held_out in CHANNEL_RUNS:
+        bench = Bench(name, kept.nets)
+        common = {"sparsity": share, "structure": "channels", "held_out": held_out, "latency": True}
         ways = {
             "one-shot": partial(bench.run, **common),
             "trained": partial(bench.run_trained, epochs, **common),

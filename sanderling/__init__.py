@@ -12,6 +12,8 @@ from .version import __version__
 if TYPE_CHECKING:
     from .build.ahead import NotBuiltError
     from .build.library import Library, build_library
+    from .choose.advice import Advised
+    from .choose.advise import advise
     from .choose.compare import Compared, compare
     from .choose.retrain import Retrained, retrain
     from .choose.tune import Tuning, tune
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from .optimize.target import Target, TargetMissedError
     from .rewrites.answers import compare_answers
     from .rewrites.driver import Rewritten, rewrite
+    from .rewrites.simplified import simplify
     from .runtime import trace
     from .runtime.delegate import Delegate, Executable
     from .runtime.inputs import dequantize_array, quantize_array
@@ -73,6 +76,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "build.ahead": "NotBuiltError",
     "build.library": "Library build_library",
+    "choose.advice": "Advised",
+    "choose.advise": "advise",
     "choose.compare": "Compared compare",
     "choose.retrain": "Retrained retrain",
     "choose.tune": "Tuning tune",
@@ -104,6 +109,7 @@ _HOMES = {
     "optimize.target": "Target TargetMissedError",
     "rewrites.answers": "compare_answers",
     "rewrites.driver": "Rewritten rewrite",
+    "rewrites.simplified": "simplify",
     "runtime.delegate": "Delegate Executable",
     "runtime.interpreter": "Interpreter InterpreterWithCustomOps OpResolverType",
     "runtime.isolated": "Isolated",
@@ -126,20 +132,20 @@ _PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "form
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
-    "BusyError", "Choice", "Clustering", "Clusters", "Compared", "CompiledModel", "DType",
-    "Delegate", "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph",
+    "Advised", "BusyError", "Choice", "Clustering", "Clusters", "Compared", "CompiledModel",
+    "DType", "Delegate", "DelegateError", "Executable", "FallbackWarning", "FormatWarning", "Graph",
     "InputError", "Interpreter", "InterpreterWithCustomOps", "Isolated", "IsolatedError", "Library",
     "MissingExtraError", "Model", "ModelError", "NotBuiltError", "OPS", "Op", "OpResolverType",
     "Package", "Prepared", "Pruning", "Quant", "Quantisation", "Report", "Retrained", "Rewritten",
     "Sample", "SanderlingError", "Schedule", "Session", "Signature", "SignatureRunner", "Sparsity",
     "Spec", "Target", "TargetMissedError", "Task", "Tensor", "TextError", "Tuning", "Twin",
-    "UnsupportedError", "__version__", "analyze", "bench", "benchmark_model", "build_library",
-    "cluster", "compare", "compare_answers", "compare_evaluations", "delegate_names",
-    "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task", "export", "from_text",
-    "insights", "load", "load_delegate", "make_task", "profile", "prune", "qat", "quantize",
-    "quantize_array", "read_samples", "register_custom", "register_delegate", "register_task",
-    "retrain", "rewrite", "save", "setting", "suggest", "to_text", "trace", "trace_model", "train",
-    "tune", "verify",
+    "UnsupportedError", "__version__", "advise", "analyze", "bench", "benchmark_model",
+    "build_library", "cluster", "compare", "compare_answers", "compare_evaluations",
+    "delegate_names", "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task",
+    "export", "from_text", "insights", "load", "load_delegate", "make_task", "profile", "prune",
+    "qat", "quantize", "quantize_array", "read_samples", "register_custom", "register_delegate",
+    "register_task", "retrain", "rewrite", "save", "setting", "simplify", "suggest", "to_text",
+    "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 

@@ -228,6 +228,9 @@ def test_inputs_are_fed_as_told(tmp_path: Path) -> None:
     assert np.array_equal(x, again[0])
     with pytest.raises(InputError, match="say which one"):
         Feeding({"": (1, 4)}).arrays(entry)
+    entry.inputs = {"": entry.inputs["data"], ":1": entry.inputs["count"]}
+    x, n = Feeding({"": (5, 4)}, {":1": (6, 6)}).arrays(entry)
+    assert x.shape == (5, 4) and n.tolist() == [6]
 
 
 @pytest.mark.skipif(not PEER, reason="pip install 'sanderling[peers]'")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+from collections import Counter
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -11,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import common, engines, revisions, scaling, small, soak, startup
+from benchmarks import common, counts, engines, revisions, scaling, small, soak, startup
 from sanderling import load, verify
+from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.delegates.engines import to_onnx
 from sanderling.measure import engine_agreement, interleaving, sample_statistics
 from sanderling.measure.engines import EngineJob, job_for
@@ -76,6 +79,49 @@ def test_sections_are_replaced_and_added(tmp_path: Path) -> None:
     text = path.read_text("utf-8")
     assert "By hand." in text and "one" not in text
     assert text.index("three") < text.index("two") and text.count("a:begin") == 1
+
+
+def test_machines_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "RESULTS.md"
+    path.write_text("# Results\n\nBy hand.\n", "utf-8")
+    common.write_machine_section("engines", "avx2", "first", path)
+    common.write_section("other", "behind", path)
+    monkeypatch.setattr(common, "cpu_type", lambda: "Another CPU")
+    common.write_machine_section("engines", "avx2", "second", path)
+    common.write_machine_section("engines", "neon", "third", path)
+    common.write_machine_section("engines", "avx2", "second again", path)
+    text = path.read_text("utf-8")
+    places = [text.index(word) for word in ("first", "second again", "third", "behind")]
+    assert places == sorted(places) and text.count("second") == 1
+
+
+def test_engines_are_held_to_a_target() -> None:
+    with engines.held("avx2"):
+        assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2" and host_target().name == "avx2"
+    assert "ONEDNN_MAX_CPU_ISA" not in os.environ
+    with engines.held(""):
+        assert "ONEDNN_MAX_CPU_ISA" not in os.environ
+    assert engines.main(["--target", "abacus", str(DIGITS)]) == 2
+
+
+def test_stretches_of_instructions_that_ran_equally_often() -> None:
+    code = dict(enumerate(["mov a, b", "add a, b", "jne 0x1", "mov c, d", "ret", "nop"]))
+    counted = Counter({0: 1, 1: 9, 2: 9, 3: 1, 4: 1})
+    found = [(1, ["mov a, b"]), (9, ["add a, b", "jne 0x1"]), (1, ["mov c, d", "ret"])]
+    assert list(counts.stretches(counted, code)) == found
+
+
+def test_callgrind_and_qemu_tell_how_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses are whole or relative, and the cost of a call is not the instruction's own."""
+    grind = "fn=(1) f\n0x10 3 5\n+4 3 5\ncalls=2 0x40\n* 3 100\n+4 * 1\n"
+    qemu = "IN:\n0x40:  nop\n0x44:  ret\n" + "Trace 0: 0x7f [0/40/0/0] main\n" * 3
+    kept = {"counts.out": grind, "qemu.log": qemu}
+    for name, text in kept.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(counts, "_run", lambda *given, **more: "")
+    program = tmp_path / "program"
+    assert counts.by_callgrind(program, 1) == {0x10: 5, 0x14: 5, 0x18: 1}
+    assert counts.by_qemu(program, 1) == {0x40: 3, 0x44: 3}
 
 
 def test_table_is_markdown() -> None:

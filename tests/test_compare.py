@@ -78,6 +78,17 @@ def test_what_is_missed_and_what_to_do(budgets: Budgets, miss: str, command: str
     assert any(command in step for step in found.next_steps), found.next_steps
 
 
+def test_codes_that_are_too_large_have_a_next_step() -> None:
+    codes = one("codes", 0.9, 1, 13)
+    codes.quantisation = "full integer i8"
+    few = Budgets(max_size=1024)
+    found = answer([one("float", 0.9, 2, 40), codes], few)
+    assert found.next_steps == [
+        "sanderling prune float.tflite --structure channels --data SAMPLES -o SMALLER.tflite"
+    ]
+    assert answer([codes], few).next_steps == ["sanderling profile codes.tflite"]
+
+
 def task_words(folder: Path) -> list[str]:
     settings = {"images": folder / "img", "labels": folder / "labels.txt"} | LIKE_DIGITS
     return ["--task", "imagenet", *(w for k, v in settings.items() for w in ("--set", f"{k}={v}"))]

@@ -18,8 +18,9 @@ ROOT = Path(sanderling.__file__).parent
 # A module imports from its own layer and those before it.
 LAYERS = ("errors", "config", "version", "files", "glyphs", "progress", "spans", "forks",
           "child_process", "processors", "units", "tables", "protobuf", "store", "pages", "plots",
+          "findings",
           "ir", "format", "ops", "passes", "runtime", "delegates", "rules", "measure", "build",
-          "litert", "evaluate", "optimize", "training", "choose", "rewrites", "cli")  # fmt: skip
+          "litert", "evaluate", "optimize", "training", "rewrites", "choose", "cli")  # fmt: skip
 TOP = ("__init__", "__main__")  # the package's face sees everything
 # Looks upwards, made when they are called: Model.compile gives a Session, a model is pickled by its
 # bytes.
@@ -53,6 +54,7 @@ INNER = {
         "table",
         "whole_model",
         "driver",
+        "simplified",
         "answers",
     ),
     "optimize": (

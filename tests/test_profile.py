@@ -21,6 +21,7 @@ from sanderling.measure.roofline import Roofline, cache_sizes, roofline
 from sanderling.measure.sample_statistics import summary
 
 from .support.conv_stacks import stack
+from .support.every_worker import share_everything
 from .support.profile_models import (
     ROOF,
     known_machine,  # noqa: F401
@@ -75,7 +76,7 @@ def test_a_lookup_touches_the_rows_it_takes() -> None:
 
 
 def test_two_workers_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sanderling.delegates.cpu.delegate.WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
     record = sanderling.profile(stack(size=16), threads=2, runs=5)
     assert record["workers"] == 2
     assert "barriers" in {o["name"] for o in record["others"]}

@@ -15,13 +15,14 @@ import pytest
 
 import sanderling
 from sanderling.errors import InputError
-from sanderling.ir import Array, DType, Model, Signature
+from sanderling.ir import Array, DType, Graph, Model, Signature
 from sanderling.optimize.integer_rules import broken
 from tests.support.command_line import call
 from tests.support.cpu_conformance import run
 
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
+from sanderling.training.bits import levels  # noqa: E402
 from sanderling.training.clusters import Clusters  # noqa: E402
 from sanderling.training.constraint import Constraint, stored_values, weights_of  # noqa: E402
 from sanderling.training.quantisation import Quantisation  # noqa: E402
@@ -114,8 +115,9 @@ def test_few_bits_come_back(scales: str, model: Model, digits: tuple[Array, Arra
 
 
 def test_scales_are_learnt_and_written(model: Model, digits: tuple[Array, Array]) -> None:
-    rule = Quantisation("int8", **PLAIN)
+    rule = Quantisation("int8x4", **PLAIN)
     found = train(model, digits[0][:96], [rule], schedule=QUICK)
+    assert found.kept > 0
     first = {t.name: t.quant for t in rule.start.made.model.main.tensors if t.quant is not None}
     moved = [
         t.name
@@ -124,6 +126,16 @@ def test_scales_are_learnt_and_written(model: Model, digits: tuple[Array, Array]
     ]
     assert moved
     assert rule.problems(found.model) == []
+
+
+def test_a_start_that_is_best_is_kept(model: Model, digits: tuple[Array, Array]) -> None:
+    """Steps far too large make it worse: the file is the post-training result."""
+    rule = Quantisation("int8", **PLAIN)
+    found = train(model, digits[0][:96], [rule], schedule=replace(QUICK, rate=0.3))
+    assert found.kept == 0 and found.start is not None and rule.start is not None
+    assert all(e.held_out >= found.start.held_out for e in found.epochs)
+    answers = [_answers(m, digits[0][:40]) for m in (found.model, rule.start.made.model)]
+    assert np.array_equal(*answers)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +224,8 @@ def test_the_verb_writes_what_the_function_returns(tmp_path: Path, samples: Path
     assert record["schema"] == "sanderling.qat/1" and record["mode"] == "int8x4"
     assert record["modes"] == {"int8x4": 5} and len(record["epochs"]) == 1
     assert record["problems"] == [] and record["faithful"]["same_class"] == 1.0
-    assert {"agreement", "difference", "mcnemar"} <= set(record["judged"])
+    assert {"agreement", "accuracy", "snr_db"} <= set(record["compared"])
+    assert {"difference", "mcnemar"} <= set(record["compared"]["accuracy"])
     assert record["layers"] and "<html" in (tmp_path / "page.html").read_text()
     other, _ = sanderling.qat(
         DATA / "digits_f32.tflite", samples, "int8", weights="int4", labels="labels",
@@ -229,7 +242,82 @@ def test_names_of_a_signature_do_not_matter(model: Model, digits: tuple[Array, A
     named.signatures = [Signature("serve", main, *ends)]
     plan = Schedule(epochs=1, batch=64, rate=1e-3)
     _, report = sanderling.qat(named, digits[0][:64], "weight", weights="int4", schedule=plan)
-    assert report.judged["samples"] == 6 and report.faithful["same_class"] == 1.0
+    assert report.compared["samples"] == 6 and report.faithful["same_class"] == 1.0
+
+
+HARD = ["--epochs", "1", "--corrections", "none", "--ranges", "minmax", "--held-out", "0.4"]
+
+
+def test_as_few_bits_as_the_target_allows(tmp_path: Path, samples: Path) -> None:
+    made, told = tmp_path / "made.tflite", tmp_path / "told.json"
+    options = ["--max-drop", "0.3", "--mode", "weight", "--minimum", "16", "--json", told]
+    call("qat", DATA / "digits_f32.tflite", "-o", made, "--data", samples, *HARD, *options)
+    record = json.loads(told.read_text())
+    assert record["target"]["met"] and record["target"]["figure"] == "agreement"
+    assert record["bits"] and set(record["bits"].values()) <= {2, 4}
+    chosen = next(t for t in record["trials"] if t["chosen"])
+    assert chosen["meets"] and chosen["size"] < record["trials"][0]["size"] / 4
+    stored = {t.dtype for t in sanderling.load(made).main.constants if t.quant is not None}
+    assert stored & {DType.INT4, DType.INT2}
+
+
+def test_a_target_and_bits_contradict_each_other(tmp_path: Path, samples: Path) -> None:
+    made = tmp_path / "made.tflite"
+    command = ["qat", DATA / "digits_f32.tflite", "-o", made, "--data", samples, *HARD]
+    wrong = call(*command, "--max-drop", "0.01", "--weights", "int4", status=2)
+    assert "a target finds the bits of the weights" in wrong.stderr and not made.exists()
+
+
+def test_levels_take_the_cheapest_step_first(model: Model, digits: tuple[Array, Array]) -> None:
+    found = levels(model, [digits[0][:64]], "int8", 0, 0)
+    sizes = [sum(level.bits.values()) + 8 * (level.layers - len(level.bits)) for level in found]
+    assert (
+        sizes == sorted(sizes, reverse=True) and found[0].bits == {} and found[0].name == "8 bits"
+    )
+    assert len({level.name for level in found}) == len(found)
+    ratios = [step.ratio for step in found[-1].steps]
+    assert ratios == sorted(ratios) and min(found[-1].bits.values()) == 2
+
+
+def test_a_single_score_is_judged_by_its_threshold(digits: tuple[Array, Array]) -> None:
+    """Is it a digit above four? One output: with labels by a threshold, without by its error."""
+    images, is_large = digits[0][:160], (digits[1][:160] > 4).astype(np.int64)
+    for last, threshold in (("LOGISTIC", "0.5"), (None, "0")):
+        network = _one_score(last)
+        plan = Schedule(epochs=8, batch=16, rate=1e-2, held_out=0.25)
+        learnt = train(network, images, labels=is_large, schedule=plan).model
+        _, report = sanderling.qat(
+            learnt, images, "weight", weights="int4", labels=is_large, minimum=16, schedule=plan
+        )
+        right = report.compared["accuracy"]
+        assert f"above {threshold} means class 1" in report.compared["judged_by"]
+        assert 0.6 < right["before"] <= 1 and right["after"] > 0.6
+        assert "same_class" not in report.faithful and "agreement" not in report.compared
+    short = replace(plan, epochs=1)
+    _, report = sanderling.qat(learnt, images, "weight", minimum=16, schedule=short)
+    assert "relative error" in report.compared["judged_by"] and "accuracy" not in report.compared
+
+
+def _one_score(last: str | None) -> Model:
+    graph, rng = Graph("main"), np.random.default_rng(0)
+    x = graph.input("image", DType.FLOAT32, (1, 8, 8, 1))
+    flat = graph.tensor("flat", DType.FLOAT32, (1, 64))
+    shape = graph.constant("shape", np.array([1, 64], np.int32))
+    graph.add("RESHAPE", [x, shape], [flat], new_shape=[1, 64])
+    for name, size, units, act in (("one", 64, 16, "RELU"), ("two", 16, 1, "NONE")):
+        values = (rng.normal(size=(units, size)) / np.sqrt(size)).astype(np.float32)
+        w, b = (
+            graph.constant(f"{name}/w", values),
+            graph.constant(f"{name}/b", np.zeros(units, "f4")),
+        )
+        y = graph.tensor(name, DType.FLOAT32, (1, units))
+        graph.add("FULLY_CONNECTED", [flat, w, b], [y], fused_activation_function=act)
+        flat = y
+    if last is not None:
+        flat = graph.tensor("share", DType.FLOAT32, (1, 1))
+        graph.add(last, [y], [flat])
+    graph.outputs = [flat]
+    return Model([graph])
 
 
 def test_the_verb_says_what_it_did(tmp_path: Path, samples: Path) -> None:
@@ -254,7 +342,7 @@ torch.set_num_threads(1)
 engine.SAVED_EVERY = 0.0
 model = sanderling.load(sys.argv[1])
 images = numpy.load(sys.argv[2])["images"]
-rules = [sanderling.Quantisation("int8", ranges="minmax", corrections="none")]
+rules = [sanderling.Quantisation("int8x4", ranges="minmax", corrections="none")]
 plan = sanderling.Schedule(epochs=400, batch=32, rate=1e-3)
 sanderling.train(model, images, rules, schedule=plan, checkpoint=sys.argv[3])
 """
@@ -266,8 +354,9 @@ def test_a_killed_run_goes_on_to_the_same_file(tmp_path: Path, samples: Path, mo
     images = np.load(samples)["images"]
 
     def trained(checkpoint: Path | None) -> bytes:
-        rules = [Quantisation("int8", **PLAIN)]
+        rules = [Quantisation("int8x4", **PLAIN)]
         found = train(model, images, rules, schedule=few, checkpoint=checkpoint)
+        assert found.kept > 0
         return bytes(sanderling.dump(found.model))
 
     code = KILLED.replace("rate=1e-3", "rate=1e-3, patience=3")

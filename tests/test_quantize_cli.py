@@ -202,7 +202,7 @@ def test_the_tree_has_an_answer(situation: dict[str, Any], mode: str, words: str
 
 def test_the_last_branch_always_holds() -> None:
     found = suggest(F32)
-    assert TREE[-1].holds(found.situation)
+    assert list(TREE[-1].find(found.situation))
     assert suggest(F32, accelerator="micro").cautions, "integers without data"
 
 
@@ -276,8 +276,8 @@ def test_few_samples_are_warned_of(tmp_path: Path) -> None:
     assert "only" not in call(F32, "--data", enough, *FAST).stderr
 
 
-def row(name: str, local: float | None) -> LayerRow:
-    return LayerRow(name, "CONV_2D", 8, -1.0, 1.0, 0.01, 0, 0.0, local_rmse_over_scale=local)
+def row(name: str, local: float | None, bits: int = 8) -> LayerRow:
+    return LayerRow(name, "CONV_2D", bits, -1.0, 1.0, 0.01, 0, 0.0, local_rmse_over_scale=local)
 
 
 def test_the_layers_worth_a_look_are_named_worst_first() -> None:
@@ -288,6 +288,7 @@ def test_the_layers_worth_a_look_are_named_worst_first() -> None:
     assert lines[1:] == [*(f"{i}.00 bad{i}" for i in range(7, 2, -1)), "and 2 more, in how.html"]
     assert "--report FILE.html" in str(verb._suspects(layers, None)[-1][1])
     assert not verb._suspects(layers[:2], None)
+    assert not suspects([row("wide", 40.0, bits=16)])  # steps of 16 bits are small
 
 
 # -- pages --------------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import json
+import os
 import wave
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from .conformance.harness import run_litert
 from .support.command_line import DATA, call
 
 F32, INT8 = DATA / "digits_f32.tflite", DATA / "digits_int8.tflite"
+verb = importlib.import_module("sanderling.cli.retrain")
 WORDS = ("--mean", "0", "--std", "240")
 
 
@@ -202,3 +206,29 @@ def test_a_damaged_archive_is_no_obstacle(cut: int, tmp_path: Path) -> None:
     model = load(bytes(damaged))
     assert len(model.main.ops) == len(load(F32).main.ops)
     assert set(labels_of(model)) <= {"probabilities"}
+
+
+# -- where it is written --------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_a_full_device_is_said_before_the_work(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "train", lambda *a, **k: pytest.fail("the work has begun"))
+    done = call("retrain", F32, "--data", folders, "-o", "/dev/full", status=2)
+    assert "/dev/full: cannot write: No space left on device" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="space cannot be reserved here")
+def test_a_full_disk_is_said_before_the_work(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, start: int, size: int) -> None:
+        assert size == F32.stat().st_size
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(verb, "train", lambda *a, **k: pytest.fail("the work has begun"))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    done = call("retrain", F32, "--data", folders, "-o", tmp_path / "o.tflite", status=2)
+    assert "cannot write: No space left on device" in done.stderr and not list(tmp_path.iterdir())

@@ -138,7 +138,9 @@ WRONG = {
     "a sparsity of 1.5": lambda m, x: Sparsity(1.5),
     "1 clusters": lambda m, x: Clusters(1),
     "no weight has a name with nothing": lambda m, x: weights_of(m, ["nothing"]),
-    "the loss is nan": lambda m, x: train(m, np.full_like(x[:16], np.nan), schedule=QUICK),
+    "sample [0-9]+ has NaN values": lambda m, x: train(m, np.full_like(x[:16], np.nan)),
+    "sample [0-9]+ has absurd values: as large as 1e.30": lambda m, x: train(m, x[:16] * 1e30),
+    "the loss is": lambda m, x: train(m, x[:16], schedule=Schedule(4, rate=1e30)),
 }
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..delegates.cpu.delegate import WORK_OF_WORKER, CpuDelegate
+from ..delegates.cpu.delegate import CpuDelegate
 from ..delegates.cpu.isa.targets import Target
+from ..delegates.cpu.runtime.division import most_workers
 from ..delegates.cpu.runtime.executable import Compiled
 from ..errors import DelegateError, FallbackWarning, UnsupportedError
 from ..ir import Array, Graph, Op, Shape, Signature, Tensor
@@ -179,7 +180,7 @@ class AheadPart:
     @property
     def most_workers(self) -> int:
         """As the delegate has it: workers that the work is worth."""
-        return 1 if self.compiled is None else max(1, self.compiled.macs // WORK_OF_WORKER)
+        return 1 if self.compiled is None else most_workers(self.compiled.works)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..delegates.cpu.runtime.division import limits
 from ..delegates.cpu.runtime.executable import Compiled
 from ..delegates.cpu.runtime.faults import Site
 from ..ir import Quant, Tensor
@@ -163,6 +164,8 @@ class Descriptor:
             tables.rows([_site(tables, s) for s in made.sites]),
             word(len(steps)),
             tables.rows(steps),
+            word(len(made.steps)),
+            tables.data(np.array(limits(made.units, made.works), np.int32).tobytes()),
             NULL,
             NULL,
             NULL,
@@ -179,6 +182,8 @@ class Descriptor:
             word(len(part.places)),
             word(part.input_count),
             places,
+            NULL,
+            word(0),
             NULL,
             word(0),
             NULL,

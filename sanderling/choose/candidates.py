@@ -174,7 +174,17 @@ def next_steps(near: Candidate, candidates: Sequence[Candidate], budgets: Budget
         found.append(f"sanderling quantize {best.path} --suggest")
     if missed["latency"]:
         found.append(f"sanderling tune {near.path}")
+    if missed["size"] and not is_float(near):
+        found += _smaller(candidates)
     return found or [f"sanderling profile {best.path}"]
+
+
+def _smaller(candidates: Sequence[Candidate]) -> list[str]:
+    """Where codes alone are too large: fewer channels of a float model, which is quantised then."""
+    source = min(filter(is_float, candidates), key=lambda c: c.size, default=None)
+    if source is None:
+        return []
+    return [f"sanderling prune {source.path} --structure channels --data SAMPLES -o SMALLER.tflite"]
 
 
 def is_float(one: Candidate) -> bool:

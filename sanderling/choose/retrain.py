@@ -117,7 +117,8 @@ def retrain(
     cut = find_cut(source.main)
     given = read_labelled(source, data, labels, rate, how)
     judged = _held_out(given, held_out, seed)
-    features = _computed(feature_model(source, cut), given.samples, progress, "features")
+    everything = np.arange(len(given.labels))
+    features = _computed(feature_model(source, cut), given, everything, progress, "features")
     rows = features.reshape(len(features), -1)
     weights, bias = _trained_head(rows[~judged], given.labels[~judged], len(given.names), seed)
     about = f"retrained for {len(given.names)} classes"
@@ -241,23 +242,30 @@ def _held_out(given: Labelled, share: float, seed: int) -> Array:
     return found
 
 
-def _computed(
-    model: Model, samples: Sequence[Mapping[str, Array]], progress: Progress, what: str
-) -> Array:
-    """The model's only output for every sample, along the first axis."""
+def _computed(model: Model, given: Labelled, places: Array, progress: Progress, what: str) -> Array:
+    """The model's only output for the samples at these places, which are read one by one."""
     session = model.compile()
     names = {t.name: n for n, t in session.entry(None).inputs.items()}
-    rows: list[Array] = []
-    for number, feeds in enumerate(samples):
-        progress(what, number, len(samples))
-        answers = session.run({names[n]: a for n, a in feeds.items()})
-        rows.append(np.array(next(iter(answers.values()))))
-        if rows[0].nbytes * len(samples) > KEPT_BYTES:
-            raise InputError(
-                f"{len(samples)} samples of {rows[0].nbytes} bytes are too many to keep",
-                fix="train fewer blocks, or give fewer samples",
-            )
-    return np.concatenate(rows)
+    rows: Array | None = None
+    for number, place in enumerate(places):
+        progress(what, number, len(places))
+        answers = session.run({names[n]: a for n, a in given.samples[int(place)].items()})
+        answer = np.asarray(next(iter(answers.values())))
+        if rows is None:
+            rows = _room(answer, len(places))
+        rows[number] = answer[0]
+    assert rows is not None  # a class has FEWEST samples and more
+    return rows
+
+
+def _room(answer: Array, count: int) -> Array:
+    """For so many answers."""
+    if answer.nbytes * count > KEPT_BYTES:
+        raise InputError(
+            f"{count} samples of {answer.nbytes} bytes are too many to keep",
+            fix="train fewer blocks, or give fewer samples",
+        )
+    return np.empty((count, *answer.shape[1:]), answer.dtype)
 
 
 # -- the head -------------------------------------------------------------------------------------
@@ -334,8 +342,8 @@ def _with_blocks(
         )
     start = found[-blocks].name
     front, tail = _split(made, start)
-    some = [feeds for feeds, out in zip(given.samples, judged, strict=True) if not out]
-    values = _computed(front, some, progress, "values before the last blocks")
+    what = "values before the last blocks"
+    values = _computed(front, given, np.flatnonzero(~judged), progress, what)
     schedule = Schedule(epochs=BLOCK_EPOCHS, rate=BLOCK_RATE, batch=32, seed=seed)
     trained = train(tail, values, labels=given.labels[~judged], schedule=schedule)
     learnt = {t.name: t.values for t in trained.model.main.constants if t.dtype.is_float}
@@ -385,8 +393,7 @@ def _judged(
 ) -> Retrained:
     """Run the new model, as it will be written, on what was held out."""
     places = np.flatnonzero(judged)
-    some = [given.samples[int(i)] for i in places]
-    scores = _computed(made, some, progress, "judging").reshape(len(some), -1)
+    scores = _computed(made, given, places, progress, "judging").reshape(len(places), -1)
     if not np.isfinite(scores).all():
         raise SanderlingError("the new model gives no numbers", fix="look at the samples")
     # Windows of one sound vote together.

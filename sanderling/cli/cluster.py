@@ -149,7 +149,7 @@ def cluster(
             {"--task-option": task_option, "--task-limit": task_limit}, "there is no --task"
         )
     judge = make_task(task, **task_settings(task, task_option)) if task else None
-    with Targets(output, report, json) as targets:
+    with Targets(model, output, report, json) as targets:
         source = load(model)
         found = None
         if data or epochs or max_drop is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from weakref import WeakSet, WeakValueDictionary
 
 import typer
 
@@ -175,15 +177,39 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     return key, value
 
 
-def open_target(path: str | Path) -> AtomicFile:
-    """A file to write later, opened before the work: what cannot be written is said at once."""
+def open_target(path: str | Path, room: int = 0) -> AtomicFile:
+    """A file to write later, opened before the work: what cannot be written is said at once. room:
+    bytes that it may get, for which there has to be space."""
     path = Path(path)
     if str(path) == STDOUT:
         raise InputError("this is not written to stdout", where=STDOUT, fix="give a file's name")
     if path.is_dir() or not path.parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"there is no folder '{path.parent}'"
         raise InputError(f"cannot write: {what}", where=str(path), fix="check the path")
-    return AtomicFile(path)
+    place = os.path.realpath(path)  # a circle of links is AtomicFile's to refuse
+    known = _open.get(place)
+    if known is not None and known.is_pending:
+        raise _two_into(str(path))
+    file = _open[place] = AtomicFile(path)
+    try:
+        return file.reserve(room) if room else file
+    except InputError:
+        file.discard()
+        raise
+
+
+# Files that are open to be written, as long as somebody is going to.
+_open: WeakValueDictionary[str, AtomicFile] = WeakValueDictionary()
+
+
+def _two_into(where: str) -> InputError:
+    fix = "give each a name of its own"
+    return InputError("two results would go into one file", where=where, fix=fix)
+
+
+def size_of(path: Path) -> int:
+    """In bytes; 0 of what is not there, which is said when it is read."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 def check_another_file(model: Path, output: Path | None, why: str) -> None:
@@ -222,14 +248,22 @@ def _are_one(one: Path, other: Path) -> bool:
 class TextTarget:
     """Where a text goes: nowhere, stdout, or a file that is opened now."""
 
+    # Those that go to stdout, until they are left.
+    printed: ClassVar[WeakSet[TextTarget]] = WeakSet()
+
     def __init__(self, target: str | Path | None) -> None:
         self.to_stdout = str(target) == STDOUT
+        if self.to_stdout and self.printed:
+            raise _two_into("stdout")
         self.file = open_target(target) if target and not self.to_stdout else None
+        if self.to_stdout:
+            self.printed.add(self)
 
     def __enter__(self) -> TextTarget:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.printed.discard(self)
         if self.file is not None:
             self.file.discard()
 

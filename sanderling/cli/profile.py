@@ -151,7 +151,6 @@ def profile(
         (html, to_html),
         (node_data, node_data_json),
     ]
-    _check_apart([csv, html, node_data, plot_, json])
     with ExitStack() as opened:
         texts = [(opened.enter_context(TextTarget(path)), make) for path, make in makers if path]
         drawn = opened.enter_context(open_target(plot_)) if plot_ else None
@@ -177,17 +176,6 @@ def profile(
             typer.echo(text(record, top, by_type))
         for disturbance in crowded(threads):
             warn(str(disturbance))
-
-
-def _check_apart(paths: list[Path | str | None]) -> None:
-    places = [Path(p).absolute() for p in paths if p]
-    twice = [p for p in places if places.count(p) > 1]
-    if twice:
-        raise InputError(
-            "two results would go into one file",
-            where="stdout" if twice[0].name == STDOUT else str(twice[0]),
-            fix="give each a name of its own",
-        )
 
 
 def _arrays(entry: Signature, files: list[str], shapes: list[str]) -> dict[str, Array]:

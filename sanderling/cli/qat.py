@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..evaluate.task import make_task
-from ..format import dump, load
+from ..format import load
 from ..optimize.accuracy import compare_accuracy
 from ..optimize.latency import compare_latency
 from ..optimize.page import (
@@ -17,30 +17,31 @@ from ..optimize.page import (
     CANDIDATES,
     LATENCY,
     LAYERS,
+    TRIALS,
     accuracy_rows,
     candidate_rows,
     latency_rows,
     layer_table,
     report_page,
+    target_line,
+    trial_rows,
 )
 from ..optimize.recipe import read_recipe
 from ..tables import facts, table
 from ..units import byte_size
 from .common import (
     JsonPath,
-    JsonTarget,
     ModelPath,
     Quiet,
     check_targets,
-    open_target,
     plural,
     progress,
     warn_unused,
-    write_target,
 )
 from .quantize import parse_rule
 from .task_options import task_settings
 from .training_options import (
+    Anyway,
     Batch,
     Checkpoint,
     Data,
@@ -48,6 +49,7 @@ from .training_options import (
     HeldOut,
     Labels,
     Latency,
+    MaxDrop,
     Mean,
     Output,
     Preset,
@@ -63,7 +65,6 @@ from .training_options import (
     check_output,
     keeping,
     need_torch,
-    open_page,
     training_data,
 )
 
@@ -163,6 +164,8 @@ def qat(
     held_out: HeldOut = 0.1,
     seed: Seed = 0,
     checkpoint: Checkpoint = None,
+    max_drop: MaxDrop = None,
+    anyway: Anyway = False,
     samples: SampleCount = 0,
     preset: Preset = "",
     mean: Mean = "",
@@ -214,7 +217,9 @@ def qat(
 
     Samples are enough: without labels the model learns to answer as before. Training starts from
     the best post-training result, and computes with the numbers that codes stand for. With --prune
-    and --clusters zeros and clusters hold in the same file.
+    and --clusters zeros and clusters hold in the same file. --max-drop finds the fewest bits, layer
+    by layer, that the accuracy allows; exit status 1 if there are none, or if the finished model
+    does not hold what was asked.
     """
     need_torch("quantisation-aware training", threads)
     check_output(model, output)
@@ -227,10 +232,11 @@ def qat(
     if judge is None:
         unread = {"--task-option": task_option, "--task-limit": task_limit}
         warn_unused(unread, "there is no --task")
-    from ..training.qat import chosen_mode, qat_on, usual_schedule
+    from ..training.qat import chosen_mode, qat_on, searched_mode, usual_schedule
     from ..training.train import Schedule
+    from .training_output import Targets
 
-    name = chosen_mode(mode, weights)
+    name = chosen_mode(mode, weights) if max_drop is None else searched_mode(mode, weights)
     plan = Schedule(
         epochs=epochs,
         batch=batch,
@@ -245,10 +251,7 @@ def qat(
     )
     rules = [*(read_recipe(recipe) if recipe else []), *read_recipe([parse_rule(t) for t in rule])]
     others = _others(prune, clusters, seed)
-    with ExitStack() as opened:
-        target = opened.enter_context(JsonTarget(json))
-        file = opened.enter_context(open_target(output)) if output else None
-        paper = opened.enter_context(open_page(report)) if report else None
+    with Targets(model, output, report, json) as targets:
         source = load(model)
         how = {"samples": samples, "preset": preset, "mean": mean, "std": std}
         found = training_data(data, source, labels, "training needs them", **how)
@@ -268,6 +271,9 @@ def qat(
                 minimum=minimum,
                 schedule=plan,
                 checkpoint=checkpoint,
+                max_drop=max_drop,
+                task=judge,
+                task_limit=task_limit,
             )
         with progress() as show:
             if judge is not None:
@@ -275,13 +281,8 @@ def qat(
             if latency:
                 show("measuring", 0, 1)
                 told.latency = compare_latency(source, made, threads)
-        content, sheet = dump(made), report_page(told).encode() if paper else b""
-        if file:
-            write_target(file, content)
-        if paper:
-            write_target(paper, sheet)
-        if not target.write(told.to_json()):
-            _print(told, found, output)
+        shown = partial(_print, told, found)
+        targets.finish(made, told, lambda: report_page(told), shown, anyway)
 
 
 def _others(prune: float | None, clusters: int | None, seed: int) -> list[Constraint]:
@@ -302,7 +303,12 @@ def _others(prune: float | None, clusters: int | None, seed: int) -> list[Constr
 
 
 def _print(report: QatReport, data: TrainingData, output: Path | None) -> None:
-    pieces = [_summary(report, data, output), table(EPOCHS, _epochs(report))]
+    from ..training.report import COMPARED, compared_rows
+
+    pieces = [_summary(report, data, output), table(COMPARED, compared_rows(report))]
+    if report.target:
+        pieces += [target_line(report), table(TRIALS, trial_rows(report)), _bits(report)]
+    pieces += [table(EPOCHS, _epochs(report))]
     pieces += [table(CANDIDATES, candidate_rows(report))] if report.candidates else []
     if report.accuracy:
         lines = [table(ACCURACY, accuracy_rows(report)[:SHOWN]), *report.accuracy["lines"]]
@@ -316,21 +322,38 @@ def _print(report: QatReport, data: TrainingData, output: Path | None) -> None:
     typer.echo("\n\n".join(filter(None, pieces)))
 
 
-EPOCHS = [">epoch", ">loss", ">held out", ">agreement", ">seconds", "kept"]
+EPOCHS = [">epoch", ">loss", ">held out", ">agreement", ">right", ">seconds", "kept"]
 
 
 def _epochs(report: QatReport) -> list[tuple[object, ...]]:
-    return [
-        (
-            number,
-            f"{row['loss']:.4f}",
-            f"{row['held_out']:.4f}",
-            f"{row['agreement']:.1%}",
-            f"{row['seconds']:.0f}",
-            "*" if number == report.kept else "",
-        )
-        for number, row in enumerate(report.epochs, 1)
+    """The start, and all epochs; what was kept has a star."""
+    rows = list(enumerate(report.epochs, 1))
+    start = report.start
+    first = [] if start is None else [("start", "", *_figures(start), "", _star(report, 0))]
+    return first + [
+        (n, f"{row['loss']:.4f}", *_figures(row), f"{row['seconds']:.0f}", _star(report, n))
+        for n, row in rows
     ]
+
+
+def _figures(row: dict[str, Any]) -> tuple[str, ...]:
+    right = row["right"]
+    return (
+        f"{row['held_out']:.4f}",
+        f"{row['agreement']:.1%}",
+        "-" if right is None else f"{right:.1%}",
+    )
+
+
+def _star(report: QatReport, number: int) -> str:
+    return "*" if number == report.kept else ""
+
+
+def _bits(report: QatReport) -> str:
+    """The layers that the search gave fewer bits."""
+    rows = [(name, bits) for name, bits in report.bits.items()]
+    more = f"\nand {len(rows) - SHOWN} more in --json" if len(rows) > SHOWN else ""
+    return table(["~weights of", ">bits"], rows[:SHOWN]) + more if rows else ""
 
 
 def _summary(report: QatReport, data: TrainingData, output: Path | None) -> str:
@@ -343,29 +366,18 @@ def _summary(report: QatReport, data: TrainingData, output: Path | None) -> str:
         ("zipped", report.zipped_before, report.zipped_after),
     ):
         rows.append((name, f"{byte_size(before)} -> {byte_size(after)} ({after / before:.1%})"))
-    rows += _judged(report.judged)
+    if report.compared:
+        rows.append(("held out", f"{report.compared['samples']} samples that were not trained on"))
     if report.faithful:
-        near = report.faithful
-        same = f"{near['equal']:.2%} of outputs and {near['same_class']:.1%} of first classes"
-        rows.append(("forward", f"{same} in training are the file's"))
+        rows.append(("forward", f"{_near(report.faithful)} in training are the file's"))
+    rows += [("note" if not i else "", text) for i, text in enumerate(report.notes)]
     rows += [("problem" if not i else "", text) for i, text in enumerate(report.problems)]
     rows += [("frozen" if not i else "", f"{where}: {why}")
              for i, (where, why) in enumerate(list(report.frozen.items())[:SHOWN])]  # fmt: skip
     return facts(rows)
 
 
-def _judged(found: dict[str, Any]) -> list[tuple[str, object]]:
-    if not found:
-        return []
-    count = found["samples"]
-    rows: list[tuple[str, object]] = [
-        ("held out", f"{found['agreement']:.1%} of {count} samples have float's first class")
-    ]
-    if "difference" in found:
-        right, apart = found["right"], found["difference"]
-        rows.append(
-            ("", f"right {right['theirs'] / count:.1%} -> {right['ours'] / count:.1%}, "
-             f"{100 * apart['value']:+.1f} points ({100 * apart['low']:+.1f} to "
-             f"{100 * apart['high']:+.1f}), McNemar p {found['mcnemar']['mid']:.2f}")
-        )  # fmt: skip
-    return rows
+def _near(found: dict[str, float]) -> str:
+    outputs = f"{found['equal']:.2%} of outputs"
+    same = found.get("same_class")
+    return outputs if same is None else f"{outputs} and {same:.1%} of first classes"

@@ -21,6 +21,7 @@ from .common import (
     check_targets,
     open_target,
     progress,
+    size_of,
     write_target,
 )
 
@@ -79,7 +80,7 @@ def retrain(
     """
     check_another_file(model, output, "the model itself stays as it is")
     check_targets({"--output": output, "--json": json}, {"MODEL": model})
-    with JsonTarget(json) as target, open_target(output) as file:
+    with JsonTarget(json) as target, open_target(output, size_of(model)) as file:
         with progress() as show:
             found = train(
                 model,

@@ -17,6 +17,8 @@ from ..optimize.samples import Samples, SignatureSamples, read_samples
 from ..rewrites.answers import LEAST_SNR, RUNS, Answers, Bound, compare_answers, sample_arrays
 from ..rewrites.driver import Rewritten
 from ..rewrites.driver import rewrite as behind
+from ..rewrites.simplified import ANYBODY
+from ..rewrites.simplified import simplify as simplified
 from ..rules.tables import find_table
 from ..tables import facts, table
 from . import completion
@@ -50,7 +52,14 @@ def rewrite(
             metavar="NAME",
             help="The accelerator: gpu, edgetpu, nnapi:29, hexagon, coreml:3, xnnpack.",
         ),
-    ],
+    ] = "",
+    simplify: Annotated[
+        bool,
+        typer.Option(
+            "--simplify",
+            help="For no accelerator: take out transposes, copies and ops that change nothing.",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -96,11 +105,12 @@ def rewrite(
     """Make a model acceptable to an accelerator: ops that it refuses are rewritten in ops that it
     takes, and the answers are compared.
 
-    Only what is refused is rewritten. Exit status 1, and no model, if the answers differ by more
-    than rounding (or, for a model that had to be quantised, by more than --min-snr allows).
+    Only what is refused is rewritten; --simplify leaves out what any runtime can do without. Exit
+    status 1, and no model, if the answers differ by more than rounding (or, for a model that had to
+    be quantised, by more than --min-snr allows).
     """
     load_plugins(plugin)
-    find_table(for_)
+    _check_purpose(for_, simplify)
     if data is None:
         warn_unused({"--preset": preset}, "there is no --data")
     if output is not None and output.suffix != ".tflite":
@@ -112,7 +122,7 @@ def rewrite(
         source = load(model)
         found = _samples(data, source, samples=samples, preset=preset)
         with progress() as show:
-            made = behind(source, for_, found, show)
+            made = simplified(source) if simplify else behind(source, for_, found, show)
             answers = _answers(source, made, found, runs, seed, min_snr)
         failed = [f"(run by {one.engine}) {text}" for one in answers for text in one.failed]
         if file and not failed:
@@ -123,6 +133,14 @@ def rewrite(
             _print(made, answers)
     if failed:
         raise _failure(failed, bool(file), made.is_exact)
+
+
+def _check_purpose(for_: str, simplify: bool) -> None:
+    if bool(for_) == simplify:
+        what = "--for and --simplify are both given" if for_ else "it is not said what for"
+        raise InputError(what, where="--for", fix="give --for NAME, or --simplify")
+    if for_:
+        find_table(for_)
 
 
 def _samples(data: Path | None, source: Model, **how: Any) -> Samples | None:
@@ -178,11 +196,12 @@ def _print(made: Rewritten, answers: list[Answers]) -> None:
 
 def _summary(made: Rewritten) -> str:
     before, after = made.ops
-    rows: list[tuple[str, object]] = [
-        ("model", made.model.source or "in memory"),
-        ("for", find_table(made.accelerator).title),
-        ("refused", f"{len(made.before)} of {before} ops -> {len(made.after)} of {after}"),
-    ]
+    rows: list[tuple[str, object]] = [("model", made.model.source or "in memory")]
+    if made.accelerator == ANYBODY:
+        rows += [("for", ANYBODY), ("ops", f"{before} -> {after}")]
+    else:
+        refused = f"{len(made.before)} of {before} ops -> {len(made.after)} of {after}"
+        rows += [("for", find_table(made.accelerator).title), ("refused", refused)]
     notes = made.notes if made.changes else [_unchanged(made), *made.notes]
     for label, texts in (("border", made.border), ("note", notes)):
         rows += [(label if not i else "", str(text)) for i, text in enumerate(texts)]
@@ -191,6 +210,8 @@ def _summary(made: Rewritten) -> str:
 
 def _changes(made: Rewritten) -> str:
     """Rewrites of the same kind for the same reason are one row."""
+    if made.accelerator == ANYBODY:
+        return table(["rule", "fired"], [(c.reason, c.op) for c in made.changes])
     kinds = Counter((" + ".join(c.rewrites), c.does, c.reason) for c in made.changes)
     rows = [(name, count, does, why) for (name, does, why), count in kinds.items()]
     return table(["rewrite", ">ops", "|what is written", "|because"], rows[:SHOWN], labels=2)
@@ -198,6 +219,8 @@ def _changes(made: Rewritten) -> str:
 
 def _left(made: Rewritten) -> str:
     own = [r for r in made.after if r.is_own]
+    if made.accelerator == ANYBODY:
+        return ""
     if not made.after:
         return "every op is taken"
     kinds = dict[tuple[str, str], list[str]]()

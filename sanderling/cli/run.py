@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 import zipfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -225,7 +224,6 @@ def run(
         )
         gallery = Gallery(picture, titles(jobs))
     targets = _targets(entry, pairs(output, "--output"))
-    _check_apart([*targets.values(), *([Path(json)] if json not in ("", "-") else [])])
     runs: list[FinishedRun] = []
     with ExitStack() as opened:
         files = {n: opened.enter_context(open_target(path)) for n, path in targets.items()}
@@ -471,17 +469,6 @@ def _targets(entry: Signature, given: dict[str, str]) -> dict[str, Path]:
             )
         targets[name] = Path(path)
     return targets
-
-
-def _check_apart(paths: Iterable[Path]) -> None:
-    """Two results in one file would be one result."""
-    for path, count in Counter(p.absolute() for p in paths).items():
-        if count > 1:
-            raise InputError(
-                "two results would go into this file",
-                where=str(path),
-                fix="give each a name of its own",
-            )
 
 
 def _portable(array: Array) -> Array:

@@ -12,6 +12,7 @@ import typer
 
 from ..errors import InputError
 from ..files import check_ending
+from ..findings import Finding
 from ..glyphs import clean_lines
 from ..ir import Array, Signature
 from ..measure.captures import read_trace
@@ -20,7 +21,7 @@ from ..measure.devices import check as check_device
 from ..measure.devices.device_trace import TracedWork, trace_android
 from ..measure.model_trace import op_times, run_model, summary
 from ..measure.record import Setting
-from ..measure.trace_insights import Insight, insights
+from ..measure.trace_insights import insights
 from ..runtime.inputs import Picture
 from ..runtime.trace import Trace, record
 from ..runtime.tracefile import encoder_for, perfetto_messages
@@ -230,7 +231,7 @@ def _report(made: Trace, about: str, target: JsonTarget) -> None:
         _print(result, found)
 
 
-def _print(about: dict[str, Any], found: Sequence[Insight]) -> None:
+def _print(about: dict[str, Any], found: Sequence[Finding]) -> None:
     rows = [
         ("of", about["of"]),
         ("recorded", f"{about['slices']} slices on {_some(about['threads'])}"),

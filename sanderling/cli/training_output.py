@@ -1,9 +1,12 @@
-"""What the verbs prune and cluster print, write and return."""
+"""What the training verbs write and return, and what prune and cluster print."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import typer
 
@@ -18,12 +21,14 @@ from ..optimize.page import (
     target_line,
     trial_rows,
 )
+from ..optimize.report import Measured
 from ..tables import facts, table
 from ..training.report import (
     COMPARED,
     EPOCHS,
     LAYERS,
     SPEED,
+    Checked,
     TrainingReport,
     check_line,
     compared_rows,
@@ -33,25 +38,32 @@ from ..training.report import (
     speed_rows,
 )
 from ..units import byte_size
-from .common import JsonTarget, open_target, say, write_target
+from .common import JsonTarget, open_target, say, size_of, write_target
 from .training_options import open_page
 
 FAILED = 1
 SHOWN = 12  # rows of a long list on the terminal; the record has all
 
 
+class Told(Measured, Checked, Protocol):
+    """What the reports of all training verbs have."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
 class Targets:
     """The files of a verb, opened before its work and written after it."""
 
-    def __init__(self, output: Path | None, page: Path | None, json: str) -> None:
-        self.output, self.page = output, page
+    def __init__(self, model: Path, output: Path | None, page: Path | None, json: str) -> None:
+        self.model, self.output, self.page = model, output, page
         self._json = json
         self._opened = ExitStack()
 
     def __enter__(self) -> Targets:
         with ExitStack() as opened:
             self.json = opened.enter_context(JsonTarget(self._json))
-            self.file = self._open(opened, open_target(self.output) if self.output else None)
+            room = size_of(self.model)  # the new one is hardly larger
+            self.file = self._open(opened, open_target(self.output, room) if self.output else None)
             self.paper = self._open(opened, open_page(self.page) if self.page else None)
             self._opened = opened.pop_all()
         return self
@@ -63,9 +75,22 @@ class Targets:
         self._opened.close()
 
     def write(self, model: Model, report: TrainingReport, title: str, anyway: bool) -> None:
-        """All is made before anything is written; exit status 1 if what was asked does not hold."""
+        """Write the result of prune or cluster."""
+        self.finish(model, report, lambda: report_page(report, title), partial(_print, report),
+                    anyway)  # fmt: skip
+
+    def finish(
+        self,
+        model: Model,
+        report: Told,
+        page: Callable[[], str],
+        shown: Callable[[Path | None], None],
+        anyway: bool,
+    ) -> None:
+        """All is made before anything is written; exit status 1 if what was asked does not hold.
+        page: the report as one; shown: prints it, with where the model went."""
         content = dump(model)
-        sheet = report_page(report, title).encode() if self.paper else b""
+        sheet = page().encode() if self.paper else b""
         missed = bool(report.target) and not report.target["met"]
         is_kept = (not missed or anyway) and not report.problems
         if self.file and is_kept:
@@ -73,12 +98,12 @@ class Targets:
         if self.paper:
             write_target(self.paper, sheet)
         if not self.json.write(report.to_json()):
-            _print(report, self.output if is_kept else None)
+            shown(self.output if is_kept else None)
         if missed or report.problems:
             raise _failed(report, bool(self.file) and not is_kept)
 
 
-def _failed(report: TrainingReport, held_back: bool) -> typer.Exit:
+def _failed(report: Told, held_back: bool) -> typer.Exit:
     say(f"sanderling: {target_line(report) if report.target else check_line(report)}")
     if held_back:
         more = "; --anyway writes the best one" if not report.problems else ""

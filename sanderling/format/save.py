@@ -74,11 +74,26 @@ class AtomicFile:
             os.close(handle)
             self.temporary = Path(name)
 
+    @property
+    def is_pending(self) -> bool:
+        """Neither written nor discarded; never of a device, which takes any number of results."""
+        return self.temporary is not None and self.temporary.exists()
+
     def __enter__(self) -> AtomicFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.discard()
+
+    def reserve(self, size: int) -> AtomicFile:
+        """Fail now if there is no room for so many bytes, before the work that makes them."""
+        with self._errors():
+            if self.temporary is not None:
+                _allocate(self.temporary, size)
+            elif _is_plain_device(self.target):
+                with self.target.open("wb", buffering=0) as file:
+                    file.write(b"\0")  # an empty write tells nothing: /dev/full takes it
+        return self
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """The whole content, at once."""
@@ -117,6 +132,21 @@ def _is_special(path: Path) -> bool:
         return not stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
         return False
+
+
+def _is_plain_device(path: Path) -> bool:
+    """A device that is no terminal, which would show what is written to try it."""
+    if not stat.S_ISCHR(path.stat().st_mode):
+        return False
+    with path.open("wb", buffering=0) as file:
+        return not file.isatty()
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Blocks for so many bytes, where the system can reserve them."""
+    if size > 0 and hasattr(os, "posix_fallocate"):
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def _umask() -> int:

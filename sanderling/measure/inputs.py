@@ -72,13 +72,15 @@ class Feeding:
 
 
 def by_input(inputs: Mapping[str, Tensor], given: Mapping[str, T]) -> dict[str, T]:
-    """What is given by the inputs' names or their tensors', by the former; "" is the only one."""
-    if "" in given and len(inputs) != 1:
+    """What is given by the inputs' names or their tensors', by the former; "" is the only one, or
+    the one that has no other name."""
+    if "" in given and "" not in inputs and len(inputs) != 1:
         raise InputError(
             f"the model has {len(inputs)} inputs, say which one is meant",
             fix=f"write NAME=..., with a name of {', '.join(inputs)}",
         )
-    named = {name or next(iter(inputs)): value for name, value in given.items()}
+    only = "" if "" in inputs else next(iter(inputs), "")
+    named = {name or only: value for name, value in given.items()}
     by_tensor = {t.name: n for n, t in inputs.items()}
     named = {by_tensor.get(n, n) if n not in inputs else n: v for n, v in named.items()}
     for name in named:

@@ -21,6 +21,19 @@ def cpu_name() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
+def cpu_type() -> str:
+    """The processor's name; one without a number, as virtual machines report it, stands for several
+    generations, so that its family and model are added."""
+    name = cpu_name()
+    if re.search(r"\d", name):
+        return name
+    found = (re.search(rf"^(?:cpu )?{key}\s*:\s*\d+$", _cpuinfo(), re.M) for key in _NUMBERS)
+    return " ".join([name, *(" ".join(m[0].split()[-3::2]) for m in found if m)])
+
+
+_NUMBERS = ("family", "model")
+
+
 def cpu_flags() -> set[str]:
     found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
     return set(found[1].split()) if found else set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from statistics import median
 
+from ..findings import Finding, Rule, findings
 from ..runtime.trace import BARRIER, NO_CORE, Instant, Slice, Trace
 from ..spans import Args
 from ..units import byte_size
@@ -24,23 +24,9 @@ MOST_OPS = 3  # that are named one by one
 CPU = "cpu"  # what a capture's ops that are on no delegate run on
 
 
-@dataclass(frozen=True)
-class Insight:
-    """A finding. kind tells findings apart for programs."""
-
-    kind: str
-    what: str
-    why: str
-    do: str
-
-    def __str__(self) -> str:
-        return f"{self.what}\n  why: {self.why}\n  do: {self.do}"
-
-
-def insights(trace: Trace) -> list[Insight]:
+def insights(trace: Trace) -> list[Finding]:
     """What stands out in a trace, the structural things first."""
-    facts = Facts(trace)
-    return [found for rule in RULES for found in rule(facts)]
+    return list(findings(RULES, Facts(trace)))
 
 
 class Facts:
@@ -142,7 +128,7 @@ def _time(ns: float) -> str:
 # -- threads --------------------------------------------------------------------------------------
 
 
-def more_threads_than_cores(facts: Facts) -> Iterator[Insight]:
+def more_threads_than_cores(facts: Facts) -> Iterator[Finding]:
     """Of one session, or of several that run at once."""
     borders = sorted(
         b
@@ -154,7 +140,7 @@ def more_threads_than_cores(facts: Facts) -> Iterator[Insight]:
         now += change
         most = max(most, now)
     if 0 < facts.cores < most:
-        yield Insight(
+        yield Finding(
             "threads",
             f"{most} threads compute at once, {facts.cores} cores are there for them",
             "threads without a core wait for one, and the others wait for them in barriers",
@@ -162,12 +148,12 @@ def more_threads_than_cores(facts: Facts) -> Iterator[Insight]:
         )
 
 
-def without_a_core(facts: Facts) -> Iterator[Insight]:
+def without_a_core(facts: Facts) -> Iterator[Finding]:
     """What a capture of the whole system shows: threads that could go on, and no core is free."""
     lost = sum(map(_length, facts.within(NO_CORE)))
     held = sum(_length(p) * int(p.args["workers"]) for p in facts.parts)
     if lost > WAITING * held:
-        yield Insight(
+        yield Finding(
             "no core",
             f"the inference's threads wait for a core for {_percent(lost, held)} of their time",
             "other threads of the app, or other apps, use the cores meanwhile",
@@ -175,7 +161,7 @@ def without_a_core(facts: Facts) -> Iterator[Insight]:
         )
 
 
-def taking_turns(facts: Facts) -> Iterator[Insight]:
+def taking_turns(facts: Facts) -> Iterator[Finding]:
     """Steps whose work is split evenly, and whose workers still do not overlap."""
     busy = span = 0
     for group in _by_step(facts):
@@ -184,7 +170,7 @@ def taking_turns(facts: Facts) -> Iterator[Insight]:
             busy += sum(workers.values())
             span += len(workers) * (max(s.end for s in group) - min(s.begin for s in group))
     if span and facts.workers <= facts.cores and busy < TOGETHER * span:
-        yield Insight(
+        yield Finding(
             "turns",
             f"the {facts.workers} workers take turns: of evenly split steps only "
             f"{_percent(busy, span)} of the workers' time is work",
@@ -211,7 +197,7 @@ def _by_thread(slices: Iterable[Slice]) -> Counter[int]:
     return found
 
 
-def time_in_barriers(facts: Facts) -> Iterator[Insight]:
+def time_in_barriers(facts: Facts) -> Iterator[Finding]:
     held = sum(_length(p) * int(p.args["workers"]) for p in facts.parts)
     lost = sum(map(_length, facts.waits))
     if facts.workers < 2 or lost < WAITING * held:
@@ -223,7 +209,7 @@ def time_in_barriers(facts: Facts) -> Iterator[Insight]:
     own = _by_thread(s for s in facts.ops if s.args["step"] == worst)
     alone = len(own) < 2 or 10 * min(own.values()) < max(own.values())
     reason = "only one worker has work in it" if alone else "its workers do not end together"
-    yield Insight(
+    yield Finding(
         "barriers",
         f"{_percent(lost, held)} of the workers' time is waiting in barriers; the largest "
         f"share ({_percent(most, lost)}) behind step {worst}",
@@ -233,13 +219,13 @@ def time_in_barriers(facts: Facts) -> Iterator[Insight]:
     )
 
 
-def too_small(facts: Facts) -> Iterator[Insight]:
+def too_small(facts: Facts) -> Iterator[Finding]:
     asked = max(
         (int(p.args["threads"]) for p in facts.trace.of_kind("plan") if "threads" in p.args),
         default=1,
     )
     if facts.parts and asked > facts.workers:
-        yield Insight(
+        yield Finding(
             "small",
             f"{asked} threads were asked for, there is work for {facts.workers}",
             "a part gets one worker for each million multiply-adds: below that, waking a worker "
@@ -250,7 +236,7 @@ def too_small(facts: Facts) -> Iterator[Insight]:
     if facts.workers > 1 and facts.ops:
         mean = sum(map(_length, facts.ops)) / len(facts.ops)
         if mean < SMALL_STEP:
-            yield Insight(
+            yield Finding(
                 "small steps",
                 f"a step takes {_time(mean)} of a worker's time on average",
                 "the barrier behind each step costs 1 to 2 us",
@@ -261,7 +247,7 @@ def too_small(facts: Facts) -> Iterator[Insight]:
 # -- delegates ------------------------------------------------------------------------------------
 
 
-def fallen_back(facts: Facts) -> Iterator[Insight]:
+def fallen_back(facts: Facts) -> Iterator[Finding]:
     groups: dict[tuple[str, str, str], dict[int, Instant]] = defaultdict(dict)
     for i in facts.moments("refusal"):
         about = i.args
@@ -275,7 +261,7 @@ def fallen_back(facts: Facts) -> Iterator[Insight]:
         )
         named = [f"{i.args['op']} (node {n})" for n, i in sorted(found.items())[:MOST_OPS]]
         more = f" and {len(found) - MOST_OPS} more" if len(found) > MOST_OPS else ""
-        yield Insight(
+        yield Finding(
             "fallback",
             f"'{delegate}' does not run {', '.join(named)}{more}: on '{runs_on}' they take "
             f"{_percent(spent, facts.total)} of a run",
@@ -285,7 +271,7 @@ def fallen_back(facts: Facts) -> Iterator[Insight]:
         )
 
 
-def in_turns_with_the_cpu(facts: Facts) -> Iterator[Insight]:
+def in_turns_with_the_cpu(facts: Facts) -> Iterator[Finding]:
     """Of a capture, which has no refusals: what no delegate ran, and how often it changed."""
     if "captured" not in facts.trace.about:
         return
@@ -301,7 +287,7 @@ def in_turns_with_the_cpu(facts: Facts) -> Iterator[Insight]:
     named = [f"{op} (node {node})" for (op, node), _ in spent.most_common(MOST_OPS)]
     more = f" and {len(spent) - MOST_OPS} more" if len(spent) > MOST_OPS else ""
     own = _accelerator(names)
-    yield Insight(
+    yield Finding(
         "fallback",
         f"{names} and the CPU take turns: {len(taken) / facts.count:.3g} and "
         f"{len(left) / facts.count:.3g} parts in a run; on the CPU run {', '.join(named)}{more}, "
@@ -321,13 +307,13 @@ def _accelerator(name: str) -> str:
     return next((ours for theirs, ours in known.items() if theirs in name.lower()), "NAME")
 
 
-def borders_and_copies(facts: Facts) -> Iterator[Insight]:
+def borders_and_copies(facts: Facts) -> Iterator[Finding]:
     crossed = [i for i in facts.moments("border") if facts._in_a_run(i.thread, i.at, i.at)]
     copied = facts.within("copy")
     spent = sum(map(_length, copied))
     if crossed:
         size = sum(int(i.args["bytes"]) for i in crossed) / facts.count
-        yield Insight(
+        yield Finding(
             "borders",
             f"in a run, values cross borders between parts {len(crossed) / facts.count:.3g} times "
             f"({byte_size(size)}); copying takes {_percent(spent, facts.total)} of it",
@@ -336,7 +322,7 @@ def borders_and_copies(facts: Facts) -> Iterator[Insight]:
             "fewer parts: Session(max_delegated_partitions=1)",
         )
     elif spent > COPYING * facts.total:
-        yield Insight(
+        yield Finding(
             "copies",
             f"copying results takes {_percent(spent, facts.total)} of a run",
             "results lie in the runtime's arrays and are copied into the caller's",
@@ -347,7 +333,7 @@ def borders_and_copies(facts: Facts) -> Iterator[Insight]:
 # -- work -----------------------------------------------------------------------------------------
 
 
-def one_op_dominates(facts: Facts) -> Iterator[Insight]:
+def one_op_dominates(facts: Facts) -> Iterator[Finding]:
     spent: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     about = {}
     for s in facts.ops:
@@ -363,7 +349,7 @@ def one_op_dominates(facts: Facts) -> Iterator[Insight]:
     if args["op"] == args["delegate"]:  # a capture's delegate that tells nothing of its ops
         return
     if most > DOMINATING * whole:
-        yield Insight(
+        yield Finding(
             "dominating",
             f"{args['op']} (node {args['node']}, {_kernel(args)}on {args['delegate']}) "
             f"takes {_percent(most, whole)} of the time in ops",
@@ -385,11 +371,11 @@ def _is_float(args: Args) -> bool:
     return "f32" in types and not {"i4", "i8", "u8", "i16"} & set(types)
 
 
-def compiled_anew(facts: Facts) -> Iterator[Insight]:
+def compiled_anew(facts: Facts) -> Iterator[Finding]:
     made = [s for s in facts.trace.of_kind("compile") if s.name.startswith("compiling ")]
     spent = sum(map(_length, made))
     if spent > max(facts.total / facts.count, 1e8):
-        yield Insight(
+        yield Finding(
             "compiling",
             f"{_time(spent)} went into compiling",
             "this code was not in the cache (code that is traced is kept apart from other code)",
@@ -398,10 +384,10 @@ def compiled_anew(facts: Facts) -> Iterator[Insight]:
         )
 
 
-def cut_short(facts: Facts) -> Iterator[Insight]:
+def cut_short(facts: Facts) -> Iterator[Finding]:
     dropped = int(facts.trace.about.get("dropped", 0))
     if dropped:
-        yield Insight(
+        yield Finding(
             "dropped",
             f"{dropped} slices at the end are missing",
             "the recording was full",
@@ -409,17 +395,17 @@ def cut_short(facts: Facts) -> Iterator[Insight]:
         )
 
 
-Rule = Callable[[Facts], Iterable[Insight]]
-RULES: Sequence[Rule] = (
-    more_threads_than_cores,
-    without_a_core,
-    taking_turns,
-    time_in_barriers,
-    too_small,
-    fallen_back,
-    in_turns_with_the_cpu,
-    borders_and_copies,
-    one_op_dominates,
-    compiled_anew,
-    cut_short,
+TRACE = "a trace"
+RULES: tuple[Rule[Facts, Finding], ...] = (
+    Rule("threads", TRACE, "more threads than cores compute at once", more_threads_than_cores),
+    Rule("no core", TRACE, "threads of the inference wait for a core", without_a_core),
+    Rule("turns", TRACE, "workers of evenly split steps do not overlap", taking_turns),
+    Rule("barriers", TRACE, "workers wait for each other", time_in_barriers),
+    Rule("small", TRACE, "there is too little work for the threads", too_small),
+    Rule("fallback", TRACE, "a delegate does not run some ops", fallen_back),
+    Rule("fallback", TRACE, "a delegate and the CPU take turns", in_turns_with_the_cpu),
+    Rule("borders", TRACE, "values cross borders, or results are copied", borders_and_copies),
+    Rule("dominating", TRACE, "one op takes most of the time", one_op_dominates),
+    Rule("compiling", TRACE, "code was compiled while the trace was recorded", compiled_anew),
+    Rule("dropped", TRACE, "the recording was full", cut_short),
 )

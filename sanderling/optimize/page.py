@@ -112,9 +112,13 @@ def layer_table(layers: Sequence[LayerRow], most: int = 0) -> list[tuple[object,
 
 
 def suspects(layers: Sequence[LayerRow]) -> list[LayerRow]:
-    """The layers that add more error than rounding explains, the worst first."""
+    """The layers that add more error than rounding explains, the worst first.
+
+    Codes of 16 bits are left out: their steps are so small that the rounding of 8-bit weights alone
+    is many of them.
+    """
     errors = {row.name: row.local_rmse_over_scale or 0.0 for row in layers}
-    found = [row for row in layers if errors[row.name] > SUSPECT]
+    found = [row for row in layers if row.bits <= 8 and errors[row.name] > SUSPECT]
     return sorted(found, key=lambda row: -errors[row.name])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..findings import Finding, Rule, findings
 from ..format import dump, load
 from ..ir import DType, Model
 from ..measure.inspection import inspect
@@ -82,42 +83,49 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """If it holds, the mode and the reason; the first that holds is the suggestion."""
+class Branch(Finding):
+    """A mode that fits the situation, with options of `quantize` that go with it."""
 
-    holds: Callable[[Situation], object]
-    mode: str
-    why: str
+    mode: str = ""
     options: tuple[Option, ...] = ()
 
 
-TREE = (
-    Branch(lambda s: s.accelerator in INTEGER_ONLY, "int8",
-           "the accelerator runs integers alone, and int8 for inputs and outputs spares the "
-           "conversions", (("--strict",), ("--inputs", "int8"), ("--outputs", "int8"))),
-    Branch(lambda s: s.accelerator == "npu16", "int16x8",
-           "the accelerator has int16 activations: almost float's accuracy at int8's size"),
-    Branch(lambda s: s.accelerator == "gpu", "float16",
-           "a GPU computes in float16 anyway: half the size for a trivial loss of accuracy"),
-    Branch(lambda s: s.goal == "accuracy" and not s.has_data, "float16",
-           "without data nothing keeps accuracy better: half the size, a trivial loss"),
-    Branch(lambda s: s.goal == "accuracy" and s.sensitive, "int16x8",
-           "its activations are sensitive: with 16 bits for them the accuracy is almost float's"),
-    Branch(lambda s: s.goal == "accuracy", "int8",
-           "integer arithmetic with a small loss, and --min-agreement gives back 16 bits to the "
-           "layers that need them", (("--min-agreement", "0.99"),)),
-    Branch(lambda s: not s.has_data, "dynamic",
-           "no data is needed: a quarter of the size, a minimal loss, and products with weights in "
-           "integers"),
-    Branch(lambda s: s.goal == "latency" and s.macs_per_parameter < FEW_MACS, "dynamic",
-           "each weight is used so rarely that reading it is what takes the time: a quarter of the "
-           "bytes is the gain, and activations may stay float"),
-    Branch(lambda s: s.sensitive and s.goal != "latency", "int8",
-           "a quarter of the size; its activations are sensitive, so hold it to a target",
-           (("--min-agreement", "0.98"),)),
-    Branch(lambda s: True, "int8",
-           "with samples for calibration all of it becomes integers: a quarter of the size, the "
-           "fastest on CPUs, and what DSPs and Edge TPUs take"),
+def _when(
+    holds: Callable[[Situation], object], mode: str, why: str, options: tuple[Option, ...] = ()
+) -> Rule[Situation, Branch]:
+    """The row of the tree that gives this mode if `holds` does."""
+    found = Branch("mode", f"take the mode {mode}", why, f"--mode {mode}", mode, options)
+    return Rule("mode", "a situation", f"{mode}: {why}", lambda s: [found] if holds(s) else [])
+
+
+# The first that holds is the suggestion.
+TREE: tuple[Rule[Situation, Branch], ...] = (
+    _when(lambda s: s.accelerator in INTEGER_ONLY, "int8",
+          "the accelerator runs integers alone, and int8 for inputs and outputs spares the "
+          "conversions", (("--strict",), ("--inputs", "int8"), ("--outputs", "int8"))),
+    _when(lambda s: s.accelerator == "npu16", "int16x8",
+          "the accelerator has int16 activations: almost float's accuracy at int8's size"),
+    _when(lambda s: s.accelerator == "gpu", "float16",
+          "a GPU computes in float16 anyway: half the size for a trivial loss of accuracy"),
+    _when(lambda s: s.goal == "accuracy" and not s.has_data, "float16",
+          "without data nothing keeps accuracy better: half the size, a trivial loss"),
+    _when(lambda s: s.goal == "accuracy" and s.sensitive, "int16x8",
+          "its activations are sensitive: with 16 bits for them the accuracy is almost float's"),
+    _when(lambda s: s.goal == "accuracy", "int8",
+          "integer arithmetic with a small loss, and --min-agreement gives back 16 bits to the "
+          "layers that need them", (("--min-agreement", "0.99"),)),
+    _when(lambda s: not s.has_data, "dynamic",
+          "no data is needed: a quarter of the size, a minimal loss, and products with weights in "
+          "integers"),
+    _when(lambda s: s.goal == "latency" and s.macs_per_parameter < FEW_MACS, "dynamic",
+          "each weight is used so rarely that reading it is what takes the time: a quarter of the "
+          "bytes is the gain, and activations may stay float"),
+    _when(lambda s: s.sensitive and s.goal != "latency", "int8",
+          "a quarter of the size; its activations are sensitive, so hold it to a target",
+          (("--min-agreement", "0.98"),)),
+    _when(lambda s: True, "int8",
+          "with samples for calibration all of it becomes integers: a quarter of the size, the "
+          "fastest on CPUs, and what DSPs and Edge TPUs take"),
 )  # fmt: skip
 
 
@@ -152,8 +160,8 @@ def suggest(
             where=source.source,
             fix="start from the float model it was made from",
         )
-    situation = _situation(source, record, have, accelerator, goal)
-    branch = next(b for b in TREE if b.holds(situation))
+    situation = situation_of(source, record, have, accelerator, goal)
+    branch = next(iter(findings(TREE, situation)))
     size = len(dump(source))
     return Suggestion(
         branch.mode,
@@ -191,9 +199,10 @@ def expected_size(model: Model, mode: str) -> int:
     return int(len(dump(model)) - saved)
 
 
-def _situation(
+def situation_of(
     model: Model, record: dict[str, Any], data: str, accelerator: str, goal: str
 ) -> Situation:
+    """What the tree looks at; record: what `inspect` says of the model."""
     names = Counter(op.name for g in model.graphs for op in g.ops)
     float_ops = Counter(
         op.name for g in model.graphs for op in g.ops if any(t.dtype.is_float for t in op.outputs)

@@ -13,6 +13,7 @@ from . import fuse, layout, simplify
 from .common import Fired, Pass, PassReport, by_rules, run_passes
 
 FOLD = Pass("fold constants", simplify.fold_constants)
+FOLD_BUT_WEIGHTS = Pass("fold constants", simplify.fold_but_weights)
 SIMPLIFY = by_rules("simplify", simplify.RULES)
 LAYOUT = Pass("sink transposes", layout.sink_transposes)
 PAD_LATER = by_rules("pad later", layout.RULES)
@@ -26,6 +27,8 @@ PIPELINES: dict[str, tuple[Pass, ...]] = {
     "simplify": (FOLD, SIMPLIFY, MERGE, CLEAN),
     # Clamps must see their producers, so transposes between them go first.
     "default": (FOLD, SIMPLIFY, LAYOUT, PAD_LATER, FUSE, MERGE, CLEAN),
+    # For a file: weights stay as they are stored, float16 or sparse.
+    "file": (FOLD_BUT_WEIGHTS, SIMPLIFY, LAYOUT, PAD_LATER, FUSE, MERGE, CLEAN),
 }
 
 __all__ = ["PIPELINES", "Fired", "Pass", "PassReport", "run_passes"]

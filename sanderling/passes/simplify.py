@@ -38,11 +38,20 @@ FOLD_BYTES = 1 << 18
 
 def fold_constants(graph: Graph) -> Fired:
     """Compute now what depends on constants alone, float16 and sparse weights among it."""
+    return _folded(graph, lambda op: True)
+
+
+def fold_but_weights(graph: Graph) -> Fired:
+    """The same, but weights stay as they are stored: a file would grow with them."""
+    return _folded(graph, lambda op: op.name not in UNPACKS)
+
+
+def _folded(graph: Graph, is_wanted: Callable[[Op], bool]) -> Fired:
     fired: Fired = Counter()
     outputs = set(graph.outputs)
     state = new_state()
     for op in list(graph.ops):
-        if not _is_known(op) or outputs.intersection(op.outputs):
+        if not is_wanted(op) or not _is_known(op) or outputs.intersection(op.outputs):
             continue
         try:
             results = evaluate(op, [_given(op, t) for t in op.inputs], state)

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array, Graph, Tensor
 from .constraint import Rows
+from .file_rows import LARGEST, check_values
 
 LEAST_SAMPLES = 8
 MOST_HELD_OUT = 2048  # of more samples that are held out these judge
@@ -45,7 +46,10 @@ class Batches:
 
     def take(self, places: Array) -> list[Array]:
         """The samples at these places, for each input."""
-        return [np.asarray(rows[places]) for rows in self.rows]
+        found = [np.asarray(rows[places]) for rows in self.rows]
+        for number, values in enumerate(found):
+            _check_batch(values, places, f"{number + 1} of {len(found)}")
+        return found
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Array, list[Array]]]:
         """(places, samples for each input) of each batch from the `first` on. Every sample comes
@@ -66,6 +70,14 @@ class Batches:
             return inputs
         rng = np.random.default_rng((*seed, 1))
         return [_varied(x, rng, self.mirror, self.crop) if x.ndim == 4 else x for x in inputs]
+
+
+def _check_batch(values: Array, places: Array, name: str) -> None:
+    """Refuse a batch with NaN or absurd values, by the first sample that has some."""
+    if values.dtype.kind != "f" or not values.size or abs(values).max() <= LARGEST:
+        return
+    for place, sample in zip(places, values, strict=True):
+        check_values(sample, f"sample {place}", name)
 
 
 def _varied(pictures: Array, rng: np.random.Generator, mirror: bool, crop: int) -> Array:

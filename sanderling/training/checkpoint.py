@@ -18,7 +18,7 @@ from ..format import dump, write_atomic
 from ..ir import Array, Model
 from .constraint import Constraint, Rows
 
-VERSION = 1
+VERSION = 2
 SEEN = 4  # samples that tell one set of data from another
 
 
@@ -70,6 +70,14 @@ def read(path: Path, run: str) -> dict[str, Any] | None:
 
 def _refused(what: str, path: Path) -> InputError:
     return InputError(what, where=str(path), fix="remove it to begin anew, or name another file")
+
+
+def of_trial(path: str | Path | None, name: str) -> Path | None:
+    """The checkpoint of one of several runs: a file beside the one that was named."""
+    if path is None:
+        return None
+    home = Path(path)
+    return home.with_name(f"{home.stem}-{name}{home.suffix}")
 
 
 def copied(value: Any) -> Any:

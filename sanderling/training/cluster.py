@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +181,11 @@ class _Job:
         self.schedule, self.checkpoint = schedule, checkpoint
         tensors = weights_of(model, how.only, how.depthwise)
         self.names = [t.name for t in tensors if home_of(t) is not None]
-        spread = np.unique(np.linspace(0, max(0, len(data) - 1), LOOKED_AT).astype(np.int64))
-        self.seen = data.part(spread[: len(data)]).inputs
+
+    @cached_property
+    def seen(self) -> list[Array]:
+        """Samples whose statistics are taken."""
+        return self.data.spread(LOOKED_AT)
 
     def clustered(self, counts: dict[str, int]) -> Made:
         rule = self.how.rule(counts)

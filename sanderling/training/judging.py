@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError
-from ..evaluate.output_kinds import output_kind
+from ..evaluate.output_kinds import MEASURES, SCORES, VALUES, OutputKind, output_kind
 from ..evaluate.paired_statistics import paired, wilson
 from ..evaluate.task import Task
 from ..format import dump
@@ -22,9 +22,12 @@ from ..measure.inspection import quantisation_kind
 from ..optimize.accuracy import evaluated
 from ..optimize.canonical import QUANTISED
 from ..optimize.judge import Candidate
+from ..optimize.linear import own_name
+from ..optimize.probe import Probe
 from ..optimize.report import Trial
 from ..optimize.target import halves
 from .batches import checked_labels
+from .constraint import Rows
 from .samples import TrainingData
 from .twin import Twin
 
@@ -81,7 +84,7 @@ def split(data: TrainingData, held_out: float, seed: int) -> tuple[TrainingData,
     return data.part(np.sort(order[away:])), data.part(np.sort(order[:away]))
 
 
-def answers(model: Model, inputs: Sequence[Array]) -> list[Array]:
+def answers(model: Model, inputs: Sequence[Rows]) -> list[Array]:
     """The outputs for all samples, in the order of the graph's."""
     twin, found = Twin(model), []
     with torch.no_grad():
@@ -90,20 +93,36 @@ def answers(model: Model, inputs: Sequence[Array]) -> list[Array]:
     return [torch.cat(parts).numpy() for parts in zip(*found, strict=True)]
 
 
+def runtime_answers(model: Model, inputs: Sequence[Rows]) -> list[Array]:
+    """The same by our runtime, sample by sample, also of a model whose inputs and outputs are
+    codes: these are given as the numbers that they stand for."""
+    probe, found = Probe(model, [], 1), []
+    names = [t.name for t in model.main.inputs]
+    for i in range(len(inputs[0])):
+        outputs = probe.run({n: x[i : i + 1] for n, x in zip(names, inputs, strict=True)})
+        found.append([outputs[own_name(t.name)] for t in model.main.outputs])
+    return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+
+
 @dataclass
 class Judging:
-    """Compares models with the float one, on these samples; or by a task."""
+    """Compares models with the float one, on these samples; or by a task. answer: what a model says
+    to samples."""
 
     model: Model
     data: TrainingData
     task: Task | None = None
     limit: int = 0
     metric: str = ""
+    answer: Callable[[Model, Sequence[Rows]], list[Array]] = answers
     _wanted: list[Array] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        self._wanted = answers(self.model, self.data.inputs) if len(self.data) else []
+        self._wanted = self.answer(self.model, self.data.inputs) if len(self.data) else []
         self.kinds = {t.name: output_kind(t) for t in self.model.main.outputs}
+        if self.data.labels is not None and not self._is_single:
+            first = self.model.main.outputs[0].name
+            self.kinds[first] = OutputKind(SCORES, "there are labels of classes")
 
     @property
     def figure(self) -> str:
@@ -118,8 +137,8 @@ class Judging:
         """Agreement with float, SNR, and with labels accuracy, each with its statistics."""
         if not self._wanted:
             return {}
-        given = answers(model, self.data.inputs)
-        found: dict[str, Any] = {"samples": len(self.data)}
+        given = self.answer(model, self.data.inputs)
+        found: dict[str, Any] = {"samples": len(self.data), "judged_by": self.judged_by}
         candidate = self._candidate(given, slice(None))
         found["snr_db"] = candidate.snr
         if candidate.agreement is not None:
@@ -135,9 +154,31 @@ class Judging:
             }
         return found
 
+    @property
+    def judged_by(self) -> str:
+        """What an answer is, for people. One number alone has no first class."""
+        kind = self.kinds[self.model.main.outputs[0].name]
+        if not self._is_single:
+            return MEASURES[kind.name]
+        if self.data.labels is None:
+            return f"{MEASURES[VALUES]}: the output {kind.why.removeprefix('it ')}"
+        return f"a score above {self._threshold:g} means class 1, since it is a single number"
+
+    @property
+    def _is_single(self) -> bool:
+        shape = self.model.main.outputs[0].shape
+        return int(np.prod(shape[1:] or shape)) == 1
+
+    @property
+    def _threshold(self) -> float:
+        """Of one score alone: a half behind a sigmoid, else zero, where a sigmoid has its half."""
+        made = self.model.main.outputs[0].producer
+        return 0.5 if made is not None and made.name == "LOGISTIC" else 0.0
+
     def _right(self, outputs: Sequence[Array]) -> Array:
         scores = outputs[0].reshape(len(outputs[0]), -1)
-        return np.asarray(scores.argmax(1) == np.asarray(self.data.labels).reshape(-1))
+        classes = scores[:, 0] > self._threshold if self._is_single else scores.argmax(1)
+        return np.asarray(classes == np.asarray(self.data.labels).reshape(-1))
 
     def _candidate(self, given: Sequence[Array], part: slice) -> Candidate:
         names = [t.name for t in self.model.main.outputs]
@@ -169,7 +210,7 @@ class Judging:
         return [float(score)]
 
     def _on_samples(self, model: Model) -> list[float]:
-        given = answers(model, self.data.inputs)
+        given = self.answer(model, self.data.inputs)
         parts = halves(len(self.data))
         if self.figure == "accuracy":
             return [float(self._right(given)[p].mean()) for p in parts]

@@ -105,3 +105,12 @@ def agreement(aim: Target, found: torch.Tensor, wanted: torch.Tensor) -> float:
     width = found.shape[-1]
     same = found.reshape(-1, width).argmax(1) == wanted.reshape(-1, width).argmax(1)
     return float(same.float().mean())
+
+
+def right_share(found: torch.Tensor, labels: torch.Tensor) -> float:
+    """Of scores and class numbers: the share whose first class is the label. One score alone, which
+    stands before its sigmoid, means class 1 above zero."""
+    width = found.shape[-1]
+    rows = found.reshape(-1, width)
+    classes = (rows[:, 0] > 0).long() if width == 1 else rows.argmax(1)
+    return float((classes == labels.reshape(-1)).float().mean())

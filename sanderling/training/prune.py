@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..delegates.cpu.kernels.products.zeros import sparse_threshold
 from ..errors import InputError
@@ -284,9 +283,12 @@ class _Job:
         self.model, self.data, self.how = model, data, how
         self.schedule, self.checkpoint = schedule, checkpoint
         self.names, self.skipped = _weights(model, how)
-        spread = np.unique(np.linspace(0, max(0, len(data) - 1), LOOKED_AT).astype(np.int64))
-        self.seen = data.part(spread[: len(data)]).inputs
         self._worth: Any = None
+
+    @cached_property
+    def seen(self) -> list[Array]:
+        """Samples whose statistics are taken."""
+        return self.data.spread(LOOKED_AT)
 
     def pruned(self, sparsity: float) -> Made:
         if self.how.is_of_channels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -141,6 +141,19 @@ def _figures(tensor: Tensor) -> tuple[float, int]:
 
 # -- tables, which the terminal shows too ---------------------------------------------------------
 
+
+class Checked(Protocol):
+    """A report that says what the finished file breaks."""
+
+    problems: list[str]
+
+
+class Compared(Protocol):
+    """A report with a comparison on held-out samples."""
+
+    compared: dict[str, Any]
+
+
 LAYERS = ["~weight", "op", "shape", ">MACs, M", ">zeros before", ">zeros", ">values", ">error",
           "~note"]  # fmt: skip
 COMPARED = ["figure", ">value", "95 %"]
@@ -165,7 +178,7 @@ def layer_rows(report: TrainingReport) -> list[tuple[object, ...]]:
     ]
 
 
-def compared_rows(report: TrainingReport) -> list[tuple[object, ...]]:
+def compared_rows(report: Compared) -> list[tuple[object, ...]]:
     found, rows = report.compared, list[tuple[object, ...]]()
     if agreement := found.get("agreement"):
         interval = f"{agreement['low']:.1%} to {agreement['high']:.1%}"
@@ -178,6 +191,7 @@ def compared_rows(report: TrainingReport) -> list[tuple[object, ...]]:
         rows.append(("change", f"{apart['value'] * 100:+.2f} points", interval))
     if found:
         rows.append(("SNR of the outputs", f"{found['snr_db']:.1f} dB", ""))
+        rows.append(("judged by", found["judged_by"], ""))
     return rows
 
 
@@ -196,7 +210,7 @@ def speed_rows(report: TrainingReport) -> list[tuple[object, ...]]:
     return [*rows, *measured]
 
 
-def check_line(report: TrainingReport) -> str:
+def check_line(report: Checked) -> str:
     """Whether the finished file holds what was asked."""
     if report.problems:
         return f"the file does not hold what was asked: {report.problems[0]}"

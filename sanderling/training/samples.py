@@ -3,6 +3,9 @@
 Labels may be an array; a .npy, or the array `labels` of a .npz; the name of an array beside the
 samples in their own .npz; a .csv with the columns `file` and `label`; or the word `folders`, where
 pictures lie in a folder for each class, in the order of the folders' names.
+
+What fits into KEPT_BYTES is read at once. Of more, such as a folder of 100,000 pictures, a batch is
+read when it is asked for, and as many samples as that are kept (`file_rows.py`).
 """
 
 from __future__ import annotations
@@ -18,20 +21,24 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import numpy_reader
-from ..ir import Array, Model
+from ..ir import Array, Model, Tensor
 from ..optimize.samples import Samples, SignatureSamples, read_samples
+from .constraint import Rows
+from .file_rows import FileRows, Reader
 
 FOLDERS = "folders"
 LABELS = "labels"  # the array of a .npz that is taken for them
+KEPT_BYTES = 256 << 20  # of samples in memory
 Given = str | os.PathLike[str] | Array | Sequence[Array] | Mapping[str, Array]
 
 
 @dataclass
 class TrainingData:
-    """inputs: an array for each input of the model, samples along the first axis. labels: one for
-    each sample, or None. text: what they are, for people."""
+    """inputs: an array for each input of the model, samples along the first axis, or files that
+    are read when they are looked at. labels: one for each sample, or None. text: what they are, for
+    people."""
 
-    inputs: list[Array]
+    inputs: list[Rows]
     labels: Array | None = None
     text: str = "arrays"
     warnings: Sequence[str] = ()
@@ -42,7 +49,13 @@ class TrainingData:
     def part(self, places: Array | slice) -> TrainingData:
         """Some of the samples, with their labels."""
         labels = None if self.labels is None else self.labels[places]
-        return TrainingData([x[places] for x in self.inputs], labels, self.text, self.warnings)
+        chosen = (x.part(places) if isinstance(x, FileRows) else x[places] for x in self.inputs)
+        return TrainingData(list[Rows](chosen), labels, self.text, self.warnings)
+
+    def spread(self, most: int) -> list[Array]:
+        """So many samples at most, evenly over all, in memory."""
+        places = np.unique(np.linspace(0, max(0, len(self) - 1), most).astype(np.int64))
+        return [np.asarray(x[places[: len(self)]]) for x in self.inputs]
 
 
 def read_training_data(
@@ -51,7 +64,7 @@ def read_training_data(
     labels: str | os.PathLike[str] | Array | None = None,
     **how: Any,
 ) -> TrainingData:
-    """All samples in memory, as the model takes them.
+    """Samples as the model takes them: in memory, or files where they would not fit.
 
     data: an array (several inputs: a list of them, or a dict by input name), or a file or folder;
     how: the options of `read_samples`, such as samples=200 or preset="efficientnet-lite".
@@ -64,9 +77,7 @@ def read_training_data(
             where="data",
             fix="give the samples of one signature",
         )
-    feeds = list(found)
-    _check_finite(found, feeds)
-    inputs = [np.concatenate([f[t.name] for f in feeds]) for t in model.main.inputs]
+    inputs = _read(found, model.main.inputs)
     chosen = None if labels is None else _labels(labels, found, plain)
     return TrainingData(inputs, chosen, found.text, found.warnings)
 
@@ -80,18 +91,14 @@ def no_samples(model: Model, labels: object = None) -> TrainingData:
     return TrainingData([np.zeros((0, *t.shape[1:]), t.dtype.numpy) for t in model.main.inputs])
 
 
-def _check_finite(samples: Samples, feeds: Sequence[Mapping[str, Array]]) -> None:
-    """Refuse NaN and infinities: each would be in the statistics and the loss of all."""
-    for number, feed in zip(samples.chosen, feeds, strict=True):
-        for name, values in feed.items():
-            if not np.isfinite(values).all():
-                what = "NaN" if np.isnan(values).any() else "infinite"
-                file = f" ({samples.paths[number]})" if samples.paths else ""
-                raise InputError(
-                    f"sample {number}{file} has {what} values",
-                    where=f"input '{name}'",
-                    fix="leave it out, or mend it",
-                )
+def _read(samples: Samples, tensors: Sequence[Tensor]) -> list[Rows]:
+    """The samples of each input, at once if they are not too large together."""
+    reader = Reader(samples, KEPT_BYTES)
+    lazy = [FileRows(reader, t.name, np.arange(len(samples))) for t in tensors]
+    size = sum(values.nbytes for values in reader(0).values())
+    if size * len(samples) > KEPT_BYTES:
+        return list(lazy)
+    return [rows[:] for rows in lazy]
 
 
 def _plain(data: Given, model: Model) -> str | Array | Mapping[str, Array]:

@@ -25,7 +25,7 @@ from ..progress import progress
 from . import checkpoint as checkpoints
 from .batches import Batches, checked_labels, checked_rows
 from .constraint import Constraint, Rows
-from .losses import Loss, Target, agreement, cross_entropy, distance, targets
+from .losses import Loss, Target, agreement, cross_entropy, distance, right_share, targets
 from .twin import Twin
 
 KEPT_BYTES = 256 << 20  # of the float model's answers; more are computed again for every batch
@@ -78,21 +78,26 @@ class Schedule:
 @dataclass
 class Epoch:
     """What an epoch came to: the mean loss of its batches, the loss on held-out samples, and the
-    share of those on which the first class is the float model's."""
+    share of those on which the first class is the float model's (of values: one less their relative
+    error). right: the share that the labels call right, where these are classes."""
 
     loss: float
     held_out: float
     agreement: float
     seconds: float
+    right: float | None = None
 
 
 @dataclass
 class Trained:
     """The model with its new weights, and how it came about. kept: the epoch whose weights it
-    has. twin: the module that was trained, with its constraints."""
+    has; 0: those that training started from, since no epoch was better. start: what these are worth
+    on held-out samples; None if constraints do not hold from the start on. twin: the module that
+    was trained, with its constraints."""
 
     model: Model
     twin: Twin
+    start: Epoch | None = None
     epochs: list[Epoch] = field(default_factory=list)
     kept: int = 0
     frozen: dict[str, str] = field(default_factory=dict)
@@ -196,6 +201,7 @@ class _Run:
         self._resume()
         if self.epoch < self.schedule.epochs:
             self.teacher.remember(self.batches)
+            self._judge_start()
         with progress() as show:
             while self.epoch < self.schedule.epochs and not self._is_patient_no_more():
                 self._one_epoch(show)
@@ -228,13 +234,31 @@ class _Run:
             return text
         return f"{text}, agreement {self.result.epochs[-1].agreement:.1%}"
 
+    def _judge_start(self) -> None:
+        """The start is the first of those that may be kept: training can make a model worse."""
+        if self.epoch or self.batch or not self._is_settled():
+            return
+        found = self._judged(0.0, 0.0)
+        self.result.start, self.best = found, (found.held_out, self._state())
+
     def _conclude(self, seconds: float) -> None:
-        held_out, agreeing = self._judged()
-        mean = self.total / max(1, self.batches.count)
-        self.result.epochs.append(Epoch(mean, held_out, agreeing, seconds))
+        found = self._judged(self.total / max(1, self.batches.count), seconds)
+        self.result.epochs.append(found)
         self.epoch, self.batch, self.total = self.epoch + 1, 0, 0.0
-        if self._is_settled() and (self.best is None or held_out < self.best[0]):
-            self.best, self.result.kept = (held_out, self._state()), self.epoch
+        if self._is_settled() and self._is_better(found):
+            self.best, self.result.kept = (found.held_out, self._state()), self.epoch
+
+    def _is_better(self, found: Epoch) -> bool:
+        """The loss decides, since it is less of a matter of chance than a count of samples; but
+        what is kept has no fewer right answers, or answers like float's, than the start."""
+        if self.best is not None and found.held_out >= self.best[0]:
+            return False
+        start = self.result.start
+        if start is None or self.loss is not None:  # a loss of the user's own: it says all
+            return True
+        if found.right is not None and start.right is not None:
+            return found.right >= start.right
+        return found.agreement >= start.agreement
 
     def _is_settled(self) -> bool:
         """Weights of an epoch in which constraints were still growing are not kept."""
@@ -315,9 +339,10 @@ class _Run:
             total = total + self.schedule.feature_weight * inner
         return total
 
-    def _judged(self) -> tuple[float, float]:
-        """Loss and agreement on the samples that are held out."""
-        total, same, count = 0.0, 0.0, 0
+    def _judged(self, loss: float, seconds: float) -> Epoch:
+        """Loss, agreement and right answers on the samples that are held out. loss, seconds: of the
+        training before."""
+        total, same, right, count = 0.0, 0.0, 0.0, 0
         with torch.no_grad():
             for places, inputs in self.batches.parts(self.batches.held):
                 outputs, found = self._forward(inputs)
@@ -325,10 +350,22 @@ class _Run:
                 wanted = self.teacher.answers(places, inputs)
                 if self.aims:
                     same += agreement(self.aims[0], found[0], wanted[0]) * len(places)
+                right += self._right(found, places) * len(places)
                 count += len(places)
                 for constraint in self.constraints:
                     constraint.penalty()
-        return total / count, same / count
+        share = right / count if self._has_classes else None
+        return Epoch(loss, total / count, same / count, seconds, share)
+
+    @property
+    def _has_classes(self) -> bool:
+        return self.labels is not None and self.loss is None and bool(self.aims)
+
+    def _right(self, found: list[torch.Tensor], places: Array) -> float:
+        """The share of right answers, where labels are classes."""
+        if self.labels is None or not self._has_classes:
+            return 0.0
+        return right_share(found[0], self.labels[torch.from_numpy(np.ascontiguousarray(places))])
 
     # -- ends and checkpoints ----------------------------------------------------------------------
 
@@ -364,6 +401,7 @@ class _Run:
             "done": [self.epoch, self.batch, self.result.kept],
             "total": self.total,
             "epochs": [asdict(e) for e in self.result.epochs],
+            "start": None if self.result.start is None else asdict(self.result.start),
         }
         checkpoints.write(self.path, content, self.name)
 
@@ -375,6 +413,7 @@ class _Run:
         self.epoch, self.batch, self.result.kept = found["done"]
         self.best, self.total = found["best"], found["total"]
         self.result.epochs = [Epoch(**e) for e in found["epochs"]]
+        self.result.start = None if found["start"] is None else Epoch(**found["start"])
 
 
 def _size(parameter: torch.Tensor) -> float:

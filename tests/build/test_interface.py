@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sanderling.build import ahead
 from sanderling.build.runtime_ir import FOLDER
+from tests.support.every_worker import share_everything
 
 from .programs import CC, VALGRIND, built, compiled, gather, needs_cc, run
 
@@ -176,7 +176,7 @@ def test_eight_threads_under_the_thread_sanitizer(
 ) -> None:
     """The runtime is compiled from its C source, so that the sanitizer sees it; what it cannot see
     is the generated code, whose barriers it would not know."""
-    monkeypatch.setattr(ahead, "WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
     digits(tmp_path)
     sanitize = ["-fsanitize=thread", "-std=gnu11", "-DSR(name)=m_##name"]
     try:
@@ -194,7 +194,7 @@ def test_eight_threads_under_the_thread_sanitizer(
 
 @pytest.mark.skipif(VALGRIND is None, reason="apt-get install valgrind")
 def test_no_error_and_no_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
     digits(tmp_path)
     strict = [VALGRIND, "-q", "--error-exitcode=9", "--leak-check=full", "--show-leak-kinds=all",
               "--errors-for-leak-kinds=all"]  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sanderling
-from sanderling.build import ahead, runtime_ir
+from sanderling.build import runtime_ir
 from sanderling.build.elf import defined
 from sanderling.build.sources import identifier
 from sanderling.errors import InputError
@@ -19,6 +19,7 @@ from sanderling.ir import DType, Graph, Model
 from sanderling.runtime.session import Session
 from tests.support.command_line import F32, INT8, call
 from tests.support.cpu_conformance import cases_of
+from tests.support.every_worker import share_everything
 
 from .programs import CC, F, built, compiled, from_python, needs_cc, relu, run
 
@@ -28,7 +29,7 @@ pytestmark = needs_cc
 @pytest.fixture(autouse=True)
 def every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are small here; they get the workers that are asked for."""
-    monkeypatch.setattr(ahead, "WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
 
 
 @pytest.mark.parametrize("path", [F32, INT8], ids=["float", "int8"])

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sanderling.build import ahead
 from sanderling.build.blueprint import plan_library
 from sanderling.build.checking import check_library
 from sanderling.build.library import write_library
@@ -21,6 +20,7 @@ from sanderling.errors import InputError
 from sanderling.measure.inputs import Feeding
 from tests.support.aarch64_qemu import run_aarch64
 from tests.support.command_line import F32, INT8
+from tests.support.every_worker import share_everything
 
 from .programs import CROSS, QEMU, built, compiled, from_python, needs_arm, needs_cc, run
 
@@ -30,7 +30,7 @@ x86_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="this is no
 @needs_cc
 @x86_only
 def test_every_version_in_one_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
     made = plan_library(INT8, "x86-64", name="m")
     compiler = find_compiler(made.platform)
     found = write_library(made, tmp_path, compiler)
@@ -133,7 +133,7 @@ def test_aarch64_is_chosen_by_its_features(tmp_path: Path) -> None:
 def test_aarch64_answers(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Integers as the session of this machine has them; floats bit for bit as the same code gives
     without the library around it."""
-    monkeypatch.setattr(ahead, "WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
     made = plan_library(path, "aarch64", name="m")
     compiler = find_compiler(made.platform)
     write_library(made, tmp_path, compiler)

@@ -95,7 +95,7 @@ def part_of_a_vector(k: StepEmitter, x: Tensor, y: Tensor) -> None:
 
 def either(k: StepEmitter, x: Tensor, y: Tensor) -> None:
     """The extent is that of the pointer which is chosen."""
-    one = k.b.icmp_signed("==", k.workers, I64(1))
+    one = k.b.icmp_signed("==", k.chunks, I64(1))
     chosen = k.b.select(one, k.scratch(8), k.ptr(y))
     k.store(I8(1), k.at(chosen, 8, I8))
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from sanderling import Interpreter, load
-from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.errors import ModelError
 from sanderling.format import dump
@@ -18,6 +17,7 @@ from tests.conformance.cases_control import binary, choose, const, emit
 from tests.conformance.harness import Case, T, case, f32, i16, i32, i64, weights
 from tests.support import shared_models
 from tests.support.cpu_conformance import RUNNABLE, cpu_for, run
+from tests.support.every_worker import share_everything
 
 
 def row(made: Case, limit: int) -> tuple[Case, int]:
@@ -42,7 +42,7 @@ each = pytest.mark.parametrize(("made", "limit"), CASES, ids=IDS)
 @pytest.fixture(autouse=True)
 def every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are small here; they get the workers that are asked for."""
-    monkeypatch.setattr(cpu, "WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
 
 
 def is_index(tensor: Tensor) -> bool:

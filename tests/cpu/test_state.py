@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate, lower
 from sanderling.delegates.cpu.isa.targets import TARGETS
 from sanderling.delegates.cpu.kernels.control import MOST_CASES
@@ -41,6 +40,7 @@ from tests.support.cpu_conformance import (
     check_cpu,
     cpu_for,
 )
+from tests.support.every_worker import share_everything
 
 OPS = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "IF", "STABLEHLO_COMPOSITE")
 
@@ -48,7 +48,7 @@ OPS = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "IF", "STA
 @pytest.fixture(autouse=True)
 def every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are small here; they get the workers that are asked for."""
-    monkeypatch.setattr(cpu, "WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
 
 
 @pytest.mark.parametrize("target", RUNNABLE)

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sanderling.delegates.cpu import delegate as cpu
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.runtime.executable import Crew
 from sanderling.errors import DelegateError
 from sanderling.ir import Array, DType, Graph, Model
 from sanderling.runtime.session import Session
 from tests.support.conv_stacks import feed, stack
+from tests.support.every_worker import share_everything
 
 COUNTS = (1, 2, 3, 8)
 pytestmark = pytest.mark.skipif(
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are small here; they get the workers that are asked for."""
-    monkeypatch.setattr(cpu, "WORK_OF_WORKER", 1)
+    share_everything(monkeypatch)
 
 
 def threads_now() -> int:
@@ -172,7 +172,8 @@ def run_python(code: str) -> str:
         import os, sys, time
         import numpy as np
         from sanderling.delegates.cpu import delegate as cpu
-        cpu.WORK_OF_WORKER = 1
+        from sanderling.delegates.cpu.runtime import division
+        division.WORK_OF_WORKER = division.WORK_OF_CHUNK = 1
         from sanderling.delegates.cpu.delegate import CpuDelegate
         from tests.support.conv_stacks import feed, stack
         model = stack()

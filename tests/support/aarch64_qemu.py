@@ -14,14 +14,15 @@ import numpy as np
 
 from sanderling.delegates.cpu.runtime.abi import (
     ARENA,
+    CHUNKS,
     FIRST_ARG,
     SCRATCH,
     SLACK,
     STRIDE,
     SYNC,
-    SYNC_WORDS,
     TIMES,
     WEIGHTS,
+    sync_words,
 )
 from sanderling.delegates.cpu.runtime.executable import Compiled
 from sanderling.ir import Array
@@ -63,7 +64,8 @@ class _Program:
         context[ARENA] = self._add(bytes(compiled.arena + SLACK))
         context[SCRATCH] = self._add(bytes(compiled.scratch + SLACK))
         context[STRIDE] = compiled.scratch
-        context[SYNC] = self._add(bytes(4 * SYNC_WORDS))
+        context[SYNC] = self._add(bytes(4 * sync_words(1)))
+        context[CHUNKS] = self._add(bytes(4 * (len(compiled.steps) + 1)))
         context[TIMES] = self._add(bytes(8 * max(len(compiled.steps), 1)))
         for slot, array in enumerate((*inputs, *outputs), FIRST_ARG):
             context[slot] = self._add(array.tobytes())

@@ -13,12 +13,12 @@ import pytest
 
 import sanderling
 from sanderling import load, save, trace
-from sanderling.delegates.cpu import delegate as cpu
 from sanderling.ir import DType, Graph, Model
 from sanderling.runtime.trace import Slice, Trace
 from sanderling.spans import tape
 
 from .conv_stacks import feed, stack
+from .every_worker import share_everything
 
 ROOT = Path(__file__).parents[2]
 DIGITS = str(files("sanderling") / "data" / "digits_int8.tflite")
@@ -30,7 +30,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache of its own, and workers for small models too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SANDERLING_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(cpu, "WORK_OF_WORKER", 1)
+        share_everything(patch)
         yield
     assert tape.recorder is None, "a recording was left on"
 

@@ -27,11 +27,12 @@
 #define MESSAGE 256
 #define MOST_THREADS 1024
 
-/* As abi.py has them: the slots of a context, and the words of a sync block. */
-enum { ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, FIRST_ARG };
-enum { LINE = 16, MOST_SPINS = 7 * LINE, SYSCALL = 8 * LINE, SYNC_WORDS = 9 * LINE };
-/* As executable.py has them. */
-enum { SPIN = 4000, SPIN_CROWDED = 20 };
+/* As abi.py has them: the slots of a context, the words of a sync block, a mark of chunks. */
+enum { ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, CHUNKS, FIRST_ARG };
+enum { LINE = 16, STOP = 2 * LINE, MOST_SPINS = STOP + 1, WORKERS = STOP + 2, SYSCALL = STOP + 4 };
+enum { CREW = 3 * LINE, OF_WORKER = 3 * LINE, WAKES = 1 << 16 };
+/* As executable.py and division.py have them. */
+enum { SPIN = 4000, SPIN_CROWDED = 20, CHUNKS_OF_WORKER = 4 };
 
 /* What descriptor.py writes. Every field but those of a tensor is a word of eight bytes. */
 
@@ -75,6 +76,8 @@ typedef struct part {
   const site *sites;
   int64_t step_count; /* 0 where the code counts nothing */
   const step *steps;
+  int64_t limit_count; /* steps, whether they are counted or not */
+  const int32_t *limits; /* chunks that each is worth, with WAKES if it is worth waking workers */
   sanderling_operator function;
   const char *name;
   const unsigned char *options;
@@ -165,6 +168,7 @@ typedef struct crew {
   int64_t *context;
   int32_t *sync;
   int64_t *ticks;
+  int32_t *chunks;
   int64_t (*records)[3];
   pthread_t *threads;
   sanderling_operand *operands;
@@ -189,6 +193,14 @@ static int64_t ticks_of(const part *p, int64_t workers) {
   return p->step_count ? workers * p->step_count + 1 : 0;
 }
 
+/* As division.py has it: the chunks that a step is cut into. */
+static int32_t chunks_of(int32_t limit, int64_t workers) {
+  int64_t most = limit % WAKES, each = most / workers;
+  if (most < 2 || workers < 2) return 0;
+  if (each > CHUNKS_OF_WORKER) each = CHUNKS_OF_WORKER;
+  return (int32_t)(each ? each * workers : most) | (limit & WAKES);
+}
+
 /* A piece of the block. Without a block, its size is counted. */
 static void *take(unsigned char *block, size_t *used, size_t size) {
   void *found = block ? block + *used : NULL;
@@ -211,7 +223,8 @@ static size_t lay_out(const version *v, int64_t threads, unsigned char *block, s
     memset(&c, 0, sizeof c);
     c.workers = (int64_t)count;
     c.context = take(block, &used, (size_t)(FIRST_ARG + p->place_count) * sizeof(int64_t));
-    c.sync = take(block, &used, SYNC_WORDS * sizeof(int32_t));
+    c.sync = take(block, &used, (CREW + count * OF_WORKER) * sizeof(int32_t));
+    c.chunks = take(block, &used, (size_t)(p->limit_count + 1) * sizeof(int32_t));
     c.ticks = take(block, &used, (size_t)ticks_of(p, c.workers) * sizeof(int64_t));
     c.records = take(block, &used, (count - 1) * sizeof(int64_t[3]));
     c.threads = take(block, &used, (count - 1) * sizeof(pthread_t));
@@ -233,6 +246,7 @@ static size_t lay_out(const version *v, int64_t threads, unsigned char *block, s
     c->context[WEIGHTS] = (int64_t)(intptr_t)v->parts[i].weights;
     c->context[STRIDE] = v->parts[i].scratch;
     c->context[SYNC] = (int64_t)(intptr_t)c->sync;
+    c->context[CHUNKS] = (int64_t)(intptr_t)c->chunks;
   }
   return used;
 }
@@ -301,6 +315,9 @@ static void set_up(instance *s, int count_steps) {
     crew *c = s->crews + i;
     if (count_steps && s->code->parts[i].step_count)
       c->context[TIMES] = (int64_t)(intptr_t)c->ticks;
+    for (int64_t n = 0; n < s->code->parts[i].limit_count; n++)
+      c->chunks[n] = chunks_of(s->code->parts[i].limits[n], c->workers);
+    c->sync[WORKERS] = (int32_t)c->workers;
     c->sync[MOST_SPINS] = c->workers <= cpus ? SPIN : SPIN_CROWDED;
     int64_t address = (int64_t)(intptr_t)syscall;
     memcpy(c->sync + SYSCALL, &address, sizeof address);

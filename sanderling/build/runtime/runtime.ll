@@ -1,12 +1,12 @@
-; made by runtime_ir.py from e49ddcd5d353f209c7a8d496798de1649be8ac2f586ce92d5414be0e3274bed7
+; made by runtime_ir.py from 96cac1d2996c97a8c63cb2df79d1cec00cdfd85a3cc00cfa4d39330f99840946
 
 %struct.model = type { ptr, i64, i64, i64, ptr, ptr, i64, ptr, ptr, ptr }
 %struct.answers = type { i32, [8 x %struct.answer] }
 %struct.answer = type { i32, i32, [4 x i32] }
 %struct.version = type { ptr, i64, ptr, i64, i64, ptr, ptr, i64, ptr, i64, i64, ptr, ptr }
 %struct.probe = type { i64, i64, i64, i64, i64 }
-%struct.part = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64, ptr, ptr, i64, ptr, ptr, ptr, ptr, i64 }
-%struct.crew = type { ptr, ptr, ptr, ptr, ptr, ptr, i64, i64 }
+%struct.part = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64, ptr, ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, i64 }
+%struct.crew = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, i64, i64 }
 %struct.sr_instance = type { ptr, ptr, ptr, ptr, i32, [256 x i8] }
 %struct.__sigset_t = type { [16 x i64] }
 %struct.sanderling_options = type { i32, i32, ptr, i64, ptr, ptr, i64 }
@@ -205,182 +205,203 @@ define internal fastcc i64 @lay_out(ptr noundef %0, i64 noundef %1, ptr noundef 
   %5 = icmp eq ptr %2, null
   %6 = getelementptr inbounds %struct.version, ptr %0, i64 0, i32 7
   %7 = load i64, ptr %6, align 8
-  %8 = shl i64 %7, 6
+  %8 = mul i64 %7, 72
   %9 = getelementptr inbounds i8, ptr %2, i64 320
   %10 = select i1 %5, ptr null, ptr %9
-  %11 = add i64 %8, 320
-  %12 = getelementptr inbounds %struct.version, ptr %0, i64 0, i32 3
-  %13 = load i64, ptr %12, align 8
-  %14 = getelementptr inbounds i8, ptr %2, i64 %11
-  %15 = add i64 %13, 63
-  %16 = and i64 %15, -64
-  %17 = add i64 %16, %11
-  %18 = getelementptr inbounds %struct.version, ptr %0, i64 0, i32 8
-  br label %19
+  %11 = add i64 %8, 63
+  %12 = and i64 %11, -64
+  %13 = add i64 %12, 320
+  %14 = getelementptr inbounds %struct.version, ptr %0, i64 0, i32 3
+  %15 = load i64, ptr %14, align 8
+  %16 = getelementptr inbounds i8, ptr %2, i64 %13
+  %17 = add i64 %15, 63
+  %18 = and i64 %17, -64
+  %19 = add i64 %13, %18
+  %20 = getelementptr inbounds %struct.version, ptr %0, i64 0, i32 8
+  br label %21
 
-19:                                               ; preds = %98, %4
-  %20 = phi i64 [ %7, %4 ], [ %99, %98 ]
-  %21 = phi i64 [ %17, %4 ], [ %86, %98 ]
-  %22 = phi i64 [ 0, %4 ], [ %104, %98 ]
-  %23 = phi i64 [ 0, %4 ], [ %103, %98 ]
-  %24 = icmp slt i64 %22, %20
-  br i1 %24, label %28, label %25
+21:                                               ; preds = %112, %4
+  %22 = phi i64 [ %7, %4 ], [ %113, %112 ]
+  %23 = phi i64 [ %19, %4 ], [ %99, %112 ]
+  %24 = phi i64 [ 0, %4 ], [ %118, %112 ]
+  %25 = phi i64 [ 0, %4 ], [ %117, %112 ]
+  %26 = icmp slt i64 %24, %22
+  br i1 %26, label %30, label %27
 
-25:                                               ; preds = %19
-  store i64 %21, ptr %3, align 8
-  %26 = getelementptr inbounds i8, ptr %2, i64 %21
-  %27 = select i1 %5, ptr null, ptr %26
-  br i1 %5, label %140, label %105
+27:                                               ; preds = %21
+  store i64 %23, ptr %3, align 8
+  %28 = getelementptr inbounds i8, ptr %2, i64 %23
+  %29 = select i1 %5, ptr null, ptr %28
+  br i1 %5, label %159, label %119
 
-28:                                               ; preds = %19
-  %29 = load ptr, ptr %18, align 8
-  %30 = getelementptr inbounds %struct.part, ptr %29, i64 %22, i32 7
-  %31 = load i64, ptr %30, align 8
-  %32 = tail call i64 @llvm.smin.i64(i64 %31, i64 %1)
-  %33 = tail call i64 @llvm.smax.i64(i64 %32, i64 1)
-  %34 = getelementptr inbounds %struct.part, ptr %29, i64 %22, i32 5
-  %35 = load i64, ptr %34, align 8
-  %36 = getelementptr inbounds %struct.part, ptr %29, i64 %22, i32 6
+30:                                               ; preds = %21
+  %31 = load ptr, ptr %20, align 8
+  %32 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 7
+  %33 = load i64, ptr %32, align 8
+  %34 = tail call i64 @llvm.smin.i64(i64 %33, i64 %1)
+  %35 = tail call i64 @llvm.smax.i64(i64 %34, i64 1)
+  %36 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 5
   %37 = load i64, ptr %36, align 8
-  %38 = mul i64 %37, %33
-  %39 = add i64 %38, %35
-  %40 = getelementptr inbounds %struct.part, ptr %29, i64 %22, i32 8
-  %41 = load i64, ptr %40, align 8
-  %42 = shl i64 %41, 3
-  %43 = getelementptr inbounds i8, ptr %2, i64 %21
-  %44 = select i1 %5, ptr null, ptr %43
-  %45 = add i64 %42, 135
-  %46 = and i64 %45, -64
-  %47 = add i64 %46, %21
-  %48 = getelementptr inbounds i8, ptr %2, i64 %47
-  %49 = select i1 %5, ptr null, ptr %48
-  %50 = add i64 %47, 576
-  %51 = getelementptr inbounds %struct.part, ptr %29, i64 %22, i32 12
-  %52 = load i64, ptr %51, align 8
-  %53 = icmp eq i64 %52, 0
-  %54 = shl i64 %33, 3
-  %55 = mul i64 %54, %52
-  %56 = getelementptr inbounds i8, ptr %2, i64 %50
-  %57 = select i1 %5, ptr null, ptr %56
-  %58 = add i64 %55, 71
-  %59 = and i64 %58, -64
-  %60 = select i1 %53, i64 0, i64 %59
-  %61 = add i64 %50, %60
-  %62 = add nsw i64 %33, -1
-  %63 = mul i64 %62, 24
-  %64 = getelementptr inbounds i8, ptr %2, i64 %61
-  %65 = select i1 %5, ptr null, ptr %64
-  %66 = add i64 %63, 63
-  %67 = and i64 %66, -64
-  %68 = add i64 %61, %67
-  %69 = shl i64 %62, 3
-  %70 = getelementptr inbounds i8, ptr %2, i64 %68
-  %71 = select i1 %5, ptr null, ptr %70
-  %72 = add i64 %69, 63
-  %73 = and i64 %72, -64
-  %74 = add i64 %68, %73
-  %75 = getelementptr inbounds %struct.part, ptr %29, i64 %22, i32 14
-  %76 = load ptr, ptr %75, align 8
-  %77 = icmp eq ptr %76, null
-  br i1 %77, label %85, label %78
+  %38 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 6
+  %39 = load i64, ptr %38, align 8
+  %40 = mul i64 %39, %35
+  %41 = add i64 %40, %37
+  %42 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 8
+  %43 = load i64, ptr %42, align 8
+  %44 = shl i64 %43, 3
+  %45 = getelementptr inbounds i8, ptr %2, i64 %23
+  %46 = select i1 %5, ptr null, ptr %45
+  %47 = add i64 %44, 143
+  %48 = and i64 %47, -64
+  %49 = add i64 %48, %23
+  %50 = mul i64 %35, 192
+  %51 = getelementptr inbounds i8, ptr %2, i64 %49
+  %52 = select i1 %5, ptr null, ptr %51
+  %53 = add i64 %50, 255
+  %54 = and i64 %53, -64
+  %55 = add i64 %49, %54
+  %56 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 14
+  %57 = load i64, ptr %56, align 8
+  %58 = shl i64 %57, 2
+  %59 = getelementptr inbounds i8, ptr %2, i64 %55
+  %60 = select i1 %5, ptr null, ptr %59
+  %61 = add i64 %58, 67
+  %62 = and i64 %61, -64
+  %63 = add i64 %55, %62
+  %64 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 12
+  %65 = load i64, ptr %64, align 8
+  %66 = icmp eq i64 %65, 0
+  %67 = shl i64 %35, 3
+  %68 = mul i64 %67, %65
+  %69 = getelementptr inbounds i8, ptr %2, i64 %63
+  %70 = select i1 %5, ptr null, ptr %69
+  %71 = add i64 %68, 71
+  %72 = and i64 %71, -64
+  %73 = select i1 %66, i64 0, i64 %72
+  %74 = add i64 %63, %73
+  %75 = add nsw i64 %35, -1
+  %76 = mul i64 %75, 24
+  %77 = getelementptr inbounds i8, ptr %2, i64 %74
+  %78 = select i1 %5, ptr null, ptr %77
+  %79 = add i64 %76, 63
+  %80 = and i64 %79, -64
+  %81 = add i64 %74, %80
+  %82 = shl i64 %75, 3
+  %83 = getelementptr inbounds i8, ptr %2, i64 %81
+  %84 = select i1 %5, ptr null, ptr %83
+  %85 = add i64 %82, 63
+  %86 = and i64 %85, -64
+  %87 = add i64 %81, %86
+  %88 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 16
+  %89 = load ptr, ptr %88, align 8
+  %90 = icmp eq ptr %89, null
+  br i1 %90, label %98, label %91
 
-78:                                               ; preds = %28
-  %79 = shl i64 %41, 4
-  %80 = getelementptr inbounds i8, ptr %2, i64 %74
-  %81 = select i1 %5, ptr null, ptr %80
-  %82 = add i64 %79, 63
-  %83 = and i64 %82, -64
-  %84 = add i64 %74, %83
-  br label %85
-
-85:                                               ; preds = %78, %28
-  %86 = phi i64 [ %74, %28 ], [ %84, %78 ]
-  %87 = phi ptr [ null, %28 ], [ %81, %78 ]
-  br i1 %5, label %98, label %88
-
-88:                                               ; preds = %85
-  %89 = getelementptr inbounds %struct.crew, ptr %10, i64 %22
-  store ptr %44, ptr %89, align 8
-  %90 = getelementptr inbounds i8, ptr %89, i64 8
-  store ptr %49, ptr %90, align 8
-  %91 = getelementptr inbounds i8, ptr %89, i64 16
-  store ptr %57, ptr %91, align 8
-  %92 = getelementptr inbounds i8, ptr %89, i64 24
-  store ptr %65, ptr %92, align 8
-  %93 = getelementptr inbounds i8, ptr %89, i64 32
-  store ptr %71, ptr %93, align 8
-  %94 = getelementptr inbounds i8, ptr %89, i64 40
-  store ptr %87, ptr %94, align 8
-  %95 = getelementptr inbounds i8, ptr %89, i64 48
-  store i64 %33, ptr %95, align 8
-  %96 = getelementptr inbounds i8, ptr %89, i64 56
-  store i64 0, ptr %96, align 8
-  %97 = load i64, ptr %6, align 8
+91:                                               ; preds = %30
+  %92 = shl i64 %43, 4
+  %93 = getelementptr inbounds i8, ptr %2, i64 %87
+  %94 = select i1 %5, ptr null, ptr %93
+  %95 = add i64 %92, 63
+  %96 = and i64 %95, -64
+  %97 = add i64 %87, %96
   br label %98
 
-98:                                               ; preds = %88, %85
-  %99 = phi i64 [ %97, %88 ], [ %20, %85 ]
-  %100 = getelementptr inbounds %struct.part, ptr %29, i64 %22, i32 4
-  %101 = load i64, ptr %100, align 8
-  %102 = tail call i64 @llvm.umax.i64(i64 %39, i64 %101)
-  %103 = tail call i64 @llvm.umax.i64(i64 %102, i64 %23)
-  %104 = add nuw nsw i64 %22, 1
-  br label %19
+98:                                               ; preds = %91, %30
+  %99 = phi i64 [ %87, %30 ], [ %97, %91 ]
+  %100 = phi ptr [ null, %30 ], [ %94, %91 ]
+  br i1 %5, label %112, label %101
 
-105:                                              ; preds = %25
-  store ptr %0, ptr %2, align 8
-  %106 = getelementptr inbounds %struct.sr_instance, ptr %2, i64 0, i32 1
-  store ptr %10, ptr %106, align 8
-  %107 = getelementptr inbounds %struct.sr_instance, ptr %2, i64 0, i32 2
-  store ptr %14, ptr %107, align 8
-  %108 = ptrtoint ptr %27 to i64
-  br label %109
-
-109:                                              ; preds = %113, %105
-  %110 = phi i64 [ 0, %105 ], [ %139, %113 ]
+101:                                              ; preds = %98
+  %102 = getelementptr inbounds %struct.crew, ptr %10, i64 %24
+  store ptr %46, ptr %102, align 8
+  %103 = getelementptr inbounds i8, ptr %102, i64 8
+  store ptr %52, ptr %103, align 8
+  %104 = getelementptr inbounds i8, ptr %102, i64 16
+  store ptr %70, ptr %104, align 8
+  %105 = getelementptr inbounds i8, ptr %102, i64 24
+  store ptr %60, ptr %105, align 8
+  %106 = getelementptr inbounds i8, ptr %102, i64 32
+  store ptr %78, ptr %106, align 8
+  %107 = getelementptr inbounds i8, ptr %102, i64 40
+  store ptr %84, ptr %107, align 8
+  %108 = getelementptr inbounds i8, ptr %102, i64 48
+  store ptr %100, ptr %108, align 8
+  %109 = getelementptr inbounds i8, ptr %102, i64 56
+  store i64 %35, ptr %109, align 8
+  %110 = getelementptr inbounds i8, ptr %102, i64 64
+  store i64 0, ptr %110, align 8
   %111 = load i64, ptr %6, align 8
-  %112 = icmp slt i64 %110, %111
-  br i1 %112, label %113, label %140
+  br label %112
 
-113:                                              ; preds = %109
-  %114 = getelementptr inbounds %struct.crew, ptr %10, i64 %110
-  %115 = load ptr, ptr %114, align 8
-  store i64 %108, ptr %115, align 8
-  %116 = load ptr, ptr %18, align 8
-  %117 = getelementptr inbounds %struct.part, ptr %116, i64 %110, i32 5
-  %118 = load i64, ptr %117, align 8
-  %119 = getelementptr inbounds i8, ptr %27, i64 %118
-  %120 = ptrtoint ptr %119 to i64
-  %121 = load ptr, ptr %114, align 8
-  %122 = getelementptr inbounds i64, ptr %121, i64 2
-  store i64 %120, ptr %122, align 8
-  %123 = load ptr, ptr %18, align 8
-  %124 = getelementptr inbounds %struct.part, ptr %123, i64 %110, i32 3
-  %125 = load ptr, ptr %124, align 8
-  %126 = ptrtoint ptr %125 to i64
-  %127 = load ptr, ptr %114, align 8
-  %128 = getelementptr inbounds i64, ptr %127, i64 1
-  store i64 %126, ptr %128, align 8
-  %129 = load ptr, ptr %18, align 8
-  %130 = getelementptr inbounds %struct.part, ptr %129, i64 %110, i32 6
-  %131 = load i64, ptr %130, align 8
-  %132 = load ptr, ptr %114, align 8
-  %133 = getelementptr inbounds i64, ptr %132, i64 3
-  store i64 %131, ptr %133, align 8
-  %134 = getelementptr inbounds %struct.crew, ptr %10, i64 %110, i32 1
-  %135 = load ptr, ptr %134, align 8
-  %136 = ptrtoint ptr %135 to i64
-  %137 = load ptr, ptr %114, align 8
-  %138 = getelementptr inbounds i64, ptr %137, i64 4
-  store i64 %136, ptr %138, align 8
-  %139 = add nuw nsw i64 %110, 1
-  br label %109
+112:                                              ; preds = %101, %98
+  %113 = phi i64 [ %111, %101 ], [ %22, %98 ]
+  %114 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 4
+  %115 = load i64, ptr %114, align 8
+  %116 = tail call i64 @llvm.umax.i64(i64 %41, i64 %115)
+  %117 = tail call i64 @llvm.umax.i64(i64 %116, i64 %25)
+  %118 = add nuw nsw i64 %24, 1
+  br label %21
 
-140:                                              ; preds = %109, %25
-  %141 = add i64 %23, 127
-  %142 = and i64 %141, -64
-  %143 = add i64 %142, %21
-  ret i64 %143
+119:                                              ; preds = %27
+  store ptr %0, ptr %2, align 8
+  %120 = getelementptr inbounds %struct.sr_instance, ptr %2, i64 0, i32 1
+  store ptr %10, ptr %120, align 8
+  %121 = getelementptr inbounds %struct.sr_instance, ptr %2, i64 0, i32 2
+  store ptr %16, ptr %121, align 8
+  %122 = ptrtoint ptr %29 to i64
+  br label %123
+
+123:                                              ; preds = %127, %119
+  %124 = phi i64 [ 0, %119 ], [ %158, %127 ]
+  %125 = load i64, ptr %6, align 8
+  %126 = icmp slt i64 %124, %125
+  br i1 %126, label %127, label %159
+
+127:                                              ; preds = %123
+  %128 = getelementptr inbounds %struct.crew, ptr %10, i64 %124
+  %129 = load ptr, ptr %128, align 8
+  store i64 %122, ptr %129, align 8
+  %130 = load ptr, ptr %20, align 8
+  %131 = getelementptr inbounds %struct.part, ptr %130, i64 %124, i32 5
+  %132 = load i64, ptr %131, align 8
+  %133 = getelementptr inbounds i8, ptr %29, i64 %132
+  %134 = ptrtoint ptr %133 to i64
+  %135 = load ptr, ptr %128, align 8
+  %136 = getelementptr inbounds i64, ptr %135, i64 2
+  store i64 %134, ptr %136, align 8
+  %137 = load ptr, ptr %20, align 8
+  %138 = getelementptr inbounds %struct.part, ptr %137, i64 %124, i32 3
+  %139 = load ptr, ptr %138, align 8
+  %140 = ptrtoint ptr %139 to i64
+  %141 = load ptr, ptr %128, align 8
+  %142 = getelementptr inbounds i64, ptr %141, i64 1
+  store i64 %140, ptr %142, align 8
+  %143 = load ptr, ptr %20, align 8
+  %144 = getelementptr inbounds %struct.part, ptr %143, i64 %124, i32 6
+  %145 = load i64, ptr %144, align 8
+  %146 = load ptr, ptr %128, align 8
+  %147 = getelementptr inbounds i64, ptr %146, i64 3
+  store i64 %145, ptr %147, align 8
+  %148 = getelementptr inbounds %struct.crew, ptr %10, i64 %124, i32 1
+  %149 = load ptr, ptr %148, align 8
+  %150 = ptrtoint ptr %149 to i64
+  %151 = load ptr, ptr %128, align 8
+  %152 = getelementptr inbounds i64, ptr %151, i64 4
+  store i64 %150, ptr %152, align 8
+  %153 = getelementptr inbounds %struct.crew, ptr %10, i64 %124, i32 3
+  %154 = load ptr, ptr %153, align 8
+  %155 = ptrtoint ptr %154 to i64
+  %156 = load ptr, ptr %128, align 8
+  %157 = getelementptr inbounds i64, ptr %156, i64 9
+  store i64 %155, ptr %157, align 8
+  %158 = add nuw nsw i64 %124, 1
+  br label %123
+
+159:                                              ; preds = %123, %27
+  %160 = add i64 %25, 127
+  %161 = and i64 %160, -64
+  %162 = add i64 %161, %23
+  ret i64 %162
 }
 
 ; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
@@ -400,7 +421,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
 
 10:                                               ; preds = %2
   tail call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull @.str) #20
-  br label %230
+  br label %269
 
 11:                                               ; preds = %2
   store ptr null, ptr %1, align 8
@@ -434,7 +455,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
   %29 = phi i64 [ %25, %24 ], [ %17, %16 ], [ %21, %20 ]
   %30 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %7, i64 noundef 256, ptr noundef nonnull @.str.1, i64 noundef %29, i32 noundef 1024) #23
   call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull %7) #20
-  br label %230
+  br label %269
 
 31:                                               ; preds = %20, %24
   %32 = phi i64 [ %25, %24 ], [ %21, %20 ]
@@ -492,7 +513,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
 69:                                               ; preds = %52
   call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull %6) #20
   call void @llvm.lifetime.end.p0(i64 256, ptr nonnull %6) #21
-  br label %230
+  br label %269
 
 70:                                               ; preds = %35
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %8) #21
@@ -519,7 +540,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
   %85 = add i64 %71, 63
   %86 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %7, i64 noundef 256, ptr noundef nonnull @.str.2, i64 noundef %85, i64 noundef %81) #23
   call fastcc void @refuse(ptr noundef nonnull %0, ptr noundef nonnull %7) #20
-  br label %228
+  br label %267
 
 87:                                               ; preds = %76
   %88 = getelementptr inbounds i8, ptr %74, i64 %79
@@ -534,7 +555,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
 93:                                               ; preds = %89
   %94 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %7, i64 noundef 256, ptr noundef nonnull @.str.3, i64 noundef %90) #23
   call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull %7) #20
-  br label %228
+  br label %267
 
 95:                                               ; preds = %89
   %96 = ptrtoint ptr %91 to i64
@@ -608,13 +629,13 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
   %139 = icmp eq i32 %110, 0
   br label %140
 
-140:                                              ; preds = %161, %136
-  %141 = phi i64 [ 0, %136 ], [ %171, %161 ]
+140:                                              ; preds = %172, %136
+  %141 = phi i64 [ 0, %136 ], [ %185, %172 ]
   %142 = load ptr, ptr %101, align 8
   %143 = getelementptr inbounds %struct.version, ptr %142, i64 0, i32 7
   %144 = load i64, ptr %143, align 8
   %145 = icmp slt i64 %141, %144
-  br i1 %145, label %146, label %172
+  br i1 %145, label %146, label %211
 
 146:                                              ; preds = %140
   %147 = load ptr, ptr %138, align 8
@@ -639,120 +660,171 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
   br label %161
 
 161:                                              ; preds = %155, %149, %146
-  %162 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 6
-  %163 = load i64, ptr %162, align 8
-  %164 = icmp sgt i64 %163, %137
-  %165 = select i1 %164, i32 20, i32 4000
-  %166 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 1
-  %167 = load ptr, ptr %166, align 8
-  %168 = getelementptr inbounds i32, ptr %167, i64 112
-  store i32 %165, ptr %168, align 4
-  %169 = load ptr, ptr %166, align 8
-  %170 = getelementptr inbounds i32, ptr %169, i64 128
-  store i64 ptrtoint (ptr @syscall to i64), ptr %170, align 4
-  %171 = add nuw nsw i64 %141, 1
+  %162 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 7
+  %163 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 3
+  br label %164
+
+164:                                              ; preds = %206, %161
+  %165 = phi i64 [ 0, %161 ], [ %210, %206 ]
+  %166 = load ptr, ptr %101, align 8
+  %167 = getelementptr inbounds %struct.version, ptr %166, i64 0, i32 8
+  %168 = load ptr, ptr %167, align 8
+  %169 = getelementptr inbounds %struct.part, ptr %168, i64 %141, i32 14
+  %170 = load i64, ptr %169, align 8
+  %171 = icmp slt i64 %165, %170
+  br i1 %171, label %186, label %172
+
+172:                                              ; preds = %164
+  %173 = load i64, ptr %162, align 8
+  %174 = trunc i64 %173 to i32
+  %175 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 1
+  %176 = load ptr, ptr %175, align 8
+  %177 = getelementptr inbounds i32, ptr %176, i64 34
+  store i32 %174, ptr %177, align 4
+  %178 = load i64, ptr %162, align 8
+  %179 = icmp sgt i64 %178, %137
+  %180 = select i1 %179, i32 20, i32 4000
+  %181 = load ptr, ptr %175, align 8
+  %182 = getelementptr inbounds i32, ptr %181, i64 33
+  store i32 %180, ptr %182, align 4
+  %183 = load ptr, ptr %175, align 8
+  %184 = getelementptr inbounds i32, ptr %183, i64 36
+  store i64 ptrtoint (ptr @syscall to i64), ptr %184, align 4
+  %185 = add nuw nsw i64 %141, 1
   br label %140
 
-172:                                              ; preds = %140
+186:                                              ; preds = %164
+  %187 = getelementptr inbounds %struct.part, ptr %168, i64 %141, i32 15
+  %188 = load ptr, ptr %187, align 8
+  %189 = getelementptr inbounds i32, ptr %188, i64 %165
+  %190 = load i32, ptr %189, align 4
+  %191 = load i64, ptr %162, align 8
+  %192 = srem i32 %190, 65536
+  %193 = icmp slt i32 %192, 2
+  %194 = icmp slt i64 %191, 2
+  %195 = or i1 %193, %194
+  br i1 %195, label %206, label %196
+
+196:                                              ; preds = %186
+  %197 = zext i32 %192 to i64
+  %198 = udiv i64 %197, %191
+  %199 = call i64 @llvm.smin.i64(i64 %198, i64 4)
+  %200 = icmp eq i64 %199, 0
+  %201 = mul nsw i64 %199, %191
+  %202 = select i1 %200, i64 %197, i64 %201
+  %203 = trunc i64 %202 to i32
+  %204 = and i32 %190, 65536
+  %205 = or i32 %204, %203
+  br label %206
+
+206:                                              ; preds = %196, %186
+  %207 = phi i32 [ %205, %196 ], [ 0, %186 ]
+  %208 = load ptr, ptr %163, align 8
+  %209 = getelementptr inbounds i32, ptr %208, i64 %165
+  store i32 %207, ptr %209, align 4
+  %210 = add nuw nsw i64 %165, 1
+  br label %164
+
+211:                                              ; preds = %140
   call fastcc void @fill_state(ptr noundef nonnull %101) #20
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %3) #21
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %4) #21
-  %173 = call i32 @sigfillset(ptr noundef nonnull %3) #23
-  %174 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %3, ptr noundef nonnull %4) #23
-  br label %175
+  %212 = call i32 @sigfillset(ptr noundef nonnull %3) #23
+  %213 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %3, ptr noundef nonnull %4) #23
+  br label %214
 
-175:                                              ; preds = %198, %172
-  %176 = phi i64 [ 0, %172 ], [ %199, %198 ]
-  %177 = phi i32 [ 0, %172 ], [ %193, %198 ]
-  %178 = load ptr, ptr %101, align 8
-  %179 = getelementptr inbounds %struct.version, ptr %178, i64 0, i32 7
-  %180 = load i64, ptr %179, align 8
-  %181 = icmp slt i64 %176, %180
-  %182 = icmp eq i32 %177, 0
-  %183 = select i1 %181, i1 %182, i1 false
-  br i1 %183, label %184, label %224
+214:                                              ; preds = %237, %211
+  %215 = phi i64 [ 0, %211 ], [ %238, %237 ]
+  %216 = phi i32 [ 0, %211 ], [ %232, %237 ]
+  %217 = load ptr, ptr %101, align 8
+  %218 = getelementptr inbounds %struct.version, ptr %217, i64 0, i32 7
+  %219 = load i64, ptr %218, align 8
+  %220 = icmp slt i64 %215, %219
+  %221 = icmp eq i32 %216, 0
+  %222 = select i1 %220, i1 %221, i1 false
+  br i1 %222, label %223, label %263
 
-184:                                              ; preds = %175
-  %185 = load ptr, ptr %138, align 8
-  %186 = getelementptr inbounds %struct.crew, ptr %185, i64 %176
-  %187 = getelementptr inbounds %struct.crew, ptr %185, i64 %176, i32 6
-  %188 = getelementptr inbounds %struct.crew, ptr %185, i64 %176, i32 3
-  %189 = getelementptr inbounds %struct.crew, ptr %185, i64 %176, i32 4
-  %190 = getelementptr inbounds %struct.crew, ptr %185, i64 %176, i32 7
-  br label %191
+223:                                              ; preds = %214
+  %224 = load ptr, ptr %138, align 8
+  %225 = getelementptr inbounds %struct.crew, ptr %224, i64 %215
+  %226 = getelementptr inbounds %struct.crew, ptr %224, i64 %215, i32 7
+  %227 = getelementptr inbounds %struct.crew, ptr %224, i64 %215, i32 4
+  %228 = getelementptr inbounds %struct.crew, ptr %224, i64 %215, i32 5
+  %229 = getelementptr inbounds %struct.crew, ptr %224, i64 %215, i32 8
+  br label %230
 
-191:                                              ; preds = %222, %184
-  %192 = phi i64 [ 1, %184 ], [ %223, %222 ]
-  %193 = phi i32 [ 0, %184 ], [ %217, %222 ]
-  %194 = load i64, ptr %187, align 8
-  %195 = icmp slt i64 %192, %194
-  %196 = icmp eq i32 %193, 0
-  %197 = select i1 %195, i1 %196, i1 false
-  br i1 %197, label %200, label %198
+230:                                              ; preds = %261, %223
+  %231 = phi i64 [ 1, %223 ], [ %262, %261 ]
+  %232 = phi i32 [ 0, %223 ], [ %256, %261 ]
+  %233 = load i64, ptr %226, align 8
+  %234 = icmp slt i64 %231, %233
+  %235 = icmp eq i32 %232, 0
+  %236 = select i1 %234, i1 %235, i1 false
+  br i1 %236, label %239, label %237
 
-198:                                              ; preds = %191
-  %199 = add nuw nsw i64 %176, 1
-  br label %175
+237:                                              ; preds = %230
+  %238 = add nuw nsw i64 %215, 1
+  br label %214
 
-200:                                              ; preds = %191
-  %201 = load ptr, ptr %188, align 8
-  %202 = add nsw i64 %192, -1
-  %203 = getelementptr inbounds [3 x i64], ptr %201, i64 %202
-  store i64 %192, ptr %203, align 8
-  %204 = load i64, ptr %187, align 8
-  %205 = getelementptr inbounds i64, ptr %203, i64 1
-  store i64 %204, ptr %205, align 8
-  %206 = load ptr, ptr %186, align 8
-  %207 = ptrtoint ptr %206 to i64
-  %208 = getelementptr inbounds i64, ptr %203, i64 2
-  store i64 %207, ptr %208, align 8
-  %209 = load ptr, ptr %189, align 8
-  %210 = getelementptr i64, ptr %209, i64 -1
-  %211 = getelementptr i64, ptr %210, i64 %192
-  %212 = load ptr, ptr %101, align 8
-  %213 = getelementptr inbounds %struct.version, ptr %212, i64 0, i32 8
-  %214 = load ptr, ptr %213, align 8
-  %215 = getelementptr inbounds %struct.part, ptr %214, i64 %176, i32 1
-  %216 = load ptr, ptr %215, align 8
-  %217 = call i32 @pthread_create(ptr noundef nonnull %211, ptr noundef null, ptr noundef %216, ptr noundef nonnull %203) #23
-  %218 = icmp eq i32 %217, 0
-  br i1 %218, label %219, label %222
+239:                                              ; preds = %230
+  %240 = load ptr, ptr %227, align 8
+  %241 = add nsw i64 %231, -1
+  %242 = getelementptr inbounds [3 x i64], ptr %240, i64 %241
+  store i64 %231, ptr %242, align 8
+  %243 = load i64, ptr %226, align 8
+  %244 = getelementptr inbounds i64, ptr %242, i64 1
+  store i64 %243, ptr %244, align 8
+  %245 = load ptr, ptr %225, align 8
+  %246 = ptrtoint ptr %245 to i64
+  %247 = getelementptr inbounds i64, ptr %242, i64 2
+  store i64 %246, ptr %247, align 8
+  %248 = load ptr, ptr %228, align 8
+  %249 = getelementptr i64, ptr %248, i64 -1
+  %250 = getelementptr i64, ptr %249, i64 %231
+  %251 = load ptr, ptr %101, align 8
+  %252 = getelementptr inbounds %struct.version, ptr %251, i64 0, i32 8
+  %253 = load ptr, ptr %252, align 8
+  %254 = getelementptr inbounds %struct.part, ptr %253, i64 %215, i32 1
+  %255 = load ptr, ptr %254, align 8
+  %256 = call i32 @pthread_create(ptr noundef nonnull %250, ptr noundef null, ptr noundef %255, ptr noundef nonnull %242) #23
+  %257 = icmp eq i32 %256, 0
+  br i1 %257, label %258, label %261
 
-219:                                              ; preds = %200
-  %220 = load i64, ptr %190, align 8
-  %221 = add nsw i64 %220, 1
-  store i64 %221, ptr %190, align 8
-  br label %222
+258:                                              ; preds = %239
+  %259 = load i64, ptr %229, align 8
+  %260 = add nsw i64 %259, 1
+  store i64 %260, ptr %229, align 8
+  br label %261
 
-222:                                              ; preds = %219, %200
-  %223 = add nuw nsw i64 %192, 1
-  br label %191
+261:                                              ; preds = %258, %239
+  %262 = add nuw nsw i64 %231, 1
+  br label %230
 
-224:                                              ; preds = %175
-  %225 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %4, ptr noundef null) #23
+263:                                              ; preds = %214
+  %264 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %4, ptr noundef null) #23
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %4) #21
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %3) #21
-  br i1 %182, label %227, label %226
+  br i1 %221, label %266, label %265
 
-226:                                              ; preds = %224
+265:                                              ; preds = %263
   call fastcc void @dismiss(ptr noundef nonnull %101) #20
   call void @free(ptr noundef %102) #23
   call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull @.str.4) #20
-  br label %228
+  br label %267
 
-227:                                              ; preds = %224
+266:                                              ; preds = %263
   store ptr %101, ptr %1, align 8
-  br label %228
+  br label %267
 
-228:                                              ; preds = %84, %226, %227, %93
-  %229 = phi i32 [ 2, %93 ], [ 4, %226 ], [ 0, %227 ], [ 2, %84 ]
+267:                                              ; preds = %84, %265, %266, %93
+  %268 = phi i32 [ 2, %93 ], [ 4, %265 ], [ 0, %266 ], [ 2, %84 ]
   call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %8) #21
-  br label %230
+  br label %269
 
-230:                                              ; preds = %28, %228, %69, %10
-  %231 = phi i32 [ 1, %10 ], [ 1, %28 ], [ %229, %228 ], [ 3, %69 ]
+269:                                              ; preds = %28, %267, %69, %10
+  %270 = phi i32 [ 1, %10 ], [ 1, %28 ], [ %268, %267 ], [ 3, %69 ]
   call void @llvm.lifetime.end.p0(i64 256, ptr nonnull %7) #21
-  ret i32 %231
+  ret i32 %270
 }
 
 ; Function Attrs: minsize nofree nounwind optsize
@@ -829,7 +901,7 @@ define internal fastcc void @dismiss(ptr nocapture noundef readonly %0) unnamed_
 
 10:                                               ; preds = %3
   %11 = load ptr, ptr %2, align 8
-  %12 = getelementptr inbounds %struct.crew, ptr %11, i64 %4, i32 7
+  %12 = getelementptr inbounds %struct.crew, ptr %11, i64 %4, i32 8
   %13 = load i64, ptr %12, align 8
   %14 = icmp eq i64 %13, 0
   br i1 %14, label %22, label %15
@@ -845,7 +917,7 @@ define internal fastcc void @dismiss(ptr nocapture noundef readonly %0) unnamed_
   br label %22
 
 22:                                               ; preds = %15, %10
-  %23 = getelementptr inbounds %struct.crew, ptr %11, i64 %4, i32 4
+  %23 = getelementptr inbounds %struct.crew, ptr %11, i64 %4, i32 5
   br label %24
 
 24:                                               ; preds = %30, %22
@@ -1003,7 +1075,7 @@ define i32 @sr_run(ptr noundef %0, ptr noundef %1, i64 noundef %2, ptr noundef %
 73:                                               ; preds = %65
   %74 = load ptr, ptr %64, align 8
   %75 = getelementptr inbounds %struct.part, ptr %74, i64 %66
-  %76 = getelementptr inbounds %struct.part, ptr %74, i64 %66, i32 14
+  %76 = getelementptr inbounds %struct.part, ptr %74, i64 %66, i32 16
   %77 = load ptr, ptr %76, align 8
   %78 = icmp eq ptr %77, null
   %79 = select i1 %78, ptr @run_code, ptr @run_function
@@ -1342,7 +1414,7 @@ define i64 @sr_step_ticks(ptr noundef %0, i64 noundef %1) local_unnamed_addr #12
   %5 = call fastcc ptr @part_of(ptr noundef %0, ptr noundef nonnull %3, ptr noundef nonnull %4) #20
   %6 = icmp eq ptr %5, null
   %7 = load ptr, ptr %4, align 8
-  %8 = getelementptr inbounds %struct.crew, ptr %7, i64 0, i32 6
+  %8 = getelementptr inbounds %struct.crew, ptr %7, i64 0, i32 7
   %9 = getelementptr inbounds %struct.crew, ptr %7, i64 0, i32 2
   %10 = getelementptr inbounds %struct.part, ptr %5, i64 0, i32 12
   %11 = load i64, ptr %3, align 8
@@ -1409,7 +1481,7 @@ define i64 @sr_run_ticks(ptr noundef readonly %0) local_unnamed_addr #11 {
   %21 = load ptr, ptr %3, align 8
   %22 = getelementptr inbounds %struct.crew, ptr %21, i64 %5, i32 2
   %23 = load ptr, ptr %22, align 8
-  %24 = getelementptr inbounds %struct.crew, ptr %21, i64 %5, i32 6
+  %24 = getelementptr inbounds %struct.crew, ptr %21, i64 %5, i32 7
   %25 = load i64, ptr %24, align 8
   %26 = mul nsw i64 %25, %18
   %27 = getelementptr inbounds i64, ptr %23, i64 %26
@@ -1446,7 +1518,7 @@ define void @sr_clear_ticks(ptr noundef readonly %0) local_unnamed_addr #2 {
   %14 = load ptr, ptr %3, align 8
   %15 = getelementptr inbounds %struct.crew, ptr %14, i64 %5, i32 2
   %16 = load ptr, ptr %15, align 8
-  %17 = getelementptr inbounds %struct.crew, ptr %14, i64 %5, i32 6
+  %17 = getelementptr inbounds %struct.crew, ptr %14, i64 %5, i32 7
   %18 = load i64, ptr %17, align 8
   %19 = getelementptr inbounds %struct.part, ptr %13, i64 %5, i32 12
   %20 = load i64, ptr %19, align 8
@@ -1615,7 +1687,7 @@ define internal fastcc void @copy_all(ptr nocapture noundef readonly %0, ptr noc
 define internal i32 @run_function(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2) unnamed_addr #0 {
   %4 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 8
   %5 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 10
-  %6 = getelementptr inbounds %struct.crew, ptr %2, i64 0, i32 5
+  %6 = getelementptr inbounds %struct.crew, ptr %2, i64 0, i32 6
   br label %7
 
 7:                                                ; preds = %25, %3
@@ -1626,15 +1698,15 @@ define internal i32 @run_function(ptr nocapture noundef readonly %0, ptr nocaptu
   br i1 %10, label %25, label %12
 
 12:                                               ; preds = %7
-  %13 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 14
+  %13 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 16
   %14 = load ptr, ptr %13, align 8
   %15 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 9
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds %struct.sanderling_operand, ptr %11, i64 %16
   %18 = sub nsw i64 %9, %16
-  %19 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 16
+  %19 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 18
   %20 = load ptr, ptr %19, align 8
-  %21 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 17
+  %21 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 19
   %22 = load i64, ptr %21, align 8
   %23 = tail call i32 %14(ptr noundef %11, i64 noundef %16, ptr noundef %17, i64 noundef %18, ptr noundef %20, i64 noundef %22) #23
   %24 = icmp eq i32 %23, 0
@@ -1658,7 +1730,7 @@ define internal i32 @run_function(ptr nocapture noundef readonly %0, ptr nocaptu
 36:                                               ; preds = %12
   %37 = load ptr, ptr %0, align 8
   %38 = getelementptr inbounds %struct.sr_instance, ptr %37, i64 0, i32 5
-  %39 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 15
+  %39 = getelementptr inbounds %struct.part, ptr %1, i64 0, i32 17
   %40 = load ptr, ptr %39, align 8
   %41 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %38, i64 noundef 256, ptr noundef nonnull @.str.29, ptr noundef %40, i32 noundef %23) #23
   br label %42
@@ -1682,7 +1754,7 @@ define internal i32 @run_code(ptr nocapture noundef readonly %0, ptr nocapture n
 
 10:                                               ; preds = %6
   %11 = load ptr, ptr %1, align 8
-  %12 = getelementptr inbounds %struct.crew, ptr %2, i64 0, i32 6
+  %12 = getelementptr inbounds %struct.crew, ptr %2, i64 0, i32 7
   %13 = load i64, ptr %12, align 8
   %14 = load ptr, ptr %2, align 8
   %15 = tail call i64 %11(i64 noundef %13, ptr noundef %14) #23
@@ -1695,7 +1767,7 @@ define internal i32 @run_code(ptr nocapture noundef readonly %0, ptr nocapture n
   %20 = tail call fastcc ptr @address(ptr noundef %0, ptr noundef %19) #20
   %21 = ptrtoint ptr %20 to i64
   %22 = load ptr, ptr %2, align 8
-  %23 = add nuw nsw i64 %7, 9
+  %23 = add nuw nsw i64 %7, 10
   %24 = getelementptr inbounds i64, ptr %22, i64 %23
   store i64 %21, ptr %24, align 8
   %25 = add nuw nsw i64 %7, 1
@@ -1784,10 +1856,10 @@ define internal fastcc ptr @address(ptr nocapture noundef readonly %0, ptr nocap
 declare i64 @llvm.smax.i64(i64, i64) #18
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i32 @llvm.smax.i32(i32, i32) #18
+declare i64 @llvm.smin.i64(i64, i64) #18
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.smin.i64(i64, i64) #18
+declare i32 @llvm.smax.i32(i32, i32) #18
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i64 @llvm.umax.i64(i64, i64) #18

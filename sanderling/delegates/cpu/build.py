@@ -23,6 +23,7 @@ from .passes.pipeline import prepare
 from .runtime.executable import Compiled, aligned
 from .runtime.image import Image
 from .steps.dump import Dump, fused_text, types_text
+from .steps.estimates import nanoseconds
 from .steps.origins import Origins
 from .steps.placement import free_from, is_free, place
 from .steps.sync import emit_run
@@ -77,6 +78,8 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
         traced=settings.traced,
         sizes=sizes,
         sites=tuple(program.sites),
+        units=tuple(s.units for s in program.steps),
+        works=tuple(nanoseconds(s.op, settings.target) for s in program.steps),
     )
 
 

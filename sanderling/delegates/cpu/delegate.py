@@ -27,12 +27,9 @@ from .isa.targets import (
     runnable,
 )
 from .runtime.cache import Cache, fingerprint
+from .runtime.division import most_workers
 from .runtime.executable import Compiled, CpuExecutable
 
-# Multiply-adds that are worth a worker: 5 us in int8, 12 us in float32 on an AVX512 core. Waking a
-# worker and four barriers took 12 to 18 us on a machine whose cores were busy, 800,000 int8
-# multiply-adds on one worker 5.5 us; to be fitted again on a quiet machine.
-WORK_OF_WORKER = 1_000_000
 # What load_delegate("cpu", options) takes: the constructor's parameters.
 OPTIONS = frozenset(
     {"target", "timed", "dump", "cache", "precision", "emulate", "checked", "sparse"}
@@ -143,7 +140,7 @@ class CpuDelegate(Delegate):
         return None if found is None else self._executable(found, key, threads)
 
     def _executable(self, compiled: Compiled, key: str, threads: int) -> CpuExecutable:
-        workers = max(1, min(threads, compiled.macs // WORK_OF_WORKER))
+        workers = max(1, min(threads, most_workers(compiled.works)))
         if not compiled.traced:
             return CpuExecutable(compiled, workers, key)
         from .runtime.traced import TracedExecutable

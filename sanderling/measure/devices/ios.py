@@ -27,7 +27,8 @@ def run_ios(model: str, setting: Setting, options: DeviceOptions) -> Result:
             "the iOS app needs its parameters, or its log",
             where="--device ios",
             fix="give the app's benchmark_data folder (--device-folder DIR), build and run the "
-            "app, then give what it printed (--device-log FILE)",
+            "app, then give what it printed (--device-log FILE); to benchmark_model as "
+            "--device_folder=DIR and --device_log=FILE",
         )
     path = prepare(model, setting, options)
     return Result(
@@ -35,7 +36,7 @@ def run_ios(model: str, setting: Setting, options: DeviceOptions) -> Result:
         setting,
         facts={"prepared": str(path)},
         error=f"not measured yet: {path} is written; build and run the app in Xcode, "
-        "then give its log with --device-log",
+        "then give its log with --device-log FILE (to benchmark_model: --device_log=FILE)",
     )
 
 

@@ -1,10 +1,10 @@
 """A part as a program: values with places, steps with kernels, one module.
 
-    run(worker, workers, context)
+    step(chunk, chunks, worker, context)
 
-calls the steps in order; a step splits its work statically between the workers, and a barrier
-stands between steps. The context is a table of pointers: arena, weights, scratch, barrier, then the
-caller's arrays.
+computes one of so many chunks of a step; the number of the worker only tells whose scratch it may
+use. sync.py hands the chunks out. The context is a table of pointers: arena, weights, scratch,
+sync block, then the caller's arrays.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class Step:
     function: str
     scratch: int = 0  # bytes for each worker
     weights: int = 0  # bytes of constants that it reads
+    units: int = 1  # into which its work can be cut
 
 
 class StepError(DelegateError):
@@ -204,7 +205,7 @@ class Program:
     def add_step(self, op: Op, kernel: str, emit: Callable[[StepEmitter, Op], None]) -> None:
         """Write the step's function: emit(k, op) fills it."""
         name = f"step{len(self.steps)}_{kernel}"
-        kind = ir.FunctionType(VOID, [I64, I64, PTR, PTR])
+        kind = ir.FunctionType(VOID, [I64, I64, I64, PTR, PTR])
         function = ir.Function(self.module, kind, name.replace("step", BODY, 1))
         plain(function)
         function.attributes.add("noinline")
@@ -220,7 +221,8 @@ class Program:
         for tensor in (*op.inputs, *op.outputs):
             place = None if tensor is None else self.places.get(tensor)
             assert place is None or not place.pitch or tensor in k.asked, f"{kernel}: rows apart"
-        self.steps.append(Step(op, kernel, name, k.most_scratch, sum(k.constants.values())))
+        constants = sum(k.constants.values())
+        self.steps.append(Step(op, kernel, name, k.most_scratch, constants, k.units))
 
     def _write_step(self, name: str, body: ir.Function, offsets: Sequence[int]) -> None:
         """The step calls its body with a table of where things lie: layers that differ in nothing
@@ -249,10 +251,11 @@ class StepEmitter(Emitter):
     def __init__(self, program: Program, function: ir.Function, op: Op, name: str) -> None:
         super().__init__(program.module, function, program.target, program.builder())
         self.program, self.op, self.name = program, op, name
-        self.worker, self.workers, self.context, self.table = function.args
+        self.chunk, self.chunks, self.worker, self.context, self.table = function.args
         self.offsets: list[int] = []  # what the table holds
         self.asked: set[Tensor] = set()  # tensors whose pitch the kernel knows
         self.most_scratch = 0
+        self.units = 1
         self.constants: dict[int, int] = {}  # bytes, by place among the weights
         if isinstance(self.b, CheckedBuilder):
             self.b.trust(self.context, self.table, self._sites("the context", 0))
@@ -330,11 +333,12 @@ class StepEmitter(Emitter):
         )
 
     def share(self, units: int) -> tuple[Int, Int]:
-        """This worker's range of the units: contiguous, sizes differing by at most one."""
+        """This chunk's range of the units: contiguous, sizes differing by at most one."""
         if units == 1:
-            mine = self.b.icmp_signed("==", self.worker, I64(0))
+            mine = self.b.icmp_signed("==", self.chunk, I64(0))
             return 0, self.b.zext(mine, I64)
-        begin = self.b.udiv(self.b.mul(self.worker, I64(units)), self.workers)
-        after = self.b.add(self.worker, I64(1))
-        end = self.b.udiv(self.b.mul(after, I64(units)), self.workers)
+        self.units = max(self.units, units)
+        begin = self.b.udiv(self.b.mul(self.chunk, I64(units)), self.chunks)
+        after = self.b.add(self.chunk, I64(1))
+        end = self.b.udiv(self.b.mul(after, I64(units)), self.chunks)
         return begin, end

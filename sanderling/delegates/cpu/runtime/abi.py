@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ALIGN = 64
 # Slots of the context. STRIDE is a number: bytes of scratch for each worker.
-ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, FIRST_ARG = range(10)
+ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, CHUNKS, FIRST_ARG = range(11)
 # FAULT is 0, or one more than the number of the site (program.py) that met what it must not accept;
 # VALUE is what it met, LIMIT the end of what it accepts. `invoke` returns FAULT: see faults.py.
 # Of code that counts, TIMES leads to ticks by [worker, step], then one word more: those of the
@@ -22,10 +22,25 @@ OBJECT_TYPE, OBJECT_DATA = 1, 2
 # Bytes that a kernel may read (never write) past the end of a value in the arena or the weights.
 SLACK = 64
 
-# Words (32 bits) of the sync block, each on a cache line of its own. MOST_SPINS and SYSCALL are set
-# by the caller: how long to spin at most before sleeping, and the address of libc's syscall().
-# PHASE and EPOCH are waited for; the line behind each holds its present limit of spins and a count
-# of vain spins.
+# CHUNKS leads to a word (32 bits) for each step and one behind: into how many chunks a run cuts the
+# step (0 or 1: it is not shared), and WAKES if it is worth waking workers that sleep.
+WAKES = 1 << 16
+
+# The sync block, in words of 32 bits; what different workers write lies on different cache lines.
+# STATE (64 bits) is the phase: see sync.py. DONE counts the chunks of the present step that are
+# done. The line of STOP is set by the caller: how long to spin at most before sleeping, how many
+# workers there are, the address of libc's syscall().
 LINE = 16
-ARRIVED, PHASE, _, EPOCH, _, STOP, ASLEEP, MOST_SPINS, SYSCALL = (i * LINE for i in range(9))
-SYNC_WORDS = 9 * LINE
+STATE, DONE, STOP = 0, LINE, 2 * LINE
+MOST_SPINS, WORKERS, SYSCALL = STOP + 1, STOP + 2, STOP + 4
+# Three lines for each worker: CLAIM (64 bits), which chunks of its own are taken; NAP, 1 while it
+# sleeps; what only the worker itself touches: the limit of spins and the count of vain ones, within
+# a run and between runs; of traced code the thread's number, the run, and where the log goes on.
+CREW = 3 * LINE
+CLAIM, NAP, LIMITS, LOGGED = 0, LINE, 2 * LINE, 2 * LINE + 4
+OF_WORKER = 3 * LINE
+
+
+def sync_words(workers: int) -> int:
+    """How long the sync block of so many workers is."""
+    return CREW + workers * OF_WORKER

@@ -225,7 +225,7 @@ def _mapped(key: str, handle: int) -> Compiled:
     after = begin + -(-code // PAGE) * PAGE
     _check_sizes(about, code, data, entries, size - DIGEST - after)
     weights = np.frombuffer(memory, np.uint8, data + SLACK, after)
-    about |= {k: tuple(about[k]) for k in ("steps", "report", "sites", "sizes")}
+    about |= {k: tuple(about[k]) for k in ("steps", "report", "sites", "sizes", "units", "works")}
     return Compiled(
         image=Image(_executable(handle, code, begin, memory), entries), weights=weights, **about
     )
@@ -237,10 +237,13 @@ def _check_sizes(
     """Nothing that is said lies outside of what is there. room: the bytes behind the code."""
     numbers = [about[k] for k in ("arena", "scratch", "args", "macs", "floor")]
     places = [*numbers, *entries.values(), *about["sizes"], code, data]
+    places += [*about["units"], *about["works"]]
     if not all(isinstance(n, int) and n >= 0 for n in places):
         raise ValueError("its numbers are wrong")
     inside = all(at < code for at in entries.values()) and data + SLACK <= room
-    if not inside or len(about["sizes"]) != about["args"] or "invoke" not in entries:
+    alike = len({len(about[k]) for k in ("steps", "units", "works")}) == 1
+    alike = alike and len(about["sizes"]) == about["args"]
+    if not inside or not alike or "invoke" not in entries:
         raise ValueError("its sizes do not fit each other")
 
 

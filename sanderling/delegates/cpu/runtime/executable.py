@@ -22,6 +22,7 @@ from ....spans import hold
 from .abi import (
     ALIGN,
     ARENA,
+    CHUNKS,
     FAULT,
     FIRST_ARG,
     LIMIT,
@@ -30,12 +31,14 @@ from .abi import (
     SLACK,
     STRIDE,
     SYNC,
-    SYNC_WORDS,
     SYSCALL,
     TIMES,
     VALUE,
     WEIGHTS,
+    WORKERS,
+    sync_words,
 )
+from .division import limits, table
 from .faults import Site, error_of
 from .image import Image, Loaded
 from .pycall import Record, builtin, fits
@@ -43,7 +46,7 @@ from .pycall import Record, builtin, fits
 _INVOKE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 # Turns of the spin loop before a worker sleeps, at most; a turn is about 45 ns on Intel since
-# Skylake, 10 ns elsewhere. See sync.py for how the limit adapts.
+# Skylake, 10 ns elsewhere. See waiting.py for how the limit adapts.
 SPIN = 4000
 # Multiplications, or bytes written, of a run that is over before the GIL would have been handed on:
 # about two microseconds.
@@ -72,6 +75,9 @@ class Compiled:
     sizes: tuple[int, ...] = field(default=(), kw_only=True)
     # What the code may complain of, by the number that it notes.
     sites: tuple[Site, ...] = field(default=(), kw_only=True)
+    # By step: units that its work can be cut into, and nanoseconds that it may take.
+    units: tuple[int, ...] = field(kw_only=True)
+    works: tuple[int, ...] = field(kw_only=True)
 
 
 def aligned(size: int) -> Array:
@@ -159,7 +165,8 @@ class CpuExecutable(Executable):
         self.times = self._ticks[:-1].reshape(workers, len(compiled.steps))
         self.inside = self._ticks[-1:]  # of the whole call
         self._table = address(self._ticks)
-        self._sync = aligned(SYNC_WORDS * 4).view(np.int32)
+        self._sync = aligned(sync_words(workers) * 4).view(np.int32)
+        self._chunks = table(limits(compiled.units, compiled.works), workers)
         self._context = np.zeros(FIRST_ARG + compiled.args, np.int64)
         for slot, memory in (
             (ARENA, self._arena),
@@ -167,6 +174,7 @@ class CpuExecutable(Executable):
             (SCRATCH, scratch),
             (SYNC, self._sync),
             (TIMES, self._ticks),
+            (CHUNKS, self._chunks),
         ):
             self._context[slot] = address(memory)
         self._context[STRIDE] = compiled.scratch
@@ -189,6 +197,7 @@ class CpuExecutable(Executable):
         if self._record is not None:
             self._record.ready = self.workers == 1
         self._sync[:] = 0
+        self._sync[WORKERS] = self.workers
         self._sync[MOST_SPINS] = SPIN if self.workers <= usable_cpu_count() else SPIN_CROWDED
         self._sync[SYSCALL : SYSCALL + 2].view(np.int64)[0] = _syscall()
 
