@@ -240,6 +240,10 @@ def test_the_flags_go_to_the_tool_on_a_device(phone: Any) -> None:
     line = next(c[-1] for c in device.calls if "--graph" in c[-1])
     assert "--num_threads=4 --use_gpu=true --max_secs=20" in line
     assert "Inference (avg): 12200.2" in found.stderr
+    assert "Average inference timings in us: Warmup: 12350.5, Init: 12345" in found.stderr
+    assert "Memory footprint delta from the start of the tool (MB): init=2.5 overall=7.25" in (
+        found.stderr
+    )
 
 
 def test_a_device_that_fails_is_status_2(phone: Any) -> None:

@@ -454,7 +454,7 @@ def _borders(crossing: Record) -> str:
     least = f"{plural(inner, 'tensor')} of {byte_size(crossing['inner_bytes'])}"
     cost = crossing["estimated_us"]
     return _fitted(
-        f"borders: {plural(count, 'tensor')} of {byte_size(crossing['bytes'])} in a run, of which "
-        f"{least} only because ops are refused"
+        f"borders: {plural(count, 'tensor')} of {byte_size(crossing['bytes'])} in a run"
+        + (f", of which {least} only because ops are refused" if inner else "")
         + ("" if cost is None else f"; estimated at {cost / 1e3:.2f} ms")
     )

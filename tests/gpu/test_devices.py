@@ -327,6 +327,40 @@ def test_sessions_of_several_threads_share_a_device() -> None:
     in_threads(len(fed), work)
 
 
+@needs_opencl
+def test_who_is_timed_does_not_touch_others(device: Any) -> None:
+    """Launches that are timed have a queue of their own; other threads stay in theirs."""
+    seen = []
+    with device.timed() as has_timers:
+        thread = threading.Thread(target=lambda: seen.append(device.queue))
+        thread.start()
+        thread.join()
+        mine = device.queue
+    assert has_timers and seen == [device.queue] and mine != device.queue
+    with device.timed():
+        assert device.queue == mine
+
+
+@needs_opencl
+def test_a_profile_beside_runs_of_other_threads() -> None:
+    model, rounds = small_model(), 30
+    fed = given(model, 1)
+    wanted = model.compile(["reference"]).run(fed)
+
+    def work(place: int) -> None:
+        session = small_model().compile([GpuDelegate()], require_full_delegation=True)
+        times = session.plan().steps[0].executable.step_times() if place == 0 else None
+        for number in range(rounds):
+            if times is not None:
+                times.count(number % 2 == 0)
+            found = session.run(fed)
+            for key, answer in wanted.items():
+                np.testing.assert_allclose(found[key], answer, atol=1e-4)
+        assert times is None or times.times.sum() > 0
+
+    in_threads(3, work)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_computes_elsewhere(device: Any) -> None:
     """Drivers have threads, which a child has not: it must not wait for them."""

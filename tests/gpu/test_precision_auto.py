@@ -147,6 +147,16 @@ def test_the_decision_is_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(*(s.run(feeds())["root"] for s in (first, second)))
 
 
+def test_what_was_decided_behind_other_ops_is_not_taken(tmp_path: Path) -> None:
+    """Parts that are alike are tried on what the ops before them make of the samples."""
+    delegate = GpuDelegate(precision="auto", serialization_dir=str(tmp_path))
+    said = [
+        Session(squares(factor), [delegate], first_delegate_node_index=2).explain()
+        for factor in (2.0, 1000.0)
+    ]
+    assert ["'squared' stays in f32" in each for each in said] == [False, True]
+
+
 @pytest.mark.parametrize(
     "samples, what",
     [

@@ -17,7 +17,7 @@ from ..cpu.runtime.cache import fingerprint
 from .cache import Entry, GpuCache
 from .devices.device import Device, Offers
 from .executable import GpuExecutable, Rescue, restored
-from .precision import settled
+from .precision import AUTO, settled
 from .samples import trial_of
 from .tuning import tune
 
@@ -49,7 +49,8 @@ def compile_part(
     cache = cache_of(chosen)
     rescue = _rescue(part, options)
     content = fingerprint(part.ops, part.inputs, part.outputs)
-    key = cache.key(content, device.offers, decisive(chosen, device.offers))
+    about = decisive(chosen, device.offers), _tried_behind(options, chosen, device.offers)
+    key = cache.key(content, device.offers, *about)
     with span("look into the cache", "compile"):
         entry = cache.load(key)
         found = None if entry is None else restored(device, entry, key, rescue)
@@ -62,6 +63,16 @@ def compile_part(
         tuned = _tuned(made, chosen)
         with span("keep the programs", "compile"):
             return _kept(tuned, cache, key, binaries if tuned is made else None).let_go()
+
+
+def _tried_behind(options: Options, chosen: Mapping[str, Any], offers: Offers) -> object:
+    """With `auto`, what the trial depends on beside the part: the ops before it, through which the
+    samples go, and the inputs that samples are given for by name."""
+    if settled(chosen, offers) != AUTO or options.before is None:
+        return None
+    before = options.before()
+    names = [t.name for t in before.inputs]
+    return fingerprint(before.ops, before.inputs, before.outputs), names
 
 
 def _rescue(part: Graph, options: Options) -> Rescue | None:

@@ -110,17 +110,15 @@ class GpuExecutable(Executable):
     def enqueue(self, launches: Sequence[Launcher]) -> None:
         """All launches of a run; while somebody asks when they are on the device, until they are
         over."""
-        if self._watch is None and tape.recorder is None:
-            for launch in launches:
-                launch()
+        if self._is_watched:
+            self._watched().run(launches)
             return
-        watch = self._watched()
-        if watch.is_on:
-            watch.run(launches)
-            return
-        self.device.profile(False)
         for launch in launches:
             launch()
+
+    @property
+    def _is_watched(self) -> bool:
+        return tape.recorder is not None or (self._watch is not None and self._watch.counts)
 
     def _watched(self) -> Watch:
         if self._watch is None:

@@ -64,15 +64,11 @@ class Watch(StepTimes):
 
     # -- runs -------------------------------------------------------------------------------------
 
-    @property
-    def is_on(self) -> bool:
-        return self.counts or tape.recorder is not None
-
     def run(self, launches: Sequence[Callable[[], Any]]) -> None:
         """All launches, one after the other, until they are over."""
         begin = now()
-        self.has_timers = self.made.device.profile(True)
-        spans = self._timed(launches) if self.has_timers else self._waited(launches)
+        with self.made.device.timed() as self.has_timers:
+            spans = self._timed(launches) if self.has_timers else self._waited(launches)
         if self.counts:
             self._times[0] += spans[:, 1] - spans[:, 0]
             self._inside += now() - begin

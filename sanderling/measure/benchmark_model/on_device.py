@@ -65,6 +65,20 @@ def run_on_device(values: Values, say: Say) -> ToolRun:
             f"Inference timings in us: Init: {init}, First inference: {first}, "
             f"Warmup (avg): {warmup:g}, Inference (avg): {stated.mean * 1e6:g}",
         )
+        # The older line, which the guide searches the log for.
+        say(
+            "INFO",
+            f"Average inference timings in us: Warmup: {warmup:g}, Init: {init}, "
+            f"Inference: {stated.mean * 1e6:g}",
+        )
+    held = [found.memory.get(f"device.{what}") for what in ("init", "overall")]
+    if None not in held:
+        grown, overall = (n / 2**20 for n in held if n is not None)
+        say(
+            "INFO",
+            f"Memory footprint delta from the start of the tool (MB): init={grown:g} "
+            f"overall={overall:g}",
+        )
     for row in found.facts.get("ops", []):
         say(
             "INFO",

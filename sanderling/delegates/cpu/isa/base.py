@@ -28,6 +28,7 @@ class Isa:
 
     has_dot_words = False  # dot_words is one instruction
     has_pairs = False  # multiply_pairs: products of 16-bit numbers, summed by twos
+    has_byte_pairs = False  # multiply_bytes
     has_packs = False  # pack_words and pack_bytes
     has_high_mul = False  # high_mul and rounding_shift
     has_half = False  # conversions from and to float16
@@ -69,6 +70,10 @@ class Isa:
 
     def multiply_pairs(self, e: Emitter, a: Value, b: Value) -> Value:
         """Of the pairs of words in 32-bit lanes, the products' sums."""
+        raise NotImplementedError
+
+    def multiply_bytes(self, e: Emitter, a: Value, b: Value) -> Value:
+        """Of the pairs of bytes in words, a's without sign, the products' sums, saturated."""
         raise NotImplementedError
 
     def dot_bf16(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:

@@ -248,6 +248,7 @@ BODIES: dict[str, Body] = {
     "avx512.vpdpbusd.": _dot(4, first_signed=False),
     "avx512.vpdpwssd.": _dot(2, first_signed=True),
     "avx512.pmaddw.d.512": _halves("avx2.pmadd.wd"),
+    "avx512.pmaddubs.w.512": _halves("avx2.pmadd.ub.sw"),
     "avx512.packssdw.512": _halves("avx2.packssdw"),
     "avx512.packsswb.512": _halves("avx2.packsswb"),
     "avx512.packuswb.512": _halves("avx2.packuswb"),

@@ -13,6 +13,7 @@ from .targets import Target
 
 # Names behind "llvm.x86.", by the operands' bytes.
 _MULTIPLY_PAIRS = {64: "avx512.pmaddw.d.512", 32: "avx2.pmadd.wd", 16: "sse2.pmadd.wd"}
+_MULTIPLY_BYTES = {64: "avx512.pmaddubs.w.512", 32: "avx2.pmadd.ub.sw"}
 _PACK_WORDS = {64: "avx512.packssdw.512", 32: "avx2.packssdw", 16: "sse2.packssdw.128"}
 _PACK_BYTES = {64: "avx512.packuswb.512", 32: "avx2.packuswb", 16: "sse2.packuswb.128"}
 _PACK_SIGNED = {64: "avx512.packsswb.512", 32: "avx2.packsswb", 16: "sse2.packsswb.128"}
@@ -35,6 +36,7 @@ class X86(Isa):
         self.has_dot_words = target.dot
         self.has_half = "+f16c" in target.features
         self.packs_floats = target.width >= 32
+        self.has_byte_pairs = target.width in _MULTIPLY_BYTES
         self.lookup_lanes = target.width if target.width >= 32 else 1
 
     # -- threads ------------------------------------------------------------------------------
@@ -69,6 +71,10 @@ class X86(Isa):
         pairs = vector(I16, size // 2)
         name = f"llvm.x86.{_MULTIPLY_PAIRS[size]}"
         return e.call(name, vector(I32, size // 4), *(e.b.bitcast(v, pairs) for v in (a, b)))
+
+    def multiply_bytes(self, e: Emitter, a: Value, b: Value) -> Value:
+        size = _size(a)
+        return e.call(f"llvm.x86.{_MULTIPLY_BYTES[size]}", vector(I16, size // 2), a, b)
 
     # -- rounding -----------------------------------------------------------------------------
 

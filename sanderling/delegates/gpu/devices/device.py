@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -133,10 +134,11 @@ class Device(ABC):
     def take(self, memory: Any) -> None:  # noqa: B027
         """Shared memory: what the device wrote becomes the host's, once all is computed."""
 
-    def profile(self, on: bool) -> bool:
-        """Whether launches from now on tell when they ran, to span(). Nothing must be under way.
-        Default False: the device has no timers."""
-        return False
+    @contextmanager
+    def timed(self) -> Iterator[bool]:
+        """Whether this thread's launches within it tell when they ran, to span(); they are waited
+        for within it. Default False: the device has no timers."""
+        yield False
 
     def span(self, launched: Any) -> tuple[int, int]:
         """When a launch began and ended, in nanoseconds of the device's clock. launched: what the

@@ -80,6 +80,12 @@ def _texture(device: Any) -> tuple[int, int]:
     return device.image2d_max_width, device.image2d_max_height
 
 
+class _OfThread(threading.local):
+    """The queue that a thread launches into, where it is not the one of all."""
+
+    queue: Any = None
+
+
 class OpenClDevice(Device):
     dialect = OpenClC
 
@@ -106,7 +112,8 @@ class OpenClDevice(Device):
         self._lock = threading.Lock()
         self._context: Any = None
         self._queue: Any = None
-        self._is_profiled = False
+        self._timed_queue: Any = None
+        self._of_thread = _OfThread()
         self._is_foreign = False  # opened before this process was forked
         renews(self)
 
@@ -131,7 +138,7 @@ class OpenClDevice(Device):
 
     @property
     def queue(self) -> Any:
-        return self.context and self._queue
+        return self.context and (self._of_thread.queue or self._queue)
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -272,16 +279,24 @@ class OpenClDevice(Device):
 
     # -- times ------------------------------------------------------------------------------------
 
-    def profile(self, on: bool) -> bool:
-        """A queue that keeps times takes the other's place, whose commands are over by then."""
+    @contextmanager
+    def timed(self) -> Iterator[bool]:
+        """In a second queue, which keeps times; other threads stay in the first. Inputs were
+        written in the first, so that it is waited for."""
+        self.finish()
+        self._of_thread.queue = self._queue_with_times()
+        try:
+            yield True
+        finally:
+            self._of_thread.queue = None
+
+    def _queue_with_times(self) -> Any:
         context = self.context
-        with self._lock, self._failing("keeps no times"):  # others launch before it, or behind
-            if on != self._is_profiled:
-                self._queue.finish()
-                properties = self.cl.command_queue_properties.PROFILING_ENABLE if on else 0
-                self._queue = self.cl.CommandQueue(context, self.device, properties)
-                self._is_profiled = on
-        return True
+        with self._lock, self._failing("keeps no times"):
+            if self._timed_queue is None:
+                properties = self.cl.command_queue_properties.PROFILING_ENABLE
+                self._timed_queue = self.cl.CommandQueue(context, self.device, properties)
+            return self._timed_queue
 
     def span(self, launched: Any) -> tuple[int, int]:
         with self._failing("keeps no times"):

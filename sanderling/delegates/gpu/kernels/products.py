@@ -341,10 +341,18 @@ def _refuses_format(op: Op) -> str | None:
     return None if form == "DEFAULT" else f"weights in the format {form} have no kernel"
 
 
+def _refuses_bias(op: Op) -> str | None:
+    """A bias that is fed is added to floats behind the product."""
+    bias = op.input(2)
+    if bias is None or bias.is_constant or bias.dtype.is_float:
+        return None
+    return f"the bias '{bias.name}' of whole numbers must be constant"
+
+
 KERNELS = {
     "FULLY_CONNECTED": Row(
         emit_fully_connected,
-        first_of(_refuses_activation, _refuses_format),
+        first_of(_refuses_activation, _refuses_format, _refuses_bias),
         becomes=fully_connected_as_matmul,
     ),
 }

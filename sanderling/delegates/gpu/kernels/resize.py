@@ -35,15 +35,16 @@ def emit_bilinear(w: Writer, node: Node) -> None:
 def _between(
     s: StepWriter, node: Node, axis: int, at: Value, extent: int
 ) -> tuple[Value, Value, Value]:
-    """Two neighbours and how far the point lies from the first."""
+    """Two neighbours and how far the point lies from the first. On a pixel both are that pixel: its
+    neighbour must not be read, for nothing times infinity is NaN. Before the first pixel both are
+    the first, and the distance is negative: weights are not clamped, in the definition neither."""
     k, scale = s.k, _scale(node, axis)
     place = k.cast(at, REAL)
     half = bool(attr(node.op, "half_pixel_centers"))
     exact = k.let((place + 0.5) * scale - 0.5 if half else place * scale)
-    floor = k.let(k.call("floor", exact))
-    first = k.let(k.maximum(k.cast(floor, INT), 0))
-    second = k.let(k.minimum(k.cast(floor, INT) + 1, extent - 1))
-    return k.let(k.minimum(first, extent - 1)), k.let(k.maximum(second, 0)), k.let(exact - floor)
+    first = k.let(k.maximum(k.cast(k.call("floor", exact), INT), 0))
+    second = k.let(k.minimum(k.cast(k.call("ceil", exact), INT), extent - 1))
+    return first, second, k.let(exact - k.cast(first, REAL))
 
 
 def emit_nearest(w: Writer, node: Node) -> None:

@@ -11,9 +11,10 @@ from .....ir import Op, Tensor
 from ...codegen.emit import F32, I8, I16, I64, PTR, Emitter, Int, Value
 from ...codegen.program import StepEmitter
 from ...runtime.abi import FIRST_ARG
-from ..products.conv import Arithmetic, arithmetic, columns, packed, row_source, window
+from ..products.conv import arithmetic, row_source, window
 from ..products.cores import padded_depth, panel_bytes
 from ..products.gemm import Plan, Product, estimate, tile_function
+from ..products.packed_weights import Arithmetic, columns, packed
 from ..products.sources import MARGIN, LineRows, RowSource
 from ..products.tiles import Panels, Tile
 

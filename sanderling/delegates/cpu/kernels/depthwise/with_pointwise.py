@@ -23,8 +23,9 @@ from ...codegen.program import StepEmitter
 from ...dialect.chains import BEFORE, BEHIND, BOTH, chained, has_residual, parts, unchained
 from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
-from ..products.conv import arithmetic, columns, packed
+from ..products.conv import arithmetic
 from ..products.gemm import Operands, Product, plan_product, walk
+from ..products.packed_weights import columns, packed
 from ..products.sources import MARGIN
 from ..row import Kernel
 from ..window import window_of

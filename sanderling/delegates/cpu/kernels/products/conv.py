@@ -21,10 +21,11 @@ from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
 from ..epilogue.codes import CodeEpilogue, sum_words
-from ..epilogue.contract import Epilogue, column_words, words
+from ..epilogue.contract import words
 from ..epilogue.floats import BlockEpilogue, FloatEpilogue, HybridEpilogue
 from ..row import Kernel
 from ..window import window_of
+from .chained import ChainCore, chain_core
 from .cores import (
     BfloatCore,
     BlockCore,
@@ -34,14 +35,13 @@ from .cores import (
     chunk_of,
     dot_core,
     far,
-    pack,
-    pack_blocks,
     padded_depth,
     wide_core,
 )
 from .dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from .dynamic_range import block_of, is_hybrid, is_symmetric, unfit_blocks
-from .gemm import Operands, Plan, Product, estimate, plan_product, walk
+from .gemm import Operands, Product, estimate, plan_product, walk
+from .packed_weights import Arithmetic, columns, weights_of
 from .rounding16 import refuses_words, word_rescale, word_rounding
 from .sources import (
     Change,
@@ -122,20 +122,6 @@ def emit_fully_connected(k: StepEmitter, op: Op) -> None:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """A product by its types: core, epilogue, B's matrix, numbers by column and of the step."""
-
-    core: Core
-    epilogue: Epilogue
-    matrix: Array
-    columns: tuple[Array, ...]
-    common: Array
-    zero: int = 0  # of the activations: what lies beyond the picture's edge
-    sums: int = 0  # how often a row's own sum is added to its results
-    scales: Array | None = None  # of blocks along the depth
-
-
-@dataclass(frozen=True)
 class Spread:
     """Where C's rows lie, if not one after the other: `pixel` pixels apart in a line of `inner`."""
 
@@ -147,7 +133,7 @@ def emit_product(
     k: StepEmitter, op: Op, weights: Array, w: Window, groups: int = 1, spread: Spread | None = None
 ) -> None:
     """One product with bias, residual, activation and, for integers, requantisation."""
-    kind = arithmetic(op, weights, k.target)
+    kind = arithmetic(op, weights, k.target, chains=not Fused.of(op).zeros)
     n = len(weights) // groups
     if Fused.of(op).zeros:
         _, rows, _ = row_source(k, op.operand(0), kind, w, n, 1, Inputs.of(op).table, False)
@@ -170,8 +156,9 @@ def emit_product(
     dense = size.n * size.groups * kind.epilogue.out_bytes * (1 if spread is None else spread.pixel)
     ldc = k.pitch(op.outputs[0], dense)
     ldr = ldc if residual is None else k.pitch(residual, dense)
+    b, left = weights_of(k, kind, size, plan, rows)
     at = Operands(
-        k.constant(packed(kind, size, plan)),
+        b,
         k.constant(columns(kind, size, plan)),
         k.constant(kind.common),
         k.ptr(op.outputs[0]),
@@ -180,6 +167,7 @@ def emit_product(
         k.constant(rows.offsets()) if isinstance(rows, LineRows) else None,
         None if spread is None else spread.place,
         0 if ldr == ldc else ldr,
+        left,
     )
     walk(k, kind.core, kind.epilogue, size, plan, rows, at, row_words(k, op, kind, w))
 
@@ -274,41 +262,22 @@ def plain_cycles(target: Target, w: Window, n: int, core: Core = F32_CORE) -> fl
     return min(estimate(target, core, size)[0] for size in (lines, patches))
 
 
-def packed(kind: Arithmetic, size: Product, plan: Plan) -> Array:
-    """The weights of all groups, packed for the core; each line of taps filled up to its depth."""
-    n = size.groups * size.n
-    matrix = kind.matrix
-    if isinstance(kind.core, BlockCore) and kind.scales is not None:
-        return pack_blocks(kind.core, matrix, kind.scales, plan.panels)
-    if size.lines > 1:
-        full = np.zeros((n, size.lines, size.k // size.lines), matrix.dtype)
-        full[:, :, : matrix.shape[1] // size.lines] = matrix.reshape(n, size.lines, -1)
-        matrix = full.reshape(n, -1)
-    groups = matrix.reshape(size.groups, size.n, -1)
-    return np.concatenate([pack(kind.core, g, plan.panels) for g in groups])
-
-
-def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
-    """The epilogue's numbers for each column, of all groups."""
-    parts = [slice(g * size.n, (g + 1) * size.n) for g in range(size.groups)]
-    return np.concatenate(
-        [column_words(plan.panels.spans(), *(c[part] for c in kind.columns)) for part in parts]
-    )
-
-
 # -- arithmetic by type -------------------------------------------------------------------------
 
 
-def arithmetic(op: Op, weights: Array, target: Target) -> Arithmetic:
+def arithmetic(op: Op, weights: Array, target: Target, chains: bool = False) -> Arithmetic:
+    """chains: the caller takes what a ChainCore leaves over."""
     x = op.operand(0)
     if Inputs.of(op).table is not None:
         block = block_of(op)
         if block is not None:
             return _blockwise(op, weights, block, target)
-        return _hybrid(op, weights, target)
+        return _hybrid(op, weights, target, chains)
     if is_bf16(op):
         return replace(_float(op, weights), core=BfloatCore(), matrix=rounded(weights))
-    return _float(op, weights) if x.dtype is DType.FLOAT32 else _integer(op, weights, target)
+    if x.dtype is DType.FLOAT32:
+        return _float(op, weights)
+    return _integer(op, weights, target, chains)
 
 
 def bounds(op: Op) -> tuple[np.float32, np.float32]:
@@ -345,18 +314,18 @@ def weight_zero(op: Op) -> int:
     return scale_zero(w)[1] if subtracts and quant(w).scale.size == 1 else 0
 
 
-def _integer(op: Op, weights: Array, target: Target) -> Arithmetic:
+def _integer(op: Op, weights: Array, target: Target, chains: bool) -> Arithmetic:
     x, out = op.operand(0), op.outputs[0]
     n, zero_in = len(weights), scale_zero(x)[1]
     real = weights.astype(np.int32) - weight_zero(op)
-    core = core_for(x.dtype, target, real)
+    core = core_for(x.dtype, target, real, chains)
     bias = bias_of(op, n, np.int64)
     matrix, sums = real, 0
     if isinstance(core, DotCore):
         bias = bias - zero_in * real.sum(axis=1, dtype=np.int64)
         # Weights that leave 8 bits without their zero point keep a part of it; the sum of the
         # row's activations, times that part, makes up for it.
-        sums = 0 if _fits(real) else _middle(real)
+        sums = 0 if _fits(real) or isinstance(core, ChainCore) else _middle(real)
         matrix = real - sums
     scale = np.broadcast_to(multiplier(op), n)
     if x.dtype is DType.INT16 and not word_rounding(op).is_fixed:
@@ -416,11 +385,11 @@ def _inner(op: Op) -> tuple[float, int]:
     return inner
 
 
-def _hybrid(op: Op, weights: Array, target: Target) -> Arithmetic:
+def _hybrid(op: Op, weights: Array, target: Target, chains: bool) -> Arithmetic:
     """Codes of 8 bits, their zero point and step from a table; see dynamic_range.py."""
     x, w = op.operand(0), op.operand(1)
     n, matrix = len(weights), definition.signed(weights).astype(np.int16)
-    core = core_for(x.dtype, target, matrix)
+    core = core_for(x.dtype, target, matrix, chains)
     # Widened codes come without their zero point.
     exact = isinstance(core, DotCore)
     sums = matrix.sum(axis=1, dtype=np.int32) if exact else np.zeros(n, np.int32)
@@ -441,10 +410,12 @@ def _blockwise(op: Op, weights: Array, block: Blockwise, target: Target) -> Arit
     return Arithmetic(core, epilogue, weights, numbers, words(*bounds(op)), scales=scales)
 
 
-def core_for(dtype: DType, target: Target, real: Array) -> Core:
+def core_for(dtype: DType, target: Target, real: Array, chains: bool = False) -> Core:
     """The dot product, if it is of activations of this type; weights that leave 8 bits are shifted
     (_middle) only where activations have no sign."""
     dot = dot_core(target)
+    if dot is None and chains and dtype is DType.UINT8:
+        return chain_core(target, real) or wide_core(target)
     if dot is None or dtype is not (DType.INT8 if dot.signed else DType.UINT8):
         return wide_core(target)
     return dot if not dot.signed or _fits(real) else wide_core(target)

@@ -34,6 +34,7 @@ from ...codegen.rounding import as_double
 from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..epilogue.contract import Epilogue, Numbers, Output, Sums
+from .chained import QUAD, ChainCore, Leftover, chain_step
 from .cores import (
     BfloatCore,
     BlockCore,
@@ -56,12 +57,12 @@ SMALL_B = 24 * 1024
 UNITS = 8
 
 
-def tile_arguments(epilogue: Epilogue, lined: bool, fetches: bool) -> ArgumentList:
+def tile_arguments(core: Core, epilogue: Epilogue, lined: bool, fetches: bool) -> ArgumentList:
     """What a register tile is told. lda, ldc, ldr and stride are in bytes.
 
     lines, offsets: a row of A is in several pieces of `steps` steps, at these offsets from the
     first. ahead, stride: what lies ahead is fetched, `stride` bytes a step. rows: the epilogue's
-    words for each row.
+    words for each row. more, places, count, apart: a panel's Leftover (chained.py).
     """
     types = {"a": PTR, "lda": I64, "b": PTR, "steps": I64}
     types |= {"params": PTR, "common": PTR, "c": PTR, "ldc": I64}
@@ -69,6 +70,8 @@ def tile_arguments(epilogue: Epilogue, lined: bool, fetches: bool) -> ArgumentLi
         types |= {"ahead": PTR, "stride": I64}
     if lined:
         types |= {"lines": I64, "offsets": PTR}
+    if isinstance(core, ChainCore):
+        types |= {"more": PTR, "places": PTR, "count": I64, "apart": I64}
     if epilogue.residual:
         types |= {"residual": PTR}
     if epilogue.row_words:
@@ -103,10 +106,13 @@ def tile_function(
             acc = _sum_lines(e, core, tile, rows, b, steps, start, fetch, *pieces)
         else:
             acc = _sum(e, core, tile, rows, b, steps, start, fetch)
+        if isinstance(core, ChainCore):
+            left = Leftover(given["more"], given["places"], given["count"], given["apart"])
+            acc = left.add(e, core, rows, acc, tile)
         sums = Sums(acc, tile.rows, tile.vectors, tile.lanes, columns)
         epilogue.store(e, sums, numbers, output)
 
-    return k.program.declared(name, tile_arguments(epilogue, lined, fetches), build)
+    return k.program.declared(name, tile_arguments(core, epilogue, lined, fetches), build)
 
 
 def _start(e: Emitter, core: Core, epilogue: Epilogue, tile: Tile, numbers: Numbers) -> list[Value]:
@@ -227,7 +233,10 @@ def _sum_near(
 
     def step(i: Int, acc: list[Value]) -> list[Value]:
         here = [e.at(r, e.mul(i, a_step), I8) for r in rows]
-        return tile_step(e, core, here, e.at(b, e.mul(i, b_step), I8), acc, tile)
+        columns = e.at(b, e.mul(i, b_step), I8)
+        if isinstance(core, ChainCore):
+            return chain_step(e, core, here, columns, acc, tile, core.chain)
+        return tile_step(e, core, here, columns, acc, tile)
 
     if tile.chains == 1:
         with e.loop(0, steps, carry=start) as (i, acc):
@@ -308,9 +317,11 @@ def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     work = 2.0 if wide else 1.0
     if isinstance(core, BfloatCore) and not target.bf16:
         work = 2.0
+    parts = core.chain if isinstance(core, ChainCore) else 0
+    work = core.work if isinstance(core, ChainCore) else work
     steps = padded_depth(core, size.k) // inner.depth
     chained = size.lines == 1 and inner is core
-    cycles, tile = choose(target, size.inner, size.n, steps, work, chained)
+    cycles, tile = choose(target, size.inner, size.n, steps, work, chained, parts)
     return cycles * size.outer * size.groups, tile
 
 
@@ -355,6 +366,27 @@ class Operands:
     offsets: Value | None = None  # of the pieces of a row of A
     place: Callable[[StepEmitter, Int], Int] | None = None
     ldr: int = 0
+    left: LeftoverLists | None = None
+
+
+@dataclass(frozen=True)
+class LeftoverLists:
+    """The addresses of all panels' leftovers: weights, places, and where each panel's begin."""
+
+    weights: Value
+    places: Value
+    starts: Value
+
+    def arguments(self, k: StepEmitter, number: Int, columns: int) -> dict[str, Value]:
+        """Of the panel of this number, for its tiles."""
+        first, end = (k.load(k.at(self.starts, k.add(number, i), I64), I64, 8) for i in (0, 1))
+        apart = columns * QUAD
+        return {
+            "more": k.at(self.weights, k.mul(first, apart), I8),
+            "places": k.at(self.places, first, I64),
+            "count": k.b.sub(end, first),
+            "apart": I64(apart),
+        }
 
 
 def walk(
@@ -478,6 +510,9 @@ def _unit(
             given |= {"ahead": k.at(k.at(b, one, I8), part, I8), "stride": I64(stride)}
         if lined:
             given |= {"lines": I64(size.lines), "offsets": at.offsets}
+        if at.left is not None:
+            own_panel = k.add(k.mul(unit.group, panels.count), panel)
+            given |= at.left.arguments(k, own_panel, panels.columns)
         if at.residual is not None:
             there = k.add(k.mul(row, at.ldr), across) if at.ldr else place
             given |= {"residual": k.at(at.residual, there, I8), "ldr": I64(at.ldr or at.ldc)}

@@ -38,7 +38,7 @@ from .sparse_plan import SPARE, TABLE_WORDS, Cut, Packing, best_cut, units_of, u
 from .tiles import Panels
 
 if TYPE_CHECKING:
-    from .conv import Arithmetic
+    from .packed_weights import Arithmetic
 
 # Bytes of the stream that are fetched ahead.
 AHEAD = 2048

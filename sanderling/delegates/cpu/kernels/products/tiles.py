@@ -86,24 +86,34 @@ def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float, w
 
 
 def choose(
-    target: Target, m: int, n: int, steps: int, work: float = 1, chained: bool = True
+    target: Target,
+    m: int,
+    n: int,
+    steps: int,
+    work: float = 1,
+    chained: bool = True,
+    parts: int = 0,
 ) -> tuple[float, Tile]:
-    """The tile with the least estimated time for m x n outputs, and that time in cycles."""
+    """The tile with the least estimated time for m x n outputs, and that time in cycles. parts:
+    products that a step of a chain sums (chained.py)."""
     spare = 1 if work == 1 else 2  # the broadcast, and a product where that is not fused
+    spare += parts and 1 + parts  # ones, and further products
+    held = max(parts, 1)  # vectors of B for each of the tile's
     best: tuple[float, Tile] | None = None
     widest = math.ceil(n / target.lanes)
     for vectors in range(1, min(8, widest) + 1):
-        most = min((target.registers - spare - vectors) // vectors, 16)
+        most = max(1, min((target.registers - spare - held * vectors) // vectors, 16))
         # Of three rows or more LLVM loads an element before the row before is done with its own: a
         # tile that fills the registers then spills. (AVX2: 28x28x32 to 192 in 217 us with 4x24, in
         # 97 with 3x24.)
         if spare == 1 and most > 2 and (most + 1) * vectors + spare == target.registers:
             most -= 1
         for rows in range(1, min(most, m) + 1):
-            chains = _chains(target, rows * vectors, vectors + spare, steps) if chained else 1
+            others = held * vectors + spare
+            chains = _chains(target, rows * vectors, others, steps) if chained else 1
             panels = Panels(n, vectors, target.lanes)
             cycles = [
-                tile_cycles(rows, v, chains, steps, work, target.width)
+                tile_cycles(rows, v, chains, steps, work, target.width * held)
                 for v in (vectors, panels.last)
             ]
             total = cycles[0] * (panels.count - 1) + cycles[1]

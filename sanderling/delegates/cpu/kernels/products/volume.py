@@ -19,8 +19,9 @@ from ...codegen.emit import I8, I32, I64, PTR, Emitter, Int, Value
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..row import Kernel
-from .conv import Spread, arithmetic, columns, packed, refuses_product
+from .conv import Spread, arithmetic, refuses_product
 from .gemm import Operands, Product, plan_product, walk
+from .packed_weights import columns, packed
 from .sources import DirectRows, Packer, RowSource, Window, copy_of, fill, packed_stride
 from .transposed import Phase, phases, refuses_phases
 

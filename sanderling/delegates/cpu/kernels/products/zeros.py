@@ -15,9 +15,11 @@ from .....ir import Array, DType, Op, Tensor
 from .....ops.base import elements
 from ...dialect.fused import operator
 from ...isa.targets import Target, host_target
-from .conv import Arithmetic, arithmetic, plain_cycles, window, winograd_plan
-from .cores import BfloatCore, BlockCore, Core, FloatCore, chunk_of
+from .chained import chain_core
+from .conv import arithmetic, plain_cycles, window, winograd_plan
+from .cores import BfloatCore, BlockCore, Core, FloatCore, PairCore, chunk_of
 from .gemm import Product, estimate
+from .packed_weights import Arithmetic
 from .sources import Window
 from .sparse_plan import best_cut, used_units
 from .winograd import folded, plan_for
@@ -101,6 +103,8 @@ def _dense(op: Op, target: Target, kind: Arithmetic, w: Window) -> float:
     n, depth = kind.matrix.shape
     if isinstance(core, FloatCore) and target.precision == "bf16":
         core = BfloatCore()
+    if isinstance(core, PairCore) and op.operand(0).dtype is DType.UINT8:
+        core = chain_core(target, kind.matrix) or core
     if w.is_rows:
         return estimate(target, core, Product(1, w.batch * w.pixels, n, depth))[0]
     plan = winograd_plan(op, target, core) if isinstance(core, FloatCore) else None
