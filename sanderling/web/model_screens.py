@@ -206,7 +206,7 @@ def _hottest(nodes: list[Node]) -> Markup:
     known.sort(key=lambda n: (-(n.latency or 0.0), -(n.error or 0.0)))
     top = most(n.latency for n in known)
     rows = [
-        [n.index, n.type, n.name, Bar(n.latency, top, figure_text(n, "latency")),
+        [n.index, n.type, text(n.name, 60), Bar(n.latency, top, figure_text(n, "latency")),
          None if n.error is None else f"{n.error:.3g}", n.delegate]
         for n in known[:50]
     ]  # fmt: skip
