@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .training.sparsity import Sparsity
     from .training.train import Schedule, train
     from .training.twin import Twin
+    from .web.server import serve
 
 _HOMES = {
     "build.ahead": "NotBuiltError",
@@ -124,11 +125,12 @@ _HOMES = {
     "training.sparsity": "Sparsity",
     "training.train": "Schedule train",
     "training.twin": "Twin",
+    "web.server": "serve",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
              "measure", "ops", "optimize", "passes", "rewrites", "rules", "runtime",
-             "training", "build")  # fmt: skip
+             "training", "web", "build")  # fmt: skip
 _MODULES = {"trace": "runtime.trace"}  # under a name of their own
 
 __all__ = [
@@ -144,8 +146,8 @@ __all__ = [
     "delegate_names", "dequantize_array", "diff", "dump", "evaluate_results", "evaluate_task",
     "export", "from_text", "insights", "load", "load_delegate", "make_task", "profile", "prune",
     "qat", "quantize", "quantize_array", "read_samples", "register_custom", "register_delegate",
-    "register_task", "retrain", "rewrite", "save", "setting", "simplify", "suggest", "to_text",
-    "trace", "trace_model", "train", "tune", "verify",
+    "register_task", "retrain", "rewrite", "save", "serve", "setting", "simplify", "suggest",
+    "to_text", "trace", "trace_model", "train", "tune", "verify",
 ]  # fmt: skip
 
 

@@ -21,11 +21,17 @@ PATIENCE = 0.5  # seconds of silence on a terminal
 TELLING = 1.0  # seconds of work that tell how long the rest takes
 WRONG = 1.5  # times that an estimate may be off before it is said anew
 FIRST, OFTEN, LATER = 5.0, 10.0, 60.0  # seconds to the first line, between lines, after a minute
+EVERY = 1.0  # seconds between lines where somebody watches
 
 
 def lines_too(wanted: bool = True) -> None:
     """Files and pipes get lines as well: for a command, whose stderr is the user's."""
     _HOW.lines = wanted
+
+
+def tell_often() -> None:
+    """Lines every second: for a command whose progress somebody watches elsewhere."""
+    _HOW.is_watched = True
 
 
 def hush(quiet: bool) -> None:
@@ -132,6 +138,7 @@ class _How:
     lines: bool = False  # also where nobody may be looking
     quiet: bool = False
     state: _LastReport | None = None  # of who is telling: others tell him
+    is_watched: bool = False  # by somebody who waits for the next line
 
 
 _HOW = _How()
@@ -206,6 +213,8 @@ def _lines() -> Iterator[Show]:
     state = _LastReport()
 
     def pause(spent: float) -> float:
+        if _HOW.is_watched:
+            return EVERY
         return FIRST if spent == 0 else OFTEN if spent < 60 else LATER
 
     def tell(_: float) -> None:

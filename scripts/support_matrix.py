@@ -2,7 +2,7 @@
 
     python scripts/support_matrix.py [--check]
 
-docs/operators.md is written whole; in README.md the part between the markers is replaced. With
+docs/operators.md is written whole; in the READMEs the part between the markers is replaced. With
 --check nothing is written, and the exit status is 1 if a file is out of date.
 """
 
@@ -23,6 +23,25 @@ from sanderling.ops.base import OpDef
 ROOT = Path(__file__).parent.parent
 LITERT = json.loads((ROOT / "docs" / "litert_ops.json").read_text())
 BEGIN, END = "<!-- operators: begin -->", "<!-- operators: end -->"
+READMES = {
+    "README.md": {
+        "counts": "Sanderling runs **{ours} of the {runs}** builtin operators that LiteRT {litert} "
+        "has kernels for (the schema names {builtin}; `scripts/litert_ops.py` asks the installed "
+        "LiteRT). {missing} It also runs {custom} custom operators. Names, types and notes: "
+        "[docs/operators.md](docs/operators.md).",
+        "missing": "Missing: {}.",
+        "none": "None is missing.",
+    },
+    "README.ko.md": {
+        "counts": "Sanderling은 LiteRT {litert}에 커널이 있는 내장 연산자 {runs}개 중 "
+        "**{ours}개**를 실행합니다(스키마에는 {builtin}개가 있으며, 설치된 LiteRT에는 "
+        "`scripts/litert_ops.py`로 묻습니다). {missing} 사용자 정의 연산자 {custom}개도 "
+        "실행합니다. 이름과 타입, 참고 사항: "
+        "[docs/operators.md](docs/operators.md).",
+        "missing": "빠진 것: {}.",
+        "none": "빠진 것은 없습니다.",
+    },
+}
 
 
 def rows() -> list[OpDef]:
@@ -31,26 +50,19 @@ def rows() -> list[OpDef]:
     return sorted(OPS.values(), key=lambda r: (order.get(r.family, len(order)), r.name))
 
 
-def summary() -> str:
-    """The README's part: counts, what is missing, the names by family."""
+def summary(words: dict[str, str]) -> str:
+    """A README's part: counts, and what is missing."""
     builtin = set(ENUMS["BuiltinOperator"])
-    ours = builtin & set(OPS)
-    runs = set(LITERT["runs"])
-    missing = sorted(runs - ours)
-    lines = [
-        f"Sanderling runs **{len(ours & runs)} of the {len(runs)}** builtin operators that LiteRT "
-        f"{LITERT['litert']} has kernels for (the schema names {len(builtin)}; "
-        "`scripts/litert_ops.py` asks the installed LiteRT). "
-        + (f"Missing: {', '.join(missing)}. " if missing else "None is missing. ")
-        + f"It also runs {len(OPS) - len(ours)} custom operators. Types and notes: "
-        "[docs/operators.md](docs/operators.md).",
-        "",
-        "| family | operators |",
-        "| --- | --- |",
-    ]
-    for family, group in groupby(rows(), key=lambda r: r.family):
-        lines.append(f"| {family} | {' '.join(f'`{r.name}`' for r in group)} |")
-    return "\n".join(lines)
+    ours, runs = builtin & set(OPS), set(LITERT["runs"])
+    missing = ", ".join(sorted(runs - ours))
+    return words["counts"].format(
+        ours=len(ours & runs),
+        runs=len(runs),
+        litert=LITERT["litert"],
+        builtin=len(builtin),
+        missing=words["missing"].format(missing) if missing else words["none"],
+        custom=len(OPS) - len(ours),
+    )
 
 
 def table(found: Iterable[OpDef]) -> list[str]:
@@ -99,12 +111,12 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def readme() -> str:
-    """The README with its generated part renewed."""
-    text = (ROOT / "README.md").read_text()
+def readme(name: str) -> str:
+    """A README with its generated part renewed."""
+    text = (ROOT / name).read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{summary()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{summary(READMES[name])}\n{END}{after}"
 
 
 def main() -> int:
@@ -114,7 +126,7 @@ def main() -> int:
     stale = []
     for path, text in (
         (ROOT / "docs" / "operators.md", document()),
-        (ROOT / "README.md", readme()),
+        *((ROOT / name, readme(name)) for name in READMES),
     ):
         if path.exists() and path.read_text() == text:
             continue

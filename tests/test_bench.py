@@ -126,6 +126,7 @@ BAD: list[tuple[str, tuple[object, ...], str]] = [
     ("no such input", (INT8, "--shape", "pixels=1,8,8,1"), "there is no input 'pixels'"),
     ("no such engine", (INT8, "--engines", "abacus"), "there is no engine 'abacus'"),
     ("no such delegate", (INT8, "--delegates", "abacus"), "abacus"),
+    ("no such delegate, by the name of other verbs", (INT8, "--delegate", "abacus"), "abacus"),
     ("no such precision", (INT8, "--precision", "f7"), "there is no precision 'f7'"),
     ("no such signature", (INT8, "--signature", "nothing"), "there is no signature 'nothing'"),
     ("no such CPU", (INT8, "--cpus", "4095"), "CPU 4095"),

@@ -17,16 +17,9 @@ from PIL import Image
 import sanderling
 from sanderling.cli import main
 
-from .support.command_line import DIGIT, F32, INT8, F, R, answer, array, call, text_file
+from .support.command_line import DIGIT, F32, INT8, F, R, array, call, text_file
 
 # -- the others ---------------------------------------------------------------------------------
-
-
-def test_demo() -> None:
-    text = call("demo").stdout
-    assert "it is a" in text and "held-out pictures right" in text
-    record = answer("demo", "--digit", 3)
-    assert record["schema"] == "sanderling.demo/1" and record["right"] > 340
 
 
 def test_version_and_help() -> None:
@@ -267,7 +260,7 @@ def test_a_reader_that_goes_away() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
     "words",
-    [["--version"], ["inspect", INT8], ["inspect", INT8, "--json", "-"], ["demo"]],
+    [["--version"], ["inspect", INT8], ["inspect", INT8, "--json", "-"]],
     ids=" ".join,
 )
 def test_a_full_disk(words: list[str]) -> None:

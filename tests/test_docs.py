@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from sanderling.config import KNOBS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# The Korean README has the blocks of README.md, and tests/test_guide.py runs those of the guide.
+LINKING = [*PAGES, ROOT / "README.ko.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 # Pages whose package not every environment has.
 LARGE = {"train.md": "torch", "retrain.md": "torch", "gpu.md": "pyopencl"}
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
@@ -48,10 +51,43 @@ def test_extras_keep_the_clone_that_make_installed() -> None:
     assert found == ["-e "]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to a page's headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for name, heading in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name} links to {name}"
+        assert not heading or heading in anchors(target), f"{page.name}: {name}#{heading}"
+
+
+HEADING = re.compile(r"^(#+) ", re.M)
+FENCED = re.compile(r"^```.*?^```", re.M | re.S)
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\(([^)]+)\)")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda text: HEADING.findall(FENCED.sub("", text)),
+        FENCED.findall,
+        lambda text: sorted(INLINE.findall(FENCED.sub("", text))),
+        lambda text: sorted(LINK.findall(text)),
+        lambda text: [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")],
+    ],
+    ids=["sections", "code blocks", "commands and names", "links", "verbs in order"],
+)
+def test_the_korean_readme_is_in_step(part: Callable[[str], list[str]]) -> None:
+    """Change README.md, and README.ko.md changes with it."""
+    english, korean = ((ROOT / name).read_text() for name in ("README.md", "README.ko.md"))
+    english = english.replace("README.ko.md", "README.md")
+    found, expected = part(korean), part(english)
+    assert expected and found == expected
 
 
 def test_every_knob_is_documented() -> None:

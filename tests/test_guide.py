@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from sanderling.cli.app import app
 
 from .support.guide_pages import (
     GUIDE,
+    ROOT,
     Command,
     blocks,
     commands,
@@ -18,7 +27,7 @@ from .support.guide_pages import (
 )
 
 # Blocks that cannot run on a desk, by page: one more has to be meant.
-LEFT_OUT = {"delegates.md": 2, "measurement.md": 1}
+LEFT_OUT = {"README.md": 1, "best-practices.md": 1, "delegates.md": 2, "measurement.md": 1}
 PAGES = sorted(GUIDE.glob("*.md"))
 
 
@@ -36,6 +45,44 @@ def test_a_page_runs(page: Path, tmp_path: Path) -> None:
 def test_what_is_not_executed_is_counted(page: Path) -> None:
     left_out = [b for b in blocks(page) if b.is_left_out]
     assert len(left_out) == LEFT_OUT.get(page.name, 0)
+
+
+def verbs_with_options(text: str) -> list[tuple[list[str], list[str]]]:
+    """The words before and the names of the options of each `sanderling ...` in a command."""
+    found = []
+    for part in re.split(r"[|;&]+", text.replace("\\\n", " ")):
+        words = shlex.split(part, comments=True)
+        if "sanderling" in words:
+            own = words[words.index("sanderling") + 1 :]
+            names = [w.partition("=")[0] for w in own if w.startswith("--")]
+            names = [n for n in names if "_" not in n]  # others are TensorFlow Lite's
+            found.append(([w for w in own if not w.startswith("-")], names))
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+def test_verbs_and_options_exist(page: Path) -> None:
+    """Also of commands that are not executed, or stand in a README."""
+    shells = [b for b in blocks(page) if b.kind == "console"]
+    for command in (c for block in shells for c in commands(block.text)):
+        for words, options in verbs_with_options(command.text):
+            if words[:1] == ["benchmark_model"]:
+                continue  # its flags are the tool's, and it warns of unknown ones
+            verb = verb_of(words)
+            known = {name for p in verb.params for name in (*p.opts, *p.secondary_opts)}
+            assert set(options) <= known | {"--version", "--help"}, command.text
+
+
+def verb_of(words: list[str]) -> Any:
+    """The verb, or the task of `eval`."""
+    found: Any = get_command(app)
+    for word in words:
+        if not isinstance(found, TyperGroup):
+            break
+        made = found.get_command(typer.Context(found), word)
+        assert made is not None, word
+        found = made
+    return found
 
 
 def test_commands_are_read_with_what_they_print() -> None:

@@ -20,7 +20,8 @@ LAYERS = ("errors", "config", "version", "files", "glyphs", "progress", "spans",
           "child_process", "processors", "units", "tables", "protobuf", "store", "pages", "plots",
           "findings",
           "ir", "format", "ops", "passes", "runtime", "delegates", "rules", "measure", "build",
-          "litert", "evaluate", "optimize", "training", "rewrites", "choose", "cli")  # fmt: skip
+          "litert", "evaluate", "optimize", "training", "rewrites", "choose", "web",
+          "cli")  # fmt: skip
 TOP = ("__init__", "__main__")  # the package's face sees everything
 # Looks upwards, made when they are called: Model.compile gives a Session, a model is pickled by its
 # bytes.

@@ -28,11 +28,13 @@ from .advice import Proposal, Trial
 from .evidence import PRODUCTS, Evidence
 
 MODEL = "a model"
+A_FOLDER = "FOLDER_OR_NPZ"  # in a command that the user has to complete
 PLAIN: dict[str, Any] = {"ranges": "minmax", "weights": "max", "corrections": "none"}
 WITH_DATA = ("int8", "int16x8")  # modes that need ranges
 CALIBRATION = 16  # samples that a quick trial calibrates with
 BATCH = 8
 MANY_ZEROS = 0.3
+HARDLY_ANY = 0.001  # of the weights of each layer become zero where there are fewer zeros yet
 PRUNED = 0.75  # of the weights, in the trial that asks what zeros would bring
 FEW_CLASSES = 0.2  # of the model's, that the answers to samples ever name
 ENOUGH_SAMPLES = 50
@@ -156,7 +158,7 @@ def modes(e: Evidence) -> Iterator[Finding]:
         command = command_line(
             "quantize", e.path, "-o", e.name(f"_{mode}.tflite"), "--mode", mode, *words
         )
-        again = command_line("advise", e.path, "--data", "FOLDER_OR_NPZ")
+        again = command_line("advise", e.path, "--data", A_FOLDER)
         yield Proposal(
             "quantise",
             f"weights are {e.kind}, {per_weight}",
@@ -208,20 +210,20 @@ def zeros(e: Evidence) -> Iterator[Finding]:
         yield Finding("zeros", what, why, command_line("profile", e.path))
     if find_spec("torch") is None:
         return
-    zeroed = ["--method", "magnitude", "--sparsity", "0.001", "--storage", "sparse"]
+    zeroed = ["--method", "magnitude", "--sparsity", HARDLY_ANY, "--storage", "sparse"]
     yield Proposal(
         "zeros",
         what,
         "sparse tensors store no zeros; they are expanded when the model is loaded",
         command_line("prune", e.path, "-o", e.name("_sparse.tflite"), *zeroed),
-        Trial("sparse storage", partial(_sparse, e)),
+        Trial("sparse storage", partial(_sparse, e), is_exact=False),
     )
 
 
 def _sparse(e: Evidence) -> Model:
-    from ..training.sparse_storage import stored_sparse  # PyTorch
+    from ..training.prune import prune  # PyTorch
 
-    return stored_sparse(e.model)[0]
+    return prune(e.model, method="magnitude", sparsity=HARDLY_ANY, storage="sparse")[0]
 
 
 def pruning(e: Evidence) -> Iterator[Finding]:

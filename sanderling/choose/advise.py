@@ -28,11 +28,12 @@ from .advice import (
     Tried,
     target_of,
 )
-from .advice_rules import RULES, command_line
+from .advice_rules import A_FOLDER, RULES, command_line
 from .evidence import Evidence, Progress
 from .trials import Trials
 
 SAMPLES = 100  # of --data, spread evenly
+LACKING = "needs samples like those it will see"
 RUNS = 5  # inputs that answers of a rewritten model are compared on
 
 
@@ -92,6 +93,7 @@ def _evidence(
         )
     options: list[Option] = [("--data", os.fspath(data))]
     options += [("--preset", preset)] if preset else []
+    options += [("--samples", str(count))] if count != SAMPLES else []
     return Evidence(path, model, target, goal, read, tuple(options), progress)
 
 
@@ -122,6 +124,8 @@ def _asked(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _try_out(trials: Trials, proposals: Sequence[Proposal], found: Advised) -> None:
+    if trials.figure == "size":
+        proposals = [p for p in proposals if p.trial.make]
     tried = trials.prepared(proposals)
     trials.measure(tried)
     found.warnings = trials.warnings
@@ -187,35 +191,35 @@ def _looked_at(one: Tried, figure: str, why: str) -> LookedAt:
 
 def _judge_refusals(e: Evidence, made: Rewritten, found: Advised) -> None:
     """What the accelerator refuses, and what is left of it after a rewrite."""
-    before, after = len(made.before), len(made.after)
-    evidence = f"{e.target.name} refuses {before} of {plural(made.ops[0], 'op')}"
-    if not before:
-        found.looked_at.append(LookedAt(REFUSED, "rewrite", f"{e.target.name} takes every op"))
-        return
-    gain = Gain.exact(after, before)
     name = f"rewrite for {e.target.name}"
+    if not made.before:
+        found.looked_at.append(LookedAt(REFUSED, name, f"{e.target.name} takes every op"))
+        return
+    evidence = f"{e.target.name} refuses {len(made.before)} of {plural(made.ops[0], 'op')}"
     reasons = "; ".join(dict.fromkeys(r.reason for r in made.before if r.is_own))
+    gain = Gain.exact(len(made.after), len(made.before))
     if not made.changes:
         why = f"{evidence}, and no rewrite helps: {reasons}"
         found.looked_at.append(LookedAt(REFUSED, name, why, gain))
         return
+    failed, cost = _answers(e, made)
+    if e.samples is None and (failed or not made.is_exact):  # ranges from noise are of no use
+        again = command_line("advise", e.path, "--target", e.target.name, "--data", A_FOLDER)
+        found.wants.append(LookedAt(REFUSED, name, f"{evidence}; it {LACKING}", gain, again))
+    elif failed:
+        found.looked_at.append(LookedAt(REFUSED, name, f"{evidence}; {failed}", gain))
+    else:
+        gains = {REFUSED: gain}
+        done = _rewriting(e)
+        found.advice.append(
+            Advice(REFUSED, name, evidence, reasons, gain, REFUSED, gains, cost, done)
+        )
+
+
+def _rewriting(e: Evidence) -> str:
     words = [word for option in e.options for word in option]
     target = e.name(f"_{e.target.name.replace(':', '-')}.tflite")
-    command = command_line("rewrite", e.path, "--for", e.target.name, "-o", target, *words)
-    failed, cost = _answers(e, made)
-    if failed:
-        needs = "samples like those it will see" if e.samples is None else failed
-        again = command_line("advise", e.path, "--target", e.target.name, "--data", "FOLDER_OR_NPZ")
-        found.wants.append(
-            LookedAt(REFUSED, name, f"{evidence}; it needs {needs}", gain, again)
-            if e.samples is None
-            else LookedAt(REFUSED, name, f"{evidence}; {failed}", gain, command)
-        )
-        return
-    gains = {REFUSED: gain}
-    found.advice.append(
-        Advice(REFUSED, name, evidence, reasons, gain, REFUSED, gains, cost, command)
-    )
+    return command_line("rewrite", e.path, "--for", e.target.name, "-o", target, *words)
 
 
 def _answers(e: Evidence, made: Rewritten) -> tuple[str, str]:

@@ -97,7 +97,7 @@ class Trials(AbstractContextManager["Trials"]):
         sound = [one for one in tried if not one.problem]
         self._round(sound, SHORT, 1)
         near = [one for one in sound if not one.problem and self._may_gain(one)]
-        if near:
+        if near and self.figure != "size":  # bytes have no interval
             spent = (len(near) + 1) * LAUNCHES * START
             share = max(0.4, min(3.0, (self.seconds - spent) / (len(near) + 1)))
             self._round(near, share, LAUNCHES)

@@ -25,7 +25,7 @@ from ..version import __version__
 
 VERBS = ("run", "inspect", "bench", "benchmark_model", "profile", "trace", "diff", "eval",
          "quantize", "qat", "prune", "cluster", "rewrite", "export", "build", "compare", "tune",
-         "advise", "retrain", "devices", "demo")  # fmt: skip
+         "advise", "retrain", "serve", "devices", "demo")  # fmt: skip
 BAD_INPUT, INTERRUPTED, NO_READER = 2, 130, 141
 
 

@@ -81,6 +81,8 @@ def bench(
     delegates: Annotated[
         str,
         typer.Option(
+            "--delegates",
+            "--delegate",
             metavar="LIST",
             autocompletion=completion.DELEGATES,
             help="Delegates to try one after the other; a+b prefers a, then b. Default: cpu.",

@@ -68,6 +68,8 @@ def compare(
     delegates: Annotated[
         str,
         typer.Option(
+            "--delegates",
+            "--delegate",
             metavar="LIST",
             autocompletion=completion.DELEGATES,
             help="Delegates to compare; a+b prefers a, then b. Default: cpu.",

@@ -50,6 +50,8 @@ def tune(
     delegates: Annotated[
         str,
         typer.Option(
+            "--delegates",
+            "--delegate",
             metavar="LIST",
             autocompletion=completion.DELEGATES,
             help="Delegates to try; a+b prefers a, then b. Default: all that can be used here.",

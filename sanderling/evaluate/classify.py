@@ -17,6 +17,7 @@ from .paired_statistics import paired, score_distance, wilson
 from .task import Metrics, Ports, Prediction, Sample, Task, setting
 
 TOP = 10
+SHOWN = 100  # samples on which two models differ that a record keeps
 LOOKED_AT = 100  # samples whose scores decide the offset
 AUTO = "auto"
 
@@ -254,11 +255,30 @@ class Classification(Task):
             "value": same / len(samples),
             "interval": list(wilson(same, len(samples))),
         }
+        found["disagreements"] = self._disagreements(samples, truth, own[:, 0], other[:, 0])
         if all("scores" in p for p in (*ours[:1], *theirs[:1])):
             a, b = _aligned(ours, offsets[0]), _aligned(theirs, offsets[1])
             shared = min(a.shape[1], b.shape[1])
             found["scores"] = score_distance(b[:, :shared], a[:, :shared])
         return found
+
+    def _disagreements(
+        self, samples: Sequence[Sample], truth: Array, own: Array, other: Array
+    ) -> list[dict[str, Any]]:
+        """The first samples on which the best classes differ, in the labels' counting, with what
+        is needed to show them: the file, and the row of a file that holds many."""
+        places = np.flatnonzero(own != other)[:SHOWN]
+        return [
+            {
+                "id": samples[i].id,
+                "file": str(samples[i].path or ""),
+                "row": samples[i].data if isinstance(samples[i].data, int) else None,
+                "truth": int(truth[i]),
+                "ours": int(own[i]),
+                "theirs": int(other[i]),
+            }
+            for i in places.tolist()
+        ]
 
     def _offset_of(self, samples: Sequence[Sample], side: Sequence[Prediction], best: Array) -> int:
         """Return a model's offset. Its classes are counted by its scores, where these were kept."""

@@ -12,7 +12,8 @@ from ...ir import Graph, Op, Tensor
 from ...ops import cost
 from ...passes.common import Watch
 from ...spans import span
-from .codegen.jit import compile_object
+from .codegen.compiling import Crew
+from .codegen.pieces import Pieces
 from .codegen.program import Program, StepError
 from .dialect.fused import unfused, where
 from .isa.targets import Target
@@ -20,7 +21,7 @@ from .kernels.products.zeros import judge
 from .kernels.row import UNKNOWN
 from .passes.pipeline import prepare
 from .runtime.executable import Compiled, aligned
-from .runtime.image import Image, link
+from .runtime.image import Image
 from .steps.dump import Dump, fused_text, types_text
 from .steps.estimates import nanoseconds
 from .steps.origins import Origins
@@ -52,11 +53,9 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
     except StepError as error:
         error.ops = origins.under(error.op)
         raise
-    with span("write LLVM IR", "compile"):
-        text = str(program.module)
-    dump.text("module.ll", lambda: text)
-    dump.code(text, settings.target)
-    image = link(compile_object(text, settings.target, quick=settings.checked))
+    with Crew(settings.target, quick=settings.checked) as crew:
+        image = Pieces(program.module, settings.target, crew).image()
+    dump.code(program.module, settings.target)
     image = Image(image.code, {n: at for n, at in image.entries.items() if n in ENTRIES})
     weights = aligned(len(program.weights.blob))
     weights[: len(program.weights.blob)] = np.frombuffer(program.weights.blob, np.uint8)

@@ -55,8 +55,19 @@ def llvm_type(dtype: Any) -> Type:
     return _OF_NUMPY[np.dtype(dtype).str[1:]]
 
 
+class Vector(ir.VectorType):  # type: ignore[misc]
+    """Kernels compare types all the time: there is one of each, which knows itself."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+    def __hash__(self) -> int:
+        return hash((self.element, self.count))
+
+
+@lru_cache(1024)
 def vector(element: Type, lanes: int) -> Type:
-    return ir.VectorType(element, lanes)
+    return Vector(element, lanes)
 
 
 def is_vector(t: Type) -> bool:
@@ -89,10 +100,27 @@ class Splat(ir.Constant):  # type: ignore[misc]
         return f"splat ({self.constant})"
 
 
+class Undef(ir.Constant):  # type: ignore[misc]
+    """No value in particular, written once for all lanes."""
+
+    def __init__(self, t: Type) -> None:
+        self.type, self.constant = t, ir.Undefined
+
+
+_undef = lru_cache(1024)(Undef)
+
+
+class Zeros(ir.Constant):  # type: ignore[misc]
+    """A vector of zeros, written as a word."""
+
+    def _get_reference(self) -> str:
+        return "zeroinitializer"
+
+
 @lru_cache(4096)
 def _mask(order: tuple[int, ...]) -> Value:
     """The lanes that a shuffle takes."""
-    return ir.Constant(vector(I32, len(order)), list(order))
+    return (ir.Constant if any(order) else Zeros)(vector(I32, len(order)), list(order))
 
 
 def bytes_of(t: Type) -> int:
@@ -177,7 +205,7 @@ class Emitter:
         return Splat(t, ir.Constant(t.element, _plain(t.element, value)))
 
     def undef(self, t: Type) -> Value:
-        return ir.Constant(t, ir.Undefined)
+        return _undef(t)
 
     def splat(self, scalar: Value, lanes: int) -> Value:
         t = vector(scalar.type, lanes)

@@ -64,8 +64,10 @@ class CheckedBuilder(Builder):
 
     # -- where extents come from ----------------------------------------------------------------
 
-    def trust(self, context: Value, site: int) -> None:
-        """Of a step: what it is told of the context. Whom it gives it to must not touch it."""
+    def trust(self, context: Value, table: Value, site: int) -> None:
+        """Of a step: what it is told of the context. Whom it gives it to must not touch it. Its
+        table of places is the compiler's own as well."""
+        self.extents[table] = None
         self.context = context
         self.own(context, Extent("the context", 0), site)
         self._nothing, self.extents[context] = self.extents[context], None

@@ -57,6 +57,7 @@ from .extents import CheckedBuilder, Extent
 # 3,000 and the longest part 25,000.
 MOST_OF_STEP, MOST_OF_PART = 30_000, 1_000_000
 MOST_SCRATCH = 1 << 30  # bytes for each worker
+BODY = "body"  # what the functions of steps are called, with the step's number and kernel
 CHECKS = 3  # more of them for each, in a checked build
 
 
@@ -172,7 +173,8 @@ class Program:
         if found is None:
             pointers = [a for a in args if a == PTR] if self.checked and not trusted else []
             found = ir.Function(self.module, ir.FunctionType(VOID, [*args, *pointers]), name)
-            found.linkage = "internal"
+            # What is trusted is called from its own piece alone; pieces see the others.
+            found.linkage = "internal" if trusted else "hidden"
             plain(found)
             if pointers:
                 self.told.add(name)
@@ -203,14 +205,16 @@ class Program:
     def add_step(self, op: Op, kernel: str, emit: Callable[[StepEmitter, Op], None]) -> None:
         """Write the step's function: emit(k, op) fills it."""
         name = f"step{len(self.steps)}_{kernel}"
-        function = ir.Function(self.module, ir.FunctionType(VOID, [I64, I64, I64, PTR]), name)
+        kind = ir.FunctionType(VOID, [I64, I64, I64, PTR, PTR])
+        function = ir.Function(self.module, kind, name.replace("step", BODY, 1))
         plain(function)
         function.attributes.add("noinline")
         self.budget.left = most = min(MOST_OF_STEP * (1 + CHECKS * self.checked), self.left)
         try:
-            k = StepEmitter(self, function, op)
+            k = StepEmitter(self, function, op, name)
             emit(k, op)
             k.b.ret_void()
+            self._write_step(name, function, k.offsets)
         except OverBudget:
             raise _too_large(op, f"{kernel} is more than {most} instructions") from None
         self.left -= most - self.budget.left
@@ -219,6 +223,20 @@ class Program:
             assert place is None or not place.pitch or tensor in k.asked, f"{kernel}: rows apart"
         constants = sum(k.constants.values())
         self.steps.append(Step(op, kernel, name, k.most_scratch, constants, k.units))
+
+    def _write_step(self, name: str, body: ir.Function, offsets: Sequence[int]) -> None:
+        """The step calls its body with a table of where things lie: layers that differ in nothing
+        else have equal bodies, which are compiled once. LLVM puts the call into the step's own."""
+        numbers = ir.ArrayType(I64, len(offsets))
+        table = ir.GlobalVariable(self.module, numbers, f"{name}_places")
+        table.initializer, table.global_constant = ir.Constant(numbers, list(offsets)), True
+        table.linkage = "internal"
+        step = ir.Function(self.module, ir.FunctionType(VOID, body.function_type.args[:-1]), name)
+        step.linkage = "internal"
+        plain(step).attributes.add("alwaysinline")
+        e = Emitter(self.module, step, self.target)
+        e.b.call(body, [*step.args, table])
+        e.b.ret_void()
 
 
 def _too_large(op: Op, what: str) -> StepError:
@@ -230,21 +248,22 @@ def _too_large(op: Op, what: str) -> StepError:
 class StepEmitter(Emitter):
     """An Emitter for a step: it knows where tensors lie and which share of the work is its own."""
 
-    def __init__(self, program: Program, function: ir.Function, op: Op) -> None:
+    def __init__(self, program: Program, function: ir.Function, op: Op, name: str) -> None:
         super().__init__(program.module, function, program.target, program.builder())
-        self.program, self.op = program, op
-        self.chunk, self.chunks, self.worker, self.context = function.args
+        self.program, self.op, self.name = program, op, name
+        self.chunk, self.chunks, self.worker, self.context, self.table = function.args
+        self.offsets: list[int] = []  # what the table holds
         self.asked: set[Tensor] = set()  # tensors whose pitch the kernel knows
         self.most_scratch = 0
         self.units = 1
         self.constants: dict[int, int] = {}  # bytes, by place among the weights
         if isinstance(self.b, CheckedBuilder):
-            self.b.trust(self.context, self._sites("the context", 0))
+            self.b.trust(self.context, self.table, self._sites("the context", 0))
 
     def site(self, kind: str, what: str) -> int:
         """The number under which this step notes what it must not accept: see faults.py."""
         self.program.sites.append(
-            {"kind": kind, "op": where(self.op), "what": what, "step": self.function.name}
+            {"kind": kind, "op": where(self.op), "what": what, "step": self.name}
         )
         return len(self.program.sites) - 1
 
@@ -263,12 +282,18 @@ class StepEmitter(Emitter):
         """A pointer of the context. Ask before a loop, not in it: stores may hide its constancy."""
         return self.load(self.at(self.context, index, PTR), PTR, 8)
 
+    def _there(self, slot: int, offset: int) -> Value:
+        """So many bytes behind a pointer of the context; the number is the table's."""
+        self.offsets.append(offset)
+        index = self.load(self.at(self.table, len(self.offsets) - 1, I64), I64, 8)
+        return self.at(self.slot(slot), index, I8)
+
     def ptr(self, tensor: Tensor) -> Value:
         """The address of a tensor's first element."""
         if tensor.is_constant and tensor not in self.program.places:
             return self.constant(tensor.values)
         place = self.program.places[tensor]
-        return self._own(self.at(self.slot(place.slot), place.offset, I8), self._extent(tensor))
+        return self._own(self._there(place.slot, place.offset), self._extent(tensor))
 
     def _extent(self, tensor: Tensor) -> Extent:
         """A tensor's own bytes. Behind a caller's array there may be nothing to read."""
@@ -290,7 +315,7 @@ class StepEmitter(Emitter):
         offset = self.program.weights.add(array)
         self.constants[offset] = array.nbytes
         return self._own(
-            self.at(self.slot(WEIGHTS), offset, I8), Extent("a constant", array.nbytes, slack=True)
+            self._there(WEIGHTS, offset), Extent("a constant", array.nbytes, slack=True)
         )
 
     def scratch(self, size: int) -> Value:

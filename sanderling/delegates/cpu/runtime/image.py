@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,11 @@ REPORT = "this is a defect of the compiler; please report the model"
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
-_ALLOCATED = 0x2
+_ALLOCATED, _CODE = 0x2, 0x4
 _SYMBOL_TABLE, _RELOCATIONS, _NO_BITS = 2, 4, 8
+_LOCAL = 0  # how a symbol is bound that only its own object sees
+Names = Mapping[int, Mapping[str, Sequence[str]]]
+_Symbol = tuple[str, int, int, bool]  # name, home section, value; whether others see it
 
 
 @dataclass(frozen=True)
@@ -45,24 +48,78 @@ class _Section:
     align: int
 
 
-def link(obj: bytes) -> Image:
-    """Lay out an ELF64 object's sections and resolve its relocations."""
-    sections = _sections(obj)
-    places: dict[int, int] = {}
-    blob = bytearray()
-    for index, section in enumerate(sections):
-        if section.flags & _ALLOCATED and section.kind != _NO_BITS and _is_needed(section.name):
-            blob += bytes(-len(blob) % max(section.align, 1))
-            places[index] = len(blob)
-            blob += section.data
-    symbols = _symbols(sections)
-    for section in sections:
-        if section.kind == _RELOCATIONS and section.info in places:
-            _relocate(blob, section, places, symbols)
-    entries = {
-        name: places[home] + value for name, home, value in symbols if name and home in places
-    }
-    return Image(bytes(blob), entries)
+def link(*objects: bytes, names: Names | None = None) -> Image:
+    """Lay out the sections of ELF64 objects and resolve their relocations: within an object, and to
+    what the others define. names: of an object, by its number, what its functions are called here;
+    one that several steps share has several names."""
+    layout = _Layout([_Object(obj) for obj in objects])
+    entries = layout.defined(names or {})
+    layout.resolve(entries)
+    return Image(bytes(layout.blob), entries)
+
+
+class _Object:
+    """An ELF64 object: its sections and symbols, and where the needed sections are laid out."""
+
+    def __init__(self, obj: bytes) -> None:
+        self.sections = _sections(obj)
+        self.symbols = _symbols(self.sections)
+        self.places: dict[int, int] = {}
+
+    def needed(self) -> Iterator[tuple[int, _Section]]:
+        for index, section in enumerate(self.sections):
+            if section.flags & _ALLOCATED and section.kind != _NO_BITS and _is_needed(section.name):
+                yield index, section
+
+    def is_patched(self, index: int) -> bool:
+        """Whether relocations change this section."""
+        return any(s.kind == _RELOCATIONS and s.info == index for s in self.sections)
+
+    def relocated(self) -> Iterator[_Section]:
+        """The lists of relocations of what is laid out."""
+        for section in self.sections:
+            if section.kind == _RELOCATIONS and section.info in self.places:
+                yield section
+
+
+class _Layout:
+    """The image on its way: the code of all objects, and their constants behind it."""
+
+    def __init__(self, objects: Sequence[_Object]) -> None:
+        self.objects = objects
+        self.blob = bytearray()
+        needed = [(obj, index, section) for obj in objects for index, section in obj.needed()]
+        constants: dict[tuple[int, bytes], int] = {}
+        for obj, index, section in sorted(needed, key=lambda row: not row[2].flags & _CODE):
+            # Kernels use the same constants: each table is there once.
+            key = section.align, section.data
+            if not section.flags & _CODE and not obj.is_patched(index) and key in constants:
+                obj.places[index] = constants[key]
+                continue
+            obj.places[index] = constants[key] = self._append(section)
+
+    def _append(self, section: _Section) -> int:
+        self.blob += bytes(-len(self.blob) % max(section.align, 1))
+        self.blob += section.data
+        return len(self.blob) - len(section.data)
+
+    def defined(self, names: Names) -> dict[str, int]:
+        """The functions that objects show to each other."""
+        found: dict[str, int] = {}
+        for number, obj in enumerate(self.objects):
+            for symbol, home, value, is_global in obj.symbols:
+                if not is_global or home not in obj.places:
+                    continue
+                for name in names[number][symbol] if number in names else (symbol,):
+                    if name in found:
+                        raise DelegateError(f"generated code defines '{name}' twice", fix=REPORT)
+                    found[name] = obj.places[home] + value
+        return found
+
+    def resolve(self, entries: Mapping[str, int]) -> None:
+        for obj in self.objects:
+            for section in obj.relocated():
+                _relocate(self.blob, section, obj, entries)
 
 
 def _is_needed(name: str) -> bool:
@@ -93,33 +150,32 @@ def _sections(obj: bytes) -> list[_Section]:
     ]
 
 
-def _symbols(sections: list[_Section]) -> list[tuple[str, int, int]]:
-    """Name, home section and value of every symbol."""
-    found: list[tuple[str, int, int]] = []
+def _symbols(sections: list[_Section]) -> list[_Symbol]:
+    found: list[_Symbol] = []
     for section in sections:
         if section.kind == _SYMBOL_TABLE:
             strings = sections[section.link].data
             for at in range(0, len(section.data), _SYMBOL.size):
-                name, _, _, home, value, _ = _SYMBOL.unpack_from(section.data, at)
-                found.append((strings[name : strings.index(b"\0", name)].decode(), home, value))
+                name, info, _, home, value, _ = _SYMBOL.unpack_from(section.data, at)
+                text = strings[name : strings.index(b"\0", name)].decode()
+                found.append((text, home, value, info >> 4 != _LOCAL))
     return found
 
 
-def _relocate(
-    blob: bytearray, section: _Section, places: dict[int, int], symbols: list[tuple[str, int, int]]
-) -> None:
-    base = places[section.info]
+def _relocate(blob: bytearray, section: _Section, obj: _Object, entries: Mapping[str, int]) -> None:
+    base = obj.places[section.info]
     for at in range(0, len(section.data), _RELOCATION.size):
         offset, info, addend = _RELOCATION.unpack_from(section.data, at)
-        name, home, value = symbols[info >> 32]
-        if home not in places:
+        name, home, value, _ = obj.symbols[info >> 32]
+        target = obj.places[home] + value if home in obj.places else entries.get(name)
+        if target is None:
             raise DelegateError(
                 f"generated code refers to '{name}', which nobody defines", fix=REPORT
             )
         kind = info & 0xFFFFFFFF
         if kind not in RELOCATIONS:
             raise DelegateError(f"generated code has a relocation of kind {kind}", fix=REPORT)
-        RELOCATIONS[kind](blob, base + offset, places[home] + value + addend)
+        RELOCATIONS[kind](blob, base + offset, target + addend)
 
 
 def _pc32(blob: bytearray, at: int, target: int) -> None:

@@ -52,12 +52,15 @@ class Dump:
             lambda: f"arena {arena} bytes, scratch {scratch} bytes a worker\n\n{table(rows())}\n",
         )
 
-    def code(self, module: str, target: Target) -> None:
+    def code(self, module: object, target: Target) -> None:
+        """module: of llvmlite. Its functions are compiled in pieces; here they are in one."""
         if self.folder is not None:
             from ..codegen.jit import assembly, optimise
 
-            self.text("module.opt.ll", lambda: str(optimise(module, target)[0]))
-            self.text("code.s", lambda: assembly(module, target))
+            text = str(module)
+            self.text("module.ll", lambda: text)
+            self.text("module.opt.ll", lambda: str(optimise(text, target)[0]))
+            self.text("code.s", lambda: assembly(text, target))
 
 
 def _graph_text(graph: Graph) -> str:
