@@ -67,9 +67,9 @@ LATENCY, CALL, STORE = 4.5, 18.0, 3.0
 # tile reads it anew. (7x7x512 to 512 by 3x3 in f32 took twice as long with panels of 1.2 MB.)
 LEVELS = ((32 * 1024, 128.0), (640 * 1024, 22.0), (1 << 62, 8.0))
 
-# Cycles that a load takes from products of several instructions, which fill a core's front end: tall
-# tiles of one vector have more loads. (AVX2, int8: 38 instructions for 12 products in 6x16, 48 for
-# 11 in 11x8.)
+# Cycles that a load takes from products of several instructions, which fill a core's front end:
+# tall tiles of one vector have more loads. (AVX2, int8: 38 instructions for 12 products in 6x16,
+# 48 for 11 in 11x8.)
 LOAD = 0.25
 
 # Cycles that a step loses where rows and panel do not stay in the first cache, by the panel's
