@@ -11,7 +11,7 @@ import pytest
 
 import sanderling
 from sanderling.errors import InputError
-from sanderling.ir import Array, DType, Model
+from sanderling.ir import Array, DType, Graph, Model
 
 from .support.command_line import F32, INT8, answer, call
 
@@ -210,3 +210,38 @@ def test_a_quantised_model_is_refused() -> None:
     assert "quantised already" in call("cluster", INT8, status=2).stderr
     with pytest.raises(InputError, match="quantised already"):
         cluster(INT8)
+
+
+def _depthwise_model() -> Model:
+    graph, rng = Graph("main"), np.random.default_rng(1)
+    x = graph.input("image", DType.FLOAT32, (1, 8, 8, 1))
+    deep = graph.constant("deep", rng.normal(size=(1, 3, 3, 64)).astype(np.float32))
+    zeros = graph.constant("zeros", np.zeros(64, np.float32))
+    y = graph.tensor("y", DType.FLOAT32, (1, 8, 8, 64))
+    graph.add("DEPTHWISE_CONV_2D", [x, deep, zeros], [y], padding="SAME", stride_h=1, stride_w=1,
+              depth_multiplier=64)  # fmt: skip
+    point = graph.constant("point", rng.normal(size=(64, 1, 1, 64)).astype(np.float32))
+    out = graph.tensor("out", DType.FLOAT32, (1, 8, 8, 64))
+    graph.add("CONV_2D", [y, point, zeros], [out], padding="SAME", stride_h=1, stride_w=1)
+    graph.outputs = [out]
+    return Model([graph])
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_depthwise_layers_with_values_of_their_own(
+    epochs: int, digits: tuple[Array, Array]
+) -> None:
+    source, images = _depthwise_model(), digits[0][:48]
+    how = Clustering(8, depthwise_count=32)
+    made, report = cluster(source, images, how, schedule=Schedule(epochs, batch=16))
+    counts = {r.name: r.values for r in report.layers}
+    assert counts["point"] <= 8 < counts["deep"] <= 32 and report.problems == []
+    assert check_clustered(made, how) == [] and check_clustered(source, how) != []
+    plain, _ = cluster(source, images, count=8)
+    assert np.array_equal(_deep(plain), _deep(source)) and not np.array_equal(
+        _deep(made), _deep(source)
+    )
+
+
+def _deep(model: Model) -> Array:
+    return next(t.values for t in model.main.constants if t.name == "deep")

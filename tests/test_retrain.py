@@ -6,6 +6,8 @@ import errno
 import importlib
 import json
 import os
+import re
+import shlex
 import wave
 from pathlib import Path
 
@@ -46,15 +48,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_new_classifier(model: Path, folders: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     target = tmp_path / "own.tflite"
-    done = call("retrain", model, "--data", folders, "-o", target, *WORDS, "--json", "-")
-    record = json.loads(done.stdout)
+    words = ("--data", folders, "-o", target, *WORDS, "--json", tmp_path / "record.json")
+    told = call("retrain", model, *words).stdout.splitlines()
+    record = json.loads((tmp_path / "record.json").read_text())
     assert record["classes"] == ["acht", "drei", "eins"] and record["held_out"] == 15
     assert record["accuracy"] >= 0.8
     made = load(target)
     assert labels_of(made) == {"scores": ["acht", "drei", "eins"]}
     picture = next((folders / "drei").iterdir())
-    shown = call("run", target, "-i", picture, "--mean", "0", "--std", "240").stdout
-    assert "drei" in shown
+    assert told[-1].startswith("next: sanderling run ") and "--preset tflite" in told[-1]
+    following = shlex.split(told[-1])[2:]  # pictures are prepared as for the training
+    shown = call(*(str(picture) if word == "PICTURE" else word for word in following)).stdout
+    assert re.search(r"1 +drei +0\.", shown)
 
 
 def test_the_same_seed_gives_the_same_file(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,15 @@ def cluster(
             help="Depthwise layers too: they are few weights, and each of them matters.",
         ),
     ] = False,
+    depthwise_clusters: Annotated[
+        int,
+        typer.Option(
+            "--depthwise-clusters",
+            metavar="N",
+            min=0,
+            help="Depthwise layers get so many values, 256 for example; 0: they are left alone.",
+        ),
+    ] = 0,
     storage: Annotated[
         str,
         typer.Option(
@@ -133,8 +142,9 @@ def cluster(
     from .training_output import Targets
 
     how = Clustering(
-        clusters, start, per_channel, keep_zeros, depthwise, tuple(only), storage, seed
-    )
+        clusters, start, per_channel, keep_zeros, depthwise, tuple(only), storage, seed,
+        depthwise_clusters,
+    )  # fmt: skip
     check_targets(
         {"--output": output, "--report": report, "--checkpoint": checkpoint, "--json": json},
         {"MODEL": model, "--data": data},

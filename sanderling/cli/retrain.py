@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from ..choose.retrain import HELD_OUT, Retrained
 from ..choose.retrain import retrain as train
 from ..format import dump
+from ..runtime.inputs import PICTURES
 from ..tables import table
 from . import completion
 from .common import (
@@ -97,6 +100,19 @@ def retrain(
         write_target(file, dump(found.model))
         if not target.write(found.to_json()):
             typer.echo(_told(found))
+            if _has_pictures(data):
+                how = {"preset": preset or "tflite", "mean": mean, "std": std}
+                typer.echo(f"\nnext: {_command(output, how)}")
+
+
+def _has_pictures(folder: Path) -> bool:
+    return any(path.suffix.lower() in PICTURES for path in folder.glob("*/*"))
+
+
+def _command(output: Path, how: Mapping[str, str]) -> str:
+    """Pictures have to be prepared as they were for the training."""
+    options = [f"--{name} {shlex.quote(value)}" for name, value in how.items() if value]
+    return " ".join(["sanderling run", shlex.quote(str(output)), "--input PICTURE", *options])
 
 
 def _told(found: Retrained) -> str:

@@ -54,6 +54,7 @@ from .run_text import print_runs
 
 if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
     from ..evaluate.output_readers import Findings
+    from ..evaluate.preprocess import Pipeline
 
 SCHEMA = "sanderling.run/1"
 Value = TypeVar("Value", str, list[str], Shape)
@@ -128,8 +129,8 @@ def run(
         typer.Option(
             metavar="NAME|FILE",
             autocompletion=completion.PRESET,
-            help="With --picture: how pictures become inputs, as in `sanderling eval`. "
-            "Default: what suits the model.",
+            help="How pictures become inputs, as in `sanderling eval`. Default: see --mean; with "
+            "--picture, what suits the model.",
         ),
     ] = "",
     rate: Annotated[
@@ -204,6 +205,13 @@ def run(
             "--verbose": verbose,
         },
     )
+    changes = {
+        "mean": mean or "",
+        "std": std or "",
+        "resample": resample or "",
+        "bgr": bgr or None,
+    }
+    prepare = _pipeline(preset, changes) if preset and picture is None else None
     eye = gallery = None
     if picture is not None:
         from ..evaluate.output_readers import ClassNaming
@@ -215,12 +223,7 @@ def run(
             model,
             ClassNaming(labels, label_offset),
             preset,
-            {
-                "mean": mean or "",
-                "std": std or "",
-                "resample": resample or "",
-                "bgr": bgr or None,
-            },
+            changes,
         )
         gallery = Gallery(picture, titles(jobs))
     targets = _targets(entry, pairs(output, "--output"))
@@ -232,7 +235,9 @@ def run(
             _told(zip(titles(jobs), jobs, strict=True), len(jobs))
         ):
             feeds, frame = (
-                eye.look(job) if eye else (_feeds(entry, job, how, random, shapes, rate), None)
+                eye.look(job)
+                if eye
+                else (_feeds(entry, job, how, random, shapes, rate, prepare), None)
             )
             begin = time.perf_counter()
             with _naming_files(entry, job, feeds):
@@ -319,8 +324,7 @@ def _warn_unused(entry: Signature, jobs: Sequence[Files], options: dict[str, Any
     files = jobs[0]
     pictures = any(Path(f).suffix.lower() in PICTURES for f in files.values())
     for names, needed, why in (
-        ("--mean --std --resample --bgr", pictures, "no input is a picture"),
-        ("--preset", options["--picture"], "there is no --picture"),
+        ("--preset --mean --std --resample --bgr", pictures, "no input is a picture"),
         ("--verbose", len(jobs) > 1, "one run prints all outputs"),
         (
             "--rate",
@@ -335,6 +339,13 @@ def _warn_unused(entry: Signature, jobs: Sequence[Files], options: dict[str, Any
             warn_unused({name: options[name] for name in names.split()}, why)
 
 
+def _pipeline(preset: str, changes: Mapping[str, Any]) -> Pipeline:
+    """How pictures become inputs by a preset, as in `sanderling eval`."""
+    from ..evaluate.preprocess import adjusted, load_pipeline
+
+    return adjusted(load_pipeline(preset), **changes)
+
+
 def _feeds(
     entry: Signature,
     files: dict[str, str],
@@ -342,6 +353,7 @@ def _feeds(
     seed: int | None,
     shapes: dict[str, Shape],
     rate: int | None = None,
+    prepare: Pipeline | None = None,
 ) -> dict[str, Array]:
     shapes = _named(entry.inputs, shapes, "input")
     unused = [name for name in shapes if name in files or seed is None]
@@ -354,6 +366,10 @@ def _feeds(
     rng = np.random.default_rng(seed)
     for name, tensor in entry.inputs.items():
         if name in files:
+            if prepare and Path(files[name]).suffix.lower() in PICTURES:
+                prepare.check(tensor)
+                feeds[name] = prepare(Path(files[name]), tensor)[0]
+                continue
             feeds[name] = _checked(read_array(files[name], tensor, picture, name, rate), name)
         elif seed is not None:
             feeds[name] = _random(tensor, _shape(shapes.get(name), tensor), rng)

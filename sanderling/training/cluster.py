@@ -21,7 +21,7 @@ import torch
 from ..errors import InputError
 from ..evaluate.task import Task
 from ..format import load
-from ..ir import Array, DType, Model, Op, Quant
+from ..ir import Array, DType, Model, Op, Quant, Tensor
 from ..optimize.accuracy import compare_accuracy
 from ..optimize.latency import compare_latency
 from .allocation import pruned_layers
@@ -54,7 +54,9 @@ ERRORS = [float(e) for e in np.geomspace(1e-5, 0.2, 16)]  # of a layer's sums, t
 @dataclass(frozen=True)
 class Clustering:
     """How to cluster; see Clusters. storage: "int4" or "int2" store the values as such, behind an
-    op that expands them; they need 15 or 3 values of a grid for each channel, and set that."""
+    op that expands them; they need 15 or 3 values of a grid for each channel, and set that.
+    depthwise_count: values of depthwise weights, which are left alone otherwise: 256, as many as 8
+    bits have, lose next to nothing."""
 
     count: int = 16
     start: str = "kmeans++"
@@ -64,6 +66,7 @@ class Clustering:
     only: Sequence[str] = ()
     storage: str = "float"
     seed: int = 0
+    depthwise_count: int = 0
 
     def __post_init__(self) -> None:
         if self.storage not in STORAGE:
@@ -71,6 +74,8 @@ class Clustering:
                 f"no storage '{self.storage}'", where="storage", fix=f"one of {', '.join(STORAGE)}"
             )
         Clusters(self.count, self.start)  # it checks these
+        if self.depthwise_count:
+            Clusters(self.depthwise_count, self.start)
 
     @property
     def settled(self) -> Clustering:
@@ -80,11 +85,19 @@ class Clustering:
             return self
         return replace(self, count=min(self.count, most), start=GRID, per_channel=True)
 
-    def rule(self, counts: dict[str, int] | None = None) -> Clusters:
+    def rule(self, model: Model, counts: dict[str, int] | None = None) -> Clusters:
+        """What the model is to hold. counts: of some weights, by name."""
+        deep = {t.name: self.depthwise_count for t in self.depthwise_weights(model)}
         return Clusters(
-            self.count, self.start, self.per_channel, self.keep_zeros, self.depthwise, self.only,
-            counts or {}, self.seed,
+            self.count, self.start, self.per_channel, self.keep_zeros, self.depthwise or bool(deep),
+            self.only, deep | (counts or {}), self.seed,
         )  # fmt: skip
+
+    def depthwise_weights(self, model: Model) -> list[Tensor]:
+        """Those that have a number of values of their own."""
+        if not self.depthwise_count:
+            return []
+        return [t for t in weights_of(model, self.only, True) if _is_depthwise(t.users)]
 
 
 def cluster(
@@ -134,7 +147,7 @@ def cluster(
 
 def check_clustered(model: Model, how: Clustering) -> list[str]:
     """What a finished model breaks of the values that were asked, a sentence each."""
-    return how.settled.rule().problems(model)
+    return how.settled.rule(model).problems(model)
 
 
 def _data(
@@ -188,18 +201,26 @@ class _Job:
         return self.data.spread(LOOKED_AT)
 
     def clustered(self, counts: dict[str, int]) -> Made:
-        rule = self.how.rule(counts)
+        rule = self.how.rule(self.model, counts)
         if len(self.data) and not self.how.depthwise:
             found = cluster_at_once(self.model, self.seen, self.names, rule, self.how.seed)
             errors = {x.tensor: x.error for x in found.layers}
-            made = Made(found.model, rule, errors, [])
+            # Depthwise layers have no statistics here.
+            whole = self._by_weights_alone(found.model, self.how.depthwise_weights, rule)
+            made = Made(whole, rule, errors, [])
         else:
-            made = Made(self._by_weights_alone(rule), rule, {}, [])
-        return self._trained(made, self.how.rule(counts))
+            made = Made(self._by_weights_alone(self.model, self._all, rule), rule, {}, [])
+        return self._trained(made, self.how.rule(self.model, counts))
 
-    def _by_weights_alone(self, rule: Clusters) -> Model:
-        made = self.model.copy()
-        for tensor in weights_of(made, self.how.only, self.how.depthwise):
+    def _all(self, model: Model) -> list[Tensor]:
+        is_deep = self.how.depthwise or self.how.depthwise_count > 0
+        return weights_of(model, self.how.only, is_deep)
+
+    def _by_weights_alone(
+        self, model: Model, weights: Callable[[Model], list[Tensor]], rule: Clusters
+    ) -> Model:
+        made = model.copy()
+        for tensor in weights(made):
             if home_of(tensor) is None:
                 continue
             values, is_deep = weight_values(tensor), _is_depthwise(tensor.users)
@@ -268,7 +289,8 @@ class _Job:
 
     def report(self, made: Made, judging: Judging, sought: Sought | None) -> TrainingReport:
         compared, problems = judging.compared(made.model), made.rule.problems(made.model)
-        notes = [] if self.how.depthwise else _left_out(self.model)
+        has_deep = self.how.depthwise or self.how.depthwise_count > 0
+        notes = [] if has_deep else _left_out(self.model)
         if self.how.storage != "float":
             made.model = stored_as_codes(made.model, made.rule, self.names)
             notes.append(f"Values are stored as {self.how.storage}, with a scale for each channel.")
@@ -288,7 +310,8 @@ def _error_of(
     op: Op, matrix: torch.Tensor, power: torch.Tensor, how: Clustering
 ) -> Callable[[int], float]:
     def error(count: int) -> float:
-        rule = replace(how, count=count).rule()
+        # An element's error alone is asked: no weight has a number of its own.
+        rule = Clusters(count, how.start, how.per_channel, how.keep_zeros, seed=how.seed)
         table = values_of(op.operand(1).name, matrix, power, rule)
         apart = to_nearest(matrix, table, rule.keep_zeros) - matrix
         return float((apart.square() * power).sum())
@@ -306,7 +329,8 @@ def _left_out(model: Model) -> list[str]:
         return []
     return [
         f"{count} depthwise layers were left as they are: they have few weights, each of which "
-        "matters, and clustering them costs more than it saves."
+        "matters, and clustering them costs more than it saves; 256 values (depthwise_count) lose "
+        "next to nothing."
     ]
 
 

@@ -27,7 +27,7 @@ HEADERS = {
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # no-referrer would send forms with the origin `null`
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -64,8 +64,9 @@ class Guard:
             return None
         if given.get("origin") != f"http://{host}":
             return 403, "The request comes from another page.", "Use the buttons of this page."
-        if int(given.get("content-length") or 0) > LARGEST:
-            return 413, "The form is too large.", "Fill it in again."
+        size = given.get("content-length", "")
+        if not size.isdecimal() or int(size[:12]) > LARGEST:
+            return 413, "The form is too large, or does not say its size.", "Fill it in again."
         return None
 
 

@@ -38,7 +38,8 @@ class Client:
         self, method: str, address: str, headers: Mapping[str, str], body: bytes
     ) -> Answer:
         path, _, query = address.partition("?")
-        given = {"host": self.host} | {k.replace("_", "-"): v for k, v in headers.items()}
+        size = {"content-length": str(len(body))} if body or method == "POST" else {}
+        given = {"host": self.host} | size | {k.replace("_", "-"): v for k, v in headers.items()}
         scope = {
             "type": "http",
             "method": method,

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 # Bytes of the stream that are fetched ahead.
 AHEAD = 2048
-# Units of work that a step is cut into, if it can be.
-UNITS = 8
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,7 @@ class SparseProduct:
         self.stream, self.table, self.ranges = (
             k.constant(a) for a in (lists.stream, lists.table, lists.ranges)
         )
-        parts = min(cut.spans, math.ceil(UNITS / cut.tiles))
-        each = math.ceil(cut.spans / parts)
-        parts = math.ceil(cut.spans / each)
+        parts, each = cut.parts, cut.spans_of_part
         room = self.room()
         begin, end = k.share(cut.tiles * parts)
         with k.loop(begin, end, carry=[I64(-1)]) as (unit, (before,)):

@@ -35,6 +35,11 @@ NEAR, WHOLE = 40 * 1024, 512 * 1024
 TOGETHER, BUNDLES, VECTORS = (1, 2, 4), (1, 2, 4), (2, 3, 4, 5, 6, 7, 8)
 # Channels whose sums are held at a time, if not all.
 SPAN = 64
+# Spans of a product in chunks: its tile is read again from the second cache for each of them, but
+# several workers can each have some. (With one alone, the layers of 7x7 pixels were one worker's.)
+SPLITS = (1, 2, 4, 8)
+# Units of work that a step is cut into, if it can be.
+UNITS = 8
 # Cycles on an AMD Zen 5 server core, set by hand after layers of EfficientNet-Lite0 and SqueezeNet
 # with 50 to 90 % zeros: of an entry; what a bundle of entries shares; a load of pixels; the end of
 # a bundle; a vector of sums; a square of lanes on its way in and out, by lane. A load takes longer
@@ -44,6 +49,8 @@ SPAN = 64
 # come closer, 3 % off in the median instead of 9 %, but whole networks chose worse with them (2:4
 # 1.10 instead of 1.16, blocks of int8 1.48 instead of 1.58), so that these stay.
 COSTS = np.array([0.13, 0.8, 0.68, 10.0, 1.0, 4.0, 4.5])
+# Cycles of a line of 64 bytes that comes from the second cache.
+LINE = 1.5
 # A further channel's weight, a multiply-add, and how long one takes.
 WEIGHT, FMA, LATENCY = 0.25, 0.55, 4.0
 # Vectors of 8 lanes take less, compared with dense products of as many lanes: ten layers with AVX2
@@ -101,6 +108,16 @@ class Cut:
     def spans(self) -> int:
         return math.ceil(self.n / self.span)
 
+    @property
+    def spans_of_part(self) -> int:
+        """Spans of a unit of work, which is a tile of pixels x some spans."""
+        return math.ceil(self.spans / min(self.spans, math.ceil(UNITS / self.tiles)))
+
+    @property
+    def parts(self) -> int:
+        """Of a tile: units of work that share its pixels."""
+        return math.ceil(self.spans / self.spans_of_part)
+
 
 def units_of(core: Core, matrix: Array) -> Array:
     """[n, k] -> [n, units] of uint32, the weights of a unit side by side."""
@@ -128,8 +145,13 @@ def cuts(target: Target, m: int, n: int, units: int) -> Iterator[Cut]:
         pieces = math.ceil(units * pitch / NEAR)
         chunk = math.ceil(units / pieces)
         whole = _rounded(n, lanes)
-        span = whole if pieces > 1 else min(whole, SPAN)
-        yield Cut(m, n, units, lanes, together, bundle, vectors, chunk, span)
+        for span in _spans(whole, lanes) if pieces > 1 else [min(whole, SPAN)]:
+            yield Cut(m, n, units, lanes, together, bundle, vectors, chunk, span)
+
+
+def _spans(whole: int, lanes: int) -> list[int]:
+    """Channels whose sums are held together, of a product in chunks."""
+    return list(dict.fromkeys(_rounded(math.ceil(whole / parts), lanes) for parts in SPLITS))
 
 
 def _rounded(n: int, lanes: int) -> int:
@@ -153,8 +175,9 @@ def best_cut(target: Target, core: Core, used: Array, m: int) -> tuple[float, Cu
     n, units = used.shape
     entries = {together: int(_joined(used, together).sum()) for together in TOGETHER}
     work = 1.0 if isinstance(core, FloatCore | DotCore) else 2.0
-    found = [(cycles(cut, entries[cut.together], work), cut) for cut in cuts(target, m, n, units)]
-    return min(found, key=lambda pair: pair[0], default=None)
+    found = [(cut, entries[cut.together]) for cut in cuts(target, m, n, units)]
+    best = min(found, key=lambda pair: _by_one_and_two(pair[0], pair[1], work), default=None)
+    return None if best is None else (cycles(best[0], best[1], work), best[0])
 
 
 def _joined(used: Array, together: int) -> Array:
@@ -175,14 +198,34 @@ def terms(cut: Cut, entries: int) -> Array:
     return np.array([steps, steps / cut.bundle, entries * vectors, ends, sums, *squares])
 
 
-def cycles(cut: Cut, entries: int, work: float) -> float:
-    """Estimated. work: instructions of a multiply-add."""
+def cycles(cut: Cut, entries: int, work: float, workers: int = 1) -> float:
+    """Estimated, of the worker that has most to do. work: instructions of a multiply-add."""
     found = terms(cut, entries)
     weights = WEIGHT * (cut.together - 1) * found[0]
     loads = float(found[:3] @ COSTS[:3]) + weights
     products = max(FMA * work * found[2] * cut.together, LATENCY * work * found[1])
-    whole = max(loads, products) + float(found[3:] @ COSTS[3:])
+    filled, rest = float(found[5] * COSTS[5]), float(found[[3, 4, 6]] @ COSTS[[3, 4, 6]])
+    own = max(loads, products) + rest + _read_again(cut)
+    whole = own * _share(cut.tiles * cut.parts, workers) + filled * _share(cut.tiles, workers)
     return whole * NARROW.get(cut.lanes, 1.0)
+
+
+def _share(units: int, workers: int) -> float:
+    """Of so many units, what the worker with most of them has."""
+    return math.ceil(units / workers) / units
+
+
+def _read_again(cut: Cut) -> float:
+    """Cycles in which a tile that is too large for the first cache is read by its spans."""
+    if cut.chunks == 1:
+        return 0.0
+    return LINE * cut.tiles * (cut.spans - 1) * cut.units * cut.pitch / 64
+
+
+def _by_one_and_two(cut: Cut, entries: int, work: float) -> float:
+    """What a cut is chosen by: code is the same for any number of workers, and a step that is one
+    worker's alone keeps the others waiting."""
+    return cycles(cut, entries, work) + 2 * cycles(cut, entries, work, 2)
 
 
 @dataclass(frozen=True)
