@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import common, counts, engines, revisions, scaling, small, soak, startup
+from benchmarks import common, contention, counts, engines, revisions, scaling, small, soak, startup
 from sanderling import load, verify
 from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.delegates.engines import to_onnx
@@ -21,6 +21,8 @@ from sanderling.measure import engine_agreement, interleaving, sample_statistics
 from sanderling.measure.engines import EngineJob, job_for
 from sanderling.measure.inputs import feeds
 from sanderling.measure.record import Setting
+
+from .support.every_worker import share_everything
 
 DIGITS = Path(str(files("sanderling") / "data")) / "digits_int8.tflite"
 HAS_LITERT = importlib.util.find_spec("ai_edge_litert") is not None
@@ -343,3 +345,30 @@ def test_small_models_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> 
     assert any(name.startswith("WHILE") for name in rows)
     ours, theirs, remark = small.measure(*rows["IF|same shapes"], rounds=2)
     assert ours > 0 and theirs > 0 and remark == ""
+
+
+# -- contention ---------------------------------------------------------------------------------
+
+
+def test_contention_flags_what_should_not_be() -> None:
+    def line(threads: int, engine: str = "sanderling") -> contention.Point:
+        return contention.Point("m", 1, threads, engine)
+
+    times = {line(1): 2.0, line(2): 3.0, line(4): 3.5, line(2, "litert"): 2.5}
+    found = {p: contention.found_of([t] * 9) for p, t in times.items()}
+    said = {p.threads: contention.flags(found, p, 2) for p in found if p.engine == "sanderling"}
+    assert said == {
+        1: [],
+        2: ["slower than one thread", "slower than LiteRT"],
+        4: ["slower than 2 threads"],
+    }
+    text = contention.report(found, 2)
+    assert "slower than one thread; slower than LiteRT" in text and "0.83" in text
+
+
+def test_answers_are_compared_under_contention(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    share_everything(monkeypatch)
+    assert contention.check_answers(DIGITS, 80) == 0
+    assert "80 runs on 1 to 8 workers, 0 differ" in capsys.readouterr().out

@@ -267,6 +267,12 @@ def _erf(x: Array) -> Array:
     return np.asarray(_math_erf(np.asarray(x, np.float64))).astype(x.dtype)
 
 
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """The product of two floats of 32 bits is exact in 64."""
+    wide = np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)
+    return np.asarray(wide).astype(np.asarray(a).dtype)
+
+
 def _rsqrt(x: Array) -> Array:
     return np.reciprocal(np.sqrt(x))
 
@@ -286,6 +292,7 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     "floor_mod": ScalarOp(2, np.mod, _numbers),
     "pow": ScalarOp(2, np.power, _numbers),
     "atan2": ScalarOp(2, np.arctan2, _floats),
+    "fma": ScalarOp(3, _fma, _floats),  # a * b + c, rounded once where the target can
     "maximum": ScalarOp(2, np.maximum, _same),
     "minimum": ScalarOp(2, np.minimum, _same),
     "neg": ScalarOp(1, np.negative, _numbers),
@@ -353,6 +360,10 @@ erf, floor, ceil, trunc = _unary("erf"), _unary("floor"), _unary("ceil"), _unary
 round_even = _unary("round_even")
 maximum, minimum, atan2 = _binary("maximum"), _binary("minimum"), _binary("atan2")
 equal, not_equal = _binary("equal"), _binary("not_equal")
+
+
+def fma(a: Expr, b: Expr, c: Expr) -> Expr:
+    return apply("fma", a, b, c)
 
 
 def select(condition: Expr, yes: Expr | Number, no: Expr | Number) -> Expr:

@@ -228,8 +228,9 @@ def too_small(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "small",
             f"{asked} threads were asked for, there is work for {facts.workers}",
-            "a part gets one worker for each million multiply-adds: below that, waking a worker "
-            "takes longer than it saves (delegates that do not compute in threads use one)",
+            "a part gets a worker for each 10 us of work that the compiler expects, and no more "
+            "than there are CPUs: beyond that, a worker costs more than it saves (delegates that "
+            "do not compute in threads use one)",
             f"threads={facts.workers} does the same; for more throughput run several sessions or "
             "larger batches",
         )
@@ -239,7 +240,7 @@ def too_small(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "small steps",
                 f"a step takes {_time(mean)} of a worker's time on average",
-                "the barrier behind each step costs 1 to 2 us",
+                "handing a step on to the workers costs about 1 us",
                 "try threads=1, or larger batches",
             )
 

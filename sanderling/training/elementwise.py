@@ -54,6 +54,7 @@ OPERATORS: dict[str, Operator] = {
     "floor_mod": _plain(torch.remainder),
     "pow": _plain(torch.pow),
     "atan2": _plain(torch.atan2),
+    "fma": _plain(lambda a, b, c: torch.addcmul(c, a, b)),
     "maximum": _plain(torch.maximum),
     "minimum": _plain(torch.minimum),
     "neg": _plain(torch.neg),

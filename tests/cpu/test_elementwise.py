@@ -98,6 +98,7 @@ FUNCTIONS: dict[str, tuple[Expr, Callable[..., Array], tuple[float, float], floa
     "ceil": (X.ceil(x0), np.ceil, (-5, 5), 0),
     "trunc": (X.trunc(x0), np.trunc, (-5, 5), 0),
     "round_even": (X.round_even(x0), np.rint, (-5, 5), 0),
+    "fma": (X.fma(x0, x0, x0 + 2), lambda v: v * v + (v + 2), (-5, 5), 3),
     "elu": (
         X.select(x0 < 0, X.exp(x0) - 1, x0),
         lambda v: np.where(v < 0, np.expm1(v), v),

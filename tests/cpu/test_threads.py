@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.runtime import division
 from sanderling.delegates.cpu.runtime.executable import Crew
 from sanderling.errors import DelegateError
 from sanderling.ir import Array, DType, Graph, Model
@@ -161,6 +162,7 @@ def test_workers_start_together_or_not_at_all(
 
 def test_small_models_run_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
+    monkeypatch.setattr(division, "usable_cpu_count", lambda: 2)
     small = session(8, layers=1, size=2)
     large = session(2, layers=4, size=56, channels=64)
     workers = [s.plan().steps[0].executable.workers for s in (small, large)]  # type: ignore[attr-defined]
@@ -173,7 +175,8 @@ def run_python(code: str) -> str:
         import numpy as np
         from sanderling.delegates.cpu import delegate as cpu
         from sanderling.delegates.cpu.runtime import division
-        division.WORK_OF_WORKER = division.WORK_OF_CHUNK = 1
+        division.WORK_OF_WORKER = division.WORK_OF_CHUNK = division.WORK_THAT_WAKES = 1
+        division.usable_cpu_count = lambda: 1024
         from sanderling.delegates.cpu.delegate import CpuDelegate
         from tests.support.conv_stacks import feed, stack
         model = stack()

@@ -10,7 +10,7 @@ from tests.support.gpu_conformance import cases_of, check_gpu
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 # No case of the table: our own ops, which stand in no model file.
-INTERNAL = {"gpu.COPY", "gpu.SCALE", "gpu.SIMULATE"}
+INTERNAL = {"gpu.ADD_UNITS", "gpu.COPY", "gpu.SCALE", "gpu.SIMULATE"}
 
 
 @pytest.mark.parametrize("row", cases_of(), ids=lambda row: row.id)

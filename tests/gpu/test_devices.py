@@ -144,11 +144,12 @@ def test_a_processor_that_pocl_does_not_know_gets_the_nearest_name(
     import ctypes
 
     word = ctypes.create_string_buffer(b"generic", 8)
-    described = (ctypes.c_uint64 * (pocl.DESCRIPTION // 8))()
-    described[5] = ctypes.addressof(word)
-    about = SimpleNamespace(version="OpenCL 3.0 PoCL 3.0-rc2")
+    described = (ctypes.c_uint64 * (pocl.FIELD // 8 + 1))()
+    described[pocl.FIELD // 8] = ctypes.addressof(word)
     device = SimpleNamespace(
-        platform=about, driver_version="3.0-rc2", int_ptr=ctypes.addressof(described)
+        platform=SimpleNamespace(version=pocl.BUILD),
+        version=f"{pocl.VERSION} ",
+        int_ptr=ctypes.addressof(described),
     )
     monkeypatch.setattr(pocl.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(pocl.platform, "system", lambda: "Linux")
@@ -157,9 +158,13 @@ def test_a_processor_that_pocl_does_not_know_gets_the_nearest_name(
         pytest.skip("this system does not say which memory is its own")
     assert pocl.name_the_processor(device) and word.value == b"haswell"
     assert not pocl.name_the_processor(device), "the name is known now"
-    device.driver_version = "3.1"
     word.value = b"generic"
-    assert not pocl.name_the_processor(device) and word.value == b"generic"
+    newer = SimpleNamespace(version=pocl.BUILD.replace("rc2", "rc3"))
+    for others in ({"version": pocl.VERSION.replace("generic", "skx")}, {"platform": newer}):
+        other = SimpleNamespace(**{**vars(device), **others})
+        assert not pocl.name_the_processor(other) and word.value == b"generic"
+    described[pocl.FIELD // 8] = 8
+    assert not pocl.name_the_processor(device), "the field points at no memory of ours"
 
 
 # -- what goes wrong ------------------------------------------------------------------------------

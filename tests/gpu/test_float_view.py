@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from sanderling.ir import Array, DType, Graph, Model, Quant, Tensor
+from tests.conformance.harness import case, const, i8, u8
+from tests.support.cpu_conformance import run
+from tests.support.gpu_batches import joined
 from tests.support.gpu_conformance import gpu
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
@@ -56,8 +59,42 @@ def test_learned_bounds_hold(scale: float, channels: bool) -> None:
     found, expected = session.run(given)["y"], model.compile(["reference"]).run(given)["y"]
     (part,) = session.plan().partition.parts
     assert part.delegate.name == "gpu"
-    assert np.abs(found.astype(int) - expected).max() <= 1
+    np.testing.assert_array_equal(found, expected)
     assert np.ptp(expected.astype(int)) > 20
+
+
+# Where results often lie in the middle of two codes, or are rounded twice.
+MIDDLES = {
+    "scales of 1 to 2": case(
+        "SUB", i8(64, 16, scale=0.0078431377, zp=-128), i8(64, 16, scale=0.0039215689, zp=-128),
+        out=[i8(scale=0.0078431377, zp=-1)]),
+    "scales that are near": case(
+        "ADD", i8(64, 16, scale=0.18986915, zp=4), i8(64, 16, scale=0.16990491, zp=-9),
+        out=[i8(scale=0.18754955, zp=3)]),
+    "a resize to twice the size": case(
+        "RESIZE_BILINEAR", i8(1, 6, 6, 16, scale=0.26, zp=-13), const([12, 12], "i32"),
+        out=[i8(scale=0.26, zp=-13)], half_pixel_centers=True),
+    "a resize in steps of 1/1024": case(
+        "RESIZE_BILINEAR", i8(1, 6, 7, 16, scale=0.26, zp=5), const([13, 23], "i32"),
+        out=[i8(scale=0.26, zp=5)]),
+    "a mean of four": case(
+        "AVERAGE_POOL_2D", u8(1, 8, 8, 16, scale=0.1, zp=77), out=[u8(scale=0.1, zp=77)],
+        padding="VALID", stride_h=2, stride_w=2, filter_height=2, filter_width=2),
+    "codes of another scale": case(
+        "QUANTIZE", u8(1, 256, scale=0.012422441, zp=0), out=[u8(scale=0.035209369, zp=0)],
+        version=2),
+}  # fmt: skip
+
+
+def test_codes_are_rounded_as_the_cpu_does() -> None:
+    """To the same code, not one beside it."""
+    models = [row.model() for row in MIDDLES.values()]
+    feeds = [row.arrays(m, RNG) for row, m in zip(MIDDLES.values(), models, strict=True)]
+    whole = joined(models).compile([gpu()], require_full_delegation=True)
+    found = run(whole, [np.asarray(a) for feed in feeds for a in feed])
+    for name, model, feed, codes in zip(MIDDLES, models, feeds, found, strict=True):
+        (wanted,) = run(model.compile(["reference"]), feed)
+        np.testing.assert_array_equal(codes, wanted, err_msg=name)
 
 
 def test_without_quantized_the_ops_are_refused() -> None:

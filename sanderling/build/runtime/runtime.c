@@ -32,7 +32,7 @@ enum { ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, CHUNKS
 enum { LINE = 16, STOP = 2 * LINE, MOST_SPINS = STOP + 1, WORKERS = STOP + 2, SYSCALL = STOP + 4 };
 enum { CREW = 3 * LINE, OF_WORKER = 3 * LINE, WAKES = 1 << 16 };
 /* As executable.py and division.py have them. */
-enum { SPIN = 4000, SPIN_CROWDED = 20, CHUNKS_OF_WORKER = 4 };
+enum { SPIN = 4000, CHUNKS_OF_WORKER = 4 };
 
 /* What descriptor.py writes. Every field but those of a tensor is a word of eight bytes. */
 
@@ -313,12 +313,13 @@ static void set_up(instance *s, int count_steps) {
   int cpus = cpu_count();
   for (int64_t i = 0; i < s->code->part_count; i++) {
     crew *c = s->crews + i;
+    if (c->workers > cpus) c->workers = cpus; /* more do not compute faster */
     if (count_steps && s->code->parts[i].step_count)
       c->context[TIMES] = (int64_t)(intptr_t)c->ticks;
     for (int64_t n = 0; n < s->code->parts[i].limit_count; n++)
       c->chunks[n] = chunks_of(s->code->parts[i].limits[n], c->workers);
     c->sync[WORKERS] = (int32_t)c->workers;
-    c->sync[MOST_SPINS] = c->workers <= cpus ? SPIN : SPIN_CROWDED;
+    c->sync[MOST_SPINS] = SPIN;
     int64_t address = (int64_t)(intptr_t)syscall;
     memcpy(c->sync + SYSCALL, &address, sizeof address);
   }

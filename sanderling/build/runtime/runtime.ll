@@ -1,4 +1,4 @@
-; made by runtime_ir.py from 96cac1d2996c97a8c63cb2df79d1cec00cdfd85a3cc00cfa4d39330f99840946
+; made by runtime_ir.py from 5f4def4a875e4cac455f29efcbc39c986e7bce2618917efe261b1139ed72c16f
 
 %struct.model = type { ptr, i64, i64, i64, ptr, ptr, i64, ptr, ptr, ptr }
 %struct.answers = type { i32, [8 x %struct.answer] }
@@ -421,7 +421,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
 
 10:                                               ; preds = %2
   tail call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull @.str) #20
-  br label %269
+  br label %271
 
 11:                                               ; preds = %2
   store ptr null, ptr %1, align 8
@@ -455,7 +455,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
   %29 = phi i64 [ %25, %24 ], [ %17, %16 ], [ %21, %20 ]
   %30 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %7, i64 noundef 256, ptr noundef nonnull @.str.1, i64 noundef %29, i32 noundef 1024) #23
   call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull %7) #20
-  br label %269
+  br label %271
 
 31:                                               ; preds = %20, %24
   %32 = phi i64 [ %25, %24 ], [ %21, %20 ]
@@ -513,7 +513,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
 69:                                               ; preds = %52
   call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull %6) #20
   call void @llvm.lifetime.end.p0(i64 256, ptr nonnull %6) #21
-  br label %269
+  br label %271
 
 70:                                               ; preds = %35
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %8) #21
@@ -540,7 +540,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
   %85 = add i64 %71, 63
   %86 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %7, i64 noundef 256, ptr noundef nonnull @.str.2, i64 noundef %85, i64 noundef %81) #23
   call fastcc void @refuse(ptr noundef nonnull %0, ptr noundef nonnull %7) #20
-  br label %267
+  br label %269
 
 87:                                               ; preds = %76
   %88 = getelementptr inbounds i8, ptr %74, i64 %79
@@ -555,7 +555,7 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
 93:                                               ; preds = %89
   %94 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %7, i64 noundef 256, ptr noundef nonnull @.str.3, i64 noundef %90) #23
   call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull %7) #20
-  br label %267
+  br label %269
 
 95:                                               ; preds = %89
   %96 = ptrtoint ptr %91 to i64
@@ -629,202 +629,209 @@ define i32 @sr_create(ptr noundef %0, ptr noundef writeonly %1) local_unnamed_ad
   %139 = icmp eq i32 %110, 0
   br label %140
 
-140:                                              ; preds = %172, %136
-  %141 = phi i64 [ 0, %136 ], [ %185, %172 ]
+140:                                              ; preds = %177, %136
+  %141 = phi i64 [ 0, %136 ], [ %187, %177 ]
   %142 = load ptr, ptr %101, align 8
   %143 = getelementptr inbounds %struct.version, ptr %142, i64 0, i32 7
   %144 = load i64, ptr %143, align 8
   %145 = icmp slt i64 %141, %144
-  br i1 %145, label %146, label %211
+  br i1 %145, label %146, label %213
 
 146:                                              ; preds = %140
   %147 = load ptr, ptr %138, align 8
   %148 = getelementptr inbounds %struct.crew, ptr %147, i64 %141
-  br i1 %139, label %161, label %149
+  %149 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 7
+  %150 = load i64, ptr %149, align 8
+  %151 = icmp sgt i64 %150, %137
+  br i1 %151, label %152, label %153
 
-149:                                              ; preds = %146
-  %150 = getelementptr inbounds %struct.version, ptr %142, i64 0, i32 8
-  %151 = load ptr, ptr %150, align 8
-  %152 = getelementptr inbounds %struct.part, ptr %151, i64 %141, i32 12
-  %153 = load i64, ptr %152, align 8
-  %154 = icmp eq i64 %153, 0
-  br i1 %154, label %161, label %155
+152:                                              ; preds = %146
+  store i64 %137, ptr %149, align 8
+  br label %153
 
-155:                                              ; preds = %149
-  %156 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 2
+153:                                              ; preds = %152, %146
+  br i1 %139, label %167, label %154
+
+154:                                              ; preds = %153
+  %155 = load ptr, ptr %101, align 8
+  %156 = getelementptr inbounds %struct.version, ptr %155, i64 0, i32 8
   %157 = load ptr, ptr %156, align 8
-  %158 = ptrtoint ptr %157 to i64
-  %159 = load ptr, ptr %148, align 8
-  %160 = getelementptr inbounds i64, ptr %159, i64 5
-  store i64 %158, ptr %160, align 8
-  br label %161
+  %158 = getelementptr inbounds %struct.part, ptr %157, i64 %141, i32 12
+  %159 = load i64, ptr %158, align 8
+  %160 = icmp eq i64 %159, 0
+  br i1 %160, label %167, label %161
 
-161:                                              ; preds = %155, %149, %146
-  %162 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 7
-  %163 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 3
-  br label %164
+161:                                              ; preds = %154
+  %162 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 2
+  %163 = load ptr, ptr %162, align 8
+  %164 = ptrtoint ptr %163 to i64
+  %165 = load ptr, ptr %148, align 8
+  %166 = getelementptr inbounds i64, ptr %165, i64 5
+  store i64 %164, ptr %166, align 8
+  br label %167
 
-164:                                              ; preds = %206, %161
-  %165 = phi i64 [ 0, %161 ], [ %210, %206 ]
-  %166 = load ptr, ptr %101, align 8
-  %167 = getelementptr inbounds %struct.version, ptr %166, i64 0, i32 8
-  %168 = load ptr, ptr %167, align 8
-  %169 = getelementptr inbounds %struct.part, ptr %168, i64 %141, i32 14
-  %170 = load i64, ptr %169, align 8
-  %171 = icmp slt i64 %165, %170
-  br i1 %171, label %186, label %172
+167:                                              ; preds = %161, %154, %153
+  %168 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 3
+  br label %169
 
-172:                                              ; preds = %164
-  %173 = load i64, ptr %162, align 8
-  %174 = trunc i64 %173 to i32
-  %175 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 1
-  %176 = load ptr, ptr %175, align 8
-  %177 = getelementptr inbounds i32, ptr %176, i64 34
-  store i32 %174, ptr %177, align 4
-  %178 = load i64, ptr %162, align 8
-  %179 = icmp sgt i64 %178, %137
-  %180 = select i1 %179, i32 20, i32 4000
-  %181 = load ptr, ptr %175, align 8
-  %182 = getelementptr inbounds i32, ptr %181, i64 33
-  store i32 %180, ptr %182, align 4
-  %183 = load ptr, ptr %175, align 8
-  %184 = getelementptr inbounds i32, ptr %183, i64 36
-  store i64 ptrtoint (ptr @syscall to i64), ptr %184, align 4
-  %185 = add nuw nsw i64 %141, 1
+169:                                              ; preds = %208, %167
+  %170 = phi i64 [ 0, %167 ], [ %212, %208 ]
+  %171 = load ptr, ptr %101, align 8
+  %172 = getelementptr inbounds %struct.version, ptr %171, i64 0, i32 8
+  %173 = load ptr, ptr %172, align 8
+  %174 = getelementptr inbounds %struct.part, ptr %173, i64 %141, i32 14
+  %175 = load i64, ptr %174, align 8
+  %176 = icmp slt i64 %170, %175
+  br i1 %176, label %188, label %177
+
+177:                                              ; preds = %169
+  %178 = load i64, ptr %149, align 8
+  %179 = trunc i64 %178 to i32
+  %180 = getelementptr inbounds %struct.crew, ptr %147, i64 %141, i32 1
+  %181 = load ptr, ptr %180, align 8
+  %182 = getelementptr inbounds i32, ptr %181, i64 34
+  store i32 %179, ptr %182, align 4
+  %183 = load ptr, ptr %180, align 8
+  %184 = getelementptr inbounds i32, ptr %183, i64 33
+  store i32 4000, ptr %184, align 4
+  %185 = load ptr, ptr %180, align 8
+  %186 = getelementptr inbounds i32, ptr %185, i64 36
+  store i64 ptrtoint (ptr @syscall to i64), ptr %186, align 4
+  %187 = add nuw nsw i64 %141, 1
   br label %140
 
-186:                                              ; preds = %164
-  %187 = getelementptr inbounds %struct.part, ptr %168, i64 %141, i32 15
-  %188 = load ptr, ptr %187, align 8
-  %189 = getelementptr inbounds i32, ptr %188, i64 %165
-  %190 = load i32, ptr %189, align 4
-  %191 = load i64, ptr %162, align 8
-  %192 = srem i32 %190, 65536
-  %193 = icmp slt i32 %192, 2
-  %194 = icmp slt i64 %191, 2
-  %195 = or i1 %193, %194
-  br i1 %195, label %206, label %196
+188:                                              ; preds = %169
+  %189 = getelementptr inbounds %struct.part, ptr %173, i64 %141, i32 15
+  %190 = load ptr, ptr %189, align 8
+  %191 = getelementptr inbounds i32, ptr %190, i64 %170
+  %192 = load i32, ptr %191, align 4
+  %193 = load i64, ptr %149, align 8
+  %194 = srem i32 %192, 65536
+  %195 = icmp slt i32 %194, 2
+  %196 = icmp slt i64 %193, 2
+  %197 = or i1 %195, %196
+  br i1 %197, label %208, label %198
 
-196:                                              ; preds = %186
-  %197 = zext i32 %192 to i64
-  %198 = udiv i64 %197, %191
-  %199 = call i64 @llvm.smin.i64(i64 %198, i64 4)
-  %200 = icmp eq i64 %199, 0
-  %201 = mul nsw i64 %199, %191
-  %202 = select i1 %200, i64 %197, i64 %201
-  %203 = trunc i64 %202 to i32
-  %204 = and i32 %190, 65536
-  %205 = or i32 %204, %203
-  br label %206
+198:                                              ; preds = %188
+  %199 = zext i32 %194 to i64
+  %200 = udiv i64 %199, %193
+  %201 = call i64 @llvm.smin.i64(i64 %200, i64 4)
+  %202 = icmp eq i64 %201, 0
+  %203 = mul nsw i64 %201, %193
+  %204 = select i1 %202, i64 %199, i64 %203
+  %205 = trunc i64 %204 to i32
+  %206 = and i32 %192, 65536
+  %207 = or i32 %206, %205
+  br label %208
 
-206:                                              ; preds = %196, %186
-  %207 = phi i32 [ %205, %196 ], [ 0, %186 ]
-  %208 = load ptr, ptr %163, align 8
-  %209 = getelementptr inbounds i32, ptr %208, i64 %165
-  store i32 %207, ptr %209, align 4
-  %210 = add nuw nsw i64 %165, 1
-  br label %164
+208:                                              ; preds = %198, %188
+  %209 = phi i32 [ %207, %198 ], [ 0, %188 ]
+  %210 = load ptr, ptr %168, align 8
+  %211 = getelementptr inbounds i32, ptr %210, i64 %170
+  store i32 %209, ptr %211, align 4
+  %212 = add nuw nsw i64 %170, 1
+  br label %169
 
-211:                                              ; preds = %140
+213:                                              ; preds = %140
   call fastcc void @fill_state(ptr noundef nonnull %101) #20
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %3) #21
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %4) #21
-  %212 = call i32 @sigfillset(ptr noundef nonnull %3) #23
-  %213 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %3, ptr noundef nonnull %4) #23
-  br label %214
+  %214 = call i32 @sigfillset(ptr noundef nonnull %3) #23
+  %215 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %3, ptr noundef nonnull %4) #23
+  br label %216
 
-214:                                              ; preds = %237, %211
-  %215 = phi i64 [ 0, %211 ], [ %238, %237 ]
-  %216 = phi i32 [ 0, %211 ], [ %232, %237 ]
-  %217 = load ptr, ptr %101, align 8
-  %218 = getelementptr inbounds %struct.version, ptr %217, i64 0, i32 7
-  %219 = load i64, ptr %218, align 8
-  %220 = icmp slt i64 %215, %219
-  %221 = icmp eq i32 %216, 0
-  %222 = select i1 %220, i1 %221, i1 false
-  br i1 %222, label %223, label %263
+216:                                              ; preds = %239, %213
+  %217 = phi i64 [ 0, %213 ], [ %240, %239 ]
+  %218 = phi i32 [ 0, %213 ], [ %234, %239 ]
+  %219 = load ptr, ptr %101, align 8
+  %220 = getelementptr inbounds %struct.version, ptr %219, i64 0, i32 7
+  %221 = load i64, ptr %220, align 8
+  %222 = icmp slt i64 %217, %221
+  %223 = icmp eq i32 %218, 0
+  %224 = select i1 %222, i1 %223, i1 false
+  br i1 %224, label %225, label %265
 
-223:                                              ; preds = %214
-  %224 = load ptr, ptr %138, align 8
-  %225 = getelementptr inbounds %struct.crew, ptr %224, i64 %215
-  %226 = getelementptr inbounds %struct.crew, ptr %224, i64 %215, i32 7
-  %227 = getelementptr inbounds %struct.crew, ptr %224, i64 %215, i32 4
-  %228 = getelementptr inbounds %struct.crew, ptr %224, i64 %215, i32 5
-  %229 = getelementptr inbounds %struct.crew, ptr %224, i64 %215, i32 8
-  br label %230
+225:                                              ; preds = %216
+  %226 = load ptr, ptr %138, align 8
+  %227 = getelementptr inbounds %struct.crew, ptr %226, i64 %217
+  %228 = getelementptr inbounds %struct.crew, ptr %226, i64 %217, i32 7
+  %229 = getelementptr inbounds %struct.crew, ptr %226, i64 %217, i32 4
+  %230 = getelementptr inbounds %struct.crew, ptr %226, i64 %217, i32 5
+  %231 = getelementptr inbounds %struct.crew, ptr %226, i64 %217, i32 8
+  br label %232
 
-230:                                              ; preds = %261, %223
-  %231 = phi i64 [ 1, %223 ], [ %262, %261 ]
-  %232 = phi i32 [ 0, %223 ], [ %256, %261 ]
-  %233 = load i64, ptr %226, align 8
-  %234 = icmp slt i64 %231, %233
-  %235 = icmp eq i32 %232, 0
-  %236 = select i1 %234, i1 %235, i1 false
-  br i1 %236, label %239, label %237
+232:                                              ; preds = %263, %225
+  %233 = phi i64 [ 1, %225 ], [ %264, %263 ]
+  %234 = phi i32 [ 0, %225 ], [ %258, %263 ]
+  %235 = load i64, ptr %228, align 8
+  %236 = icmp slt i64 %233, %235
+  %237 = icmp eq i32 %234, 0
+  %238 = select i1 %236, i1 %237, i1 false
+  br i1 %238, label %241, label %239
 
-237:                                              ; preds = %230
-  %238 = add nuw nsw i64 %215, 1
-  br label %214
+239:                                              ; preds = %232
+  %240 = add nuw nsw i64 %217, 1
+  br label %216
 
-239:                                              ; preds = %230
-  %240 = load ptr, ptr %227, align 8
-  %241 = add nsw i64 %231, -1
-  %242 = getelementptr inbounds [3 x i64], ptr %240, i64 %241
-  store i64 %231, ptr %242, align 8
-  %243 = load i64, ptr %226, align 8
-  %244 = getelementptr inbounds i64, ptr %242, i64 1
-  store i64 %243, ptr %244, align 8
-  %245 = load ptr, ptr %225, align 8
-  %246 = ptrtoint ptr %245 to i64
-  %247 = getelementptr inbounds i64, ptr %242, i64 2
-  store i64 %246, ptr %247, align 8
-  %248 = load ptr, ptr %228, align 8
-  %249 = getelementptr i64, ptr %248, i64 -1
-  %250 = getelementptr i64, ptr %249, i64 %231
-  %251 = load ptr, ptr %101, align 8
-  %252 = getelementptr inbounds %struct.version, ptr %251, i64 0, i32 8
-  %253 = load ptr, ptr %252, align 8
-  %254 = getelementptr inbounds %struct.part, ptr %253, i64 %215, i32 1
+241:                                              ; preds = %232
+  %242 = load ptr, ptr %229, align 8
+  %243 = add nsw i64 %233, -1
+  %244 = getelementptr inbounds [3 x i64], ptr %242, i64 %243
+  store i64 %233, ptr %244, align 8
+  %245 = load i64, ptr %228, align 8
+  %246 = getelementptr inbounds i64, ptr %244, i64 1
+  store i64 %245, ptr %246, align 8
+  %247 = load ptr, ptr %227, align 8
+  %248 = ptrtoint ptr %247 to i64
+  %249 = getelementptr inbounds i64, ptr %244, i64 2
+  store i64 %248, ptr %249, align 8
+  %250 = load ptr, ptr %230, align 8
+  %251 = getelementptr i64, ptr %250, i64 -1
+  %252 = getelementptr i64, ptr %251, i64 %233
+  %253 = load ptr, ptr %101, align 8
+  %254 = getelementptr inbounds %struct.version, ptr %253, i64 0, i32 8
   %255 = load ptr, ptr %254, align 8
-  %256 = call i32 @pthread_create(ptr noundef nonnull %250, ptr noundef null, ptr noundef %255, ptr noundef nonnull %242) #23
-  %257 = icmp eq i32 %256, 0
-  br i1 %257, label %258, label %261
+  %256 = getelementptr inbounds %struct.part, ptr %255, i64 %217, i32 1
+  %257 = load ptr, ptr %256, align 8
+  %258 = call i32 @pthread_create(ptr noundef nonnull %252, ptr noundef null, ptr noundef %257, ptr noundef nonnull %244) #23
+  %259 = icmp eq i32 %258, 0
+  br i1 %259, label %260, label %263
 
-258:                                              ; preds = %239
-  %259 = load i64, ptr %229, align 8
-  %260 = add nsw i64 %259, 1
-  store i64 %260, ptr %229, align 8
-  br label %261
+260:                                              ; preds = %241
+  %261 = load i64, ptr %231, align 8
+  %262 = add nsw i64 %261, 1
+  store i64 %262, ptr %231, align 8
+  br label %263
 
-261:                                              ; preds = %258, %239
-  %262 = add nuw nsw i64 %231, 1
-  br label %230
+263:                                              ; preds = %260, %241
+  %264 = add nuw nsw i64 %233, 1
+  br label %232
 
-263:                                              ; preds = %214
-  %264 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %4, ptr noundef null) #23
+265:                                              ; preds = %216
+  %266 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %4, ptr noundef null) #23
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %4) #21
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %3) #21
-  br i1 %221, label %266, label %265
+  br i1 %223, label %268, label %267
 
-265:                                              ; preds = %263
+267:                                              ; preds = %265
   call fastcc void @dismiss(ptr noundef nonnull %101) #20
   call void @free(ptr noundef %102) #23
   call fastcc void @refuse(ptr noundef %0, ptr noundef nonnull @.str.4) #20
-  br label %267
-
-266:                                              ; preds = %263
-  store ptr %101, ptr %1, align 8
-  br label %267
-
-267:                                              ; preds = %84, %265, %266, %93
-  %268 = phi i32 [ 2, %93 ], [ 4, %265 ], [ 0, %266 ], [ 2, %84 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %8) #21
   br label %269
 
-269:                                              ; preds = %28, %267, %69, %10
-  %270 = phi i32 [ 1, %10 ], [ 1, %28 ], [ %268, %267 ], [ 3, %69 ]
+268:                                              ; preds = %265
+  store ptr %101, ptr %1, align 8
+  br label %269
+
+269:                                              ; preds = %84, %267, %268, %93
+  %270 = phi i32 [ 2, %93 ], [ 4, %267 ], [ 0, %268 ], [ 2, %84 ]
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %8) #21
+  br label %271
+
+271:                                              ; preds = %28, %269, %69, %10
+  %272 = phi i32 [ 1, %10 ], [ 1, %28 ], [ %270, %269 ], [ 3, %69 ]
   call void @llvm.lifetime.end.p0(i64 256, ptr nonnull %7) #21
-  ret i32 %270
+  ret i32 %272
 }
 
 ; Function Attrs: minsize nofree nounwind optsize

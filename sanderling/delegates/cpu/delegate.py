@@ -27,7 +27,7 @@ from .isa.targets import (
     runnable,
 )
 from .runtime.cache import Cache, fingerprint
-from .runtime.division import most_workers
+from .runtime.division import workers_of
 from .runtime.executable import Compiled, CpuExecutable
 
 # What load_delegate("cpu", options) takes: the constructor's parameters.
@@ -140,7 +140,7 @@ class CpuDelegate(Delegate):
         return None if found is None else self._executable(found, key, threads)
 
     def _executable(self, compiled: Compiled, key: str, threads: int) -> CpuExecutable:
-        workers = max(1, min(threads, most_workers(compiled.works)))
+        workers = workers_of(compiled.works, threads)
         if not compiled.traced:
             return CpuExecutable(compiled, workers, key)
         from .runtime.traced import TracedExecutable

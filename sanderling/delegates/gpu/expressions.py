@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from ...errors import SanderlingError
 from ...ir import DType, Op, Tensor
 from ...ir import expr as X
 from ...ir.expr import Const, Expr, Input
 from ..cpu.kernels.elementwise.operands import Lowered, Refused
 from ..cpu.kernels.elementwise.operators import EXPRESSIONS
-from .passes.float_view import SCALE, SIMULATE, Rounding
+from .passes.float_view import ADD_UNITS, SCALE, SIMULATE, Rounding, Sum
 from .render import refusal
 
 COPY = "gpu.COPY"
@@ -30,7 +32,7 @@ def _floor_div(op: Op) -> Expr:
 # Where a device's numbers ask for another expression than the CPU's.
 OWN: dict[str, Callable[[Op], Expr]] = {"FLOOR_DIV": _floor_div}
 ELEMENTWISE = frozenset({name for name in EXPRESSIONS if not name.startswith("cpu.")} | {
-    SIMULATE, SCALE, COPY
+    ADD_UNITS, SIMULATE, SCALE, COPY
 })  # fmt: skip
 
 
@@ -38,6 +40,8 @@ def expression(op: Op) -> tuple[Expr, list[Tensor]] | str:
     """The op as an expression of these tensors; or why it is none."""
     if op.name == SIMULATE:
         return simulator(op), [op.operand(i) for i in range(len(op.inputs))]
+    if op.name == ADD_UNITS:
+        return sum_of_units(op), [op.operand(0), op.operand(1)]
     if op.name == SCALE:
         return Input(0, DType.FLOAT32) * float(op.attrs["scale"]), [op.operand(0)]
     if op.name == COPY:
@@ -76,14 +80,70 @@ def simulator(op: Op) -> Expr:
     """Rounds and clamps to units as kernels of codes do. NaN is the least of them."""
     rounding: Rounding = op.attrs["rounding"]
     more = iter(range(1, len(op.inputs)))
-    factor, finer = (
+    factor, low, finer = (
         Const(float(v[0]), DType.FLOAT32) if v.size == 1 else Input(next(more), DType.FLOAT32)
-        for v in (rounding.factor, rounding.finer)
+        for v in rounding.numbers
     )
-    x = Input(0, DType.FLOAT32) * factor
-    if rounding.finer.max() > 1:
-        x = X.floor(x * finer + 0.5) / finer
-    units = X.trunc(X.select(x < 0.0, x - 0.5, x + 0.5))  # halves away from zero
-    low, high = float(rounding.low), float(rounding.high)
-    bounded = X.select(units > low, units, low)
-    return X.select(bounded < high, bounded, high)
+    x, twice = Input(0, DType.FLOAT32), rounding.finer.max() > 1
+    if not rounding.exact:
+        found = X.floor(x * factor * finer + 0.5) / finer if twice else x * factor
+        return _bounded(_away(found, rounding.origin), rounding.low, rounding.high)
+    if not twice:
+        return _bounded(_away_in_parts(*_product(x, factor, low)), rounding.low, rounding.high)
+    whole, rest = _product(x * finer, factor, low)
+    found = (whole + X.floor(rest + 0.5)) / finer
+    return _bounded(_away(found, rounding.origin), rounding.low, rounding.high)
+
+
+def _away(x: Expr, origin: int) -> Expr:
+    """To the next whole number, halves away from the origin."""
+    if not origin:
+        return X.trunc(X.select(x < 0.0, x - 0.5, x + 0.5))
+    return X.select(x < float(origin), X.ceil(x - 0.5), X.floor(x + 0.5))
+
+
+def _bounded(units: Expr, low: float, high: float) -> Expr:
+    above = X.select(units > float(low), units, float(low))
+    return X.select(above < float(high), above, float(high))
+
+
+def _product(x: Expr, factor: Expr, low: Expr) -> tuple[Expr, Expr]:
+    """x times a factor of two floats, as a whole number and the rest, whose sum has twice the bits
+    of a float: what lies near the middle of two codes goes where the CPU's whole numbers go."""
+    whole = X.floor(x * factor)
+    return whole, X.fma(x, low, X.fma(x, factor, -whole))
+
+
+def _away_in_parts(whole: Expr, rest: Expr) -> Expr:
+    """The same of a whole number and a rest, halves away from zero."""
+    return whole + X.select(whole < 0.0, X.ceil(rest - 0.5), X.floor(rest + 0.5))
+
+
+# -- sums of codes --------------------------------------------------------------------------------
+
+STEPS = 2.0**20  # of the larger scale, twice: what operands of a sum are rounded to
+
+
+def sum_of_units(op: Op) -> Expr:
+    """ADD and SUB of codes: both operands in steps, their sum scaled to the result's units."""
+    found: Sum = op.attrs["sum"]
+    a, b = (_in_steps(Input(i, DType.FLOAT32), share) for i, share in enumerate(found.shares))
+    total, rest = a[0] + b[0] * found.sign, a[1] + b[1] * found.sign
+    high, low = (Const(v, DType.FLOAT32) for v in parts_of(found.factor))
+    whole, near = _product(total, high, low)
+    near = X.floor(X.fma(rest, high, near) * found.finer + 0.5) * (1 / found.finer)
+    return _bounded(_away_in_parts(whole, near), found.low, found.high)
+
+
+def _in_steps(x: Expr, share: float) -> tuple[Expr, Expr]:
+    """x times a share, in two parts: one that is exact, for units and the first bits of the share
+    are few; one that is rounded to steps."""
+    first = round(share * 2**12) / 2**12
+    rest = X.floor(x * ((share - first) * STEPS) + 0.5) * (1 / STEPS)
+    return x * first, rest
+
+
+def parts_of(factor: float) -> tuple[float, float]:
+    """A number as two floats."""
+    high = float(np.float32(factor))
+    return high, float(np.float32(factor - high))

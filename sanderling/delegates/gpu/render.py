@@ -212,6 +212,7 @@ RULES: dict[str, Rule] = {
     "floor_mod": _floor_mod,
     "pow": _pow,
     "atan2": _atan2,
+    "fma": _call("fma"),
     "maximum": _extreme("greater"),
     "minimum": _extreme("less"),
     "neg": _call("neg"),

@@ -350,6 +350,7 @@ _RULES: dict[str, Rule] = {
     "floor_div": _floor_div,
     "floor_mod": _floor_mod,
     "pow": _function(vmath.power),
+    "fma": _function(Emitter.fma),
     "maximum": _extreme(">"),
     "minimum": _extreme("<"),
     "neg": _neg,

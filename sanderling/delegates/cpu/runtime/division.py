@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....ir import Array
+from ....processors import usable_cpu_count
 from .abi import WAKES
 
 # Nanoseconds of work, as the compiler estimates it (steps/estimates.py).
@@ -21,6 +22,12 @@ CHUNKS_OF_WORKER = 4
 def most_workers(works: Sequence[int]) -> int:
     """How many workers a run's work is worth."""
     return max(1, sum(works) // WORK_OF_WORKER)
+
+
+def workers_of(works: Sequence[int], threads: int) -> int:
+    """How many of these threads take part. No more than there are CPUs: more do not compute faster,
+    and take turns on them."""
+    return max(1, min(threads, most_workers(works), usable_cpu_count()))
 
 
 def limits(units: Sequence[int], works: Sequence[int]) -> list[int]:

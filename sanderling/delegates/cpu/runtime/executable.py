@@ -16,7 +16,6 @@ import numpy as np
 
 from ....errors import DelegateError
 from ....ir import Array
-from ....processors import usable_cpu_count
 from ....runtime.delegate import Executable, StepTimes
 from ....spans import hold
 from .abi import (
@@ -46,13 +45,11 @@ from .pycall import Record, builtin, fits
 _INVOKE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 # Turns of the spin loop before a worker sleeps, at most; a turn is about 45 ns on Intel since
-# Skylake, 10 ns elsewhere. See waiting.py for how the limit adapts.
+# Skylake, 120 ns on Zen 5, 10 ns on others. See waiting.py for how the limit adapts.
 SPIN = 4000
 # Multiplications, or bytes written, of a run that is over before the GIL would have been handed on:
 # about two microseconds.
 TINY = 10_000
-# More workers than cores: a spinning worker keeps the one it waits for from running.
-SPIN_CROWDED = 20
 
 
 @dataclass(frozen=True)
@@ -198,7 +195,7 @@ class CpuExecutable(Executable):
             self._record.ready = self.workers == 1
         self._sync[:] = 0
         self._sync[WORKERS] = self.workers
-        self._sync[MOST_SPINS] = SPIN if self.workers <= usable_cpu_count() else SPIN_CROWDED
+        self._sync[MOST_SPINS] = SPIN
         self._sync[SYSCALL : SYSCALL + 2].view(np.int64)[0] = _syscall()
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:

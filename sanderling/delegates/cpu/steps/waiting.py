@@ -18,9 +18,10 @@ from ..runtime.abi import CREW, LIMITS, MOST_SPINS, NAP, OF_WORKER, STATE, SYNC,
 
 # futex(2): its private wait and wake operations.
 _WAIT, _WAKE = 128, 129
-# The limit of spins does not fall below this: as long as a worker waits at the end of a step for
-# another that runs. A worker that sleeps at each of them is as good as absent.
-FEWEST_SPINS = 512
+# Limits of spins do not fall below this. Within a run: as long as a worker waits at the end of a
+# step for another that runs; one that sleeps at each of them is as good as absent. Between runs:
+# nobody knows how long that is.
+FEWEST_SPINS, FEWEST_BETWEEN = 512, 128
 
 
 def word(e: Emitter, context: Value, index: Int) -> Value:
@@ -89,7 +90,9 @@ def waiter(program: Program) -> ir.Function:
         _sleep(e, context, worker, old)
         e.b.cbranch(e.b.icmp_signed("!=", read_state(e, context), old), wake, sleep)
         e.b.position_at_end(wake)
-        _shorten(e, context, limit, most)
+        within = e.b.icmp_signed("==", kind, I64(0))
+        fewest = e.b.select(within, I32(FEWEST_SPINS), I32(FEWEST_BETWEEN))
+        _shorten(e, context, limit, e.smax(e.b.lshr(most, I32(3)), fewest))
         e.b.ret_void()
         e.b.position_at_end(done)
         with e.when(e.b.icmp_signed(">", count, I32(0))):
@@ -108,20 +111,18 @@ def _sleep(e: Emitter, context: Value, worker: Value, old: Value) -> None:
     e.b.atomic_rmw("xchg", nap, I32(0), "seq_cst")
 
 
-def _shorten(e: Emitter, context: Value, limit: Value, most: Value) -> None:
+def _shorten(e: Emitter, context: Value, limit: Value, shorter: Value) -> None:
     """After a vain spin."""
     vain = e.at(limit, 1, I32)
     count = e.b.add(e.load(vain, I32, 4), I32(1))
     e.store(count, vain, 4)
     again = e.b.icmp_signed("==", e.b.and_(count, I32(63)), I32(0))
-    shorter = e.b.lshr(most, I32(3))
     _set_limit(e, context, limit, e.b.select(again, I32(2**30), shorter))
 
 
 def _set_limit(e: Emitter, context: Value, limit: Value, value: Value) -> None:
     most = e.load(word(e, context, MOST_SPINS), I32, 4)
-    value = e.b.select(e.b.icmp_signed(">", value, I32(FEWEST_SPINS)), value, I32(FEWEST_SPINS))
-    e.store(e.b.select(e.b.icmp_signed("<", value, most), value, most), limit, 4)
+    e.store(e.smin(value, most), limit, 4)
 
 
 def announcer(program: Program) -> ir.Function:

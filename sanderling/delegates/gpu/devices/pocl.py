@@ -1,10 +1,15 @@
 """PoCL of PyPI on processors that are newer than it is.
 
-PoCL 3.0, the one that pip installs, asks its LLVM 14 for the name of the processor. LLVM answers
-"generic" for those that it does not know, and its own compiler then refuses to compile for
-"generic". No option and no variable changes the name; it stands in the description of the device
-that the driver hands out, and there it is replaced by that of the nearest processor which LLVM
-knows. PoCL 3.1 and later do the same by themselves.
+PoCL 3.0-rc2, the one that pip installs, asks its LLVM 14 for the name of the processor. LLVM
+answers "generic" for those that it does not know, and its own compiler then refuses to compile for
+"generic": without this module, no kernel builds on a processor of 2023 or later. No option and no
+variable changes the name; it stands in the description of the device that the driver hands out, and
+there it is replaced by that of the nearest processor which LLVM knows. PoCL 3.1 and later do the
+same by themselves.
+
+To write into another library's memory is right for one build only, and done for that one: the
+version's whole text, and that of the device, which says "generic" itself, are compared; the word is
+looked for in its field alone, in memory that may be written, and no byte beyond it changes.
 """
 
 from __future__ import annotations
@@ -12,13 +17,14 @@ from __future__ import annotations
 import ctypes
 import platform
 import re
-from bisect import bisect_right
 from pathlib import Path
 from typing import Any
 
 from ...cpu.isa.targets import cpu_features
 
-DESCRIPTION = 2048  # bytes of a device's description that are looked through
+BUILD = "OpenCL 3.0 PoCL 3.0-rc2  Linux, Release, RELOC, LLVM 14.0.6, SLEEF, DISTRO, POCL_DEBUG"
+VERSION = "OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic"
+FIELD = 640  # where that build's description of a device points at the name
 UNKNOWN = b"generic\0"
 # What a processor must have, and whose name it may then have: those for which PoCL has libraries.
 # They are no longer than the word in whose place they stand.
@@ -30,42 +36,31 @@ NEAREST = (
 
 
 def name_the_processor(device: Any) -> bool:
-    """Give a device of PoCL 3.0 a name that its compiler knows; False if that is not needed."""
-    old = "PoCL 3.0" in device.platform.version and device.driver_version.startswith("3.0")
-    if not old or platform.system() != "Linux" or platform.machine() != "x86_64":
+    """Give a device of that build a name that its compiler knows; False if that is not needed."""
+    here = platform.system() == "Linux" and platform.machine() == "x86_64"
+    if not here or device.platform.version.strip() != BUILD or device.version.strip() != VERSION:
         return False
-    places = _places(device.int_ptr)
-    if len(places) != 1:
+    place = _place(device.int_ptr)
+    if place is None:
         return False
     features = cpu_features()
     name = next(name for needed, name in NEAREST if needed <= features)
-    ctypes.memmove(places[0], name.ljust(len(UNKNOWN), b"\0"), len(UNKNOWN))
+    ctypes.memmove(place, name.ljust(len(UNKNOWN), b"\0"), len(UNKNOWN))
     return True
 
 
-def _places(begin: int) -> list[int]:
-    """Where the description points at the word."""
-    readable = _readable()
-    starts = [first for first, _ in readable]
-
-    def is_readable(address: int, count: int) -> bool:
-        number = bisect_right(starts, address) - 1
-        return number >= 0 and address + count <= readable[number][1]
-
-    found = set()
-    for at in range(begin, begin + DESCRIPTION, 8):
-        if not is_readable(at, 8):
-            break
-        pointed = ctypes.c_uint64.from_address(at).value
-        if not is_readable(pointed, len(UNKNOWN)):
-            continue
-        if ctypes.string_at(pointed, len(UNKNOWN)) == UNKNOWN:
-            found.add(pointed)
-    return sorted(found)
+def _place(description: int) -> int | None:
+    """Where the word is that the field points at; None if it is another."""
+    if not _is_writable(description + FIELD, 8):
+        return None
+    place = ctypes.c_uint64.from_address(description + FIELD).value
+    if not _is_writable(place, len(UNKNOWN)):
+        return None
+    return place if ctypes.string_at(place, len(UNKNOWN)) == UNKNOWN else None
 
 
-def _readable() -> list[tuple[int, int]]:
-    """The process's own memory that can be read and written, in order."""
+def _is_writable(address: int, count: int) -> bool:
+    """Whether it is the process's own memory, that can be read and written."""
     text = Path("/proc/self/maps").read_text()
     rows = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) rw", text, re.MULTILINE)
-    return sorted((int(a, 16), int(b, 16)) for a, b in rows)
+    return any(int(a, 16) <= address and address + count <= int(b, 16) for a, b in rows)

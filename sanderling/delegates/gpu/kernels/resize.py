@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ....ops.base import attr
 from ..language import FLOAT, INT, REAL, Value
+from ..passes.float_view import FIXED_POINT
 from ..steps import Node, StepWriter, Writer
 from .row import Row, need_constant
 
@@ -38,13 +41,30 @@ def _between(
     """Two neighbours and how far the point lies from the first. On a pixel both are that pixel: its
     neighbour must not be read, for nothing times infinity is NaN. Before the first pixel both are
     the first, and the distance is negative: weights are not clamped, in the definition neither."""
-    k, scale = s.k, _scale(node, axis)
+    k = s.k
     place = k.cast(at, REAL)
-    half = bool(attr(node.op, "half_pixel_centers"))
-    exact = k.let((place + 0.5) * scale - 0.5 if half else place * scale)
+    exact = k.let(_fixed_point(node, axis, place) if _is_fixed(node) else _point(node, axis, place))
     first = k.let(k.maximum(k.cast(k.call("floor", exact), INT), 0))
     second = k.let(k.minimum(k.cast(k.call("ceil", exact), INT), extent - 1))
     return first, second, k.let(exact - k.cast(first, REAL))
+
+
+def _point(node: Node, axis: int, place: Value) -> Value:
+    half, scale = bool(attr(node.op, "half_pixel_centers")), _scale(node, axis)
+    return (place + 0.5) * scale - 0.5 if half else place * scale
+
+
+def _is_fixed(node: Node) -> bool:
+    return bool(node.op.attrs.get(FIXED_POINT))
+
+
+def _fixed_point(node: Node, axis: int, place: Value) -> Value:
+    """In steps of 1/1024, as the definition has it for codes of int8: whole numbers, which floats
+    are exact for."""
+    scale = int(np.floor(1024 * _scale(node, axis) + 0.5))
+    half = bool(attr(node.op, "half_pixel_centers"))
+    steps = place * float(scale) + float(scale // 2 - 512 if half else 0)
+    return steps * (1 / 1024)
 
 
 def emit_nearest(w: Writer, node: Node) -> None:

@@ -8,7 +8,7 @@ from math import prod
 from ....ir import Op
 from ....ops.base import attr
 from .. import layout
-from ..language import Value
+from ..language import FLOAT, REAL, Value
 from ..steps import Node, StepWriter, View, Writer
 from .reduce import MAXIMUM, reduce_row
 from .row import Row
@@ -21,10 +21,10 @@ def _each_row(s: StepWriter, shape: Sequence[int]) -> list[Value]:
     return [*s.places(rest, outer), *([column] if len(shape) > 1 else [])]
 
 
-def _sum_of(s: StepWriter, x: View, term: Callable[[Value], Value]) -> Value:
+def _sum_of(s: StepWriter, x: View, term: Callable[[Value], Value], kind: str = FLOAT) -> Value:
     """Of a term for every vector of a row."""
     k = s.k
-    total = k.var(k.zero(), "a")
+    total = k.var(k.zero(kind=kind), "a")
     with k.loop(0, x.slices, hint="c") as c:
         k.assign(total, total + s.valid(c, k.let(term(c)), x.shape[-1]))
     return k.let((total.lane(0) + total.lane(1)) + (total.lane(2) + total.lane(3)))
@@ -68,13 +68,14 @@ def emit_l2_normalization(w: Writer, node: Node) -> None:
         at = _each_row(s, x.shape)
 
         def square(c: Value) -> Value:
-            value = k.let(x.at(at, c))
+            value = k.let(k.cast(x.at(at, c), REAL))
             return value * value
 
-        norm = k.maximum(k.call("sqrt", _sum_of(s, x, square)), LEAST_NORM)
-        inverse = k.let(1.0 / norm)
+        # In 32 bits: 16 hold neither the sum of many squares nor one over the least norm.
+        norm = k.maximum(k.call("sqrt", _sum_of(s, x, square, REAL)), LEAST_NORM)
+        inverse = k.let(1.0 / norm).splat(4)
         with k.loop(0, x.slices, hint="c") as c:
-            s.put(at, c, x.at(at, c) * inverse.splat(4))
+            s.put(at, c, k.cast(k.cast(x.at(at, c), REAL) * inverse, FLOAT))
 
 
 def _refuses_l2(op: Op) -> str | None:

@@ -11,7 +11,7 @@ real values.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -22,8 +22,9 @@ from ....passes import Fired
 from ....passes.common import same_quant
 from .stored import along, bounds, complex_twin, is_codes, is_narrow, real_values, unit_values
 
-# The rounding of codes, on floats; and units as reals.
-SIMULATE, SCALE = "gpu.SIMULATE", "gpu.SCALE"
+# The rounding of codes, on floats; units as reals; sums of codes; an attribute of RESIZE_BILINEAR.
+SIMULATE, SCALE, ADD_UNITS = "gpu.SIMULATE", "gpu.SCALE", "gpu.ADD_UNITS"
+FIXED_POINT = "gpu_fixed_point"
 # Their results are elements of their inputs.
 MOVES = frozenset({
     "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "SPLIT", "SPLIT_V",
@@ -33,6 +34,8 @@ MOVES = frozenset({
 })  # fmt: skip
 # If their inputs are multiplied by a number, so are their results; or only the order counts.
 LINEAR = MOVES | {"AVERAGE_POOL_2D", "MEAN", "SUM", "RESIZE_BILINEAR", "QUANTIZE"}
+# They compute with codes, so that halves go away from the code zero.
+ABOUT_CODES = frozenset({"AVERAGE_POOL_2D", "RESIZE_BILINEAR"})
 RANKING = frozenset({"ARG_MAX", "ARG_MIN"})
 # Where products have their input, weights and bias.
 BIASED = {
@@ -58,10 +61,32 @@ class Border:
 class Rounding:
     """From what an op computes to units: times factor, rounded, within bounds. finer: sums of whole
     numbers are rounded twice, first to so many parts of a unit; 1 is once. Both are one number, or
-    one for each channel."""
+    one for each channel. exact: what is rounded are whole numbers, and the factor counts to its
+    last bit. origin: what halves are rounded away from."""
 
     factor: Array
     finer: Array
+    low: int
+    high: int
+    exact: bool = False
+    origin: int = 0
+
+    @property
+    def numbers(self) -> tuple[Array, Array, Array]:
+        """The factor in two floats, and finer."""
+        high = self.factor.astype(np.float32).astype(np.float64)
+        return high, _alike(self.factor - high), self.finer
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of codes: of each operand, its share of twice the larger scale; the factor from there
+    to units of the result, and to how many parts of a unit it is rounded first."""
+
+    shares: tuple[float, float]
+    sign: float
+    factor: float
+    finer: float
     low: int
     high: int
 
@@ -118,6 +143,8 @@ def _rewritten(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -
         return _product(graph, op, twins, twice)
     if twice and op.name in FIXED and all(map(is_codes, op.outputs)) and _all_codes(op):
         return _in_fixed_point(graph, op, twins)
+    if twice and op.name in SIGNS and _is_sum_of_codes(op):
+        return _sum(graph, op, twins)
     if op.name in RANKING or _shares_scale(op):
         return _in_units(graph, op, twins)
     return _in_reals(graph, op, twins)
@@ -152,7 +179,8 @@ def _product(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -> 
     again = twice and op.name != "FULLY_CONNECTED"
     finer = np.maximum(1.0, 1 / power) if again else np.ones(1)
     out = op.outputs[0]
-    return Rewritten(inputs, _plain(op), {out: _rounding(op, out, m / 2.0**31, finer)})
+    rounding = _rounding(op, out, m / 2.0**31, finer, exact=twice)
+    return Rewritten(inputs, _plain(op), {out: rounding})
 
 
 def _all_codes(op: Op) -> bool:
@@ -166,7 +194,7 @@ def _in_fixed_point(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewrit
     m, shift = FIXED[op.name](op)
     power = 2.0 ** float(shift)
     out, finer = op.outputs[0], np.array([max(1.0, 1 / power)])
-    rounding = {out: _rounding(op, out, np.array([m / 2.0**31 * power]), finer)}
+    rounding = {out: _rounding(op, out, np.array([m / 2.0**31 * power]), finer, exact=True)}
     return Rewritten(_units_of(graph, op, twins), _plain(op), rounding, FIXED_NAMES.get(op.name))
 
 
@@ -193,8 +221,52 @@ def _mean_multiplier(op: Op) -> tuple[int, int]:
 
 # Operators that the CPU computes in fixed point: the multiplier of their products or sums, and
 # those that become sums.
-FIXED = {"MUL": _mul_multiplier, "SUM": _sum_multiplier, "MEAN": _mean_multiplier}
+FIXED = {
+    "MUL": _mul_multiplier,
+    "SUM": _sum_multiplier,
+    "MEAN": _mean_multiplier,
+    "QUANTIZE": _sum_multiplier,
+}
 FIXED_NAMES = {"MEAN": "SUM"}
+
+
+# Sums of codes, and the sign of their second operand.
+SIGNS = {"ADD": 1.0, "SUB": -1.0}
+# Of a unit of the operands in units of the result: beyond it nearly all results are at a bound.
+MOST_SCALED = 16.0
+
+
+def _is_sum_of_codes(op: Op) -> bool:
+    tensors = [op.input(0), op.input(1), op.outputs[0]]
+    if not all(t is not None and is_codes(t) and t.quantisation.scale.size == 1 for t in tensors):
+        return False
+    a, b, out = (float(t.quantisation.scale[0]) for t in tensors if t is not None)
+    return 2 * max(a, b) / out < MOST_SCALED
+
+
+def _sum(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
+    """The definition shifts units by 20 bits, scales both operands to twice the larger scale, and
+    rounds them there."""
+    out = op.outputs[0]
+    a, b, unit = (float(t.quantisation.scale[0]) for t in (op.operand(0), op.operand(1), out))
+    twice = 2 * max(a, b)
+    (m, shift), shares = quantize_multiplier(twice / (2.0**20 * unit)), [a / twice, b / twice]
+    low, high = fused_range(op)
+    zero = int(out.quantisation.zero_point[0])
+    found = Sum(
+        (_multiplied(shares[0]), _multiplied(shares[1])),
+        SIGNS[op.name],
+        float(m) * 2.0 ** (float(shift) - 11),
+        2.0 ** -float(shift),
+        low - zero,
+        high - zero,
+    )
+    return Rewritten(_units_of(graph, op, twins), {"sum": found}, name=ADD_UNITS)
+
+
+def _multiplied(share: float) -> float:
+    m, shift = quantize_multiplier(share)
+    return float(m) * 2.0 ** (float(shift) - 31)
 
 
 def _weight_units(op: Op, weights: Tensor) -> Array:
@@ -235,8 +307,13 @@ def _in_units(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
     for out in op.outputs:
         ratio = unit / float(out.quantisation.scale[0])
         if op.name not in MOVES or _is_activated(op) or ratio != 1.0:
-            rounding[out] = _rounding(op, out, np.array([ratio]), np.ones(1))
-    return Rewritten(inputs, _plain(op), rounding)
+            found = _rounding(op, out, np.array([ratio]), np.ones(1))
+            zero = int(out.quantisation.zero_point[0]) if op.name in ABOUT_CODES else 0
+            rounding[out] = replace(found, origin=-zero)
+    attrs = _plain(op)
+    if op.name == "RESIZE_BILINEAR" and source.dtype is DType.INT8:
+        attrs[FIXED_POINT] = True
+    return Rewritten(inputs, attrs, rounding)
 
 
 def _is_activated(op: Op) -> bool:
@@ -272,10 +349,10 @@ def _plain(op: Op) -> dict[str, object]:
     return {k: v for k, v in op.attrs.items() if k != "fused_activation_function"}
 
 
-def _rounding(op: Op, out: Tensor, factor: Array, finer: Array) -> Rounding:
+def _rounding(op: Op, out: Tensor, factor: Array, finer: Array, exact: bool = False) -> Rounding:
     zero = int(out.quantisation.zero_point[0])
     low, high = fused_range(op) if _is_activated(op) else out.dtype.bounds
-    return Rounding(_alike(factor), _alike(finer), low - zero, high - zero)
+    return Rounding(_alike(factor), _alike(finer), low - zero, high - zero, exact)
 
 
 def _alike(values: Array) -> Array:
@@ -308,7 +385,7 @@ def _replace(
 def _simulator(graph: Graph, before: Tensor, after: Tensor, rounding: Rounding) -> Op:
     """What differs from channel to channel is an input."""
     inputs = [before]
-    for name, values in (("factor", rounding.factor), ("finer", rounding.finer)):
+    for name, values in zip(("factor", "low", "finer"), rounding.numbers, strict=True):
         if values.size > 1:
             inputs.append(graph.constant(f"{after.name}/{name}", values.astype(np.float32)))
     return Op(SIMULATE, inputs, [after], {"rounding": rounding})
