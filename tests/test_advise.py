@@ -17,7 +17,8 @@ import sanderling
 import sanderling.choose.advise as driver
 import sanderling.choose.evidence as looking
 import sanderling.choose.trials as home
-from sanderling.choose.advice import Advised, Cost, Gain
+from sanderling.choose.advice import MEASURED, Advised, Cost, Gain
+from sanderling.choose.advice_rules import RULES as MODEL_RULES
 from sanderling.choose.advice_table import TABLE
 from sanderling.choose.advise import advise
 from sanderling.errors import ArgumentError, InputError, MissingExtraError, SanderlingError
@@ -376,3 +377,64 @@ def test_a_real_look(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {n.kind for n in found.noted} >= {"time"}
     assert {one.name for one in [*found.looked_at, *found.advice]} == {"2 threads", "batch of 8"}
     assert all(one.gains for one in found.advice)
+
+
+# -- what is noted ----------------------------------------------------------------------------
+
+
+def noted(rule: str, path: Path, **given: Any) -> list[str]:
+    """What one rule finds in a model."""
+    evidence = looking.Evidence(path, sanderling.load(path), MEASURED["cpu"], "latency")
+    for name, value in given.items():
+        setattr(evidence, name, value)
+    (row,) = [r for r in MODEL_RULES if r.kind == rule]
+    return [found.what for found in row.find(evidence)]
+
+
+def plain(folder: Path, **changes: Any) -> Path:
+    """A graph of one softmax, with what a test wants to be noted."""
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, (1, 100))
+    if "signature" in changes:
+        x.signature = changes["signature"]
+    if "idle" in changes:
+        graph.input("idle", DType.FLOAT32, (1, 4))
+    y = graph.tensor("scores", DType.FLOAT32, (1, 100))
+    graph.add("SOFTMAX", [x], [y], beta=1.0)
+    graph.outputs = [y]
+    return stored(folder, Model([graph]))
+
+
+def test_open_sizes_and_unused_inputs_are_noted(tmp_path: Path) -> None:
+    assert noted("open sizes", plain(tmp_path)) == noted("unused", plain(tmp_path)) == []
+    (text,) = noted("open sizes", plain(tmp_path, signature=(-1, 100)))
+    assert "'x' f32[-1,100]" in text
+    assert noted("unused", plain(tmp_path, idle=True)) == ["no op reads the input 'idle'"]
+
+
+def test_classes_that_no_sample_names_are_noted(tmp_path: Path) -> None:
+    rows = np.eye(100, dtype=np.float32)
+    few = [rows[i % 3] for i in range(60)]
+    (text,) = noted("too large", plain(tmp_path), answers=few)
+    assert text == "the answers to 60 samples name 3 of 100 classes"
+    assert not noted("too large", plain(tmp_path), answers=few[:40])  # too few to tell
+    assert not noted("too large", plain(tmp_path), answers=list(rows))
+
+
+def test_float16_weights_are_noted(tmp_path: Path) -> None:
+    half = tmp_path / "half.tflite"
+    sanderling.save(sanderling.quantize(F32, "float16")[0], half)
+    (text,) = noted("float16", half, profile=None)
+    assert "DEQUANTIZE ops expand float16 weights" in text
+    assert not noted("float16", Path(F32), profile=None)
+
+
+def test_a_batch_is_proposed_where_results_are_of_samples(tmp_path: Path) -> None:
+    assert noted("batch", Path(F32)) == ["a run takes 1 sample"]
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, (1, 8))
+    sizes = graph.constant("sizes", np.array([1, -1], np.int32))
+    y = graph.tensor("y", DType.FLOAT32, (1, 8))
+    graph.add("RESHAPE", [x, sizes], [y], new_shape=[1, -1])
+    graph.outputs = [y]
+    assert noted("batch", stored(tmp_path, Model([graph]))) == []

@@ -15,15 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import SanderlingError
 from ..evaluate.output_kinds import SCORES, output_kind
 from ..findings import Finding, Rule, findings
-from ..ir import DType, Model
+from ..ir import DType, Graph, Model
 from ..measure.record import Setting
 from ..measure.sweep import delegate_choices, thread_counts, why_not
 from ..measure.trace_insights import RULES as TRACE_RULES
 from ..optimize.quantize import quantize
 from ..optimize.suggest import INTEGER_ONLY, TREE
 from ..progress import plural
+from ..runtime.specialise import specialise
 from .advice import Proposal, Trial
 from .evidence import PRODUCTS, Evidence
 
@@ -161,7 +163,7 @@ def modes(e: Evidence) -> Iterator[Finding]:
         again = command_line("advise", e.path, "--data", A_FOLDER)
         yield Proposal(
             "quantise",
-            f"weights are {e.kind}, {per_weight}",
+            f"it is {e.kind}, {per_weight}",
             branch.why if mode == branch.mode else _WHY_MODE.get(mode, "another mode"),
             again if needs else command,
             Trial(mode, partial(_quantised, e, mode), is_exact=False, needs=needs),
@@ -298,7 +300,7 @@ def other_delegates(e: Evidence) -> Iterator[Finding]:
 def batches(e: Evidence) -> Iterator[Finding]:
     """Several samples in a run, where the model takes them."""
     inputs = e.model.main.inputs
-    if not e.target.is_ours or not inputs or any(len(t.shape) < 2 for t in inputs):
+    if not e.target.is_ours or not _takes_a_batch(e.model.main):
         return
     setting = replace(e.base, batch=BATCH)
     yield Proposal(
@@ -308,6 +310,18 @@ def batches(e: Evidence) -> Iterator[Finding]:
         _tuning(e, setting),
         Trial(f"batch of {BATCH}", setting=setting),
     )
+
+
+def _takes_a_batch(graph: Graph) -> bool:
+    """Whether all results have so many times the rows, where all inputs have."""
+    if not graph.inputs or any(len(t.shape) < 2 for t in graph.inputs):
+        return False
+    try:
+        made, _ = specialise(graph, [(BATCH * t.shape[0], *t.shape[1:]) for t in graph.inputs])
+    except SanderlingError:
+        return False
+    pairs = zip(graph.outputs, made.outputs, strict=True)
+    return all(b.shape == (BATCH * a.shape[0], *a.shape[1:]) for a, b in pairs if a.shape)
 
 
 def _tuning(e: Evidence, setting: Setting) -> str:

@@ -107,7 +107,8 @@ def unlike(printed: tuple[str, ...], output: str) -> str:
         if wanted.strip() in ("", "..."):
             is_open = is_open or wanted.strip() == "..."
             continue
-        pattern = re.compile(".*".join(map(re.escape, shape(wanted).split("..."))))
+        pieces = (re.escape(piece.strip()) for piece in shape(wanted).split("..."))
+        pattern = re.compile(".*".join(pieces))
         within = range(place, len(lines) if is_open else min(place + 1, len(lines)))
         place = 1 + next((i for i in within if pattern.fullmatch(lines[i])), -1)
         if not place:

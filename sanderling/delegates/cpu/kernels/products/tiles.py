@@ -67,6 +67,11 @@ LATENCY, CALL, STORE = 4.5, 18.0, 3.0
 # tile reads it anew. (7x7x512 to 512 by 3x3 in f32 took twice as long with panels of 1.2 MB.)
 LEVELS = ((32 * 1024, 128.0), (640 * 1024, 22.0), (1 << 62, 8.0))
 
+# Cycles that a load takes from products of several instructions, which fill a core's front end:
+# tall tiles of one vector have more loads. (AVX2, int8: 38 instructions for 12 products in 6x16,
+# 48 for 11 in 11x8.)
+LOAD = 0.25
+
 # Cycles that a step loses where rows and panel do not stay in the first cache, by the panel's
 # vectors: fewer in wide panels, for which a row is read less often. (f32: 7x7x1152 to 192 in 126 us
 # instead of 155, 13x13x512 to 1000 in 1120 instead of 1460; a single vector lost already with half
@@ -80,6 +85,8 @@ def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float, w
     line = vectors * width
     speed = next(speed for size, speed in LEVELS if steps * line <= size)
     step = max(products * work / 2, (rows + vectors) / 2, LATENCY * work / chains, line / speed)
+    if work > 1:
+        step += LOAD * (rows + vectors)
     if steps * (line + 4 * rows) > (FIRST if vectors > 1 else FIRST // 2):
         step += STALL.get(vectors, OTHERS)
     return CALL + steps * step + products * (STORE + (chains - 1))
@@ -125,9 +132,10 @@ def choose(
 
 
 def _chains(target: Target, products: int, others: int, steps: int) -> int:
-    """Sets of accumulators that hide the latency of a multiply-add: 9 or more at work."""
+    """Sets of accumulators that hide the latency of a multiply-add: 9 or more at work. One register
+    stays free, or LLVM spills. (AVX2: 1x3 layers with 2x24 in two sets took twice the time.)"""
     for chains in (1, 2, 4, 8):
-        if chains * products >= 9 or 2 * chains * products + others > target.registers:
+        if chains * products >= 9 or 2 * chains * products + others >= target.registers:
             return chains
         if steps < 4 * chains:
             return chains
