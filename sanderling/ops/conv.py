@@ -141,12 +141,9 @@ def _quantized(op: Op, x: Array, w: Array, bias: Array | None, at: tuple[int, in
     gemm.weight_scales(op, tw, w.shape[0])
     fits = w.dtype == (np.uint8 if x.dtype == np.uint8 else np.int8)
     require(fits, op, f"filter type {w.dtype} with input type {x.dtype}")
-    zero = scale_zero(tx)[1]
+    zero, real = scale_zero(tx)[1], gemm.window_multiplier(op, tx, tw)
     if x.dtype == np.uint8:
-        real = gemm.tensor_multiplier(op, tx, tw)
         w = np.subtract(w, scale_zero(tw)[1], dtype=np.int16)
-    else:
-        real = gemm.conv_multiplier(op, tx, tw)
     bound = gemm.product_bound(w.reshape(w.shape[0], -1), gemm.largest(x.dtype, zero))
     wide = x.dtype == np.int16 and gemm.wide_accumulator(op, bias)
     finish = gemm.requantizer64(op, real, bias) if wide else gemm.requantizer(op, real, bias, bound)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UnsupportedError
-from ..ir import Array, Blockwise, Op, Shape, Tensor
+from ..ir import Array, Blockwise, DType, Op, Shape, Tensor
 from . import fixed
 from .base import attr, elements, quant, require, scale_zero, unfit
 
@@ -72,6 +72,12 @@ def tensor_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
     """As conv_multiplier for per-tensor scales, whose product the kernels round to float32."""
     product = np.float32(scale_zero(x)[0]) * np.float32(scale_zero(w)[0])
     return np.atleast_1d(np.float64(product) / scale_zero(op.outputs[0])[0])
+
+
+def window_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
+    """Of convolutions: uint8 kernels know a scale for all channels only."""
+    single = w is not None and w.dtype is DType.UINT8 and quant(w).scale.size == 1
+    return (tensor_multiplier if single else conv_multiplier)(op, x, w)
 
 
 def product_multiplier(op: Op) -> Array:

@@ -12,8 +12,10 @@ import pytest
 from sanderling import load
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.dialect import verify as dialect
-from sanderling.delegates.cpu.dialect.fused import Fused, Inputs, fuse
+from sanderling.delegates.cpu.dialect.fused import Fused, Inputs, fuse, operator
 from sanderling.delegates.cpu.isa.targets import find
+from sanderling.delegates.cpu.kernels.depthwise import depthwise
+from sanderling.delegates.cpu.kernels.products.conv import multiplier
 from sanderling.delegates.cpu.kernels.window import Geometry, window_of
 from sanderling.delegates.cpu.passes import pipeline as stage
 from sanderling.delegates.cpu.passes.fuse_into_kernels import (
@@ -23,7 +25,7 @@ from sanderling.delegates.cpu.passes.fuse_into_kernels import (
     fold_residuals,
 )
 from sanderling.delegates.cpu.passes.pipeline import PASSES, prepare, unify_bytes
-from sanderling.ir import Array, DType, Graph, Model, Quant, Tensor
+from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.ir.expr import evaluate, inputs_of
 from sanderling.ir.verify import problems
 from sanderling.ops import cost
@@ -550,3 +552,32 @@ def test_the_passes_are_named() -> None:
     listed = [row[0] for row in report.rows]
     assert listed[-len(NAMES) :] == [n.replace("_", " ") for n in NAMES]
     assert "unify bytes: 0" in report.table()
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512vnni", "neondot"])
+@pytest.mark.parametrize("name", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+@pytest.mark.parametrize("dtype", [DType.UINT8, DType.INT8])
+def test_scales_multiply_as_the_file_s_types_do(dtype: DType, name: str, target: str) -> None:
+    """The product of two scales is a float32 for uint8 and a float64 for int8, whatever type the
+    target keeps activations in."""
+    graph = Graph("main")
+    scales = np.float32(0.1), np.float32(0.3), np.float32(0.7)
+    zero = 128 if dtype is DType.UINT8 else 0
+    x = graph.input("x", dtype, (1, 4, 4, 8), quant=Quant.of(scales[0], zero))
+    shape = (8, 1, 1, 8) if name == "CONV_2D" else (1, 3, 3, 8)
+    w = graph.constant("w", np.full(shape, 3, dtype.numpy), quant=Quant.of(scales[1], zero))
+    y = graph.tensor("y", dtype, (1, 4, 4, 8), quant=Quant.of(scales[2], zero))
+    more = {} if name == "CONV_2D" else {"depth_multiplier": 1}
+    graph.add(name, [x, w], [y], **STRIDE, **more, padding="SAME")
+    graph.outputs = [y]
+    wide = np.float64(scales[0]) * np.float64(scales[1])
+    product = np.float64(scales[0] * scales[1]) if dtype is DType.UINT8 else wide
+    prepare(graph, find(target), legal)
+    (made,) = [op for op in graph.ops if operator(op) == name]
+    find_scales = multiplier if name == "CONV_2D" else depthwise_scales
+    assert np.unique(find_scales(made)) == product / np.float64(scales[2])
+    assert np.float64(scales[0] * scales[1]) != wide, "the test could not tell"
+
+
+def depthwise_scales(op: Op) -> Array:
+    return depthwise._scales(op, depthwise.layer(op))

@@ -21,7 +21,7 @@ import numpy as np
 from .....ir import Array, DType, Op, Tensor
 from .....ops.base import quant, scale_zero
 from .....ops.fixed import fused_bounds, fused_range
-from .....ops.gemm import signed
+from .....ops.gemm import signed, window_multiplier
 from ...codegen.emit import (
     F32,
     I8,
@@ -37,7 +37,7 @@ from ...codegen.emit import (
 )
 from ...codegen.program import StepEmitter
 from ...codegen.rounding import Rescale, rescale
-from ...dialect.fused import Fused, Inputs, either
+from ...dialect.fused import Fused, Inputs, either, unfused
 from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..epilogue.codes import CodeEpilogue
@@ -566,11 +566,10 @@ def _split_wide(kind: ByteKind, job: Layer, first: int) -> ByteKind:
 
 def _scales(op: Op, job: Layer) -> Array:
     """Of sums, in units of the output; of a hybrid convolution, without the activations' step."""
-    w = quant(op.inputs[1]).scale.astype(np.float64)
+    x, w = op.operand(0), op.operand(1)
     if is_encoded(op):
-        return np.broadcast_to(w, job.channels)
-    scale = scale_zero(op.inputs[0])[0] * w / scale_zero(op.outputs[0])[0]
-    return np.broadcast_to(scale, job.channels)
+        return np.broadcast_to(quant(w).scale.astype(np.float64), job.channels)
+    return np.broadcast_to(window_multiplier(unfused(op), x, w), job.channels)
 
 
 def _bias(op: Op, job: Layer) -> Array:

@@ -431,17 +431,14 @@ def _middle(weights: Array) -> int:
 
 
 def multiplier(op: Op) -> Array:
-    """Accumulator units to output units, by channel."""
+    """Accumulator units to output units, by channel. The weights' type decides: that of activations
+    is the target's by now."""
     x, w = op.operand(0), op.operand(1)
-    name = operator(op)
-    kinds = (name, x.dtype if name == "CONV_2D" else w.dtype)
-    single = kinds in SINGLE and quant(w).scale.size == 1
+    if operator(op) != "FULLY_CONNECTED":
+        return definition.window_multiplier(unfused(op), x, w)
+    single = w.dtype is DType.INT16 and quant(w).scale.size == 1
     find = definition.tensor_multiplier if single else definition.conv_multiplier
     return find(unfused(op), x, w)
-
-
-# Ops, and the types of activations or weights, whose product of single scales is a float32.
-SINGLE = {("CONV_2D", DType.UINT8), ("FULLY_CONNECTED", DType.INT16)}
 
 
 # -- what is taken ------------------------------------------------------------------------------
