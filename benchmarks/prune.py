@@ -272,7 +272,11 @@ PARTS: dict[str, tuple[str, Callable[[Kept], Rows], Callable[[Rows], str]]] = {
         efficientnet,
         zero_table,
     ),
-    "channels": ("Whole channels", channels, channel_table),
+    "channels": (
+        "Whole channels (EfficientNet-Lite0 has 200 unlabelled pictures: too few to train on)",
+        channels,
+        channel_table,
+    ),
 }
 
 

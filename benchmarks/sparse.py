@@ -483,7 +483,10 @@ NOTES = (
 )
 BESIDE_NOTES = (
     "ms: ours. LiteRT dense / sparse: the same network stored dense and stored sparse, in LiteRT. "
-    "LiteRT / ours: both with sparse inference."
+    "LiteRT / ours: the sparse files. XNNPACK has sparse kernels for x86 without AVX alone (on "
+    "processors with AVX it expects its dense ones to be faster), so LiteRT multiplies all zeros "
+    "here: a profile by samples (`perf record -e cpu-clock`) of the sparse MediaPipe model and of "
+    "the conforming network has `xnn_f32_gemm` and no `spmm`."
 )
 
 

@@ -10,38 +10,10 @@ import typer
 from ..evaluate.task import make_task
 from ..format import load
 from . import completion
+from . import training_options as options
 from .common import JsonPath, JsonTarget, ModelPath, Quiet, check_targets, say, warn_unused
-from .task_options import task_settings
-from .training_options import (
-    Anyway,
-    Batch,
-    Checkpoint,
-    Data,
-    Epochs,
-    HeldOut,
-    Labels,
-    Latency,
-    MaxDrop,
-    Mean,
-    Mix,
-    Only,
-    Output,
-    Preset,
-    Rate,
-    ReportPath,
-    SampleCount,
-    Seed,
-    Std,
-    TaskLimit,
-    TaskName,
-    TaskOptions,
-    Threads,
-    check_labels,
-    check_output,
-    keeping,
-    need_torch,
-    training_data,
-)
+from .task_options import TaskLimit, TaskName, TaskOptions, task_settings
+from .training_options import check_labels, check_output, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.cluster import Clustering
@@ -53,7 +25,7 @@ STORAGE = ("float", "int4", "int2")
 
 def cluster(
     model: ModelPath,
-    output: Output = None,
+    output: options.Output = None,
     clusters: Annotated[
         int, typer.Option("--clusters", "-k", metavar="N", help="Different values of a weight.")
     ] = 16,
@@ -99,32 +71,32 @@ def cluster(
             "gains from.",
         ),
     ] = "float",
-    only: Only = [],  # noqa: B006
-    data: Data = "",
-    labels: Labels = "",
-    samples: SampleCount = 0,
-    preset: Preset = "",
-    mean: Mean = "",
-    std: Std = "",
-    epochs: Epochs = 0,
-    batch: Batch = 32,
-    rate: Rate = 1e-4,
-    mix: Mix = 0.0,
-    held_out: HeldOut = 0.2,
-    seed: Seed = 0,
-    checkpoint: Checkpoint = None,
-    max_drop: MaxDrop = None,
-    anyway: Anyway = False,
+    only: options.Only = [],  # noqa: B006
+    data: options.Data = "",
+    labels: options.Labels = "",
+    samples: options.SampleCount = 0,
+    preset: options.Preset = "",
+    mean: options.Mean = "",
+    std: options.Std = "",
+    epochs: options.Epochs = 0,
+    batch: options.Batch = 32,
+    rate: options.Rate = 1e-4,
+    mix: options.Mix = 0.0,
+    held_out: options.HeldOut = 0.2,
+    seed: options.Seed = 0,
+    checkpoint: options.Checkpoint = None,
+    max_drop: options.MaxDrop = None,
+    anyway: options.Anyway = False,
     task: TaskName = "",
     task_option: TaskOptions = [],  # noqa: B006
     task_limit: TaskLimit = 0,
-    latency: Latency = False,
-    report: ReportPath = None,
+    latency: options.Latency = False,
+    report: options.ReportPath = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Cluster nothing: say whether MODEL has so few values."),
     ] = False,
-    threads: Threads = 1,
+    threads: options.Threads = 1,
     quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:

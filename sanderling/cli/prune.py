@@ -11,38 +11,10 @@ from ..errors import InputError
 from ..evaluate.task import make_task
 from ..format import load
 from . import completion
+from . import training_options as options
 from .common import JsonPath, JsonTarget, ModelPath, Quiet, check_targets, say, warn_unused
-from .task_options import task_settings
-from .training_options import (
-    Anyway,
-    Batch,
-    Checkpoint,
-    Data,
-    Epochs,
-    HeldOut,
-    Labels,
-    Latency,
-    MaxDrop,
-    Mean,
-    Mix,
-    Only,
-    Output,
-    Preset,
-    Rate,
-    ReportPath,
-    SampleCount,
-    Seed,
-    Std,
-    TaskLimit,
-    TaskName,
-    TaskOptions,
-    Threads,
-    check_labels,
-    check_output,
-    keeping,
-    need_torch,
-    training_data,
-)
+from .task_options import TaskLimit, TaskName, TaskOptions, task_settings
+from .training_options import check_labels, check_output, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.prune import Pruning
@@ -59,7 +31,7 @@ STRUCTURES = ("unstructured", "2:4", "1x4", "4x1", "1x16", "channels")
 
 def prune(
     model: ModelPath,
-    output: Output = None,
+    output: options.Output = None,
     sparsity: Annotated[
         float | None,
         typer.Option(
@@ -104,7 +76,7 @@ def prune(
             help="All layers together reach the sparsity, sensitive ones less than others.",
         ),
     ] = False,
-    only: Only = [],  # noqa: B006
+    only: options.Only = [],  # noqa: B006
     operator: Annotated[
         list[str],
         typer.Option(
@@ -133,31 +105,31 @@ def prune(
         int,
         typer.Option("--multiple", metavar="N", min=1, help="Channels that stay: of so many."),
     ] = 8,
-    data: Data = "",
-    labels: Labels = "",
-    samples: SampleCount = 0,
-    preset: Preset = "",
-    mean: Mean = "",
-    std: Std = "",
-    epochs: Epochs = 0,
-    batch: Batch = 32,
-    rate: Rate = 1e-4,
-    mix: Mix = 0.0,
-    held_out: HeldOut = 0.2,
-    seed: Seed = 0,
-    checkpoint: Checkpoint = None,
-    max_drop: MaxDrop = None,
-    anyway: Anyway = False,
+    data: options.Data = "",
+    labels: options.Labels = "",
+    samples: options.SampleCount = 0,
+    preset: options.Preset = "",
+    mean: options.Mean = "",
+    std: options.Std = "",
+    epochs: options.Epochs = 0,
+    batch: options.Batch = 32,
+    rate: options.Rate = 1e-4,
+    mix: options.Mix = 0.0,
+    held_out: options.HeldOut = 0.2,
+    seed: options.Seed = 0,
+    checkpoint: options.Checkpoint = None,
+    max_drop: options.MaxDrop = None,
+    anyway: options.Anyway = False,
     task: TaskName = "",
     task_option: TaskOptions = [],  # noqa: B006
     task_limit: TaskLimit = 0,
-    latency: Latency = False,
-    report: ReportPath = None,
+    latency: options.Latency = False,
+    report: options.ReportPath = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Prune nothing: say whether MODEL has these zeros already."),
     ] = False,
-    threads: Threads = 1,
+    threads: options.Threads = 1,
     quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:

@@ -29,6 +29,7 @@ from ..optimize.page import (
 from ..optimize.recipe import read_recipe
 from ..tables import facts, table
 from ..units import byte_size
+from . import training_options as options
 from .common import (
     JsonPath,
     ModelPath,
@@ -39,34 +40,8 @@ from .common import (
     warn_unused,
 )
 from .quantize import parse_rule
-from .task_options import task_settings
-from .training_options import (
-    Anyway,
-    Batch,
-    Checkpoint,
-    Data,
-    Epochs,
-    HeldOut,
-    Labels,
-    Latency,
-    MaxDrop,
-    Mean,
-    Output,
-    Preset,
-    ReportPath,
-    SampleCount,
-    Seed,
-    Std,
-    TaskLimit,
-    TaskName,
-    TaskOptions,
-    Threads,
-    check_labels,
-    check_output,
-    keeping,
-    need_torch,
-    training_data,
-)
+from .task_options import TaskLimit, TaskName, TaskOptions, task_settings
+from .training_options import check_labels, check_output, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.constraint import Constraint
@@ -79,9 +54,9 @@ SHOWN = 10  # rows of a long list on the terminal; the record has all
 
 def qat(
     model: ModelPath,
-    output: Output = None,
-    data: Data = "",
-    labels: Labels = "",
+    output: options.Output = None,
+    data: options.Data = "",
+    labels: options.Labels = "",
     mode: Annotated[
         str,
         typer.Option(
@@ -119,8 +94,8 @@ def qat(
             help="Each channel of a weight has so many values at most as well.",
         ),
     ] = None,
-    epochs: Epochs = 4,
-    batch: Batch = 64,
+    epochs: options.Epochs = 4,
+    batch: options.Batch = 64,
     rate: Annotated[
         float,
         typer.Option(
@@ -161,15 +136,15 @@ def qat(
     crop: Annotated[
         int, typer.Option(metavar="N", min=0, help="Move pictures by at most so many pixels.")
     ] = 0,
-    held_out: HeldOut = 0.1,
-    seed: Seed = 0,
-    checkpoint: Checkpoint = None,
-    max_drop: MaxDrop = None,
-    anyway: Anyway = False,
-    samples: SampleCount = 0,
-    preset: Preset = "",
-    mean: Mean = "",
-    std: Std = "",
+    held_out: options.HeldOut = 0.1,
+    seed: options.Seed = 0,
+    checkpoint: options.Checkpoint = None,
+    max_drop: options.MaxDrop = None,
+    anyway: options.Anyway = False,
+    samples: options.SampleCount = 0,
+    preset: options.Preset = "",
+    mean: options.Mean = "",
+    std: options.Std = "",
     recipe: Annotated[
         Path | None,
         typer.Option(
@@ -207,9 +182,9 @@ def qat(
     task: TaskName = "",
     task_option: TaskOptions = [],  # noqa: B006
     task_limit: TaskLimit = 0,
-    latency: Latency = False,
-    report: ReportPath = None,
-    threads: Threads = 1,
+    latency: options.Latency = False,
+    report: options.ReportPath = None,
+    threads: options.Threads = 1,
     quiet: Quiet = False,
     json: JsonPath = "",
 ) -> None:

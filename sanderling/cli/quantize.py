@@ -74,7 +74,7 @@ from .common import (
     warn_unused,
     write_target,
 )
-from .task_options import task_settings
+from .task_options import TaskLimit, TaskName, TaskOptions, task_settings
 
 FAILED = 1
 WORST = 5  # layers that the summary names
@@ -212,25 +212,9 @@ def quantize(
             help="Target: how much the figure of --task may be below float's; 0.01 is one point.",
         ),
     ] = None,
-    task: Annotated[
-        str,
-        typer.Option(
-            metavar="TASK",
-            autocompletion=completion.TASK,
-            help="A task of `sanderling eval`, or FILE.py:NAME: its figures before and after "
-            "are in the report.",
-        ),
-    ] = "",
-    task_option: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A setting of the task, as its option without dashes; may be repeated.",
-        ),
-    ] = [],  # noqa: B006
-    task_limit: Annotated[
-        int, typer.Option(metavar="N", min=0, help="At most so many of the task's samples; 0: all.")
-    ] = 0,
+    task: TaskName = "",
+    task_option: TaskOptions = [],  # noqa: B006
+    task_limit: TaskLimit = 0,
     metric: Annotated[
         str,
         typer.Option(metavar="NAME", help="The task's figure that counts. Default: its headline."),

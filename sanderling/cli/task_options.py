@@ -1,13 +1,41 @@
-"""Settings of a task as NAME=VALUE, for the verbs that judge a model by one."""
+"""A task and its settings as NAME=VALUE, for the verbs that judge a model by one."""
 
 from __future__ import annotations
 
 import types
 import typing
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ..errors import InputError
 from ..evaluate.task import Task, find_task, settings_of
+from . import completion
+
+TaskName = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        autocompletion=completion.TASK,
+        help="A task of `sanderling eval`, or FILE.py:NAME: its figures before and after are in "
+        "the report.",
+    ),
+]
+TaskOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--task-option",
+        metavar="NAME=VALUE",
+        help="A setting of the task, as its option without dashes; may be repeated.",
+    ),
+]
+TaskLimit = Annotated[
+    int,
+    typer.Option(
+        "--task-limit", metavar="N", min=0, help="At most so many of the task's samples; 0: all."
+    ),
+]
 
 
 def task_settings(task: str, texts: list[str]) -> dict[str, Any]:

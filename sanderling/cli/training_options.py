@@ -122,30 +122,6 @@ MaxDrop = Annotated[
 Anyway = Annotated[
     bool, typer.Option("--anyway", help="Write the model also if it misses the target.")
 ]
-TaskName = Annotated[
-    str,
-    typer.Option(
-        "--task",
-        metavar="TASK",
-        autocompletion=completion.TASK,
-        help="A task of `sanderling eval`, or FILE.py:NAME: its figures before and after are in "
-        "the report.",
-    ),
-]
-TaskOptions = Annotated[
-    list[str],
-    typer.Option(
-        "--task-option",
-        metavar="NAME=VALUE",
-        help="A setting of the task, as its option without dashes; may be repeated.",
-    ),
-]
-TaskLimit = Annotated[
-    int,
-    typer.Option(
-        "--task-limit", metavar="N", min=0, help="At most so many of the task's samples; 0: all."
-    ),
-]
 Latency = Annotated[
     bool,
     typer.Option("--latency", help="Measure before and after, by our runtime and by LiteRT."),
