@@ -186,6 +186,8 @@ class Advice:
 
     @property
     def text(self) -> str:
+        if self.figure == REFUSED and not self.gain.value:
+            return "no op is refused any more"
         return f"{self.gain} {WORDS[self.figure]}"
 
     def to_json(self) -> dict[str, Any]:

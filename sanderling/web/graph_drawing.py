@@ -69,7 +69,7 @@ def add_profile(nodes: Sequence[Node], profile: Mapping[str, Any]) -> None:
         owner = steps[step["helps"]] if step["helps"] is not None else step
         own = [known[i] for i in owner["nodes"] if i in known]
         for node in own:
-            node.latency = (node.latency or 0.0) + step["ms"] / 1e3 / len(own)
+            node.latency = (node.latency or 0.0) + step["median_ms"] / 1e3 / len(own)
             node.delegate = str(step["delegate"])
     for index in profile["free"]:
         if index in known:

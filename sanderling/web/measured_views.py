@@ -166,7 +166,7 @@ def _tool(record: Record, place: Place) -> Parts:
 
 
 def _profile(record: Record, place: Place) -> Parts:
-    steps = sorted(record["steps"], key=lambda s: -s["ms"])
+    steps = sorted(record["steps"], key=lambda s: -s["median_ms"])
     name = file_name(record["model"])
     return [
         facts(
@@ -186,7 +186,7 @@ def _profile(record: Record, place: Place) -> Parts:
 
 
 def _steps(steps: list[Mapping[str, Any]]) -> Markup:
-    top = most(s["ms"] for s in steps)
+    top = most(s["median_ms"] for s in steps)
     return table(
         "Steps of a run",
         ["step", "kernel", "runs on", "time", ">share", ">of the machine's limit", "bound by"],
@@ -195,7 +195,7 @@ def _steps(steps: list[Mapping[str, Any]]) -> Markup:
                 f"{s['type']} {s['name']}",
                 s["kernel"],
                 s["delegate"],
-                Bar(s["ms"], top, seconds(s["ms"] / 1e3)),
+                Bar(s["median_ms"], top, seconds(s["median_ms"] / 1e3)),
                 f"{s['percent']:.1f} %",
                 f"{s['share']:.0%}" if s.get("share") is not None else None,
                 s.get("bound"),
@@ -206,12 +206,12 @@ def _steps(steps: list[Mapping[str, Any]]) -> Markup:
 
 
 def _types(rows: list[Mapping[str, Any]]) -> Markup:
-    top = most(r["ms"] for r in rows)
+    top = most(r["median_ms"] for r in rows)
     return table(
         "Time by type of step",
         ["type", ">steps", "time", ">share"],
         [
-            [r["type"], r["count"], Bar(r["ms"], top, seconds(r["ms"] / 1e3)),
+            [r["type"], r["count"], Bar(r["median_ms"], top, seconds(r["median_ms"] / 1e3)),
              f"{r['percent']:.1f} %"]
             for r in rows
         ],

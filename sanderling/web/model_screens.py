@@ -145,11 +145,13 @@ def _graph(site: Site, name: str, query: Query, inspection: Record) -> list[Mark
             _legend(nodes, by) if known[by] else note(MAKE[by]),
             tag("div", drawn, class_="wide drawn", tabindex=0, role="region", aria_label="Graph"),
             note(f"The first {MOST} of {len(nodes)} ops are drawn.") if len(nodes) > MOST else None,
+            note(SHARED) if by == "latency" and known[by] else None,
             _hottest(nodes),
         )
     ]
 
 
+SHARED = "Ops that are computed in one step have equal shares of its median time."
 # How figures come about that are not there yet.
 MAKE = {
     "latency": "No profile of this model is here: sanderling profile MODEL --json profile.json",
