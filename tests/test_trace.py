@@ -87,7 +87,8 @@ def number(op: Slice) -> int:
 
 def test_every_op_is_on_some_worker(recorded: Trace) -> None:
     """Who comes first claims the work: on a busy machine that may be one of them alone."""
-    assert set(recorded.threads.values()) <= {"MainThread", "sanderling worker 1"}
+    workers = {"MainThread", "sanderling worker 1"}
+    assert set(recorded.threads.values()) <= workers | {"sanderling-compiler"}
     runs = runs_of(recorded)
     assert len(runs) == 3
     steps = [
@@ -130,7 +131,8 @@ def test_threads_have_the_systems_numbers() -> None:
         session = model.compile(["cpu"], threads=3)
         session(feed(model))
         alive = {int(p.name) for p in Path("/proc/self/task").iterdir()}
-    assert set(made.threads) <= alive and len(made.threads) <= 3
+    ran = {number for number, name in made.threads.items() if name != "sanderling-compiler"}
+    assert ran <= alive and len(ran) <= 3
     assert threading.get_native_id() in made.threads
 
 

@@ -132,6 +132,6 @@ def _record(site: Site, job: Job) -> list[object]:
     """A link to what was found, when it is there."""
     if job.state != "done":
         return []
-    site.index.refresh()
+    site.index.refresh(at_once=True)
     row = site.index.by_path(job.command.record.name)
     return [link(site.at(f"record/{row.id}"), "See the record")] if row else []

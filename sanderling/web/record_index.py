@@ -110,10 +110,12 @@ class RecordIndex:
 
     # -- keeping it true --------------------------------------------------------------------------
 
-    def refresh(self, progress: Progress | None = None) -> None:
-        """Read what is new or has changed, forget what is gone."""
+    def refresh(self, progress: Progress | None = None, at_once: bool = False) -> None:
+        """Read what is new or has changed, forget what is gone. at_once: also right after the last
+        look; somebody knows that there is something new."""
         with self._changing() as base:
-            if time.monotonic() - self._looked < FRESH and progress is None:
+            is_fresh = time.monotonic() - self._looked < FRESH
+            if is_fresh and progress is None and not at_once:
                 return
             seen = {f.path: f for f in files_of(self.folder, (".json",))}
             known = {

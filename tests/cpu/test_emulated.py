@@ -142,6 +142,9 @@ CASES: list[tuple[str, Type, list[Array], list[Any], Array]] = [
      _dot(C32[:8], A8.view(np.uint8)[:32], B8[:32], 4)),
     ("avx512.vpdpwssd.512", vector(I32, 16), [SMALL, A16, B16], [], _dot(SMALL, A16, B16, 2)),
     ("avx512.pmaddw.d.512", vector(I32, 16), [A16, B16], [], _dot(0 * C32, A16, B16, 2)),
+    ("avx512.pmaddubs.w.512", vector(I16, 32), [A8, B8], [],
+     np.clip(_dot(np.zeros(32, np.int32), A8.view(np.uint8), B8, 2), -32768, 32767)
+     .astype(np.int16)),
     ("avx512.packssdw.512", vector(I16, 32), [C32, D32], [], _packed(C32, D32, np.int16)),
     ("avx512.packsswb.512", vector(I8, 64), [A16, B16], [], _packed(A16, B16, np.int8)),
     ("avx512.packuswb.512", vector(I8, 64), [A16, B16], [],

@@ -24,6 +24,7 @@ from sanderling.delegates.cpu.kernels.epilogue.floats import (
 )
 from sanderling.delegates.cpu.kernels.epilogue.plain import PartEpilogue, WholeEpilogue
 from sanderling.delegates.cpu.kernels.products import conv, gemm, winograd
+from sanderling.delegates.cpu.kernels.products.cores import FloatCore
 from sanderling.ir import Array, DType
 from sanderling.ir.expr import Input, apply
 from tests.conformance.harness import Case, case, check, const, f32, scales, weights
@@ -141,7 +142,7 @@ def test_names_tell_epilogues_apart() -> None:
 
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda epilogue: epilogue.name)
 def test_a_tile_is_told_what_its_epilogue_reads(epilogue: Epilogue) -> None:
-    names = gemm.tile_arguments(epilogue, lined=False, fetches=False).types
+    names = gemm.tile_arguments(FloatCore(), epilogue, lined=False, fetches=False).types
     assert ("residual" in names, "ldr" in names) == (epilogue.residual, epilogue.residual)
     assert ("rows" in names) == bool(epilogue.row_words)
 

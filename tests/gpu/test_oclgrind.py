@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("oclgrind") is None,
     reason="oclgrind is not installed (Debian: apt-get install oclgrind)",
 )
-INTERNAL = {"gpu.COPY", "gpu.SCALE", "gpu.SIMULATE"}
+INTERNAL = {"gpu.ADD_UNITS", "gpu.COPY", "gpu.SCALE", "gpu.SIMULATE"}
 PROBLEM = re.compile(r"^(Invalid (?:read|write).*|.*data race.*|.*out of bounds.*)$", re.I | re.M)
 
 
