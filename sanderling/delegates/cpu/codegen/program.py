@@ -332,12 +332,13 @@ class StepEmitter(Emitter):
             Extent("scratch", size, writable=True, shadow=whole),
         )
 
-    def share(self, units: int) -> tuple[Int, Int]:
-        """This chunk's range of the units: contiguous, sizes differing by at most one."""
+    def share(self, units: int, most: int | None = None) -> tuple[Int, Int]:
+        """This chunk's range of the units: contiguous, sizes differing by at most one. most: chunks
+        that are worthwhile, where each has something to prepare."""
         if units == 1:
             mine = self.b.icmp_signed("==", self.chunk, I64(0))
             return 0, self.b.zext(mine, I64)
-        self.units = max(self.units, units)
+        self.units = max(self.units, min(units, most or units))
         begin = self.b.udiv(self.b.mul(self.chunk, I64(units)), self.chunks)
         after = self.b.add(self.chunk, I64(1))
         end = self.b.udiv(self.b.mul(after, I64(units)), self.chunks)

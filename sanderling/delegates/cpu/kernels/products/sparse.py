@@ -87,7 +87,7 @@ class SparseProduct:
         )
         parts, each = cut.parts, cut.spans_of_part
         room = self.room()
-        begin, end = k.share(cut.tiles * parts)
+        begin, end = k.share(cut.tiles * parts, max(cut.tiles, 2))
         with k.loop(begin, end, carry=[I64(-1)]) as (unit, (before,)):
             tile, part = k.div(unit, parts), k.rem(unit, parts)
             first = k.mul(part, each)
