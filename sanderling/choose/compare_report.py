@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..pages import heading, html_table, page, paragraph, side_by_side
-from ..plots import COLOURS, figure, inline, kind_of, legend_below, render
+from ..plots import COLOURS, figure, inline, kind_of, render
 from ..tables import markdown
 from ..units import byte_size
 from .candidates import Candidate, front
@@ -85,28 +85,58 @@ def plot(found: Compared, path: str | Path) -> bytes:
     with figure(1, len(GRAPHS), (13, 5.5)) as (made, axes):
         for one, graph in zip(axes, GRAPHS, strict=True):
             _draw(one, found, *graph)
+        _explain(made, found)
         return render(made, kind)
 
 
 def _draw(
     axes: Any, found: Compared, title: str, label: str, x: Figure, names: tuple[str, str]
 ) -> None:
+    """A model has a colour and a setting has a shape; who is beaten is hollow."""
     best = front(found.candidates, names)
-    is_plain = len({c.setting for c in found.candidates}) == 1
     axes.set_title(title)
     axes.set_xlabel(label)
     axes.set_ylabel(found.headline)
     axes.set_xscale("log")
     # Between two of the front there is nothing: what costs less than the next one is the last one.
-    axes.step([x(c) for c in best], [c.accuracy for c in best], where="post", color="#999999",
-              zorder=1, label="front")  # fmt: skip
-    for number, c in enumerate(found.candidates):
+    axes.step([x(c) for c in best], [c.accuracy for c in best], where="post", color=FRONT, zorder=1)
+    for c in found.candidates:
         low, high = c.accuracy_interval or (c.accuracy, c.accuracy)
+        colour, shape = _looks(found, c)
         axes.errorbar([x(c)], [c.accuracy], yerr=[[c.accuracy - low], [high - c.accuracy]],
-                      fmt="o" if c in best else "x", color=COLOURS[number % len(COLOURS)],
-                      markersize=DOT, capsize=2, elinewidth=0.8, zorder=2,
-                      label=c.model if is_plain else c.name)  # fmt: skip
-    legend_below(axes)
+                      fmt=shape, color=colour, markerfacecolor=colour if c in best else "white",
+                      markersize=DOT, capsize=2, elinewidth=0.8, zorder=2)  # fmt: skip
+
+
+FRONT, SHAPES = "#999999", "os^Dv<>p"
+
+
+def _looks(found: Compared, one: Candidate) -> tuple[str, str]:
+    models = list(dict.fromkeys(c.model for c in found.candidates))
+    settings = list(dict.fromkeys(c.setting for c in found.candidates))
+    return (
+        COLOURS[models.index(one.model) % len(COLOURS)],
+        SHAPES[settings.index(one.setting) % len(SHAPES)],
+    )
+
+
+def _explain(made: Any, found: Compared) -> None:
+    """What colours and shapes mean, once for all graphs, below them."""
+    from matplotlib.lines import Line2D
+
+    def sign(label: str, **looks: Any) -> Any:
+        return Line2D([], [], label=label, **({"linestyle": "none", "marker": "o"} | looks))
+
+    signs = [sign("front", color=FRONT, linestyle="-", marker="")]
+    signs += [
+        sign(c.model, color=_looks(found, c)[0])
+        for c in {c.model: c for c in found.candidates}.values()
+    ]
+    shapes = {c.setting: _looks(found, c)[1] for c in found.candidates}
+    if len(shapes) > 1:
+        signs += [sign(name, color="#444444", marker=shape) for name, shape in shapes.items()]
+    signs.append(sign("beaten by another", color="#444444", markerfacecolor="white"))
+    made.legend(handles=signs, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
 
 
 def as_page(found: Compared) -> str:
@@ -122,5 +152,6 @@ def _graphs(found: Compared) -> Sequence[str]:
     for graph in GRAPHS:
         with figure(1, 1, (7, 5.5)) as (made, axes):
             _draw(axes, found, *graph)
+            _explain(made, found)
             drawn.append(inline(made))
     return drawn
