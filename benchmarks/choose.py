@@ -89,7 +89,8 @@ def _compared(paths: Sequence[Path], show: Show) -> Compared:
 
 def told(found: Compared, budgets: Budgets) -> tuple[str, str]:
     given = answer(found.candidates, budgets)
-    steps = "; next: ".join(["", *(f"`{step}`" for step in given.next_steps)])
+    commands = [step.replace(str(SHARED), "../shared") for step in given.next_steps]
+    steps = "; next: ".join(["", *(f"`{command}`" for command in commands)])
     return given.chosen or "none", given.why + steps
 
 

@@ -145,8 +145,12 @@ def report(found: Table, cpus: int) -> str:
 def check_answers(path: Path, runs: int) -> int:
     """How many of so many runs, on all numbers of workers in turn, differ from one thread's."""
     model = load(path)
-    inputs = {t.name: a for t, a in zip(model.main.inputs, feeds(model), strict=True)}
-    expected = model.compile(["cpu"], threads=1).run(inputs)
+    alone = model.compile(["cpu"], threads=1)
+    entry = alone.entry(None)
+    names = {tensor: name for name, tensor in entry.inputs.items()}
+    arrays = zip(entry.graph.inputs, feeds(model), strict=True)
+    inputs = {names[tensor]: array for tensor, array in arrays}
+    expected = alone.run(inputs)
     sessions = [model.compile(["cpu"], threads=n) for n in WORKERS]
     wrong = 0
     begin = time.perf_counter()
