@@ -230,7 +230,7 @@ Five models against LiteRT's reference kernels, which ran on this machine:
 
 
 def _aarch64(path: Path) -> list[str]:
-    heavy = inspect(load(path))["macs"] > HEAVY
+    heavy = (inspect(load(path))["macs"] or 0) > HEAVY
     with built(path, "neondot" if heavy else "aarch64") as (made, found, folder, compiler):
         checks = check_library(made, folder, compiler, feeding(path), runs=1 if heavy else 3)
         there = _sessions_there(path, made, folder, compiler)
