@@ -211,7 +211,8 @@ def main() -> None:
     text = report(found, time.monotonic() - begun)
     print(text)
     if args.write:
-        write_section("Advice followed", f"{machine_line()}\n\n{text}\n")
+        about = f"## Advice followed\n\n`python -m benchmarks.advise`; {machine_line()}"
+        write_section("Advice followed", f"{about}\n\n{text}\n")
 
 
 if __name__ == "__main__":
