@@ -75,11 +75,16 @@ def _weights(op: Op) -> Array | None:
     return weights.values.reshape(weights.shape[0], -1)
 
 
+UNIT = 4  # bytes of a unit: lists hold words
+
+
 def _judged(op: Op, target: Target, kind: Arithmetic, used: Array) -> Judgement:
     w = _window(op, used)
-    unfit = isinstance(kind.core, BlockCore | BfloatCore) or chunk_of(kind.core) or kind.sums
+    core = kind.core
+    is_word = core.depth * core.a_bytes == UNIT
+    unfit = not is_word or isinstance(core, BlockCore | BfloatCore) or chunk_of(core) or kind.sums
     m = w.batch * w.pixels
-    found = None if unfit else best_cut(target, kind.core, used_units(kind.core, used), m)
+    found = None if unfit else best_cut(target, core, used_units(core, used), m)
     cycles = None if found is None else found[0] + _copying(w, kind, used.shape[1])
     return Judgement(1 - float(used.mean()), _dense(op, target, kind, w), cycles)
 
