@@ -87,6 +87,24 @@ def test_colours_follow_the_scheme_and_the_figure(browser: Any, address: str) ->
     assert len(seen) == 2
 
 
+WRITTEN = """window.written = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  window.written.push(text);
+  return fill.call(this, text, ...rest);
+};"""
+
+
+def test_the_points_of_a_comparison_have_names(browser: Any, address: str) -> None:
+    watched = Watched(browser, address)
+    (record,) = paths(watched.go("/?q=compare.json"), "/record/")
+    watched.page.add_init_script(WRITTEN)
+    written = watched.go(record).evaluate("window.written")
+    assert {f"{model}, sanderling, 1 thread" for model in "abc"} <= set(written)
+    assert "size, KiB" in written
+    watched.close()
+
+
 def test_the_keyboard_is_enough(browser: Any, address: str) -> None:
     watched = Watched(browser, address)
     page = watched.go("/")
