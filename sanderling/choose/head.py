@@ -108,7 +108,8 @@ def boundaries(graph: Graph, end: Tensor) -> list[Boundary]:
 
 def _is_no_weight(tensor: Tensor) -> bool:
     """Whether it is a constant that nobody learns: a shape, an axis, a single number."""
-    return tensor.is_constant and (not tensor.dtype.is_float or np.prod(tensor.shape) <= 1)
+    is_single = int(np.prod(tensor.shape)) <= 1
+    return tensor.is_constant and (is_single or not tensor.dtype.is_float)
 
 
 def _boundary(alive: Iterable[Tensor], plain: Container[Tensor]) -> Boundary | None:

@@ -33,7 +33,7 @@ FEWEST = 2  # samples of a class
 HELD_OUT = 0.2
 KEPT_BYTES = 2 << 30  # of the values that the last blocks are trained on
 EPOCHS, RATE = 60, 0.02  # of the head, on features of unit size
-BLOCK_EPOCHS, BLOCK_RATE = 4, 1e-4
+BLOCK_EPOCHS, BLOCK_RATE, BLOCK_BATCH = 4, 1e-4, 32
 KEPT_START = (
     "training the last blocks made nothing better on samples that were put aside: they are as they "
     "were, and the classifier alone is new"
@@ -357,7 +357,8 @@ def _with_blocks(
     front, tail = _split(made, [t.name for t in found[-blocks].tensors])
     what = "values before the last blocks"
     values = _computed(front, given, np.flatnonzero(~judged), progress, what)
-    schedule = Schedule(epochs=BLOCK_EPOCHS, rate=BLOCK_RATE, batch=32, seed=seed)
+    batch = BLOCK_BATCH if _takes_batches(tail, values) else 1
+    schedule = Schedule(epochs=BLOCK_EPOCHS, rate=BLOCK_RATE, batch=batch, seed=seed)
     trained = train(tail, values, labels=given.labels[~judged], schedule=schedule)
     if not trained.kept:
         return None
@@ -367,6 +368,23 @@ def _with_blocks(
         if tensor.name in learnt and tensor.dtype.is_float:
             tensor.data = learnt[tensor.name].astype(tensor.dtype.numpy)
     return result
+
+
+def _takes_batches(tail: Model, values: Sequence[Array]) -> bool:
+    """Whether two samples together give what they give alone. A graph whose shapes are written for
+    one sample, as those of texts often are, is trained sample by sample."""
+    import torch
+
+    from ..training.twin import Twin
+
+    twin = Twin(tail)
+    with torch.no_grad():
+        (alone,) = twin(*(rows[1:2] for rows in values))
+        try:
+            (together,) = twin(*(rows[:2] for rows in values))
+        except (RuntimeError, SanderlingError):
+            return False
+    return len(together) == 2 and torch.allclose(together[1], alone[0], rtol=1e-3, atol=1e-4)
 
 
 def _split(model: Model, names: Sequence[str]) -> tuple[Model, Model]:
