@@ -61,6 +61,15 @@ def cluster(
             help="Depthwise layers get so many values, 256 for example; 0: they are left alone.",
         ),
     ] = 0,
+    slack: Annotated[
+        float,
+        typer.Option(
+            "--slack",
+            metavar="SHARE",
+            help="The square of errors may grow by so much, 0.5 for example, where that makes the "
+            "zipped file smaller.",
+        ),
+    ] = 0.0,
     storage: Annotated[
         str,
         typer.Option(
@@ -115,7 +124,7 @@ def cluster(
 
     how = Clustering(
         clusters, start, per_channel, keep_zeros, depthwise, tuple(only), storage, seed,
-        depthwise_clusters,
+        depthwise_clusters, slack,
     )  # fmt: skip
     check_targets(
         {"--output": output, "--report": report, "--checkpoint": checkpoint, "--json": json},

@@ -8,6 +8,7 @@ whole multiples of one number for each channel can be stored as int4 or int2 ins
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ from .judging import (
     with_classes,
 )
 from .one_shot import layer_moments, no_statistics
-from .one_shot_clusters import cluster_at_once, to_nearest, values_of
+from .one_shot_clusters import by_weights_alone, cluster_at_once, table_of, to_values
 from .report import TrainingReport
 from .samples import Given, TrainingData, no_samples, read_training_data
 from .segments import home_of, store, weight_values
@@ -56,7 +57,9 @@ class Clustering:
     """How to cluster; see Clusters. storage: "int4" or "int2" store the values as such, behind an
     op that expands them; they need 15 or 3 values of a grid for each channel, and set that.
     depthwise_count: values of depthwise weights, which are left alone otherwise: 256, as many as 8
-    bits have, lose next to nothing."""
+    bits have, lose next to nothing. slack: the share by which the square of a layer's errors may
+    grow where that makes the zipped file smaller: some values are used more, others less or not at
+    all, and biases whose channels have larger errors lose their last bytes."""
 
     count: int = 16
     start: str = "kmeans++"
@@ -67,6 +70,7 @@ class Clustering:
     storage: str = "float"
     seed: int = 0
     depthwise_count: int = 0
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
         if self.storage not in STORAGE:
@@ -74,6 +78,9 @@ class Clustering:
                 f"no storage '{self.storage}'", where="storage", fix=f"one of {', '.join(STORAGE)}"
             )
         Clusters(self.count, self.start)  # it checks these
+        if not 0 <= self.slack < math.inf:
+            fix = "0.5 lets the square of errors grow by half"
+            raise InputError(f"a slack of {self.slack}", where="slack", fix=fix)
         if self.depthwise_count:
             Clusters(self.depthwise_count, self.start)
 
@@ -203,7 +210,9 @@ class _Job:
     def clustered(self, counts: dict[str, int]) -> Made:
         rule = self.how.rule(self.model, counts)
         if len(self.data) and not self.how.depthwise:
-            found = cluster_at_once(self.model, self.seen, self.names, rule, self.how.seed)
+            found = cluster_at_once(
+                self.model, self.seen, self.names, rule, self.how.seed, self.how.slack
+            )
             errors = {x.tensor: x.error for x in found.layers}
             # Depthwise layers have no statistics here.
             whole = self._by_weights_alone(found.model, self.how.depthwise_weights, rule)
@@ -226,8 +235,7 @@ class _Job:
             values, is_deep = weight_values(tensor), _is_depthwise(tensor.users)
             rows = values.reshape(-1, values.shape[-1]).T if is_deep else values
             matrix = rows.reshape(len(rows), -1)
-            table = values_of(tensor.name, matrix, torch.ones(matrix.shape[1]), rule)
-            found = to_nearest(matrix, table, rule.keep_zeros)
+            found = by_weights_alone(tensor.name, matrix, rule, self.how.slack)
             store(tensor, found.T if is_deep else found)
         return made
 
@@ -312,8 +320,8 @@ def _error_of(
     def error(count: int) -> float:
         # An element's error alone is asked: no weight has a number of its own.
         rule = Clusters(count, how.start, how.per_channel, how.keep_zeros, seed=how.seed)
-        table = values_of(op.operand(1).name, matrix, power, rule)
-        apart = to_nearest(matrix, table, rule.keep_zeros) - matrix
+        table = table_of(op.operand(1).name, matrix, power, rule, how.slack)
+        apart = to_values(matrix, power, table, rule) - matrix
         return float((apart.square() * power).sum())
 
     return error
