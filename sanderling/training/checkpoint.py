@@ -17,7 +17,7 @@ import torch
 from ..errors import InputError
 from ..format import dump, write_atomic
 from ..ir import Array, Model
-from ..optimize.report import Trial
+from ..optimize.judging.report import Trial
 from .constraint import Constraint, Rows
 
 VERSION = 2

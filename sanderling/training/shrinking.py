@@ -16,8 +16,8 @@ from typing import Any
 from ..errors import InputError
 from ..evaluate.task import Task
 from ..ir import Array, Model
-from ..optimize.accuracy import compare_accuracy
-from ..optimize.latency import compare_latency
+from ..optimize.judging.accuracy import compare_accuracy
+from ..optimize.judging.latency import compare_latency
 from . import checkpoint as checkpoints
 from .constraint import Constraint
 from .judging import (
