@@ -136,11 +136,12 @@ def is_taken(case: Case) -> bool:
 @dataclass(frozen=True)
 class Range:
     """The numbers that a language or a type promises something of: zero, and magnitudes from
-    `least` to `most`. Results beyond `result` are not compared."""
+    `least` to `most`. Results beyond `result` are not compared. kind: of the numbers."""
 
     least: float
     most: float
     result: float
+    kind: type = np.float32
 
     def tame(self, array: Array) -> Array:
         """The array with the nearest such number in the place of each other one."""
@@ -148,7 +149,9 @@ class Range:
             return array
         found = np.clip(np.nan_to_num(array, nan=1.0, posinf=np.inf, neginf=-np.inf),
                         -self.most, self.most)  # fmt: skip
-        return np.where(np.abs(found) < self.least, 0, found).astype(array.dtype)
+        whole = np.where(np.abs(found) < self.least, 0, found).astype(self.kind)
+        tamed: Array = whole.astype(array.dtype)
+        return tamed
 
     def beyond(self, results: Array) -> Array:
         return np.abs(np.nan_to_num(results, nan=np.inf)) > self.result
@@ -158,7 +161,7 @@ class Range:
 # what overflows, and little of large angles: products of these numbers still fit. Of 16 bits the
 # same.
 WGSL = Range(2.0**-60, 2.0**12, 2.0**125)
-HALF = Range(2.0**-7, 255.0, 65504.0)
+HALF = Range(2.0**-7, 255.0, 65504.0, np.float16)
 
 
 def check_gpu(case: Case, seed: int = 0, within: Range | None = None, **options: Any) -> str:
