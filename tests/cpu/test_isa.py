@@ -84,13 +84,15 @@ def test_a_target_has_what_it_says(name: str) -> None:
     wanted += ["lookup"] if isa.lookup_lanes > 1 else []
     for operation in ("pause", "clock", *wanted):
         assert getattr(type(isa), operation) is not getattr(Isa, operation), operation
-    assert isa.gettid != isa.futex
+    numbers = isa.gettid, isa.futex, isa.getcpu, isa.sched_setaffinity, isa.sched_getaffinity
+    assert len(set(numbers)) == len(numbers)
 
 
 class Plain(Isa):
     """An architecture without a single instruction of its own."""
 
     gettid, futex = 186, 202
+    getcpu, sched_setaffinity, sched_getaffinity = 309, 203, 204
 
     def pause(self, e: Emitter) -> None:
         """Nothing: spinning is all there is."""

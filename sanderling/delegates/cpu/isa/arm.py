@@ -11,6 +11,7 @@ class Arm(Isa):
     """The dot product of bytes is s8 x s8. Tiny floats cost no more than others."""
 
     gettid, futex = 178, 98
+    getcpu, sched_setaffinity, sched_getaffinity = 168, 122, 123
     has_high_mul = has_half = True
 
     def __init__(self, target: Target) -> None:

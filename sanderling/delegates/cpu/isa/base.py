@@ -22,9 +22,12 @@ Lookup = Callable[[Value], Value]  # bytes -> what a table has for them
 class Isa:
     """The instructions of a target."""
 
-    # Linux's numbers of the system calls gettid(2) and futex(2).
+    # Linux's numbers of system calls.
     gettid: int
     futex: int
+    getcpu: int
+    sched_setaffinity: int
+    sched_getaffinity: int
 
     has_dot_words = False  # dot_words is one instruction
     has_pairs = False  # multiply_pairs: products of 16-bit numbers, summed by twos

@@ -29,6 +29,7 @@ class X86(Isa):
     """The dot product of bytes is u8 x s8. Most instructions work on each 16 bytes apart."""
 
     gettid, futex = 186, 202
+    getcpu, sched_setaffinity, sched_getaffinity = 309, 203, 204
     has_pairs = has_packs = True
 
     def __init__(self, target: Target) -> None:
