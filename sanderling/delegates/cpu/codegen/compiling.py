@@ -14,7 +14,7 @@ from .jit import compile_object
 
 # LLVM recurses over long functions; some systems give a thread no more than 128 KiB.
 STACK = 16 << 20
-Job = tuple[bytes, str, bool]  # key, text, light
+Job = tuple[bytes, str, bool]  # key, text, brief
 
 
 class Crew:
@@ -50,13 +50,13 @@ class Crew:
         for thread in self._threads:
             thread.join()
 
-    def compile(self, key: bytes, text: str, light: bool = False) -> None:
+    def compile(self, key: bytes, text: str, brief: bool = False) -> None:
         """made[key] will be the object code of this text, after `finish`."""
         if key in self._asked:
             return
         self._asked.add(key)
         with self._changed:
-            self._queue.append((key, text, light))
+            self._queue.append((key, text, brief))
             self._changed.notify()
         if len(self._threads) < self._most - 1:
             self._begin_thread()
@@ -89,10 +89,10 @@ class Crew:
             self._busy += 1
             return self._queue.popleft()
 
-    def _do(self, key: bytes, text: str, light: bool) -> None:
+    def _do(self, key: bytes, text: str, brief: bool) -> None:
         try:
             if not self._errors:
-                self.made[key] = compile_object(text, self.target, self.quick, light)
+                self.made[key] = compile_object(text, self.target, self.quick, brief)
         except BaseException as error:
             self._errors.append(error)
         finally:
