@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from sanderling.delegates.cpu.codegen import compiling
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.runtime import cache
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable
-from sanderling.errors import CacheWarning
+from sanderling.errors import CacheWarning, FallbackWarning
 from sanderling.ir import Array, Model
 from sanderling.runtime.session import Session
 from tests.support.conv_stacks import feed, stack
@@ -127,6 +128,21 @@ def test_an_image_is_the_same_however_many_threads_compile(
         monkeypatch.setattr(compiling, "usable_cpu_count", lambda n=threads: n)
         images.add(code(session(large())))
     assert len(images) == 1
+
+
+def test_threads_of_python_take_turns_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind an error."""
+    before = sys.getswitchinterval()
+    seen: list[float] = []
+
+    def fail(*_: object) -> bytes:
+        seen.append(sys.getswitchinterval())
+        raise RuntimeError("LLVM is tired")
+
+    monkeypatch.setattr(compiling, "compile_object", fail)
+    with pytest.warns(FallbackWarning, match="LLVM is tired"):
+        session(large()).plan()
+    assert seen and max(seen) < before == sys.getswitchinterval()
 
 
 @pytest.mark.parametrize("spoil", ["flip", "cut", "empty", "exchange"])
