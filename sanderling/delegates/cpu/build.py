@@ -15,6 +15,7 @@ from ...spans import span
 from .codegen.compiling import Crew
 from .codegen.pieces import Pieces
 from .codegen.program import Program, StepError
+from .dialect.chains import CHAIN
 from .dialect.fused import unfused, where
 from .isa.targets import Target
 from .kernels.products.zeros import judge
@@ -58,7 +59,7 @@ def build(part: Graph, settings: Settings, dump: Dump, cache: Cache) -> Compiled
         error.ops = origins.under(error.op)
         raise
     with Crew(settings.target, quick=settings.checked) as crew:
-        large = {s.body for s in program.steps if multiply_adds(s.op) >= LARGE}
+        large = {s.body for s in program.steps if is_large(s.op)}
         image = Pieces(program.module, settings.target, crew, cache, large).image()
     cache.store_pieces(crew.made)
     dump.code(program.module, settings.target)
@@ -93,6 +94,11 @@ def effort(op: Op) -> int:
     """Multiply-adds, or what moving the bytes takes instead of them."""
     found = cost(op)
     return max(found.macs, found.bytes_written)
+
+
+def is_large(op: Op) -> bool:
+    """Whether calls of its tiles do not count. Layers are chained where they are large."""
+    return CHAIN in op.attrs or multiply_adds(op) >= LARGE
 
 
 def multiply_adds(op: Op) -> int:
