@@ -42,7 +42,7 @@ def build(
             metavar="NAME",
             help="native (this CPU), x86-64, aarch64, android-arm64, android-x86-64 (several "
             "versions of the code, chosen when an instance is made; x86-64:avx2,generic keeps "
-            "some), or one version such as avx2 or neondot.",
+            "some), or one version such as avx2 or i8mm.",
         ),
     ] = NATIVE,
     threads: Annotated[
