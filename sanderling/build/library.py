@@ -25,8 +25,9 @@ SCHEMA = "sanderling.build/1"
 
 @dataclass
 class Library:
-    """What was built. sizes: bytes of code, weights and arena for each version; files: by name,
-    with their bytes; checks: what --check compared."""
+    """What was built. sizes: bytes of code, weights and arena for each version; weight_bytes: of
+    the weights in the file, where versions that pack them alike share them; files: by name, with
+    their bytes; checks: what --check compared."""
 
     name: str
     folder: Path
@@ -36,6 +37,7 @@ class Library:
     inputs: dict[str, str]
     outputs: dict[str, str]
     sizes: list[dict[str, Any]]
+    weight_bytes: int
     runtime_bytes: int
     table_bytes: int
     files: dict[str, int] = field(default_factory=dict)
@@ -129,6 +131,7 @@ def library_of(made: Blueprint, folder: Path, found: tuple[Objects, list[str]]) 
         {n: t.type_text for n, t in zip(names[0], first.inputs, strict=True)},
         {n: t.type_text for n, t in zip(names[1], first.outputs, strict=True)},
         [asdict(s) for s in objects.sizes],
+        objects.weights,
         objects.runtime,
         objects.tables,
         notes=notes,

@@ -38,7 +38,7 @@ from .aarch64_qemu import run_aarch64
 # on the host's target, and other machines' targets take turns; `make test-all` takes all cases on
 # all targets.
 EVERYTHING = bool(os.environ.get("SANDERLING_TEST_ALL"))
-OTHERS = ("avx512vnni", "avx2", "generic", "neondot", "i8mm")
+OTHERS = ("avx512vnni", "avx2", "generic", "i8mm")
 TARGET_NAMES = tuple(TARGETS) if EVERYTHING else (*dict.fromkeys((host_target().name, *OTHERS)),)
 # The host's own first. `make test` runs other targets where they take turns, and a share of all
 # tests as an older machine; `make test-all` runs everything on all of them.
