@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from ..ir import Model, Shape
 from ..measure.inputs import Feeding
 from .benchmark import benchmark_program
@@ -80,7 +80,14 @@ def build_library(
     linked = [Path(file) for file in link]
     planned: dict[str, Any] = {"shapes": shapes, "signature": signature, "custom": custom}
     planned |= {"name": name, "threads": threads}
+    if inputs and not check:
+        raise ArgumentError("`input` is for the runs of `check`", fix="give --check, too")
+    for file in linked:
+        if not file.is_file():
+            raise InputError("there is no such file", where=f"--link {file}", fix="check the path")
     made = plan_library(model, target, **planned)
+    if (check or bench) and not linked:
+        _refuse_functions(made)
     with Staging(Path(folder)) as staged:
         place = staged.place
         found = library_of(made, Path(folder), make_files(made, place, compiler, linked))
@@ -94,6 +101,17 @@ def build_library(
             benchmark_program(counted, place / f"{made.name}_benchmark", compiler, size, linked)
         found.files = staged.finish()
     return found
+
+
+def _refuse_functions(made: Blueprint) -> None:
+    """A program is linked, so that the user's functions have to be there."""
+    wanted = {p.function for v in made.versions for p in v.parts if p.function}
+    if wanted:
+        raise InputError(
+            f"a program with this library needs {', '.join(sorted(wanted))}",
+            where="--custom",
+            fix="name the C or object file that defines it: --link FILE",
+        )
 
 
 def write_library(made: Blueprint, folder: Path, compiler: Compiler | None) -> Library:
