@@ -38,7 +38,9 @@ from sanderling import NotBuiltError, SanderlingError, load
 from sanderling.build.blueprint import Blueprint, plan_library
 from sanderling.build.checking import Check, check_library, made_feeds, write_program
 from sanderling.build.library import Library, write_library
+from sanderling.build.platforms import platform_of
 from sanderling.build.toolchain import Compiler, find_compiler, program, runner
+from sanderling.delegates.cpu.isa.targets import runnable
 from sanderling.ir import Array
 from sanderling.measure.inputs import Feeding
 from sanderling.measure.inspection import inspect
@@ -181,12 +183,14 @@ def answers(paths: Sequence[Path], rows: Rows) -> str:
     rows.make(paths, _answer)
     header = ["file", "code", "weights", "arena", "code / weights", "archive of 4 versions",
               "identical at 1 and 2 threads"]  # fmt: skip
+    ran = ", ".join(t.name for t in platform_of("x86-64").versions if runnable(t))
     return f"""## C libraries: sizes and answers
 
 `python -m benchmarks.build --stage answers`, {stamp()}. Built for x86-64 with the versions
 avx512vnni, avx2vnni, avx2 and generic, linked with gcc, three runs of random inputs at 1 and at 2
-threads against the session of the same version (those that this CPU runs), byte for byte. Code,
-weights and arena are of the first version; each version packs its weights anew.
+threads against the session of the same version, byte for byte: {ran},
+which this CPU runs. Code, weights and arena are of the first version; versions that pack their
+weights alike share them.
 
 {rows.text(header)}"""
 
