@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.common import ROOT, model_paths
 from benchmarks.revisions import check_out
 
-TARGETS = "avx2,avx512vnni,neondot,i8mm"
+TARGETS = "avx2,avx512vnni,neondot"
 
 # Runs in a fresh process on one revision's package: prints one line of JSON, a part a row.
 PROBE = """
