@@ -30,8 +30,8 @@ from sanderling.choose import tune as tuning
 from sanderling.choose.candidates import Budgets, Candidate, answer
 from sanderling.choose.compare import Compared
 from sanderling.choose.retrain import Retrained
-from sanderling.evaluate.evaluation import evaluate_task
 from sanderling.evaluate.paired_statistics import wilson
+from sanderling.evaluate.running.evaluation import evaluate_task
 from sanderling.ir import Array
 from sanderling.measure.bench import Bench, bench, ratio
 from sanderling.measure.machine import machine_line

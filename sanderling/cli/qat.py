@@ -10,9 +10,9 @@ import typer
 
 from ..evaluate.task import make_task
 from ..format import load
-from ..optimize.accuracy import compare_accuracy
-from ..optimize.latency import compare_latency
-from ..optimize.page import (
+from ..optimize.judging.accuracy import compare_accuracy
+from ..optimize.judging.latency import compare_latency
+from ..optimize.judging.page import (
     ACCURACY,
     CANDIDATES,
     LATENCY,
@@ -26,7 +26,7 @@ from ..optimize.page import (
     target_line,
     trial_rows,
 )
-from ..optimize.recipe import read_recipe
+from ..optimize.modes.recipe import read_recipe
 from ..tables import facts, table
 from ..units import byte_size
 from . import training_options as options

@@ -12,7 +12,7 @@ import typer
 
 from ..format import AtomicFile, dump
 from ..ir import Model
-from ..optimize.page import (
+from ..optimize.judging.page import (
     ACCURACY,
     LATENCY,
     TRIALS,
@@ -21,7 +21,7 @@ from ..optimize.page import (
     target_line,
     trial_rows,
 )
-from ..optimize.report import Measured
+from ..optimize.judging.report import Measured
 from ..tables import facts, table
 from ..training.report import (
     COMPARED,

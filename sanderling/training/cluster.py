@@ -22,8 +22,8 @@ from ..errors import InputError
 from ..evaluate.task import Task
 from ..format import load
 from ..ir import Array, DType, Model, Op, Quant, Tensor
-from ..optimize.accuracy import compare_accuracy
-from ..optimize.latency import compare_latency
+from ..optimize.judging.accuracy import compare_accuracy
+from ..optimize.judging.latency import compare_latency
 from .allocation import pruned_layers
 from .clusters import DEPTHWISE, GRID, Clusters
 from .constraint import Constraint, weights_of

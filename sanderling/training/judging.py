@@ -19,13 +19,13 @@ from ..format import dump
 from ..ir import Array, Model
 from ..measure.inputs import feeds
 from ..measure.inspection import quantisation_kind
-from ..optimize.accuracy import evaluated
-from ..optimize.canonical import QUANTISED
-from ..optimize.judge import Candidate
-from ..optimize.linear import own_name
-from ..optimize.probe import Probe
-from ..optimize.report import Trial
-from ..optimize.target import halves
+from ..optimize.calibration.canonical import QUANTISED
+from ..optimize.correcting.linear import own_name
+from ..optimize.correcting.probe import Probe
+from ..optimize.judging.accuracy import evaluated
+from ..optimize.judging.judge import Candidate
+from ..optimize.judging.report import Trial
+from ..optimize.judging.target import halves
 from .batches import checked_labels
 from .constraint import Rows
 from .samples import TrainingData

@@ -22,8 +22,8 @@ from ..evaluate.task import Task
 from ..format import load
 from ..ir import Array, Model, Op, Tensor
 from ..ops import cost
-from ..optimize.accuracy import compare_accuracy
-from ..optimize.latency import compare_latency
+from ..optimize.judging.accuracy import compare_accuracy
+from ..optimize.judging.latency import compare_latency
 from .allocation import pruned_layers, shares_of_all
 from .channels import prune_channels
 from .constraint import PRODUCTS, Constraint, weights_of

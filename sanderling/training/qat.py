@@ -21,11 +21,11 @@ from ..errors import InputError
 from ..evaluate.task import Task
 from ..format import load
 from ..ir import Array, Model
-from ..optimize.apply import Quantised
-from ..optimize.judge import Judge
-from ..optimize.layer_error import layer_rows
-from ..optimize.report import Report
-from ..optimize.scheme import MODES, TRAINED, mode_of
+from ..optimize.judging.judge import Judge
+from ..optimize.judging.layer_error import layer_rows
+from ..optimize.judging.report import Report
+from ..optimize.modes.scheme import MODES, TRAINED, mode_of
+from ..optimize.writing.apply import Quantised
 from .batches import Batches, checked_rows
 from .bits import levels
 from .checkpoint import of_trial
