@@ -224,7 +224,8 @@ aarch64-linux-gnu-gcc, run by qemu-aarch64 at 1 and 2 threads, against the sessi
 machine: integers must be identical, floats differ by the order of sums (worst difference as a part
 of the largest value of an output). Models of more than {HEAVY // 10**6} million multiply-adds: the
 two best versions alone. The last column: against a session in an AArch64 Python under the same
-qemu, byte for byte, for each version. Models without a row were not run.
+qemu, byte for byte, for each version. Models without a row were not run; rows without
+i8mm are older than that version.
 
 {rows.text(header)}
 
