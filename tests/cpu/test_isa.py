@@ -21,7 +21,7 @@ ROOT = Path(compiler.__file__).parent
 ISA_FILES = ROOT / "isa"
 ARCHITECTURES = ("llvm.x86.", "llvm.aarch64.")
 # What a row tells LLVM; a kernel that looks into it decides what an architecture's file should.
-FOR_LLVM = {"triple", "features", "cpu", "needs", "isa", "dot"}
+FOR_LLVM = {"triple", "features", "cpu", "needs", "isa", "dot", "matrix"}
 # Their kernels have operations of all kinds.
 OPS = (
     "CONV_2D",
@@ -37,6 +37,7 @@ OPS = (
 PROMISED = {
     "has_dot": ("dot_bytes",),
     "has_dot_words": ("dot_words",),
+    "has_byte_matrix": ("multiply_byte_matrix",),
     "has_pairs": ("multiply_pairs",),
     "has_packs": ("pack_words", "pack_bytes"),
     "has_high_mul": ("high_mul", "rounding_shift"),

@@ -1,4 +1,4 @@
-"""AArch64: NEON, with or without its dot product."""
+"""AArch64: NEON, with or without its products of bytes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class Arm(Isa):
     def dot_bytes(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
         name = f"llvm.aarch64.neon.sdot.{suffix(acc.type)}.{suffix(a.type)}"
         return e.call(name, acc.type, acc, a, b)
+
+    def multiply_byte_matrix(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
+        return e.call("llvm.aarch64.neon.smmla.v4i32.v16i8", acc.type, acc, a, b)
 
     def high_mul(self, e: Emitter, x: Value, y: Value) -> Value:
         return e.call(f"llvm.aarch64.neon.sqrdmulh.{suffix(x.type)}", x.type, x, y)

@@ -44,6 +44,7 @@ class Isa:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.has_dot = target.dot  # dot_bytes
+        self.has_byte_matrix = target.matrix  # multiply_byte_matrix
         self.dot_is_signed = target.activation == "i8"  # its first operand; the second always is
 
     # -- threads ------------------------------------------------------------------------------
@@ -65,6 +66,11 @@ class Isa:
 
     def dot_bytes(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
         """acc + the sums of four products of neighbouring bytes."""
+        raise NotImplementedError
+
+    def multiply_byte_matrix(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
+        """acc + the products of two rows of eight bytes with two columns: row by row, the sums of
+        both columns. All bytes have a sign."""
         raise NotImplementedError
 
     def dot_words(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
