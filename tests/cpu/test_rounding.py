@@ -105,6 +105,25 @@ def test_codes_begin_where_the_definition_has_them(
 LINES = [name for name, row in TARGETS.items() if row.fma and row.triple.startswith("x86")]
 
 
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("op", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+def test_floats_are_rounded_as_before(op: str, target: str) -> None:
+    """A step that rounds down does so for itself: neither the steps behind it nor the caller's
+    arithmetic are changed."""
+    model, pixels = _at_steps(op, "NONE", 0, of=USUAL)
+    graph = model.main
+    (codes,) = graph.outputs
+    wide, third = (graph.tensor(name, DType.FLOAT32, codes.shape) for name in ("wide", "third"))
+    graph.add("DEQUANTIZE", [codes], [wide])
+    part = graph.constant("part", np.float32([1 / 3]))
+    graph.add("MUL", [wide, part], [third], fused_activation_function="NONE")
+    graph.outputs = [third]
+    ours, wanted = _answers(model, target, [pixels])
+    assert np.array_equal(ours, wanted)
+    above = np.full(8, 1.5 * 2.0**-24, np.float32)
+    assert np.all(np.ones(8, np.float32) + above > 1)  # 1 if rounded down
+
+
 @pytest.mark.parametrize("target", LINES)
 @pytest.mark.parametrize("zero", [-128, 7])
 def test_usual_scales_have_lines(zero: int, target: str) -> None:
